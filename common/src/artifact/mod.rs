@@ -1,0 +1,1 @@
+//! Manifests of what a run leaves behind: predictions and the run itself.

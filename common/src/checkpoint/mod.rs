@@ -1,0 +1,3 @@
+//! Checkpoints: a PyTorch DCP directory plus our manifest. CHECKPOINT.md holds the format.
+
+pub mod table;

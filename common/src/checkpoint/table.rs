@@ -1,0 +1,87 @@
+//! What a rank says of the shard file it wrote: enough to write `.metadata` without reading the file.
+
+use serde::{Deserialize, Serialize};
+
+/// Items of one rank's `.distcp` file, in file order.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ShardTable {
+    /// File name inside the checkpoint directory, `__{rank}_0.distcp`.
+    pub file: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// blake3 of the file, hex, computed while writing.
+    pub blake3: String,
+    /// Items.
+    pub items: Vec<ShardItem>,
+}
+
+/// One item: a box of a tensor, or a plain value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShardItem {
+    /// Fully qualified name, e.g. "model.fuser.latents" or "optim.state.fuser.latents.exp_avg".
+    pub fqn: String,
+    /// Offset of the item in the file.
+    pub offset: u64,
+    /// Length of the item in the file.
+    pub length: u64,
+    /// What it is.
+    pub kind: ItemKind,
+}
+
+/// Kinds of item.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ItemKind {
+    /// A box of a tensor.
+    Tensor {
+        /// Element type.
+        dtype: DType,
+        /// Shape of the whole tensor.
+        global: Vec<u64>,
+        /// Where the box begins.
+        offsets: Vec<u64>,
+        /// Size of the box.
+        sizes: Vec<u64>,
+        /// CRC-32 of the payload.
+        crc32: u32,
+    },
+    /// A pickled plain value.
+    Value,
+}
+
+/// Element types that cross the boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE double.
+    F64,
+    /// IEEE single.
+    F32,
+    /// IEEE half.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// Signed 64-bit.
+    I64,
+    /// Signed 32-bit.
+    I32,
+    /// Signed 16-bit.
+    I16,
+    /// Signed 8-bit.
+    I8,
+    /// Unsigned 8-bit.
+    U8,
+    /// One byte, 0 or 1.
+    Bool,
+}
+
+impl DType {
+    /// Bytes per element.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F64 | Self::I64 => 8,
+            Self::F32 | Self::I32 => 4,
+            Self::F16 | Self::Bf16 | Self::I16 => 2,
+            Self::I8 | Self::U8 | Self::Bool => 1,
+        }
+    }
+}

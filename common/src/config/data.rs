@@ -1,0 +1,208 @@
+//! How foreign tables become samples: what `[data]` means after resolving.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Everything the stager needs to know. All column names are as in the source's header.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataConfig {
+    /// Source files, absolute. Several files of one format are read as one table, in this order.
+    pub files: Vec<PathBuf>,
+    /// Format of all files; `None` decides by file extension.
+    pub format: Option<SourceFormat>,
+    /// Sheet of a workbook; `None` takes the first.
+    pub sheet: Option<String>,
+    /// Cell texts that mean "missing", compared after trimming; the empty text is always one.
+    pub missing: Vec<String>,
+    /// What to do with rows that repeat a key (row id; or entity and time) or, without a key, an entire row.
+    pub duplicates: DuplicatePolicy,
+    /// How rows become samples.
+    pub layout: Layout,
+    /// How samples are divided.
+    pub split: SplitConfig,
+    /// Unit of the target as shown to people, e.g. "°F". Empty when unknown.
+    pub units: String,
+    /// Values outside [low, high] of a named column count as missing and are reported.
+    pub ranges: Vec<ColumnRange>,
+}
+
+/// File formats the stager reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceFormat {
+    /// Comma-, semicolon- or tab-separated text with a header line.
+    Csv,
+    /// Apache Parquet.
+    Parquet,
+    /// Arrow IPC file or stream (Feather v2).
+    Arrow,
+    /// One NumPy array.
+    Npy,
+    /// A zip of NumPy arrays.
+    Npz,
+    /// Hugging Face safetensors.
+    Safetensors,
+    /// A workbook: xlsx, xls or ods.
+    Xlsx,
+}
+
+/// What happens to repeated rows. Every policy counts them in the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DuplicatePolicy {
+    /// Keep the first, drop the rest.
+    First,
+    /// Keep the last.
+    Last,
+    /// Keep all (not allowed for the window layout, where a key names one cell).
+    Keep,
+    /// Refuse the data.
+    Error,
+}
+
+/// How table rows become samples with features x (N, F) and targets y (N, S, T).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Layout {
+    /// One table row is one sample.
+    Rows(RowsLayout),
+    /// A long table of entity × time becomes windows: yesterday's values in, tomorrow's grid out.
+    Windows(WindowsLayout),
+    /// Arrays that already have the right shape (.npz, safetensors, or one .npy per name).
+    Arrays(ArraysLayout),
+}
+
+/// One row, one sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RowsLayout {
+    /// Input columns in order.
+    pub features: Vec<Feature>,
+    /// Target columns in order, row-major over `out_shape`.
+    pub targets: Vec<String>,
+    /// Shape of the output grid; its product is the number of targets.
+    pub out_shape: Vec<usize>,
+    /// Column that identifies a row; `None` numbers the rows from 0 in reading order.
+    pub row_id: Option<String>,
+}
+
+/// An input column and how it is read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Feature {
+    /// Column name in the source.
+    pub column: String,
+    /// What its values mean.
+    pub kind: FeatureKind,
+}
+
+/// Kinds of input column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeatureKind {
+    /// A real number, standardised by the scaler.
+    Number,
+    /// A category: staged as its index (0.. in order of first appearance in the training rows; unseen → the unknown id, the
+    /// number of categories), embedded by the model.
+    Category,
+    /// A time stamp, expanded to the calendar features of `Calendar::ALL`.
+    Time,
+}
+
+/// Entity × time windows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WindowsLayout {
+    /// Column that names the entity: axis s of the grid, sorted by name.
+    pub entity: String,
+    /// Column with the time stamp (ISO 8601, `YYYY-MM-DD[ T]HH:MM[:SS][Z|±HH:MM]`, or integer Unix seconds).
+    pub time: String,
+    /// Added to every time stamp before windows are cut, seconds: −18000 turns UTC into US Eastern standard time.
+    pub time_offset_s: i64,
+    /// Time between rows, seconds.
+    pub step_s: i64,
+    /// Steps per sample: axis t of the grid. A window begins at a multiple of `step_s × steps` (after the offset).
+    pub steps: usize,
+    /// Windows of history given as input (≥ 1): the last one is the window before the target's.
+    pub history: usize,
+    /// Columns given as input for every entity and step of the history, then the calendar of the target window.
+    pub inputs: Vec<String>,
+    /// Circular inputs in degrees (wind direction): replaced by sine and cosine.
+    pub circular: Vec<String>,
+    /// Column to predict.
+    pub target: String,
+    /// Calendar features of the target window's first step.
+    pub calendar: Vec<Calendar>,
+    /// Samples whose target has fewer valid cells than this fraction are dropped, and counted.
+    pub target_valid_min: f64,
+}
+
+/// Arrays by name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ArraysLayout {
+    /// Name of the (N, F) input array.
+    pub x: String,
+    /// Name of the (N, S[, T[, U]]) target array.
+    pub y: String,
+    /// Name of an optional (N) integer array of row ids.
+    pub row_id: Option<String>,
+}
+
+/// Calendar features; cyclic ones are a sine and a cosine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Calendar {
+    /// Position in the year, sine and cosine.
+    DayOfYear,
+    /// Day of the week, sine and cosine.
+    Weekday,
+    /// Hour of the day, sine and cosine.
+    Hour,
+    /// Years since 2000 with fraction: a trend.
+    Trend,
+}
+
+impl Calendar {
+    /// The features a `Time` column expands to.
+    pub const ALL: &'static [Self] = &[Self::DayOfYear, Self::Weekday, Self::Hour];
+}
+
+/// How samples are divided into training, validation and test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SplitConfig {
+    /// The rule.
+    pub kind: SplitKind,
+    /// Fraction of samples for validation, 0..1.
+    pub val: f64,
+    /// Fraction of samples for test, 0..1.
+    pub test: f64,
+    /// Seed of the random and group rules.
+    pub seed: u64,
+    /// Column of the group and column rules.
+    pub column: Option<String>,
+}
+
+/// Rules of division.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SplitKind {
+    /// Each sample by a keyed hash of its row id: stable when rows are added.
+    Random,
+    /// In order of time (windows) or of reading (rows): train, then val, then test.
+    Chronological,
+    /// All samples of a group together, by a keyed hash of the group's name.
+    Group,
+    /// By a column that says train, val or test.
+    Column,
+    /// Chronological within each calendar month (windows) or each of twelve equal parts (rows): every season is in every
+    /// split, and validation and test follow training in time inside the block.
+    Blocked,
+}
+
+/// A declared range of a column.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ColumnRange {
+    /// Column name.
+    pub column: String,
+    /// Smallest plausible value.
+    pub low: f64,
+    /// Largest plausible value.
+    pub high: f64,
+}

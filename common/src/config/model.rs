@@ -1,0 +1,110 @@
+//! The model's shape: what `[model]` means after resolving. MODEL.md says what each part is.
+
+use serde::{Deserialize, Serialize};
+
+/// Sizes and switches of the ENN model. Every field has a default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelConfig {
+    /// Width D of every token; divisible by `heads`.
+    pub d_model: usize,
+    /// Heads H of retention and attention.
+    pub heads: usize,
+    /// RetNet blocks in the spatial template.
+    pub spatial_depth: usize,
+    /// RetNet blocks in the temporal template.
+    pub temporal_depth: usize,
+    /// Tokens of the spatial template.
+    pub spatial_latents: usize,
+    /// Tokens of the temporal template.
+    pub temporal_latents: usize,
+    /// Feed-forward expansion; SwiGLU hidden width = ⌊D · mlp_ratio · 2/3⌋.
+    pub mlp_ratio: f64,
+    /// Element dropout rate, 0..1.
+    pub dropout: f64,
+    /// Largest stochastic-depth rate, 0..1, linear over depth.
+    pub drop_path: f64,
+    /// Normalisation of every block.
+    pub norm: Norm,
+    /// Which default templates exist.
+    pub preset: Preset,
+    /// Cross-attention rounds of the Perceiver.
+    pub fuser_rounds: usize,
+    /// Self-attention layers after each round.
+    pub fuser_self_layers: usize,
+    /// Latents K of the Perceiver.
+    pub fuser_latents: usize,
+    /// Collector layers along the grid's axes.
+    pub collector_depth: usize,
+    /// Patch of the output grid per axis, padded with 1 to the grid's rank; the last axes may be larger than the grid.
+    pub patch: Vec<usize>,
+    /// Rank of the base head's output factors; 0 decides by rule: min(32, O, training rows / 4).
+    pub head_rank: usize,
+    /// Gate between base and refinement.
+    pub gate: Gate,
+    /// Adds a direct linear map from the embedded features to the base head.
+    pub linear_branch: bool,
+    /// Clamp of the output in target units.
+    pub output_range: Option<(f64, f64)>,
+}
+
+/// Normalisation layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Norm {
+    /// Mean and variance over the width.
+    LayerNorm,
+    /// Root mean square over the width.
+    RmsNorm,
+}
+
+/// Default templates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// One bidirectional template.
+    Spatial,
+    /// One causal template.
+    Temporal,
+    /// Both.
+    SpatioTemporal,
+}
+
+/// How the gate mixes refinement into the base.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gate {
+    /// p = 1: the refinement alone.
+    Off,
+    /// One p per sample.
+    Scalar,
+    /// One p per patch of the grid.
+    Tile,
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self {
+            d_model: 128,
+            heads: 4,
+            spatial_depth: 4,
+            temporal_depth: 4,
+            spatial_latents: 64,
+            temporal_latents: 64,
+            mlp_ratio: 4.0,
+            dropout: 0.1,
+            drop_path: 0.0,
+            norm: Norm::LayerNorm,
+            preset: Preset::SpatioTemporal,
+            fuser_rounds: 2,
+            fuser_self_layers: 1,
+            fuser_latents: 64,
+            collector_depth: 2,
+            patch: vec![1, 4],
+            head_rank: 0,
+            gate: Gate::Scalar,
+            linear_branch: false,
+            output_range: None,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! `RunConfig`: the resolved configuration, written once to run.json and read by every worker.
+
+use super::{
+    data::DataConfig,
+    model::ModelConfig,
+    train::{ClusterConfig, TrainConfig},
+};
+use serde::{Deserialize, Serialize};
+
+/// Everything a run is. A worker gets this plus its rank identity, and nothing else.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunConfig {
+    /// Version of run.json; 1.
+    pub version: u32,
+    /// Name of the run as the user gave it.
+    pub name: String,
+    /// Seed of initial weights, sample order and dropout.
+    pub seed: u64,
+    /// Data; `None` for a model directory made by `new_model`.
+    pub data: Option<DataConfig>,
+    /// Model.
+    pub model: ModelConfig,
+    /// Training.
+    pub train: TrainConfig,
+    /// Processes.
+    pub cluster: ClusterConfig,
+}

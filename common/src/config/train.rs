@@ -1,0 +1,150 @@
+//! Training, checkpoints and the cluster: what `[train]`, `[checkpoint]` and `[cluster]` mean after resolving.
+
+use serde::{Deserialize, Serialize};
+
+/// Objective, optimizer and schedule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrainConfig {
+    /// Passes over the training rows.
+    pub epochs: u64,
+    /// Samples per optimizer update over all workers; 0 decides by `global_batch`.
+    pub batch: usize,
+    /// Peak learning rate.
+    pub lr: f64,
+    /// Learning rate at the end of the cosine, as a fraction of `lr`.
+    pub lr_min_ratio: f64,
+    /// Fraction of all optimizer steps spent warming up linearly.
+    pub warmup_ratio: f64,
+    /// AdamW decay of the decayed group (matrices; never norms, biases, embeddings, latents, β, gate).
+    pub weight_decay: f64,
+    /// AdamW β₁, β₂.
+    pub betas: (f64, f64),
+    /// Global-norm gradient clip; 0 switches it off.
+    pub clip: f64,
+    /// Element loss in standardised target space.
+    pub loss: Loss,
+    /// Huber's transition, in target standard deviations.
+    pub huber_delta: f64,
+    /// Weight λ of the loss on the base head (deep supervision).
+    pub base_loss_weight: f64,
+    /// EMA decay of the weights with bias correction; 0 switches averaging off.
+    pub ema: f64,
+    /// Epochs without a better validation MAE before training stops; 0 switches early stopping off.
+    pub patience: u64,
+    /// Micro-batches accumulated per optimizer update and worker; 0 decides by rule.
+    pub accumulation: usize,
+    /// Save a checkpoint every this many epochs (and at the end, and when stopped).
+    pub checkpoint_every: u64,
+    /// Checkpoints kept besides the newest.
+    pub checkpoint_keep: usize,
+    /// Numeric precision of the forward pass.
+    pub precision: Precision,
+    /// Intra-op threads per worker; 0 divides the cores by the local world size.
+    pub threads: usize,
+}
+
+/// Element losses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loss {
+    /// Squared error.
+    Mse,
+    /// Quadratic near zero, linear beyond `huber_delta`.
+    Huber,
+}
+
+/// Forward precision. Later issues add the reduced ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// IEEE single.
+    Fp32,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            epochs: 50,
+            batch: 0,
+            lr: 1e-3,
+            lr_min_ratio: 0.01,
+            warmup_ratio: 0.05,
+            weight_decay: 1e-2,
+            betas: (0.9, 0.99),
+            clip: 1.0,
+            loss: Loss::Huber,
+            huber_delta: 1.0,
+            base_loss_weight: 0.5,
+            ema: 0.98,
+            patience: 0,
+            accumulation: 1,
+            checkpoint_every: 5,
+            checkpoint_keep: 2,
+            precision: Precision::Fp32,
+            threads: 0,
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Samples per optimizer update: the configured batch, or by rule a power of two near rows / 16 within 16..=1024.
+    ///
+    /// The rule looks at the data only, never at timing or the world, so that every world trains the same batches.
+    pub fn global_batch(&self, train_rows: usize) -> usize {
+        if self.batch > 0 {
+            return self.batch.min(train_rows.max(1));
+        }
+        let target = (train_rows / 16).clamp(16, 1024);
+        let power = target.next_power_of_two();
+        let batch = if power > target { power / 2 } else { power };
+        batch.min(train_rows.max(1))
+    }
+}
+
+/// Processes and policy of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterConfig {
+    /// Workers on this node.
+    pub nproc_per_node: Nproc,
+    /// Rounds that may be restarted after a worker failure.
+    pub max_restarts: u32,
+    /// Time a worker has to finish its step and checkpoint after the first signal, seconds.
+    pub grace_s: f64,
+    /// Where workers compute.
+    pub device: Device,
+}
+
+/// How many workers to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nproc {
+    /// One per GPU, else one per two cores (at least 1, at most 8).
+    Auto,
+    /// One per GPU.
+    Gpu,
+    /// One per core.
+    Cpu,
+    /// This many.
+    #[serde(untagged)]
+    Count(u32),
+}
+
+/// Device kind of the workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// CUDA when a GPU and a CUDA build are there, else CPU.
+    Auto,
+    /// CPU, process group Gloo.
+    Cpu,
+    /// CUDA, process group NCCL.
+    Cuda,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self { nproc_per_node: Nproc::Auto, max_restarts: 3, grace_s: 30.0, device: Device::Auto }
+    }
+}

@@ -1,0 +1,122 @@
+//! What happened in a run: one line each in events.jsonl, and the only thing the user interface sees.
+
+use crate::{
+    id::{LocalRank, Rank, Round},
+    metrics::{Baseline, Metrics},
+    staged::meta::CleaningReport,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// An event with its time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Seconds since the Unix epoch.
+    pub time: f64,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// The closed list of happenings. Past tense.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum What {
+    /// The launcher began a run.
+    RunStarted { run: String, mode: String, dir: PathBuf, host: String, nproc: u32, argv: Vec<String> },
+    /// Rows read so far while staging.
+    StageProgressed { rows: u64, bytes: u64, bytes_total: u64 },
+    /// Data was staged, or found already staged.
+    Staged {
+        dir: PathBuf,
+        rows: u64,
+        features: u64,
+        out_shape: Vec<usize>,
+        split_rows: [u64; 3],
+        reused: bool,
+        seconds: f64,
+        report: CleaningReport,
+    },
+    /// Baselines were computed: split name → baseline name → errors.
+    BaselinesComputed { split: BTreeMap<String, BTreeMap<String, Baseline>>, notes: Vec<String> },
+    /// A round began: its workers are being started.
+    RoundStarted { round: Round, world_size: u32, attempt: u32, resume_step: Option<u64> },
+    /// A worker process was forked.
+    WorkerStarted { round: Round, local_rank: LocalRank, rank: Rank, pid: u32 },
+    /// A worker said it is ready to take its first step.
+    WorkerReady { round: Round, rank: Rank, device: String, backend: String, libtorch: String, seconds: f64 },
+    /// The model was built; rank 0 says.
+    ModelBuilt { parameters: u64, program_hash: String, batch: u64, steps_per_epoch: u64, steps_total: u64 },
+    /// An optimizer step was done; throttled to ten a second.
+    Stepped { epoch: u64, step: u64, loss: f64, lr: f64, grad_norm: f64, samples_per_s: f64 },
+    /// An epoch ended, with validation.
+    EpochEnded(Box<EpochReport>),
+    /// A checkpoint was committed.
+    CheckpointCommitted { step: u64, path: PathBuf, bytes: u64, seconds: f64, metric: Option<f64> },
+    /// A checkpoint could not be committed; the previous one stands.
+    CheckpointFailed { step: u64, error: String },
+    /// A worker process ended.
+    WorkerExited { round: Round, rank: Rank, pid: u32, code: Option<i32>, signal: Option<i32>, seconds_to_notice: f64 },
+    /// A worker reported an error in words before it ended.
+    WorkerFailed { round: Round, rank: Rank, error: String },
+    /// The round ended because of a failure and will be tried again, or will not.
+    RoundFailed { round: Round, cause: String, restarting: bool, restarts_left: u32 },
+    /// The user asked to stop.
+    StopRequested { signal: String, second: bool },
+    /// Training ended: final metrics of the best model per split.
+    Trained { epoch: u64, step: u64, stopped_early: bool, split: BTreeMap<String, Metrics>, samples_per_s: f64, seconds: f64 },
+    /// Rows predicted so far.
+    Predicted { rows: u64, rows_total: u64 },
+    /// Files were gathered under a manifest.
+    Gathered { path: PathBuf, files: u64, bytes: u64 },
+    /// Something the user should know.
+    Warned { message: String },
+    /// The run ended.
+    RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
+}
+
+/// Numbers of one epoch. Errors are in target units and of the model that would be kept (the average when there is one).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EpochReport {
+    /// Epoch, counted from 1.
+    pub epoch: u64,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Mean training loss over the epoch, standardised target space.
+    pub train_loss: f64,
+    /// Validation errors.
+    pub val: Metrics,
+    /// Whether this is the best model so far.
+    pub best: bool,
+    /// Learning rate at the end of the epoch.
+    pub lr: f64,
+    /// Mean gradient norm before clipping.
+    pub grad_norm: f64,
+    /// Mean gate p over validation samples.
+    pub gate_mean: f64,
+    /// Predicted spread over target spread, median over cells: 0 is a constant model.
+    pub reactivity: f64,
+    /// Mean step time, milliseconds, and its parts.
+    pub step_ms: StepTimes,
+    /// Training throughput over all workers.
+    pub samples_per_s: f64,
+    /// Steps skipped because loss or gradient was not finite.
+    pub skipped: u64,
+}
+
+/// Mean times per optimizer step, milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct StepTimes {
+    /// Whole step.
+    pub total: f64,
+    /// Waiting for data.
+    pub data: f64,
+    /// Forward pass.
+    pub forward: f64,
+    /// Backward pass.
+    pub backward: f64,
+    /// Gradient reduction not hidden behind backward.
+    pub comm: f64,
+    /// Optimizer.
+    pub optimizer: f64,
+}

@@ -1,0 +1,37 @@
+//! Exit codes of `enn`, documented once and printed under `--help`.
+
+/// Why `enn` ended. The number is the process's exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Everything asked for was done.
+    Success = 0,
+    /// A worker failed and the restarts allowed were used up.
+    WorkerFailed = 1,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// The data could not be read or staged.
+    Data = 3,
+    /// The machine lacks something: libtorch, a device, disk, shared memory, a port.
+    Machine = 4,
+    /// A checkpoint, model or artifact is missing, damaged or of another model.
+    Artifact = 5,
+    /// Ended by SIGINT after a checkpoint.
+    Interrupted = 130,
+    /// Ended by SIGTERM after a checkpoint.
+    Terminated = 143,
+}
+
+impl ExitCode {
+    /// All codes, in the order help prints them.
+    pub const ALL: &'static [(Self, &'static str)] = &[
+        (Self::Success, "everything asked for was done"),
+        (Self::WorkerFailed, "a worker failed and the restarts allowed were used up"),
+        (Self::Usage, "the command line or the configuration is wrong"),
+        (Self::Data, "the data could not be read or staged"),
+        (Self::Machine, "the machine lacks something: libtorch, a device, disk, shared memory, a port"),
+        (Self::Artifact, "a checkpoint, model or artifact is missing, damaged or of another model"),
+        (Self::Interrupted, "ended by SIGINT after a checkpoint"),
+        (Self::Terminated, "ended by SIGTERM after a checkpoint"),
+    ];
+}

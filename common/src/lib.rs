@@ -1,0 +1,16 @@
+//! What crosses a process or disk boundary, and nothing else: configuration, messages, staged arrays, checkpoints,
+//! manifests, events. Both ends of each format live here.
+//!
+//! **Invariant:** no libtorch, no sockets opened, no environment read, no clock. Formats (`staged`, `checkpoint`,
+//! `artifact`, `fs`) import neither `config` nor `wire`.
+
+pub mod artifact;
+pub mod checkpoint;
+pub mod config;
+pub mod event;
+pub mod exit;
+pub mod fs;
+pub mod id;
+pub mod metrics;
+pub mod staged;
+pub mod wire;

@@ -1,0 +1,49 @@
+//! Measures of a prediction against the truth, in the user's own units.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Errors over the valid cells of one split. Units are the target's; `r2` has none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Mean absolute error.
+    pub mae: f64,
+    /// Root of the mean squared error.
+    pub rmse: f64,
+    /// 1 − residual sum of squares / total sum of squares about the split's own mean over all valid cells.
+    pub r2: f64,
+    /// Number of valid cells.
+    pub n: u64,
+}
+
+/// Errors of one baseline. A baseline that cannot be computed is absent from the table, with the reason in the events.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Baseline {
+    /// Mean absolute error, target units.
+    pub mae: f64,
+    /// Root of the mean squared error, target units.
+    pub rmse: f64,
+}
+
+/// The answer of `enn metrics RUN --json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunMetrics {
+    /// Run identifier (directory name).
+    pub run: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Epochs done.
+    pub epoch: u64,
+    /// `train`, `val`, `test` → metrics of the best model.
+    pub split: BTreeMap<String, Metrics>,
+    /// `cell_mean`, `persistence`, `ridge` → errors on the test split (the validation split when there is no test).
+    pub baselines: BTreeMap<String, Baseline>,
+    /// Unit of the target, empty when unknown.
+    pub units: String,
+    /// Training throughput, samples per second over all workers.
+    pub samples_per_s: f64,
+    /// Worker restarts used.
+    pub restarts: u64,
+    /// Rounds the run took.
+    pub rounds: u64,
+}

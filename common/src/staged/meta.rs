@@ -1,0 +1,101 @@
+//! What meta.json says of a staged directory.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Contents of meta.json. Written last, atomically.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StagedMeta {
+    /// Version of this file; 1.
+    pub version: u32,
+    /// blake3 of the sources' digests and the data configuration, hex: the directory's name.
+    pub digest: String,
+    /// Samples N.
+    pub rows: u64,
+    /// Input columns F, in order.
+    pub features: Vec<FeatureMeta>,
+    /// Shape of one target, e.g. [3, 24]; product O.
+    pub out_shape: Vec<usize>,
+    /// Names along each output axis (entities, hours), for people; same lengths as `out_shape`.
+    pub out_labels: Vec<Vec<String>>,
+    /// Unit of the target, empty when unknown.
+    pub units: String,
+    /// For every output cell the input column that holds its persistence forecast (same hour yesterday); `None` where there is none.
+    pub persistence: Option<Vec<u32>>,
+    /// Whether targets were in the source (prediction data may lack them).
+    pub has_targets: bool,
+    /// Samples per split: train, val, test.
+    pub split_rows: [u64; 3],
+    /// Human name of each sample (a date, a row id); empty when the row id is the name. Length N when present and N ≤ 100 000.
+    pub row_names: Vec<String>,
+    /// Statistics of the F inputs over valid training cells; categories have mean 0, std 1.
+    pub x_stats: Vec<Stats>,
+    /// Statistics of the O target cells over valid training cells.
+    pub y_stats: Vec<Stats>,
+    /// What cleaning found.
+    pub report: CleaningReport,
+}
+
+/// One input column of the staged x.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FeatureMeta {
+    /// Name, unique in the set, e.g. "temp[JFK,-1d,07h]" or "day_of_year.sin".
+    pub name: String,
+    /// Categories in index order for a category column; empty for a number.
+    pub categories: Vec<String>,
+    /// Whether any training row lacks it: the model then gets a missing flag.
+    pub has_missing: bool,
+}
+
+/// Running moments of one column (Welford, merged by Chan's formula), f64.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Valid cells.
+    pub n: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Population standard deviation (0 for a constant column: the model's scaler then uses 1).
+    pub std: f64,
+    /// Smallest value.
+    pub min: f64,
+    /// Largest value.
+    pub max: f64,
+}
+
+/// Counts of everything cleaning did, per source column and in total. Nothing is repaired silently.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CleaningReport {
+    /// Table rows read.
+    pub rows_read: u64,
+    /// Samples made of them.
+    pub samples: u64,
+    /// Rows that repeated a key, and the policy applied.
+    pub duplicates: u64,
+    /// Rows with more or fewer fields than the header, with the first such line.
+    pub wrong_width: u64,
+    /// First line with a wrong width, 1-based.
+    pub wrong_width_line: Option<u64>,
+    /// Samples dropped because too little of the target is valid.
+    pub dropped_samples: u64,
+    /// Windows whose (entity, step) cells were absent from the table, in cells.
+    pub absent_cells: u64,
+    /// Per source column.
+    pub columns: BTreeMap<String, ColumnReport>,
+    /// Sentences for people: constant columns, all-missing inputs left out, and so on.
+    pub notes: Vec<String>,
+}
+
+/// Counts for one source column.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ColumnReport {
+    /// Cells that hold a missing token.
+    pub missing: u64,
+    /// Cells that hold inf or nan as a number.
+    pub non_finite: u64,
+    /// Cells outside the declared range.
+    pub out_of_range: u64,
+    /// Cells with a category not seen in training.
+    pub unseen_category: u64,
+    /// Whether all valid training cells are equal.
+    pub constant: bool,
+}

@@ -1,0 +1,88 @@
+//! Messages. Requests are imperative, reports past tense. Add a variant at the end; bump `PROTOCOL` when one changes.
+
+use crate::{checkpoint::table::ShardTable, event::EpochReport, metrics::Metrics};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// Version both sides must share.
+pub const PROTOCOL: u32 = 1;
+
+/// From a worker to the broker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum FromWorker {
+    /// First message on a connection. The broker checks peer credentials, round and protocol.
+    Hello { protocol: u32, round: u64, local_rank: u32, pid: u32 },
+    /// Libtorch is loaded, data is mapped, the process group is made: the first step can begin.
+    Ready { device: String, backend: String, libtorch: String },
+    /// Rank 0 built the model.
+    ModelBuilt { parameters: u64, program_hash: String, batch: u64, steps_per_epoch: u64, steps_total: u64 },
+    /// Rank 0 did optimizer steps; sent at most ten times a second.
+    Stepped { epoch: u64, step: u64, loss: f64, lr: f64, grad_norm: f64, samples_per_s: f64 },
+    /// Rank 0 ended an epoch.
+    EpochEnded(Box<EpochReport>),
+    /// This rank's checkpoint shard is written and fsynced in `dir`; the launcher commits when all ranks said so.
+    ShardWritten { step: u64, epoch: u64, dir: PathBuf, metric: Option<f64>, table: ShardTable },
+    /// This rank could not write its shard (disk full, …); the launcher abandons the step's checkpoint.
+    ShardFailed { step: u64, error: String },
+    /// Rank 0: final metrics of the best model.
+    Trained { epoch: u64, step: u64, stopped_early: bool, split: BTreeMap<String, Metrics>, samples_per_s: f64 },
+    /// A chunk of predictions is on disk: rows [start, end) of the staged order.
+    ChunkWritten { start: u64, end: u64, path: PathBuf, blake3: String },
+    /// Something the user should know.
+    Warned { message: String },
+    /// The worker cannot go on; one sentence with place, found, expected and hint.
+    Failed { error: String },
+    /// The worker is about to exit 0.
+    Done { stopped: bool },
+}
+
+/// From the broker to a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    /// Answer to `Hello`: who the worker is and what it does.
+    Assign(Box<Assignment>),
+    /// The checkpoint of `step` is committed under `path`.
+    Committed { step: u64, path: PathBuf },
+    /// The checkpoint of `step` was abandoned.
+    Abandoned { step: u64, error: String },
+    /// The worker is not wanted: protocol, round or credentials do not fit.
+    Refused { error: String },
+}
+
+/// A worker's identity in a round, and its task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Round.
+    pub round: u64,
+    /// Global rank.
+    pub rank: u32,
+    /// Workers in the round.
+    pub world_size: u32,
+    /// Index on this node, also the device index.
+    pub local_rank: u32,
+    /// Workers on this node.
+    pub local_world_size: u32,
+    /// Host of the c10d store.
+    pub store_host: String,
+    /// Port of the c10d store.
+    pub store_port: u16,
+    /// "cpu" or "cuda".
+    pub device: String,
+    /// Intra-op threads.
+    pub threads: u32,
+    /// Run directory.
+    pub run_dir: PathBuf,
+    /// What to do.
+    pub task: Task,
+}
+
+/// What a worker does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Task {
+    /// Train on `staged`, from `resume` when given (a committed checkpoint directory).
+    Train { staged: PathBuf, resume: Option<PathBuf>, attempt: String },
+    /// Predict every row of `staged` with the best weights of `checkpoint`, in chunks under `out`; `done` chunks are skipped.
+    Predict { staged: PathBuf, checkpoint: PathBuf, out: PathBuf, chunk_rows: u64, done: Vec<(u64, u64)> },
+    /// Write seeded initial weights for data of the given shape as a checkpoint and end.
+    Init { meta: PathBuf, attempt: String },
+}
