@@ -1,5 +1,7 @@
 //! What happened in a run: one line each in events.jsonl, and the only thing the user interface sees.
 
+#![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
+
 use crate::{
     id::{LocalRank, Rank, Round},
     metrics::{Baseline, Metrics},
@@ -64,7 +66,14 @@ pub enum What {
     /// The user asked to stop.
     StopRequested { signal: String, second: bool },
     /// Training ended: final metrics of the best model per split.
-    Trained { epoch: u64, step: u64, stopped_early: bool, split: BTreeMap<String, Metrics>, samples_per_s: f64, seconds: f64 },
+    Trained {
+        epoch: u64,
+        step: u64,
+        stopped_early: bool,
+        split: BTreeMap<String, Metrics>,
+        samples_per_s: f64,
+        seconds: f64,
+    },
     /// Rows predicted so far.
     Predicted { rows: u64, rows_total: u64 },
     /// Files were gathered under a manifest.

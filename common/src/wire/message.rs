@@ -1,5 +1,7 @@
 //! Messages. Requests are imperative, reports past tense. Add a variant at the end; bump `PROTOCOL` when one changes.
 
+#![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
+
 use crate::{checkpoint::table::ShardTable, event::EpochReport, metrics::Metrics};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
