@@ -1,0 +1,67 @@
+"""Writes target/bench/NAME.json in the form ARCHITECTURE.md states, and prints the line of the table.
+
+A bench runs ours and the peer alternately in one run, so that whatever else the machine does meets both.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OUT = ROOT / "target" / "bench"
+
+
+def binary(name: str) -> str:
+    """Path of a release binary, which `make build` must have made."""
+    path = ROOT / "target" / "release" / name
+    if not path.exists():
+        sys.exit(f"{path}: not found; run `make build` first")
+    return str(path)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a child: ours plus the path of libtorch."""
+    libtorch = os.environ.get("LIBTORCH", str(ROOT / "target" / "libtorch"))
+    return dict(os.environ, LD_LIBRARY_PATH=f"{libtorch}/lib")
+
+
+def alternate(rounds: int, ours: Callable[[], float], peer: Callable[[], float]) -> tuple[list[float], list[float]]:
+    """Runs ours and the peer in turn; each returns its measure."""
+    a: list[float] = []
+    b: list[float] = []
+    for _ in range(rounds):
+        a.append(ours())
+        b.append(peer())
+    return a, b
+
+
+def record(name: str, unit: str, better: str, ours: list[float], peer: list[float], peer_name: str, limit: float) -> bool:
+    """Writes the result of medians; `limit` is the smallest ratio that passes. Returns whether it does."""
+    a, b = statistics.median(ours), statistics.median(peer)
+    ratio = b / a if better == "lower" else a / b
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = {
+        "name": name,
+        "unit": unit,
+        "better": better,
+        "ours": a,
+        "peer": b,
+        "peer_name": peer_name,
+        "ratio": ratio,
+        "limit": limit,
+        "n": len(ours),
+        "spread": [min(ours), max(ours)],
+        "command": " ".join(["python3", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]]),
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "commit": commit.stdout.strip(),
+    }
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    verdict = "ok" if ratio >= limit else "BELOW LIMIT"
+    print(f"{name:28} {a:10.3f} {unit:6} {peer_name:24} {b:10.3f}  ratio {ratio:6.2f}  limit {limit:5.2f}  {verdict}")
+    return ratio >= limit
