@@ -1,1 +1,7 @@
-//! stub
+//! ENN's worker: trains and serves the ENN model on libtorch. A library, so that users build workers around their own model,
+//! and the binary `enn-worker`.
+//!
+//! Floors (an arrow never points up): `backend < op < autograd < functional, params < layer < block, loss < model < session`.
+//! Side towers `data`, `comm`, `optim`, `checkpoint` know tensors and parameter names, not `model`; only `session` sees all.
+
+pub mod data;
