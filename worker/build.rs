@@ -86,7 +86,9 @@ fn cuda_includes(lib: &Path) -> Result<Vec<PathBuf>, String> {
         .filter(|dir| dir.join("cuda_runtime_api.h").is_file())
         .collect();
     if found.is_empty() {
-        return Err("cuda_runtime_api.h was not found; `make cuda` fetches CUDA's headers, or set ENN_CUDA_INCLUDE".into());
+        return Err(
+            "cuda_runtime_api.h was not found; `make cuda` fetches CUDA's headers, or set ENN_CUDA_INCLUDE".into()
+        );
     }
     // The compiler's header library (cuda/std) lives one level deeper in CUDA 13.
     Ok(found.iter().flat_map(|dir| [dir.clone(), dir.join("cccl")]).collect())

@@ -328,8 +328,9 @@ int32_t enn_work_wait(enn_work* work, int64_t timeout_ms) {
   });
 }
 
-// Device works: lets the current stream wait for the work, without the host. Host works: the same as a finished wait.
-int32_t enn_work_order(enn_work* work) {
+// Device works: lets the current stream wait for the work, without the host. Host works: the same as enn_work_wait.
+int32_t enn_work_order(enn_work* work, int64_t timeout_ms) {
+  if (!work->on_device) return enn_work_wait(work, timeout_ms);
   return guarded([&] {
     work->work->synchronize();
     return ENN_OK;

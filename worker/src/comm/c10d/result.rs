@@ -172,8 +172,7 @@ impl RawGroup {
     ) -> Result<Self, Fault> {
         let mut out = ptr::null_mut();
         // SAFETY: as in `gloo`.
-        let status =
-            unsafe { sys::enn_nccl_new(store.0.as_ptr(), rank, size, device, millis(timeout), &raw mut out) };
+        let status = unsafe { sys::enn_nccl_new(store.0.as_ptr(), rank, size, device, millis(timeout), &raw mut out) };
         owned(status, out).map(Self)
     }
 
@@ -233,9 +232,9 @@ impl RawWork {
         check(unsafe { sys::enn_work_wait(self.0.as_ptr(), millis(timeout)) })
     }
 
-    pub(super) fn order(&self) -> Result<(), Fault> {
+    pub(super) fn order(&self, timeout: Duration) -> Result<(), Fault> {
         // SAFETY: as in `wait`.
-        check(unsafe { sys::enn_work_order(self.0.as_ptr()) })
+        check(unsafe { sys::enn_work_order(self.0.as_ptr(), millis(timeout)) })
     }
 
     pub(super) fn is_done(&self) -> Result<bool, Fault> {

@@ -1,8 +1,5 @@
 //! Declarations of `shim/c10d.cpp`, word for word. Nothing here decides anything.
 
-#![expect(missing_docs, reason = "the shim's own comments say what each function does")]
-#![expect(non_camel_case_types, reason = "names of the C side")]
-
 use std::ffi::{c_char, c_void};
 use torch_sys::C_tensor;
 
@@ -39,12 +36,7 @@ unsafe extern "C" {
     ) -> i32;
     pub(super) fn enn_store_free(store: *mut enn_store);
     pub(super) fn enn_store_set(store: *mut enn_store, key: *const c_char, data: *const u8, bytes: usize) -> i32;
-    pub(super) fn enn_store_get(
-        store: *mut enn_store,
-        key: *const c_char,
-        sink: Sink,
-        context: *mut c_void,
-    ) -> i32;
+    pub(super) fn enn_store_get(store: *mut enn_store, key: *const c_char, sink: Sink, context: *mut c_void) -> i32;
     pub(super) fn enn_store_compare_set(
         store: *mut enn_store,
         key: *const c_char,
@@ -96,7 +88,7 @@ unsafe extern "C" {
     pub(super) fn enn_group_end(group: *mut enn_group, abort: i32, timeout_ms: i64) -> i32;
 
     pub(super) fn enn_work_wait(work: *mut enn_work, timeout_ms: i64) -> i32;
-    pub(super) fn enn_work_order(work: *mut enn_work) -> i32;
+    pub(super) fn enn_work_order(work: *mut enn_work, timeout_ms: i64) -> i32;
     pub(super) fn enn_work_is_done(work: *mut enn_work, done: *mut i32) -> i32;
     pub(super) fn enn_work_free(work: *mut enn_work);
 }
