@@ -177,7 +177,13 @@ impl Header {
         for (axis, size) in shape.iter().enumerate() {
             text.push_str(&size.to_string());
             // A tuple of one needs its comma.
-            text.push_str(if axis + 1 < shape.len() { ", " } else if shape.len() == 1 { "," } else { "" });
+            text.push_str(if axis + 1 < shape.len() {
+                ", "
+            } else if shape.len() == 1 {
+                ","
+            } else {
+                ""
+            });
         }
         text.push_str("), }");
         let length = data_offset.checked_sub(MAGIC.len() + 4)?;
@@ -230,10 +236,10 @@ fn extent(bytes: &[u8]) -> Result<(usize, usize), NpyError> {
 /// The text behind `'key':`.
 fn value<'a>(text: &'a str, key: &'static str) -> Result<&'a str, NpyError> {
     for quote in ['\'', '"'] {
-        if let Some((_, rest)) = text.split_once(&format!("{quote}{key}{quote}")) {
-            if let Some(rest) = rest.trim_start().strip_prefix(':') {
-                return Ok(rest.trim_start());
-            }
+        if let Some((_, rest)) = text.split_once(&format!("{quote}{key}{quote}"))
+            && let Some(rest) = rest.trim_start().strip_prefix(':')
+        {
+            return Ok(rest.trim_start());
         }
     }
     Err(NpyError::Dict { key, found: brief(text) })
@@ -299,8 +305,14 @@ mod tests {
             Header::parse(&bytes)
         };
         assert_eq!(with("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)}"), Err(NpyError::FortranOrder));
-        assert!(matches!(with("{'descr': '>f4', 'fortran_order': False, 'shape': (2,)}"), Err(NpyError::Element { .. })));
-        assert!(matches!(with("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}"), Err(NpyError::Element { .. })));
+        assert!(matches!(
+            with("{'descr': '>f4', 'fortran_order': False, 'shape': (2,)}"),
+            Err(NpyError::Element { .. })
+        ));
+        assert!(matches!(
+            with("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}"),
+            Err(NpyError::Element { .. })
+        ));
         assert!(matches!(with("{'descr': '<f4', 'shape': (2,)}"), Err(NpyError::Dict { key: "fortran_order", .. })));
         let huge = "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807, 3)}";
         assert!(matches!(with(huge), Err(NpyError::Shape { .. })));

@@ -258,7 +258,12 @@ fn check_meta(dir: &Path, meta: &StagedMeta) -> Result<(), StagedError> {
         ("digest", digest_is_hex, meta.digest.clone(), "64 hexadecimal digits".into()),
         ("out_shape", outputs > 0, format!("{:?}", meta.out_shape), "sizes of at least 1".into()),
         ("out_labels", lengths == meta.out_shape, format!("{lengths:?} names"), format!("{:?}", meta.out_shape)),
-        ("x_stats", meta.x_stats.len() == meta.features.len(), meta.x_stats.len().to_string(), meta.features.len().to_string()),
+        (
+            "x_stats",
+            meta.x_stats.len() == meta.features.len(),
+            meta.x_stats.len().to_string(),
+            meta.features.len().to_string(),
+        ),
         ("y_stats", meta.y_stats.len() == outputs, meta.y_stats.len().to_string(), outputs.to_string()),
         ("persistence", persistence == outputs, persistence.to_string(), outputs.to_string()),
         ("persistence column", reach <= meta.features.len(), reach.to_string(), format!("≤ {}", meta.features.len())),

@@ -65,8 +65,8 @@ impl StagedWriter {
     /// somebody else has staged the same meanwhile; a whole directory of that name stays, and ours is dropped.
     pub fn finish(self, meta: &StagedMeta) -> Result<PathBuf, StagedError> {
         let path = self.dir.join(META);
-        let text = serde_json::to_vec_pretty(meta)
-            .map_err(|source| StagedError::Meta { path: path.clone(), source })?;
+        let text =
+            serde_json::to_vec_pretty(meta).map_err(|source| StagedError::Meta { path: path.clone(), source })?;
         atomic::write(&path, &text)?;
         // What was staged must open before it gets its name: a mistake of ours is found here and not by a worker.
         Staged::open(&self.dir)?;
