@@ -1,1 +1,3 @@
-//! stub
+//! The launcher: the binary `enn` and its Rust API.
+
+pub mod ui;
