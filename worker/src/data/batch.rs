@@ -139,7 +139,8 @@ mod tests {
     fn gathers_rows_and_blanks_padding() {
         let x: Vec<f32> = (0..8).map(|v| v as f32).collect();
         let y = [10f32, 11., 12., 13.];
-        let view = View::inputs(4, 2, &x, &[1, 1, 1, 0, 1, 1, 1, 1]).unwrap().with_targets(1, &y, &[1, 1, 1, 1]).unwrap();
+        let view =
+            View::inputs(4, 2, &x, &[1, 1, 1, 0, 1, 1, 1, 1]).unwrap().with_targets(1, &y, &[1, 1, 1, 1]).unwrap();
         let batch = view.gather(&[3, 1, 3], 2, Device::Cpu).unwrap();
         assert_eq!(Vec::<f32>::try_from(batch.x.flatten(0, 1)).unwrap(), [6., 7., 2., 3., 6., 7.]);
         assert_eq!(Vec::<bool>::try_from(batch.x_mask.flatten(0, 1)).unwrap(), [true, true, true, false, true, true]);

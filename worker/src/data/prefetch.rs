@@ -113,7 +113,11 @@ mod tests {
     impl Arrays for Table {
         fn view(&self) -> Result<View<'_>, DataError> {
             const ONES: [u8; 64] = [1; 64];
-            View::inputs(self.0.len(), 1, &self.0, &ONES[..self.0.len()])?.with_targets(1, &self.0, &ONES[..self.0.len()])
+            View::inputs(self.0.len(), 1, &self.0, &ONES[..self.0.len()])?.with_targets(
+                1,
+                &self.0,
+                &ONES[..self.0.len()],
+            )
         }
     }
 

@@ -35,6 +35,7 @@ impl Environment {
     ///
     /// # Errors
     /// [`SessionError::Variable`] naming the variable, what was found and what was expected.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
     pub fn read() -> Result<Self, SessionError> {
         Self::parse(|name| std::env::var(name).ok())
     }
@@ -156,8 +157,13 @@ mod tests {
             ("ENN_LOG", "info"),
         ])
         .unwrap();
-        let expected =
-            Environment { broker: "/run/b.sock".into(), round: 3, local_rank: 1, control_fd: Some(9), log: "info".into() };
+        let expected = Environment {
+            broker: "/run/b.sock".into(),
+            round: 3,
+            local_rank: 1,
+            control_fd: Some(9),
+            log: "info".into(),
+        };
         assert_eq!(environment, expected);
     }
 

@@ -12,7 +12,9 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum SessionError {
     /// The binary was started by hand.
-    #[error("ENN_BROKER is not set: enn-worker is started by `enn`\n  hint: run `enn train CONFIG` or `enn predict RUN`")]
+    #[error(
+        "ENN_BROKER is not set: enn-worker is started by `enn`\n  hint: run `enn train CONFIG` or `enn predict RUN`"
+    )]
     NotLaunched,
     /// A variable set by the launcher makes no sense.
     #[error("environment variable {name} is {found:?}, expected {expected}")]

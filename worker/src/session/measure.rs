@@ -84,7 +84,6 @@ impl Sums {
     }
 }
 
-
 fn measure(flat: &[f64], centre: &[f64]) -> Measured {
     let cells = centre.len();
     let (totals, per_cell) = flat.split_at(TOTALS);
