@@ -80,7 +80,7 @@ impl RawConfig {
     }
 
     /// Applies `--set section.key=value`. The value is read as TOML; what is not TOML is text, so quotes may be left out.
-    pub fn set(&mut self, assignment: &str) -> Result<(), ConfigError> {
+    pub fn set(&mut self, assignment: &str) -> Result<(), Box<ConfigError>> {
         let flag: Arc<str> = format!("--set {assignment}").into();
         let place = Place::Flag(flag);
         let parts = assignment.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
@@ -91,7 +91,7 @@ impl RawConfig {
             }
             _ => {
                 let kind = ConfigErrorKind::Override(assignment.to_owned());
-                Err(ConfigError { place, key: String::new(), kind })
+                Err(Box::new(ConfigError { place, key: String::new(), kind }))
             }
         }
     }

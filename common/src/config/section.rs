@@ -77,9 +77,9 @@ impl<'a> Section<'a> {
     }
 
     /// A section inside this one.
-    pub(super) fn section(&mut self, name: &'static str) -> Option<Section<'a>> {
+    pub(super) fn section(&mut self, name: &'static str) -> Option<Self> {
         let node = self.find(name)?;
-        Some(Section::of(self.key(name), node))
+        Some(Self::of(self.key(name), node))
     }
 
     /// All entries of a section whose keys are free; marks nothing as known.

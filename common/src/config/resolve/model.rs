@@ -39,7 +39,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         linear_branch: s.truth("linear_branch", default.linear_branch),
         output_range: s.pair("output_range", ..),
     };
-    if model.d_model % model.heads != 0 {
+    if !model.d_model.is_multiple_of(model.heads) {
         let key = if s.has("heads") { "heads" } else { "d_model" };
         s.error_at(key, ConfigErrorKind::Heads { d_model: model.d_model, heads: model.heads });
     }
