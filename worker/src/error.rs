@@ -78,7 +78,9 @@ pub enum OpErrorKind {
     #[error("libtorch dispatcher: {0}")]
     Shim(#[from] crate::backend::torch::ShimError),
     /// A tensor saved for the backward pass was written in between.
-    #[error("saved operand {slot} was written after the forward pass (version {found}, expected {expected})\nhint: update parameters and buffers only after backward()")]
+    #[error(
+        "saved operand {slot} was written after the forward pass (version {found}, expected {expected})\nhint: update parameters and buffers only after backward()"
+    )]
     Version {
         /// Operand (0..16) or output (16..) of the operation.
         slot: u8,
@@ -91,7 +93,9 @@ pub enum OpErrorKind {
     #[error("has no gradient rule\nhint: detach() its input if no gradient is wanted")]
     NotDifferentiable,
     /// `backward` was called on something that is not a scalar of this step.
-    #[error("the loss has shape {found:?}, expected a scalar that depends on a parameter or on an input that asks for a gradient")]
+    #[error(
+        "the loss has shape {found:?}, expected a scalar that depends on a parameter or on an input that asks for a gradient"
+    )]
     Loss {
         /// Shape of what was given.
         found: Vec<i64>,

@@ -5,10 +5,10 @@
 //! **Invariant:** nothing here computes; every result comes out of [`call`]. All functions fail with an [`OpError`] that
 //! names the operation, the place in the model, and the shapes that do not fit.
 
-use crate::autograd::{call, Cx, Tensor};
+use crate::autograd::{Cx, Tensor, call};
 use crate::error::OpError;
 use crate::op::attr::{Axes, Binary, Unary};
-use crate::op::{elementwise, Op};
+use crate::op::{Op, elementwise};
 use smallvec::SmallVec;
 use tch::Kind;
 
@@ -322,14 +322,7 @@ pub fn retention_scan(
 }
 
 /// softmax(q kᵀ/√Dh + key bias) v for q (B,H,Nq,Dh), k and v (B,H,Nk,Dh), key bias (Nk) or (B,Nk).
-pub fn sdpa(
-    cx: &Cx<'_>,
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    key_bias: Option<&Tensor>,
-    mask: Structural,
-) -> Made {
+pub fn sdpa(cx: &Cx<'_>, q: &Tensor, k: &Tensor, v: &Tensor, key_bias: Option<&Tensor>, mask: Structural) -> Made {
     match key_bias {
         Some(bias) => one(cx, Op::Sdpa { mask, bias: true }, &[q, k, v, bias]),
         None => one(cx, Op::Sdpa { mask, bias: false }, &[q, k, v]),
@@ -339,13 +332,7 @@ pub fn sdpa(
 /// Sum over valid cells of d²/2 for |d| ≤ delta, else delta·(|d| − delta/2), with d = prediction − target.
 ///
 /// Targets may be NaN where the mask (Bool, true = valid) is false. All three have one shape; the result has 0 axes.
-pub fn masked_huber(
-    cx: &Cx<'_>,
-    prediction: &Tensor,
-    target: &tch::Tensor,
-    mask: &tch::Tensor,
-    delta: f64,
-) -> Made {
+pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &tch::Tensor, mask: &tch::Tensor, delta: f64) -> Made {
     let (target, mask) = (cx.input(target.shallow_clone()), cx.input(mask.shallow_clone()));
     one(cx, Op::MaskedHuber { delta: delta.into() }, &[prediction, &target, &mask])
 }

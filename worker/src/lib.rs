@@ -4,7 +4,13 @@
 //! Floors (an arrow never points up): `backend < op < autograd < functional, params < layer < block, loss < model < session`.
 //! Side towers `data`, `comm`, `optim`, `checkpoint` know tensors and parameter names, not `model`; only `session` sees all.
 
+pub mod autograd;
+pub mod backend;
 pub mod checkpoint;
 pub mod comm;
 pub mod data;
+pub mod error;
+pub mod functional;
+pub mod op;
+pub mod params;
 pub mod session;

@@ -4,9 +4,9 @@ use super::cx::Cx;
 use super::program::Rec;
 use super::tape::Node;
 use crate::error::OpError;
-use crate::op::value::{Meta, Role, Tensor, Val};
-use crate::op::vjp::{Kept, Results, RESULT_SLOT};
 use crate::op::Op;
+use crate::op::value::{Meta, Role, Tensor, Val};
+use crate::op::vjp::{Kept, RESULT_SLOT, Results};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -67,8 +67,7 @@ pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
     }
     let vals: SmallVec<[Val; 4]> = ins.iter().map(|t| t.val()).collect();
     let save = row.save;
-    let rec =
-        Rec { op, ins: vals, first_out, outs: results.len() as u8, phase: cx.phase.get(), scope: cx.scope.get() };
+    let rec = Rec { op, ins: vals, first_out, outs: results.len() as u8, phase: cx.phase.get(), scope: cx.scope.get() };
     let rec = state.program.record(rec);
     if tape {
         let mut kept: SmallVec<[Kept; 3]> = SmallVec::new();

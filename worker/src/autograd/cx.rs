@@ -9,8 +9,8 @@ use super::tape::Node;
 use crate::backend::torch::Torch;
 use crate::backend::{Backend, StepKey};
 use crate::error::{OpError, OpErrorKind};
-use crate::op::value::{Meta, ParamId, Role, Tensor};
 use crate::op::Op;
+use crate::op::value::{Meta, ParamId, Role, Tensor};
 use std::cell::{Cell, RefCell};
 use tch::Device;
 

@@ -1,9 +1,9 @@
 //! The list of what one step computed: values, records, and their hash.
 
 use super::scope::{ScopeId, Scopes};
+use crate::op::Op;
 use crate::op::attr::CanonicalBytes;
 use crate::op::value::{Meta, Role, Val};
-use crate::op::Op;
 use smallvec::SmallVec;
 use tch::Device;
 

@@ -15,7 +15,7 @@ struct Scope {
 
 /// The tree of places of one program.
 #[derive(Debug)]
-pub struct Scopes(Vec<Scope>);
+pub(super) struct Scopes(Vec<Scope>);
 
 impl Default for Scopes {
     fn default() -> Self {
@@ -37,7 +37,7 @@ impl Scopes {
     }
 
     /// The dotted path of a place; `top` for the root.
-    pub fn path(&self, id: ScopeId) -> String {
+    pub(super) fn path(&self, id: ScopeId) -> String {
         let mut parts = Vec::new();
         let mut at = id.0;
         while at != 0 {

@@ -9,10 +9,10 @@ use super::cx::Cx;
 use super::leaf::GradLeaves;
 use super::program::{Phase, Rec};
 use crate::error::{HookError, OpError, OpErrorKind};
+use crate::op::Op;
 use crate::op::attr::Axes;
 use crate::op::value::{BucketId, Meta, ParamId, Role, Tensor, Val};
 use crate::op::vjp::{Emit, Kept, Results, Vjp};
-use crate::op::Op;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
@@ -182,7 +182,7 @@ impl Cx<'_> {
     fn reach(&self, nodes: &[Node], loss: &Tensor, params: usize) -> Reach {
         self.with_program(|program| {
             let mut reach = Reach { reached: vec![false; program.values()], pending: vec![0; params] };
-            let mut arrive = |reach: &mut Reach, val: Val| {
+            let arrive = |reach: &mut Reach, val: Val| {
                 let value = program.val(val);
                 if value.requires_grad {
                     reach.reached[val.0 as usize] = true;
@@ -267,9 +267,7 @@ impl Cx<'_> {
         }
         let slot = &mut slots[val.0 as usize];
         *slot = match (slot.take(), gradient) {
-            (Some(a), Some(b)) => {
-                Some(call(self, Op::Binary(crate::op::attr::Binary::Add), &[&a, &b])?.swap_remove(0))
-            }
+            (Some(a), Some(b)) => Some(call(self, Op::Binary(crate::op::attr::Binary::Add), &[&a, &b])?.swap_remove(0)),
             (a, b) => a.or(b),
         };
         Ok(())

@@ -2,15 +2,15 @@
 //!
 //! **Invariant:** one mask convention, true = keep, on every kernel.
 
+use super::Op;
 use super::attr::Structural;
-use super::infer::{float, mismatch, same_kind, wrong, Inferred, Metas};
+use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{normal, sample, Draw, Sample};
+use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
-use super::Op;
 use crate::error::{OpError, OpErrorKind};
-use smallvec::{smallvec, SmallVec};
+use smallvec::{SmallVec, smallvec};
 use tch::Kind;
 
 /// Sdpa, SdpaBackward.

@@ -1,12 +1,12 @@
 //! One-operand functions, scalar arithmetic, clamp and cast.
 
-use super::attr::Unary;
-use super::infer::{float, one, Inferred};
-use super::row::{free, Export, Launch, Launched, OpRow};
-use super::sample::{between, normal, sample, Draw, Sample};
-use super::value::Meta;
-use super::vjp::{grad, Grads, Vjp};
 use super::Op;
+use super::attr::Unary;
+use super::infer::{Inferred, float, one};
+use super::row::{Export, Launch, Launched, OpRow, free};
+use super::sample::{Draw, Sample, between, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 

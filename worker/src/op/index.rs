@@ -1,11 +1,11 @@
 //! Rows of a table by 64-bit ids.
 
-use super::infer::{float, one, wrong, Inferred};
-use super::row::{free, Export, Launch, Launched, OpRow};
+use super::Op;
+use super::infer::{Inferred, float, one, wrong};
+use super::row::{Export, Launch, Launched, OpRow, free};
 use super::sample::{ids, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
-use super::Op;
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 use tch::Kind;

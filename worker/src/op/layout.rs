@@ -1,14 +1,14 @@
 //! Shape changes: views, joins, splits, and making or adding to storage.
 
+use super::Op;
 use super::attr::Axes;
-use super::infer::{axis, broadcast, mismatch, one, same_kind, wrong, Inferred, Metas};
-use super::row::{free, Export, Launch, Launched, OpRow};
+use super::infer::{Inferred, Metas, axis, broadcast, mismatch, one, same_kind, wrong};
+use super::row::{Export, Launch, Launched, OpRow, free};
 use super::sample::{normal, sample};
 use super::value::{Meta, Shape, Tensor};
-use super::vjp::{grad, Grads, Vjp};
-use super::Op;
+use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
-use smallvec::{smallvec, SmallVec};
+use smallvec::{SmallVec, smallvec};
 
 /// Reshape, Permute, Expand, Narrow, NarrowBackward, Cat, Stack, Split, Zeros, Ones, GradAdd.
 pub static ROWS: [OpRow; 11] = [
@@ -31,13 +31,19 @@ pub static ROWS: [OpRow; 11] = [
     })
     .flops(free)
     .export(Export::Node("Transpose")),
-    OpRow::forward("expand", shape_expand, launch, |v| Ok(grad(v.unbroadcast(v.g()?.clone(), &v.shape(0))?)), |d| {
-        let (a, b) = (d.size(2, 4), d.size(5, 7));
-        vec![
-            sample(Op::Expand { shape: smallvec![3, a, b] }, [normal(&[a, 1])]),
-            sample(Op::Expand { shape: smallvec![a, b] }, [normal(&[])]),
-        ]
-    })
+    OpRow::forward(
+        "expand",
+        shape_expand,
+        launch,
+        |v| Ok(grad(v.unbroadcast(v.g()?.clone(), &v.shape(0))?)),
+        |d| {
+            let (a, b) = (d.size(2, 4), d.size(5, 7));
+            vec![
+                sample(Op::Expand { shape: smallvec![3, a, b] }, [normal(&[a, 1])]),
+                sample(Op::Expand { shape: smallvec![a, b] }, [normal(&[])]),
+            ]
+        },
+    )
     .flops(free)
     .export(Export::Node("Expand")),
     OpRow::forward("narrow", shape_narrow, launch, vjp_narrow, |d| {
@@ -78,10 +84,14 @@ pub static ROWS: [OpRow; 11] = [
     .export(Export::Node("Split")),
     OpRow::backward("zeros", shape_filled, launch_filled),
     OpRow::backward("ones", shape_filled, launch_filled),
-    OpRow::backward("grad_add", |_, _| Ok(Metas::new()), |_, l| {
-        l.at(0).shallow_clone().f_add_(l.at(1))?;
-        Ok(SmallVec::new())
-    }),
+    OpRow::backward(
+        "grad_add",
+        |_, _| Ok(Metas::new()),
+        |_, l| {
+            l.at(0).shallow_clone().f_add_(l.at(1))?;
+            Ok(SmallVec::new())
+        },
+    ),
 ];
 
 /// The target of a reshape with −1 worked out.

@@ -3,12 +3,12 @@
 //! **Invariant:** a cell whose mask is false contributes exactly 0 to the value and to the gradient, whatever its
 //! target holds, NaN included. A NaN prediction at a valid cell shows.
 
-use super::infer::{float, mismatch, Inferred};
+use super::Op;
+use super::infer::{Inferred, float, mismatch};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::sample::{bools, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
-use super::Op;
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 use tch::Kind;
@@ -63,7 +63,7 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let difference = prediction.f_sub(target)?.f_where_scalarother(mask, 0.0)?;
     let sum = match op {
         Op::MaskedHuber { delta } => {
-            let size = difference.f_abs()?;
+            let mut size = difference.f_abs()?;
             let near = size.f_clamp_max(delta.get())?;
             // near·(size − near/2) is size²/2 below delta and delta·(size − delta/2) above.
             size.f_sub_(&near.f_mul_scalar(0.5)?)?.f_mul_(&near)?.f_sum(None)?

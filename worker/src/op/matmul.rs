@@ -1,14 +1,14 @@
 //! Products: batched matrix product with broadcasting, and the fused linear layer.
 
+use super::Op;
 use super::attr::Into;
-use super::infer::{broadcast, float, mismatch, one, same_kind, wrong, Inferred, Metas};
+use super::infer::{Inferred, Metas, broadcast, float, mismatch, one, same_kind, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{normal, sample, Draw, Sample};
+use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp};
-use super::Op;
 use crate::error::OpError;
-use smallvec::{smallvec, SmallVec};
+use smallvec::{SmallVec, smallvec};
 
 /// MatMul, Linear, LinearBackward.
 pub static ROWS: [OpRow; 3] = [
@@ -168,10 +168,10 @@ fn launch_linear_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let mut storages = l.ins[3..].iter();
     match dw {
         Into::Skip => {}
-        Into::New => outs.push(g.f_t()?.f_mm(&x.f_reshape([-1, sizes[1]])?)?),
+        Into::New => outs.push(g.f_transpose(0, 1)?.f_mm(&x.f_reshape([-1, sizes[1]])?)?),
         Into::Add => {
             if let Some(storage) = storages.next() {
-                storage.shallow_clone().f_addmm_(&g.f_t()?, &x.f_reshape([-1, sizes[1]])?)?;
+                storage.shallow_clone().f_addmm_(&g.f_transpose(0, 1)?, &x.f_reshape([-1, sizes[1]])?)?;
             }
         }
     }

@@ -1,13 +1,13 @@
 //! Normalisation over the last axis. Statistics are never kept in less than f32.
 
-use super::infer::{float, same_kind, wrong, Inferred, Metas};
+use super::Op;
+use super::infer::{Inferred, Metas, float, same_kind, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{normal, sample, Draw, Sample};
+use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
-use super::Op;
 use crate::error::{OpError, OpErrorKind};
-use smallvec::{smallvec, SmallVec};
+use smallvec::{SmallVec, smallvec};
 
 /// LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward.
 ///

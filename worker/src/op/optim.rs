@@ -1,9 +1,9 @@
 //! Optimizer updates: no gradient, written in place.
 
-use super::infer::{mismatch, Inferred, Metas};
+use super::Op;
+use super::infer::{Inferred, Metas, mismatch};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::value::Meta;
-use super::Op;
 use crate::error::OpErrorKind;
 use smallvec::SmallVec;
 
@@ -12,10 +12,8 @@ use smallvec::SmallVec;
 /// Operands: parameter, gradient, first moment, second moment, step count (0 axes, already counting this step),
 /// learning rate (0 axes), then the gradient factor if `scaled`, then the skip flag if `gated` (1 = skip).
 /// Everything stays on the device.
-pub static ROWS: [OpRow; 1] = [OpRow {
-    export: Export::No("the optimizer is not part of the model"),
-    ..OpRow::backward("adamw", shape, launch)
-}];
+pub static ROWS: [OpRow; 1] =
+    [OpRow { export: Export::No("the optimizer is not part of the model"), ..OpRow::backward("adamw", shape, launch) }];
 
 fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
     for other in &ins[1..4] {
@@ -38,8 +36,9 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let (mut p, mut m, mut v) = (fresh(0)?, fresh(2)?, fresh(3)?);
     let m_new = m.f_mul_scalar(beta1)?.f_add_(&g.f_mul_scalar(1.0 - beta1)?)?;
     let v_new = v.f_mul_scalar(beta2)?.f_add_(&g.f_mul(&g)?.f_mul_scalar_(1.0 - beta2)?)?;
-    let one_minus_power =
-        |beta: f64| -> Result<tch::Tensor, OpErrorKind> { Ok(step.f_mul_scalar(beta.ln())?.f_exp()?.f_neg()?.f_add_scalar(1.0)?) };
+    let one_minus_power = |beta: f64| -> Result<tch::Tensor, OpErrorKind> {
+        Ok(step.f_mul_scalar(beta.ln())?.f_exp()?.f_neg()?.f_add_scalar(1.0)?)
+    };
     let denominator = v_new.f_sqrt()?.f_div_(&one_minus_power(beta2)?.f_sqrt()?)?.f_add_scalar_(eps.get())?;
     let update = m_new.f_div(&denominator)?.f_mul_(&rate.f_div(&one_minus_power(beta1)?)?)?;
     let shrink = rate.f_mul_scalar(-decay.get())?.f_add_scalar(1.0)?;

@@ -1,12 +1,12 @@
 //! Two-operand arithmetic with broadcasting, selection by a mask, and the gated products of SwiGLU and retention.
 
-use super::attr::Binary;
-use super::infer::{axis, broadcast, float, mismatch, one, same_kind, wrong, Inferred};
-use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{between, bools, normal, sample, Draw, Sample};
-use super::value::{Meta, Tensor};
-use super::vjp::{grad, Grads, Vjp};
 use super::Op;
+use super::attr::Binary;
+use super::infer::{Inferred, axis, broadcast, float, mismatch, one, same_kind, wrong};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, between, bools, normal, sample};
+use super::value::{Meta, Tensor};
+use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 use tch::Kind;

@@ -4,13 +4,13 @@
 //! block high, site, step low) and the key (seed low, seed high ⊕ step high). An element is kept where its word is
 //! below ⌊(1−p)·2³²⌋. Recomputing, restarting, or splitting the batch over ranks gives the same mask.
 
-use super::attr::F64Bits;
-use super::infer::{float, one, Inferred};
-use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{normal, sample, Draw, Sample};
-use super::value::Meta;
-use super::vjp::{grad, Grads, Vjp};
 use super::Op;
+use super::attr::F64Bits;
+use super::infer::{Inferred, float, one};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp, grad};
 use crate::backend::StepKey;
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;

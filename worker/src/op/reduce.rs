@@ -1,12 +1,12 @@
 //! Sums, means and the largest element along axes; undoing a broadcast.
 
-use super::attr::Axes;
-use super::infer::{axis, broadcast, float, mismatch, one, Inferred};
-use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{normal, sample, Draw, Sample};
-use super::value::{Meta, Shape, Tensor};
-use super::vjp::{grad, Grads, Vjp};
 use super::Op;
+use super::attr::Axes;
+use super::infer::{Inferred, axis, broadcast, float, mismatch, one};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::{Meta, Shape, Tensor};
+use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 use tch::Kind;
@@ -58,9 +58,7 @@ fn reduced(shape: &[i64], axes: &Axes, keepdim: bool) -> Result<Shape, OpErrorKi
 
 fn shape_reduce(op: &Op, ins: &[&Meta]) -> Inferred {
     float(0, ins[0])?;
-    let (Op::Sum { axes, keepdim } | Op::Mean { axes, keepdim }) = op else {
-        unreachable!("row of another operation")
-    };
+    let (Op::Sum { axes, keepdim } | Op::Mean { axes, keepdim }) = op else { unreachable!("row of another operation") };
     one(ins[0].with_shape(reduced(&ins[0].shape, axes, *keepdim)?))
 }
 

@@ -3,15 +3,15 @@
 //! It runs in chunks of 64 and then scans the chunk ends the same way, so that cost is linear in the length and no
 //! power of λ beyond the chunk's is ever divided by. Carries have the kind of the operands, never less than f32.
 
+use super::Op;
 use super::attr::Dir;
-use super::infer::{float, mismatch, same_kind, wrong, Inferred, Metas};
+use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{between, normal, sample, Draw, Sample};
+use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
-use super::Op;
 use crate::error::{OpError, OpErrorKind};
-use smallvec::{smallvec, SmallVec};
+use smallvec::{SmallVec, smallvec};
 use tch::Kind;
 
 /// Positions per chunk.
@@ -73,7 +73,8 @@ fn scan(v: &tch::Tensor, lambda: &tch::Tensor, state: Option<&tch::Tensor>) -> R
     }
     let chunk = n.min(CHUNK);
     let chunks = (n + chunk - 1) / chunk;
-    let v = if chunks * chunk > n { v.f_constant_pad_nd([0, 0, 0, 0, 0, chunks * chunk - n])? } else { v.shallow_clone() };
+    let v =
+        if chunks * chunk > n { v.f_constant_pad_nd([0, 0, 0, 0, 0, chunks * chunk - n])? } else { v.shallow_clone() };
     // (B,K,H,C,D): one product per chunk and head.
     let v = v.f_reshape([b, chunks, chunk, h, d])?.f_permute([0, 1, 3, 2, 4])?;
     let (row, lower) = powers(lambda, chunk)?;
@@ -110,7 +111,7 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     }
     let (b, n, h, d) = v.size4()?;
     let out = match (n, state) {
-        (0, Some(state)) => state.f_clone(&[])?,
+        (0, Some(state)) => state.shallow_clone(),
         (0, None) => tch::Tensor::f_zeros([b, h, d], (v.kind(), v.device()))?,
         _ => y.f_select(1, n - 1)?.f_contiguous()?,
     };

@@ -2,11 +2,11 @@
 //!
 //! Tests loop over the rows, so that a new operation cannot forget its gradient check, shape rule or export answer.
 
+use super::Op;
 use super::infer::Inferred;
 use super::sample::{Draw, Sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
-use super::Op;
 use crate::backend::{Outs, StepKey};
 use crate::error::{OpError, OpErrorKind};
 

@@ -1,11 +1,11 @@
 //! Softmax and log-softmax along one axis.
 
-use super::infer::{axis, float, one, Inferred};
-use super::row::{Export, Launch, Launched, OpRow};
-use super::sample::{normal, sample, Draw, Sample};
-use super::value::Meta;
-use super::vjp::{grad, Grads, Vjp};
 use super::Op;
+use super::infer::{Inferred, axis, float, one};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp, grad};
 use crate::error::OpError;
 use smallvec::smallvec;
 
@@ -24,9 +24,7 @@ pub static ROWS: [OpRow; 4] = [
 ];
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
-    let (Op::Softmax { axis: at } | Op::LogSoftmax { axis: at }) = op else {
-        unreachable!("row of another operation")
-    };
+    let (Op::Softmax { axis: at } | Op::LogSoftmax { axis: at }) = op else { unreachable!("row of another operation") };
     float(0, ins[0])?;
     axis(*at, ins[0].rank())?;
     one(ins[0].clone())

@@ -4,11 +4,11 @@
 //! **Invariant:** a rule computes nothing itself; it emits operations, so that the backward pass is recorded like the
 //! forward pass.
 
+use super::Op;
 use super::attr::Axes;
 use super::value::{Meta, Shape, Tensor, Val};
-use super::Op;
 use crate::error::{OpError, OpErrorKind};
-use smallvec::{smallvec, SmallVec};
+use smallvec::{SmallVec, smallvec};
 
 /// Results of one call.
 pub type Results = SmallVec<[Tensor; 2]>;
