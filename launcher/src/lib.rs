@@ -1,4 +1,5 @@
 //! The launcher: the binary `enn` and its Rust API.
 
+pub mod agent;
 pub mod baselines;
 pub mod ui;
