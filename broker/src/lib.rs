@@ -1,1 +1,23 @@
-//! stub
+//! The ProcessBroker: the server the workers of one node talk to, and a store that speaks c10d's TCPStore protocol.
+//!
+//! ```text
+//! worker ──frames──► connection ─► roster (pure) ─► BrokerEvent ──channel + eventfd──► the agent
+//! worker ◄─frames─── connection ◄─ roster (pure) ◄─ Command ─────channel + waker───── the agent
+//! ```
+//! `server` owns sockets and the thread; `roster` and `shards` decide and touch nothing. `store` is a server of its own.
+//!
+//! **Invariant:** a worker is believed only after peer credentials, protocol and round fit; one that misbehaves loses its
+//! own connection and nothing else.
+
+mod connection;
+mod error;
+mod event;
+mod handle;
+mod roster;
+mod server;
+mod shards;
+pub mod store;
+
+pub use error::BrokerError;
+pub use event::{BrokerEvent, Command, RoundPlan, ShardSet};
+pub use handle::Broker;

@@ -3,6 +3,7 @@
 #![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
 
 use crate::{
+    finite,
     id::{LocalRank, Rank, Round},
     metrics::{Baseline, Metrics},
     staged::meta::CleaningReport,
@@ -35,6 +36,9 @@ pub enum What {
         features: u64,
         out_shape: Vec<usize>,
         split_rows: [u64; 3],
+        /// Unit of the target, empty when unknown.
+        #[serde(default)]
+        units: String,
         reused: bool,
         seconds: f64,
         report: CleaningReport,
@@ -50,7 +54,16 @@ pub enum What {
     /// The model was built; rank 0 says.
     ModelBuilt { parameters: u64, program_hash: String, batch: u64, steps_per_epoch: u64, steps_total: u64 },
     /// An optimizer step was done; throttled to ten a second.
-    Stepped { epoch: u64, step: u64, loss: f64, lr: f64, grad_norm: f64, samples_per_s: f64 },
+    Stepped {
+        epoch: u64,
+        step: u64,
+        #[serde(with = "finite")]
+        loss: f64,
+        lr: f64,
+        #[serde(with = "finite")]
+        grad_norm: f64,
+        samples_per_s: f64,
+    },
     /// An epoch ended, with validation.
     EpochEnded(Box<EpochReport>),
     /// A checkpoint was committed.
@@ -92,6 +105,7 @@ pub struct EpochReport {
     /// Optimizer steps done.
     pub step: u64,
     /// Mean training loss over the epoch, standardised target space.
+    #[serde(with = "finite")]
     pub train_loss: f64,
     /// Validation errors.
     pub val: Metrics,
@@ -100,10 +114,13 @@ pub struct EpochReport {
     /// Learning rate at the end of the epoch.
     pub lr: f64,
     /// Mean gradient norm before clipping.
+    #[serde(with = "finite")]
     pub grad_norm: f64,
     /// Mean gate p over validation samples.
+    #[serde(with = "finite")]
     pub gate_mean: f64,
     /// Predicted spread over target spread, median over cells: 0 is a constant model.
+    #[serde(with = "finite")]
     pub reactivity: f64,
     /// Mean step time, milliseconds, and its parts.
     pub step_ms: StepTimes,

@@ -1,5 +1,6 @@
 //! Measures of a prediction against the truth, in the user's own units.
 
+use crate::finite;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -7,10 +8,13 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Metrics {
     /// Mean absolute error.
+    #[serde(with = "finite")]
     pub mae: f64,
     /// Root of the mean squared error.
+    #[serde(with = "finite")]
     pub rmse: f64,
     /// 1 − residual sum of squares / total sum of squares about the split's own mean over all valid cells.
+    #[serde(with = "finite")]
     pub r2: f64,
     /// Number of valid cells.
     pub n: u64,
@@ -20,8 +24,10 @@ pub struct Metrics {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Baseline {
     /// Mean absolute error, target units.
+    #[serde(with = "finite")]
     pub mae: f64,
     /// Root of the mean squared error, target units.
+    #[serde(with = "finite")]
     pub rmse: f64,
 }
 

@@ -1,1 +1,5 @@
-//! stub
+//! The launcher: the binary `enn` and its Rust API.
+
+pub mod agent;
+pub mod baselines;
+pub mod ui;

@@ -1,1 +1,3 @@
+//! The binary `enn-worker`: one process of a run.
+
 fn main() {}

@@ -1,1 +1,6 @@
 //! Manifests of what a run leaves behind: predictions and the run itself.
+//!
+//! **Invariant:** a manifest is written last and atomically; what it names exists if and only if the manifest does.
+
+pub mod chunk;
+pub mod seal;

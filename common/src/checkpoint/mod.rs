@@ -1,3 +1,42 @@
-//! Checkpoints: a PyTorch DCP directory plus our manifest. CHECKPOINT.md holds the format.
+//! Checkpoints: a PyTorch DCP directory plus our manifest. Both ends of the format live here.
+//!
+//! ```text
+//! checkpoints/step-00001200/
+//!   .metadata        pickle of torch.distributed.checkpoint.metadata.Metadata: tensors, chunks, places
+//!   __0_0.distcp …   one shard per rank: items behind each other, each a stored zip as `torch.save` writes them
+//!   manifest.json    ours, sealed: files with blake3, run, step, configuration; the checkpoint exists iff it does
+//! ```
+//! Workers write shards (`ShardWriter`) and send their `ShardTable`; the launcher alone commits (`commit`), without reading
+//! the shards again. Anyone reads (`Checkpoint`).
+//!
+//! **Invariant:** reading never runs code from a file, never panics on its bytes, and never returns a tensor with a hole.
 
+mod boxes;
+pub mod commit;
+mod item;
+pub mod latest;
+pub mod manifest;
+pub mod metadata;
+pub mod name;
+mod pickle;
+pub mod prune;
+pub mod reader;
+pub mod retain;
+pub mod shard;
+pub mod stored;
 pub mod table;
+mod torch;
+mod tree;
+pub mod unpickle;
+pub mod value;
+pub mod zip;
+
+pub use boxes::{CoverageError, Region};
+pub use commit::{CommitError, Committed, commit};
+pub use latest::{Latest, latest};
+pub use manifest::{Draft, Manifest};
+pub use prune::{prune, remove_leftovers};
+pub use reader::{Checkpoint, ReadError, TensorData};
+pub use shard::{ShardError, ShardWriter, TensorBox};
+pub use table::{DType, ShardTable};
+pub use value::Value;

@@ -45,7 +45,10 @@ pub enum ItemKind {
         crc32: u32,
     },
     /// A pickled plain value.
-    Value,
+    Value {
+        /// CRC-32 of the pickle.
+        crc32: u32,
+    },
 }
 
 /// Element types that cross the boundary.
@@ -83,5 +86,51 @@ impl DType {
             Self::F16 | Self::Bf16 | Self::I16 => 2,
             Self::I8 | Self::U8 | Self::Bool => 1,
         }
+    }
+
+    /// All element types.
+    pub const ALL: &'static [Self] =
+        &[Self::F64, Self::F32, Self::F16, Self::Bf16, Self::I64, Self::I32, Self::I16, Self::I8, Self::U8, Self::Bool];
+
+    /// PyTorch's name: `float32` as in `torch.float32`.
+    pub fn torch(self) -> &'static str {
+        match self {
+            Self::F64 => "float64",
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+            Self::Bf16 => "bfloat16",
+            Self::I64 => "int64",
+            Self::I32 => "int32",
+            Self::I16 => "int16",
+            Self::I8 => "int8",
+            Self::U8 => "uint8",
+            Self::Bool => "bool",
+        }
+    }
+
+    /// PyTorch's storage class: `FloatStorage` as in `torch.FloatStorage`.
+    pub fn storage(self) -> &'static str {
+        match self {
+            Self::F64 => "DoubleStorage",
+            Self::F32 => "FloatStorage",
+            Self::F16 => "HalfStorage",
+            Self::Bf16 => "BFloat16Storage",
+            Self::I64 => "LongStorage",
+            Self::I32 => "IntStorage",
+            Self::I16 => "ShortStorage",
+            Self::I8 => "CharStorage",
+            Self::U8 => "ByteStorage",
+            Self::Bool => "BoolStorage",
+        }
+    }
+
+    /// The element type with PyTorch's name, `None` for one that does not cross the boundary (float8, complex, …).
+    pub fn of_torch(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|dtype| dtype.torch() == name)
+    }
+
+    /// The element type with PyTorch's storage class.
+    pub fn of_storage(class: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|dtype| dtype.storage() == class)
     }
 }

@@ -1,8 +1,17 @@
 //! Configuration: typed text (`raw`) → `resolve` → `RunConfig`, the only thing a worker is told.
 
 pub mod data;
+pub mod error;
+pub mod facts;
 pub mod model;
+pub mod raw;
+pub mod resolve;
 pub mod run;
+mod section;
 pub mod train;
 
+pub use error::{ConfigError, Place};
+pub use facts::Facts;
+pub use raw::RawConfig;
+pub use resolve::resolve;
 pub use run::RunConfig;

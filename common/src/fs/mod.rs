@@ -1,1 +1,14 @@
-//! Files that are whole or absent: atomic write, mapping, the storage seam for crash tests.
+//! Files that are whole or absent: atomic write, mapping, free space, and the storage seam for crash tests.
+//!
+//! **Invariant:** nothing here knows a format. Every error names the path and what was being done to it.
+
+pub mod atomic;
+pub mod disk;
+pub mod error;
+pub mod mmap;
+pub mod space;
+pub mod storage;
+
+pub use disk::Disk;
+pub use error::FileError;
+pub use storage::{Storage, StorageFile};

@@ -4,14 +4,72 @@
 //! staged/<digest>/
 //!   x.npy        (N, F)          f32   inputs in the user's units; NaN where missing; categories as their index
 //!   x_mask.npy   (N, F)          u8    1 valid, 0 missing
-//!   y.npy        (N, *out_shape) f32   targets in the user's units; NaN where missing
-//!   y_mask.npy   (N, *out_shape) u8    1 valid, 0 missing
+//!   y.npy        (N, *out_shape) f32   targets in the user's units; NaN where missing      absent when the source
+//!   y_mask.npy   (N, *out_shape) u8    1 valid, 0 missing                                  had no targets
 //!   row_id.npy   (N)             i64   identity of a sample, kept through prediction
 //!   split.npy    (N)             u8    0 train, 1 validation, 2 test
 //!   meta.json                          `StagedMeta`, written last: the directory is complete iff it exists
 //! ```
 //! Array data begins at a multiple of 64 bytes (NumPy's own rule), so that `numpy.load(mmap_mode="r")` and ours map them.
+//!
+//! A directory is made under a hidden temporary name and renamed when it is whole (`StagedWriter`); `Staged::open` checks every
+//! header, length and count before it hands out a slice.
 
+pub mod error;
 pub mod meta;
+pub mod npy;
+pub mod reader;
+pub mod stats;
+pub mod writer;
 
+pub use error::StagedError;
 pub use meta::StagedMeta;
+pub use reader::{Split, Staged};
+pub use stats::Moments;
+pub use writer::{ArrayWriter, StagedWriter};
+
+/// Version of meta.json that this build writes and reads.
+pub const VERSION: u32 = 1;
+
+/// Name of the file that makes the directory complete.
+pub const META: &str = "meta.json";
+
+/// An array of the directory, by what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArrayName {
+    /// Inputs (N, F) f32.
+    X,
+    /// Validity of the inputs (N, F) u8.
+    XMask,
+    /// Targets (N, *out_shape) f32.
+    Y,
+    /// Validity of the targets (N, *out_shape) u8.
+    YMask,
+    /// Identity of the samples (N) i64.
+    RowId,
+    /// Split of the samples (N) u8.
+    Split,
+}
+
+impl ArrayName {
+    /// File name inside the directory.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::X => "x.npy",
+            Self::XMask => "x_mask.npy",
+            Self::Y => "y.npy",
+            Self::YMask => "y_mask.npy",
+            Self::RowId => "row_id.npy",
+            Self::Split => "split.npy",
+        }
+    }
+
+    /// Element type.
+    pub fn element(self) -> npy::Element {
+        match self {
+            Self::X | Self::Y => npy::Element::F32,
+            Self::XMask | Self::YMask | Self::Split => npy::Element::U8,
+            Self::RowId => npy::Element::I64,
+        }
+    }
+}

@@ -10,7 +10,10 @@
 //!     32  collective u64   worker     sequence number of the collective being waited for
 //!     40  rest             reserved (kernel intent record)
 //! ```
-//! The launcher makes it as a memfd and the worker inherits the descriptor named by `ENN_CONTROL_FD`.
+//! The launcher makes it as a memfd and the worker inherits the descriptor named by `ENN_CONTROL_FD`. Whoever maps it
+//! (launcher/src/agent/unix.rs, the worker's boot) hands the mapping over as a slice of atomics; this file has no unsafe.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the page.
 pub const PAGE_BYTES: usize = 4096;
@@ -40,4 +43,174 @@ pub enum Phase {
     Predict = 7,
     /// Ending.
     Done = 8,
+}
+
+impl Phase {
+    /// All phases, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Boot,
+        Self::Rendezvous,
+        Self::Load,
+        Self::Compute,
+        Self::Collective,
+        Self::Validate,
+        Self::Save,
+        Self::Predict,
+        Self::Done,
+    ];
+
+    /// What the worker is doing, in words that follow "was".
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Boot => "starting",
+            Self::Rendezvous => "meeting the others",
+            Self::Load => "reading a checkpoint",
+            Self::Compute => "computing",
+            Self::Collective => "waiting in a collective",
+            Self::Validate => "validating",
+            Self::Save => "writing a checkpoint",
+            Self::Predict => "predicting",
+            Self::Done => "ending",
+        }
+    }
+}
+
+/// A mapping that is no control page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// Too small.
+    #[error("control page has {0} bytes, expected {PAGE_BYTES}")]
+    Short(usize),
+    /// Something else, or a launcher of another version.
+    #[error("control page begins with {0:#018x}, expected {MAGIC:#018x} (are enn and enn-worker of one version?)")]
+    Magic(u64),
+}
+
+const WORD_BYTES: usize = size_of::<AtomicU64>();
+const WORD_MAGIC: usize = 0;
+/// `stop` is the low half, `phase` the high half.
+const WORD_STOP_PHASE: usize = 1;
+const WORD_STEP: usize = 2;
+const WORD_HEARTBEAT: usize = 3;
+const WORD_COLLECTIVE: usize = 4;
+const STOP_MASK: u64 = 0xffff_ffff;
+
+/// The page through its fields. Copy it freely: it is a reference.
+#[derive(Debug, Clone, Copy)]
+pub struct ControlPage<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> ControlPage<'a> {
+    /// The launcher's view of a fresh, zeroed page: writes the magic.
+    pub fn create(words: &'a [AtomicU64]) -> Result<Self, ControlError> {
+        let page = Self::of(words)?;
+        page.words[WORD_MAGIC].store(MAGIC, Ordering::Release);
+        Ok(page)
+    }
+
+    /// The worker's view: checks the magic.
+    pub fn open(words: &'a [AtomicU64]) -> Result<Self, ControlError> {
+        let page = Self::of(words)?;
+        match page.words[WORD_MAGIC].load(Ordering::Acquire) {
+            MAGIC => Ok(page),
+            other => Err(ControlError::Magic(other)),
+        }
+    }
+
+    fn of(words: &'a [AtomicU64]) -> Result<Self, ControlError> {
+        let bytes = size_of_val(words);
+        if bytes < PAGE_BYTES {
+            Err(ControlError::Short(bytes))
+        } else {
+            Ok(Self { words: &words[..PAGE_BYTES / WORD_BYTES] })
+        }
+    }
+
+    /// Whether the launcher asked to finish the step, checkpoint and end.
+    pub fn stop(self) -> bool {
+        self.words[WORD_STOP_PHASE].load(Ordering::Relaxed) & STOP_MASK != 0
+    }
+
+    /// Launcher: ask for the end.
+    pub fn set_stop(self) {
+        self.words[WORD_STOP_PHASE].fetch_or(1, Ordering::Relaxed);
+    }
+
+    /// What the worker is doing; an unknown number reads as `Boot`.
+    pub fn phase(self) -> Phase {
+        let number = self.words[WORD_STOP_PHASE].load(Ordering::Relaxed) >> 32;
+        Phase::ALL.into_iter().find(|phase| *phase as u64 == number).unwrap_or(Phase::Boot)
+    }
+
+    /// Worker: say what it is doing now. `now_ns` is CLOCK_MONOTONIC.
+    pub fn set_phase(self, phase: Phase, now_ns: u64) {
+        // The launcher may set `stop` in the same word at the same time.
+        let _previous = self.words[WORD_STOP_PHASE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            Some((word & STOP_MASK) | ((phase as u64) << 32))
+        });
+        self.words[WORD_HEARTBEAT].store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Optimizer steps done.
+    pub fn step(self) -> u64 {
+        self.words[WORD_STEP].load(Ordering::Relaxed)
+    }
+
+    /// Worker: `step` optimizer steps are done. `now_ns` is CLOCK_MONOTONIC.
+    pub fn set_step(self, step: u64, now_ns: u64) {
+        self.words[WORD_STEP].store(step, Ordering::Relaxed);
+        self.words[WORD_HEARTBEAT].store(now_ns, Ordering::Relaxed);
+    }
+
+    /// CLOCK_MONOTONIC nanoseconds of the last step or phase change; 0 before the first.
+    pub fn heartbeat_ns(self) -> u64 {
+        self.words[WORD_HEARTBEAT].load(Ordering::Relaxed)
+    }
+
+    /// Sequence number of the collective being waited for.
+    pub fn collective(self) -> u64 {
+        self.words[WORD_COLLECTIVE].load(Ordering::Relaxed)
+    }
+
+    /// Worker: about to wait in collective `sequence`.
+    pub fn set_collective(self, sequence: u64) {
+        self.words[WORD_COLLECTIVE].store(sequence, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_do_not_disturb_each_other() {
+        let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
+        assert_eq!(ControlPage::open(&words).unwrap_err(), ControlError::Magic(0));
+        let launcher = ControlPage::create(&words).unwrap();
+        let worker = ControlPage::open(&words).unwrap();
+        for phase in Phase::ALL {
+            worker.set_phase(phase, 5);
+            assert_eq!((launcher.phase(), launcher.stop()), (phase, false));
+        }
+        launcher.set_stop();
+        assert!(worker.stop());
+        worker.set_phase(Phase::Save, 9);
+        worker.set_step(42, 10);
+        worker.set_collective(7);
+        assert!(worker.stop());
+        assert_eq!(
+            (launcher.phase(), launcher.step(), launcher.heartbeat_ns(), launcher.collective()),
+            (Phase::Save, 42, 10, 7)
+        );
+        // The layout promised at the head of the file, seen as bytes.
+        let word = words[1].load(Ordering::Relaxed).to_le_bytes();
+        assert_eq!(word, [1, 0, 0, 0, 6, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_short_mapping_is_refused() {
+        let words: Vec<AtomicU64> = (0..511).map(|_| AtomicU64::new(0)).collect();
+        assert_eq!(ControlPage::create(&words).unwrap_err(), ControlError::Short(4088));
+    }
 }

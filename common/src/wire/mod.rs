@@ -1,4 +1,9 @@
 //! The language between the broker and its workers: frames over a Unix socket, and one shared page per worker.
+//!
+//! `message` says what is spoken, `frame` how it becomes bytes (no I/O), `client` is the worker's blocking end; the
+//! broker's end is an event loop over the same `frame`.
 
+pub mod client;
 pub mod control;
+pub mod frame;
 pub mod message;

@@ -1,0 +1,84 @@
+# ENN's commands. `make demo` and `make test` need cargo, a C++ compiler and Python 3 with pip; everything else they fetch
+# into target/. Set LIBTORCH=DIR or LIBTORCH_USE_PYTORCH=1 to build against a libtorch 2.11 you have.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+
+PYTHON ?= python3
+CARGO ?= cargo
+TARGET := $(CURDIR)/target
+BIN := $(TARGET)/release
+DEMO_RUNS := $(TARGET)/demo
+# The Python that has PyTorch, for conformance and benches.
+ENN_PYTHON ?= $(TARGET)/venv/bin/python
+
+# Where the dynamic linker finds libtorch; asked for when a recipe needs it.
+TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
+WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
+
+.PHONY: help libtorch build demo test conformance venv bench bench-gpu cuda doctor lint clean-runs
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+libtorch: ## Fetch libtorch into target/libtorch, once
+	@$(PYTHON) worker/setup/libtorch.py
+
+build: libtorch ## Build enn and enn-worker
+	@$(CARGO) build --release --workspace --bins
+
+demo: build ## Train, predict and report on real weather data with two elastic workers
+	@$(WITH_TORCH)
+	mkdir -p $(DEMO_RUNS)
+	$(BIN)/enn train examples/weather/weather.toml --nproc-per-node 2 --runs-dir $(DEMO_RUNS)
+	run=$$(ls -1dt $(DEMO_RUNS)/*/ | head -n 1); run=$${run%/}
+	$(BIN)/enn predict "$$run" --data examples/weather/weather.csv --out "$$run/predictions/weather.parquet"
+	$(BIN)/enn metrics "$$run"
+	echo
+	echo "predictions  $$run/predictions/weather.parquet"
+	echo "report       $$run/report.html"
+
+test: build ## Every test that needs no GPU
+	@$(WITH_TORCH)
+	if $(CARGO) nextest --version > /dev/null 2>&1; then
+		$(CARGO) nextest run --release --workspace --no-fail-fast
+	else
+		$(CARGO) test --release --workspace --no-fail-fast --lib --bins --tests
+	fi
+	$(CARGO) test --release --workspace --doc --quiet
+
+venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4.6 GB)
+	@[[ "$(ENN_PYTHON)" != "$(TARGET)/venv/bin/python" ]] || tests/conformance/venv.sh "$(PYTHON)" "$(TARGET)"
+
+conformance: build venv ## Tests against PyTorch itself
+	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
+	$(ENN_PYTHON) tests/conformance/run.py
+
+bench: build venv ## Measurements that need no GPU, with the peer beside them
+	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
+	$(ENN_PYTHON) tests/bench/run.py cpu
+
+bench-gpu: cuda venv ## Measurements that need a GPU
+	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
+	$(ENN_PYTHON) tests/bench/run.py gpu
+
+cuda: ## The CUDA worker, on any machine, also one without a GPU
+	@$(PYTHON) worker/setup/libtorch.py --cuda
+	export LIBTORCH="$${LIBTORCH:-$(TARGET)/libtorch-cuda}"
+	$(CARGO) build --release --target-dir $(TARGET)/cuda -p enn-worker --bin enn-worker --features cuda
+	echo "worker       $(TARGET)/cuda/release/enn-worker"
+	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=the torch/lib of its PyTorch 2.11"
+
+doctor: build ## What this machine has, what is missing, and the command that mends it
+	@$(WITH_TORCH)
+	$(BIN)/enn doctor
+
+lint: libtorch ## Format, clippy, tidy
+	@$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	$(CARGO) test --release -p enn-tests --test it tidy
+
+clean-runs: ## Remove the runs of `make demo`
+	@rm -rf $(DEMO_RUNS)

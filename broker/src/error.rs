@@ -1,0 +1,30 @@
+//! What can go wrong with the broker itself. A worker's misbehaviour is an event, not an error.
+
+use std::{io, path::PathBuf};
+
+/// The broker cannot start, or its thread is gone.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// No private directory for the socket.
+    #[error("cannot make the socket directory {path}: {source}")]
+    Directory {
+        /// Directory.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The socket cannot be made; its path may be longer than the 107 bytes that Unix allows.
+    #[error("cannot listen on {path}: {source}")]
+    Listen {
+        /// Socket path.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The event loop's own descriptors.
+    #[error("cannot set up the broker's event loop: {0}")]
+    Loop(#[source] io::Error),
+    /// The broker thread ended or does not take commands.
+    #[error("the broker thread does not answer")]
+    Gone,
+}

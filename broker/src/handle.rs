@@ -1,0 +1,154 @@
+//! The agent's handle on the broker's thread.
+
+use crate::{
+    error::BrokerError,
+    event::{BrokerEvent, Command, RoundPlan},
+    server::{Server, WAKER},
+};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use enn_common::wire::message::ToWorker;
+use mio::{Poll, Waker, net::UnixListener};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::{
+    fs,
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{DirBuilderExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Events waiting for the agent; beyond them the broker reads no more from workers.
+const EVENTS_MAX: usize = 1024;
+/// Commands waiting for the broker.
+const COMMANDS_MAX: usize = 1024;
+/// Longest wait for the broker to take a command.
+const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A running broker. Dropping it ends the thread and removes the socket.
+#[derive(Debug)]
+pub struct Broker {
+    directory: PathBuf,
+    socket: PathBuf,
+    commands: Sender<Command>,
+    waker: Waker,
+    events: Receiver<BrokerEvent>,
+    wake: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Broker {
+    /// Listens on a socket (mode 0600) in a fresh directory (0700) under `parent`, which must exist and be short: Unix
+    /// allows socket paths of 107 bytes.
+    pub fn serve(parent: &Path) -> Result<Self, BrokerError> {
+        let directory = private_directory(parent)?;
+        let socket = directory.join("broker.sock");
+        let started = start(&socket);
+        match started {
+            Ok((commands, waker, events, wake, thread)) => {
+                Ok(Self { directory, socket, commands, waker, events, wake, thread: Some(thread) })
+            }
+            Err(error) => {
+                remove(&socket, &directory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Path of the socket: what `ENN_BROKER` tells a worker.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Expects the plan's workers, and forgets the round before. Call before starting them.
+    pub fn begin_round(&self, plan: RoundPlan) -> Result<(), BrokerError> {
+        self.command(Command::BeginRound(Box::new(plan)))
+    }
+
+    /// Closes the round's connections: its workers end themselves.
+    pub fn end_round(&self) -> Result<(), BrokerError> {
+        self.command(Command::EndRound)
+    }
+
+    /// Sends to every worker of the round.
+    pub fn tell_all(&self, message: ToWorker) -> Result<(), BrokerError> {
+        self.command(Command::TellAll(Box::new(message)))
+    }
+
+    /// Asks for `BrokerEvent::Synced { token }` behind everything that has arrived until now.
+    pub fn sync(&self, token: u64) -> Result<(), BrokerError> {
+        self.command(Command::Sync { token })
+    }
+
+    fn command(&self, command: Command) -> Result<(), BrokerError> {
+        self.commands.send_timeout(command, COMMAND_WAIT_MAX).map_err(|_| BrokerError::Gone)?;
+        self.waker.wake().map_err(BrokerError::Loop)
+    }
+
+    /// The next event, if one waits.
+    pub fn event(&self) -> Option<BrokerEvent> {
+        self.events.try_recv().ok()
+    }
+
+    /// Readable when events wait. Call `clear_wake` before draining `event`.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Makes `wake_fd` unreadable until the next event.
+    pub fn clear_wake(&self) {
+        // Nothing to read means nothing to clear.
+        let _empty = self.wake.read();
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // A broker that waits for room in the event queue must see that nobody reads it any more.
+        drop(std::mem::replace(&mut self.events, crossbeam_channel::never()));
+        let _gone = self.command(Command::Shutdown);
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+        remove(&self.socket, &self.directory);
+    }
+}
+
+type Started = (Sender<Command>, Waker, Receiver<BrokerEvent>, Arc<EventFd>, JoinHandle<()>);
+
+fn start(socket: &Path) -> Result<Started, BrokerError> {
+    let listen = |source| BrokerError::Listen { path: socket.to_owned(), source };
+    let listener = UnixListener::bind(socket).map_err(listen)?;
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o600)).map_err(listen)?;
+    let poll = Poll::new().map_err(BrokerError::Loop)?;
+    let waker = Waker::new(poll.registry(), WAKER).map_err(BrokerError::Loop)?;
+    let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+    let wake = Arc::new(wake.map_err(|error| BrokerError::Loop(error.into()))?);
+    let (commands, commands_in) = bounded(COMMANDS_MAX);
+    let (events_out, events) = bounded(EVENTS_MAX);
+    let uid = nix::unistd::geteuid().as_raw();
+    let server = Server::new((poll, listener), commands_in, (events_out, wake.clone()), uid);
+    let server = server.map_err(BrokerError::Loop)?;
+    let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
+    Ok((commands, waker, events, wake, thread.map_err(BrokerError::Loop)?))
+}
+
+fn private_directory(parent: &Path) -> Result<PathBuf, BrokerError> {
+    // Keyed by the operating system's randomness, once per RandomState.
+    let random = RandomState::new().build_hasher().finish();
+    let path = parent.join(format!("enn-{random:016x}"));
+    let made = fs::DirBuilder::new().mode(0o700).create(&path);
+    made.map_err(|source: io::Error| BrokerError::Directory { path: path.clone(), source })?;
+    Ok(path)
+}
+
+fn remove(socket: &Path, directory: &Path) {
+    // What cannot be removed is a leftover of a few bytes; nothing depends on it.
+    let _absent = fs::remove_file(socket);
+    let _absent = fs::remove_dir(directory);
+}

@@ -1,0 +1,127 @@
+//! One client's socket: bytes in through the parser, bytes out through a bounded buffer. Never blocks.
+
+use super::{Limits, error::Violation, protocol::Parser};
+use mio::net::TcpStream;
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::SocketAddr,
+    time::Instant,
+};
+
+/// An emptied output buffer larger than this is given back to the allocator.
+const IDLE_BUFFER_BYTES_MAX: usize = 1 << 20;
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The client went away.
+    Gone,
+    /// The client must go.
+    Violation(Violation),
+}
+
+impl From<Violation> for End {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+/// What a read gave.
+pub(super) enum Received {
+    Bytes(usize),
+    NothingYet,
+}
+
+/// A client's socket with both of its buffers.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) parser: Parser,
+    pub(super) peer: SocketAddr,
+    /// Replies; those before `sent` are in the kernel's hands.
+    pub(super) out: Vec<u8>,
+    sent: usize,
+    accepted_at: Instant,
+    /// When the kernel last took no byte although there were some.
+    stalled_since: Option<Instant>,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr, limits: Limits, now: Instant) -> Self {
+        let parser = Parser::new(limits);
+        Self { stream, parser, peer, out: Vec::new(), sent: 0, accepted_at: now, stalled_since: None }
+    }
+
+    /// Bytes of replies the kernel has not taken yet.
+    pub(super) fn pending(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Reads once into `scratch` and hands the bytes to the parser.
+    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<Received, End> {
+        loop {
+            match self.stream.read(scratch) {
+                Ok(0) => return Err(End::Gone),
+                Ok(bytes) => {
+                    self.parser.push(&scratch[..bytes]);
+                    return Ok(Received::Bytes(bytes));
+                }
+                Err(error) => match retry(error)? {
+                    Retry::Now => {}
+                    Retry::WhenReady => return Ok(Received::NothingYet),
+                },
+            }
+        }
+    }
+
+    /// Gives the kernel as many replies as it takes.
+    pub(super) fn flush(&mut self, now: Instant) -> Result<(), End> {
+        while self.sent < self.out.len() {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(0) => return Err(End::Gone),
+                Ok(bytes) => {
+                    self.sent += bytes;
+                    self.stalled_since = None;
+                }
+                Err(error) => match retry(error)? {
+                    Retry::Now => {}
+                    Retry::WhenReady => {
+                        self.stalled_since.get_or_insert(now);
+                        return Ok(());
+                    }
+                },
+            }
+        }
+        self.sent = 0;
+        self.out.clear();
+        self.out.shrink_to(IDLE_BUFFER_BYTES_MAX);
+        Ok(())
+    }
+
+    /// Whether time can run out for this client.
+    pub(super) fn is_watched(&self) -> bool {
+        !self.parser.validated() || self.stalled_since.is_some()
+    }
+
+    /// Whether time has run out.
+    pub(super) fn overdue(&self, limits: &Limits, now: Instant) -> Option<Violation> {
+        if !self.parser.validated() && now.duration_since(self.accepted_at) > limits.handshake_timeout {
+            return Some(Violation::Slow { what: "said no handshake" });
+        }
+        let stalled = self.stalled_since?;
+        (now.duration_since(stalled) > limits.stall_timeout).then_some(Violation::Slow { what: "took no reply" })
+    }
+}
+
+enum Retry {
+    Now,
+    WhenReady,
+}
+
+fn retry(error: io::Error) -> Result<Retry, End> {
+    match error.kind() {
+        ErrorKind::Interrupted => Ok(Retry::Now),
+        ErrorKind::WouldBlock => Ok(Retry::WhenReady),
+        _ => Err(End::Gone),
+    }
+}

@@ -1,0 +1,82 @@
+//! What can go wrong when the store is started, and why a client was closed.
+
+use std::{io, net::SocketAddr};
+use thiserror::Error;
+
+/// The store could not be started.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The address cannot be bound.
+    #[error("failed to bind the store to {addr}: {source}\nhint: port 0 takes a free port")]
+    Bind {
+        /// Address asked for.
+        addr: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Polling or the thread could not be set up.
+    #[error("failed to start the store's {what}: {source}")]
+    Start {
+        /// "poll", "waker" or "thread".
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Why a client was closed by the store.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Violation {
+    /// The first request is not the handshake.
+    #[error("the first byte is {code}, expected 0 (validate); this is no c10d client")]
+    NotValidated {
+        /// Code found.
+        code: u8,
+    },
+    /// The handshake's number is wrong.
+    #[error("the handshake is {found:#010x}, expected 0x3c85f7ce; this is no c10d client")]
+    Magic {
+        /// Number found.
+        found: u32,
+    },
+    /// No such request.
+    #[error("request code {code} is unknown, expected 0 to 17")]
+    Code {
+        /// Code found.
+        code: u8,
+    },
+    /// A length or count above its limit.
+    #[error("{what} of {found}, expected at most {max}")]
+    TooMuch {
+        /// What is too large.
+        what: &'static str,
+        /// Length or count found.
+        found: u64,
+        /// Limit.
+        max: u64,
+    },
+    /// ADD on a value that is no decimal number, or a sum beyond 64 bits.
+    #[error("add {amount} to key {key:?}: its value is no 64-bit number with room for that")]
+    Add {
+        /// Key.
+        key: String,
+        /// Amount.
+        amount: i64,
+    },
+    /// The store is full.
+    #[error("the store holds {held} bytes of at most {max}: no room for {wanted} more")]
+    Full {
+        /// Bytes held.
+        held: usize,
+        /// Limit.
+        max: usize,
+        /// Bytes the request would add.
+        wanted: usize,
+    },
+    /// The client says nothing, or takes nothing.
+    #[error("the client {what} for too long")]
+    Slow {
+        /// What it did.
+        what: &'static str,
+    },
+}

@@ -1,0 +1,231 @@
+//! A chunk of predictions: what one worker made of consecutive staged rows, as two NumPy files.
+//!
+//! ```text
+//! <out>/chunks/chunk-000000000000-000000000512.npy       (n, *out_shape) f32, the user's units
+//! <out>/chunks/chunk-000000000000-000000000512.ids.npy   (n) i64, identity of each row
+//! ```
+//! The name tells the rows [start, end) of the staged order. The ids are written first, the predictions last, each atomically: a
+//! chunk is complete iff its predictions are there. Its digest is blake3 over both files' bytes, predictions then ids.
+
+use crate::{
+    fs::{FileError, atomic, mmap::bytes_of},
+    staged::{
+        StagedError,
+        npy::{ALIGN_BYTES, Element, Header},
+        reader::NpyMap,
+    },
+};
+use std::path::{Path, PathBuf};
+
+/// Folder of the chunks below the output directory.
+pub const FOLDER: &str = "chunks";
+
+/// Why a chunk cannot be written or used.
+#[derive(Debug, thiserror::Error)]
+pub enum ChunkError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file is no NumPy array.
+    #[error(transparent)]
+    Array(#[from] StagedError),
+    /// The numbers do not fit the rows.
+    #[error("{}: {what} is {found}, expected {expected}", path.display())]
+    Shape {
+        /// File.
+        path: PathBuf,
+        /// What was compared.
+        what: &'static str,
+        /// What was found.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// The bytes are not those that were written.
+    #[error("{}: digest {found}, expected {expected}; delete the chunk and predict again", path.display())]
+    Digest {
+        /// File of the predictions.
+        path: PathBuf,
+        /// blake3 of what is there.
+        found: String,
+        /// blake3 told when it was written.
+        expected: String,
+    },
+}
+
+/// A written chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// File of the predictions; that of the ids lies beside it.
+    pub path: PathBuf,
+    /// Digest of both files, hex.
+    pub blake3: String,
+}
+
+/// Rows [start, end) of the staged order and their target shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent<'a> {
+    /// First row.
+    pub start: u64,
+    /// Row behind the last.
+    pub end: u64,
+    /// Shape of one prediction.
+    pub out_shape: &'a [usize],
+}
+
+/// File of the predictions of rows [start, end) below the output directory.
+pub fn path(out: &Path, start: u64, end: u64) -> PathBuf {
+    out.join(FOLDER).join(format!("chunk-{start:012}-{end:012}.npy"))
+}
+
+/// File of the ids beside a file of predictions.
+pub fn ids_path(predictions: &Path) -> PathBuf {
+    predictions.with_extension("ids.npy")
+}
+
+/// Writes a chunk below `out`, durable when it returns.
+///
+/// # Errors
+/// When the numbers are not those of the extent, or the disk refuses them: then the chunk does not exist.
+pub fn write(out: &Path, extent: Extent<'_>, predictions: &[f32], ids: &[i64]) -> Result<Written, ChunkError> {
+    let path = path(out, extent.start, extent.end);
+    let rows = extent.end.saturating_sub(extent.start);
+    let cells: u64 = extent.out_shape.iter().map(|&n| n as u64).product();
+    expect(&path, "number of ids", ids.len() as u64, rows)?;
+    expect(&path, "number of predicted cells", predictions.len() as u64, rows * cells)?;
+    let folder = out.join(FOLDER);
+    std::fs::create_dir_all(&folder).map_err(FileError::of("make the directory", &folder))?;
+    let shape: Vec<u64> = std::iter::once(rows).chain(extent.out_shape.iter().map(|&n| n as u64)).collect();
+    let values = array(&path, Element::F32, &shape, bytes_of(predictions))?;
+    let names = array(&path, Element::I64, &[rows], bytes_of(ids))?;
+    atomic::write(&ids_path(&path), &names)?;
+    atomic::write(&path, &values)?;
+    Ok(Written { path, blake3: digest(&values, &names) })
+}
+
+/// An open chunk.
+#[derive(Debug)]
+pub struct Chunk {
+    predictions: NpyMap,
+    ids: NpyMap,
+    path: PathBuf,
+}
+
+impl Chunk {
+    /// Maps the chunk whose predictions are in `path` and checks shapes; with `blake3` also the bytes.
+    ///
+    /// # Errors
+    /// When a file is missing, damaged or of another shape than its partner.
+    pub fn open(path: &Path, blake3: Option<&str>) -> Result<Self, ChunkError> {
+        let (predictions, ids) = (NpyMap::open(path)?, NpyMap::open(&ids_path(path))?);
+        let rows = predictions.header().shape.first().copied().unwrap_or(0);
+        expect(path, "element type", predictions.header().element.descr(), Element::F32.descr())?;
+        expect(path, "element type of the ids", ids.header().element.descr(), Element::I64.descr())?;
+        expect(path, "number of ids", ids.header().count(), rows)?;
+        if let Some(expected) = blake3 {
+            let read = |path: &Path| std::fs::read(path).map_err(FileError::of("read", path));
+            let found = digest(&read(path)?, &read(&ids_path(path))?);
+            if found != expected {
+                return Err(ChunkError::Digest { path: path.to_owned(), found, expected: expected.to_owned() });
+            }
+        }
+        Ok(Self { predictions, ids, path: path.to_owned() })
+    }
+
+    /// Shape (n, *out_shape).
+    pub fn shape(&self) -> &[u64] {
+        &self.predictions.header().shape
+    }
+
+    /// Predictions in C order, the user's units.
+    ///
+    /// # Errors
+    /// When the file's data is not aligned, which ours always is.
+    pub fn predictions(&self) -> Result<&[f32], ChunkError> {
+        self.predictions.numbers().ok_or_else(|| self.misaligned())
+    }
+
+    /// Identity of each row.
+    ///
+    /// # Errors
+    /// When the file's data is not aligned, which ours always is.
+    pub fn ids(&self) -> Result<&[i64], ChunkError> {
+        self.ids.numbers().ok_or_else(|| self.misaligned())
+    }
+
+    fn misaligned(&self) -> ChunkError {
+        ChunkError::Shape {
+            path: self.path.clone(),
+            what: "beginning of the data",
+            found: self.predictions.header().data_offset.to_string(),
+            expected: format!("a multiple of {ALIGN_BYTES}"),
+        }
+    }
+}
+
+fn array(path: &Path, element: Element, shape: &[u64], data: &[u8]) -> Result<Vec<u8>, ChunkError> {
+    // Axes are few, so that the header fits twice the alignment or, with very long shapes, a few times.
+    let header = (2..=64).find_map(|blocks| Header::write(element, shape, blocks * ALIGN_BYTES));
+    let mut bytes = header.ok_or_else(|| ChunkError::Shape {
+        path: path.to_owned(),
+        what: "shape",
+        found: format!("{shape:?}"),
+        expected: "fewer axes".to_owned(),
+    })?;
+    bytes.extend_from_slice(data);
+    Ok(bytes)
+}
+
+fn digest(values: &[u8], names: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(values).update(names);
+    hasher.finalize().to_hex().to_string()
+}
+
+fn expect<T: PartialEq + std::fmt::Display>(
+    path: &Path,
+    what: &'static str,
+    found: T,
+    expected: T,
+) -> Result<(), ChunkError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(ChunkError::Shape { path: path.to_owned(), what, found: found.to_string(), expected: expected.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_back_and_damage_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let extent = Extent { start: 5, end: 7, out_shape: &[1, 3] };
+        let values = [1.0, 2.0, 3.0, 4.0, f32::NAN, 6.0];
+        let written = write(dir.path(), extent, &values, &[-9, 12]).unwrap();
+        assert_eq!(written.path, path(dir.path(), 5, 7));
+        let chunk = Chunk::open(&written.path, Some(&written.blake3)).unwrap();
+        assert_eq!(chunk.shape(), [2, 1, 3]);
+        assert_eq!(chunk.predictions().unwrap()[3], 4.0);
+        assert_eq!(chunk.ids().unwrap(), [-9, 12]);
+
+        let mut bytes = std::fs::read(&written.path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&written.path, &bytes).unwrap();
+        assert!(Chunk::open(&written.path, None).is_ok());
+        assert!(matches!(Chunk::open(&written.path, Some(&written.blake3)), Err(ChunkError::Digest { .. })));
+        bytes.pop();
+        std::fs::write(&written.path, &bytes).unwrap();
+        assert!(Chunk::open(&written.path, None).is_err());
+    }
+
+    #[test]
+    fn wrong_numbers_leave_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let extent = Extent { start: 0, end: 2, out_shape: &[3] };
+        assert!(write(dir.path(), extent, &[0.0; 5], &[0, 1]).is_err());
+        assert!(write(dir.path(), extent, &[0.0; 6], &[0]).is_err());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,160 @@
+//! Boxes of a tensor: which part of a global shape a chunk holds, whether chunks tile it, and copying between boxes.
+
+/// A box: where it begins and how large it is, per axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// First index per axis.
+    pub offsets: Vec<u64>,
+    /// Length per axis.
+    pub sizes: Vec<u64>,
+}
+
+/// Why boxes do not tile a tensor.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CoverageError {
+    /// A box does not lie in the shape, or has another number of axes.
+    #[error("the box at {:?} of size {:?} does not lie in the shape {shape:?}", found.offsets, found.sizes)]
+    Outside {
+        /// The box.
+        found: Region,
+        /// The whole.
+        shape: Vec<u64>,
+    },
+    /// Two boxes share elements.
+    #[error(
+        "the boxes at {:?} of size {:?} and at {:?} of size {:?} overlap", one.offsets, one.sizes, other.offsets, other.sizes
+    )]
+    Overlap {
+        /// The box that begins first.
+        one: Region,
+        /// The box that meets it.
+        other: Region,
+    },
+    /// Elements are in no box.
+    #[error("the boxes hold {covered} of the {wanted} elements of the shape {shape:?}: a part is missing")]
+    Hole {
+        /// Elements in boxes.
+        covered: u64,
+        /// Elements of the whole.
+        wanted: u64,
+        /// The whole.
+        shape: Vec<u64>,
+    },
+}
+
+/// Number of elements of a shape; `None` when it does not fit 64 bits.
+pub(super) fn volume(shape: &[u64]) -> Option<u64> {
+    shape.iter().try_fold(1u64, |product, &length| product.checked_mul(length))
+}
+
+impl Region {
+    /// The whole of a shape.
+    pub fn whole(shape: &[u64]) -> Self {
+        Self { offsets: vec![0; shape.len()], sizes: shape.to_vec() }
+    }
+
+    /// Elements of the box.
+    pub fn volume(&self) -> u64 {
+        volume(&self.sizes).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the box lies in the shape.
+    pub fn lies_in(&self, shape: &[u64]) -> bool {
+        let inside = |((&offset, &size), &length): ((&u64, &u64), &u64)| {
+            offset.checked_add(size).is_some_and(|end| end <= length)
+        };
+        self.offsets.len() == shape.len()
+            && self.sizes.len() == shape.len()
+            && self.offsets.iter().zip(&self.sizes).zip(shape).all(inside)
+    }
+
+    /// The elements that both boxes have; `None` when there are none. Both lie in the same shape.
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        let mut both = Self { offsets: Vec::new(), sizes: Vec::new() };
+        for axis in 0..self.offsets.len() {
+            let begin = self.offsets[axis].max(other.offsets[axis]);
+            let end = (self.offsets[axis] + self.sizes[axis]).min(other.offsets[axis] + other.sizes[axis]);
+            both.offsets.push(begin);
+            both.sizes.push(end.checked_sub(begin).filter(|&length| length > 0)?);
+        }
+        Some(both)
+    }
+}
+
+/// Says whether the boxes tile the shape exactly: no hole, no overlap. Empty boxes are allowed and hold nothing.
+///
+/// Sorted by the first axis, so that only neighbours along it are compared: fast for the usual divisions along one axis.
+pub(super) fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>) -> Result<(), CoverageError> {
+    let mut filled: Vec<&Region> = Vec::new();
+    let mut covered = 0u64;
+    for found in boxes {
+        if !found.lies_in(shape) {
+            return Err(CoverageError::Outside { found: found.clone(), shape: shape.to_vec() });
+        }
+        let elements = found.volume();
+        if elements > 0 {
+            filled.push(found);
+            covered = covered.saturating_add(elements);
+        }
+    }
+    let first = |region: &Region| region.offsets.first().copied().unwrap_or(0);
+    filled.sort_by_key(|region| first(region));
+    for (index, one) in filled.iter().enumerate() {
+        let end = first(one) + one.sizes.first().copied().unwrap_or(1);
+        for other in filled[index + 1..].iter().take_while(|other| first(other) < end) {
+            if one.intersection(other).is_some() {
+                return Err(CoverageError::Overlap { one: (*one).clone(), other: (*other).clone() });
+            }
+        }
+    }
+    let wanted = volume(shape).unwrap_or(u64::MAX);
+    if covered != wanted {
+        return Err(CoverageError::Hole { covered, wanted, shape: shape.to_vec() });
+    }
+    Ok(())
+}
+
+/// Longest stretches of elements that are consecutive both in `region` seen inside `inner` and in the box `outer`:
+/// calls `run(element in outer's row-major order, element in inner's, elements)` for each.
+///
+/// `inner` lies in `outer`; both are boxes of one shape.
+pub(super) fn runs<E>(
+    outer: &Region,
+    inner: &Region,
+    target: &Region,
+    run: &mut dyn FnMut(u64, u64, u64) -> Result<(), E>,
+) -> Result<(), E> {
+    let axes = inner.sizes.len();
+    if inner.volume() == 0 {
+        return Ok(());
+    }
+    let (from, to) = (super::item::strides(&outer.sizes), super::item::strides(&target.sizes));
+    // The trailing axes that are whole in both boxes are one stretch, together with the part of the axis before them.
+    let mut tail = axes;
+    let mut length = 1;
+    while tail > 0 {
+        tail -= 1;
+        length *= inner.sizes[tail];
+        if inner.sizes[tail] != outer.sizes[tail] || inner.sizes[tail] != target.sizes[tail] {
+            break;
+        }
+    }
+    let mut index = vec![0u64; tail];
+    loop {
+        let place = |strides: &[u64], base: &Region| -> u64 {
+            let along = |axis: usize| {
+                let step = index.get(axis).copied().unwrap_or(0);
+                (inner.offsets[axis] + step - base.offsets[axis]) * strides[axis]
+            };
+            (0..axes).map(along).sum()
+        };
+        run(place(&from, outer), place(&to, target), length)?;
+        let Some(axis) = (0..tail).rev().find(|&axis| index[axis] + 1 < inner.sizes[axis]) else { return Ok(()) };
+        index[axis] += 1;
+        index[axis + 1..].fill(0);
+    }
+}
+
+#[cfg(test)]
+#[path = "boxes_tests.rs"]
+mod tests;

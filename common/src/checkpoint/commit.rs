@@ -1,0 +1,120 @@
+//! Makes shards a checkpoint: check them, write `.metadata` and the manifest, give the directory its name.
+//!
+//! ```text
+//! .step-N.tmp-A/ shards fsynced by their writers → .metadata, manifest.json fsynced → fsync(dir) → rename → fsync(parent)
+//! ```
+//! **Invariant:** the name `step-N` appears in one step, and only on a directory whose every byte is durable. An error or a
+//! crash at any point leaves every committed checkpoint as it was.
+
+use super::{
+    manifest::{Draft, Manifest},
+    metadata::{MergeError, Metadata},
+    name,
+    table::ShardTable,
+};
+use crate::{
+    artifact::seal::{self, SealError},
+    fs::{Disk, FileError, Storage, atomic},
+};
+use std::path::{Path, PathBuf};
+
+/// A checkpoint that is durable under its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// Step.
+    pub step: u64,
+    /// Directory.
+    pub path: PathBuf,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Number of files.
+    pub files: u64,
+}
+
+/// Why a checkpoint was not committed. The one before stands.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The disk.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The manifest could not be made.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// The shards do not make one checkpoint.
+    #[error("the shards of step {step} do not fit together: {source}")]
+    Merge {
+        /// Step.
+        step: u64,
+        /// What is wrong.
+        source: Box<MergeError>,
+    },
+    /// A shard is not as long as its writer says.
+    #[error("{} has {found} bytes, its writer said {expected}; it was cut or changed after it was written", path.display())]
+    Length {
+        /// Shard.
+        path: PathBuf,
+        /// Bytes on disk.
+        found: u64,
+        /// Bytes written.
+        expected: u64,
+    },
+}
+
+/// Commits the shards in `temporary` as `checkpoints/step-N`, where `checkpoints` is the parent of `committed`.
+///
+/// `tables` are those of all ranks. A directory that already has the name (the run was resumed from an older step) is
+/// exchanged with the new one in one step and removed.
+pub fn commit(
+    temporary: &Path,
+    committed: &Path,
+    tables: &[ShardTable],
+    draft: Draft,
+) -> Result<Committed, CommitError> {
+    commit_on(&Disk, temporary, committed, tables, draft)
+}
+
+/// `commit` on another storage.
+pub fn commit_on(
+    storage: &dyn Storage,
+    temporary: &Path,
+    committed: &Path,
+    tables: &[ShardTable],
+    draft: Draft,
+) -> Result<Committed, CommitError> {
+    let step = draft.step;
+    let metadata = Metadata::merge(tables).map_err(|error| CommitError::Merge { step, source: Box::new(error) })?;
+    for table in tables {
+        let path = temporary.join(&table.file);
+        let found = storage.len(&path)?;
+        if found != table.bytes {
+            return Err(CommitError::Length { path, found, expected: table.bytes });
+        }
+    }
+    let dcp = metadata.to_bytes(&Manifest::save_id(&draft));
+    let manifest = Manifest::new(draft, tables, &metadata, &dcp);
+    let sealed = seal::seal(&temporary.join(name::MANIFEST), &manifest)?;
+    write(storage, &temporary.join(name::METADATA), &dcp)?;
+    write(storage, &temporary.join(name::MANIFEST), &sealed)?;
+    storage.sync_dir(temporary)?;
+    publish(storage, temporary, committed)?;
+    let (bytes, files) = (manifest.bytes() + sealed.len() as u64, manifest.files.len() as u64 + 1);
+    Ok(Committed { step, path: committed.to_path_buf(), bytes, files })
+}
+
+/// The directory is not yet visible under its name, so a plain write is enough.
+fn write(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file = storage.create(path)?;
+    file.write_at(0, &[bytes])?;
+    file.sync()
+}
+
+fn publish(storage: &dyn Storage, temporary: &Path, committed: &Path) -> Result<(), FileError> {
+    let parent = atomic::parent(committed);
+    if !storage.exists(committed) {
+        storage.rename(temporary, committed)?;
+        return storage.sync_dir(parent);
+    }
+    storage.exchange(temporary, committed)?;
+    storage.sync_dir(parent)?;
+    storage.remove_dir(temporary)
+}

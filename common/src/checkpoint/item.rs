@@ -1,0 +1,82 @@
+//! The bytes of one item: what `torch.save` would write for a tensor or a value, made by hand.
+//!
+//! **Invariant:** a tensor's payload is written from the caller's memory; only the small head and tail around it are made.
+
+use super::{
+    pickle::{Pickler, Protocol},
+    table::DType,
+    value::Value,
+    zip::{self, Envelope, Payload},
+};
+
+/// Payloads of at least this many bytes begin at a page of the file, so that they can be mapped and written directly.
+const PAGE_ALIGN_BYTES_MIN: u64 = 64 * 1024;
+/// A page.
+const PAGE_BYTES: u64 = 4096;
+/// Alignment of small payloads: a cache line, and torch's own.
+const LINE_BYTES: u64 = 64;
+
+/// The version of torch's zip layout that is written.
+const VERSION: &[u8] = b"3\n";
+
+/// Makes head and tail of a tensor item that begins at byte `item_offset` of its file.
+pub(super) fn tensor(item_offset: u64, dtype: DType, sizes: &[u64], bytes: u64, crc32: u32) -> Envelope {
+    let pickle = tensor_pickle(dtype, sizes);
+    let align = if bytes >= PAGE_ALIGN_BYTES_MIN { PAGE_BYTES } else { LINE_BYTES };
+    let payload = Payload { name: "archive/data/0", bytes, crc32, align };
+    zip::envelope(item_offset, &records(&pickle), Some(&payload))
+}
+
+/// Makes the whole item of a plain value, and the CRC-32 of its pickle.
+pub(super) fn value(item_offset: u64, value: &Value) -> (Vec<u8>, u32) {
+    let mut pickler = Pickler::new(Protocol::Two);
+    pickler.value(value);
+    let pickle = pickler.finish();
+    let Envelope { mut head, tail } = zip::envelope(item_offset, &records(&pickle), None);
+    head.extend(tail);
+    (head, crc32fast::hash(&pickle))
+}
+
+/// Small records of every item, in file order.
+fn records(pickle: &[u8]) -> [(&'static str, &[u8]); 3] {
+    [("archive/version", VERSION), ("archive/byteorder", b"little"), ("archive/data.pkl", pickle)]
+}
+
+/// `_rebuild_tensor_v2(storage 0, offset 0, sizes, contiguous strides, requires_grad False, no hooks)`.
+pub(super) fn tensor_pickle(dtype: DType, sizes: &[u64]) -> Vec<u8> {
+    let mut pickler = Pickler::new(Protocol::Two);
+    rebuild_tensor(&mut pickler, "0", dtype, sizes);
+    pickler.finish()
+}
+
+/// Pushes a tensor whose storage is the record `data/{key}`.
+pub(super) fn rebuild_tensor(pickler: &mut Pickler, key: &str, dtype: DType, sizes: &[u64]) {
+    pickler.global("torch._utils", "_rebuild_tensor_v2");
+    pickler.mark();
+    pickler.mark();
+    pickler.text("storage");
+    pickler.global("torch", dtype.storage());
+    pickler.text(key);
+    pickler.text("cpu");
+    pickler.count(sizes.iter().product());
+    pickler.tuple();
+    pickler.persistent();
+    pickler.count(0);
+    pickler.counts(sizes);
+    pickler.counts(&strides(sizes));
+    pickler.bool(false);
+    pickler.global("collections", "OrderedDict");
+    pickler.empty_tuple();
+    pickler.call();
+    pickler.tuple();
+    pickler.call();
+}
+
+/// Row-major strides in elements, as torch counts them: dimensions of length 0 count as 1.
+pub(super) fn strides(sizes: &[u64]) -> Vec<u64> {
+    let mut strides = vec![1; sizes.len()];
+    for axis in (1..sizes.len()).rev() {
+        strides[axis - 1] = strides[axis] * sizes[axis].max(1);
+    }
+    strides
+}

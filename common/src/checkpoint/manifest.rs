@@ -1,0 +1,165 @@
+//! manifest.json: the file that makes shards a checkpoint. Written last, sealed with its own digest.
+
+use super::{
+    metadata::Metadata,
+    name,
+    table::{ItemKind, ShardTable},
+};
+use crate::{
+    artifact::seal::{self, SealError},
+    metrics::Metrics,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::Path};
+
+/// Version of manifest.json that is written, and the newest that is read.
+pub const VERSION: u32 = 1;
+/// The `format` field.
+pub const FORMAT: &str = "enn-checkpoint";
+
+/// What the launcher knows of a checkpoint before it is committed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Draft {
+    /// Run identifier.
+    pub run: String,
+    /// Attempt that wrote it.
+    pub attempt: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Epochs done.
+    pub epoch: u64,
+    /// Validation error that decides which checkpoint is best; smaller is better.
+    pub metric: Option<f64>,
+    /// `RunConfig` as JSON.
+    pub config: serde_json::Value,
+    /// `StagedMeta` as JSON, without `row_names`.
+    pub meta: serde_json::Value,
+    /// Metrics known at this step, by split.
+    pub metrics: BTreeMap<String, Metrics>,
+    /// Names and versions of what wrote it: "enn", "libtorch".
+    pub versions: BTreeMap<String, String>,
+    /// Seconds since the Unix epoch.
+    pub wall_time: f64,
+}
+
+/// Contents of manifest.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// `FORMAT`.
+    pub format: String,
+    /// `VERSION`.
+    pub version: u32,
+    /// Run identifier.
+    pub run: String,
+    /// Attempt that wrote it.
+    pub attempt: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Epochs done.
+    pub epoch: u64,
+    /// Ranks that wrote shards.
+    pub world: u32,
+    /// Validation error; smaller is better.
+    pub metric: Option<f64>,
+    /// Tensors, and their bytes.
+    pub tensors: Tensors,
+    /// `.metadata` first, then the shards.
+    pub files: Vec<FileEntry>,
+    /// Metrics known at this step, by split.
+    pub metrics: BTreeMap<String, Metrics>,
+    /// Names and versions of what wrote it.
+    pub versions: BTreeMap<String, String>,
+    /// Seconds since the Unix epoch.
+    pub wall_time: f64,
+    /// `RunConfig`.
+    pub config: serde_json::Value,
+    /// `StagedMeta` without `row_names`.
+    pub meta: serde_json::Value,
+}
+
+/// How much state there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tensors {
+    /// Number of tensors.
+    pub count: u64,
+    /// Bytes of their elements.
+    pub bytes: u64,
+}
+
+/// One file of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Name in the directory.
+    pub path: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// blake3, hex.
+    pub blake3: String,
+    /// CRC-32 of the payload of each item, in the order of the file: tells a shard of another step at once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub crc32: Vec<u32>,
+}
+
+impl Manifest {
+    /// Puts the draft and what was written together. `dcp` is the content of `.metadata`.
+    pub fn new(draft: Draft, tables: &[ShardTable], metadata: &Metadata, dcp: &[u8]) -> Self {
+        let mut files = vec![FileEntry {
+            path: name::METADATA.to_owned(),
+            bytes: dcp.len() as u64,
+            blake3: blake3::hash(dcp).to_hex().to_string(),
+            crc32: Vec::new(),
+        }];
+        files.extend(tables.iter().map(|table| FileEntry {
+            path: table.file.clone(),
+            bytes: table.bytes,
+            blake3: table.blake3.clone(),
+            crc32: checksums(table),
+        }));
+        Self {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            run: draft.run,
+            attempt: draft.attempt,
+            step: draft.step,
+            epoch: draft.epoch,
+            world: u32::try_from(tables.len()).unwrap_or(u32::MAX),
+            metric: draft.metric.filter(|metric| metric.is_finite()),
+            tensors: Tensors { count: metadata.tensors.len() as u64, bytes: metadata.tensor_bytes() },
+            files,
+            metrics: draft.metrics,
+            versions: draft.versions,
+            wall_time: draft.wall_time,
+            config: draft.config,
+            meta: draft.meta,
+        }
+    }
+
+    /// Reads and checks the manifest of a checkpoint directory.
+    pub fn read(dir: &Path) -> Result<Self, SealError> {
+        let path = dir.join(name::MANIFEST);
+        let found: Self = seal::read(&path)?;
+        if found.format != FORMAT || found.version > VERSION {
+            return Err(SealError::Damaged { path, what: "it is of another format or of a newer version of ENN" });
+        }
+        Ok(found)
+    }
+
+    /// Bytes of all files but the manifest.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Names this save inside `.metadata`.
+    pub(super) fn save_id(draft: &Draft) -> String {
+        format!("{}/{}/{}", draft.run, draft.attempt, draft.step)
+    }
+}
+
+/// Empty boxes are left out: they have no bytes, and readers skip them.
+fn checksums(table: &ShardTable) -> Vec<u32> {
+    let of = |kind: &ItemKind| match kind {
+        ItemKind::Tensor { sizes, .. } if sizes.contains(&0) => None,
+        ItemKind::Tensor { crc32, .. } | ItemKind::Value { crc32 } => Some(*crc32),
+    };
+    table.items.iter().filter_map(|item| of(&item.kind)).collect()
+}

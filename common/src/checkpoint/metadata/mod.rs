@@ -1,0 +1,191 @@
+//! What `.metadata` says: every tensor with its shape and chunks, every value, and where their items are.
+
+mod read;
+mod write;
+
+use super::{
+    boxes::{CoverageError, Region, check_coverage},
+    table::{DType, ItemKind, ShardItem, ShardTable},
+};
+use std::collections::{BTreeMap, HashSet};
+
+pub use read::MetadataError;
+
+/// The global metadata of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Metadata {
+    /// Tensors by fully qualified name.
+    pub tensors: BTreeMap<String, TensorEntry>,
+    /// Plain values by fully qualified name.
+    pub values: BTreeMap<String, Place>,
+}
+
+/// A tensor and the chunks that make it up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorEntry {
+    /// PyTorch's name of the element type: "float32".
+    pub dtype: String,
+    /// Shape of the whole.
+    pub shape: Vec<u64>,
+    /// Chunks in no particular order.
+    pub chunks: Vec<Chunk>,
+}
+
+/// A box of a tensor and where it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    /// The box.
+    pub region: Region,
+    /// Its item.
+    pub place: Place,
+}
+
+/// Where an item is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// File, relative to the checkpoint's directory.
+    pub file: String,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Transformations that were applied when writing ("stream.zstd/1"); none in what we write.
+    pub transforms: Vec<String>,
+}
+
+/// Why the tables of the ranks do not make one checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// Two ranks wrote the same file.
+    #[error("two ranks say that they wrote {file}")]
+    SameFile {
+        /// File.
+        file: String,
+    },
+    /// A file name that leaves the directory.
+    #[error("the shard name {file:?} is not a plain file name")]
+    FileName {
+        /// File.
+        file: String,
+    },
+    /// Ranks disagree on a tensor.
+    #[error("tensor {fqn}: {file} says {found}, another shard says {expected}")]
+    Disagree {
+        /// Tensor.
+        fqn: String,
+        /// File that disagrees.
+        file: String,
+        /// Type and shape it gives.
+        found: String,
+        /// Type and shape given before.
+        expected: String,
+    },
+    /// The boxes of a tensor have a hole or overlap.
+    #[error("tensor {fqn}: {source}")]
+    Coverage {
+        /// Tensor.
+        fqn: String,
+        /// What is wrong.
+        source: Box<CoverageError>,
+    },
+    /// A value is in two shards, or a name is a tensor in one and a value in the other.
+    #[error("{fqn} is in {file} and in another shard")]
+    Twice {
+        /// Name.
+        fqn: String,
+        /// File met second.
+        file: String,
+    },
+}
+
+impl TensorEntry {
+    /// The element type; `None` when it is one that we do not read.
+    pub fn dtype(&self) -> Option<DType> {
+        DType::of_torch(&self.dtype)
+    }
+
+    /// Says whether the chunks tile the shape.
+    pub fn check_coverage(&self) -> Result<(), CoverageError> {
+        check_coverage(&self.shape, self.chunks.iter().map(|chunk| &chunk.region))
+    }
+}
+
+impl Metadata {
+    /// Puts the tables of all ranks together and checks that every tensor is covered exactly once.
+    pub fn merge(tables: &[ShardTable]) -> Result<Self, MergeError> {
+        let mut merged = Self::default();
+        let mut files = HashSet::new();
+        for table in tables {
+            let plain = !table.file.is_empty() && !table.file.contains('/') && table.file != ".." && table.file != ".";
+            if !plain {
+                return Err(MergeError::FileName { file: table.file.clone() });
+            }
+            if !files.insert(&table.file) {
+                return Err(MergeError::SameFile { file: table.file.clone() });
+            }
+            for item in &table.items {
+                merged.add(&table.file, item)?;
+            }
+        }
+        for (fqn, tensor) in &merged.tensors {
+            let clash = merged.values.get(fqn);
+            if let Some(place) = clash {
+                return Err(MergeError::Twice { fqn: fqn.clone(), file: place.file.clone() });
+            }
+            let wrong = |error| MergeError::Coverage { fqn: fqn.clone(), source: Box::new(error) };
+            tensor.check_coverage().map_err(wrong)?;
+        }
+        Ok(merged)
+    }
+
+    fn add(&mut self, file: &str, item: &ShardItem) -> Result<(), MergeError> {
+        let fqn = &item.fqn;
+        let place = Place { file: file.to_owned(), offset: item.offset, length: item.length, transforms: Vec::new() };
+        let ItemKind::Tensor { dtype, global, offsets, sizes, .. } = &item.kind else {
+            let twice = self.values.insert(fqn.clone(), place).is_some();
+            let error = || MergeError::Twice { fqn: fqn.clone(), file: file.to_owned() };
+            return if twice { Err(error()) } else { Ok(()) };
+        };
+        let chunk = Chunk { region: Region { offsets: offsets.clone(), sizes: sizes.clone() }, place };
+        let dtype = dtype.torch();
+        let Some(known) = self.tensors.get_mut(fqn) else {
+            let entry = TensorEntry { dtype: dtype.to_owned(), shape: global.clone(), chunks: vec![chunk] };
+            self.tensors.insert(fqn.clone(), entry);
+            return Ok(());
+        };
+        if known.dtype != dtype || &known.shape != global {
+            return Err(MergeError::Disagree {
+                fqn: fqn.clone(),
+                file: file.to_owned(),
+                found: format!("{dtype} {global:?}"),
+                expected: format!("{} {:?}", known.dtype, known.shape),
+            });
+        }
+        known.push(chunk);
+        Ok(())
+    }
+
+    /// Bytes of all tensors.
+    pub fn tensor_bytes(&self) -> u64 {
+        let bytes = |tensor: &TensorEntry| {
+            Region::whole(&tensor.shape).volume().saturating_mul(tensor.dtype().map_or(0, DType::bytes))
+        };
+        self.tensors.values().map(bytes).fold(0, u64::saturating_add)
+    }
+}
+
+impl TensorEntry {
+    /// Adds a chunk. Chunks are found by their offsets, so an empty one gives way to one that holds something.
+    fn push(&mut self, chunk: Chunk) {
+        let same = self.chunks.iter().position(|known| known.region.offsets == chunk.region.offsets);
+        match same {
+            Some(_) if chunk.region.volume() == 0 => {}
+            Some(index) if self.chunks[index].region.volume() == 0 => self.chunks[index] = chunk,
+            _ => self.chunks.push(chunk),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

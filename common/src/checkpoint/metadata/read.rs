@@ -1,0 +1,131 @@
+//! Reads `.metadata`, ours and PyTorch's (2.2 to 2.15): fields set by BUILD or given to constructors, 5 or 6 properties.
+
+use super::{Chunk, Metadata, Place, TensorEntry};
+use crate::checkpoint::{
+    boxes::Region,
+    torch::METADATA_GLOBALS,
+    tree::{Id, Node, Tree},
+    unpickle::{UnpickleError, unpickle},
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// Why `.metadata` was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// Not a pickle that we read.
+    #[error(transparent)]
+    Pickle(#[from] UnpickleError),
+    /// A field is missing or of another kind.
+    #[error("{name} has no {field} that can be read")]
+    Field {
+        /// Tensor, value or part of the metadata.
+        name: String,
+        /// Field.
+        field: &'static str,
+    },
+    /// A chunk or value is listed without a place in a file.
+    #[error("{name} at {offsets:?} is listed, but no file holds it")]
+    NoPlace {
+        /// Tensor or value.
+        name: String,
+        /// Beginning of the chunk; empty for a value.
+        offsets: Vec<u64>,
+    },
+}
+
+/// Places by name and offsets; a value has no offsets.
+type Places = HashMap<(String, Option<Vec<u64>>), Place>;
+
+impl Metadata {
+    /// Reads the bytes of `.metadata`.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MetadataError> {
+        let tree = unpickle(bytes, METADATA_GLOBALS)?;
+        let field = |name: &'static str, position| {
+            let missing = MetadataError::Field { name: ".metadata".into(), field: name };
+            tree.field(tree.root, name, position).and_then(|id| tree.pairs(id)).ok_or(missing)
+        };
+        let mut places = read_places(&tree, field("storage_data", 2)?)?;
+        let mut metadata = Self { tensors: BTreeMap::new(), values: BTreeMap::new() };
+        for &(key, value) in field("state_dict_metadata", 0)? {
+            let missing = || MetadataError::Field { name: ".metadata".into(), field: "name of an entry" };
+            let fqn = tree.text(key).ok_or_else(missing)?.to_owned();
+            if matches!(tree.object(value), Some(("BytesStorageMetadata", ..))) {
+                let place = places.remove(&(fqn.clone(), None));
+                let place = place.or_else(|| places.remove(&(fqn.clone(), Some(Vec::new()))));
+                let place = place.ok_or_else(|| MetadataError::NoPlace { name: fqn.clone(), offsets: Vec::new() })?;
+                metadata.values.insert(fqn, place);
+            } else {
+                let entry = read_tensor(&tree, value, &fqn, &mut places)?;
+                metadata.tensors.insert(fqn, entry);
+            }
+        }
+        Ok(metadata)
+    }
+}
+
+fn read_places(tree: &Tree<'_>, pairs: &[(Id, Id)]) -> Result<Places, MetadataError> {
+    let mut places = Places::new();
+    for &(key, value) in pairs {
+        let missing = |field| MetadataError::Field { name: "an entry of storage_data".into(), field };
+        let fqn = tree.field(key, "fqn", 0).and_then(|id| tree.text(id)).ok_or_else(|| missing("fqn"))?;
+        let offset = tree.field(key, "offset", 1).filter(|&id| !matches!(tree.node(id), Node::None));
+        let offset = match offset {
+            Some(id) => Some(tree.size(id).ok_or_else(|| missing("offset"))?),
+            None => None,
+        };
+        places.insert((fqn.to_owned(), offset), read_place(tree, value, fqn)?);
+    }
+    Ok(places)
+}
+
+fn read_place(tree: &Tree<'_>, id: Id, fqn: &str) -> Result<Place, MetadataError> {
+    let missing = |field| MetadataError::Field { name: fqn.to_owned(), field };
+    let file = tree.field(id, "relative_path", 0).and_then(|id| tree.text(id));
+    let count = |name, position| tree.field(id, name, position).and_then(|id| tree.count(id));
+    let transforms = tree.field(id, "transform_descriptors", 3).and_then(|id| tree.sequence(id));
+    let texts = transforms.unwrap_or_default().iter().map(|&id| tree.text(id).unwrap_or("?").to_owned());
+    Ok(Place {
+        file: file.filter(|file| !file.starts_with('/')).ok_or_else(|| missing("relative_path"))?.to_owned(),
+        offset: count("offset", 1).ok_or_else(|| missing("offset"))?,
+        length: count("length", 2).ok_or_else(|| missing("length"))?,
+        transforms: texts.collect(),
+    })
+}
+
+fn read_tensor(tree: &Tree<'_>, id: Id, fqn: &str, places: &mut Places) -> Result<TensorEntry, MetadataError> {
+    let missing = |field| MetadataError::Field { name: fqn.to_owned(), field };
+    let shape = tree.field(id, "size", 1).and_then(|id| tree.size(id)).ok_or_else(|| missing("size"))?;
+    let properties = tree.field(id, "properties", 0).ok_or_else(|| missing("properties"))?;
+    let dtype = read_dtype(tree, properties).ok_or_else(|| missing("element type"))?;
+    let listed = tree.field(id, "chunks", 2).and_then(|id| tree.sequence(id)).ok_or_else(|| missing("chunks"))?;
+    let mut chunks = Vec::with_capacity(listed.len());
+    for &chunk in listed {
+        let size = |name, position| tree.field(chunk, name, position).and_then(|id| tree.size(id));
+        let region = Region {
+            offsets: size("offsets", 0).ok_or_else(|| missing("offsets"))?,
+            sizes: size("sizes", 1).ok_or_else(|| missing("sizes"))?,
+        };
+        // An empty chunk holds nothing, and may share its offsets with one that does.
+        if region.sizes.contains(&0) {
+            continue;
+        }
+        let place = places.remove(&(fqn.to_owned(), Some(region.offsets.clone())));
+        let offsets = region.offsets.clone();
+        let place = place.ok_or_else(|| MetadataError::NoPlace { name: fqn.to_owned(), offsets })?;
+        chunks.push(Chunk { region, place });
+    }
+    Ok(TensorEntry { dtype, shape, chunks })
+}
+
+/// The first of the 5 or 6 properties, which come as state or as constructor arguments.
+fn read_dtype(tree: &Tree<'_>, id: Id) -> Option<String> {
+    let (_, args, state) = tree.object(id)?;
+    let first = match state {
+        Some(state) => match tree.sequence(state) {
+            Some(items) => *items.first()?,
+            None => tree.entry(state, "dtype")?,
+        },
+        None => *args.first()?,
+    };
+    if let Node::Global("torch", name) = tree.node(first) { Some((*name).to_owned()) } else { None }
+}

@@ -1,0 +1,181 @@
+//! Writes `.metadata` as CPython would pickle PyTorch's classes, readable by every PyTorch since 2.6.
+
+use super::{Chunk, Metadata, Place, TensorEntry};
+use crate::checkpoint::{
+    pickle::{Pickler, Protocol},
+    table::DType,
+};
+
+const CLASSES: &str = "torch.distributed.checkpoint.metadata";
+
+impl Metadata {
+    /// The bytes of `.metadata`. `save_id` names this save; PyTorch only carries it along.
+    pub fn to_bytes(&self, save_id: &str) -> Vec<u8> {
+        let mut out = Pickler::new(Protocol::Four);
+        object(&mut out, CLASSES, "Metadata", |out| {
+            out.text("state_dict_metadata");
+            dict(out, |out| self.write_entries(out));
+            out.text("planner_data");
+            dict(out, |out| self.write_paths(out));
+            out.text("storage_data");
+            dict(out, |out| self.write_places(out));
+            out.text("storage_meta");
+            object(out, CLASSES, "StorageMeta", |out| {
+                out.text("checkpoint_id");
+                out.none();
+                out.text("save_id");
+                out.text(save_id);
+                out.text("load_id");
+                out.none();
+                out.text("modules");
+                out.empty_list();
+            });
+            out.text("version");
+            out.text("1.0.0");
+        });
+        out.finish()
+    }
+
+    fn write_entries(&self, out: &mut Pickler) {
+        for (fqn, tensor) in &self.tensors {
+            out.text(fqn);
+            write_tensor(out, tensor);
+        }
+        for fqn in self.values.keys() {
+            out.text(fqn);
+            out.global(CLASSES, "BytesStorageMetadata");
+            out.new_object();
+        }
+    }
+
+    /// Where each name goes when a flat checkpoint becomes a nested dictionary again.
+    fn write_paths(&self, out: &mut Pickler) {
+        for fqn in self.tensors.keys().chain(self.values.keys()) {
+            out.text(fqn);
+            out.mark();
+            path_of(fqn).iter().for_each(|part| out.text(part));
+            out.tuple();
+        }
+    }
+
+    fn write_places(&self, out: &mut Pickler) {
+        for (fqn, tensor) in &self.tensors {
+            for (index, chunk) in tensor.chunks.iter().enumerate() {
+                write_index(out, fqn, Some((index as u64, chunk)));
+                write_place(out, &chunk.place);
+            }
+        }
+        for (fqn, place) in &self.values {
+            write_index(out, fqn, None);
+            write_place(out, place);
+        }
+    }
+}
+
+/// `model.a.b.weight` → model / a.b.weight; `optim.state.a.b.exp_avg` → optim / state / a.b / exp_avg: so that what
+/// PyTorch's tools unpack is a dictionary of state dictionaries.
+pub(crate) fn path_of(fqn: &str) -> Vec<&str> {
+    let Some((first, rest)) = fqn.split_once('.') else { return vec![fqn] };
+    if let ("optim", Some(("state", rest))) = (first, rest.split_once('.')) {
+        return match rest.rsplit_once('.') {
+            Some((parameter, part)) => vec![first, "state", parameter, part],
+            None => vec![first, "state", rest],
+        };
+    }
+    vec![first, rest]
+}
+
+fn write_tensor(out: &mut Pickler, tensor: &TensorEntry) {
+    object(out, CLASSES, "TensorStorageMetadata", |out| {
+        out.text("properties");
+        write_properties(out, tensor.dtype());
+        out.text("size");
+        write_size(out, &tensor.shape);
+        out.text("chunks");
+        out.empty_list();
+        out.mark();
+        for chunk in &tensor.chunks {
+            object(out, CLASSES, "ChunkStorageMetadata", |out| {
+                out.text("offsets");
+                write_size(out, &chunk.region.offsets);
+                out.text("sizes");
+                write_size(out, &chunk.region.sizes);
+            });
+        }
+        out.appends();
+    });
+}
+
+/// The five fields that every PyTorch reads. (2.15 writes a sixth, which 2.11 refuses.)
+fn write_properties(out: &mut Pickler, dtype: Option<DType>) {
+    out.global(CLASSES, "TensorProperties");
+    out.new_object();
+    out.mark();
+    out.global("torch", dtype.unwrap_or(DType::F32).torch());
+    out.once("layout", |out| {
+        out.global("torch.serialization", "_get_layout");
+        out.text("torch.strided");
+        out.tuple1();
+        out.call();
+    });
+    out.bool(false);
+    out.once("memory format", |out| {
+        out.global(CLASSES, "_MEM_FORMAT_ENCODING");
+        out.int(0);
+        out.tuple1();
+        out.call();
+    });
+    out.bool(false);
+    out.tuple();
+    out.build();
+}
+
+fn write_size(out: &mut Pickler, size: &[u64]) {
+    out.global("torch", "Size");
+    out.counts(size);
+    out.tuple1();
+    out.call();
+}
+
+/// The key of a place. Values have no `offset` field at all: that is how PyTorch tells them apart.
+fn write_index(out: &mut Pickler, fqn: &str, chunk: Option<(u64, &Chunk)>) {
+    object(out, CLASSES, "MetadataIndex", |out| {
+        out.text("fqn");
+        out.text(fqn);
+        out.text("index");
+        match chunk {
+            None => out.none(),
+            Some((index, chunk)) => {
+                out.count(index);
+                out.text("offset");
+                write_size(out, &chunk.region.offsets);
+            }
+        }
+    });
+}
+
+fn write_place(out: &mut Pickler, place: &Place) {
+    object(out, "torch.distributed.checkpoint.filesystem", "_StorageInfo", |out| {
+        out.text("relative_path");
+        out.text(&place.file);
+        out.text("offset");
+        out.count(place.offset);
+        out.text("length");
+        out.count(place.length);
+    });
+}
+
+/// An object with its fields.
+fn object(out: &mut Pickler, module: &'static str, name: &'static str, fields: impl FnOnce(&mut Pickler)) {
+    out.global(module, name);
+    out.new_object();
+    dict(out, fields);
+    out.build();
+}
+
+fn dict(out: &mut Pickler, items: impl FnOnce(&mut Pickler)) {
+    out.empty_dict();
+    out.mark();
+    items(out);
+    out.set_items();
+}

@@ -1,0 +1,66 @@
+//! Names inside a checkpoints directory, made and understood in one place.
+
+use std::path::{Path, PathBuf};
+
+/// The manifest of a checkpoint.
+pub const MANIFEST: &str = "manifest.json";
+/// PyTorch's global metadata.
+pub const METADATA: &str = ".metadata";
+
+/// `step-00001200`: a committed checkpoint.
+pub fn committed(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// `.step-00001200.tmp-<attempt>`: a checkpoint being written.
+pub fn temporary(step: u64, attempt: &str) -> String {
+    format!(".{}.tmp-{attempt}", committed(step))
+}
+
+/// `.trash-step-00001200-<process>`: a checkpoint being removed.
+pub fn trash(step: u64) -> String {
+    format!(".trash-{}-{}", committed(step), std::process::id())
+}
+
+/// `__{rank}_0.distcp`: the shard of a rank.
+pub fn shard(rank: u32) -> String {
+    format!("__{rank}_0.distcp")
+}
+
+/// The step of a committed checkpoint's directory name.
+pub fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?;
+    let plain = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+/// Whether a name is that of a checkpoint being written or removed.
+pub fn is_leftover(name: &str) -> bool {
+    let written = name.strip_prefix('.').and_then(|rest| rest.split_once(".tmp-"));
+    written.is_some_and(|(step, _)| step_of(step).is_some()) || name.starts_with(".trash-step-")
+}
+
+/// Committed checkpoints of a directory by name, newest first. A directory that is not there has none.
+pub fn list(checkpoints: &Path) -> Vec<(u64, PathBuf)> {
+    let entries = std::fs::read_dir(checkpoints).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| Some((step_of(entry.file_name().to_str()?)?, entry.path())));
+    let mut found: Vec<_> = named.collect();
+    found.sort_by(|one, other| other.cmp(one));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_understood() {
+        assert_eq!(step_of(&committed(1200)), Some(1200));
+        assert_eq!(step_of(&committed(123_456_789)), Some(123_456_789));
+        for other in ["step-", "step-12", "step-0000120x", ".step-00001200", "latest"] {
+            assert_eq!(step_of(other), None, "{other}");
+        }
+        assert!(is_leftover(&temporary(5, "a-0")) && is_leftover(&trash(5)));
+        assert!(!is_leftover(&committed(5)) && !is_leftover(".hidden") && !is_leftover(".tmp-x"));
+    }
+}

@@ -1,0 +1,258 @@
+//! Writes pickles, opcode by opcode: protocol 2 for the items inside shards (what `torch.load(weights_only=True)` reads),
+//! protocol 4 for `.metadata` (what CPython itself would write).
+//!
+//! **Invariant:** classes are made by NEWOBJ + BUILD, never by calling their constructor: the constructors differ between
+//! PyTorch versions, the fields do not.
+
+use super::value::Value;
+use std::collections::HashMap;
+
+/// Which pickle is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// Text globals, no memo.
+    Two,
+    /// Stack globals; text and globals are memoized by value.
+    Four,
+}
+
+/// A pickle being written.
+pub(super) struct Pickler {
+    out: Vec<u8>,
+    protocol: Protocol,
+    memo: HashMap<Memoized, u32>,
+}
+
+/// What can be fetched from the memo instead of being written again.
+#[derive(PartialEq, Eq, Hash)]
+enum Memoized {
+    Text(String),
+    Global(&'static str, &'static str),
+    Named(&'static str),
+}
+
+impl Pickler {
+    pub(super) fn new(protocol: Protocol) -> Self {
+        let out = vec![0x80, if protocol == Protocol::Two { 2 } else { 4 }];
+        Self { out, protocol, memo: HashMap::new() }
+    }
+
+    /// Ends the pickle.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.out.push(b'.');
+        self.out
+    }
+
+    pub(super) fn none(&mut self) {
+        self.out.push(b'N');
+    }
+
+    pub(super) fn bool(&mut self, value: bool) {
+        self.out.push(if value { 0x88 } else { 0x89 });
+    }
+
+    pub(super) fn int(&mut self, value: i64) {
+        if let Ok(byte) = u8::try_from(value) {
+            self.out.extend([b'K', byte]);
+        } else if let Ok(short) = u16::try_from(value) {
+            self.out.push(b'M');
+            self.out.extend(short.to_le_bytes());
+        } else if let Ok(int) = i32::try_from(value) {
+            self.out.push(b'J');
+            self.out.extend(int.to_le_bytes());
+        } else {
+            self.out.extend([0x8a, 8]);
+            self.out.extend(value.to_le_bytes());
+        }
+    }
+
+    /// A size or an offset. Those above 2⁶³ cannot be in a file.
+    pub(super) fn count(&mut self, value: u64) {
+        self.int(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn float(&mut self, value: f64) {
+        self.out.push(b'G');
+        self.out.extend(value.to_be_bytes());
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        if self.protocol == Protocol::Four {
+            if self.fetch(&Memoized::Text(text.to_owned())) {
+                return;
+            }
+            self.raw_text(text);
+            self.memoize(Memoized::Text(text.to_owned()));
+        } else {
+            self.raw_text(text);
+        }
+    }
+
+    fn raw_text(&mut self, text: &str) {
+        let short = u8::try_from(text.len()).ok().filter(|_| self.protocol == Protocol::Four);
+        if let Some(length) = short {
+            self.out.extend([0x8c, length]);
+        } else {
+            self.out.push(b'X');
+            self.out.extend(length32(text.len()));
+        }
+        self.out.extend(text.as_bytes());
+    }
+
+    /// Pushes the class or function `module.name`.
+    pub(super) fn global(&mut self, module: &'static str, name: &'static str) {
+        if self.protocol == Protocol::Two {
+            self.out.push(b'c');
+            self.out.extend(format!("{module}\n{name}\n").bytes());
+            return;
+        }
+        let key = Memoized::Global(module, name);
+        if self.fetch(&key) {
+            return;
+        }
+        self.text(module);
+        self.text(name);
+        self.out.push(0x93);
+        self.memoize(key);
+    }
+
+    /// Pushes an object made by `make` once, and fetched from the memo afterwards. Protocol 4 only.
+    pub(super) fn once(&mut self, name: &'static str, make: impl FnOnce(&mut Self)) {
+        let key = Memoized::Named(name);
+        if !self.fetch(&key) {
+            make(self);
+            self.memoize(key);
+        }
+    }
+
+    fn fetch(&mut self, key: &Memoized) -> bool {
+        let Some(&index) = self.memo.get(key) else { return false };
+        if let Ok(byte) = u8::try_from(index) {
+            self.out.extend([b'h', byte]);
+        } else {
+            self.out.push(b'j');
+            self.out.extend(index.to_le_bytes());
+        }
+        true
+    }
+
+    fn memoize(&mut self, key: Memoized) {
+        // MEMOIZE stores under the number of entries so far.
+        let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
+        self.out.push(0x94);
+        self.memo.insert(key, index);
+    }
+
+    pub(super) fn mark(&mut self) {
+        self.out.push(b'(');
+    }
+
+    /// Tuple of everything since the mark.
+    pub(super) fn tuple(&mut self) {
+        self.out.push(b't');
+    }
+
+    /// Tuple of the topmost value.
+    pub(super) fn tuple1(&mut self) {
+        self.out.push(0x85);
+    }
+
+    pub(super) fn empty_tuple(&mut self) {
+        self.out.push(b')');
+    }
+
+    pub(super) fn empty_dict(&mut self) {
+        self.out.push(b'}');
+    }
+
+    /// Puts the pairs since the mark into the dictionary below it.
+    pub(super) fn set_items(&mut self) {
+        self.out.push(b'u');
+    }
+
+    pub(super) fn empty_list(&mut self) {
+        self.out.push(b']');
+    }
+
+    /// Puts the values since the mark into the list below it.
+    pub(super) fn appends(&mut self) {
+        self.out.push(b'e');
+    }
+
+    /// `class.__new__(class)` of the class on the stack.
+    pub(super) fn new_object(&mut self) {
+        self.out.extend([b')', 0x81]);
+    }
+
+    /// Sets the state on the stack to the object below it.
+    pub(super) fn build(&mut self) {
+        self.out.push(b'b');
+    }
+
+    /// Calls the function below the argument tuple.
+    pub(super) fn call(&mut self) {
+        self.out.push(b'R');
+    }
+
+    /// The persistent object that the value on the stack names.
+    pub(super) fn persistent(&mut self) {
+        self.out.push(b'Q');
+    }
+
+    pub(super) fn counts(&mut self, values: &[u64]) {
+        if values.is_empty() {
+            return self.empty_tuple();
+        }
+        self.mark();
+        values.iter().for_each(|&value| self.count(value));
+        self.tuple();
+    }
+
+    /// A plain value with everything in it.
+    pub(super) fn value(&mut self, value: &Value) {
+        match value {
+            Value::None => self.none(),
+            Value::Bool(bool) => self.bool(*bool),
+            Value::Int(int) => self.int(*int),
+            Value::Float(float) => self.float(*float),
+            Value::Str(text) => self.text(text),
+            Value::Bytes(bytes) => self.bytes(bytes),
+            Value::List(items) => {
+                self.empty_list();
+                self.mark();
+                items.iter().for_each(|item| self.value(item));
+                self.appends();
+            }
+            Value::Tuple(items) if items.is_empty() => self.empty_tuple(),
+            Value::Tuple(items) => {
+                self.mark();
+                items.iter().for_each(|item| self.value(item));
+                self.tuple();
+            }
+            Value::Dict(items) => {
+                self.empty_dict();
+                self.mark();
+                for (key, value) in items {
+                    self.value(key);
+                    self.value(value);
+                }
+                self.set_items();
+            }
+        }
+    }
+
+    /// Protocol 2 has no opcode for bytes: CPython writes them as latin-1 text to be encoded.
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.global("_codecs", "encode");
+        self.mark();
+        self.text(&bytes.iter().map(|&byte| char::from(byte)).collect::<String>());
+        self.text("latin1");
+        self.tuple();
+        self.call();
+    }
+}
+
+/// Lengths are 32 bits in the opcodes used here. Longer text does not come here: the shard writer bounds names and values.
+fn length32(length: usize) -> [u8; 4] {
+    u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes()
+}

@@ -1,0 +1,45 @@
+//! Removes checkpoints that the policy lets go, and what dead attempts left behind.
+//!
+//! **Invariant:** a committed checkpoint disappears from its name in one step, before any of its files is touched; the
+//! newest complete one is never removed.
+
+use super::{
+    Manifest, name,
+    retain::{Candidate, Reason, decide},
+};
+use crate::fs::{Disk, FileError, Storage};
+use std::path::{Path, PathBuf};
+
+/// Removes what the policy lets go. `keep` is the number kept besides the newest and the best. Returns what was removed.
+///
+/// Directories without a readable manifest are left alone: they are evidence, and `latest` passes them over.
+pub fn prune(checkpoints: &Path, keep: usize) -> Result<Vec<PathBuf>, FileError> {
+    let known = name::list(checkpoints).into_iter().filter_map(|(step, path)| {
+        let manifest = Manifest::read(&path).ok()?;
+        Some(Candidate { step, metric: manifest.metric })
+    });
+    let candidates: Vec<_> = known.collect();
+    let gone = decide(&candidates, keep).into_iter().filter(|(_, reason)| *reason == Reason::Superseded);
+    let mut removed = Vec::new();
+    for (step, _) in gone {
+        let (path, trash) = (checkpoints.join(name::committed(step)), checkpoints.join(name::trash(step)));
+        Disk.rename(&path, &trash)?;
+        Disk.sync_dir(checkpoints)?;
+        Disk.remove_dir(&trash)?;
+        removed.push(path);
+    }
+    Ok(removed)
+}
+
+/// Removes checkpoints that were being written or removed by processes that are gone. Call it only when no worker of this
+/// run is alive. Returns what was removed.
+pub fn remove_leftovers(checkpoints: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let mut removed = Vec::new();
+    for entry in std::fs::read_dir(checkpoints).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(name::is_leftover) {
+            Disk.remove_dir(&entry.path())?;
+            removed.push(entry.path());
+        }
+    }
+    Ok(removed)
+}

@@ -1,0 +1,448 @@
+//! Opens checkpoints and reads tensors, whole or in part, whoever wrote them and however they were divided.
+//!
+//! **Invariant:** nothing is returned that was not checked: the manifest by its own digest, files by their size, tensors by
+//! exact coverage and by the CRC-32 of every chunk that is read whole.
+
+use super::{
+    boxes::{CoverageError, Region, runs},
+    manifest::Manifest,
+    metadata::{Chunk, Metadata, MetadataError, Place, TensorEntry},
+    name,
+    stored::{ItemError, StoredItem, StoredTensor, check_crc},
+    table::DType,
+    value::Value,
+};
+use crate::{artifact::seal::SealError, fs::FileError};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Read,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Largest `.metadata` that is read.
+const METADATA_BYTES_MAX: u64 = 4 << 30;
+/// Bytes hashed at a time by `verify`.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Why a checkpoint could not be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There is no manifest: not a checkpoint, or one that was never completed.
+    #[error("{} is not a complete checkpoint: it has no {}", dir.display(), name::MANIFEST)]
+    NotComplete {
+        /// Directory.
+        dir: PathBuf,
+    },
+    /// The disk.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The manifest.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// A file has another size than the manifest says.
+    #[error("{} has {found} bytes, the manifest says {expected}: it was cut or replaced", path.display())]
+    Size {
+        /// File.
+        path: PathBuf,
+        /// Bytes found.
+        found: u64,
+        /// Bytes in the manifest.
+        expected: u64,
+    },
+    /// A file has other contents than the manifest says.
+    #[error("{} is damaged: its blake3 is {found}, the manifest says {expected}", path.display())]
+    Digest {
+        /// File.
+        path: PathBuf,
+        /// Found.
+        found: String,
+        /// In the manifest.
+        expected: String,
+    },
+    /// `.metadata` cannot be understood.
+    #[error("{} cannot be understood: {source}", path.display())]
+    Metadata {
+        /// File.
+        path: PathBuf,
+        /// What is wrong.
+        source: MetadataError,
+    },
+    /// A tensor's chunks have a hole or overlap.
+    #[error("tensor {fqn} of {}: {source}", dir.display())]
+    Coverage {
+        /// Tensor.
+        fqn: String,
+        /// Directory.
+        dir: PathBuf,
+        /// What is wrong.
+        source: Box<CoverageError>,
+    },
+    /// There is no tensor or value of this name.
+    #[error("{} holds no {kind} {fqn}", dir.display())]
+    Absent {
+        /// "tensor" or "value".
+        kind: &'static str,
+        /// Name.
+        fqn: String,
+        /// Directory.
+        dir: PathBuf,
+    },
+    /// The caller's box or buffer does not fit the tensor.
+    #[error("tensor {fqn} has the shape {shape:?}; {asked} does not fit it")]
+    Shape {
+        /// Tensor.
+        fqn: String,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// What was asked.
+        asked: String,
+    },
+    /// An item is damaged or of a kind that is not read.
+    #[error("{fqn} in {} at byte {offset}: {source}", path.display())]
+    Item {
+        /// Tensor or value.
+        fqn: String,
+        /// File.
+        path: PathBuf,
+        /// Where the item begins.
+        offset: u64,
+        /// What is wrong.
+        source: ItemError,
+    },
+}
+
+/// A tensor or a part of one: row-major elements in little-endian order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorData {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<u64>,
+    /// Elements.
+    pub bytes: Vec<u8>,
+}
+
+/// A checkpoint that is open for reading. Cheap to open; can be shared between threads.
+#[derive(Debug)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    manifest: Option<Manifest>,
+    metadata: Metadata,
+    /// Expected CRC-32 by file and offset of the item, from the manifest.
+    checksums: BTreeMap<(String, u64), u32>,
+    files: Mutex<BTreeMap<String, Arc<(File, u64)>>>,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint of ours: reads the manifest, checks its digest, the sizes of all files, and `.metadata`.
+    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        let manifest = match Manifest::read(dir) {
+            Err(SealError::File(error)) if error.is_missing() => {
+                return Err(ReadError::NotComplete { dir: dir.to_path_buf() });
+            }
+            found => found?,
+        };
+        for file in &manifest.files {
+            let path = dir.join(&file.path);
+            let found = std::fs::metadata(&path).map_err(FileError::of("look at", &path))?.len();
+            if found != file.bytes {
+                return Err(ReadError::Size { path, found, expected: file.bytes });
+            }
+        }
+        let (metadata, digest) = read_metadata(dir)?;
+        let listed = manifest.files.iter().find(|file| file.path == name::METADATA);
+        if let Some(file) = listed.filter(|file| file.blake3 != digest) {
+            let (path, expected) = (dir.join(name::METADATA), file.blake3.clone());
+            return Err(ReadError::Digest { path, found: digest, expected });
+        }
+        for (fqn, tensor) in &metadata.tensors {
+            check_coverage(dir, fqn, tensor)?;
+        }
+        let checksums = checksums(&manifest, &metadata);
+        Ok(Self { dir: dir.to_path_buf(), manifest: Some(manifest), metadata, checksums, files: Mutex::default() })
+    }
+
+    /// Opens any DCP directory, without a manifest: what PyTorch wrote. Coverage is checked when a tensor is read.
+    pub fn open_dcp(dir: &Path) -> Result<Self, ReadError> {
+        let (metadata, _) = read_metadata(dir)?;
+        let checksums = BTreeMap::new();
+        Ok(Self { dir: dir.to_path_buf(), manifest: None, metadata, checksums, files: Mutex::default() })
+    }
+
+    /// Directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Our manifest; `None` for a directory that PyTorch wrote.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref()
+    }
+
+    /// Tensors, values, chunks.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        self.metadata.tensors.keys().map(String::as_str)
+    }
+
+    /// A tensor's entry.
+    pub fn entry(&self, fqn: &str) -> Result<&TensorEntry, ReadError> {
+        let absent = || ReadError::Absent { kind: "tensor", fqn: fqn.to_owned(), dir: self.dir.clone() };
+        self.metadata.tensors.get(fqn).ok_or_else(absent)
+    }
+
+    /// A whole tensor, put together from its chunks.
+    pub fn tensor(&self, fqn: &str) -> Result<TensorData, ReadError> {
+        let shape = self.entry(fqn)?.shape.clone();
+        self.tensor_box(fqn, &Region::whole(&shape))
+    }
+
+    /// A part of a tensor; reads only the bytes that are needed.
+    pub fn tensor_box(&self, fqn: &str, wanted: &Region) -> Result<TensorData, ReadError> {
+        let entry = self.entry(fqn)?;
+        let refused = |asked: String| ReadError::Shape { fqn: fqn.to_owned(), shape: entry.shape.clone(), asked };
+        if !wanted.lies_in(&entry.shape) {
+            return Err(refused(format!("the box at {:?} of size {:?}", wanted.offsets, wanted.sizes)));
+        }
+        let dtype = self.dtype(fqn, entry)?;
+        let bytes = wanted.volume().checked_mul(dtype.bytes()).and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = bytes.ok_or_else(|| refused("its size in memory".to_owned()))?;
+        let mut data = TensorData { dtype, shape: wanted.sizes.clone(), bytes: vec![0; bytes] };
+        self.fill(fqn, entry, wanted, &mut data.bytes)?;
+        Ok(data)
+    }
+
+    /// A whole tensor into memory of the caller, which must have exactly its bytes.
+    pub fn read_into(&self, fqn: &str, out: &mut [u8]) -> Result<(), ReadError> {
+        let entry = self.entry(fqn)?;
+        let wanted = Region::whole(&entry.shape);
+        let bytes = wanted.volume().saturating_mul(self.dtype(fqn, entry)?.bytes());
+        if bytes != out.len() as u64 {
+            let asked = format!("a buffer of {} bytes (it has {bytes})", out.len());
+            return Err(ReadError::Shape { fqn: fqn.to_owned(), shape: entry.shape.clone(), asked });
+        }
+        self.fill(fqn, entry, &wanted, out)
+    }
+
+    /// A plain value.
+    pub fn value(&self, fqn: &str) -> Result<Value, ReadError> {
+        let absent = || ReadError::Absent { kind: "value", fqn: fqn.to_owned(), dir: self.dir.clone() };
+        let place = self.metadata.values.get(fqn).ok_or_else(absent)?;
+        let file = self.file(&place.file)?;
+        let read = || {
+            let (value, found) = StoredItem::open(&file.0, file.1, place)?.value()?;
+            match self.expected(place) {
+                Some(expected) if expected != found => Err(ItemError::Checksum { found, expected }),
+                _ => Ok(value),
+            }
+        };
+        read().map_err(|source| self.item_error(fqn, place, source))
+    }
+
+    /// Reads every file again and compares it with the manifest; without one, reads every tensor and value.
+    /// `progress` gets the bytes read since the last call.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), ReadError> {
+        let Some(manifest) = &self.manifest else {
+            for (fqn, entry) in &self.metadata.tensors {
+                if entry.dtype().is_some() {
+                    progress(self.tensor(fqn)?.bytes.len() as u64);
+                }
+            }
+            return Ok(());
+        };
+        for file in &manifest.files {
+            let path = self.dir.join(&file.path);
+            let found = digest(&path, progress)?;
+            if found != file.blake3 {
+                return Err(ReadError::Digest { path, found, expected: file.blake3.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn dtype(&self, fqn: &str, entry: &TensorEntry) -> Result<DType, ReadError> {
+        let unsupported = ItemError::Unsupported { what: format!("of the element type {}", entry.dtype) };
+        let place = entry.chunks.first().map(|chunk| chunk.place.clone());
+        let place = place.unwrap_or(Place { file: String::new(), offset: 0, length: 0, transforms: Vec::new() });
+        entry.dtype().ok_or_else(|| self.item_error(fqn, &place, unsupported))
+    }
+
+    fn fill(&self, fqn: &str, entry: &TensorEntry, wanted: &Region, out: &mut [u8]) -> Result<(), ReadError> {
+        check_coverage(&self.dir, fqn, entry)?;
+        for chunk in &entry.chunks {
+            let Some(both) = chunk.region.intersection(wanted) else { continue };
+            let part = Part { chunk, both: &both, wanted, dtype: self.dtype(fqn, entry)? };
+            self.copy(&part, out).map_err(|error| match error {
+                CopyError::File(error) => error,
+                CopyError::Item(source) => self.item_error(fqn, &chunk.place, source),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, part: &Part<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        let place = &part.chunk.place;
+        let file = self.file(&place.file).map_err(CopyError::File)?;
+        let stored = StoredItem::open(&file.0, file.1, place)?.tensor()?;
+        if stored.dtype != part.dtype || stored.sizes != part.chunk.region.sizes {
+            let what = format!("a {} of size {:?}, not what .metadata says", stored.dtype.torch(), stored.sizes);
+            return Err(ItemError::Unsupported { what }.into());
+        }
+        let expected = self.expected(place);
+        if let Some(expected) = expected.filter(|&crc32| crc32 != stored.crc32) {
+            return Err(ItemError::Checksum { found: stored.crc32, expected }.into());
+        }
+        if stored.is_plain() && part.both.sizes != part.chunk.region.sizes {
+            return Ok(part.copy_runs(&file.0, &stored, out)?);
+        }
+        if stored.is_plain() && &part.chunk.region == part.wanted {
+            file.0.read_exact_at(out, stored.at).map_err(ItemError::Io)?;
+            return Ok(check_crc(out, stored.crc32)?);
+        }
+        let mut payload = vec![0; usize::try_from(stored.bytes).map_err(|_| ItemError::Cut)?];
+        file.0.read_exact_at(&mut payload, stored.at).map_err(ItemError::Io)?;
+        check_crc(&payload, stored.crc32)?;
+        part.copy_elements(&payload, &stored, out);
+        Ok(())
+    }
+
+    /// The CRC-32 that the manifest has for an item.
+    fn expected(&self, place: &Place) -> Option<u32> {
+        self.checksums.get(&(place.file.clone(), place.offset)).copied()
+    }
+
+    /// An open file and its length.
+    fn file(&self, name: &str) -> Result<Arc<(File, u64)>, ReadError> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.get(name) {
+            return Ok(Arc::clone(file));
+        }
+        let path = self.dir.join(name);
+        let file = File::open(&path).map_err(FileError::of("open", &path))?;
+        let bytes = file.metadata().map_err(FileError::of("look at", &path))?.len();
+        let file = Arc::new((file, bytes));
+        files.insert(name.to_owned(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn item_error(&self, fqn: &str, place: &Place, source: ItemError) -> ReadError {
+        ReadError::Item { fqn: fqn.to_owned(), path: self.dir.join(&place.file), offset: place.offset, source }
+    }
+}
+
+/// A chunk, what is wanted of it, and the box that it goes to.
+struct Part<'a> {
+    chunk: &'a Chunk,
+    both: &'a Region,
+    wanted: &'a Region,
+    dtype: DType,
+}
+
+enum CopyError {
+    File(ReadError),
+    Item(ItemError),
+}
+
+impl<E: Into<ItemError>> From<E> for CopyError {
+    fn from(error: E) -> Self {
+        Self::Item(error.into())
+    }
+}
+
+impl Part<'_> {
+    /// Reads only the stretches that are wanted.
+    fn copy_runs(&self, file: &File, stored: &StoredTensor, out: &mut [u8]) -> Result<(), ItemError> {
+        let width = self.dtype.bytes();
+        runs(&self.chunk.region, self.both, self.wanted, &mut |from, to, count| {
+            let (to, length) = (index(to * width), index(count * width));
+            Ok(file.read_exact_at(&mut out[to..to + length], stored.at + from * width)?)
+        })
+    }
+
+    /// Copies from a payload in memory, following its strides.
+    fn copy_elements(&self, payload: &[u8], stored: &StoredTensor, out: &mut [u8]) {
+        let width = self.dtype.bytes();
+        let plain = stored.is_plain();
+        let own = super::item::strides(&stored.sizes);
+        // Cannot fail: the closure never returns an error.
+        let _ = runs::<()>(&self.chunk.region, self.both, self.wanted, &mut |from, to, count| {
+            if plain {
+                let (from, to, length) = (index(from * width), index(to * width), index(count * width));
+                out[to..to + length].copy_from_slice(&payload[from..from + length]);
+                return Ok(());
+            }
+            for step in 0..count {
+                let mut rest = from + step;
+                let mut place = stored.first;
+                for (axis, &stride) in own.iter().enumerate() {
+                    place += rest / stride * stored.strides[axis];
+                    rest %= stride;
+                }
+                let (from, to, length) = (index(place * width), index((to + step) * width), index(width));
+                out[to..to + length].copy_from_slice(&payload[from..from + length]);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Places below the length of a buffer that is in memory.
+fn index(place: u64) -> usize {
+    usize::try_from(place).unwrap_or(usize::MAX)
+}
+
+fn read_metadata(dir: &Path) -> Result<(Metadata, String), ReadError> {
+    let path = dir.join(name::METADATA);
+    let length = std::fs::metadata(&path).map_err(FileError::of("read", &path))?.len();
+    if length > METADATA_BYTES_MAX {
+        return Err(ReadError::Size { path, found: length, expected: METADATA_BYTES_MAX });
+    }
+    let bytes = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+    let metadata = Metadata::parse(&bytes).map_err(|source| ReadError::Metadata { path, source })?;
+    Ok((metadata, blake3::hash(&bytes).to_hex().to_string()))
+}
+
+fn check_coverage(dir: &Path, fqn: &str, tensor: &TensorEntry) -> Result<(), ReadError> {
+    let wrong = |error| ReadError::Coverage { fqn: fqn.to_owned(), dir: dir.to_path_buf(), source: Box::new(error) };
+    tensor.check_coverage().map_err(wrong)
+}
+
+/// Pairs the items of each file, in order of their offsets, with the checksums in the manifest.
+fn checksums(manifest: &Manifest, metadata: &Metadata) -> BTreeMap<(String, u64), u32> {
+    let mut offsets: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    let chunks = metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
+    for place in chunks.chain(metadata.values.values()) {
+        offsets.entry(&place.file).or_default().push(place.offset);
+    }
+    let mut found = BTreeMap::new();
+    for file in &manifest.files {
+        let Some(offsets) = offsets.get_mut(file.path.as_str()) else { continue };
+        offsets.sort_unstable();
+        if offsets.len() == file.crc32.len() {
+            found.extend(offsets.iter().zip(&file.crc32).map(|(&at, &crc32)| ((file.path.clone(), at), crc32)));
+        }
+    }
+    found
+}
+
+/// blake3 of a file, read in blocks.
+fn digest(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<String, FileError> {
+    let mut file = File::open(path).map_err(FileError::of("open", path))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut block = vec![0; BLOCK_BYTES];
+    loop {
+        let count = file.read(&mut block).map_err(FileError::of("read", path))?;
+        if count == 0 {
+            return Ok(hasher.finalize().to_hex().to_string());
+        }
+        hasher.update(&block[..count]);
+        progress(count as u64);
+    }
+}

@@ -1,0 +1,298 @@
+//! An item as it is found in a file: ours, or any that `torch.save` wrote.
+//!
+//! **Invariant:** sizes come from the central directory, and every number is checked against the item's own bounds before
+//! anything is read or allocated for it.
+
+use super::{
+    boxes::volume,
+    metadata::Place,
+    table::DType,
+    torch::ITEM_GLOBALS,
+    tree::{Id, Node, Tree},
+    unpickle::{UnpickleError, unpickle},
+    value::Value,
+    zip::{self, End, Entry, ZipError},
+};
+use std::{fs::File, io, os::unix::fs::FileExt};
+
+/// Bytes read from the end of an item at first: the end record and, nearly always, the whole central directory.
+const TAIL_BYTES: u64 = 4096;
+/// Farthest from the end that an end record is looked for.
+const END_SEARCH_BYTES_MAX: u64 = 66 * 1024;
+/// Largest data.pkl that is read.
+const PICKLE_BYTES_MAX: u64 = 256 << 20;
+
+/// Why an item could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ItemError {
+    /// The disk.
+    #[error("it cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// The file ends before the item does.
+    #[error("the file ends before it does")]
+    Cut,
+    /// Not a zip, or a damaged one.
+    #[error(transparent)]
+    Zip(#[from] ZipError),
+    /// Its pickle is damaged or mentions what it must not.
+    #[error(transparent)]
+    Pickle(#[from] UnpickleError),
+    /// A record that must be there is not, or has another size.
+    #[error("its record {name} is missing or has another size than its pickle says")]
+    Record {
+        /// Record.
+        name: String,
+    },
+    /// A kind of tensor that we do not read.
+    #[error("it is {what}, which is not read")]
+    Unsupported {
+        /// What it is.
+        what: String,
+    },
+    /// The bytes are not those that were written.
+    #[error(
+        "its bytes have CRC-32 {found:08x}, {expected:08x} was written: it is damaged or belongs to another checkpoint"
+    )]
+    Checksum {
+        /// Of the bytes read.
+        found: u32,
+        /// In the zip or the manifest.
+        expected: u32,
+    },
+}
+
+/// Where the payload of a tensor item is, and how to look at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoredTensor {
+    pub(super) dtype: DType,
+    pub(super) sizes: Vec<u64>,
+    pub(super) strides: Vec<u64>,
+    /// First element in the payload.
+    pub(super) first: u64,
+    /// Payload in the file.
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    /// 0: not computed by the writer.
+    pub(super) crc32: u32,
+}
+
+/// One item of a file.
+pub(super) struct StoredItem<'a> {
+    file: &'a File,
+    offset: u64,
+    length: u64,
+    entries: Vec<Entry>,
+    root: String,
+}
+
+impl<'a> StoredItem<'a> {
+    /// Reads the zip's directory. `file_bytes` is the length of the file.
+    pub(super) fn open(file: &'a File, file_bytes: u64, place: &Place) -> Result<Self, ItemError> {
+        if let Some(transform) = place.transforms.first() {
+            return Err(ItemError::Unsupported { what: format!("transformed by {transform}") });
+        }
+        let end = place.offset.checked_add(place.length).ok_or(ItemError::Cut)?;
+        if end > file_bytes {
+            return Err(ItemError::Cut);
+        }
+        let mut item =
+            Self { file, offset: place.offset, length: place.length, entries: Vec::new(), root: String::new() };
+        item.entries = item.directory()?;
+        let pickle = item.entries.iter().find_map(|entry| entry.name.strip_suffix("/data.pkl"));
+        item.root = pickle.ok_or(ItemError::Record { name: "data.pkl".into() })?.to_owned();
+        item.check_byte_order()?;
+        Ok(item)
+    }
+
+    fn directory(&self) -> Result<Vec<Entry>, ItemError> {
+        let mut tail_bytes = TAIL_BYTES.min(self.length);
+        let (tail, end) = loop {
+            let tail = self.read(self.length - tail_bytes, tail_bytes)?;
+            match zip::parse_end(&tail, self.length - tail_bytes) {
+                Err(ZipError::NoEnd) if tail_bytes < END_SEARCH_BYTES_MAX.min(self.length) => {
+                    tail_bytes = END_SEARCH_BYTES_MAX.min(self.length);
+                }
+                found => break (tail, found?),
+            }
+        };
+        let span = match end {
+            End::Directory(span) => span,
+            End::Wide { at } => zip::parse_end64(&self.read(at, zip::END64_BYTES as u64)?, at)?,
+        };
+        let tail_at = self.length - tail_bytes;
+        let inside = span.at.checked_sub(tail_at).and_then(|start| usize::try_from(start).ok());
+        let held = inside.and_then(|start| tail.get(start..start + usize::try_from(span.bytes).ok()?));
+        match held {
+            Some(bytes) => Ok(zip::parse_directory(bytes, span)?),
+            None => Ok(zip::parse_directory(&self.read(span.at, span.bytes)?, span)?),
+        }
+    }
+
+    fn check_byte_order(&self) -> Result<(), ItemError> {
+        match self.record("byteorder") {
+            Ok(entry) if entry.bytes != 6 || self.contents(entry)? != b"little" => {
+                Err(ItemError::Unsupported { what: "written on a big-endian machine".into() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of the item, checked against its bounds.
+    fn read(&self, at: u64, bytes: u64) -> Result<Vec<u8>, ItemError> {
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= self.length);
+        let length = usize::try_from(bytes).ok().filter(|_| fits).ok_or(ItemError::Cut)?;
+        let mut out = vec![0; length];
+        self.file.read_exact_at(&mut out, self.offset + at)?;
+        Ok(out)
+    }
+
+    fn record(&self, name: &str) -> Result<&Entry, ItemError> {
+        let full = format!("{}/{name}", self.root);
+        self.entries.iter().find(|entry| entry.name == full).ok_or_else(|| ItemError::Record { name: name.to_owned() })
+    }
+
+    /// Where the data of a record begin in the item.
+    fn data_at(&self, entry: &Entry) -> Result<u64, ItemError> {
+        let header = self.read(entry.header_at, zip::LOCAL_BYTES as u64)?;
+        let at = entry.header_at + zip::parse_local(&header, entry.header_at)?;
+        let fits = at.checked_add(entry.bytes).is_some_and(|end| end <= self.length);
+        if fits { Ok(at) } else { Err(ItemError::Cut) }
+    }
+
+    fn contents(&self, entry: &Entry) -> Result<Vec<u8>, ItemError> {
+        if entry.bytes > PICKLE_BYTES_MAX {
+            return Err(ItemError::Unsupported { what: format!("a record {} of {} bytes", entry.name, entry.bytes) });
+        }
+        let bytes = self.read(self.data_at(entry)?, entry.bytes)?;
+        check_crc(&bytes, entry.crc32)?;
+        Ok(bytes)
+    }
+
+    /// The plain value of the item, and the CRC-32 of its pickle.
+    pub(super) fn value(&self) -> Result<(Value, u32), ItemError> {
+        let bytes = self.contents(self.record("data.pkl")?)?;
+        let tree = unpickle(&bytes, ITEM_GLOBALS)?;
+        Ok((tree.value(tree.root)?, crc32fast::hash(&bytes)))
+    }
+
+    /// The tensor of the item.
+    pub(super) fn tensor(&self) -> Result<StoredTensor, ItemError> {
+        let bytes = self.contents(self.record("data.pkl")?)?;
+        let tree = unpickle(&bytes, ITEM_GLOBALS)?;
+        self.locate(&tree, tree.root)
+    }
+
+    /// Finds the payload of the tensor below `id`.
+    fn locate(&self, tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> {
+        let seen = read_tensor(tree, id)?;
+        let entry = self.record(&format!("data/{}", seen.key))?;
+        let bytes = seen.numel.checked_mul(seen.dtype.bytes()).filter(|&bytes| bytes == entry.bytes);
+        let wrong = || ItemError::Record { name: entry.name.clone() };
+        let bytes = bytes.ok_or_else(wrong)?;
+        if seen.end().is_none_or(|end| end > seen.numel) {
+            return Err(wrong());
+        }
+        let at = if bytes == 0 { 0 } else { self.offset + self.data_at(entry)? };
+        let Seen { dtype, sizes, strides, first, .. } = seen;
+        Ok(StoredTensor { dtype, sizes, strides, first, at, bytes, crc32: entry.crc32 })
+    }
+}
+
+impl StoredTensor {
+    /// Whether the payload is the row-major tensor and nothing else.
+    pub(super) fn is_plain(&self) -> bool {
+        self.first == 0
+            && volume(&self.sizes).is_some_and(|count| count.checked_mul(self.dtype.bytes()) == Some(self.bytes))
+            && self.sizes.iter().zip(self.strides.iter().zip(super::item::strides(&self.sizes))).all(
+                // The stride of an axis of length 1 is never used.
+                |(&size, (&found, plain))| size <= 1 || found == plain,
+            )
+    }
+}
+
+/// Compares a checksum; 0 means that the writer did not compute one.
+pub(super) fn check_crc(bytes: &[u8], expected: u32) -> Result<(), ItemError> {
+    let found = crc32fast::hash(bytes);
+    if expected != 0 && found != expected {
+        return Err(ItemError::Checksum { found, expected });
+    }
+    Ok(())
+}
+
+/// A tensor as its pickle describes it.
+struct Seen {
+    dtype: DType,
+    key: String,
+    /// Elements of the storage.
+    numel: u64,
+    first: u64,
+    sizes: Vec<u64>,
+    strides: Vec<u64>,
+}
+
+impl Seen {
+    /// One behind the last element that is reached.
+    fn end(&self) -> Option<u64> {
+        if self.sizes.contains(&0) {
+            return Some(0);
+        }
+        if self.sizes.len() != self.strides.len() {
+            return None;
+        }
+        let reach = self
+            .sizes
+            .iter()
+            .zip(&self.strides)
+            .try_fold(self.first, |sum, (&size, &stride)| sum.checked_add((size - 1).checked_mul(stride)?));
+        reach?.checked_add(1)
+    }
+}
+
+fn read_tensor(tree: &Tree<'_>, id: Id) -> Result<Seen, ItemError> {
+    let unexpected = || ItemError::Pickle(UnpickleError::Unexpected { expected: "a tensor" });
+    let (name, args, _) = tree.object(id).ok_or_else(unexpected)?;
+    let unsupported = |what: &str| ItemError::Unsupported { what: what.to_owned() };
+    match name {
+        "_rebuild_parameter" => {
+            let inner = *args.first().ok_or_else(unexpected)?;
+            // One level only: a parameter of a parameter does not exist.
+            let (inner_name, ..) = tree.object(inner).ok_or_else(unexpected)?;
+            if inner_name == "_rebuild_parameter" { Err(unexpected()) } else { read_tensor(tree, inner) }
+        }
+        "_rebuild_qtensor" => Err(unsupported("a quantized tensor")),
+        "_rebuild_from_type_v2" => Err(unsupported("a tensor subclass")),
+        "_rebuild_tensor" | "_rebuild_tensor_v2" | "_rebuild_tensor_v3" => {
+            let flags_at = if name == "_rebuild_tensor_v3" { 7 } else { 6 };
+            let plain = args.get(flags_at).is_none_or(|&id| tree.pairs(id).is_none_or(<[_]>::is_empty));
+            if !plain {
+                return Err(unsupported("a conjugated or negated view"));
+            }
+            let dtype = if name == "_rebuild_tensor_v3" { args.get(6) } else { None };
+            read_view(tree, args, dtype.copied())?.ok_or_else(unexpected)
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// The arguments (storage, first element, sizes, strides, …). `None`: they are not that.
+fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<Seen>, ItemError> {
+    let seen = || {
+        let [storage, first, sizes, strides, ..] = args else { return None };
+        let Node::Persistent(storage) = tree.node(*storage) else { return None };
+        let [_, class, key, _, numel, ..] = tree.tuple(*storage)? else { return None };
+        let Node::Global(_, class) = tree.node(*class) else { return None };
+        let key = tree.text(*key)?.to_owned();
+        let (sizes, strides) = (tree.size(*sizes)?, tree.size(*strides)?);
+        Some((*class, key, tree.count(*numel)?, tree.count(*first)?, sizes, strides))
+    };
+    let Some((class, key, numel, first, sizes, strides)) = seen() else { return Ok(None) };
+    let name = match dtype.map(|id| tree.node(id)) {
+        Some(Node::Global("torch", name)) => *name,
+        _ => class,
+    };
+    let dtype = DType::of_torch(name).or_else(|| DType::of_storage(name));
+    let dtype = dtype.ok_or_else(|| ItemError::Unsupported { what: format!("of the element type {name}") })?;
+    // An untyped storage counts bytes.
+    let numel = if class == "UntypedStorage" { numel / dtype.bytes() } else { numel };
+    Ok(Some(Seen { dtype, key, numel, first, sizes, strides }))
+}

@@ -1,0 +1,84 @@
+//! The classes and functions of PyTorch that a checkpoint may mention. Everything else is refused by name.
+
+use super::unpickle::AllowList;
+
+const CLASSES: &[&str] = &[
+    "Metadata",
+    "TensorStorageMetadata",
+    "BytesStorageMetadata",
+    "ChunkStorageMetadata",
+    "TensorProperties",
+    "_MEM_FORMAT_ENCODING",
+    "MetadataIndex",
+    "StorageMeta",
+];
+
+const PATHS: &[&str] = &["PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path"];
+
+/// Element types and sizes; types that we do not read are still listed, so that their neighbours can be.
+const TORCH: &[&str] = &[
+    "Size",
+    "device",
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+    "complex32",
+    "complex64",
+    "complex128",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "bool",
+    "DoubleStorage",
+    "FloatStorage",
+    "HalfStorage",
+    "BFloat16Storage",
+    "LongStorage",
+    "IntStorage",
+    "ShortStorage",
+    "CharStorage",
+    "ByteStorage",
+    "BoolStorage",
+    "ComplexFloatStorage",
+    "ComplexDoubleStorage",
+];
+
+/// What `.metadata` may mention.
+pub(super) const METADATA_GLOBALS: AllowList = &[
+    ("torch.distributed.checkpoint.metadata", CLASSES),
+    ("torch.distributed._shard.sharded_tensor.metadata", &["TensorProperties", "MEM_FORMAT_ENCODING"]),
+    ("torch.distributed.checkpoint.filesystem", &["_StorageInfo"]),
+    ("torch", TORCH),
+    ("torch.serialization", &["_get_layout"]),
+    ("pathlib", PATHS),
+    ("pathlib._local", PATHS),
+    ("collections", &["OrderedDict"]),
+];
+
+/// What an item may mention.
+pub(super) const ITEM_GLOBALS: AllowList = &[
+    (
+        "torch._utils",
+        &["_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter", "_rebuild_qtensor"],
+    ),
+    ("torch._tensor", &["_rebuild_from_type_v2"]),
+    ("torch", TORCH),
+    ("torch.storage", &["UntypedStorage", "TypedStorage"]),
+    ("torch.serialization", &["_get_layout"]),
+    ("collections", &["OrderedDict", "defaultdict"]),
+    ("_codecs", &["encode"]),
+    ("__builtin__", &["set", "complex", "bytes", "bytearray"]),
+    ("builtins", &["set", "complex", "bytes", "bytearray"]),
+];

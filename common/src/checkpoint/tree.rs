@@ -1,0 +1,164 @@
+//! What a pickle holds: objects in one arena, and questions about them that never run anything.
+//!
+//! **Invariant:** shared and cyclic objects cost nothing to keep; whoever walks them bounds depth and number of steps.
+
+use super::{unpickle::UnpickleError, value::Value};
+
+/// Depth to which plain values are followed.
+const VALUE_DEPTH_MAX: usize = 64;
+/// Nodes a plain value may have when written out: shared nodes count as often as they are met.
+const VALUE_NODES_MAX: usize = 1 << 20;
+
+/// Index of a node in the arena.
+pub(super) type Id = usize;
+
+/// One object.
+#[derive(Debug)]
+pub(super) enum Node<'a> {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// An integer beyond 64 bits: kept apart, never used.
+    Huge,
+    Float(f64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+    Tuple(Vec<Id>),
+    List(Vec<Id>),
+    Dict(Vec<(Id, Id)>),
+    Global(&'a str, &'a str),
+    /// NEWOBJ or REDUCE: what was called or made, with which arguments, and the state set by BUILD.
+    Object {
+        callee: Id,
+        args: Id,
+        state: Option<Id>,
+        items: Vec<(Id, Id)>,
+    },
+    Persistent(Id),
+}
+
+/// A pickle that was read.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    nodes: Vec<Node<'a>>,
+    pub(super) root: Id,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(nodes: Vec<Node<'a>>, root: Id) -> Self {
+        Self { nodes, root }
+    }
+
+    pub(super) fn node(&self, id: Id) -> &Node<'a> {
+        self.nodes.get(id).unwrap_or(&Node::None)
+    }
+
+    pub(super) fn text(&self, id: Id) -> Option<&'a str> {
+        if let Node::Text(text) = self.node(id) { Some(text) } else { None }
+    }
+
+    pub(super) fn int(&self, id: Id) -> Option<i64> {
+        if let Node::Int(int) = self.node(id) { Some(*int) } else { None }
+    }
+
+    pub(super) fn count(&self, id: Id) -> Option<u64> {
+        self.int(id).and_then(|int| u64::try_from(int).ok())
+    }
+
+    pub(super) fn tuple(&self, id: Id) -> Option<&[Id]> {
+        if let Node::Tuple(items) = self.node(id) { Some(items) } else { None }
+    }
+
+    /// Items of a list or a tuple.
+    pub(super) fn sequence(&self, id: Id) -> Option<&[Id]> {
+        if let Node::Tuple(items) | Node::List(items) = self.node(id) { Some(items) } else { None }
+    }
+
+    pub(super) fn pairs(&self, id: Id) -> Option<&[(Id, Id)]> {
+        match self.node(id) {
+            Node::Dict(items) => Some(items),
+            Node::Object { callee, items, .. } if self.is_global(*callee, "collections", "OrderedDict") => Some(items),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_global(&self, id: Id, module: &str, name: &str) -> bool {
+        matches!(self.node(id), Node::Global(m, n) if *m == module && *n == name)
+    }
+
+    /// The name of an object's class or function, its arguments and its state.
+    pub(super) fn object(&self, id: Id) -> Option<(&'a str, &[Id], Option<Id>)> {
+        let Node::Object { callee, args, state, .. } = self.node(id) else { return None };
+        let Node::Global(_, name) = self.node(*callee) else { return None };
+        Some((name, self.tuple(*args)?, *state))
+    }
+
+    /// A field of an object: set by BUILD with a dictionary, or given as the `position`-th argument of the constructor.
+    pub(super) fn field(&self, id: Id, name: &str, position: usize) -> Option<Id> {
+        let (_, args, state) = self.object(id)?;
+        let set = state.and_then(|state| self.entry(state, name));
+        set.or_else(|| args.get(position).copied())
+    }
+
+    /// The entry of a dictionary under a text key.
+    pub(super) fn entry(&self, id: Id, key: &str) -> Option<Id> {
+        self.pairs(id)?.iter().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value)
+    }
+
+    /// `torch.Size((…))`, a bare tuple or a list of non-negative integers.
+    pub(super) fn size(&self, id: Id) -> Option<Vec<u64>> {
+        let items = match self.object(id) {
+            Some(("Size", args, _)) => self.sequence(*args.first()?)?,
+            Some(_) => return None,
+            None => self.sequence(id)?,
+        };
+        items.iter().map(|&item| self.count(item)).collect()
+    }
+
+    /// The plain value below `id`; an error for tensors, classes and what is nested too deep.
+    pub(super) fn value(&self, id: Id) -> Result<Value, UnpickleError> {
+        let mut left = VALUE_NODES_MAX;
+        self.plain(id, VALUE_DEPTH_MAX, &mut left)
+    }
+
+    fn plain(&self, id: Id, depth: usize, left: &mut usize) -> Result<Value, UnpickleError> {
+        let refused = UnpickleError::Unexpected { expected: "a plain value of bounded size" };
+        if depth == 0 || *left == 0 {
+            return Err(refused);
+        }
+        *left -= 1;
+        let mut each =
+            |items: &[Id]| items.iter().map(|&item| self.plain(item, depth - 1, left)).collect::<Result<Vec<_>, _>>();
+        Ok(match self.node(id) {
+            Node::None => Value::None,
+            Node::Bool(bool) => Value::Bool(*bool),
+            Node::Int(int) => Value::Int(*int),
+            Node::Float(float) => Value::Float(*float),
+            Node::Text(text) => Value::Str((*text).to_owned()),
+            Node::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
+            Node::Tuple(items) => Value::Tuple(each(items)?),
+            Node::List(items) => Value::List(each(items)?),
+            Node::Object { .. } if self.size(id).is_some() => {
+                Value::Tuple(self.size(id).unwrap_or_default().iter().map(|&n| Value::Int(n.cast_signed())).collect())
+            }
+            Node::Object { .. } if self.encoded(id).is_some() => Value::Bytes(self.encoded(id).unwrap_or_default()),
+            _ => {
+                let pairs = self.pairs(id).ok_or(refused)?;
+                let pair = |&(key, value): &(Id, Id)| {
+                    Ok((self.plain(key, depth - 1, left)?, self.plain(value, depth - 1, left)?))
+                };
+                Value::Dict(pairs.iter().map(pair).collect::<Result<_, _>>()?)
+            }
+        })
+    }
+
+    /// `_codecs.encode(text, "latin1")`: how protocol 2 writes bytes.
+    fn encoded(&self, id: Id) -> Option<Vec<u8>> {
+        let (name, args, _) = self.object(id)?;
+        let [text, codec] = args else { return None };
+        if name != "encode" || self.text(*codec) != Some("latin1") {
+            return None;
+        }
+        self.text(*text)?.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect()
+    }
+}

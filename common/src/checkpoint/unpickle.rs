@@ -1,0 +1,318 @@
+//! Reads pickles without running them: a small machine that builds a tree of nodes and calls nothing.
+//!
+//! **Invariant:** never panics, never allocates more than a small multiple of the input, refuses every global that is not
+//! on the caller's list.
+
+use super::tree::{Id, Node, Tree};
+use std::collections::HashMap;
+
+/// Modules and the names in them that a pickle may mention.
+pub(super) type AllowList = &'static [(&'static str, &'static [&'static str])];
+
+/// Why a pickle was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnpickleError {
+    /// The bytes end inside an opcode or before STOP.
+    #[error("the pickle ends at byte {at}, in the middle")]
+    Short {
+        /// Where more bytes were expected.
+        at: usize,
+    },
+    /// An opcode that no checkpoint needs.
+    #[error("the pickle holds opcode 0x{opcode:02x} at byte {at}, which is not one that checkpoints use")]
+    Opcode {
+        /// The opcode.
+        opcode: u8,
+        /// Its place.
+        at: usize,
+    },
+    /// An opcode met values it cannot work on, or too few.
+    #[error("the pickle is damaged at byte {at}: opcode 0x{opcode:02x} found values it cannot work on")]
+    Operand {
+        /// The opcode.
+        opcode: u8,
+        /// Its place.
+        at: usize,
+    },
+    /// A class or function that is not on the list.
+    #[error("the pickle mentions {module}.{name} at byte {at}, which is not on the list of what a checkpoint may hold")]
+    Global {
+        /// Module as written.
+        module: String,
+        /// Name as written.
+        name: String,
+        /// Place of the opcode.
+        at: usize,
+    },
+    /// The pickle is well formed but is not what was expected.
+    #[error("the pickle does not hold {expected}")]
+    Unexpected {
+        /// What the reader looked for.
+        expected: &'static str,
+    },
+}
+
+/// Reads a whole pickle. Bytes behind STOP are ignored.
+pub(super) fn unpickle<'a>(bytes: &'a [u8], allow: AllowList) -> Result<Tree<'a>, UnpickleError> {
+    let mut machine =
+        Machine { bytes, at: 0, allow, nodes: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    loop {
+        if let Some(root) = machine.step()? {
+            return Ok(Tree::new(machine.nodes, root));
+        }
+    }
+}
+
+struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    allow: AllowList,
+    nodes: Vec<Node<'a>>,
+    stack: Vec<Id>,
+    marks: Vec<usize>,
+    memo: HashMap<u32, Id>,
+}
+
+impl<'a> Machine<'a> {
+    /// Runs one opcode; the root when it was STOP.
+    fn step(&mut self) -> Result<Option<Id>, UnpickleError> {
+        let at = self.at;
+        let opcode = self.take(1)?[0];
+        let damaged = UnpickleError::Operand { opcode, at };
+        match opcode {
+            b'.' => return self.stack.pop().map(Some).ok_or(damaged),
+            0x80 => _ = self.take(1)?,
+            0x95 => _ = self.take(8)?,
+            b'(' => self.marks.push(self.stack.len()),
+            b'0' => _ = self.stack.pop().ok_or(damaged)?,
+            b'1' => _ = self.since_mark().ok_or(damaged)?,
+            b'2' => {
+                let top = self.top().ok_or(damaged)?;
+                self.stack.push(top);
+            }
+            b'N' | 0x88 | 0x89 | b'K' | b'M' | b'J' | b'G' | 0x8a | 0x8b => self.number(opcode)?,
+            b'X' | 0x8c | 0x8d | b'C' | b'B' | 0x8e | b'U' | b'T' => self.string(opcode, &damaged)?,
+            b'h' | b'j' | b'q' | b'r' | 0x94 => self.memory(opcode, &damaged)?,
+            b'c' | 0x93 => self.global(opcode, at, &damaged)?,
+            _ => self.compound(opcode, at).ok_or(damaged)??,
+        }
+        Ok(None)
+    }
+
+    fn number(&mut self, opcode: u8) -> Result<(), UnpickleError> {
+        let node = match opcode {
+            b'N' => Node::None,
+            0x88 => Node::Bool(true),
+            0x89 => Node::Bool(false),
+            b'K' => Node::Int(i64::from(self.take(1)?[0])),
+            b'M' => Node::Int(i64::from(u16::from_le_bytes(self.array()?))),
+            b'J' => Node::Int(i64::from(i32::from_le_bytes(self.array()?))),
+            b'G' => Node::Float(f64::from_be_bytes(self.array()?)),
+            _ => {
+                let length = if opcode == 0x8a { self.length1()? } else { self.length4()? };
+                long(self.take(length)?)
+            }
+        };
+        self.push(node);
+        Ok(())
+    }
+
+    fn string(&mut self, opcode: u8, damaged: &UnpickleError) -> Result<(), UnpickleError> {
+        let length = match opcode {
+            0x8c | b'C' | b'U' => self.length1()?,
+            0x8d | 0x8e => usize::try_from(u64::from_le_bytes(self.array()?)).unwrap_or(usize::MAX),
+            _ => self.length4()?,
+        };
+        let bytes = self.take(length)?;
+        let node = match opcode {
+            b'X' | 0x8c | 0x8d => Node::Text(std::str::from_utf8(bytes).map_err(|_| damaged.clone())?),
+            _ => Node::Bytes(bytes),
+        };
+        self.push(node);
+        Ok(())
+    }
+
+    fn memory(&mut self, opcode: u8, damaged: &UnpickleError) -> Result<(), UnpickleError> {
+        let index = match opcode {
+            b'h' | b'q' => u32::from(self.take(1)?[0]),
+            0x94 => u32::try_from(self.memo.len()).unwrap_or(u32::MAX),
+            _ => u32::from_le_bytes(self.array()?),
+        };
+        if matches!(opcode, b'h' | b'j') {
+            let id = *self.memo.get(&index).ok_or_else(|| damaged.clone())?;
+            self.stack.push(id);
+        } else {
+            let top = self.top().ok_or_else(|| damaged.clone())?;
+            self.memo.insert(index, top);
+        }
+        Ok(())
+    }
+
+    fn global(&mut self, opcode: u8, at: usize, damaged: &UnpickleError) -> Result<(), UnpickleError> {
+        let (module, name) = if opcode == b'c' {
+            (self.line(damaged)?, self.line(damaged)?)
+        } else {
+            let (name, module) = (self.pop_text(), self.pop_text());
+            (module.ok_or_else(|| damaged.clone())?, name.ok_or_else(|| damaged.clone())?)
+        };
+        let allowed = self.allow.iter().any(|(m, names)| *m == module && names.contains(&name));
+        if !allowed {
+            return Err(UnpickleError::Global { module: clip(module), name: clip(name), at });
+        }
+        self.push(Node::Global(module, name));
+        Ok(())
+    }
+
+    /// Containers and objects. `None`: the operands do not fit.
+    fn compound(&mut self, opcode: u8, at: usize) -> Option<Result<(), UnpickleError>> {
+        match opcode {
+            b')' => self.push(Node::Tuple(Vec::new())),
+            b']' => self.push(Node::List(Vec::new())),
+            b'}' => self.push(Node::Dict(Vec::new())),
+            0x85..=0x87 => {
+                let count = usize::from(opcode - 0x84);
+                let start = self.stack.len().checked_sub(count).filter(|&start| start >= self.floor())?;
+                let items = self.stack.split_off(start);
+                self.push(Node::Tuple(items));
+            }
+            b't' => {
+                let items = self.since_mark()?;
+                self.push(Node::Tuple(items));
+            }
+            b'l' => {
+                let items = self.since_mark()?;
+                self.push(Node::List(items));
+            }
+            b'a' => {
+                let item = self.pop()?;
+                self.list()?.push(item);
+            }
+            b'e' => {
+                let items = self.since_mark()?;
+                self.list()?.extend(items);
+            }
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.pairs()?.push((key, value));
+            }
+            b'u' | b'd' => {
+                let items = self.since_mark()?;
+                if !items.len().is_multiple_of(2) {
+                    return None;
+                }
+                if opcode == b'd' {
+                    self.push(Node::Dict(Vec::new()));
+                }
+                self.pairs()?.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+            }
+            b'R' | 0x81 => {
+                let (args, callee) = (self.pop()?, self.pop()?);
+                self.push(Node::Object { callee, args, state: None, items: Vec::new() });
+            }
+            b'b' => {
+                let value = self.pop()?;
+                let object = self.top()?;
+                let Node::Object { state, .. } = self.nodes.get_mut(object)? else { return None };
+                *state = Some(value);
+            }
+            b'Q' => {
+                let id = self.pop()?;
+                self.push(Node::Persistent(id));
+            }
+            _ => return Some(Err(UnpickleError::Opcode { opcode, at })),
+        }
+        Some(Ok(()))
+    }
+
+    fn push(&mut self, node: Node<'a>) {
+        self.stack.push(self.nodes.len());
+        self.nodes.push(node);
+    }
+
+    /// Nothing below the last mark may be taken.
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or(0)
+    }
+
+    fn pop(&mut self) -> Option<Id> {
+        if self.stack.len() <= self.floor() {
+            return None;
+        }
+        self.stack.pop()
+    }
+
+    fn pop_text(&mut self) -> Option<&'a str> {
+        let id = self.pop()?;
+        if let Some(Node::Text(text)) = self.nodes.get(id) { Some(text) } else { None }
+    }
+
+    fn top(&self) -> Option<Id> {
+        self.stack.last().copied()
+    }
+
+    fn since_mark(&mut self) -> Option<Vec<Id>> {
+        let mark = self.marks.pop()?;
+        (mark <= self.stack.len()).then(|| self.stack.split_off(mark))
+    }
+
+    fn list(&mut self) -> Option<&mut Vec<Id>> {
+        let top = self.top()?;
+        if let Node::List(items) = self.nodes.get_mut(top)? { Some(items) } else { None }
+    }
+
+    fn pairs(&mut self) -> Option<&mut Vec<(Id, Id)>> {
+        let top = self.top()?;
+        match self.nodes.get_mut(top)? {
+            Node::Dict(items) | Node::Object { items, .. } => Some(items),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], UnpickleError> {
+        let end = self.at.checked_add(count).filter(|&end| end <= self.bytes.len());
+        let end = end.ok_or(UnpickleError::Short { at: self.bytes.len() })?;
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], UnpickleError> {
+        let short = UnpickleError::Short { at: self.bytes.len() };
+        self.take(N)?.try_into().map_err(|_| short)
+    }
+
+    fn length1(&mut self) -> Result<usize, UnpickleError> {
+        Ok(usize::from(self.take(1)?[0]))
+    }
+
+    fn length4(&mut self) -> Result<usize, UnpickleError> {
+        Ok(u32::from_le_bytes(self.array()?) as usize)
+    }
+
+    fn line(&mut self, damaged: &UnpickleError) -> Result<&'a str, UnpickleError> {
+        let rest = &self.bytes[self.at..];
+        let end = rest.iter().position(|&byte| byte == b'\n').ok_or(UnpickleError::Short { at: self.bytes.len() })?;
+        let line = self.take(end + 1)?;
+        std::str::from_utf8(&line[..end]).map_err(|_| damaged.clone())
+    }
+}
+
+/// Little-endian two's complement of any length.
+fn long<'a>(bytes: &[u8]) -> Node<'a> {
+    if bytes.len() > 8 {
+        return Node::Huge;
+    }
+    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    let mut wide = [if negative { 0xff } else { 0 }; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    Node::Int(i64::from_le_bytes(wide))
+}
+
+/// Names in errors are short, whatever the file holds.
+fn clip(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+#[path = "unpickle_tests.rs"]
+mod tests;

@@ -1,0 +1,326 @@
+//! Stored zips inside shards: made with every size known before the payload is touched, read from their central directory.
+//!
+//! ```text
+//! local header, small record | … | local header + padding, payload | central directory | [zip64 end, locator] | end
+//! ```
+//! Offsets in a zip are relative to its own beginning, the *item's* offset in the shard. All numbers are little-endian.
+
+/// Bytes of a local header before the name.
+pub(super) const LOCAL_BYTES: usize = 30;
+/// Bytes of the end record without a comment.
+pub(super) const END_BYTES: usize = 22;
+/// Records a zip may have: a value that holds tensors has one per tensor.
+const RECORDS_MAX: u64 = 65_536;
+
+const LOCAL: u32 = 0x0403_4b50;
+const CENTRAL: u32 = 0x0201_4b50;
+const END: u32 = 0x0605_4b50;
+const END64: u32 = 0x0606_4b50;
+const LOCATOR64: u32 = 0x0706_4b50;
+/// Sizes and offsets of this value are in the zip64 extra field.
+const IN_EXTRA: u32 = u32::MAX;
+/// 1980-01-01, the oldest day a zip can say: the same tensors give the same bytes.
+const DOS_DATE: u16 = 0x0021;
+
+/// Why a zip was refused. Positions are relative to the item.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ZipError {
+    /// There is no end record.
+    #[error("it does not end like a zip: it is cut or overwritten")]
+    NoEnd,
+    /// A header is not what its place promises.
+    #[error("its zip header at byte {at} is damaged")]
+    Header {
+        /// Offset in the item.
+        at: u64,
+    },
+    /// A record is compressed.
+    #[error("its record {name} is compressed with method {method}; only stored records are read")]
+    Compressed {
+        /// Record.
+        name: String,
+        /// Zip method number.
+        method: u16,
+    },
+}
+
+/// Bytes before and after a payload.
+pub(super) struct Envelope {
+    pub(super) head: Vec<u8>,
+    pub(super) tail: Vec<u8>,
+}
+
+/// The big record: only its size and checksum are needed to make the zip around it.
+pub(super) struct Payload<'a> {
+    pub(super) name: &'a str,
+    pub(super) bytes: u64,
+    pub(super) crc32: u32,
+    /// The payload begins at a multiple of this in the file.
+    pub(super) align: u64,
+}
+
+/// Makes the zip around a payload that begins `item_offset` bytes into its file.
+pub(super) fn envelope(item_offset: u64, small: &[(&str, &[u8])], payload: Option<&Payload<'_>>) -> Envelope {
+    let mut head = Vec::with_capacity(512);
+    let mut central = Vec::with_capacity(384);
+    for (name, bytes) in small {
+        let crc32 = crc32fast::hash(bytes);
+        let at = head.len() as u64;
+        local(&mut head, name, (bytes.len() as u64, crc32), &[]);
+        head.extend_from_slice(bytes);
+        directory_entry(&mut central, name, (bytes.len() as u64, crc32), at);
+    }
+    let mut count = small.len() as u64;
+    let mut payload_bytes = 0;
+    if let Some(payload) = payload {
+        let at = head.len() as u64;
+        let wide = if payload.bytes >= u64::from(IN_EXTRA) { 20 } else { 0 };
+        let before = item_offset + at + (LOCAL_BYTES + payload.name.len() + wide + 4) as u64;
+        let padding = before.next_multiple_of(payload.align) - before;
+        local(&mut head, payload.name, (payload.bytes, payload.crc32), &pad_field(padding));
+        directory_entry(&mut central, payload.name, (payload.bytes, payload.crc32), at);
+        payload_bytes = payload.bytes;
+        count += 1;
+    }
+    let directory_at = head.len() as u64 + payload_bytes;
+    let tail = end(central, count, directory_at);
+    Envelope { head, tail }
+}
+
+/// An extra field of its own kind whose only purpose is its length.
+fn pad_field(padding: u64) -> Vec<u8> {
+    let padding = u16::try_from(padding).unwrap_or(0);
+    let mut field = b"FB".to_vec();
+    field.extend(padding.to_le_bytes());
+    field.resize(4 + usize::from(padding), b'Z');
+    field
+}
+
+/// The zip64 extra field for the sizes, when they need it.
+fn wide_field(bytes: u64) -> Vec<u8> {
+    if bytes < u64::from(IN_EXTRA) {
+        return Vec::new();
+    }
+    let mut field = vec![1, 0, 16, 0];
+    field.extend(bytes.to_le_bytes());
+    field.extend(bytes.to_le_bytes());
+    field
+}
+
+fn narrow(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(IN_EXTRA)
+}
+
+fn short(length: usize) -> [u8; 2] {
+    u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes()
+}
+
+/// Version needed, flags (names are UTF-8), method stored, time, date, checksum and sizes: the same in both headers.
+fn common(out: &mut Vec<u8>, (bytes, crc32): (u64, u32)) {
+    let version: u16 = if bytes >= u64::from(IN_EXTRA) { 45 } else { 20 };
+    for field in [version, 0x0800, 0, 0, DOS_DATE] {
+        out.extend(field.to_le_bytes());
+    }
+    out.extend(crc32.to_le_bytes());
+    out.extend(narrow(bytes).to_le_bytes());
+    out.extend(narrow(bytes).to_le_bytes());
+}
+
+fn local(out: &mut Vec<u8>, name: &str, size: (u64, u32), padding: &[u8]) {
+    let wide = wide_field(size.0);
+    out.extend(LOCAL.to_le_bytes());
+    common(out, size);
+    out.extend(short(name.len()));
+    out.extend(short(wide.len() + padding.len()));
+    out.extend(name.as_bytes());
+    out.extend(wide);
+    out.extend(padding);
+}
+
+fn directory_entry(out: &mut Vec<u8>, name: &str, size: (u64, u32), header_at: u64) {
+    let wide = wide_field(size.0);
+    out.extend(CENTRAL.to_le_bytes());
+    out.extend(45u16.to_le_bytes());
+    common(out, size);
+    out.extend(short(name.len()));
+    out.extend(short(wide.len()));
+    // Comment length, disk, internal attributes (2 bytes each), external attributes (4 bytes).
+    out.extend([0; 10]);
+    out.extend(narrow(header_at).to_le_bytes());
+    out.extend(name.as_bytes());
+    out.extend(wide);
+}
+
+fn end(central: Vec<u8>, count: u64, directory_at: u64) -> Vec<u8> {
+    let directory_bytes = central.len() as u64;
+    let mut out = central;
+    if directory_at >= u64::from(IN_EXTRA) {
+        let end64_at = directory_at + directory_bytes;
+        out.extend(END64.to_le_bytes());
+        out.extend(44u64.to_le_bytes());
+        out.extend([45, 0, 45, 0]);
+        out.extend([0; 8]);
+        for field in [count, count, directory_bytes, directory_at] {
+            out.extend(field.to_le_bytes());
+        }
+        out.extend(LOCATOR64.to_le_bytes());
+        out.extend([0; 4]);
+        out.extend(end64_at.to_le_bytes());
+        out.extend(1u32.to_le_bytes());
+    }
+    out.extend(END.to_le_bytes());
+    out.extend([0; 4]);
+    let count = u16::try_from(count).unwrap_or(u16::MAX);
+    out.extend(count.to_le_bytes());
+    out.extend(count.to_le_bytes());
+    out.extend(narrow(directory_bytes).to_le_bytes());
+    out.extend(narrow(directory_at).to_le_bytes());
+    out.extend([0; 2]);
+    out
+}
+
+/// Where the central directory is, or where the zip64 end record that knows it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Directory(Span),
+    /// Read `END64_BYTES` there and ask `parse_end64`.
+    Wide {
+        at: u64,
+    },
+}
+
+/// The central directory's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    pub(super) records: u64,
+}
+
+/// Bytes of the zip64 end record that are read.
+pub(super) const END64_BYTES: usize = 56;
+
+/// Finds the end record in the last bytes of an item; `tail_at` is where they begin in it.
+pub(super) fn parse_end(tail: &[u8], tail_at: u64) -> Result<End, ZipError> {
+    let last = tail.len().checked_sub(END_BYTES).ok_or(ZipError::NoEnd)?;
+    let found = (0..=last).rev().find(|&at| u32_at(tail, at) == Some(END)).ok_or(ZipError::NoEnd)?;
+    let damaged = ZipError::Header { at: tail_at + found as u64 };
+    let record = Record(&tail[found..]);
+    let wide = found.checked_sub(20).filter(|&at| u32_at(tail, at) == Some(LOCATOR64));
+    if let Some(locator) = wide {
+        let at = Record(&tail[locator..]).u64(8).ok_or(damaged)?;
+        return Ok(End::Wide { at });
+    }
+    let span = Span {
+        at: u64::from(record.u32(16).ok_or_else(|| damaged.clone())?),
+        bytes: u64::from(record.u32(12).ok_or_else(|| damaged.clone())?),
+        records: u64::from(record.u16(10).ok_or_else(|| damaged.clone())?),
+    };
+    check_span(span, tail_at + found as u64).map(End::Directory).ok_or(damaged)
+}
+
+/// Reads the zip64 end record found at `at`.
+pub(super) fn parse_end64(bytes: &[u8], at: u64) -> Result<Span, ZipError> {
+    let record = Record(bytes);
+    let span = (record.u32(0) == Some(END64))
+        .then(|| Some(Span { records: record.u64(32)?, bytes: record.u64(40)?, at: record.u64(48)? }))
+        .flatten();
+    span.and_then(|span| check_span(span, at)).ok_or(ZipError::Header { at })
+}
+
+/// A directory lies before the end record and is no larger than its records can be.
+fn check_span(span: Span, end_at: u64) -> Option<Span> {
+    let fits = span.at.checked_add(span.bytes)? <= end_at && span.records <= RECORDS_MAX;
+    (fits && span.bytes <= RECORDS_MAX * 1024).then_some(span)
+}
+
+/// One record as the central directory tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) crc32: u32,
+    pub(super) header_at: u64,
+}
+
+/// Reads a central directory. Compressed records are errors.
+pub(super) fn parse_directory(bytes: &[u8], span: Span) -> Result<Vec<Entry>, ZipError> {
+    let mut entries = Vec::new();
+    let mut at = 0;
+    for _ in 0..span.records {
+        let damaged = ZipError::Header { at: span.at + at as u64 };
+        let rest = bytes.get(at..).ok_or_else(|| damaged.clone())?;
+        let (entry, method, length) = parse_entry(&Record(rest)).ok_or(damaged)?;
+        if method != 0 || entry.1 != entry.0.bytes {
+            return Err(ZipError::Compressed { name: entry.0.name, method });
+        }
+        entries.push(entry.0);
+        at += length;
+    }
+    Ok(entries)
+}
+
+/// The entry with its compressed size, its method, and its length in the directory.
+fn parse_entry(record: &Record<'_>) -> Option<((Entry, u64), u16, usize)> {
+    if record.u32(0)? != CENTRAL {
+        return None;
+    }
+    let (name, extra, comment) = (record.u16(28)?, record.u16(30)?, record.u16(32)?);
+    let (name, extra, comment) = (usize::from(name), usize::from(extra), usize::from(comment));
+    let text = String::from_utf8(record.0.get(46..46 + name)?.to_vec()).ok()?;
+    let mut wide = wide_values(record.0.get(46 + name..46 + name + extra)?).into_iter();
+    let mut widen = |narrow: u32| if narrow == IN_EXTRA { wide.next() } else { Some(u64::from(narrow)) };
+    let bytes = widen(record.u32(24)?)?;
+    let packed = widen(record.u32(20)?)?;
+    let header_at = widen(record.u32(42)?)?;
+    let entry = Entry { name: text, bytes, crc32: record.u32(16)?, header_at };
+    Some(((entry, packed), record.u16(10)?, 46 + name + extra + comment))
+}
+
+/// The 64-bit values of the zip64 extra field, in their order: size, packed size, header offset, those that are needed.
+fn wide_values(extra: &[u8]) -> Vec<u64> {
+    let mut at = 0;
+    let record = Record(extra);
+    while let (Some(kind), Some(length)) = (record.u16(at), record.u16(at + 2)) {
+        let length = usize::from(length);
+        if kind == 1 {
+            let end = (at + 4 + length).min(extra.len());
+            return (at + 4..end).step_by(8).filter_map(|place| record.u64(place)).collect();
+        }
+        at += 4 + length;
+    }
+    Vec::new()
+}
+
+/// Bytes from the beginning of a local header to the data behind it.
+pub(super) fn parse_local(header: &[u8], at: u64) -> Result<u64, ZipError> {
+    let record = Record(header);
+    let length = (record.u32(0) == Some(LOCAL)).then(|| Some((record.u16(26)?, record.u16(28)?))).flatten();
+    let (name, extra) = length.ok_or(ZipError::Header { at })?;
+    Ok(LOCAL_BYTES as u64 + u64::from(name) + u64::from(extra))
+}
+
+/// Numbers at places in bytes.
+struct Record<'a>(&'a [u8]);
+
+impl Record<'_> {
+    fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.0.get(at..at.checked_add(N)?)?.try_into().ok()
+    }
+
+    fn u16(&self, at: usize) -> Option<u16> {
+        self.array(at).map(u16::from_le_bytes)
+    }
+
+    fn u32(&self, at: usize) -> Option<u32> {
+        self.array(at).map(u32::from_le_bytes)
+    }
+
+    fn u64(&self, at: usize) -> Option<u64> {
+        self.array(at).map(u64::from_le_bytes)
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Record(bytes).u32(at)
+}

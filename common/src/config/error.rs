@@ -1,0 +1,180 @@
+//! Everything that can be wrong with a configuration, each with its place.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In a file; line and column count from 1, the column in characters.
+    File {
+        /// The file.
+        path: Arc<Path>,
+        /// Line.
+        line: usize,
+        /// Column.
+        column: usize,
+    },
+    /// On the command line.
+    Flag(Arc<str>),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::Flag(flag) => write!(f, "{flag}"),
+        }
+    }
+}
+
+/// One mistake: where, at which key, and what.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{place}: {}{kind}", if key.is_empty() { String::new() } else { format!("{key}: ") })]
+pub struct ConfigError {
+    /// Where.
+    pub place: Place,
+    /// Key path, e.g. "train.epochs"; empty for the whole file.
+    pub key: String,
+    /// What.
+    pub kind: ConfigErrorKind,
+}
+
+/// Kinds of mistake; the sentences follow "place: key: ".
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigErrorKind {
+    /// The text is not TOML.
+    #[error("not valid TOML: {0}")]
+    Syntax(String),
+    /// No such key.
+    #[error("unknown key{}", hint(nearest.as_deref(), known))]
+    UnknownKey {
+        /// The nearest known key, when one is near.
+        nearest: Option<String>,
+        /// All keys allowed here.
+        known: Vec<String>,
+    },
+    /// A key that must be there.
+    #[error("missing; expected {0}")]
+    Missing(&'static str),
+    /// Value of another type.
+    #[error("found {found}, expected {expected}")]
+    Type {
+        /// What was found, with its value.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// Value beyond its range.
+    #[error("{found} is out of range, expected {expected}")]
+    Range {
+        /// Value.
+        found: String,
+        /// Range in words.
+        expected: String,
+    },
+    /// A name that is none of the allowed ones.
+    #[error("unknown value \"{found}\"{}", hint(nearest.as_deref(), known))]
+    UnknownName {
+        /// Value.
+        found: String,
+        /// The nearest allowed one.
+        nearest: Option<String>,
+        /// All allowed ones.
+        known: Vec<String>,
+    },
+    /// A list with nothing in it.
+    #[error("the list is empty, expected at least one {0}")]
+    Empty(&'static str),
+    /// A name listed twice.
+    #[error("\"{0}\" is listed twice")]
+    Repeated(String),
+    /// Width and heads do not fit.
+    #[error("d_model = {d_model} is not divisible by heads = {heads}")]
+    Heads {
+        /// Width.
+        d_model: usize,
+        /// Heads.
+        heads: usize,
+    },
+    /// None or several of `[data.rows]`, `[data.windows]`, `[data.arrays]`.
+    #[error(
+        "found {found}, expected exactly one of [data.rows], [data.windows], [data.arrays] (how table rows become samples)"
+    )]
+    Layouts {
+        /// What was found.
+        found: String,
+    },
+    /// The output grid has another number of cells than there are targets.
+    #[error("out_shape {shape:?} has {cells} cells, but {targets} target columns are listed")]
+    OutShape {
+        /// Shape.
+        shape: Vec<usize>,
+        /// Its product.
+        cells: usize,
+        /// Columns.
+        targets: usize,
+    },
+    /// Validation and test leave nothing to train on.
+    #[error("val = {val} and test = {test} leave no rows to train on, expected a sum below 1")]
+    Split {
+        /// Validation fraction.
+        val: f64,
+        /// Test fraction.
+        test: f64,
+    },
+    /// A split rule that needs a column.
+    #[error("the {0} split needs `column`, the name of the column to divide by")]
+    SplitColumn(&'static str),
+    /// Keeping duplicates makes no sense for windows.
+    #[error(
+        "\"keep\" cannot be used with [data.windows], where an entity and a time name one cell (use \"first\", \"last\" or \"error\")"
+    )]
+    KeepWindows,
+    /// More workers than devices.
+    #[error(
+        "{workers} workers on CUDA, but this machine shows {gpus} GPUs (one worker per GPU; fewer workers, or device = \"cpu\")"
+    )]
+    Gpus {
+        /// Workers asked for.
+        workers: usize,
+        /// Devices found.
+        gpus: usize,
+    },
+    /// CUDA asked for and not there.
+    #[error("CUDA is asked for, but {0}")]
+    NoCuda(&'static str),
+    /// An override that is not key=value.
+    #[error("\"{0}\" is not of the form section.key=value, e.g. train.epochs=3")]
+    Override(String),
+    /// The file cannot be read.
+    #[error("cannot read {path}: {message}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        message: String,
+    },
+}
+
+fn hint(nearest: Option<&str>, known: &[String]) -> String {
+    match nearest {
+        Some(nearest) => format!(" (did you mean `{nearest}`?)"),
+        None => format!(" (expected one of: {})", known.join(", ")),
+    }
+}
+
+/// The known name nearest to `found`, when it is near enough to be meant.
+pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let lower = found.to_lowercase();
+    let allowed = (found.chars().count() / 3).max(2);
+    known
+        .into_iter()
+        .map(|name| (strsim::damerau_levenshtein(&lower, name), name))
+        .filter(|(distance, name)| *distance <= allowed && *distance < name.chars().count())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name.to_owned())
+}

@@ -1,0 +1,171 @@
+//! The configuration as it was typed: a tree of values, each with its place. Nothing is decided here.
+//!
+//! A tree instead of structs of `Option`s, so that every unknown key and every wrong type is reported, not the first one
+//! only. `resolve` gives it meaning.
+
+use super::error::{ConfigError, ConfigErrorKind, Place};
+use std::{ops::Range, path::Path, sync::Arc};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+/// A value and where it was written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub value: Value,
+}
+
+/// TOML's values.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Text.
+    Text(String),
+    /// Whole number.
+    Integer(i64),
+    /// Number with a fraction or exponent.
+    Float(f64),
+    /// true or false.
+    Bool(bool),
+    /// A bare date or time; no key takes one, it is kept to say so.
+    Time(String),
+    /// List.
+    Array(Vec<Node>),
+    /// Keys with their own places.
+    Table(Vec<Entry>),
+}
+
+/// A key of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Name.
+    pub key: String,
+    /// Where the key stands.
+    pub place: Place,
+    /// Its value.
+    pub node: Node,
+}
+
+/// A configuration as typed: the file's tree, then overrides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawConfig {
+    pub(super) root: Node,
+}
+
+impl RawConfig {
+    /// Parses the text of the file `path` (used for places only; make it absolute, relative data paths hang on it).
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Vec<ConfigError>> {
+        let lines = Lines { text, path: path.into() };
+        let (table, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            let error = |error: toml::de::Error| ConfigError {
+                place: lines.place(error.span().unwrap_or_default()),
+                key: String::new(),
+                kind: ConfigErrorKind::Syntax(error.message().to_owned()),
+            };
+            return Err(errors.into_iter().map(error).collect());
+        }
+        let span = table.span();
+        Ok(Self {
+            root: Node { place: lines.place(span), value: from_table(table.get_ref(), &|span| lines.place(span)) },
+        })
+    }
+
+    /// A configuration of flags only.
+    pub fn empty(flag: &str) -> Self {
+        Self { root: Node { place: Place::Flag(flag.into()), value: Value::Table(Vec::new()) } }
+    }
+
+    /// Applies `--set section.key=value`. The value is read as TOML; what is not TOML is text, so quotes may be left out.
+    pub fn set(&mut self, assignment: &str) -> Result<(), Box<ConfigError>> {
+        let flag: Arc<str> = format!("--set {assignment}").into();
+        let place = Place::Flag(flag);
+        let parts = assignment.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+        match parts {
+            Some((key, text)) if !key.is_empty() && key.split('.').all(|part| !part.is_empty()) => {
+                self.insert(key, value_of(text, &place), &place);
+                Ok(())
+            }
+            _ => {
+                let kind = ConfigErrorKind::Override(assignment.to_owned());
+                Err(Box::new(ConfigError { place, key: String::new(), kind }))
+            }
+        }
+    }
+
+    /// Sets the key path `key` (dots between sections) to `value`, on behalf of the flag `flag`.
+    pub fn set_value(&mut self, key: &str, value: Value, flag: &str) {
+        self.insert(key, value, &Place::Flag(flag.into()));
+    }
+
+    fn insert(&mut self, key: &str, value: Value, place: &Place) {
+        let mut node = &mut self.root;
+        for part in key.split('.') {
+            if !matches!(node.value, Value::Table(_)) {
+                node.value = Value::Table(Vec::new());
+            }
+            let Value::Table(entries) = &mut node.value else { return };
+            let index = entries.iter().position(|entry| entry.key == part).unwrap_or_else(|| {
+                let node = Node { place: place.clone(), value: Value::Table(Vec::new()) };
+                entries.push(Entry { key: part.to_owned(), place: place.clone(), node });
+                entries.len() - 1
+            });
+            node = &mut entries[index].node;
+        }
+        *node = Node { place: place.clone(), value };
+    }
+}
+
+fn value_of(text: &str, place: &Place) -> Value {
+    match DeValue::parse(text) {
+        Ok(value) => from_value(value.get_ref(), &|_| place.clone()),
+        Err(_) => Value::Text(text.to_owned()),
+    }
+}
+
+/// Byte spans to lines and columns.
+struct Lines<'a> {
+    text: &'a str,
+    path: Arc<Path>,
+}
+
+impl Lines<'_> {
+    fn place(&self, span: Range<usize>) -> Place {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+        let line = before.matches('\n').count() + 1;
+        Place::File { path: self.path.clone(), line, column: before[line_start..].chars().count() + 1 }
+    }
+}
+
+type PlaceOf<'a> = dyn Fn(Range<usize>) -> Place + 'a;
+
+fn from_table(table: &DeTable<'_>, place: &PlaceOf<'_>) -> Value {
+    let entry = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| Entry {
+        key: key.get_ref().to_string(),
+        place: place(key.span()),
+        node: from_spanned(value, place),
+    };
+    Value::Table(table.iter().map(entry).collect())
+}
+
+fn from_spanned(value: &Spanned<DeValue<'_>>, place: &PlaceOf<'_>) -> Node {
+    Node { place: place(value.span()), value: from_value(value.get_ref(), place) }
+}
+
+fn from_value(value: &DeValue<'_>, place: &PlaceOf<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        // A number too large for 64 bits becomes a float, which the range checks then refuse with its value.
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or_else(|_| Value::Float(number.as_str().parse().unwrap_or(f64::INFINITY)), Value::Integer),
+        DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(truth) => Value::Bool(*truth),
+        DeValue::Datetime(time) => Value::Time(time.to_string()),
+        DeValue::Array(items) => Value::Array(items.iter().map(|item| from_spanned(item, place)).collect()),
+        DeValue::Table(table) => from_table(table, place),
+    }
+}

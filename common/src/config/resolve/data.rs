@@ -1,0 +1,282 @@
+//! `[data]`: files, cleaning rules, one layout, the split.
+
+use crate::config::{
+    data::{
+        ArraysLayout, Calendar, ColumnRange, DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout,
+        SourceFormat, SplitConfig, SplitKind, WindowsLayout,
+    },
+    error::{ConfigError, ConfigErrorKind, Place},
+    facts::Facts,
+    raw::Value,
+    section::Section,
+};
+use std::path::{Path, PathBuf};
+
+const FORMATS: &[(&str, SourceFormat)] = &[
+    ("csv", SourceFormat::Csv),
+    ("parquet", SourceFormat::Parquet),
+    ("arrow", SourceFormat::Arrow),
+    ("npy", SourceFormat::Npy),
+    ("npz", SourceFormat::Npz),
+    ("safetensors", SourceFormat::Safetensors),
+    ("xlsx", SourceFormat::Xlsx),
+];
+const DUPLICATES: &[(&str, DuplicatePolicy)] = &[
+    ("first", DuplicatePolicy::First),
+    ("last", DuplicatePolicy::Last),
+    ("keep", DuplicatePolicy::Keep),
+    ("error", DuplicatePolicy::Error),
+];
+const KINDS: &[(&str, FeatureKind)] =
+    &[("number", FeatureKind::Number), ("category", FeatureKind::Category), ("time", FeatureKind::Time)];
+const CALENDARS: &[(&str, Calendar)] = &[
+    ("day_of_year", Calendar::DayOfYear),
+    ("weekday", Calendar::Weekday),
+    ("hour", Calendar::Hour),
+    ("trend", Calendar::Trend),
+];
+const SPLITS: &[(&str, SplitKind)] = &[
+    ("random", SplitKind::Random),
+    ("chronological", SplitKind::Chronological),
+    ("group", SplitKind::Group),
+    ("column", SplitKind::Column),
+    ("blocked", SplitKind::Blocked),
+];
+
+/// Cell texts that mean "missing" unless the configuration lists its own.
+pub(super) const MISSING_DEFAULT: &[&str] = &["NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
+
+const LAYOUTS: [&str; 3] = ["rows", "windows", "arrays"];
+const DAY_S: i64 = 86_400;
+const YEAR_S: i64 = 366 * DAY_S;
+
+/// The data section, or `None` after a mistake that leaves nothing to describe.
+pub(super) fn resolve(
+    mut section: Section<'_>,
+    seed: u64,
+    facts: &Facts,
+    errors: &mut Vec<ConfigError>,
+) -> Option<DataConfig> {
+    let s = &mut section;
+    let files = files(s, facts);
+    let format = s.name("format", FORMATS);
+    let sheet = s.text("sheet");
+    let missing =
+        s.texts("missing").unwrap_or_else(|| MISSING_DEFAULT.iter().map(|token| (*token).to_owned()).collect());
+    let duplicates = s.name("duplicates", DUPLICATES).unwrap_or(DuplicatePolicy::First);
+    let units = s.text("units").unwrap_or_default();
+    let ranges = ranges(s);
+    let mut inner = Vec::new();
+    let layout = layout(s, &mut inner);
+    if matches!(layout, Some(Layout::Windows(_))) && duplicates == DuplicatePolicy::Keep {
+        s.error_at("duplicates", ConfigErrorKind::KeepWindows);
+    }
+    let kind = match layout {
+        Some(Layout::Windows(_)) => SplitKind::Chronological,
+        _ => SplitKind::Random,
+    };
+    let default = SplitConfig { kind, val: 0.15, test: 0.15, seed, column: None };
+    let split = match s.section("split") {
+        Some(inner_section) => split(inner_section, default, &mut inner),
+        None => default,
+    };
+    section.finish(errors);
+    errors.append(&mut inner);
+    Some(DataConfig { files, format, sheet, missing, duplicates, layout: layout?, split, units, ranges })
+}
+
+fn files(s: &mut Section<'_>, facts: &Facts) -> Vec<PathBuf> {
+    if !s.has("files") {
+        s.error_at("files", ConfigErrorKind::Missing("a path or a list of paths"));
+    }
+    let files = s.texts("files").unwrap_or_default();
+    if files.is_empty() && s.has("files") {
+        s.error_at("files", ConfigErrorKind::Empty("file"));
+    }
+    let base = match s.place_of("files") {
+        Place::File { path, .. } => facts.cwd.join(path.parent().unwrap_or(Path::new(""))),
+        Place::Flag(_) => facts.cwd.clone(),
+    };
+    files.iter().map(|file| plain(&base.join(file))).collect()
+}
+
+/// The path without "." and "..", by its text alone.
+fn plain(path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if out.parent().is_some() => {
+                out.pop();
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+fn ranges(s: &mut Section<'_>) -> Vec<ColumnRange> {
+    let mut ranges = Vec::new();
+    for entry in s.free("ranges") {
+        let name = format!("ranges.{}", entry.key);
+        let Some((low, high)) = s.pair_of(&name, &entry.node, &(..)) else { continue };
+        if low > high {
+            let kind =
+                ConfigErrorKind::Range { found: format!("[{low}, {high}]"), expected: "[low, high] in order".into() };
+            s.error(&name, entry.node.place.clone(), kind);
+        }
+        ranges.push(ColumnRange { column: entry.key.clone(), low, high });
+    }
+    ranges
+}
+
+fn layout(s: &mut Section<'_>, errors: &mut Vec<ConfigError>) -> Option<Layout> {
+    let given: Vec<&str> = LAYOUTS.into_iter().filter(|name| s.has(name)).collect();
+    let rows = s.section("rows");
+    let windows = s.section("windows");
+    let arrays = s.section("arrays");
+    if given.len() != 1 {
+        let found = if given.is_empty() {
+            "none".to_owned()
+        } else {
+            given.iter().map(|name| format!("[data.{name}]")).collect::<Vec<_>>().join(" and ")
+        };
+        let place = s.place.clone();
+        s.error("", place, ConfigErrorKind::Layouts { found });
+        return None;
+    }
+    rows.map(|section| Layout::Rows(rows_layout(section, errors)))
+        .or_else(|| windows.map(|section| Layout::Windows(windows_layout(section, errors))))
+        .or_else(|| arrays.map(|section| Layout::Arrays(arrays_layout(section, errors))))
+}
+
+fn rows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> RowsLayout {
+    let s = &mut section;
+    let features = features(s);
+    let targets = s.columns("targets");
+    let out_shape = s.integers("out_shape", 1..=1 << 30).unwrap_or_else(|| vec![targets.len()]);
+    let cells = out_shape.iter().fold(1usize, |cells, size| cells.saturating_mul(*size));
+    if cells != targets.len() && !targets.is_empty() {
+        s.error_at("out_shape", ConfigErrorKind::OutShape { shape: out_shape.clone(), cells, targets: targets.len() });
+    }
+    let row_id = s.text("row_id");
+    section.finish(errors);
+    RowsLayout { features, targets, out_shape, row_id }
+}
+
+/// `features = ["a", { column = "b", kind = "category" }]`.
+fn features(s: &mut Section<'_>) -> Vec<Feature> {
+    let name = "features";
+    let Some(node) = s.node(name) else {
+        s.error_at(name, ConfigErrorKind::Missing("a list of column names"));
+        return Vec::new();
+    };
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let mut features = Vec::with_capacity(items.len());
+    for item in items {
+        match &item.value {
+            Value::Text(column) => features.push(Feature { column: column.clone(), kind: FeatureKind::Number }),
+            Value::Table(entries) => {
+                let find = |key: &str| entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node);
+                let kind = find("kind").map_or(Some(FeatureKind::Number), |node| s.name_of(name, node, KINDS));
+                let only_known = entries.iter().all(|entry| entry.key == "column" || entry.key == "kind");
+                match (find("column").map(|node| &node.value), kind) {
+                    (Some(Value::Text(column)), Some(kind)) if only_known => {
+                        features.push(Feature { column: column.clone(), kind });
+                    }
+                    (_, None) => {}
+                    _ => feature_error(s, item, "a section with other keys"),
+                }
+            }
+            other => feature_error(s, item, &super::super::section::describe(other)),
+        }
+    }
+    if items.is_empty() {
+        s.error_at(name, ConfigErrorKind::Empty("column name"));
+    }
+    s.distinct(name, features.iter().map(|feature| feature.column.as_str()));
+    features
+}
+
+fn feature_error(s: &mut Section<'_>, item: &crate::config::raw::Node, found: &str) {
+    let expected = "a column name, or { column = \"name\", kind = \"number\" | \"category\" | \"time\" }";
+    let kind = ConfigErrorKind::Type { found: found.to_owned(), expected: expected.into() };
+    s.error("features", item.place.clone(), kind);
+}
+
+fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> WindowsLayout {
+    let s = &mut section;
+    let entity = s.text_required("entity", "the column that names the entity");
+    let time = s.text_required("time", "the column with the time stamp");
+    let target = s.text_required("target", "the column to predict");
+    let calendar = match s.node("calendar") {
+        None => vec![Calendar::DayOfYear, Calendar::Weekday],
+        Some(node) => {
+            let items = match &node.value {
+                Value::Array(items) => items.as_slice(),
+                _ => std::slice::from_ref(node),
+            };
+            items.iter().filter_map(|item| s.name_of("calendar", item, CALENDARS)).collect()
+        }
+    };
+    let inputs = s.texts("inputs").unwrap_or_else(|| vec![target.clone()]);
+    let circular = s.texts("circular").unwrap_or_default();
+    s.distinct("inputs", inputs.iter().chain(&circular).map(String::as_str));
+    if !s.has("steps") {
+        s.error_at("steps", ConfigErrorKind::Missing("the number of steps per sample, e.g. 24 for a day of hours"));
+    }
+    let layout = WindowsLayout {
+        entity,
+        time,
+        time_offset_s: s.integer("time_offset_s", -14 * 3600..=14 * 3600, 0),
+        step_s: s.integer("step_s", 1..=YEAR_S, 3600),
+        steps: s.integer("steps", 1..=1 << 20, 24),
+        history: s.integer("history", 1..=1 << 16, 1),
+        inputs,
+        circular,
+        target,
+        calendar,
+        target_valid_min: s.number("target_valid_min", 0.0..=1.0, 0.5),
+    };
+    section.finish(errors);
+    layout
+}
+
+fn arrays_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> ArraysLayout {
+    let s = &mut section;
+    let layout = ArraysLayout {
+        x: s.text("x").unwrap_or_else(|| "x".into()),
+        y: s.text("y").unwrap_or_else(|| "y".into()),
+        row_id: s.text("row_id"),
+    };
+    section.finish(errors);
+    layout
+}
+
+fn split(mut section: Section<'_>, default: SplitConfig, errors: &mut Vec<ConfigError>) -> SplitConfig {
+    let s = &mut section;
+    let split = SplitConfig {
+        kind: s.name("kind", SPLITS).unwrap_or(default.kind),
+        val: s.number("val", 0.0..1.0, default.val),
+        test: s.number("test", 0.0..1.0, default.test),
+        seed: s.integer("seed", 0..=u64::MAX >> 1, default.seed),
+        column: s.text("column"),
+    };
+    if split.val + split.test >= 1.0 {
+        s.error_at("val", ConfigErrorKind::Split { val: split.val, test: split.test });
+    }
+    let needs_column = match split.kind {
+        SplitKind::Group => Some("group"),
+        SplitKind::Column => Some("column"),
+        _ => None,
+    };
+    if let (Some(rule), None) = (needs_column, &split.column) {
+        s.error_at("kind", ConfigErrorKind::SplitColumn(rule));
+    }
+    section.finish(errors);
+    split
+}

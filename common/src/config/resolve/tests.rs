@@ -1,0 +1,172 @@
+//! Tests of resolving: what a user writes, and every kind of mistake with its place.
+
+use super::*;
+use crate::config::{
+    data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind},
+    raw::Value,
+    train::{Device, Nproc},
+};
+use std::path::{Path, PathBuf};
+
+const WEATHER: &str = r#"
+name = "weather"
+seed = 7
+
+[data]
+files = ["../raw/weather.csv"]
+units = "°F"
+ranges = { temp = [-60, 140] }
+
+[data.windows]
+entity = "origin"
+time = "time_hour"
+time_offset_s = -18000
+steps = 24
+inputs = ["temp", "dewp"]
+circular = ["wind_dir"]
+target = "temp"
+calendar = ["day_of_year", "weekday"]
+
+[data.split]
+kind = "blocked"
+
+[model]
+d_model = 48
+heads = 4
+
+[train]
+epochs = 40
+lr = 2e-3
+
+[cluster]
+nproc_per_node = 2
+"#;
+
+fn facts() -> Facts {
+    Facts { cores: 8, gpus: 0, cuda_worker: false, cwd: "/home/u".into() }
+}
+
+fn parse(text: &str) -> RawConfig {
+    RawConfig::parse(text, Path::new("conf/weather.toml")).unwrap()
+}
+
+fn mistakes(text: &str) -> Vec<String> {
+    resolve(&parse(text), &facts()).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_example_resolves() {
+    let config = resolve(&parse(WEATHER), &facts()).unwrap();
+    let data = config.data.unwrap();
+    assert_eq!(data.files, [PathBuf::from("/home/u/raw/weather.csv")]);
+    assert_eq!((data.units.as_str(), data.duplicates), ("°F", DuplicatePolicy::First));
+    assert_eq!((data.ranges[0].column.as_str(), data.ranges[0].low), ("temp", -60.0));
+    let Layout::Windows(windows) = data.layout else { panic!() };
+    assert_eq!((windows.step_s, windows.history, windows.time_offset_s), (3600, 1, -18000));
+    assert_eq!(windows.calendar, [Calendar::DayOfYear, Calendar::Weekday]);
+    assert_eq!((data.split.kind, data.split.seed), (SplitKind::Blocked, 7));
+    assert_eq!((config.train.epochs, config.train.lr, config.train.clip), (40, 2e-3, 1.0));
+    assert_eq!((config.cluster.nproc_per_node, config.cluster.device), (Nproc::Count(2), Device::Cpu));
+}
+
+#[test]
+fn every_mistake_is_reported_with_its_place() {
+    let text = "nam = \"x\"\n[data]\nfiles = []\n[data.rows]\nfeatures = [\"a\", \"a\", 3]\ntargets = [\"y\", \"z\"]\nout_shape = [3]\n[data.split]\nkind = \"rand\"\nval = 0.6\ntest = 0.5\n[model]\nheads = 3\ndropout = 1.0\n[train]\nepoch = 3\nlr = \"fast\"\nbatch = -1\n[cluster]\ndevice = \"cuda\"\n";
+    let found = mistakes(text);
+    let expected = [
+        "conf/weather.toml:1:1: nam: unknown key (did you mean `name`?)",
+        "conf/weather.toml:3:9: data.files: the list is empty, expected at least one file",
+        "conf/weather.toml:5:23: data.rows.features: found the number 3, expected a column name",
+        "conf/weather.toml:5:12: data.rows.features: \"a\" is listed twice",
+        "conf/weather.toml:7:13: data.rows.out_shape: out_shape [3] has 3 cells, but 2 target columns are listed",
+        "conf/weather.toml:9:8: data.split.kind: unknown value \"rand\"",
+        "conf/weather.toml:10:7: data.split.val: val = 0.6 and test = 0.5 leave no rows",
+        "conf/weather.toml:14:11: model.dropout: 1 is out of range, expected a number at least 0 and below 1",
+        "conf/weather.toml:13:9: model.heads: d_model = 128 is not divisible by heads = 3",
+        "conf/weather.toml:17:6: train.lr: found the text \"fast\", expected a number at least",
+        "conf/weather.toml:18:9: train.batch: -1 is out of range, expected a whole number from 0",
+        "conf/weather.toml:16:1: train.epoch: unknown key (did you mean `epochs`?)",
+        "conf/weather.toml:20:10: cluster.device: CUDA is asked for, but this machine shows no GPU",
+    ];
+    for sentence in expected {
+        assert!(found.iter().any(|line| line.starts_with(sentence)), "missing: {sentence}\nfound: {found:#?}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn layouts_exclude_each_other_and_one_is_needed() {
+    let none = mistakes("[data]\nfiles = \"a.csv\"\n");
+    assert_eq!(none.len(), 1);
+    assert!(none[0].contains("found none, expected exactly one of [data.rows]"), "{none:?}");
+    let both = mistakes("[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures=[\"a\"]\ntargets=[\"b\"]\n[data.arrays]\n");
+    assert!(both[0].contains("[data.rows] and [data.arrays]"), "{both:?}");
+}
+
+#[test]
+fn syntax_errors_have_a_place() {
+    let errors = RawConfig::parse("a = 1\nb = = 2\n", Path::new("x.toml")).unwrap_err();
+    assert!(errors[0].to_string().starts_with("x.toml:2:"), "{}", errors[0]);
+}
+
+#[test]
+fn overrides_come_last_and_name_themselves() {
+    let mut raw = parse(WEATHER);
+    raw.set("train.epochs=3").unwrap();
+    raw.set("name=storm").unwrap();
+    raw.set("data.files=other.csv").unwrap();
+    raw.set("model.patch=[1, 2]").unwrap();
+    raw.set_value("cluster.nproc_per_node", Value::Text("cpu".into()), "--nproc-per-node");
+    let config = resolve(&raw, &facts()).unwrap();
+    assert_eq!((config.train.epochs, config.name.as_str(), config.model.patch), (3, "storm", vec![1, 2]));
+    assert_eq!(config.data.unwrap().files, [PathBuf::from("/home/u/other.csv")]);
+    assert_eq!(config.cluster.nproc_per_node, Nproc::Count(8));
+
+    raw.set("train.epoks=3").unwrap();
+    let errors = resolve(&raw, &facts()).unwrap_err();
+    assert_eq!(errors[0].to_string(), "--set train.epoks=3: train.epoks: unknown key (did you mean `epochs`?)");
+    assert!(raw.set("train.epochs").unwrap_err().to_string().contains("section.key=value"));
+}
+
+#[test]
+fn devices_are_decided_by_the_machine() {
+    let gpus = Facts { gpus: 2, cuda_worker: true, ..facts() };
+    let none = resolve(&parse(""), &facts()).unwrap();
+    assert_eq!((none.cluster.nproc_per_node, none.cluster.device), (Nproc::Count(4), Device::Cpu));
+    let two = resolve(&parse(""), &gpus).unwrap();
+    assert_eq!((two.cluster.nproc_per_node, two.cluster.device), (Nproc::Count(2), Device::Cuda));
+    let errors = resolve(&parse("[cluster]\nnproc_per_node = 3\n"), &gpus).unwrap_err();
+    assert!(errors[0].to_string().contains("3 workers on CUDA, but this machine shows 2 GPUs"), "{}", errors[0]);
+    let cpu = resolve(&parse("[cluster]\nnproc_per_node = 3\ndevice = \"cpu\"\n"), &gpus).unwrap();
+    assert_eq!(cpu.cluster.device, Device::Cpu);
+    let unbuilt = Facts { cuda_worker: false, ..gpus };
+    let errors = resolve(&parse("[cluster]\nnproc_per_node = \"gpu\"\n"), &unbuilt).unwrap_err();
+    assert!(errors[0].to_string().contains("make cuda"), "{}", errors[0]);
+}
+
+#[test]
+fn features_have_kinds() {
+    let text = "[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures = [\"a\", { column = \"b\", kind = \"category\" }]\ntargets = \"y\"\n";
+    let config = resolve(&parse(text), &facts()).unwrap();
+    let Layout::Rows(rows) = config.data.unwrap().layout else { panic!() };
+    assert_eq!(rows.features[1].kind, FeatureKind::Category);
+    assert_eq!((rows.targets.len(), rows.out_shape), (1, vec![1]));
+    let wrong = mistakes(&text.replace("\"category\"", "\"categry\""));
+    assert!(wrong[0].contains("did you mean `category`?"), "{wrong:?}");
+}
+
+#[test]
+fn run_json_keeps_every_field() {
+    let config = resolve(&parse(WEATHER), &facts()).unwrap();
+    let text = serde_json::to_string_pretty(&config).unwrap();
+    assert_eq!(serde_json::from_str::<RunConfig>(&text).unwrap(), config);
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "[a-z=\\[\\]\"{}0-9.\n ]{0,120}") {
+        if let Ok(raw) = RawConfig::parse(&text, Path::new("x.toml")) {
+            let _outcome = resolve(&raw, &facts());
+        }
+    }
+}

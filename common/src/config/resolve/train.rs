@@ -1,0 +1,114 @@
+//! `[train]` and `[cluster]`.
+
+use crate::config::{
+    error::{ConfigError, ConfigErrorKind},
+    facts::Facts,
+    raw::Value,
+    section::Section,
+    train::{ClusterConfig, Device, Loss, Nproc, Precision, TrainConfig},
+};
+
+const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
+const PRECISIONS: &[(&str, Precision)] = &[("fp32", Precision::Fp32)];
+const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
+const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
+
+/// Workers of one node at most.
+pub(super) const NPROC_MAX: u32 = 1024;
+/// Workers that `auto` starts on a machine without GPUs, at most.
+const NPROC_AUTO_MAX: usize = 8;
+
+pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> TrainConfig {
+    let s = &mut section;
+    let default = TrainConfig::default();
+    let train = TrainConfig {
+        epochs: s.integer("epochs", 1..=10_000_000, default.epochs),
+        batch: s.integer("batch", 0..=1 << 30, default.batch),
+        lr: s.number("lr", 1e-12..=1e3, default.lr),
+        lr_min_ratio: s.number("lr_min_ratio", 0.0..=1.0, default.lr_min_ratio),
+        warmup_ratio: s.number("warmup_ratio", 0.0..=1.0, default.warmup_ratio),
+        weight_decay: s.number("weight_decay", 0.0..=1e3, default.weight_decay),
+        betas: s.pair("betas", 0.0..1.0).unwrap_or(default.betas),
+        clip: s.number("clip", 0.0..=1e12, default.clip),
+        loss: s.name("loss", LOSSES).unwrap_or(default.loss),
+        huber_delta: s.number("huber_delta", 1e-9..=1e9, default.huber_delta),
+        base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, default.base_loss_weight),
+        ema: s.number("ema", 0.0..1.0, default.ema),
+        patience: s.integer("patience", 0..=10_000_000, default.patience),
+        accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
+        checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
+        checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
+        precision: s.name("precision", PRECISIONS).unwrap_or(default.precision),
+        threads: s.integer("threads", 0..=4096, default.threads),
+    };
+    section.finish(errors);
+    train
+}
+
+pub(super) fn resolve_cluster(
+    section: Option<Section<'_>>,
+    facts: &Facts,
+    errors: &mut Vec<ConfigError>,
+) -> ClusterConfig {
+    let default = ClusterConfig::default();
+    let Some(mut section) = section else {
+        let device = if facts.cuda_worker && facts.gpus > 0 { Device::Cuda } else { Device::Cpu };
+        let workers = count(Nproc::Auto, device, facts);
+        return ClusterConfig { nproc_per_node: Nproc::Count(workers), device, ..default };
+    };
+    let s = &mut section;
+    let wanted = s.name("device", DEVICES).unwrap_or(default.device);
+    let nproc = nproc(s);
+    let max_restarts = s.integer("max_restarts", 0..=1_000_000, default.max_restarts);
+    let grace_s = s.number("grace_s", 0.0..=86_400.0, default.grace_s);
+    let device = device(s, wanted, nproc, facts);
+    let workers = count(nproc, device, facts);
+    if device == Device::Cuda && workers as usize > facts.gpus {
+        let kind = ConfigErrorKind::Gpus { workers: workers as usize, gpus: facts.gpus };
+        s.error_at("nproc_per_node", kind);
+    }
+    section.finish(errors);
+    ClusterConfig { nproc_per_node: Nproc::Count(workers), max_restarts, grace_s, device }
+}
+
+fn nproc(s: &mut Section<'_>) -> Nproc {
+    match s.node("nproc_per_node") {
+        None => Nproc::Auto,
+        Some(node) if matches!(node.value, Value::Integer(_)) => {
+            Nproc::Count(s.integer("nproc_per_node", 1..=NPROC_MAX, 1))
+        }
+        Some(node) => s.name_of("nproc_per_node", node, NPROCS).unwrap_or(Nproc::Auto),
+    }
+}
+
+/// CUDA or CPU. CUDA is taken when it is asked for, or when nothing speaks against it.
+fn device(s: &mut Section<'_>, wanted: Device, nproc: Nproc, facts: &Facts) -> Device {
+    let reason = if facts.gpus == 0 {
+        Some("this machine shows no GPU")
+    } else if facts.cuda_worker {
+        None
+    } else {
+        Some("enn-worker was built without it (`make cuda` builds it)")
+    };
+    let key = if wanted == Device::Cuda { "device" } else { "nproc_per_node" };
+    match (wanted, reason) {
+        (Device::Cpu, _) => Device::Cpu,
+        (_, None) => Device::Cuda,
+        (Device::Auto, Some(_)) if nproc != Nproc::Gpu => Device::Cpu,
+        (_, Some(reason)) => {
+            s.error_at(key, ConfigErrorKind::NoCuda(reason));
+            Device::Cpu
+        }
+    }
+}
+
+fn count(nproc: Nproc, device: Device, facts: &Facts) -> u32 {
+    let workers = match nproc {
+        Nproc::Count(workers) => return workers,
+        Nproc::Gpu => facts.gpus,
+        Nproc::Cpu => facts.cores,
+        Nproc::Auto if device == Device::Cuda => facts.gpus,
+        Nproc::Auto => (facts.cores / 2).min(NPROC_AUTO_MAX),
+    };
+    u32::try_from(workers.max(1)).map_or(NPROC_MAX, |workers| workers.min(NPROC_MAX))
+}

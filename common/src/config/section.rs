@@ -1,0 +1,324 @@
+//! A table of the raw tree, read key by key with type and range; every mistake is kept, reading goes on with the default.
+//!
+//! **Invariant:** a default returned after a mistake is never used: the caller gives up when `errors` is not empty.
+
+use super::{
+    error::{ConfigError, ConfigErrorKind, Place, nearest},
+    raw::{Entry, Node, Value},
+};
+use std::{
+    fmt::Display,
+    ops::{Bound, RangeBounds, RangeInclusive},
+};
+
+/// A section being read.
+pub(super) struct Section<'a> {
+    path: String,
+    /// Where the section stands.
+    pub(super) place: Place,
+    entries: &'a [Entry],
+    known: Vec<&'static str>,
+    pub(super) errors: Vec<ConfigError>,
+}
+
+impl<'a> Section<'a> {
+    /// The whole configuration.
+    pub(super) fn root(node: &'a Node) -> Self {
+        Self::of(String::new(), node)
+    }
+
+    fn of(path: String, node: &'a Node) -> Self {
+        let mut section = Self { path, place: node.place.clone(), entries: &[], known: Vec::new(), errors: Vec::new() };
+        match &node.value {
+            Value::Table(entries) => section.entries = entries,
+            other => {
+                let kind = ConfigErrorKind::Type { found: describe(other), expected: "a section".into() };
+                section.errors.push(ConfigError { place: node.place.clone(), key: section.path.clone(), kind });
+            }
+        }
+        section
+    }
+
+    fn key(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    fn find(&mut self, name: &'static str) -> Option<&'a Node> {
+        self.known.push(name);
+        self.entries.iter().find(|entry| entry.key == name).map(|entry| &entry.node)
+    }
+
+    /// Keeps a mistake at `place`.
+    pub(super) fn error(&mut self, name: &str, place: Place, kind: ConfigErrorKind) {
+        let key = if name.is_empty() { self.path.clone() } else { self.key(name) };
+        self.errors.push(ConfigError { place, key, kind });
+    }
+
+    /// Keeps a mistake at the value of `name`, or at the section when the key is absent.
+    pub(super) fn error_at(&mut self, name: &'static str, kind: ConfigErrorKind) {
+        let place = self.place_of(name);
+        self.error(name, place, kind);
+    }
+
+    /// Where the value of `name` stands; the section's place when it is absent.
+    pub(super) fn place_of(&self, name: &str) -> Place {
+        let entry = self.entries.iter().find(|entry| entry.key == name);
+        entry.map_or_else(|| self.place.clone(), |entry| entry.node.place.clone())
+    }
+
+    /// Whether the key is there, without reading it.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == name)
+    }
+
+    fn wrong(&mut self, name: &str, node: &Node, expected: impl Into<String>) {
+        let kind = ConfigErrorKind::Type { found: describe(&node.value), expected: expected.into() };
+        self.error(name, node.place.clone(), kind);
+    }
+
+    /// A section inside this one.
+    pub(super) fn section(&mut self, name: &'static str) -> Option<Self> {
+        let node = self.find(name)?;
+        Some(Self::of(self.key(name), node))
+    }
+
+    /// All entries of a section whose keys are free; marks nothing as known.
+    pub(super) fn free(&mut self, name: &'static str) -> &'a [Entry] {
+        match self.find(name) {
+            None => &[],
+            Some(Node { value: Value::Table(entries), .. }) => entries,
+            Some(node) => {
+                self.wrong(name, node, "a section");
+                &[]
+            }
+        }
+    }
+
+    /// A whole number within `range`.
+    pub(super) fn integer<T>(&mut self, name: &'static str, range: RangeInclusive<T>, default: T) -> T
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        match self.find(name) {
+            None => default,
+            Some(node) => self.integer_of(name, node, &range).unwrap_or(default),
+        }
+    }
+
+    fn integer_of<T>(&mut self, name: &str, node: &Node, range: &RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let Value::Integer(number) = node.value else {
+            self.wrong(name, node, expected);
+            return None;
+        };
+        let value = T::try_from(number).ok().filter(|value| range.contains(value));
+        if value.is_none() {
+            let kind = ConfigErrorKind::Range { found: number.to_string(), expected };
+            self.error(name, node.place.clone(), kind);
+        }
+        value
+    }
+
+    /// A finite number within `range`; whole numbers are numbers too.
+    pub(super) fn number(&mut self, name: &'static str, range: impl RangeBounds<f64>, default: f64) -> f64 {
+        match self.find(name) {
+            None => default,
+            Some(node) => self.number_of(name, node, &range).unwrap_or(default),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a configured whole number is far below 2^53")]
+    pub(super) fn number_of(&mut self, name: &str, node: &Node, range: &impl RangeBounds<f64>) -> Option<f64> {
+        let number = match node.value {
+            Value::Integer(number) => number as f64,
+            Value::Float(number) => number,
+            _ => {
+                self.wrong(name, node, format!("a number {}", words(range)));
+                return None;
+            }
+        };
+        if number.is_finite() && range.contains(&number) {
+            return Some(number);
+        }
+        let kind = ConfigErrorKind::Range { found: number.to_string(), expected: format!("a number {}", words(range)) };
+        self.error(name, node.place.clone(), kind);
+        None
+    }
+
+    /// A pair of numbers, `[low, high]`.
+    pub(super) fn pair(&mut self, name: &'static str, range: impl RangeBounds<f64>) -> Option<(f64, f64)> {
+        let node = self.find(name)?;
+        self.pair_of(name, node, &range)
+    }
+
+    pub(super) fn pair_of(&mut self, name: &str, node: &Node, range: &impl RangeBounds<f64>) -> Option<(f64, f64)> {
+        match &node.value {
+            Value::Array(items) if items.len() == 2 => {
+                let first = self.number_of(name, &items[0], range);
+                let second = self.number_of(name, &items[1], range);
+                Some((first?, second?))
+            }
+            _ => {
+                self.wrong(name, node, "two numbers, [a, b]");
+                None
+            }
+        }
+    }
+
+    /// true or false.
+    pub(super) fn truth(&mut self, name: &'static str, default: bool) -> bool {
+        match self.find(name) {
+            None => default,
+            Some(Node { value: Value::Bool(truth), .. }) => *truth,
+            Some(node) => {
+                self.wrong(name, node, "true or false");
+                default
+            }
+        }
+    }
+
+    /// Text.
+    pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
+        let node = self.find(name)?;
+        if let Value::Text(text) = &node.value {
+            return Some(text.clone());
+        }
+        self.wrong(name, node, "text in quotes");
+        None
+    }
+
+    /// Text that must be there; the empty text after a mistake.
+    pub(super) fn text_required(&mut self, name: &'static str, expected: &'static str) -> String {
+        if !self.has(name) {
+            self.error_at(name, ConfigErrorKind::Missing(expected));
+        }
+        self.text(name).unwrap_or_default()
+    }
+
+    /// A list of texts, or one text for a list of one.
+    pub(super) fn texts(&mut self, name: &'static str) -> Option<Vec<String>> {
+        let node = self.find(name)?;
+        let items = match &node.value {
+            Value::Text(text) => return Some(vec![text.clone()]),
+            Value::Array(items) => items,
+            _ => {
+                self.wrong(name, node, "a list of texts");
+                return None;
+            }
+        };
+        let mut texts = Vec::with_capacity(items.len());
+        for item in items {
+            match &item.value {
+                Value::Text(text) => texts.push(text.clone()),
+                _ => self.wrong(name, item, "text in quotes"),
+            }
+        }
+        Some(texts)
+    }
+
+    /// A list of column names: not empty and without repetition.
+    pub(super) fn columns(&mut self, name: &'static str) -> Vec<String> {
+        if !self.has(name) {
+            self.error_at(name, ConfigErrorKind::Missing("a list of column names"));
+        }
+        let columns = self.texts(name).unwrap_or_default();
+        if columns.is_empty() && self.has(name) {
+            self.error_at(name, ConfigErrorKind::Empty("column name"));
+        }
+        self.distinct(name, columns.iter().map(String::as_str));
+        columns
+    }
+
+    /// Keeps a mistake for a name that comes twice.
+    pub(super) fn distinct<'b>(&mut self, name: &'static str, names: impl IntoIterator<Item = &'b str>) {
+        let mut seen = std::collections::BTreeSet::new();
+        for item in names {
+            if !seen.insert(item) {
+                self.error_at(name, ConfigErrorKind::Repeated(item.to_owned()));
+            }
+        }
+    }
+
+    /// A list of whole numbers.
+    pub(super) fn integers(&mut self, name: &'static str, range: RangeInclusive<usize>) -> Option<Vec<usize>> {
+        let node = self.find(name)?;
+        let Value::Array(items) = &node.value else {
+            self.wrong(name, node, "a list of whole numbers");
+            return None;
+        };
+        Some(items.iter().filter_map(|item| self.integer_of(name, item, &range)).collect())
+    }
+
+    /// One of the names.
+    pub(super) fn name<T: Copy>(&mut self, name: &'static str, names: &[(&str, T)]) -> Option<T> {
+        let node = self.find(name)?;
+        self.name_of(name, node, names)
+    }
+
+    pub(super) fn name_of<T: Copy>(&mut self, name: &str, node: &Node, names: &[(&str, T)]) -> Option<T> {
+        let known = || names.iter().map(|(known, _)| (*known).to_owned()).collect::<Vec<_>>();
+        let Value::Text(text) = &node.value else {
+            self.wrong(name, node, format!("one of: {}", known().join(", ")));
+            return None;
+        };
+        let value = names.iter().find(|(known, _)| known == text).map(|(_, value)| *value);
+        if value.is_none() {
+            let nearest = nearest(text, names.iter().map(|(known, _)| *known));
+            let kind = ConfigErrorKind::UnknownName { found: text.clone(), nearest, known: known() };
+            self.error(name, node.place.clone(), kind);
+        }
+        value
+    }
+
+    /// The node of a key with a shape of its own.
+    pub(super) fn node(&mut self, name: &'static str) -> Option<&'a Node> {
+        self.find(name)
+    }
+
+    /// Ends the section: unknown keys are mistakes. All mistakes of the section go to `errors`.
+    pub(super) fn finish(mut self, errors: &mut Vec<ConfigError>) {
+        for entry in self.entries {
+            if !self.known.contains(&entry.key.as_str()) {
+                let nearest = nearest(&entry.key, self.known.iter().copied());
+                let known = self.known.iter().map(|name| (*name).to_owned()).collect();
+                let kind = ConfigErrorKind::UnknownKey { nearest, known };
+                self.error(&entry.key, entry.place.clone(), kind);
+            }
+        }
+        errors.append(&mut self.errors);
+    }
+}
+
+/// A value in words.
+pub(super) fn describe(value: &Value) -> String {
+    match value {
+        Value::Text(text) => format!("the text \"{text}\""),
+        Value::Integer(number) => format!("the number {number}"),
+        Value::Float(number) => format!("the number {number}"),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Time(time) => format!("the time {time}"),
+        Value::Array(items) => format!("a list of {}", items.len()),
+        Value::Table(_) => "a section".into(),
+    }
+}
+
+fn words(range: &impl RangeBounds<f64>) -> String {
+    let low = match range.start_bound() {
+        Bound::Included(low) => Some(format!("at least {low}")),
+        Bound::Excluded(low) => Some(format!("above {low}")),
+        Bound::Unbounded => None,
+    };
+    let high = match range.end_bound() {
+        Bound::Included(high) => Some(format!("at most {high}")),
+        Bound::Excluded(high) => Some(format!("below {high}")),
+        Bound::Unbounded => None,
+    };
+    match (low, high) {
+        (Some(low), Some(high)) => format!("{low} and {high}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => "that is finite".into(),
+    }
+}

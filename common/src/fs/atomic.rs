@@ -1,0 +1,80 @@
+//! A file is replaced whole or not at all: write beside it, sync, rename over it, sync the directory.
+
+use super::{Disk, FileError, Storage};
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Numbers the temporary names of this process.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Replaces `path` by `bytes`; durable when it returns. After an error or a crash the old file, or none, is there.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    write_on(&Disk, path, bytes)
+}
+
+/// `write` on another storage.
+pub fn write_on(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let beside = temporary(path);
+    let result = write_beside(storage, &beside, bytes).and_then(|()| storage.rename(&beside, path));
+    if let Err(error) = result {
+        // The error that is told is the first one; the leftover is harmless and named so that nobody reads it.
+        let _ = std::fs::remove_file(&beside);
+        return Err(error);
+    }
+    storage.sync_dir(parent(path))
+}
+
+fn write_beside(storage: &dyn Storage, beside: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file = storage.create(beside)?;
+    file.write_at(0, &[bytes])?;
+    file.sync()
+}
+
+/// A hidden name in the same directory that no other process or thread uses.
+pub fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".{name}.tmp-{}-{number}", std::process::id()))
+}
+
+/// The directory that holds `path`; "." for a bare name.
+pub fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        write(&path, b"old").unwrap();
+        write(&path, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_old_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        std::fs::create_dir(&path).unwrap();
+        let error = write(&path, b"new").unwrap_err();
+        assert_eq!(error.action, "rename to");
+        assert!(path.is_dir());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn bare_names_live_in_the_current_directory() {
+        assert_eq!(parent(Path::new("a")), Path::new("."));
+        assert_eq!(parent(Path::new("/x/a")), Path::new("/x"));
+    }
+}

@@ -1,0 +1,212 @@
+//! Mapped files: read-only slices, writable slices of a file being made, and shared pages of atomics.
+//!
+//! **Invariant:** the only `unsafe` of this crate. A mapped file that is being read must not be truncated by anyone: our
+//! formats never change a finished file in place, they replace it under a new name.
+
+use super::FileError;
+use memmap2::{Advice, Mmap, MmapMut, MmapRaw};
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::atomic::{AtomicU32, AtomicU64},
+};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Numbers for which every bit pattern is a value, so that mapped bytes may be looked at as a slice of them.
+pub trait Plain: Copy + sealed::Sealed + 'static {}
+
+macro_rules! plain {
+    ($($name:ty)*) => { $(impl sealed::Sealed for $name {} impl Plain for $name {})* };
+}
+plain!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64);
+
+/// A file mapped for reading. Cheap to share; pages come from the page cache.
+#[derive(Debug)]
+pub struct ReadMap {
+    map: Mmap,
+}
+
+impl ReadMap {
+    /// Maps the whole file.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let file = File::open(path).map_err(FileError::of("open", path))?;
+        // SAFETY: the map is read-only and private to this value; finished files are never changed in place (see above).
+        let map = unsafe { Mmap::map(&file) }.map_err(FileError::of("map", path))?;
+        Ok(Self { map })
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// `count` numbers from byte `offset` on; `None` when they do not fit or the offset is not aligned.
+    pub fn numbers<T: Plain>(&self, offset: usize, count: usize) -> Option<&[T]> {
+        numbers(&self.map, offset, count)
+    }
+
+    /// Tells the kernel that reading will be in random order (no read-ahead) or in sequence. Advice only.
+    pub fn expect_random(&self, random: bool) {
+        let _ = self.map.advise(if random { Advice::Random } else { Advice::Sequential });
+    }
+}
+
+/// A file of fixed length mapped for writing by one owner.
+#[derive(Debug)]
+pub struct WriteMap {
+    map: MmapMut,
+    file: File,
+}
+
+impl WriteMap {
+    /// Makes the file with the given length (all zero) and maps it. The space is taken on disk at once, so that a full
+    /// disk is an error here and not a signal later.
+    pub fn create(path: &Path, bytes: u64) -> Result<Self, FileError> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(FileError::of("create", path))?;
+        file.set_len(bytes).map_err(FileError::of("extend", path))?;
+        if bytes > 0 {
+            let length = i64::try_from(bytes).map_err(|_| too_large(path))?;
+            nix::fcntl::posix_fallocate(&file, 0, length)
+                .map_err(|errno| FileError::of("take the space of", path)(io::Error::from(errno)))?;
+        }
+        // SAFETY: the file was just made by us and nobody else maps it until it is renamed to its final place.
+        let map = unsafe { MmapMut::map_mut(&file) }.map_err(FileError::of("map", path))?;
+        Ok(Self { map, file })
+    }
+
+    /// All bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+
+    /// `count` numbers from byte `offset` on; `None` when they do not fit or the offset is not aligned.
+    pub fn numbers_mut<T: Plain>(&mut self, offset: usize, count: usize) -> Option<&mut [T]> {
+        check::<T>(&self.map, offset, count)?;
+        let start = self.map[offset..].as_mut_ptr().cast::<T>();
+        // SAFETY: `check` proved that the range lies in the map and is aligned; `T` is plain; the borrow is exclusive.
+        Some(unsafe { std::slice::from_raw_parts_mut(start, count) })
+    }
+
+    /// Makes the contents durable.
+    pub fn sync(&self, path: &Path) -> Result<(), FileError> {
+        self.map.flush().map_err(FileError::of("flush", path))?;
+        self.file.sync_all().map_err(FileError::of("sync", path))
+    }
+}
+
+/// Memory shared between processes (a memfd or a file), read and written through atomics only.
+#[derive(Debug)]
+pub struct SharedMap {
+    map: MmapRaw,
+}
+
+impl SharedMap {
+    /// Maps the whole file for reading and writing, shared. Its length must be at least `bytes_min`.
+    pub fn of(file: &File, bytes_min: usize) -> io::Result<Self> {
+        let map = MmapRaw::map_raw(file)?;
+        if map.len() < bytes_min {
+            let found = map.len();
+            let text = format!("the shared page holds {found} bytes, expected at least {bytes_min}");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        Ok(Self { map })
+    }
+
+    /// The 64-bit word at byte `offset`; `None` when it does not fit or the offset is not a multiple of 8.
+    pub fn word64(&self, offset: usize) -> Option<&AtomicU64> {
+        let end = offset.checked_add(8)?;
+        if end > self.map.len() || !offset.is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: the word lies in the map, which starts at a page and lives as long as `self`; all access is atomic.
+        Some(unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) })
+    }
+
+    /// The 32-bit word at byte `offset`; `None` when it does not fit or the offset is not a multiple of 4.
+    pub fn word32(&self, offset: usize) -> Option<&AtomicU32> {
+        let end = offset.checked_add(4)?;
+        if end > self.map.len() || !offset.is_multiple_of(4) {
+            return None;
+        }
+        // SAFETY: as in `word64`.
+        Some(unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) })
+    }
+}
+
+/// Looks at part of `bytes` as numbers in the machine's own byte order.
+pub fn numbers<T: Plain>(bytes: &[u8], offset: usize, count: usize) -> Option<&[T]> {
+    check::<T>(bytes, offset, count)?;
+    let start = bytes[offset..].as_ptr().cast::<T>();
+    // SAFETY: `check` proved that the range lies in `bytes` and is aligned; `T` is plain; the lifetime is that of `bytes`.
+    Some(unsafe { std::slice::from_raw_parts(start, count) })
+}
+
+/// Numbers as the bytes they are in memory.
+pub fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
+    // SAFETY: plain numbers have no padding and any alignment is enough for bytes; the length is the slice's own size.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), std::mem::size_of_val(numbers)) }
+}
+
+/// Whether `count` aligned numbers fit behind `offset`.
+fn check<T>(bytes: &[u8], offset: usize, count: usize) -> Option<()> {
+    let end = count.checked_mul(size_of::<T>())?.checked_add(offset)?;
+    let aligned = bytes.as_ptr().addr().checked_add(offset)?.is_multiple_of(align_of::<T>());
+    (end <= bytes.len() && aligned).then_some(())
+}
+
+fn too_large(path: &Path) -> FileError {
+    FileError::of("extend", path)(io::Error::from(io::ErrorKind::FileTooLarge))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn numbers_come_back_and_bounds_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let mut map = WriteMap::create(&path, 72).unwrap();
+        map.numbers_mut::<f32>(64, 2).unwrap().copy_from_slice(&[1.5, -2.0]);
+        assert!(map.numbers_mut::<f32>(64, 3).is_none());
+        map.sync(&path).unwrap();
+        let map = ReadMap::open(&path).unwrap();
+        assert_eq!(map.numbers::<f32>(64, 2).unwrap(), [1.5, -2.0]);
+        assert!(map.numbers::<f32>(65, 1).is_none(), "not aligned");
+        assert!(map.numbers::<f32>(64, usize::MAX).is_none());
+        assert_eq!(map.bytes().len(), 72);
+        assert_eq!(bytes_of(&[1.5f32, -2.0]), &map.bytes()[64..]);
+    }
+
+    #[test]
+    fn shared_words_are_seen_by_a_second_map() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let (one, other) = (SharedMap::of(&file, 4096).unwrap(), SharedMap::of(&file, 4096).unwrap());
+        one.word64(16).unwrap().store(7, Ordering::Relaxed);
+        one.word32(8).unwrap().store(1, Ordering::Relaxed);
+        assert_eq!(other.word64(16).unwrap().load(Ordering::Relaxed), 7);
+        assert_eq!(other.word32(8).unwrap().load(Ordering::Relaxed), 1);
+        assert!(one.word64(4096).is_none() && one.word64(4).is_none());
+        assert!(SharedMap::of(&file, 4097).is_err());
+    }
+
+    #[test]
+    fn an_empty_file_maps() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("empty");
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(ReadMap::open(&path).unwrap().bytes(), b"");
+    }
+}

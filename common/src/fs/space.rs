@@ -1,0 +1,77 @@
+//! Is there room? Asked before writing, so that a full disk is one clear sentence and not a torn file.
+
+use super::FileError;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Why there is no room, or why it is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum SpaceError {
+    /// Fewer bytes are free than the write needs.
+    #[error(
+        "{} has {} free, {} are needed; free some space or choose another directory",
+        path.display(), readable(*free_bytes), readable(*needed_bytes)
+    )]
+    TooLittle {
+        /// Directory to be written.
+        path: PathBuf,
+        /// Bytes that an unprivileged process may still use.
+        free_bytes: u64,
+        /// Bytes asked for.
+        needed_bytes: u64,
+    },
+    /// The file system could not be asked.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Bytes an unprivileged process may still write on the file system of `path`. The path must exist.
+pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
+    let stat = nix::sys::statvfs::statvfs(path)
+        .map_err(|errno| FileError::of("ask the free space of", path)(io::Error::from(errno)))?;
+    Ok(stat.blocks_available() * stat.fragment_size())
+}
+
+/// Says no when fewer than `needed_bytes` are free on the file system of `path`.
+pub fn require(path: &Path, needed_bytes: u64) -> Result<(), SpaceError> {
+    let free_bytes = free_bytes(path)?;
+    if free_bytes < needed_bytes {
+        return Err(SpaceError::TooLittle { path: path.to_path_buf(), free_bytes, needed_bytes });
+    }
+    Ok(())
+}
+
+/// Bytes for people: three figures and a binary unit.
+pub fn readable(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let decimals = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_space_is_one_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        require(dir.path(), 1).unwrap();
+        let error = require(dir.path(), u64::MAX).unwrap_err();
+        assert!(error.to_string().contains("16384 PiB are needed"), "{error}");
+    }
+
+    #[test]
+    fn bytes_are_readable() {
+        assert_eq!(readable(999), "999 B");
+        assert_eq!(readable(1536), "1.5 KiB");
+        assert_eq!(readable(3 << 30), "3.0 GiB");
+    }
+}

@@ -1,0 +1,125 @@
+//! What is committed can be read, whole and in part; what does not fit together is refused.
+
+use crate::fixture::{checkpoint, draft, pattern, w, write_shards};
+use enn_common::{
+    checkpoint::{Checkpoint, DType, Region, commit, latest, name, prune, remove_leftovers},
+    fs::Disk,
+};
+use std::fs;
+
+#[test]
+fn every_division_reads_back() {
+    for world in [1, 2, 3, 7] {
+        let root = tempfile::tempdir().unwrap();
+        let path = checkpoint(root.path(), world, 12);
+        let found = Checkpoint::open(&path).unwrap();
+        let tensor = found.tensor("model.w").unwrap();
+        assert_eq!((tensor.dtype, tensor.shape.as_slice()), (DType::F32, &[7, 5][..]));
+        assert_eq!(tensor.bytes, w(12));
+        assert_eq!(found.tensor("model.big").unwrap().bytes, pattern(13, 160_000));
+        assert_eq!(found.tensor("progress.step").unwrap().bytes, 12u64.to_le_bytes());
+        assert_eq!(found.tensor("model.empty").unwrap().shape, [0, 4]);
+        assert_eq!(found.value("progress.note").unwrap().get("step").unwrap().as_int(), Some(12));
+        for &dtype in DType::ALL {
+            let tensor = found.tensor(&format!("types.{}", dtype.torch())).unwrap();
+            assert_eq!((tensor.dtype, tensor.bytes.len() as u64), (dtype, 6 * dtype.bytes()));
+        }
+        let mut read = 0;
+        found.verify(&mut |bytes| read += bytes).unwrap();
+        let manifest = found.manifest().unwrap();
+        assert_eq!((manifest.step, manifest.world, manifest.bytes()), (12, world, read));
+    }
+}
+
+#[test]
+fn parts_read_only_what_is_asked() {
+    let root = tempfile::tempdir().unwrap();
+    let found = Checkpoint::open(&checkpoint(root.path(), 3, 1)).unwrap();
+    let all = w(1);
+    for (offsets, sizes) in [([0, 0], [7, 5]), ([1, 2], [5, 3]), ([6, 4], [1, 1]), ([2, 0], [3, 5]), ([0, 0], [0, 5])] {
+        let part = Region { offsets: offsets.to_vec(), sizes: sizes.to_vec() };
+        let rows = offsets[0]..offsets[0] + sizes[0];
+        let cells = rows.flat_map(|row| (offsets[1]..offsets[1] + sizes[1]).map(move |column| row * 5 + column));
+        let expected: Vec<u8> = cells.flat_map(|cell| all[cell as usize * 4..cell as usize * 4 + 4].to_vec()).collect();
+        assert_eq!(found.tensor_box("model.w", &part).unwrap().bytes, expected, "{part:?}");
+    }
+    let outside = Region { offsets: vec![6, 0], sizes: vec![2, 5] };
+    assert!(found.tensor_box("model.w", &outside).unwrap_err().to_string().contains("[7, 5]"));
+    assert!(found.tensor("model.nothing").unwrap_err().to_string().contains("holds no tensor model.nothing"));
+    assert!(found.read_into("model.w", &mut [0; 3]).unwrap_err().to_string().contains("it has 140"));
+}
+
+#[test]
+fn large_payloads_begin_at_a_page() {
+    let root = tempfile::tempdir().unwrap();
+    let path = checkpoint(root.path(), 1, 3);
+    let bytes = fs::read(path.join("__0_0.distcp")).unwrap();
+    let payload = pattern(4, 160_000);
+    let at = bytes.windows(64).position(|window| window == &payload[..64]).unwrap();
+    assert_eq!(at % 4096, 0);
+}
+
+#[test]
+fn shards_that_do_not_fit_are_refused_and_nothing_is_committed() {
+    let root = tempfile::tempdir().unwrap();
+    let (temporary, committed) = (root.path().join(name::temporary(5, "a")), root.path().join(name::committed(5)));
+    let tables = write_shards(&Disk, &temporary, 3, 5);
+    let refused = |tables: &[_]| commit(&temporary, &committed, tables, draft(5)).unwrap_err().to_string();
+    assert!(refused(&tables[..2]).contains("tensor model.w: the boxes hold 20 of the 35"), "{}", refused(&tables[..2]));
+    let mut twice = tables.clone();
+    let mine = twice[0].items[0].clone();
+    twice[1].items.push(mine);
+    assert!(refused(&twice).contains("overlap"), "{}", refused(&twice));
+    let mut other = tables.clone();
+    other[1].bytes += 1;
+    assert!(refused(&other).contains("its writer said"), "{}", refused(&other));
+    let mut away = tables.clone();
+    away[1].file = "../x".into();
+    assert!(refused(&away).contains("not a plain file name"), "{}", refused(&away));
+    assert!(!committed.exists());
+    commit(&temporary, &committed, &tables, draft(5)).unwrap();
+    Checkpoint::open(&committed).unwrap();
+}
+
+#[test]
+fn the_same_step_again_replaces_the_old_one() {
+    let root = tempfile::tempdir().unwrap();
+    checkpoint(root.path(), 3, 5);
+    let path = checkpoint(root.path(), 2, 5);
+    assert_eq!(Checkpoint::open(&path).unwrap().manifest().unwrap().world, 2);
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_newest_complete_one_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    assert!(latest(root.path()).found.is_none());
+    for step in [1, 2, 3] {
+        checkpoint(root.path(), 2, step);
+    }
+    fs::remove_file(root.path().join("step-00000003/manifest.json")).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(root.path().join("step-00000002/__1_0.distcp"))
+        .unwrap()
+        .set_len(9)
+        .unwrap();
+    let latest = latest(root.path());
+    assert_eq!(latest.found.unwrap().manifest().unwrap().step, 1);
+    let reasons: Vec<_> = latest.skipped.iter().map(|(_, error)| error.to_string()).collect();
+    assert!(reasons[0].contains("has no manifest.json") && reasons[1].contains("9 bytes"), "{reasons:?}");
+}
+
+#[test]
+fn pruning_keeps_the_newest_and_the_best() {
+    let root = tempfile::tempdir().unwrap();
+    for step in [1, 2, 3, 4] {
+        checkpoint(root.path(), 1, step);
+    }
+    fs::create_dir(root.path().join(name::temporary(9, "dead"))).unwrap();
+    assert_eq!(remove_leftovers(root.path()).unwrap().len(), 1);
+    // The metric of the fixture is the step: step 1 is the best.
+    let removed = prune(root.path(), 1).unwrap();
+    assert_eq!(removed, [root.path().join("step-00000002")]);
+    assert_eq!(name::list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 3, 1]);
+}

@@ -1,0 +1,113 @@
+//! The sentence that says why a worker failed: its own words when it had any, else how its process ended. Pure.
+
+use enn_common::{id::Rank, wire::control::Phase};
+
+/// Lines of standard error that are shown with a failure.
+pub(super) const STDERR_LINES: usize = 20;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// With a code.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// What is known of a worker that failed.
+#[derive(Debug, Clone)]
+pub(super) struct Evidence {
+    pub(super) rank: Rank,
+    /// What the worker said.
+    pub(super) words: Option<String>,
+    pub(super) exit: Option<Exit>,
+    /// Whether it said that its work is done.
+    pub(super) done: bool,
+    pub(super) phase: Phase,
+    pub(super) step: u64,
+    /// End of its standard error.
+    pub(super) stderr: String,
+}
+
+/// Whether the worker did what it was asked.
+pub(super) fn succeeded(evidence: &Evidence) -> bool {
+    evidence.done && evidence.words.is_none() && evidence.exit == Some(Exit::Code(0))
+}
+
+/// Why the worker failed: one sentence, then the end of its standard error when it did not explain itself.
+pub(super) fn sentence(evidence: &Evidence) -> String {
+    let Evidence { rank, step, .. } = evidence;
+    if let Some(words) = &evidence.words {
+        return format!("rank {rank}: {words}");
+    }
+    let place = format!("while {} (step {step})", evidence.phase.words());
+    let what = match evidence.exit {
+        Some(Exit::Signal(signal)) => format!("was killed by {}{} {place}", name(signal), hint(signal)),
+        Some(Exit::Code(0)) => format!("exited with code 0 before its work was done, {place}"),
+        Some(Exit::Code(code)) => format!("exited with code {code} without saying why, {place}"),
+        None => format!("does not answer, {place}"),
+    };
+    let stderr = evidence.stderr.trim_end();
+    if stderr.is_empty() {
+        format!("rank {rank} {what}")
+    } else {
+        format!("rank {rank} {what}; its standard error ends with:\n{stderr}")
+    }
+}
+
+/// The last lines of a text that may begin in the middle of one.
+pub(super) fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.trim_end().lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+fn name(signal: i32) -> String {
+    nix::sys::signal::Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |name| name.to_string())
+}
+
+fn hint(signal: i32) -> &'static str {
+    match nix::sys::signal::Signal::try_from(signal) {
+        Ok(nix::sys::signal::Signal::SIGKILL) => " (not by enn; was memory short? `dmesg` tells)",
+        Ok(nix::sys::signal::Signal::SIGBUS) => " (a mapped file shrank, or /dev/shm is full)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evidence() -> Evidence {
+        let (exit, phase) = (Some(Exit::Code(0)), Phase::Collective);
+        Evidence { rank: Rank(1), words: None, exit, done: true, phase, step: 7, stderr: String::new() }
+    }
+
+    #[test]
+    fn success_needs_word_and_code() {
+        assert!(succeeded(&evidence()));
+        assert!(!succeeded(&Evidence { done: false, ..evidence() }));
+        assert!(!succeeded(&Evidence { exit: Some(Exit::Code(1)), ..evidence() }));
+        assert!(!succeeded(&Evidence { exit: Some(Exit::Signal(9)), ..evidence() }));
+        assert!(!succeeded(&Evidence { words: Some("x".into()), ..evidence() }));
+    }
+
+    #[test]
+    fn sentences() {
+        let killed = sentence(&Evidence { exit: Some(Exit::Signal(9)), stderr: "a\nb\n".into(), ..evidence() });
+        assert_eq!(
+            killed,
+            "rank 1 was killed by SIGKILL (not by enn; was memory short? `dmesg` tells) while waiting in a collective \
+             (step 7); its standard error ends with:\na\nb"
+        );
+        let words = sentence(&Evidence { words: Some("no space".into()), exit: Some(Exit::Code(1)), ..evidence() });
+        assert_eq!(words, "rank 1: no space");
+        let early = sentence(&Evidence { done: false, ..evidence() });
+        assert_eq!(early, "rank 1 exited with code 0 before its work was done, while waiting in a collective (step 7)");
+    }
+
+    #[test]
+    fn tail_keeps_the_last_lines() {
+        assert_eq!(tail("a\nb\nc\n\n", 2), "b\nc");
+        assert_eq!(tail("", 2), "");
+    }
+}

@@ -1,0 +1,154 @@
+//! One worker process: started, signalled, reaped.
+//!
+//! **Invariant:** signals go to the whole group, and only while the leader is not reaped, so that its number cannot belong
+//! to somebody else.
+
+use super::{
+    cause::{self, Exit},
+    env::{self, Identity},
+    error::AgentError,
+    spec::WorkerSpec,
+    unix::{self, Guard, Page},
+};
+use enn_common::wire::control::Phase;
+use nix::sys::signal::Signal;
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// Bytes of standard error looked at for its last lines.
+const STDERR_TAIL_BYTES: u64 = 16 << 10;
+
+/// A worker process and what belongs to it.
+#[derive(Debug)]
+pub(super) struct Child {
+    process: std::process::Child,
+    pidfd: OwnedFd,
+    page: Page,
+    stderr: PathBuf,
+    exit: Option<Exit>,
+}
+
+impl Child {
+    /// Starts a worker; its output goes to `logs`/{stdout,stderr}.log.
+    pub(super) fn spawn(
+        spec: &WorkerSpec,
+        identity: Identity<'_>,
+        logs: &Path,
+        guard: &mut Guard,
+    ) -> Result<Self, AgentError> {
+        let log = |path: &Path| {
+            let path = path.to_owned();
+            move |source| AgentError::Log { path, source }
+        };
+        std::fs::create_dir_all(logs).map_err(log(logs))?;
+        let stdout_path = logs.join("stdout.log");
+        let stderr = logs.join("stderr.log");
+        let stdout_file = File::create(&stdout_path).map_err(log(&stdout_path))?;
+        let stderr_file = File::create(&stderr).map_err(log(&stderr))?;
+        let page = Page::create().map_err(|source| AgentError::System { what: "make a control page", source })?;
+        let identity = Identity { control_fd: page.fd(), ..identity };
+        let mut command = Command::new(&spec.program);
+        command
+            .args(&spec.args)
+            .envs(env::variables(spec, &identity))
+            .stdin(Stdio::null())
+            .stdout(stdout_file)
+            .stderr(stderr_file);
+        unix::bind_to_parent(&mut command, page.fd());
+        let spawn = |source| AgentError::Spawn { program: spec.program.clone(), source };
+        let mut process = command.spawn().map_err(spawn)?;
+        match unix::pidfd(process.id()) {
+            Ok(pidfd) => {
+                guard.add(process.id());
+                Ok(Self { process, pidfd, page, stderr, exit: None })
+            }
+            Err(source) => {
+                unix::signal_group(process.id(), Signal::SIGKILL);
+                let _reaped = process.wait();
+                Err(AgentError::System { what: "watch a worker by pidfd", source })
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Readable when the process has ended.
+    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// How it ended; `None` while it lives.
+    pub(super) fn exit(&self) -> Option<Exit> {
+        self.exit
+    }
+
+    /// Asks through the control page to finish the step, checkpoint and end.
+    pub(super) fn ask_to_stop(&self) {
+        if let Some(page) = self.page.fields() {
+            page.set_stop();
+        }
+    }
+
+    /// What the worker was doing last.
+    pub(super) fn place(&self) -> (Phase, u64) {
+        self.page.fields().map_or((Phase::Boot, 0), |page| (page.phase(), page.step()))
+    }
+
+    /// Signals the group, if the process has not been reaped.
+    pub(super) fn signal(&self, signal: Signal) {
+        if self.exit.is_none() {
+            unix::signal_group(self.pid(), signal);
+        }
+    }
+
+    /// Reaps the process if it has ended, after killing what it left in its group.
+    pub(super) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
+        if self.exit.is_some() || !unix::has_ended(self.pid()) {
+            return None;
+        }
+        unix::signal_group(self.pid(), Signal::SIGKILL);
+        guard.remove(self.pid());
+        let exit = match self.process.wait() {
+            Ok(status) => status.signal().map(Exit::Signal).or(status.code().map(Exit::Code)).unwrap_or(Exit::Code(-1)),
+            // Somebody else reaped it (a program with its own SIGCHLD handler): how it ended is lost.
+            Err(_) => Exit::Code(-1),
+        };
+        self.exit = Some(exit);
+        self.exit
+    }
+
+    /// The end of its standard error.
+    pub(super) fn stderr_tail(&self) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(&self.stderr)?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(STDERR_TAIL_BYTES)))?;
+            let mut bytes = Vec::new();
+            file.take(STDERR_TAIL_BYTES).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        // A log that cannot be read leaves the failure without it.
+        let bytes = read().unwrap_or_default();
+        cause::tail(&String::from_utf8_lossy(&bytes), cause::STDERR_LINES)
+    }
+}
+
+impl Drop for Child {
+    /// An agent that gives up early leaves nobody behind.
+    fn drop(&mut self) {
+        if self.exit.is_none() {
+            unix::signal_group(self.pid(), Signal::SIGKILL);
+            let _reaped = self.process.wait();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Checkpoints are committed in a thread of their own: hashing and fsync must not delay the notice of a death.
+
+use super::error::AgentError;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use enn_broker::ShardSet;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    path::PathBuf,
+    sync::Arc,
+    thread::JoinHandle,
+};
+
+/// Commits waiting at one time; the broker has no more steps open.
+const COMMITS_MAX: usize = 8;
+
+/// A committed checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Committed {
+    /// Step.
+    pub step: u64,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Validation metric.
+    pub metric: Option<f64>,
+}
+
+/// The run's checkpoints as the agent sees them.
+pub trait Checkpoints: Send {
+    /// Before a round: removes what dead attempts left behind (never a committed checkpoint) and finds the newest
+    /// committed one.
+    fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
+    fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+type CommitResult = Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
+
+/// What came of a commit.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) step: u64,
+    pub(super) result: CommitResult,
+    pub(super) seconds: f64,
+}
+
+enum Request {
+    Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
+    Commit(ShardSet),
+}
+
+/// The thread's handle. Dropping it waits for commits under way.
+pub(super) struct Committer {
+    requests: Option<Sender<Request>>,
+    verdicts: Receiver<Verdict>,
+    wake: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+    /// Commits asked for and not answered.
+    pub(super) pending: usize,
+}
+
+impl Committer {
+    pub(super) fn start(checkpoints: Box<dyn Checkpoints>) -> Result<Self, AgentError> {
+        let system = |what| move |source| AgentError::System { what, source };
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let wake = Arc::new(wake.map_err(|error| system("make an eventfd")(error.into()))?);
+        let (requests, requests_in) = bounded(COMMITS_MAX);
+        let (verdicts_out, verdicts) = bounded(COMMITS_MAX);
+        let signal = wake.clone();
+        let thread = std::thread::Builder::new()
+            .name("enn-committer".into())
+            .spawn(move || serve(checkpoints, &requests_in, &verdicts_out, &signal))
+            .map_err(system("start a thread"))?;
+        Ok(Self { requests: Some(requests), verdicts, wake, thread: Some(thread), pending: 0 })
+    }
+
+    /// Waits until commits under way are done, then prepares the round.
+    pub(super) fn prepare(&self) -> Result<Option<Committed>, AgentError> {
+        let (answer_out, answer) = bounded(1);
+        let requests = self.requests.as_ref().ok_or(AgentError::Committer)?;
+        requests.send(Request::Prepare(answer_out)).map_err(|_| AgentError::Committer)?;
+        answer.recv().map_err(|_| AgentError::Committer)?.map_err(AgentError::Checkpoints)
+    }
+
+    /// Begins a commit; false when too many are under way.
+    pub(super) fn commit(&mut self, shards: ShardSet) -> bool {
+        let sent = self.requests.as_ref().is_some_and(|requests| requests.try_send(Request::Commit(shards)).is_ok());
+        self.pending += usize::from(sent);
+        sent
+    }
+
+    /// The next verdict, if one waits.
+    pub(super) fn verdict(&mut self) -> Option<Verdict> {
+        let verdict = self.verdicts.try_recv().ok();
+        self.pending -= usize::from(verdict.is_some());
+        verdict
+    }
+
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    pub(super) fn clear_wake(&self) {
+        // Nothing to read means nothing to clear.
+        let _empty = self.wake.read();
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.requests = None;
+        // The thread must not wait for room in a queue that nobody reads.
+        drop(std::mem::replace(&mut self.verdicts, crossbeam_channel::never()));
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+fn serve(
+    mut checkpoints: Box<dyn Checkpoints>,
+    requests: &Receiver<Request>,
+    verdicts: &Sender<Verdict>,
+    wake: &EventFd,
+) {
+    for request in requests {
+        match request {
+            Request::Prepare(answer) => {
+                let _gone = answer.send(checkpoints.prepare());
+            }
+            Request::Commit(shards) => {
+                let began = std::time::Instant::now();
+                let result = checkpoints.commit(&shards);
+                let seconds = began.elapsed().as_secs_f64();
+                let _gone = verdicts.send(Verdict { step: shards.step, result, seconds });
+                let _full = wake.write(1);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The environment of one worker: torchrun's names and our own. Pure.
+
+use super::spec::WorkerSpec;
+use std::{ffi::OsString, path::Path};
+
+/// Who a worker is, as far as its environment says it.
+#[derive(Debug, Clone)]
+pub(super) struct Identity<'a> {
+    pub(super) round: u64,
+    pub(super) rank: u32,
+    pub(super) world: u32,
+    pub(super) control_fd: i32,
+    pub(super) broker: &'a Path,
+    pub(super) run_dir: &'a Path,
+    pub(super) store: Option<(&'a str, u16)>,
+}
+
+/// Variables to set, over those inherited.
+pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'static str, OsString)> {
+    let number = |value: u64| OsString::from(value.to_string());
+    let mut variables = vec![
+        ("RANK", number(identity.rank.into())),
+        ("LOCAL_RANK", number(identity.rank.into())),
+        ("WORLD_SIZE", number(identity.world.into())),
+        ("LOCAL_WORLD_SIZE", number(identity.world.into())),
+        ("OMP_NUM_THREADS", number(spec.threads.into())),
+        ("ENN_ROUND", number(identity.round)),
+        ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
+        ("ENN_BROKER", identity.broker.into()),
+        ("ENN_RUN_DIR", identity.run_dir.into()),
+    ];
+    if let Some((host, port)) = identity.store {
+        variables.push(("MASTER_ADDR", host.into()));
+        variables.push(("MASTER_PORT", number(port.into())));
+    }
+    if let Some(dir) = &spec.library_dir {
+        let mut path = dir.clone().into_os_string();
+        if let Some(rest) = spec.library_path.as_ref().filter(|rest| !rest.is_empty()) {
+            path.push(":");
+            path.push(rest);
+        }
+        variables.push(("LD_LIBRARY_PATH", path));
+    }
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::train::Device;
+
+    #[test]
+    fn libtorch_comes_first_and_the_rest_is_kept() {
+        let spec = WorkerSpec {
+            program: "enn-worker".into(),
+            args: Vec::new(),
+            library_dir: Some("/t/lib".into()),
+            library_path: Some("/a:/b".into()),
+            device: Device::Cpu,
+            threads: 3,
+        };
+        let identity = Identity {
+            round: 2,
+            rank: 1,
+            world: 4,
+            control_fd: 9,
+            broker: Path::new("/tmp/b.sock"),
+            run_dir: Path::new("/run"),
+            store: Some(("127.0.0.1", 29500)),
+        };
+        let variables = variables(&spec, &identity);
+        let get = |name: &str| variables.iter().find(|(key, _)| *key == name).unwrap().1.to_str().unwrap().to_owned();
+        assert_eq!(get("LD_LIBRARY_PATH"), "/t/lib:/a:/b");
+        assert_eq!(
+            (get("RANK"), get("WORLD_SIZE"), get("ENN_ROUND"), get("ENN_CONTROL_FD")),
+            ("1".into(), "4".into(), "2".into(), "9".into())
+        );
+        assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
+    }
+}

@@ -1,0 +1,139 @@
+//! What the agent is asked to do, and what became of it.
+
+use enn_common::{config::train::Device, id::Round, metrics::Metrics};
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
+
+/// How a worker process is started.
+#[derive(Debug, Clone)]
+pub struct WorkerSpec {
+    /// Program, `enn-worker` or one built by the user.
+    pub program: PathBuf,
+    /// Arguments.
+    pub args: Vec<OsString>,
+    /// Directory with libtorch's shared objects, put first on `LD_LIBRARY_PATH`.
+    pub library_dir: Option<PathBuf>,
+    /// `LD_LIBRARY_PATH` of the launcher, kept behind `library_dir`.
+    pub library_path: Option<OsString>,
+    /// Device kind.
+    pub device: Device,
+    /// Intra-op threads per worker, at least 1.
+    pub threads: u32,
+}
+
+/// A run of workers.
+#[derive(Debug, Clone)]
+pub struct AgentSpec {
+    /// How to start one worker.
+    pub worker: WorkerSpec,
+    /// Workers.
+    pub world: u32,
+    /// Run directory, absolute; logs go into it.
+    pub run_dir: PathBuf,
+    /// Number of the first round: 0, or one more than the last round of the run that is resumed.
+    pub first_round: Round,
+    /// What the workers do.
+    pub job: Job,
+    /// Rounds that may be restarted after a failure.
+    pub max_restarts: u32,
+    /// Time to finish the step and checkpoint after the first signal.
+    pub grace: Duration,
+    /// Short directory for the broker's socket, e.g. /tmp.
+    pub socket_parent: PathBuf,
+    /// Whether SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the run. A program with handlers of its own says no.
+    pub handle_signals: bool,
+}
+
+/// What the workers do.
+#[derive(Debug, Clone)]
+pub enum Job {
+    /// Train on a staged directory, from the newest checkpoint of the run.
+    Train {
+        /// Staged data.
+        staged: PathBuf,
+        /// Checkpoint to begin with when the run has none of its own.
+        init: Option<PathBuf>,
+    },
+    /// Predict every row.
+    Predict {
+        /// Staged data.
+        staged: PathBuf,
+        /// Checkpoint.
+        checkpoint: PathBuf,
+        /// Directory for chunks.
+        out: PathBuf,
+        /// Rows per chunk.
+        chunk_rows: u64,
+        /// Rows in all.
+        rows: u64,
+        /// Row ranges that are complete already.
+        done: Vec<(u64, u64)>,
+    },
+    /// Write initial weights.
+    Init {
+        /// meta.json of the data's shape.
+        meta: PathBuf,
+    },
+}
+
+/// A signal that asks to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// Ctrl-C.
+    Interrupt,
+    /// SIGTERM, also SIGHUP and SIGQUIT.
+    Terminate,
+}
+
+impl Signal {
+    /// The signal's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+        }
+    }
+}
+
+/// How the run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ended {
+    /// Every worker finished its work.
+    Finished,
+    /// A signal asked to stop; the newest checkpoint stands.
+    Stopped(Signal),
+    /// A worker failed and no restart was left.
+    Failed {
+        /// The first failure of the last round, with the worker's own words.
+        cause: String,
+    },
+}
+
+/// A range of predicted rows on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// First row.
+    pub start: u64,
+    /// Row after the last.
+    pub end: u64,
+    /// File.
+    pub path: PathBuf,
+    /// Digest, hex.
+    pub blake3: String,
+}
+
+/// What became of the run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// How it ended.
+    pub ended: Ended,
+    /// Restarts used.
+    pub restarts: u32,
+    /// Rounds begun.
+    pub rounds: u64,
+    /// Final metrics per split, when training ended by itself.
+    pub metrics: Option<BTreeMap<String, Metrics>>,
+    /// Step and directory of the newest checkpoint committed or found.
+    pub checkpoint: Option<(u64, PathBuf)>,
+    /// Chunks written by this agent, by first row.
+    pub chunks: Vec<Chunk>,
+}

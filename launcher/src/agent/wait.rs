@@ -1,0 +1,121 @@
+//! Waiting for everything at once, and the closed list of what can happen.
+
+use super::{child::Child, committer::Committer, error::AgentError, spec::Signal, unix::Signals};
+use enn_broker::Broker;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use std::{
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+/// A blocked poll lasted at least this long.
+const BLOCKED_MIN: Duration = Duration::from_millis(1);
+
+/// What can happen to an agent, in the order in which simultaneous ones are handled: a death before the words of those
+/// who noticed it.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A signal asks to stop.
+    Signalled(Signal),
+    /// The worker process with this index ended. `late` bounds the time between its end and now.
+    Ended {
+        /// Index of the worker.
+        worker: usize,
+        /// At most this long ago.
+        late: Duration,
+    },
+    /// The broker has events.
+    Spoken,
+    /// The committer has verdicts.
+    Committed,
+    /// The deadline came.
+    TimeUp,
+}
+
+/// The descriptors an agent waits on.
+pub(super) struct Sources {
+    pub(super) broker: Broker,
+    pub(super) committer: Committer,
+    pub(super) signals: Option<Signals>,
+    returned: Instant,
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Signals,
+    Broker,
+    Committer,
+    Child(usize),
+}
+
+impl Sources {
+    pub(super) fn new(broker: Broker, committer: Committer, signals: Option<Signals>) -> Self {
+        Self { broker, committer, signals, returned: Instant::now() }
+    }
+
+    /// Waits until something happens to the agent or its living children, or until `deadline`.
+    pub(super) fn wait(&mut self, children: &[&Child], deadline: Option<Instant>) -> Result<Vec<Event>, AgentError> {
+        let began = Instant::now();
+        let ready = self.ready(children, deadline)?;
+        let now = Instant::now();
+        // A poll that blocked was listening when the death came. One that found it waiting did not listen since the poll
+        // before returned, so the death may be as old as that.
+        let listening = now.duration_since(began) >= BLOCKED_MIN;
+        let late = if listening { Duration::ZERO } else { now.duration_since(self.returned) };
+        self.returned = now;
+        let mut events = Vec::new();
+        if let Some(signals) = self.signals.as_mut().filter(|_| ready.iter().any(|s| matches!(s, Source::Signals))) {
+            let named = signals.take().into_iter().map(|signal| match signal {
+                nix::sys::signal::Signal::SIGINT => Signal::Interrupt,
+                _ => Signal::Terminate,
+            });
+            events.extend(named.map(Event::Signalled));
+        }
+        for source in &ready {
+            if let Source::Child(worker) = source {
+                events.push(Event::Ended { worker: *worker, late });
+            }
+        }
+        if ready.iter().any(|source| matches!(source, Source::Broker)) {
+            self.broker.clear_wake();
+            events.push(Event::Spoken);
+        }
+        if ready.iter().any(|source| matches!(source, Source::Committer)) {
+            self.committer.clear_wake();
+            events.push(Event::Committed);
+        }
+        if deadline.is_some_and(|deadline| now >= deadline) {
+            events.push(Event::TimeUp);
+        }
+        Ok(events)
+    }
+
+    fn ready(&self, children: &[&Child], deadline: Option<Instant>) -> Result<Vec<Source>, AgentError> {
+        let mut watched: Vec<(Source, BorrowedFd<'_>)> =
+            vec![(Source::Broker, self.broker.wake_fd()), (Source::Committer, self.committer.wake_fd())];
+        watched.extend(self.signals.as_ref().map(|signals| (Source::Signals, signals.fd())));
+        let living = children.iter().enumerate().filter(|(_, child)| child.exit().is_none());
+        watched.extend(living.map(|(index, child)| (Source::Child(index), child.pidfd())));
+        let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        loop {
+            match poll(&mut fds, timeout(deadline)) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(AgentError::System { what: "wait for events", source: error.into() }),
+            }
+        }
+        let ready = watched.iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(false));
+        Ok(ready.map(|((source, _), _)| *source).collect())
+    }
+}
+
+/// Until the deadline, rounded up so that it has passed when poll returns.
+fn timeout(deadline: Option<Instant>) -> PollTimeout {
+    let Some(deadline) = deadline else { return PollTimeout::NONE };
+    let left = deadline.saturating_duration_since(Instant::now());
+    let milliseconds = left.as_micros().div_ceil(1000);
+    PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
+}

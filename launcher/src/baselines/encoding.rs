@@ -1,0 +1,118 @@
+//! Inputs as the columns of a linear model: standardised numbers, categories as indicators, flags for what is missing.
+//!
+//! **Invariant:** learned from training rows alone; over the rows it was learned from every column has mean zero.
+
+use enn_common::staged::Staged;
+
+/// Columns up to which categories are expanded; a category that does not fit is left out, with a note.
+const COLUMNS_MAX: usize = 1_000;
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Source {
+    /// (value − mean) / std; 0 where missing.
+    Number { feature: usize, mean: f64, std: f64 },
+    /// 1 where the value is missing.
+    Missing { feature: usize },
+    /// 1 where the value is this category.
+    Category { feature: usize, index: usize },
+}
+
+/// How a staged row becomes a row of the linear model.
+#[derive(Debug)]
+pub(super) struct Encoding {
+    sources: Vec<Source>,
+    /// Mean of each column over the training rows, subtracted from it.
+    means: Vec<f64>,
+}
+
+impl Encoding {
+    /// Learns the encoding from the rows `train`; adds a note for what is left out.
+    pub(super) fn new(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Self {
+        let sources = sources(staged, train, notes);
+        let mut encoding = Self { means: vec![0.0; sources.len()], sources };
+        encoding.centre(staged, train);
+        encoding
+    }
+
+    /// Makes the mean of every column over `rows` zero.
+    pub(super) fn centre(&mut self, staged: &Staged, rows: &[usize]) {
+        self.means.fill(0.0);
+        let mut row_values = vec![0.0; self.columns()];
+        let mut sums = vec![0.0; self.columns()];
+        for row in rows {
+            self.encode(staged, *row, &mut row_values);
+            sums.iter_mut().zip(&row_values).for_each(|(sum, value)| *sum += value);
+        }
+        self.means = sums.iter().map(|sum| sum / rows.len() as f64).collect();
+    }
+
+    /// Number of columns.
+    pub(super) fn columns(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Writes the columns of `row` to `out`.
+    pub(super) fn encode(&self, staged: &Staged, row: usize, out: &mut [f64]) {
+        let (x, mask) = (staged.x_row(row), staged.x_mask_row(row));
+        for ((value, source), mean) in out.iter_mut().zip(&self.sources).zip(&self.means) {
+            *value = source.of(x, mask) - mean;
+        }
+    }
+}
+
+impl Source {
+    fn of(self, x: &[f32], mask: &[u8]) -> f64 {
+        let holds = |yes: bool| f64::from(u8::from(yes));
+        match self {
+            Self::Number { feature, mean, std } if mask[feature] != 0 => (f64::from(x[feature]) - mean) / std,
+            Self::Number { .. } => 0.0,
+            Self::Missing { feature } => holds(mask[feature] == 0),
+            // An index is a small whole number, so the comparison is exact.
+            Self::Category { feature, index } => holds(mask[feature] != 0 && x[feature] == index as f32),
+        }
+    }
+}
+
+fn sources(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Vec<Source> {
+    let features = &staged.meta().features;
+    let moments = moments(staged, train);
+    let mut sources = Vec::new();
+    for (feature, of) in features.iter().enumerate() {
+        let (n, mean, std) = moments[feature];
+        // A deviation that is only rounding would blow noise up.
+        if of.categories.is_empty() && std > 1e-9 * mean.abs().max(1e-30) {
+            sources.push(Source::Number { feature, mean, std });
+        }
+        if n > 0 && n < train.len() {
+            sources.push(Source::Missing { feature });
+        }
+    }
+    for (feature, of) in features.iter().enumerate().filter(|(_, of)| !of.categories.is_empty()) {
+        if sources.len() + of.categories.len() > COLUMNS_MAX {
+            let (name, count) = (&of.name, of.categories.len());
+            notes.push(format!("ridge: without {name}: its {count} categories exceed {COLUMNS_MAX} columns"));
+            continue;
+        }
+        sources.extend((0..of.categories.len()).map(|index| Source::Category { feature, index }));
+    }
+    sources
+}
+
+/// Valid training cells, mean and deviation of every feature.
+fn moments(staged: &Staged, train: &[usize]) -> Vec<(usize, f64, f64)> {
+    let mut moments = vec![enn_common::staged::Moments::default(); staged.features()];
+    for row in train {
+        let cells = staged.x_row(*row).iter().zip(staged.x_mask_row(*row));
+        for (moments, (value, valid)) in moments.iter_mut().zip(cells) {
+            if *valid != 0 {
+                moments.push(f64::from(*value));
+            }
+        }
+    }
+    let of = |moments: &enn_common::staged::Moments| {
+        let stats = moments.stats();
+        (usize::try_from(stats.n).unwrap_or(usize::MAX), stats.mean, stats.std)
+    };
+    moments.iter().map(of).collect()
+}

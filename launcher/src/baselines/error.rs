@@ -1,0 +1,52 @@
+//! Why baselines cannot be computed.
+
+use enn_common::staged::StagedError;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Failures of the whole computation.
+#[derive(Debug, Error)]
+pub enum BaselineError {
+    /// The staged directory is not whole.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// Prediction data.
+    #[error("{} holds no targets, so there is nothing to judge a baseline by\n  hint: baselines need training data", path.display())]
+    NoTargets {
+        /// Staged directory.
+        path: PathBuf,
+    },
+    /// Nothing to fit to.
+    #[error("{} holds no training rows\n  hint: lower [data.split] val and test", path.display())]
+    NoTraining {
+        /// Staged directory.
+        path: PathBuf,
+    },
+}
+
+/// Why ridge regression is not offered; becomes a note, never a failure of the run.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum RidgeRefused {
+    /// Too few rows to leave one out.
+    #[error("{rows} training rows are fewer than the 3 it needs")]
+    FewRows {
+        /// Training rows.
+        rows: usize,
+    },
+    /// No column varies.
+    #[error("no input column varies over the training rows")]
+    NoColumns,
+    /// The coefficients would not fit.
+    #[error("{columns} columns × {outputs} outputs are more than {limit} coefficients")]
+    Large {
+        /// Encoded columns.
+        columns: usize,
+        /// Output cells.
+        outputs: usize,
+        /// Most coefficients allowed.
+        limit: usize,
+    },
+    /// No λ gave a positive definite system.
+    #[error("its equations could not be solved for any λ")]
+    Singular,
+}

@@ -1,0 +1,180 @@
+//! What a model must beat: the mean of each cell, the value of yesterday, and ridge regression.
+//!
+//! Every baseline is fitted to training rows alone and judged on validation and test rows in the target's unit, over
+//! valid cells only. One that cannot be computed is absent, with the reason in the notes.
+//!
+//! **Invariant:** nothing of a validation or test row enters a fit; the same staged directory gives the same numbers.
+
+mod encoding;
+pub mod error;
+mod ridge;
+pub mod score;
+
+pub use error::BaselineError;
+pub use score::CellErrors;
+
+use encoding::Encoding;
+use enn_common::{
+    metrics::Baseline,
+    staged::{Split, Staged},
+};
+use nalgebra::DMatrix;
+use ridge::Ridge;
+use std::{collections::BTreeMap, path::Path};
+
+/// Rows predicted at once.
+const BLOCK_ROWS: usize = 512;
+
+/// Splits that baselines are judged on.
+const JUDGED: [Split; 2] = [Split::Val, Split::Test];
+
+/// All baselines of a staged directory.
+#[derive(Debug)]
+pub struct Baselines {
+    /// Split ("val", "test") → baseline ("cell_mean", "persistence", "ridge") → errors in target units.
+    pub split: BTreeMap<String, BTreeMap<String, Baseline>>,
+    /// Sentences for people: what was chosen, sampled or left out.
+    pub notes: Vec<String>,
+    /// The fitted baselines, for plots.
+    pub forecasters: Vec<Forecaster>,
+    /// Split → baseline → errors of every cell.
+    pub cells: BTreeMap<String, BTreeMap<String, CellErrors>>,
+}
+
+/// How much may be computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Every baseline.
+    Full,
+    /// Only those that need one pass: not ridge.
+    OnePass,
+}
+
+/// A fitted baseline.
+#[derive(Debug)]
+pub enum Forecaster {
+    /// The mean of each cell over valid training rows.
+    CellMean(Vec<f64>),
+    /// The input column that holds each cell's value one period earlier; the cell's mean where that is missing.
+    Persistence {
+        /// Input column per cell.
+        columns: Vec<u32>,
+        /// Fallback per cell.
+        means: Vec<f64>,
+    },
+    /// Linear in all inputs.
+    Ridge(Box<Ridge>),
+}
+
+impl Forecaster {
+    /// Key in the metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CellMean(_) => "cell_mean",
+            Self::Persistence { .. } => "persistence",
+            Self::Ridge(_) => "ridge",
+        }
+    }
+
+    /// Forecasts of some rows, (O, rows) in target units: one column per row, in the order given.
+    pub fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
+        match self {
+            Self::CellMean(means) => DMatrix::from_fn(means.len(), rows.len(), |cell, _| means[cell]),
+            Self::Persistence { columns, means } => DMatrix::from_fn(means.len(), rows.len(), |cell, index| {
+                let column = columns[cell] as usize;
+                let valid = staged.x_mask_row(rows[index])[column] != 0;
+                if valid { f64::from(staged.x_row(rows[index])[column]) } else { means[cell] }
+            }),
+            Self::Ridge(ridge) => ridge.predict(staged, rows),
+        }
+    }
+
+    /// Errors of every cell over `rows`.
+    pub fn judge(&self, staged: &Staged, rows: &[usize]) -> CellErrors {
+        let mut errors = CellErrors::new(staged.outputs());
+        for block in rows.chunks(BLOCK_ROWS) {
+            let predicted = self.predict(staged, block);
+            for (row, forecast) in block.iter().zip(predicted.column_iter()) {
+                errors.add(forecast.iter().copied(), staged.y_row(*row), staged.y_mask_row(*row));
+            }
+        }
+        errors
+    }
+}
+
+/// Fits and judges every baseline of the staged directory `staged`.
+///
+/// # Errors
+/// The directory is not whole, has no targets, or has no training rows.
+pub fn compute(staged: &Path) -> Result<Baselines, BaselineError> {
+    compute_of(&Staged::open(staged)?, Effort::Full)
+}
+
+/// As [`compute`], of an open directory and with a limit on the effort.
+///
+/// # Errors
+/// The directory has no targets or no training rows.
+pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, BaselineError> {
+    if !staged.meta().has_targets {
+        return Err(BaselineError::NoTargets { path: staged.dir().to_path_buf() });
+    }
+    let train: Vec<usize> = staged.rows_of(Split::Train).collect();
+    if train.is_empty() {
+        return Err(BaselineError::NoTraining { path: staged.dir().to_path_buf() });
+    }
+    let mut notes = Vec::new();
+    let forecasters = fit(staged, &train, effort, &mut notes);
+    let mut baselines = Baselines { split: BTreeMap::new(), notes, forecasters, cells: BTreeMap::new() };
+    for split in JUDGED {
+        let rows: Vec<usize> = staged.rows_of(split).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let cells: BTreeMap<String, CellErrors> =
+            baselines.forecasters.iter().map(|one| (one.name().to_owned(), one.judge(staged, &rows))).collect();
+        let total = |(name, errors): (&String, &CellErrors)| Some((name.clone(), errors.total()?));
+        baselines.split.insert(split.name().to_owned(), cells.iter().filter_map(total).collect());
+        baselines.cells.insert(split.name().to_owned(), cells);
+    }
+    Ok(baselines)
+}
+
+fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>) -> Vec<Forecaster> {
+    let means = cell_means(staged, train);
+    let mut all = vec![Forecaster::CellMean(means.clone())];
+    match &staged.meta().persistence {
+        Some(columns) => all.push(Forecaster::Persistence { columns: columns.clone(), means: means.clone() }),
+        None => notes.push("persistence: no input holds the target's value one period earlier".to_owned()),
+    }
+    if effort == Effort::OnePass {
+        return all;
+    }
+    let encoding = Encoding::new(staged, train, notes);
+    match Ridge::fit(staged, encoding, train, &means) {
+        Ok((ridge, told)) => {
+            notes.extend(told);
+            all.push(Forecaster::Ridge(Box::new(ridge)));
+        }
+        Err(refused) => notes.push(format!("ridge: left out: {refused}")),
+    }
+    all
+}
+
+/// The mean of every cell over valid training rows; a cell that was never seen gets the mean of those that were.
+fn cell_means(staged: &Staged, train: &[usize]) -> Vec<f64> {
+    let mut sums = vec![(0.0, 0u64); staged.outputs()];
+    for row in train {
+        for ((sum, n), (value, valid)) in sums.iter_mut().zip(staged.y_row(*row).iter().zip(staged.y_mask_row(*row))) {
+            if *valid != 0 {
+                *sum += f64::from(*value);
+                *n += 1;
+            }
+        }
+    }
+    let seen: Vec<f64> = sums.iter().filter(|(_, n)| *n > 0).map(|(sum, n)| sum / *n as f64).collect();
+    let overall = seen.iter().sum::<f64>() / seen.len().max(1) as f64;
+    sums.iter().map(|(sum, n)| if *n > 0 { sum / *n as f64 } else { overall }).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

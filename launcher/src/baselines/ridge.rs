@@ -1,0 +1,170 @@
+//! Ridge regression in closed form, all outputs at once, λ chosen on the training rows by leaving out.
+//!
+//! With fewer rows than columns the n × n dual is solved and λ has the least exact leave-one-out error over observed cells;
+//! else the p × p normal equations are summed up in blocks and λ has the least generalised cross-validation error. A missing
+//! target must not pull its cell towards anything, so the solution is that of the observed rows of each cell: the dual finds
+//! it exactly, the primal by filling in its own forecasts until they stand still.
+//!
+//! **Invariant:** memory is bounded by the constants below; sums run in a fixed order, so results are reproducible.
+
+mod dual;
+mod primal;
+
+use super::{cell_means, encoding::Encoding, error::RidgeRefused};
+use enn_common::staged::Staged;
+use nalgebra::{DMatrix, DVector};
+
+/// Largest linear system, min(rows, columns): beyond it rows are sampled.
+const SIDE_MAX: usize = 2_048;
+
+/// Most training rows used.
+const ROWS_MAX: usize = 200_000;
+
+/// Most coefficients, columns × outputs.
+const COEFFICIENTS_MAX: usize = 8_000_000;
+
+/// Most numbers of the encoded training rows held at once (dual only).
+const HELD_MAX: usize = 64_000_000;
+
+/// λ relative to the mean eigenvalue, as powers of ten: from `FIRST` in steps of a half.
+const FIRST: f64 = -4.0;
+const GRID: usize = 15;
+
+/// A fitted ridge regression.
+#[derive(Debug)]
+pub struct Ridge {
+    encoding: Encoding,
+    /// (columns, O).
+    coefficients: DMatrix<f64>,
+    /// (O).
+    intercepts: DVector<f64>,
+    lambda: f64,
+}
+
+/// Coefficients, intercepts, λ and its place in the grid.
+struct Solution {
+    coefficients: DMatrix<f64>,
+    intercepts: DVector<f64>,
+    lambda: f64,
+    place: usize,
+    how: &'static str,
+    /// Whether missing targets were taken as their cell's mean, to save time.
+    mean_filled: bool,
+}
+
+impl Ridge {
+    /// Fits to the rows `train`; `means` are the cells' training means. Returns the fit and notes for people.
+    pub(super) fn fit(
+        staged: &Staged,
+        mut encoding: Encoding,
+        train: &[usize],
+        means: &[f64],
+    ) -> Result<(Self, Vec<String>), RidgeRefused> {
+        let (columns, outputs) = (encoding.columns(), staged.outputs());
+        if train.len() < 3 {
+            return Err(RidgeRefused::FewRows { rows: train.len() });
+        }
+        if columns == 0 {
+            return Err(RidgeRefused::NoColumns);
+        }
+        if columns.saturating_mul(outputs) > COEFFICIENTS_MAX {
+            return Err(RidgeRefused::Large { columns, outputs, limit: COEFFICIENTS_MAX });
+        }
+        let mut notes = Vec::new();
+        let rows = sample(train, rows_max(columns));
+        let mut means = means.to_vec();
+        if rows.len() < train.len() {
+            encoding.centre(staged, &rows);
+            means = cell_means(staged, &rows);
+            notes.push(format!("ridge: fitted to a random sample of {} of {} training rows", rows.len(), train.len()));
+        }
+        let problem = Problem { staged, encoding: &encoding, rows: &rows, means: &means };
+        let solution = if rows.len() <= columns { dual::solve(&problem) } else { primal::solve(&problem) };
+        let Solution { coefficients, intercepts, lambda, place, how, mean_filled } =
+            solution.ok_or(RidgeRefused::Singular)?;
+        let edge = if place == 0 || place + 1 == GRID { ", at the edge of what was tried" } else { "" };
+        notes.push(format!("ridge: λ = {lambda:.3e} by {how}{edge}; {} rows, {columns} columns", rows.len()));
+        if mean_filled {
+            notes.push(
+                "ridge: too many targets are missing to leave each out; they count as their cell's mean".to_owned(),
+            );
+        }
+        Ok((Self { encoding, coefficients, intercepts, lambda }, notes))
+    }
+
+    /// The λ chosen.
+    pub fn lambda(&self) -> f64 {
+        self.lambda
+    }
+
+    /// Forecasts (O, rows).
+    pub(super) fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
+        let inputs = encode(staged, &self.encoding, rows);
+        let mut forecast = self.coefficients.tr_mul(&inputs);
+        forecast.column_iter_mut().for_each(|mut column| column += &self.intercepts);
+        forecast
+    }
+}
+
+/// What the two solvers are given.
+struct Problem<'a> {
+    staged: &'a Staged,
+    encoding: &'a Encoding,
+    rows: &'a [usize],
+    means: &'a [f64],
+}
+
+impl Problem<'_> {
+    /// Targets less their cell's mean, (O, rows), 0 where missing.
+    fn targets(&self, rows: &[usize]) -> DMatrix<f64> {
+        DMatrix::from_fn(self.means.len(), rows.len(), |cell, index| {
+            let valid = self.staged.y_mask_row(rows[index])[cell] != 0;
+            if valid { f64::from(self.staged.y_row(rows[index])[cell]) - self.means[cell] } else { 0.0 }
+        })
+    }
+}
+
+/// Encoded rows, (columns, rows): a staged row is one contiguous column.
+fn encode(staged: &Staged, encoding: &Encoding, rows: &[usize]) -> DMatrix<f64> {
+    let mut inputs = DMatrix::zeros(encoding.columns(), rows.len());
+    for (row, mut column) in rows.iter().zip(inputs.column_iter_mut()) {
+        encoding.encode(staged, *row, column.as_mut_slice());
+    }
+    inputs
+}
+
+/// The values of λ that are tried, ascending, from the mean eigenvalue of the system.
+fn grid(mean_eigenvalue: f64) -> Vec<f64> {
+    (0..GRID).map(|step| mean_eigenvalue * 10f64.powf(FIRST + 0.5 * step as f64)).collect()
+}
+
+/// The place of the least error that is a number.
+fn least(errors: &[Option<f64>]) -> Option<usize> {
+    let known = errors.iter().enumerate().filter_map(|(place, error)| Some((place, error.filter(|e| e.is_finite())?)));
+    known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place)
+}
+
+fn rows_max(columns: usize) -> usize {
+    if columns <= SIDE_MAX { ROWS_MAX } else { SIDE_MAX.min(HELD_MAX / columns).max(3) }
+}
+
+/// At most `limit` of `rows`, ascending: those whose hash is smallest, so the choice depends on the row alone.
+fn sample(rows: &[usize], limit: usize) -> Vec<usize> {
+    if rows.len() <= limit {
+        return rows.to_vec();
+    }
+    let mut keyed: Vec<(u64, usize)> = rows.iter().map(|row| (mix(*row as u64), *row)).collect();
+    keyed.select_nth_unstable(limit);
+    let mut chosen: Vec<usize> = keyed[..limit].iter().map(|(_, row)| *row).collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+/// A bijective mix of 64 bits in which every input bit moves about half of the output bits.
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    for shift in [30, 27] {
+        z = (z ^ (z >> shift)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    }
+    z ^ (z >> 31)
+}

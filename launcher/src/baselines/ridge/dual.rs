@@ -1,0 +1,118 @@
+//! Fewer rows than columns: the n × n system K + λ I, with an intercept that is not penalised.
+//!
+//! With C = (K + λI)⁻¹ and P = C − C11ᵀC / 1ᵀC1 the dual weights of targets y are α = P y and the intercept is 1ᵀCy / 1ᵀC1. Rows
+//! M without a target are left out of the fit by those y_M that make α_M = 0; what remains for the others is
+//! P' = P − P_·M P_MM⁻¹ P_M·, and the residual of row i when it is left out too is αᵢ / P'ᵢᵢ.
+
+use super::{Problem, Solution, encode, grid, least};
+use nalgebra::{Cholesky, DMatrix, DVector};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// Sum over groups of (rows without a target)³ beyond which missing targets are taken as their cell's mean.
+const GAP_WORK_MAX: f64 = 2e10;
+
+/// Cells that lack the targets of the same rows.
+struct Group {
+    missing: Vec<usize>,
+    cells: Vec<usize>,
+}
+
+/// P and C1 / 1ᵀC1 for one λ.
+struct System {
+    projector: DMatrix<f64>,
+    weights: DVector<f64>,
+}
+
+/// Targets with the missing ones filled, dual weights, and the sum of squared residuals of rows left out.
+struct Fit {
+    filled: DMatrix<f64>,
+    dual: DMatrix<f64>,
+    error: f64,
+}
+
+pub(super) fn solve(problem: &Problem) -> Option<Solution> {
+    let inputs = encode(problem.staged, problem.encoding, problem.rows);
+    let targets = problem.targets(problem.rows).transpose();
+    let (groups, mean_filled) = groups(problem);
+    let gram = inputs.tr_mul(&inputs);
+    let lambdas = grid(gram.trace() / gram.nrows() as f64);
+    let fit = |lambda: f64| {
+        let system = System::new(&gram, lambda)?;
+        let fit = system.fit(&targets, &groups)?;
+        Some((system, fit))
+    };
+    let tried: Vec<Option<f64>> = lambdas.par_iter().map(|lambda| Some(fit(*lambda)?.1.error)).collect();
+    let place = least(&tried)?;
+    let (system, fit) = fit(lambdas[place])?;
+    Some(Solution {
+        coefficients: &inputs * fit.dual,
+        intercepts: fit.filled.tr_mul(&system.weights) + DVector::from_column_slice(problem.means),
+        lambda: lambdas[place],
+        place,
+        how: "leave-one-out",
+        mean_filled,
+    })
+}
+
+impl System {
+    fn new(gram: &DMatrix<f64>, lambda: f64) -> Option<Self> {
+        let mut kernel = gram.clone();
+        (0..kernel.nrows()).for_each(|i| kernel[(i, i)] += lambda);
+        let inverse = Cholesky::new(kernel)?.inverse();
+        let sums = inverse.column_sum();
+        let total = sums.sum();
+        if !(total.is_finite() && total > 0.0) {
+            return None;
+        }
+        let projector = inverse - &sums * sums.transpose() / total;
+        Some(Self { projector, weights: sums / total })
+    }
+
+    fn fit(&self, targets: &DMatrix<f64>, groups: &[Group]) -> Option<Fit> {
+        let mut fit =
+            Fit { filled: targets.clone(), dual: DMatrix::zeros(targets.nrows(), targets.ncols()), error: 0.0 };
+        for Group { missing, cells } in groups {
+            let mut known = targets.select_columns(cells);
+            let mut diagonal = self.projector.diagonal();
+            if !missing.is_empty() {
+                let across = self.projector.select_rows(missing);
+                let factor = Cholesky::new(across.select_columns(missing))?;
+                let wanted = factor.solve(&(-(&across * &known)));
+                missing.iter().zip(wanted.row_iter()).for_each(|(row, values)| known.set_row(*row, &values));
+                let taken = factor.solve(&across).component_mul(&across);
+                diagonal -= taken.row_sum_tr();
+            }
+            let dual = &self.projector * &known;
+            for (row, (weights, share)) in dual.row_iter().zip(diagonal.iter()).enumerate() {
+                if missing.binary_search(&row).is_err() {
+                    fit.error += weights.norm_squared() / (share * share);
+                }
+            }
+            for (column, cell) in cells.iter().enumerate() {
+                fit.filled.set_column(*cell, &known.column(column));
+                fit.dual.set_column(*cell, &dual.column(column));
+            }
+        }
+        Some(fit)
+    }
+}
+
+/// Every cell in one group; the flag says that it was too much work to tell missing targets from the mean. A cell with fewer
+/// than two targets has nothing to fit: it keeps its mean.
+fn groups(problem: &Problem) -> (Vec<Group>, bool) {
+    let rows = problem.rows.len();
+    let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+    for cell in 0..problem.means.len() {
+        let lacks = |index: &usize| problem.staged.y_mask_row(problem.rows[*index])[cell] == 0;
+        let mut missing: Vec<usize> = (0..rows).filter(lacks).collect();
+        if missing.len() + 1 >= rows {
+            missing.clear();
+        }
+        groups.entry(missing).or_default().push(cell);
+    }
+    if groups.keys().map(|missing| (missing.len() as f64).powi(3)).sum::<f64>() > GAP_WORK_MAX {
+        return (vec![Group { missing: vec![], cells: (0..problem.means.len()).collect() }], true);
+    }
+    (groups.into_iter().map(|(missing, cells)| Group { missing, cells }).collect(), false)
+}

@@ -1,0 +1,150 @@
+//! More rows than columns: the normal equations (G + λI) B = R with G = Σ x xᵀ, R = Σ x yᵀ over centred rows.
+
+use super::{Problem, Solution, encode, grid, least};
+use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
+use rayon::prelude::*;
+
+/// Rows encoded at once.
+const BLOCK_ROWS: usize = 512;
+
+/// Parts summed up in parallel; fixed, so that the order of sums does not depend on the machine.
+const PARTS: usize = 4;
+
+/// Rounds of filling in missing targets; each shrinks the error by about columns ÷ rows.
+const FILLS_MAX: usize = 30;
+
+/// Filling ends when no forecast moves by more than this fraction of the targets' size.
+const FILL_TOLERANCE: f64 = 1e-8;
+
+/// Missing targets × columns beyond which filling would take longer than it is worth.
+const FILL_WORK_MAX: usize = 2_000_000_000;
+
+/// Rows with missing targets; for each the cells and what they are filled with, 0 at first.
+type Missing = Vec<(usize, Vec<(usize, f64)>)>;
+
+/// Sums over the training rows.
+struct Sums {
+    /// (columns, columns).
+    gram: DMatrix<f64>,
+    /// (columns, O).
+    cross: DMatrix<f64>,
+    /// Σ y².
+    square: f64,
+}
+
+pub(super) fn solve(problem: &Problem) -> Option<Solution> {
+    let mut sums = Sums::over(problem);
+    let columns = sums.gram.nrows();
+    let lambdas = grid(sums.gram.trace() / columns as f64);
+    let tried: Vec<Option<f64>> = lambdas.par_iter().map(|lambda| sums.error(*lambda, problem.rows.len())).collect();
+    let place = least(&tried)?;
+    let factor = sums.factor(lambdas[place])?;
+    let mut missing = missing(problem);
+    let work = missing.iter().map(|(_, cells)| cells.len() * columns).sum::<usize>();
+    let mean_filled = work > FILL_WORK_MAX;
+    if mean_filled {
+        missing.clear();
+    }
+    let (coefficients, shift) = fill(problem, &mut sums, &factor, missing);
+    let intercepts = DVector::from_column_slice(problem.means) + shift;
+    let how = "generalised cross-validation";
+    Some(Solution { coefficients, intercepts, lambda: lambdas[place], place, how, mean_filled })
+}
+
+impl Sums {
+    fn over(problem: &Problem) -> Self {
+        let part_rows = problem.rows.len().div_ceil(PARTS);
+        let parts: Vec<Self> = problem.rows.par_chunks(part_rows).map(|rows| Self::of(problem, rows)).collect();
+        let mut parts = parts.into_iter();
+        let mut sums = parts.next().unwrap_or_else(|| Self::of(problem, &[]));
+        for part in parts {
+            sums.gram += part.gram;
+            sums.cross += part.cross;
+            sums.square += part.square;
+        }
+        sums
+    }
+
+    fn of(problem: &Problem, rows: &[usize]) -> Self {
+        let (columns, outputs) = (problem.encoding.columns(), problem.means.len());
+        let mut sums =
+            Self { gram: DMatrix::zeros(columns, columns), cross: DMatrix::zeros(columns, outputs), square: 0.0 };
+        for block in rows.chunks(BLOCK_ROWS) {
+            let inputs = encode(problem.staged, problem.encoding, block);
+            let targets = problem.targets(block);
+            sums.gram.gemm(1.0, &inputs, &inputs.transpose(), 1.0);
+            sums.cross.gemm(1.0, &inputs, &targets.transpose(), 1.0);
+            sums.square += targets.norm_squared();
+        }
+        sums
+    }
+
+    fn factor(&self, lambda: f64) -> Option<Cholesky<f64, Dyn>> {
+        let mut system = self.gram.clone();
+        (0..system.nrows()).for_each(|i| system[(i, i)] += lambda);
+        Cholesky::new(system)
+    }
+
+    /// Generalised cross-validation error: residual sum over the squared share of freedom that is left.
+    fn error(&self, lambda: f64, rows: usize) -> Option<f64> {
+        let factor = self.factor(lambda)?;
+        let coefficients = factor.solve(&self.cross);
+        let explained = 2.0 * coefficients.dot(&self.cross) - coefficients.dot(&(&self.gram * &coefficients));
+        let freedom = 1.0 + self.gram.nrows() as f64 - lambda * factor.inverse().trace();
+        let left = 1.0 - freedom / rows as f64;
+        (left > 0.0).then(|| (self.square - explained).max(0.0) / (left * left))
+    }
+}
+
+/// Coefficients, and what is added to the cells' means, after missing targets were replaced by their own forecasts until these
+/// stand still: then they have no part in the fit.
+fn fill(
+    problem: &Problem,
+    sums: &mut Sums,
+    factor: &Cholesky<f64, Dyn>,
+    mut missing: Missing,
+) -> (DMatrix<f64>, DVector<f64>) {
+    let mut coefficients = factor.solve(&sums.cross);
+    let mut shift = DVector::zeros(problem.means.len());
+    if missing.is_empty() {
+        return (coefficients, shift);
+    }
+    let size = (sums.square / problem.rows.len() as f64).sqrt();
+    let mut inputs = vec![0.0; coefficients.nrows()];
+    for _ in 0..FILLS_MAX {
+        let mut moved: f64 = 0.0;
+        let mut shift_next = shift.clone();
+        for (row, cells) in &mut missing {
+            problem.encoding.encode(problem.staged, *row, &mut inputs);
+            for (cell, value) in cells {
+                let forecast = shift[*cell] + dot(&inputs, coefficients.column(*cell).as_slice());
+                let step = forecast - *value;
+                *value = forecast;
+                moved = moved.max(step.abs());
+                shift_next[*cell] += step / problem.rows.len() as f64;
+                let mut cross = sums.cross.column_mut(*cell);
+                cross.iter_mut().zip(&inputs).for_each(|(sum, input)| *sum += input * step);
+            }
+        }
+        shift = shift_next;
+        coefficients = factor.solve(&sums.cross);
+        if moved <= FILL_TOLERANCE * size {
+            break;
+        }
+    }
+    (coefficients, shift)
+}
+
+fn missing(problem: &Problem) -> Missing {
+    let of = |row: &usize| {
+        let mask = problem.staged.y_mask_row(*row);
+        let cells: Vec<(usize, f64)> =
+            (0..mask.len()).filter(|cell| mask[*cell] == 0).map(|cell| (cell, 0.0)).collect();
+        (!cells.is_empty()).then_some((*row, cells))
+    };
+    problem.rows.iter().filter_map(of).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}

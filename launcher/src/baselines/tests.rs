@@ -1,0 +1,263 @@
+//! Baselines against figures computed by NumPy from the definitions (per-cell refits, literally leaving rows out).
+
+use super::*;
+use enn_common::{
+    fs::mmap::bytes_of,
+    staged::{
+        ArrayName, Moments, StagedMeta, StagedWriter, VERSION,
+        meta::{CleaningReport, FeatureMeta},
+    },
+};
+use proptest::prelude::*;
+use std::path::PathBuf;
+
+/// Numbers of a staged directory before they are written.
+pub(crate) struct Table {
+    pub(crate) rows: usize,
+    pub(crate) features: Vec<FeatureMeta>,
+    pub(crate) out_shape: Vec<usize>,
+    pub(crate) out_labels: Vec<Vec<String>>,
+    pub(crate) x: Vec<f32>,
+    pub(crate) y: Vec<f32>,
+    pub(crate) split: Vec<u8>,
+    pub(crate) persistence: Option<Vec<u32>>,
+}
+
+impl Table {
+    /// Writes it; NaN is missing.
+    pub(crate) fn write(&self, out: &Path) -> PathBuf {
+        let writer = StagedWriter::create(out).unwrap();
+        let rows = self.rows as u64;
+        let mask = |values: &[f32]| values.iter().map(|value| u8::from(!value.is_nan())).collect::<Vec<u8>>();
+        let grid: Vec<u64> = self.out_shape.iter().map(|size| *size as u64).collect();
+        let ids: Vec<i64> = (0..self.rows as i64).collect();
+        let arrays: [(ArrayName, &[u64], &[u8]); 6] = [
+            (ArrayName::X, &[self.features.len() as u64], bytes_of(&self.x)),
+            (ArrayName::XMask, &[self.features.len() as u64], &mask(&self.x)),
+            (ArrayName::Y, &grid, bytes_of(&self.y)),
+            (ArrayName::YMask, &grid, &mask(&self.y)),
+            (ArrayName::RowId, &[], bytes_of(&ids)),
+            (ArrayName::Split, &[], &self.split),
+        ];
+        for (name, inner, bytes) in arrays {
+            let array = writer.array(name, inner).unwrap();
+            array.write_rows(0, bytes).unwrap();
+            array.finish(rows).unwrap();
+        }
+        writer.finish(&self.meta()).unwrap()
+    }
+
+    fn meta(&self) -> StagedMeta {
+        let stats = Moments::default().stats();
+        let count = |code: u8| self.split.iter().filter(|split| **split == code).count() as u64;
+        StagedMeta {
+            version: VERSION,
+            digest: "cd".repeat(32),
+            rows: self.rows as u64,
+            features: self.features.clone(),
+            out_shape: self.out_shape.clone(),
+            out_labels: self.out_labels.clone(),
+            units: "°F".into(),
+            persistence: self.persistence.clone(),
+            has_targets: true,
+            split_rows: [count(0), count(1), count(2)],
+            row_names: vec![],
+            x_stats: vec![stats; self.features.len()],
+            y_stats: vec![stats; self.out_shape.iter().product()],
+            report: CleaningReport::default(),
+        }
+    }
+}
+
+/// Metadata of no rows, with the given names along the output's axes.
+pub(crate) fn meta_of(out_labels: Vec<Vec<String>>) -> StagedMeta {
+    let out_shape = out_labels.iter().map(Vec::len).collect();
+    let (features, x, y, split) = (vec![], vec![], vec![], vec![]);
+    Table { rows: 0, features, out_shape, out_labels, x, y, split, persistence: None }.meta()
+}
+
+/// A number in [0, 1) with 24 bits, the same in Python.
+fn noise(index: u64) -> f32 {
+    let mut z = index.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32
+}
+
+/// `numbers` real features and one of three categories; a (2, 2) target, linear with noise; holes in both.
+fn table(rows: usize, numbers: usize) -> Table {
+    let features = numbers + 1;
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    for row in 0..rows {
+        let at = |column: usize| (row * 1000 + column) as u64;
+        let values: Vec<f32> = (0..numbers).map(|column| noise(at(column))).collect();
+        let category = (noise(at(500)) * 3.0).floor();
+        for cell in 0..4 {
+            let linear: f32 = values.iter().enumerate().map(|(i, v)| v * (((i + cell) % 5) as f32 - 2.0)).sum();
+            let target = (linear + category + noise(at(600 + cell))) * 4.0 + 50.0;
+            y.push(if noise(at(700 + cell)) < 0.1 { f32::NAN } else { (target * 64.0).round() / 64.0 });
+        }
+        x.extend(values.iter().enumerate().map(|(i, v)| if noise(at(800 + i)) < 0.05 { f32::NAN } else { *v }));
+        x.push(category);
+    }
+    let meta = |i: usize| FeatureMeta {
+        name: format!("f{i}"),
+        categories: if i == numbers { ["a", "b", "c"].map(String::from).to_vec() } else { vec![] },
+        has_missing: i < numbers,
+    };
+    Table {
+        rows,
+        features: (0..features).map(meta).collect(),
+        out_shape: vec![2, 2],
+        out_labels: vec![["s0", "s1"].map(String::from).to_vec(), ["t0", "t1"].map(String::from).to_vec()],
+        x,
+        y,
+        split: (0..rows).map(|row| [0, 0, 0, 1, 0, 0, 2, 0][row % 8]).collect(),
+        persistence: Some(vec![0, 1, 0, 1]),
+    }
+}
+
+/// The errors must agree with NumPy's to the digits given there.
+fn check(found: &Baselines, split: &str, expected: [(&str, f64, f64); 3]) {
+    for (name, mae, rmse) in expected {
+        let baseline = found.split[split][name];
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-8 * b.abs();
+        assert!(
+            close(baseline.mae, mae) && close(baseline.rmse, rmse),
+            "{split} {name}: {baseline:?}, not {mae} {rmse}"
+        );
+    }
+}
+
+fn compute_table(table: &Table) -> Baselines {
+    let dir = tempfile::tempdir().unwrap();
+    compute(&table.write(dir.path())).unwrap()
+}
+
+fn lambda(found: &Baselines) -> f64 {
+    let ridge = found.forecasters.iter().find_map(|one| match one {
+        Forecaster::Ridge(ridge) => Some(ridge.lambda()),
+        _ => None,
+    });
+    ridge.unwrap()
+}
+
+#[test]
+fn fewer_rows_than_columns_agree_with_numpy() {
+    let found = compute_table(&table(32, 30));
+    assert!((lambda(&found) - 3.055_902_777_777_777_4).abs() < 1e-9, "{}", lambda(&found));
+    check(
+        &found,
+        "val",
+        [
+            ("cell_mean", 8.305_719_860_819_822, 9.755_157_542_708_384),
+            ("persistence", 58.308_368_052_755_085, 59.028_322_025_587_35),
+            ("ridge", 4.675_742_482_993_385, 5.302_771_890_129_1),
+        ],
+    );
+    check(
+        &found,
+        "test",
+        [
+            ("cell_mean", 6.793_216_704_604_273, 8.666_069_919_267_096),
+            ("persistence", 57.506_738_975_644_11, 58.102_519_031_607_244),
+            ("ridge", 5.230_633_763_302_315, 6.835_258_963_466_864),
+        ],
+    );
+}
+
+#[test]
+fn more_rows_than_columns_agree_with_numpy() {
+    let found = compute_table(&table(160, 6));
+    assert!((lambda(&found) - 0.532_316_666_666_666_9).abs() < 1e-9, "{}", lambda(&found));
+    check(
+        &found,
+        "val",
+        [
+            ("cell_mean", 4.411_288_452_961_693, 5.332_444_266_670_678),
+            ("persistence", 51.588_868_057_670_75, 53.151_372_016_289_3),
+            ("ridge", 1.330_441_963_800_198_3, 1.656_198_966_314_392_6),
+        ],
+    );
+    check(
+        &found,
+        "test",
+        [
+            ("cell_mean", 4.245_444_494_468_104, 5.030_911_054_213_367),
+            ("persistence", 54.818_283_214_197_53, 55.113_555_900_015_21),
+            ("ridge", 1.153_536_787_549_439, 1.353_933_115_441_823_5),
+        ],
+    );
+}
+
+#[test]
+fn a_cell_never_seen_in_training_gets_the_mean_of_the_others() {
+    for (rows, numbers) in [(32, 30), (160, 6)] {
+        let mut table = table(rows, numbers);
+        for row in (0..rows).filter(|row| table.split[*row] == 0) {
+            table.y[row * 4 + 3] = f32::NAN;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let staged = Staged::open(&table.write(dir.path())).unwrap();
+        let found = compute_of(&staged, Effort::Full).unwrap();
+        let means = found.forecasters[0].predict(&staged, &[0]);
+        assert!((means[3] - (means[0] + means[1] + means[2]) / 3.0).abs() < 1e-9);
+        let ridge = found.forecasters.last().unwrap().predict(&staged, &[3, 6]);
+        assert!(ridge.row(3).iter().all(|value| (value - means[3]).abs() < 1e-9), "{}", ridge.row(3));
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_is_absent_with_a_reason() {
+    let mut table = table(32, 2);
+    table.persistence = None;
+    table.split = (0..32).map(|row| if row < 2 { 0 } else { 1 }).collect();
+    let found = compute_table(&table);
+    assert_eq!(found.split.keys().collect::<Vec<_>>(), ["val"]);
+    assert_eq!(found.split["val"].keys().collect::<Vec<_>>(), ["cell_mean"]);
+    let notes = found.notes.join("\n");
+    assert!(notes.contains("no input holds") && notes.contains("2 training rows are fewer than the 3"), "{notes}");
+}
+
+#[test]
+fn a_category_beyond_the_columns_is_left_out_with_a_note() {
+    let mut table = table(160, 6);
+    table.features[6].categories = (0..1_200).map(|i| format!("c{i}")).collect();
+    let found = compute_table(&table);
+    assert!(found.notes.iter().any(|note| note.contains("without f6: its 1200 categories")), "{:?}", found.notes);
+    assert!(found.split["val"].contains_key("ridge"));
+}
+
+#[test]
+fn no_training_rows_is_an_error_with_a_hint() {
+    let mut table = table(16, 2);
+    table.split.fill(2);
+    let dir = tempfile::tempdir().unwrap();
+    let error = compute(&table.write(dir.path())).unwrap_err().to_string();
+    assert!(error.contains("no training rows") && error.contains("hint"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Whatever validation and test rows hold, forecasts of a training row stay the same to the bit.
+    #[test]
+    fn nothing_is_learned_from_validation_or_test(seed in any::<u32>(), dual: bool) {
+        let original = if dual { table(32, 30) } else { table(160, 6) };
+        let mut changed = table(original.rows, original.features.len() - 1);
+        let columns = changed.features.len();
+        for row in (0..changed.rows).filter(|row| changed.split[*row] != 0) {
+            for column in 0..columns - 1 {
+                changed.x[row * columns + column] = noise(u64::from(seed) + (row * 64 + column) as u64) * 1e3;
+            }
+            changed.y[row * 4..][..4].fill(noise(u64::from(seed) + row as u64) * 1e4);
+        }
+        let forecasts = [&original, &changed].map(|table| {
+            let dir = tempfile::tempdir().unwrap();
+            let staged = Staged::open(&table.write(dir.path())).unwrap();
+            let found = compute_of(&staged, Effort::Full).unwrap();
+            found.forecasters.iter().map(|one| one.predict(&staged, &[0, 1])).collect::<Vec<_>>()
+        });
+        prop_assert_eq!(&forecasts[0], &forecasts[1]);
+    }
+}

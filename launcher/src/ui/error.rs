@@ -1,0 +1,37 @@
+//! What can go wrong while a run is recorded or read back.
+
+use std::{io, path::PathBuf};
+use thiserror::Error;
+
+/// Failures of events.jsonl.
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// The file cannot be opened or made.
+    #[error("cannot open the run's journal {}: {source}\n  hint: is this a run directory, and may you {what} it?", path.display())]
+    Open {
+        /// events.jsonl.
+        path: PathBuf,
+        /// "read" or "write".
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file cannot be read to its end.
+    #[error("cannot read the run's journal {} after line {line}: {source}", path.display())]
+    Read {
+        /// events.jsonl.
+        path: PathBuf,
+        /// Lines read before the failure.
+        line: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// An event could not be appended; the events before it are whole.
+    #[error("cannot append to the run's journal {}: {source}\n  hint: training goes on without it; is the disk full?", path.display())]
+    Write {
+        /// events.jsonl.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,148 @@
+//! Numbers as people read them: errors, counts, sizes and times in a few characters.
+//!
+//! **Invariant:** every function is total; a number that is not finite reads "n/a".
+
+/// What stands for a number that is not there.
+pub const ABSENT: &str = "n/a";
+
+/// A measured value with four significant digits: "3.412", "0.08123", "1.2e-7".
+pub fn measure(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        ABSENT.to_owned()
+    } else if size != 0.0 && !(1e-4..1e7).contains(&size) {
+        format!("{value:.1e}")
+    } else if size >= 1000.0 {
+        grouped(&format!("{value:.0}"))
+    } else if size >= 100.0 {
+        format!("{value:.1}")
+    } else if size >= 10.0 {
+        format!("{value:.2}")
+    } else if size >= 0.1 || size == 0.0 {
+        format!("{value:.3}")
+    } else {
+        format!("{value:.5}")
+    }
+}
+
+/// A measured value with its unit, when there is one.
+pub fn with_unit(value: f64, unit: &str) -> String {
+    if unit.is_empty() { measure(value) } else { format!("{} {unit}", measure(value)) }
+}
+
+/// A whole number with its thousands apart: "1,234,567".
+pub fn count(value: u64) -> String {
+    grouped(&value.to_string())
+}
+
+/// "1 worker", "2 workers".
+pub fn plural(value: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
+}
+
+/// A rate per second without decimals above ten.
+pub fn rate(value: f64) -> String {
+    if !value.is_finite() || value < 0.0 {
+        ABSENT.to_owned()
+    } else if value < 10.0 {
+        format!("{value:.1}")
+    } else {
+        grouped(&format!("{value:.0}"))
+    }
+}
+
+/// A size in decimal units: "999 B", "1.2 MB".
+pub fn bytes(value: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if value < 1000 {
+        return format!("{value} B");
+    }
+    let mut size = value as f64 / 1000.0;
+    let mut unit = 0;
+    // 999.95 would print as 1000.0 of the unit, so it moves on to the next one.
+    while size >= 999.95 && unit + 1 < UNITS.len() {
+        size /= 1000.0;
+        unit += 1;
+    }
+    format!("{size:.1} {}", UNITS[unit])
+}
+
+/// A span of time: "3 ms", "0.42 s", "12.3 s", "3 min 05 s", "2 h 05 min".
+pub fn seconds(value: f64) -> String {
+    if !value.is_finite() || value < 0.0 {
+        ABSENT.to_owned()
+    } else if value < 0.1 {
+        format!("{:.0} ms", value * 1000.0)
+    } else if value < 10.0 {
+        format!("{value:.2} s")
+    } else if value < 59.95 {
+        format!("{value:.1} s")
+    } else {
+        let whole = value.round() as u64;
+        if whole < 3600 {
+            format!("{} min {:02} s", whole / 60, whole % 60)
+        } else {
+            let minutes = (value / 60.0).round() as u64;
+            format!("{} h {:02} min", minutes / 60, minutes % 60)
+        }
+    }
+}
+
+/// A countdown: "0:31", "1:02:03".
+pub fn countdown(value: f64) -> String {
+    if !value.is_finite() || value < 0.0 {
+        return ABSENT.to_owned();
+    }
+    let whole = value.ceil() as u64;
+    if whole < 3600 {
+        format!("{}:{:02}", whole / 60, whole % 60)
+    } else {
+        format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+    }
+}
+
+/// A shape: "3 × 24".
+pub fn shape(sizes: &[usize]) -> String {
+    sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ")
+}
+
+/// The name of a baseline for people: "cell_mean" → "cell mean".
+pub fn label(name: &str) -> String {
+    name.replace('_', " ")
+}
+
+fn grouped(digits: &str) -> String {
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3 + 1);
+    out.push_str(sign);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        let measures = [3.41249, 0.0, -0.5, 12.345, 123.45, 1234.5, 0.081234, 2e-9, f64::NAN].map(measure);
+        assert_eq!(measures, ["3.412", "0.000", "-0.500", "12.35", "123.5", "1,234", "0.08123", "2.0e-9", "n/a"]);
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 999, 1000, 999_949, 999_950, 2_500_000].map(bytes),
+            ["0 B", "999 B", "1.0 kB", "999.9 kB", "1.0 MB", "2.5 MB"]
+        );
+        assert_eq!(
+            [0.0123, 0.5, 12.34, 59.96, 185.0, 7_499.0, -1.0].map(seconds),
+            ["12 ms", "0.50 s", "12.3 s", "1 min 00 s", "3 min 05 s", "2 h 05 min", "n/a"]
+        );
+        assert_eq!([0.2, 31.0, 3723.0].map(countdown), ["0:01", "0:31", "1:02:03"]);
+        assert_eq!(rate(5230.4), "5,230");
+        assert_eq!(plural(1, "worker"), "1 worker");
+    }
+}

@@ -1,0 +1,225 @@
+//! events.jsonl: one event per line, appended as it happens, readable after any kill.
+//!
+//! **Invariant:** a line is written whole or is the last one. The writer cuts a torn end away before it appends, the
+//! reader skips what it cannot understand (a torn end, an event of a later version) and says which lines those were.
+
+use super::error::JournalError;
+use enn_common::event::Event;
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+/// Name of the journal in a run directory.
+pub const FILE: &str = "events.jsonl";
+
+/// Longest line that is read: a cleaning report of some ten thousand columns fits.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// Appends events to events.jsonl.
+#[derive(Debug)]
+pub struct Writer {
+    file: File,
+    path: PathBuf,
+    /// Length of the whole lines; the file is cut back to it after a failed write.
+    whole_bytes: u64,
+    torn: bool,
+}
+
+impl Writer {
+    /// Opens or makes the journal of `run_dir` and cuts away a torn last line.
+    ///
+    /// # Errors
+    /// The directory is missing or may not be written.
+    pub fn open(run_dir: &Path) -> Result<Self, JournalError> {
+        let path = run_dir.join(FILE);
+        let open = || -> io::Result<(File, u64)> {
+            let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+            let whole = whole_bytes(&mut file)?;
+            file.set_len(whole)?;
+            file.seek(SeekFrom::Start(whole))?;
+            Ok((file, whole))
+        };
+        match open() {
+            Ok((file, whole_bytes)) => Ok(Self { file, path, whole_bytes, torn: false }),
+            Err(source) => Err(JournalError::Open { path, what: "write", source }),
+        }
+    }
+
+    /// Appends one event as one line. After a failure the next call first removes what was left half written.
+    ///
+    /// # Errors
+    /// The disk is full or gone. The lines before are whole.
+    pub fn write(&mut self, event: &Event) -> Result<(), JournalError> {
+        self.append(event).map_err(|source| {
+            self.torn = true;
+            JournalError::Write { path: self.path.clone(), source }
+        })
+    }
+
+    /// Asks the system to put everything on the disk.
+    ///
+    /// # Errors
+    /// The disk is full or gone.
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        self.file.sync_data().map_err(|source| JournalError::Write { path: self.path.clone(), source })
+    }
+
+    fn append(&mut self, event: &Event) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.whole_bytes)?;
+            self.file.seek(SeekFrom::Start(self.whole_bytes))?;
+            self.torn = false;
+        }
+        let mut line = serde_json::to_vec(event)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.whole_bytes += line.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Writer {
+    /// A writer whose every write fails, as on a full disk.
+    pub(super) fn read_only(run_dir: &Path) -> Self {
+        let mut writer = Self::open(run_dir).unwrap();
+        writer.file = File::open(&writer.path).unwrap();
+        writer
+    }
+}
+
+/// Length of `file` up to and with its last newline.
+fn whole_bytes(file: &mut File) -> io::Result<u64> {
+    const BLOCK_BYTES: u64 = 64 << 10;
+    let mut end = file.metadata()?.len();
+    let mut block = Vec::new();
+    while end > 0 {
+        let start = end.saturating_sub(BLOCK_BYTES);
+        block.clear();
+        file.seek(SeekFrom::Start(start))?;
+        file.take(end - start).read_to_end(&mut block)?;
+        if let Some(newline) = memchr::memrchr(b'\n', &block) {
+            return Ok(start + newline as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// Hands every readable event of `run_dir` to `each`, in order, and returns the numbers (from 1) of the lines that
+/// could not be understood.
+///
+/// # Errors
+/// The journal is missing or the disk fails.
+pub fn read(run_dir: &Path, mut each: impl FnMut(Event)) -> Result<Vec<u64>, JournalError> {
+    let path = run_dir.join(FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(source) => return Err(JournalError::Open { path, what: "read", source }),
+    };
+    let mut reader = BufReader::new(file);
+    let (mut line, mut number, mut unreadable) = (Vec::new(), 0, Vec::new());
+    loop {
+        match next_line(&mut reader, &mut line) {
+            Ok(false) => return Ok(unreadable),
+            Ok(true) => number += 1,
+            Err(source) => return Err(JournalError::Read { path, line: number, source }),
+        }
+        match serde_json::from_slice(&line) {
+            Ok(event) => each(event),
+            Err(_) => unreadable.push(number),
+        }
+    }
+}
+
+/// Reads one line into `line` without its newline; a line beyond the limit comes back cut. False at the end.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', line)? == 0 {
+        return Ok(false);
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if line.len() as u64 == LINE_BYTES_MAX {
+        reader.skip_until(b'\n')?;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::event::What;
+    use proptest::prelude::*;
+    use std::fs;
+
+    fn event(time: f64) -> Event {
+        Event { time, what: What::Warned { message: format!("at {time}\nsecond line") } }
+    }
+
+    fn all(run_dir: &Path) -> (Vec<Event>, Vec<u64>) {
+        let mut events = Vec::new();
+        let unreadable = read(run_dir, |event| events.push(event)).unwrap();
+        (events, unreadable)
+    }
+
+    #[test]
+    fn a_later_events_line_is_skipped_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        Writer::open(dir.path()).unwrap().write(&event(1.0)).unwrap();
+        let mut file = OpenOptions::new().append(true).open(dir.path().join(FILE)).unwrap();
+        file.write_all(b"{\"time\":2.0,\"event\":\"teleported\",\"to\":\"Mars\"}\n").unwrap();
+        Writer::open(dir.path()).unwrap().write(&event(3.0)).unwrap();
+        assert_eq!(all(dir.path()), (vec![event(1.0), event(3.0)], vec![2]));
+    }
+
+    #[test]
+    fn half_a_line_is_removed_before_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path()).unwrap();
+        writer.write(&event(1.0)).unwrap();
+        let good = std::mem::replace(&mut writer.file, File::open(dir.path().join(FILE)).unwrap());
+        assert!(matches!(writer.write(&event(2.0)), Err(JournalError::Write { .. })));
+        writer.file = good;
+        writer.file.write_all(b"{\"time\":2.0,\"ev").unwrap();
+        writer.write(&event(3.0)).unwrap();
+        assert_eq!(all(dir.path()), (vec![event(1.0), event(3.0)], vec![]));
+    }
+
+    #[test]
+    fn a_missing_journal_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = read(dir.path(), |_| ()).unwrap_err().to_string();
+        assert!(error.contains("events.jsonl") && error.contains("hint"), "{error}");
+    }
+
+    proptest! {
+        /// Whatever byte the file ends at, the whole lines before it are read and a writer goes on cleanly.
+        #[test]
+        fn any_torn_end_is_survived(lines in 1usize..6, cut in 0.0f64..1.0) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join(FILE);
+            let mut writer = Writer::open(dir.path()).unwrap();
+            let mut ends = vec![0];
+            for line in 0..lines {
+                writer.write(&event(line as f64)).unwrap();
+                ends.push(fs::metadata(&path).unwrap().len());
+            }
+            let length = (cut * *ends.last().unwrap() as f64) as u64;
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
+            let whole = ends.iter().filter(|end| **end > 0 && **end <= length).count();
+
+            // A last line that lacks only its newline is readable, so one more may come back.
+            let (events, _) = all(dir.path());
+            prop_assert!(events.len() == whole || events.len() == whole + 1);
+
+            Writer::open(dir.path()).unwrap().write(&event(99.0)).unwrap();
+            let (events, unreadable) = all(dir.path());
+            prop_assert_eq!(events.len(), whole + 1);
+            prop_assert_eq!(events.last(), Some(&event(99.0)));
+            prop_assert!(unreadable.is_empty());
+        }
+    }
+}

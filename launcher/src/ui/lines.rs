@@ -1,0 +1,294 @@
+//! Events as sentences: what a log shows, and what is printed above the progress bar.
+//!
+//! **Invariant:** pure; one event gives the lines for it, from the event and the view that already holds it.
+
+use super::{figures, metrics, model::RunView};
+use enn_common::{
+    event::{EpochReport, Event, What},
+    exit::ExitCode,
+    metrics::Metrics,
+    staged::meta::CleaningReport,
+};
+use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
+
+/// How much a line matters; the display chooses by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// Shown in a plain log; the progress bar says it already.
+    Detail,
+    /// Shown in a log and above the progress bar.
+    Notable,
+    /// Shown even when quiet.
+    Alert,
+}
+
+/// One line of text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// How much it matters.
+    pub weight: Weight,
+    /// The text, without a time; may hold newlines (a hint, a table).
+    pub text: String,
+}
+
+/// The lines for `event`; `view` holds it already.
+pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
+    match &event.what {
+        What::RunStarted { .. }
+        | What::StageProgressed { .. }
+        | What::Staged { .. }
+        | What::BaselinesComputed { .. }
+        | What::ModelBuilt { .. } => preparation(&event.what, view),
+        What::RoundStarted { .. }
+        | What::WorkerStarted { .. }
+        | What::WorkerReady { .. }
+        | What::WorkerExited { .. }
+        | What::WorkerFailed { .. }
+        | What::RoundFailed { .. }
+        | What::StopRequested { .. } => processes(&event.what, view),
+        What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => training(&event.what, view),
+        What::CheckpointCommitted { step, bytes, seconds, .. } => {
+            let (bytes, seconds) = (figures::bytes(*bytes), figures::seconds(*seconds));
+            detail(format!("checkpoint at step {}: {bytes} in {seconds}", figures::count(*step)))
+        }
+        What::CheckpointFailed { step, error } => {
+            let step = figures::count(*step);
+            alert(format!("the checkpoint at step {step} was abandoned, the one before it stands: {error}"))
+        }
+        What::Predicted { rows, rows_total } if rows == rows_total => {
+            notable(format!("predicted {}", figures::plural(*rows, "row")))
+        }
+        What::Predicted { .. } => Vec::new(),
+        What::Gathered { path, files, bytes } => {
+            let (files, bytes) = (figures::plural(*files, "file"), figures::bytes(*bytes));
+            notable(format!("gathered {files}, {bytes}: {}", path.display()))
+        }
+        What::Warned { message } => alert(format!("warning: {message}")),
+        What::RunEnded { code, seconds, restarts, rounds } => ended(*code, *seconds, *restarts, *rounds),
+    }
+}
+
+fn preparation(what: &What, view: &RunView) -> Vec<Line> {
+    match what {
+        What::RunStarted { run, mode, dir, host, nproc, .. } => {
+            let workers = figures::plural(u64::from(*nproc), "worker");
+            notable(format!("{mode} {run}: {workers} on {host}, {}", dir.display()))
+        }
+        What::Staged { rows, features, out_shape, split_rows, reused, seconds, report, dir, .. } => {
+            let [train, val, test] = split_rows.map(figures::count);
+            let grid = figures::shape(out_shape);
+            let how = if *reused {
+                format!("found staged in {}", dir.display())
+            } else {
+                format!("staged in {}", figures::seconds(*seconds))
+            };
+            let (rows, features) = (figures::plural(*rows, "sample"), figures::plural(*features, "input"));
+            let mut lines =
+                notable(format!("data: {rows} of {features} -> {grid}, {how} (train {train}, val {val}, test {test})"));
+            lines.extend(cleaning(report).map(|text| Line { weight: Weight::Detail, text }));
+            lines
+        }
+        What::BaselinesComputed { split, notes } => {
+            let unit = view.units();
+            let mut lines: Vec<Line> = ["val", "test"].iter().filter_map(|name| baselines(name, split, unit)).collect();
+            lines.extend(notes.iter().flat_map(|note| detail(format!("baselines: {note}"))));
+            lines
+        }
+        What::ModelBuilt { parameters, batch, steps_per_epoch, steps_total, .. } => {
+            let [parameters, batch, per_epoch, total] =
+                [*parameters, *batch, *steps_per_epoch, *steps_total].map(figures::count);
+            notable(format!(
+                "model: {parameters} parameters, batch {batch}, {per_epoch} steps per epoch, {total} in all"
+            ))
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What cleaning found, in one sentence; `None` when the data were clean.
+pub fn cleaning(report: &CleaningReport) -> Option<String> {
+    let sum = |of: fn(&enn_common::staged::meta::ColumnReport) -> u64| report.columns.values().map(of).sum::<u64>();
+    let found = [
+        (sum(|column| column.missing), "missing cell", "missing cells"),
+        (sum(|column| column.non_finite), "non-finite cell", "non-finite cells"),
+        (sum(|column| column.out_of_range), "cell out of range", "cells out of range"),
+        (sum(|column| column.unseen_category), "unseen category", "unseen categories"),
+        (report.absent_cells, "cell absent from the table", "cells absent from the table"),
+        (report.duplicates, "duplicate row", "duplicate rows"),
+        (report.wrong_width, "row of a wrong width", "rows of a wrong width"),
+        (report.dropped_samples, "sample dropped", "samples dropped"),
+        (
+            report.columns.values().filter(|column| column.constant).count() as u64,
+            "constant column",
+            "constant columns",
+        ),
+    ];
+    let found = found.iter().filter(|(n, ..)| *n > 0);
+    let found: Vec<String> =
+        found.map(|(n, one, many)| format!("{} {}", figures::count(*n), if *n == 1 { one } else { many })).collect();
+    (!found.is_empty()).then(|| format!("cleaning: {}", found.join(", ")))
+}
+
+fn baselines(
+    name: &str,
+    split: &BTreeMap<String, BTreeMap<String, enn_common::metrics::Baseline>>,
+    unit: &str,
+) -> Option<Line> {
+    let mut all: Vec<_> = split.get(name)?.iter().collect();
+    all.sort_by(|a, b| a.1.mae.total_cmp(&b.1.mae));
+    let all: Vec<String> =
+        all.iter().map(|(n, b)| format!("{} {}", figures::label(n), figures::measure(b.mae))).collect();
+    let text = format!("baselines, {name} MAE: {} {unit}", all.join(", "));
+    (!all.is_empty()).then(|| Line { weight: Weight::Notable, text: text.trim_end().to_owned() })
+}
+
+fn processes(what: &What, view: &RunView) -> Vec<Line> {
+    match what {
+        What::RoundStarted { round, world_size, resume_step, .. } => {
+            let workers = figures::plural(u64::from(*world_size), "worker");
+            let from = resume_step.map_or_else(String::new, |step| format!(" from step {}", figures::count(step)));
+            let weight = if round.0 == 0 { Weight::Detail } else { Weight::Notable };
+            vec![Line { weight, text: format!("round {round}: starting {workers}{from}") }]
+        }
+        What::WorkerReady { round, .. } => all_ready(round.0, view),
+        What::WorkerExited { rank, pid, code, signal, seconds_to_notice, .. } => {
+            let how = match (code, signal) {
+                (Some(0), _) => return Vec::new(),
+                (_, Some(number)) => format!("was killed by {}", signal_name(*number)),
+                (Some(code), None) => format!("exited with code {code}"),
+                (None, None) => "ended without a status".to_owned(),
+            };
+            let text = format!("worker {rank} (pid {pid}) {how}, noticed in {}", figures::seconds(*seconds_to_notice));
+            // After a request to stop, workers that do not end by themselves are killed: that is not news.
+            if view.stops.is_empty() { alert(text) } else { detail(text) }
+        }
+        What::WorkerFailed { rank, error, .. } => alert(format!("worker {rank} failed: {error}")),
+        What::RoundFailed { round, cause, restarting, restarts_left } => {
+            let then = if *restarting {
+                format!("starting again, {} left", figures::plural(u64::from(*restarts_left), "restart"))
+            } else {
+                "not started again".to_owned()
+            };
+            alert(format!("round {round} failed: {cause}; {then}"))
+        }
+        What::StopRequested { signal, second: false } => {
+            alert(format!("{signal}: finishing the step and writing a checkpoint (once more to kill the workers)"))
+        }
+        What::StopRequested { signal, second: true } => alert(format!("{signal} again: killing the workers")),
+        _ => Vec::new(),
+    }
+}
+
+/// Said once, when the last worker of a round is ready.
+fn all_ready(round: u64, view: &RunView) -> Vec<Line> {
+    let Some(world) = view.rounds.iter().rev().find(|view| view.round == round).map(|view| view.world_size) else {
+        return Vec::new();
+    };
+    let ready: Vec<_> = view.workers.iter().filter(|w| w.round == round).filter_map(|w| w.ready.as_ref()).collect();
+    let slowest = ready.iter().map(|r| r.seconds).fold(0.0, f64::max);
+    match ready.last() {
+        Some(last) if ready.len() == world as usize => notable(format!(
+            "{} ready in {} ({}, {}, libtorch {})",
+            figures::plural(u64::from(world), "worker"),
+            figures::seconds(slowest),
+            last.device,
+            last.backend,
+            last.libtorch
+        )),
+        _ => Vec::new(),
+    }
+}
+
+/// The name of a signal, or its number.
+pub fn signal_name(number: i32) -> String {
+    Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
+}
+
+fn training(what: &What, view: &RunView) -> Vec<Line> {
+    match what {
+        What::EpochEnded(report) => detail(epoch(report, view.units())),
+        What::Trained { epoch, step, stopped_early, split, seconds, samples_per_s } => {
+            let early = if *stopped_early { ", stopped early" } else { "" };
+            let (epochs, steps) = (figures::plural(*epoch, "epoch"), figures::plural(*step, "step"));
+            let (time, rate) = (figures::seconds(*seconds), figures::rate(*samples_per_s));
+            let errors = split_errors(split, view.units());
+            let mut lines = notable(format!("trained {epochs}, {steps} in {time}{early}, {rate} samples/s{errors}"));
+            lines.extend(notable(metrics::table(view).trim_end().to_owned()));
+            lines.extend(metrics::warning(view).into_iter().flat_map(|text| alert(format!("warning: {text}"))));
+            lines
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn epoch(report: &EpochReport, unit: &str) -> String {
+    let val = if report.val.n > 0 {
+        format!("  val MAE {}{}", figures::with_unit(report.val.mae, unit), if report.best { " (best)" } else { "" })
+    } else {
+        String::new()
+    };
+    let skipped = if report.skipped > 0 {
+        format!("  {} skipped", figures::plural(report.skipped, "step"))
+    } else {
+        String::new()
+    };
+    let (loss, rate) = (figures::measure(report.train_loss), figures::rate(report.samples_per_s));
+    format!("epoch {}  loss {loss}{val}  {rate} samples/s{skipped}", report.epoch)
+}
+
+fn split_errors(split: &BTreeMap<String, Metrics>, unit: &str) -> String {
+    let order = ["train", "val", "test"];
+    let parts = order.iter().filter_map(|name| Some((name, split.get(*name).filter(|metrics| metrics.n > 0)?)));
+    let parts: Vec<String> = parts.map(|(name, m)| format!("{name} {}", figures::with_unit(m.mae, unit))).collect();
+    if parts.is_empty() { String::new() } else { format!(": MAE {}", parts.join(", ")) }
+}
+
+fn ended(code: u8, seconds: f64, restarts: u32, rounds: u64) -> Vec<Line> {
+    let (time, restarts, rounds) =
+        (figures::seconds(seconds), figures::plural(u64::from(restarts), "restart"), figures::plural(rounds, "round"));
+    if code == ExitCode::Success as u8 {
+        return notable(format!("done in {time}, {rounds}, {restarts}"));
+    }
+    let why = ExitCode::ALL.iter().find(|(known, _)| *known as u8 == code).map_or("", |(_, sentence)| sentence);
+    alert(format!("ended with code {code} after {time}, {rounds}, {restarts}: {why}"))
+}
+
+fn one(weight: Weight, text: String) -> Vec<Line> {
+    vec![Line { weight, text }]
+}
+
+fn detail(text: String) -> Vec<Line> {
+    one(Weight::Detail, text)
+}
+
+fn notable(text: String) -> Vec<Line> {
+    one(Weight::Notable, text)
+}
+
+fn alert(text: String) -> Vec<Line> {
+    one(Weight::Alert, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::model::tests::{events, view_after};
+
+    #[test]
+    fn a_log_tells_the_story() {
+        let all = events();
+        let mut text = String::new();
+        for count in 0..all.len() {
+            for line in lines(&all[count], &view_after(&all[..=count])) {
+                text.push_str(&format!("{:?}: {}\n", line.weight, line.text));
+            }
+        }
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn an_unknown_signal_keeps_its_number() {
+        assert_eq!([9, 15, 77].map(signal_name), ["SIGKILL", "SIGTERM", "signal 77"]);
+    }
+}

@@ -1,0 +1,214 @@
+//! The numbers that count: the model's errors beside the baselines', for machines and for people.
+//!
+//! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
+
+use super::{error::JournalError, figures, model::RunView};
+use enn_common::metrics::{Metrics, RunMetrics};
+use std::{collections::BTreeMap, fmt::Write, path::Path};
+
+/// Name of the baseline every model must beat: the per-cell training mean.
+pub const FLOOR: &str = "cell_mean";
+
+/// Splits on which baselines are judged, in the order they are shown, with their short names.
+const JUDGED: [(&str, &str); 2] = [("val", "val"), ("test", "test")];
+
+/// Reads the journal of `run_dir` and answers `enn metrics RUN --json`.
+///
+/// # Errors
+/// The journal is missing or cannot be read.
+pub fn read(run_dir: &Path) -> Result<RunMetrics, JournalError> {
+    let view = RunView::read(run_dir)?;
+    let mut metrics = of(&view);
+    if metrics.run.is_empty() {
+        metrics.run = run_dir.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    }
+    Ok(metrics)
+}
+
+/// The metrics of a run as it stands: of the best model; before training ended, of the best epoch so far.
+pub fn of(view: &RunView) -> RunMetrics {
+    let (step, epoch) = match (&view.trained, &view.latest) {
+        (Some(trained), _) => (trained.step, trained.epoch),
+        (None, Some(step)) => (step.step, view.epochs.last().map_or(0, |report| report.epoch)),
+        (None, None) => (0, 0),
+    };
+    let samples_per_s = match (&view.trained, view.epochs.last()) {
+        (Some(trained), _) => trained.samples_per_s,
+        (None, Some(report)) => report.samples_per_s,
+        (None, None) => 0.0,
+    };
+    let baselines = ["test", "val"].iter().find_map(|split| view.baselines.get(*split).filter(|all| !all.is_empty()));
+    RunMetrics {
+        run: view.name().to_owned(),
+        step,
+        epoch,
+        split: split(view),
+        baselines: baselines.cloned().unwrap_or_default(),
+        units: view.units().to_owned(),
+        samples_per_s,
+        restarts: view.restarts(),
+        rounds: view.rounds.len() as u64,
+    }
+}
+
+/// The model's errors per split.
+pub fn split(view: &RunView) -> BTreeMap<String, Metrics> {
+    match (&view.trained, view.best()) {
+        (Some(trained), _) => trained.split.clone(),
+        (None, Some(best)) => BTreeMap::from([("val".to_owned(), best.val)]),
+        (None, None) => BTreeMap::new(),
+    }
+}
+
+/// A forecaster and its errors: (MAE, RMSE) per judged split, `None` where it has none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contender {
+    /// "ENN", or the baseline's name.
+    pub name: String,
+    /// Whether it is the model of this run.
+    pub ours: bool,
+    /// Errors on val and test.
+    pub errors: [Option<(f64, f64)>; 2],
+}
+
+impl Contender {
+    /// MAE on the test split, or on the validation split when there is no test.
+    pub fn judged_mae(&self) -> Option<f64> {
+        self.errors[1].or(self.errors[0]).map(|errors| errors.0)
+    }
+}
+
+/// The model and the baselines, best first by the judged MAE.
+pub fn contenders(view: &RunView) -> Vec<Contender> {
+    let split = split(view);
+    let mut all = Vec::new();
+    if !split.is_empty() {
+        let errors = JUDGED.map(|(name, _)| split.get(name).filter(|m| m.n > 0).map(|m| (m.mae, m.rmse)));
+        all.push(Contender { name: "ENN".to_owned(), ours: true, errors });
+    }
+    let mut names: Vec<&String> = view.baselines.values().flat_map(BTreeMap::keys).collect();
+    names.sort();
+    names.dedup();
+    for name in names {
+        let errors = JUDGED.map(|(split, _)| view.baselines.get(split)?.get(name).map(|b| (b.mae, b.rmse)));
+        all.push(Contender { name: figures::label(name), ours: false, errors });
+    }
+    let key = |contender: &Contender| contender.judged_mae().unwrap_or(f64::INFINITY);
+    all.sort_by(|a, b| key(a).total_cmp(&key(b)));
+    all
+}
+
+/// How the model stands against the best baseline: relative difference of judged MAE (negative: the model is better) and
+/// that baseline's name.
+pub fn margin(contenders: &[Contender]) -> Option<(f64, &str)> {
+    let ours = contenders.iter().find(|one| one.ours)?.judged_mae()?;
+    let best = contenders.iter().find(|one| !one.ours && one.judged_mae().is_some())?;
+    Some((ours / best.judged_mae()? - 1.0, &best.name))
+}
+
+/// The warning of a run that learned nothing: validation MAE not below the per-cell training mean's.
+pub fn warning(view: &RunView) -> Option<String> {
+    let floor = view.baselines.get("val")?.get(FLOOR)?.mae;
+    let ours = split(view).get("val").filter(|metrics| metrics.n > 0)?.mae;
+    let below = ours < floor;
+    (!below).then(|| {
+        format!(
+            "the model has learned nothing useful: its validation MAE {} is not below {}, the error of always predicting \
+             the training mean of each cell\n  hint: train longer, lower the learning rate, or look at the cleaning report",
+            figures::with_unit(ours, view.units()),
+            figures::with_unit(floor, view.units()),
+        )
+    })
+}
+
+/// The table of `enn metrics RUN`: best forecaster first, numbers aligned, and one sentence of judgement below.
+pub fn table(view: &RunView) -> String {
+    let contenders = contenders(view);
+    if contenders.is_empty() {
+        return "no metrics yet: no epoch has been validated\n".to_owned();
+    }
+    let judged: Vec<usize> =
+        (0..JUDGED.len()).filter(|i| contenders.iter().any(|one| one.errors[*i].is_some())).collect();
+    let unit = if view.units().is_empty() { String::new() } else { format!(" ({})", view.units()) };
+    let mut rows = vec![vec![format!("errors{unit}")]];
+    for split in &judged {
+        rows[0].extend(["MAE", "RMSE"].map(|measure| format!("{} {measure}", JUDGED[*split].1)));
+    }
+    for one in &contenders {
+        let mut row = vec![if one.ours { format!("> {}", one.name) } else { format!("  {}", one.name) }];
+        for split in &judged {
+            let errors = one.errors[*split];
+            row.push(errors.map_or_else(|| "–".to_owned(), |(mae, _)| figures::measure(mae)));
+            row.push(errors.map_or_else(|| "–".to_owned(), |(_, rmse)| figures::measure(rmse)));
+        }
+        rows.push(row);
+    }
+    let mut text = aligned(&rows);
+    if let Some((difference, name)) = margin(&contenders) {
+        let side = if difference < 0.0 { "below" } else { "above" };
+        let percent = 100.0 * difference.abs();
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "ENN's error is {percent:.1} % {side} the best baseline's ({name})");
+    }
+    text
+}
+
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|i| rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let pad = " ".repeat(width - cell.chars().count());
+            let _ = if index == 0 { write!(text, "{cell}{pad}") } else { write!(text, "  {pad}{cell}") };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::model::tests::{events, view_after};
+    use enn_common::event::What;
+
+    #[test]
+    fn the_table_puts_the_best_first() {
+        insta::assert_snapshot!(table(&view_after(&events())));
+        assert_eq!(table(&RunView::default()), "no metrics yet: no epoch has been validated\n");
+    }
+
+    #[test]
+    fn machines_get_the_same_numbers() {
+        let metrics = of(&view_after(&events()));
+        assert_eq!((metrics.step, metrics.epoch, metrics.restarts, metrics.rounds), (24, 3, 1, 2));
+        assert_eq!(metrics.split.keys().collect::<Vec<_>>(), ["test", "train", "val"]);
+        assert!((metrics.baselines["ridge"].mae - 4.9).abs() < 1e-12, "baselines are those of the test split");
+        assert_eq!(metrics.units, "°F");
+    }
+
+    #[test]
+    fn a_run_under_way_shows_its_best_epoch() {
+        let all = events();
+        let trained = all.iter().position(|event| matches!(event.what, What::Trained { .. })).unwrap();
+        let view = view_after(&all[..trained]);
+        assert_eq!(split(&view).keys().collect::<Vec<_>>(), ["val"]);
+        assert!((split(&view)["val"].mae - 4.4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn learning_nothing_is_said_clearly() {
+        let mut all = events();
+        assert_eq!(warning(&view_after(&all)), None);
+        for event in &mut all {
+            if let What::Trained { split, .. } = &mut event.what {
+                split.get_mut("val").unwrap().mae = 8.9;
+            }
+        }
+        let text = warning(&view_after(&all)).unwrap();
+        assert!(text.contains("8.900 °F is not below 8.900 °F") && text.contains("hint"), "{text}");
+    }
+}

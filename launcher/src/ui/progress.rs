@@ -1,0 +1,114 @@
+//! The progress display on a terminal: one line for staging, one for the run, one for prediction; notable lines scroll above.
+//!
+//! **Invariant:** drawn only from the view, when an event comes; no thread and no clock of its own beside indicatif's draw limit.
+
+use super::{
+    figures,
+    lines::{Line, Weight},
+    model::RunView,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const REDRAWS_PER_S: u8 = 12;
+
+/// Bar of a known length, then what is said of it. The template is ours and known to parse; were it not, indicatif's own is used.
+const TEMPLATE: &str = "{bar:24.cyan/238} {wide_msg}";
+
+/// The display.
+pub(super) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Draws on standard error.
+    pub(super) fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S));
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        Self { bar }
+    }
+
+    /// Prints what is notable above the bar and draws the bar anew.
+    pub(super) fn draw(&self, lines: &[Line], view: &RunView) {
+        for line in lines.iter().filter(|line| line.weight >= Weight::Notable) {
+            self.bar.println(&line.text);
+        }
+        match state(view) {
+            Some((position, length, message)) => {
+                self.bar.set_length(length.max(1));
+                self.bar.set_position(position);
+                self.bar.set_message(message);
+            }
+            None => self.bar.finish_and_clear(),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Position, length and message of the bar; `None` when nothing is under way.
+fn state(view: &RunView) -> Option<(u64, u64, String)> {
+    let over = view.sessions.last().is_some_and(|session| session.ended.is_some());
+    if let Some((rows, bytes, total)) = view.staging {
+        let bytes = (figures::bytes(bytes), figures::bytes(total), bytes);
+        return Some((bytes.2, total, format!("staging {} rows  {} of {}", figures::count(rows), bytes.0, bytes.1)));
+    }
+    if over {
+        return None;
+    }
+    if let Some((rows, total)) = view.predicted.filter(|(rows, total)| rows < total) {
+        return Some((rows, total, format!("predicting {} of {} rows", figures::count(rows), figures::count(total))));
+    }
+    if view.trained.is_some() {
+        return None;
+    }
+    view.rounds.last()?;
+    Some(run(view))
+}
+
+/// The line of a training run: epoch, step, loss, validation MAE, samples per second, time left, workers alive.
+fn run(view: &RunView) -> (u64, u64, String) {
+    let total = view.model.as_ref().map_or(1, |model| model.steps_total);
+    let (alive, world) = view.alive();
+    let workers = format!("{alive}/{world} workers");
+    let Some(step) = view.latest else {
+        return (0, total, format!("{workers}, starting"));
+    };
+    let epochs = view.model.as_ref().map_or(0, |model| model.steps_total.div_ceil(model.steps_per_epoch.max(1)));
+    let mut parts = vec![
+        format!("epoch {}/{epochs}", step.epoch),
+        format!("step {}/{}", figures::count(step.step), figures::count(total)),
+        format!("loss {}", figures::measure(step.loss)),
+    ];
+    if let Some(report) = view.epochs.last().filter(|report| report.val.n > 0) {
+        parts.push(format!("val MAE {}", figures::with_unit(report.val.mae, view.units())));
+    }
+    parts.push(format!("{} samples/s", figures::rate(step.samples_per_s)));
+    if let Some(seconds) = view.remaining_s() {
+        parts.push(format!("ETA {}", figures::countdown(seconds)));
+    }
+    parts.push(workers);
+    (step.step, total, parts.join("  "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::model::tests::{events, view_after};
+
+    #[test]
+    fn one_line_says_the_run() {
+        let all = events();
+        let messages: Vec<String> = (0..all.len())
+            .filter_map(|count| state(&view_after(&all[..=count])))
+            .map(|(position, length, message)| format!("{position}/{length} {message}"))
+            .collect();
+        insta::assert_snapshot!(messages.join("\n"));
+        assert_eq!(state(&view_after(&all)), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! Where events go: into the journal, and onto the screen in the way asked for.
+//!
+//! **Invariant:** taking an event never fails and never waits for anything but the disk and the terminal: a journal that
+//! cannot be written is told once as a warning, and the run goes on.
+
+use super::{
+    error::JournalError,
+    journal,
+    lines::{Weight, lines},
+    model::RunView,
+    progress::Progress,
+};
+use enn_common::event::{Event, What};
+use std::{
+    io::{self, IsTerminal, Write},
+    path::Path,
+};
+
+/// Steps (or other progress events) that are written one by one; later ones at most once in `STEP_INTERVAL_S`, so that the
+/// journal of a run of days stays small.
+const STEPS_IN_FULL: u64 = 2_000;
+
+/// See [`STEPS_IN_FULL`]; seconds.
+const STEP_INTERVAL_S: f64 = 1.0;
+
+/// Least time between two epochs' lines in a plain log, seconds; the best epoch so far is always shown.
+const EPOCH_LINE_INTERVAL_S: f64 = 1.0;
+
+/// How a run is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// A progress bar when standard error is a terminal, else lines.
+    #[default]
+    Auto,
+    /// One plain line per notable event on standard error.
+    Lines,
+    /// Only what went wrong, on standard error.
+    Quiet,
+    /// Every event as one JSON object per line on standard output, nothing else.
+    Json,
+}
+
+enum Face {
+    Progress(Progress),
+    Lines { out: Box<dyn Write + Send>, epoch_shown: f64 },
+    Quiet(Box<dyn Write + Send>),
+    Json(Box<dyn Write + Send>),
+}
+
+/// Takes the events of one launch, in order.
+pub struct Sink {
+    journal: Option<journal::Writer>,
+    journal_failed: bool,
+    view: RunView,
+    face: Face,
+    steps_written: u64,
+    step_written: f64,
+}
+
+impl Sink {
+    /// Appends to the journal of `run_dir` and shows the events in `mode`. Earlier events of the directory (a run that is
+    /// resumed) are taken into the view, not shown again.
+    ///
+    /// # Errors
+    /// The journal cannot be opened.
+    pub fn new(run_dir: &Path, mode: Mode) -> Result<Self, JournalError> {
+        let view = if run_dir.join(journal::FILE).exists() { RunView::read(run_dir)? } else { RunView::default() };
+        let mut sink = Self::bare(mode);
+        sink.journal = Some(journal::Writer::open(run_dir)?);
+        sink.view = view;
+        Ok(sink)
+    }
+
+    /// Shows events without a run directory: for commands such as `enn stage` that have none.
+    pub fn bare(mode: Mode) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let face = match mode {
+            Mode::Auto if terminal => Face::Progress(Progress::new()),
+            Mode::Auto | Mode::Lines => Face::Lines { out: Box::new(io::stderr()), epoch_shown: f64::NEG_INFINITY },
+            Mode::Quiet => Face::Quiet(Box::new(io::stderr())),
+            Mode::Json => Face::Json(Box::new(io::stdout())),
+        };
+        Self {
+            journal: None,
+            journal_failed: false,
+            view: RunView::default(),
+            face,
+            steps_written: 0,
+            step_written: 0.0,
+        }
+    }
+
+    /// Takes one event: journal, view, screen.
+    pub fn event(&mut self, event: &Event) {
+        self.view.apply(event);
+        self.show(event);
+        self.record(event);
+    }
+
+    /// The run as it stands.
+    pub fn view(&self) -> &RunView {
+        &self.view
+    }
+
+    fn record(&mut self, event: &Event) {
+        let Some(journal) = &mut self.journal else { return };
+        if is_progress(&event.what) {
+            if self.steps_written >= STEPS_IN_FULL && event.time - self.step_written < STEP_INTERVAL_S {
+                return;
+            }
+            self.steps_written += 1;
+            self.step_written = event.time;
+        }
+        let mut done = journal.write(event);
+        if matches!(event.what, What::RunEnded { .. }) {
+            done = done.and_then(|()| journal.sync());
+        }
+        match done {
+            Ok(()) => self.journal_failed = false,
+            Err(_) if self.journal_failed => {}
+            Err(error) => {
+                self.journal_failed = true;
+                let warned = Event { time: event.time, what: What::Warned { message: error.to_string() } };
+                self.view.apply(&warned);
+                self.show(&warned);
+            }
+        }
+    }
+
+    /// A terminal that is gone is no reason to end a run: what cannot be written is dropped.
+    fn show(&mut self, event: &Event) {
+        let since = self.view.sessions.last().map_or(event.time, |session| session.started);
+        let lines = lines(event, &self.view);
+        match &mut self.face {
+            Face::Progress(progress) => progress.draw(&lines, &self.view),
+            Face::Lines { out, epoch_shown } => {
+                if let What::EpochEnded(report) = &event.what {
+                    if event.time - *epoch_shown < EPOCH_LINE_INTERVAL_S && !report.best {
+                        return;
+                    }
+                    *epoch_shown = event.time;
+                }
+                for line in &lines {
+                    let indented = line.text.replace('\n', "\n            ");
+                    let _ = writeln!(out, "[{:>8.1} s] {indented}", event.time - since);
+                }
+            }
+            Face::Quiet(out) => {
+                for line in lines.iter().filter(|line| line.weight == Weight::Alert) {
+                    let _ = writeln!(out, "{}", line.text);
+                }
+            }
+            Face::Json(out) => {
+                if serde_json::to_writer(&mut *out, event).is_ok() {
+                    let _ = out.write_all(b"\n").and_then(|()| out.flush());
+                }
+            }
+        }
+    }
+}
+
+/// Events that come many times a second and only say how far things are.
+fn is_progress(what: &What) -> bool {
+    match what {
+        What::Stepped { .. } | What::StageProgressed { .. } => true,
+        What::Predicted { rows, rows_total } => rows < rows_total,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::model::tests::{events, view_after};
+    use std::sync::mpsc;
+
+    /// Hands what is written to a channel.
+    struct Tap(mpsc::Sender<Vec<u8>>);
+
+    impl Write for Tap {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn shown(face: fn(Box<dyn Write + Send>) -> Face) -> String {
+        let (sender, receiver) = mpsc::channel();
+        let mut sink = Sink::bare(Mode::Quiet);
+        sink.face = face(Box::new(Tap(sender)));
+        events().iter().for_each(|event| sink.event(event));
+        drop(sink);
+        String::from_utf8(receiver.iter().flatten().collect()).unwrap()
+    }
+
+    #[test]
+    fn plain_lines() {
+        insta::assert_snapshot!(shown(|out| Face::Lines { out, epoch_shown: f64::NEG_INFINITY }));
+    }
+
+    #[test]
+    fn quiet_says_only_what_went_wrong() {
+        let text = shown(Face::Quiet);
+        assert!(text.contains("SIGKILL") && text.contains("no space left") && !text.contains("epoch"), "{text}");
+    }
+
+    #[test]
+    fn json_is_the_events() {
+        let text = shown(Face::Json);
+        let back: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(back, events());
+    }
+
+    #[test]
+    fn a_resumed_run_goes_on_in_its_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = events();
+        let (first, second) = all.split_at(20);
+        for part in [first, second] {
+            let mut sink = Sink::new(dir.path(), Mode::Quiet).unwrap();
+            sink.face = Face::Quiet(Box::new(io::sink()));
+            part.iter().for_each(|event| sink.event(event));
+        }
+        assert_eq!(RunView::read(dir.path()).unwrap(), view_after(&all));
+    }
+
+    #[test]
+    fn a_journal_that_fails_is_told_once_and_ends_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let mut sink = Sink::bare(Mode::Quiet);
+        sink.face = Face::Quiet(Box::new(Tap(sender)));
+        sink.journal = Some(journal::Writer::read_only(dir.path()));
+        events().iter().for_each(|event| sink.event(event));
+        drop(sink);
+        let text = String::from_utf8(receiver.iter().flatten().collect()).unwrap();
+        assert_eq!(text.matches("cannot append to the run's journal").count(), 1, "{text}");
+        assert!(text.contains("SIGKILL"), "what came after is still shown: {text}");
+    }
+
+    #[test]
+    fn a_long_run_keeps_its_journal_small() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sink = Sink::new(dir.path(), Mode::Quiet).unwrap();
+        let steps = 10_000;
+        for step in 1..=steps {
+            let what = What::Stepped { epoch: 1, step, loss: 1.0, lr: 0.1, grad_norm: 1.0, samples_per_s: 1.0 };
+            sink.event(&Event { time: 0.1 * step as f64, what });
+        }
+        let mut lines = 0;
+        journal::read(dir.path(), |_| lines += 1).unwrap();
+        assert!((2_700..2_900).contains(&lines), "2000 in full and 800 s of one a second, not {lines}");
+    }
+}

@@ -1,0 +1,44 @@
+"""Runs every check of this folder with the Python that has PyTorch; one line each, the output of those that fail.
+
+A check is a file `NAME.py` that exits 0 when all is well. It finds the built binaries in $ENN_BIN_DIR. Names given on the
+command line select checks.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CHECK_SECONDS_MAX = 600
+
+
+def run(path):
+    begun = time.monotonic()
+    try:
+        done = subprocess.run([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", timeout=CHECK_SECONDS_MAX, cwd=HERE.parents[1])
+        ok, output = done.returncode == 0, done.stdout
+    except subprocess.TimeoutExpired as error:
+        ok, output = False, f"{error.stdout or ''}\ndid not end within {CHECK_SECONDS_MAX} s"
+    print(f"{'PASS' if ok else 'FAIL'} [{time.monotonic() - begun:7.3f}s] conformance {path.stem}", flush=True)
+    if not ok or os.environ.get("ENN_VERBOSE"):
+        print(output)
+    return ok
+
+
+def main():
+    names = set(sys.argv[1:])
+    checks = [path for path in sorted(HERE.glob("*.py")) if path.name != "run.py" and not path.name.startswith("_")]
+    unknown = names - {path.stem for path in checks}
+    if unknown:
+        sys.exit(f"error: no check is called {', '.join(sorted(unknown))}\nhint: there are {', '.join(path.stem for path in checks)}")
+    chosen = [path for path in checks if not names or path.stem in names]
+    passed = sum(run(path) for path in chosen)
+    print(f"Conformance: {len(chosen)} checks run: {passed} passed, {len(chosen) - passed} failed", flush=True)
+    sys.exit(0 if passed == len(chosen) and chosen else 1)
+
+
+if __name__ == "__main__":
+    main()

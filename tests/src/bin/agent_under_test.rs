@@ -1,0 +1,90 @@
+//! The agent with a fake worker and checkpoints that are plain renames: events as JSON lines on standard output, the exit
+//! code as `enn` would give it.
+//!
+//! Arguments: run directory, world, max restarts, grace in seconds, the fake worker. The script comes by `ENN_FAKE_SCRIPT`.
+
+#![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
+#![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
+
+use enn_broker::ShardSet;
+use enn_common::{config::train::Device, event::Event, id::Round};
+use enn_launcher::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, Signal, WorkerSpec};
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+struct Renames(PathBuf);
+
+impl Checkpoints for Renames {
+    fn prepare(&mut self) -> Result<Option<Committed>, Failure> {
+        fs::create_dir_all(&self.0)?;
+        let mut steps = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().into_string().unwrap();
+            if name.starts_with('.') {
+                fs::remove_dir_all(entry.path())?;
+            } else if let Some(step) = name.strip_prefix("step-") {
+                steps.push((step.parse::<u64>()?, entry.path()));
+            }
+        }
+        let newest = steps.into_iter().max();
+        Ok(newest.map(|(step, path)| Committed { step, path, bytes: 0, metric: None }))
+    }
+
+    fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {
+        let path = self.0.join(format!("step-{:08}", shards.step));
+        fs::rename(&shards.dir, &path)?;
+        Ok(Committed { step: shards.step, path, bytes: 5, metric: shards.metric })
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [run_dir, world, max_restarts, grace, worker] = &arguments[..] else { panic!("arguments") };
+    let run_dir = PathBuf::from(run_dir);
+    let spec = AgentSpec {
+        worker: WorkerSpec {
+            program: worker.into(),
+            args: Vec::new(),
+            library_dir: None,
+            library_path: None,
+            device: Device::Cpu,
+            threads: 1,
+        },
+        world: world.parse().unwrap(),
+        run_dir: run_dir.clone(),
+        first_round: Round(0),
+        job: Job::Train { staged: "/staged".into(), init: None },
+        max_restarts: max_restarts.parse().unwrap(),
+        grace: Duration::from_secs_f64(grace.parse().unwrap()),
+        socket_parent: std::env::temp_dir(),
+        handle_signals: true,
+    };
+    let mut print = |what| {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        println!("{}", serde_json::to_string(&Event { time, what }).unwrap());
+    };
+    let outcome = enn_launcher::agent::run(&spec, Box::new(Renames(run_dir.join("checkpoints"))), &mut print);
+    let code = match outcome {
+        Ok(outcome) => match outcome.ended {
+            Ended::Finished => 0,
+            Ended::Stopped(Signal::Interrupt) => 130,
+            Ended::Stopped(Signal::Terminate) => 143,
+            Ended::Failed { cause } => {
+                eprintln!("{cause}");
+                1
+            }
+        },
+        Err(error) => {
+            eprintln!("{error}");
+            4
+        }
+    };
+    std::process::exit(code);
+}

@@ -1,0 +1,332 @@
+//! Supervision, with workers that misbehave on command: deaths, restarts, signals, hangs, orphans.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+use enn_common::event::{Event, What};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_agent_under_test");
+const WORKER: &str = env!("CARGO_BIN_EXE_fake_worker");
+
+struct Run {
+    dir: tempfile::TempDir,
+    agent: Child,
+    lines: BufReader<ChildStdout>,
+    seen: Vec<Event>,
+}
+
+struct End {
+    code: Option<i32>,
+    events: Vec<Event>,
+    stderr: String,
+}
+
+fn start(script: &str, world: u32, restarts: u32, grace: f64) -> Run {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = Command::new(AGENT)
+        .arg(dir.path())
+        .args([world.to_string(), restarts.to_string(), grace.to_string()])
+        .arg(WORKER)
+        .env("ENN_FAKE_SCRIPT", script)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(agent.stdout.take().unwrap());
+    Run { dir, agent, lines, seen: Vec::new() }
+}
+
+impl Run {
+    fn next(&mut self) -> Option<Event> {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        let event: Event = serde_json::from_str(&line).unwrap();
+        self.seen.push(event.clone());
+        Some(event)
+    }
+
+    /// Reads events until one fits.
+    fn until<T>(&mut self, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
+        loop {
+            let event = self.next().unwrap_or_else(|| panic!("the agent ended; seen: {:#?}", self.seen));
+            if let Some(found) = wanted(&event.what) {
+                return found;
+            }
+        }
+    }
+
+    fn pids(&mut self, world: usize) -> Vec<i32> {
+        let pid = |what: &What| match what {
+            What::WorkerStarted { pid, .. } => Some(i32::try_from(*pid).unwrap()),
+            _ => None,
+        };
+        (0..world).map(|_| self.until(pid)).collect()
+    }
+
+    fn all_ready(&mut self, world: usize) {
+        for _ in 0..world {
+            self.until(|what| matches!(what, What::WorkerReady { .. }).then_some(()));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.agent.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    fn end(mut self) -> End {
+        while self.next().is_some() {}
+        let output = self.agent.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        End { code: output.status.code(), events: self.seen, stderr }
+    }
+}
+
+impl End {
+    fn rounds(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event.what, What::RoundStarted { .. })).count()
+    }
+
+    fn cause(&self) -> String {
+        let cause = |event: &Event| match &event.what {
+            What::RoundFailed { cause, .. } => Some(cause.clone()),
+            _ => None,
+        };
+        self.events.iter().find_map(cause).unwrap_or_else(|| panic!("no round failed: {:#?}", self.events))
+    }
+
+    fn count(&self, wanted: impl Fn(&What) -> bool) -> usize {
+        self.events.iter().filter(|event| wanted(&event.what)).count()
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+fn alive(pid: i32) -> bool {
+    // A zombie is dead; init may take a moment to reap it.
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !state.is_empty() && !state.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z')
+}
+
+fn grandchild(dir: &Path, rank: u32) -> i32 {
+    let path: PathBuf = dir.join(format!("grandchild-{rank}"));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        match text.trim().parse() {
+            Ok(pid) => return pid,
+            Err(_) => assert!(Instant::now() < deadline, "no grandchild"),
+        }
+    }
+}
+
+/// Whether all are gone before the time is up.
+fn gone_within(pids: &[i32], wait: Duration) -> bool {
+    let deadline = Instant::now() + wait;
+    while pids.iter().any(|pid| alive(*pid)) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+#[test]
+fn workers_that_finish_end_the_run() {
+    let run = start("*.*=hello,ready,shard:3,done,exit:0", 3, 0, 5.0);
+    let dir = run.dir.path().to_owned();
+    let checkpoint = dir.join("checkpoints/step-00000003");
+    let (log, keep) = (dir.join("logs/0/2/stderr.log"), run.dir.path().to_owned());
+    let mut run = run;
+    let path = run.until(|what| match what {
+        What::CheckpointCommitted { step: 3, path, .. } => Some(path.clone()),
+        _ => None,
+    });
+    assert_eq!(path, checkpoint);
+    assert!(log.exists() && keep.join("logs/0/0/stdout.log").exists());
+    let end = run.end();
+    assert_eq!((end.code, end.rounds()), (Some(0), 1), "{}", end.stderr);
+}
+
+#[test]
+fn a_killed_worker_is_noticed_within_50_ms_and_the_round_restarted() {
+    let script = "0.0=hello,ready,shard:5,listen;0.1=hello,ready,shard:5,hang;1.*=hello,ready,done,exit:0";
+    let mut run = start(script, 2, 3, 5.0);
+    let pids = run.pids(2);
+    run.until(|what| matches!(what, What::CheckpointCommitted { .. }).then_some(()));
+    let killed_at = now();
+    kill(Pid::from_raw(pids[1]), Signal::SIGKILL).unwrap();
+    let measured = run.until(|what| match what {
+        What::WorkerExited { signal: Some(9), seconds_to_notice, .. } => Some(*seconds_to_notice),
+        _ => None,
+    });
+    let noticed = run.seen.last().unwrap().time - killed_at;
+    assert!(noticed < 0.05 && measured < 0.05, "noticed after {noticed} s, measured {measured} s");
+    let resume = run.until(|what| match what {
+        What::RoundStarted { resume_step, .. } => Some(*resume_step),
+        _ => None,
+    });
+    assert_eq!(resume, Some(5));
+    let end = run.end();
+    assert_eq!((end.code, end.rounds()), (Some(0), 2), "{}", end.stderr);
+    assert!(end.cause().starts_with("rank 1 was killed by SIGKILL"), "{}", end.cause());
+    println!("noticed {:.3} ms after the kill, measured by the agent {:.3} ms", noticed * 1e3, measured * 1e3);
+}
+
+#[test]
+fn restarts_used_up_end_with_the_cause() {
+    let end = start("*.1=hello,ready,stderr:boom,exit:3;*.*=hello,ready,hang", 2, 2, 5.0).end();
+    assert_eq!((end.code, end.rounds()), (Some(1), 3));
+    assert!(end.stderr.contains("rank 1 exited with code 3") && end.stderr.contains("boom"), "{}", end.stderr);
+    assert!(end.stderr.contains("all 2 restarts are used up"), "{}", end.stderr);
+}
+
+#[test]
+fn a_workers_own_words_are_the_cause() {
+    let end =
+        start("*.0=hello,ready,failed:no space on /data,exit:1;*.*=hello,ready,ignore_term,hang", 3, 0, 5.0).end();
+    assert_eq!(end.code, Some(1));
+    assert_eq!(end.cause(), "rank 0: no space on /data");
+    assert_eq!(end.count(|what| matches!(what, What::WorkerExited { .. })), 3);
+}
+
+#[test]
+fn dying_before_ready_is_tried_once_more_only() {
+    let end = start("*.0=exit:5;*.*=hello,hang", 2, 9, 5.0).end();
+    assert_eq!((end.code, end.rounds()), (Some(1), 2));
+    assert!(end.cause().starts_with("rank 0 exited with code 5 without saying why, while starting"), "{}", end.cause());
+    assert!(end.stderr.contains("no worker became ready"), "{}", end.stderr);
+}
+
+#[test]
+fn ending_without_done_is_a_failure() {
+    let end = start("*.*=hello,ready,exit:0", 1, 0, 5.0).end();
+    assert_eq!(end.code, Some(1));
+    assert!(end.cause().contains("before its work was done"), "{}", end.cause());
+}
+
+#[test]
+fn ctrl_c_lets_workers_checkpoint_and_gives_130_and_sigterm_143() {
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let mut run = start("*.*=hello,ready,wait_stop,shard:9,stopped,exit:0", 2, 3, 20.0);
+        let checkpoint = run.dir.path().join("checkpoints/step-00000009");
+        run.all_ready(2);
+        run.signal(signal);
+        run.until(|what| matches!(what, What::CheckpointCommitted { step: 9, .. }).then_some(()));
+        assert!(checkpoint.exists());
+        let end = run.end();
+        assert_eq!((end.code, end.rounds()), (Some(code), 1), "{}", end.stderr);
+    }
+}
+
+#[test]
+fn the_second_signal_kills() {
+    let mut run = start("*.*=hello,ready,ignore_term,hang", 2, 3, 600.0);
+    let pids = run.pids(2);
+    run.all_ready(2);
+    run.signal(Signal::SIGINT);
+    run.until(|what| matches!(what, What::StopRequested { second: false, .. }).then_some(()));
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    let began = Instant::now();
+    run.signal(Signal::SIGINT);
+    let end = run.end();
+    assert_eq!(end.code, Some(130));
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(gone_within(&pids, Duration::from_secs(1)));
+}
+
+#[test]
+fn a_hang_while_stopping_ends_with_the_grace() {
+    let mut run = start("*.*=hello,ready,ignore_term,hang", 2, 3, 0.3);
+    let pids = run.pids(2);
+    run.all_ready(2);
+    let began = Instant::now();
+    run.signal(Signal::SIGTERM);
+    let end = run.end();
+    assert_eq!(end.code, Some(143));
+    assert!(began.elapsed() >= Duration::from_millis(300) && began.elapsed() < Duration::from_secs(5));
+    assert!(gone_within(&pids, Duration::from_secs(1)));
+}
+
+#[test]
+fn a_worker_that_did_its_work_but_does_not_end_is_killed_and_forgiven() {
+    let end = start("*.0=hello,ready,done,ignore_term,hang;*.*=hello,ready,done,exit:0", 2, 0, 0.3).end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    let warned = |what: &What| matches!(what, What::Warned { message } if message.contains("did not end"));
+    assert_eq!(end.count(warned), 1);
+}
+
+#[test]
+fn no_orphan_survives_a_launcher_killed_with_9() {
+    let mut run = start("*.*=hello,ready,grandchild,ignore_term,hang", 2, 0, 5.0);
+    let mut pids = run.pids(2);
+    run.all_ready(2);
+    pids.extend([grandchild(run.dir.path(), 0), grandchild(run.dir.path(), 1)]);
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    run.signal(Signal::SIGKILL);
+    assert!(gone_within(&pids, Duration::from_secs(1)), "orphans: {pids:?}");
+    run.agent.wait().unwrap();
+}
+
+#[test]
+fn what_a_dead_worker_started_dies_with_it() {
+    let mut run = start("*.*=hello,ready,grandchild,done,exit:0", 1, 0, 5.0);
+    run.all_ready(1);
+    let pid = grandchild(run.dir.path(), 0);
+    let end = run.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert!(gone_within(&[pid], Duration::from_secs(1)));
+}
+
+#[test]
+fn a_foreign_protocol_is_refused_with_the_reason() {
+    let end = start("*.*=hello_foreign", 1, 0, 5.0).end();
+    assert_eq!(end.code, Some(1));
+    let refused =
+        |what: &What| matches!(what, What::Warned { message } if message.contains("enn-worker speaks protocol 2"));
+    assert_eq!(end.count(refused), 1, "{:#?}", end.events);
+}
+
+#[test]
+fn garbage_from_a_stranger_does_not_disturb_the_round() {
+    let end = start("*.*=hello,garbage,ready,done,exit:0", 2, 0, 5.0).end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+}
+
+#[test]
+fn a_flood_of_warnings_is_cut_and_ctrl_c_still_works() {
+    let mut run = start("*.0=hello,ready,flood;*.*=hello,ready,hang", 2, 0, 0.5);
+    run.all_ready(2);
+    run.signal(Signal::SIGINT);
+    let end = run.end();
+    assert_eq!(end.code, Some(130), "{}", end.stderr);
+    let warnings = end.count(|what| matches!(what, What::Warned { message } if message.contains("xxx")));
+    assert!((1..=100).contains(&warnings), "{warnings} warnings");
+}
+
+#[test]
+fn leftovers_of_a_dead_attempt_are_removed_and_checkpoints_kept() {
+    let script =
+        "0.0=hello,ready,shard:4,hang;0.1=hello,ready,shard:4,sleep_ms:50,kill:SIGKILL;1.*=hello,ready,done,exit:0";
+    let mut run = start(script, 2, 1, 5.0);
+    run.until(|what| matches!(what, What::CheckpointCommitted { .. }).then_some(()));
+    let checkpoints = run.dir.path().join("checkpoints");
+    std::fs::create_dir_all(checkpoints.join(".step-00000008.tmp-0-dead")).unwrap();
+    run.until(|what| matches!(what, What::RoundStarted { resume_step: Some(4), .. }).then_some(()));
+    assert!(!checkpoints.join(".step-00000008.tmp-0-dead").exists());
+    assert!(checkpoints.join("step-00000004").exists());
+    assert_eq!(run.end().code, Some(0));
+}

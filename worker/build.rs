@@ -1,0 +1,109 @@
+//! Compiles the C++ shim (every `shim/*.cpp`) against the libtorch that torch-sys was built with.
+//!
+//! The libraries are linked dynamically and without an rpath: whoever starts the binary says where libtorch is.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+const SHIM: &str = "shim";
+
+fn main() {
+    for name in ["LIBTORCH_INCLUDE", "ENN_CUDA_INCLUDE"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={SHIM}");
+    if let Err(error) = compile() {
+        println!("cargo:warning={error}");
+        panic!("failed to build the C++ shim: {error}");
+    }
+}
+
+fn compile() -> Result<(), String> {
+    let lib = PathBuf::from(
+        env::var_os("DEP_TCH_LIBTORCH_LIB").ok_or("torch-sys did not say where libtorch is; run `make libtorch`")?,
+    );
+    let include = include_dir(&lib)?;
+    let cuda = env::var_os("CARGO_FEATURE_CUDA").is_some();
+    let sources = sources().map_err(|error| format!("{SHIM}: {error}"))?;
+    let mut build = cc::Build::new();
+    build.cpp(true).pic(true).std("c++17").warnings(false).opt_level(2);
+    build.define("USE_C10D_GLOO", None).define("GLOG_USE_GLOG_EXPORT", None);
+    // Libtorch's own headers are not ours to warn about.
+    for dir in [include.clone(), include.join("torch/csrc/api/include")] {
+        build.flag("-isystem").flag(dir);
+    }
+    build.include(SHIM);
+    if cuda {
+        build.define("USE_C10D_NCCL", None).define("USE_CUDA", None).define("ENN_CUDA", None);
+        for dir in cuda_includes(&lib)? {
+            build.flag("-isystem").flag(dir);
+        }
+    }
+    build.files(&sources).try_compile("enn_shim").map_err(|error| error.to_string())?;
+    link(&lib, cuda);
+    Ok(())
+}
+
+fn sources() -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(SHIM)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "cpp") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// `LIBTORCH_INCLUDE` as torch-sys reads it, else the folder beside the libraries (libtorch, and torch inside Python).
+fn include_dir(lib: &Path) -> Result<PathBuf, String> {
+    let root = match env::var_os("LIBTORCH_INCLUDE") {
+        Some(dir) => PathBuf::from(dir),
+        None => lib.parent().ok_or("libtorch's lib folder has no parent")?.to_path_buf(),
+    };
+    let include = root.join("include");
+    let header = include.join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp");
+    if header.is_file() {
+        Ok(include)
+    } else {
+        Err(format!("{} is missing; libtorch 2.11 with its headers is needed: run `make libtorch`", header.display()))
+    }
+}
+
+/// CUDA's headers: `ENN_CUDA_INCLUDE` (colon-separated), else `cuda/include` beside libtorch's lib, where `make cuda`
+/// gathers them, else /usr/local/cuda/include.
+fn cuda_includes(lib: &Path) -> Result<Vec<PathBuf>, String> {
+    if let Some(dirs) = env::var_os("ENN_CUDA_INCLUDE") {
+        return Ok(env::split_paths(&dirs).collect());
+    }
+    let beside = lib.join("../cuda/include");
+    let found: Vec<PathBuf> = [beside, PathBuf::from("/usr/local/cuda/include")]
+        .into_iter()
+        .filter(|dir| dir.join("cuda_runtime_api.h").is_file())
+        .collect();
+    if found.is_empty() {
+        return Err(
+            "cuda_runtime_api.h was not found; `make cuda` fetches CUDA's headers, or set ENN_CUDA_INCLUDE".into()
+        );
+    }
+    // The compiler's header library (cuda/std) lives one level deeper in CUDA 13.
+    Ok(found.iter().flat_map(|dir| [dir.clone(), dir.join("cccl")]).collect())
+}
+
+fn link(lib: &Path, cuda: bool) {
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    println!("cargo:rustc-link-lib=dylib=torch_cpu");
+    println!("cargo:rustc-link-lib=dylib=c10");
+    println!("cargo:rustc-link-lib=dylib=stdc++");
+    if cuda {
+        println!("cargo:rustc-link-lib=dylib=torch_cuda");
+        println!("cargo:rustc-link-lib=dylib=c10_cuda");
+        // Libtorch_cuda needs NCCL, cuBLAS and the driver, which a machine that only builds does not have; and its
+        // operators register themselves on loading, so it must stay linked although few of its symbols are named.
+        println!("cargo:rustc-link-arg=-Wl,--allow-shlib-undefined,--no-as-needed,-ltorch_cuda,-lc10_cuda,--as-needed");
+    }
+}

@@ -1,0 +1,351 @@
+// C face of libtorch's c10d: the TCPStore client and the process groups Gloo (always) and NCCL (ENN_CUDA).
+//
+// Contract of every function: returns ENN_OK, ENN_FAILED or ENN_TIMED_OUT; after the latter two enn_c10d_error() gives
+// the sentence for this thread. No C++ exception crosses. Pointers come from the `_new`/`_connect` functions and end in
+// the matching `_free`/`_end`; nothing else frees them. Tensors are borrowed: c10d keeps its own reference.
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#ifdef ENN_CUDA
+#include <c10/cuda/CUDAFunctions.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+namespace {
+
+constexpr int32_t ENN_OK = 0;
+constexpr int32_t ENN_FAILED = 1;
+constexpr int32_t ENN_TIMED_OUT = 2;
+
+thread_local std::string last_error;
+
+int32_t failed(std::string message) {
+  last_error = std::move(message);
+  return ENN_FAILED;
+}
+
+// c10::Error::what() carries a C++ backtrace, which says nothing to a user.
+std::string text_of(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& e) {
+    return e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+template <class F>
+int32_t guarded(F&& body) {
+  try {
+    return body();
+  } catch (...) {
+    return failed(text_of(std::current_exception()));
+  }
+}
+
+// c10d reads zero as "no timeout"; nothing here waits without a limit.
+std::chrono::milliseconds at_least_one(int64_t ms) {
+  return std::chrono::milliseconds(std::max<int64_t>(ms, 1));
+}
+
+} // namespace
+
+struct enn_store {
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+struct enn_group {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  bool on_device;
+};
+
+struct enn_work {
+  c10::intrusive_ptr<c10d::Work> work;
+  bool on_device;
+};
+
+namespace {
+
+// Runs `body` on a thread of its own and waits for it at most `timeout`. When that passes, the thread is left behind with
+// what it holds: Gloo has no way to call back a collective in flight, and waiting for it is what the caller must not do.
+template <class F>
+int32_t within(std::chrono::milliseconds timeout, const char* what, F body) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    std::string error;
+  };
+  auto state = std::make_shared<State>();
+  std::thread([state, body = std::move(body)]() mutable {
+    std::string error;
+    try {
+      body();
+    } catch (...) {
+      error = text_of(std::current_exception());
+      if (error.empty()) error = "an error without a message";
+    }
+    std::lock_guard<std::mutex> lock(state->mutex);
+    state->done = true;
+    state->error = std::move(error);
+    state->changed.notify_all();
+  }).detach();
+  std::unique_lock<std::mutex> lock(state->mutex);
+  if (!state->changed.wait_for(lock, timeout, [&] { return state->done; })) {
+    last_error = std::string(what) + " did not end in time";
+    return ENN_TIMED_OUT;
+  }
+  return state->error.empty() ? ENN_OK : failed(state->error);
+}
+
+// Waits on the host until the work ended, or the deadline passed. CUDA works have no condition variable, so they are
+// looked at with growing pauses: 20 µs while a collective is likely to end soon, then up to 1 ms.
+int32_t await_device(const c10::intrusive_ptr<c10d::Work>& work, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto pause = std::chrono::microseconds(20);
+  while (!work->isCompleted()) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      last_error = "the collective did not end in time";
+      return ENN_TIMED_OUT;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 5 / 4, std::chrono::microseconds(1000));
+  }
+  if (auto error = work->exception()) return failed(text_of(error));
+  work->synchronize();
+  return ENN_OK;
+}
+
+template <class F>
+int32_t start(enn_group* group, enn_work** out, F&& begin) {
+  return guarded([&] {
+    auto work = begin(*group->backend);
+    TORCH_CHECK(work, "the process group returned no work");
+    *out = new enn_work{std::move(work), group->on_device};
+    return ENN_OK;
+  });
+}
+
+} // namespace
+
+extern "C" {
+
+// Sentence of the last failure on this thread; valid until the next call on it.
+const char* enn_c10d_error() {
+  return last_error.c_str();
+}
+
+int32_t enn_store_connect(const char* host, uint16_t port, const char* prefix, int64_t timeout_ms, enn_store** out) {
+  return guarded([&] {
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = false;
+    options.waitWorkers = false;
+    options.timeout = at_least_one(timeout_ms);
+    c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(std::string(host), options);
+    if (*prefix != '\0') store = c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store);
+    *out = new enn_store{std::move(store)};
+    return ENN_OK;
+  });
+}
+
+void enn_store_free(enn_store* store) {
+  delete store;
+}
+
+int32_t enn_store_set(enn_store* store, const char* key, const uint8_t* data, size_t bytes) {
+  return guarded([&] {
+    store->store->set(key, std::vector<uint8_t>(data, data + bytes));
+    return ENN_OK;
+  });
+}
+
+// Hands the value to `sink(context, data, bytes)`, called once before this returns.
+int32_t enn_store_get(enn_store* store, const char* key, void (*sink)(void*, const uint8_t*, size_t), void* context) {
+  return guarded([&] {
+    auto value = store->store->get(key);
+    sink(context, value.data(), value.size());
+    return ENN_OK;
+  });
+}
+
+int32_t enn_store_compare_set(
+    enn_store* store, const char* key, const uint8_t* expected, size_t expected_bytes, const uint8_t* wanted,
+    size_t wanted_bytes, void (*sink)(void*, const uint8_t*, size_t), void* context) {
+  return guarded([&] {
+    auto value = store->store->compareSet(
+        key, std::vector<uint8_t>(expected, expected + expected_bytes), std::vector<uint8_t>(wanted, wanted + wanted_bytes));
+    sink(context, value.data(), value.size());
+    return ENN_OK;
+  });
+}
+
+int32_t enn_store_append(enn_store* store, const char* key, const uint8_t* data, size_t bytes) {
+  return guarded([&] {
+    store->store->append(key, std::vector<uint8_t>(data, data + bytes));
+    return ENN_OK;
+  });
+}
+
+int32_t enn_store_add(enn_store* store, const char* key, int64_t amount, int64_t* sum) {
+  return guarded([&] {
+    *sum = store->store->add(key, amount);
+    return ENN_OK;
+  });
+}
+
+int32_t enn_store_check(enn_store* store, const char* key, int32_t* present) {
+  return guarded([&] {
+    *present = store->store->check({key}) ? 1 : 0;
+    return ENN_OK;
+  });
+}
+
+int32_t enn_store_wait(enn_store* store, const char* key, int64_t timeout_ms) {
+  return guarded([&] {
+    store->store->wait({key}, at_least_one(timeout_ms));
+    return ENN_OK;
+  });
+}
+
+int32_t enn_store_delete(enn_store* store, const char* key, int32_t* deleted) {
+  return guarded([&] {
+    *deleted = store->store->deleteKey(key) ? 1 : 0;
+    return ENN_OK;
+  });
+}
+
+int32_t enn_store_num_keys(enn_store* store, int64_t* keys) {
+  return guarded([&] {
+    *keys = store->store->getNumKeys();
+    return ENN_OK;
+  });
+}
+
+// Meets the other `size` ranks in `store` and connects to them from the local address `bind`.
+int32_t enn_gloo_new(
+    enn_store* store, int32_t rank, int32_t size, const char* bind, int32_t threads, int64_t timeout_ms, enn_group** out) {
+  return guarded([&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(at_least_one(timeout_ms));
+    options->threads = threads;
+    options->devices.push_back(
+        *bind == '\0' ? c10d::ProcessGroupGloo::createDefaultDevice()
+                      : c10d::ProcessGroupGloo::createDeviceForHostname(bind));
+    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store->store, rank, size, options);
+    *out = new enn_group{std::move(backend), false};
+    return ENN_OK;
+  });
+}
+
+#ifdef ENN_CUDA
+int32_t enn_nccl_new(enn_store* store, int32_t rank, int32_t size, int32_t device, int64_t timeout_ms, enn_group** out) {
+  return guarded([&] {
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = at_least_one(timeout_ms);
+    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store->store, rank, size, options);
+    backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+    *out = new enn_group{std::move(backend), true};
+    return ENN_OK;
+  });
+}
+#endif
+
+// `reduce`: 0 sum, 1 minimum, 2 maximum. In place; every rank gives a dense tensor of the same shape and kind.
+int32_t enn_group_all_reduce(enn_group* group, at::Tensor* tensor, int32_t reduce, enn_work** out) {
+  return start(group, out, [&](c10d::Backend& backend) {
+    c10d::AllreduceOptions options;
+    options.reduceOp = reduce == 0 ? c10d::ReduceOp::SUM : reduce == 1 ? c10d::ReduceOp::MIN : c10d::ReduceOp::MAX;
+    std::vector<at::Tensor> tensors{*tensor};
+    return backend.allreduce(tensors, options);
+  });
+}
+
+// In place: afterwards every rank holds what `root` gave.
+int32_t enn_group_broadcast(enn_group* group, at::Tensor* tensor, int32_t root, enn_work** out) {
+  return start(group, out, [&](c10d::Backend& backend) {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    options.rootTensor = 0;
+    std::vector<at::Tensor> tensors{*tensor};
+    return backend.broadcast(tensors, options);
+  });
+}
+
+int32_t enn_group_barrier(enn_group* group, int64_t timeout_ms, enn_work** out) {
+  return start(group, out, [&](c10d::Backend& backend) {
+    c10d::BarrierOptions options;
+    options.timeout = at_least_one(timeout_ms);
+    return backend.barrier(options);
+  });
+}
+
+// Ends the group and frees it. `abort` != 0 cuts collectives in flight where the backend can (NCCL).
+int32_t enn_group_end(enn_group* group, int32_t abort, int64_t timeout_ms) {
+  return guarded([&] {
+    std::unique_ptr<enn_group> owned(group);
+    auto backend = std::move(owned->backend);
+    return within(at_least_one(timeout_ms), "the process group", [backend = std::move(backend), abort]() mutable {
+      if (abort != 0) {
+        backend->abort();
+      } else {
+        backend->shutdown();
+      }
+      backend.reset();
+    });
+  });
+}
+
+int32_t enn_work_wait(enn_work* work, int64_t timeout_ms) {
+  return guarded([&] {
+    const auto timeout = at_least_one(timeout_ms);
+    if (work->on_device) return await_device(work->work, timeout);
+    try {
+      work->work->wait(timeout);
+      return ENN_OK;
+    } catch (...) {
+      failed(text_of(std::current_exception()));
+      return work->work->isCompleted() ? ENN_FAILED : ENN_TIMED_OUT;
+    }
+  });
+}
+
+// Device works: lets the current stream wait for the work, without the host. Host works: the same as enn_work_wait.
+int32_t enn_work_order(enn_work* work, int64_t timeout_ms) {
+  if (!work->on_device) return enn_work_wait(work, timeout_ms);
+  return guarded([&] {
+    work->work->synchronize();
+    return ENN_OK;
+  });
+}
+
+int32_t enn_work_is_done(enn_work* work, int32_t* done) {
+  return guarded([&] {
+    *done = work->work->isCompleted() ? 1 : 0;
+    return ENN_OK;
+  });
+}
+
+void enn_work_free(enn_work* work) {
+  delete work;
+}
+
+} // extern "C"

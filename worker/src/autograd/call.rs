@@ -1,0 +1,90 @@
+//! The choke point: infers shapes, launches, records, and tapes one operation.
+
+use super::cx::Cx;
+use super::program::Rec;
+use super::tape::Node;
+use crate::error::OpError;
+use crate::op::Op;
+use crate::op::value::{Meta, Role, Tensor, Val};
+use crate::op::vjp::{Kept, RESULT_SLOT, Results};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+thread_local! {
+    /// Contexts alive on this thread, and the guard of the first.
+    static CONTEXTS: RefCell<(u32, Option<tch::NoGradGuard>)> = const { RefCell::new((0, None)) };
+}
+
+/// Keeps libtorch's gradient recording off on this thread while any context lives, in whatever order they end.
+pub(super) struct NoGrad {
+    _thread_bound: PhantomData<*const ()>,
+}
+
+impl NoGrad {
+    pub(super) fn enter() -> Self {
+        CONTEXTS.with_borrow_mut(|(alive, guard)| {
+            *alive += 1;
+            guard.get_or_insert_with(tch::no_grad_guard);
+        });
+        Self { _thread_bound: PhantomData }
+    }
+}
+
+impl Drop for NoGrad {
+    fn drop(&mut self) {
+        CONTEXTS.with_borrow_mut(|(alive, guard)| {
+            *alive -= 1;
+            if *alive == 0 {
+                *guard = None;
+            }
+        });
+    }
+}
+
+/// Runs `op` on `ins` and returns its results.
+///
+/// # Errors
+/// The operation's name, the place in the model, and what did not fit or what libtorch said.
+pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
+    let row = op.row();
+    let metas: SmallVec<[&Meta; 4]> = ins.iter().map(|t| t.meta()).collect();
+    let inferred = (row.shape)(&op, &metas).map_err(|kind| cx.fail(row.name, kind))?;
+    let raws: SmallVec<[&tch::Tensor; 4]> = ins.iter().map(|t| t.raw()).collect();
+    let outs = cx.backend.launch(&op, &raws, &cx.key.get()).map_err(|kind| cx.fail(row.name, kind))?;
+    debug_assert_eq!(outs.len(), inferred.len(), "{} returns what its shape rule says", row.name);
+
+    let mut state = cx.state.borrow_mut();
+    let state = &mut *state;
+    let tape = cx.taping.get() && row.vjp.is_some() && ins.iter().any(|t| t.requires_grad());
+    let first_out = state.program.next();
+    let differentiable = op.differentiable_outs();
+    let mut results = Results::new();
+    for (i, (raw, meta)) in outs.into_iter().zip(inferred).enumerate() {
+        let requires_grad = tape && i < differentiable;
+        let val = state.program.value(meta.clone(), Role::Temp, requires_grad);
+        results.push(Tensor::new(raw, val, meta, requires_grad));
+    }
+    let vals: SmallVec<[Val; 4]> = ins.iter().map(|t| t.val()).collect();
+    let save = row.save;
+    let rec = Rec { op, ins: vals, first_out, outs: results.len() as u8, phase: cx.phase.get(), scope: cx.scope.get() };
+    let rec = state.program.record(rec);
+    if tape {
+        let mut kept: SmallVec<[Kept; 3]> = SmallVec::new();
+        let sources = ins.iter().copied().enumerate().filter(|(i, _)| save.ins & (1 << i) != 0);
+        kept.extend(sources.map(|(i, t)| keep(i as u8, t)));
+        let made = results.iter().enumerate().filter(|(i, _)| save.outs & (1 << i) != 0);
+        kept.extend(made.map(|(i, t)| keep(RESULT_SLOT + i as u8, t)));
+        state.nodes.push(Node { rec, kept });
+    }
+    Ok(results)
+}
+
+fn keep(slot: u8, tensor: &Tensor) -> Kept {
+    Kept { slot, version: version(tensor.raw()), tensor: tensor.clone() }
+}
+
+/// libtorch's count of in-place writes to the tensor's storage.
+pub(super) fn version(raw: &tch::Tensor) -> i64 {
+    raw.f_internal_version().unwrap_or(-1)
+}

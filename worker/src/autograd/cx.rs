@@ -1,0 +1,161 @@
+//! One step's context: the tape, the mode, the random key, the place in the model.
+//!
+//! **Invariant:** layers see this and tensors, and nothing of ranks, paths, environment, clock or log.
+
+use super::leaf::Leaves;
+use super::program::{Phase, Program};
+use super::scope::{ScopeGuard, ScopeId};
+use super::tape::Node;
+use crate::backend::torch::Torch;
+use crate::backend::{Backend, StepKey};
+use crate::error::{OpError, OpErrorKind};
+use crate::op::Op;
+use crate::op::value::{Meta, ParamId, Role, Tensor};
+use std::cell::{Cell, RefCell};
+use tch::Device;
+
+/// Records to reserve room for; a step of the default model has about this many.
+const RECORDS_EXPECTED: usize = 2048;
+
+pub(super) struct State {
+    pub(super) program: Program,
+    pub(super) nodes: Vec<Node>,
+    /// Parameters touched so far, by id.
+    pub(super) params: Vec<Option<Tensor>>,
+}
+
+/// The context of one step. Belongs to one thread.
+pub struct Cx<'p> {
+    pub(super) state: RefCell<State>,
+    pub(super) leaves: &'p dyn Leaves,
+    pub(super) backend: &'static dyn Backend<Op, Error = OpErrorKind>,
+    pub(super) phase: Cell<Phase>,
+    pub(super) scope: Cell<ScopeId>,
+    pub(super) taping: Cell<bool>,
+    pub(super) key: Cell<StepKey>,
+    site: Cell<u32>,
+    training: bool,
+    _no_grad: super::call::NoGrad,
+}
+
+static TORCH: Torch = Torch;
+
+impl<'p> Cx<'p> {
+    /// A context that tapes and applies dropout. `seed` and `step` key the random generator.
+    pub fn train(params: &'p dyn Leaves, seed: u64, step: u64) -> Self {
+        Self::new(params, StepKey { seed, step, first_row: 0, rows: 0 }, true)
+    }
+
+    /// A context that neither tapes nor drops anything.
+    pub fn eval(params: &'p dyn Leaves) -> Self {
+        Self::new(params, StepKey { seed: 0, step: 0, first_row: 0, rows: 0 }, false)
+    }
+
+    fn new(leaves: &'p dyn Leaves, key: StepKey, training: bool) -> Self {
+        let records = if training { RECORDS_EXPECTED } else { RECORDS_EXPECTED / 4 };
+        let params = vec![None; leaves.count()];
+        Self {
+            state: RefCell::new(State { program: Program::with_capacity(records), nodes: Vec::new(), params }),
+            leaves,
+            backend: &TORCH,
+            phase: Cell::new(Phase::Forward),
+            scope: Cell::new(ScopeId::default()),
+            taping: Cell::new(training),
+            key: Cell::new(key),
+            site: Cell::new(0),
+            training,
+            _no_grad: super::call::NoGrad::enter(),
+        }
+    }
+
+    /// Says which rows of the global batch this rank holds, so that dropout masks do not depend on the world size.
+    pub fn set_rows(&self, first_row: u64, rows: u64) {
+        self.key.set(StepKey { first_row, rows, ..self.key.get() });
+    }
+
+    /// A tensor from outside: data of the batch.
+    pub fn input(&self, raw: tch::Tensor) -> Tensor {
+        self.leaf(raw, Role::Input, false)
+    }
+
+    /// A tensor known before the step.
+    pub fn constant(&self, raw: tch::Tensor) -> Tensor {
+        self.leaf(raw, Role::Const, false)
+    }
+
+    /// Optimizer state: moments, counters, rates.
+    pub fn opt_state(&self, raw: tch::Tensor) -> Tensor {
+        self.leaf(raw, Role::OptState, false)
+    }
+
+    /// An input that asks for a gradient, which [`Cx::backward_to`] returns. For tests and for embedding a graph.
+    pub fn variable(&self, raw: tch::Tensor) -> Tensor {
+        self.leaf(raw, Role::Input, self.taping.get())
+    }
+
+    /// The master tensor of a parameter. The same value every time.
+    pub fn param(&self, id: ParamId) -> Tensor {
+        if let Some(known) = &self.state.borrow().params[id.index()] {
+            return known.clone();
+        }
+        let tensor = self.leaf(self.leaves.leaf(id).shallow_clone(), Role::Param(id), self.taping.get());
+        self.state.borrow_mut().params[id.index()] = Some(tensor.clone());
+        tensor
+    }
+
+    pub(super) fn leaf(&self, raw: tch::Tensor, role: Role, requires_grad: bool) -> Tensor {
+        let meta = Meta::of(&raw);
+        let val = self.state.borrow_mut().program.value(meta.clone(), role, requires_grad);
+        Tensor::new(raw, val, meta, requires_grad)
+    }
+
+    /// Enters a named place until the guard is dropped.
+    pub fn scope(&self, name: &str) -> ScopeGuard<'_> {
+        let outer = self.scope.get();
+        self.scope.set(self.state.borrow_mut().program.scopes.enter(outer, name));
+        ScopeGuard { current: &self.scope, outer }
+    }
+
+    /// Whether dropout applies.
+    pub fn is_training(&self) -> bool {
+        self.training
+    }
+
+    /// Where the parameters live.
+    pub fn device(&self) -> Device {
+        self.leaves.device()
+    }
+
+    /// A fresh number for an operation that draws random numbers; the same in every step that calls the same layers.
+    pub(crate) fn next_site(&self) -> u32 {
+        let site = self.site.get();
+        self.site.set(site + 1);
+        site
+    }
+
+    /// Runs `f` with its records marked as parameter updates.
+    pub fn optim<R>(&self, f: impl FnOnce(&Self) -> R) -> R {
+        let outer = self.phase.replace(Phase::Optim);
+        let taping = self.taping.replace(false);
+        let result = f(self);
+        self.taping.set(taping);
+        self.phase.set(outer);
+        result
+    }
+
+    /// Looks at the program so far.
+    pub fn with_program<R>(&self, f: impl FnOnce(&Program) -> R) -> R {
+        f(&self.state.borrow().program)
+    }
+
+    /// Hexadecimal hash of the program so far.
+    pub fn program_hash(&self) -> String {
+        self.with_program(Program::hash)
+    }
+
+    /// An error at the current place.
+    pub(crate) fn fail(&self, op: &'static str, kind: impl Into<OpErrorKind>) -> OpError {
+        let place = self.with_program(|p| p.place(self.scope.get()));
+        OpError { op, place, kind: Box::new(kind.into()) }
+    }
+}

@@ -1,0 +1,21 @@
+//! The recorded program of one step, and reverse mode over it.
+//!
+//! An eager call records and executes. Reverse rules do not run kernels: they call the same door with phase
+//! `Backward`, so that a whole step is one list.
+//!
+//! **Invariant:** [`call`] is the only way to compute; everything runs with libtorch's own gradient recording off.
+
+mod call;
+mod cx;
+mod leaf;
+mod program;
+mod scope;
+mod tape;
+
+pub use crate::op::value::{BucketId, Meta, ParamId, Role, Shape, Tensor, Val};
+pub use call::call;
+pub use cx::Cx;
+pub use leaf::{GradLeaves, Leaves};
+pub use program::{Phase, Program, Rec, ValMeta};
+pub use scope::{ScopeGuard, ScopeId};
+pub use tape::OnReady;

@@ -1,0 +1,289 @@
+//! Reverse mode: a reverse walk over the taped records that emits the backward records into the same list.
+//!
+//! Before running, one pass counts how many records will contribute to each parameter. When the last contribution is
+//! enqueued the parameter is ready; when all parameters of a bucket are, the bucket's hook fires, exactly once. A
+//! parameter nothing contributes to is ready at once with whatever its zeroed slot holds, so no bucket ever waits.
+
+use super::call::{call, version};
+use super::cx::Cx;
+use super::leaf::GradLeaves;
+use super::program::{Phase, Rec};
+use crate::error::{HookError, OpError, OpErrorKind};
+use crate::op::Op;
+use crate::op::attr::Axes;
+use crate::op::value::{BucketId, Meta, ParamId, Role, Tensor, Val};
+use crate::op::vjp::{Emit, Kept, Results, Vjp};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+
+/// One taped record with what its reverse rule reads.
+pub(super) struct Node {
+    pub(super) rec: u32,
+    pub(super) kept: SmallVec<[Kept; 3]>,
+}
+
+/// Called with each bucket when its last gradient has been enqueued.
+pub type OnReady<'a> = &'a mut dyn FnMut(BucketId, &tch::Tensor) -> Result<(), HookError>;
+
+/// What the walk needs to know before it starts.
+struct Reach {
+    /// Values the loss depends on through a gradient, by value.
+    reached: Vec<bool>,
+    /// Contributions still to come, by parameter.
+    pending: Vec<u32>,
+}
+
+/// Parameters and buckets that still wait.
+struct Ready<'a, 'b> {
+    pending: Vec<u32>,
+    waiting: Vec<u32>,
+    grads: &'a dyn GradLeaves,
+    on_ready: OnReady<'b>,
+}
+
+impl Ready<'_, '_> {
+    fn contributed(&mut self, id: ParamId) -> Result<(), HookError> {
+        let pending = &mut self.pending[id.index()];
+        *pending -= 1;
+        if *pending == 0 { self.param_ready(id) } else { Ok(()) }
+    }
+
+    fn param_ready(&mut self, id: ParamId) -> Result<(), HookError> {
+        let bucket = self.grads.bucket_of(id);
+        let waiting = &mut self.waiting[bucket.index()];
+        *waiting -= 1;
+        if *waiting == 0 { (self.on_ready)(bucket, self.grads.flat(bucket)) } else { Ok(()) }
+    }
+}
+
+/// The door of the reverse rules.
+struct Emitter<'a, 'p> {
+    cx: &'a Cx<'p>,
+    grads: &'a dyn GradLeaves,
+    /// Gradient slots already entered into the program, by parameter.
+    slots: RefCell<Vec<Option<Tensor>>>,
+}
+
+impl Emitter<'_, '_> {
+    fn slot(&self, id: ParamId) -> Tensor {
+        let known = self.slots.borrow()[id.index()].clone();
+        known.unwrap_or_else(|| {
+            let slot = self.cx.leaf(self.grads.slot(id).shallow_clone(), Role::Grad(id), false);
+            self.slots.borrow_mut()[id.index()] = Some(slot.clone());
+            slot
+        })
+    }
+
+    fn param_of(&self, val: Val) -> Option<ParamId> {
+        self.cx.with_program(|p| match p.val(val).role {
+            Role::Param(id) => Some(id),
+            _ => None,
+        })
+    }
+}
+
+impl Emit for Emitter<'_, '_> {
+    fn emit(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
+        call(self.cx, op, ins)
+    }
+
+    fn meta(&self, val: Val) -> Meta {
+        self.cx.with_program(|p| p.val(val).meta.clone())
+    }
+
+    fn storage(&self, val: Val) -> Option<Tensor> {
+        self.param_of(val).map(|id| self.slot(id))
+    }
+
+    fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError {
+        self.cx.fail(op.name(), kind)
+    }
+}
+
+impl Cx<'_> {
+    /// Runs the reverse pass of a scalar `loss`, adding each parameter's gradient to its slot in `grads`.
+    ///
+    /// Buckets fire `on_ready` in an order that depends on the program only. The tape is used up.
+    ///
+    /// # Errors
+    /// A loss that is not a scalar or depends on nothing; a saved tensor written since the forward pass; the hook's own.
+    pub fn backward(&self, loss: &Tensor, grads: &dyn GradLeaves, on_ready: OnReady<'_>) -> Result<(), OpError> {
+        self.walk(loss, grads, on_ready, &[]).map(|_| ())
+    }
+
+    /// [`Cx::backward`] that also returns the gradients of `wanted` variables, `None` where the loss does not depend on one.
+    ///
+    /// # Errors
+    /// As [`Cx::backward`].
+    pub fn backward_to(
+        &self,
+        loss: &Tensor,
+        grads: &dyn GradLeaves,
+        on_ready: OnReady<'_>,
+        wanted: &[&Tensor],
+    ) -> Result<Vec<Option<tch::Tensor>>, OpError> {
+        self.walk(loss, grads, on_ready, wanted)
+    }
+
+    fn walk(
+        &self,
+        loss: &Tensor,
+        grads: &dyn GradLeaves,
+        on_ready: OnReady<'_>,
+        wanted: &[&Tensor],
+    ) -> Result<Vec<Option<tch::Tensor>>, OpError> {
+        if !self.taping.replace(false) {
+            return Err(self.fail("backward", OpErrorKind::NoTape));
+        }
+        if loss.meta().numel() != 1 || !loss.requires_grad() {
+            return Err(self.fail("backward", OpErrorKind::Loss { found: loss.shape().to_vec() }));
+        }
+        let place = self.scope.get();
+        self.phase.set(Phase::Backward);
+        let result = self.walk_nodes(loss, grads, on_ready, wanted);
+        self.phase.set(Phase::Forward);
+        self.scope.set(place);
+        result
+    }
+
+    fn walk_nodes(
+        &self,
+        loss: &Tensor,
+        grads: &dyn GradLeaves,
+        on_ready: OnReady<'_>,
+        wanted: &[&Tensor],
+    ) -> Result<Vec<Option<tch::Tensor>>, OpError> {
+        let nodes = std::mem::take(&mut self.state.borrow_mut().nodes);
+        let reach = self.reach(&nodes, loss, grads.count());
+        let hook = |e: HookError| self.fail("grad_ready", OpErrorKind::Hook(e));
+        let mut waiting = vec![0; grads.buckets()];
+        let ids = || (0..grads.count() as u32).map(ParamId);
+        ids().for_each(|id| waiting[grads.bucket_of(id).index()] += 1);
+        let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
+        let mut ready = Ready { pending: reach.pending, waiting, grads, on_ready };
+        for id in idle {
+            ready.param_ready(id).map_err(hook)?;
+        }
+        let emitter = Emitter { cx: self, grads, slots: RefCell::new(vec![None; grads.count()]) };
+        let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
+        let meta = loss.meta();
+        let seed = Op::Ones { shape: Axes::from_slice(&meta.shape), kind: meta.kind, device: meta.device };
+        slots[loss.val().0 as usize] = Some(call(self, seed, &[])?.swap_remove(0));
+        if let Some(id) = emitter.param_of(loss.val()) {
+            self.deliver_param(&emitter, &mut ready, id, slots[loss.val().0 as usize].take())?;
+        }
+        for node in nodes.into_iter().rev() {
+            self.reverse(node, &emitter, &reach.reached, &mut slots, &mut ready)?;
+        }
+        Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
+    }
+
+    /// Which values the loss reaches, and how often each parameter is contributed to.
+    fn reach(&self, nodes: &[Node], loss: &Tensor, params: usize) -> Reach {
+        self.with_program(|program| {
+            let mut reach = Reach { reached: vec![false; program.values()], pending: vec![0; params] };
+            let arrive = |reach: &mut Reach, val: Val| {
+                let value = program.val(val);
+                if value.requires_grad {
+                    reach.reached[val.0 as usize] = true;
+                    if let Role::Param(id) = value.role {
+                        reach.pending[id.index()] += 1;
+                    }
+                }
+            };
+            arrive(&mut reach, loss.val());
+            for node in nodes.iter().rev() {
+                let rec = &program.recs()[node.rec as usize];
+                if rec.outs().any(|v| reach.reached[v.0 as usize]) {
+                    rec.ins.iter().for_each(|v| arrive(&mut reach, *v));
+                }
+            }
+            reach
+        })
+    }
+
+    /// One node: checks what was saved, runs the rule, delivers the gradients, frees what was saved.
+    fn reverse(
+        &self,
+        node: Node,
+        emitter: &Emitter<'_, '_>,
+        reached: &[bool],
+        slots: &mut [Option<Tensor>],
+        ready: &mut Ready<'_, '_>,
+    ) -> Result<(), OpError> {
+        let rec: Rec = self.with_program(|p| p.recs()[node.rec as usize].clone());
+        if !rec.outs().any(|v| reached[v.0 as usize]) {
+            return Ok(());
+        }
+        self.scope.set(rec.scope);
+        let gouts: SmallVec<[Option<Tensor>; 2]> = rec.outs().map(|v| slots[v.0 as usize].take()).collect();
+        let needs = self.needs(&rec);
+        let mut gradients = SmallVec::new();
+        if gouts.iter().any(Option::is_some) {
+            self.check_versions(&rec, &node.kept)?;
+            let rule = rec.op.row().vjp.ok_or_else(|| self.fail(rec.op.name(), OpErrorKind::NotDifferentiable))?;
+            let vjp = Vjp { emit: emitter, op: &rec.op, ins: &rec.ins, needs, kept: &node.kept, gouts: &gouts };
+            gradients = rule(&vjp)?;
+        }
+        drop(node.kept);
+        gradients.resize(rec.ins.len(), None);
+        for (i, (val, gradient)) in rec.ins.iter().zip(gradients).enumerate() {
+            if needs & (1 << i) != 0 {
+                self.deliver(emitter, ready, *val, gradient, slots)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn needs(&self, rec: &Rec) -> u16 {
+        self.with_program(|p| {
+            let asked = rec.ins.iter().enumerate().filter(|(_, v)| p.val(**v).requires_grad);
+            asked.fold(0, |bits, (i, _)| bits | 1 << i)
+        })
+    }
+
+    fn check_versions(&self, rec: &Rec, kept: &[Kept]) -> Result<(), OpError> {
+        for k in kept {
+            let found = version(k.tensor.raw());
+            if found != k.version {
+                let kind = OpErrorKind::Version { slot: k.slot, found, expected: k.version };
+                return Err(self.fail(rec.op.name(), kind));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a gradient to the value it belongs to: summed in the order of the walk, hence the same every time.
+    fn deliver(
+        &self,
+        emitter: &Emitter<'_, '_>,
+        ready: &mut Ready<'_, '_>,
+        val: Val,
+        gradient: Option<Tensor>,
+        slots: &mut [Option<Tensor>],
+    ) -> Result<(), OpError> {
+        if let Some(id) = emitter.param_of(val) {
+            return self.deliver_param(emitter, ready, id, gradient);
+        }
+        let slot = &mut slots[val.0 as usize];
+        *slot = match (slot.take(), gradient) {
+            (Some(a), Some(b)) => Some(call(self, Op::Binary(crate::op::attr::Binary::Add), &[&a, &b])?.swap_remove(0)),
+            (a, b) => a.or(b),
+        };
+        Ok(())
+    }
+
+    /// Adds what did not go into the slot already, and counts the contribution.
+    fn deliver_param(
+        &self,
+        emitter: &Emitter<'_, '_>,
+        ready: &mut Ready<'_, '_>,
+        id: ParamId,
+        gradient: Option<Tensor>,
+    ) -> Result<(), OpError> {
+        if let Some(gradient) = gradient {
+            call(self, Op::GradAdd, &[&emitter.slot(id), &gradient])?;
+        }
+        ready.contributed(id).map_err(|e| self.fail("grad_ready", OpErrorKind::Hook(e)))
+    }
+}

@@ -1,0 +1,13 @@
+//! libtorch: tch's fallible methods, and the shim for what tch lacks.
+
+/// The backend that runs operations through libtorch's own kernels.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Torch;
+
+/// The C++ side raised an exception.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ShimError {
+    /// The exception's own words.
+    pub message: String,
+}

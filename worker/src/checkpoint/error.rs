@@ -1,0 +1,37 @@
+//! What can go wrong with a worker's shard.
+
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Failures of writing or loading.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// A tensor of a kind that checkpoints do not hold.
+    #[error("{fqn} is of kind {kind}, which checkpoints do not hold")]
+    Kind {
+        /// Tensor.
+        fqn: String,
+        /// Libtorch's name of the kind.
+        kind: String,
+    },
+    /// Libtorch could not hand over or take the values.
+    #[error("failed to copy {fqn}")]
+    Copy {
+        /// Tensor.
+        fqn: String,
+        /// What libtorch said.
+        #[source]
+        source: tch::TchError,
+    },
+    /// The checkpoint does not have exactly the tensors wanted.
+    #[error(
+        "{}: checkpoint of another model: {differences}\n  hint: use the configuration the checkpoint was trained with (its manifest.json)",
+        path.display()
+    )]
+    OtherModel {
+        /// Checkpoint directory.
+        path: PathBuf,
+        /// The first differences and their number.
+        differences: String,
+    },
+}

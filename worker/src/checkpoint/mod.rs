@@ -1,0 +1,26 @@
+//! The worker's side of a checkpoint: named tensors, their division over the ranks, this rank's shard, and loading.
+//!
+//! Every rank plans alone and arrives at the same division, so that saving needs no collective; the launcher commits what all
+//! ranks wrote. Knows names and tensors, not what they mean.
+
+pub mod dtype;
+pub mod error;
+pub mod plan;
+
+pub use error::CheckpointError;
+
+/// A tensor under its fully qualified name.
+#[derive(Debug)]
+pub struct Named {
+    /// Name in the checkpoint, e.g. "model.fuser.latents".
+    pub fqn: String,
+    /// The tensor; on any device, any strides.
+    pub tensor: tch::Tensor,
+}
+
+impl Named {
+    /// A name and a view of a tensor.
+    pub fn of(fqn: impl Into<String>, tensor: &tch::Tensor) -> Self {
+        Self { fqn: fqn.into(), tensor: tensor.shallow_clone() }
+    }
+}

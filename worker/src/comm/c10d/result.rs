@@ -1,0 +1,253 @@
+//! The C face with owners and `Result`: each pointer has one owner that frees it, each status becomes a [`Fault`].
+//!
+//! Safe to call: arguments are Rust values, and no pointer leaves this file.
+
+use super::{super::Reduce, sys};
+use std::{
+    ffi::{CStr, CString, c_void},
+    ptr::{self, NonNull},
+    time::Duration,
+};
+use tch::Tensor;
+
+/// What libtorch said.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// A limit of time passed, as far as the shim can tell.
+    pub(super) timed_out: bool,
+    /// Libtorch's sentence, without its backtrace.
+    pub(super) message: String,
+}
+
+fn check(status: i32) -> Result<(), Fault> {
+    if status == sys::ENN_OK {
+        return Ok(());
+    }
+    // SAFETY: the shim keeps a NUL-terminated string per thread, valid until the next call on this thread.
+    let text = unsafe { CStr::from_ptr(sys::enn_c10d_error()) };
+    let message = text.to_string_lossy().trim().replace('\n', " ");
+    Err(Fault { timed_out: status == sys::ENN_TIMED_OUT, message })
+}
+
+fn millis(timeout: Duration) -> i64 {
+    i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn owned<T>(status: i32, pointer: *mut T) -> Result<NonNull<T>, Fault> {
+    check(status)?;
+    NonNull::new(pointer).ok_or_else(|| Fault { timed_out: false, message: "libtorch returned nothing".into() })
+}
+
+/// Collects the bytes of one value. `context` is a `Vec<u8>`.
+unsafe extern "C" fn collect(context: *mut c_void, data: *const u8, bytes: usize) {
+    // SAFETY: `get` and `compare_set` pass a live `Vec<u8>` that nothing else borrows during the call.
+    let value = unsafe { &mut *context.cast::<Vec<u8>>() };
+    if bytes > 0 {
+        // SAFETY: the shim passes a readable vector of `bytes` bytes; it is not null when `bytes` is above zero.
+        value.extend_from_slice(unsafe { std::slice::from_raw_parts(data, bytes) });
+    }
+}
+
+/// A connected store client.
+#[derive(Debug)]
+pub(super) struct RawStore(NonNull<sys::enn_store>);
+
+// SAFETY: c10d's TCPStore guards its connection with a mutex and has no thread-local state.
+unsafe impl Send for RawStore {}
+
+impl RawStore {
+    pub(super) fn connect(host: &CStr, port: u16, prefix: &CStr, timeout: Duration) -> Result<Self, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: the strings are NUL-terminated and `out` is writable; the shim copies both.
+        let status =
+            unsafe { sys::enn_store_connect(host.as_ptr(), port, prefix.as_ptr(), millis(timeout), &raw mut out) };
+        owned(status, out).map(Self)
+    }
+
+    pub(super) fn set(&self, key: &CStr, value: &[u8]) -> Result<(), Fault> {
+        // SAFETY: the handle lives as long as self; key and value are readable during the call.
+        check(unsafe { sys::enn_store_set(self.0.as_ptr(), key.as_ptr(), value.as_ptr(), value.len()) })
+    }
+
+    pub(super) fn get(&self, key: &CStr) -> Result<Vec<u8>, Fault> {
+        let mut value = Vec::<u8>::new();
+        // SAFETY: as in `set`; `collect` expects exactly this context.
+        check(unsafe { sys::enn_store_get(self.0.as_ptr(), key.as_ptr(), collect, (&raw mut value).cast()) })?;
+        Ok(value)
+    }
+
+    pub(super) fn compare_set(&self, key: &CStr, expected: &[u8], wanted: &[u8]) -> Result<Vec<u8>, Fault> {
+        let mut value = Vec::<u8>::new();
+        // SAFETY: as in `get`; both slices are readable during the call.
+        check(unsafe {
+            sys::enn_store_compare_set(
+                self.0.as_ptr(),
+                key.as_ptr(),
+                expected.as_ptr(),
+                expected.len(),
+                wanted.as_ptr(),
+                wanted.len(),
+                collect,
+                (&raw mut value).cast(),
+            )
+        })?;
+        Ok(value)
+    }
+
+    pub(super) fn append(&self, key: &CStr, value: &[u8]) -> Result<(), Fault> {
+        // SAFETY: as in `set`.
+        check(unsafe { sys::enn_store_append(self.0.as_ptr(), key.as_ptr(), value.as_ptr(), value.len()) })
+    }
+
+    pub(super) fn add(&self, key: &CStr, amount: i64) -> Result<i64, Fault> {
+        let mut sum = 0;
+        // SAFETY: as in `set`; `sum` is writable.
+        check(unsafe { sys::enn_store_add(self.0.as_ptr(), key.as_ptr(), amount, &raw mut sum) })?;
+        Ok(sum)
+    }
+
+    pub(super) fn check(&self, key: &CStr) -> Result<bool, Fault> {
+        let mut present = 0;
+        // SAFETY: as in `add`.
+        check(unsafe { sys::enn_store_check(self.0.as_ptr(), key.as_ptr(), &raw mut present) })?;
+        Ok(present != 0)
+    }
+
+    pub(super) fn wait(&self, key: &CStr, timeout: Duration) -> Result<(), Fault> {
+        // SAFETY: as in `set`.
+        check(unsafe { sys::enn_store_wait(self.0.as_ptr(), key.as_ptr(), millis(timeout)) })
+    }
+
+    pub(super) fn delete(&self, key: &CStr) -> Result<bool, Fault> {
+        let mut deleted = 0;
+        // SAFETY: as in `add`.
+        check(unsafe { sys::enn_store_delete(self.0.as_ptr(), key.as_ptr(), &raw mut deleted) })?;
+        Ok(deleted != 0)
+    }
+
+    pub(super) fn num_keys(&self) -> Result<i64, Fault> {
+        let mut keys = 0;
+        // SAFETY: as in `add`.
+        check(unsafe { sys::enn_store_num_keys(self.0.as_ptr(), &raw mut keys) })?;
+        Ok(keys)
+    }
+}
+
+impl Drop for RawStore {
+    fn drop(&mut self) {
+        // SAFETY: the only owner frees once.
+        unsafe { sys::enn_store_free(self.0.as_ptr()) }
+    }
+}
+
+/// A formed process group.
+#[derive(Debug)]
+pub(super) struct RawGroup(NonNull<sys::enn_group>);
+
+// SAFETY: c10d's backends may be used from any one thread at a time; `RawGroup` is not `Sync`.
+unsafe impl Send for RawGroup {}
+
+impl RawGroup {
+    pub(super) fn gloo(
+        store: &RawStore,
+        (rank, size): (i32, i32),
+        bind: &CString,
+        threads: i32,
+        timeout: Duration,
+    ) -> Result<Self, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: the store outlives the call, and the shim takes its own reference to it; `out` is writable.
+        let status = unsafe {
+            sys::enn_gloo_new(store.0.as_ptr(), rank, size, bind.as_ptr(), threads, millis(timeout), &raw mut out)
+        };
+        owned(status, out).map(Self)
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn nccl(
+        store: &RawStore,
+        (rank, size): (i32, i32),
+        device: i32,
+        timeout: Duration,
+    ) -> Result<Self, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: as in `gloo`.
+        let status = unsafe { sys::enn_nccl_new(store.0.as_ptr(), rank, size, device, millis(timeout), &raw mut out) };
+        owned(status, out).map(Self)
+    }
+
+    pub(super) fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<RawWork, Fault> {
+        let code = match reduce {
+            Reduce::Sum => 0,
+            Reduce::Min => 1,
+            Reduce::Max => 2,
+        };
+        let mut out = ptr::null_mut();
+        // SAFETY: group and tensor live during the call; c10d takes its own reference to the tensor's storage.
+        let status = unsafe { sys::enn_group_all_reduce(self.0.as_ptr(), tensor.as_ptr(), code, &raw mut out) };
+        owned(status, out).map(RawWork)
+    }
+
+    pub(super) fn broadcast(&self, tensor: &Tensor, root: i32) -> Result<RawWork, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: as in `all_reduce`.
+        let status = unsafe { sys::enn_group_broadcast(self.0.as_ptr(), tensor.as_ptr(), root, &raw mut out) };
+        owned(status, out).map(RawWork)
+    }
+
+    pub(super) fn barrier(&self, timeout: Duration) -> Result<RawWork, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: as in `all_reduce`.
+        let status = unsafe { sys::enn_group_barrier(self.0.as_ptr(), millis(timeout), &raw mut out) };
+        owned(status, out).map(RawWork)
+    }
+
+    pub(super) fn end(self, abort: bool, timeout: Duration) -> Result<(), Fault> {
+        let group = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `enn_group_end` frees the handle whatever it returns, and `ManuallyDrop` keeps us from doing so again.
+        check(unsafe { sys::enn_group_end(group.0.as_ptr(), i32::from(abort), millis(timeout)) })
+    }
+}
+
+/// Time a group that is dropped without `end` may take before it is left to a thread of its own.
+const DROP_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Drop for RawGroup {
+    fn drop(&mut self) {
+        // SAFETY: the only owner ends the group once; the status has nobody to go to.
+        let _status = unsafe { sys::enn_group_end(self.0.as_ptr(), 1, millis(DROP_TIMEOUT)) };
+    }
+}
+
+/// A collective that was begun.
+#[derive(Debug)]
+pub(super) struct RawWork(NonNull<sys::enn_work>);
+
+// SAFETY: a c10d Work is guarded by its own mutex and may be waited for from any thread.
+unsafe impl Send for RawWork {}
+
+impl RawWork {
+    pub(super) fn wait(&self, timeout: Duration) -> Result<(), Fault> {
+        // SAFETY: the handle lives as long as self.
+        check(unsafe { sys::enn_work_wait(self.0.as_ptr(), millis(timeout)) })
+    }
+
+    pub(super) fn order(&self, timeout: Duration) -> Result<(), Fault> {
+        // SAFETY: as in `wait`.
+        check(unsafe { sys::enn_work_order(self.0.as_ptr(), millis(timeout)) })
+    }
+
+    pub(super) fn is_done(&self) -> Result<bool, Fault> {
+        let mut done = 0;
+        // SAFETY: as in `wait`; `done` is writable.
+        check(unsafe { sys::enn_work_is_done(self.0.as_ptr(), &raw mut done) })?;
+        Ok(done != 0)
+    }
+}
+
+impl Drop for RawWork {
+    fn drop(&mut self) {
+        // SAFETY: the only owner frees once; c10d keeps what is in flight by references of its own.
+        unsafe { sys::enn_work_free(self.0.as_ptr()) }
+    }
+}

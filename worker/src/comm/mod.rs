@@ -1,0 +1,110 @@
+//! Process groups: how the workers of a round add up gradients and agree.
+//!
+//! One trait, three groups: [`Solo`] (a world of one), [`Gloo`] (CPU) and, with the feature `cuda`, [`Nccl`]; the latter
+//! two are libtorch's own c10d, reached through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's
+//! TCPStore client, that talks to the broker's store.
+//!
+//! Every rank must call the same collectives in the same order with the same shapes and kinds. Nothing here waits
+//! without a limit, and nothing here retries: a failed collective ends the round, and the round's owner decides.
+
+mod c10d;
+mod error;
+mod solo;
+
+#[cfg(feature = "cuda")]
+pub use c10d::group::Nccl;
+pub use c10d::{
+    group::{Gloo, GlooOptions},
+    store::{Store, StoreAddr},
+    work::C10dWork,
+};
+pub use error::CommError;
+pub use solo::Solo;
+
+use std::time::Duration;
+use tch::Tensor;
+
+/// How values of the ranks are brought together, element by element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum.
+    Sum,
+    /// The smallest.
+    Min,
+    /// The largest.
+    Max,
+}
+
+/// The ranks of one round. Not shared between threads: collectives must be issued in one order.
+pub trait ProcessGroup: Send {
+    /// This process's rank, `0..size()`.
+    fn rank(&self) -> u32;
+
+    /// Number of ranks.
+    fn size(&self) -> u32;
+
+    /// "solo", "gloo" or "nccl".
+    fn backend(&self) -> &'static str;
+
+    /// Begins reducing `tensor` over all ranks, in place. Dense, same shape and kind on every rank.
+    ///
+    /// The values may be read once the work has been waited for. Errors when the collective cannot be begun.
+    fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError>;
+
+    /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank.
+    fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError>;
+
+    /// Returns when every rank has come here, or fails after `timeout`.
+    fn barrier(&self, timeout: Duration) -> Result<(), CommError>;
+
+    /// Ends the group after its last collective; every rank does. Fails when that takes longer than `timeout`.
+    fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
+
+    /// Ends the group whatever is in flight, without the other ranks. Work that was begun ends in an error.
+    ///
+    /// Gloo cannot cut a collective in flight: it is left to its own time limit on a thread of its own, and the call
+    /// returns [`CommError::TimedOut`] after `timeout`; the process may go on, or end.
+    fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
+
+    /// [`ProcessGroup::all_reduce`] with [`Reduce::Sum`].
+    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Work, CommError> {
+        self.all_reduce(tensor, Reduce::Sum)
+    }
+}
+
+/// A collective that was begun. Dropping it does not cancel it: its tensor is kept alive until it ends.
+#[must_use = "a collective has no result before it was waited for"]
+#[derive(Debug)]
+pub enum Work {
+    /// Ended when it was begun (a world of one).
+    Done,
+    /// In c10d's hands.
+    C10d(C10dWork),
+}
+
+impl Work {
+    /// Blocks until the collective ended, at most `timeout`, and says how it ended.
+    pub fn wait(&self, timeout: Duration) -> Result<(), CommError> {
+        match self {
+            Self::Done => Ok(()),
+            Self::C10d(work) => work.wait(timeout),
+        }
+    }
+
+    /// Lets the device's current stream wait for the collective without blocking the host; a host collective is waited
+    /// for, at most `timeout`. An error of a device collective shows only at [`Work::wait`] or at the next collective.
+    pub fn order(&self, timeout: Duration) -> Result<(), CommError> {
+        match self {
+            Self::Done => Ok(()),
+            Self::C10d(work) => work.order(timeout),
+        }
+    }
+
+    /// Whether the collective ended, well or badly. Never blocks.
+    pub fn is_done(&self) -> Result<bool, CommError> {
+        match self {
+            Self::Done => Ok(true),
+            Self::C10d(work) => work.is_done(),
+        }
+    }
+}

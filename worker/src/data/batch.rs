@@ -1,0 +1,158 @@
+//! Rows of the staged arrays gathered into tensors.
+
+use super::error::DataError;
+use tch::{Device, Kind, Tensor};
+
+/// The staged arrays as slices, row-major. Checked once, so that gathering cannot run out of them.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    x: &'a [f32],
+    x_mask: &'a [u8],
+    y: &'a [f32],
+    y_mask: &'a [u8],
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl<'a> View<'a> {
+    /// Inputs (rows, inputs) with their mask. Targets are absent until `with_targets`.
+    ///
+    /// # Errors
+    /// [`DataError::Length`] when a slice does not hold `rows × inputs` values.
+    pub fn inputs(rows: usize, inputs: usize, x: &'a [f32], x_mask: &'a [u8]) -> Result<Self, DataError> {
+        check("x", x.len(), rows, inputs)?;
+        check("x_mask", x_mask.len(), rows, inputs)?;
+        Ok(Self { x, x_mask, y: &[], y_mask: &[], rows, inputs, outputs: 0 })
+    }
+
+    /// Adds targets (rows, outputs) with their mask.
+    ///
+    /// # Errors
+    /// [`DataError::Length`] when a slice does not hold `rows × outputs` values.
+    pub fn with_targets(self, outputs: usize, y: &'a [f32], y_mask: &'a [u8]) -> Result<Self, DataError> {
+        check("y", y.len(), self.rows, outputs)?;
+        check("y_mask", y_mask.len(), self.rows, outputs)?;
+        Ok(Self { y, y_mask, outputs, ..self })
+    }
+
+    /// Gathers `rows` into tensors on the host, pinned when `pin` names a CUDA device. Rows from `real` on are padding: their
+    /// target mask is all zero.
+    ///
+    /// # Errors
+    /// [`DataError::Tensor`] when libtorch cannot make the tensors.
+    pub fn gather(&self, rows: &[u64], real: usize, pin: Device) -> Result<Batch, DataError> {
+        let n = rows.len();
+        let place = |width: usize| move |source| DataError::Tensor { rows: n, width, source };
+        let mut y_mask = collect(self.y_mask, rows, self.outputs);
+        y_mask[real.min(n) * self.outputs..].fill(0);
+        let inputs = |t: Result<Tensor, tch::TchError>| t.map_err(place(self.inputs));
+        let outputs = |t: Result<Tensor, tch::TchError>| t.map_err(place(self.outputs));
+        Ok(Batch {
+            x: inputs(tensor(&collect(self.x, rows, self.inputs), n, self.inputs, pin))?,
+            x_mask: inputs(flags(&collect(self.x_mask, rows, self.inputs), n, self.inputs, pin))?,
+            y: outputs(tensor(&collect(self.y, rows, self.outputs), n, self.outputs, pin))?,
+            y_mask: outputs(flags(&y_mask, n, self.outputs, pin))?,
+            real,
+        })
+    }
+}
+
+/// One gathered batch, or a part of one.
+#[derive(Debug)]
+pub struct Batch {
+    /// (B, F) f32, the user's units, NaN where missing.
+    pub x: Tensor,
+    /// (B, F) bool, true where valid.
+    pub x_mask: Tensor,
+    /// (B, O) f32, the user's units, NaN where missing. (B, 0) when the data has no targets.
+    pub y: Tensor,
+    /// (B, O) bool, true where valid; false in padding rows.
+    pub y_mask: Tensor,
+    /// Rows that count; the rest is padding.
+    pub real: usize,
+}
+
+impl Batch {
+    /// The batch on `device`; the copy overlaps with computation when the host side is pinned.
+    ///
+    /// # Errors
+    /// What libtorch says, usually that device memory is exhausted.
+    pub fn to_device(&self, device: Device) -> Result<Self, tch::TchError> {
+        let move_one = |t: &Tensor| -> Result<Tensor, tch::TchError> {
+            if t.device() == device { Ok(t.shallow_clone()) } else { t.f_to_device_(device, t.kind(), true, false) }
+        };
+        Ok(Self {
+            x: move_one(&self.x)?,
+            x_mask: move_one(&self.x_mask)?,
+            y: move_one(&self.y)?,
+            y_mask: move_one(&self.y_mask)?,
+            real: self.real,
+        })
+    }
+
+    /// Rows `start..start + len` as views.
+    ///
+    /// # Errors
+    /// What libtorch says when the range is outside the batch.
+    pub fn narrow(&self, start: i64, len: i64) -> Result<Self, tch::TchError> {
+        Ok(Self {
+            x: self.x.f_narrow(0, start, len)?,
+            x_mask: self.x_mask.f_narrow(0, start, len)?,
+            y: self.y.f_narrow(0, start, len)?,
+            y_mask: self.y_mask.f_narrow(0, start, len)?,
+            real: self.real.saturating_sub(start as usize).min(len as usize),
+        })
+    }
+}
+
+fn check(array: &'static str, found: usize, rows: usize, width: usize) -> Result<(), DataError> {
+    let expected = rows.saturating_mul(width);
+    if found == expected { Ok(()) } else { Err(DataError::Length { array, found, expected, rows, width }) }
+}
+
+fn collect<T: Copy>(array: &[T], rows: &[u64], width: usize) -> Vec<T> {
+    let mut out = Vec::with_capacity(rows.len() * width);
+    for &row in rows {
+        out.extend_from_slice(&array[row as usize * width..(row as usize + 1) * width]);
+    }
+    out
+}
+
+fn tensor(values: &[f32], rows: usize, width: usize, pin: Device) -> Result<Tensor, tch::TchError> {
+    pinned(Tensor::f_from_slice(values)?.f_view([rows as i64, width as i64])?, pin)
+}
+
+fn flags(values: &[u8], rows: usize, width: usize, pin: Device) -> Result<Tensor, tch::TchError> {
+    pinned(Tensor::f_from_slice(values)?.f_view([rows as i64, width as i64])?.f_to_kind(Kind::Bool)?, pin)
+}
+
+fn pinned(tensor: Tensor, device: Device) -> Result<Tensor, tch::TchError> {
+    if device.is_cuda() { tensor.f_pin_memory(device) } else { Ok(tensor) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathers_rows_and_blanks_padding() {
+        let x: Vec<f32> = (0..8).map(|v| v as f32).collect();
+        let y = [10f32, 11., 12., 13.];
+        let view =
+            View::inputs(4, 2, &x, &[1, 1, 1, 0, 1, 1, 1, 1]).unwrap().with_targets(1, &y, &[1, 1, 1, 1]).unwrap();
+        let batch = view.gather(&[3, 1, 3], 2, Device::Cpu).unwrap();
+        assert_eq!(Vec::<f32>::try_from(batch.x.flatten(0, 1)).unwrap(), [6., 7., 2., 3., 6., 7.]);
+        assert_eq!(Vec::<bool>::try_from(batch.x_mask.flatten(0, 1)).unwrap(), [true, true, true, false, true, true]);
+        assert_eq!(Vec::<bool>::try_from(batch.y_mask.flatten(0, 1)).unwrap(), [true, true, false]);
+        let part = batch.narrow(1, 2).unwrap();
+        assert_eq!(part.real, 1);
+        assert_eq!(part.y.size(), [2, 1]);
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused_with_both_numbers() {
+        let error = View::inputs(4, 2, &[0.0; 7], &[1; 8]).unwrap_err().to_string();
+        assert!(error.contains("x has 7 values, expected 8"), "{error}");
+    }
+}

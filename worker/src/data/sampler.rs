@@ -1,0 +1,141 @@
+//! Which training rows an optimizer step uses, and which of them are this rank's.
+//!
+//! An epoch is a keyed permutation of the training rows, cut into global batches; the last batch is smaller when the rows do
+//! not divide. A rank takes a contiguous share of each batch. Shares have the same number of slots on every rank and in every
+//! step: the slots beyond the batch repeat its first row and carry no weight, so that shapes, and with them the recorded
+//! program, never change.
+
+use super::permutation::Permutation;
+
+/// Where training is: the whole state of the sampler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Epochs completed.
+    pub epoch: u64,
+    /// Steps done inside the epoch.
+    pub step: u64,
+}
+
+/// What the order depends on, and this rank's place in the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampler {
+    /// Training rows, at least 1.
+    pub rows: u64,
+    /// Samples per optimizer step over all ranks, at least 1.
+    pub batch: u64,
+    /// Seed of the order.
+    pub seed: u64,
+    /// This rank.
+    pub rank: u64,
+    /// Ranks.
+    pub world: u64,
+    /// Micro-batches a rank's share is cut into, at least 1.
+    pub accumulation: u64,
+}
+
+/// The rows of one rank in one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Ordinals among the training rows, `Sampler::slots` of them.
+    pub ordinals: Vec<u64>,
+    /// The first so many count; the rest repeat a row and weigh nothing.
+    pub real: usize,
+}
+
+impl Sampler {
+    /// Optimizer steps per epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.rows.div_ceil(self.batch)
+    }
+
+    /// Slots of a rank's share: the same in every step and on every rank.
+    pub fn slots(&self) -> u64 {
+        self.micro_slots() * self.accumulation
+    }
+
+    /// Slots of one micro-batch.
+    pub fn micro_slots(&self) -> u64 {
+        self.batch.div_ceil(self.world).div_ceil(self.accumulation)
+    }
+
+    /// The global batch: ordinals in `0..rows`, the same for every world.
+    pub fn global(&self, position: Position) -> Vec<u64> {
+        let permutation = Permutation::new(self.rows, self.seed, position.epoch);
+        let start = (position.step * self.batch).min(self.rows);
+        let end = (start + self.batch).min(self.rows);
+        (start..end).map(|i| permutation.at(i)).collect()
+    }
+
+    /// This rank's share of the global batch at `position`, which must lie inside an epoch.
+    pub fn share(&self, position: Position) -> Share {
+        let permutation = Permutation::new(self.rows, self.seed, position.epoch);
+        let start = position.step * self.batch;
+        let end = (start + self.batch).min(self.rows);
+        let per_rank = self.batch.div_ceil(self.world);
+        let mine = (start + self.rank * per_rank).min(end)..(start + (self.rank + 1) * per_rank).min(end);
+        let mut ordinals: Vec<u64> = mine.map(|i| permutation.at(i)).collect();
+        let real = ordinals.len();
+        ordinals.resize(self.slots() as usize, permutation.at(start));
+        Share { ordinals, real }
+    }
+
+    /// The position after one step.
+    pub fn after(&self, position: Position) -> Position {
+        if position.step + 1 < self.steps_per_epoch() {
+            Position { step: position.step + 1, ..position }
+        } else {
+            Position { epoch: position.epoch + 1, step: 0 }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sampler(rows: u64, batch: u64, world: u64) -> Sampler {
+        Sampler { rows, batch, seed: 11, rank: 0, world, accumulation: 1 }
+    }
+
+    proptest! {
+        #[test]
+        fn each_row_once_per_epoch_in_every_world(
+            rows in 1u64..400, batch in 1u64..70, world in 1u64..9, accumulation in 1u64..4, epoch in 0u64..5,
+        ) {
+            let base = Sampler { accumulation, ..sampler(rows, batch.min(rows), world) };
+            let mut seen = vec![0u32; rows as usize];
+            let mut position = Position { epoch, step: 0 };
+            let mut steps = 0;
+            while position.epoch == epoch {
+                let mut joined = Vec::new();
+                for rank in 0..world {
+                    let ranked = Sampler { rank, ..base };
+                    let share = ranked.share(position);
+                    prop_assert_eq!(share.ordinals.len() as u64, ranked.slots());
+                    prop_assert!(share.ordinals.iter().all(|&o| o < rows));
+                    joined.extend_from_slice(&share.ordinals[..share.real]);
+                }
+                // The ranks' shares, joined, are the one global batch of world 1.
+                prop_assert_eq!(&joined, &sampler(rows, base.batch, 1).global(position));
+                for ordinal in joined {
+                    seen[ordinal as usize] += 1;
+                }
+                position = base.after(position);
+                steps += 1;
+            }
+            prop_assert_eq!(steps, base.steps_per_epoch());
+            prop_assert!(seen.iter().all(|&n| n == 1));
+            prop_assert_eq!(position, Position { epoch: epoch + 1, step: 0 });
+        }
+    }
+
+    #[test]
+    fn epochs_differ_and_seeds_differ() {
+        let one = sampler(100, 100, 1);
+        let first = one.global(Position { epoch: 0, step: 0 });
+        assert_ne!(first, one.global(Position { epoch: 1, step: 0 }));
+        assert_ne!(first, Sampler { seed: 12, ..one }.global(Position { epoch: 0, step: 0 }));
+        assert_eq!(first, one.global(Position { epoch: 0, step: 0 }));
+    }
+}

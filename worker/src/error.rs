@@ -1,0 +1,109 @@
+//! What can go wrong when an operation is called: which operation, where in the model, what was found, what was expected.
+//!
+//! **Invariant:** nothing here reads a tensor; building an error must be cheap and must not fail.
+
+use tch::{Kind, TchError};
+
+/// An error a caller attaches to a gradient-ready hook.
+pub type HookError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One failed operation.
+#[derive(Debug, thiserror::Error)]
+#[error("{op} at {place}: {kind}")]
+pub struct OpError {
+    /// Name of the operation, as in the table of operations.
+    pub op: &'static str,
+    /// Scope path in the model, e.g. `fuser.template.0.block.2`; `top` outside every scope.
+    pub place: String,
+    /// What was found and what was expected.
+    #[source]
+    pub kind: Box<OpErrorKind>,
+}
+
+/// Reasons an operation is refused or fails.
+#[derive(Debug, thiserror::Error)]
+pub enum OpErrorKind {
+    /// An operand has the wrong number of axes or a wrong size.
+    #[error("operand {operand} has shape {found:?}, expected {expected}")]
+    Shape {
+        /// Position of the operand, from 0.
+        operand: usize,
+        /// Its shape.
+        found: Vec<i64>,
+        /// What the operation takes, in words.
+        expected: &'static str,
+    },
+    /// Two operands do not fit together.
+    #[error("shapes {left:?} and {right:?} do not fit, expected {expected}")]
+    Mismatch {
+        /// Shape of the first.
+        left: Vec<i64>,
+        /// Shape of the second.
+        right: Vec<i64>,
+        /// What the operation takes, in words.
+        expected: &'static str,
+    },
+    /// An axis outside the operand's rank.
+    #[error("axis {axis} does not exist in a tensor of {rank} axes")]
+    Axis {
+        /// The axis asked for; negative counts from the end.
+        axis: i64,
+        /// Axes of the tensor.
+        rank: usize,
+    },
+    /// An operand has the wrong element type.
+    #[error("operand {operand} has kind {found:?}, expected {expected}\nhint: cast() is explicit and recorded")]
+    Kind {
+        /// Position of the operand, from 0.
+        operand: usize,
+        /// Its kind.
+        found: Kind,
+        /// What the operation takes, in words.
+        expected: &'static str,
+    },
+    /// An attribute outside its range.
+    #[error("{name} is {found}, expected {expected}")]
+    Attribute {
+        /// Name of the attribute.
+        name: &'static str,
+        /// Its value.
+        found: f64,
+        /// The range.
+        expected: &'static str,
+    },
+    /// libtorch refused.
+    #[error("libtorch: {0}")]
+    Torch(#[from] TchError),
+    /// The C++ shim refused.
+    #[error("libtorch dispatcher: {0}")]
+    Shim(#[from] crate::backend::torch::ShimError),
+    /// A tensor saved for the backward pass was written in between.
+    #[error(
+        "saved operand {slot} was written after the forward pass (version {found}, expected {expected})\nhint: update parameters and buffers only after backward()"
+    )]
+    Version {
+        /// Operand (0..16) or output (16..) of the operation.
+        slot: u8,
+        /// Version now.
+        found: i64,
+        /// Version when saved.
+        expected: i64,
+    },
+    /// The operation has no reverse rule but a gradient is asked for.
+    #[error("has no gradient rule\nhint: detach() its input if no gradient is wanted")]
+    NotDifferentiable,
+    /// `backward` was called on something that is not a scalar of this step.
+    #[error(
+        "the loss has shape {found:?}, expected a scalar that depends on a parameter or on an input that asks for a gradient"
+    )]
+    Loss {
+        /// Shape of what was given.
+        found: Vec<i64>,
+    },
+    /// `backward` was called twice, or in an evaluation context.
+    #[error("there is no tape\nhint: backward() runs once per context, and only in Cx::train")]
+    NoTape,
+    /// The gradient-ready hook failed.
+    #[error("gradient-ready hook failed: {0}")]
+    Hook(HookError),
+}

@@ -1,0 +1,395 @@
+//! The functions layers are written with. Each turns its arguments into one or a few operations and calls the door.
+//!
+//! Shapes are row-major; B batch, N positions, H heads, D widths. Masks mean true = keep.
+//!
+//! **Invariant:** nothing here computes; every result comes out of [`call`]. All functions fail with an [`OpError`] that
+//! names the operation, the place in the model, and the shapes that do not fit.
+
+use crate::autograd::{Cx, Tensor, call};
+use crate::error::OpError;
+use crate::op::attr::{Axes, Binary, Unary};
+use crate::op::{Op, elementwise};
+use smallvec::SmallVec;
+use tch::Kind;
+
+pub use crate::op::attr::{Dir, Structural};
+
+type Made = Result<Tensor, OpError>;
+
+fn one(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Made {
+    Ok(call(cx, op, ins)?.swap_remove(0))
+}
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident => $variant:ident;)*) => {
+        $($(#[$doc])*
+        pub fn $name(cx: &Cx<'_>, x: &Tensor) -> Made {
+            one(cx, Op::Unary(Unary::$variant), &[x])
+        })*
+    };
+}
+
+unary! {
+    /// −x
+    neg => Neg;
+    /// eˣ
+    exp => Exp;
+    /// Natural logarithm.
+    log => Log;
+    /// √x
+    sqrt => Sqrt;
+    /// x²
+    square => Square;
+    /// |x|, gradient 0 at 0.
+    abs => Abs;
+    /// 1/x
+    reciprocal => Reciprocal;
+    /// max(x, 0), gradient 0 at 0.
+    relu => Relu;
+    /// x · sigmoid(x)
+    silu => Silu;
+    /// 1/(1+e⁻ˣ)
+    sigmoid => Sigmoid;
+    /// Hyperbolic tangent.
+    tanh => Tanh;
+    /// ln(1+eˣ), linear above 20.
+    softplus => Softplus;
+}
+
+/// x · Φ(x), exactly or by the tanh formula.
+pub fn gelu(cx: &Cx<'_>, x: &Tensor, approximate_tanh: bool) -> Made {
+    one(cx, Op::Unary(if approximate_tanh { Unary::GeluTanh } else { Unary::Gelu }), &[x])
+}
+
+macro_rules! binary {
+    ($($(#[$doc:meta])* $name:ident => $variant:ident;)*) => {
+        $($(#[$doc])*
+        pub fn $name(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+            one(cx, Op::Binary(Binary::$variant), &[a, b])
+        })*
+    };
+}
+
+binary! {
+    /// a + b with broadcasting.
+    add => Add;
+    /// a − b with broadcasting.
+    sub => Sub;
+    /// a · b with broadcasting.
+    mul => Mul;
+    /// a / b with broadcasting.
+    div => Div;
+}
+
+/// x · by
+pub fn scale(cx: &Cx<'_>, x: &Tensor, by: f64) -> Made {
+    one(cx, Op::Scale { by: by.into() }, &[x])
+}
+
+/// x + by
+pub fn add_scalar(cx: &Cx<'_>, x: &Tensor, by: f64) -> Made {
+    one(cx, Op::AddScalar { by: by.into() }, &[x])
+}
+
+/// x limited to lo..=hi; the gradient is zero outside.
+pub fn clamp(cx: &Cx<'_>, x: &Tensor, lo: f64, hi: f64) -> Made {
+    elementwise::check_bounds(lo, hi).map_err(|kind| cx.fail("clamp", kind))?;
+    one(cx, Op::Clamp { lo: lo.into(), hi: hi.into() }, &[x])
+}
+
+/// x in another element kind; x itself if it has it already.
+pub fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Made {
+    if x.kind() == to { Ok(x.clone()) } else { one(cx, Op::Cast { to }, &[x]) }
+}
+
+/// x without its history: a constant of this step.
+pub fn detach(cx: &Cx<'_>, x: &Tensor) -> Tensor {
+    cx.constant(x.raw().shallow_clone())
+}
+
+/// x Wᵀ + b for x (…, in), w (out, in), b (out) → (…, out).
+pub fn linear(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Made {
+    match b {
+        Some(b) => one(cx, Op::Linear { bias: true }, &[x, w, b]),
+        None => one(cx, Op::Linear { bias: false }, &[x, w]),
+    }
+}
+
+/// (…, M, K) × (…, K, N) → (…, M, N); leading axes broadcast.
+pub fn matmul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+    one(cx, Op::MatMul { ta: false, tb: false }, &[a, b])
+}
+
+/// [`matmul`] with the last two axes of an operand swapped first, without a copy.
+pub fn matmul_t(cx: &Cx<'_>, a: &Tensor, b: &Tensor, ta: bool, tb: bool) -> Made {
+    one(cx, Op::MatMul { ta, tb }, &[a, b])
+}
+
+/// silu(a) · b for equal shapes.
+pub fn silu_mul(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+    one(cx, Op::SiluMul, &[a, b])
+}
+
+/// silu(left half) · right half of the last axis: (…, 2D) → (…, D).
+pub fn swiglu_gate(cx: &Cx<'_>, x: &Tensor) -> Made {
+    one(cx, Op::SwiGlu, &[x])
+}
+
+/// The SwiGLU feed-forward without biases: x (…, D), w_in (2·hidden, D) with gate rows first, w_out (D, hidden).
+pub fn swiglu(cx: &Cx<'_>, x: &Tensor, w_in: &Tensor, w_out: &Tensor) -> Made {
+    let both = linear(cx, x, w_in, None)?;
+    let gated = swiglu_gate(cx, &both)?;
+    linear(cx, &gated, w_out, None)
+}
+
+/// Softmax along `dim`.
+pub fn softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+    one(cx, Op::Softmax { axis: dim }, &[x])
+}
+
+/// Logarithm of the softmax along `dim`.
+pub fn log_softmax(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+    one(cx, Op::LogSoftmax { axis: dim }, &[x])
+}
+
+/// (x − mean)/√(variance + eps) · w + b over the last axis; w and b of its size.
+pub fn layer_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Made {
+    one(cx, Op::LayerNorm { affine: true, eps: eps.into() }, &[x, w, b])
+}
+
+/// [`layer_norm`] without weight and bias.
+pub fn layer_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> Made {
+    one(cx, Op::LayerNorm { affine: false, eps: eps.into() }, &[x])
+}
+
+/// x/√(mean of x² + eps) · w over the last axis; w of its size.
+pub fn rms_norm(cx: &Cx<'_>, x: &Tensor, w: &Tensor, eps: f64) -> Made {
+    one(cx, Op::RmsNorm { affine: true, eps: eps.into() }, &[x, w])
+}
+
+/// [`rms_norm`] without weight.
+pub fn rms_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> Made {
+    one(cx, Op::RmsNorm { affine: false, eps: eps.into() }, &[x])
+}
+
+/// Sum over axes; none means x itself.
+pub fn sum(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> Made {
+    one(cx, Op::Sum { axes: Axes::from_slice(dims), keepdim }, &[x])
+}
+
+/// Sum of all elements, a tensor of 0 axes.
+pub fn sum_all(cx: &Cx<'_>, x: &Tensor) -> Made {
+    one(cx, Op::Sum { axes: (0..x.shape().len() as i64).collect(), keepdim: false }, &[x])
+}
+
+/// Mean over axes; none means x itself.
+pub fn mean(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> Made {
+    one(cx, Op::Mean { axes: Axes::from_slice(dims), keepdim }, &[x])
+}
+
+/// Largest element along an axis; the gradient goes to the one libtorch picks among equals.
+pub fn max_dim(cx: &Cx<'_>, x: &Tensor, dim: i64, keepdim: bool) -> Made {
+    one(cx, Op::MaxDim { axis: dim, keepdim }, &[x])
+}
+
+/// The same elements in another shape; one size may be −1.
+pub fn reshape(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> Made {
+    if x.shape() == shape {
+        return Ok(x.clone());
+    }
+    one(cx, Op::Reshape { shape: Axes::from_slice(shape) }, &[x])
+}
+
+/// Axes in another order, as a view.
+pub fn permute(cx: &Cx<'_>, x: &Tensor, axes: &[i64]) -> Made {
+    one(cx, Op::Permute { axes: Axes::from_slice(axes) }, &[x])
+}
+
+/// Two axes swapped, as a view.
+pub fn transpose(cx: &Cx<'_>, x: &Tensor, a: i64, b: i64) -> Made {
+    let rank = x.shape().len();
+    let at = |axis| crate::op::infer::axis(axis, rank).map_err(|kind| cx.fail("transpose", kind));
+    let mut axes: Axes = (0..rank as i64).collect();
+    axes.swap(at(a)?, at(b)?);
+    one(cx, Op::Permute { axes }, &[x])
+}
+
+/// `len` positions of an axis from `start`, as a view.
+pub fn narrow(cx: &Cx<'_>, x: &Tensor, dim: i64, start: i64, len: i64) -> Made {
+    one(cx, Op::Narrow { axis: dim, start, len }, &[x])
+}
+
+/// Parts of the given sizes along an axis, as views. One record instead of several [`narrow`].
+pub fn split(cx: &Cx<'_>, x: &Tensor, sizes: &[i64], dim: i64) -> Result<SmallVec<[Tensor; 2]>, OpError> {
+    call(cx, Op::Split { axis: dim, sizes: Axes::from_slice(sizes) }, &[x])
+}
+
+/// Tensors joined along an axis.
+pub fn cat(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> Made {
+    match xs {
+        [] => Err(cx.fail("cat", empty())),
+        xs => one(cx, Op::Cat { axis: dim }, xs),
+    }
+}
+
+/// Tensors of one shape joined along a new axis.
+pub fn stack(cx: &Cx<'_>, xs: &[&Tensor], dim: i64) -> Made {
+    match xs {
+        [] => Err(cx.fail("stack", empty())),
+        xs => one(cx, Op::Stack { axis: dim }, xs),
+    }
+}
+
+fn empty() -> crate::error::OpErrorKind {
+    crate::error::OpErrorKind::Attribute { name: "number of tensors", found: 0.0, expected: "at least one" }
+}
+
+/// x repeated to a larger shape, as a view.
+pub fn expand(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> Made {
+    if x.shape() == shape {
+        return Ok(x.clone());
+    }
+    one(cx, Op::Expand { shape: Axes::from_slice(shape) }, &[x])
+}
+
+/// A new axis of size 1 at `dim`.
+pub fn unsqueeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+    let at = crate::op::infer::axis(dim, x.shape().len() + 1).map_err(|kind| cx.fail("unsqueeze", kind))?;
+    let mut shape = Axes::from_slice(x.shape());
+    shape.insert(at, 1);
+    one(cx, Op::Reshape { shape }, &[x])
+}
+
+/// Without axis `dim`, which must have size 1.
+pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+    let at = crate::op::infer::axis(dim, x.shape().len()).map_err(|kind| cx.fail("squeeze", kind))?;
+    if x.shape()[at] != 1 {
+        let kind = crate::op::infer::wrong(0, x.meta(), "size 1 at the axis to drop");
+        return Err(cx.fail("squeeze", kind));
+    }
+    let mut shape = Axes::from_slice(x.shape());
+    shape.remove(at);
+    one(cx, Op::Reshape { shape }, &[x])
+}
+
+/// Rows of `table` (rows, D) by 64-bit ids of any shape → (…, D). Ids must lie in 0..rows.
+pub fn embedding(cx: &Cx<'_>, table: &Tensor, ids: &tch::Tensor) -> Made {
+    let ids = cx.input(ids.shallow_clone());
+    one(cx, Op::Embedding, &[table, &ids])
+}
+
+/// a where `condition` (Bool) is true, else b; all three broadcast.
+pub fn where_(cx: &Cx<'_>, condition: &tch::Tensor, a: &Tensor, b: &Tensor) -> Made {
+    let condition = cx.input(condition.shallow_clone());
+    one(cx, Op::Where, &[&condition, a, b])
+}
+
+/// Zeroes elements at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
+pub fn dropout(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
+    if !cx.is_training() || p == 0.0 {
+        return Ok(x.clone());
+    }
+    one(cx, Op::Dropout { p: p.into(), site: cx.next_site() }, &[x])
+}
+
+/// Zeroes whole rows of the first axis at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
+pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
+    if !cx.is_training() || p == 0.0 {
+        return Ok(x.clone());
+    }
+    one(cx, Op::DropPath { p: p.into(), site: cx.next_site() }, &[x])
+}
+
+/// The scan y_t = λ·y_{t−1} + v_t for v (B,N,H,Dh), λ (H) and an incoming state (B,H,Dh), zero if absent.
+///
+/// Returns y (B,N,H,Dh) and, if causal, the state after the last position. Bidirectional adds the reversed scan, the
+/// position itself counted once, and takes no state.
+pub fn retention_scan(
+    cx: &Cx<'_>,
+    v: &Tensor,
+    lambda: &Tensor,
+    dir: Dir,
+    state: Option<&Tensor>,
+) -> Result<(Tensor, Option<Tensor>), OpError> {
+    let op = Op::Retention { dir, state: state.is_some() };
+    let mut outs = match state {
+        Some(state) => call(cx, op, &[v, lambda, state])?,
+        None => call(cx, op, &[v, lambda])?,
+    }
+    .into_iter();
+    let y = outs.next().ok_or_else(|| cx.fail("retention", empty()))?;
+    Ok((y, outs.next()))
+}
+
+/// softmax(q kᵀ/√Dh + key bias) v for q (B,H,Nq,Dh), k and v (B,H,Nk,Dh), key bias (Nk) or (B,Nk).
+pub fn sdpa(cx: &Cx<'_>, q: &Tensor, k: &Tensor, v: &Tensor, key_bias: Option<&Tensor>, mask: Structural) -> Made {
+    match key_bias {
+        Some(bias) => one(cx, Op::Sdpa { mask, bias: true }, &[q, k, v, bias]),
+        None => one(cx, Op::Sdpa { mask, bias: false }, &[q, k, v]),
+    }
+}
+
+/// Sum over valid cells of d²/2 for |d| ≤ delta, else delta·(|d| − delta/2), with d = prediction − target.
+///
+/// Targets may be NaN where the mask (Bool, true = valid) is false. All three have one shape; the result has 0 axes.
+pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &tch::Tensor, mask: &tch::Tensor, delta: f64) -> Made {
+    let (target, mask) = (cx.input(target.shallow_clone()), cx.input(mask.shallow_clone()));
+    one(cx, Op::MaskedHuber { delta: delta.into() }, &[prediction, &target, &mask])
+}
+
+/// Sum over valid cells of (prediction − target)². Masks as for [`masked_huber`].
+pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &tch::Tensor, mask: &tch::Tensor) -> Made {
+    let (target, mask) = (cx.input(target.shallow_clone()), cx.input(mask.shallow_clone()));
+    one(cx, Op::MaskedMse, &[prediction, &target, &mask])
+}
+
+/// Constants of an AdamW update.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Decoupled weight decay, multiplied by the rate.
+    pub decay: f64,
+}
+
+/// Tensors of one AdamW update: any equal shapes, typically one flat segment.
+#[derive(Debug, Clone, Copy)]
+pub struct AdamWState<'a> {
+    /// Parameter, written.
+    pub param: &'a tch::Tensor,
+    /// Gradient.
+    pub grad: &'a tch::Tensor,
+    /// First moment, written.
+    pub exp_avg: &'a tch::Tensor,
+    /// Second moment, written.
+    pub exp_avg_sq: &'a tch::Tensor,
+    /// Updates so far, this one included; f32, 0 axes, on the device.
+    pub step: &'a tch::Tensor,
+    /// Learning rate; f32, 0 axes, on the device.
+    pub rate: &'a tch::Tensor,
+    /// Factor on the gradient (clip coefficient over the global count), 0 axes; `None` for 1.
+    pub factor: Option<&'a tch::Tensor>,
+    /// 1 = leave everything as it is, 0 axes; `None` for never.
+    pub skip: Option<&'a tch::Tensor>,
+}
+
+/// One AdamW update in place, recorded in the optimizer's phase.
+pub fn adamw_step(cx: &Cx<'_>, constants: AdamW, s: &AdamWState<'_>) -> Result<(), OpError> {
+    let op = Op::AdamW {
+        beta1: constants.beta1.into(),
+        beta2: constants.beta2.into(),
+        eps: constants.eps.into(),
+        decay: constants.decay.into(),
+        scaled: s.factor.is_some(),
+        gated: s.skip.is_some(),
+    };
+    let required = [s.param, s.grad, s.exp_avg, s.exp_avg_sq, s.step, s.rate];
+    let all = required.into_iter().chain(s.factor).chain(s.skip);
+    let ins: SmallVec<[Tensor; 8]> = all.map(|raw| cx.opt_state(raw.shallow_clone())).collect();
+    let ins: SmallVec<[&Tensor; 8]> = ins.iter().collect();
+    cx.optim(|cx| call(cx, op, &ins).map(|_| ()))
+}

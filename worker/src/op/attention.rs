@@ -1,0 +1,143 @@
+//! Scaled dot-product attention with a structural mask and an additive key bias.
+//!
+//! **Invariant:** one mask convention, true = keep, on every kernel.
+
+use super::Op;
+use super::attr::Structural;
+use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::{Meta, Tensor};
+use super::vjp::{Grads, Vjp};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::{SmallVec, smallvec};
+use tch::Kind;
+
+/// Sdpa, SdpaBackward.
+///
+/// Operands: q (B,H,Nq,Dh), k and v (B,H,Nk,Dh), optional bias (Nk) or (B,Nk). Results: (B,H,Nq,Dh) and the attention
+/// weights (B,H,Nq,Nk) as saved intermediate.
+pub static ROWS: [OpRow; 2] = [
+    OpRow::forward("sdpa", shape, launch, vjp, samples)
+        .saves(0b1111, 0b10)
+        .flops(|_, ins, outs| (4 * outs[0].numel() * ins[1].shape[2]).max(0) as u64)
+        .export(Export::Graph("MatMul, Add, Softmax, MatMul")),
+    OpRow::backward("sdpa_backward", shape_backward, launch_backward)
+        .flops(|_, ins, _| (8 * ins[1].numel() * ins[2].shape[2]).max(0) as u64),
+];
+
+fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let (q, k, v) = (ins[0], ins[1], ins[2]);
+    float(0, q)?;
+    same_kind(ins)?;
+    for (i, meta) in ins.iter().enumerate().take(3) {
+        if meta.rank() != 4 {
+            return Err(wrong(i, meta, "(batch, heads, tokens, width)"));
+        }
+    }
+    if q.shape[..2] != k.shape[..2] || q.shape[3] != k.shape[3] {
+        return Err(mismatch(&q.shape, &k.shape, "equal batch, heads and width of queries and keys"));
+    }
+    if k.shape[..3] != v.shape[..3] {
+        return Err(mismatch(&k.shape, &v.shape, "equal batch, heads and tokens of keys and values"));
+    }
+    if *mask != Structural::None && q.shape[2] != k.shape[2] {
+        return Err(mismatch(&q.shape, &k.shape, "as many queries as keys under a structural mask"));
+    }
+    let (batch, keys) = (q.shape[0], k.shape[2]);
+    if *bias && ins[3].shape.as_slice() != [keys] && ins[3].shape.as_slice() != [batch, keys] {
+        return Err(wrong(3, ins[3], "a key bias of shape (keys) or (batch, keys)"));
+    }
+    let mut out = q.shape.clone();
+    out[3] = v.shape[3];
+    let mut weights = q.shape.clone();
+    weights[3] = keys;
+    Ok(smallvec![q.with_shape(out), q.with_shape(weights)])
+}
+
+/// Which keys each query sees, (N,N) of booleans; `None` for all.
+fn visible(mask: Structural, n: i64, device: tch::Device) -> Result<Option<tch::Tensor>, OpErrorKind> {
+    let all = || tch::Tensor::f_ones([n, n], (Kind::Bool, device));
+    Ok(match mask {
+        Structural::None => None,
+        Structural::Causal => Some(all()?.f_tril(0)?),
+        Structural::Window(w) => Some(all()?.f_tril(w)?.f_triu(-w)?),
+    })
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
+    let sizes = q.size();
+    let scale = 1.0 / (sizes[3].max(1) as f64).sqrt();
+    let mut scores = q.f_mul_scalar(scale)?.f_matmul(&k.f_transpose(-2, -1)?)?;
+    if *bias {
+        let bias = l.at(3);
+        let bias = if bias.dim() == 2 { bias.f_unsqueeze(1)?.f_unsqueeze(1)? } else { bias.shallow_clone() };
+        scores = scores.f_add_(&bias)?;
+    }
+    if let Some(keep) = visible(*mask, sizes[2], q.device())? {
+        scores = scores.f_masked_fill_(&keep.f_logical_not()?, f64::NEG_INFINITY)?;
+    }
+    let weights = scores.f_internal_softmax(-1, false)?;
+    Ok(smallvec![weights.f_matmul(v)?, weights])
+}
+
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let Op::Sdpa { bias, .. } = *v.op() else { unreachable!("row of another operation") };
+    let dbias = bias && v.needs(3);
+    let mut ins: SmallVec<[&Tensor; 6]> = smallvec![v.g()?, v.input(0)?, v.input(1)?, v.input(2)?, v.output(1)?];
+    if dbias {
+        ins.push(v.input(3)?);
+    }
+    let mut grads: Grads = v.call_all(Op::SdpaBackward { dbias }, &ins)?.into_iter().map(Some).collect();
+    grads.resize(v.arity(), None);
+    Ok(grads)
+}
+
+fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::SdpaBackward { dbias } = op else { unreachable!("row of another operation") };
+    let mut metas: Metas = ins[1..4].iter().map(|m| (*m).clone()).collect();
+    if *dbias {
+        metas.push(ins[5].clone());
+    }
+    Ok(metas)
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    use tch::Tensor as T;
+    let Op::SdpaBackward { dbias } = op else { unreachable!("row of another operation") };
+    let (g, q, k, v, weights) = (l.at(0), l.at(1), l.at(2), l.at(3), l.at(4));
+    let scale = 1.0 / (q.size()[3].max(1) as f64).sqrt();
+    let dv = weights.f_transpose(-2, -1)?.f_matmul(g)?;
+    let dweights = g.f_matmul(&v.f_transpose(-2, -1)?)?;
+    let dscores = T::f_internal_softmax_backward_data(&dweights, weights, -1, weights.kind())?;
+    let dq = dscores.f_matmul(k)?.f_mul_scalar_(scale)?;
+    let dk = dscores.f_transpose(-2, -1)?.f_matmul(q)?.f_mul_scalar_(scale)?;
+    let mut outs: crate::backend::Outs = SmallVec::from_iter([dq, dk, dv]);
+    if *dbias {
+        let over: &[i64] = if l.at(5).dim() == 2 { &[1, 2] } else { &[0, 1, 2] };
+        outs.push(dscores.f_sum_dim_intlist(over, false, None)?);
+    }
+    Ok(outs)
+}
+
+fn samples(d: &mut Draw) -> Vec<Sample> {
+    let (b, n, m, w) = (d.size(1, 2), d.size(3, 5), d.size(6, 7), d.size(2, 4));
+    let op = |mask, bias| Op::Sdpa { mask, bias };
+    vec![
+        sample(op(Structural::None, false), [normal(&[b, 3, n, w]), normal(&[b, 3, m, w]), normal(&[b, 3, m, w + 1])]),
+        sample(
+            op(Structural::None, true),
+            [normal(&[b, 2, n, w]).transposed(), normal(&[b, 2, m, w]), normal(&[b, 2, m, w]).strided(), normal(&[m])],
+        ),
+        sample(
+            op(Structural::None, true),
+            [normal(&[2, 1, n, w]), normal(&[2, 1, m, w]), normal(&[2, 1, m, w]), normal(&[2, m])],
+        ),
+        sample(op(Structural::Causal, false), [normal(&[b, 2, m, w]), normal(&[b, 2, m, w]), normal(&[b, 2, m, w])]),
+        sample(op(Structural::Window(1), false), [normal(&[b, 2, n, w]), normal(&[b, 2, n, w]), normal(&[b, 2, n, w])]),
+        sample(op(Structural::None, false), [normal(&[0, 2, n, w]), normal(&[0, 2, n, w]), normal(&[0, 2, n, w])]),
+    ]
+}

@@ -1,0 +1,214 @@
+//! One-operand functions, scalar arithmetic, clamp and cast.
+
+use super::Op;
+use super::attr::Unary;
+use super::infer::{Inferred, float, one};
+use super::row::{Export, Launch, Launched, OpRow, free};
+use super::sample::{Draw, Sample, between, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp, grad};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::smallvec;
+
+const fn unary(name: &'static str, saves_in: bool, samples: fn(&mut Draw) -> Vec<Sample>) -> OpRow {
+    OpRow::forward(name, same_shape, launch_unary, vjp_unary, samples).saves(saves_in as u16, !saves_in as u16)
+}
+
+/// Rows of [`Unary`], in its order.
+pub static UNARY: [OpRow; 14] = [
+    OpRow::forward("neg", same_shape, launch_unary, vjp_unary, |d| smooth(d, Unary::Neg)).export(Export::Node("Neg")),
+    unary("exp", false, |d| smooth(d, Unary::Exp)).export(Export::Node("Exp")),
+    unary("log", true, |d| positive(d, Unary::Log)).export(Export::Node("Log")),
+    unary("sqrt", false, |d| positive(d, Unary::Sqrt)).export(Export::Node("Sqrt")),
+    unary("square", true, |d| smooth(d, Unary::Square)).export(Export::Graph("Mul(x, x)")),
+    unary("abs", true, |d| positive(d, Unary::Abs)).export(Export::Node("Abs")),
+    unary("reciprocal", false, |d| positive(d, Unary::Reciprocal)).export(Export::Node("Reciprocal")),
+    unary("relu", false, |d| positive(d, Unary::Relu)).export(Export::Node("Relu")),
+    unary("silu", true, |d| smooth(d, Unary::Silu)).export(Export::Graph("Mul(x, Sigmoid(x))")),
+    unary("gelu", true, |d| smooth(d, Unary::Gelu)).export(Export::Node("Gelu")),
+    unary("gelu_tanh", true, |d| smooth(d, Unary::GeluTanh)).export(Export::Graph("Gelu, approximate = tanh")),
+    unary("sigmoid", false, |d| smooth(d, Unary::Sigmoid)).export(Export::Node("Sigmoid")),
+    unary("tanh", false, |d| smooth(d, Unary::Tanh)).export(Export::Node("Tanh")),
+    unary("softplus", true, |d| smooth(d, Unary::Softplus)).export(Export::Node("Softplus")),
+];
+
+const fn unary_backward(name: &'static str) -> OpRow {
+    OpRow::backward(name, same_shape, launch_unary_backward)
+}
+
+/// Rows of the reverse of [`Unary`], in its order. Operands: gradient, saved operand or result.
+pub static UNARY_BACKWARD: [OpRow; 14] = [
+    unary_backward("neg_backward"),
+    unary_backward("exp_backward"),
+    unary_backward("log_backward"),
+    unary_backward("sqrt_backward"),
+    unary_backward("square_backward"),
+    unary_backward("abs_backward"),
+    unary_backward("reciprocal_backward"),
+    unary_backward("relu_backward"),
+    unary_backward("silu_backward"),
+    unary_backward("gelu_backward"),
+    unary_backward("gelu_tanh_backward"),
+    unary_backward("sigmoid_backward"),
+    unary_backward("tanh_backward"),
+    unary_backward("softplus_backward"),
+];
+
+/// Scale, AddScalar, Clamp, ClampBackward, Cast.
+pub static ROWS: [OpRow; 5] = [
+    OpRow::forward("scale", same_shape, launch_scale, vjp_scale, |d| smooth_op(d, Op::Scale { by: 0.75.into() }))
+        .export(Export::Graph("Mul by a constant")),
+    OpRow::forward(
+        "add_scalar",
+        same_shape,
+        launch_scale,
+        |v| Ok(grad(v.g()?.clone())),
+        |d| smooth_op(d, Op::AddScalar { by: 0.75.into() }),
+    )
+    .export(Export::Graph("Add of a constant")),
+    OpRow::forward("clamp", same_shape, launch_clamp, vjp_clamp, |d| {
+        smooth_op(d, Op::Clamp { lo: (-0.5).into(), hi: 0.8.into() })
+    })
+    .saves(1, 0)
+    .export(Export::Node("Clip")),
+    OpRow::backward("clamp_backward", same_shape, launch_clamp),
+    OpRow::forward("cast", shape_cast, launch_cast, vjp_cast, |_| Vec::new()).flops(free).export(Export::Node("Cast")),
+];
+
+fn same_shape(_: &Op, ins: &[&Meta]) -> Inferred {
+    float(0, ins[0])?;
+    one(ins[0].clone())
+}
+
+fn shape_cast(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::Cast { to } = op else { return same_shape(op, ins) };
+    one(Meta { kind: *to, ..ins[0].clone() })
+}
+
+fn launch_unary(op: &Op, l: &Launch<'_>) -> Launched {
+    let x = l.at(0);
+    let Op::Unary(unary) = op else { return Ok(smallvec![x.shallow_clone()]) };
+    Ok(smallvec![match unary {
+        Unary::Neg => x.f_neg()?,
+        Unary::Exp => x.f_exp()?,
+        Unary::Log => x.f_log()?,
+        Unary::Sqrt => x.f_sqrt()?,
+        Unary::Square => x.f_mul(x)?,
+        Unary::Abs => x.f_abs()?,
+        Unary::Reciprocal => x.f_reciprocal()?,
+        Unary::Relu => x.f_relu()?,
+        Unary::Silu => x.f_silu()?,
+        Unary::Gelu => x.f_gelu("none")?,
+        Unary::GeluTanh => x.f_gelu("tanh")?,
+        Unary::Sigmoid => x.f_sigmoid()?,
+        Unary::Tanh => x.f_tanh()?,
+        Unary::Softplus => x.f_softplus()?,
+    }])
+}
+
+fn launch_unary_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let (g, s) = (l.at(0), l.at(l.ins.len() - 1));
+    let Op::UnaryBackward(unary) = op else { return Ok(smallvec![g.shallow_clone()]) };
+    Ok(smallvec![match unary {
+        Unary::Neg => g.f_neg()?,
+        Unary::Exp => g.f_mul(s)?,
+        Unary::Log => g.f_div(s)?,
+        Unary::Sqrt => g.f_div(s)?.f_mul_scalar_(0.5)?,
+        Unary::Square => g.f_mul(s)?.f_mul_scalar_(2.0)?,
+        Unary::Abs => g.f_mul(&s.f_sign()?)?,
+        Unary::Reciprocal => g.f_mul(s)?.f_mul_(s)?.f_neg_()?,
+        Unary::Relu => g.f_threshold_backward(s, 0.0)?,
+        Unary::Silu => s.f_silu_backward(g)?,
+        Unary::Gelu => s.f_gelu_backward(g, "none")?,
+        Unary::GeluTanh => s.f_gelu_backward(g, "tanh")?,
+        Unary::Sigmoid => tch::Tensor::f_sigmoid_backward(g, s)?,
+        Unary::Tanh => tch::Tensor::f_tanh_backward(g, s)?,
+        Unary::Softplus => s.f_softplus_backward(g, 1.0, 20.0)?,
+    }])
+}
+
+fn vjp_unary(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let g = v.g()?;
+    let Op::Unary(unary) = *v.op() else { return Ok(grad(g.clone())) };
+    let op = Op::UnaryBackward(unary);
+    if unary == Unary::Neg {
+        return Ok(grad(v.call(op, &[g])?));
+    }
+    let saved = if UNARY[unary as usize].save.ins == 1 { v.input(0)? } else { v.output(0)? };
+    Ok(grad(v.call(op, &[g, saved])?))
+}
+
+fn launch_scale(op: &Op, l: &Launch<'_>) -> Launched {
+    Ok(smallvec![match op {
+        Op::Scale { by } => l.at(0).f_mul_scalar(by.get())?,
+        Op::AddScalar { by } => l.at(0).f_add_scalar(by.get())?,
+        _ => l.at(0).shallow_clone(),
+    }])
+}
+
+fn vjp_scale(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    Ok(grad(v.call(v.op().clone(), &[v.g()?])?))
+}
+
+fn launch_clamp(op: &Op, l: &Launch<'_>) -> Launched {
+    Ok(smallvec![match op {
+        Op::Clamp { lo, hi } => l.at(0).f_clamp(lo.get(), hi.get())?,
+        Op::ClampBackward { lo, hi } => {
+            let (g, x) = (l.at(0), l.at(1));
+            let inside = x.f_ge(lo.get())?.f_logical_and_(&x.f_le(hi.get())?)?;
+            g.f_where_scalarother(&inside, 0.0)?
+        }
+        _ => l.at(0).shallow_clone(),
+    }])
+}
+
+fn vjp_clamp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let Op::Clamp { lo, hi } = *v.op() else { return Ok(grad(v.g()?.clone())) };
+    Ok(grad(v.call(Op::ClampBackward { lo, hi }, &[v.g()?, v.input(0)?])?))
+}
+
+fn launch_cast(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Cast { to } = op else { return Ok(smallvec![l.at(0).shallow_clone()]) };
+    Ok(smallvec![l.at(0).f_to_kind(*to)?])
+}
+
+fn vjp_cast(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    Ok(grad(v.call(Op::Cast { to: v.meta(0).kind }, &[v.g()?])?))
+}
+
+/// Refuses a clamp whose bounds are swapped or not numbers.
+pub fn check_bounds(lo: f64, hi: f64) -> Result<(), OpErrorKind> {
+    if lo <= hi {
+        return Ok(());
+    }
+    Err(OpErrorKind::Attribute { name: "lo", found: lo, expected: "at most hi" })
+}
+
+fn smooth_op(d: &mut Draw, op: Op) -> Vec<Sample> {
+    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(8, 9));
+    vec![
+        sample(op.clone(), [normal(&[a, b, c])]),
+        sample(op.clone(), [normal(&[c, a]).transposed()]),
+        sample(op.clone(), [normal(&[b, c]).strided()]),
+        sample(op.clone(), [normal(&[])]),
+        sample(op, [normal(&[a, 0, c])]),
+    ]
+}
+
+fn smooth(d: &mut Draw, unary: Unary) -> Vec<Sample> {
+    smooth_op(d, Op::Unary(unary))
+}
+
+fn positive(d: &mut Draw, unary: Unary) -> Vec<Sample> {
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let op = Op::Unary(unary);
+    let mut samples = vec![
+        sample(op.clone(), [between(&[a, b], 0.3, 2.0)]),
+        sample(op.clone(), [between(&[a, b], 0.3, 2.0).transposed()]),
+        sample(op.clone(), [between(&[0, b], 0.3, 2.0)]),
+    ];
+    if matches!(unary, Unary::Abs | Unary::Relu | Unary::Reciprocal) {
+        samples.push(sample(op, [between(&[b, a], -2.0, -0.3).strided()]));
+    }
+    samples
+}

@@ -1,0 +1,98 @@
+//! Sums of element losses over valid cells.
+//!
+//! **Invariant:** a cell whose mask is false contributes exactly 0 to the value and to the gradient, whatever its
+//! target holds, NaN included. A NaN prediction at a valid cell shows.
+
+use super::Op;
+use super::infer::{Inferred, float, mismatch};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{bools, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::smallvec;
+use tch::Kind;
+
+const NOT_EXPORTED: Export = Export::No("a training objective, not part of the model");
+
+/// MaskedHuber, MaskedHuberBackward, MaskedMse, MaskedMseBackward.
+///
+/// Operands: prediction, target, mask (Bool, true = valid). Results: the sum, and the masked difference as saved
+/// intermediate.
+pub static ROWS: [OpRow; 4] = [
+    OpRow::forward("masked_huber", shape, launch, vjp, |d| {
+        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        let op = || Op::MaskedHuber { delta: 0.7.into() };
+        vec![
+            sample(op(), [normal(&[a, b]), normal(&[a, b]), bools(&[a, b])]),
+            sample(op(), [normal(&[b, a]).transposed(), normal(&[b, a]).strided(), bools(&[b, a])]),
+            sample(op(), [normal(&[0, b]), normal(&[0, b]), bools(&[0, b])]),
+        ]
+    })
+    .saves(0, 0b10)
+    .export(NOT_EXPORTED),
+    OpRow::backward("masked_huber_backward", shape_backward, launch_backward),
+    OpRow::forward("masked_mse", shape, launch, vjp, |d| {
+        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        vec![
+            sample(Op::MaskedMse, [normal(&[a, b]), normal(&[a, b]), bools(&[a, b])]),
+            sample(Op::MaskedMse, [normal(&[b, a]).transposed(), normal(&[b, a]), bools(&[b, a])]),
+        ]
+    })
+    .saves(0, 0b10)
+    .export(NOT_EXPORTED),
+    OpRow::backward("masked_mse_backward", shape_backward, launch_backward),
+];
+
+fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
+    float(0, ins[0])?;
+    float(1, ins[1])?;
+    if ins[2].kind != Kind::Bool {
+        return Err(OpErrorKind::Kind { operand: 2, found: ins[2].kind, expected: "Bool" });
+    }
+    for other in &ins[1..] {
+        if other.shape != ins[0].shape {
+            return Err(mismatch(&ins[0].shape, &other.shape, "prediction, target and mask of one shape"));
+        }
+    }
+    Ok(smallvec![ins[0].with_shape([].as_slice()), ins[0].clone()])
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let (prediction, target, mask) = (l.at(0), l.at(1), l.at(2));
+    let difference = prediction.f_sub(target)?.f_where_scalarother(mask, 0.0)?;
+    let sum = match op {
+        Op::MaskedHuber { delta } => {
+            let mut size = difference.f_abs()?;
+            let near = size.f_clamp_max(delta.get())?;
+            // near·(size − near/2) is size²/2 below delta and delta·(size − delta/2) above.
+            size.f_sub_(&near.f_mul_scalar(0.5)?)?.f_mul_(&near)?.f_sum(None)?
+        }
+        Op::MaskedMse => difference.f_mul(&difference)?.f_sum(None)?,
+        _ => unreachable!("row of another operation"),
+    };
+    Ok(smallvec![sum, difference])
+}
+
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let op = match *v.op() {
+        Op::MaskedHuber { delta } => Op::MaskedHuberBackward { delta },
+        _ => Op::MaskedMseBackward,
+    };
+    if v.needs(1) {
+        return Err(v.emit.fail(v.op(), OpErrorKind::NotDifferentiable));
+    }
+    Ok(smallvec![Some(v.call(op, &[v.g()?, v.output(1)?])?), None, None])
+}
+
+fn shape_backward(_: &Op, ins: &[&Meta]) -> Inferred {
+    super::infer::one(ins[1].clone())
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let (g, difference) = (l.at(0), l.at(1));
+    Ok(smallvec![match op {
+        Op::MaskedHuberBackward { delta } => difference.f_clamp(-delta.get(), delta.get())?.f_mul_(g)?,
+        _ => difference.f_mul(g)?.f_mul_scalar_(2.0)?,
+    }])
+}

@@ -1,0 +1,225 @@
+//! Products: batched matrix product with broadcasting, and the fused linear layer.
+
+use super::Op;
+use super::attr::Into;
+use super::infer::{Inferred, Metas, broadcast, float, mismatch, one, same_kind, wrong};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::{Meta, Shape, Tensor};
+use super::vjp::{Grads, Vjp};
+use crate::error::OpError;
+use smallvec::{SmallVec, smallvec};
+
+/// MatMul, Linear, LinearBackward.
+pub static ROWS: [OpRow; 3] = [
+    OpRow::forward("matmul", shape_matmul, launch_matmul, vjp_matmul, samples_matmul)
+        .saves(0b11, 0)
+        .flops(flops_matmul)
+        .export(Export::Node("MatMul")),
+    OpRow::forward("linear", shape_linear, launch_linear, vjp_linear, samples_linear)
+        .saves(0b11, 0)
+        .flops(flops_linear)
+        .export(Export::Graph("Gemm, or MatMul and Add")),
+    OpRow::backward("linear_backward", shape_linear_backward, launch_linear_backward).flops(flops_linear_backward),
+];
+
+/// The last two sizes as the product sees them.
+fn matrix(meta: &Meta, transposed: bool) -> (i64, i64) {
+    let rank = meta.rank();
+    let (rows, columns) = (meta.shape[rank - 2], meta.shape[rank - 1]);
+    if transposed { (columns, rows) } else { (rows, columns) }
+}
+
+fn shape_matmul(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::MatMul { ta, tb } = op else { unreachable!("row of another operation") };
+    float(0, ins[0])?;
+    same_kind(ins)?;
+    for (i, meta) in ins.iter().enumerate() {
+        if meta.rank() < 2 {
+            return Err(wrong(i, meta, "at least two axes"));
+        }
+    }
+    let ((rows, inner), (inner_b, columns)) = (matrix(ins[0], *ta), matrix(ins[1], *tb));
+    if inner != inner_b {
+        return Err(mismatch(&ins[0].shape, &ins[1].shape, "equal inner sizes"));
+    }
+    let batch = |meta: &Meta| Shape::from_slice(&meta.shape[..meta.rank() - 2]);
+    let mut shape = broadcast(&batch(ins[0]), &batch(ins[1]))?;
+    shape.extend([rows, columns]);
+    one(ins[0].with_shape(shape))
+}
+
+fn launch_matmul(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::MatMul { ta, tb } = op else { unreachable!("row of another operation") };
+    let (a, b) = (l.at(0), l.at(1));
+    Ok(smallvec![match (ta, tb) {
+        (false, false) => a.f_matmul(b)?,
+        (true, false) => a.f_transpose(-2, -1)?.f_matmul(b)?,
+        (false, true) => a.f_matmul(&b.f_transpose(-2, -1)?)?,
+        (true, true) => a.f_transpose(-2, -1)?.f_matmul(&b.f_transpose(-2, -1)?)?,
+    }])
+}
+
+fn vjp_matmul(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let Op::MatMul { ta, tb } = *v.op() else { unreachable!("row of another operation") };
+    let (g, a, b) = (v.g()?, v.input(0)?, v.input(1)?);
+    let product = |ta, tb, x: &Tensor, y: &Tensor| v.call(Op::MatMul { ta, tb }, &[x, y]);
+    let mut grads: Grads = smallvec![None, None];
+    if v.needs(0) {
+        let ga = if ta { product(tb, true, b, g)? } else { product(false, !tb, g, b)? };
+        grads[0] = Some(v.unbroadcast(ga, a.shape())?);
+    }
+    if v.needs(1) {
+        let gb = if !ta && b.meta().rank() == 2 && a.meta().rank() > 2 {
+            // A matrix shared by a batch: one product over all rows instead of a batch of products and a sum.
+            let rows = |t: &Tensor| v.call(Op::Reshape { shape: smallvec![-1, t.dim(-1)] }, &[t]);
+            let (a, g) = (rows(a)?, rows(g)?);
+            if tb { product(true, false, &g, &a)? } else { product(true, false, &a, &g)? }
+        } else if tb {
+            product(true, ta, g, a)?
+        } else {
+            product(!ta, false, a, g)?
+        };
+        grads[1] = Some(v.unbroadcast(gb, b.shape())?);
+    }
+    Ok(grads)
+}
+
+fn flops_matmul(op: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
+    let Op::MatMul { ta, .. } = op else { return 0 };
+    (2 * outs[0].numel() * matrix(ins[0], *ta).1).max(0) as u64
+}
+
+fn shape_linear(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::Linear { bias } = op else { unreachable!("row of another operation") };
+    let (x, w) = (ins[0], ins[1]);
+    float(0, x)?;
+    same_kind(ins)?;
+    if w.rank() != 2 || x.rank() == 0 {
+        return Err(mismatch(&x.shape, &w.shape, "rows (…, in) and a weight (out, in)"));
+    }
+    if x.shape[x.rank() - 1] != w.shape[1] {
+        return Err(mismatch(&x.shape, &w.shape, "a last axis equal to the weight's second axis"));
+    }
+    if *bias && ins[2].shape.as_slice() != [w.shape[0]] {
+        return Err(wrong(2, ins[2], "a bias of shape (out)"));
+    }
+    let mut shape = x.shape.clone();
+    if let Some(last) = shape.last_mut() {
+        *last = w.shape[0];
+    }
+    one(x.with_shape(shape))
+}
+
+fn launch_linear(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Linear { bias } = op else { unreachable!("row of another operation") };
+    Ok(smallvec![l.at(0).f_linear(l.at(1), bias.then(|| l.at(2)))?])
+}
+
+fn vjp_linear(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let (g, x, w) = (v.g()?, v.input(0)?, v.input(1)?);
+    let storage = [v.storage(1), if v.arity() > 2 { v.storage(2) } else { None }];
+    let place = |needed: bool, storage: &Option<Tensor>| match (needed, storage) {
+        (false, _) => Into::Skip,
+        (true, Some(_)) => Into::Add,
+        (true, None) => Into::New,
+    };
+    let (dw, db) = (place(v.needs(1), &storage[0]), place(v.arity() > 2 && v.needs(2), &storage[1]));
+    let mut ins: SmallVec<[&Tensor; 5]> = smallvec![g, x, w];
+    ins.extend(storage.iter().flatten());
+    let op = Op::LinearBackward { dx: v.needs(0), dw, db };
+    let mut outs = v.call_all(op, &ins)?.into_iter();
+    let mut grads: Grads = smallvec![None; v.arity()];
+    for (i, made) in [v.needs(0), dw == Into::New, db == Into::New].into_iter().enumerate() {
+        if made {
+            grads[i] = outs.next();
+        }
+    }
+    Ok(grads)
+}
+
+fn shape_linear_backward(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
+    let mut metas = Metas::new();
+    if *dx {
+        metas.push(ins[1].clone());
+    }
+    if *dw == Into::New {
+        metas.push(ins[2].clone());
+    }
+    if *db == Into::New {
+        metas.push(ins[2].with_shape([ins[2].shape[0]].as_slice()));
+    }
+    Ok(metas)
+}
+
+fn launch_linear_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
+    let (g, x, w) = (l.at(0), l.at(1), l.at(2));
+    let mut outs = crate::backend::Outs::new();
+    if *dx {
+        outs.push(g.f_matmul(w)?);
+    }
+    if (*dw, *db) == (Into::Skip, Into::Skip) {
+        return Ok(outs);
+    }
+    let sizes = w.size();
+    let g = g.f_reshape([-1, sizes[0]])?;
+    let mut storages = l.ins[3..].iter();
+    match dw {
+        Into::Skip => {}
+        Into::New => outs.push(g.f_transpose(0, 1)?.f_mm(&x.f_reshape([-1, sizes[1]])?)?),
+        Into::Add => {
+            if let Some(storage) = storages.next() {
+                storage.shallow_clone().f_addmm_(&g.f_transpose(0, 1)?, &x.f_reshape([-1, sizes[1]])?)?;
+            }
+        }
+    }
+    match db {
+        Into::Skip => {}
+        Into::New => outs.push(g.f_sum_dim_intlist(0, false, None)?),
+        Into::Add => {
+            if let Some(storage) = storages.next() {
+                storage.shallow_clone().f_add_(&g.f_sum_dim_intlist(0, false, None)?)?;
+            }
+        }
+    }
+    Ok(outs)
+}
+
+fn flops_linear(_: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
+    (2 * outs[0].numel() * ins[1].shape[1]).max(0) as u64
+}
+
+fn flops_linear_backward(op: &Op, ins: &[&Meta], _: &[Meta]) -> u64 {
+    let Op::LinearBackward { dx, dw, .. } = op else { return 0 };
+    let one = (2 * ins[0].numel() * ins[2].shape[1]).max(0) as u64;
+    one * (u64::from(*dx) + u64::from(*dw != Into::Skip))
+}
+
+fn samples_matmul(d: &mut Draw) -> Vec<Sample> {
+    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(3, 6));
+    let op = |ta, tb| Op::MatMul { ta, tb };
+    vec![
+        sample(op(false, false), [normal(&[a, b]), normal(&[b, c])]),
+        sample(op(true, false), [normal(&[2, b, a]), normal(&[2, b, c]).strided()]),
+        sample(op(false, true), [normal(&[3, 1, a, b]).transposed(), normal(&[2, c, b])]),
+        sample(op(true, true), [normal(&[b, a]), normal(&[2, c, b])]),
+        sample(op(false, false), [normal(&[2, 3, a, b]), normal(&[b, c])]),
+        sample(op(false, true), [normal(&[2, a, b]).strided(), normal(&[c, b])]),
+        sample(op(false, false), [normal(&[a, 0]), normal(&[0, c])]),
+        sample(op(false, false), [normal(&[0, a, b]), normal(&[b, c])]),
+    ]
+}
+
+fn samples_linear(d: &mut Draw) -> Vec<Sample> {
+    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(3, 6));
+    let op = |bias| Op::Linear { bias };
+    vec![
+        sample(op(true), [normal(&[a, b]), normal(&[c, b]), normal(&[c])]),
+        sample(op(false), [normal(&[2, a, b]).transposed(), normal(&[c, b]).strided()]),
+        sample(op(true), [normal(&[2, 3, a, b]).strided(), normal(&[c, b]).transposed(), normal(&[c]).strided()]),
+        sample(op(true), [normal(&[b]), normal(&[c, b]), normal(&[c])]),
+        sample(op(true), [normal(&[0, b]), normal(&[c, b]), normal(&[c])]),
+    ]
+}

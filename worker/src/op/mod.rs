@@ -1,0 +1,227 @@
+//! Operations: a closed enum whose fields are its attributes, and one table row per operation.
+//!
+//! Each family file tells the whole story of its operations: shape rule, launch, reverse rule, cost, export, samples.
+//!
+//! **Invariant:** the enum is exhaustive and hashable; an attribute that changes a result is a field of its variant.
+
+pub mod attention;
+pub mod attr;
+pub mod elementwise;
+pub mod index;
+pub mod infer;
+pub mod layout;
+pub mod loss;
+pub mod matmul;
+pub mod norm;
+pub mod optim;
+pub mod pairwise;
+pub mod random;
+pub mod reduce;
+pub mod retention;
+pub mod row;
+pub mod sample;
+pub mod softmax;
+pub mod value;
+pub mod vjp;
+
+use crate::backend::torch::Torch;
+use crate::backend::{Backend, Outs, StepKey};
+use crate::error::OpErrorKind;
+use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Unary};
+use row::{Launch, OpRow};
+use tch::{Device, Kind};
+
+/// Every operation of the worker.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each variant is described by its row and by the function that emits it")]
+pub enum Op {
+    // Elementwise.
+    Unary(Unary),
+    UnaryBackward(Unary),
+    Scale { by: F64Bits },
+    AddScalar { by: F64Bits },
+    Clamp { lo: F64Bits, hi: F64Bits },
+    ClampBackward { lo: F64Bits, hi: F64Bits },
+    Cast { to: Kind },
+    // Two operands.
+    Binary(Binary),
+    SiluMul,
+    SiluMulBackward,
+    SwiGlu,
+    SwiGluBackward,
+    Where,
+    Keep { when: bool },
+    // Reductions.
+    Sum { axes: Axes, keepdim: bool },
+    Mean { axes: Axes, keepdim: bool },
+    SumTo { shape: Axes },
+    MaxDim { axis: i64, keepdim: bool },
+    MaxDimBackward { axis: i64, keepdim: bool, size: i64 },
+    // Products.
+    MatMul { ta: bool, tb: bool },
+    Linear { bias: bool },
+    LinearBackward { dx: bool, dw: Into, db: Into },
+    // Layout.
+    Reshape { shape: Axes },
+    Permute { axes: Axes },
+    Expand { shape: Axes },
+    Narrow { axis: i64, start: i64, len: i64 },
+    NarrowBackward { axis: i64, start: i64, size: i64 },
+    Cat { axis: i64 },
+    Stack { axis: i64 },
+    Split { axis: i64, sizes: Axes },
+    Zeros { shape: Axes, kind: Kind, device: Device },
+    Ones { shape: Axes, kind: Kind, device: Device },
+    GradAdd,
+    // Normalisation.
+    LayerNorm { affine: bool, eps: F64Bits },
+    LayerNormBackward { affine: bool },
+    RmsNorm { affine: bool, eps: F64Bits },
+    RmsNormBackward { affine: bool },
+    Softmax { axis: i64 },
+    SoftmaxBackward { axis: i64 },
+    LogSoftmax { axis: i64 },
+    LogSoftmaxBackward { axis: i64 },
+    // Index.
+    Embedding,
+    EmbeddingBackward { classes: i64 },
+    // Random.
+    Dropout { p: F64Bits, site: u32 },
+    DropPath { p: F64Bits, site: u32 },
+    // Sequence.
+    Retention { dir: Dir, state: bool },
+    RetentionBackward { dir: Dir, state: bool, gstate: bool },
+    Sdpa { mask: Structural, bias: bool },
+    SdpaBackward { dbias: bool },
+    // Losses.
+    MaskedHuber { delta: F64Bits },
+    MaskedHuberBackward { delta: F64Bits },
+    MaskedMse,
+    MaskedMseBackward,
+    // Optimizer.
+    AdamW { beta1: F64Bits, beta2: F64Bits, eps: F64Bits, decay: F64Bits, scaled: bool, gated: bool },
+}
+
+/// The table: all rows, by family.
+pub static OPS: &[&[OpRow]] = &[
+    &elementwise::UNARY,
+    &elementwise::UNARY_BACKWARD,
+    &elementwise::ROWS,
+    &pairwise::BINARY,
+    &pairwise::ROWS,
+    &reduce::ROWS,
+    &matmul::ROWS,
+    &layout::ROWS,
+    &norm::ROWS,
+    &softmax::ROWS,
+    &index::ROWS,
+    &random::ROWS,
+    &retention::ROWS,
+    &attention::ROWS,
+    &loss::ROWS,
+    &optim::ROWS,
+];
+
+/// All rows.
+pub fn rows() -> impl Iterator<Item = &'static OpRow> {
+    OPS.iter().flat_map(|family| family.iter())
+}
+
+impl Op {
+    /// The operation's row.
+    pub fn row(&self) -> &'static OpRow {
+        match self {
+            Self::Unary(u) => &elementwise::UNARY[*u as usize],
+            Self::UnaryBackward(u) => &elementwise::UNARY_BACKWARD[*u as usize],
+            Self::Scale { .. } => &elementwise::ROWS[0],
+            Self::AddScalar { .. } => &elementwise::ROWS[1],
+            Self::Clamp { .. } => &elementwise::ROWS[2],
+            Self::ClampBackward { .. } => &elementwise::ROWS[3],
+            Self::Cast { .. } => &elementwise::ROWS[4],
+            Self::Binary(b) => &pairwise::BINARY[*b as usize],
+            Self::SiluMul => &pairwise::ROWS[0],
+            Self::SiluMulBackward => &pairwise::ROWS[1],
+            Self::SwiGlu => &pairwise::ROWS[2],
+            Self::SwiGluBackward => &pairwise::ROWS[3],
+            Self::Where => &pairwise::ROWS[4],
+            Self::Keep { .. } => &pairwise::ROWS[5],
+            Self::Sum { .. } => &reduce::ROWS[0],
+            Self::Mean { .. } => &reduce::ROWS[1],
+            Self::SumTo { .. } => &reduce::ROWS[2],
+            Self::MaxDim { .. } => &reduce::ROWS[3],
+            Self::MaxDimBackward { .. } => &reduce::ROWS[4],
+            Self::MatMul { .. } => &matmul::ROWS[0],
+            Self::Linear { .. } => &matmul::ROWS[1],
+            Self::LinearBackward { .. } => &matmul::ROWS[2],
+            Self::Reshape { .. } => &layout::ROWS[0],
+            Self::Permute { .. } => &layout::ROWS[1],
+            Self::Expand { .. } => &layout::ROWS[2],
+            Self::Narrow { .. } => &layout::ROWS[3],
+            Self::NarrowBackward { .. } => &layout::ROWS[4],
+            Self::Cat { .. } => &layout::ROWS[5],
+            Self::Stack { .. } => &layout::ROWS[6],
+            Self::Split { .. } => &layout::ROWS[7],
+            Self::Zeros { .. } => &layout::ROWS[8],
+            Self::Ones { .. } => &layout::ROWS[9],
+            Self::GradAdd => &layout::ROWS[10],
+            Self::LayerNorm { .. } => &norm::ROWS[0],
+            Self::LayerNormBackward { .. } => &norm::ROWS[1],
+            Self::RmsNorm { .. } => &norm::ROWS[2],
+            Self::RmsNormBackward { .. } => &norm::ROWS[3],
+            Self::Softmax { .. } => &softmax::ROWS[0],
+            Self::SoftmaxBackward { .. } => &softmax::ROWS[1],
+            Self::LogSoftmax { .. } => &softmax::ROWS[2],
+            Self::LogSoftmaxBackward { .. } => &softmax::ROWS[3],
+            Self::Embedding => &index::ROWS[0],
+            Self::EmbeddingBackward { .. } => &index::ROWS[1],
+            Self::Dropout { .. } => &random::ROWS[0],
+            Self::DropPath { .. } => &random::ROWS[1],
+            Self::Retention { .. } => &retention::ROWS[0],
+            Self::RetentionBackward { .. } => &retention::ROWS[1],
+            Self::Sdpa { .. } => &attention::ROWS[0],
+            Self::SdpaBackward { .. } => &attention::ROWS[1],
+            Self::MaskedHuber { .. } => &loss::ROWS[0],
+            Self::MaskedHuberBackward { .. } => &loss::ROWS[1],
+            Self::MaskedMse => &loss::ROWS[2],
+            Self::MaskedMseBackward => &loss::ROWS[3],
+            Self::AdamW { .. } => &optim::ROWS[0],
+        }
+    }
+
+    /// The operation's name.
+    pub fn name(&self) -> &'static str {
+        self.row().name
+    }
+
+    /// Bit set of operands that are written in place.
+    pub fn writes(&self) -> u16 {
+        match self {
+            Self::GradAdd => 0b1,
+            Self::LinearBackward { dw: Into::Add, db: Into::Add, .. } => 0b11000,
+            Self::LinearBackward { dw, db, .. } if *dw == Into::Add || *db == Into::Add => 0b1000,
+            Self::AdamW { .. } => 0b1101,
+            _ => 0,
+        }
+    }
+
+    /// Results a reverse rule may receive gradients for; the rest are saved intermediates.
+    pub fn differentiable_outs(&self) -> usize {
+        match self {
+            Self::Split { sizes, .. } => sizes.len(),
+            Self::Retention { dir: Dir::Causal, .. } => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl Backend<Op> for Torch {
+    type Error = OpErrorKind;
+
+    fn name(&self) -> &'static str {
+        "aten"
+    }
+
+    fn launch(&self, op: &Op, ins: &[&tch::Tensor], key: &StepKey) -> Result<Outs, OpErrorKind> {
+        (op.row().launch)(op, &Launch { ins, key })
+    }
+}

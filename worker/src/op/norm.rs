@@ -1,0 +1,163 @@
+//! Normalisation over the last axis. Statistics are never kept in less than f32.
+
+use super::Op;
+use super::infer::{Inferred, Metas, float, same_kind, wrong};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::{SmallVec, smallvec};
+
+/// LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward.
+///
+/// Forward results: the output, then saved statistics (mean and 1/σ, or 1/rms).
+pub static ROWS: [OpRow; 4] = [
+    OpRow::forward("layer_norm", shape_layer_norm, launch_layer_norm, vjp_norm, |d| {
+        samples(d, |affine| Op::LayerNorm { affine, eps: 1e-5.into() }, 2)
+    })
+    .saves(0b11, 0b110)
+    .flops(|_, ins, _| 8 * ins[0].numel().max(0) as u64)
+    .export(Export::Node("LayerNormalization")),
+    OpRow::backward("layer_norm_backward", shape_backward, launch_layer_norm_backward)
+        .flops(|_, ins, _| 12 * ins[0].numel().max(0) as u64),
+    OpRow::forward("rms_norm", shape_rms_norm, launch_rms_norm, vjp_norm, |d| {
+        samples(d, |affine| Op::RmsNorm { affine, eps: 1e-6.into() }, 1)
+    })
+    .saves(0b11, 0b10)
+    .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+    .export(Export::Node("RMSNormalization")),
+    OpRow::backward("rms_norm_backward", shape_backward, launch_rms_norm_backward)
+        .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64),
+];
+
+fn check(ins: &[&Meta]) -> Result<i64, OpErrorKind> {
+    float(0, ins[0])?;
+    same_kind(ins)?;
+    let Some(&width) = ins[0].shape.last() else { return Err(wrong(0, ins[0], "at least one axis")) };
+    for (i, meta) in ins.iter().enumerate().skip(1) {
+        if meta.shape.as_slice() != [width] {
+            return Err(wrong(i, meta, "the last axis of operand 0"));
+        }
+    }
+    Ok(width)
+}
+
+fn with_stats(ins: &[&Meta], stats: usize) -> Inferred {
+    check(ins)?;
+    let mut shape = ins[0].shape.clone();
+    if let Some(last) = shape.last_mut() {
+        *last = 1;
+    }
+    let mut metas: Metas = smallvec![ins[0].clone()];
+    metas.extend((0..stats).map(|_| ins[0].with_shape(shape.clone())));
+    Ok(metas)
+}
+
+fn shape_layer_norm(_: &Op, ins: &[&Meta]) -> Inferred {
+    with_stats(ins, 2)
+}
+
+fn shape_rms_norm(_: &Op, ins: &[&Meta]) -> Inferred {
+    with_stats(ins, 1)
+}
+
+fn width(x: &tch::Tensor) -> i64 {
+    x.size().last().copied().unwrap_or(1)
+}
+
+fn launch_layer_norm(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::LayerNorm { affine, eps } = op else { unreachable!("row of another operation") };
+    let x = l.at(0);
+    let (w, b) = (affine.then(|| l.at(1)), affine.then(|| l.at(2)));
+    let (y, mean, rstd) = x.f_native_layer_norm(width(x), w, b, eps.get())?;
+    Ok(smallvec![y, mean, rstd])
+}
+
+fn launch_rms_norm(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::RmsNorm { affine, eps } = op else { unreachable!("row of another operation") };
+    let x = l.at(0);
+    let rstd = x.f_mul(x)?.f_mean_dim(-1, true, None)?.f_add_scalar_(eps.get())?.f_rsqrt_()?;
+    let mut y = x.f_mul(&rstd)?;
+    if *affine {
+        y = y.f_mul_(l.at(1))?;
+    }
+    Ok(smallvec![y, rstd])
+}
+
+/// Operands of the backward operations: gradient, input, statistics, then the weight if there is one.
+fn vjp_norm(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let (op, stats, affine) = match v.op() {
+        Op::LayerNorm { affine, .. } => (Op::LayerNormBackward { affine: *affine }, 2, *affine),
+        Op::RmsNorm { affine, .. } => (Op::RmsNormBackward { affine: *affine }, 1, *affine),
+        _ => unreachable!("row of another operation"),
+    };
+    let mut ins: SmallVec<[&super::value::Tensor; 5]> = smallvec![v.g()?, v.input(0)?];
+    for i in 0..stats {
+        ins.push(v.output(1 + i)?);
+    }
+    if affine {
+        ins.push(v.input(1)?);
+    }
+    Ok(v.call_all(op, &ins)?.into_iter().map(Some).collect())
+}
+
+fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
+    let mut metas: Metas = smallvec![ins[1].clone()];
+    let weights = match op {
+        Op::LayerNormBackward { affine: true } => 2,
+        Op::RmsNormBackward { affine: true } => 1,
+        _ => 0,
+    };
+    for _ in 0..weights {
+        metas.push(ins[ins.len() - 1].clone());
+    }
+    Ok(metas)
+}
+
+/// Sums a gradient over all axes but the last.
+fn rows_sum(t: &tch::Tensor) -> Result<tch::Tensor, OpErrorKind> {
+    let axes: Vec<i64> = (0..t.dim() as i64 - 1).collect();
+    if axes.is_empty() {
+        return Ok(t.shallow_clone());
+    }
+    Ok(t.f_sum_dim_intlist(axes, false, None)?)
+}
+
+fn launch_layer_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::LayerNormBackward { affine } = op else { unreachable!("row of another operation") };
+    let (g, x, mean, rstd) = (l.at(0), l.at(1), l.at(2), l.at(3));
+    let hat = x.f_sub(mean)?.f_mul_(rstd)?;
+    let gw = if *affine { g.f_mul(l.at(4))? } else { g.shallow_clone() };
+    let along = gw.f_mul(&hat)?.f_mean_dim(-1, true, None)?;
+    let dx = gw.f_sub(&gw.f_mean_dim(-1, true, None)?)?.f_sub_(&hat.f_mul(&along)?)?.f_mul_(rstd)?;
+    if !affine {
+        return Ok(smallvec![dx]);
+    }
+    Ok(smallvec![dx, rows_sum(&g.f_mul(&hat)?)?, rows_sum(g)?])
+}
+
+fn launch_rms_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::RmsNormBackward { affine } = op else { unreachable!("row of another operation") };
+    let (g, x, rstd) = (l.at(0), l.at(1), l.at(2));
+    let hat = x.f_mul(rstd)?;
+    let gw = if *affine { g.f_mul(l.at(3))? } else { g.shallow_clone() };
+    let along = gw.f_mul(&hat)?.f_mean_dim(-1, true, None)?;
+    let dx = gw.f_sub(&hat.f_mul(&along)?)?.f_mul_(rstd)?;
+    if !affine {
+        return Ok(smallvec![dx]);
+    }
+    Ok(smallvec![dx, rows_sum(&g.f_mul(&hat)?)?])
+}
+
+fn samples(d: &mut Draw, op: fn(bool) -> Op, weights: usize) -> Vec<Sample> {
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let affine = |x| std::iter::once(x).chain((0..weights).map(|_| normal(&[b]))).collect::<Vec<_>>();
+    vec![
+        sample(op(true), affine(normal(&[a, b]))),
+        sample(op(true), affine(normal(&[2, a, b]).transposed())),
+        sample(op(true), affine(normal(&[b]))),
+        sample(op(false), [normal(&[a, 3, b]).strided()]),
+        sample(op(true), affine(normal(&[0, b]))),
+    ]
+}

@@ -1,0 +1,234 @@
+//! Two-operand arithmetic with broadcasting, selection by a mask, and the gated products of SwiGLU and retention.
+
+use super::Op;
+use super::attr::Binary;
+use super::infer::{Inferred, axis, broadcast, float, mismatch, one, same_kind, wrong};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, between, bools, normal, sample};
+use super::value::{Meta, Tensor};
+use super::vjp::{Grads, Vjp, grad};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::smallvec;
+use tch::Kind;
+
+/// Rows of [`Binary`], in its order.
+pub static BINARY: [OpRow; 4] = [
+    OpRow::forward("add", shape_binary, launch_binary, vjp_add, |d| arithmetic(d, Binary::Add))
+        .export(Export::Node("Add")),
+    OpRow::forward("sub", shape_binary, launch_binary, vjp_add, |d| arithmetic(d, Binary::Sub))
+        .export(Export::Node("Sub")),
+    OpRow::forward("mul", shape_binary, launch_binary, vjp_mul, |d| arithmetic(d, Binary::Mul))
+        .saves(0b11, 0)
+        .export(Export::Node("Mul")),
+    OpRow::forward("div", shape_binary, launch_binary, vjp_div, |d| arithmetic(d, Binary::Div))
+        .saves(0b10, 1)
+        .export(Export::Node("Div")),
+];
+
+/// SiluMul, SiluMulBackward, SwiGlu, SwiGluBackward, Where, Keep.
+pub static ROWS: [OpRow; 6] = [
+    OpRow::forward("silu_mul", shape_equal, launch_silu_mul, vjp_silu_mul, |d| {
+        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        vec![
+            sample(Op::SiluMul, [normal(&[a, b, 3]), normal(&[a, b, 3])]),
+            sample(Op::SiluMul, [normal(&[b, a]).transposed(), normal(&[b, a]).strided()]),
+            sample(Op::SiluMul, [normal(&[0, a]), normal(&[0, a])]),
+        ]
+    })
+    .saves(0b11, 0)
+    .export(Export::Graph("Mul(Mul(a, Sigmoid(a)), b)")),
+    OpRow::backward("silu_mul_backward", shape_silu_backward, launch_silu_backward),
+    OpRow::forward("swiglu", shape_swiglu, launch_swiglu, vjp_swiglu, |d| {
+        let (a, b) = (d.size(2, 4), d.size(3, 5));
+        vec![
+            sample(Op::SwiGlu, [normal(&[a, 3, 2 * b])]),
+            sample(Op::SwiGlu, [normal(&[b, 2 * a]).transposed()]),
+            sample(Op::SwiGlu, [normal(&[0, 2 * a])]),
+        ]
+    })
+    .saves(1, 0)
+    .export(Export::Graph("Split, Sigmoid, Mul, Mul")),
+    OpRow::backward("swiglu_backward", |_, ins| one(ins[1].clone()), launch_swiglu_backward),
+    OpRow::forward("where", shape_where, launch_where, vjp_where, |d| {
+        let (a, b) = (d.size(2, 4), d.size(5, 7));
+        vec![
+            sample(Op::Where, [bools(&[a, b]), normal(&[a, b]), normal(&[a, b])]),
+            sample(Op::Where, [bools(&[b]), normal(&[a, 1]), normal(&[1, b])]),
+            sample(Op::Where, [bools(&[a, 1, b]), normal(&[3, b]).transposed(), normal(&[])]),
+        ]
+    })
+    .saves(1, 0)
+    .export(Export::Node("Where")),
+    OpRow::backward("keep", |_, ins| one(ins[1].clone()), launch_keep),
+];
+
+fn shape_binary(_: &Op, ins: &[&Meta]) -> Inferred {
+    float(0, ins[0])?;
+    same_kind(ins)?;
+    one(ins[0].with_shape(broadcast(&ins[0].shape, &ins[1].shape)?))
+}
+
+fn launch_binary(op: &Op, l: &Launch<'_>) -> Launched {
+    let (a, b) = (l.at(0), l.at(1));
+    let Op::Binary(binary) = op else { unreachable!("row of another operation") };
+    Ok(smallvec![match binary {
+        Binary::Add => a.f_add(b)?,
+        Binary::Sub => a.f_sub(b)?,
+        Binary::Mul => a.f_mul(b)?,
+        Binary::Div => a.f_div(b)?,
+    }])
+}
+
+fn fit(v: &Vjp<'_>, i: usize, g: Tensor) -> Result<Option<Tensor>, OpError> {
+    v.unbroadcast(g, &v.shape(i)).map(Some)
+}
+
+fn vjp_add(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let g = v.g()?;
+    let mut grads: Grads = smallvec![None, None];
+    if v.needs(0) {
+        grads[0] = fit(v, 0, g.clone())?;
+    }
+    if v.needs(1) {
+        // Summing before negating touches fewer elements where the operand was broadcast.
+        let g = v.unbroadcast(g.clone(), &v.shape(1))?;
+        let negate = matches!(v.op(), Op::Binary(Binary::Sub));
+        grads[1] = Some(if negate { v.call(Op::UnaryBackward(super::attr::Unary::Neg), &[&g])? } else { g });
+    }
+    Ok(grads)
+}
+
+fn vjp_mul(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let g = v.g()?;
+    let mut grads: Grads = smallvec![None, None];
+    for i in [0, 1u8] {
+        if v.needs(i.into()) {
+            let product = v.call(Op::Binary(Binary::Mul), &[g, v.input(1 - i)?])?;
+            grads[usize::from(i)] = fit(v, i.into(), product)?;
+        }
+    }
+    Ok(grads)
+}
+
+fn vjp_div(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    // y = a / b: da = g / b, db = −y · g / b.
+    let ga = v.call(Op::Binary(Binary::Div), &[v.g()?, v.input(1)?])?;
+    let mut grads: Grads = smallvec![None, None];
+    if v.needs(1) {
+        let gy = v.call(Op::Binary(Binary::Mul), &[&ga, v.output(0)?])?;
+        let sum = v.unbroadcast(gy, &v.shape(1))?;
+        grads[1] = Some(v.call(Op::UnaryBackward(super::attr::Unary::Neg), &[&sum])?);
+    }
+    if v.needs(0) {
+        grads[0] = fit(v, 0, ga)?;
+    }
+    Ok(grads)
+}
+
+fn shape_equal(_: &Op, ins: &[&Meta]) -> Inferred {
+    float(0, ins[0])?;
+    same_kind(ins)?;
+    if ins[0].shape != ins[1].shape {
+        return Err(mismatch(&ins[0].shape, &ins[1].shape, "equal shapes"));
+    }
+    one(ins[0].clone())
+}
+
+fn launch_silu_mul(_: &Op, l: &Launch<'_>) -> Launched {
+    Ok(smallvec![l.at(0).f_silu()?.f_mul_(l.at(1))?])
+}
+
+fn vjp_silu_mul(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let outs = v.call_all(Op::SiluMulBackward, &[v.g()?, v.input(0)?, v.input(1)?])?;
+    Ok(outs.into_iter().map(Some).collect())
+}
+
+fn shape_silu_backward(_: &Op, ins: &[&Meta]) -> Inferred {
+    Ok(smallvec![ins[1].clone(), ins[2].clone()])
+}
+
+fn launch_silu_backward(_: &Op, l: &Launch<'_>) -> Launched {
+    let (g, a, b) = (l.at(0), l.at(1), l.at(2));
+    Ok(smallvec![a.f_silu_backward(&g.f_mul(b)?)?, a.f_silu()?.f_mul_(g)?])
+}
+
+fn shape_swiglu(_: &Op, ins: &[&Meta]) -> Inferred {
+    float(0, ins[0])?;
+    let mut shape = ins[0].shape.clone();
+    match shape.last_mut() {
+        Some(last) if *last % 2 == 0 => *last /= 2,
+        _ => return Err(wrong(0, ins[0], "an even last axis: gate and value side by side")),
+    }
+    one(ins[0].with_shape(shape))
+}
+
+fn halves(x: &tch::Tensor) -> Result<(tch::Tensor, tch::Tensor), OpErrorKind> {
+    let sizes = x.size();
+    let half = sizes.last().copied().unwrap_or(0) / 2;
+    let at = axis(-1, sizes.len())? as i64;
+    Ok((x.f_narrow(at, 0, half)?, x.f_narrow(at, half, half)?))
+}
+
+fn launch_swiglu(_: &Op, l: &Launch<'_>) -> Launched {
+    let (a, b) = halves(l.at(0))?;
+    Ok(smallvec![a.f_silu()?.f_mul_(&b)?])
+}
+
+fn vjp_swiglu(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    Ok(grad(v.call(Op::SwiGluBackward, &[v.g()?, v.input(0)?])?))
+}
+
+fn launch_swiglu_backward(_: &Op, l: &Launch<'_>) -> Launched {
+    let (g, x) = (l.at(0), l.at(1));
+    let (a, b) = halves(x)?;
+    let out = tch::Tensor::f_empty(x.size(), (x.kind(), x.device()))?;
+    let (ga, gb) = halves(&out)?;
+    a.f_silu()?.f_mul_out(&gb, g)?;
+    a.f_silu_backward_grad_input(&ga, &g.f_mul(&b)?)?;
+    Ok(smallvec![out])
+}
+
+fn shape_where(_: &Op, ins: &[&Meta]) -> Inferred {
+    if ins[0].kind != Kind::Bool {
+        return Err(OpErrorKind::Kind { operand: 0, found: ins[0].kind, expected: "Bool" });
+    }
+    same_kind(&ins[1..])?;
+    let both = broadcast(&ins[1].shape, &ins[2].shape)?;
+    one(ins[1].with_shape(broadcast(&ins[0].shape, &both)?))
+}
+
+fn launch_where(_: &Op, l: &Launch<'_>) -> Launched {
+    Ok(smallvec![l.at(1).f_where_self(l.at(0), l.at(2))?])
+}
+
+fn vjp_where(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let (g, condition) = (v.g()?, v.input(0)?);
+    let mut grads: Grads = smallvec![None, None, None];
+    for (i, when) in [(1, true), (2, false)] {
+        if v.needs(i) {
+            let kept = v.call(Op::Keep { when }, &[condition, g])?;
+            grads[i] = fit(v, i, kept)?;
+        }
+    }
+    Ok(grads)
+}
+
+fn launch_keep(op: &Op, l: &Launch<'_>) -> Launched {
+    let (condition, g) = (l.at(0), l.at(1));
+    let Op::Keep { when } = op else { unreachable!("row of another operation") };
+    Ok(smallvec![if *when { g.f_where_scalarother(condition, 0.0)? } else { g.f_masked_fill(condition, 0.0)? }])
+}
+
+fn arithmetic(d: &mut Draw, binary: Binary) -> Vec<Sample> {
+    let (a, b, c) = (d.size(2, 4), d.size(5, 7), d.size(2, 3));
+    let op = Op::Binary(binary);
+    let right = |shape: &[i64]| if binary == Binary::Div { between(shape, 0.5, 2.0) } else { normal(shape) };
+    vec![
+        sample(op.clone(), [normal(&[a, b]), right(&[a, b])]),
+        sample(op.clone(), [normal(&[a, b, c]), right(&[b, 1])]),
+        sample(op.clone(), [normal(&[b]), right(&[a, 1, b])]),
+        sample(op.clone(), [normal(&[c, b]).transposed(), right(&[]).strided()]),
+        sample(op.clone(), [normal(&[]), right(&[a, b]).transposed()]),
+        sample(op, [normal(&[a, 0]), right(&[1, 1])]),
+    ]
+}

@@ -1,0 +1,214 @@
+//! The retention scan y_t = λ·y_{t−1} + v_t per head, causal or in both directions, as one operation.
+//!
+//! It runs in chunks of 64 and then scans the chunk ends the same way, so that cost is linear in the length and no
+//! power of λ beyond the chunk's is ever divided by. Carries have the kind of the operands, never less than f32.
+
+use super::Op;
+use super::attr::Dir;
+use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, between, normal, sample};
+use super::value::{Meta, Tensor};
+use super::vjp::{Grads, Vjp};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::{SmallVec, smallvec};
+use tch::Kind;
+
+/// Positions per chunk.
+pub const CHUNK: i64 = 64;
+
+/// Retention, RetentionBackward.
+///
+/// Operands: v (B,N,H,Dh), λ (H), the incoming state (B,H,Dh) if `state`. Results: y (B,N,H,Dh) and, for the causal
+/// direction, the outgoing state (B,H,Dh).
+pub static ROWS: [OpRow; 2] = [
+    OpRow::forward("retention", shape, launch, vjp, samples)
+        .saves(0b111, 0)
+        .flops(|_, ins, _| 2 * ins[0].numel().max(0) as u64)
+        .export(Export::Graph("Scan over positions, or MatMul with powers of λ")),
+    OpRow::backward("retention_backward", shape_backward, launch_backward)
+        .flops(|_, ins, _| 6 * ins[0].numel().max(0) as u64),
+];
+
+fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::Retention { dir, state } = op else { unreachable!("row of another operation") };
+    let v = ins[0];
+    float(0, v)?;
+    same_kind(ins)?;
+    if v.rank() != 4 {
+        return Err(wrong(0, v, "(batch, positions, heads, width)"));
+    }
+    if ins[1].shape.as_slice() != [v.shape[2]] {
+        return Err(wrong(1, ins[1], "one λ per head"));
+    }
+    let carried = [v.shape[0], v.shape[2], v.shape[3]];
+    if *state && *dir == Dir::Bidirectional {
+        return Err(wrong(2, ins[2], "no state: a bidirectional scan has no past to carry"));
+    }
+    if *state && ins[2].shape.as_slice() != carried {
+        return Err(mismatch(&ins[2].shape, &carried, "a state (batch, heads, width)"));
+    }
+    let mut metas: Metas = smallvec![v.clone()];
+    if *dir == Dir::Causal {
+        metas.push(v.with_shape(carried.as_slice()));
+    }
+    Ok(metas)
+}
+
+/// λ^0 … λ^(n−1) and the lower-triangular (n,n) matrix of λ^(t−s), per head.
+fn powers(lambda: &tch::Tensor, n: i64) -> Result<(tch::Tensor, tch::Tensor), OpErrorKind> {
+    let t = tch::Tensor::f_arange(n, (lambda.kind(), lambda.device()))?;
+    let row = lambda.f_unsqueeze(1)?.f_pow(&t)?;
+    let distance = t.f_unsqueeze(1)?.f_sub(&t)?;
+    let lower = lambda.f_view([-1, 1, 1])?.f_pow(&distance.f_clamp_min(0.0)?)?.f_tril(0)?;
+    Ok((row, lower))
+}
+
+/// The causal scan of v (B,N,H,D) with λ (H) from `state` (B,H,D), zero if absent.
+fn scan(v: &tch::Tensor, lambda: &tch::Tensor, state: Option<&tch::Tensor>) -> Result<tch::Tensor, OpErrorKind> {
+    use tch::Tensor as T;
+    let (b, n, h, d) = v.size4()?;
+    if n == 0 {
+        return Ok(v.shallow_clone());
+    }
+    let chunk = n.min(CHUNK);
+    let chunks = (n + chunk - 1) / chunk;
+    let v =
+        if chunks * chunk > n { v.f_constant_pad_nd([0, 0, 0, 0, 0, chunks * chunk - n])? } else { v.shallow_clone() };
+    // (B,K,H,C,D): one product per chunk and head.
+    let v = v.f_reshape([b, chunks, chunk, h, d])?.f_permute([0, 1, 3, 2, 4])?;
+    let (row, lower) = powers(lambda, chunk)?;
+    let mut y = lower.f_matmul(&v)?;
+    let start = match state {
+        Some(state) => state.f_unsqueeze(1)?,
+        None => T::f_zeros([b, 1, h, d], (v.kind(), v.device()))?,
+    };
+    let before = if chunks == 1 {
+        start
+    } else {
+        let ends = y.f_select(3, chunk - 1)?;
+        let carried = scan(&ends, &lambda.f_pow_tensor_scalar(chunk)?, state)?;
+        T::f_cat(&[&start, &carried.f_narrow(1, 0, chunks - 1)?], 1)?
+    };
+    if chunks > 1 || state.is_some() {
+        let decay = row.f_mul(&lambda.f_unsqueeze(1)?)?.f_unsqueeze(-1)?;
+        y = y.f_add_(&before.f_unsqueeze(3)?.f_mul(&decay)?)?;
+    }
+    Ok(y.f_permute([0, 1, 3, 2, 4])?.f_reshape([b, chunks * chunk, h, d])?.f_narrow(1, 0, n)?)
+}
+
+fn scan_back(v: &tch::Tensor, lambda: &tch::Tensor) -> Result<tch::Tensor, OpErrorKind> {
+    Ok(scan(&v.f_flip(1)?, lambda, None)?.f_flip(1)?)
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Retention { dir, state } = op else { unreachable!("row of another operation") };
+    let (v, lambda) = (l.at(0), l.at(1));
+    let state = state.then(|| l.at(2));
+    let y = scan(v, lambda, state)?;
+    if *dir == Dir::Bidirectional {
+        return Ok(smallvec![y.f_add(&scan_back(v, lambda)?)?.f_sub_(v)?]);
+    }
+    let (b, n, h, d) = v.size4()?;
+    let out = match (n, state) {
+        (0, Some(state)) => state.shallow_clone(),
+        (0, None) => tch::Tensor::f_zeros([b, h, d], (v.kind(), v.device()))?,
+        _ => y.f_select(1, n - 1)?.f_contiguous()?,
+    };
+    Ok(smallvec![y, out])
+}
+
+/// Operands of the reverse: v, λ, gradient of y, then the state and the gradient of the outgoing state if there are any.
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let Op::Retention { dir, state } = *v.op() else { unreachable!("row of another operation") };
+    let zero;
+    let g = match v.gout(0) {
+        Some(g) => g,
+        None => {
+            zero = v.zeros(&v.meta(0))?;
+            &zero
+        }
+    };
+    let gstate = v.gout(1);
+    let mut ins: SmallVec<[&Tensor; 5]> = smallvec![v.input(0)?, v.input(1)?, g];
+    if state {
+        ins.push(v.input(2)?);
+    }
+    ins.extend(gstate);
+    let op = Op::RetentionBackward { dir, state, gstate: gstate.is_some() };
+    Ok(v.call_all(op, &ins)?.into_iter().map(Some).collect())
+}
+
+fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::RetentionBackward { state, .. } = op else { unreachable!("row of another operation") };
+    let mut metas: Metas = smallvec![ins[0].clone(), ins[1].clone()];
+    if *state {
+        metas.push(ins[3].clone());
+    }
+    Ok(metas)
+}
+
+/// λ's share: Σ G_t ⊙ (the value that λ multiplied at t), over batch, positions and width.
+fn lambda_share(g: &tch::Tensor, carried: &tch::Tensor) -> Result<tch::Tensor, OpErrorKind> {
+    Ok(g.f_mul(carried)?.f_sum_dim_intlist([0i64, 1, 3].as_slice(), false, None)?)
+}
+
+/// y shifted by one position: what λ multiplied at each t.
+fn shifted(y: &tch::Tensor, first: &tch::Tensor) -> Result<tch::Tensor, OpErrorKind> {
+    let n = y.size()[1];
+    Ok(tch::Tensor::f_cat(&[&first.f_unsqueeze(1)?, &y.f_narrow(1, 0, n - 1)?], 1)?)
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    use tch::Tensor as T;
+    let Op::RetentionBackward { dir, state, gstate } = op else { unreachable!("row of another operation") };
+    let (v, lambda, g) = (l.at(0), l.at(1), l.at(2));
+    let state = state.then(|| l.at(3));
+    let gstate = gstate.then(|| l.at(l.ins.len() - 1));
+    let (b, n, h, d) = v.size4()?;
+    let nothing = T::f_zeros([b, h, d], (v.kind(), v.device()))?;
+    if n == 0 {
+        let dlambda = T::f_zeros([h], (Kind::Float, v.device()))?.f_to_kind(v.kind())?;
+        let mut outs: crate::backend::Outs = smallvec![v.shallow_clone(), dlambda];
+        outs.extend(state.map(|_| gstate.map_or(nothing, T::shallow_clone)));
+        return Ok(outs);
+    }
+    // The whole gradient of y_t is what arrives at t plus λ times that of y_{t+1}: the scan, reversed.
+    let flipped = g.f_flip(1)?;
+    let flipped = match gstate {
+        None => flipped,
+        Some(gs) => {
+            let first = flipped.f_narrow(1, 0, 1)?.f_add(&gs.f_unsqueeze(1)?)?;
+            T::f_cat(&[&first, &flipped.f_narrow(1, 1, n - 1)?], 1)?
+        }
+    };
+    let whole = scan(&flipped, lambda, None)?.f_flip(1)?;
+    let y = scan(v, lambda, state)?;
+    let mut dlambda = lambda_share(&whole, &shifted(&y, state.unwrap_or(&nothing))?)?;
+    if *dir == Dir::Bidirectional {
+        let other = scan(g, lambda, None)?;
+        let ahead = shifted(&scan(&v.f_flip(1)?, lambda, None)?, &nothing)?;
+        dlambda = dlambda.f_add_(&lambda_share(&other.f_flip(1)?, &ahead)?)?;
+        return Ok(smallvec![whole.f_add(&other)?.f_sub_(g)?, dlambda]);
+    }
+    let mut outs: crate::backend::Outs = smallvec![whole.shallow_clone(), dlambda];
+    if state.is_some() {
+        outs.push(whole.f_select(1, 0)?.f_mul(&lambda.f_view([1, -1, 1])?)?);
+    }
+    Ok(outs)
+}
+
+fn samples(d: &mut Draw) -> Vec<Sample> {
+    let (b, n, h, w) = (d.size(1, 2), d.size(3, 6), d.size(2, 3), d.size(2, 4));
+    let op = |dir, state| Op::Retention { dir, state };
+    let lambda = || between(&[h], 0.6, 0.99);
+    vec![
+        sample(op(Dir::Causal, false), [normal(&[b, n, h, w]), lambda()]),
+        sample(op(Dir::Causal, true), [normal(&[b, n, h, w]).transposed(), lambda(), normal(&[b, h, w])]),
+        sample(op(Dir::Causal, true), [normal(&[1, 150, h, w]), lambda(), normal(&[1, h, w]).strided()]),
+        sample(op(Dir::Bidirectional, false), [normal(&[b, n, h, w]).strided(), lambda()]),
+        sample(op(Dir::Bidirectional, false), [normal(&[1, 131, h, 2]), lambda()]),
+        sample(op(Dir::Causal, false), [normal(&[b, 1, h, w]), lambda()]),
+        sample(op(Dir::Bidirectional, false), [normal(&[b, 0, h, w]), lambda()]),
+    ]
+}

@@ -1,0 +1,134 @@
+//! One row of the table of operations: everything the rest of the worker asks about an operation.
+//!
+//! Tests loop over the rows, so that a new operation cannot forget its gradient check, shape rule or export answer.
+
+use super::Op;
+use super::infer::Inferred;
+use super::sample::{Draw, Sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp};
+use crate::backend::{Outs, StepKey};
+use crate::error::{OpError, OpErrorKind};
+
+/// Operands of one launch.
+pub struct Launch<'a> {
+    /// Tensors in the operation's order.
+    pub ins: &'a [&'a tch::Tensor],
+    /// Numbers of the step's random generator.
+    pub key: &'a StepKey,
+}
+
+impl Launch<'_> {
+    /// Operand `i`.
+    pub fn at(&self, i: usize) -> &tch::Tensor {
+        self.ins[i]
+    }
+}
+
+/// What a launch returns.
+pub type Launched = Result<Outs, OpErrorKind>;
+
+/// How an operation leaves the worker in an exported model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Export {
+    /// As one ONNX operator of this name.
+    Node(&'static str),
+    /// As a small graph of ONNX operators, described in words.
+    Graph(&'static str),
+    /// Not at all: why.
+    No(&'static str),
+}
+
+/// Bit sets of operands and results the reverse rule reads.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Save {
+    /// Bit i: operand i.
+    pub ins: u16,
+    /// Bit i: result i.
+    pub outs: u16,
+}
+
+/// A reverse rule: emits the operations of the backward pass and returns one gradient per operand.
+pub type VjpRule = fn(&Vjp<'_>) -> Result<Grads, OpError>;
+
+/// Floating-point operations of one call, a multiply-add counted as two.
+pub type Flops = fn(&Op, &[&Meta], &[Meta]) -> u64;
+
+/// One operation.
+pub struct OpRow {
+    /// Stable name.
+    pub name: &'static str,
+    /// Metas of the results from those of the operands.
+    pub shape: fn(&Op, &[&Meta]) -> Inferred,
+    /// Runs it through libtorch.
+    pub launch: fn(&Op, &Launch<'_>) -> Launched,
+    /// What the reverse rule reads.
+    pub save: Save,
+    /// The reverse rule; `None` for operations of the backward pass and the optimizer.
+    pub vjp: Option<VjpRule>,
+    /// Cost.
+    pub flops: Flops,
+    /// How it is exported.
+    pub export: Export,
+    /// Example calls for the tests.
+    pub samples: fn(&mut Draw) -> Vec<Sample>,
+}
+
+impl OpRow {
+    /// A row without reverse rule or samples: an operation of the backward pass.
+    pub const fn backward(
+        name: &'static str,
+        shape: fn(&Op, &[&Meta]) -> Inferred,
+        launch: fn(&Op, &Launch<'_>) -> Launched,
+    ) -> Self {
+        Self {
+            name,
+            shape,
+            launch,
+            save: Save { ins: 0, outs: 0 },
+            vjp: None,
+            flops: per_element,
+            export: Export::No("part of training, not of the forward pass"),
+            samples: |_| Vec::new(),
+        }
+    }
+
+    /// A differentiable row.
+    pub const fn forward(
+        name: &'static str,
+        shape: fn(&Op, &[&Meta]) -> Inferred,
+        launch: fn(&Op, &Launch<'_>) -> Launched,
+        vjp: VjpRule,
+        samples: fn(&mut Draw) -> Vec<Sample>,
+    ) -> Self {
+        Self { vjp: Some(vjp), samples, ..Self::backward(name, shape, launch) }
+    }
+
+    /// Operands and results the reverse rule reads, as bit sets.
+    pub const fn saves(mut self, ins: u16, outs: u16) -> Self {
+        self.save = Save { ins, outs };
+        self
+    }
+
+    /// The cost.
+    pub const fn flops(mut self, flops: Flops) -> Self {
+        self.flops = flops;
+        self
+    }
+
+    /// The way out.
+    pub const fn export(mut self, export: Export) -> Self {
+        self.export = export;
+        self
+    }
+}
+
+/// One operation per element of the first result, or of the first operand when nothing is returned.
+pub fn per_element(_: &Op, ins: &[&Meta], outs: &[Meta]) -> u64 {
+    outs.first().or_else(|| ins.first().copied()).map_or(0, |m| m.numel().max(0) as u64)
+}
+
+/// Views cost nothing.
+pub fn free(_: &Op, _: &[&Meta], _: &[Meta]) -> u64 {
+    0
+}

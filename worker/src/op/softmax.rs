@@ -1,0 +1,62 @@
+//! Softmax and log-softmax along one axis.
+
+use super::Op;
+use super::infer::{Inferred, axis, float, one};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp, grad};
+use crate::error::OpError;
+use smallvec::smallvec;
+
+/// Softmax, SoftmaxBackward, LogSoftmax, LogSoftmaxBackward.
+pub static ROWS: [OpRow; 4] = [
+    OpRow::forward("softmax", shape, launch, vjp, |d| samples(d, |axis| Op::Softmax { axis }))
+        .saves(0, 1)
+        .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+        .export(Export::Node("Softmax")),
+    OpRow::backward("softmax_backward", |_, ins| one(ins[0].clone()), launch),
+    OpRow::forward("log_softmax", shape, launch, vjp, |d| samples(d, |axis| Op::LogSoftmax { axis }))
+        .saves(0, 1)
+        .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+        .export(Export::Node("LogSoftmax")),
+    OpRow::backward("log_softmax_backward", |_, ins| one(ins[0].clone()), launch),
+];
+
+fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
+    let (Op::Softmax { axis: at } | Op::LogSoftmax { axis: at }) = op else { unreachable!("row of another operation") };
+    float(0, ins[0])?;
+    axis(*at, ins[0].rank())?;
+    one(ins[0].clone())
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    use tch::Tensor as T;
+    let x = l.at(0);
+    Ok(smallvec![match op {
+        Op::Softmax { axis } => x.f_internal_softmax(*axis, false)?,
+        Op::LogSoftmax { axis } => x.f_internal_log_softmax(*axis, false)?,
+        Op::SoftmaxBackward { axis } => T::f_internal_softmax_backward_data(x, l.at(1), *axis, x.kind())?,
+        Op::LogSoftmaxBackward { axis } => T::f_internal_log_softmax_backward_data(x, l.at(1), *axis, x.kind())?,
+        _ => unreachable!("row of another operation"),
+    }])
+}
+
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let op = match *v.op() {
+        Op::Softmax { axis } => Op::SoftmaxBackward { axis },
+        Op::LogSoftmax { axis } => Op::LogSoftmaxBackward { axis },
+        _ => unreachable!("row of another operation"),
+    };
+    Ok(grad(v.call(op, &[v.g()?, v.output(0)?])?))
+}
+
+fn samples(d: &mut Draw, op: fn(i64) -> Op) -> Vec<Sample> {
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    vec![
+        sample(op(-1), [normal(&[a, b])]),
+        sample(op(1), [normal(&[a, b, 3]).transposed()]),
+        sample(op(0), [normal(&[b, a]).strided()]),
+        sample(op(-1), [normal(&[0, b])]),
+    ]
+}

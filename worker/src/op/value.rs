@@ -1,0 +1,144 @@
+//! Values of a recorded program: identifiers, what is known of each value, and the tensor handle that layers hold.
+
+use smallvec::SmallVec;
+use std::rc::Rc;
+use tch::{Device, Kind};
+
+/// Sizes of a tensor.
+pub type Shape = SmallVec<[i64; 5]>;
+
+/// A value of the program in single-assignment form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Val(pub(crate) u32);
+
+/// A parameter of the model; position in the order of declaration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamId(pub(crate) u32);
+
+impl ParamId {
+    /// Position in the order of declaration.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A flat gradient bucket; position in the order in which buckets become ready when layers run in declared order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BucketId(pub(crate) u32);
+
+impl BucketId {
+    /// Position of the bucket.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a value is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Comes from outside each step.
+    Input,
+    /// Master weights.
+    Param(ParamId),
+    /// Storage of a parameter's gradient.
+    Grad(ParamId),
+    /// Moments and counters of the optimizer.
+    OptState,
+    /// Known before the step.
+    Const,
+    /// Made by a record of this program.
+    Temp,
+}
+
+/// Shape, element type and device of a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// Sizes.
+    pub shape: Shape,
+    /// Element type.
+    pub kind: Kind,
+    /// Where it lives.
+    pub device: Device,
+}
+
+impl Meta {
+    /// Reads the meta of a libtorch tensor.
+    pub fn of(raw: &tch::Tensor) -> Self {
+        Self { shape: raw.size().into(), kind: raw.kind(), device: raw.device() }
+    }
+
+    /// The same kind and device with another shape.
+    pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
+        Self { shape: shape.into(), kind: self.kind, device: self.device }
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+}
+
+/// A value with its libtorch tensor. Cloning shares; a handle belongs to the context that made it.
+#[derive(Debug, Clone)]
+pub struct Tensor(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    raw: tch::Tensor,
+    val: Val,
+    meta: Meta,
+    requires_grad: bool,
+}
+
+impl Tensor {
+    pub(crate) fn new(raw: tch::Tensor, val: Val, meta: Meta, requires_grad: bool) -> Self {
+        Self(Rc::new(Inner { raw, val, meta, requires_grad }))
+    }
+
+    /// The libtorch tensor. It takes no part in libtorch's autograd.
+    pub fn raw(&self) -> &tch::Tensor {
+        &self.0.raw
+    }
+
+    /// Its value in the program.
+    pub fn val(&self) -> Val {
+        self.0.val
+    }
+
+    /// Shape, kind and device.
+    pub fn meta(&self) -> &Meta {
+        &self.0.meta
+    }
+
+    /// Sizes.
+    pub fn shape(&self) -> &[i64] {
+        &self.0.meta.shape
+    }
+
+    /// Size of `axis`; negative counts from the end. 1 for an axis that does not exist.
+    pub fn dim(&self, axis: i64) -> i64 {
+        let shape = self.shape();
+        let at = if axis < 0 { axis + shape.len() as i64 } else { axis };
+        usize::try_from(at).ok().and_then(|at| shape.get(at)).copied().unwrap_or(1)
+    }
+
+    /// Element type.
+    pub fn kind(&self) -> Kind {
+        self.0.meta.kind
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> Device {
+        self.0.meta.device
+    }
+
+    /// Whether a gradient flows through it.
+    pub fn requires_grad(&self) -> bool {
+        self.0.requires_grad
+    }
+}

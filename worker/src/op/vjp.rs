@@ -1,0 +1,139 @@
+//! What a reverse rule sees: the saved operands and results, the incoming gradients, and the one door for new
+//! operations.
+//!
+//! **Invariant:** a rule computes nothing itself; it emits operations, so that the backward pass is recorded like the
+//! forward pass.
+
+use super::Op;
+use super::attr::Axes;
+use super::value::{Meta, Shape, Tensor, Val};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::{SmallVec, smallvec};
+
+/// Results of one call.
+pub type Results = SmallVec<[Tensor; 2]>;
+
+/// One gradient per operand; `None` where none is asked for or it went straight into the parameter's storage.
+pub type Grads = SmallVec<[Option<Tensor>; 4]>;
+
+/// The door a rule emits through. Implemented by the tape.
+pub trait Emit {
+    /// Records and runs an operation in the backward phase.
+    fn emit(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError>;
+    /// What is known of a value.
+    fn meta(&self, val: Val) -> Meta;
+    /// The gradient storage of a value that is a parameter.
+    fn storage(&self, val: Val) -> Option<Tensor>;
+    /// An error at the place of the node.
+    fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError;
+}
+
+/// One saved tensor: operands have slots 0..16, results 16...
+#[derive(Debug)]
+pub struct Kept {
+    pub(crate) slot: u8,
+    pub(crate) version: i64,
+    pub(crate) tensor: Tensor,
+}
+
+/// The reverse step of one record.
+pub struct Vjp<'a> {
+    pub(crate) emit: &'a dyn Emit,
+    pub(crate) op: &'a Op,
+    pub(crate) ins: &'a [Val],
+    pub(crate) needs: u16,
+    pub(crate) kept: &'a [Kept],
+    pub(crate) gouts: &'a [Option<Tensor>],
+}
+
+/// First slot of a result.
+pub(crate) const RESULT_SLOT: u8 = 16;
+
+impl Vjp<'_> {
+    /// The operation being reversed.
+    pub fn op(&self) -> &Op {
+        self.op
+    }
+
+    /// Number of operands.
+    pub fn arity(&self) -> usize {
+        self.ins.len()
+    }
+
+    /// Whether operand `i` asks for a gradient.
+    pub fn needs(&self, i: usize) -> bool {
+        self.needs & (1 << i) != 0
+    }
+
+    /// Saved operand `i`.
+    pub fn input(&self, i: u8) -> Result<&Tensor, OpError> {
+        self.slot(i)
+    }
+
+    /// Saved result `i`.
+    pub fn output(&self, i: u8) -> Result<&Tensor, OpError> {
+        self.slot(RESULT_SLOT + i)
+    }
+
+    fn slot(&self, slot: u8) -> Result<&Tensor, OpError> {
+        self.kept
+            .iter()
+            .find(|k| k.slot == slot)
+            .map(|k| &k.tensor)
+            .ok_or_else(|| self.emit.fail(self.op, OpErrorKind::Version { slot, found: -1, expected: 0 }))
+    }
+
+    /// Meta of operand `i`.
+    pub fn meta(&self, i: usize) -> Meta {
+        self.emit.meta(self.ins[i])
+    }
+
+    /// Shape of operand `i`.
+    pub fn shape(&self, i: usize) -> Shape {
+        self.meta(i).shape
+    }
+
+    /// Gradient of result `i`, if anything depends on it.
+    pub fn gout(&self, i: usize) -> Option<&Tensor> {
+        self.gouts.get(i).and_then(Option::as_ref)
+    }
+
+    /// Gradient of the first result. A rule runs only when some result has one; operations with one result use this.
+    pub fn g(&self) -> Result<&Tensor, OpError> {
+        self.gout(0).ok_or_else(|| self.emit.fail(self.op, OpErrorKind::NotDifferentiable))
+    }
+
+    /// Gradient storage of operand `i` if it is a parameter that asks for a gradient.
+    pub fn storage(&self, i: usize) -> Option<Tensor> {
+        if self.needs(i) { self.emit.storage(self.ins[i]) } else { None }
+    }
+
+    /// Emits an operation with one result.
+    pub fn call(&self, op: Op, ins: &[&Tensor]) -> Result<Tensor, OpError> {
+        let mut outs = self.emit.emit(op, ins)?;
+        Ok(outs.swap_remove(0))
+    }
+
+    /// Emits an operation with any number of results.
+    pub fn call_all(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
+        self.emit.emit(op, ins)
+    }
+
+    /// `g` reduced to `shape` by summing what broadcasting repeated.
+    pub fn unbroadcast(&self, g: Tensor, shape: &[i64]) -> Result<Tensor, OpError> {
+        if g.shape() == shape {
+            return Ok(g);
+        }
+        self.call(Op::SumTo { shape: Axes::from_slice(shape) }, &[&g])
+    }
+
+    /// Zeros like operand-shaped `meta`.
+    pub fn zeros(&self, meta: &Meta) -> Result<Tensor, OpError> {
+        self.call(Op::Zeros { shape: meta.shape.clone(), kind: meta.kind, device: meta.device }, &[])
+    }
+}
+
+/// One gradient, for the only operand.
+pub fn grad(g: Tensor) -> Grads {
+    smallvec![Some(g)]
+}

@@ -1,0 +1,73 @@
+//! Flat gradient storage with the parameters' layout.
+
+use super::layout::Layout;
+use super::tree::Params;
+use crate::autograd::{BucketId, GradLeaves, ParamId};
+use tch::{TchError, Tensor};
+
+/// Gradients of all parameters; each parameter's gradient is a view into its bucket.
+#[derive(Debug)]
+pub struct GradBuckets {
+    flats: Vec<Tensor>,
+    views: Vec<Tensor>,
+    layout: Layout,
+}
+
+impl GradBuckets {
+    /// Zeroed storage for the gradients of `params`.
+    ///
+    /// # Errors
+    /// What libtorch says, e.g. no memory.
+    pub fn new(params: &Params) -> Result<Self, TchError> {
+        let flats = params.zeros_like_flats()?;
+        let layout = params.layout().clone();
+        let views = params.ids().map(|id| params.view_of(id, &flats[layout.place(id).0.index()]));
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { flats, views, layout })
+    }
+
+    /// Sets all gradients to 0: before each optimizer step, not between accumulated micro-batches.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn zero(&mut self) -> Result<(), TchError> {
+        self.flats.iter_mut().try_for_each(|flat| flat.f_zero_().map(|_| ()))
+    }
+
+    /// The flat tensor of a bucket, padding included (always 0).
+    pub fn bucket(&self, bucket: BucketId) -> &Tensor {
+        &self.flats[bucket.index()]
+    }
+
+    /// All buckets.
+    pub fn buckets(&self) -> impl Iterator<Item = (BucketId, &Tensor)> {
+        self.flats.iter().enumerate().map(|(i, flat)| (BucketId(i as u32), flat))
+    }
+
+    /// A parameter's gradient.
+    pub fn view(&self, id: ParamId) -> &Tensor {
+        &self.views[id.index()]
+    }
+}
+
+impl GradLeaves for GradBuckets {
+    fn count(&self) -> usize {
+        self.views.len()
+    }
+
+    fn slot(&self, id: ParamId) -> &Tensor {
+        self.view(id)
+    }
+
+    fn bucket_of(&self, id: ParamId) -> BucketId {
+        self.layout.place(id).0
+    }
+
+    fn buckets(&self) -> usize {
+        self.flats.len()
+    }
+
+    fn flat(&self, bucket: BucketId) -> &Tensor {
+        self.bucket(bucket)
+    }
+}

@@ -1,0 +1,73 @@
+//! Initial values from a seed and the parameter's path: independent of device, order of declaration and libtorch.
+
+/// How a parameter starts.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Init {
+    /// All 0.
+    Zeros,
+    /// All 1.
+    Ones,
+    /// Normal with mean 0.
+    Normal {
+        /// Standard deviation.
+        std: f64,
+    },
+    /// Uniform in ±bound.
+    Uniform {
+        /// Largest magnitude.
+        bound: f64,
+    },
+    /// Uniform in ±1/√fan_in, as torch.nn.Linear starts weight and bias.
+    Linear {
+        /// Inputs of the layer.
+        fan_in: i64,
+    },
+    /// These numbers, row-major; the count must be the parameter's.
+    Value(Vec<f32>),
+}
+
+/// SplitMix64: a counter run through a mixing function.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// In [0, 1), 53 bits.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / 9_007_199_254_740_992.0
+    }
+}
+
+impl Init {
+    /// `count` values for the parameter at `path`.
+    pub(super) fn values(&self, count: usize, seed: u64, path: &str) -> Vec<f32> {
+        let digest = blake3::hash(path.as_bytes());
+        let mut stream = [0; 8];
+        stream.copy_from_slice(&digest.as_bytes()[..8]);
+        let mut random = SplitMix(seed ^ u64::from_le_bytes(stream));
+        match self {
+            Self::Zeros => vec![0.0; count],
+            Self::Ones => vec![1.0; count],
+            Self::Value(values) => values.clone(),
+            Self::Uniform { bound } => uniform(&mut random, *bound, count),
+            Self::Linear { fan_in } => uniform(&mut random, 1.0 / (*fan_in.max(&1) as f64).sqrt(), count),
+            Self::Normal { std } => (0..count).map(|_| (std * gaussian(&mut random)) as f32).collect(),
+        }
+    }
+}
+
+fn uniform(random: &mut SplitMix, bound: f64, count: usize) -> Vec<f32> {
+    (0..count).map(|_| (bound * (2.0 * random.unit() - 1.0)) as f32).collect()
+}
+
+/// Box–Muller, one of the pair.
+fn gaussian(random: &mut SplitMix) -> f64 {
+    let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * random.unit()).cos()
+}

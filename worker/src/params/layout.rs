@@ -1,0 +1,100 @@
+//! Where each parameter lies in the flat buckets.
+
+use super::tree::Group;
+use crate::autograd::{BucketId, ParamId};
+
+/// Bytes of the first bucket, small so that communication starts early.
+const FIRST_BUCKET_BYTES: i64 = 1 << 20;
+/// Bytes of the other buckets.
+const BUCKET_BYTES: i64 = 25 << 20;
+/// Elements each parameter starts at a multiple of: 64 bytes of f32.
+const ALIGN: i64 = 16;
+
+/// One parameter's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) bucket: u32,
+    pub(super) start: i64,
+    pub(super) len: i64,
+}
+
+/// A run of one group inside a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// The group of its parameters.
+    pub group: Group,
+    /// First element.
+    pub start: i64,
+    /// Elements, padding included.
+    pub len: i64,
+}
+
+/// Places of all parameters. Inside a bucket decayed parameters come first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    pub(super) slots: Vec<Slot>,
+    pub(super) lens: Vec<i64>,
+    segments: Vec<Segment>,
+}
+
+fn padded(len: i64) -> i64 {
+    len.max(1).div_euclid(ALIGN) * ALIGN + if len.max(1) % ALIGN == 0 { 0 } else { ALIGN }
+}
+
+impl Layout {
+    pub(super) fn new(params: &[(i64, Group)]) -> Self {
+        let mut buckets: Vec<Vec<usize>> = vec![Vec::new()];
+        let mut bytes = 0;
+        for (i, (len, _)) in params.iter().enumerate().rev() {
+            let limit = if buckets.len() == 1 { FIRST_BUCKET_BYTES } else { BUCKET_BYTES };
+            if bytes > 0 && bytes + 4 * padded(*len) > limit {
+                buckets.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += 4 * padded(*len);
+            if let Some(bucket) = buckets.last_mut() {
+                bucket.push(i);
+            }
+        }
+        let mut slots = vec![Slot { bucket: 0, start: 0, len: 0 }; params.len()];
+        let (mut lens, mut segments) = (Vec::new(), Vec::new());
+        for (b, members) in buckets.iter().enumerate() {
+            let mut at = 0;
+            for group in [Group::Decay, Group::NoDecay] {
+                let start = at;
+                for &i in members.iter().filter(|i| params[**i].1 == group) {
+                    slots[i] = Slot { bucket: b as u32, start: at, len: params[i].0 };
+                    at += padded(params[i].0);
+                }
+                if at > start {
+                    segments.push(Segment { bucket: BucketId(b as u32), group, start, len: at - start });
+                }
+            }
+            lens.push(at);
+        }
+        Self { slots, lens, segments }
+    }
+
+    /// Runs of one group, in bucket order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Number of buckets.
+    pub fn buckets(&self) -> usize {
+        self.lens.len()
+    }
+
+    /// Elements of a bucket, padding included.
+    pub fn bucket_len(&self, bucket: BucketId) -> i64 {
+        self.lens[bucket.index()]
+    }
+
+    /// Bucket, first element and number of elements of a parameter.
+    pub fn place(&self, id: ParamId) -> (BucketId, i64, i64) {
+        let slot = self.slots[id.index()];
+        (BucketId(slot.bucket), slot.start, slot.len)
+    }
+}

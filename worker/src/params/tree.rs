@@ -1,0 +1,246 @@
+//! The named tree: declaring parameters, building them from a seed, loading them in place.
+
+use super::init::Init;
+use super::layout::Layout;
+use crate::autograd::{BucketId, Leaves, ParamId};
+use std::collections::HashMap;
+use tch::{Device, Kind, TchError, Tensor};
+
+/// Which optimizer group a parameter belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Weight decay applies: matrices.
+    Decay,
+    /// It does not: norms, biases, embeddings, latents, β, gate.
+    NoDecay,
+}
+
+#[derive(Debug)]
+struct Declared {
+    path: String,
+    shape: Vec<i64>,
+    init: Init,
+    group: Group,
+}
+
+/// Collects declarations in order.
+#[derive(Debug, Default)]
+pub struct ParamBuilder {
+    scope: Vec<String>,
+    declared: Vec<Declared>,
+}
+
+impl ParamBuilder {
+    /// An empty tree.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Declares what `f` declares under `name`.
+    pub fn scoped<R>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> R) -> R {
+        self.scope.push(name.to_owned());
+        let result = f(self);
+        self.scope.pop();
+        result
+    }
+
+    /// Declares a parameter.
+    ///
+    /// # Panics
+    /// If the path is taken or `Init::Value` has another number of elements: both are mistakes in a layer.
+    pub fn param(&mut self, name: &str, shape: &[i64], init: Init, group: Group) -> ParamId {
+        let path = self.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".");
+        assert!(self.declared.iter().all(|d| d.path != path), "parameter {path} is declared once");
+        if let Init::Value(values) = &init {
+            assert_eq!(values.len() as i64, shape.iter().product::<i64>(), "values of {path} fill its shape");
+        }
+        self.declared.push(Declared { path, shape: shape.to_vec(), init, group });
+        ParamId(self.declared.len() as u32 - 1)
+    }
+
+    /// Makes the f32 masters on `device`; the values depend on the seed and the paths only.
+    ///
+    /// # Errors
+    /// What libtorch says, e.g. no memory.
+    pub fn build(self, seed: u64, device: Device) -> Result<Params, TchError> {
+        self.build_kind(seed, device, Kind::Float)
+    }
+
+    /// [`ParamBuilder::build`] with another element kind; `Double` for gradient checks.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn build_kind(self, seed: u64, device: Device, kind: Kind) -> Result<Params, TchError> {
+        let numel = |d: &Declared| d.shape.iter().product::<i64>();
+        let layout = Layout::new(&self.declared.iter().map(|d| (numel(d), d.group)).collect::<Vec<_>>());
+        let flats = layout.lens.iter().map(|len| Tensor::f_zeros(*len, (kind, device)));
+        let flats = flats.collect::<Result<Vec<_>, _>>()?;
+        let mut views = Vec::with_capacity(self.declared.len());
+        for (d, slot) in self.declared.iter().zip(&layout.slots) {
+            let mut view = flats[slot.bucket as usize].f_narrow(0, slot.start, slot.len)?.f_view(d.shape.as_slice())?;
+            let values = d.init.values(slot.len as usize, seed, &d.path);
+            view.f_copy_(&Tensor::f_from_slice(&values)?.f_view(d.shape.as_slice())?)?;
+            views.push(view);
+        }
+        let index = self.declared.iter().enumerate().map(|(i, d)| (d.path.clone(), ParamId(i as u32))).collect();
+        let (names, groups) = self.declared.into_iter().map(|d| (d.path, d.group)).unzip();
+        Ok(Params { names, groups, views, flats, layout, index, device })
+    }
+}
+
+/// The model's parameters.
+#[derive(Debug)]
+pub struct Params {
+    names: Vec<String>,
+    groups: Vec<Group>,
+    views: Vec<Tensor>,
+    flats: Vec<Tensor>,
+    layout: Layout,
+    index: HashMap<String, ParamId>,
+    device: Device,
+}
+
+/// A set of tensors does not fit the tree.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Names or shapes differ.
+    #[error("missing: [{}]; unexpected: [{}]; other shape: [{}]\nhint: these are the weights of another model", missing.join(", "), unexpected.join(", "), reshaped.join(", "))]
+    Differs {
+        /// Parameters without a tensor.
+        missing: Vec<String>,
+        /// Tensors without a parameter.
+        unexpected: Vec<String>,
+        /// Tensors whose shape is not the parameter's, with both shapes.
+        reshaped: Vec<String>,
+    },
+    /// libtorch refused a copy.
+    #[error("copy of {path} failed: {source}")]
+    Copy {
+        /// The parameter.
+        path: String,
+        /// libtorch's words.
+        source: TchError,
+    },
+}
+
+impl Params {
+    /// Number of parameters (tensors).
+    pub fn len(&self) -> usize {
+        self.views.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.views.is_empty()
+    }
+
+    /// All ids, in the order of declaration.
+    pub fn ids(&self) -> impl Iterator<Item = ParamId> + use<> {
+        (0..self.views.len() as u32).map(ParamId)
+    }
+
+    /// Id, dotted path and master of each, in the order of declaration.
+    pub fn iter(&self) -> impl Iterator<Item = (ParamId, &str, &Tensor)> {
+        self.ids().zip(&self.names).zip(&self.views).map(|((id, name), view)| (id, name.as_str(), view))
+    }
+
+    /// Dotted path and master of each, for checkpoints.
+    pub fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.iter().map(|(_, name, view)| (name, view))
+    }
+
+    /// A master tensor.
+    pub fn get(&self, id: ParamId) -> &Tensor {
+        &self.views[id.index()]
+    }
+
+    /// The dotted path.
+    pub fn name(&self, id: ParamId) -> &str {
+        &self.names[id.index()]
+    }
+
+    /// A parameter by its dotted path.
+    pub fn by_name(&self, path: &str) -> Option<ParamId> {
+        self.index.get(path).copied()
+    }
+
+    /// The optimizer group.
+    pub fn group(&self, id: ParamId) -> Group {
+        self.groups[id.index()]
+    }
+
+    /// Elements of all parameters, padding not counted.
+    pub fn numel(&self) -> i64 {
+        self.layout.slots.iter().map(|s| s.len).sum()
+    }
+
+    /// Places in the flat buckets.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The flat tensor of a bucket; writing it writes the parameters.
+    pub fn flat(&self, bucket: BucketId) -> &Tensor {
+        &self.flats[bucket.index()]
+    }
+
+    /// A parameter-shaped view into any flat tensor that has this bucket's length: moments, averages.
+    ///
+    /// # Errors
+    /// What libtorch says if the tensor is shorter.
+    pub fn view_of(&self, id: ParamId, flat: &Tensor) -> Result<Tensor, TchError> {
+        let slot = self.layout.slots[id.index()];
+        flat.f_narrow(0, slot.start, slot.len)?.f_view(self.views[id.index()].size().as_slice())
+    }
+
+    /// New zero tensors of the buckets' lengths, e.g. for moments.
+    ///
+    /// # Errors
+    /// What libtorch says, e.g. no memory.
+    pub fn zeros_like_flats(&self) -> Result<Vec<Tensor>, TchError> {
+        self.flats.iter().map(Tensor::f_zeros_like).collect()
+    }
+
+    /// Copies `tensors` into the existing storage, all or nothing as far as names and shapes go.
+    ///
+    /// # Errors
+    /// Lists everything that does not fit before anything is written.
+    pub fn load<'a>(&mut self, tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), LoadError> {
+        let mut found: Vec<Option<&Tensor>> = vec![None; self.len()];
+        let (mut unexpected, mut reshaped) = (Vec::new(), Vec::new());
+        for (path, tensor) in tensors {
+            let Some(id) = self.by_name(path) else {
+                unexpected.push(path.to_owned());
+                continue;
+            };
+            let (here, there) = (self.get(id).size(), tensor.size());
+            if here != there {
+                reshaped.push(format!("{path} {there:?} instead of {here:?}"));
+            }
+            found[id.index()] = Some(tensor);
+        }
+        let gaps = self.names.iter().zip(&found).filter(|(_, f)| f.is_none());
+        let missing: Vec<String> = gaps.map(|(name, _)| name.clone()).collect();
+        if !(missing.is_empty() && unexpected.is_empty() && reshaped.is_empty()) {
+            return Err(LoadError::Differs { missing, unexpected, reshaped });
+        }
+        for ((view, name), tensor) in self.views.iter_mut().zip(&self.names).zip(found.into_iter().flatten()) {
+            view.f_copy_(tensor).map_err(|source| LoadError::Copy { path: name.clone(), source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Leaves for Params {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn leaf(&self, id: ParamId) -> &Tensor {
+        self.get(id)
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+}

@@ -1,0 +1,108 @@
+//! The staged data of a session: arrays, the rows of each split, and what the model must know of them.
+
+use super::SessionError;
+use crate::data::{Batch, DataError, RowIndex, View, prefetch::Arrays};
+use enn_common::staged::{Staged, reader::Split};
+use std::{path::Path, sync::Arc};
+use tch::Device;
+
+/// Rows given to the model's closed-form start at most.
+const START_ROWS_MAX: u64 = 65_536;
+/// Values given to it at most: 1 GiB of f32.
+const START_VALUES_MAX: u64 = 1 << 28;
+
+/// Open staged data.
+pub struct Dataset {
+    /// Arrays and metadata.
+    pub staged: Arc<Mapped>,
+    /// Rows of train, val and test.
+    pub splits: [Arc<RowIndex>; 3],
+}
+
+/// Mapped arrays, as the prefetch thread reads them.
+pub struct Mapped(pub Staged);
+
+impl Arrays for Mapped {
+    fn view(&self) -> Result<View<'_>, DataError> {
+        let staged = &self.0;
+        let view = View::inputs(staged.rows(), staged.features(), staged.x(), staged.x_mask())?;
+        if staged.meta().has_targets {
+            view.with_targets(staged.outputs(), staged.y(), staged.y_mask())
+        } else {
+            Ok(view)
+        }
+    }
+}
+
+impl Dataset {
+    /// Opens and validates a staged directory.
+    ///
+    /// # Errors
+    /// When the directory is incomplete or damaged.
+    pub fn open(path: &Path) -> Result<Self, SessionError> {
+        let staged = Staged::open(path)?;
+        let splits = Split::ALL.map(|split| Arc::new(RowIndex::of_split(staged.split(), split as u8)));
+        Ok(Self { staged: Arc::new(Mapped(staged)), splits })
+    }
+
+    /// `open`, for training: targets and training rows must be there.
+    ///
+    /// # Errors
+    /// [`SessionError::Nothing`] naming what is missing.
+    pub fn for_training(path: &Path) -> Result<Self, SessionError> {
+        let data = Self::open(path)?;
+        let nothing = |what, hint| Err(SessionError::Nothing { path: path.to_owned(), what, hint });
+        if !data.staged.0.meta().has_targets {
+            return nothing("targets", "name the target columns in [data]");
+        }
+        if data.rows(Split::Train).is_empty() {
+            return nothing("training rows", "lower data.split.val and data.split.test, or bring more rows");
+        }
+        Ok(data)
+    }
+
+    /// Rows of a split.
+    pub fn rows(&self, split: Split) -> &Arc<RowIndex> {
+        &self.splits[split as usize]
+    }
+
+    /// Gathers rows of a split by their ordinals.
+    ///
+    /// # Errors
+    /// What libtorch says, usually that memory is exhausted.
+    pub fn gather(&self, split: Split, ordinals: std::ops::Range<u64>, device: Device) -> Result<Batch, SessionError> {
+        let index = self.rows(split);
+        let rows: Vec<u64> = ordinals.map(|ordinal| index.at(ordinal)).collect();
+        Ok(self.staged.view()?.gather(&rows, rows.len(), device)?.to_device(device)?)
+    }
+
+    /// Training rows for the model's closed-form start, evenly spread.
+    ///
+    /// # Errors
+    /// What libtorch says, usually that memory is exhausted.
+    pub fn start_rows(&self, device: Device) -> Result<Batch, SessionError> {
+        let index = self.rows(Split::Train);
+        let width = (self.staged.0.features() + self.staged.0.outputs()).max(1) as u64;
+        let kept = index.len().min(START_ROWS_MAX).min((START_VALUES_MAX / width).max(1));
+        let rows: Vec<u64> = (0..kept).map(|i| index.at(spread(i, index.len(), kept))).collect();
+        Ok(self.staged.view()?.gather(&rows, rows.len(), device)?.to_device(device)?)
+    }
+}
+
+/// The `i`-th of `kept` ordinals spread evenly over `0..len`.
+fn spread(i: u64, len: u64, kept: u64) -> u64 {
+    (u128::from(i) * u128::from(len) / u128::from(kept)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreading_keeps_order_and_bounds() {
+        assert_eq!((0..4).map(|i| spread(i, 10, 4)).collect::<Vec<_>>(), [0, 2, 5, 7]);
+        assert_eq!((0..3).map(|i| spread(i, 3, 3)).collect::<Vec<_>>(), [0, 1, 2]);
+        let huge = 1 << 62;
+        assert!(spread(999, huge, 1000) < huge);
+    }
+}

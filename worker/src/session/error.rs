@@ -1,0 +1,182 @@
+//! What can end a session: one sentence each, with place, found, expected and a hint.
+
+use crate::{checkpoint::CheckpointError, comm::CommError, data::DataError};
+use enn_common::{
+    staged::StagedError,
+    wire::{client::ClientError, control::ControlError},
+};
+use std::{io, path::PathBuf};
+use thiserror::Error;
+
+/// Failures of a session.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// The binary was started by hand.
+    #[error(
+        "ENN_BROKER is not set: enn-worker is started by `enn`\n  hint: run `enn train CONFIG` or `enn predict RUN`"
+    )]
+    NotLaunched,
+    /// A variable set by the launcher makes no sense.
+    #[error("environment variable {name} is {found:?}, expected {expected}")]
+    Variable {
+        /// Variable.
+        name: &'static str,
+        /// Its text.
+        found: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// The launcher does not want this worker.
+    #[error("the launcher refused this worker: {error}")]
+    Refused {
+        /// The launcher's sentence.
+        error: String,
+    },
+    /// A message at the wrong time.
+    #[error("the launcher sent {found}, expected {expected}\n  hint: are enn and enn-worker of one version?")]
+    Unexpected {
+        /// What came.
+        found: String,
+        /// What should have come.
+        expected: &'static str,
+    },
+    /// The control page cannot be mapped.
+    #[error("control page on descriptor {fd} cannot be mapped (ENN_CONTROL_FD)")]
+    ControlPage {
+        /// Descriptor.
+        fd: i32,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The control page is not one.
+    #[error(transparent)]
+    Control(ControlError),
+    /// Signals could not be set up.
+    #[error("failed to ignore interrupts")]
+    Signals(#[source] nix::Error),
+    /// No thread.
+    #[error("the system refused a thread that listens to the launcher")]
+    Thread(#[source] io::Error),
+    /// The assigned device is not there.
+    #[error("assigned device {found:?}, expected {expected}")]
+    Device {
+        /// Device in the assignment.
+        found: String,
+        /// What there is.
+        expected: &'static str,
+    },
+    /// The connection to the launcher broke.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A collective or the store failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// Staged data cannot be used.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// Batches cannot be made.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A checkpoint cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Libtorch refused something outside of the model.
+    #[error("libtorch: {0}")]
+    Torch(#[from] tch::TchError),
+    /// A JSON file of the run cannot be read.
+    #[error("failed to read {}", path.display())]
+    Read {
+        /// File.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A JSON file of the run does not parse.
+    #[error("{} is not what this version writes\n  hint: are enn and enn-worker of one version?", path.display())]
+    Parse {
+        /// File.
+        path: PathBuf,
+        /// Line, column and what was expected.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The ranks hold different things.
+    #[error(
+        "the workers disagree on the {what}: {sides}\n  hint: do all nodes run the same binary on the same configuration and data?"
+    )]
+    Disagree {
+        /// What was compared.
+        what: &'static str,
+        /// Digest by rank.
+        sides: String,
+    },
+    /// Nothing to learn from.
+    #[error("{}: no {what}, expected at least one\n  hint: {hint}", path.display())]
+    Nothing {
+        /// Staged directory.
+        path: PathBuf,
+        /// What is missing.
+        what: &'static str,
+        /// How to mend it.
+        hint: &'static str,
+    },
+    /// The data to predict do not fit the model.
+    #[error("{}: {what} is {found}, expected {expected} as in training", path.display())]
+    OtherData {
+        /// Staged directory.
+        path: PathBuf,
+        /// What was compared.
+        what: &'static str,
+        /// In the data.
+        found: String,
+        /// In the model.
+        expected: String,
+    },
+    /// A checkpoint of another training.
+    #[error(
+        "{}: the checkpoint was trained with {what} {found}, expected {expected}\n  hint: resume with the same data and batch, or start a new run",
+        path.display()
+    )]
+    OtherTraining {
+        /// Checkpoint.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// In the checkpoint.
+        found: i64,
+        /// In this run.
+        expected: i64,
+    },
+    /// Every step of a whole epoch was skipped.
+    #[error(
+        "all {steps} steps of epoch {epoch} were skipped because loss or gradient was not finite\n  hint: lower train.lr, or look for extreme values in the data report"
+    )]
+    Diverged {
+        /// Epoch, counted from 1.
+        epoch: u64,
+        /// Its steps.
+        steps: u64,
+    },
+}
+
+impl SessionError {
+    /// The error with its causes as one text for people.
+    pub fn sentence(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            let words = error.to_string();
+            if !text.contains(&words) {
+                // The hint, when there is one, stays last.
+                match text.find("\n  hint:") {
+                    Some(at) => text.insert_str(at, &format!(": {words}")),
+                    None => text.push_str(&format!(": {words}")),
+                }
+            }
+            cause = error.source();
+        }
+        text
+    }
+}

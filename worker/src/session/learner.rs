@@ -1,0 +1,230 @@
+//! What learns: model, weights, gradients, optimizer, average and best weights; and their names in a checkpoint.
+
+use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX};
+use crate::{
+    checkpoint::Named,
+    comm::ProcessGroup,
+    loss::Objective,
+    model::{Model, ModelSpec, StartReport},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule},
+    params::{GradBuckets, ParamBuilder, Params},
+};
+use enn_common::config::RunConfig;
+use std::collections::BTreeMap;
+use tch::{Device, Kind, Tensor};
+
+/// Names, shapes and kinds of tensors.
+pub type Wanted = Vec<(String, Vec<i64>, Kind)>;
+
+/// Model and optimizer of one training.
+pub struct Learner {
+    /// Structure and buffers.
+    pub model: Model,
+    /// Weights by name; their storage is `weights`.
+    pub params: Params,
+    /// Gradients.
+    pub grads: GradBuckets,
+    /// Weights as flat arrays.
+    pub weights: FlatParams,
+    /// Moments.
+    pub optimizer: AdamW,
+    /// Average of the weights, unless `train.ema` is 0.
+    pub ema: Option<Ema>,
+    /// Best weights so far in the layout of `weights`; the average of the start before the first validation.
+    pub best: Vec<Tensor>,
+    /// What is minimised.
+    pub objective: Objective,
+    /// Learning rate.
+    pub schedule: Schedule,
+}
+
+impl Learner {
+    /// Builds everything with seeded weights: the same on every rank and device.
+    ///
+    /// # Errors
+    /// When the configuration does not fit the data or memory is exhausted.
+    pub fn build(config: &RunConfig, spec: &ModelSpec, steps_total: u64, device: Device) -> Result<Self, SessionError> {
+        let mut builder = ParamBuilder::new();
+        let mut model = Model::build(&config.model, spec, &mut builder)?;
+        model.to_device(device);
+        let mut params = builder.build(config.seed, device);
+        let grads = GradBuckets::new(&params);
+        let weights = FlatParams::adopt(&mut params, &grads)?;
+        let train = &config.train;
+        let settings =
+            AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
+        let optimizer = AdamW::new(&weights, settings)?;
+        let ema = if train.ema > 0.0 { Some(Ema::new(&weights, train.ema)?) } else { None };
+        let best = copies(weights.slabs())?;
+        let objective = Objective::new(train);
+        let schedule = Schedule::new(train, steps_total);
+        Ok(Self { model, params, grads, weights, optimizer, ema, best, objective, schedule })
+    }
+
+    /// Sets the base head from training rows (x, x mask, y, y mask) in the user's units; see `Model::initialise_from_data`.
+    ///
+    /// # Errors
+    /// When libtorch's eigensolver fails.
+    pub fn start_from(&mut self, rows: &crate::data::Batch) -> Result<StartReport, SessionError> {
+        let report =
+            self.model.initialise_from_data(&mut self.params, [&rows.x, &rows.x_mask], [&rows.y, &rows.y_mask])?;
+        Ok(report)
+    }
+
+    /// Gives every rank rank 0's weights and lets average and best begin there.
+    ///
+    /// # Errors
+    /// The collective's.
+    pub fn share_weights(&mut self, group: &dyn ProcessGroup, ema: f64) -> Result<(), SessionError> {
+        for slab in self.weights.slabs() {
+            group.broadcast(slab, 0)?.wait(COLLECTIVE_WAIT_MAX)?;
+        }
+        if self.ema.is_some() {
+            self.ema = Some(Ema::new(&self.weights, ema)?);
+        }
+        self.best = copies(self.weights.slabs())?;
+        Ok(())
+    }
+
+    /// Proves that all ranks have the same parameters: names, shapes and values.
+    ///
+    /// # Errors
+    /// [`SessionError::Disagree`] with both sides.
+    pub fn prove_equal(&self, group: &dyn ProcessGroup, device: Device) -> Result<(), SessionError> {
+        if group.size() == 1 {
+            return Ok(());
+        }
+        let mut hasher = blake3::Hasher::new();
+        for (name, view) in self.weights.views(self.weights.slabs()) {
+            hasher.update(format!("{name}{:?}", view.size()).as_bytes());
+        }
+        agree(group, device, "parameters' names and shapes", hasher.finalize().as_bytes())?;
+        for slab in self.weights.slabs() {
+            let host = slab.f_detach()?.f_to_device(Device::Cpu)?;
+            let mut bytes = vec![0; host.numel() * host.kind().elt_size_in_bytes()];
+            host.f_copy_data_u8(&mut bytes, host.numel())?;
+            hasher.update(&bytes);
+        }
+        agree(group, device, "initial weights", hasher.finalize().as_bytes())
+    }
+
+    /// Keeps the current averaged weights as the best. Call between the two exchanges of `averaged`.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn keep_as_best(&mut self) -> Result<(), SessionError> {
+        for (best, slab) in self.best.iter_mut().zip(self.weights.slabs()) {
+            tch::no_grad(|| best.f_copy_(slab))?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges weights and average, when there is one. Twice changes nothing.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn swap_average(&mut self) -> Result<(), SessionError> {
+        if let Some(ema) = &mut self.ema {
+            ema.swap(&mut self.weights)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the best weights the current ones. Training cannot go on after that.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn take_best(&mut self) -> Result<(), SessionError> {
+        for (slab, best) in self.weights.slabs_mut().iter_mut().zip(&self.best) {
+            tch::no_grad(|| slab.f_copy_(best))?;
+        }
+        Ok(())
+    }
+
+    /// The whole state by name, as views: nothing is copied.
+    pub fn state(&self) -> Vec<Named> {
+        let mut all = model_state(&self.model, &self.weights);
+        if let Some(ema) = &self.ema {
+            all.extend(ema.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        }
+        all.extend(prefixed("best", self.weights.views(&self.best)));
+        all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        all
+    }
+
+    /// What `state` gives, without the values.
+    pub fn wanted(&self) -> Wanted {
+        self.state().into_iter().map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
+    }
+
+    /// Puts a saved state in place. `steps` optimizer steps were done, `skipped` of them refused. With `fresh` only the weights
+    /// are taken: the scaler stays that of the data, moments stay zero.
+    ///
+    /// # Errors
+    /// When an entry is missing or has another shape.
+    pub fn restore(&mut self, saved: &BTreeMap<String, Tensor>, counts: Counts) -> Result<(), SessionError> {
+        for (name, view) in self.weights.views(self.weights.slabs()) {
+            copy(&view, saved.get(&format!("model.{name}")))?;
+        }
+        for (name, view) in self.weights.views(&self.best) {
+            copy(&view, saved.get(&format!("best.{name}")))?;
+        }
+        if let Some(ema) = &mut self.ema {
+            ema.restore(&self.weights, saved, counts.steps)?;
+        }
+        if counts.steps == 0 {
+            // Initial weights made without data: the scaler stays that of the data.
+            return Ok(());
+        }
+        restore_buffers(&mut self.model, saved)?;
+        let taken = counts.steps.saturating_sub(counts.skipped);
+        self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
+        Ok(())
+    }
+}
+
+/// Optimizer steps of a saved state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps done, refused ones included.
+    pub steps: u64,
+    /// Steps refused because a gradient was not finite.
+    pub skipped: u64,
+}
+
+/// Weights and buffers under `model.`.
+fn model_state(model: &Model, weights: &FlatParams) -> Vec<Named> {
+    let mut all = prefixed("model", weights.views(weights.slabs()));
+    all.extend(prefixed("model", model.buffers()));
+    all
+}
+
+/// Copies `model.<buffer>` of a checkpoint into the model.
+///
+/// # Errors
+/// When a buffer has another shape.
+pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> Result<(), SessionError> {
+    let names: Vec<String> = model.buffers().into_iter().map(|(name, _)| name).collect();
+    for name in names {
+        if let Some(value) = saved.get(&format!("model.{name}")) {
+            model.load_buffer(&name, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {
+    tensors.into_iter().map(|(name, tensor)| Named { fqn: format!("{prefix}.{name}"), tensor }).collect()
+}
+
+/// The loader has proved that the entry is there and fits.
+fn copy(view: &Tensor, saved: Option<&Tensor>) -> Result<(), SessionError> {
+    if let Some(saved) = saved {
+        tch::no_grad(|| view.shallow_clone().f_copy_(saved))?;
+    }
+    Ok(())
+}
+
+fn copies(slabs: &[Tensor]) -> Result<Vec<Tensor>, SessionError> {
+    Ok(slabs.iter().map(Tensor::f_copy).collect::<Result<_, _>>()?)
+}

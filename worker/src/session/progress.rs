@@ -1,0 +1,230 @@
+//! Where training is: everything that a resumed run must know beside weights and optimizer, as small tensors.
+
+use super::{SessionError, decide::Standing};
+use crate::{
+    checkpoint::Named,
+    data::{Position, Sampler},
+};
+use std::{collections::BTreeMap, path::Path};
+use tch::{Device, Kind, Tensor};
+
+/// Names in a checkpoint.
+pub const COUNTS: &str = "progress.counts";
+/// Smallest validation error so far.
+pub const BEST: &str = "progress.best_metric";
+/// Sums of the epoch that is under way.
+pub const SUMS: &str = "progress.epoch_sums";
+/// What the order of samples depends on.
+pub const ORDER: &str = "progress.order";
+
+/// State of training.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Progress {
+    /// Epochs completed and steps done inside the current one.
+    pub position: Position,
+    /// Optimizer steps done since the run began, skipped ones included.
+    pub step: u64,
+    /// How validation has gone.
+    pub standing: Standing,
+    /// Epoch of the best weights, counted from 1; 0 before the first validation.
+    pub best_epoch: u64,
+    /// Steps of completed epochs that were skipped because loss or gradient was not finite.
+    pub skipped: u64,
+    /// Training ended early.
+    pub stopped_early: bool,
+    /// All epochs are done, or training ended early.
+    pub finished: bool,
+}
+
+/// Sums of the current epoch, kept on the device so that a step reads nothing back; in the order of `EpochTotals`.
+#[derive(Debug)]
+pub struct EpochSums(pub Tensor);
+
+/// Number of sums.
+pub const EPOCH_SUMS: i64 = 5;
+
+/// The sums on the host.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EpochTotals {
+    /// Loss over the valid cells of the steps that landed.
+    pub loss: f64,
+    /// Valid cells of those steps.
+    pub cells: f64,
+    /// Gradient norms of those steps.
+    pub grad_norm: f64,
+    /// Steps that landed.
+    pub landed: f64,
+    /// Steps skipped because loss or gradient was not finite.
+    pub skipped: f64,
+}
+
+impl EpochSums {
+    /// All zero.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn new(device: Device) -> Result<Self, SessionError> {
+        Ok(Self(Tensor::f_zeros([EPOCH_SUMS], (Kind::Double, device))?))
+    }
+
+    /// Adds a step: `control` begins with its loss sum and valid cells; `taken` is 1 when it landed, else 0.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn add(&mut self, control: &Tensor, grad_norm: &Tensor, taken: &Tensor) -> Result<(), SessionError> {
+        let taken = taken.f_view([1])?;
+        let zero = taken.f_zeros_like()?;
+        let refused = taken.f_neg()?.f_add_scalar(1.0)?;
+        let values = Tensor::f_cat(&[&control.f_narrow(0, 0, 2)?, &grad_norm.f_view([1])?, &taken], 0)?;
+        // Selected, not multiplied: the numbers of a refused step are not finite.
+        let values = values.f_where_self(&taken.f_gt(0.5)?, &zero)?;
+        let _ = self.0.f_add_(&Tensor::f_cat(&[&values, &refused], 0)?)?;
+        Ok(())
+    }
+
+    /// Back to zero, for the next epoch.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn clear(&mut self) -> Result<(), SessionError> {
+        let _ = self.0.f_zero_()?;
+        Ok(())
+    }
+
+    /// The sums on the host. Waits for the device.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn read(&self) -> Result<EpochTotals, SessionError> {
+        let values = Vec::<f64>::try_from(self.0.f_to_device(Device::Cpu)?)?;
+        let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
+        Ok(EpochTotals { loss: at(0), cells: at(1), grad_norm: at(2), landed: at(3), skipped: at(4) })
+    }
+}
+
+impl Progress {
+    /// The state as tensors. `order` is what the sampler's order depends on.
+    pub fn named(&self, sums: &EpochSums, order: &Sampler) -> Vec<Named> {
+        let counts = [
+            self.position.epoch,
+            self.position.step,
+            self.step,
+            self.standing.bad_epochs,
+            self.best_epoch,
+            self.skipped,
+            u64::from(self.stopped_early),
+            u64::from(self.finished),
+        ]
+        .map(u64::cast_signed);
+        vec![
+            Named::of(COUNTS, &Tensor::from_slice(&counts)),
+            Named::of(BEST, &Tensor::from_slice(&[self.standing.best])),
+            Named::of(SUMS, &sums.0),
+            Named::of(ORDER, &Tensor::from_slice(&order_numbers(order))),
+        ]
+    }
+
+    /// Names, shapes and kinds that `named` gives.
+    pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
+        vec![
+            (COUNTS.to_owned(), vec![8], Kind::Int64),
+            (BEST.to_owned(), vec![1], Kind::Double),
+            (SUMS.to_owned(), vec![EPOCH_SUMS], Kind::Double),
+            (ORDER.to_owned(), vec![3], Kind::Int64),
+        ]
+    }
+
+    /// Reads the state back; `tensors` holds what `wanted` names.
+    ///
+    /// # Errors
+    /// [`SessionError::OtherTraining`] when rows, batch or seed differ: the samples still due in the epoch would be others.
+    pub fn restore(
+        tensors: &BTreeMap<String, Tensor>,
+        sums: &mut EpochSums,
+        order: &Sampler,
+        path: &Path,
+    ) -> Result<Self, SessionError> {
+        let integers = |name: &str| -> Result<Vec<i64>, SessionError> {
+            Ok(tensors.get(name).map(Vec::<i64>::try_from).transpose()?.unwrap_or_default())
+        };
+        let counts = integers(COUNTS)?;
+        let count = |index: usize| counts.get(index).copied().unwrap_or(0).cast_unsigned();
+        let (found, expected) = (integers(ORDER)?, order_numbers(order));
+        // Initial weights made without data have no order yet.
+        let begun = count(2) > 0;
+        for (index, what) in ["this many training rows:", "batch", "seed"].into_iter().enumerate() {
+            let found = found.get(index).copied().unwrap_or(-1);
+            if begun && found != expected[index] {
+                let path = path.to_owned();
+                return Err(SessionError::OtherTraining { path, what, found, expected: expected[index] });
+            }
+        }
+        let best = tensors.get(BEST).map(Vec::<f64>::try_from).transpose()?.unwrap_or_default();
+        if let Some(saved) = tensors.get(SUMS) {
+            sums.0.f_copy_(saved)?;
+        }
+        Ok(Self {
+            position: Position { epoch: count(0), step: count(1) },
+            step: count(2),
+            standing: Standing { best: best.first().copied().unwrap_or(f64::INFINITY), bad_epochs: count(3) },
+            best_epoch: count(4),
+            skipped: count(5),
+            stopped_early: count(6) != 0,
+            finished: count(7) != 0,
+        })
+    }
+}
+
+fn order_numbers(order: &Sampler) -> [i64; 3] {
+    [order.rows, order.batch, order.seed].map(u64::cast_signed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampler() -> Sampler {
+        Sampler { rows: 100, batch: 8, seed: u64::MAX, rank: 0, world: 2, accumulation: 1 }
+    }
+
+    #[test]
+    fn a_refused_step_adds_nothing_but_its_count() {
+        let mut sums = EpochSums::new(Device::Cpu).unwrap();
+        let number = |v: f64| Tensor::from_slice(&[v]);
+        sums.add(&Tensor::from_slice(&[6.0, 3.0, 0.0]), &number(2.0), &number(1.0)).unwrap();
+        sums.add(&Tensor::from_slice(&[f64::NAN, 3.0, 0.0]), &number(f64::INFINITY), &number(0.0)).unwrap();
+        let totals = EpochTotals { loss: 6.0, cells: 3.0, grad_norm: 2.0, landed: 1.0, skipped: 1.0 };
+        assert_eq!(sums.read().unwrap(), totals);
+        sums.clear().unwrap();
+        assert_eq!(sums.read().unwrap().landed, 0.0);
+    }
+
+    #[test]
+    fn state_comes_back_exactly_in_any_world() {
+        let progress = Progress {
+            position: Position { epoch: 3, step: 5 },
+            step: 44,
+            standing: Standing { best: 1.0 / 3.0, bad_epochs: 2 },
+            best_epoch: 1,
+            skipped: 4,
+            stopped_early: true,
+            finished: false,
+        };
+        let sums = EpochSums(Tensor::from_slice(&[0.1, 2.0, 3.0, 4.0, 5.0]));
+        let named = progress.named(&sums, &sampler());
+        for ((name, shape, kind), item) in Progress::wanted().iter().zip(&named) {
+            assert_eq!((name, shape, *kind), (&item.fqn, &item.tensor.size(), item.tensor.kind()));
+        }
+        let tensors: BTreeMap<_, _> = named.into_iter().map(|n| (n.fqn, n.tensor)).collect();
+        let mut back = EpochSums::new(Device::Cpu).unwrap();
+        let other_world = Sampler { world: 5, rank: 3, ..sampler() };
+        let restored = Progress::restore(&tensors, &mut back, &other_world, Path::new("ck")).unwrap();
+        assert_eq!(restored, progress);
+        let totals = EpochTotals { loss: 0.1, cells: 2.0, grad_norm: 3.0, landed: 4.0, skipped: 5.0 };
+        assert_eq!(back.read().unwrap(), totals);
+
+        let other = Sampler { batch: 16, ..sampler() };
+        let error = Progress::restore(&tensors, &mut back, &other, Path::new("ck")).unwrap_err().to_string();
+        assert!(error.contains("batch 8, expected 16"), "{error}");
+    }
+}

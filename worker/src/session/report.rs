@@ -1,0 +1,64 @@
+//! How a session speaks to whoever runs it, and hears that it should stop. The launcher behind a socket is one listener;
+//! a test or a user's own program is another.
+
+use enn_common::wire::{client::ClientError, control::Phase, message::FromWorker};
+use std::{
+    cell::{Cell, RefCell},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// The listener of a session. Called from the session's own thread only.
+pub trait Reporter {
+    /// Tells what happened.
+    ///
+    /// # Errors
+    /// [`ClientError`] when nobody listens any more: the session then ends.
+    fn send(&self, message: FromWorker) -> Result<(), ClientError>;
+
+    /// Notes what the worker is doing and how many optimizer steps are done. Must cost next to nothing: called every step.
+    fn mark(&self, phase: Phase, step: u64);
+
+    /// Whether the session was asked to finish its step, save and end.
+    fn stop_requested(&self) -> bool;
+}
+
+/// A listener in the same process: keeps the messages, and asks for a stop at a chosen step.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    messages: RefCell<Vec<FromWorker>>,
+    step: Cell<u64>,
+    stop_at_step: Option<u64>,
+    stop: AtomicBool,
+}
+
+impl Recorder {
+    /// A listener that asks for a stop once `step` optimizer steps are done.
+    pub fn stopping_at(step: u64) -> Self {
+        Self { stop_at_step: Some(step), ..Self::default() }
+    }
+
+    /// What was told so far; forgets it.
+    pub fn take(&self) -> Vec<FromWorker> {
+        self.messages.take()
+    }
+
+    /// Asks the session to stop.
+    pub fn request_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Reporter for Recorder {
+    fn send(&self, message: FromWorker) -> Result<(), ClientError> {
+        self.messages.borrow_mut().push(message);
+        Ok(())
+    }
+
+    fn mark(&self, _phase: Phase, step: u64) {
+        self.step.set(step);
+    }
+
+    fn stop_requested(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.stop_at_step.is_some_and(|step| self.step.get() >= step)
+    }
+}
