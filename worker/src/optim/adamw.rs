@@ -1,0 +1,248 @@
+//! AdamW over flat arrays, with global-norm clipping, and a gate that lets no non-finite step through.
+//!
+//! Per element, with g the mean gradient after clipping (torch.optim.AdamW's order):
+//! ```text
+//! p ← p (1 − lr·wd)      m ← m + (1−β₁)(g − m)      v ← v + (1−β₂)(g² − v)
+//! p ← p − lr/(1−β₁ᵗ) · m / (√v/√(1−β₂ᵗ) + ε)
+//! ```
+//! **Invariant:** on a device the host never waits for a number: norm, clip and gate stay there.
+
+use super::{FlatParams, OptimError, error::failed, flat::copy_in};
+use crate::params::{BucketId, GradBuckets};
+use std::collections::BTreeMap;
+use tch::{Device, Kind, TchError, Tensor as Raw};
+
+/// Added to the root of the second moment.
+const EPS: f64 = 1e-8;
+/// Added to the norm before dividing, as torch's clip_grad_norm_ does.
+const CLIP_EPS: f64 = 1e-6;
+/// Elements per pass on the CPU: temporaries of this length stay in the cache.
+const CHUNK_ELEMENTS: i64 = 1 << 16;
+
+/// Constants of the optimizer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWSettings {
+    /// β₁, β₂.
+    pub betas: (f64, f64),
+    /// Decay of the decayed group.
+    pub weight_decay: f64,
+    /// Global-norm clip of the mean gradient; 0 switches it off.
+    pub clip: f64,
+}
+
+/// Numbers of one step, on the device.
+#[derive(Debug)]
+pub struct StepStats {
+    /// Norm of the mean gradient before clipping, scalar f64.
+    pub grad_norm: Raw,
+    /// Whether the step was taken, scalar f64: 1, or 0 when the gradient was not finite.
+    pub taken: Raw,
+}
+
+/// Moments and counters.
+#[derive(Debug)]
+pub struct AdamW {
+    settings: AdamWSettings,
+    exp_avg: Vec<Raw>,
+    exp_avg_sq: Vec<Raw>,
+    chunks: Vec<Chunk>,
+    /// Steps taken, scalar f64 on the device.
+    steps: Raw,
+    /// Steps refused, scalar f64 on the device.
+    skipped: Raw,
+}
+
+/// Views of one piece of every array.
+#[derive(Debug)]
+struct Chunk {
+    bucket: BucketId,
+    start: i64,
+    length: i64,
+    weight: Raw,
+    exp_avg: Raw,
+    exp_avg_sq: Raw,
+    decay: Raw,
+}
+
+/// This step's scalars, on the device.
+struct Scalars {
+    /// Multiplies the summed gradient: 1/count, clip.
+    gradient: Raw,
+    /// 1 − β₁, or 0 when the step is refused.
+    first: Raw,
+    /// 1 − β₂, or 0.
+    second: Raw,
+    /// −lr·wd, or 0.
+    decay: Raw,
+    /// −lr/(1 − β₁ᵗ), or 0.
+    update: Raw,
+    /// 1/√(1 − β₂ᵗ).
+    spread: Raw,
+    on_device: bool,
+}
+
+impl AdamW {
+    /// Zero moments for `weights`.
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn new(weights: &FlatParams, settings: AdamWSettings) -> Result<Self, OptimError> {
+        let go = || {
+            let zeros = || weights.slabs().iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
+            let (exp_avg, exp_avg_sq, decay) = (zeros()?, zeros()?, weights.decay_masks()?);
+            let mut chunks = Vec::new();
+            for (i, slab) in weights.slabs().iter().enumerate() {
+                let total = slab.size1()?;
+                let piece = if slab.device() == Device::Cpu { CHUNK_ELEMENTS } else { total.max(1) };
+                let mut start = 0;
+                while start < total {
+                    let length = piece.min(total - start);
+                    let cut = |t: &Raw| t.f_narrow(0, start, length);
+                    chunks.push(Chunk {
+                        bucket: BucketId(i as u32),
+                        start,
+                        length,
+                        weight: cut(slab)?,
+                        exp_avg: cut(&exp_avg[i])?,
+                        exp_avg_sq: cut(&exp_avg_sq[i])?,
+                        decay: cut(&decay[i])?,
+                    });
+                    start += length;
+                }
+            }
+            let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
+            let scalar = || Raw::f_zeros([0_i64; 0], (Kind::Double, device));
+            Ok(Self { settings, exp_avg, exp_avg_sq, chunks, steps: scalar()?, skipped: scalar()? })
+        };
+        go().map_err(failed("allocate moments"))
+    }
+
+    /// One update of the weights from `grads`, the summed gradient over the global batch, and `count` (scalar), what to divide it by:
+    /// the global number of valid cells. The buckets are overwritten with the clipped mean gradient.
+    ///
+    /// A gradient that is not finite changes nothing but the count of refused steps.
+    ///
+    /// # Errors
+    /// When `grads` does not have the layout the weights were adopted with.
+    pub fn step(&mut self, grads: &mut GradBuckets, count: &Raw, lr: f64) -> Result<StepStats, OptimError> {
+        tch::no_grad(|| self.step_unrecorded(grads, count, lr)).map_err(failed("update the weights"))
+    }
+
+    fn step_unrecorded(&mut self, grads: &mut GradBuckets, count: &Raw, lr: f64) -> Result<StepStats, TchError> {
+        let inverse = count.f_to_kind(Kind::Double)?.f_clamp_min(1.0)?.f_reciprocal()?;
+        let norms = (0..grads.len()).map(|i| grads.bucket(BucketId(i as u32)).f_norm()).collect::<Result<Vec<_>, _>>()?;
+        let norm = Raw::f_stack(&norms, 0)?.f_to_kind(Kind::Double)?.f_norm()?.f_mul(&inverse)?;
+        let finite = norm.f_isfinite()?;
+        let taken = finite.f_to_kind(Kind::Double)?;
+        let _ = self.steps.f_add_(&taken)?;
+        let _ = self.skipped.f_add_(&taken.f_neg()?.f_add_scalar(1.0)?)?;
+        let stats = StepStats { grad_norm: norm.shallow_clone(), taken };
+        // The CPU knows at once; a device goes on with a gate of 0.
+        let on_device = norm.device() != Device::Cpu;
+        if !on_device && stats.taken.f_double_value(&[])? == 0.0 {
+            return Ok(stats);
+        }
+        let scalars = self.scalars(&stats, &inverse, lr, on_device)?;
+        for chunk in &mut self.chunks {
+            let mut grad = grads.bucket(chunk.bucket).f_narrow(0, chunk.start, chunk.length)?;
+            chunk.update(&mut grad, &scalars)?;
+        }
+        Ok(stats)
+    }
+
+    fn scalars(&self, stats: &StepStats, inverse: &Raw, lr: f64, on_device: bool) -> Result<Scalars, TchError> {
+        let (b1, b2) = self.settings.betas;
+        let power = |beta: f64| self.steps.f_full_like(beta)?.f_pow(&self.steps)?.f_neg()?.f_add_scalar(1.0);
+        let clipped = if self.settings.clip > 0.0 {
+            let ratio = stats.grad_norm.f_add_scalar(CLIP_EPS)?.f_reciprocal()?.f_mul_scalar(self.settings.clip)?;
+            ratio.f_clamp_max(1.0)?.f_mul(inverse)?
+        } else {
+            inverse.shallow_clone()
+        };
+        let gated = |value: f64| stats.taken.f_mul_scalar(value)?.f_to_kind(Kind::Float);
+        Ok(Scalars {
+            gradient: clipped.f_to_kind(Kind::Float)?,
+            first: gated(1.0 - b1)?,
+            second: gated(1.0 - b2)?,
+            decay: gated(-lr * self.settings.weight_decay)?,
+            // max() keeps 0/0 away while no step has been taken.
+            update: stats.taken.f_mul_scalar(-lr)?.f_div(&power(b1)?.f_clamp_min(f64::MIN_POSITIVE)?)?.f_to_kind(Kind::Float)?,
+            spread: power(b2)?.f_clamp_min(f64::MIN_POSITIVE)?.f_rsqrt()?.f_to_kind(Kind::Float)?,
+            on_device,
+        })
+    }
+
+    /// Steps taken, read from the device.
+    ///
+    /// # Errors
+    /// When the device failed.
+    pub fn steps(&self) -> Result<u64, OptimError> {
+        Ok(self.steps.f_double_value(&[]).map_err(failed("read the step count"))? as u64)
+    }
+
+    /// Steps refused because the gradient was not finite, read from the device.
+    ///
+    /// # Errors
+    /// When the device failed.
+    pub fn skipped(&self) -> Result<u64, OptimError> {
+        Ok(self.skipped.f_double_value(&[]).map_err(failed("read the count of refused steps"))? as u64)
+    }
+
+    /// State by parameter, as torch names it: `optim.state.<fqn>.{exp_avg, exp_avg_sq}` (views in the parameter's shape) and `.step` (f32).
+    pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
+        let mut all = self.moments(weights);
+        let step = self.steps.to_kind(Kind::Float);
+        all.extend(
+            weights.names().map(|name| (format!("optim.state.{name}.step"), step.shallow_clone())),
+        );
+        all
+    }
+
+    fn moments(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
+        let named = |slabs: &[Raw], what: &str| -> Vec<(String, Raw)> {
+            weights.views(slabs).into_iter().map(|(n, raw)| (format!("optim.state.{n}.{what}"), raw)).collect()
+        };
+        let mut all = named(&self.exp_avg, "exp_avg");
+        all.extend(named(&self.exp_avg_sq, "exp_avg_sq"));
+        all
+    }
+
+    /// Puts saved state in place; `steps` and `skipped` are counts of the run so far.
+    ///
+    /// # Errors
+    /// When an entry is missing or has another shape; nothing is changed then.
+    pub fn restore(
+        &mut self,
+        weights: &FlatParams,
+        saved: &BTreeMap<String, Raw>,
+        steps: u64,
+        skipped: u64,
+    ) -> Result<(), OptimError> {
+        copy_in(self.moments(weights), saved)?;
+        let mut set = || -> Result<(), TchError> {
+            let _ = self.steps.f_fill_(steps as f64)?;
+            let _ = self.skipped.f_fill_(skipped as f64)?;
+            Ok(())
+        };
+        set().map_err(failed("restore the step count"))
+    }
+}
+
+impl Chunk {
+    fn update(&mut self, grad: &mut Raw, s: &Scalars) -> Result<(), TchError> {
+        if s.on_device {
+            // NaN · 0 is NaN: a refused gradient must be cleared, or the gates of 0 below would let it through.
+            let _ = grad.f_nan_to_num_(0.0, 0.0, 0.0)?;
+        }
+        let _ = grad.f_mul_(&s.gradient)?;
+        let shrink = self.decay.f_mul(&s.decay)?;
+        let old = self.weight.shallow_clone();
+        let _ = self.weight.f_addcmul_(&old, &shrink)?;
+        let _ = self.exp_avg.f_lerp_tensor_(grad, &s.first)?;
+        let _ = self.exp_avg_sq.f_lerp_tensor_(&grad.f_square()?, &s.second)?;
+        let mut denominator = self.exp_avg_sq.f_sqrt()?;
+        let _ = denominator.f_mul_(&s.spread)?.f_add_scalar_(EPS)?;
+        let _ = self.weight.f_addcdiv_(&self.exp_avg.f_mul(&s.update)?, &denominator)?;
+        Ok(())
+    }
+}
