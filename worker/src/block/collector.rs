@@ -4,8 +4,9 @@ use super::{Grid, Regularise, RetNetBlock, perceiver::CrossBlock};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional::{self, Direction},
+    functional,
     layer::{Normalise, Width},
+    op::Dir,
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
@@ -54,7 +55,7 @@ impl Collector {
                 .map(|i| {
                     let rate = regularise.at_depth(i + 1, depth + 1);
                     let block =
-                        RetNetBlock::new(pb, &format!("block_{i}"), width, Direction::Bidirectional, rate);
+                        RetNetBlock::new(pb, &format!("block_{i}"), width, Dir::Bidirectional, rate);
                     (turns[i % turns.len()], block)
                 })
                 .collect(),

@@ -7,8 +7,9 @@ use super::{
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional::{self, Direction},
+    functional,
     layer::Width,
+    op::Dir,
     params::ParamBuilder,
 };
 use enn_common::config::model::{ModelConfig, Preset};
@@ -20,7 +21,7 @@ pub struct Task {
     /// Name, unique; part of its parameters' names.
     pub name: String,
     /// Bidirectional (spatial) or causal (temporal) retention.
-    pub direction: Direction,
+    pub direction: Dir,
     /// RetNet blocks.
     pub depth: usize,
     /// Tokens N.
@@ -33,14 +34,14 @@ pub struct Task {
 pub fn preset_tasks(config: &ModelConfig) -> Vec<Task> {
     let spatial = || Task {
         name: "spatial".to_owned(),
-        direction: Direction::Bidirectional,
+        direction: Dir::Bidirectional,
         depth: config.spatial_depth,
         tokens: config.spatial_latents as i64,
         weight: 1.0,
     };
     let temporal = || Task {
         name: "temporal".to_owned(),
-        direction: Direction::Causal,
+        direction: Dir::Causal,
         depth: config.temporal_depth,
         tokens: config.temporal_latents as i64,
         weight: 1.0,
@@ -121,5 +122,57 @@ impl Fuser {
                 self.perceiver.forward(cx, &all, bias.as_ref())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::model::Norm;
+    use tch::Kind;
+
+    fn task(name: &str, tokens: i64, weight: f64) -> Task {
+        Task { name: name.to_owned(), direction: Dir::Causal, depth: 1, tokens, weight }
+    }
+
+    #[test]
+    fn preset_names_its_tasks() {
+        let names = |preset| -> Vec<String> {
+            preset_tasks(&ModelConfig { preset, ..ModelConfig::default() }).into_iter().map(|t| t.name).collect()
+        };
+        assert_eq!(names(Preset::Spatial), ["spatial"]);
+        assert_eq!(names(Preset::Temporal), ["temporal"]);
+        assert_eq!(names(Preset::SpatioTemporal), ["spatial", "temporal"]);
+    }
+
+    #[test]
+    fn one_task_needs_no_bias() {
+        assert_eq!(key_bias(&[task("a", 5, 2.0)]), None);
+        let bias = key_bias(&[task("a", 2, 1.0), task("b", 1, 3.0)]).unwrap();
+        assert_eq!(bias, [0.5_f32.ln(), 0.5_f32.ln(), 3.0_f32.ln()]);
+    }
+
+    #[test]
+    fn doubling_the_tokens_of_a_task_changes_nothing() {
+        let mut pb = ParamBuilder::new();
+        let width = Width { model: 8, heads: 2, hidden: 16, norm: Norm::LayerNorm };
+        let rounds = Rounds { latents: 3, rounds: 2, self_layers: 1 };
+        let perceiver =
+            Perceiver::new(&mut pb, "perceiver", width, rounds, Regularise { dropout: 0.0, drop_path: 0.0 });
+        let params = pb.build(1, Device::Cpu);
+        let cx = Cx::eval(&params);
+        tch::manual_seed(2);
+        let (a, b) = (Raw::randn([2, 4, 8], (Kind::Float, Device::Cpu)), Raw::randn([2, 5, 8], (Kind::Float, Device::Cpu)));
+        let read = |parts: &[&Raw], tasks: &[Task]| {
+            let bias = cx.constant(Raw::from_slice(&key_bias(tasks).unwrap()));
+            let tokens = cx.input(Raw::cat(parts, 1));
+            perceiver.forward(&cx, &tokens, Some(&bias)).unwrap().raw().shallow_clone()
+        };
+        let once = read(&[&a, &b], &[task("a", 4, 1.0), task("b", 5, 2.0)]);
+        let twice = read(&[&a, &b, &b], &[task("a", 4, 1.0), task("b", 10, 2.0)]);
+        assert!((&once - twice).abs().max().double_value(&[]) < 1e-5);
+        // Without the bias of the longer task the answer does change: the test can tell.
+        let unweighted = read(&[&a, &b, &b], &[task("a", 4, 1.0), task("b", 10, 4.0)]);
+        assert!((once - unweighted).abs().max().double_value(&[]) > 1e-4);
     }
 }

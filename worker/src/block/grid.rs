@@ -79,3 +79,45 @@ impl Grid {
         functional::reshape(cx, &cells, &[batch, self.cells()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::ParamBuilder;
+    use tch::{Device, Kind, Tensor as Raw};
+
+    #[test]
+    fn patch_lists_shorter_and_longer_than_the_grid() {
+        assert_eq!(Grid::new(&[3, 24], &[1, 4]).counts(), [3, 6]);
+        assert_eq!(Grid::new(&[10], &[1, 4]).counts(), [3]);
+        assert_eq!(Grid::new(&[3, 24, 2], &[1, 4]).counts(), [3, 6, 2]);
+        assert_eq!(Grid::new(&[3, 24], &[8, 100]).counts(), [1, 1]);
+        assert_eq!(Grid::new(&[3, 24], &[8, 100]).patch_volume(), 72);
+    }
+
+    /// Cell (i, j, k) of patch (a, b, c) is looked up by arithmetic and compared with what `unpatch` puts there.
+    #[test]
+    fn every_cell_comes_from_its_patch() {
+        for (shape, patch) in [(vec![7], vec![3]), (vec![3, 5], vec![2, 2]), (vec![2, 3, 4], vec![1, 2, 4]), (vec![4, 4], vec![1, 1])] {
+            let grid = Grid::new(&shape, &patch);
+            let (g, p) = (grid.tokens(), grid.patch_volume());
+            let x = Raw::arange(2 * g * p, (Kind::Float, Device::Cpu)).reshape([2, g, p]);
+            let params = ParamBuilder::new().build(0, Device::Cpu);
+            let cx = Cx::eval(&params);
+            let flat = grid.unpatch(&cx, &cx.input(x.shallow_clone())).unwrap().raw().shallow_clone();
+            assert_eq!(flat.size(), [2, grid.cells()]);
+            for cell in 0..grid.cells() {
+                let (mut rest, mut token, mut inside, mut token_unit, mut inside_unit) = (cell, 0, 0, 1, 1);
+                for axis in (0..shape.len()).rev() {
+                    let at = rest % shape[axis] as i64;
+                    rest /= shape[axis] as i64;
+                    token += at / grid.patch[axis] * token_unit;
+                    inside += at % grid.patch[axis] * inside_unit;
+                    token_unit *= grid.counts[axis];
+                    inside_unit *= grid.patch[axis];
+                }
+                assert_eq!(flat.double_value(&[1, cell]), x.double_value(&[1, token, inside]), "{shape:?} cell {cell}");
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@ use super::Regularise;
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional::Direction,
+    op::Dir,
     layer::{FeedForward, Normalise, Retention, Width},
     params::ParamBuilder,
 };
@@ -25,7 +25,7 @@ impl RetNetBlock {
         pb: &mut ParamBuilder,
         name: &str,
         width: Width,
-        direction: Direction,
+        direction: Dir,
         regularise: Regularise,
     ) -> Self {
         pb.scoped(name, |pb| Self {

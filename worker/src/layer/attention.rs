@@ -4,7 +4,8 @@ use super::{Linear, Width};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional::{self, Structural},
+    functional,
+    op::Structural,
     params::ParamBuilder,
 };
 

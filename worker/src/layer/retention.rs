@@ -4,7 +4,8 @@ use super::{Linear, Normalise, Width};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional::{self, Direction},
+    functional,
+    op::Dir,
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
@@ -25,12 +26,12 @@ pub struct Retention {
     beta: ParamId,
     width: i64,
     heads: i64,
-    direction: Direction,
+    direction: Dir,
 }
 
 impl Retention {
     /// A retention layer that looks in `direction`.
-    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Direction) -> Self {
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir) -> Self {
         let (d, heads) = (width.model, width.heads);
         pb.scoped(name, |pb| Self {
             qvg: Linear::unbiased(pb, "qvg", d, 3 * d),
@@ -79,4 +80,61 @@ impl Retention {
 
 fn beta_start(heads: i64) -> Vec<f32> {
     (0..heads).map(|h| (BETA_START + h as f64 / heads as f64) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::model::Norm;
+    use tch::{Device, Kind, Tensor as Raw};
+
+    fn layer(direction: Dir) -> (Retention, crate::params::Params) {
+        let mut pb = ParamBuilder::new();
+        let width = Width { model: 8, heads: 2, hidden: 8, norm: Norm::LayerNorm };
+        let layer = Retention::new(&mut pb, "retention", width, direction);
+        (layer, pb.build(1, Device::Cpu))
+    }
+
+    fn tokens(seed: i64, count: i64) -> Raw {
+        tch::manual_seed(seed);
+        Raw::randn([3, count, 8], (Kind::Float, Device::Cpu))
+    }
+
+    #[test]
+    fn one_call_equals_two_with_the_state_between() {
+        let (layer, params) = layer(Dir::Causal);
+        let cx = Cx::eval(&params);
+        let x = tokens(2, 70);
+        let (whole, end) = layer.forward(&cx, &cx.input(x.shallow_clone()), None).unwrap();
+        let (first, state) = layer.forward(&cx, &cx.input(x.narrow(1, 0, 45)), None).unwrap();
+        let (second, last) = layer.forward(&cx, &cx.input(x.narrow(1, 45, 25)), state.as_ref()).unwrap();
+        let joined = Raw::cat(&[first.raw(), second.raw()], 1);
+        assert!((joined - whole.raw()).abs().max().double_value(&[]) < 1e-5);
+        assert!((end.unwrap().raw() - last.unwrap().raw()).abs().max().double_value(&[]) < 1e-5);
+    }
+
+    #[test]
+    fn causal_tokens_never_see_later_ones_and_bidirectional_ones_do() {
+        for (direction, changes) in [(Dir::Causal, false), (Dir::Bidirectional, true)] {
+            let (layer, params) = layer(direction);
+            let cx = Cx::eval(&params);
+            let x = tokens(3, 10);
+            let other = x.copy();
+            let _ = other.narrow(1, 9, 1).fill_(5.0);
+            let (a, _) = layer.forward(&cx, &cx.input(x), None).unwrap();
+            let (b, _) = layer.forward(&cx, &cx.input(other), None).unwrap();
+            let moved = (a.raw() - b.raw()).narrow(1, 0, 9).abs().max().double_value(&[]);
+            assert_eq!(moved > 1e-6, changes, "{direction:?}: {moved}");
+        }
+    }
+
+    #[test]
+    fn decay_per_head_is_that_of_its_beta() {
+        let (layer, params) = layer(Dir::Causal);
+        let cx = Cx::eval(&params);
+        let lambda = Vec::<f32>::try_from(layer.lambda(&cx).unwrap().raw()).unwrap();
+        // β = 5 and 5.5.
+        assert!((lambda[0] - (1.0 - 2.0_f32.powf(-5.0))).abs() < 1e-6);
+        assert!((lambda[1] - (1.0 - 2.0_f32.powf(-5.5))).abs() < 1e-6);
+    }
 }

@@ -272,3 +272,6 @@ fn mean_square(cx: &Cx, x: &Tensor, axis: i64) -> Result<Tensor, OpError> {
 fn usable(values: &Raw, valid: &Raw) -> Result<Raw, TchError> {
     valid.f_to_kind(Kind::Bool)?.f_logical_and(&values.f_isfinite()?)
 }
+
+#[cfg(test)]
+mod tests;

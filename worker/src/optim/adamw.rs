@@ -192,9 +192,7 @@ impl AdamW {
     pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
         let mut all = self.moments(weights);
         let step = self.steps.to_kind(Kind::Float);
-        all.extend(
-            weights.names().map(|name| (format!("optim.state.{name}.step"), step.shallow_clone())),
-        );
+        all.extend(weights.names().map(|name| (format!("optim.state.{name}.step"), step.shallow_clone())));
         all
     }
 
@@ -244,5 +242,198 @@ impl Chunk {
         let _ = denominator.f_mul_(&s.spread)?.f_add_scalar_(EPS)?;
         let _ = self.weight.f_addcdiv_(&self.exp_avg.f_mul(&s.update)?, &denominator)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Group, Init, ParamBuilder, ParamId, Params};
+
+    const SETTINGS: AdamWSettings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.1, clip: 0.0 };
+
+    struct Bench {
+        params: Params,
+        grads: GradBuckets,
+        weights: FlatParams,
+        optimizer: AdamW,
+        ids: [ParamId; 2],
+    }
+
+    fn bench(settings: AdamWSettings) -> Bench {
+        let mut pb = ParamBuilder::new();
+        // Longer than one chunk, so that the seam is tested.
+        let a = pb.param("a", &[300, 250], Init::Normal { std: 1.0 }, Group::Decay);
+        let b = pb.param("b", &[7], Init::Normal { std: 1.0 }, Group::NoDecay);
+        let mut params = pb.build(3, Device::Cpu);
+        let grads = GradBuckets::new(&params);
+        let weights = FlatParams::adopt(&mut params, &grads).unwrap();
+        let optimizer = AdamW::new(&weights, settings).unwrap();
+        Bench { params, grads, weights, optimizer, ids: [a, b] }
+    }
+
+    impl Bench {
+        /// A gradient that depends on the step only.
+        fn fill(&mut self, step: i64) -> Vec<Raw> {
+            tch::manual_seed(100 + step);
+            self.ids
+                .iter()
+                .map(|&id| {
+                    let mut view = self.grads.view(id);
+                    let grad = Raw::randn(view.size(), (Kind::Float, Device::Cpu));
+                    tch::no_grad(|| view.copy_(&grad));
+                    grad
+                })
+                .collect()
+        }
+
+        fn step(&mut self, count: f64, lr: f64) -> StepStats {
+            self.optimizer.step(&mut self.grads, &Raw::from(count), lr).unwrap()
+        }
+
+        fn values(&self) -> Vec<Raw> {
+            self.ids.iter().map(|&id| self.params.get(id).copy()).collect()
+        }
+    }
+
+    /// The textbook in f64, element by element.
+    struct Reference {
+        p: Raw,
+        m: Raw,
+        v: Raw,
+        decay: f64,
+    }
+
+    impl Reference {
+        fn new(p: &Raw, decay: f64) -> Self {
+            let p = p.to_kind(Kind::Double);
+            Self { m: p.zeros_like(), v: p.zeros_like(), p, decay }
+        }
+
+        fn step(&mut self, g: &Raw, t: i32, lr: f64) {
+            let g = g.to_kind(Kind::Double);
+            let (b1, b2) = SETTINGS.betas;
+            self.p = &self.p * (1.0 - lr * self.decay);
+            self.m = &self.m * b1 + &g * (1.0 - b1);
+            self.v = &self.v * b2 + g.square() * (1.0 - b2);
+            let m = &self.m / (1.0 - b1.powi(t));
+            let v = &self.v / (1.0 - b2.powi(t));
+            self.p = &self.p - lr * m / (v.sqrt() + EPS);
+        }
+    }
+
+    fn distance(a: &Raw, b: &Raw) -> f64 {
+        (a.to_kind(Kind::Double) - b.to_kind(Kind::Double)).abs().max().double_value(&[])
+    }
+
+    #[test]
+    fn ten_steps_equal_the_textbook() {
+        let mut bench = bench(SETTINGS);
+        let start = bench.values();
+        let mut reference = [Reference::new(&start[0], SETTINGS.weight_decay), Reference::new(&start[1], 0.0)];
+        for t in 1..=10 {
+            let lr = 1e-2 / f64::from(t);
+            let grads = bench.fill(i64::from(t));
+            bench.step(8.0, lr);
+            for (r, g) in reference.iter_mut().zip(&grads) {
+                r.step(&(g / 8.0), t, lr);
+            }
+            for (value, r) in bench.values().iter().zip(&reference) {
+                assert!(distance(value, &r.p) < 2e-6, "step {t}: {}", distance(value, &r.p));
+            }
+        }
+        assert_eq!(bench.optimizer.steps().unwrap(), 10);
+    }
+
+    #[test]
+    fn clip_bounds_the_norm_and_leaves_small_gradients() {
+        let mut bench = bench(AdamWSettings { clip: 1.0, ..SETTINGS });
+        let grads = bench.fill(1);
+        let norm = grads.iter().map(|g| g.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt();
+        let stats = bench.step(2.0, 1e-3);
+        assert!((stats.grad_norm.double_value(&[]) - norm / 2.0).abs() < 1e-3);
+        let left = |b: &Bench| {
+            b.ids.iter().map(|&id| b.grads.view(id).square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
+        };
+        assert!((left(&bench) - 1.0).abs() < 1e-5);
+        bench.fill(2);
+        bench.step(1e6, 1e-3);
+        assert!(left(&bench) < 1e-3);
+    }
+
+    #[test]
+    fn a_gradient_that_is_not_finite_changes_nothing() {
+        for bad in [f64::NAN, f64::INFINITY] {
+            let mut bench = bench(SETTINGS);
+            bench.fill(1);
+            bench.step(1.0, 1e-2);
+            let (before, state) = (bench.values(), copies(&bench));
+            bench.fill(2);
+            let _ = bench.grads.view(bench.ids[1]).fill_(bad);
+            let stats = bench.step(1.0, 1e-2);
+            assert_eq!(stats.taken.double_value(&[]), 0.0);
+            assert!(before.iter().zip(bench.values()).all(|(a, b)| *a == b));
+            assert!(state.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
+            assert_eq!((bench.optimizer.steps().unwrap(), bench.optimizer.skipped().unwrap()), (1, 1));
+        }
+    }
+
+    fn copies(bench: &Bench) -> BTreeMap<String, Raw> {
+        bench.optimizer.named(&bench.weights).into_iter().map(|(name, raw)| (name, raw.copy())).collect()
+    }
+
+    #[test]
+    fn the_gate_of_a_device_refuses_too() {
+        // The device path, run on the CPU: a gate of 0 and a gradient of NaN must leave every array as it is.
+        let mut bench = bench(SETTINGS);
+        bench.fill(1);
+        bench.step(1.0, 1e-2);
+        let (before, state) = (bench.values(), copies(&bench));
+        let stats = StepStats { grad_norm: Raw::from(f64::NAN), taken: Raw::from(0.0) };
+        let scalars = bench.optimizer.scalars(&stats, &Raw::from(1.0), 1e-2, true).unwrap();
+        for chunk in &mut bench.optimizer.chunks {
+            let mut grad = Raw::full([chunk.length], f64::NAN, (Kind::Float, Device::Cpu));
+            tch::no_grad(|| chunk.update(&mut grad, &scalars)).unwrap();
+        }
+        assert!(before.iter().zip(bench.values()).all(|(a, b)| *a == b));
+        assert!(state.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
+    }
+
+    #[test]
+    fn restored_state_goes_on_bit_for_bit() {
+        let mut one = bench(SETTINGS);
+        for t in 0..3 {
+            one.fill(t);
+            one.step(4.0, 1e-2);
+        }
+        let saved = copies(&one);
+        assert_eq!(saved["optim.state.a.step"].double_value(&[]), 3.0);
+        let mut two = bench(SETTINGS);
+        for (&id, value) in two.ids.iter().zip(one.values()) {
+            tch::no_grad(|| two.params.get(id).shallow_clone().copy_(&value));
+        }
+        two.optimizer.restore(&two.weights, &saved, 3, 0).unwrap();
+        for t in 3..6 {
+            for bench in [&mut one, &mut two] {
+                bench.fill(t);
+                bench.step(4.0, 1e-2);
+            }
+        }
+        assert!(one.values().iter().zip(two.values()).all(|(a, b)| *a == b));
+        assert!(copies(&two).iter().all(|(name, raw)| copies(&one)[name] == *raw));
+    }
+
+    #[test]
+    fn state_of_another_model_is_refused_untouched() {
+        let mut bench = bench(SETTINGS);
+        bench.fill(1);
+        bench.step(1.0, 1e-2);
+        let before = copies(&bench);
+        let mut saved = copies(&bench);
+        saved.insert("optim.state.b.exp_avg_sq".to_owned(), Raw::zeros([8], (Kind::Float, Device::Cpu)));
+        saved.insert("optim.state.a.exp_avg".to_owned(), Raw::ones([300, 250], (Kind::Float, Device::Cpu)));
+        let error = bench.optimizer.restore(&bench.weights, &saved, 9, 0).unwrap_err().to_string();
+        assert!(error.contains("optim.state.b.exp_avg_sq") && error.contains("[8]") && error.contains("[7]"), "{error}");
+        assert!(before.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
     }
 }

@@ -71,6 +71,11 @@ impl FlatParams {
         self.places.iter().filter_map(|p| p.view(slabs).ok().map(|view| (p.name.clone(), view))).collect()
     }
 
+    /// Names of the parameters, in order of declaration.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.iter().map(|p| p.name.as_str())
+    }
+
     /// 1 where the element decays, 0 elsewhere, in this layout.
     pub(super) fn decay_masks(&self) -> Result<Vec<Raw>, TchError> {
         let masks = self.slabs.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>()?;
