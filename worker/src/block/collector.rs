@@ -4,9 +4,8 @@ use super::{Grid, Regularise, RetNetBlock, perceiver::CrossBlock};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional,
+    functional::{self, Dir},
     layer::{Normalise, Width},
-    op::Dir,
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
@@ -27,7 +26,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// A collector with `depth` blocks along the axes, in turn; axes of one patch are passed over.
+    /// A collector with `depth` blocks along the axes, in turn; axes of one patch are passed over, and a grid of one patch has no
+    /// blocks at all.
     ///
     /// All blocks are bidirectional: the whole grid is predicted at once, so no cell is in another's future.
     pub fn new(
@@ -38,10 +38,8 @@ impl Collector {
         depth: usize,
         regularise: Regularise,
     ) -> Self {
-        let mut turns: Vec<usize> = (0..grid.rank()).filter(|&axis| grid.counts()[axis] > 1).collect();
-        if turns.is_empty() {
-            turns.push(0);
-        }
+        let turns: Vec<usize> = (0..grid.rank()).filter(|&axis| grid.counts()[axis] > 1).collect();
+        let depth = if turns.is_empty() { 0 } else { depth };
         pb.scoped(name, |pb| Self {
             axes: (0_usize..)
                 .zip(grid.counts())

@@ -7,9 +7,8 @@ use super::{
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional,
+    functional::{self, Dir},
     layer::Width,
-    op::Dir,
     params::ParamBuilder,
 };
 use enn_common::config::model::{ModelConfig, Preset};
@@ -159,7 +158,7 @@ mod tests {
         let rounds = Rounds { latents: 3, rounds: 2, self_layers: 1 };
         let perceiver =
             Perceiver::new(&mut pb, "perceiver", width, rounds, Regularise { dropout: 0.0, drop_path: 0.0 });
-        let params = pb.build(1, Device::Cpu);
+        let params = pb.build(1, Device::Cpu).unwrap();
         let cx = Cx::eval(&params);
         tch::manual_seed(2);
         let (a, b) = (Raw::randn([2, 4, 8], (Kind::Float, Device::Cpu)), Raw::randn([2, 5, 8], (Kind::Float, Device::Cpu)));

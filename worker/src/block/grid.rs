@@ -102,7 +102,7 @@ mod tests {
             let grid = Grid::new(&shape, &patch);
             let (g, p) = (grid.tokens(), grid.patch_volume());
             let x = Raw::arange(2 * g * p, (Kind::Float, Device::Cpu)).reshape([2, g, p]);
-            let params = ParamBuilder::new().build(0, Device::Cpu);
+            let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
             let cx = Cx::eval(&params);
             let flat = grid.unpatch(&cx, &cx.input(x.shallow_clone())).unwrap().raw().shallow_clone();
             assert_eq!(flat.size(), [2, grid.cells()]);

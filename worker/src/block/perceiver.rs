@@ -50,9 +50,9 @@ impl CrossBlock {
         let q = self.norm_query.forward(cx, queries)?;
         let k = self.norm_key.forward(cx, keys)?;
         let read = self.attention.forward(cx, &q, &k, key_bias)?;
-        let x = self.regularise.add(cx, queries, read)?;
+        let x = self.regularise.add(cx, queries, &read)?;
         let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
-        self.regularise.add(cx, &x, fed)
+        self.regularise.add(cx, &x, &fed)
     }
 }
 
@@ -85,9 +85,9 @@ impl SelfBlock {
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         let normed = self.norm.forward(cx, x)?;
         let mixed = self.attention.forward(cx, &normed, &normed, None)?;
-        let x = self.regularise.add(cx, x, mixed)?;
+        let x = self.regularise.add(cx, x, &mixed)?;
         let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
-        self.regularise.add(cx, &x, fed)
+        self.regularise.add(cx, &x, &fed)
     }
 }
 

@@ -26,15 +26,9 @@ impl Regularise {
     ///
     /// # Errors
     /// When the shapes do not broadcast.
-    pub fn add(&self, cx: &Cx, x: &Tensor, branch: Tensor) -> Result<Tensor, OpError> {
-        let mut branch = branch;
-        if cx.is_training() && self.dropout > 0.0 {
-            branch = functional::dropout(cx, &branch, self.dropout)?;
-        }
-        if cx.is_training() && self.drop_path > 0.0 {
-            branch = functional::drop_path(cx, &branch, self.drop_path)?;
-        }
-        functional::add(cx, x, &branch)
+    pub fn add(&self, cx: &Cx, x: &Tensor, branch: &Tensor) -> Result<Tensor, OpError> {
+        let branch = functional::dropout(cx, branch, self.dropout)?;
+        functional::add(cx, x, &functional::drop_path(cx, &branch, self.drop_path)?)
     }
 }
 

@@ -4,7 +4,7 @@ use super::Regularise;
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    op::Dir,
+    functional::Dir,
     layer::{FeedForward, Normalise, Retention, Width},
     params::ParamBuilder,
 };
@@ -48,8 +48,8 @@ impl RetNetBlock {
         state: Option<&Tensor>,
     ) -> Result<(Tensor, Option<Tensor>), OpError> {
         let (mixed, state) = self.retention.forward(cx, &self.norm_retention.forward(cx, x)?, state)?;
-        let x = self.regularise.add(cx, x, mixed)?;
+        let x = self.regularise.add(cx, x, &mixed)?;
         let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
-        Ok((self.regularise.add(cx, &x, fed)?, state))
+        Ok((self.regularise.add(cx, &x, &fed)?, state))
     }
 }

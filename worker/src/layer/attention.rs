@@ -4,8 +4,7 @@ use super::{Linear, Width};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional,
-    op::Structural,
+    functional::{self, Structural},
     params::ParamBuilder,
 };
 
@@ -54,8 +53,9 @@ impl Attention {
             q = functional::expand(cx, &q, &[batch, self.heads, m, self.width / self.heads])?;
         }
         let kv = self.kv.forward(cx, keys)?;
-        let k = self.split_heads(cx, &functional::narrow(cx, &kv, 2, 0, self.width)?, batch, n)?;
-        let v = self.split_heads(cx, &functional::narrow(cx, &kv, 2, self.width, self.width)?, batch, n)?;
+        let kv = functional::split(cx, &kv, &[self.width, self.width], 2)?;
+        let [k, v] = kv.as_slice() else { unreachable!("split gives one part per size") };
+        let (k, v) = (self.split_heads(cx, k, batch, n)?, self.split_heads(cx, v, batch, n)?);
         let mixed = functional::sdpa(cx, &q, &k, &v, key_bias, Structural::None)?;
         let mixed = functional::transpose(cx, &mixed, 1, 2)?;
         let mixed = functional::reshape(cx, &mixed, &[batch, m, self.width])?;

@@ -8,14 +8,13 @@ use crate::{
     params::ParamBuilder,
 };
 
-/// out = W_out (u ⊙ SiLU(g)) with (u, g) = halves of W_in x; no biases.
+/// out = W_out (SiLU(g) ⊙ u) with (g, u) = halves of W_in x; no biases.
 ///
-/// W_in is (2 · hidden, D), first half u, second half g; W_out is (D, hidden).
+/// W_in is (2 · hidden, D), first half g, second half u; W_out is (D, hidden).
 #[derive(Debug, Clone)]
 pub struct FeedForward {
     input: Linear,
     output: Linear,
-    hidden: i64,
 }
 
 impl FeedForward {
@@ -29,7 +28,6 @@ impl FeedForward {
         pb.scoped(name, |pb| Self {
             input: Linear::unbiased(pb, "in", width, 2 * hidden),
             output: Linear::unbiased(pb, "out", hidden, width),
-            hidden,
         })
     }
 
@@ -39,10 +37,6 @@ impl FeedForward {
     /// When the last axis of `x` is not D.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         let both = self.input.forward(cx, x)?;
-        let last = both.shape().len() as i64 - 1;
-        let up = functional::narrow(cx, &both, last, 0, self.hidden)?;
-        let gate = functional::narrow(cx, &both, last, self.hidden, self.hidden)?;
-        let mixed = functional::mul(cx, &functional::silu(cx, &gate)?, &up)?;
-        self.output.forward(cx, &mixed)
+        self.output.forward(cx, &functional::swiglu_gate(cx, &both)?)
     }
 }

@@ -4,8 +4,7 @@ use super::{Linear, Normalise, Width};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional,
-    op::Dir,
+    functional::{self, Dir},
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
@@ -66,14 +65,13 @@ impl Retention {
         let d = self.width;
         let (batch, tokens) = (x.dim(0), x.dim(1));
         let qvg = self.qvg.forward(cx, x)?;
-        let q = functional::narrow(cx, &qvg, 2, 0, d)?;
-        let v = functional::narrow(cx, &qvg, 2, d, d)?;
-        let g = functional::narrow(cx, &qvg, 2, 2 * d, d)?;
-        let v = functional::reshape(cx, &v, &[batch, tokens, self.heads, d / self.heads])?;
+        let qvg = functional::split(cx, &qvg, &[d, d, d], 2)?;
+        let [q, v, g] = qvg.as_slice() else { unreachable!("split gives one part per size") };
+        let v = functional::reshape(cx, v, &[batch, tokens, self.heads, d / self.heads])?;
         let (sums, state) = functional::retention_scan(cx, &v, &self.lambda(cx)?, self.direction, state)?;
         let sums = functional::reshape(cx, &sums, &[batch, tokens, d])?;
-        let y = self.norm.forward(cx, &functional::mul(cx, &q, &sums)?)?;
-        let y = functional::mul(cx, &y, &functional::silu(cx, &g)?)?;
+        let y = self.norm.forward(cx, &functional::mul(cx, q, &sums)?)?;
+        let y = functional::silu_mul(cx, g, &y)?;
         Ok((self.out.forward(cx, &y)?, state))
     }
 }
@@ -92,7 +90,7 @@ mod tests {
         let mut pb = ParamBuilder::new();
         let width = Width { model: 8, heads: 2, hidden: 8, norm: Norm::LayerNorm };
         let layer = Retention::new(&mut pb, "retention", width, direction);
-        (layer, pb.build(1, Device::Cpu))
+        (layer, pb.build(1, Device::Cpu).unwrap())
     }
 
     fn tokens(seed: i64, count: i64) -> Raw {

@@ -73,7 +73,7 @@ mod tests {
 
     /// Loss of predictions z and base against targets, all (2, 3).
     fn evaluate(objective: Objective, z: &Raw, base: &Raw, targets: &Targets) -> (f64, f64) {
-        let params = ParamBuilder::new().build(0, Device::Cpu);
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
         let cx = Cx::eval(&params);
         let tensor = |raw: &Raw| cx.input(raw.shallow_clone());
         let output = Output { z: tensor(z), base: tensor(base), refined: tensor(z), gate: tensor(z) };

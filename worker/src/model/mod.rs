@@ -21,7 +21,7 @@
 //! | `fuser.perceiver.round_{r}.cross.{norm_query,norm_key,norm_feed}` | norm |
 //! | `fuser.perceiver.round_{r}.cross.attention.{q,out}.{weight,bias}` | (D, D), (D) |
 //! | `fuser.perceiver.round_{r}.cross.attention.kv.{weight,bias}` | (2D, D), (2D): k, then v |
-//! | `fuser.perceiver.round_{r}.cross.feed.{in,out}.weight` | (2I, D): u, then g; (D, I) |
+//! | `fuser.perceiver.round_{r}.cross.feed.{in,out}.weight` | (2I, D): g, then u; (D, I) |
 //! | `fuser.perceiver.round_{r}.self_{i}.{norm,attention,norm_feed,feed}` | as above, without `norm_key` |
 //! | `fuser.perceiver.norm` | norm |
 //! | `base.norm` | norm |

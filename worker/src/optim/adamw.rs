@@ -8,7 +8,7 @@
 //! **Invariant:** on a device the host never waits for a number: norm, clip and gate stay there.
 
 use super::{FlatParams, OptimError, error::failed, flat::copy_in};
-use crate::params::{BucketId, GradBuckets};
+use crate::params::{BucketId, GradBuckets, Group};
 use std::collections::BTreeMap;
 use tch::{Device, Kind, TchError, Tensor as Raw};
 
@@ -61,7 +61,7 @@ struct Chunk {
     weight: Raw,
     exp_avg: Raw,
     exp_avg_sq: Raw,
-    decay: Raw,
+    decays: bool,
 }
 
 /// This step's scalars, on the device.
@@ -72,8 +72,8 @@ struct Scalars {
     first: Raw,
     /// 1 − β₂, or 0.
     second: Raw,
-    /// −lr·wd, or 0.
-    decay: Raw,
+    /// 1 − lr·wd, or 1 when the step is refused.
+    shrink: Raw,
     /// −lr/(1 − β₁ᵗ), or 0.
     update: Raw,
     /// 1/√(1 − β₂ᵗ).
@@ -89,23 +89,25 @@ impl AdamW {
     pub fn new(weights: &FlatParams, settings: AdamWSettings) -> Result<Self, OptimError> {
         let go = || {
             let zeros = || weights.slabs().iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
-            let (exp_avg, exp_avg_sq, decay) = (zeros()?, zeros()?, weights.decay_masks()?);
+            let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
             let mut chunks = Vec::new();
-            for (i, slab) in weights.slabs().iter().enumerate() {
-                let total = slab.size1()?;
-                let piece = if slab.device() == Device::Cpu { CHUNK_ELEMENTS } else { total.max(1) };
-                let mut start = 0;
-                while start < total {
-                    let length = piece.min(total - start);
-                    let cut = |t: &Raw| t.f_narrow(0, start, length);
+            for segment in weights.segments() {
+                let slab = segment.bucket.index();
+                let on_cpu = weights.slabs()[slab].device() == Device::Cpu;
+                let piece = if on_cpu { CHUNK_ELEMENTS } else { segment.len.max(1) };
+                let end = segment.start + segment.len;
+                let mut start = segment.start;
+                while start < end {
+                    let length = piece.min(end - start);
+                    let cut = |slabs: &[Raw]| slabs[slab].f_narrow(0, start, length);
                     chunks.push(Chunk {
-                        bucket: BucketId(i as u32),
+                        bucket: segment.bucket,
                         start,
                         length,
-                        weight: cut(slab)?,
-                        exp_avg: cut(&exp_avg[i])?,
-                        exp_avg_sq: cut(&exp_avg_sq[i])?,
-                        decay: cut(&decay[i])?,
+                        weight: cut(weights.slabs())?,
+                        exp_avg: cut(&exp_avg)?,
+                        exp_avg_sq: cut(&exp_avg_sq)?,
+                        decays: segment.group == Group::Decay,
                     });
                     start += length;
                 }
@@ -130,7 +132,7 @@ impl AdamW {
 
     fn step_unrecorded(&mut self, grads: &mut GradBuckets, count: &Raw, lr: f64) -> Result<StepStats, TchError> {
         let inverse = count.f_to_kind(Kind::Double)?.f_clamp_min(1.0)?.f_reciprocal()?;
-        let norms = (0..grads.len()).map(|i| grads.bucket(BucketId(i as u32)).f_norm()).collect::<Result<Vec<_>, _>>()?;
+        let norms = grads.buckets().map(|(_, flat)| flat.f_norm()).collect::<Result<Vec<_>, _>>()?;
         let norm = Raw::f_stack(&norms, 0)?.f_to_kind(Kind::Double)?.f_norm()?.f_mul(&inverse)?;
         let finite = norm.f_isfinite()?;
         let taken = finite.f_to_kind(Kind::Double)?;
@@ -164,7 +166,7 @@ impl AdamW {
             gradient: clipped.f_to_kind(Kind::Float)?,
             first: gated(1.0 - b1)?,
             second: gated(1.0 - b2)?,
-            decay: gated(-lr * self.settings.weight_decay)?,
+            shrink: stats.taken.f_mul_scalar(-lr * self.settings.weight_decay)?.f_add_scalar(1.0)?.f_to_kind(Kind::Float)?,
             // max() keeps 0/0 away while no step has been taken.
             update: stats.taken.f_mul_scalar(-lr)?.f_div(&power(b1)?.f_clamp_min(f64::MIN_POSITIVE)?)?.f_to_kind(Kind::Float)?,
             spread: power(b2)?.f_clamp_min(f64::MIN_POSITIVE)?.f_rsqrt()?.f_to_kind(Kind::Float)?,
@@ -233,9 +235,9 @@ impl Chunk {
             let _ = grad.f_nan_to_num_(0.0, 0.0, 0.0)?;
         }
         let _ = grad.f_mul_(&s.gradient)?;
-        let shrink = self.decay.f_mul(&s.decay)?;
-        let old = self.weight.shallow_clone();
-        let _ = self.weight.f_addcmul_(&old, &shrink)?;
+        if self.decays {
+            let _ = self.weight.f_mul_(&s.shrink)?;
+        }
         let _ = self.exp_avg.f_lerp_tensor_(grad, &s.first)?;
         let _ = self.exp_avg_sq.f_lerp_tensor_(&grad.f_square()?, &s.second)?;
         let mut denominator = self.exp_avg_sq.f_sqrt()?;
@@ -265,9 +267,9 @@ mod tests {
         // Longer than one chunk, so that the seam is tested.
         let a = pb.param("a", &[300, 250], Init::Normal { std: 1.0 }, Group::Decay);
         let b = pb.param("b", &[7], Init::Normal { std: 1.0 }, Group::NoDecay);
-        let mut params = pb.build(3, Device::Cpu);
-        let grads = GradBuckets::new(&params);
-        let weights = FlatParams::adopt(&mut params, &grads).unwrap();
+        let params = pb.build(3, Device::Cpu).unwrap();
+        let grads = GradBuckets::new(&params).unwrap();
+        let weights = FlatParams::of(&params);
         let optimizer = AdamW::new(&weights, settings).unwrap();
         Bench { params, grads, weights, optimizer, ids: [a, b] }
     }
@@ -279,7 +281,7 @@ mod tests {
             self.ids
                 .iter()
                 .map(|&id| {
-                    let mut view = self.grads.view(id);
+                    let mut view = self.grads.view(id).shallow_clone();
                     let grad = Raw::randn(view.size(), (Kind::Float, Device::Cpu));
                     tch::no_grad(|| view.copy_(&grad));
                     grad
@@ -369,7 +371,7 @@ mod tests {
             bench.step(1.0, 1e-2);
             let (before, state) = (bench.values(), copies(&bench));
             bench.fill(2);
-            let _ = bench.grads.view(bench.ids[1]).fill_(bad);
+            let _ = bench.grads.view(bench.ids[1]).shallow_clone().fill_(bad);
             let stats = bench.step(1.0, 1e-2);
             assert_eq!(stats.taken.double_value(&[]), 0.0);
             assert!(before.iter().zip(bench.values()).all(|(a, b)| *a == b));

@@ -92,16 +92,15 @@ fn duplicate(t: &Raw) -> Result<Raw, TchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{GradBuckets, Group, Init, ParamBuilder, Params};
+    use crate::params::{Group, Init, ParamBuilder, Params};
     use tch::Device;
 
     fn weights() -> (Params, FlatParams) {
         let mut pb = ParamBuilder::new();
         pb.param("a", &[2, 3], Init::Normal { std: 1.0 }, Group::Decay);
         pb.param("b", &[4], Init::Ones, Group::NoDecay);
-        let mut params = pb.build(1, Device::Cpu);
-        let grads = GradBuckets::new(&params);
-        let flat = FlatParams::adopt(&mut params, &grads).unwrap();
+        let params = pb.build(1, Device::Cpu).unwrap();
+        let flat = FlatParams::of(&params);
         (params, flat)
     }
 
@@ -142,7 +141,7 @@ mod tests {
         shift(&mut flat, 2.0);
         ema.update(&flat).unwrap();
         shift(&mut flat, 2.0);
-        let b = params.iter().find(|p| p.name == "b").unwrap().tensor.shallow_clone();
+        let b = params.get(params.by_name("b").unwrap()).shallow_clone();
         assert_eq!(b.double_value(&[0]), 5.0);
         ema.swap(&mut flat).unwrap();
         assert_eq!((b.double_value(&[0]), value(&ema.named(&flat), "ema.b")), (3.0, 5.0));

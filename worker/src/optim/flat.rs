@@ -1,61 +1,43 @@
-//! All weights in a few long arrays, in the layout of the gradient buckets, so that an update is a few passes over memory.
+//! All weights as a few long arrays: the layout that weights, gradients, moments and averages share.
 
 use super::{OptimError, error::failed};
-use crate::params::{BucketId, GradBuckets, Group, Params};
+use crate::params::{BucketId, ParamId, Params, Segment};
 use std::collections::BTreeMap;
-use tch::{Kind, TchError, Tensor as Raw};
+use tch::{Kind, Tensor as Raw};
 
-/// Where a parameter lives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    name: String,
-    slab: usize,
-    offset: i64,
-    shape: Vec<i64>,
-    decay: bool,
-}
-
-/// The parameters' storage, one slab per gradient bucket.
+/// Handles to the parameters' storage, one slab per gradient bucket. Writing a slab writes the parameters.
 #[derive(Debug)]
 pub struct FlatParams {
     slabs: Vec<Raw>,
     places: Vec<Place>,
+    segments: Vec<Segment>,
+}
+
+/// Where a parameter lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    name: String,
+    slab: usize,
+    start: i64,
+    shape: Vec<i64>,
 }
 
 impl FlatParams {
-    /// Moves the storage of `params` into slabs laid out as `grads`. Every existing handle to a parameter follows.
-    ///
-    /// # Errors
-    /// When there is no memory for the slabs.
-    pub fn adopt(params: &mut Params, grads: &GradBuckets) -> Result<Self, OptimError> {
-        let places: Vec<Place> = params
-            .iter()
-            .map(|p| {
-                let (BucketId(slab), offset) = grads.place(p.id);
-                Place {
-                    name: p.name.to_owned(),
-                    slab: slab as usize,
-                    offset: offset as i64,
-                    shape: p.tensor.size(),
-                    decay: p.group == Group::Decay,
-                }
-            })
-            .collect();
-        let go = || {
-            let slabs =
-                (0..grads.len()).map(|i| grads.bucket(BucketId(i as u32)).f_zeros_like()).collect::<Result<Vec<_>, _>>()?;
-            for (place, p) in places.iter().zip(params.iter()) {
-                let mut view = place.view(&slabs)?;
-                view.f_copy_(p.tensor)?;
-                p.tensor.shallow_clone().f_set_data(&view)?;
-            }
-            Ok(slabs)
+    /// The storage of `params`; nothing is copied.
+    pub fn of(params: &Params) -> Self {
+        let layout = params.layout();
+        let place = |(id, name, tensor): (ParamId, &str, &Raw)| {
+            let (bucket, start, _) = layout.place(id);
+            Place { name: name.to_owned(), slab: bucket.index(), start, shape: tensor.size() }
         };
-        let slabs = tch::no_grad(go).map_err(failed("lay the weights out"))?;
-        Ok(Self { slabs, places })
+        Self {
+            slabs: (0..layout.buckets()).map(|i| params.flat(BucketId(i as u32)).shallow_clone()).collect(),
+            places: params.iter().map(place).collect(),
+            segments: layout.segments().to_vec(),
+        }
     }
 
-    /// The weights, one flat f32 array per bucket.
+    /// The weights, one flat array per bucket, padding (always 0) included.
     pub fn slabs(&self) -> &[Raw] {
         &self.slabs
     }
@@ -65,30 +47,27 @@ impl FlatParams {
         &mut self.slabs
     }
 
-    /// Views into arrays of this layout, by parameter name and in the parameter's shape.
-    pub fn views(&self, slabs: &[Raw]) -> Vec<(String, Raw)> {
-        // The arrays have this layout by construction, so a view cannot fail.
-        self.places.iter().filter_map(|p| p.view(slabs).ok().map(|view| (p.name.clone(), view))).collect()
-    }
-
     /// Names of the parameters, in order of declaration.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.places.iter().map(|p| p.name.as_str())
     }
 
-    /// 1 where the element decays, 0 elsewhere, in this layout.
-    pub(super) fn decay_masks(&self) -> Result<Vec<Raw>, TchError> {
-        let masks = self.slabs.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>()?;
-        for place in self.places.iter().filter(|p| p.decay) {
-            let _ = place.view(&masks)?.f_fill_(1.0)?;
-        }
-        Ok(masks)
+    /// Views into arrays of this layout (gradients, moments, averages, the weights themselves), by parameter name and in the
+    /// parameter's shape. Arrays shorter than the layout's give no views beyond their end.
+    pub fn views(&self, slabs: &[Raw]) -> Vec<(String, Raw)> {
+        self.places.iter().filter_map(|p| p.view(slabs).map(|view| (p.name.clone(), view))).collect()
+    }
+
+    /// Runs of parameters of one group.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
     }
 }
 
 impl Place {
-    fn view(&self, slabs: &[Raw]) -> Result<Raw, TchError> {
-        slabs[self.slab].f_narrow(0, self.offset, self.shape.iter().product())?.f_view(self.shape.as_slice())
+    fn view(&self, slabs: &[Raw]) -> Option<Raw> {
+        let flat = slabs.get(self.slab)?.f_narrow(0, self.start, self.shape.iter().product()).ok()?;
+        flat.f_view(self.shape.as_slice()).ok()
     }
 }
 
@@ -102,7 +81,8 @@ pub(super) fn copy_in(views: Vec<(String, Raw)>, saved: &BTreeMap<String, Raw>) 
     }
     for (name, mut view) in views {
         if let Some(value) = saved.get(&name) {
-            tch::no_grad(|| view.f_copy_(&value.to_kind(Kind::Float))).map_err(failed("restore"))?;
+            let copy = || view.f_copy_(&value.f_to_kind(Kind::Float)?);
+            tch::no_grad(copy).map_err(failed("restore the optimizer's state"))?;
         }
     }
     Ok(())
