@@ -177,4 +177,4 @@ fn cell_means(staged: &Staged, train: &[usize]) -> Vec<f64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -16,6 +16,7 @@ pub(crate) struct Table {
     pub(crate) rows: usize,
     pub(crate) features: Vec<FeatureMeta>,
     pub(crate) out_shape: Vec<usize>,
+    pub(crate) out_labels: Vec<Vec<String>>,
     pub(crate) x: Vec<f32>,
     pub(crate) y: Vec<f32>,
     pub(crate) split: Vec<u8>,
@@ -49,14 +50,13 @@ impl Table {
     fn meta(&self) -> StagedMeta {
         let stats = Moments::default().stats();
         let count = |code: u8| self.split.iter().filter(|split| **split == code).count() as u64;
-        let labels = |size: &usize| (0..*size).map(|i| format!("{i:02}")).collect();
         StagedMeta {
             version: VERSION,
             digest: "cd".repeat(32),
             rows: self.rows as u64,
             features: self.features.clone(),
             out_shape: self.out_shape.clone(),
-            out_labels: self.out_shape.iter().map(labels).collect(),
+            out_labels: self.out_labels.clone(),
             units: "°F".into(),
             persistence: self.persistence.clone(),
             has_targets: true,
@@ -67,6 +67,13 @@ impl Table {
             report: CleaningReport::default(),
         }
     }
+}
+
+/// Metadata of no rows, with the given names along the output's axes.
+pub(crate) fn meta_of(out_labels: Vec<Vec<String>>) -> StagedMeta {
+    let out_shape = out_labels.iter().map(Vec::len).collect();
+    let (features, x, y, split) = (vec![], vec![], vec![], vec![]);
+    Table { rows: 0, features, out_shape, out_labels, x, y, split, persistence: None }.meta()
 }
 
 /// A number in [0, 1) with 24 bits, the same in Python.
@@ -102,6 +109,7 @@ fn table(rows: usize, numbers: usize) -> Table {
         rows,
         features: (0..features).map(meta).collect(),
         out_shape: vec![2, 2],
+        out_labels: vec![["s0", "s1"].map(String::from).to_vec(), ["t0", "t1"].map(String::from).to_vec()],
         x,
         y,
         split: (0..rows).map(|row| [0, 0, 0, 1, 0, 0, 2, 0][row % 8]).collect(),

@@ -13,6 +13,7 @@ pub mod lines;
 pub mod metrics;
 pub mod model;
 mod progress;
+pub mod report;
 mod sink;
 pub mod trace;
 

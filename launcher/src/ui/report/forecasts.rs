@@ -1,0 +1,297 @@
+//! What the model forecast for sample days of the test split, and how forecasts and truth lie together.
+
+use super::{
+    chart::{Chart, Margin},
+    fit::{BINS, Fit},
+    grid::Grid,
+    html::{Html, Px},
+    page::{figure, section},
+    predictions::TestPredictions,
+    scale::Scale,
+};
+use crate::{baselines::Forecaster, ui::figures};
+use enn_common::staged::Staged;
+
+const DAY_SIZE: (f64, f64) = (320.0, 190.0);
+const DAY_MARGIN: Margin = Margin { left: 34.0, right: 8.0, top: 8.0, bottom: 24.0 };
+const SQUARE: (f64, f64) = (420.0, 400.0);
+const SQUARE_MARGIN: Margin = Margin { left: 44.0, right: 10.0, top: 10.0, bottom: 44.0 };
+
+/// Times below which a day is no curve.
+const TIMES_MIN: usize = 3;
+
+/// Which days are shown: a quantile of the days' errors, and its name. Chosen by rule, so that none is picked for its looks.
+const DAYS: [(f64, &str); 4] =
+    [(0.1, "an easy day"), (0.5, "a typical day"), (0.9, "a hard day"), (1.0, "the hardest day")];
+
+/// Panels per day.
+const ENTITIES_MAX: usize = 3;
+
+/// What the drawings are made from.
+pub(super) struct Shown<'a> {
+    pub(super) staged: &'a Staged,
+    pub(super) predictions: &'a TestPredictions,
+    pub(super) fit: &'a Fit,
+    pub(super) grid: &'a Grid,
+    /// The baseline that is drawn beside the model.
+    pub(super) rival: Option<&'a Forecaster>,
+}
+
+pub(super) fn write(html: &mut Html, shown: &Shown) {
+    section(html, "forecasts", "Forecasts of the test split", |html| {
+        if shown.grid.times.len() >= TIMES_MIN {
+            days(html, shown);
+        }
+        html.element("div", &[("class", &"pair")], |html| {
+            density(html, shown);
+            histogram(html, shown);
+        });
+    });
+}
+
+fn days(html: &mut Html, shown: &Shown) {
+    html.element("p", &[("class", &"note")], |html| {
+        html.text("Days at fixed places in the order of the model’s error, not picked by hand. ");
+        html.element("span", &[("class", &"legend")], |html| {
+            key(html, "actual", "actual");
+            key(html, "model", "ENN");
+            if let Some(rival) = shown.rival {
+                let name = figures::label(rival.name());
+                key(html, super::learning::level_class(&name), &name);
+            }
+        });
+    });
+    let mut seen = Vec::new();
+    for (place, (share, name)) in DAYS.iter().enumerate() {
+        let (index, error) = shown.fit.quantile(*share);
+        if !seen.contains(&index) {
+            seen.push(index);
+            day(html, shown, (index, error), (place, name));
+        }
+    }
+}
+
+fn key(html: &mut Html, class: &str, name: &str) {
+    html.element("span", &[("class", &"key")], |html| {
+        html.element("svg", &[("viewBox", &"0 0 22 8"), ("class", &"dash"), ("aria-hidden", &"true")], |html| {
+            html.void("path", &[("class", &format!("line {class}")), ("d", &"M0 4L22 4")]);
+        });
+        html.text(name);
+    });
+}
+
+fn day(html: &mut Html, shown: &Shown, (index, error): (usize, f64), (place, name): (usize, &str)) {
+    let row = shown.predictions.rows()[index];
+    let meta = shown.staged.meta();
+    let title = meta.row_names.get(row).cloned().unwrap_or_else(|| format!("row {}", shown.staged.row_id()[row]));
+    let rival = shown.rival.map(|rival| rival.predict(shown.staged, &[row]));
+    let actual = |cell: usize| {
+        let valid = shown.staged.y_mask_row(row)[cell] != 0;
+        if valid { f64::from(shown.staged.y_row(row)[cell]) } else { f64::NAN }
+    };
+    let forecast = |cell: usize| shown.predictions.forecast(index).get(cell).map_or(f64::NAN, |v| f64::from(*v));
+    let rival = |cell: usize| rival.as_ref().map_or(f64::NAN, |values| values[cell]);
+    let entities = entities(shown);
+    let curves: Vec<[Vec<(f64, f64)>; 3]> = entities
+        .iter()
+        .map(|e| [shown.grid.series(*e, rival), shown.grid.series(*e, actual), shown.grid.series(*e, forecast)])
+        .collect();
+    let values = curves.iter().flatten().flatten().map(|point| point.1).filter(|v| v.is_finite());
+    let domain = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+    let (x_range, y_range) = Chart::area(DAY_SIZE, DAY_MARGIN);
+    let subtitle = format!("{name}, mean absolute error {}", figures::with_unit(error, &meta.units));
+    figure(html, &title, &subtitle, |html| {
+        html.element("div", &[("class", &"trio")], |html| {
+            for (entity, curves) in entities.iter().zip(&curves) {
+                let chart = Chart {
+                    size: DAY_SIZE,
+                    margin: DAY_MARGIN,
+                    x: Scale::linear((0.0, shown.grid.times.len() as f64 - 1.0), x_range),
+                    y: Scale::linear(domain, y_range).rounded(4),
+                    x_ticks: shown.grid.time_ticks(5),
+                    y_ticks: 4,
+                    x_name: "",
+                    description: "forecast and actual values over one day",
+                };
+                panel(
+                    html,
+                    shown,
+                    &chart,
+                    (&shown.grid.entities[*entity], curves),
+                    &format!("clip-day-{place}-{entity}"),
+                );
+            }
+        });
+    });
+}
+
+fn panel(html: &mut Html, shown: &Shown, chart: &Chart, (name, curves): (&str, &[Vec<(f64, f64)>; 3]), clip: &str) {
+    let unit = &shown.staged.meta().units;
+    html.element("div", &[("class", &"panel")], |html| {
+        html.leaf("h4", &[], name);
+        chart.draw(
+            html,
+            clip,
+            |html| {
+                let [rival, actual, forecast] = curves;
+                if let Some(shown) = shown.rival {
+                    chart.line(html, super::learning::level_class(&figures::label(shown.name())), rival);
+                }
+                chart.line(html, "actual", actual);
+                chart.line(html, "model", forecast);
+                chart.tooltips(html, forecast, |time| {
+                    let [rival, actual, forecast] =
+                        [rival, actual, forecast].map(|curve| figures::with_unit(curve[time].1, unit));
+                    let rival =
+                        shown.rival.map_or_else(String::new, |r| format!(", {} {rival}", figures::label(r.name())));
+                    format!("{} {}: actual {actual}, ENN {forecast}{rival}", name, shown.grid.times[time])
+                });
+            },
+            |_| (),
+        );
+    });
+}
+
+/// At most `ENTITIES_MAX`: all of them, or those with the least, the median and the largest error.
+fn entities(shown: &Shown) -> Vec<usize> {
+    let count = shown.grid.entities.len();
+    if count <= ENTITIES_MAX {
+        return (0..count).collect();
+    }
+    let mae = shown.fit.cells.mae();
+    let mean = |entity: usize| {
+        let values = shown.grid.series(entity, |cell| mae[cell]);
+        let valid: Vec<f64> = values.iter().map(|point| point.1).filter(|v| v.is_finite()).collect();
+        valid.iter().sum::<f64>() / valid.len().max(1) as f64
+    };
+    let mut order: Vec<(usize, f64)> = (0..count).map(|entity| (entity, mean(entity))).collect();
+    order.sort_by(|a, b| a.1.total_cmp(&b.1));
+    vec![order[0].0, order[count / 2].0, order[count - 1].0]
+}
+
+/// Forecast against actual as a density: darker squares hold more cells, the diagonal is a perfect forecast.
+fn density(html: &mut Html, shown: &Shown) {
+    let fit = shown.fit;
+    let unit = &shown.staged.meta().units;
+    let (x_range, y_range) = Chart::area(SQUARE, SQUARE_MARGIN);
+    let x = Scale::linear(fit.range, x_range);
+    let chart = Chart {
+        size: SQUARE,
+        margin: SQUARE_MARGIN,
+        x,
+        y: Scale::linear(fit.range, y_range),
+        x_ticks: x.ticks(6),
+        y_ticks: 6,
+        x_name: "actual",
+        description: "density of forecasts against actual values",
+    };
+    let largest = fit.density.iter().copied().max().unwrap_or(1).max(1) as f64;
+    let width = (fit.range.1 - fit.range.0) / BINS as f64;
+    let edge = |bin: usize| fit.range.0 + width * bin as f64;
+    let side = [(x_range.1 - x_range.0) / BINS as f64, (y_range.0 - y_range.1) / BINS as f64];
+    let subtitle = format!(
+        "forecast (up) against actual (across), {} cells; on the line a forecast is exact",
+        figures::count(fit.n)
+    );
+    figure(html, "Forecast and truth", &subtitle, |html| {
+        chart.draw(
+            html,
+            "clip-density",
+            |html| {
+                for (index, count) in fit.density.iter().enumerate().filter(|(_, count)| **count > 0) {
+                    let (actual, forecast) = (index / BINS, index % BINS);
+                    // Logarithmic, or the one fullest square would pale all others.
+                    let level = (1.0 + 7.99 * (*count as f64).ln() / largest.ln().max(1e-9)) as usize;
+                    let tooltip = format!(
+                        "actual {} to {}, forecast {} to {} {unit}: {}",
+                        figures::measure(edge(actual)),
+                        figures::measure(edge(actual + 1)),
+                        figures::measure(edge(forecast)),
+                        figures::measure(edge(forecast + 1)),
+                        figures::plural(*count, "cell")
+                    );
+                    let place = [Px(chart.x.at(edge(actual)) + 0.4), Px(chart.y.at(edge(forecast + 1)) + 0.4)];
+                    let (class, size) = (format!("q{}", level.clamp(1, 8)), side.map(|side| Px(side - 0.8)));
+                    html.mark(
+                        "rect",
+                        &[
+                            ("class", &class),
+                            ("x", &place[0]),
+                            ("y", &place[1]),
+                            ("width", &size[0]),
+                            ("height", &size[1]),
+                        ],
+                        &tooltip,
+                    );
+                }
+                let (low, high) = fit.range;
+                chart.line(html, "diagonal", &[(low, low), (high, high)]);
+            },
+            |_| (),
+        );
+    });
+}
+
+/// Errors of all cells: their spread and bias.
+fn histogram(html: &mut Html, shown: &Shown) {
+    let fit = shown.fit;
+    let unit = &shown.staged.meta().units;
+    let (x_range, y_range) = Chart::area(SQUARE, SQUARE_MARGIN);
+    let x = Scale::linear((-fit.reach, fit.reach), x_range);
+    let largest = fit.histogram.iter().copied().max().unwrap_or(1) as f64 / fit.n as f64 * 100.0;
+    let chart = Chart {
+        size: SQUARE,
+        margin: SQUARE_MARGIN,
+        x,
+        y: Scale::linear((0.0, largest), y_range).rounded(5),
+        x_ticks: x.ticks(6),
+        y_ticks: 5,
+        x_name: "forecast − actual",
+        description: "distribution of errors",
+    };
+    let (bin_width, bottom) = (2.0 * fit.reach / BINS as f64, y_range.0);
+    let within = shown.fit.cells.total().map_or(0.0, |total| total.mae);
+    let subtitle =
+        format!("% of cells; mean error {}, mean size {}", signed(fit.bias, unit), figures::with_unit(within, unit));
+    figure(html, "Errors", &subtitle, |html| {
+        chart.draw(
+            html,
+            "clip-errors",
+            |html| {
+                for (bin, count) in fit.histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
+                    let left = -fit.reach + bin_width * bin as f64;
+                    let share = *count as f64 / fit.n as f64 * 100.0;
+                    let (x, y) = (chart.x.at(left), chart.y.at(share));
+                    let width = chart.x.at(left + bin_width) - x;
+                    let beyond = if bin == 0 {
+                        " or less"
+                    } else if bin + 1 == BINS {
+                        " or more"
+                    } else {
+                        ""
+                    };
+                    let tooltip = format!("{}{beyond}: {share:.1} % of cells", signed(left + bin_width / 2.0, unit));
+                    html.mark(
+                        "rect",
+                        &[
+                            ("class", &"bar"),
+                            ("x", &Px(x + 0.5)),
+                            ("y", &Px(y)),
+                            ("width", &Px(width - 1.0)),
+                            ("height", &Px(bottom - y)),
+                        ],
+                        &tooltip,
+                    );
+                }
+                let (low, high) = chart.y.domain();
+                chart.line(html, "diagonal", &[(0.0, low), (0.0, high)]);
+            },
+            |_| (),
+        );
+    });
+}
+
+fn signed(value: f64, unit: &str) -> String {
+    let sign = if value < 0.0 { "−" } else { "+" };
+    format!("{sign}{}", figures::with_unit(value.abs(), unit))
+}

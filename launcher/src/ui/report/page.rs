@@ -1,0 +1,245 @@
+//! The page: head, outcome, sections in the order a reader asks for them.
+
+use super::{
+    fit::Fit,
+    forecasts::{self, Shown},
+    grid::Grid,
+    heatmap,
+    html::Html,
+    learning,
+    predictions::TestPredictions,
+    tables, timeline,
+};
+use crate::{
+    baselines::{Baselines, Forecaster},
+    ui::{
+        figures, metrics,
+        model::{RunView, SessionView},
+    },
+};
+use enn_common::{exit::ExitCode, staged::Staged};
+use serde_json::Value;
+
+/// The style sheet.
+const STYLE: &str = include_str!("report.css");
+
+/// What a report is made from. Everything but the view may be absent: its sections are then left out.
+#[derive(Debug)]
+pub struct ReportInputs {
+    /// The events.
+    pub view: RunView,
+    /// run.json.
+    pub config: Option<Value>,
+    /// The staged data.
+    pub staged: Option<Staged>,
+    /// Baselines, for the plots; their errors come from the events.
+    pub baselines: Option<Baselines>,
+    /// Forecasts of the test rows.
+    pub predictions: Option<TestPredictions>,
+    /// What could not be read, told at the end of the report.
+    pub notes: Vec<String>,
+}
+
+/// The whole page.
+pub(super) fn page(inputs: &ReportInputs) -> String {
+    let mut html = Html::default();
+    html.constant("<!DOCTYPE html>\n");
+    html.element("html", &[("lang", &"en")], |html| {
+        html.element("head", &[], |html| {
+            html.void("meta", &[("charset", &"utf-8")]);
+            html.void("meta", &[("name", &"viewport"), ("content", &"width=device-width, initial-scale=1")]);
+            html.void("meta", &[("name", &"color-scheme"), ("content", &"light dark")]);
+            html.leaf("title", &[], &format!("{} – ENN report", inputs.view.name()));
+            html.element("style", &[], |html| html.constant(STYLE));
+        });
+        html.element("body", &[], |html| {
+            html.element("main", &[], |html| body(html, inputs));
+        });
+    });
+    html.into_string()
+}
+
+fn body(html: &mut Html, inputs: &ReportInputs) {
+    let view = &inputs.view;
+    header(html, view);
+    warnings(html, view);
+    tables::errors(html, view);
+    learning::write(html, view);
+    test_split(html, inputs);
+    timeline::write(html, view);
+    if let Some(staged) = &view.staged {
+        tables::data(html, staged);
+    }
+    if let Some(config) = &inputs.config {
+        tables::configuration(html, config);
+    }
+    tables::surroundings(html, inputs);
+}
+
+fn test_split(html: &mut Html, inputs: &ReportInputs) {
+    let (Some(staged), Some(predictions)) = (&inputs.staged, &inputs.predictions) else { return };
+    let Some(fit) = Fit::new(staged, predictions) else { return };
+    let grid = Grid::new(staged.meta());
+    let rival = inputs.baselines.as_ref().and_then(|baselines| rival(baselines));
+    forecasts::write(html, &Shown { staged, predictions, fit: &fit, grid: &grid, rival });
+    let floor = inputs.baselines.as_ref().and_then(|b| Some(b.cells.get("test")?.get(metrics::FLOOR)?.mae()));
+    heatmap::write(html, &grid, &fit.cells.mae(), floor.as_deref(), &staged.meta().units);
+}
+
+/// The baseline with the least test error.
+fn rival(baselines: &Baselines) -> Option<&Forecaster> {
+    let errors = baselines.split.get("test")?;
+    let mae = |one: &Forecaster| errors.get(one.name()).map_or(f64::INFINITY, |errors| errors.mae);
+    baselines.forecasters.iter().filter(|one| mae(one).is_finite()).min_by(|a, b| mae(a).total_cmp(&mae(b)))
+}
+
+fn header(html: &mut Html, view: &RunView) {
+    html.element("header", &[], |html| {
+        html.leaf("p", &[("class", &"run")], view.name());
+        html.leaf("h1", &[], &outcome(view));
+        html.leaf("p", &[("class", &"lede")], &lede(view));
+        html.element("dl", &[("class", &"tiles")], |html| {
+            for (name, value, unit) in tiles(view) {
+                html.element("div", &[], |html| {
+                    html.leaf("dt", &[], &name);
+                    html.element("dd", &[], |html| {
+                        html.text(&value);
+                        if !unit.is_empty() {
+                            html.leaf("small", &[], &format!(" {unit}"));
+                        }
+                    });
+                });
+            }
+        });
+    });
+}
+
+/// The result in one sentence.
+fn outcome(view: &RunView) -> String {
+    let contenders = metrics::contenders(view);
+    let ours = contenders.iter().find(|one| one.ours);
+    let split = if ours.is_some_and(|one| one.errors[1].is_some()) { "test" } else { "validation" };
+    let error =
+        ours.and_then(crate::ui::metrics::Contender::judged_mae).map(|mae| figures::with_unit(mae, view.units()));
+    let beside = metrics::margin(&contenders).map(|(difference, name)| {
+        let side = if difference < 0.0 { "below" } else { "above" };
+        format!(", {:.1} % {side} the best baseline, {name}", 100.0 * difference.abs())
+    });
+    let beside = beside.unwrap_or_default();
+    let ended = view.session().and_then(|session| session.ended);
+    match (error, ended) {
+        (Some(error), Some(end)) if end.code == 0 => format!("A {split} error of {error}{beside}."),
+        (Some(error), None) if view.trained.is_some() => format!("A {split} error of {error}{beside}."),
+        (Some(error), Some(end)) => format!("{}, with a {split} error of {error}{beside}.", stopped(end.code)),
+        (Some(error), None) => format!("Under way: a {split} error of {error} so far{beside}."),
+        (None, Some(end)) if end.code != 0 => format!("{}, before an epoch was validated.", stopped(end.code)),
+        _ => "No epoch has been validated yet.".to_owned(),
+    }
+}
+
+fn stopped(code: u8) -> String {
+    match code {
+        _ if code == ExitCode::Interrupted as u8 => "Stopped by the user".to_owned(),
+        _ if code == ExitCode::Terminated as u8 => "Stopped by SIGTERM".to_owned(),
+        _ if code == ExitCode::WorkerFailed as u8 => "Ended when its restarts were used up".to_owned(),
+        _ => format!("Ended with exit code {code}"),
+    }
+}
+
+/// What was done, in two or three sentences.
+fn lede(view: &RunView) -> String {
+    let mut text = String::new();
+    let workers = view.rounds.last().map_or(0, |round| u64::from(round.world_size));
+    let on = if workers > 0 { format!(" on {}", figures::plural(workers, "worker")) } else { String::new() };
+    if let Some(trained) = &view.trained {
+        let early = if trained.stopped_early { ", until the validation error stood still" } else { "" };
+        text = format!(
+            "Trained for {} ({}) in {}{on}{early}.",
+            figures::plural(trained.epoch, "epoch"),
+            figures::plural(trained.step, "step"),
+            figures::seconds(trained.seconds)
+        );
+    } else if let Some(step) = view.latest {
+        text = format!("{} of epoch {}{on}.", figures::plural(step.step, "step"), step.epoch);
+    }
+    if let Some(staged) = &view.staged {
+        let (samples, features) = (figures::plural(staged.rows, "sample"), figures::plural(staged.features, "input"));
+        text.push_str(&format!(
+            " {samples} of {features} each, forecasting a grid of {}.",
+            figures::shape(&staged.out_shape)
+        ));
+    }
+    match view.restarts() {
+        0 => {}
+        1 => text.push_str(" One round failed and training went on from the last checkpoint."),
+        n => text.push_str(&format!(" {n} rounds failed and training went on from the last checkpoint each time.")),
+    }
+    text.trim().to_owned()
+}
+
+/// The figures below the outcome: name, value, unit.
+fn tiles(view: &RunView) -> Vec<(String, String, String)> {
+    let mut tiles = Vec::new();
+    let split = metrics::split(view);
+    let named = [("test", "test"), ("val", "validation")];
+    let judged = named.iter().find_map(|(key, name)| Some((*name, split.get(*key).filter(|m| m.n > 0)?)));
+    let mut tile = |name: &str, value: String, unit: &str| tiles.push((name.to_owned(), value, unit.to_owned()));
+    if let Some((name, metrics)) = judged {
+        tile(&format!("{name} MAE"), figures::measure(metrics.mae), view.units());
+        tile(&format!("{name} RMSE"), figures::measure(metrics.rmse), view.units());
+        tile(&format!("{name} R²"), figures::measure(metrics.r2), "");
+    }
+    if let Some(model) = &view.model {
+        tile("parameters", figures::count(model.parameters), "");
+    }
+    let rate = view.trained.as_ref().map(|trained| trained.samples_per_s);
+    if let Some(rate) = rate.or(view.epochs.last().map(|report| report.samples_per_s)) {
+        tile("throughput", figures::rate(rate), "samples/s");
+    }
+    if let Some(seconds) = view.session().and_then(|session: &SessionView| session.ended).map(|end| end.seconds) {
+        tile("whole run", figures::seconds(seconds), "");
+    }
+    tiles
+}
+
+/// Warnings that no reader should miss.
+fn warnings(html: &mut Html, view: &RunView) {
+    let all: Vec<String> =
+        metrics::warning(view).into_iter().chain(view.warnings.iter().map(|w| w.1.clone())).collect();
+    if all.is_empty() {
+        return;
+    }
+    html.element("aside", &[("class", &"warnings")], |html| {
+        for warning in &all {
+            html.leaf("p", &[], warning);
+        }
+    });
+}
+
+/// A section with its heading; the heading is drawn even when `inner` adds nothing, so callers check first.
+pub(super) fn section(html: &mut Html, id: &str, title: &str, inner: impl FnOnce(&mut Html)) {
+    html.element("section", &[("id", &id)], |html| {
+        html.leaf("h2", &[], title);
+        inner(html);
+    });
+}
+
+/// A drawing with its title and what its numbers are.
+pub(super) fn figure(html: &mut Html, title: &str, subtitle: &str, inner: impl FnOnce(&mut Html)) {
+    captioned(html, "", title, subtitle, inner);
+}
+
+/// A drawing that keeps its width on a narrow screen and scrolls.
+pub(super) fn figure_wide(html: &mut Html, title: &str, subtitle: &str, inner: impl FnOnce(&mut Html)) {
+    captioned(html, "wide", title, subtitle, |html| html.element("div", &[("class", &"scroll")], inner));
+}
+
+fn captioned(html: &mut Html, class: &str, title: &str, subtitle: &str, inner: impl FnOnce(&mut Html)) {
+    html.element("figure", &[("class", &class)], |html| {
+        html.element("figcaption", &[], |html| {
+            html.leaf("h3", &[], title);
+            html.leaf("p", &[], subtitle);
+        });
+        inner(html);
+    });
+}

@@ -1,0 +1,96 @@
+//! Forecasts of the test rows, as training left them in `predictions/test`.
+//!
+//! ```text
+//! <run>/predictions/test/
+//!   pred.npy   (n, *out_shape) f32   forecasts in the target's unit
+//!   rows.npy   (n)             i64   staged row of each forecast
+//! ```
+
+use enn_common::staged::{Staged, StagedError, npy::Element, reader::NpyMap};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Where the forecasts lie in a run directory.
+pub const DIR: &str = "predictions/test";
+
+/// Forecasts of test rows, mapped.
+#[derive(Debug)]
+pub struct TestPredictions {
+    rows: Vec<usize>,
+    values: NpyMap,
+    outputs: usize,
+}
+
+/// Why forecasts cannot be shown.
+#[derive(Debug, Error)]
+pub enum PredictionsError {
+    /// A file is damaged.
+    #[error(transparent)]
+    Array(#[from] StagedError),
+    /// The arrays do not fit the staged data or each other.
+    #[error("{}: {what} is {found}, expected {expected}", path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+}
+
+impl TestPredictions {
+    /// Reads the forecasts of `run_dir`, made from `staged`; `None` when there are none.
+    ///
+    /// # Errors
+    /// The arrays are damaged or belong to other data.
+    pub fn read(run_dir: &Path, staged: &Staged) -> Result<Option<Self>, PredictionsError> {
+        let dir = run_dir.join(DIR);
+        let (values, rows) = (dir.join("pred.npy"), dir.join("rows.npy"));
+        if !(values.exists() && rows.exists()) {
+            return Ok(None);
+        }
+        let (values, rows) = (open(&values, Element::F32, "f32")?, open(&rows, Element::I64, "i64")?);
+        let numbers: &[i64] = rows.1.numbers().unwrap_or(&[]);
+        let mut shape = vec![numbers.len() as u64];
+        shape.extend(staged.meta().out_shape.iter().map(|size| *size as u64));
+        if values.1.header().shape != shape {
+            let found = format!("{:?}", values.1.header().shape);
+            return Err(PredictionsError::Mismatch {
+                path: values.0,
+                what: "shape",
+                found,
+                expected: format!("{shape:?}"),
+            });
+        }
+        let all = staged.rows();
+        let row = |number: &i64| usize::try_from(*number).ok().filter(|row| *row < all).ok_or(*number);
+        let rows: Vec<usize> = numbers.iter().map(row).collect::<Result<_, _>>().map_err(|found| {
+            let (path, found) = (rows.0.clone(), found.to_string());
+            PredictionsError::Mismatch { path, what: "row", found, expected: format!("0 to {}", all.saturating_sub(1)) }
+        })?;
+        Ok(Some(Self { rows, values: values.1, outputs: staged.outputs() }))
+    }
+
+    /// Staged rows, in the order of the forecasts.
+    pub fn rows(&self) -> &[usize] {
+        &self.rows
+    }
+
+    /// Forecast number `index`, (O).
+    pub fn forecast(&self, index: usize) -> &[f32] {
+        let all: &[f32] = self.values.numbers().unwrap_or(&[]);
+        all.get(index * self.outputs..(index + 1) * self.outputs).unwrap_or(&[])
+    }
+}
+
+fn open(path: &Path, element: Element, expected: &str) -> Result<(PathBuf, NpyMap), PredictionsError> {
+    let array = NpyMap::open(path)?;
+    if array.header().element != element {
+        let (what, found) = ("element type", array.header().element.descr().to_owned());
+        return Err(PredictionsError::Mismatch { path: path.to_owned(), what, found, expected: expected.to_owned() });
+    }
+    Ok((path.to_owned(), array))
+}
