@@ -2,4 +2,5 @@
 
 pub mod agent;
 pub mod baselines;
+pub mod doctor;
 pub mod ui;

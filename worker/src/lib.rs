@@ -13,4 +13,5 @@ pub mod error;
 pub mod functional;
 pub mod op;
 pub mod params;
+pub mod probe;
 pub mod session;
