@@ -128,7 +128,8 @@ fn output_within(mut command: Command, wait_max: Duration) -> Result<String, Pro
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     let (sender, receiver) = mpsc::channel();
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let reader = thread::spawn(move || {
+    // Never joined: a grandchild that outlives a killed child would hold the pipes open.
+    thread::spawn(move || {
         // Standard error after standard output: a probe writes little to either.
         let _ = sender.send((read(out), read(err)));
     });
@@ -137,8 +138,6 @@ fn output_within(mut command: Command, wait_max: Duration) -> Result<String, Pro
         end(&mut child);
     }
     let status = child.wait().map_err(failed)?;
-    // The pipes are closed by now, so the reader is done; one that panicked has sent nothing.
-    let _ = reader.join();
     let (output, errors) = received.map_err(|_| ProbeFailure::TimedOut(wait_max))?;
     if status.success() {
         return Ok(output);
