@@ -6,12 +6,17 @@
 
 pub mod autograd;
 pub mod backend;
+pub mod block;
 pub mod checkpoint;
 pub mod comm;
 pub mod data;
 pub mod error;
 pub mod functional;
+pub mod layer;
+pub mod loss;
+pub mod model;
 pub mod op;
+pub mod optim;
 pub mod params;
 pub mod probe;
 pub mod session;

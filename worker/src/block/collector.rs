@@ -1,0 +1,116 @@
+//! The collector: every patch of the output grid asks the latents, then the patches talk along the grid's axes.
+
+use super::{Grid, Regularise, RetNetBlock, perceiver::CrossBlock};
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional::{self, Dir},
+    layer::{Normalise, Width},
+    params::{Group, Init, ParamBuilder, ParamId},
+};
+
+/// Spread of the axis embeddings at the start.
+const AXIS_STD: f64 = 0.02;
+
+/// Latents (B, K, D) → grid tokens (B, G, D). Its size depends on the lengths of the axes, not on their product.
+#[derive(Debug, Clone)]
+pub struct Collector {
+    grid: Grid,
+    /// One table (patches of the axis, D) per axis.
+    axes: Vec<ParamId>,
+    cross: CrossBlock,
+    /// Axis that each block runs along.
+    along: Vec<(usize, RetNetBlock)>,
+    norm: Normalise,
+    width: i64,
+}
+
+impl Collector {
+    /// A collector with `depth` blocks along the axes, in turn; axes of one patch are passed over, and a grid of one patch has no
+    /// blocks at all.
+    ///
+    /// All blocks are bidirectional: the whole grid is predicted at once, so no cell is in another's future.
+    pub fn new(
+        pb: &mut ParamBuilder,
+        name: &str,
+        grid: Grid,
+        width: Width,
+        depth: usize,
+        regularise: Regularise,
+    ) -> Self {
+        let turns: Vec<usize> = (0..grid.rank()).filter(|&axis| grid.counts()[axis] > 1).collect();
+        let depth = if turns.is_empty() { 0 } else { depth };
+        pb.scoped(name, |pb| Self {
+            axes: (0_usize..)
+                .zip(grid.counts())
+                .map(|(i, &count)| {
+                    let init = Init::Normal { std: AXIS_STD };
+                    pb.param(&format!("axis_{i}"), &[count, width.model], init, Group::NoDecay)
+                })
+                .collect(),
+            cross: CrossBlock::new(pb, "cross", width, regularise.at_depth(0, depth + 1)),
+            along: (0..depth)
+                .map(|i| {
+                    let rate = regularise.at_depth(i + 1, depth + 1);
+                    let block =
+                        RetNetBlock::new(pb, &format!("block_{i}"), width, Dir::Bidirectional, rate);
+                    (turns[i % turns.len()], block)
+                })
+                .collect(),
+            norm: Normalise::new(pb, "norm", width.norm, width.model),
+            width: width.model,
+            grid,
+        })
+    }
+
+    /// Latents (B, K, D) → grid tokens (B, G, D).
+    ///
+    /// # Errors
+    /// When `latents` is not (B, K, D).
+    pub fn forward(&self, cx: &Cx, latents: &Tensor) -> Result<Tensor, OpError> {
+        let _scope = cx.scope("collector");
+        let queries = self.queries(cx)?;
+        let mut tokens = self.cross.forward(cx, &queries, latents, None)?;
+        for (axis, block) in &self.along {
+            tokens = self.along_axis(cx, &tokens, *axis, block)?;
+        }
+        self.norm.forward(cx, &tokens)
+    }
+
+    /// Sum of the axis embeddings, (1, G, D).
+    fn queries(&self, cx: &Cx) -> Result<Tensor, OpError> {
+        let mut sum = self.axis_table(cx, 0)?;
+        for axis in 1..self.grid.rank() {
+            sum = functional::add(cx, &sum, &self.axis_table(cx, axis)?)?;
+        }
+        functional::reshape(cx, &sum, &[1, self.grid.tokens(), self.width])
+    }
+
+    /// Embedding of one axis, shaped to broadcast over the others: (1, …, patches, …, 1, D).
+    fn axis_table(&self, cx: &Cx, axis: usize) -> Result<Tensor, OpError> {
+        let rank = self.grid.rank();
+        let mut shape = vec![1; rank + 1];
+        shape[axis] = self.grid.counts()[axis];
+        shape[rank] = self.width;
+        functional::reshape(cx, &cx.param(self.axes[axis]), &shape)
+    }
+
+    /// Runs a block along one axis of the grid, the others being part of the batch.
+    fn along_axis(&self, cx: &Cx, tokens: &Tensor, axis: usize, block: &RetNetBlock) -> Result<Tensor, OpError> {
+        let counts = self.grid.counts();
+        let (batch, d) = (tokens.dim(0), self.width);
+        let before: i64 = counts[..axis].iter().product();
+        let after: i64 = counts[axis + 1..].iter().product();
+        let n = counts[axis];
+        if after == 1 {
+            let rows = functional::reshape(cx, tokens, &[batch * before, n, d])?;
+            let mixed = block.forward(cx, &rows, None)?.0;
+            return functional::reshape(cx, &mixed, &[batch, self.grid.tokens(), d]);
+        }
+        let split = functional::reshape(cx, tokens, &[batch * before, n, after, d])?;
+        let rows = functional::reshape(cx, &functional::transpose(cx, &split, 1, 2)?, &[batch * before * after, n, d])?;
+        let mixed = block.forward(cx, &rows, None)?.0;
+        let split = functional::reshape(cx, &mixed, &[batch * before, after, n, d])?;
+        functional::reshape(cx, &functional::transpose(cx, &split, 1, 2)?, &[batch, self.grid.tokens(), d])
+    }
+}

@@ -1,0 +1,109 @@
+//! The two ways to the output: a low-rank base over the whole grid, and a refinement per patch.
+
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+    layer::{Linear, Normalise, Width},
+    params::{Group, Init, ParamBuilder, ParamId},
+};
+
+/// a = V u(norm z̄) + b [+ W x]: rank-R factors, plus an optional linear branch from the features.
+///
+/// z̄ is the mean latent (B, D); u is Linear(D → R); V is (O, R), its columns begin as principal components of the training
+/// targets; W is (O, F') and begins as ridge regression. With the branch u begins at zero, so that a begins at the regression.
+#[derive(Debug, Clone)]
+pub struct BaseHead {
+    norm: Normalise,
+    scores: Linear,
+    factors: ParamId,
+    bias: ParamId,
+    linear: Option<ParamId>,
+}
+
+/// Sizes of the base head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BaseSizes {
+    /// Output cells O.
+    pub cells: i64,
+    /// Rank R.
+    pub rank: i64,
+    /// Features F' of the linear branch; `None` leaves it out.
+    pub linear: Option<i64>,
+}
+
+impl BaseHead {
+    /// A base head; `Model::initialise_from_data` gives V, b and W their start.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, sizes: BaseSizes) -> Self {
+        let BaseSizes { cells, rank, linear } = sizes;
+        pb.scoped(name, |pb| Self {
+            norm: Normalise::new(pb, "norm", width.norm, width.model),
+            scores: match linear {
+                Some(_) => Linear::zeroed(pb, "scores", width.model, rank),
+                None => Linear::biased(pb, "scores", width.model, rank),
+            },
+            factors: pb.param(
+                "factors",
+                &[cells, rank],
+                Init::Normal { std: 1.0 / (rank as f64).sqrt() },
+                Group::Decay,
+            ),
+            bias: pb.param("bias", &[cells], Init::Zeros, Group::NoDecay),
+            linear: linear.map(|features| pb.param("linear", &[cells, features], Init::Zeros, Group::Decay)),
+        })
+    }
+
+    /// Mean latent (B, D) and features (B, F') → (B, O).
+    ///
+    /// # Errors
+    /// When the widths differ from D and F'.
+    pub fn forward(&self, cx: &Cx, pooled: &Tensor, features: &Tensor) -> Result<Tensor, OpError> {
+        let _scope = cx.scope("base");
+        let scores = self.scores.forward(cx, &self.norm.forward(cx, pooled)?)?;
+        let base = functional::linear(cx, &scores, &cx.param(self.factors), Some(&cx.param(self.bias)))?;
+        match self.linear {
+            None => Ok(base),
+            Some(weight) => {
+                let direct = functional::linear(cx, features, &cx.param(weight), None)?;
+                functional::add(cx, &base, &direct)
+            }
+        }
+    }
+
+    /// V (O, R).
+    pub fn factors(&self) -> ParamId {
+        self.factors
+    }
+
+    /// b (O).
+    pub fn bias(&self) -> ParamId {
+        self.bias
+    }
+
+    /// W (O, F') of the linear branch.
+    pub fn linear(&self) -> Option<ParamId> {
+        self.linear
+    }
+}
+
+/// Grid tokens (B, G, D) → one correction per cell of each patch (B, G, patch volume); begins at zero.
+#[derive(Debug, Clone)]
+pub struct RefineHead {
+    out: Linear,
+}
+
+impl RefineHead {
+    /// A head for patches of `patch_volume` cells.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, patch_volume: i64) -> Self {
+        pb.scoped(name, |pb| Self { out: Linear::zeroed(pb, "out", width.model, patch_volume) })
+    }
+
+    /// (B, G, D) → (B, G, patch volume).
+    ///
+    /// # Errors
+    /// When the last axis is not D.
+    pub fn forward(&self, cx: &Cx, tokens: &Tensor) -> Result<Tensor, OpError> {
+        let _scope = cx.scope("refine");
+        self.out.forward(cx, tokens)
+    }
+}

@@ -1,0 +1,21 @@
+//! Blocks: layers put together. Tokens in, tokens out, or the two ends of the model.
+//!
+//! **Invariant:** as for layers: no rank, file, clock or log; a sample's output does not depend on the other samples.
+
+pub mod collector;
+pub mod fuser;
+pub mod grid;
+pub mod heads;
+pub mod perceiver;
+pub mod residual;
+pub mod retnet;
+pub mod template;
+
+pub use collector::Collector;
+pub use fuser::{Fuser, Task};
+pub use grid::Grid;
+pub use heads::{BaseHead, RefineHead};
+pub use perceiver::Perceiver;
+pub use residual::Regularise;
+pub use retnet::RetNetBlock;
+pub use template::Template;

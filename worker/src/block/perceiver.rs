@@ -1,0 +1,150 @@
+//! Perceiver: a fixed number of latents reads any number of tokens.
+
+use super::Regularise;
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+    layer::{Attention, FeedForward, Normalise, Width},
+    params::{Group, Init, ParamBuilder, ParamId},
+};
+
+/// Spread of the latents at the start.
+const LATENT_STD: f64 = 0.02;
+
+/// q ← q + Attention(norm q, norm k; bias);  q ← q + SwiGLU(norm q).
+#[derive(Debug, Clone)]
+pub struct CrossBlock {
+    norm_query: Normalise,
+    norm_key: Normalise,
+    attention: Attention,
+    norm_feed: Normalise,
+    feed: FeedForward,
+    regularise: Regularise,
+}
+
+impl CrossBlock {
+    /// A cross-attention block.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, regularise: Regularise) -> Self {
+        pb.scoped(name, |pb| Self {
+            norm_query: Normalise::new(pb, "norm_query", width.norm, width.model),
+            norm_key: Normalise::new(pb, "norm_key", width.norm, width.model),
+            attention: Attention::new(pb, "attention", width),
+            norm_feed: Normalise::new(pb, "norm_feed", width.norm, width.model),
+            feed: FeedForward::new(pb, "feed", width.model, width.hidden),
+            regularise,
+        })
+    }
+
+    /// Queries (B or 1, M, D), keys (B, N, D), bias (N) → (B, M, D).
+    ///
+    /// # Errors
+    /// As [`Attention::forward`].
+    pub fn forward(
+        &self,
+        cx: &Cx,
+        queries: &Tensor,
+        keys: &Tensor,
+        key_bias: Option<&Tensor>,
+    ) -> Result<Tensor, OpError> {
+        let q = self.norm_query.forward(cx, queries)?;
+        let k = self.norm_key.forward(cx, keys)?;
+        let read = self.attention.forward(cx, &q, &k, key_bias)?;
+        let x = self.regularise.add(cx, queries, &read)?;
+        let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+        self.regularise.add(cx, &x, &fed)
+    }
+}
+
+/// x ← x + Attention(norm x, norm x);  x ← x + SwiGLU(norm x).
+#[derive(Debug, Clone)]
+pub struct SelfBlock {
+    norm: Normalise,
+    attention: Attention,
+    norm_feed: Normalise,
+    feed: FeedForward,
+    regularise: Regularise,
+}
+
+impl SelfBlock {
+    /// A self-attention block.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, regularise: Regularise) -> Self {
+        pb.scoped(name, |pb| Self {
+            norm: Normalise::new(pb, "norm", width.norm, width.model),
+            attention: Attention::new(pb, "attention", width),
+            norm_feed: Normalise::new(pb, "norm_feed", width.norm, width.model),
+            feed: FeedForward::new(pb, "feed", width.model, width.hidden),
+            regularise,
+        })
+    }
+
+    /// (B, N, D) → (B, N, D).
+    ///
+    /// # Errors
+    /// As [`Attention::forward`].
+    pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
+        let normed = self.norm.forward(cx, x)?;
+        let mixed = self.attention.forward(cx, &normed, &normed, None)?;
+        let x = self.regularise.add(cx, x, &mixed)?;
+        let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+        self.regularise.add(cx, &x, &fed)
+    }
+}
+
+/// K learned latents; rounds × (one cross block, then self blocks); norm.
+#[derive(Debug, Clone)]
+pub struct Perceiver {
+    latents: ParamId,
+    rounds: Vec<(CrossBlock, Vec<SelfBlock>)>,
+    norm: Normalise,
+}
+
+/// Sizes of a Perceiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rounds {
+    /// Latents K.
+    pub latents: i64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Self blocks per round.
+    pub self_layers: usize,
+}
+
+impl Perceiver {
+    /// Latents begin as N(0, 0.02²); stochastic depth grows in the order of execution.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, sizes: Rounds, regularise: Regularise) -> Self {
+        let per_round = 1 + sizes.self_layers;
+        let count = sizes.rounds * per_round;
+        pb.scoped(name, |pb| {
+            let latents =
+                pb.param("latents", &[sizes.latents, width.model], Init::Normal { std: LATENT_STD }, Group::NoDecay);
+            let rounds = (0..sizes.rounds)
+                .map(|r| {
+                    let rate = |i: usize| regularise.at_depth(r * per_round + i, count);
+                    let cross = CrossBlock::new(pb, &format!("round_{r}.cross"), width, rate(0));
+                    let selves = (0..sizes.self_layers)
+                        .map(|i| SelfBlock::new(pb, &format!("round_{r}.self_{i}"), width, rate(1 + i)))
+                        .collect();
+                    (cross, selves)
+                })
+                .collect();
+            Self { latents, rounds, norm: Normalise::new(pb, "norm", width.norm, width.model) }
+        })
+    }
+
+    /// Tokens (B, N, D) with key bias (N) → (B, K, D).
+    ///
+    /// # Errors
+    /// When `tokens` is not (B, N, D).
+    pub fn forward(&self, cx: &Cx, tokens: &Tensor, key_bias: Option<&Tensor>) -> Result<Tensor, OpError> {
+        let _scope = cx.scope("perceiver");
+        let mut z = functional::unsqueeze(cx, &cx.param(self.latents), 0)?;
+        for (cross, selves) in &self.rounds {
+            z = cross.forward(cx, &z, tokens, key_bias)?;
+            for block in selves {
+                z = block.forward(cx, &z)?;
+            }
+        }
+        self.norm.forward(cx, &z)
+    }
+}

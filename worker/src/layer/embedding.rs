@@ -1,0 +1,136 @@
+//! From standardised columns to the feature vector that the model reads.
+
+use super::error::refused;
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+    params::{Group, Init, ParamBuilder, ParamId},
+};
+use enn_common::staged::meta::FeatureMeta;
+use tch::{Device, Kind, TchError, Tensor as Raw};
+
+/// Categories up to this many begin as one-hot vectors; larger tables have this width and begin random.
+pub const WIDTH_MAX: usize = 32;
+
+/// (B, F) → (B, F'): numbers, then missing flags, then one vector per category column.
+///
+/// - A number passes through standardised; missing becomes 0 (its mean).
+/// - A column whose training rows lack values adds a flag, 1 where it is missing.
+/// - A category column of C categories is looked up in a table (C + 1, W) whose last row is the unknown id; W = min(C, 32).
+#[derive(Debug)]
+pub struct Embedding {
+    /// Columns of x that pass through (i64).
+    numbers: Raw,
+    /// Columns of x that get a missing flag (i64).
+    flags: Raw,
+    categories: Vec<CategoryTable>,
+    width: i64,
+    columns: i64,
+}
+
+#[derive(Debug)]
+struct CategoryTable {
+    column: i64,
+    /// Number of known categories: also the unknown id.
+    count: i64,
+    table: ParamId,
+}
+
+impl Embedding {
+    /// Tables for the columns in `features`.
+    pub fn new(pb: &mut ParamBuilder, name: &str, features: &[FeatureMeta]) -> Self {
+        let columns = |keep: fn(&FeatureMeta) -> bool| -> Vec<i64> {
+            (0_i64..).zip(features).filter(|(_, f)| keep(f)).map(|(i, _)| i).collect()
+        };
+        let numbers = columns(|f| f.categories.is_empty());
+        let flags = columns(|f| f.has_missing && f.categories.is_empty());
+        let mut width = (numbers.len() + flags.len()) as i64;
+        let categories = pb.scoped(name, |pb| {
+            let mut tables = Vec::new();
+            for column in columns(|f| !f.categories.is_empty()) {
+                let count = features[column as usize].categories.len();
+                let w = count.min(WIDTH_MAX);
+                width += w as i64;
+                let table = pb.scoped(&format!("category_{column}"), |pb| {
+                    pb.param("weight", &[count as i64 + 1, w as i64], table_start(count, w), Group::NoDecay)
+                });
+                tables.push(CategoryTable { column, count: count as i64, table });
+            }
+            tables
+        });
+        let columns = features.len() as i64;
+        Self { numbers: Raw::from_slice(&numbers), flags: Raw::from_slice(&flags), categories, width, columns }
+    }
+
+    /// F', the width of the feature vector.
+    pub fn width(&self) -> i64 {
+        self.width
+    }
+
+    /// F, the number of input columns.
+    pub fn columns(&self) -> i64 {
+        self.columns
+    }
+
+    /// Moves the column lists.
+    pub fn to_device(&mut self, device: Device) {
+        self.numbers = self.numbers.to_device(device);
+        self.flags = self.flags.to_device(device);
+    }
+
+    /// Standardised `x` (B, F) and `valid` (B, F) bool → features (B, F').
+    ///
+    /// A category column holds its index, which standardising leaves as it is (mean 0, std 1).
+    ///
+    /// # Errors
+    /// When `x` or `valid` is not (B, F).
+    pub fn forward(&self, cx: &Cx, x: &Raw, valid: &Raw) -> Result<Tensor, OpError> {
+        let at = refused("embedding");
+        let mut parts = Vec::with_capacity(1 + self.categories.len());
+        if self.numbers.numel() > 0 {
+            parts.push(cx.input(self.plain(x, valid).map_err(&at)?));
+        }
+        for category in &self.categories {
+            let ids = category.ids(x, valid).map_err(&at)?;
+            parts.push(functional::embedding(cx, &cx.param(category.table), &ids)?);
+        }
+        if parts.len() == 1 {
+            return Ok(parts.remove(0));
+        }
+        functional::cat(cx, &parts.iter().collect::<Vec<_>>(), 1)
+    }
+
+    /// Numbers and flags, (B, numbers + flags) f32.
+    fn plain(&self, x: &Raw, valid: &Raw) -> Result<Raw, TchError> {
+        let filled = x.f_where_self(valid, &x.f_zeros_like()?)?;
+        let numbers = filled.f_index_select(1, &self.numbers)?;
+        if self.flags.numel() == 0 {
+            return Ok(numbers);
+        }
+        let missing = valid.f_logical_not()?.f_index_select(1, &self.flags)?.f_to_kind(Kind::Float)?;
+        Raw::f_cat(&[numbers, missing], 1)
+    }
+}
+
+impl CategoryTable {
+    /// Row of the table per sample (B) i64; missing, negative or unseen → the unknown id.
+    fn ids(&self, x: &Raw, valid: &Raw) -> Result<Raw, TchError> {
+        let unknown = self.count as f64;
+        let raw = x.f_select(1, self.column)?;
+        let known = raw.f_ge(0.0)?.f_logical_and(&raw.f_lt(unknown)?)?.f_logical_and(&valid.f_select(1, self.column)?)?;
+        raw.f_where_self(&known, &raw.f_full_like(unknown)?)?.f_to_kind(Kind::Int64)
+    }
+}
+
+/// One-hot rows where the width allows, else small random rows; the unknown row begins at zero in the first case.
+fn table_start(count: usize, width: usize) -> Init {
+    if count > width {
+        return Init::Normal { std: 1.0 / (width as f64).sqrt() };
+    }
+    let mut rows = vec![0.0_f32; (count + 1) * width];
+    for i in 0..count {
+        rows[i * width + i] = 1.0;
+    }
+    Init::Value(rows)
+}

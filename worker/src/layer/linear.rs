@@ -1,0 +1,60 @@
+//! Affine map of the last axis.
+
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+    params::{Group, Init, ParamBuilder, ParamId},
+};
+
+/// y = x Wᵀ + b over the last axis: (…, I) → (…, O), with W (O, I) and b (O).
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: ParamId,
+    bias: Option<ParamId>,
+}
+
+impl Linear {
+    /// With a bias; both uniform in ±1/√I, as torch.nn.Linear begins.
+    pub fn biased(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
+        let init = || Init::Linear { fan_in: inputs };
+        Self::new(pb, name, [inputs, outputs], (init(), Some(init())))
+    }
+
+    /// Without a bias; weights uniform in ±1/√I.
+    pub fn unbiased(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
+        Self::new(pb, name, [inputs, outputs], (Init::Linear { fan_in: inputs }, None))
+    }
+
+    /// With a bias, all zero: the map begins as y = 0 and learns from there.
+    pub fn zeroed(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
+        Self::new(pb, name, [inputs, outputs], (Init::Zeros, Some(Init::Zeros)))
+    }
+
+    fn new(pb: &mut ParamBuilder, name: &str, [inputs, outputs]: [i64; 2], init: (Init, Option<Init>)) -> Self {
+        pb.scoped(name, |pb| Self {
+            weight: pb.param("weight", &[outputs, inputs], init.0, Group::Decay),
+            bias: init.1.map(|bias| pb.param("bias", &[outputs], bias, Group::NoDecay)),
+        })
+    }
+
+    /// (…, I) → (…, O).
+    ///
+    /// # Errors
+    /// When the last axis of `x` is not I.
+    pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
+        let weight = cx.param(self.weight);
+        let bias = self.bias.map(|id| cx.param(id));
+        functional::linear(cx, x, &weight, bias.as_ref())
+    }
+
+    /// The weight (O, I), for data-dependent starts.
+    pub fn weight(&self) -> ParamId {
+        self.weight
+    }
+
+    /// The bias (O), when there is one.
+    pub fn bias(&self) -> Option<ParamId> {
+        self.bias
+    }
+}

@@ -1,0 +1,25 @@
+//! Layers: the smallest trainable parts. A layer owns `ParamId`s, never tensors; values come from `Cx` at each call.
+//!
+//! **Invariant:** a layer sees `Cx` and tensors, and nothing of ranks, files, clocks or logs. The output for a sample never
+//! depends on the other samples of the batch.
+
+pub mod attention;
+pub mod embedding;
+pub mod error;
+pub mod feed_forward;
+pub mod gate;
+pub mod linear;
+pub mod norm;
+pub mod retention;
+pub mod scaler;
+pub mod width;
+
+pub use attention::Attention;
+pub use embedding::Embedding;
+pub use feed_forward::FeedForward;
+pub use gate::SigmoidGate;
+pub use linear::Linear;
+pub use norm::Normalise;
+pub use retention::Retention;
+pub use scaler::Scaler;
+pub use width::Width;

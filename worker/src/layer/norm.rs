@@ -1,0 +1,57 @@
+//! Normalisation over the last axis, with learned scale.
+
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+    params::{Group, Init, ParamBuilder, ParamId},
+};
+use enn_common::config::model::Norm;
+
+/// Added to the variance (LayerNorm) or the mean square (RMSNorm).
+pub const EPS: f64 = 1e-5;
+
+/// LayerNorm or RMSNorm over the last axis of width D; scale begins at 1, shift at 0.
+#[derive(Debug, Clone)]
+pub enum Normalise {
+    /// (x − mean) / √(var + ε) · weight + bias.
+    Layer {
+        /// Scale (D).
+        weight: ParamId,
+        /// Shift (D).
+        bias: ParamId,
+    },
+    /// x / √(mean x² + ε) · weight.
+    Rms {
+        /// Scale (D).
+        weight: ParamId,
+    },
+}
+
+impl Normalise {
+    /// The kind that the configuration names.
+    pub fn new(pb: &mut ParamBuilder, name: &str, kind: Norm, width: i64) -> Self {
+        pb.scoped(name, |pb| {
+            let weight = pb.param("weight", &[width], Init::Ones, Group::NoDecay);
+            match kind {
+                Norm::LayerNorm => {
+                    Self::Layer { weight, bias: pb.param("bias", &[width], Init::Zeros, Group::NoDecay) }
+                }
+                Norm::RmsNorm => Self::Rms { weight },
+            }
+        })
+    }
+
+    /// (…, D) → (…, D).
+    ///
+    /// # Errors
+    /// When the last axis of `x` is not D.
+    pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
+        match *self {
+            Self::Layer { weight, bias } => {
+                functional::layer_norm(cx, x, &cx.param(weight), &cx.param(bias), EPS)
+            }
+            Self::Rms { weight } => functional::rms_norm(cx, x, &cx.param(weight), EPS),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Standardisation of inputs and targets, in double precision.
+//!
+//! **Invariant:** the mean is subtracted in f64 before anything is rounded to f32, so that an offset of 1e8 does not swallow
+//! the signal; nothing here is trained.
+
+use super::error::refused;
+use crate::error::OpError;
+use enn_common::staged::meta::Stats;
+use tch::{Device, Kind, Tensor as Raw};
+
+/// Means and spreads of the F inputs and the O target cells, all f64.
+///
+/// A column without spread (constant, or without a valid training cell) has std 1.
+#[derive(Debug)]
+pub struct Scaler {
+    x_mean: Raw,
+    x_std: Raw,
+    y_mean: Raw,
+    y_std: Raw,
+    y_min: Raw,
+    y_max: Raw,
+}
+
+impl Scaler {
+    /// From the statistics of the training rows; on the CPU until `to_device`.
+    pub fn from_stats(x: &[Stats], y: &[Stats]) -> Self {
+        let column = |stats: &[Stats], of: fn(&Stats) -> f64| Raw::from_slice(&stats.iter().map(of).collect::<Vec<_>>());
+        Self {
+            x_mean: column(x, mean_of),
+            x_std: column(x, std_of),
+            y_mean: column(y, mean_of),
+            y_std: column(y, std_of),
+            y_min: column(y, |s| s.min),
+            y_max: column(y, |s| s.max),
+        }
+    }
+
+    /// Moves the buffers.
+    pub fn to_device(&mut self, device: Device) {
+        for (_, buffer) in self.named_mut() {
+            *buffer = buffer.to_device(device);
+        }
+    }
+
+    /// The buffers by name, for checkpoints: `x_mean`, `x_std` (F); `y_mean`, `y_std`, `y_min`, `y_max` (O); all f64.
+    pub fn named(&self) -> [(&'static str, &Raw); 6] {
+        [
+            ("x_mean", &self.x_mean),
+            ("x_std", &self.x_std),
+            ("y_mean", &self.y_mean),
+            ("y_std", &self.y_std),
+            ("y_min", &self.y_min),
+            ("y_max", &self.y_max),
+        ]
+    }
+
+    /// The buffers by name, to be replaced by `copy_` when a checkpoint is loaded.
+    pub fn named_mut(&mut self) -> [(&'static str, &mut Raw); 6] {
+        [
+            ("x_mean", &mut self.x_mean),
+            ("x_std", &mut self.x_std),
+            ("y_mean", &mut self.y_mean),
+            ("y_std", &mut self.y_std),
+            ("y_min", &mut self.y_min),
+            ("y_max", &mut self.y_max),
+        ]
+    }
+
+    /// Inputs in the user's units (B, F) → standardised f32; NaN stays NaN.
+    ///
+    /// # Errors
+    /// When the last axis is not F.
+    pub fn norm_x(&self, x: &Raw) -> Result<Raw, OpError> {
+        standardise(x, &self.x_mean, &self.x_std).map_err(refused("norm_x"))
+    }
+
+    /// Targets in the user's units (B, O) → standardised f32; NaN stays NaN.
+    ///
+    /// # Errors
+    /// When the last axis is not O.
+    pub fn norm_y(&self, y: &Raw) -> Result<Raw, OpError> {
+        standardise(y, &self.y_mean, &self.y_std).map_err(refused("norm_y"))
+    }
+
+    /// Standardised outputs (B, O) → f64 in the user's units.
+    ///
+    /// # Errors
+    /// When the last axis is not O.
+    pub fn denorm(&self, z: &Raw) -> Result<Raw, OpError> {
+        let go = || z.f_to_kind(Kind::Double)?.f_mul(&self.y_std)?.f_add(&self.y_mean);
+        go().map_err(refused("denorm"))
+    }
+}
+
+fn standardise(v: &Raw, mean: &Raw, std: &Raw) -> Result<Raw, tch::TchError> {
+    v.f_to_kind(Kind::Double)?.f_sub(mean)?.f_div(std)?.f_to_kind(Kind::Float)
+}
+
+fn mean_of(stats: &Stats) -> f64 {
+    if stats.n > 0 && stats.mean.is_finite() { stats.mean } else { 0.0 }
+}
+
+fn std_of(stats: &Stats) -> f64 {
+    if stats.n > 0 && stats.std.is_finite() && stats.std > 0.0 { stats.std } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(values: &[f64]) -> Stats {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let std = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
+        let (min, max) = values.iter().fold((f64::MAX, f64::MIN), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
+        Stats { n: values.len() as u64, mean, std, min, max }
+    }
+
+    fn empty() -> Stats {
+        Stats { n: 0, mean: f64::NAN, std: f64::NAN, min: f64::NAN, max: f64::NAN }
+    }
+
+    #[test]
+    fn large_offset_keeps_its_noise() {
+        // In f32 the noise on 1e8 would be rounded to multiples of 8; the subtraction must happen before.
+        let values: Vec<f64> = (0..100).map(|i| 1e8 + f64::from(i % 7) - 3.0).collect();
+        let scaler = Scaler::from_stats(&[stats(&values)], &[stats(&values)]);
+        let y = Raw::from_slice(&values).reshape([100, 1]);
+        let z = scaler.norm_y(&y).unwrap();
+        assert_eq!(z.kind(), Kind::Float);
+        assert!((z.std(false).double_value(&[]) - 1.0).abs() < 1e-5);
+        let back = scaler.denorm(&z).unwrap();
+        assert!((back - y).abs().max().double_value(&[]) < 1e-6);
+    }
+
+    #[test]
+    fn columns_without_spread_pass_through_shifted() {
+        let scaler = Scaler::from_stats(&[stats(&[5.0, 5.0]), empty()], &[stats(&[7.0, 7.0])]);
+        let z = scaler.norm_x(&Raw::from_slice(&[6.0_f32, 2.0]).reshape([1, 2])).unwrap();
+        assert_eq!(Vec::<f32>::try_from(z.reshape([-1])).unwrap(), [1.0, 2.0]);
+        let y = scaler.denorm(&Raw::from_slice(&[0.0_f32]).reshape([1, 1])).unwrap();
+        assert_eq!(y.double_value(&[0, 0]), 7.0);
+    }
+
+    #[test]
+    fn missing_stays_missing() {
+        let scaler = Scaler::from_stats(&[stats(&[1.0, 3.0])], &[]);
+        let z = scaler.norm_x(&Raw::from_slice(&[f32::NAN, 1.0]).reshape([2, 1])).unwrap();
+        assert!(z.double_value(&[0, 0]).is_nan());
+        assert_eq!(z.double_value(&[1, 0]), -1.0);
+    }
+
+    #[test]
+    fn wrong_width_is_an_error() {
+        let scaler = Scaler::from_stats(&[stats(&[1.0, 3.0]), stats(&[1.0, 3.0])], &[]);
+        assert!(scaler.norm_x(&Raw::zeros([4, 3], (Kind::Float, Device::Cpu))).is_err());
+    }
+}

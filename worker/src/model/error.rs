@@ -1,0 +1,83 @@
+//! Why a model cannot be built or given its start.
+
+use crate::error::OpError;
+use tch::TchError;
+
+/// A model that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A size that is zero.
+    #[error("model.{key} is 0, expected at least 1")]
+    Zero {
+        /// Configuration key.
+        key: &'static str,
+    },
+    /// Heads do not divide the width.
+    #[error("model.d_model is {d_model}, expected a multiple of model.heads = {heads}\nhint: {} would do", nearest_multiple(*d_model, *heads))]
+    Heads {
+        /// Width.
+        d_model: usize,
+        /// Heads.
+        heads: usize,
+    },
+    /// A rate outside its range.
+    #[error("model.{key} is {found}, expected 0 ≤ {key} < 1")]
+    Rate {
+        /// Configuration key.
+        key: &'static str,
+        /// Its value.
+        found: f64,
+    },
+    /// A number that must be positive and finite.
+    #[error("model.{key} is {found}, expected a positive number")]
+    NotPositive {
+        /// Configuration key.
+        key: &'static str,
+        /// Its value.
+        found: f64,
+    },
+    /// An empty clamp of the output.
+    #[error("model.output_range is [{low}, {high}], expected low < high")]
+    OutputRange {
+        /// Lower end.
+        low: f64,
+        /// Upper end.
+        high: f64,
+    },
+    /// Statistics that do not fit the columns.
+    #[error("the staged data has {found} statistics of {what}, expected {expected}\nhint: stage the data again")]
+    Statistics {
+        /// Inputs or targets.
+        what: &'static str,
+        /// Entries found.
+        found: usize,
+        /// Entries expected.
+        expected: usize,
+    },
+    /// A model without inputs or outputs.
+    #[error("the staged data has no {what}, expected at least one")]
+    Empty {
+        /// Inputs or output cells.
+        what: &'static str,
+    },
+    /// A buffer of a checkpoint that does not fit.
+    #[error("buffer {name} of the checkpoint has shape {found:?}, expected {expected:?}\nhint: is this a checkpoint of another model?")]
+    Buffer {
+        /// Name of the buffer.
+        name: String,
+        /// Shape found; empty when absent.
+        found: Vec<i64>,
+        /// Shape expected; empty when the model has no such buffer.
+        expected: Vec<i64>,
+    },
+    /// An operation of the forward pass failed.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// Linear algebra of the data-dependent start failed.
+    #[error("failed to compute the start from data: {0}")]
+    Start(#[from] TchError),
+}
+
+fn nearest_multiple(d_model: usize, heads: usize) -> usize {
+    (d_model + heads / 2).checked_div(heads).unwrap_or(1).max(1) * heads.max(1)
+}

@@ -1,0 +1,277 @@
+//! The ENN model: columns in, grid out. One forward serves training, validation and prediction.
+//!
+//! ```text
+//! x (B,F) ─ scaler ─ embedding ─► features (B,F')
+//!   ─► fuser: templates ─► tokens (B,ΣN,D) ─ perceiver ─► latents Z (B,K,D)
+//!        ├─► mean over K ─► base head ─► a (B,O)
+//!        └─► collector ─► grid tokens (B,G,D) ─► refine head ─► r (B,O)
+//!   p = gate(Z, grid tokens, a, r);   z = a + p·r;   refined = a + r;   y = z·std + mean
+//! ```
+//!
+//! Parameters, by name (f32; D width, H heads, I feed-forward width, N tokens of a task, K latents, R head rank, P patch volume,
+//! F' features, O cells). `norm` stands for `weight (D)` and, with LayerNorm, `bias (D)`; *RetNet* for the block below.
+//!
+//! | name | shape |
+//! |---|---|
+//! | `embedding.category_{column}.weight` | (C+1, min(C,32)), last row = unknown |
+//! | `fuser.{task}.tokeniser.{weight,bias}` | (N·D, F'), (N·D) |
+//! | `fuser.{task}.block_{i}` | RetNet |
+//! | `fuser.{task}.norm` | norm |
+//! | `fuser.perceiver.latents` | (K, D) |
+//! | `fuser.perceiver.round_{r}.cross.{norm_query,norm_key,norm_feed}` | norm |
+//! | `fuser.perceiver.round_{r}.cross.attention.{q,out}.{weight,bias}` | (D, D), (D) |
+//! | `fuser.perceiver.round_{r}.cross.attention.kv.{weight,bias}` | (2D, D), (2D): k, then v |
+//! | `fuser.perceiver.round_{r}.cross.feed.{in,out}.weight` | (2I, D): g, then u; (D, I) |
+//! | `fuser.perceiver.round_{r}.self_{i}.{norm,attention,norm_feed,feed}` | as above, without `norm_key` |
+//! | `fuser.perceiver.norm` | norm |
+//! | `base.norm` | norm |
+//! | `base.scores.{weight,bias}` | (R, D), (R) |
+//! | `base.factors`, `base.bias` | (O, R), (O) |
+//! | `base.linear` (linear branch) | (O, F') |
+//! | `collector.axis_{i}` | (patches along axis i, D) |
+//! | `collector.cross.…` | as the Perceiver's cross block |
+//! | `collector.block_{i}` | RetNet |
+//! | `collector.norm` | norm |
+//! | `refine.out.{weight,bias}` | (P, D), (P) |
+//! | `gate.norm.{weight,bias}` | (W), (W): W = 2D+2 (scalar) or D+1 (tile) |
+//! | `gate.hidden.{weight,bias}`, `gate.out.{weight,bias}` | (64, W), (64); (1, 64), (1) |
+//! | RetNet `….{norm_retention,norm_feed}` | norm |
+//! | RetNet `….retention.{qvg,out}.weight` | (3D, D): q, v, g; (D, D) |
+//! | RetNet `….retention.norm`, `….retention.beta` | norm, (H) |
+//! | RetNet `….feed.{in,out}.weight` | (2I, D), (D, I) |
+//!
+//! Buffers (f64, not trained): `scaler.{x_mean,x_std}` (F), `scaler.{y_mean,y_std,y_min,y_max}` (O).
+
+mod components;
+mod error;
+mod output;
+mod ridge;
+mod spec;
+mod start;
+
+pub use error::ModelError;
+pub use output::Output;
+pub use spec::ModelSpec;
+pub use start::StartReport;
+
+use crate::{
+    autograd::{Cx, Tensor},
+    block::{
+        BaseHead, Collector, Fuser, Grid, RefineHead, Regularise,
+        fuser::{FuserSpec, preset_tasks},
+        heads::BaseSizes,
+        perceiver::Rounds,
+    },
+    error::OpError,
+    functional,
+    layer::{Embedding, FeedForward, Scaler, SigmoidGate, Width, error::refused},
+    params::ParamBuilder,
+};
+use enn_common::config::model::{Gate, ModelConfig};
+use tch::{Device, Kind, TchError, Tensor as Raw};
+
+/// The model's structure and buffers. Weights are in `Params`; the model holds their ids only.
+#[derive(Debug)]
+pub struct Model {
+    scaler: Scaler,
+    embedding: Embedding,
+    fuser: Fuser,
+    base: BaseHead,
+    collector: Collector,
+    refine: RefineHead,
+    gate: Option<SigmoidGate>,
+    gate_kind: Gate,
+    grid: Grid,
+    output_range: Option<(f64, f64)>,
+}
+
+/// Targets of a batch, ready for the loss.
+#[derive(Debug)]
+pub struct Targets {
+    /// Standardised targets (B, O) f32; NaN where missing.
+    pub z: Raw,
+    /// Valid cells (B, O) bool.
+    pub valid: Raw,
+}
+
+impl Model {
+    /// Declares every parameter in `pb`. The buffers are on the CPU until [`Model::to_device`].
+    ///
+    /// # Errors
+    /// When the configuration contradicts itself or the data has no inputs or outputs.
+    pub fn build(config: &ModelConfig, spec: &ModelSpec, pb: &mut ParamBuilder) -> Result<Self, ModelError> {
+        spec.check(config)?;
+        let width = Width {
+            model: config.d_model as i64,
+            heads: config.heads as i64,
+            hidden: FeedForward::hidden_width(config.d_model, config.mlp_ratio),
+            norm: config.norm,
+        };
+        let regularise = Regularise { dropout: config.dropout, drop_path: config.drop_path };
+        let grid = Grid::new(&spec.out_shape, &config.patch);
+        let embedding = Embedding::new(pb, "embedding", &spec.features);
+        let features = embedding.width();
+        let rounds = Rounds {
+            latents: config.fuser_latents as i64,
+            rounds: config.fuser_rounds,
+            self_layers: config.fuser_self_layers,
+        };
+        let fuser = FuserSpec { tasks: preset_tasks(config), features, width, rounds, regularise };
+        let base = BaseSizes {
+            cells: grid.cells(),
+            rank: spec.head_rank(config) as i64,
+            linear: config.linear_branch.then_some(features),
+        };
+        Ok(Self {
+            scaler: Scaler::from_stats(&spec.x_stats, &spec.y_stats),
+            embedding,
+            fuser: Fuser::new(pb, "fuser", &fuser),
+            base: BaseHead::new(pb, "base", width, base),
+            collector: Collector::new(pb, "collector", grid.clone(), width, config.collector_depth, regularise),
+            refine: RefineHead::new(pb, "refine", width, grid.patch_volume()),
+            gate: gate_features(config.gate, width.model).map(|features| SigmoidGate::new(pb, "gate", features)),
+            gate_kind: config.gate,
+            grid,
+            output_range: config.output_range,
+        })
+    }
+
+    /// Moves the buffers to where the parameters are.
+    pub fn to_device(&mut self, device: Device) {
+        self.scaler.to_device(device);
+        self.embedding.to_device(device);
+        self.fuser.to_device(device);
+    }
+
+    /// Inputs `x` (B, F) f32 in the user's units with NaN or anything where missing, and `valid` (B, F) u8 or bool → [`Output`].
+    ///
+    /// # Errors
+    /// When the batch is not (B, F).
+    pub fn forward(&self, cx: &Cx, x: &Raw, valid: &Raw) -> Result<Output, OpError> {
+        let features = self.features(cx, x, valid)?;
+        let latents = self.fuser.forward(cx, &features)?;
+        let pooled = functional::mean(cx, &latents, &[1], false)?;
+        let base = self.base.forward(cx, &pooled, &features)?;
+        let tokens = self.collector.forward(cx, &latents)?;
+        let patches = self.refine.forward(cx, &tokens)?;
+        let delta = self.grid.unpatch(cx, &patches)?;
+        let refined = functional::add(cx, &base, &delta)?;
+        let Some(gate) = &self.gate else {
+            let ones = cx.constant(Raw::ones([x.size()[0], 1], (Kind::Float, x.device())));
+            return Ok(Output { z: refined.clone(), base, refined, gate: ones });
+        };
+        let _scope = cx.scope("gate");
+        let (p, shift) = match self.gate_kind {
+            Gate::Tile => {
+                let energy = mean_square(cx, &patches, 2)?;
+                let p = gate.forward(cx, &functional::cat(cx, &[&tokens, &energy], 2)?)?;
+                let shift = self.grid.unpatch(cx, &functional::mul(cx, &p, &patches)?)?;
+                (functional::reshape(cx, &p, &[p.dim(0), self.grid.tokens()])?, shift)
+            }
+            Gate::Scalar | Gate::Off => {
+                let seen = functional::mean(cx, &tokens, &[1], false)?;
+                let (a, r) = (mean_square(cx, &base, 1)?, mean_square(cx, &delta, 1)?);
+                let p = gate.forward(cx, &functional::cat(cx, &[&pooled, &seen, &a, &r], 1)?)?;
+                let shift = functional::mul(cx, &p, &delta)?;
+                (p, shift)
+            }
+        };
+        Ok(Output { z: functional::add(cx, &base, &shift)?, base, refined, gate: p })
+    }
+
+    /// The feature vector (B, F') that templates and the linear branch read.
+    ///
+    /// # Errors
+    /// When the batch is not (B, F).
+    pub fn features(&self, cx: &Cx, x: &Raw, valid: &Raw) -> Result<Tensor, OpError> {
+        let _scope = cx.scope("embedding");
+        let valid = usable(x, valid).map_err(refused("features"))?;
+        self.embedding.forward(cx, &self.scaler.norm_x(x)?, &valid)
+    }
+
+    /// Targets `y` (B, O) or (B, *out_shape) in the user's units with their mask → what the loss compares with.
+    ///
+    /// # Errors
+    /// When the batch does not have O cells per row.
+    pub fn targets(&self, y: &Raw, valid: &Raw) -> Result<Targets, OpError> {
+        let shape = [-1, self.grid.cells()];
+        let flat = |t: &Raw| t.f_reshape(shape).map_err(refused("targets"));
+        let (y, valid) = (flat(y)?, flat(valid)?);
+        let valid = usable(&y, &valid).map_err(refused("targets"))?;
+        Ok(Targets { z: self.scaler.norm_y(&y)?, valid })
+    }
+
+    /// Standardised predictions (B, O) → f32 in the user's units, clamped to the declared output range.
+    ///
+    /// # Errors
+    /// When `z` is not (B, O).
+    pub fn denorm(&self, z: &Raw) -> Result<Raw, OpError> {
+        let y = self.scaler.denorm(z)?;
+        let go = || -> Result<Raw, TchError> {
+            let y = match self.output_range {
+                Some((low, high)) => y.f_clamp(low, high)?,
+                None => y,
+            };
+            y.f_to_kind(Kind::Float)
+        };
+        go().map_err(refused("denorm"))
+    }
+
+    /// Buffers by name, for checkpoints (f64).
+    pub fn buffers(&self) -> Vec<(String, Raw)> {
+        self.scaler.named().iter().map(|(name, raw)| (format!("scaler.{name}"), raw.shallow_clone())).collect()
+    }
+
+    /// Copies a buffer of a checkpoint into place.
+    ///
+    /// # Errors
+    /// When the model has no buffer of this name, or of another shape.
+    pub fn load_buffer(&mut self, name: &str, value: &Raw) -> Result<(), ModelError> {
+        let misfit = |expected: Vec<i64>| ModelError::Buffer { name: name.to_owned(), found: value.size(), expected };
+        let mut buffers = self.scaler.named_mut();
+        let own = buffers.iter_mut().find(|(own, _)| name.strip_prefix("scaler.") == Some(*own));
+        let Some((_, buffer)) = own else { return Err(misfit(Vec::new())) };
+        if buffer.size() != value.size() {
+            return Err(misfit(buffer.size()));
+        }
+        tch::no_grad(|| buffer.f_copy_(value))?;
+        Ok(())
+    }
+
+    /// The output grid in patches.
+    pub fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// F, the input columns that the model reads.
+    pub fn columns(&self) -> i64 {
+        self.embedding.columns()
+    }
+
+    /// Scaler of inputs and targets.
+    pub fn scaler(&self) -> &Scaler {
+        &self.scaler
+    }
+}
+
+/// Inputs of the gate; `None` when there is no gate.
+fn gate_features(gate: Gate, width: i64) -> Option<i64> {
+    match gate {
+        Gate::Off => None,
+        Gate::Scalar => Some(2 * width + 2),
+        Gate::Tile => Some(width + 1),
+    }
+}
+
+/// Mean square over `axis`, keeping it. Smooth at zero, where the refinement begins; a root would not be.
+fn mean_square(cx: &Cx, x: &Tensor, axis: i64) -> Result<Tensor, OpError> {
+    functional::mean(cx, &functional::square(cx, x)?, &[axis], true)
+}
+
+/// Cells that are marked valid and hold a finite number.
+fn usable(values: &Raw, valid: &Raw) -> Result<Raw, TchError> {
+    valid.f_to_kind(Kind::Bool)?.f_logical_and(&values.f_isfinite()?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! The start from data: before the first step the base head already is ridge regression (with the linear branch), and its
+//! factors span the directions in which the targets vary most.
+//!
+//! **Invariant:** only the base head is touched, and only with training rows that the caller gives.
+
+use super::{Model, ModelError, components::Components, ridge::Ridge};
+use crate::{
+    autograd::Cx,
+    params::{ParamId, Params},
+};
+use tch::{Device, Kind, TchError, Tensor as Raw};
+
+/// Widest side (features or cells) for which every given row is used.
+const SIDE_MAX: i64 = 2048;
+/// Rows used when the features or the cells are more than `SIDE_MAX`: the side of the dual problem.
+const DUAL_ROWS_MAX: i64 = 2048;
+/// Rows used at most: bounds the memory of the products.
+const ROWS_MAX: i64 = 65_536;
+/// With fewer rows than this nothing can be learned in closed form.
+const ROWS_MIN: i64 = 3;
+
+/// What the start found.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StartReport {
+    /// Rows used.
+    pub rows: i64,
+    /// Strength λ and effective degrees of freedom of the regression; `None` without the linear branch or with too few rows.
+    pub ridge: Option<(f64, f64)>,
+    /// Share of the targets' (with the branch: the residuals') variance in the span of the factors.
+    pub explained: f64,
+}
+
+impl Model {
+    /// Writes the base head's start into `params`: principal components of the standardised targets into the factors, and with the
+    /// linear branch the ridge solution into its weight and the bias (the components are then of its residuals).
+    ///
+    /// `x` (n, F), `x_valid`, `y` (n, O) and `y_valid` are training rows in the user's units, as for [`Model::forward`] and
+    /// [`Model::targets`]. Missing targets count as the cell's mean. More than 65 536 rows are thinned evenly (2 048 where
+    /// features or cells are more than 2 048). The result depends on the rows only; give all ranks rank 0's result.
+    ///
+    /// # Errors
+    /// When shapes do not fit, or libtorch's eigensolver fails.
+    pub fn initialise_from_data(
+        &self,
+        params: &mut Params,
+        [x, x_valid]: [&Raw; 2],
+        [y, y_valid]: [&Raw; 2],
+    ) -> Result<StartReport, ModelError> {
+        let rows = thinned(x.size()[0], self.embedding.width().max(self.grid.cells()));
+        let take = |t: &Raw| t.f_index_select(0, &rows.f_to_device(t.device())?);
+        let (x, x_valid, y, y_valid) = (take(x)?, take(x_valid)?, take(y)?, take(y_valid)?);
+        let mut report = StartReport { rows: x.size()[0], ..StartReport::default() };
+        if report.rows < ROWS_MIN {
+            return Ok(report);
+        }
+        let features = {
+            let cx = Cx::eval(params);
+            host(self.features(&cx, &x, &x_valid)?.raw())?
+        };
+        let targets = self.targets(&y, &y_valid)?;
+        let mut z = host(&targets.z.f_where_self(&targets.valid, &targets.z.f_zeros_like()?)?)?;
+        if let Some(linear) = self.base.linear() {
+            let ridge = Ridge::fit(&features, &z)?;
+            write(params, linear, &ridge.weight)?;
+            write(params, self.base.bias(), &ridge.bias)?;
+            z = z.f_sub(&ridge.predict(&features)?)?;
+            report.ridge = Some((ridge.lambda, ridge.freedom));
+        }
+        let factors = params.get(self.base.factors()).shallow_clone();
+        let found = Components::leading(&z, factors.size()[1])?;
+        tch::no_grad(|| factors.f_narrow(1, 0, found.factors.size()[1])?.f_copy_(&found.factors))?;
+        report.explained = found.explained;
+        Ok(report)
+    }
+}
+
+/// Indices of the rows used, evenly spread.
+fn thinned(rows: i64, side: i64) -> Raw {
+    let cap = if side > SIDE_MAX { DUAL_ROWS_MAX } else { ROWS_MAX };
+    let kept = rows.min(cap);
+    Raw::from_slice(&(0..kept).map(|i| i * rows / kept).collect::<Vec<i64>>())
+}
+
+fn host(t: &Raw) -> Result<Raw, TchError> {
+    t.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)
+}
+
+fn write(params: &mut Params, id: ParamId, value: &Raw) -> Result<(), TchError> {
+    tch::no_grad(|| params.get(id).shallow_clone().f_copy_(value))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_is_even_and_bounded() {
+        assert_eq!(Vec::<i64>::try_from(thinned(5, 10)).unwrap(), [0, 1, 2, 3, 4]);
+        let many = Vec::<i64>::try_from(thinned(1_000_000, 5000)).unwrap();
+        assert_eq!(many.len() as i64, DUAL_ROWS_MAX);
+        assert!(many.windows(2).all(|w| (w[1] - w[0] - 488).abs() <= 1));
+        assert_eq!(thinned(1_000_000, 5).size(), [ROWS_MAX]);
+        assert_eq!(thinned(0, 5).size(), [0]);
+    }
+}

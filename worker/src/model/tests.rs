@@ -1,0 +1,386 @@
+//! Tests of the whole model on a tiny configuration: its start, its independence of the batch, its gradients, and that it learns.
+
+use super::*;
+use crate::{
+    loss::Objective,
+    optim::{AdamW, AdamWSettings, FlatParams},
+    params::{GradBuckets, Params},
+};
+use enn_common::{
+    config::{
+        model::{Norm, Preset},
+        train::Loss,
+    },
+    staged::meta::{FeatureMeta, Stats},
+};
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        d_model: 16,
+        heads: 2,
+        spatial_depth: 1,
+        temporal_depth: 1,
+        spatial_latents: 3,
+        temporal_latents: 4,
+        mlp_ratio: 2.0,
+        dropout: 0.0,
+        fuser_rounds: 1,
+        fuser_latents: 3,
+        collector_depth: 2,
+        patch: vec![1, 2],
+        ..ModelConfig::default()
+    }
+}
+
+/// Three numbers (the second with gaps), one category of 4, a grid of 2 × 3.
+fn spec() -> ModelSpec {
+    let number = |name: &str, has_missing| FeatureMeta { name: name.to_owned(), categories: vec![], has_missing };
+    let stats = |mean, std| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
+    let kinds = FeatureMeta { name: "kind".to_owned(), categories: ["a", "b", "c", "d"].map(String::from).into(), has_missing: false };
+    ModelSpec {
+        features: vec![number("u", false), number("v", true), number("w", false), kinds],
+        out_shape: vec![2, 3],
+        train_rows: 32,
+        x_stats: vec![stats(10.0, 2.0), stats(0.0, 1.0), stats(-5.0, 0.5), stats(0.0, 1.0)],
+        y_stats: vec![stats(50.0, 10.0); 6],
+    }
+}
+
+struct Bench {
+    model: Model,
+    params: Params,
+}
+
+fn bench(config: &ModelConfig) -> Bench {
+    one_thread();
+    let mut pb = ParamBuilder::new();
+    let model = Model::build(config, &spec(), &mut pb).unwrap();
+    Bench { model, params: pb.build(7, Device::Cpu).unwrap() }
+}
+
+/// Inputs, their mask, targets that depend on the inputs, and their mask.
+fn batch(rows: i64) -> [Raw; 4] {
+    tch::manual_seed(rows);
+    let cpu = (Kind::Float, Device::Cpu);
+    let scale = Raw::from_slice(&[2.0_f32, 1.0, 0.5]);
+    let shift = Raw::from_slice(&[10.0_f32, 0.0, -5.0]);
+    let z = Raw::randn([rows, 3], cpu);
+    let kind = Raw::randint(5, [rows, 1], cpu);
+    let x = Raw::cat(&[&z * scale + shift, kind.shallow_clone()], 1);
+    let x_valid = Raw::ones([rows, 4], (Kind::Uint8, Device::Cpu));
+    let _ = x_valid.select(1, 1).slice(0, 0, rows, 3).fill_(0);
+    let _ = x.select(1, 1).slice(0, 0, rows, 3).fill_(f64::NAN);
+    let mix = Raw::randn([3, 6], cpu);
+    let y = (z.matmul(&mix).tanh() + kind.ge(2.0).to_kind(Kind::Float) * 0.5) * 10.0 + 50.0;
+    let y_valid = Raw::ones([rows, 6], (Kind::Uint8, Device::Cpu));
+    let _ = y.narrow(0, 0, 1).narrow(1, 0, 2).fill_(f64::NAN);
+    let _ = y_valid.narrow(0, 0, 1).narrow(1, 0, 1).fill_(0);
+    [x, x_valid, y, y_valid]
+}
+
+/// Zero starts hide whole branches: nudge every weight so that all of them matter.
+fn nudge(params: &Params, by: f64) {
+    tch::manual_seed(11);
+    for (_, _, weight) in params.iter() {
+        let mut weight = weight.shallow_clone();
+        let noise = Raw::randn(weight.size(), (Kind::Float, Device::Cpu)) * by;
+        let _ = tch::no_grad(|| weight.f_add_(&noise)).unwrap();
+    }
+}
+
+fn variants() -> Vec<ModelConfig> {
+    vec![
+        config(),
+        ModelConfig { gate: Gate::Tile, linear_branch: true, norm: Norm::RmsNorm, ..config() },
+        ModelConfig { gate: Gate::Off, preset: Preset::Temporal, patch: vec![2, 2], fuser_rounds: 2, ..config() },
+        ModelConfig { preset: Preset::Spatial, patch: vec![9, 9], collector_depth: 1, ..config() },
+    ]
+}
+
+fn objective() -> Objective {
+    Objective { loss: Loss::Huber, huber_delta: 1.0, base_weight: 0.5 }
+}
+
+impl Bench {
+    fn eval(&self, x: &Raw, valid: &Raw) -> Output {
+        self.model.forward(&Cx::eval(&self.params), x, valid).unwrap()
+    }
+
+    fn loss(&self, cx: &Cx, [x, x_valid, y, y_valid]: &[Raw; 4]) -> Tensor {
+        let output = self.model.forward(cx, x, x_valid).unwrap();
+        objective().forward(cx, &output, &self.model.targets(y, y_valid).unwrap()).unwrap().sum
+    }
+
+    fn gradients(&self, data: &[Raw; 4]) -> GradBuckets {
+        let mut grads = GradBuckets::new(&self.params).unwrap();
+        let cx = Cx::train(&self.params, 1, 0);
+        let loss = self.loss(&cx, data);
+        cx.backward(&loss, &mut grads, &mut |_, _| Ok(())).unwrap();
+        grads
+    }
+}
+
+fn distance(a: &Raw, b: &Raw) -> f64 {
+    (a - b).abs().max().double_value(&[])
+}
+
+#[test]
+fn shapes_and_the_refinement_that_begins_at_nothing() {
+    for config in variants() {
+        let bench = bench(&config);
+        let [x, valid, ..] = batch(5);
+        let out = bench.eval(&x, &valid);
+        assert_eq!(out.z.raw().size(), [5, 6]);
+        assert_eq!(out.base.raw().size(), [5, 6]);
+        assert_eq!(distance(out.refined.raw(), out.base.raw()), 0.0);
+        assert_eq!(distance(out.z.raw(), out.base.raw()), 0.0);
+        let (width, start) = match config.gate {
+            Gate::Off => (1, 1.0),
+            Gate::Scalar => (1, 0.5),
+            Gate::Tile => (bench.model.grid().tokens(), 0.5),
+        };
+        assert_eq!(out.gate.raw().size(), [5, width]);
+        assert_eq!(distance(out.gate.raw(), &out.gate.raw().full_like(start)), 0.0);
+    }
+}
+
+#[test]
+fn prediction_lies_between_base_and_refinement() {
+    for config in variants() {
+        let bench = bench(&config);
+        nudge(&bench.params, 0.1);
+        let [x, valid, ..] = batch(5);
+        let out = bench.eval(&x, &valid);
+        let (base, refined, z) = (out.base.raw(), out.refined.raw(), out.z.raw());
+        assert!(distance(base, refined) > 1e-3);
+        assert!(bool::try_from(z.ge_tensor(&base.minimum(refined)).all()).unwrap());
+        assert!(bool::try_from(z.le_tensor(&base.maximum(refined)).all()).unwrap());
+    }
+}
+
+#[test]
+fn rows_do_not_depend_on_each_other() {
+    for config in variants() {
+        let bench = bench(&config);
+        nudge(&bench.params, 0.1);
+        let [x, valid, ..] = batch(6);
+        let whole = bench.eval(&x, &valid);
+        let order = Raw::from_slice(&[4_i64, 0, 5, 2, 1, 3]);
+        let shuffled = bench.eval(&x.index_select(0, &order), &valid.index_select(0, &order));
+        assert!(distance(&whole.z.raw().index_select(0, &order), shuffled.z.raw()) < 2e-5);
+        let alone = bench.eval(&x.narrow(0, 2, 1), &valid.narrow(0, 2, 1));
+        assert!(distance(&whole.z.raw().narrow(0, 2, 1), alone.z.raw()) < 2e-5);
+        assert!(distance(&whole.gate.raw().narrow(0, 2, 1), alone.gate.raw()) < 2e-5);
+    }
+}
+
+#[test]
+fn missing_and_masked_inputs_are_the_same_and_finite() {
+    let bench = bench(&config());
+    nudge(&bench.params, 0.1);
+    let [x, valid, ..] = batch(4);
+    let marked = bench.eval(&x, &valid);
+    assert!(bool::try_from(marked.z.raw().isfinite().all()).unwrap());
+    // A NaN that the mask forgot, and a number that the mask hides.
+    let forgotten = bench.eval(&x, &valid.ones_like());
+    assert_eq!(distance(marked.z.raw(), forgotten.z.raw()), 0.0);
+    let filled = x.nan_to_num(123.0, None, None);
+    assert_eq!(distance(marked.z.raw(), bench.eval(&filled, &valid).z.raw()), 0.0);
+    // Unseen, negative and absent categories are all the unknown one; a known one is not.
+    let with_kind = |kind: f64| {
+        let other = x.copy();
+        let _ = other.select(1, 3).fill_(kind);
+        bench.eval(&other, &valid).z.raw().shallow_clone()
+    };
+    assert_eq!(distance(&with_kind(4.0), &with_kind(-1.0)), 0.0);
+    assert_eq!(distance(&with_kind(4.0), &with_kind(f64::NAN)), 0.0);
+    assert!(distance(&with_kind(4.0), &with_kind(1.0)) > 1e-4);
+}
+
+#[test]
+fn gradient_reaches_every_parameter() {
+    for config in variants() {
+        let bench = bench(&config);
+        nudge(&bench.params, 0.1);
+        let grads = bench.gradients(&batch(16));
+        for (id, name, _) in bench.params.iter() {
+            let largest = grads.view(id).abs().max().double_value(&[]);
+            assert!(largest > 1e-7 && largest.is_finite(), "{name} has gradient {largest}");
+        }
+    }
+}
+
+#[test]
+fn gradient_equals_the_slope_of_the_loss() {
+    for config in variants() {
+        let bench = bench(&config);
+        nudge(&bench.params, 0.1);
+        let data = batch(16);
+        let grads = bench.gradients(&data);
+        for (id, name, weight) in bench.params.iter() {
+            // Along its own gradient a parameter's slope is the gradient's norm: large enough to be measured in f32.
+            let grad = grads.view(id);
+            let norm = grad.norm().double_value(&[]);
+            let mut weight = weight.shallow_clone();
+            let reach = 4e-3;
+            let mut loss_at = |by: f64| {
+                let _ = tch::no_grad(|| weight.f_add_(&(grad * (by / norm)))).unwrap();
+                let loss = bench.loss(&Cx::eval(&bench.params), &data).raw().double_value(&[]);
+                let _ = tch::no_grad(|| weight.f_sub_(&(grad * (by / norm)))).unwrap();
+                loss
+            };
+            let slope = (loss_at(reach) - loss_at(-reach)) / (2.0 * reach);
+            assert!((slope - norm).abs() < 0.02 * norm + 5e-3, "{name}: slope {slope}, gradient {norm}");
+        }
+    }
+}
+
+/// Small tensors: more threads than one only wait for each other.
+fn one_thread() {
+    tch::set_num_threads(1);
+}
+
+/// Trains on 32 rows and gives the mean loss before and after.
+fn overfit(config: &ModelConfig, steps: i64) -> (f64, f64) {
+    let bench = bench(config);
+    let data = batch(32);
+    let mut grads = GradBuckets::new(&bench.params).unwrap();
+    let weights = FlatParams::of(&bench.params);
+    let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.0, clip: 1.0 };
+    let mut optimizer = AdamW::new(&weights, settings).unwrap();
+    let count = Raw::from(32.0 * 6.0 - 2.0);
+    let mean = |bench: &Bench| bench.loss(&Cx::eval(&bench.params), &data).raw().double_value(&[]) / 190.0;
+    let first = mean(&bench);
+    for step in 0..steps {
+        grads.zero().unwrap();
+        let cx = Cx::train(&bench.params, 1, step as u64);
+        let loss = bench.loss(&cx, &data);
+        cx.backward(&loss, &mut grads, &mut |_, _| Ok(())).unwrap();
+        optimizer.step(&mut grads, &count, 5e-3).unwrap();
+    }
+    (first, mean(&bench))
+}
+
+#[test]
+fn learns_thirty_two_rows() {
+    for config in [config(), ModelConfig { gate: Gate::Tile, linear_branch: true, ..config() }] {
+        let (first, last) = overfit(&config, 120);
+        assert!(last < first / 10.0, "from {first} to {last}");
+    }
+}
+
+#[test]
+fn dropout_acts_in_training_only() {
+    let bench = bench(&ModelConfig { dropout: 0.5, drop_path: 0.5, ..config() });
+    nudge(&bench.params, 0.1);
+    let [x, valid, ..] = batch(8);
+    let train = |step| bench.model.forward(&Cx::train(&bench.params, 1, step), &x, &valid).unwrap().z;
+    assert!(distance(train(0).raw(), train(1).raw()) > 1e-4);
+    assert_eq!(distance(train(3).raw(), train(3).raw()), 0.0);
+    assert_eq!(distance(bench.eval(&x, &valid).z.raw(), bench.eval(&x, &valid).z.raw()), 0.0);
+}
+
+#[test]
+fn start_from_data_is_ridge_regression() {
+    let mut bench = bench(&ModelConfig { linear_branch: true, ..config() });
+    let [x, x_valid, y, y_valid] = batch(32);
+    let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    let (lambda, _) = report.ridge.unwrap();
+    assert_eq!(report.rows, 32);
+    let features = bench.model.features(&Cx::eval(&bench.params), &x, &x_valid).unwrap().raw().to_kind(Kind::Double);
+    let targets = bench.model.targets(&y, &y_valid).unwrap();
+    let z = targets.z.where_self(&targets.valid, &targets.z.zeros_like()).to_kind(Kind::Double);
+    // The normal equations, solved directly.
+    let mean = |t: &Raw| t.mean_dim([0].as_slice(), true, Kind::Double);
+    let (fc, zc) = (&features - mean(&features), &z - mean(&z));
+    let eye = Raw::eye(features.size()[1], (Kind::Double, Device::Cpu));
+    let solution = Raw::linalg_solve(&(fc.tr().matmul(&fc) + eye * lambda), &fc.tr().matmul(&zc), true);
+    let expected = fc.matmul(&solution) + mean(&z);
+    let out = bench.eval(&x, &x_valid);
+    assert!(distance(&out.z.raw().to_kind(Kind::Double), &expected) < 1e-4);
+    assert!(report.explained > 0.5, "explained {}", report.explained);
+}
+
+#[test]
+fn factors_start_as_principal_components() {
+    let mut bench = bench(&ModelConfig { head_rank: 6, ..config() });
+    let [x, x_valid, y, y_valid] = batch(32);
+    let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    assert_eq!(report.ridge, None);
+    assert!((report.explained - 1.0).abs() < 1e-9);
+    let targets = bench.model.targets(&y, &y_valid).unwrap();
+    let z = targets.z.where_self(&targets.valid, &targets.z.zeros_like());
+    let centred = &z - z.mean_dim([0].as_slice(), true, Kind::Float);
+    let covariance = centred.tr().matmul(&centred) / 32.0;
+    let factors = bench.params.get(bench.params.by_name("base.factors").unwrap());
+    assert!(distance(&factors.matmul(&factors.tr()), &covariance) < 1e-4);
+}
+
+#[test]
+fn too_few_rows_leave_the_start_as_it_is() {
+    let mut bench = bench(&ModelConfig { linear_branch: true, ..config() });
+    let [x, x_valid, y, y_valid] = batch(2);
+    let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    assert_eq!((report.rows, report.ridge), (2, None));
+    assert_eq!(bench.eval(&x, &x_valid).z.raw().abs().max().double_value(&[]), 0.0);
+}
+
+#[test]
+fn predictions_return_to_the_users_units_within_the_declared_range() {
+    let bench = bench(&ModelConfig { output_range: Some((45.0, 60.0)), ..config() });
+    let z = Raw::from_slice(&[-3.0_f32, 0.0, 0.5, 3.0, 0.1, -0.1]).reshape([1, 6]);
+    let y = bench.model.denorm(&z).unwrap();
+    assert_eq!(y.kind(), Kind::Float);
+    let expected = Raw::from_slice(&[45.0_f32, 50.0, 55.0, 60.0, 51.0, 49.0]).reshape([1, 6]);
+    assert!(distance(&y, &expected) < 1e-5);
+}
+
+#[test]
+fn buffers_leave_and_return_by_name() {
+    let mut bench = bench(&config());
+    let names: Vec<String> = bench.model.buffers().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), 6);
+    let value = Raw::full([6], 42.0, (Kind::Double, Device::Cpu));
+    bench.model.load_buffer("scaler.y_mean", &value).unwrap();
+    assert_eq!(bench.model.denorm(&Raw::zeros([1, 6], (Kind::Float, Device::Cpu))).unwrap().double_value(&[0, 5]), 42.0);
+    assert!(bench.model.load_buffer("scaler.x_mean", &value).unwrap_err().to_string().contains("[6], expected [4]"));
+    assert!(bench.model.load_buffer("scaler.other", &value).unwrap_err().to_string().contains("scaler.other"));
+}
+
+#[test]
+fn grids_of_one_to_three_axes() {
+    for (out_shape, patch) in [(vec![7], vec![1, 4]), (vec![2, 3], vec![1]), (vec![2, 3, 2], vec![2, 2, 1])] {
+        let cells: usize = out_shape.iter().product();
+        let spec = ModelSpec { out_shape, y_stats: vec![spec().y_stats[0]; cells], ..spec() };
+        let mut pb = ParamBuilder::new();
+        let model = Model::build(&ModelConfig { patch, gate: Gate::Tile, ..config() }, &spec, &mut pb).unwrap();
+        let params = pb.build(1, Device::Cpu).unwrap();
+        let [x, valid, ..] = batch(3);
+        let out = model.forward(&Cx::eval(&params), &x, &valid).unwrap();
+        assert_eq!(out.z.raw().size(), [3, cells as i64]);
+    }
+}
+
+#[test]
+fn names_are_unique_and_as_documented() {
+    let bench = bench(&ModelConfig { linear_branch: true, ..config() });
+    let shapes: std::collections::BTreeMap<String, Vec<i64>> =
+        bench.params.named().map(|(name, raw)| (name.to_owned(), raw.size())).collect();
+    assert_eq!(shapes.len(), bench.params.iter().count());
+    for (name, shape) in [
+        ("embedding.category_3.weight", vec![5, 4]),
+        ("fuser.spatial.tokeniser.weight", vec![3 * 16, 8]),
+        ("fuser.temporal.block_0.retention.qvg.weight", vec![48, 16]),
+        ("fuser.temporal.block_0.retention.beta", vec![2]),
+        ("fuser.perceiver.round_0.cross.attention.kv.weight", vec![32, 16]),
+        ("fuser.perceiver.round_0.self_0.feed.in.weight", vec![42, 16]),
+        ("collector.axis_1", vec![2, 16]),
+        ("collector.block_1.feed.out.weight", vec![16, 21]),
+        ("base.factors", vec![6, 6]),
+        ("base.linear", vec![6, 8]),
+        ("refine.out.weight", vec![2, 16]),
+        ("gate.norm.weight", vec![34]),
+    ] {
+        assert_eq!(shapes.get(name), Some(&shape), "{name}");
+    }
+}

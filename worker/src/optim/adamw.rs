@@ -1,0 +1,441 @@
+//! AdamW over flat arrays, with global-norm clipping, and a gate that lets no non-finite step through.
+//!
+//! Per element, with g the mean gradient after clipping (torch.optim.AdamW's order):
+//! ```text
+//! p ← p (1 − lr·wd)      m ← m + (1−β₁)(g − m)      v ← v + (1−β₂)(g² − v)
+//! p ← p − lr/(1−β₁ᵗ) · m / (√v/√(1−β₂ᵗ) + ε)
+//! ```
+//! **Invariant:** on a device the host never waits for a number: norm, clip and gate stay there.
+
+use super::{FlatParams, OptimError, error::failed, flat::copy_in};
+use crate::params::{BucketId, GradBuckets, Group};
+use std::collections::BTreeMap;
+use tch::{Device, Kind, TchError, Tensor as Raw};
+
+/// Added to the root of the second moment.
+const EPS: f64 = 1e-8;
+/// Added to the norm before dividing, as torch's clip_grad_norm_ does.
+const CLIP_EPS: f64 = 1e-6;
+/// Elements per pass on the CPU: temporaries of this length stay in the cache.
+const CHUNK_ELEMENTS: i64 = 1 << 16;
+
+/// Constants of the optimizer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWSettings {
+    /// β₁, β₂.
+    pub betas: (f64, f64),
+    /// Decay of the decayed group.
+    pub weight_decay: f64,
+    /// Global-norm clip of the mean gradient; 0 switches it off.
+    pub clip: f64,
+}
+
+/// Numbers of one step, on the device.
+#[derive(Debug)]
+pub struct StepStats {
+    /// Norm of the mean gradient before clipping, scalar f64.
+    pub grad_norm: Raw,
+    /// Whether the step was taken, scalar f64: 1, or 0 when the gradient was not finite.
+    pub taken: Raw,
+}
+
+/// Moments and counters.
+#[derive(Debug)]
+pub struct AdamW {
+    settings: AdamWSettings,
+    exp_avg: Vec<Raw>,
+    exp_avg_sq: Vec<Raw>,
+    chunks: Vec<Chunk>,
+    /// Steps taken, scalar f64 on the device.
+    steps: Raw,
+    /// Steps refused, scalar f64 on the device.
+    skipped: Raw,
+}
+
+/// Views of one piece of every array.
+#[derive(Debug)]
+struct Chunk {
+    bucket: BucketId,
+    start: i64,
+    length: i64,
+    weight: Raw,
+    exp_avg: Raw,
+    exp_avg_sq: Raw,
+    decays: bool,
+}
+
+/// This step's scalars, on the device.
+struct Scalars {
+    /// Multiplies the summed gradient: 1/count, clip.
+    gradient: Raw,
+    /// 1 − β₁, or 0 when the step is refused.
+    first: Raw,
+    /// 1 − β₂, or 0.
+    second: Raw,
+    /// 1 − lr·wd, or 1 when the step is refused.
+    shrink: Raw,
+    /// −lr/(1 − β₁ᵗ), or 0.
+    update: Raw,
+    /// 1/√(1 − β₂ᵗ).
+    spread: Raw,
+    on_device: bool,
+}
+
+impl AdamW {
+    /// Zero moments for `weights`.
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn new(weights: &FlatParams, settings: AdamWSettings) -> Result<Self, OptimError> {
+        let go = || {
+            let zeros = || weights.slabs().iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
+            let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
+            let mut chunks = Vec::new();
+            for segment in weights.segments() {
+                let slab = segment.bucket.index();
+                let on_cpu = weights.slabs()[slab].device() == Device::Cpu;
+                let piece = if on_cpu { CHUNK_ELEMENTS } else { segment.len.max(1) };
+                let end = segment.start + segment.len;
+                let mut start = segment.start;
+                while start < end {
+                    let length = piece.min(end - start);
+                    let cut = |slabs: &[Raw]| slabs[slab].f_narrow(0, start, length);
+                    chunks.push(Chunk {
+                        bucket: segment.bucket,
+                        start,
+                        length,
+                        weight: cut(weights.slabs())?,
+                        exp_avg: cut(&exp_avg)?,
+                        exp_avg_sq: cut(&exp_avg_sq)?,
+                        decays: segment.group == Group::Decay,
+                    });
+                    start += length;
+                }
+            }
+            let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
+            let scalar = || Raw::f_zeros([0_i64; 0], (Kind::Double, device));
+            Ok(Self { settings, exp_avg, exp_avg_sq, chunks, steps: scalar()?, skipped: scalar()? })
+        };
+        go().map_err(failed("allocate moments"))
+    }
+
+    /// One update of the weights from `grads`, the summed gradient over the global batch, and `count` (scalar), what to divide it by:
+    /// the global number of valid cells. The buckets are overwritten with the clipped mean gradient.
+    ///
+    /// A gradient that is not finite changes nothing but the count of refused steps.
+    ///
+    /// # Errors
+    /// When `grads` does not have the layout the weights were adopted with.
+    pub fn step(&mut self, grads: &mut GradBuckets, count: &Raw, lr: f64) -> Result<StepStats, OptimError> {
+        tch::no_grad(|| self.step_unrecorded(grads, count, lr)).map_err(failed("update the weights"))
+    }
+
+    fn step_unrecorded(&mut self, grads: &mut GradBuckets, count: &Raw, lr: f64) -> Result<StepStats, TchError> {
+        let inverse = count.f_to_kind(Kind::Double)?.f_clamp_min(1.0)?.f_reciprocal()?;
+        let norms = grads.buckets().map(|(_, flat)| flat.f_norm()).collect::<Result<Vec<_>, _>>()?;
+        let norm = Raw::f_stack(&norms, 0)?.f_to_kind(Kind::Double)?.f_norm()?.f_mul(&inverse)?;
+        let finite = norm.f_isfinite()?;
+        let taken = finite.f_to_kind(Kind::Double)?;
+        let _ = self.steps.f_add_(&taken)?;
+        let _ = self.skipped.f_add_(&taken.f_neg()?.f_add_scalar(1.0)?)?;
+        let stats = StepStats { grad_norm: norm.shallow_clone(), taken };
+        // The CPU knows at once; a device goes on with a gate of 0.
+        let on_device = norm.device() != Device::Cpu;
+        if !on_device && stats.taken.f_double_value(&[])? == 0.0 {
+            return Ok(stats);
+        }
+        let scalars = self.scalars(&stats, &inverse, lr, on_device)?;
+        for chunk in &mut self.chunks {
+            let mut grad = grads.bucket(chunk.bucket).f_narrow(0, chunk.start, chunk.length)?;
+            chunk.update(&mut grad, &scalars)?;
+        }
+        Ok(stats)
+    }
+
+    fn scalars(&self, stats: &StepStats, inverse: &Raw, lr: f64, on_device: bool) -> Result<Scalars, TchError> {
+        let (b1, b2) = self.settings.betas;
+        let power = |beta: f64| self.steps.f_full_like(beta)?.f_pow(&self.steps)?.f_neg()?.f_add_scalar(1.0);
+        let clipped = if self.settings.clip > 0.0 {
+            let ratio = stats.grad_norm.f_add_scalar(CLIP_EPS)?.f_reciprocal()?.f_mul_scalar(self.settings.clip)?;
+            ratio.f_clamp_max(1.0)?.f_mul(inverse)?
+        } else {
+            inverse.shallow_clone()
+        };
+        let gated = |value: f64| stats.taken.f_mul_scalar(value)?.f_to_kind(Kind::Float);
+        Ok(Scalars {
+            gradient: clipped.f_to_kind(Kind::Float)?,
+            first: gated(1.0 - b1)?,
+            second: gated(1.0 - b2)?,
+            shrink: stats.taken.f_mul_scalar(-lr * self.settings.weight_decay)?.f_add_scalar(1.0)?.f_to_kind(Kind::Float)?,
+            // max() keeps 0/0 away while no step has been taken.
+            update: stats.taken.f_mul_scalar(-lr)?.f_div(&power(b1)?.f_clamp_min(f64::MIN_POSITIVE)?)?.f_to_kind(Kind::Float)?,
+            spread: power(b2)?.f_clamp_min(f64::MIN_POSITIVE)?.f_rsqrt()?.f_to_kind(Kind::Float)?,
+            on_device,
+        })
+    }
+
+    /// Steps taken, read from the device.
+    ///
+    /// # Errors
+    /// When the device failed.
+    pub fn steps(&self) -> Result<u64, OptimError> {
+        Ok(self.steps.f_double_value(&[]).map_err(failed("read the step count"))? as u64)
+    }
+
+    /// Steps refused because the gradient was not finite, read from the device.
+    ///
+    /// # Errors
+    /// When the device failed.
+    pub fn skipped(&self) -> Result<u64, OptimError> {
+        Ok(self.skipped.f_double_value(&[]).map_err(failed("read the count of refused steps"))? as u64)
+    }
+
+    /// State by parameter, as torch names it: `optim.state.<fqn>.{exp_avg, exp_avg_sq}` (views in the parameter's shape) and `.step` (f32).
+    pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
+        let mut all = self.moments(weights);
+        let step = self.steps.to_kind(Kind::Float);
+        all.extend(weights.names().map(|name| (format!("optim.state.{name}.step"), step.shallow_clone())));
+        all
+    }
+
+    fn moments(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
+        let named = |slabs: &[Raw], what: &str| -> Vec<(String, Raw)> {
+            weights.views(slabs).into_iter().map(|(n, raw)| (format!("optim.state.{n}.{what}"), raw)).collect()
+        };
+        let mut all = named(&self.exp_avg, "exp_avg");
+        all.extend(named(&self.exp_avg_sq, "exp_avg_sq"));
+        all
+    }
+
+    /// Puts saved state in place; `steps` and `skipped` are counts of the run so far.
+    ///
+    /// # Errors
+    /// When an entry is missing or has another shape; nothing is changed then.
+    pub fn restore(
+        &mut self,
+        weights: &FlatParams,
+        saved: &BTreeMap<String, Raw>,
+        steps: u64,
+        skipped: u64,
+    ) -> Result<(), OptimError> {
+        copy_in(self.moments(weights), saved)?;
+        let mut set = || -> Result<(), TchError> {
+            let _ = self.steps.f_fill_(steps as f64)?;
+            let _ = self.skipped.f_fill_(skipped as f64)?;
+            Ok(())
+        };
+        set().map_err(failed("restore the step count"))
+    }
+}
+
+impl Chunk {
+    fn update(&mut self, grad: &mut Raw, s: &Scalars) -> Result<(), TchError> {
+        if s.on_device {
+            // NaN · 0 is NaN: a refused gradient must be cleared, or the gates of 0 below would let it through.
+            let _ = grad.f_nan_to_num_(0.0, 0.0, 0.0)?;
+        }
+        let _ = grad.f_mul_(&s.gradient)?;
+        if self.decays {
+            let _ = self.weight.f_mul_(&s.shrink)?;
+        }
+        let _ = self.exp_avg.f_lerp_tensor_(grad, &s.first)?;
+        let _ = self.exp_avg_sq.f_lerp_tensor_(&grad.f_square()?, &s.second)?;
+        let mut denominator = self.exp_avg_sq.f_sqrt()?;
+        let _ = denominator.f_mul_(&s.spread)?.f_add_scalar_(EPS)?;
+        let _ = self.weight.f_addcdiv_(&self.exp_avg.f_mul(&s.update)?, &denominator)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Group, Init, ParamBuilder, ParamId, Params};
+
+    const SETTINGS: AdamWSettings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.1, clip: 0.0 };
+
+    struct Bench {
+        params: Params,
+        grads: GradBuckets,
+        weights: FlatParams,
+        optimizer: AdamW,
+        ids: [ParamId; 2],
+    }
+
+    fn bench(settings: AdamWSettings) -> Bench {
+        let mut pb = ParamBuilder::new();
+        // Longer than one chunk, so that the seam is tested.
+        let a = pb.param("a", &[300, 250], Init::Normal { std: 1.0 }, Group::Decay);
+        let b = pb.param("b", &[7], Init::Normal { std: 1.0 }, Group::NoDecay);
+        let params = pb.build(3, Device::Cpu).unwrap();
+        let grads = GradBuckets::new(&params).unwrap();
+        let weights = FlatParams::of(&params);
+        let optimizer = AdamW::new(&weights, settings).unwrap();
+        Bench { params, grads, weights, optimizer, ids: [a, b] }
+    }
+
+    impl Bench {
+        /// A gradient that depends on the step only.
+        fn fill(&mut self, step: i64) -> Vec<Raw> {
+            tch::manual_seed(100 + step);
+            self.ids
+                .iter()
+                .map(|&id| {
+                    let mut view = self.grads.view(id).shallow_clone();
+                    let grad = Raw::randn(view.size(), (Kind::Float, Device::Cpu));
+                    tch::no_grad(|| view.copy_(&grad));
+                    grad
+                })
+                .collect()
+        }
+
+        fn step(&mut self, count: f64, lr: f64) -> StepStats {
+            self.optimizer.step(&mut self.grads, &Raw::from(count), lr).unwrap()
+        }
+
+        fn values(&self) -> Vec<Raw> {
+            self.ids.iter().map(|&id| self.params.get(id).copy()).collect()
+        }
+    }
+
+    /// The textbook in f64, element by element.
+    struct Reference {
+        p: Raw,
+        m: Raw,
+        v: Raw,
+        decay: f64,
+    }
+
+    impl Reference {
+        fn new(p: &Raw, decay: f64) -> Self {
+            let p = p.to_kind(Kind::Double);
+            Self { m: p.zeros_like(), v: p.zeros_like(), p, decay }
+        }
+
+        fn step(&mut self, g: &Raw, t: i32, lr: f64) {
+            let g = g.to_kind(Kind::Double);
+            let (b1, b2) = SETTINGS.betas;
+            self.p = &self.p * (1.0 - lr * self.decay);
+            self.m = &self.m * b1 + &g * (1.0 - b1);
+            self.v = &self.v * b2 + g.square() * (1.0 - b2);
+            let m = &self.m / (1.0 - b1.powi(t));
+            let v = &self.v / (1.0 - b2.powi(t));
+            self.p = &self.p - lr * m / (v.sqrt() + EPS);
+        }
+    }
+
+    fn distance(a: &Raw, b: &Raw) -> f64 {
+        (a.to_kind(Kind::Double) - b.to_kind(Kind::Double)).abs().max().double_value(&[])
+    }
+
+    #[test]
+    fn ten_steps_equal_the_textbook() {
+        let mut bench = bench(SETTINGS);
+        let start = bench.values();
+        let mut reference = [Reference::new(&start[0], SETTINGS.weight_decay), Reference::new(&start[1], 0.0)];
+        for t in 1..=10 {
+            let lr = 1e-2 / f64::from(t);
+            let grads = bench.fill(i64::from(t));
+            bench.step(8.0, lr);
+            for (r, g) in reference.iter_mut().zip(&grads) {
+                r.step(&(g / 8.0), t, lr);
+            }
+            for (value, r) in bench.values().iter().zip(&reference) {
+                assert!(distance(value, &r.p) < 2e-6, "step {t}: {}", distance(value, &r.p));
+            }
+        }
+        assert_eq!(bench.optimizer.steps().unwrap(), 10);
+    }
+
+    #[test]
+    fn clip_bounds_the_norm_and_leaves_small_gradients() {
+        let mut bench = bench(AdamWSettings { clip: 1.0, ..SETTINGS });
+        let grads = bench.fill(1);
+        let norm = grads.iter().map(|g| g.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt();
+        let stats = bench.step(2.0, 1e-3);
+        assert!((stats.grad_norm.double_value(&[]) - norm / 2.0).abs() < 1e-3);
+        let left = |b: &Bench| {
+            b.ids.iter().map(|&id| b.grads.view(id).square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
+        };
+        assert!((left(&bench) - 1.0).abs() < 1e-5);
+        bench.fill(2);
+        bench.step(1e6, 1e-3);
+        assert!(left(&bench) < 1e-3);
+    }
+
+    #[test]
+    fn a_gradient_that_is_not_finite_changes_nothing() {
+        for bad in [f64::NAN, f64::INFINITY] {
+            let mut bench = bench(SETTINGS);
+            bench.fill(1);
+            bench.step(1.0, 1e-2);
+            let (before, state) = (bench.values(), copies(&bench));
+            bench.fill(2);
+            let _ = bench.grads.view(bench.ids[1]).shallow_clone().fill_(bad);
+            let stats = bench.step(1.0, 1e-2);
+            assert_eq!(stats.taken.double_value(&[]), 0.0);
+            assert!(before.iter().zip(bench.values()).all(|(a, b)| *a == b));
+            assert!(state.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
+            assert_eq!((bench.optimizer.steps().unwrap(), bench.optimizer.skipped().unwrap()), (1, 1));
+        }
+    }
+
+    fn copies(bench: &Bench) -> BTreeMap<String, Raw> {
+        bench.optimizer.named(&bench.weights).into_iter().map(|(name, raw)| (name, raw.copy())).collect()
+    }
+
+    #[test]
+    fn the_gate_of_a_device_refuses_too() {
+        // The device path, run on the CPU: a gate of 0 and a gradient of NaN must leave every array as it is.
+        let mut bench = bench(SETTINGS);
+        bench.fill(1);
+        bench.step(1.0, 1e-2);
+        let (before, state) = (bench.values(), copies(&bench));
+        let stats = StepStats { grad_norm: Raw::from(f64::NAN), taken: Raw::from(0.0) };
+        let scalars = bench.optimizer.scalars(&stats, &Raw::from(1.0), 1e-2, true).unwrap();
+        for chunk in &mut bench.optimizer.chunks {
+            let mut grad = Raw::full([chunk.length], f64::NAN, (Kind::Float, Device::Cpu));
+            tch::no_grad(|| chunk.update(&mut grad, &scalars)).unwrap();
+        }
+        assert!(before.iter().zip(bench.values()).all(|(a, b)| *a == b));
+        assert!(state.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
+    }
+
+    #[test]
+    fn restored_state_goes_on_bit_for_bit() {
+        let mut one = bench(SETTINGS);
+        for t in 0..3 {
+            one.fill(t);
+            one.step(4.0, 1e-2);
+        }
+        let saved = copies(&one);
+        assert_eq!(saved["optim.state.a.step"].double_value(&[]), 3.0);
+        let mut two = bench(SETTINGS);
+        for (&id, value) in two.ids.iter().zip(one.values()) {
+            tch::no_grad(|| two.params.get(id).shallow_clone().copy_(&value));
+        }
+        two.optimizer.restore(&two.weights, &saved, 3, 0).unwrap();
+        for t in 3..6 {
+            for bench in [&mut one, &mut two] {
+                bench.fill(t);
+                bench.step(4.0, 1e-2);
+            }
+        }
+        assert!(one.values().iter().zip(two.values()).all(|(a, b)| *a == b));
+        assert!(copies(&two).iter().all(|(name, raw)| copies(&one)[name] == *raw));
+    }
+
+    #[test]
+    fn state_of_another_model_is_refused_untouched() {
+        let mut bench = bench(SETTINGS);
+        bench.fill(1);
+        bench.step(1.0, 1e-2);
+        let before = copies(&bench);
+        let mut saved = copies(&bench);
+        saved.insert("optim.state.b.exp_avg_sq".to_owned(), Raw::zeros([8], (Kind::Float, Device::Cpu)));
+        saved.insert("optim.state.a.exp_avg".to_owned(), Raw::ones([300, 250], (Kind::Float, Device::Cpu)));
+        let error = bench.optimizer.restore(&bench.weights, &saved, 9, 0).unwrap_err().to_string();
+        assert!(error.contains("optim.state.b.exp_avg_sq") && error.contains("[8]") && error.contains("[7]"), "{error}");
+        assert!(before.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
+    }
+}

@@ -1,0 +1,172 @@
+//! Exponential moving average of the weights, free of bias from the first update on.
+//!
+//! avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ) is the usual average from zero divided by 1 − dᵗ, without ever
+//! holding the biased value: what is stored can be used as weights at any time. Each parameter is stored once.
+
+use super::{FlatParams, OptimError, error::failed};
+use std::collections::BTreeMap;
+use tch::{TchError, Tensor as Raw};
+
+/// Averages in the layout of [`FlatParams`].
+#[derive(Debug)]
+pub struct Ema {
+    averages: Vec<Raw>,
+    decay: f64,
+    updates: u64,
+}
+
+impl Ema {
+    /// An average with decay d, 0 < d < 1, beginning at the current weights.
+    ///
+    /// # Errors
+    /// When there is no memory for a second copy of the weights.
+    pub fn new(weights: &FlatParams, decay: f64) -> Result<Self, OptimError> {
+        let copies = weights.slabs().iter().map(duplicate).collect::<Result<_, _>>();
+        Ok(Self { averages: copies.map_err(failed("allocate the average"))?, decay, updates: 0 })
+    }
+
+    /// Updates so far.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Takes in the weights after an optimizer step.
+    ///
+    /// # Errors
+    /// When the weights are not those given to `new`.
+    pub fn update(&mut self, weights: &FlatParams) -> Result<(), OptimError> {
+        self.updates += 1;
+        let weight = (1.0 - self.decay) / (1.0 - self.decay.powf(self.updates as f64));
+        let mut go = || {
+            for (average, slab) in self.averages.iter_mut().zip(weights.slabs()) {
+                let _ = average.f_lerp_(slab, weight)?;
+            }
+            Ok(())
+        };
+        tch::no_grad(&mut go).map_err(failed("average the weights"))
+    }
+
+    /// Exchanges weights and average: once to validate with the average, and again to go on training. Exact.
+    ///
+    /// # Errors
+    /// When the weights are not those given to `new`.
+    pub fn swap(&mut self, weights: &mut FlatParams) -> Result<(), OptimError> {
+        let mut go = || {
+            for (average, slab) in self.averages.iter_mut().zip(weights.slabs_mut()) {
+                let kept = duplicate(slab)?;
+                slab.f_copy_(average)?;
+                average.f_copy_(&kept)?;
+            }
+            Ok(())
+        };
+        tch::no_grad(&mut go).map_err(failed("exchange weights and average"))
+    }
+
+    /// The average by parameter, `ema.<fqn>`, as views in the parameters' shapes.
+    pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
+        weights.views(&self.averages).into_iter().map(|(name, raw)| (format!("ema.{name}"), raw)).collect()
+    }
+
+    /// Puts a saved average in place: all of `ema.<fqn>`, and the number of updates.
+    ///
+    /// # Errors
+    /// When an entry is missing or has another shape; nothing is changed then.
+    pub fn restore(
+        &mut self,
+        weights: &FlatParams,
+        saved: &BTreeMap<String, Raw>,
+        updates: u64,
+    ) -> Result<(), OptimError> {
+        super::flat::copy_in(self.named(weights), saved)?;
+        self.updates = updates;
+        Ok(())
+    }
+}
+
+fn duplicate(t: &Raw) -> Result<Raw, TchError> {
+    let mut copy = t.f_empty_like()?;
+    tch::no_grad(|| copy.f_copy_(t))?;
+    Ok(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Group, Init, ParamBuilder, Params};
+    use tch::Device;
+
+    fn weights() -> (Params, FlatParams) {
+        let mut pb = ParamBuilder::new();
+        pb.param("a", &[2, 3], Init::Normal { std: 1.0 }, Group::Decay);
+        pb.param("b", &[4], Init::Ones, Group::NoDecay);
+        let params = pb.build(1, Device::Cpu).unwrap();
+        let flat = FlatParams::of(&params);
+        (params, flat)
+    }
+
+    fn shift(flat: &mut FlatParams, by: f64) {
+        for slab in flat.slabs_mut() {
+            let _ = tch::no_grad(|| slab.f_add_scalar_(by)).unwrap();
+        }
+    }
+
+    fn value(pairs: &[(String, Raw)], name: &str) -> f64 {
+        pairs.iter().find(|(n, _)| n == name).unwrap().1.double_value(&[0])
+    }
+
+    #[test]
+    fn equals_the_bias_corrected_average() {
+        let (_params, mut flat) = weights();
+        let mut ema = Ema::new(&flat, 0.9).unwrap();
+        let (mut biased, mut weight) = (0.0, 1.0);
+        for t in 1..=20 {
+            shift(&mut flat, 1.0);
+            ema.update(&flat).unwrap();
+            biased = 0.9 * biased + 0.1 * weight_value(t);
+            weight *= 0.9;
+            let expected = biased / (1.0 - weight);
+            assert!((value(&ema.named(&flat), "ema.b") - expected).abs() < 1e-5, "update {t}");
+        }
+        assert_eq!(ema.updates(), 20);
+    }
+
+    fn weight_value(t: i32) -> f64 {
+        1.0 + f64::from(t)
+    }
+
+    #[test]
+    fn swapping_twice_changes_nothing_and_once_moves_the_parameters() {
+        let (params, mut flat) = weights();
+        let mut ema = Ema::new(&flat, 0.5).unwrap();
+        shift(&mut flat, 2.0);
+        ema.update(&flat).unwrap();
+        shift(&mut flat, 2.0);
+        let b = params.get(params.by_name("b").unwrap()).shallow_clone();
+        assert_eq!(b.double_value(&[0]), 5.0);
+        ema.swap(&mut flat).unwrap();
+        assert_eq!((b.double_value(&[0]), value(&ema.named(&flat), "ema.b")), (3.0, 5.0));
+        ema.swap(&mut flat).unwrap();
+        assert_eq!((b.double_value(&[0]), value(&ema.named(&flat), "ema.b")), (5.0, 3.0));
+    }
+
+    #[test]
+    fn restored_average_goes_on_bit_for_bit() {
+        let (_p, mut flat) = weights();
+        let mut ema = Ema::new(&flat, 0.7).unwrap();
+        shift(&mut flat, 0.3);
+        ema.update(&flat).unwrap();
+        let saved: BTreeMap<String, Raw> =
+            ema.named(&flat).into_iter().map(|(n, raw)| (n, duplicate(&raw).unwrap())).collect();
+        let mut again = Ema::new(&flat, 0.7).unwrap();
+        again.restore(&flat, &saved, ema.updates()).unwrap();
+        shift(&mut flat, 0.1);
+        ema.update(&flat).unwrap();
+        again.update(&flat).unwrap();
+        for ((_, left), (_, right)) in ema.named(&flat).iter().zip(again.named(&flat)) {
+            assert_eq!(left, &right);
+        }
+        let incomplete: BTreeMap<String, Raw> = saved.into_iter().filter(|(n, _)| n != "ema.a").collect();
+        assert!(again.restore(&flat, &incomplete, 1).unwrap_err().to_string().contains("ema.a"));
+        assert_eq!(again.updates(), 2);
+    }
+}
