@@ -1,5 +1,9 @@
 //! What can go wrong with a worker's shard.
 
+use enn_common::{
+    checkpoint::{ReadError, ShardError},
+    fs::FileError,
+};
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -34,4 +38,13 @@ pub enum CheckpointError {
         /// The first differences and their number.
         differences: String,
     },
+    /// The shard could not be written.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The disk.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The checkpoint could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
 }

@@ -5,9 +5,13 @@
 
 pub mod dtype;
 pub mod error;
+pub mod load;
 pub mod plan;
+pub mod save;
 
 pub use error::CheckpointError;
+pub use load::{Wanted, load, load_part};
+pub use save::write_share;
 
 /// A tensor under its fully qualified name.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use super::SessionError;
 use crate::data::{Batch, DataError, RowIndex, View, prefetch::Arrays};
-use enn_common::staged::{Staged, reader::Split};
+use enn_common::staged::{Split, Staged};
 use std::{path::Path, sync::Arc};
 use tch::Device;
 
@@ -72,8 +72,15 @@ impl Dataset {
     /// What libtorch says, usually that memory is exhausted.
     pub fn gather(&self, split: Split, ordinals: std::ops::Range<u64>, device: Device) -> Result<Batch, SessionError> {
         let index = self.rows(split);
-        let rows: Vec<u64> = ordinals.map(|ordinal| index.at(ordinal)).collect();
-        Ok(self.staged.view()?.gather(&rows, rows.len(), device)?.to_device(device)?)
+        self.gather_rows(&ordinals.map(|ordinal| index.at(ordinal)).collect::<Vec<_>>(), device)
+    }
+
+    /// Gathers rows of the staged order.
+    ///
+    /// # Errors
+    /// What libtorch says, usually that memory is exhausted.
+    pub fn gather_rows(&self, rows: &[u64], device: Device) -> Result<Batch, SessionError> {
+        Ok(self.staged.view()?.gather(rows, rows.len(), device)?.to_device(device)?)
     }
 
     /// Training rows for the model's closed-form start, evenly spread.
@@ -84,8 +91,7 @@ impl Dataset {
         let index = self.rows(Split::Train);
         let width = (self.staged.0.features() + self.staged.0.outputs()).max(1) as u64;
         let kept = index.len().min(START_ROWS_MAX).min((START_VALUES_MAX / width).max(1));
-        let rows: Vec<u64> = (0..kept).map(|i| index.at(spread(i, index.len(), kept))).collect();
-        Ok(self.staged.view()?.gather(&rows, rows.len(), device)?.to_device(device)?)
+        self.gather_rows(&(0..kept).map(|i| index.at(spread(i, index.len(), kept))).collect::<Vec<_>>(), device)
     }
 }
 

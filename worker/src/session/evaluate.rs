@@ -6,7 +6,7 @@ use super::{
     measure::{Measured, Sums},
 };
 use crate::{autograd::Cx, comm::ProcessGroup, model::Model, params::Params};
-use enn_common::staged::reader::Split;
+use enn_common::staged::Split;
 use tch::Device;
 
 /// Rows of one forward pass.

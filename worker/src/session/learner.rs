@@ -2,7 +2,7 @@
 
 use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX};
 use crate::{
-    checkpoint::Named,
+    checkpoint::{Named, Wanted},
     comm::ProcessGroup,
     loss::Objective,
     model::{Model, ModelSpec, StartReport},
@@ -11,10 +11,7 @@ use crate::{
 };
 use enn_common::config::RunConfig;
 use std::collections::BTreeMap;
-use tch::{Device, Kind, Tensor};
-
-/// Names, shapes and kinds of tensors.
-pub type Wanted = Vec<(String, Vec<i64>, Kind)>;
+use tch::{Device, Tensor};
 
 /// Model and optimizer of one training.
 pub struct Learner {
@@ -47,8 +44,8 @@ impl Learner {
         let mut builder = ParamBuilder::new();
         let mut model = Model::build(&config.model, spec, &mut builder)?;
         model.to_device(device);
-        let mut params = builder.build(config.seed, device);
-        let grads = GradBuckets::new(&params);
+        let mut params = builder.build(config.seed, device)?;
+        let grads = GradBuckets::new(&params)?;
         let weights = FlatParams::adopt(&mut params, &grads)?;
         let train = &config.train;
         let settings =
@@ -153,12 +150,12 @@ impl Learner {
     }
 
     /// What `state` gives, without the values.
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> Vec<Wanted> {
         self.state().into_iter().map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
     }
 
-    /// Puts a saved state in place. `steps` optimizer steps were done, `skipped` of them refused. With `fresh` only the weights
-    /// are taken: the scaler stays that of the data, moments stay zero.
+    /// Puts a saved state in place. `steps` optimizer steps were done, `skipped` of them refused. Before the first step only the
+    /// weights are taken: the scaler stays that of the data, moments stay zero.
     ///
     /// # Errors
     /// When an entry is missing or has another shape.

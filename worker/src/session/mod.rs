@@ -1,18 +1,149 @@
 //! One worker's life: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
 //!
+//! A program that builds its own worker calls [`run`] from its `main`, or [`train::train`] with a listener of its own
+//! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted.
+//!
 //! **Invariant:** decisions come from reduced numbers (`decide`) and never from the clock, so that every rank takes the same
 //! ones and a resumed run takes them again.
 
 pub mod agree;
 pub mod boot;
+mod clock;
+pub mod dataset;
 pub mod decide;
 mod error;
+pub mod evaluate;
+pub mod init;
+pub mod learner;
 pub mod link;
 pub mod measure;
 mod mmap;
+pub mod predict;
 pub mod progress;
 pub mod report;
+pub mod saved;
+pub mod step;
+pub mod train;
 mod unix;
 
 pub use error::SessionError;
+pub use predict::{PredictTask, predict};
 pub use report::{Recorder, Reporter};
+pub use train::{Outcome, TrainTask, train};
+
+use enn_common::{
+    config::RunConfig,
+    staged::StagedMeta,
+    wire::{
+        control::Phase,
+        message::{Assignment, FromWorker, Task},
+    },
+};
+use link::Link;
+use serde::de::DeserializeOwned;
+use std::{path::Path, time::Duration};
+use tch::Device;
+
+/// Version of libtorch this worker was built for.
+pub const LIBTORCH: &str = "2.11.0";
+
+/// Longest wait for the other ranks to leave the process group.
+const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Lives the life of a worker that the launcher started: from the environment to the last message.
+///
+/// # Errors
+/// What ended it early. The launcher has been told, when there was a connection.
+pub fn run(environment: &boot::Environment) -> Result<(), SessionError> {
+    let (link, assignment) = boot::meet(environment)?;
+    tell_panics(&link);
+    match perform(&link, &assignment) {
+        Ok(stopped) => {
+            link.phase(Phase::Done);
+            link.send(FromWorker::Done { stopped })?;
+            Ok(())
+        }
+        Err(error) => {
+            // The launcher may be what failed; then the process ends all the same.
+            let told = link.send(FromWorker::Failed { error: error.sentence() });
+            if let Err(lost) = told {
+                tracing::error!(%lost, "could not tell the launcher");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Does the task; whether it was stopped on request.
+fn perform(link: &Link, assignment: &Assignment) -> Result<bool, SessionError> {
+    let threads = assignment.threads.max(1);
+    tch::set_num_threads(threads.cast_signed());
+    let device = boot::device(assignment)?;
+    let checkpoints = assignment.run_dir.join("checkpoints");
+    match &assignment.task {
+        Task::Train { staged, resume, attempt } => {
+            let config: RunConfig = read_json(&assignment.run_dir.join("run.json"))?;
+            let group = boot::group(link, assignment, device)?;
+            let task = TrainTask {
+                staged: staged.clone(),
+                resume: resume.clone(),
+                checkpoints,
+                attempt: attempt.clone(),
+                device,
+            };
+            let outcome = train(&config, &task, link, group.as_ref())?;
+            link.phase(Phase::Done);
+            if let Err(error) = group.shutdown(SHUTDOWN_WAIT_MAX) {
+                // Everything is saved and told: a peer that left without a word changes nothing.
+                tracing::debug!(%error, "leaving the process group");
+            }
+            Ok(outcome.stopped)
+        }
+        Task::Predict { staged, checkpoint, out, chunk_rows, done } => {
+            let task = PredictTask {
+                staged: staged.clone(),
+                checkpoint: checkpoint.clone(),
+                out: out.clone(),
+                chunk_rows: *chunk_rows,
+                done: done.clone(),
+                place: (assignment.rank, assignment.world_size),
+                device,
+            };
+            predict(&task, link)
+        }
+        Task::Init { meta, attempt } => {
+            let config: RunConfig = read_json(&assignment.run_dir.join("run.json"))?;
+            let meta: StagedMeta = read_json(meta)?;
+            init::init(&config, &meta, (&checkpoints, attempt), link)?;
+            Ok(false)
+        }
+    }
+}
+
+/// Says that the first step can begin.
+pub(crate) fn ready(reporter: &dyn Reporter, device: Device, backend: &str) -> Result<(), SessionError> {
+    let device = match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        other => format!("{other:?}").to_lowercase(),
+    };
+    reporter.send(FromWorker::Ready { device, backend: backend.to_owned(), libtorch: LIBTORCH.to_owned() })?;
+    Ok(())
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SessionError> {
+    let text = std::fs::read(path).map_err(|source| SessionError::Read { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text).map_err(|source| SessionError::Parse { path: path.to_owned(), source })
+}
+
+/// A panic is a bug: the launcher hears of it too, with its place.
+fn tell_panics(link: &Link) {
+    let sender = link.sender();
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let error = format!("enn-worker panicked, which is a bug: {panic}");
+        if let Err(lost) = sender.send(&FromWorker::Failed { error }) {
+            tracing::error!(%lost, "could not tell the launcher");
+        }
+        before(panic);
+    }));
+}

@@ -3,10 +3,10 @@
 
 use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, clock::Stopwatch, learner::Learner, report::Reporter};
 use crate::{
-    autograd::Cx,
+    autograd::{BucketId, Cx},
+    error::HookError,
     comm::{ProcessGroup, Work},
-    data::{Batch, permutation::mix},
-    params::BucketId,
+    data::Batch,
 };
 use enn_common::{event::StepTimes, wire::control::Phase};
 use tch::{Device, Kind, Tensor};
@@ -26,6 +26,8 @@ pub struct Place<'a> {
     pub seed: u64,
     /// Micro-batches per step.
     pub accumulation: u64,
+    /// Where this rank's share begins in the global batch.
+    pub first_row: u64,
 }
 
 /// What a step gives, on the device.
@@ -59,7 +61,7 @@ pub fn step(
     let mut watch = Stopwatch::start();
     let mut times = StepTimes::default();
     let mut program = None;
-    let mut works: Vec<Work> = Vec::with_capacity(learner.grads.len() + 1);
+    let mut works: Vec<Work> = Vec::new();
     let mut control = Tensor::f_zeros([CONTROL], (Kind::Double, place.device))?;
     if place.reporter.stop_requested() {
         let _ = control.f_narrow(0, 2, 1)?.f_fill_(1.0)?;
@@ -70,8 +72,9 @@ pub fn step(
     for micro in 0..place.accumulation {
         let part = batch.narrow(micro.cast_signed() * slots, slots)?;
         let last = micro + 1 == place.accumulation;
-        let pass = step * place.accumulation + micro;
-        let cx = Cx::train(&learner.params, rank_seed(place.seed, place.group.rank()), pass);
+        let cx = Cx::train(&learner.params, place.seed, step);
+        // Dropout follows the rows of the global batch, so that it is the same in every world.
+        cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
         let output = learner.model.forward(&cx, &part.x, &part.x_mask)?;
         let targets = learner.model.targets(&part.y, &part.y_mask)?;
         let loss = learner.objective.forward(&cx, &output, &targets)?;
@@ -86,13 +89,13 @@ pub fn step(
         if last {
             works.push(place.group.all_reduce_sum(&control)?);
         }
-        let mut reduce = |_: BucketId, gradient: &Tensor| -> Result<(), SessionError> {
+        let mut reduce = |_: BucketId, gradient: &Tensor| -> Result<(), HookError> {
             if last {
                 works.push(place.group.all_reduce_sum(gradient)?);
             }
             Ok(())
         };
-        cx.backward(&loss.sum, &mut learner.grads, &mut reduce)?;
+        cx.backward(&loss.sum, &learner.grads, &mut reduce)?;
         times.backward += watch.lap_ms();
     }
     place.reporter.mark(Phase::Collective, step);
@@ -110,9 +113,4 @@ pub fn step(
     times.optimizer = watch.lap_ms();
     times.total = times.forward + times.backward + times.comm + times.optimizer;
     Ok(Stepped { control, grad_norm: stats.grad_norm, taken: stats.taken, lr, program, times })
-}
-
-/// Each rank drops other elements.
-fn rank_seed(seed: u64, rank: u32) -> u64 {
-    seed ^ mix(u64::from(rank))
 }

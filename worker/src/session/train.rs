@@ -24,7 +24,7 @@ use enn_common::{
     config::RunConfig,
     event::{EpochReport, StepTimes},
     metrics::Metrics,
-    staged::reader::Split,
+    staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
 use std::{
@@ -135,7 +135,8 @@ impl<'a> Trainer<'a> {
         let spec = ModelSpec::from_meta(data.staged.0.meta());
         let steps_total = config.train.epochs * sampler.steps_per_epoch();
         let learner = Learner::build(config, &spec, steps_total, task.device)?;
-        let place = Place { group, reporter, device: task.device, seed: config.seed, accumulation };
+        let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
+        let place = Place { group, reporter, device: task.device, seed: config.seed, accumulation, first_row };
         let sums = EpochSums::new(task.device)?;
         let progress = Progress::default();
         let pace = Pace::new();
@@ -155,11 +156,7 @@ impl<'a> Trainer<'a> {
             self.learner.share_weights(self.place.group, self.config.train.ema)?;
         }
         self.learner.prove_equal(self.place.group, self.task.device)?;
-        self.tell(FromWorker::Ready {
-            device: format!("{:?}", self.task.device).to_lowercase(),
-            backend: self.place.group.backend().to_owned(),
-            libtorch: super::LIBTORCH.to_owned(),
-        })
+        super::ready(self.place.reporter, self.task.device, self.place.group.backend())
     }
 
     fn resume(&mut self, path: &Path) -> Result<(), SessionError> {

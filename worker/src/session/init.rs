@@ -1,0 +1,43 @@
+//! Seeded initial weights as a checkpoint: a model before it has seen data.
+
+use super::{
+    SessionError,
+    learner::Learner,
+    progress::{EpochSums, Progress},
+    report::Reporter,
+};
+use crate::{checkpoint, data::Sampler, model::ModelSpec};
+use enn_common::{
+    checkpoint::name,
+    config::RunConfig,
+    staged::StagedMeta,
+    wire::{control::Phase, message::FromWorker},
+};
+use std::path::Path;
+use tch::Device;
+
+/// Writes the state of a training of no steps, as one rank, into `checkpoints/.step-00000000.tmp-<attempt>`. Messages: `Ready`,
+/// `ShardWritten`.
+///
+/// # Errors
+/// When the configuration does not fit the data's shape, or the disk refuses the shard.
+pub fn init(
+    config: &RunConfig,
+    meta: &StagedMeta,
+    (checkpoints, attempt): (&Path, &str),
+    reporter: &dyn Reporter,
+) -> Result<(), SessionError> {
+    let device = Device::Cpu;
+    let rows = meta.split_rows[0];
+    let batch = config.train.global_batch(rows as usize) as u64;
+    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1 };
+    let learner = Learner::build(config, &ModelSpec::from_meta(meta), 0, device)?;
+    super::ready(reporter, device, "solo")?;
+    reporter.mark(Phase::Save, 0);
+    let mut items = learner.state();
+    items.extend(Progress::default().named(&EpochSums::new(device)?, &order));
+    let dir = checkpoints.join(name::temporary(0, attempt));
+    let table = checkpoint::write_share(&dir, 0, 1, &items)?;
+    reporter.send(FromWorker::ShardWritten { step: 0, epoch: 0, dir, metric: None, table })?;
+    Ok(())
+}

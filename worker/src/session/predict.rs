@@ -1,0 +1,181 @@
+//! Prediction: every row of a staged set, in chunks. The ranks share nothing: chunk c is done by rank c mod world, so that no
+//! process group is needed and a lost worker costs its unfinished chunk only.
+
+use super::{SessionError, dataset::Dataset, learner::restore_buffers, report::Reporter, saved::SavedModel};
+use crate::{
+    autograd::Cx,
+    checkpoint::{self, Wanted},
+    model::{Model, ModelSpec},
+    params::{ParamBuilder, Params},
+};
+use enn_common::{
+    artifact::chunk,
+    staged::StagedMeta,
+    wire::{control::Phase, message::FromWorker},
+};
+use std::path::{Path, PathBuf};
+use tch::{Device, Kind, Tensor};
+
+/// Rows of one forward pass.
+const FORWARD_ROWS: u64 = 256;
+/// Differing features told by name.
+const NAMES_TOLD: usize = 3;
+
+/// What to predict, and where things are.
+#[derive(Debug, Clone)]
+pub struct PredictTask {
+    /// Staged directory; all its rows are predicted.
+    pub staged: PathBuf,
+    /// Committed checkpoint; its best weights are used.
+    pub checkpoint: PathBuf,
+    /// Output directory.
+    pub out: PathBuf,
+    /// Rows per chunk, at least 1.
+    pub chunk_rows: u64,
+    /// Chunks [start, end) that are complete already.
+    pub done: Vec<(u64, u64)>,
+    /// This rank and the number of ranks.
+    pub place: (u32, u32),
+    /// Device of this rank.
+    pub device: Device,
+}
+
+/// Predicts this rank's chunks; whether it was stopped on request. Messages: `Ready`, then `ChunkWritten` for each.
+///
+/// # Errors
+/// A checkpoint that cannot be used, data that do not fit its model, or a disk that refuses a chunk.
+pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, SessionError> {
+    reporter.mark(Phase::Load, 0);
+    let saved = SavedModel::open(&task.checkpoint)?;
+    let data = Dataset::open(&task.staged)?;
+    fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
+    let (model, params) = load(&saved, task.device)?;
+    super::ready(reporter, task.device, "none")?;
+    let rows = data.staged.0.rows() as u64;
+    let chunk_rows = task.chunk_rows.max(1);
+    let (rank, world) = (u64::from(task.place.0), u64::from(task.place.1));
+    for index in (0..rows.div_ceil(chunk_rows)).filter(|index| index % world == rank) {
+        let (start, end) = (index * chunk_rows, ((index + 1) * chunk_rows).min(rows));
+        if task.done.contains(&(start, end)) {
+            continue;
+        }
+        if reporter.stop_requested() {
+            return Ok(true);
+        }
+        let values = forward((&model, &params), &data, start..end, task.device, reporter)?;
+        let extent = chunk::Extent { start, end, out_shape: &saved.meta.out_shape };
+        let ids = &data.staged.0.row_id()[start as usize..end as usize];
+        let written = chunk::write(&task.out, extent, &values, ids)?;
+        reporter.send(FromWorker::ChunkWritten { start, end, path: written.path, blake3: written.blake3 })?;
+    }
+    Ok(false)
+}
+
+/// Predictions of staged rows, row-major, the user's units.
+fn forward(
+    (model, params): (&Model, &Params),
+    data: &Dataset,
+    rows: std::ops::Range<u64>,
+    device: Device,
+    reporter: &dyn Reporter,
+) -> Result<Vec<f32>, SessionError> {
+    let mut values = Vec::with_capacity((rows.end - rows.start) as usize * data.staged.0.outputs());
+    let mut at = rows.start;
+    while at < rows.end {
+        reporter.mark(Phase::Predict, at);
+        let next = (at + FORWARD_ROWS).min(rows.end);
+        let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), device)?;
+        let cx = Cx::eval(params);
+        let output = model.forward(&cx, &batch.x, &batch.x_mask)?;
+        let y = model.denorm(output.z.raw())?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
+        values.extend(Vec::<f32>::try_from(y.f_contiguous()?.f_view([-1])?)?);
+        at = next;
+    }
+    Ok(values)
+}
+
+/// The model of a checkpoint with its best weights.
+fn load(saved: &SavedModel, device: Device) -> Result<(Model, Params), SessionError> {
+    let spec = ModelSpec::from_meta(&saved.meta);
+    let mut builder = ParamBuilder::new();
+    let mut model = Model::build(&saved.config.model, &spec, &mut builder)?;
+    let mut params = builder.build(saved.config.seed, device)?;
+    let mut wanted: Vec<Wanted> =
+        params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
+    wanted.extend(model.buffers().into_iter().map(|(name, t)| (format!("model.{name}"), t.size(), t.kind())));
+    let tensors = checkpoint::load_part(&saved.path, &wanted)?;
+    let best = params.named().filter_map(|(name, _)| Some((name.to_owned(), tensors.get(&format!("best.{name}"))?)));
+    let best: Vec<(String, &Tensor)> = best.collect();
+    params.load(best.iter().map(|(name, tensor)| (name.as_str(), *tensor)))?;
+    restore_buffers(&mut model, &tensors)?;
+    model.to_device(device);
+    Ok((model, params))
+}
+
+/// Refuses data whose columns or grid are not those of training.
+fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), SessionError> {
+    let other = |what, found: String, expected: String| {
+        Err(SessionError::OtherData { path: path.to_owned(), what, found, expected })
+    };
+    let names = |meta: &StagedMeta| -> Vec<String> { meta.features.iter().map(|f| f.name.clone()).collect() };
+    let (found, expected) = (names(data), names(model));
+    if found.len() != expected.len() {
+        return other("the number of features", found.len().to_string(), expected.len().to_string());
+    }
+    let differing: Vec<usize> = (0..found.len()).filter(|&i| found[i] != expected[i]).collect();
+    if !differing.is_empty() {
+        let told = |all: &[String]| differing.iter().take(NAMES_TOLD).map(|&i| all[i].clone()).collect::<Vec<_>>().join(", ");
+        return other("the order or name of features", told(&found), told(&expected));
+    }
+    if data.out_shape != model.out_shape {
+        return other("the target's shape", format!("{:?}", data.out_shape), format!("{:?}", model.out_shape));
+    }
+    for (one, two) in data.features.iter().zip(&model.features) {
+        if one.categories != two.categories {
+            return other("the categories of a feature", one.name.clone(), "the same categories in the same order".to_owned());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::staged::meta::{CleaningReport, FeatureMeta};
+
+    fn meta(features: &[&str], out_shape: &[usize]) -> StagedMeta {
+        let feature = |name: &&str| FeatureMeta { name: (*name).to_owned(), categories: vec![], has_missing: false };
+        StagedMeta {
+            version: 1,
+            digest: String::new(),
+            rows: 1,
+            features: features.iter().map(feature).collect(),
+            out_shape: out_shape.to_vec(),
+            out_labels: vec![],
+            units: String::new(),
+            persistence: None,
+            has_targets: false,
+            split_rows: [0, 0, 1],
+            row_names: vec![],
+            x_stats: vec![],
+            y_stats: vec![],
+            report: CleaningReport::default(),
+        }
+    }
+
+    #[test]
+    fn other_data_are_refused_in_one_sentence() {
+        let model = meta(&["a", "b"], &[3, 24]);
+        let refuse = |data: &StagedMeta| fits(Path::new("d"), data, &model).unwrap_err().to_string();
+        assert!(fits(Path::new("d"), &meta(&["a", "b"], &[3, 24]), &model).is_ok());
+        assert_eq!(
+            refuse(&meta(&["a"], &[3, 24])),
+            "d: the number of features is 1, expected 2 as in training"
+        );
+        assert!(refuse(&meta(&["b", "a"], &[3, 24])).contains("is b, a, expected a, b"));
+        assert!(refuse(&meta(&["a", "b"], &[3, 12])).contains("[3, 12], expected [3, 24]"));
+        let mut other = meta(&["a", "b"], &[3, 24]);
+        other.features[1].categories = vec!["x".to_owned()];
+        assert!(refuse(&other).contains("categories of a feature is b"));
+    }
+}
