@@ -1,7 +1,11 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
-use crate::{checkpoint::CheckpointError, comm::CommError, data::DataError};
+use crate::{
+    checkpoint::CheckpointError, comm::CommError, data::DataError, error::OpError, model::ModelError, optim::OptimError,
+    params::LoadError,
+};
 use enn_common::{
+    artifact::{chunk::ChunkError, seal::SealError},
     staged::StagedError,
     wire::{client::ClientError, control::ControlError},
 };
@@ -81,6 +85,24 @@ pub enum SessionError {
     /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// An operation of the model failed.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The optimizer failed.
+    #[error(transparent)]
+    Optim(#[from] OptimError),
+    /// Weights do not fit the model.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A checkpoint's manifest cannot be used.
+    #[error(transparent)]
+    Manifest(SealError),
+    /// A chunk of predictions cannot be written.
+    #[error(transparent)]
+    Chunk(#[from] ChunkError),
     /// Libtorch refused something outside of the model.
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),

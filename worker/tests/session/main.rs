@@ -1,0 +1,291 @@
+//! Sessions without a launcher: training learns, stops and resumes bit for bit, does the same in any world, and what it saved
+//! predicts.
+
+mod data;
+
+use data::{CELLS, ROWS, commit_last, config, stage, task};
+use enn_broker::store::{Limits, serve};
+use enn_common::{
+    artifact::chunk::Chunk,
+    checkpoint::Checkpoint,
+    config::RunConfig,
+    metrics::Metrics,
+    staged::Staged,
+    wire::message::FromWorker,
+};
+use enn_worker::{
+    comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr},
+    session::{Outcome, PredictTask, Recorder, SessionError, predict, train},
+};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tch::Device;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn alone(
+    config: &RunConfig,
+    dir: &Path,
+    staged: &Path,
+    resume: Option<PathBuf>,
+    recorder: &Recorder,
+) -> Result<(Outcome, Vec<FromWorker>), SessionError> {
+    let outcome = train(config, &task(dir, staged, resume), recorder, &Solo)?;
+    Ok((outcome, recorder.take()))
+}
+
+/// All tensors of a checkpoint, as bytes.
+fn tensors(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    checkpoint.tensor_names().map(|name| (name.to_owned(), checkpoint.tensor(name).unwrap().bytes)).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[test]
+fn a_run_learns_saves_and_predicts() {
+    tch::set_num_threads(1);
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let config = config(60);
+    let (outcome, messages) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
+    assert_eq!((outcome.stopped, outcome.epoch, outcome.step), (false, 60, 60 * 6));
+
+    let order: Vec<&str> = messages
+        .iter()
+        .map(|message| match message {
+            FromWorker::Ready { .. } => "ready",
+            FromWorker::ModelBuilt { batch: 12, steps_per_epoch: 6, steps_total: 360, .. } => "built",
+            FromWorker::Stepped { .. } => "step",
+            FromWorker::EpochEnded(_) => "epoch",
+            FromWorker::ShardWritten { step: 360, epoch: 60, .. } => "shard",
+            FromWorker::Trained { .. } => "trained",
+            other => panic!("{other:?}"),
+        })
+        .filter(|word| *word != "step")
+        .collect();
+    assert_eq!(order[..2], ["ready", "built"]);
+    assert!(order[2..62].iter().all(|word| *word == "epoch"));
+    assert_eq!(order[62..], ["shard", "trained"]);
+
+    // The spread of a target cell is about 4.5: the constant prediction has an RMSE of that; noise alone has 0.12.
+    let val = outcome.split["val"];
+    assert!(val.rmse < 1.5 && val.r2 > 0.9, "{val:?}");
+    assert_eq!(outcome.split.keys().collect::<Vec<_>>(), ["test", "train", "val"]);
+
+    // Predicting with the checkpoint gives exactly the errors that were told.
+    let checkpoint = commit_last(&messages, &config, &staged);
+    let predict_task = PredictTask {
+        staged: staged.clone(),
+        checkpoint,
+        out: dir.path().join("out"),
+        chunk_rows: 40,
+        done: vec![(40, 80)],
+        place: (0, 1),
+        device: Device::Cpu,
+    };
+    let recorder = Recorder::default();
+    assert!(!predict(&predict_task, &recorder).unwrap());
+    let (early, late) = (chunks(&recorder.take()), {
+        let task = PredictTask { done: vec![(0, 40), (80, 90)], ..predict_task };
+        assert!(!predict(&task, &recorder).unwrap());
+        chunks(&recorder.take())
+    });
+    assert_eq!(early.iter().map(|c| c.0).collect::<Vec<_>>(), [(0, 40), (80, 90)]);
+    assert_eq!(late.iter().map(|c| c.0).collect::<Vec<_>>(), [(40, 80)]);
+    let mut all = [early, late].concat();
+    all.sort_by_key(|c| c.0);
+    let ids: Vec<i64> = all.iter().flat_map(|c| c.2.clone()).collect();
+    let values: Vec<f32> = all.into_iter().flat_map(|c| c.1).collect();
+    let open = Staged::open(&staged).unwrap();
+    assert_eq!(ids, open.row_id());
+    let mine = errors(&open, &values, 1);
+    assert!((mine.mae - val.mae).abs() < 1e-5 && (mine.rmse - val.rmse).abs() < 1e-5, "{mine:?} {val:?}");
+    assert_eq!(mine.n, val.n);
+}
+
+type Rows = ((u64, u64), Vec<f32>, Vec<i64>);
+
+fn chunks(messages: &[FromWorker]) -> Vec<Rows> {
+    messages
+        .iter()
+        .filter_map(|message| match message {
+            FromWorker::ChunkWritten { start, end, path, blake3 } => {
+                let chunk = Chunk::open(path, Some(blake3)).unwrap();
+                assert_eq!(chunk.shape(), [end - start, 2, 3]);
+                Some(((*start, *end), chunk.predictions().unwrap().to_vec(), chunk.ids().unwrap().to_vec()))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn errors(staged: &Staged, values: &[f32], split: u8) -> Metrics {
+    let (mut mae, mut square, mut n) = (0.0, 0.0, 0);
+    for row in (0..ROWS).filter(|&row| staged.split()[row] == split) {
+        for cell in row * CELLS..(row + 1) * CELLS {
+            if staged.y_mask()[cell] == 1 {
+                let error = f64::from(values[cell]) - f64::from(staged.y()[cell]);
+                mae += error.abs();
+                square += error * error;
+                n += 1;
+            }
+        }
+    }
+    Metrics { mae: mae / n as f64, rmse: (square / n as f64).sqrt(), r2: f64::NAN, n }
+}
+
+#[test]
+fn stopping_anywhere_and_resuming_changes_no_bit() {
+    tch::set_num_threads(1);
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let config = config(4);
+    let (whole, messages) = alone(&config, &dir.path().join("whole"), &staged, None, &Recorder::default()).unwrap();
+    let expected = tensors(&commit_last(&messages, &config, &staged));
+
+    // Stopped in the middle of the first epoch, at the end of the second, and in the middle of the last.
+    let mut resume = None;
+    for (index, stop) in [2, 12, 22].into_iter().enumerate() {
+        let dir = dir.path().join(format!("part{index}"));
+        let (outcome, messages) = alone(&config, &dir, &staged, resume, &Recorder::stopping_at(stop - 1)).unwrap();
+        assert_eq!((outcome.stopped, outcome.step), (true, stop));
+        resume = Some(commit_last(&messages, &config, &staged));
+    }
+    let (resumed, messages) = alone(&config, &dir.path().join("rest"), &staged, resume, &Recorder::default()).unwrap();
+    assert_eq!(resumed, whole);
+    let found = tensors(&commit_last(&messages, &config, &staged));
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (name, bytes) in &expected {
+        assert!(found[name] == *bytes, "{name} differs after resuming");
+    }
+}
+
+#[test]
+fn two_ranks_train_as_one() {
+    tch::set_num_threads(1);
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let config = config(3);
+    let (one, messages) = alone(&config, &dir.path().join("one"), &staged, None, &Recorder::default()).unwrap();
+    let expected = tensors(&commit_last(&messages, &config, &staged));
+
+    let store = serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
+    let port = store.addr().port();
+    let (both, messages) = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                let (config, staged, two) = (&config, &staged, dir.path().join("two"));
+                scope.spawn(move || {
+                    let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
+                    let store = Store::connect(addr, PATIENCE).unwrap();
+                    let group = Gloo::form(&store, &GlooOptions { rank, size: 2, timeout: PATIENCE }).unwrap();
+                    let recorder = Recorder::default();
+                    let outcome = train(config, &task(&two, staged, None), &recorder, &group).unwrap();
+                    Box::new(group).shutdown(PATIENCE).unwrap();
+                    (outcome, recorder.take())
+                })
+            })
+            .collect();
+        let done: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert_eq!(done[0].0, done[1].0, "both ranks tell the same metrics");
+        (done[0].0.clone(), done.into_iter().flat_map(|(_, messages)| messages).collect::<Vec<_>>())
+    });
+    assert_eq!(messages.iter().filter(|m| matches!(m, FromWorker::Trained { .. })).count(), 1);
+    assert_eq!(messages.iter().filter(|m| matches!(m, FromWorker::ShardWritten { .. })).count(), 2);
+    let found = tensors(&commit_last(&messages, &config, &staged));
+    for (name, bytes) in &expected {
+        if !name.starts_with("best.") {
+            continue;
+        }
+        let (a, b) = (floats(bytes), floats(&found[name]));
+        let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 2e-4, "{name} differs by {worst}");
+    }
+    for (split, metrics) in &one.split {
+        let other = both.split[split];
+        assert!((metrics.mae - other.mae).abs() < 1e-3 && metrics.n == other.n, "{split}: {metrics:?} {other:?}");
+    }
+}
+
+#[test]
+fn accumulated_micro_batches_are_one_batch() {
+    tch::set_num_threads(1);
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let plain = config(2);
+    let mut split = plain.clone();
+    split.train.accumulation = 3;
+    let (one, _) = alone(&plain, &dir.path().join("one"), &staged, None, &Recorder::default()).unwrap();
+    let (three, _) = alone(&split, &dir.path().join("three"), &staged, None, &Recorder::default()).unwrap();
+    assert!((one.split["val"].mae - three.split["val"].mae).abs() < 1e-3, "{one:?} {three:?}");
+}
+
+#[test]
+fn a_disk_that_refuses_the_checkpoint_does_not_end_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    std::fs::write(dir.path().join("checkpoints"), b"not a folder").unwrap();
+    let (outcome, messages) = alone(&config(1), dir.path(), &staged, None, &Recorder::default()).unwrap();
+    assert_eq!(outcome.epoch, 1);
+    let failed = messages.iter().find_map(|message| match message {
+        FromWorker::ShardFailed { step: 6, error } => Some(error.clone()),
+        _ => None,
+    });
+    assert!(failed.unwrap().contains("checkpoints"));
+}
+
+#[test]
+fn a_diverging_run_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(5);
+    config.train.lr = 1e38;
+    config.train.clip = 0.0;
+    config.train.warmup_ratio = 0.0;
+    let error = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap_err();
+    assert!(matches!(error, SessionError::Diverged { .. }), "{error}");
+}
+
+#[test]
+fn early_stopping_keeps_the_best_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(40);
+    // Far too fast to stay good: the error rises soon.
+    config.train.lr = 0.3;
+    config.train.ema = 0.0;
+    config.train.patience = 2;
+    let (outcome, messages) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
+    let maes: Vec<f64> = messages
+        .iter()
+        .filter_map(|m| if let FromWorker::EpochEnded(report) = m { Some(report.val.mae) } else { None })
+        .collect();
+    assert!(outcome.epoch < 40, "{maes:?}");
+    let best = maes.iter().copied().fold(f64::INFINITY, f64::min);
+    assert_eq!(maes.iter().rposition(|mae| *mae == best).unwrap() + 3, maes.len());
+    assert!((outcome.split["val"].mae - best).abs() < 1e-9);
+}
+
+#[test]
+fn checkpoints_of_other_models_and_data_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let first = config(1);
+    let (_, messages) = alone(&first, dir.path(), &staged, None, &Recorder::default()).unwrap();
+    let checkpoint = commit_last(&messages, &first, &staged);
+    let mut other = config(2);
+    other.model.d_model = 8;
+    let error = alone(&other, dir.path(), &staged, Some(checkpoint.clone()), &Recorder::default()).unwrap_err();
+    assert!(error.to_string().contains("checkpoint of another model"), "{error}");
+    let mut other = config(2);
+    other.train.batch = 10;
+    let error = alone(&other, dir.path(), &staged, Some(checkpoint), &Recorder::default()).unwrap_err();
+    assert!(error.to_string().contains("batch 12, expected 10"), "{error}");
+}
