@@ -51,11 +51,7 @@ fn read(path: &Path, wanted: &[Wanted], exactly: bool) -> Result<BTreeMap<String
     Ok(tensors)
 }
 
-fn differences(
-    held: &BTreeMap<String, (Vec<i64>, Option<Kind>)>,
-    wanted: &[Wanted],
-    exactly: bool,
-) -> Vec<String> {
+fn differences(held: &BTreeMap<String, (Vec<i64>, Option<Kind>)>, wanted: &[Wanted], exactly: bool) -> Vec<String> {
     let mut found = Vec::new();
     for (fqn, shape, kind) in wanted {
         match held.get(fqn) {
@@ -101,8 +97,7 @@ mod tests {
 
     fn saved_by(world: u32, items: &[Named], dir: &Path) -> std::path::PathBuf {
         let temporary = dir.join(name::temporary(7, "x"));
-        let tables: Vec<_> =
-            (0..world).map(|rank| write_share(&temporary, rank, world, items).unwrap()).collect();
+        let tables: Vec<_> = (0..world).map(|rank| write_share(&temporary, rank, world, items).unwrap()).collect();
         let committed = dir.join(name::committed(7));
         commit(&temporary, &committed, &tables, Draft { step: 7, ..Draft::default() }).unwrap();
         committed

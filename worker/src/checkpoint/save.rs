@@ -28,8 +28,8 @@ pub fn write_share(dir: &Path, rank: u32, world: u32, items: &[Named]) -> Result
     let mut writer = ShardWriter::create(dir, rank)?;
     for piece in shares.get(rank as usize).map_or(&[][..], Vec::as_slice) {
         let (item, entry) = (&items[piece.entry], &entries[piece.entry]);
-        let bytes = bytes_of(&item.tensor, piece)
-            .map_err(|source| CheckpointError::Copy { fqn: item.fqn.clone(), source })?;
+        let bytes =
+            bytes_of(&item.tensor, piece).map_err(|source| CheckpointError::Copy { fqn: item.fqn.clone(), source })?;
         let place = TensorBox {
             fqn: &item.fqn,
             dtype: dtype_of(item)?,
@@ -62,4 +62,3 @@ fn bytes_of(tensor: &Tensor, piece: &Piece) -> Result<Vec<u8>, tch::TchError> {
     }
     Ok(bytes)
 }
-

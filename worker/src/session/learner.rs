@@ -48,8 +48,7 @@ impl Learner {
         let grads = GradBuckets::new(&params)?;
         let weights = FlatParams::adopt(&mut params, &grads)?;
         let train = &config.train;
-        let settings =
-            AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
+        let settings = AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
         let optimizer = AdamW::new(&weights, settings)?;
         let ema = if train.ema > 0.0 { Some(Ema::new(&weights, train.ema)?) } else { None };
         let best = copies(weights.slabs())?;
@@ -223,5 +222,11 @@ fn copy(view: &Tensor, saved: Option<&Tensor>) -> Result<(), SessionError> {
 }
 
 fn copies(slabs: &[Tensor]) -> Result<Vec<Tensor>, SessionError> {
-    Ok(slabs.iter().map(Tensor::f_copy).collect::<Result<_, _>>()?)
+    let mut made = Vec::with_capacity(slabs.len());
+    for slab in slabs {
+        let mut copy = slab.f_detach()?.f_empty_like()?;
+        copy.f_copy_(slab)?;
+        made.push(copy);
+    }
+    Ok(made)
 }

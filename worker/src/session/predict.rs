@@ -124,7 +124,8 @@ fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), Sessio
     }
     let differing: Vec<usize> = (0..found.len()).filter(|&i| found[i] != expected[i]).collect();
     if !differing.is_empty() {
-        let told = |all: &[String]| differing.iter().take(NAMES_TOLD).map(|&i| all[i].clone()).collect::<Vec<_>>().join(", ");
+        let told =
+            |all: &[String]| differing.iter().take(NAMES_TOLD).map(|&i| all[i].clone()).collect::<Vec<_>>().join(", ");
         return other("the order or name of features", told(&found), told(&expected));
     }
     if data.out_shape != model.out_shape {
@@ -132,7 +133,11 @@ fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), Sessio
     }
     for (one, two) in data.features.iter().zip(&model.features) {
         if one.categories != two.categories {
-            return other("the categories of a feature", one.name.clone(), "the same categories in the same order".to_owned());
+            return other(
+                "the categories of a feature",
+                one.name.clone(),
+                "the same categories in the same order".to_owned(),
+            );
         }
     }
     Ok(())
@@ -168,10 +173,7 @@ mod tests {
         let model = meta(&["a", "b"], &[3, 24]);
         let refuse = |data: &StagedMeta| fits(Path::new("d"), data, &model).unwrap_err().to_string();
         assert!(fits(Path::new("d"), &meta(&["a", "b"], &[3, 24]), &model).is_ok());
-        assert_eq!(
-            refuse(&meta(&["a"], &[3, 24])),
-            "d: the number of features is 1, expected 2 as in training"
-        );
+        assert_eq!(refuse(&meta(&["a"], &[3, 24])), "d: the number of features is 1, expected 2 as in training");
         assert!(refuse(&meta(&["b", "a"], &[3, 24])).contains("is b, a, expected a, b"));
         assert!(refuse(&meta(&["a", "b"], &[3, 12])).contains("[3, 12], expected [3, 24]"));
         let mut other = meta(&["a", "b"], &[3, 24]);

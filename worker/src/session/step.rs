@@ -1,12 +1,14 @@
 //! One optimizer step: forward and backward over the micro-batches, gradients added over the ranks while backward still
 //! runs, update, average. Nothing is read back from the device.
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, clock::Stopwatch, learner::Learner, report::Reporter};
+use super::{
+    SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, clock::Stopwatch, learner::Learner, report::Reporter,
+};
 use crate::{
     autograd::{BucketId, Cx},
-    error::HookError,
     comm::{ProcessGroup, Work},
     data::Batch,
+    error::HookError,
 };
 use enn_common::{event::StepTimes, wire::control::Phase};
 use tch::{Device, Kind, Tensor};
@@ -62,7 +64,7 @@ pub fn step(
     let mut times = StepTimes::default();
     let mut program = None;
     let mut works: Vec<Work> = Vec::new();
-    let mut control = Tensor::f_zeros([CONTROL], (Kind::Double, place.device))?;
+    let control = Tensor::f_zeros([CONTROL], (Kind::Double, place.device))?;
     if place.reporter.stop_requested() {
         let _ = control.f_narrow(0, 2, 1)?.f_fill_(1.0)?;
     }

@@ -33,7 +33,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tch::{Device, Tensor};
+use tch::Device;
 
 /// At most ten step reports a second.
 const STEP_REPORT_EVERY: Duration = Duration::from_millis(100);
@@ -210,7 +210,8 @@ impl<'a> Trainer<'a> {
         let look = self.task.device == Device::Cpu || self.progress.step.is_multiple_of(DEVICE_STOP_EVERY);
         let stop = look && done.control.f_double_value(&[2])? > 0.0;
         done.times.data = waited;
-        self.pace.note(&done.times, waited + self.pace.watch.lap_ms(), self.batch_samples());
+        let total = waited + self.pace.watch.lap_ms();
+        self.pace.note(&done.times, total, self.batch_samples());
         if let Some(hash) = &done.program {
             self.tell_model(hash)?;
         }
