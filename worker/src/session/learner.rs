@@ -44,9 +44,9 @@ impl Learner {
         let mut builder = ParamBuilder::new();
         let mut model = Model::build(&config.model, spec, &mut builder)?;
         model.to_device(device);
-        let mut params = builder.build(config.seed, device)?;
+        let params = builder.build(config.seed, device)?;
         let grads = GradBuckets::new(&params)?;
-        let weights = FlatParams::adopt(&mut params, &grads)?;
+        let weights = FlatParams::of(&params);
         let train = &config.train;
         let settings = AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
         let optimizer = AdamW::new(&weights, settings)?;
