@@ -58,8 +58,7 @@ pub fn stage(out: &Path) -> PathBuf {
         y[row * CELLS + row % CELLS] = f32::NAN;
     }
     let mask = |values: &[f32]| values.iter().map(|v| u8::from(v.is_finite())).collect::<Vec<_>>();
-    let split: Vec<u8> =
-        (0..ROWS).map(|row| if row % 10 == 9 { 2 } else { u8::from(row % 5 == 3) }).collect();
+    let split: Vec<u8> = (0..ROWS).map(|row| if row % 10 == 9 { 2 } else { u8::from(row % 5 == 3) }).collect();
     let ids: Vec<i64> = (0..ROWS as i64).map(|row| 1000 - row).collect();
     let writer = StagedWriter::create(out).unwrap();
     let grid: Vec<u64> = SHAPE.iter().map(|&n| n as u64).collect();
@@ -89,7 +88,7 @@ pub fn stage(out: &Path) -> PathBuf {
             .map(|f| FeatureMeta { name: format!("f{f}"), categories: vec![], has_missing: f == 3 })
             .collect(),
         out_shape: SHAPE.to_vec(),
-        out_labels: vec![],
+        out_labels: SHAPE.iter().map(|n| (0..*n).map(|i| i.to_string()).collect()).collect(),
         units: "u".to_owned(),
         persistence: None,
         has_targets: true,
@@ -161,8 +160,7 @@ pub fn commit_last(messages: &[FromWorker], config: &RunConfig, staged: &Path) -
     let (step, dir, _) = shards.iter().max_by_key(|(step, ..)| *step).unwrap().clone();
     let tables: Vec<_> = shards.iter().filter(|(s, ..)| *s == step).map(|(_, _, table)| table.clone()).collect();
     let path = dir.parent().unwrap().join(name::committed(step));
-    let meta: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(staged.join("meta.json")).unwrap()).unwrap();
+    let meta: serde_json::Value = serde_json::from_slice(&std::fs::read(staged.join("meta.json")).unwrap()).unwrap();
     let draft = Draft { step, config: serde_json::to_value(config).unwrap(), meta, ..Draft::default() };
     commit(&dir, &path, &tables, draft).unwrap().path
 }
