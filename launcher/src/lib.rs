@@ -3,4 +3,5 @@
 pub mod agent;
 pub mod baselines;
 pub mod doctor;
+pub mod stage;
 pub mod ui;

@@ -5,7 +5,7 @@ use enn_common::config::data::Calendar;
 use std::f64::consts::TAU;
 
 /// Names of the staged columns that `features` become, e.g. `day_of_year.sin`, in the order of `values`.
-pub fn names(features: &[Calendar]) -> Vec<String> {
+pub(crate) fn names(features: &[Calendar]) -> Vec<String> {
     let mut names = Vec::new();
     for feature in features {
         match feature {
@@ -27,7 +27,7 @@ fn cyclic(name: &str, names: &mut Vec<String>) {
 ///
 /// Day of year: the part of the year that has passed, to the second. Weekday: whole days since Monday over 7. Hour: the part of
 /// the day that has passed. Trend: years since 2000 with fraction.
-pub fn values(features: &[Calendar], seconds: i64, out: &mut Vec<f32>) {
+pub(crate) fn values(features: &[Calendar], seconds: i64, out: &mut Vec<f32>) {
     let now = civil(seconds);
     for feature in features {
         let turn = match feature {

@@ -18,14 +18,14 @@ use enn_common::{
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Samples that get a name in the metadata, at most.
-pub const ROW_NAMES_MAX: u64 = 100_000;
+pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
 
 /// Columns that a note lists by name.
 const NOTED_MAX: usize = 12;
 
 /// What a layout has made, before the last steps.
 #[derive(Debug)]
-pub struct Draft {
+pub(crate) struct Draft {
     /// The arrays. Splits are written already under the rules random, group and column.
     pub output: Output,
     /// Inputs, in order.
@@ -48,7 +48,7 @@ pub struct Draft {
 
 /// One input column.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Input {
+pub(crate) struct Input {
     /// Staged name.
     pub name: String,
     /// Source column, empty for the calendar.
@@ -59,7 +59,7 @@ pub struct Input {
 
 impl Draft {
     /// Takes samples out: rows of the arrays, names and times.
-    pub fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
+    pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
         self.output.drop_rows(dropped)?;
         let mut row = 0..;
         self.names.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
@@ -69,7 +69,7 @@ impl Draft {
     }
 
     /// Takes out the training samples without any valid target; they teach nothing.
-    pub fn drop_untargeted(&mut self) -> Result<(), StageError> {
+    pub(crate) fn drop_untargeted(&mut self) -> Result<(), StageError> {
         let mut dropped = Bits::new(self.output.rows);
         for rows in self.output.chunks() {
             let y = self.output.read_y(rows.clone())?;
@@ -83,7 +83,7 @@ impl Draft {
     }
 
     /// Does the last steps and gives the directory its name.
-    pub fn complete(mut self, job: &Job<'_>) -> Result<(PathBuf, StagedMeta), StageError> {
+    pub(crate) fn complete(mut self, job: &Job<'_>) -> Result<(PathBuf, StagedMeta), StageError> {
         let samples = self.output.rows;
         if samples == 0 {
             return Err(self.nothing(job));
@@ -114,7 +114,10 @@ impl Draft {
         if let Some(line) = report.wrong_width_line {
             hint = format!("; {} rows have a wrong number of fields, first line {line}", report.wrong_width);
         } else if report.dropped_samples > 0 {
-            hint = format!("; {} samples were dropped because too little of their target is valid", report.dropped_samples);
+            hint = format!(
+                "; {} samples were dropped because too little of their target is valid",
+                report.dropped_samples
+            );
         }
         let found = format!("no sample can be made of {} rows", report.rows_read);
         StageError::ZeroRows { path: job.config.files.first().cloned().unwrap_or_default(), found, hint }
@@ -176,7 +179,8 @@ impl Draft {
         if let Some(training) = job.training {
             let names: Vec<&String> = training.features.iter().map(|feature| &feature.name).collect();
             let keep: Vec<bool> = self.inputs.iter().map(|input| names.contains(&&input.name)).collect();
-            let found: Vec<&String> = self.inputs.iter().zip(&keep).filter(|(_, k)| **k).map(|(i, _)| &i.name).collect();
+            let found: Vec<&String> =
+                self.inputs.iter().zip(&keep).filter(|(_, k)| **k).map(|(i, _)| &i.name).collect();
             if found != names {
                 return Err(StageError::Config {
                     key: "data",
@@ -206,8 +210,13 @@ impl Draft {
             notes.push(format!("{wrong} rows with a wrong number of fields were left out, first line {line}"));
         }
         if job.training.is_none() {
-            let left: Vec<&str> =
-                self.inputs.iter().zip(keep).filter(|(_, keep)| !**keep).map(|(input, _)| input.name.as_str()).collect();
+            let left: Vec<&str> = self
+                .inputs
+                .iter()
+                .zip(keep)
+                .filter(|(_, keep)| !**keep)
+                .map(|(input, _)| input.name.as_str())
+                .collect();
             note(&mut notes, &left, "left out of the inputs: no valid value in the training samples");
             let constant = self.constants(figures);
             let names: Vec<&str> = constant.iter().map(String::as_str).collect();
@@ -217,8 +226,9 @@ impl Draft {
             if !blind.is_empty() {
                 notes.push(format!("{} target cells have no valid value in the training samples", blind.len()));
             }
-            for (rows, (fraction, name)) in
-                figures.split_rows[1..].iter().zip([(job.config.split.val, "validation"), (job.config.split.test, "test")])
+            for (rows, (fraction, name)) in figures.split_rows[1..]
+                .iter()
+                .zip([(job.config.split.val, "validation"), (job.config.split.test, "test")])
             {
                 if *rows == 0 && fraction > 0.0 {
                     notes.push(format!("no sample fell into the {name} split"));
@@ -239,7 +249,8 @@ impl Draft {
         for (name, moments) in inputs.chain(targets).filter(|(name, moments)| !name.is_empty() && moments.n() > 0) {
             let stats = moments.stats();
             let range = seen.entry(name).or_default();
-            *range = Some(range.map_or((stats.min, stats.max), |(low, high)| (low.min(stats.min), high.max(stats.max))));
+            *range =
+                Some(range.map_or((stats.min, stats.max), |(low, high)| (low.min(stats.min), high.max(stats.max))));
         }
         let flat = |range: Option<(f64, f64)>| range.is_some_and(|(low, high)| low == high);
         seen.into_iter().filter(|(_, range)| flat(*range)).map(|(name, _)| name.to_string()).collect()
@@ -306,7 +317,7 @@ fn note(notes: &mut Vec<String>, names: &[&str], what: &str) {
 }
 
 /// Adds the counts of one source column to the report.
-pub fn count(report: &mut CleaningReport, column: &str, counts: &super::source::block::CellCounts) {
+pub(crate) fn count(report: &mut CleaningReport, column: &str, counts: &super::source::block::CellCounts) {
     let entry: &mut ColumnReport = report.columns.entry(column.to_string()).or_default();
     // A column wanted twice is counted once.
     entry.missing = entry.missing.max(counts.missing);

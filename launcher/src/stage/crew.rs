@@ -17,7 +17,7 @@ use std::{
 const REPORTS_MAX: usize = 64;
 
 /// The steps a piece goes through after it was taken.
-pub trait Steps: Sync {
+pub(crate) trait Steps: Sync {
     /// A piece.
     type Item;
     /// What `work` makes of it.
@@ -55,7 +55,7 @@ struct Shared<'a, T, N, S> {
 }
 
 /// Runs all pieces of `next` through `steps` on `threads` threads; `report` sees what `order` returns, on the calling thread.
-pub fn run<T, N>(
+pub(crate) fn run<T, N>(
     threads: usize,
     next: N,
     steps: &T,

@@ -15,11 +15,7 @@ use enn_common::{
         known::{FileIdentity, KnownSource, KnownSources},
     },
 };
-use std::{
-    fs::File,
-    os::unix::fs::FileExt,
-    path::Path,
-};
+use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
 /// Changes whenever the stager would make other arrays of the same data.
 const STAGER: u32 = 1;
@@ -34,13 +30,13 @@ const REMEMBERED: &str = ".sources.json";
 const SETTLED_NS: i64 = 2_000_000_000;
 
 /// A path as the system describes it.
-pub fn identity(path: &Path) -> Result<FileIdentity, StageError> {
+pub(crate) fn identity(path: &Path) -> Result<FileIdentity, StageError> {
     let metadata = path.metadata().map_err(FileError::of("measure", path))?;
     Ok(FileIdentity::from(&metadata))
 }
 
 /// Digest of the configuration and of all sources, hex. Reads every file whose digest is not remembered.
-pub fn key(
+pub(crate) fn key(
     config: &DataConfig,
     training: Option<&StagedMeta>,
     out: &Path,
@@ -96,7 +92,7 @@ fn remember(memory: &Path, old: &KnownSources, new: &KnownSources) {
 }
 
 /// Digest of one file's contents, hex.
-pub fn file(path: &Path, threads: usize) -> Result<String, StageError> {
+pub(crate) fn file(path: &Path, threads: usize) -> Result<String, StageError> {
     let file = File::open(path).map_err(FileError::of("open", path))?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut blocks = 0..bytes.div_ceil(BLOCK_BYTES);

@@ -25,7 +25,7 @@ const SORTED_MAX: u64 = 2 * 1024 * 1024;
 
 /// Hashes of all rows, in reading order.
 #[derive(Debug)]
-pub struct Hashes {
+pub(crate) struct Hashes {
     held: Vec<u128>,
     spilled: u64,
     file: Option<File>,
@@ -34,7 +34,7 @@ pub struct Hashes {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Repeats {
+pub(crate) struct Repeats {
     /// Rows to leave out under the policy.
     pub dropped: Bits,
     /// Rows that repeat an earlier one.
@@ -45,17 +45,17 @@ pub struct Repeats {
 
 impl Hashes {
     /// Spills into a file below `dir`.
-    pub fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         Self { held: Vec::new(), spilled: 0, file: None, path: dir.join("hashes.tmp") }
     }
 
     /// Rows so far.
-    pub fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         self.spilled + self.held.len() as u64
     }
 
     /// Takes the hashes of the next rows.
-    pub fn push(&mut self, hashes: &[u128]) -> Result<(), StageError> {
+    pub(crate) fn push(&mut self, hashes: &[u128]) -> Result<(), StageError> {
         self.held.extend_from_slice(hashes);
         if self.held.len() < HASHES_MAX {
             return Ok(());
@@ -94,7 +94,7 @@ impl Hashes {
     }
 
     /// Finds the rows that repeat another. The row kept is the first or the last of its equals, as the policy says.
-    pub fn repeats(self, policy: DuplicatePolicy) -> Result<Repeats, StageError> {
+    pub(crate) fn repeats(self, policy: DuplicatePolicy) -> Result<Repeats, StageError> {
         let rows = self.rows();
         let mut repeats = Repeats { dropped: Bits::new(rows), ..Repeats::default() };
         let bits = (rows * 16).next_power_of_two().clamp(64, TABLE_BITS_MAX);
@@ -166,7 +166,7 @@ mod tests {
         };
         assert_eq!(dropped(DuplicatePolicy::First), [2, 4, 5]);
         assert_eq!(dropped(DuplicatePolicy::Last), [0, 1, 2]);
-        assert_eq!(dropped(DuplicatePolicy::Keep), []);
+        assert!(dropped(DuplicatePolicy::Keep).is_empty());
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub enum CellError {
     /// Text where the column's other cells are numbers.
     #[error(
         "found {:?}, expected a number like the rest of the column; if it means \"missing\", add it to data.missing{}",
-        brief(found), decimal_comma(found)
+        brief(found),
+        decimal_comma(found)
     )]
     NotANumber {
         /// The cell.
@@ -172,7 +173,10 @@ pub enum StageError {
         hint: String,
     },
     /// No sample has a valid target in the training split.
-    #[error("target {}: no valid value in the training samples; check the column, data.missing and data.ranges", quoted(columns))]
+    #[error(
+        "target {}: no valid value in the training samples; check the column, data.missing and data.ranges",
+        quoted(columns)
+    )]
     NoTarget {
         /// Target columns.
         columns: Vec<String>,
@@ -218,7 +222,9 @@ pub enum StageError {
         expected: String,
     },
     /// More categories than an embedding can be made of.
-    #[error("column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out")]
+    #[error(
+        "column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out"
+    )]
     TooManyCategories {
         /// Column.
         column: String,
@@ -226,7 +232,9 @@ pub enum StageError {
         categories_max: usize,
     },
     /// The table's times are so far apart that the grid would be almost empty.
-    #[error("column {column:?} spans {steps} steps of {step_s} s for {entities} entities but the table has only {rows} rows; check the time stamps and step_s")]
+    #[error(
+        "column {column:?} spans {steps} steps of {step_s} s for {entities} entities but the table has only {rows} rows; check the time stamps and step_s"
+    )]
     Sparse {
         /// Time column.
         column: String,

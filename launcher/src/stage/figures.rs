@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Samples per split.
     pub split_rows: [u64; 3],
     /// Inputs over valid training cells.
@@ -26,7 +26,7 @@ pub struct Figures {
 
 /// A category input while it is staged.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Codes {
+pub(crate) struct Codes {
     /// Staged column.
     pub column: usize,
     /// Index as written → index to be; `None` for the unknown id. Empty leaves the column as it is.
@@ -36,7 +36,7 @@ pub struct Codes {
 }
 
 /// For each of `columns` the category indices in order of first appearance in the training samples.
-pub fn appearance(output: &Output, columns: &[usize], threads: usize) -> Result<Vec<Vec<u32>>, StageError> {
+pub(crate) fn appearance(output: &Output, columns: &[usize], threads: usize) -> Result<Vec<Vec<u32>>, StageError> {
     let mut chunks = output.chunks();
     let state = columns.iter().map(|_| Order::default()).collect();
     let steps = Appearance { output, columns };
@@ -104,7 +104,7 @@ impl Steps for Appearance<'_> {
 }
 
 /// Measures all samples and gives categories their final indices.
-pub fn measure(output: &Output, codes: &[Codes], threads: usize) -> Result<Figures, StageError> {
+pub(crate) fn measure(output: &Output, codes: &[Codes], threads: usize) -> Result<Figures, StageError> {
     let mut chunks = output.chunks();
     let state = Figures {
         x: vec![Moments::default(); output.features],
@@ -181,7 +181,8 @@ fn moments(numbers: &[f32], width: usize, split: &[u8]) -> Vec<Moments> {
     let mut open = width;
     for (row, _) in training() {
         // Any value of a column will do as its shift; usually the first row has them all.
-        for (shift, value) in sums.shift.iter_mut().zip(row).filter(|(shift, value)| shift.is_nan() && !value.is_nan()) {
+        for (shift, value) in sums.shift.iter_mut().zip(row).filter(|(shift, value)| shift.is_nan() && !value.is_nan())
+        {
             *shift = f64::from(*value);
             open -= 1;
         }

@@ -20,6 +20,8 @@ mod rows;
 mod source;
 mod split;
 mod table;
+#[cfg(test)]
+mod tests;
 mod timestamp;
 
 pub use error::StageError;
@@ -103,7 +105,9 @@ pub fn stage(
         Layout::Rows(layout) => rows::draft(&job, layout, progress)?,
         _ => return Err(StageError::NoFiles),
     };
-    if let Some((path, _)) = config.files.iter().zip(&before).find(|(path, seen)| digest::identity(path).ok().as_ref() != Some(seen)) {
+    if let Some((path, _)) =
+        config.files.iter().zip(&before).find(|(path, seen)| digest::identity(path).ok().as_ref() != Some(seen))
+    {
         return Err(StageError::Changed { path: path.clone() });
     }
     let (dir, meta) = draft.complete(&job)?;

@@ -16,7 +16,7 @@ const CHUNK_BYTES: usize = 2 * 1024 * 1024;
 
 /// A staged directory in the making.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     writer: StagedWriter,
     x: ArrayWriter,
     x_mask: ArrayWriter,
@@ -33,7 +33,7 @@ pub struct Output {
 
 /// Some samples, row-major. Empty `y` where there are no targets; `split` may be empty when it is written later.
 #[derive(Debug, Default)]
-pub struct Samples {
+pub(crate) struct Samples {
     /// Inputs (n, F), NaN where missing.
     pub x: Vec<f32>,
     /// Targets (n, O), NaN where missing.
@@ -46,7 +46,12 @@ pub struct Samples {
 
 impl Output {
     /// Begins a directory below `out`.
-    pub fn create(out: &Path, features: usize, out_shape: &[usize], has_targets: bool) -> Result<Self, StageError> {
+    pub(crate) fn create(
+        out: &Path,
+        features: usize,
+        out_shape: &[usize],
+        has_targets: bool,
+    ) -> Result<Self, StageError> {
         let writer = StagedWriter::create(out)?;
         let width = [features as u64];
         let grid: Vec<u64> = out_shape.iter().map(|size| *size as u64).collect();
@@ -68,42 +73,46 @@ impl Output {
     }
 
     /// Place for temporary files.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         self.writer.dir()
     }
 
     /// Whether there are targets.
-    pub fn has_targets(&self) -> bool {
+    pub(crate) fn has_targets(&self) -> bool {
         self.targets.is_some()
     }
 
     /// Bytes of one sample on disk.
-    pub fn sample_bytes(features: usize, outputs: usize) -> u64 {
+    pub(crate) fn sample_bytes(features: usize, outputs: usize) -> u64 {
         (features as u64 + outputs as u64) * 5 + 9
     }
 
     /// Writes samples from row `first` on; masks are made of the NaNs.
-    pub fn put(&self, first: u64, samples: &Samples) -> Result<(), StageError> {
+    pub(crate) fn put(&self, first: u64, samples: &Samples) -> Result<(), StageError> {
         put_masked(&self.x, &self.x_mask, first, &samples.x)?;
         if let Some((y, y_mask)) = &self.targets {
             put_masked(y, y_mask, first, &samples.y)?;
         }
         self.row_id.write_rows(first, bytes_of(&samples.ids))?;
+        if samples.split.is_empty() {
+            // Decided later; rows may be dropped before, so the array must be there.
+            return self.put_split(first, &vec![0; samples.ids.len()]);
+        }
         self.put_split(first, &samples.split)
     }
 
     /// Writes x anew.
-    pub fn put_x(&self, first: u64, x: &[f32]) -> Result<(), StageError> {
+    pub(crate) fn put_x(&self, first: u64, x: &[f32]) -> Result<(), StageError> {
         Ok(self.x.write_rows(first, bytes_of(x))?)
     }
 
     /// Writes splits.
-    pub fn put_split(&self, first: u64, split: &[u8]) -> Result<(), StageError> {
+    pub(crate) fn put_split(&self, first: u64, split: &[u8]) -> Result<(), StageError> {
         Ok(self.split.write_rows(first, split)?)
     }
 
     /// Gives ranges of samples their splits.
-    pub fn divide(&self, parts: &[(Range<u64>, Split)]) -> Result<(), StageError> {
+    pub(crate) fn divide(&self, parts: &[(Range<u64>, Split)]) -> Result<(), StageError> {
         for (range, split) in parts {
             for chunk in chunks(range.clone(), CHUNK_BYTES as u64) {
                 self.put_split(chunk.start, &vec![*split as u8; (chunk.end - chunk.start) as usize])?;
@@ -113,7 +122,7 @@ impl Output {
     }
 
     /// Numbers the samples from 0: their row ids are of no use.
-    pub fn number(&self, rows: Range<u64>, first_id: i64) -> Result<(), StageError> {
+    pub(crate) fn number(&self, rows: Range<u64>, first_id: i64) -> Result<(), StageError> {
         for chunk in chunks(rows.clone(), CHUNK_BYTES as u64 / 8) {
             let offset = (chunk.start - rows.start) as i64 + first_id;
             let ids: Vec<i64> = (0..(chunk.end - chunk.start) as i64).map(|index| offset + index).collect();
@@ -123,29 +132,29 @@ impl Output {
     }
 
     /// Ranges of rows that are read at once.
-    pub fn chunks(&self) -> impl Iterator<Item = Range<u64>> + Send + use<> {
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = Range<u64>> + Send + use<> {
         chunks(0..self.rows, (CHUNK_BYTES / (4 * self.features.max(self.outputs)).max(1)) as u64)
     }
 
     /// Reads inputs (n, F).
-    pub fn read_x(&self, rows: Range<u64>) -> Result<Vec<f32>, StageError> {
+    pub(crate) fn read_x(&self, rows: Range<u64>) -> Result<Vec<f32>, StageError> {
         read_numbers(&self.x, rows, self.features)
     }
 
     /// Reads targets (n, O); empty when there are none.
-    pub fn read_y(&self, rows: Range<u64>) -> Result<Vec<f32>, StageError> {
+    pub(crate) fn read_y(&self, rows: Range<u64>) -> Result<Vec<f32>, StageError> {
         self.targets.as_ref().map_or(Ok(Vec::new()), |(y, _)| read_numbers(y, rows, self.outputs))
     }
 
     /// Reads splits (n).
-    pub fn read_split(&self, rows: Range<u64>) -> Result<Vec<u8>, StageError> {
+    pub(crate) fn read_split(&self, rows: Range<u64>) -> Result<Vec<u8>, StageError> {
         let mut split = vec![0; (rows.end - rows.start) as usize];
         self.split.read_rows(rows.start, &mut split)?;
         Ok(split)
     }
 
     /// Takes rows out; those behind move up.
-    pub fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
+    pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
         let count = dropped.count();
         if count == 0 {
             return Ok(());
@@ -172,7 +181,7 @@ impl Output {
     }
 
     /// Takes the inputs out that are not in `keep`; those behind move up.
-    pub fn keep_columns(&mut self, keep: &[bool]) -> Result<(), StageError> {
+    pub(crate) fn keep_columns(&mut self, keep: &[bool]) -> Result<(), StageError> {
         let columns: Vec<usize> = (0..self.features).filter(|column| keep[*column]).collect();
         for (array, cell) in [(&mut self.x, 4), (&mut self.x_mask, 1)] {
             let wide = self.features * cell;
@@ -195,7 +204,7 @@ impl Output {
     }
 
     /// Makes the arrays durable, all at once, and gives the directory its name.
-    pub fn finish(self, meta: &StagedMeta) -> Result<PathBuf, StageError> {
+    pub(crate) fn finish(self, meta: &StagedMeta) -> Result<PathBuf, StageError> {
         let Self { writer, x, x_mask, targets, row_id, split, rows, .. } = self;
         let mut arrays = vec![x, x_mask, row_id, split];
         arrays.extend(targets.into_iter().flat_map(|(y, mask)| [y, mask]));
@@ -221,7 +230,7 @@ fn read_numbers(array: &ArrayWriter, rows: Range<u64>, width: usize) -> Result<V
 }
 
 /// Ranges of at most `size` rows (at least one) that cover `rows`.
-pub fn chunks(rows: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> + Send + use<> {
+pub(crate) fn chunks(rows: Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> + Send + use<> {
     let size = size.max(1);
     (0..(rows.end - rows.start).div_ceil(size)).map(move |index| {
         let first = rows.start + index * size;
@@ -266,7 +275,10 @@ mod tests {
             let x = output.read_x(kept..kept + 1).unwrap();
             let expected = [old(kept) * 3.0 + 1.0, old(kept) * 3.0 + 2.0];
             for (found, expected) in x.iter().zip(expected) {
-                assert!(*found == expected || (found.is_nan() && expected as u64 % 7 == 0), "{kept}: {found} {expected}");
+                assert!(
+                    *found == expected || (found.is_nan() && expected as u64 % 7 == 0),
+                    "{kept}: {found} {expected}"
+                );
             }
             assert_eq!(output.read_y(kept..kept + 1).unwrap()[1], -(old(kept) * 2.0 + 1.0));
         }

@@ -26,7 +26,7 @@ const CATEGORIES_MAX: usize = 100_000;
 const INTEGER_SEED: u64 = 1;
 
 /// Stages a table row by row.
-pub fn draft(
+pub(crate) fn draft(
     job: &Job<'_>,
     layout: &RowsLayout,
     progress: &mut dyn FnMut(Progress),

@@ -22,7 +22,7 @@ const NEAR: f64 = 0.6;
 const NEAR_MAX: usize = 3;
 
 /// Open files that are read as one table.
-pub struct Table {
+pub(crate) struct Table {
     files: Vec<(PathBuf, Box<dyn Source>)>,
     missing: MissingTokens,
     lines: bool,
@@ -30,7 +30,7 @@ pub struct Table {
 }
 
 /// What a pass does with blocks: `work` in parallel, `order` in reading order, `after` in parallel.
-pub trait Sink: Sync {
+pub(crate) trait Sink: Sync {
     /// A block, worked on.
     type Work: Send;
     /// What may only be touched in order.
@@ -45,7 +45,7 @@ pub trait Sink: Sync {
 
 /// What a pass counted.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Rows delivered.
     pub rows: u64,
     /// Per wanted column.
@@ -58,7 +58,7 @@ pub struct Tally {
 
 impl Table {
     /// Opens all files; they must exist and have a readable header.
-    pub fn open(config: &DataConfig) -> Result<Self, StageError> {
+    pub(crate) fn open(config: &DataConfig) -> Result<Self, StageError> {
         if config.files.is_empty() {
             return Err(StageError::NoFiles);
         }
@@ -73,22 +73,22 @@ impl Table {
     }
 
     /// The first file, to name the table by.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.files[0].0.clone()
     }
 
     /// Whether the first file has the column. A file that lacks a column others have is found by the pass.
-    pub fn has(&self, column: &str) -> bool {
+    pub(crate) fn has(&self, column: &str) -> bool {
         self.files[0].1.header().iter().any(|name| name == column)
     }
 
     /// About how many rows there are.
-    pub fn rows_estimate(&self) -> u64 {
+    pub(crate) fn rows_estimate(&self) -> u64 {
         self.files.iter().map(|(_, source)| source.rows_estimate()).sum()
     }
 
     /// Says no, naming all of them, when columns are not there.
-    pub fn require(&self, columns: &[String]) -> Result<(), StageError> {
+    pub(crate) fn require(&self, columns: &[String]) -> Result<(), StageError> {
         for (path, source) in &self.files {
             let lacking: Vec<String> = columns.iter().filter(|name| !source.header().contains(name)).cloned().collect();
             if !lacking.is_empty() {
@@ -99,7 +99,7 @@ impl Table {
     }
 
     /// Reads all rows once and hands them to `sink`.
-    pub fn pass<S: Sink>(
+    pub(crate) fn pass<S: Sink>(
         &self,
         ask: Ask<'_>,
         sink: &S,
@@ -159,7 +159,7 @@ impl Table {
 
 /// What a pass asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     /// Wanted columns.
     pub wants: &'a [Want],
     /// Whether blocks carry a hash of each whole row.
@@ -242,7 +242,8 @@ fn unknown(path: PathBuf, columns: Vec<String>, header: &[String]) -> StageError
     let mut near: Vec<(f64, &String)> = header
         .iter()
         .map(|name| {
-            let alike = |column: &String| strsim::normalized_damerau_levenshtein(&column.to_lowercase(), &name.to_lowercase());
+            let alike =
+                |column: &String| strsim::normalized_damerau_levenshtein(&column.to_lowercase(), &name.to_lowercase());
             (columns.iter().map(alike).fold(0.0, f64::max), name)
         })
         .filter(|(alike, _)| *alike >= NEAR)

@@ -2,7 +2,7 @@
 //! fixed offset. Pure.
 
 /// Seconds of a day.
-pub const DAY_S: i64 = 86_400;
+pub(crate) const DAY_S: i64 = 86_400;
 
 /// Unix seconds beyond the years 0000 to 9999 are taken for milliseconds, and refused.
 const SECONDS_MIN: i64 = -62_167_219_200;
@@ -10,7 +10,7 @@ const SECONDS_MAX: i64 = 253_402_300_799;
 
 /// A date and the second of its day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Civil {
+pub(crate) struct Civil {
     /// Year.
     pub year: i64,
     /// Month, 1 to 12.
@@ -27,7 +27,7 @@ pub struct Civil {
 
 /// Reads `YYYY-MM-DD[( |T)HH:MM[:SS[.fraction]][Z|±HH[:]MM|±HH]]` or integer Unix seconds. Without an offset the time is UTC.
 /// Fractions of a second are cut off. `None` when the text is neither.
-pub fn parse(text: &[u8]) -> Option<i64> {
+pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     let is_date = text.len() >= 10 && text[4] == b'-' && text[7] == b'-';
     if !is_date {
         let seconds = std::str::from_utf8(text).ok()?.parse::<i64>().ok()?;
@@ -81,13 +81,13 @@ fn offset(text: &[u8]) -> Option<i64> {
 }
 
 fn digits(text: &[u8], start: usize, count: usize) -> Option<i64> {
-    text.get(start..start + count)?.iter().try_fold(0, |number, byte| {
-        byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'))
-    })
+    text.get(start..start + count)?
+        .iter()
+        .try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0')))
 }
 
 /// Whether February has 29 days.
-pub fn is_leap(year: i64) -> bool {
+pub(crate) fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
@@ -113,7 +113,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// The date of a Unix time.
-pub fn civil(seconds: i64) -> Civil {
+pub(crate) fn civil(seconds: i64) -> Civil {
     let days = seconds.div_euclid(DAY_S);
     let since = days + 719_468;
     // 146097 days are 400 years; the estimate is at most one year late, never early.
@@ -128,7 +128,8 @@ pub fn civil(seconds: i64) -> Civil {
     let in_year = days - first(march_year);
     let march_month = (5 * in_year + 2) / 153;
     let day = in_year - days_before(march_month) + 1;
-    let (year, month) = if march_month < 10 { (march_year, march_month + 3) } else { (march_year + 1, march_month - 9) };
+    let (year, month) =
+        if march_month < 10 { (march_year, march_month + 3) } else { (march_year + 1, march_month - 9) };
     Civil {
         year,
         month,
@@ -140,7 +141,7 @@ pub fn civil(seconds: i64) -> Civil {
 }
 
 /// `2013-01-31`, with ` 06:00` unless it is midnight and with seconds when there are any.
-pub fn text(seconds: i64) -> String {
+pub(crate) fn text(seconds: i64) -> String {
     let Civil { year, month, day, second, .. } = civil(seconds);
     let date = format!("{year:04}-{month:02}-{day:02}");
     let (hour, minute, rest) = (second / 3600, second / 60 % 60, second % 60);
@@ -179,9 +180,22 @@ mod tests {
     #[test]
     fn what_is_no_time_is_refused() {
         for text in [
-            "", "yesterday", "2013-02-29", "2013-13-01", "2013-01-01T25:00", "2013-01-01T06", "2013-01-01T06:00:00X",
-            "2013-01-01T06:00:61", "2013-01-01T06:00.5", "2013-01-01T06:00:00.", "2013-01-01T06:00+5", "1357020000000",
-            "2013-01-01x06:00", "01/02/2013", "12.5", "2013-01-0a",
+            "",
+            "yesterday",
+            "2013-02-29",
+            "2013-13-01",
+            "2013-01-01T25:00",
+            "2013-01-01T06",
+            "2013-01-01T06:00:00X",
+            "2013-01-01T06:00:61",
+            "2013-01-01T06:00.5",
+            "2013-01-01T06:00:00.",
+            "2013-01-01T06:00+5",
+            "1357020000000",
+            "2013-01-01x06:00",
+            "01/02/2013",
+            "12.5",
+            "2013-01-0a",
         ] {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }

@@ -4,14 +4,14 @@ use super::super::error::{CellError, StageError};
 use std::collections::HashMap;
 
 /// Index of a missing word.
-pub const NO_WORD: u32 = u32::MAX;
+pub(crate) const NO_WORD: u32 = u32::MAX;
 
 /// A missing time.
-pub const NO_TIME: i64 = i64::MIN;
+pub(crate) const NO_TIME: i64 = i64::MIN;
 
 /// How a column's cells are understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A real number; NaN where missing.
     Number,
     /// A word of few: category, entity, group.
@@ -26,7 +26,7 @@ pub enum Kind {
 
 /// A column that is wanted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Want {
+pub(crate) struct Want {
     /// Name in the source.
     pub column: String,
     /// Meaning.
@@ -37,17 +37,17 @@ pub struct Want {
 
 impl Want {
     /// Every number that an f32 can hold.
-    pub const ANY: (f64, f64) = (-(f32::MAX as f64), f32::MAX as f64);
+    pub(crate) const ANY: (f64, f64) = (-(f32::MAX as f64), f32::MAX as f64);
 
     /// A column without a declared range.
-    pub fn new(column: &str, kind: Kind) -> Self {
+    pub(crate) fn new(column: &str, kind: Kind) -> Self {
         Self { column: column.to_string(), kind, range: Self::ANY }
     }
 }
 
 /// Cells of one wanted column.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Values {
+pub(crate) enum Values {
     /// Numbers, NaN where missing.
     Numbers(Vec<f64>),
     /// Indices into the block's own list of words, `NO_WORD` where missing.
@@ -60,7 +60,7 @@ pub enum Values {
 
 impl Values {
     /// An empty column with room for `rows` cells.
-    pub fn new(kind: Kind, rows: usize) -> Self {
+    pub(crate) fn new(kind: Kind, rows: usize) -> Self {
         match kind {
             Kind::Number => Self::Numbers(Vec::with_capacity(rows)),
             Kind::Word | Kind::Split => Self::Words(Words::default()),
@@ -70,7 +70,7 @@ impl Values {
     }
 
     /// Takes the cells from `rows` on away again.
-    pub fn truncate(&mut self, rows: usize) {
+    pub(crate) fn truncate(&mut self, rows: usize) {
         match self {
             Self::Numbers(values) => values.truncate(rows),
             Self::Words(words) => words.ids.truncate(rows),
@@ -80,29 +80,29 @@ impl Values {
     }
 
     /// The numbers; empty for another kind.
-    pub fn numbers(&self) -> &[f64] {
+    pub(crate) fn numbers(&self) -> &[f64] {
         if let Self::Numbers(values) = self { values } else { &[] }
     }
 
     /// The words, of a word column.
-    pub fn words(&self) -> Option<&Words> {
+    pub(crate) fn words(&self) -> Option<&Words> {
         if let Self::Words(words) = self { Some(words) } else { None }
     }
 
     /// The times; empty for another kind.
-    pub fn times(&self) -> &[i64] {
+    pub(crate) fn times(&self) -> &[i64] {
         if let Self::Times(values) = self { values } else { &[] }
     }
 
     /// The keys; empty for another kind.
-    pub fn keys(&self) -> &[Key] {
+    pub(crate) fn keys(&self) -> &[Key] {
         if let Self::Keys(values) = self { values } else { &[] }
     }
 }
 
 /// A column of words, each stored once.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Words {
+pub(crate) struct Words {
     /// One index per row.
     pub ids: Vec<u32>,
     /// The words, in order of first appearance in the block.
@@ -112,7 +112,7 @@ pub struct Words {
 
 impl Words {
     /// Appends a cell.
-    pub fn push(&mut self, word: &str) {
+    pub(crate) fn push(&mut self, word: &str) {
         // Runs of the same word are the rule in tables sorted by entity.
         if let Some(last) = self.ids.last()
             && self.list.get(*last as usize).is_some_and(|text| text == word)
@@ -129,14 +129,14 @@ impl Words {
     }
 
     /// Appends a missing cell.
-    pub fn push_missing(&mut self) {
+    pub(crate) fn push_missing(&mut self) {
         self.ids.push(NO_WORD);
     }
 }
 
 /// What identifies a row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Key {
+pub(crate) enum Key {
     /// An integer: kept as the row's id.
     Integer(i64),
     /// Any other text: rows are then numbered.
@@ -145,7 +145,7 @@ pub enum Key {
 
 /// Cells of a wanted column that became missing, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CellCounts {
+pub(crate) struct CellCounts {
     /// Missing tokens.
     pub missing: u64,
     /// inf or nan as a number.
@@ -156,7 +156,7 @@ pub struct CellCounts {
 
 impl CellCounts {
     /// Adds another count.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.missing += other.missing;
         self.non_finite += other.non_finite;
         self.out_of_range += other.out_of_range;
@@ -165,7 +165,7 @@ impl CellCounts {
 
 /// A run of rows in reading order.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Block {
+pub(crate) struct Block {
     /// File the rows are from, index into the configured files.
     pub file: usize,
     /// Rows.
@@ -188,7 +188,7 @@ pub struct Block {
 
 /// Why a piece could not be decoded.
 #[derive(Debug)]
-pub enum PieceError {
+pub(crate) enum PieceError {
     /// One cell.
     Cell {
         /// File index.

@@ -5,7 +5,7 @@ use crate::stage::{error::CellError, timestamp};
 
 /// Texts that mean "missing". The empty text always does.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct MissingTokens {
+pub(crate) struct MissingTokens {
     tokens: Vec<String>,
     /// Values of the tokens that are numbers: a cell with such a value must be compared as text.
     numbers: Vec<f64>,
@@ -13,31 +13,31 @@ pub struct MissingTokens {
 
 impl MissingTokens {
     /// From the configuration.
-    pub fn new(tokens: &[String]) -> Self {
+    pub(crate) fn new(tokens: &[String]) -> Self {
         let tokens: Vec<String> = tokens.iter().map(|token| token.trim().to_string()).collect();
         let numbers = tokens.iter().filter_map(|token| token.parse().ok()).filter(|n: &f64| n.is_finite()).collect();
         Self { tokens, numbers }
     }
 
     /// Whether a trimmed text means "missing".
-    pub fn contains(&self, text: &str) -> bool {
+    pub(crate) fn contains(&self, text: &str) -> bool {
         text.is_empty() || self.tokens.iter().any(|token| token == text)
     }
 
     /// Whether any token is a number.
-    pub fn has_numbers(&self) -> bool {
+    pub(crate) fn has_numbers(&self) -> bool {
         !self.numbers.is_empty()
     }
 
     /// Whether a cell with this value may be a token.
-    pub fn may_be(&self, value: f64) -> bool {
+    pub(crate) fn may_be(&self, value: f64) -> bool {
         self.numbers.contains(&value)
     }
 }
 
 /// What became of one cell, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub(crate) enum Found {
     /// A value.
     Valid,
     /// A missing token.
@@ -50,7 +50,7 @@ pub enum Found {
 
 impl CellCounts {
     /// Counts one cell.
-    pub fn count(&mut self, found: Found) {
+    pub(crate) fn count(&mut self, found: Found) {
         match found {
             Found::Valid => {}
             Found::Missing => self.missing += 1,
@@ -61,7 +61,7 @@ impl CellCounts {
 }
 
 /// Judges a number.
-pub fn number(value: f64, want: &Want) -> (f64, Found) {
+pub(crate) fn number(value: f64, want: &Want) -> (f64, Found) {
     if value >= want.range.0 && value <= want.range.1 {
         (value, Found::Valid)
     } else if value.is_finite() {
@@ -72,13 +72,19 @@ pub fn number(value: f64, want: &Want) -> (f64, Found) {
 }
 
 /// Appends a cell given as trimmed text to its column.
-pub fn push_text(text: &str, want: &Want, missing: &MissingTokens, column: &mut Values) -> Result<Found, CellError> {
+pub(crate) fn push_text(
+    text: &str,
+    want: &Want,
+    missing: &MissingTokens,
+    column: &mut Values,
+) -> Result<Found, CellError> {
     if missing.contains(text) {
         return push_missing(want, column);
     }
     match column {
         Values::Numbers(values) => {
-            let value = fast_float2::parse::<f64, _>(text).map_err(|_| CellError::NotANumber { found: text.to_string() })?;
+            let value =
+                fast_float2::parse::<f64, _>(text).map_err(|_| CellError::NotANumber { found: text.to_string() })?;
             let (value, found) = number(value, want);
             values.push(value);
             return Ok(found);
@@ -105,12 +111,12 @@ fn split(text: &str) -> Result<&'static str, CellError> {
 }
 
 /// A text as a key: integers are kept.
-pub fn key(text: &str) -> Key {
+pub(crate) fn key(text: &str) -> Key {
     text.parse().map_or_else(|_| Key::Text(text.to_string()), Key::Integer)
 }
 
 /// Appends a missing cell to its column.
-pub fn push_missing(want: &Want, column: &mut Values) -> Result<Found, CellError> {
+pub(crate) fn push_missing(want: &Want, column: &mut Values) -> Result<Found, CellError> {
     debug_assert_eq!(std::mem::discriminant(&Values::new(want.kind, 0)), std::mem::discriminant(column));
     match column {
         Values::Words(_) if want.kind == Kind::Split => return Err(CellError::NotASplit { found: String::new() }),
@@ -123,7 +129,12 @@ pub fn push_missing(want: &Want, column: &mut Values) -> Result<Found, CellError
 }
 
 /// Appends a number to a column of any kind, as the text it would be written with where the column is no number.
-pub fn push_number(value: f64, want: &Want, missing: &MissingTokens, column: &mut Values) -> Result<Found, CellError> {
+pub(crate) fn push_number(
+    value: f64,
+    want: &Want,
+    missing: &MissingTokens,
+    column: &mut Values,
+) -> Result<Found, CellError> {
     match want.kind {
         Kind::Number if !missing.may_be(value) => {
             let (value, found) = number(value, want);
@@ -153,7 +164,9 @@ mod tests {
         let mut want = Want::new("a", Kind::Number);
         want.range = (0.0, 10.0);
         assert_eq!(cell("3.5", &want, &["NA"]), (Ok(Found::Valid), Values::Numbers(vec![3.5])));
-        for (text, found) in [("NA", Found::Missing), ("", Found::Missing), ("11", Found::OutOfRange), ("-inf", Found::NonFinite)] {
+        for (text, found) in
+            [("NA", Found::Missing), ("", Found::Missing), ("11", Found::OutOfRange), ("-inf", Found::NonFinite)]
+        {
             let (result, column) = cell(text, &want, &["NA"]);
             assert_eq!(result, Ok(found), "{text}");
             assert!(column.numbers()[0].is_nan());

@@ -5,9 +5,9 @@
 //! ```
 //! **Invariant:** a source holds a bounded part of its file in memory, and decodes the same blocks for any number of threads.
 
-pub mod block;
-pub mod clean;
-pub mod csv;
+pub(crate) mod block;
+pub(crate) mod clean;
+pub(crate) mod csv;
 
 use super::error::StageError;
 use block::{Block, PieceError, Want};
@@ -16,7 +16,7 @@ use enn_common::config::data::SourceFormat;
 use std::{path::Path, sync::Arc};
 
 /// An open file.
-pub trait Source: Send {
+pub(crate) trait Source: Send + Sync {
     /// Column names, in file order.
     fn header(&self) -> &[String];
 
@@ -28,20 +28,20 @@ pub trait Source: Send {
 }
 
 /// A pass over a file. `next` is called in order, one call at a time, and does as little as possible.
-pub trait Pieces: Send {
+pub(crate) trait Pieces: Send {
     /// The next piece; `None` at the end.
     fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError>;
 }
 
 /// A run of rows, not decoded yet.
-pub trait Piece: Send {
+pub(crate) trait Piece: Send {
     /// Decodes and cleans.
     fn decode(self: Box<Self>) -> Result<Block, PieceError>;
 }
 
 /// What a pass shall deliver.
 #[derive(Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// File index, for the blocks.
     pub file: usize,
     /// Wanted columns.
@@ -55,7 +55,7 @@ pub struct Request {
 }
 
 /// The format of a file, from the configuration or its extension.
-pub fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<SourceFormat, StageError> {
+pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<SourceFormat, StageError> {
     if let Some(format) = format {
         return Ok(format);
     }
@@ -74,7 +74,11 @@ pub fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<SourceForm
 }
 
 /// Opens a file as a table.
-pub fn open(path: &Path, format: Option<SourceFormat>, sheet: Option<&str>) -> Result<Box<dyn Source>, StageError> {
+pub(crate) fn open(
+    path: &Path,
+    format: Option<SourceFormat>,
+    sheet: Option<&str>,
+) -> Result<Box<dyn Source>, StageError> {
     if !path.is_file() {
         return Err(StageError::MissingFile { path: path.to_path_buf() });
     }

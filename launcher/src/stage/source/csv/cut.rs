@@ -18,14 +18,14 @@ use std::{
 };
 
 /// Bytes read at once: text and columns of a piece stay in a core's second-level cache.
-pub const PIECE_BYTES: usize = 512 * 1024;
+pub(crate) const PIECE_BYTES: usize = 512 * 1024;
 
 /// Longest record.
 const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A pass over the file.
 #[derive(Debug)]
-pub struct Cutter {
+pub(crate) struct Cutter {
     file: File,
     path: PathBuf,
     request: Arc<Request>,
@@ -42,7 +42,7 @@ pub struct Cutter {
 
 impl Cutter {
     /// Begins behind the header.
-    pub fn start(path: &Path, dialect: &Dialect, request: Arc<Request>) -> Result<Self, StageError> {
+    pub(crate) fn start(path: &Path, dialect: &Dialect, request: Arc<Request>) -> Result<Self, StageError> {
         let file = File::open(path).map_err(FileError::of("open", path))?;
         Ok(Self {
             file,
@@ -174,7 +174,7 @@ fn next_quoted(text: &[u8], mut at: usize, separator: u8) -> Option<(usize, Opti
 }
 
 /// The byte behind the quote that closes a field whose contents begin at `at`.
-pub fn closing(text: &[u8], mut at: usize) -> Option<usize> {
+pub(crate) fn closing(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         let quote = at + memchr::memchr(b'"', &text[at..])?;
         if text.get(quote + 1) != Some(&b'"') {

@@ -15,7 +15,7 @@ use twox_hash::XxHash3_128;
 
 /// A run of whole records.
 #[derive(Debug)]
-pub struct CsvPiece {
+pub(crate) struct CsvPiece {
     /// The records.
     pub text: Vec<u8>,
     /// Byte between fields.

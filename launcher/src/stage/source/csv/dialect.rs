@@ -12,7 +12,7 @@ const HEAD_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// How a text table is written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dialect {
+pub(crate) struct Dialect {
     /// Byte between fields.
     pub separator: u8,
     /// Column names, trimmed.
@@ -26,7 +26,7 @@ pub struct Dialect {
 }
 
 /// Reads the beginning of the file; also gives its length in bytes.
-pub fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
+pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
     let mut file = File::open(path).map_err(FileError::of("open", path))?;
     let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
     let mut head = Vec::new();
@@ -53,12 +53,13 @@ fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageErr
         });
     }
     let mut start = if head.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
-    let mut lines = 1;
+    let mut lines = 0;
     while let Some(byte) = head.get(start).filter(|byte| matches!(byte, b'\n' | b'\r')) {
         lines += u64::from(*byte == b'\n');
         start += 1;
     }
-    let zero = |found: &str| StageError::ZeroRows { path: path.to_path_buf(), found: found.into(), hint: String::new() };
+    let zero =
+        |found: &str| StageError::ZeroRows { path: path.to_path_buf(), found: found.into(), hint: String::new() };
     if start == head.len() && whole {
         return Err(zero("the file is empty"));
     }
@@ -141,9 +142,9 @@ mod tests {
         let found = dialect(b"\xef\xbb\xbfa;\"b;,,,\" ; c\r\n1;2;3\r\n").unwrap().unwrap();
         assert_eq!(found.separator, b';');
         assert_eq!(found.header, ["a", "b;,,,", "c"]);
-        assert_eq!((found.data_at, found.lines, found.record_bytes), (19, 2, 7.0));
+        assert_eq!((found.data_at, found.lines, found.record_bytes), (18, 1, 7.0));
         let found = dialect(b"\n\nonly\n1\n").unwrap().unwrap();
-        assert_eq!((found.separator, found.header.as_slice(), found.lines), (b',', ["only".to_string()].as_slice(), 4));
+        assert_eq!((found.separator, found.header.as_slice(), found.lines), (b',', ["only".to_string()].as_slice(), 3));
         assert_eq!(dialect(b"a\tb\n1\t2\n").unwrap().unwrap().separator, b'\t');
     }
 

@@ -19,7 +19,7 @@ use std::{
 
 /// An open text table.
 #[derive(Debug)]
-pub struct CsvSource {
+pub(crate) struct CsvSource {
     path: PathBuf,
     dialect: Dialect,
     bytes: u64,
@@ -27,7 +27,7 @@ pub struct CsvSource {
 
 impl CsvSource {
     /// Opens the file and reads its header.
-    pub fn open(path: &Path) -> Result<Self, StageError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, StageError> {
         let (dialect, bytes) = dialect::read(path)?;
         Ok(Self { path: path.to_path_buf(), dialect, bytes })
     }
