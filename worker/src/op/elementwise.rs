@@ -117,7 +117,7 @@ fn launch_unary_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Unary::Square => g.f_mul(s)?.f_mul_scalar_(2.0)?,
         Unary::Abs => g.f_mul(&s.f_sign()?)?,
         Unary::Reciprocal => g.f_mul(s)?.f_mul_(s)?.f_neg_()?,
-        Unary::Relu => g.f_threshold_backward(s, 0.0)?,
+        Unary::Relu => s.f_threshold_backward(g, 0.0)?,
         Unary::Silu => s.f_silu_backward(g)?,
         Unary::Gelu => s.f_gelu_backward(g, "none")?,
         Unary::GeluTanh => s.f_gelu_backward(g, "tanh")?,

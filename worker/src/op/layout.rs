@@ -88,7 +88,7 @@ pub static ROWS: [OpRow; 11] = [
         "grad_add",
         |_, _| Ok(Metas::new()),
         |_, l| {
-            l.at(0).shallow_clone().f_add_(l.at(1))?;
+            let _ = l.at(0).shallow_clone().f_add_(l.at(1))?;
             Ok(SmallVec::new())
         },
     ),

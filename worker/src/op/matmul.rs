@@ -171,7 +171,7 @@ fn launch_linear_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Into::New => outs.push(g.f_transpose(0, 1)?.f_mm(&x.f_reshape([-1, sizes[1]])?)?),
         Into::Add => {
             if let Some(storage) = storages.next() {
-                storage.shallow_clone().f_addmm_(&g.f_transpose(0, 1)?, &x.f_reshape([-1, sizes[1]])?)?;
+                let _ = storage.shallow_clone().f_addmm_(&g.f_transpose(0, 1)?, &x.f_reshape([-1, sizes[1]])?)?;
             }
         }
     }
@@ -180,7 +180,7 @@ fn launch_linear_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Into::New => outs.push(g.f_sum_dim_intlist(0, false, None)?),
         Into::Add => {
             if let Some(storage) = storages.next() {
-                storage.shallow_clone().f_add_(&g.f_sum_dim_intlist(0, false, None)?)?;
+                let _ = storage.shallow_clone().f_add_(&g.f_sum_dim_intlist(0, false, None)?)?;
             }
         }
     }

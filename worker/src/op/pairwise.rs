@@ -183,8 +183,8 @@ fn launch_swiglu_backward(_: &Op, l: &Launch<'_>) -> Launched {
     let (a, b) = halves(x)?;
     let out = tch::Tensor::f_empty(x.size(), (x.kind(), x.device()))?;
     let (ga, gb) = halves(&out)?;
-    a.f_silu()?.f_mul_out(&gb, g)?;
-    a.f_silu_backward_grad_input(&ga, &g.f_mul(&b)?)?;
+    let _ = a.f_silu()?.f_mul_out(&gb, g)?;
+    let _ = a.f_silu_backward_grad_input(&ga, &g.f_mul(&b)?)?;
     Ok(smallvec![out])
 }
 

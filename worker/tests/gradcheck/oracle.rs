@@ -1,0 +1,187 @@
+//! What each operation means, in libtorch's differentiable functions, written without looking at the launches.
+
+use enn_worker::op::Op;
+use enn_worker::op::attr::{Binary, Dir, Structural, Unary};
+use tch::{Device, Kind, Reduction, Tensor};
+
+/// Results of `op` that a gradient can flow into.
+pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor> {
+    let one = |t: Tensor| vec![t];
+    match op {
+        Op::Unary(u) => one(unary(*u, &x[0])),
+        Op::Scale { by } => one(&x[0] * by.get()),
+        Op::AddScalar { by } => one(&x[0] + by.get()),
+        Op::Clamp { lo, hi } => one(x[0].clamp(lo.get(), hi.get())),
+        Op::Cast { to } => one(x[0].to_kind(*to)),
+        Op::Binary(b) => one(match b {
+            Binary::Add => &x[0] + &x[1],
+            Binary::Sub => &x[0] - &x[1],
+            Binary::Mul => &x[0] * &x[1],
+            Binary::Div => &x[0] / &x[1],
+        }),
+        Op::SiluMul => one(&x[0] * x[0].sigmoid() * &x[1]),
+        Op::SwiGlu => {
+            let halves = x[0].chunk(2, -1);
+            one(halves[0].silu() * &halves[1])
+        }
+        Op::Where => one(x[1].where_self(&x[0], &x[2])),
+        Op::Sum { axes, keepdim } => one(x[0].sum_dim_intlist(axes.as_slice(), *keepdim, None)),
+        Op::Mean { axes, keepdim } => one(x[0].mean_dim(axes.as_slice(), *keepdim, None)),
+        Op::SumTo { shape } => one(x[0].sum_to_size(shape.as_slice())),
+        Op::MaxDim { axis, keepdim } => one(x[0].amax(*axis, *keepdim)),
+        Op::MatMul { ta, tb } => {
+            let t = |x: &Tensor, yes: bool| if yes { x.transpose(-2, -1) } else { x.shallow_clone() };
+            one(t(&x[0], *ta).matmul(&t(&x[1], *tb)))
+        }
+        Op::Linear { bias } => {
+            let y = x[0].matmul(&x[1].transpose(0, 1));
+            one(if *bias { y + &x[2] } else { y })
+        }
+        Op::Reshape { shape } => one(x[0].reshape(shape.as_slice())),
+        Op::Permute { axes } => one(x[0].permute(axes.as_slice())),
+        Op::Expand { shape } => one(x[0].expand(shape.as_slice(), false)),
+        Op::Narrow { axis, start, len } => one(x[0].narrow(*axis, *start, *len)),
+        Op::Cat { axis } => one(Tensor::cat(x, *axis)),
+        Op::Stack { axis } => one(Tensor::stack(x, *axis)),
+        Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
+        Op::LayerNorm { affine, eps } => {
+            let width = x[0].size().pop().unwrap();
+            let (w, b) = (affine.then(|| &x[1]), affine.then(|| &x[2]));
+            one(x[0].layer_norm(width, w, b, eps.get(), false))
+        }
+        Op::RmsNorm { affine, eps } => {
+            let y = &x[0] / (x[0].square().mean_dim(-1, true, None) + eps.get()).sqrt();
+            one(if *affine { y * &x[1] } else { y })
+        }
+        Op::Softmax { axis } => one(x[0].softmax(*axis, None)),
+        Op::LogSoftmax { axis } => one(x[0].log_softmax(*axis, None)),
+        Op::Embedding => {
+            let shape: Vec<i64> = x[1].size().into_iter().chain([x[0].size()[1]]).collect();
+            one(x[0].index_select(0, &x[1].reshape(-1)).reshape(shape))
+        }
+        Op::Dropout { p, site } => {
+            let keep = keep_mask(seed, step, *site, x[0].numel(), p.get()).view(x[0].size().as_slice());
+            one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
+        }
+        Op::DropPath { p, site } => {
+            let mut shape = vec![1; x[0].dim()];
+            shape[0] = x[0].size()[0];
+            let keep = keep_mask(seed, step, *site, shape[0] as usize, p.get()).view(shape.as_slice());
+            one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
+        }
+        Op::Retention { dir, state } => retention(*dir, x, *state),
+        Op::Sdpa { mask, bias } => one(attention(*mask, *bias, x)),
+        Op::MaskedHuber { delta } => {
+            let d = &x[0] - &x[1];
+            let cells = d.huber_loss(&d.zeros_like(), Reduction::None, delta.get());
+            one((cells * x[2].to_kind(x[0].kind())).sum(None))
+        }
+        Op::MaskedMse => one(((&x[0] - &x[1]).square() * x[2].to_kind(x[0].kind())).sum(None)),
+        other => panic!("{} has samples but no oracle", other.name()),
+    }
+}
+
+fn unary(u: Unary, x: &Tensor) -> Tensor {
+    match u {
+        Unary::Neg => -x,
+        Unary::Exp => x.exp(),
+        Unary::Log => x.log(),
+        Unary::Sqrt => x.sqrt(),
+        Unary::Square => x.pow_tensor_scalar(2),
+        Unary::Abs => x.abs(),
+        Unary::Reciprocal => x.reciprocal(),
+        Unary::Relu => x.relu(),
+        Unary::Silu => x * x.sigmoid(),
+        Unary::Gelu => x.gelu("none"),
+        Unary::GeluTanh => x.gelu("tanh"),
+        Unary::Sigmoid => x.sigmoid(),
+        Unary::Tanh => x.tanh(),
+        Unary::Softplus => x.softplus(),
+    }
+}
+
+/// The definition: y_t = Σ_{s ≤ t} λ^(t−s) v_s + λ^(t+1) s₀, with the (N,N) matrix written out.
+pub(crate) fn retention(dir: Dir, x: &[Tensor], state: bool) -> Vec<Tensor> {
+    let n = x[0].size()[1];
+    let y = retention_rows(dir, x, state, &Tensor::arange(n, (Kind::Int64, Device::Cpu)));
+    match dir {
+        Dir::Causal => {
+            let last = y.narrow(1, n - 1, 1).squeeze_dim(1);
+            vec![y, last]
+        }
+        Dir::Bidirectional => vec![y],
+    }
+}
+
+/// Some rows of the definition, by position.
+pub(crate) fn retention_rows(dir: Dir, x: &[Tensor], state: bool, rows: &Tensor) -> Tensor {
+    let (v, lambda) = (&x[0], &x[1]);
+    let rows = rows.to_kind(v.kind());
+    let gap = rows.unsqueeze(1) - Tensor::arange(v.size()[1], (v.kind(), Device::Cpu)).unsqueeze(0);
+    let log = lambda.log();
+    let mixing = match dir {
+        Dir::Causal => (log.view([-1, 1, 1]) * gap.clamp_min(0.0)).exp() * gap.ge(0.0).to_kind(v.kind()),
+        Dir::Bidirectional => (log.view([-1, 1, 1]) * gap.abs()).exp(),
+    };
+    // (H,rows,N) × (B,H,N,D).
+    let mut y = mixing.matmul(&v.permute([0, 2, 1, 3]));
+    if state {
+        let decay = (log.view([-1, 1]) * (rows + 1.0)).exp().unsqueeze(-1);
+        y = y + decay * x[2].unsqueeze(2);
+    }
+    y.permute([0, 2, 1, 3])
+}
+
+fn attention(mask: Structural, bias: bool, x: &[Tensor]) -> Tensor {
+    let (q, k, v) = (&x[0], &x[1], &x[2]);
+    let (n, width) = (q.size()[2], q.size()[3]);
+    let mut scores = q.matmul(&k.transpose(-2, -1)) / (width as f64).sqrt();
+    if bias {
+        let keys = k.size()[2];
+        scores = scores + x[3].reshape([-1, 1, 1, keys]);
+    }
+    let seen = |i: i64, j: i64| match mask {
+        Structural::None => true,
+        Structural::Causal => j <= i,
+        Structural::Window(w) => (i - j).abs() <= w,
+    };
+    if mask != Structural::None {
+        let hidden: Vec<f64> = (0..n)
+            .flat_map(|i| (0..n).map(move |j| (i, j)))
+            .map(|(i, j)| if seen(i, j) { 0.0 } else { -1e30 })
+            .collect();
+        scores = scores + Tensor::from_slice(&hidden).view([n, n]).to_kind(q.kind());
+    }
+    scores.softmax(-1, None).matmul(v)
+}
+
+/// One block of Philox-4x32-10 in plain integers.
+pub(crate) fn philox(mut c: [u32; 4], mut k: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let a = u64::from(c[0]) * 0xD251_1F53;
+        let b = u64::from(c[2]) * 0xCD9E_8D57;
+        c = [(b >> 32) as u32 ^ c[1] ^ k[0], b as u32, (a >> 32) as u32 ^ c[3] ^ k[1], a as u32];
+        k = [k[0].wrapping_add(0x9E37_79B9), k[1].wrapping_add(0xBB67_AE85)];
+    }
+    c
+}
+
+/// Which elements dropout keeps.
+pub(crate) fn keep_mask(seed: u64, step: u64, site: u32, elements: usize, p: f64) -> Tensor {
+    let below = ((1.0 - p) * 4294967296.0) as u64;
+    let key = [seed as u32, (seed >> 32) as u32 ^ (step >> 32) as u32];
+    let keep: Vec<bool> = (0..elements as u64)
+        .map(|e| {
+            let block = e / 4;
+            let words = philox([block as u32, (block >> 32) as u32, site, step as u32], key);
+            u64::from(words[(e % 4) as usize]) < below
+        })
+        .collect();
+    Tensor::from_slice(&keep).to_kind(Kind::Bool)
+}
+
+#[test]
+fn philox_matches_the_published_vectors() {
+    assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+    assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+}

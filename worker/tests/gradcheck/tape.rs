@@ -1,0 +1,275 @@
+//! Properties of the tape and the parameters.
+
+use crate::operands::distance;
+use enn_worker::autograd::{BucketId, Cx, Tensor as Traced};
+use enn_worker::error::{OpError, OpErrorKind};
+use enn_worker::functional as f;
+use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
+use tch::{Device, Kind, Tensor};
+
+struct Net {
+    params: Params,
+    w: ParamId,
+    tied: ParamId,
+    bias: ParamId,
+    unused: ParamId,
+}
+
+fn net() -> Net {
+    let mut b = ParamBuilder::new();
+    let (w, tied, bias, unused) = b.scoped("net", |b| {
+        let w = b.param("w", &[5, 4], Init::Linear { fan_in: 4 }, Group::Decay);
+        let tied = b.param("tied", &[4, 5], Init::Normal { std: 0.3 }, Group::Decay);
+        let bias = b.param("bias", &[5], Init::Linear { fan_in: 4 }, Group::NoDecay);
+        let unused = b.param("unused", &[600_000], Init::Ones, Group::Decay);
+        (w, tied, bias, unused)
+    });
+    Net { params: b.build_kind(9, Device::Cpu, Kind::Double).unwrap(), w, tied, bias, unused }
+}
+
+/// A residual, a value used three times, a weight used as linear weight twice and once as a matrix.
+fn loss(cx: &Cx<'_>, net: &Net, x: &Tensor) -> Result<Traced, OpError> {
+    let _scope = cx.scope("net");
+    let (w, tied, bias) = (cx.param(net.w), cx.param(net.tied), cx.param(net.bias));
+    let x = cx.input(x.shallow_clone());
+    let h = f::linear(cx, &x, &w, Some(&bias))?;
+    let a = f::linear(cx, &f::gelu(cx, &h, false)?, &tied, None)?;
+    let b = f::linear(cx, &f::add(cx, &h, &f::tanh(cx, &h)?)?, &tied, None)?;
+    let c = f::matmul(cx, &f::mul(cx, &f::sigmoid(cx, &a)?, &b)?, &tied)?;
+    let joined = f::add(cx, &f::dropout(cx, &c, 0.3)?, &h)?;
+    f::sum_all(cx, &f::square(cx, &joined)?)
+}
+
+fn data() -> Tensor {
+    tch::manual_seed(3);
+    Tensor::randn([7, 4], (Kind::Double, Device::Cpu))
+}
+
+fn value(net: &Net, x: &Tensor) -> f64 {
+    let cx = Cx::train(&net.params, 1, 2);
+    loss(&cx, net, x).unwrap().raw().double_value(&[])
+}
+
+#[test]
+fn fan_out_and_tied_weights_sum_to_finite_differences() {
+    let (net, x) = (net(), data());
+    let mut grads = GradBuckets::new(&net.params).unwrap();
+    let cx = Cx::train(&net.params, 1, 2);
+    let l = loss(&cx, &net, &x).unwrap();
+    cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap();
+    drop(cx);
+    for id in [net.w, net.tied, net.bias] {
+        let direction = net.params.get(id).randn_like();
+        let at = |by: f64| {
+            let _ = net.params.get(id).shallow_clone().g_add_(&(&direction * by));
+            let v = value(&net, &x);
+            let _ = net.params.get(id).shallow_clone().g_add_(&(&direction * -by));
+            v
+        };
+        let difference = (at(1e-6) - at(-1e-6)) / 2e-6;
+        let expected = (grads.view(id) * &direction).sum(Kind::Double).double_value(&[]);
+        assert!((difference - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{difference} {expected}");
+    }
+    assert_eq!(grads.view(net.unused).abs().max().double_value(&[]), 0.0);
+    // A second micro-batch adds to the first.
+    let once = grads.view(net.tied).copy();
+    let cx = Cx::train(&net.params, 1, 2);
+    let l = loss(&cx, &net, &x).unwrap();
+    cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap();
+    assert!(distance(grads.view(net.tied), &(once * 2.0)) < 1e-12);
+    grads.zero().unwrap();
+    assert_eq!(grads.view(net.tied).abs().max().double_value(&[]), 0.0);
+}
+
+#[test]
+fn every_bucket_fires_once_and_after_its_last_gradient() {
+    let (net, x) = (net(), data());
+    let grads = GradBuckets::new(&net.params).unwrap();
+    assert!(net.params.layout().buckets() >= 2, "the large unused parameter has a bucket of its own");
+    let cx = Cx::train(&net.params, 1, 2);
+    let l = loss(&cx, &net, &x).unwrap();
+    let mut fired: Vec<(BucketId, Tensor)> = Vec::new();
+    cx.backward(&l, &grads, &mut |bucket, flat| {
+        fired.push((bucket, flat.copy()));
+        Ok(())
+    })
+    .unwrap();
+    let mut order: Vec<usize> = fired.iter().map(|(b, _)| b.index()).collect();
+    assert_eq!(order[0], net.params.layout().place(net.unused).0.index(), "nothing reaches it, so it is ready first");
+    order.sort_unstable();
+    assert_eq!(order, (0..net.params.layout().buckets()).collect::<Vec<_>>());
+    for (bucket, seen) in fired {
+        assert_eq!(distance(&seen, grads.bucket(bucket)), 0.0, "nothing is added after the hook");
+    }
+    drop(l);
+}
+
+#[test]
+fn a_hook_that_fails_stops_the_walk_with_its_words() {
+    let (net, x) = (net(), data());
+    let grads = GradBuckets::new(&net.params).unwrap();
+    let cx = Cx::train(&net.params, 1, 2);
+    let l = loss(&cx, &net, &x).unwrap();
+    let error = cx.backward(&l, &grads, &mut |_, _| Err("peer is gone".into())).unwrap_err();
+    assert!(error.to_string().contains("peer is gone"), "{error}");
+}
+
+#[test]
+fn a_saved_tensor_written_before_backward_is_an_error() {
+    let (net, x) = (net(), data());
+    let grads = GradBuckets::new(&net.params).unwrap();
+    let cx = Cx::train(&net.params, 1, 2);
+    let l = loss(&cx, &net, &x).unwrap();
+    let _ = net.params.get(net.tied).shallow_clone().g_add_(&Tensor::from(1.0));
+    let error = cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap_err();
+    assert!(matches!(*error.kind, OpErrorKind::Version { .. }), "{error}");
+    assert_eq!(error.place, "net");
+}
+
+#[test]
+fn backward_runs_once_and_only_on_a_scalar_of_a_training_step() {
+    let (net, x) = (net(), data());
+    let grads = GradBuckets::new(&net.params).unwrap();
+    let kind = |e: OpError| *e.kind;
+    let cx = Cx::train(&net.params, 1, 2);
+    let l = loss(&cx, &net, &x).unwrap();
+    cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap();
+    assert!(matches!(kind(cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap_err()), OpErrorKind::NoTape));
+    let cx = Cx::eval(&net.params);
+    let l = loss(&cx, &net, &x).unwrap();
+    assert!(matches!(kind(cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap_err()), OpErrorKind::NoTape));
+    let cx = Cx::train(&net.params, 1, 2);
+    let wide = f::square(&cx, &cx.param(net.bias)).unwrap();
+    assert!(matches!(kind(cx.backward(&wide, &grads, &mut |_, _| Ok(())).unwrap_err()), OpErrorKind::Loss { .. }));
+}
+
+#[test]
+fn the_hash_names_the_program() {
+    let (net, x) = (net(), data());
+    let hash = |x: &Tensor, p: f64, scope: &str| {
+        let grads = GradBuckets::new(&net.params).unwrap();
+        let cx = Cx::train(&net.params, 5, 6);
+        let l = loss(&cx, &net, x).unwrap();
+        let scope = cx.scope(scope);
+        let l = f::scale(&cx, &l, p).unwrap();
+        drop(scope);
+        cx.backward(&l, &grads, &mut |_, _| Ok(())).unwrap();
+        cx.program_hash()
+    };
+    let base = hash(&x, 0.5, "tail");
+    assert_eq!(base, hash(&(&x + 1.0), 0.5, "tail"), "data is not part of the program");
+    assert_ne!(base, hash(&x, 0.25, "tail"), "an attribute is");
+    assert_ne!(base, hash(&x, 0.5, "head"), "a place is");
+    assert_ne!(base, hash(&x.narrow(0, 0, 3), 0.5, "tail"), "a shape is");
+}
+
+#[test]
+fn dropout_depends_on_seed_step_and_global_row_only() {
+    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+    let x = Tensor::ones([6, 5, 4], (Kind::Float, Device::Cpu));
+    let run = |seed, step, first: i64, rows: i64, path: bool| {
+        let cx = Cx::train(&params, seed, step);
+        cx.set_rows(first as u64, rows as u64);
+        let part = cx.input(x.narrow(0, first, rows));
+        let first = f::dropout(&cx, &part, 0.4).unwrap();
+        let y = if path { f::drop_path(&cx, &first, 0.4) } else { f::dropout(&cx, &first, 0.4) };
+        y.unwrap().raw().copy()
+    };
+    for path in [false, true] {
+        let whole = run(1, 2, 0, 6, path);
+        assert!(whole.equal(&run(1, 2, 0, 6, path)));
+        assert!(!whole.equal(&run(1, 3, 0, 6, path)));
+        assert!(!whole.equal(&run(2, 2, 0, 6, path)));
+        let split = Tensor::cat(&[run(1, 2, 0, 4, path), run(1, 2, 4, 2, path)], 0);
+        assert!(whole.equal(&split), "two ranks drop what one rank drops");
+    }
+    let big = Tensor::ones([200_000], (Kind::Float, Device::Cpu));
+    let cx = Cx::train(&params, 1, 1);
+    let kept =
+        f::dropout(&cx, &cx.input(big), 0.1).unwrap().raw().gt(0.0).to_kind(Kind::Double).mean(None).double_value(&[]);
+    assert!((kept - 0.9).abs() < 0.003, "{kept} kept");
+    let cx = Cx::eval(&params);
+    let t = cx.input(x.shallow_clone());
+    assert!(f::dropout(&cx, &t, 0.4).unwrap().raw().equal(&x));
+}
+
+#[test]
+fn initial_values_depend_on_seed_and_path_only() {
+    let build = |seed, extra: bool| {
+        let mut b = ParamBuilder::new();
+        if extra {
+            b.param("before", &[3], Init::Zeros, Group::Decay);
+        }
+        let id = b.scoped("a", |b| b.param("w", &[40, 50], Init::Linear { fan_in: 50 }, Group::Decay));
+        let p = b.build(seed, Device::Cpu).unwrap();
+        p.get(id).copy()
+    };
+    assert!(build(1, false).equal(&build(1, true)));
+    assert!(!build(1, false).equal(&build(2, false)));
+    let bound = build(1, false).abs().max().double_value(&[]);
+    assert!(bound <= 50f64.sqrt().recip() && bound > 0.98 * 50f64.sqrt().recip());
+    let mut b = ParamBuilder::new();
+    let id = b.param("n", &[100_000], Init::Normal { std: 0.5 }, Group::Decay);
+    let p = b.build(3, Device::Cpu).unwrap();
+    assert!((p.get(id).std(true).double_value(&[]) - 0.5).abs() < 0.005);
+    assert!(p.get(id).mean(None).double_value(&[]).abs() < 0.005);
+}
+
+#[test]
+fn loading_is_strict_and_in_place() {
+    let mut net = net();
+    let before = net.params.get(net.w).data_ptr();
+    let fresh: Vec<(String, Tensor)> = net.params.named().map(|(n, t)| (n.to_owned(), t.zeros_like())).collect();
+    net.params.load(fresh.iter().map(|(n, t)| (n.as_str(), t))).unwrap();
+    assert_eq!(net.params.get(net.w).data_ptr(), before);
+    assert_eq!(net.params.get(net.tied).abs().max().double_value(&[]), 0.0);
+    let wrong = Tensor::ones([2, 2], (Kind::Double, Device::Cpu));
+    let error = net.params.load([("net.w", &wrong), ("net.other", &wrong)]).unwrap_err().to_string();
+    for word in ["net.tied", "net.other", "net.w [2, 2] instead of [5, 4]"] {
+        assert!(error.contains(word), "{error}");
+    }
+    assert_eq!(net.params.get(net.w).abs().max().double_value(&[]), 0.0, "nothing was written");
+}
+
+#[test]
+fn adamw_follows_its_formula_and_skips_when_told() {
+    tch::manual_seed(8);
+    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+    let scalar = |x: f64| Tensor::from(x as f32);
+    let options = (Kind::Float, Device::Cpu);
+    let (p, m, v) = (Tensor::randn([9], options), Tensor::zeros([9], options), Tensor::zeros([9], options));
+    let constants = f::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, decay: 0.1 };
+    let list = |t: &Tensor| Vec::<f64>::try_from(t.to_kind(Kind::Double)).unwrap();
+    let (mut ep, mut em, mut ev) = (list(&p), vec![0.0; 9], vec![0.0; 9]);
+    for t in 1..=10 {
+        let g = Tensor::randn([9], options);
+        let skip = t == 4;
+        let cx = Cx::eval(&params);
+        let (step, rate, factor, flag) =
+            (scalar(f64::from(t)), scalar(0.01), scalar(0.5), scalar(f64::from(u8::from(skip))));
+        let state = f::AdamWState {
+            param: &p,
+            grad: &g,
+            exp_avg: &m,
+            exp_avg_sq: &v,
+            step: &step,
+            rate: &rate,
+            factor: Some(&factor),
+            skip: Some(&flag),
+        };
+        f::adamw_step(&cx, constants, &state).unwrap();
+        if skip {
+            continue;
+        }
+        for (i, g) in list(&g).into_iter().enumerate() {
+            let g = 0.5 * g;
+            em[i] = 0.9 * em[i] + 0.1 * g;
+            ev[i] = 0.99 * ev[i] + 0.01 * g * g;
+            let hat = em[i] / (1.0 - 0.9f64.powi(t)) / ((ev[i] / (1.0 - 0.99f64.powi(t))).sqrt() + 1e-8);
+            ep[i] = ep[i] * (1.0 - 0.01 * 0.1) - 0.01 * hat;
+        }
+        for (a, b) in list(&p).into_iter().zip(&ep) {
+            assert!((a - b).abs() < 1e-5, "step {t}: {a} {b}");
+        }
+    }
+}
