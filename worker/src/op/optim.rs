@@ -47,9 +47,9 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
         if *gated {
             let skip = l.ins[l.ins.len() - 1].f_gt(0.5)?;
             let kept = old.f_where_self(&skip, &new)?;
-            let _ = old.f_copy_(&kept)?;
+            old.f_copy_(&kept)?;
         } else {
-            let _ = old.f_copy_(&new)?;
+            old.f_copy_(&new)?;
         }
     }
     Ok(SmallVec::new())
