@@ -13,5 +13,6 @@ pub mod finite;
 pub mod fs;
 pub mod id;
 pub mod metrics;
+pub mod probe;
 pub mod staged;
 pub mod wire;

@@ -2,4 +2,6 @@
 
 pub mod agent;
 pub mod baselines;
+pub mod doctor;
+pub mod stage;
 pub mod ui;

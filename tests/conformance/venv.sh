@@ -26,7 +26,7 @@ free_kib=$(df --output=avail -k "$target" | tail -n 1)
 
 uv=$target/tools/uv/bin/uv
 if [[ ! -x $uv ]]; then
-	"$python" -m pip install --quiet --disable-pip-version-check --target "$target/tools/uv" "uv==$uv_version" ||
+	"$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$target/tools/uv" "uv==$uv_version" ||
 		fail "uv could not be fetched from PyPI" "check the network, or set ENN_PYTHON to a Python that has torch 2.11.0"
 fi
 rm -f "$stamp"

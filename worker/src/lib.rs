@@ -18,4 +18,5 @@ pub mod model;
 pub mod op;
 pub mod optim;
 pub mod params;
+pub mod probe;
 pub mod session;

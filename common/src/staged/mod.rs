@@ -16,6 +16,7 @@
 //! header, length and count before it hands out a slice.
 
 pub mod error;
+pub mod known;
 pub mod meta;
 pub mod npy;
 pub mod reader;

@@ -171,6 +171,12 @@ impl ArrayWriter {
         Ok(self.file.read_exact_at(bytes, at).map_err(FileError::of("read", &self.path))?)
     }
 
+    /// Says that rows have another, smaller shape from now on; the caller rewrites them from the first on.
+    pub fn narrow(&mut self, inner: &[u64]) {
+        self.inner = inner.to_vec();
+        self.row_bytes = inner.iter().product::<u64>() * self.element.bytes() as u64;
+    }
+
     /// Cuts the file to `rows` rows, writes the header and makes the file durable.
     pub fn finish(self, rows: u64) -> Result<(), StagedError> {
         let mut shape = vec![rows];

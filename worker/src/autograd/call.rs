@@ -3,6 +3,7 @@
 use super::cx::Cx;
 use super::program::Rec;
 use super::tape::Node;
+use crate::backend::torch::safe::version;
 use crate::error::OpError;
 use crate::op::Op;
 use crate::op::value::{Meta, Role, Tensor, Val};
@@ -82,9 +83,4 @@ pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
 
 fn keep(slot: u8, tensor: &Tensor) -> Kept {
     Kept { slot, version: version(tensor.raw()), tensor: tensor.clone() }
-}
-
-/// libtorch's count of in-place writes to the tensor's storage.
-pub(super) fn version(raw: &tch::Tensor) -> i64 {
-    raw.f_internal_version().unwrap_or(-1)
 }

@@ -4,10 +4,11 @@
 //! enqueued the parameter is ready; when all parameters of a bucket are, the bucket's hook fires, exactly once. A
 //! parameter nothing contributes to is ready at once with whatever its zeroed slot holds, so no bucket ever waits.
 
-use super::call::{call, version};
+use super::call::call;
 use super::cx::Cx;
 use super::leaf::GradLeaves;
 use super::program::{Phase, Rec};
+use crate::backend::torch::safe::version;
 use crate::error::{HookError, OpError, OpErrorKind};
 use crate::op::Op;
 use crate::op::attr::Axes;

@@ -6,6 +6,7 @@ use super::row::{Export, Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
+use crate::backend::torch::safe::{Arg, AtenOp};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::{SmallVec, smallvec};
 
@@ -124,17 +125,27 @@ fn rows_sum(t: &tch::Tensor) -> Result<tch::Tensor, OpErrorKind> {
     Ok(t.f_sum_dim_intlist(axes, false, None)?)
 }
 
+static LAYER_NORM_BACKWARD: AtenOp = AtenOp::new(c"aten::native_layer_norm_backward", c"");
+
 fn launch_layer_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::LayerNormBackward { affine } = op else { unreachable!("row of another operation") };
     let (g, x, mean, rstd) = (l.at(0), l.at(1), l.at(2), l.at(3));
-    let hat = x.f_sub(mean)?.f_mul_(rstd)?;
-    let gw = if *affine { g.f_mul(l.at(4))? } else { g.shallow_clone() };
-    let along = gw.f_mul(&hat)?.f_mean_dim(-1, true, None)?;
-    let dx = gw.f_sub(&gw.f_mean_dim(-1, true, None)?)?.f_sub_(&hat.f_mul(&along)?)?.f_mul_(rstd)?;
+    // The kernel reads the bias's presence only.
+    let weight = if *affine { Arg::Tensor(l.at(4)) } else { Arg::None };
+    let mut outs = LAYER_NORM_BACKWARD.call(&[
+        Arg::Tensor(g),
+        Arg::Tensor(x),
+        Arg::Ints(&[width(x)]),
+        Arg::Tensor(mean),
+        Arg::Tensor(rstd),
+        weight,
+        weight,
+        Arg::Bools(&[true, *affine, *affine]),
+    ])?;
     if !affine {
-        return Ok(smallvec![dx]);
+        outs.truncate(1);
     }
-    Ok(smallvec![dx, rows_sum(&g.f_mul(&hat)?)?, rows_sum(g)?])
+    Ok(outs)
 }
 
 fn launch_rms_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {

@@ -12,6 +12,7 @@ use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
 use crate::backend::StepKey;
+use crate::backend::torch::safe::{Drop, dropout, has_cpu_kernel};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 use tch::{Device, Kind};
@@ -36,20 +37,25 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let x = l.at(0);
-    let sizes = x.size();
-    let (p, site, elements, shape) = match op {
-        Op::Dropout { p, site } => (p.get(), *site, x.numel() as i64, sizes),
-        Op::DropPath { p, site } => {
-            let rows = sizes.first().copied().unwrap_or(1);
-            let shape = std::iter::once(rows).chain(sizes.iter().skip(1).map(|_| 1)).collect();
-            (p.get(), *site, rows, shape)
-        }
+    let (p, site, rows) = match op {
+        Op::Dropout { p, site } => (p.get(), *site, false),
+        Op::DropPath { p, site } => (p.get(), *site, true),
         _ => unreachable!("row of another operation"),
     };
-    let first = first_element(l.key, elements);
+    let sizes = x.size();
+    let elements = if rows { sizes.first().copied().unwrap_or(1) } else { x.numel() as i64 };
+    // One factor per row spreads over the other axes.
+    let column: Vec<i64> = std::iter::once(elements).chain(sizes.iter().skip(1).map(|_| 1)).collect();
+    let (first, threshold, scale) = (first_element(l.key, elements), keep_threshold(p), 1.0 / (1.0 - p));
+    if has_cpu_kernel(x) {
+        let drop = Drop { key: l.key, site, first: first as u64, threshold: threshold as u32, scale };
+        let made = dropout(x, rows, &drop)?;
+        return Ok(smallvec![if rows { x.f_mul(&made.f_view(column.as_slice())?)? } else { made }]);
+    }
     let words = philox_words(l.key, site, first, elements, x.device())?;
-    let keep = words.f_lt(keep_threshold(p))?.f_view(shape.as_slice())?;
-    Ok(smallvec![x.f_mul_scalar(1.0 / (1.0 - p))?.f_where_scalarother(&keep, 0.0)?])
+    let shape = if rows { column } else { sizes };
+    let keep = words.f_lt(threshold)?.f_view(shape.as_slice())?;
+    Ok(smallvec![x.f_mul_scalar(scale)?.f_where_scalarother(&keep, 0.0)?])
 }
 
 /// The gradient is the operation itself: the same mask and scale.
@@ -64,7 +70,7 @@ fn first_element(key: &StepKey, elements: i64) -> i64 {
 
 /// Words below this are kept.
 fn keep_threshold(p: f64) -> i64 {
-    ((1.0 - p) * 4294967296.0) as i64
+    (((1.0 - p) * 4294967296.0) as i64).min(MASK)
 }
 
 const MASK: i64 = 0xFFFF_FFFF;

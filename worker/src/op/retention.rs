@@ -1,7 +1,8 @@
 //! The retention scan y_t = λ·y_{t−1} + v_t per head, causal or in both directions, as one operation.
 //!
-//! It runs in chunks of 64 and then scans the chunk ends the same way, so that cost is linear in the length and no
-//! power of λ beyond the chunk's is ever divided by. Carries have the kind of the operands, never less than f32.
+//! On the CPU a kernel of the shim runs along the positions. Elsewhere it runs in chunks of 64 and then scans the chunk
+//! ends the same way. Either way cost is linear in the length and no power of λ is ever divided by. Carries have the kind
+//! of the operands, never less than f32.
 
 use super::Op;
 use super::attr::Dir;
@@ -10,9 +11,9 @@ use super::row::{Export, Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
+use crate::backend::torch::safe::{self, RetentionBackward, has_cpu_kernel};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::{SmallVec, smallvec};
-use tch::Kind;
 
 /// Positions per chunk.
 pub const CHUNK: i64 = 64;
@@ -23,7 +24,7 @@ pub const CHUNK: i64 = 64;
 /// direction, the outgoing state (B,H,Dh).
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("retention", shape, launch, vjp, samples)
-        .saves(0b111, 0)
+        .saves(0b111, 1)
         .flops(|_, ins, _| 2 * ins[0].numel().max(0) as u64)
         .export(Export::Graph("Scan over positions, or MatMul with powers of λ")),
     OpRow::backward("retention_backward", shape_backward, launch_backward)
@@ -101,13 +102,31 @@ fn scan_back(v: &tch::Tensor, lambda: &tch::Tensor) -> Result<tch::Tensor, OpErr
     Ok(scan(&v.f_flip(1)?, lambda, None)?.f_flip(1)?)
 }
 
+/// The scan in tensor operations of any device.
+pub fn reference(
+    v: &tch::Tensor,
+    lambda: &tch::Tensor,
+    state: Option<&tch::Tensor>,
+    dir: Dir,
+) -> Result<tch::Tensor, OpErrorKind> {
+    let y = scan(v, lambda, state)?;
+    Ok(match dir {
+        Dir::Causal => y,
+        Dir::Bidirectional => y.f_add(&scan_back(v, lambda)?)?.f_sub_(v)?,
+    })
+}
+
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Retention { dir, state } = op else { unreachable!("row of another operation") };
     let (v, lambda) = (l.at(0), l.at(1));
     let state = state.then(|| l.at(2));
-    let y = scan(v, lambda, state)?;
+    let y = if has_cpu_kernel(v) {
+        safe::retention(v, lambda, state, *dir == Dir::Bidirectional)?
+    } else {
+        reference(v, lambda, state, *dir)?
+    };
     if *dir == Dir::Bidirectional {
-        return Ok(smallvec![y.f_add(&scan_back(v, lambda)?)?.f_sub_(v)?]);
+        return Ok(smallvec![y]);
     }
     let (b, n, h, d) = v.size4()?;
     let out = match (n, state) {
@@ -118,7 +137,7 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(smallvec![y, out])
 }
 
-/// Operands of the reverse: v, λ, gradient of y, then the state and the gradient of the outgoing state if there are any.
+/// Operands of the reverse: v, λ, y, gradient of y, then the state and the gradient of the outgoing state if there are any.
 fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
     let Op::Retention { dir, state } = *v.op() else { unreachable!("row of another operation") };
     let zero;
@@ -130,7 +149,7 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
         }
     };
     let gstate = v.gout(1);
-    let mut ins: SmallVec<[&Tensor; 5]> = smallvec![v.input(0)?, v.input(1)?, g];
+    let mut ins: SmallVec<[&Tensor; 6]> = smallvec![v.input(0)?, v.input(1)?, v.output(0)?, g];
     if state {
         ins.push(v.input(2)?);
     }
@@ -143,7 +162,7 @@ fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::RetentionBackward { state, .. } = op else { unreachable!("row of another operation") };
     let mut metas: Metas = smallvec![ins[0].clone(), ins[1].clone()];
     if *state {
-        metas.push(ins[3].clone());
+        metas.push(ins[4].clone());
     }
     Ok(metas)
 }
@@ -160,42 +179,49 @@ fn shifted(y: &tch::Tensor, first: &tch::Tensor) -> Result<tch::Tensor, OpErrorK
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    use tch::Tensor as T;
     let Op::RetentionBackward { dir, state, gstate } = op else { unreachable!("row of another operation") };
-    let (v, lambda, g) = (l.at(0), l.at(1), l.at(2));
-    let state = state.then(|| l.at(3));
-    let gstate = gstate.then(|| l.at(l.ins.len() - 1));
+    let reverse = RetentionBackward {
+        v: l.at(0),
+        lambda: l.at(1),
+        y: l.at(2),
+        g: l.at(3),
+        state: state.then(|| l.at(4)),
+        gstate: gstate.then(|| l.at(l.ins.len() - 1)),
+        both: *dir == Dir::Bidirectional,
+    };
+    let made =
+        if has_cpu_kernel(reverse.v) { safe::retention_backward(&reverse)? } else { reference_backward(&reverse)? };
+    Ok(made.into_iter().take(if *state { 3 } else { 2 }).collect())
+}
+
+/// The reverse scan in tensor operations of any device: gradients of v, λ and the incoming state.
+pub fn reference_backward(r: &RetentionBackward<'_>) -> Result<[tch::Tensor; 3], OpErrorKind> {
+    use tch::Tensor as T;
+    let (v, lambda, g) = (r.v, r.lambda, r.g);
     let (b, n, h, d) = v.size4()?;
     let nothing = T::f_zeros([b, h, d], (v.kind(), v.device()))?;
     if n == 0 {
-        let dlambda = T::f_zeros([h], (Kind::Float, v.device()))?.f_to_kind(v.kind())?;
-        let mut outs: crate::backend::Outs = smallvec![v.shallow_clone(), dlambda];
-        outs.extend(state.map(|_| gstate.map_or(nothing, T::shallow_clone)));
-        return Ok(outs);
+        let dstate = r.gstate.map_or(nothing, T::shallow_clone);
+        return Ok([v.shallow_clone(), lambda.f_zeros_like()?, dstate]);
     }
     // The whole gradient of y_t is what arrives at t plus λ times that of y_{t+1}: the scan, reversed.
-    let flipped = g.f_flip(1)?;
-    let flipped = match gstate {
-        None => flipped,
-        Some(gs) => {
-            let first = flipped.f_narrow(1, 0, 1)?.f_add(&gs.f_unsqueeze(1)?)?;
-            T::f_cat(&[&first, &flipped.f_narrow(1, 1, n - 1)?], 1)?
-        }
-    };
+    let mut flipped = g.f_flip(1)?;
+    if let Some(gstate) = r.gstate {
+        let first = flipped.f_narrow(1, 0, 1)?.f_add(&gstate.f_unsqueeze(1)?)?;
+        flipped = T::f_cat(&[&first, &flipped.f_narrow(1, 1, n - 1)?], 1)?;
+    }
     let whole = scan(&flipped, lambda, None)?.f_flip(1)?;
-    let y = scan(v, lambda, state)?;
-    let mut dlambda = lambda_share(&whole, &shifted(&y, state.unwrap_or(&nothing))?)?;
-    if *dir == Dir::Bidirectional {
-        let other = scan(g, lambda, None)?;
-        let ahead = shifted(&scan(&v.f_flip(1)?, lambda, None)?, &nothing)?;
-        dlambda = dlambda.f_add_(&lambda_share(&other.f_flip(1)?, &ahead)?)?;
-        return Ok(smallvec![whole.f_add(&other)?.f_sub_(g)?, dlambda]);
+    let dstate = whole.f_select(1, 0)?.f_mul(&lambda.f_view([1, -1, 1])?)?;
+    if !r.both {
+        let dlambda = lambda_share(&whole, &shifted(r.y, r.state.unwrap_or(&nothing))?)?;
+        return Ok([whole, dlambda, dstate]);
     }
-    let mut outs: crate::backend::Outs = smallvec![whole.shallow_clone(), dlambda];
-    if state.is_some() {
-        outs.push(whole.f_select(1, 0)?.f_mul(&lambda.f_view([1, -1, 1])?)?);
-    }
-    Ok(outs)
+    let other = scan(g, lambda, None)?;
+    let ahead = shifted(&scan(&v.f_flip(1)?, lambda, None)?, &nothing)?;
+    let behind = shifted(&scan(v, lambda, None)?, &nothing)?;
+    let mut dlambda = lambda_share(&whole, &behind)?;
+    dlambda = dlambda.f_add_(&lambda_share(&other.f_flip(1)?, &ahead)?)?;
+    Ok([whole.f_add(&other)?.f_sub_(g)?, dlambda, dstate])
 }
 
 fn samples(d: &mut Draw) -> Vec<Sample> {

@@ -78,3 +78,31 @@ fn zero_positions_pass_the_state_through() {
     assert_eq!(y.shape(), [2, 0, 4, 3]);
     assert_eq!(distance(out.unwrap().raw(), state.raw()), 0.0);
 }
+
+#[test]
+fn the_cpu_kernel_equals_the_reference_on_every_device() {
+    use enn_worker::backend::torch::safe::{self, RetentionBackward};
+    use enn_worker::op::retention::{reference, reference_backward};
+    tch::manual_seed(4);
+    for (kind, tolerance) in [(Kind::Float, 2e-5), (Kind::Double, 1e-12)] {
+        for n in [1, 64, 150] {
+            let rand = |shape: &[i64]| Tensor::randn(shape, (kind, Device::Cpu));
+            // A view whose positions are not contiguous with each other, as a split of one wide projection is.
+            let (v, g) = (rand(&[2, n, 8, 3]).narrow(2, 2, 4), rand(&[2, n, 4, 3]).transpose(0, 0));
+            let (lambda, state, gstate) = (lambda(4, kind), rand(&[2, 4, 3]), rand(&[2, 4, 3]));
+            for dir in [Dir::Causal, Dir::Bidirectional] {
+                let both = dir == Dir::Bidirectional;
+                let state = (!both).then_some(&state);
+                let y = reference(&v, &lambda, state, dir).unwrap();
+                assert!(distance(&safe::retention(&v, &lambda, state, both).unwrap(), &y) < tolerance);
+                let gstate = (!both).then_some(&gstate);
+                let reverse = RetentionBackward { v: &v, lambda: &lambda, y: &y, g: &g, state, gstate, both };
+                let (ours, theirs) =
+                    (safe::retention_backward(&reverse).unwrap(), reference_backward(&reverse).unwrap());
+                for (i, (a, b)) in ours.iter().zip(&theirs).enumerate().take(if both { 2 } else { 3 }) {
+                    assert!(distance(a, b) < tolerance * 10.0, "{dir:?} {n} gradient {i}: {}", distance(a, b));
+                }
+            }
+        }
+    }
+}

@@ -1,5 +1,9 @@
 //! libtorch: tch's fallible methods, and the shim for what tch lacks.
 
+mod result;
+pub mod safe;
+mod sys;
+
 /// The backend that runs operations through libtorch's own kernels.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Torch;

@@ -1,0 +1,223 @@
+//! Judges what was found: pure, so that every verdict is tested without a machine that deserves it.
+
+use super::{
+    findings::{Findings, ProbeFailure},
+    report::{Item, Report, State},
+};
+use enn_common::probe::Probe;
+
+/// Libtorch this release of ENN is written for.
+const LIBTORCH: &str = "2.11";
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+/// A run of the example writes 50 MB; below this a checkpoint may not fit.
+const DISK_BYTES_MIN: u64 = GIB;
+/// NCCL takes some megabytes of shared memory per pair of local ranks; containers default to 64 MiB.
+const SHM_BYTES_MIN: u64 = 256 * MIB;
+/// A rank opens some connections to each other one; sockets, shards and maps come on top.
+const NOFILE_MIN: u64 = 4096;
+
+/// A report on `findings`.
+pub fn judge(findings: &Findings) -> Report {
+    let items = [
+        worker(findings),
+        libtorch(findings),
+        cuda(findings),
+        nccl(findings),
+        cores(findings),
+        memory(findings),
+        disk(findings),
+        shm(findings),
+        nofile(findings),
+        memlock(findings),
+        core_files(findings),
+        python(findings),
+    ];
+    Report { items: items.into_iter().flatten().collect(), set: findings.surroundings.variables.clone() }
+}
+
+fn ok(name: &'static str, found: String) -> Option<Item> {
+    Some(Item { name, state: State::Ok, found, mend: None })
+}
+
+fn note(name: &'static str, found: String, mend: impl Into<String>) -> Option<Item> {
+    Some(Item { name, state: State::Note, found, mend: Some(mend.into()) })
+}
+
+fn missing(name: &'static str, found: String, mend: impl Into<String>) -> Option<Item> {
+    Some(Item { name, state: State::Missing, found, mend: Some(mend.into()) })
+}
+
+fn worker(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "enn-worker";
+    let path = findings.surroundings.worker.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    match &findings.probe {
+        Ok(probe) => ok(NAME, format!("{} at {path}, {} build", probe.version, build(probe))),
+        Err(ProbeFailure::NoWorker) => {
+            missing(NAME, "not found beside enn".into(), "make build, or set ENN_WORKER to an enn-worker")
+        }
+        Err(ProbeFailure::Failed(line)) => missing(NAME, format!("{path} does not start: {line}"), mend_start(line)),
+        Err(ProbeFailure::TimedOut(limit)) => missing(
+            NAME,
+            format!("{path} said nothing for {} s", limit.as_secs()),
+            format!("run `{path} --probe` by hand: a slow disk, or a driver that hangs"),
+        ),
+    }
+}
+
+fn build(probe: &Probe) -> &'static str {
+    if probe.cuda_build { "CUDA" } else { "CPU" }
+}
+
+/// The dynamic linker's last line says what to do.
+fn mend_start(line: &str) -> String {
+    if line.contains("libtorch") || line.contains("libc10") {
+        "make libtorch, or set ENN_LIBTORCH to the lib folder of a libtorch 2.11".into()
+    } else if line.contains("GLIBC") {
+        "build on this machine: make build".into()
+    } else {
+        "make build".into()
+    }
+}
+
+fn libtorch(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "libtorch";
+    let place = match &findings.surroundings.libtorch_lib {
+        Some(lib) => lib.display().to_string(),
+        None => "the dynamic linker's path".into(),
+    };
+    let Ok(probe) = &findings.probe else {
+        return match &findings.surroundings.libtorch_lib {
+            Some(_) => note(NAME, format!("in {place}; its version is not known"), "mend enn-worker first"),
+            None => missing(NAME, "not found".into(), "make libtorch"),
+        };
+    };
+    let capability = probe.cpu_capability.as_deref().unwrap_or("unknown");
+    let found = format!("{} in {place}, {capability}, {} threads an operation", probe.libtorch, probe.threads);
+    if probe.libtorch == probe.libtorch_built && probe.libtorch.starts_with(LIBTORCH) {
+        ok(NAME, found)
+    } else {
+        let found = format!("{found}; enn-worker was built with {}", probe.libtorch_built);
+        missing(NAME, found, format!("make libtorch build, or give it a libtorch {LIBTORCH} by ENN_LIBTORCH"))
+    }
+}
+
+fn cuda(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "CUDA";
+    let devices = findings.gpu_devices;
+    let Ok(probe) = &findings.probe else {
+        return (devices > 0).then(|| note(NAME, format!("{devices} GPUs, unused"), "mend enn-worker first")).flatten();
+    };
+    let version = probe.cuda.as_deref().unwrap_or("unknown");
+    let driver = findings.nvidia_driver.as_deref().unwrap_or("none");
+    match (probe.cuda_build, devices, probe.cuda_devices) {
+        (false, 0, _) => ok(NAME, "no GPU, CPU build: workers run on the CPU with Gloo".into()),
+        (false, _, _) => note(
+            NAME,
+            format!("{devices} GPUs, but enn-worker is a CPU build"),
+            "make cuda, then ENN_WORKER=target/cuda/release/enn-worker",
+        ),
+        (true, 0, 0) => note(NAME, format!("{version}, but no GPU here"), "run it on a machine with GPUs"),
+        (true, _, 0) => note(
+            NAME,
+            format!("{version}, driver {driver}, {devices} GPUs, none usable by libtorch"),
+            format!("check CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA {version}: nvidia-smi"),
+        ),
+        (true, _, usable) => ok(NAME, format!("{version}, driver {driver}, {usable} of {devices} GPUs usable")),
+    }
+}
+
+fn nccl(findings: &Findings) -> Option<Item> {
+    let probe = findings.probe.as_ref().ok()?;
+    match &probe.nccl {
+        Some(version) => ok("NCCL", version.clone()),
+        None if probe.cuda_build => {
+            note("NCCL", "not loaded".into(), "put the lib folder of nvidia-nccl-cu13 on LD_LIBRARY_PATH")
+        }
+        None => None,
+    }
+}
+
+fn cores(findings: &Findings) -> Option<Item> {
+    ok("cores", findings.surroundings.cores.to_string())
+}
+
+fn memory(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "memory";
+    let available = findings.memory_available?;
+    let found = format!("{} available", gib(available));
+    // Libtorch itself and a small model take about half of this per worker.
+    if available >= GIB { ok(NAME, found) } else { note(NAME, found, "end other programs, or use fewer workers") }
+}
+
+fn disk(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "disk";
+    let free = findings.disk_free?;
+    let found = format!("{} free in {}", gib(free), findings.surroundings.cwd.display());
+    if free >= DISK_BYTES_MIN { ok(NAME, found) } else { missing(NAME, found, "free some space, or use --runs-dir") }
+}
+
+fn shm(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "/dev/shm";
+    let Some(free) = findings.shm_free else {
+        return note(NAME, "not there".into(), "mount a tmpfs on /dev/shm: NCCL needs it");
+    };
+    let found = format!("{} free", gib(free));
+    if free >= SHM_BYTES_MIN || findings.gpu_devices == 0 {
+        ok(NAME, found)
+    } else {
+        note(NAME, found, "NCCL may fail; in a container: --shm-size=1g")
+    }
+}
+
+fn nofile(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "open files";
+    match findings.limits.nofile {
+        Some(limit) if limit < NOFILE_MIN => {
+            note(NAME, format!("at most {limit}"), format!("ulimit -n {NOFILE_MIN}, for more than a few dozen workers"))
+        }
+        limit => ok(NAME, limited(limit)),
+    }
+}
+
+fn memlock(findings: &Findings) -> Option<Item> {
+    const NAME: &str = "locked memory";
+    match findings.limits.memlock {
+        Some(limit) if findings.gpu_devices > 0 => {
+            note(NAME, gib(limit), "ulimit -l unlimited, for NCCL over InfiniBand")
+        }
+        limit => ok(NAME, limit.map_or_else(|| "unlimited".into(), gib)),
+    }
+}
+
+fn core_files(findings: &Findings) -> Option<Item> {
+    let found = match findings.limits.core {
+        Some(0) => "none are written".to_owned(),
+        limit => limited(limit),
+    };
+    ok("core files", found)
+}
+
+fn python(findings: &Findings) -> Option<Item> {
+    let found = match &findings.python_torch {
+        Some(version) => format!("torch {version}; only the conformance tests and benches use it"),
+        None => "no torch; only the conformance tests and benches use it (make venv)".to_owned(),
+    };
+    ok("python3", found)
+}
+
+fn limited(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".into(), |limit| format!("at most {limit}"))
+}
+
+/// Bytes for reading.
+fn gib(bytes: u64) -> String {
+    if bytes >= GIB {
+        format!("{:.1} GiB", bytes as f64 / GIB as f64)
+    } else {
+        format!("{:.1} MiB", bytes as f64 / MIB as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests;

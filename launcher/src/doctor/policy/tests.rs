@@ -1,0 +1,130 @@
+//! A machine for every verdict.
+
+use super::*;
+use crate::doctor::findings::{Limits, Surroundings};
+use enn_common::exit::ExitCode;
+use std::{path::PathBuf, time::Duration};
+
+fn good() -> Findings {
+    Findings {
+        surroundings: Surroundings {
+            worker: Some("/opt/enn-worker".into()),
+            libtorch_lib: Some("/opt/libtorch/lib".into()),
+            cores: 8,
+            gpus: 0,
+            cwd: PathBuf::from("/work"),
+            variables: vec![("ENN_LOG".into(), "debug".into())],
+        },
+        probe: Ok(Probe {
+            version: "0.1.0".into(),
+            libtorch_built: "2.11.0".into(),
+            libtorch: "2.11.0".into(),
+            cuda_build: false,
+            cuda_devices: 0,
+            cuda: None,
+            nccl: None,
+            cpu_capability: Some("AVX2".into()),
+            threads: 8,
+        }),
+        nvidia_driver: None,
+        gpu_devices: 0,
+        memory_available: Some(16 * GIB),
+        disk_free: Some(100 * GIB),
+        shm_free: Some(GIB),
+        limits: Limits { nofile: Some(65_536), memlock: None, core: Some(0) },
+        python_torch: None,
+    }
+}
+
+fn with(change: impl FnOnce(&mut Findings)) -> Report {
+    let mut findings = good();
+    change(&mut findings);
+    judge(&findings)
+}
+
+fn item<'a>(report: &'a Report, name: &str) -> &'a Item {
+    report.items.iter().find(|item| item.name == name).unwrap_or_else(|| panic!("no item {name}"))
+}
+
+fn mend(report: &Report, name: &str) -> String {
+    item(report, name).mend.clone().unwrap_or_else(|| panic!("{name} has nothing to mend"))
+}
+
+#[test]
+fn a_good_machine_has_nothing_to_mend() {
+    let report = judge(&good());
+    assert_eq!(report.exit_code(), ExitCode::Success);
+    assert!(report.items.iter().all(|item| item.state == State::Ok && item.mend.is_none()), "{report}");
+}
+
+#[test]
+fn a_missing_or_broken_worker_is_missing_and_says_how_to_get_one() {
+    let report = with(|f| (f.probe, f.surroundings.worker) = (Err(ProbeFailure::NoWorker), None));
+    assert_eq!(report.exit_code(), ExitCode::Machine);
+    assert!(mend(&report, "enn-worker").contains("make build"));
+    let line = "error while loading shared libraries: libtorch_cpu.so: cannot open shared object file";
+    let report = with(|f| f.probe = Err(ProbeFailure::Failed(line.into())));
+    assert!(item(&report, "enn-worker").found.contains(line));
+    assert!(mend(&report, "enn-worker").contains("make libtorch"));
+    let report = with(|f| f.probe = Err(ProbeFailure::TimedOut(Duration::from_secs(60))));
+    assert!(item(&report, "enn-worker").found.contains("60 s"));
+    assert_eq!(report.exit_code(), ExitCode::Machine);
+}
+
+#[test]
+fn another_libtorch_than_the_one_built_against_is_missing() {
+    let report = with(|f| f.probe.as_mut().unwrap().libtorch = "2.12.0".into());
+    assert_eq!(item(&report, "libtorch").state, State::Missing);
+    assert!(item(&report, "libtorch").found.contains("2.12.0") && item(&report, "libtorch").found.contains("2.11.0"));
+    assert_eq!(report.exit_code(), ExitCode::Machine);
+}
+
+#[test]
+fn unused_gpus_are_noted_with_the_command_for_each_case() {
+    let report = with(|f| f.gpu_devices = 4);
+    assert!(mend(&report, "CUDA").contains("make cuda"));
+    assert_eq!(report.exit_code(), ExitCode::Success, "the CPU build still works");
+    let cuda = |devices| {
+        move |f: &mut Findings| {
+            f.gpu_devices = 4;
+            let probe = f.probe.as_mut().unwrap();
+            (probe.cuda_build, probe.cuda_devices, probe.cuda) = (true, devices, Some("13.0".into()));
+        }
+    };
+    let report = with(cuda(0));
+    assert!(mend(&report, "CUDA").contains("CUDA_VISIBLE_DEVICES"));
+    assert!(mend(&report, "NCCL").contains("nvidia-nccl"));
+    let report = with(cuda(4));
+    assert_eq!(item(&report, "CUDA").state, State::Ok);
+    assert!(item(&report, "CUDA").found.contains("4 of 4 GPUs"));
+}
+
+#[test]
+fn little_disk_is_missing_and_small_limits_are_notes() {
+    let report = with(|f| f.disk_free = Some(10 * MIB));
+    assert_eq!(item(&report, "disk").state, State::Missing);
+    assert!(item(&report, "disk").found.starts_with("10.0 MiB"));
+    let report = with(|f| f.limits.nofile = Some(256));
+    assert!(mend(&report, "open files").contains("ulimit -n"));
+    let report = with(|f| (f.gpu_devices, f.shm_free, f.limits.memlock) = (1, Some(64 * MIB), Some(8 * MIB)));
+    assert!(mend(&report, "/dev/shm").contains("--shm-size"));
+    assert!(mend(&report, "locked memory").contains("ulimit -l"));
+    assert_eq!(report.exit_code(), ExitCode::Success);
+}
+
+#[test]
+fn text_and_json_say_the_same() {
+    let report = with(|f| (f.probe, f.disk_free) = (Err(ProbeFailure::NoWorker), Some(0)));
+    let (text, json) = (report.to_string(), report.json());
+    assert_eq!(json["ok"], false);
+    for item in json["items"].as_array().unwrap() {
+        assert!(text.contains(item["found"].as_str().unwrap()), "{item} is not in\n{text}");
+        if let Some(mend) = item["mend"].as_str() {
+            assert!(text.contains(mend));
+        }
+    }
+    let set: Vec<_> = json["variables"].as_array().unwrap().iter().filter(|v| v["value"] == "debug").collect();
+    assert_eq!(set.len(), 1);
+    assert_eq!(set[0]["name"], "ENN_LOG");
+    assert!(text.contains("= debug"));
+}

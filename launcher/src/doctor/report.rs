@@ -1,0 +1,96 @@
+//! What doctor says, as lines and as JSON.
+
+use super::variables::{FOR_WORKERS, VARIABLES};
+use enn_common::exit::ExitCode;
+use serde_json::{Value, json};
+use std::fmt::{self, Display};
+
+/// How it stands with one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// There, and good.
+    Ok,
+    /// Not needed for everything; something is slower or unavailable.
+    Note,
+    /// Needed and missing.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// What.
+    pub name: &'static str,
+    /// How it stands.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// The command or deed that mends it.
+    pub mend: Option<String>,
+}
+
+/// Everything that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// In the order told.
+    pub items: Vec<Item>,
+    /// Variables of ENN's table that are set.
+    pub set: Vec<(String, String)>,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+impl Report {
+    /// [`ExitCode::Machine`] when something needed is missing.
+    pub fn exit_code(&self) -> ExitCode {
+        if self.items.iter().any(|item| item.state == State::Missing) { ExitCode::Machine } else { ExitCode::Success }
+    }
+
+    /// For machines: {ok, items: [{name, state, found, mend}], variables: [{name, reader, effect, value}]}.
+    pub fn json(&self) -> Value {
+        let items: Vec<Value> = self
+            .items
+            .iter()
+            .map(|item| json!({"name": item.name, "state": item.state.word(), "found": item.found, "mend": item.mend}))
+            .collect();
+        let variables: Vec<Value> = VARIABLES
+            .iter()
+            .map(|variable| {
+                let value = self.set.iter().find(|(name, _)| name == variable.name).map(|(_, value)| value);
+                json!({"name": variable.name, "reader": variable.reader, "effect": variable.effect, "value": value})
+            })
+            .collect();
+        json!({"ok": self.exit_code() == ExitCode::Success, "items": items, "variables": variables})
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.items.iter().map(|item| item.name.len()).max().unwrap_or(0);
+        for item in &self.items {
+            writeln!(f, "{:7}  {:width$}  {}", item.state.word(), item.name, item.found)?;
+            if let Some(mend) = &item.mend {
+                writeln!(f, "{:7}  {:width$}  -> {mend}", "", "")?;
+            }
+        }
+        writeln!(f, "\nenvironment variables (value, when set)")?;
+        let width = VARIABLES.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
+        for variable in VARIABLES {
+            write!(f, "  {:width$}  {}", variable.name, variable.effect)?;
+            match self.set.iter().find(|(name, _)| name == variable.name) {
+                Some((_, value)) => writeln!(f, "  = {value}")?,
+                None => writeln!(f)?,
+            }
+        }
+        let names: Vec<&str> = FOR_WORKERS.iter().map(|variable| variable.name).collect();
+        writeln!(f, "  set by enn for its workers: {}", names.join(", "))
+    }
+}

@@ -1,0 +1,42 @@
+//! The environment variables ENN reads: all of them, in one table. The tidy test holds the code to it.
+
+/// A variable and what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variable {
+    /// Name.
+    pub name: &'static str,
+    /// Who reads it: "enn", "enn-worker" or "build".
+    pub reader: &'static str,
+    /// What it changes.
+    pub effect: &'static str,
+}
+
+const fn variable(name: &'static str, reader: &'static str, effect: &'static str) -> Variable {
+    Variable { name, reader, effect }
+}
+
+/// Read from the user's environment. What `enn` sets for its workers (ENN_BROKER, RANK, …) is not for users to set.
+pub const VARIABLES: &[Variable] = &[
+    variable("ENN_WORKER", "enn", "the enn-worker to start, instead of the one beside enn"),
+    variable("ENN_LIBTORCH", "enn", "folder of libtorch's libraries the workers load"),
+    variable(
+        "ENN_LOG",
+        "enn, enn-worker",
+        "what to log: off, error, warn (default), info, debug, or tracing's filter language",
+    ),
+    variable("ENN_RUNS", "enn", "folder of new runs, instead of ./runs"),
+    variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against and run on, instead of target/libtorch"),
+    variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
+    variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),
+    variable("OMP_NUM_THREADS", "enn", "threads of one operation, when the configuration says nothing"),
+    variable("NO_COLOR", "enn", "set: no colours in the terminal"),
+];
+
+/// Set by `enn` for each worker; a program under `enn run` sees torchrun's as well.
+pub const FOR_WORKERS: &[Variable] = &[
+    variable("ENN_BROKER", "enn-worker", "path of the broker's socket"),
+    variable("ENN_ROUND", "enn-worker", "round the worker was started for"),
+    variable("ENN_RUN_DIR", "enn-worker", "run directory"),
+    variable("ENN_CONTROL_FD", "enn-worker", "descriptor of the control page"),
+    variable("LOCAL_RANK", "enn-worker", "index of the worker on its node"),
+];

@@ -1,0 +1,326 @@
+//! The last steps, the same for every layout: splits, categories, statistics, dead inputs, notes, metadata.
+
+use super::{
+    Job,
+    bits::Bits,
+    error::StageError,
+    figures::{self, Codes, Figures},
+    output::Output,
+    split,
+};
+use enn_common::{
+    config::data::SplitKind,
+    staged::{
+        self, Split, StagedMeta,
+        meta::{CleaningReport, ColumnReport, FeatureMeta, Stats},
+    },
+};
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// Samples that get a name in the metadata, at most.
+pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
+
+/// Columns that a note lists by name.
+const NOTED_MAX: usize = 12;
+
+/// What a layout has made, before the last steps.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// The arrays. Splits are written already under the rules random, group and column.
+    pub output: Output,
+    /// Inputs, in order.
+    pub inputs: Vec<Input>,
+    /// Source columns of the target cells: one, or as many as there are cells.
+    pub targets: Vec<String>,
+    /// Shape of one target.
+    pub out_shape: Vec<usize>,
+    /// Names along its axes.
+    pub out_labels: Vec<Vec<String>>,
+    /// Input that holds the persistence forecast of every target cell.
+    pub persistence: Option<Vec<u32>>,
+    /// Names of the samples, before any is dropped; empty for none.
+    pub names: Vec<String>,
+    /// Times of the samples, ascending, before any is dropped; empty where samples have no time.
+    pub starts: Vec<i64>,
+    /// What cleaning found so far.
+    pub report: CleaningReport,
+}
+
+/// One input column.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Input {
+    /// Staged name.
+    pub name: String,
+    /// Source column, empty for the calendar.
+    pub source: String,
+    /// Categories by the index written; `None` for a number.
+    pub categories: Option<Vec<String>>,
+}
+
+impl Draft {
+    /// Takes samples out: rows of the arrays, names and times.
+    pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
+        self.output.drop_rows(dropped)?;
+        let mut row = 0..;
+        self.names.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
+        let mut row = 0..;
+        self.starts.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
+        Ok(())
+    }
+
+    /// Takes out the training samples without any valid target; they teach nothing.
+    pub(crate) fn drop_untargeted(&mut self) -> Result<(), StageError> {
+        let mut dropped = Bits::new(self.output.rows);
+        for rows in self.output.chunks() {
+            let y = self.output.read_y(rows.clone())?;
+            let blank = y.chunks_exact(self.output.outputs).zip(rows).filter(|(y, _)| y.iter().all(|y| y.is_nan()));
+            blank.for_each(|(_, row)| {
+                dropped.set(row);
+            });
+        }
+        self.report.dropped_samples += dropped.count();
+        self.drop_rows(&dropped)
+    }
+
+    /// Does the last steps and gives the directory its name.
+    pub(crate) fn complete(mut self, job: &Job<'_>) -> Result<(PathBuf, StagedMeta), StageError> {
+        let samples = self.output.rows;
+        if samples == 0 {
+            return Err(self.nothing(job));
+        }
+        self.divide(job)?;
+        let codes = self.categories(job)?;
+        let figures = figures::measure(&self.output, &codes, job.threads)?;
+        for (codes, unseen) in codes.iter().zip(&figures.unseen) {
+            let source = self.inputs[codes.column].source.clone();
+            self.report.columns.entry(source).or_default().unseen_category = *unseen;
+        }
+        if job.training.is_none() {
+            self.judge(&figures)?;
+        }
+        let keep = self.kept(job, &figures)?;
+        self.notes(job, &figures, &keep);
+        let meta = self.meta(job, &figures, &keep);
+        if keep.contains(&false) {
+            self.output.keep_columns(&keep)?;
+        }
+        let dir = self.output.finish(&meta)?;
+        Ok((dir, meta))
+    }
+
+    fn nothing(&self, job: &Job<'_>) -> StageError {
+        let report = &self.report;
+        let mut hint = String::new();
+        if let Some(line) = report.wrong_width_line {
+            hint = format!("; {} rows have a wrong number of fields, first line {line}", report.wrong_width);
+        } else if report.dropped_samples > 0 {
+            hint = format!(
+                "; {} samples were dropped because too little of their target is valid",
+                report.dropped_samples
+            );
+        }
+        let found = format!("no sample can be made of {} rows", report.rows_read);
+        StageError::ZeroRows { path: job.config.files.first().cloned().unwrap_or_default(), found, hint }
+    }
+
+    /// Writes the splits that depend on the number or the times of the samples.
+    fn divide(&self, job: &Job<'_>) -> Result<(), StageError> {
+        let (config, samples) = (&job.config.split, self.output.rows);
+        if job.training.is_some() {
+            return self.output.divide(&[(0..samples, Split::Test)]);
+        }
+        match config.kind {
+            SplitKind::Random | SplitKind::Group | SplitKind::Column => Ok(()),
+            SplitKind::Chronological => self.output.divide(&split::chronological(config, 0..samples)),
+            SplitKind::Blocked if self.starts.is_empty() => self.output.divide(&split::blocked_rows(config, samples)),
+            SplitKind::Blocked => self.output.divide(&split::blocked_months(config, &self.starts)),
+        }
+    }
+
+    /// Final categories, in order of first appearance in the training samples, and how to get there.
+    fn categories(&mut self, job: &Job<'_>) -> Result<Vec<Codes>, StageError> {
+        let columns: Vec<usize> = (0..self.inputs.len()).filter(|c| self.inputs[*c].categories.is_some()).collect();
+        if job.training.is_some() {
+            // The model's own categories were used from the beginning.
+            let code = |column: &usize| {
+                let count = self.inputs[*column].categories.as_ref().map_or(0, Vec::len);
+                Codes { column: *column, map: Vec::new(), unknown: count as u32 }
+            };
+            return Ok(columns.iter().map(code).collect());
+        }
+        if columns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let orders = figures::appearance(&self.output, &columns, job.threads)?;
+        let mut all = Vec::new();
+        for (column, order) in columns.into_iter().zip(orders) {
+            let Some(written) = &mut self.inputs[column].categories else { continue };
+            let mut map = vec![None; written.len()];
+            order.iter().zip(0..).for_each(|(code, index)| map[*code as usize] = Some(index));
+            *written = order.iter().map(|code| written[*code as usize].clone()).collect();
+            all.push(Codes { column, map, unknown: order.len() as u32 });
+        }
+        Ok(all)
+    }
+
+    /// Refuses data that nothing can be learnt from.
+    fn judge(&self, figures: &Figures) -> Result<(), StageError> {
+        if figures.split_rows[0] == 0 {
+            return Err(StageError::NoTraining { samples: self.output.rows });
+        }
+        if figures.y.iter().all(|moments| moments.n() == 0) {
+            return Err(StageError::NoTarget { columns: self.targets.clone() });
+        }
+        Ok(())
+    }
+
+    /// Which inputs stay: for training those with a valid training cell or a persistence forecast; for prediction the model's.
+    fn kept(&self, job: &Job<'_>, figures: &Figures) -> Result<Vec<bool>, StageError> {
+        if let Some(training) = job.training {
+            let names: Vec<&String> = training.features.iter().map(|feature| &feature.name).collect();
+            let keep: Vec<bool> = self.inputs.iter().map(|input| names.contains(&&input.name)).collect();
+            let found: Vec<&String> =
+                self.inputs.iter().zip(&keep).filter(|(_, k)| **k).map(|(i, _)| &i.name).collect();
+            if found != names {
+                return Err(StageError::Config {
+                    key: "data",
+                    found: format!("{} of the model's {} inputs, or in another order", found.len(), names.len()),
+                    expected: "the inputs the model was trained with; use the data section of its run".into(),
+                });
+            }
+            return Ok(keep);
+        }
+        let mut keep: Vec<bool> = figures.x.iter().map(|moments| moments.n() > 0).collect();
+        for column in self.persistence.iter().flatten() {
+            keep[*column as usize] = true;
+        }
+        if keep.contains(&true) {
+            return Ok(keep);
+        }
+        Err(StageError::Config {
+            key: "data",
+            found: "no input with a valid value in the training samples".into(),
+            expected: "at least one; check the columns, data.missing and data.ranges".into(),
+        })
+    }
+
+    fn notes(&mut self, job: &Job<'_>, figures: &Figures, keep: &[bool]) {
+        let mut notes = Vec::new();
+        if let (Some(line), wrong) = (self.report.wrong_width_line, self.report.wrong_width) {
+            notes.push(format!("{wrong} rows with a wrong number of fields were left out, first line {line}"));
+        }
+        if job.training.is_none() {
+            let left: Vec<&str> = self
+                .inputs
+                .iter()
+                .zip(keep)
+                .filter(|(_, keep)| !**keep)
+                .map(|(input, _)| input.name.as_str())
+                .collect();
+            note(&mut notes, &left, "left out of the inputs: no valid value in the training samples");
+            let constant = self.constants(figures);
+            let names: Vec<&str> = constant.iter().map(String::as_str).collect();
+            note(&mut notes, &names, "constant over the training samples");
+            constant.iter().for_each(|name| self.report.columns.entry(name.clone()).or_default().constant = true);
+            let blind: Vec<usize> = (0..figures.y.len()).filter(|cell| figures.y[*cell].n() == 0).collect();
+            if !blind.is_empty() {
+                notes.push(format!("{} target cells have no valid value in the training samples", blind.len()));
+            }
+            for (rows, (fraction, name)) in figures.split_rows[1..]
+                .iter()
+                .zip([(job.config.split.val, "validation"), (job.config.split.test, "test")])
+            {
+                if *rows == 0 && fraction > 0.0 {
+                    notes.push(format!("no sample fell into the {name} split"));
+                }
+            }
+        }
+        self.report.notes.extend(notes);
+    }
+
+    /// Source columns all of whose valid training cells are equal.
+    fn constants(&self, figures: &Figures) -> Vec<String> {
+        let mut seen: BTreeMap<&str, Option<(f64, f64)>> = BTreeMap::new();
+        let targets = figures.y.iter().enumerate().map(|(cell, moments)| {
+            let name = if self.targets.len() == figures.y.len() { &self.targets[cell] } else { &self.targets[0] };
+            (name.as_str(), moments)
+        });
+        let inputs = self.inputs.iter().map(|input| input.source.as_str()).zip(&figures.x);
+        for (name, moments) in inputs.chain(targets).filter(|(name, moments)| !name.is_empty() && moments.n() > 0) {
+            let stats = moments.stats();
+            let range = seen.entry(name).or_default();
+            *range =
+                Some(range.map_or((stats.min, stats.max), |(low, high)| (low.min(stats.min), high.max(stats.max))));
+        }
+        let flat = |range: Option<(f64, f64)>| range.is_some_and(|(low, high)| low == high);
+        seen.into_iter().filter(|(_, range)| flat(*range)).map(|(name, _)| name.to_string()).collect()
+    }
+
+    fn meta(&self, job: &Job<'_>, figures: &Figures, keep: &[bool]) -> StagedMeta {
+        let kept = || (0..keep.len()).filter(|column| keep[*column]);
+        let training = figures.split_rows[0];
+        let (features, x_stats, y_stats) = match job.training {
+            Some(meta) => (meta.features.clone(), meta.x_stats.clone(), meta.y_stats.clone()),
+            None => (
+                kept().map(|column| self.feature(column, figures.x[column].n() < training)).collect(),
+                kept().map(|column| self.stats(column, figures)).collect(),
+                figures.y.iter().map(staged::Moments::stats).collect(),
+            ),
+        };
+        let mut place = vec![0; keep.len()];
+        kept().zip(0..).for_each(|(column, index)| place[column] = index);
+        let persistence = self.persistence.as_ref();
+        let persistence = persistence.map(|columns| columns.iter().map(|column| place[*column as usize]).collect());
+        let names = if self.names.len() as u64 <= ROW_NAMES_MAX { self.names.clone() } else { Vec::new() };
+        StagedMeta {
+            version: staged::VERSION,
+            digest: job.digest.clone(),
+            rows: self.output.rows,
+            features,
+            out_shape: self.out_shape.clone(),
+            out_labels: self.out_labels.clone(),
+            units: job.config.units.clone(),
+            persistence,
+            has_targets: self.output.has_targets(),
+            split_rows: figures.split_rows,
+            row_names: names,
+            x_stats,
+            y_stats,
+            report: CleaningReport { samples: self.output.rows, ..self.report.clone() },
+        }
+    }
+
+    fn feature(&self, column: usize, has_missing: bool) -> FeatureMeta {
+        let input = &self.inputs[column];
+        FeatureMeta { name: input.name.clone(), categories: input.categories.clone().unwrap_or_default(), has_missing }
+    }
+
+    /// Figures of an input; a category is not standardised.
+    fn stats(&self, column: usize, figures: &Figures) -> Stats {
+        let stats = figures.x[column].stats();
+        match self.inputs[column].categories {
+            Some(_) => Stats { mean: 0.0, std: 1.0, ..stats },
+            None => stats,
+        }
+    }
+}
+
+fn note(notes: &mut Vec<String>, names: &[&str], what: &str) {
+    if names.is_empty() {
+        return;
+    }
+    let mut list = names.iter().take(NOTED_MAX).copied().collect::<Vec<&str>>().join(", ");
+    if names.len() > NOTED_MAX {
+        list.push_str(&format!(" and {} more", names.len() - NOTED_MAX));
+    }
+    notes.push(format!("{what}: {list}"));
+}
+
+/// Adds the counts of one source column to the report.
+pub(crate) fn count(report: &mut CleaningReport, column: &str, counts: &super::source::block::CellCounts) {
+    let entry: &mut ColumnReport = report.columns.entry(column.to_string()).or_default();
+    // A column wanted twice is counted once.
+    entry.missing = entry.missing.max(counts.missing);
+    entry.non_finite = entry.non_finite.max(counts.non_finite);
+    entry.out_of_range = entry.out_of_range.max(counts.out_of_range);
+}

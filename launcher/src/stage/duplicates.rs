@@ -1,0 +1,189 @@
+//! Rows that repeat a key, found from one 128-bit hash per row in bounded memory.
+//!
+//! Hashes wait in memory, beyond `HASHES_MAX` in a file. A bit table marks hashes that may occur twice; only those are sorted, in
+//! as many rounds as their number asks for. Two different rows share a 128-bit hash once in 10¹⁸ tables of a billion rows.
+
+use super::{bits::Bits, error::StageError};
+use enn_common::{
+    config::data::DuplicatePolicy,
+    fs::{FileError, mmap},
+};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+/// Hashes kept in memory: 32 MiB.
+const HASHES_MAX: usize = 2 * 1024 * 1024;
+
+/// Bits of the table of hashes seen: 64 MiB at most.
+const TABLE_BITS_MAX: u64 = 1 << 29;
+
+/// Hashes sorted at once: 64 MiB.
+const SORTED_MAX: u64 = 2 * 1024 * 1024;
+
+/// Hashes of all rows, in reading order.
+#[derive(Debug)]
+pub(crate) struct Hashes {
+    held: Vec<u128>,
+    spilled: u64,
+    file: Option<File>,
+    path: PathBuf,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    /// Rows to leave out under the policy.
+    pub dropped: Bits,
+    /// Rows that repeat an earlier one.
+    pub count: u64,
+    /// The earliest repetition: the row, and the row it repeats, from 0.
+    pub first: Option<(u64, u64)>,
+}
+
+impl Hashes {
+    /// Spills into a file below `dir`.
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self { held: Vec::new(), spilled: 0, file: None, path: dir.join("hashes.tmp") }
+    }
+
+    /// Rows so far.
+    pub(crate) fn rows(&self) -> u64 {
+        self.spilled + self.held.len() as u64
+    }
+
+    /// Takes the hashes of the next rows.
+    pub(crate) fn push(&mut self, hashes: &[u128]) -> Result<(), StageError> {
+        self.held.extend_from_slice(hashes);
+        if self.held.len() < HASHES_MAX {
+            return Ok(());
+        }
+        if self.file.is_none() {
+            let file = File::options().read(true).write(true).create_new(true).open(&self.path);
+            self.file = Some(file.map_err(FileError::of("create", &self.path))?);
+            // The name is not needed any more; without it nothing can be left behind.
+            std::fs::remove_file(&self.path).map_err(FileError::of("remove", &self.path))?;
+        }
+        if let Some(file) = &self.file {
+            let halves: Vec<u64> = self.held.iter().flat_map(|hash| [*hash as u64, (hash >> 64) as u64]).collect();
+            let at = self.spilled * 16;
+            file.write_all_at(mmap::bytes_of(&halves), at).map_err(FileError::of("write", &self.path))?;
+            self.spilled += self.held.len() as u64;
+            self.held.clear();
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with every row number and hash.
+    fn each(&self, mut f: impl FnMut(u64, u128)) -> Result<(), StageError> {
+        let mut bytes = vec![0u8; 1 << 20];
+        let mut row = 0;
+        while let Some(file) = self.file.as_ref().filter(|_| row < self.spilled) {
+            let count = ((self.spilled - row) as usize).min(bytes.len() / 16);
+            let part = &mut bytes[..count * 16];
+            file.read_exact_at(part, row * 16).map_err(FileError::of("read", &self.path))?;
+            for hash in part.chunks_exact(16).filter_map(|chunk| chunk.first_chunk::<16>()) {
+                f(row, u128::from_le_bytes(*hash));
+                row += 1;
+            }
+        }
+        self.held.iter().zip(self.spilled..).for_each(|(hash, row)| f(row, *hash));
+        Ok(())
+    }
+
+    /// Finds the rows that repeat another. The row kept is the first or the last of its equals, as the policy says.
+    pub(crate) fn repeats(self, policy: DuplicatePolicy) -> Result<Repeats, StageError> {
+        let rows = self.rows();
+        let mut repeats = Repeats { dropped: Bits::new(rows), ..Repeats::default() };
+        let bits = (rows * 16).next_power_of_two().clamp(64, TABLE_BITS_MAX);
+        let slot = |hash: u128| (hash >> 64) as u64 & (bits - 1);
+        let (mut seen, mut twice, mut suspects) = (Bits::new(bits), Bits::new(bits), 0u64);
+        self.each(|_, hash| {
+            if seen.set(slot(hash)) {
+                twice.set(slot(hash));
+                suspects += 2;
+            }
+        })?;
+        drop(seen);
+        let rounds = suspects.div_ceil(SORTED_MAX);
+        for round in 0..rounds {
+            let mut group: Vec<(u128, u64)> = Vec::new();
+            self.each(|row, hash| {
+                if twice.get(slot(hash)) && hash as u64 % rounds == round {
+                    group.push((hash, row));
+                }
+            })?;
+            group.sort_unstable();
+            group.chunk_by(|a, b| a.0 == b.0).filter(|equals| equals.len() > 1).for_each(|equals| {
+                repeats.add(equals, policy);
+            });
+        }
+        Ok(repeats)
+    }
+}
+
+impl Repeats {
+    /// Notes rows with one hash, in reading order.
+    fn add(&mut self, equals: &[(u128, u64)], policy: DuplicatePolicy) {
+        self.count += equals.len() as u64 - 1;
+        let pair = (equals[1].1, equals[0].1);
+        self.first = Some(self.first.map_or(pair, |first| first.min(pair)));
+        let out = match policy {
+            DuplicatePolicy::Keep => &[],
+            DuplicatePolicy::First | DuplicatePolicy::Error => &equals[1..],
+            DuplicatePolicy::Last => &equals[..equals.len() - 1],
+        };
+        out.iter().for_each(|(_, row)| {
+            self.dropped.set(*row);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn repeats(hashes: &[u128], policy: DuplicatePolicy) -> Repeats {
+        let dir = tempfile::tempdir().unwrap();
+        let mut all = Hashes::new(dir.path());
+        hashes.chunks(1000).for_each(|part| all.push(part).unwrap());
+        assert_eq!(all.rows(), hashes.len() as u64);
+        let found = all.repeats(policy).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        found
+    }
+
+    #[test]
+    fn the_policy_says_which_stays() {
+        let hashes = [5, 7, 5, 8, 5, 7];
+        let dropped = |policy| {
+            let found = repeats(&hashes, policy);
+            assert_eq!((found.count, found.first), (3, Some((2, 0))));
+            (0..6).filter(|row| found.dropped.get(*row)).collect::<Vec<u64>>()
+        };
+        assert_eq!(dropped(DuplicatePolicy::First), [2, 4, 5]);
+        assert_eq!(dropped(DuplicatePolicy::Last), [0, 1, 2]);
+        assert!(dropped(DuplicatePolicy::Keep).is_empty());
+    }
+
+    #[test]
+    fn a_spilled_table_gives_the_same_answer() {
+        // A cheap generator with about one repetition in eight, more rows than stay in memory.
+        let mut state = 1u128;
+        let hashes: Vec<u128> = (0..HASHES_MAX as u128 + 5000)
+            .map(|row| {
+                state = state.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645).wrapping_add(row);
+                if row % 8 == 7 { (row / 16).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) } else { state }
+            })
+            .collect();
+        let mut seen = HashMap::new();
+        let expected = hashes.iter().filter(|hash| seen.insert(**hash, ()).is_some()).count() as u64;
+        let found = repeats(&hashes, DuplicatePolicy::First);
+        assert!(expected > 100_000);
+        assert_eq!(found.count, expected);
+        assert_eq!(found.dropped.count(), expected);
+    }
+}

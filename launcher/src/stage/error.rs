@@ -1,0 +1,325 @@
+//! Why data could not be staged: every error is one sentence with the place, what was found, what was expected and a hint.
+
+use enn_common::{
+    fs::{FileError, space::SpaceError},
+    staged::StagedError,
+};
+use std::{fmt, path::PathBuf};
+
+/// Characters of a cell that an error shows.
+const SHOWN_CHARS: usize = 40;
+
+/// Where in a source something was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub spot: Spot,
+}
+
+/// A place inside a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spot {
+    /// Line of a text file, counted from 1.
+    Line(u64),
+    /// Row of a table or array, counted from 1, the header not counted.
+    Row(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.spot {
+            Spot::Line(line) => write!(f, "{}:{line}", self.path.display()),
+            Spot::Row(row) => write!(f, "{}, row {row}", self.path.display()),
+        }
+    }
+}
+
+/// What was wrong with one cell.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CellError {
+    /// Text where the column's other cells are numbers.
+    #[error(
+        "found {:?}, expected a number like the rest of the column; if it means \"missing\", add it to data.missing{}",
+        brief(found),
+        decimal_comma(found)
+    )]
+    NotANumber {
+        /// The cell.
+        found: String,
+    },
+    /// Not a time stamp.
+    #[error("found {:?}, expected a time stamp like 2013-01-31T06:00:00Z or integer Unix seconds", brief(found))]
+    NotATime {
+        /// The cell.
+        found: String,
+    },
+    /// Neither train, val nor test.
+    #[error("found {:?}, expected train, val or test", brief(found))]
+    NotASplit {
+        /// The cell.
+        found: String,
+    },
+    /// A cell that identifies its row is empty.
+    #[error("found nothing, expected a value: the column identifies the row")]
+    NoKey,
+    /// Bytes that are not UTF-8.
+    #[error("found bytes that are not UTF-8: {:?}; convert the file, e.g. iconv -f latin1 -t utf8", brief(found))]
+    NotUtf8 {
+        /// The cell, with replacement characters.
+        found: String,
+    },
+}
+
+/// Staging failed. The output directory holds nothing new.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    /// The configuration names no file.
+    #[error("data.files is empty; name at least one file")]
+    NoFiles,
+    /// A source file does not exist.
+    #[error("{} does not exist; data.files is relative to the configuration file", path.display())]
+    MissingFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The extension says nothing and no format was given.
+    #[error("{}: the extension does not name a format; set data.format to csv, parquet, arrow, npy, npz, safetensors or xlsx", path.display())]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be read as what it claims to be.
+    #[error("{}: cannot be read as {format}: {cause}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The format.
+        format: &'static str,
+        /// What its reader said.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The workbook lacks the sheet.
+    #[error("{}: has no sheet {sheet:?}; it has {}", path.display(), quoted(found))]
+    NoSheet {
+        /// The workbook.
+        path: PathBuf,
+        /// Sheet asked for.
+        sheet: String,
+        /// Sheets that exist.
+        found: Vec<String>,
+    },
+    /// A workbook is larger than what is read at once.
+    #[error("{}: sheet {sheet:?} has {cells} cells, more than the {cells_max} a workbook is read with; save it as CSV or Parquet", path.display())]
+    SheetTooLarge {
+        /// The workbook.
+        path: PathBuf,
+        /// The sheet.
+        sheet: String,
+        /// Rows × columns.
+        cells: u64,
+        /// Limit.
+        cells_max: u64,
+    },
+    /// A source lacks columns that the configuration, or the model, names.
+    #[error("{}: has no column {}{}; it has {}", path.display(), quoted(columns), nearest(near), quoted(found))]
+    UnknownColumn {
+        /// The file.
+        path: PathBuf,
+        /// Columns asked for.
+        columns: Vec<String>,
+        /// Existing columns with a similar name.
+        near: Vec<String>,
+        /// Columns that exist.
+        found: Vec<String>,
+    },
+    /// A header names one column twice.
+    #[error("{}: the header names column {column:?} twice; give every column its own name", path.display())]
+    RepeatedColumn {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        column: String,
+    },
+    /// A cell cannot be used.
+    #[error("{place}, column {column:?}: {kind}")]
+    Cell {
+        /// Where.
+        place: Place,
+        /// Column name.
+        column: String,
+        /// What is wrong.
+        #[source]
+        kind: CellError,
+    },
+    /// A quoted field never ends, or a line is absurdly long.
+    #[error("{place}: the record does not end within {bytes_max} bytes; look for a quote that is not closed")]
+    EndlessRecord {
+        /// Where the record begins.
+        place: Place,
+        /// Limit.
+        bytes_max: usize,
+    },
+    /// There is nothing to learn from.
+    #[error("{}: {found}; expected at least one data row{hint}", path.display())]
+    ZeroRows {
+        /// The first file.
+        path: PathBuf,
+        /// What was there instead.
+        found: String,
+        /// What may help; empty or beginning with "; ".
+        hint: String,
+    },
+    /// No sample has a valid target in the training split.
+    #[error(
+        "target {}: no valid value in the training samples; check the column, data.missing and data.ranges",
+        quoted(columns)
+    )]
+    NoTarget {
+        /// Target columns.
+        columns: Vec<String>,
+    },
+    /// Every sample fell into validation or test.
+    #[error("the split leaves no training sample of {samples}; lower data.split.val and data.split.test")]
+    NoTraining {
+        /// Samples in all.
+        samples: u64,
+    },
+    /// Repeated rows under the policy `error`.
+    #[error("{}: row {second} repeats {what} of row {first} (counted without the header); remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
+    Duplicate {
+        /// The first file.
+        path: PathBuf,
+        /// What is repeated: "the row id", "all cells", "entity and time".
+        what: &'static str,
+        /// First row, from 1.
+        first: u64,
+        /// Second row, from 1.
+        second: u64,
+    },
+    /// An array has the wrong shape.
+    #[error("{}: array {array:?} has shape {found:?}, expected {expected}", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// Array name.
+        array: String,
+        /// Its shape.
+        found: Vec<u64>,
+        /// What was expected.
+        expected: String,
+    },
+    /// Parts of the configuration do not fit each other or the source.
+    #[error("{key}: found {found}, expected {expected}")]
+    Config {
+        /// Key of the configuration.
+        key: &'static str,
+        /// What was found.
+        found: String,
+        /// What was expected, with a hint.
+        expected: String,
+    },
+    /// More categories than an embedding can be made of.
+    #[error(
+        "column {column:?} has more than {categories_max} categories; is it an identifier? read it as a number or leave it out"
+    )]
+    TooManyCategories {
+        /// Column.
+        column: String,
+        /// Limit.
+        categories_max: usize,
+    },
+    /// The table's times are so far apart that the grid would be almost empty.
+    #[error(
+        "column {column:?} spans {steps} steps of {step_s} s for {entities} entities but the table has only {rows} rows; check the time stamps and step_s"
+    )]
+    Sparse {
+        /// Time column.
+        column: String,
+        /// Steps from the first to the last time.
+        steps: u64,
+        /// Step, seconds.
+        step_s: i64,
+        /// Entities.
+        entities: usize,
+        /// Table rows.
+        rows: u64,
+    },
+    /// A file was written to while it was read.
+    #[error("{} changed while it was being read; stage again when nobody writes to it", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The machine refused a thread.
+    #[error("cannot start a thread for staging: {cause}")]
+    Thread {
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The disk is too small.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The staged directory could not be written or read.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+}
+
+/// The beginning of a cell.
+pub(super) fn brief(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
+/// Names in quotes, the first twenty of them.
+fn quoted(names: &[String]) -> String {
+    const SHOWN_MAX: usize = 20;
+    let mut text: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("{name:?}")).collect();
+    if names.len() > SHOWN_MAX {
+        text.push(format!("… ({} in all)", names.len()));
+    }
+    text.join(", ")
+}
+
+fn nearest(near: &[String]) -> String {
+    if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", quoted(near)) }
+}
+
+/// A hint for numbers like 3,14.
+fn decimal_comma(found: &str) -> &'static str {
+    match found.split_once(',') {
+        Some((whole, fraction)) if [whole, fraction].iter().all(|part| part.parse::<i64>().is_ok()) => {
+            "; decimal commas are not read: write 3.14"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_error_names_line_column_found_and_hint() {
+        let place = Place { path: "/data/w.csv".into(), spot: Spot::Line(17) };
+        let kind = CellError::NotANumber { found: "3,14".into() };
+        let text = StageError::Cell { place, column: "temp".into(), kind }.to_string();
+        assert!(text.starts_with("/data/w.csv:17, column \"temp\": found \"3,14\", expected a number"), "{text}");
+        assert!(text.ends_with("write 3.14"), "{text}");
+    }
+
+    #[test]
+    fn long_lists_and_long_cells_are_cut() {
+        assert_eq!(brief(&"é".repeat(100)).chars().count(), 41);
+        let many: Vec<String> = (0..30).map(|i| i.to_string()).collect();
+        assert!(quoted(&many).ends_with("(30 in all)"));
+    }
+}

@@ -1,0 +1,266 @@
+//! Statistics over the training samples, read back from the arrays as they were written: what the model sees is what is measured.
+//! Categories get their final indices on the way.
+//!
+//! **Invariant:** chunks are merged in row order, so that the figures do not depend on the number of threads.
+
+use super::{
+    crew::{self, Steps},
+    error::StageError,
+    output::Output,
+};
+use enn_common::staged::{Moments, Split};
+use std::ops::Range;
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Figures {
+    /// Samples per split.
+    pub split_rows: [u64; 3],
+    /// Inputs over valid training cells.
+    pub x: Vec<Moments>,
+    /// Targets over valid training cells.
+    pub y: Vec<Moments>,
+    /// Per category input: cells whose category no training sample has.
+    pub unseen: Vec<u64>,
+}
+
+/// A category input while it is staged.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Codes {
+    /// Staged column.
+    pub column: usize,
+    /// Index as written → index to be; `None` for the unknown id. Empty leaves the column as it is.
+    pub map: Vec<Option<u32>>,
+    /// The unknown id: the number of categories.
+    pub unknown: u32,
+}
+
+/// For each of `columns` the category indices in order of first appearance in the training samples.
+pub(crate) fn appearance(output: &Output, columns: &[usize], threads: usize) -> Result<Vec<Vec<u32>>, StageError> {
+    let mut chunks = output.chunks();
+    let state = columns.iter().map(|_| Order::default()).collect();
+    let steps = Appearance { output, columns };
+    let orders = crew::run(threads, || Ok(chunks.next()), &steps, state, &mut |()| {})?;
+    Ok(orders.into_iter().map(|order| order.codes).collect())
+}
+
+/// Codes in order of first appearance.
+#[derive(Debug, Default)]
+struct Order {
+    codes: Vec<u32>,
+    seen: Vec<bool>,
+}
+
+impl Order {
+    fn add(&mut self, code: u32) {
+        let index = code as usize;
+        if index >= self.seen.len() {
+            self.seen.resize(index + 1, false);
+        }
+        if !self.seen[index] {
+            self.seen[index] = true;
+            self.codes.push(code);
+        }
+    }
+}
+
+struct Appearance<'a> {
+    output: &'a Output,
+    columns: &'a [usize],
+}
+
+impl Steps for Appearance<'_> {
+    type Item = Range<u64>;
+    type Work = Result<Vec<Order>, StageError>;
+    type State = Vec<Order>;
+    type Placed = ();
+    type Report = ();
+
+    fn work(&self, rows: Range<u64>) -> Self::Work {
+        let split = self.output.read_split(rows.clone())?;
+        let x = self.output.read_x(rows)?;
+        let mut orders: Vec<Order> = self.columns.iter().map(|_| Order::default()).collect();
+        for (row, split) in x.chunks_exact(self.output.features).zip(&split) {
+            for (column, order) in self.columns.iter().zip(&mut orders) {
+                let code = row[*column];
+                if *split == Split::Train as u8 && !code.is_nan() {
+                    order.add(code as u32);
+                }
+            }
+        }
+        Ok(orders)
+    }
+
+    fn order(&self, state: &mut Vec<Order>, work: Self::Work) -> Result<((), ()), StageError> {
+        for (order, part) in state.iter_mut().zip(work?) {
+            part.codes.into_iter().for_each(|code| order.add(code));
+        }
+        Ok(((), ()))
+    }
+
+    fn after(&self, (): ()) -> Result<(), StageError> {
+        Ok(())
+    }
+}
+
+/// Measures all samples and gives categories their final indices.
+pub(crate) fn measure(output: &Output, codes: &[Codes], threads: usize) -> Result<Figures, StageError> {
+    let mut chunks = output.chunks();
+    let state = Figures {
+        x: vec![Moments::default(); output.features],
+        y: vec![Moments::default(); if output.has_targets() { output.outputs } else { 0 }],
+        unseen: vec![0; codes.len()],
+        ..Figures::default()
+    };
+    crew::run(threads, || Ok(chunks.next()), &Measure { output, codes }, state, &mut |()| {})
+}
+
+struct Measure<'a> {
+    output: &'a Output,
+    codes: &'a [Codes],
+}
+
+impl Steps for Measure<'_> {
+    type Item = Range<u64>;
+    type Work = Result<Figures, StageError>;
+    type State = Figures;
+    type Placed = ();
+    type Report = ();
+
+    fn work(&self, rows: Range<u64>) -> Self::Work {
+        let split = self.output.read_split(rows.clone())?;
+        let mut x = self.output.read_x(rows.clone())?;
+        let unseen = self.codes.iter().map(|codes| codes.apply(&mut x, self.output.features)).collect();
+        if self.codes.iter().any(|codes| !codes.map.is_empty()) {
+            self.output.put_x(rows.start, &x)?;
+        }
+        let y = self.output.read_y(rows)?;
+        let mut split_rows = [0; 3];
+        split.iter().for_each(|split| split_rows[usize::from(*split).min(2)] += 1);
+        Ok(Figures {
+            split_rows,
+            x: moments(&x, self.output.features, &split),
+            y: moments(&y, self.output.outputs, &split),
+            unseen,
+        })
+    }
+
+    fn order(&self, state: &mut Figures, work: Self::Work) -> Result<((), ()), StageError> {
+        let part = work?;
+        state.x.iter_mut().zip(&part.x).for_each(|(sum, part)| sum.merge(part));
+        state.y.iter_mut().zip(&part.y).for_each(|(sum, part)| sum.merge(part));
+        state.unseen.iter_mut().zip(part.unseen).for_each(|(sum, part)| *sum += part);
+        state.split_rows.iter_mut().zip(part.split_rows).for_each(|(sum, part)| *sum += part);
+        Ok(((), ()))
+    }
+
+    fn after(&self, (): ()) -> Result<(), StageError> {
+        Ok(())
+    }
+}
+
+impl Codes {
+    /// Gives the column its final indices; says how many cells are unknown.
+    fn apply(&self, x: &mut [f32], width: usize) -> u64 {
+        let mut unseen = 0;
+        for code in x.iter_mut().skip(self.column).step_by(width).filter(|code| !code.is_nan()) {
+            if !self.map.is_empty() {
+                let index = self.map.get(*code as usize).copied().flatten();
+                *code = index.unwrap_or(self.unknown) as f32;
+            }
+            unseen += u64::from(*code as u32 == self.unknown);
+        }
+        unseen
+    }
+}
+
+/// Moments per column over the valid cells of training rows.
+fn moments(numbers: &[f32], width: usize, split: &[u8]) -> Vec<Moments> {
+    let training = || numbers.chunks_exact(width.max(1)).zip(split).filter(|(_, split)| **split == Split::Train as u8);
+    let mut sums = Sums::new(width);
+    let mut open = width;
+    for (row, _) in training() {
+        // Any value of a column will do as its shift; usually the first row has them all.
+        for (shift, value) in sums.shift.iter_mut().zip(row).filter(|(shift, value)| shift.is_nan() && !value.is_nan())
+        {
+            *shift = f64::from(*value);
+            open -= 1;
+        }
+        if open == 0 {
+            break;
+        }
+    }
+    training().for_each(|(row, _)| sums.add(row));
+    sums.moments()
+}
+
+/// Sums of a chunk about a shift per column. Straight loops over columns, which the compiler vectorises.
+struct Sums {
+    shift: Vec<f64>,
+    n: Vec<u32>,
+    sum: Vec<f64>,
+    squares: Vec<f64>,
+    min: Vec<f32>,
+    max: Vec<f32>,
+}
+
+impl Sums {
+    fn new(width: usize) -> Self {
+        Self {
+            shift: vec![f64::NAN; width],
+            n: vec![0; width],
+            sum: vec![0.0; width],
+            squares: vec![0.0; width],
+            min: vec![f32::INFINITY; width],
+            max: vec![f32::NEG_INFINITY; width],
+        }
+    }
+
+    fn add(&mut self, row: &[f32]) {
+        let sums = self.sum.iter_mut().zip(&mut self.squares).zip(&mut self.n);
+        for (((sum, squares), n), (value, shift)) in sums.zip(row.iter().zip(&self.shift)) {
+            let delta = if value.is_nan() { 0.0 } else { f64::from(*value) - shift };
+            *sum += delta;
+            *squares += delta * delta;
+            *n += u32::from(!value.is_nan());
+        }
+        for ((min, max), value) in self.min.iter_mut().zip(&mut self.max).zip(row) {
+            // A comparison with NaN is false: missing cells change nothing.
+            *min = if *value < *min { *value } else { *min };
+            *max = if *value > *max { *value } else { *max };
+        }
+    }
+
+    fn moments(&self) -> Vec<Moments> {
+        (0..self.n.len())
+            .map(|c| {
+                let range = (f64::from(self.min[c]), f64::from(self.max[c]));
+                Moments::of_shifted_sums(u64::from(self.n[c]), self.shift[c], self.sum[c], self.squares[c], range)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_valid_training_cells_count() {
+        let nan = f32::NAN;
+        let x = [nan, 1.0, 2.0, nan, 4.0, 3.0, 100.0, 100.0];
+        let stats = moments(&x, 2, &[0, 0, 0, 2]);
+        let (a, b) = (stats[0].stats(), stats[1].stats());
+        assert_eq!((a.n, a.mean, a.std, a.min, a.max), (2, 3.0, 1.0, 2.0, 4.0));
+        assert_eq!((b.n, b.mean, b.std, b.min, b.max), (2, 2.0, 1.0, 1.0, 3.0));
+        assert_eq!(moments(&x, 2, &[1; 4])[0].stats().n, 0);
+    }
+
+    #[test]
+    fn codes_are_translated_and_strangers_counted() {
+        let codes = Codes { column: 1, map: vec![Some(1), None, Some(0)], unknown: 2 };
+        let mut x = [9.0, 0.0, 9.0, 1.0, 9.0, 2.0, 9.0, f32::NAN];
+        assert_eq!(codes.apply(&mut x, 2), 1);
+        assert_eq!(x[..6], [9.0, 1.0, 9.0, 2.0, 9.0, 0.0]);
+    }
+}

@@ -1,0 +1,120 @@
+//! Staging: foreign data → staged arrays.
+//!
+//! ```text
+//! files ─source→ blocks of cleaned columns ─layout (rows | windows | arrays)→ samples on disk ─complete→ splits, categories,
+//! statistics, report, meta.json
+//! ```
+//! **Invariants:** memory stays below 512 MB for any input; the result does not depend on the number of threads; a directory
+//! under its final name is whole; nothing is repaired or left out without being counted in the report.
+
+mod bits;
+mod calendar;
+mod complete;
+mod crew;
+mod digest;
+mod duplicates;
+pub mod error;
+mod figures;
+mod output;
+mod rows;
+mod source;
+mod split;
+mod table;
+#[cfg(test)]
+mod tests;
+mod timestamp;
+
+pub use error::StageError;
+
+use enn_common::{
+    config::data::{DataConfig, Layout},
+    staged::{self, StagedMeta},
+};
+use std::path::{Path, PathBuf};
+
+/// Threads used at most; more do not help one disk.
+const THREADS_MAX: usize = 64;
+
+/// Where and how to stage.
+#[derive(Debug, Clone)]
+pub struct StageOptions {
+    /// Directory of staged directories; made when absent.
+    pub out: PathBuf,
+    /// Threads; 0 takes one per core.
+    pub threads: usize,
+    /// The training set's metadata when the data are to be predicted: categories, inputs, their order and the target's shape are
+    /// taken from it, all samples are test samples, targets may be absent and no row is dropped.
+    pub for_prediction: Option<StagedMeta>,
+}
+
+/// How far staging is. `bytes` counts the source files; a layout that reads them twice counts twice, in `bytes_total` too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Table rows read.
+    pub rows: u64,
+    /// Source bytes read.
+    pub bytes: u64,
+    /// Source bytes to read.
+    pub bytes_total: u64,
+}
+
+/// A staged directory.
+#[derive(Debug, Clone)]
+pub struct Staged {
+    /// `<out>/<digest>`.
+    pub dir: PathBuf,
+    /// Its metadata.
+    pub meta: StagedMeta,
+    /// Whether it was there already.
+    pub reused: bool,
+}
+
+/// What all parts of one staging are told.
+#[derive(Debug)]
+struct Job<'a> {
+    config: &'a DataConfig,
+    out: &'a Path,
+    threads: usize,
+    training: Option<&'a StagedMeta>,
+    digest: String,
+}
+
+/// Stages data, or finds them staged already: the directory's name is a digest of the files' contents and the configuration.
+///
+/// # Errors
+/// One sentence with place, found, expected and hint, see `StageError`. After an error `out` holds nothing new.
+pub fn stage(
+    config: &DataConfig,
+    options: &StageOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Staged, StageError> {
+    if config.files.is_empty() {
+        return Err(StageError::NoFiles);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = if options.threads == 0 { cores } else { options.threads }.min(THREADS_MAX);
+    let training = options.for_prediction.as_ref();
+    let before = identities(config)?;
+    let digest = digest::key(config, training, &options.out, threads)?;
+    let dir = options.out.join(&digest);
+    if let Ok(found) = staged::Staged::open(&dir) {
+        return Ok(Staged { meta: found.meta().clone(), dir, reused: true });
+    }
+    let job = Job { config, out: &options.out, threads, training, digest };
+    let draft = match &config.layout {
+        Layout::Rows(layout) => rows::draft(&job, layout, progress)?,
+        _ => return Err(StageError::NoFiles),
+    };
+    if let Some((path, _)) =
+        config.files.iter().zip(&before).find(|(path, seen)| digest::identity(path).ok().as_ref() != Some(seen))
+    {
+        return Err(StageError::Changed { path: path.clone() });
+    }
+    let (dir, meta) = draft.complete(&job)?;
+    Ok(Staged { dir, meta, reused: false })
+}
+
+fn identities(config: &DataConfig) -> Result<Vec<enn_common::staged::known::FileIdentity>, StageError> {
+    let identity = |path: &PathBuf| digest::identity(path).map_err(|_| StageError::MissingFile { path: path.clone() });
+    config.files.iter().map(identity).collect()
+}

@@ -1,0 +1,411 @@
+//! The rows layout: one table row is one sample. Blocks become row-major samples in parallel and are written where the order of
+//! reading puts them; categories get provisional indices in reading order.
+
+use super::{
+    Job, Progress, calendar,
+    complete::{self, Draft, Input, ROW_NAMES_MAX},
+    duplicates::Hashes,
+    error::StageError,
+    output::{Output, Samples},
+    source::block::{Block, Key, Kind, NO_TIME, NO_WORD, Want, Words},
+    split,
+    table::{Ask, Sink, Table, Tally},
+};
+use enn_common::{
+    config::data::{Calendar, DuplicatePolicy, FeatureKind, RowsLayout, SplitKind},
+    fs::space,
+    staged::meta::CleaningReport,
+};
+use std::collections::HashMap;
+use twox_hash::XxHash3_128;
+
+/// Categories of one column, at most.
+const CATEGORIES_MAX: usize = 100_000;
+
+/// Seed that keeps integer keys apart from equal bytes of text keys.
+const INTEGER_SEED: u64 = 1;
+
+/// Stages a table row by row.
+pub(crate) fn draft(
+    job: &Job<'_>,
+    layout: &RowsLayout,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Draft, StageError> {
+    let table = Table::open(job.config)?;
+    let plan = Plan::new(job, layout, &table)?;
+    // Rows are estimated; a disk that fills up in spite of this is an error of the write.
+    let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
+    std::fs::create_dir_all(job.out).map_err(enn_common::fs::FileError::of("make the directory", job.out))?;
+    space::require(job.out, needed)?;
+    let mut output = Output::create(job.out, plan.inputs.len(), &layout.out_shape, !plan.targets.is_empty())?;
+    let state = State {
+        dictionaries: plan.dictionaries.clone(),
+        hashes: Hashes::new(output.dir()),
+        names: Vec::new(),
+        has_text_keys: false,
+    };
+    let ask = Ask { wants: &plan.wants, hash_rows: plan.key.is_none() && plan.counts_repeats, threads: job.threads };
+    let sink = RowSink { job, plan: &plan, output: &output };
+    let (state, tally) = table.pass(ask, &sink, state, progress)?;
+    output.rows = tally.rows;
+    finish(job, layout, plan, (output, state, tally))
+}
+
+/// What happens once all rows are read: repeated and untaught rows go, ids are settled.
+fn finish(
+    job: &Job<'_>,
+    layout: &RowsLayout,
+    plan: Plan,
+    (output, state, tally): (Output, State, Tally),
+) -> Result<Draft, StageError> {
+    let mut report = CleaningReport {
+        rows_read: tally.rows + tally.wrong_width,
+        wrong_width: tally.wrong_width,
+        wrong_width_line: tally.wrong_width_line,
+        ..CleaningReport::default()
+    };
+    plan.wants.iter().zip(&tally.counts).for_each(|(want, counts)| complete::count(&mut report, &want.column, counts));
+    let mut inputs = plan.inputs;
+    for (slot, dictionary) in plan.slots.iter().filter(|slot| slot.kind == Kind::Word).zip(state.dictionaries) {
+        inputs[slot.column].categories = Some(dictionary.list);
+    }
+    let names = if state.has_text_keys { state.names } else { Vec::new() };
+    if state.has_text_keys {
+        output.number(0..output.rows, 0)?;
+        report.notes.push("row ids are not integers: samples are numbered in reading order".to_string());
+    }
+    let mut draft = Draft {
+        output,
+        inputs,
+        targets: layout.targets.clone(),
+        out_shape: layout.out_shape.clone(),
+        out_labels: labels(layout),
+        persistence: None,
+        names,
+        starts: Vec::new(),
+        report,
+    };
+    let repeats = state.hashes.repeats(job.config.duplicates)?;
+    draft.report.duplicates = repeats.count;
+    if let Some((second, first)) = repeats.first
+        && job.config.duplicates == DuplicatePolicy::Error
+    {
+        let what = if layout.row_id.is_some() { "the row id" } else { "all cells" };
+        let path = job.config.files.first().cloned().unwrap_or_default();
+        return Err(StageError::Duplicate { path, what, first: first + 1, second: second + 1 });
+    }
+    if job.training.is_none() {
+        draft.drop_rows(&repeats.dropped)?;
+        draft.drop_untargeted()?;
+    }
+    Ok(draft)
+}
+
+/// Names along the axes: the target columns where the grid is a line, else positions.
+fn labels(layout: &RowsLayout) -> Vec<Vec<String>> {
+    let lines = layout.out_shape.iter().filter(|size| **size > 1).count() <= 1;
+    let axis = |size: &usize| match *size == layout.targets.len() && lines {
+        true => layout.targets.clone(),
+        false => (0..*size).map(|index| index.to_string()).collect(),
+    };
+    layout.out_shape.iter().map(axis).collect()
+}
+
+/// Where a wanted column goes.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// Index of the wanted column.
+    want: usize,
+    /// First staged column.
+    column: usize,
+    kind: Kind,
+}
+
+/// Which columns are read and where they go.
+struct Plan {
+    wants: Vec<Want>,
+    inputs: Vec<Input>,
+    slots: Vec<Slot>,
+    /// Wanted columns of the target cells; empty when there are none.
+    targets: Vec<usize>,
+    key: Option<usize>,
+    split: Option<usize>,
+    /// One per category slot, in order.
+    dictionaries: Vec<Dictionary>,
+    counts_repeats: bool,
+}
+
+impl Plan {
+    fn new(job: &Job<'_>, layout: &RowsLayout, table: &Table) -> Result<Self, StageError> {
+        check(layout)?;
+        let is_training = job.training.is_none();
+        let has_targets = is_training || layout.targets.iter().all(|target| table.has(target));
+        let mut plan = Self {
+            wants: Vec::new(),
+            inputs: Vec::new(),
+            slots: Vec::new(),
+            targets: Vec::new(),
+            key: None,
+            split: None,
+            dictionaries: Vec::new(),
+            counts_repeats: is_training,
+        };
+        for feature in &layout.features {
+            plan.feature(job, &feature.column, feature.kind);
+        }
+        if has_targets {
+            plan.targets = layout.targets.iter().map(|target| plan.want(job, target, Kind::Number)).collect();
+        }
+        plan.key = layout.row_id.as_ref().map(|column| plan.want(job, column, Kind::Key));
+        let kind = match job.config.split.kind {
+            SplitKind::Group => Some(Kind::Word),
+            SplitKind::Column => Some(Kind::Split),
+            _ => None,
+        };
+        if let Some(kind) = kind.filter(|_| is_training) {
+            let column = job.config.split.column.as_ref().ok_or_else(|| StageError::Config {
+                key: "data.split.column",
+                found: "nothing".into(),
+                expected: "the column that the rule of the split needs".into(),
+            })?;
+            plan.split = Some(plan.want(job, column, kind));
+        }
+        table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
+        Ok(plan)
+    }
+
+    /// Adds a wanted column.
+    fn want(&mut self, job: &Job<'_>, column: &str, kind: Kind) -> usize {
+        let mut want = Want::new(column, kind);
+        if let Some(range) = job.config.ranges.iter().find(|range| range.column == column) {
+            want.range = (range.low, range.high);
+        }
+        self.wants.push(want);
+        self.wants.len() - 1
+    }
+
+    fn feature(&mut self, job: &Job<'_>, column: &str, kind: FeatureKind) {
+        let first = self.inputs.len();
+        let input = |name: String| Input { name, source: column.to_string(), categories: None };
+        let kind = match kind {
+            FeatureKind::Number => {
+                self.inputs.push(input(column.to_string()));
+                Kind::Number
+            }
+            FeatureKind::Category => {
+                self.inputs.push(Input { categories: Some(Vec::new()), ..input(column.to_string()) });
+                let training = job.training.and_then(|meta| meta.features.iter().find(|f| f.name == column));
+                self.dictionaries.push(training.map_or_else(Dictionary::default, |f| Dictionary::fixed(&f.categories)));
+                Kind::Word
+            }
+            FeatureKind::Time => {
+                let names = calendar::names(Calendar::ALL);
+                self.inputs.extend(names.into_iter().map(|name| input(format!("{column}.{name}"))));
+                Kind::Time
+            }
+        };
+        let want = self.want(job, column, kind);
+        self.slots.push(Slot { want, column: first, kind });
+    }
+}
+
+/// Refuses a layout that contradicts itself.
+fn check(layout: &RowsLayout) -> Result<(), StageError> {
+    let cells: usize = layout.out_shape.iter().product();
+    if cells != layout.targets.len() || cells == 0 {
+        return Err(StageError::Config {
+            key: "data.rows.out_shape",
+            found: format!("{:?}, {cells} cells, for {} targets", layout.out_shape, layout.targets.len()),
+            expected: "a shape with as many cells as there are target columns".into(),
+        });
+    }
+    let mut names: Vec<&String> = layout.features.iter().map(|feature| &feature.column).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let expected = "every input column once".to_string();
+        return Err(StageError::Config { key: "data.rows.features", found: format!("{:?} twice", pair[0]), expected });
+    }
+    if names.is_empty() {
+        let expected = "at least one input column".to_string();
+        return Err(StageError::Config { key: "data.rows.features", found: "none".into(), expected });
+    }
+    Ok(())
+}
+
+/// Categories and their indices.
+#[derive(Debug, Clone, Default)]
+struct Dictionary {
+    list: Vec<String>,
+    index: HashMap<String, u32>,
+    /// A model's own categories: nothing is added.
+    is_fixed: bool,
+}
+
+impl Dictionary {
+    fn fixed(list: &[String]) -> Self {
+        let index = list.iter().cloned().zip(0..).collect();
+        Self { list: list.to_vec(), index, is_fixed: true }
+    }
+
+    /// Index of a word; strangers are added, or get the unknown id.
+    fn code(&mut self, word: &str) -> u32 {
+        let count = self.list.len() as u32;
+        match self.index.get(word) {
+            Some(code) => *code,
+            None if self.is_fixed => count,
+            None => {
+                self.list.push(word.to_string());
+                self.index.insert(word.to_string(), count);
+                count
+            }
+        }
+    }
+}
+
+struct State {
+    dictionaries: Vec<Dictionary>,
+    hashes: Hashes,
+    names: Vec<String>,
+    has_text_keys: bool,
+}
+
+struct RowSink<'a> {
+    job: &'a Job<'a>,
+    plan: &'a Plan,
+    output: &'a Output,
+}
+
+/// A block as samples.
+struct Work {
+    samples: Samples,
+    rows: usize,
+    first: u64,
+    /// Words of the category slots, in order, and once ordered the code of each.
+    words: Vec<(usize, Words, Vec<u32>)>,
+    keys: Vec<Key>,
+    split: Option<Words>,
+    hashes: Vec<u128>,
+}
+
+impl Sink for RowSink<'_> {
+    type Work = Work;
+    type State = State;
+
+    fn work(&self, block: Block) -> Result<Work, StageError> {
+        let width = self.plan.inputs.len();
+        let mut x = vec![f32::NAN; block.rows * width];
+        let mut words = Vec::new();
+        for slot in &self.plan.slots {
+            let column = &block.columns[slot.want];
+            match slot.kind {
+                Kind::Number => scatter(&mut x, width, slot.column, column.numbers()),
+                Kind::Time => scatter_times(&mut x, width, slot.column, column.times()),
+                _ => words.extend(column.words().map(|words| (slot.column, words.clone(), Vec::new()))),
+            }
+        }
+        let cells = self.plan.targets.len();
+        let mut y = vec![f32::NAN; block.rows * cells];
+        for (cell, want) in self.plan.targets.iter().enumerate() {
+            scatter(&mut y, cells, cell, block.columns[*want].numbers());
+        }
+        let keys = self.plan.key.map_or_else(Vec::new, |want| block.columns[want].keys().to_vec());
+        let hashes = match self.plan.key {
+            Some(_) if self.plan.counts_repeats => keys.iter().map(hash).collect(),
+            _ => block.hashes,
+        };
+        let split = self.plan.split.and_then(|want| block.columns[want].words().cloned());
+        let samples = Samples { x, y, ..Samples::default() };
+        Ok(Work { samples, rows: block.rows, first: 0, words, keys, split, hashes })
+    }
+
+    fn order(&self, state: &mut State, first: u64, work: &mut Work) -> Result<(), StageError> {
+        work.first = first;
+        for ((column, words, codes), dictionary) in work.words.iter_mut().zip(&mut state.dictionaries) {
+            *codes = words.list.iter().map(|word| dictionary.code(word)).collect();
+            if dictionary.list.len() > CATEGORIES_MAX {
+                let column = self.plan.inputs[*column].source.clone();
+                return Err(StageError::TooManyCategories { column, categories_max: CATEGORIES_MAX });
+            }
+        }
+        state.hashes.push(&work.hashes)?;
+        state.has_text_keys |= work.keys.iter().any(|key| matches!(key, Key::Text(_)));
+        if first < ROW_NAMES_MAX + 1 {
+            state.names.extend(work.keys.iter().map(|key| match key {
+                Key::Integer(id) => id.to_string(),
+                Key::Text(text) => text.clone(),
+            }));
+        }
+        Ok(())
+    }
+
+    fn after(&self, mut work: Work) -> Result<(), StageError> {
+        let width = self.plan.inputs.len();
+        for (column, words, codes) in &work.words {
+            let cells = work.samples.x.iter_mut().skip(*column).step_by(width);
+            for (cell, id) in cells.zip(&words.ids).filter(|(_, id)| **id != NO_WORD) {
+                *cell = codes[*id as usize] as f32;
+            }
+        }
+        let number = |row: usize| (work.first + row as u64) as i64;
+        work.samples.ids = match self.plan.key {
+            None => (0..work.rows).map(number).collect(),
+            // Text keys are numbered when all rows are read.
+            Some(_) => work.keys.iter().map(|key| if let Key::Integer(id) = key { *id } else { 0 }).collect(),
+        };
+        work.samples.split = self.split(&work);
+        self.output.put(work.first, &work.samples)
+    }
+}
+
+impl RowSink<'_> {
+    /// Splits of a block under the rules that look at one row only; empty under the others.
+    fn split(&self, work: &Work) -> Vec<u8> {
+        let config = &self.job.config.split;
+        let is_training = self.job.training.is_none();
+        match (config.kind, &work.split) {
+            (SplitKind::Random, _) if is_training && self.plan.key.is_some() => {
+                let name = |key: &Key| match key {
+                    Key::Integer(id) => split::by_hash(config, &id.to_le_bytes()) as u8,
+                    Key::Text(text) => split::by_hash(config, text.as_bytes()) as u8,
+                };
+                work.keys.iter().map(name).collect()
+            }
+            (SplitKind::Random, _) if is_training => {
+                work.samples.ids.iter().map(|id| split::by_hash(config, &id.to_le_bytes()) as u8).collect()
+            }
+            (SplitKind::Group, Some(words)) => {
+                // Rows without a group are one group together.
+                let of = |word: &str| split::by_hash(config, word.as_bytes()) as u8;
+                let (known, none): (Vec<u8>, u8) = (words.list.iter().map(|word| of(word)).collect(), of(""));
+                words.ids.iter().map(|id| known.get(*id as usize).copied().unwrap_or(none)).collect()
+            }
+            (SplitKind::Column, Some(words)) => {
+                let known: Vec<u8> = words.list.iter().map(|word| split::by_name(word) as u8).collect();
+                words.ids.iter().filter_map(|id| known.get(*id as usize).copied()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn scatter(to: &mut [f32], width: usize, column: usize, from: &[f64]) {
+    for (cell, value) in to.iter_mut().skip(column).step_by(width.max(1)).zip(from) {
+        *cell = *value as f32;
+    }
+}
+
+fn scatter_times(to: &mut [f32], width: usize, column: usize, from: &[i64]) {
+    let mut values = Vec::new();
+    for (row, time) in to.chunks_exact_mut(width).zip(from).filter(|(_, time)| **time != NO_TIME) {
+        values.clear();
+        calendar::values(Calendar::ALL, *time, &mut values);
+        row[column..column + values.len()].copy_from_slice(&values);
+    }
+}
+
+fn hash(key: &Key) -> u128 {
+    match key {
+        Key::Integer(id) => XxHash3_128::oneshot_with_seed(INTEGER_SEED, &id.to_le_bytes()),
+        Key::Text(text) => XxHash3_128::oneshot(text.as_bytes()),
+    }
+}

@@ -1,0 +1,202 @@
+//! Cuts a text table into pieces of whole records. Done by one thread at a time, so it looks at as few bytes as it can: without
+//! quotes it only searches the last newline.
+//!
+//! **Invariant:** every piece begins where a record begins. Cutter and decoder agree on what a quoted field is: one whose first
+//! byte is a quote.
+
+use super::{decode::CsvPiece, dialect::Dialect};
+use crate::stage::{
+    error::{Place, Spot, StageError},
+    source::{Piece, Pieces, Request},
+};
+use enn_common::fs::FileError;
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Bytes read at once: text and columns of a piece stay in a core's second-level cache.
+pub(crate) const PIECE_BYTES: usize = 512 * 1024;
+
+/// Longest record.
+const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A pass over the file.
+#[derive(Debug)]
+pub(crate) struct Cutter {
+    file: File,
+    path: PathBuf,
+    request: Arc<Request>,
+    separator: u8,
+    width: usize,
+    /// Next byte to read.
+    at: u64,
+    /// Beginning of the record that the last piece did not hold whole.
+    rest: Vec<u8>,
+    /// Lines the first piece begins with: the header's.
+    first: Option<u64>,
+    done: bool,
+}
+
+impl Cutter {
+    /// Begins behind the header.
+    pub(crate) fn start(path: &Path, dialect: &Dialect, request: Arc<Request>) -> Result<Self, StageError> {
+        let file = File::open(path).map_err(FileError::of("open", path))?;
+        Ok(Self {
+            file,
+            path: path.to_path_buf(),
+            request,
+            separator: dialect.separator,
+            width: dialect.header.len(),
+            at: dialect.data_at,
+            rest: Vec::new(),
+            first: Some(dialect.lines),
+            done: false,
+        })
+    }
+
+    /// Appends up to `PIECE_BYTES` to `buffer`; says whether the file ended.
+    fn fill(&mut self, buffer: &mut Vec<u8>) -> Result<bool, StageError> {
+        let start = buffer.len();
+        buffer.resize(start + PIECE_BYTES, 0);
+        let mut filled = start;
+        while filled < buffer.len() {
+            let read = self.file.read_at(&mut buffer[filled..], self.at);
+            match read.map_err(FileError::of("read", &self.path))? {
+                0 => break,
+                count => {
+                    filled += count;
+                    self.at += count as u64;
+                }
+            }
+        }
+        let ended = filled < buffer.len();
+        buffer.truncate(filled);
+        Ok(ended)
+    }
+
+    /// The record that begins `held_bytes` before the reading position has no end. Its line is found by reading the file again:
+    /// this is the end of the run, it may take its time.
+    fn endless(&self, held_bytes: usize) -> StageError {
+        let mut left = self.at.saturating_sub(held_bytes as u64);
+        let (mut at, mut line) = (0, 1);
+        let mut buffer = vec![0; PIECE_BYTES];
+        while left > 0 {
+            let want = usize::try_from(left).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+            match self.file.read_at(&mut buffer[..want], at) {
+                Ok(count @ 1..) => {
+                    line += memchr::memchr_iter(b'\n', &buffer[..count]).count() as u64;
+                    at += count as u64;
+                    left -= count as u64;
+                }
+                _ => break,
+            }
+        }
+        let place = Place { path: self.path.clone(), spot: Spot::Line(line) };
+        StageError::EndlessRecord { place, bytes_max: RECORD_BYTES_MAX }
+    }
+}
+
+impl Pieces for Cutter {
+    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
+        if self.done {
+            return Ok(None);
+        }
+        let mut text = Vec::with_capacity(self.rest.len() + PIECE_BYTES);
+        text.append(&mut self.rest);
+        let end = loop {
+            self.done = self.fill(&mut text)?;
+            match last_end(&text, self.separator) {
+                // The last record may lack its newline, but not its closing quote.
+                _ if self.done && is_closed(&text, self.separator) => break text.len(),
+                Some(end) if !self.done => break end,
+                _ if self.done || text.len() > RECORD_BYTES_MAX => return Err(self.endless(text.len())),
+                _ => {}
+            }
+        };
+        if text.is_empty() {
+            return Ok(None);
+        }
+        self.rest.extend_from_slice(&text[end..]);
+        text.truncate(end);
+        let lines_before = self.first.take().unwrap_or(0);
+        Ok(Some(Box::new(CsvPiece {
+            text,
+            separator: self.separator,
+            width: self.width,
+            lines_before,
+            request: self.request.clone(),
+        })))
+    }
+}
+
+/// Where the last whole record of `text`, which begins with a record, ends; `None` when no record ends.
+fn last_end(text: &[u8], separator: u8) -> Option<usize> {
+    if memchr::memchr(b'"', text).is_none() {
+        return memchr::memrchr(b'\n', text).map(|at| at + 1);
+    }
+    let mut last = None;
+    let mut at = 0;
+    while let Some((open, close)) = next_quoted(text, at, separator) {
+        last = memchr::memrchr(b'\n', &text[at..open]).map(|newline| at + newline + 1).or(last);
+        match close {
+            Some(close) => at = close,
+            None => return last,
+        }
+    }
+    memchr::memrchr(b'\n', &text[at..]).map(|newline| at + newline + 1).or(last)
+}
+
+/// Whether no quoted field is open at the end of `text`.
+fn is_closed(text: &[u8], separator: u8) -> bool {
+    let mut at = 0;
+    while let Some((_, close)) = next_quoted(text, at, separator) {
+        match close {
+            Some(close) => at = close,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// The next quoted field from `at`, which is outside quotes: where it opens, and the byte behind its closing quote.
+fn next_quoted(text: &[u8], mut at: usize, separator: u8) -> Option<(usize, Option<usize>)> {
+    loop {
+        let open = at + memchr::memchr(b'"', &text[at..])?;
+        let before = open.checked_sub(1).map(|before| text[before]);
+        if before.is_none_or(|byte| byte == separator || matches!(byte, b'\n' | b'\r')) {
+            return Some((open, closing(text, open + 1)));
+        }
+        at = open + 1;
+    }
+}
+
+/// The byte behind the quote that closes a field whose contents begin at `at`.
+pub(crate) fn closing(text: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        let quote = at + memchr::memchr(b'"', &text[at..])?;
+        if text.get(quote + 1) != Some(&b'"') {
+            return Some(quote + 1);
+        }
+        at = quote + 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_end_outside_quotes_only() {
+        let end = |text: &str| last_end(text.as_bytes(), b',');
+        assert_eq!(end("1,2\n3,4"), Some(4));
+        assert_eq!(end("1,\"a\nb\"\n3"), Some(8));
+        assert_eq!(end("1,\"a\nb"), None);
+        assert_eq!(end("1,2\n3,\"a\n"), Some(4), "the newline inside the open quote does not count");
+        assert_eq!(end("1,\"say \"\"hi\n\"\"\"\n2,"), Some(16));
+        assert_eq!(end("1,5\" pipe\n2,6\" pipe\n3"), Some(20), "a quote inside a field is a letter");
+        assert!(is_closed(b"1,\"a\"", b',') && !is_closed(b"1,\"a", b','));
+    }
+}

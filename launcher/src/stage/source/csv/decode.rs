@@ -1,0 +1,333 @@
+//! Text of whole records → block of columns. The hot loop of staging: a number is parsed where it stands, its end is the end of
+//! the field; everything unusual (quotes, blanks, missing tokens, odd widths) takes the slow path beside it.
+
+use super::cut::closing;
+use crate::stage::{
+    error::CellError,
+    source::{
+        Piece, Request,
+        block::{Block, CellCounts, Kind, PieceError, Values},
+        clean::{self, Found},
+    },
+};
+use std::{borrow::Cow, sync::Arc};
+use twox_hash::XxHash3_128;
+
+/// A run of whole records.
+#[derive(Debug)]
+pub(crate) struct CsvPiece {
+    /// The records.
+    pub text: Vec<u8>,
+    /// Byte between fields.
+    pub separator: u8,
+    /// Fields per record.
+    pub width: usize,
+    /// Lines of the file before the text, when no piece before counted them.
+    pub lines_before: u64,
+    /// What is wanted.
+    pub request: Arc<Request>,
+}
+
+impl Piece for CsvPiece {
+    fn decode(self: Box<Self>) -> Result<Block, PieceError> {
+        Decoder::new(&self).run(&steps(&self))
+    }
+}
+
+/// What to do with a column.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Nobody wants it.
+    Skip,
+    /// One wish, a number: the fast path.
+    Number(usize),
+    /// Any other wishes.
+    Text(Vec<usize>),
+}
+
+/// What a field ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Field,
+    Record,
+}
+
+/// Why a record was given up.
+enum Odd {
+    /// Too few fields.
+    Width,
+    /// A cell of this wish.
+    Cell(usize, CellError),
+}
+
+/// What to do with every column of the file.
+fn steps(piece: &CsvPiece) -> Vec<Step> {
+    let request = &*piece.request;
+    let mut steps = vec![Step::Skip; piece.width];
+    for (wish, column) in request.columns.iter().enumerate() {
+        let step = &mut steps[*column];
+        *step = match step {
+            Step::Skip if request.wants[wish].kind == Kind::Number => Step::Number(wish),
+            Step::Skip => Step::Text(vec![wish]),
+            Step::Number(other) => Step::Text(vec![*other, wish]),
+            Step::Text(others) => Step::Text([others.as_slice(), &[wish]].concat()),
+        };
+    }
+    steps
+}
+
+struct Decoder<'a> {
+    text: &'a [u8],
+    separator: u8,
+    request: &'a Request,
+    width: usize,
+    /// Whether a number must be compared with the missing tokens.
+    number_tokens: bool,
+    at: usize,
+    /// Lines before `at`, from the beginning of the piece.
+    line: u64,
+    block: Block,
+    /// Cells of this record that became missing: counted only when the record is kept.
+    odd_cells: Vec<(usize, Found)>,
+}
+
+impl<'a> Decoder<'a> {
+    fn new(piece: &'a CsvPiece) -> Self {
+        let request = &*piece.request;
+        let first = memchr::memchr(b'\n', &piece.text).unwrap_or(piece.text.len()).max(piece.width);
+        let rows = piece.text.len() / first.max(1) + 16;
+        let block = Block {
+            file: request.file,
+            bytes: piece.text.len() as u64,
+            columns: request.wants.iter().map(|want| Values::new(want.kind, rows)).collect(),
+            counts: vec![CellCounts::default(); request.wants.len()],
+            hashes: Vec::with_capacity(if request.hash_rows { rows } else { 0 }),
+            ..Block::default()
+        };
+        let number_tokens = request.missing.has_numbers();
+        let (text, separator, line) = (piece.text.as_slice(), piece.separator, piece.lines_before);
+        let width = piece.width;
+        Self { text, separator, request, width, number_tokens, at: 0, line, block, odd_cells: Vec::new() }
+    }
+
+    fn run(mut self, steps: &[Step]) -> Result<Block, PieceError> {
+        while self.at < self.text.len() {
+            match self.text[self.at] {
+                b'\n' => {
+                    self.at += 1;
+                    self.line += 1;
+                }
+                b'\r' => self.at += 1,
+                _ => self.record(steps)?,
+            }
+        }
+        self.block.span = self.line;
+        Ok(self.block)
+    }
+
+    /// Decodes the record at `at`.
+    fn record(&mut self, steps: &[Step]) -> Result<(), PieceError> {
+        let (start, line) = (self.at, self.line);
+        match self.fields(steps) {
+            Ok(()) => {}
+            Err(odd) => return self.odd_record(start, line, odd),
+        }
+        if self.request.hash_rows {
+            let record = self.text[start..self.at].trim_ascii_end();
+            self.block.hashes.push(XxHash3_128::oneshot(record));
+        }
+        for (wish, found) in self.odd_cells.drain(..) {
+            self.block.counts[wish].count(found);
+        }
+        self.block.rows += 1;
+        self.line += 1;
+        Ok(())
+    }
+
+    /// Decodes the fields of a record and moves behind it.
+    fn fields(&mut self, steps: &[Step]) -> Result<(), Odd> {
+        for (column, step) in steps.iter().enumerate() {
+            let end = match step {
+                Step::Number(wish) => match self.fast_number(*wish) {
+                    Some(end) => end,
+                    None => self.slow(&[*wish])?,
+                },
+                Step::Skip => self.field().1,
+                Step::Text(wishes) => self.slow(wishes)?,
+            };
+            if (end == End::Record) != (column + 1 == steps.len()) {
+                return Err(Odd::Width);
+            }
+        }
+        Ok(())
+    }
+
+    /// A plain number that ends its field and is believed; `None`, with nothing moved, for everything else.
+    #[inline]
+    fn fast_number(&mut self, wish: usize) -> Option<End> {
+        let rest = &self.text[self.at..];
+        let (value, length) = fast_float2::parse_partial::<f64, _>(rest).ok()?;
+        let (end, skip) = match rest.get(length) {
+            Some(byte) if *byte == self.separator => (End::Field, 1),
+            Some(b'\n') => (End::Record, 1),
+            Some(b'\r') if rest.get(length + 1) == Some(&b'\n') => (End::Record, 2),
+            None => (End::Record, 0),
+            Some(_) => return None,
+        };
+        let (low, high) = self.request.wants[wish].range;
+        let believed = value >= low && value <= high && !(self.number_tokens && self.request.missing.may_be(value));
+        match &mut self.block.columns[wish] {
+            Values::Numbers(values) if believed => values.push(value),
+            _ => return None,
+        }
+        self.at += length + skip;
+        Some(end)
+    }
+
+    /// Any field: as trimmed text to all its wishes.
+    fn slow(&mut self, wishes: &[usize]) -> Result<End, Odd> {
+        let (contents, end) = self.field();
+        let text = std::str::from_utf8(&contents).map(str::trim);
+        for wish in wishes {
+            let want = &self.request.wants[*wish];
+            let column = &mut self.block.columns[*wish];
+            let found = match text {
+                Ok(text) => clean::push_text(text, want, &self.request.missing, column),
+                Err(_) => Err(CellError::NotUtf8 { found: String::from_utf8_lossy(&contents).into_owned() }),
+            };
+            match found {
+                Ok(Found::Valid) => {}
+                Ok(found) => self.odd_cells.push((*wish, found)),
+                Err(error) => return Err(Odd::Cell(*wish, error)),
+            }
+        }
+        Ok(end)
+    }
+
+    /// The contents of the field at `at`, unquoted; moves behind it.
+    fn field(&mut self) -> (Cow<'a, [u8]>, End) {
+        let text = self.text;
+        let start = self.at;
+        let mut quoted = None;
+        if text.get(start) == Some(&b'"') {
+            // The cutter has seen the closing quote.
+            let close = closing(text, start + 1).unwrap_or(text.len());
+            let inside = &text[start + 1..close.saturating_sub(1).max(start + 1)];
+            self.line += memchr::memchr_iter(b'\n', inside).count() as u64;
+            quoted = Some(inside);
+            self.at = close;
+        }
+        let rest = &text[self.at..];
+        let length = rest.iter().position(|byte| *byte == self.separator || *byte == b'\n').unwrap_or(rest.len());
+        let tail = &rest[..length];
+        let end = match rest.get(length) {
+            Some(byte) if *byte == self.separator => End::Field,
+            _ => End::Record,
+        };
+        self.at = (self.at + length + 1).min(text.len());
+        match quoted {
+            None => (Cow::Borrowed(tail), end),
+            Some(inside) if memchr::memchr(b'"', inside).is_none() && tail.trim_ascii().is_empty() => {
+                (Cow::Borrowed(inside), end)
+            }
+            Some(inside) => (Cow::Owned([&unescaped(inside), tail].concat()), end),
+        }
+    }
+
+    /// A record that does not decode: of another width, it is left out and counted; else the cell is at fault.
+    fn odd_record(&mut self, start: usize, line: u64, odd: Odd) -> Result<(), PieceError> {
+        self.at = start;
+        self.line = line;
+        self.odd_cells.clear();
+        let mut width = 1;
+        while self.field().1 == End::Field {
+            width += 1;
+        }
+        if let Odd::Cell(wish, kind) = odd
+            && width == self.width
+        {
+            let column = self.request.wants[wish].column.clone();
+            return Err(PieceError::Cell { file: self.request.file, at: line, column, kind });
+        }
+        self.block.columns.iter_mut().for_each(|column| column.truncate(self.block.rows));
+        self.block.wrong_width += 1;
+        self.block.wrong_width_at.get_or_insert(line);
+        self.line += 1;
+        Ok(())
+    }
+}
+
+/// Doubled quotes made single.
+fn unescaped(inside: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(inside.len());
+    let mut at = 0;
+    while let Some(quote) = memchr::memchr(b'"', &inside[at..]) {
+        out.extend_from_slice(&inside[at..=at + quote]);
+        at = (at + quote + 2).min(inside.len());
+    }
+    out.extend_from_slice(&inside[at..]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::source::{block::Want, clean::MissingTokens};
+
+    fn decode(text: &str, kinds: &[Kind], width: usize) -> Result<Block, PieceError> {
+        let wants = kinds.iter().enumerate().map(|(i, kind)| Want::new(&format!("c{i}"), *kind)).collect();
+        let columns = (0..kinds.len()).collect();
+        let missing = MissingTokens::new(&["NA".to_string()]);
+        let request = Arc::new(Request { file: 0, wants, columns, missing, hash_rows: true });
+        let piece = CsvPiece { text: text.as_bytes().to_vec(), separator: b',', width, lines_before: 1, request };
+        Box::new(piece).decode()
+    }
+
+    #[test]
+    fn numbers_words_and_times_in_all_their_clothes() {
+        let kinds = [Kind::Number, Kind::Word, Kind::Time];
+        let text = "1.5,a,2013-01-01\r\n -2e3 ,\"b, \"\"c\"\"\",1970-01-01T00:00:07Z\n\nNA,,\n\"7\",a,\"1\"";
+        let block = decode(text, &kinds, 3).unwrap();
+        assert_eq!(block.rows, 4);
+        let numbers = block.columns[0].numbers();
+        assert_eq!((numbers[0], numbers[1], numbers[3]), (1.5, -2000.0, 7.0));
+        assert!(numbers[2].is_nan());
+        let words = block.columns[1].words().unwrap();
+        assert_eq!(words.list, ["a", "b, \"c\""]);
+        assert_eq!(words.ids, [0, 1, super::super::super::block::NO_WORD, 0]);
+        assert_eq!(block.columns[2].times()[1], 7);
+        assert_eq!(block.counts[0].missing, 1);
+        assert_eq!(block.span, 1 + 5);
+    }
+
+    #[test]
+    fn wrong_widths_are_left_out_with_their_line_even_when_a_cell_does_not_fit() {
+        let text = "1,2\n3\n4,5,6\n\"x\ny\",7,8\n9,10\n";
+        let block = decode(text, &[Kind::Number, Kind::Number], 2).unwrap();
+        assert_eq!(block.columns[0].numbers(), [1.0, 9.0]);
+        assert_eq!(block.columns[1].numbers(), [2.0, 10.0]);
+        assert_eq!((block.wrong_width, block.wrong_width_at), (3, Some(2)));
+        assert_eq!(block.hashes.len(), 2);
+        assert_eq!(block.span, 7);
+    }
+
+    #[test]
+    fn a_text_among_numbers_is_an_error_with_its_line() {
+        let error = decode("1,2\n\"a\nb\",3\n", &[Kind::Word, Kind::Number], 2).map(|block| block.rows);
+        assert_eq!(error.unwrap(), 2);
+        match decode("1,2\n\"a\nb\",3\n4,five\n", &[Kind::Word, Kind::Number], 2) {
+            Err(PieceError::Cell { at, column, kind, .. }) => {
+                assert_eq!((at, column.as_str()), (4, "c1"));
+                assert_eq!(kind, CellError::NotANumber { found: "five".into() });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn equal_records_have_equal_hashes_whatever_their_line_end() {
+        let block = decode("1,2\r\n1,2\n1,3\n1,2", &[Kind::Number], 2).unwrap();
+        let hashes = &block.hashes;
+        assert!(hashes[0] == hashes[1] && hashes[1] == hashes[3] && hashes[1] != hashes[2]);
+    }
+}

@@ -1,0 +1,160 @@
+//! What the beginning of a text table says: separator, column names, where the data begin.
+
+use crate::stage::error::{Place, Spot, StageError};
+use enn_common::fs::FileError;
+use std::{fs::File, io::Read, path::Path};
+
+/// Separators, the likeliest first.
+const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
+
+/// Bytes looked at; a header must fit.
+const HEAD_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// How a text table is written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Dialect {
+    /// Byte between fields.
+    pub separator: u8,
+    /// Column names, trimmed.
+    pub header: Vec<String>,
+    /// Byte at which the first record begins.
+    pub data_at: u64,
+    /// Lines before the first record.
+    pub lines: u64,
+    /// Mean length of the first records, bytes.
+    pub record_bytes: f64,
+}
+
+/// Reads the beginning of the file; also gives its length in bytes.
+pub(crate) fn read(path: &Path) -> Result<(Dialect, u64), StageError> {
+    let mut file = File::open(path).map_err(FileError::of("open", path))?;
+    let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
+    let mut head = Vec::new();
+    // A short look is enough for all but tables of many thousand columns.
+    for limit in [64 * 1024, HEAD_BYTES_MAX] {
+        let missing = limit - head.len() as u64;
+        (&mut file).take(missing).read_to_end(&mut head).map_err(FileError::of("read", path))?;
+        let whole = head.len() as u64 == bytes;
+        if let Some(dialect) = of(path, &head, whole)? {
+            return Ok((dialect, bytes));
+        }
+    }
+    let place = Place { path: path.to_path_buf(), spot: Spot::Line(1) };
+    Err(StageError::EndlessRecord { place, bytes_max: HEAD_BYTES_MAX as usize })
+}
+
+/// The dialect of a file that begins with `head`; `None` when the header does not end there.
+fn of(path: &Path, head: &[u8], whole: bool) -> Result<Option<Dialect>, StageError> {
+    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        return Err(StageError::Unreadable {
+            path: path.to_path_buf(),
+            format: "UTF-8 text",
+            cause: "it is UTF-16; convert it, e.g. iconv -f utf16 -t utf8".into(),
+        });
+    }
+    let mut start = if head.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    let mut lines = 0;
+    while let Some(byte) = head.get(start).filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        lines += u64::from(*byte == b'\n');
+        start += 1;
+    }
+    let zero =
+        |found: &str| StageError::ZeroRows { path: path.to_path_buf(), found: found.into(), hint: String::new() };
+    if start == head.len() && whole {
+        return Err(zero("the file is empty"));
+    }
+    let Some(end) = header_end(&head[start..]).map(|end| start + end).or(whole.then_some(head.len())) else {
+        return Ok(None);
+    };
+    let line = &head[start..end];
+    let separator = separator(line);
+    let header = names(line, separator).ok_or_else(|| StageError::Unreadable {
+        path: path.to_path_buf(),
+        format: "UTF-8 text",
+        cause: "the header holds other bytes; convert it, e.g. iconv -f latin1 -t utf8".into(),
+    })?;
+    lines += memchr::memchr_iter(b'\n', line).count() as u64;
+    if end == head.len() && whole {
+        return Err(zero("the file holds a header and nothing else"));
+    }
+    let data = &head[end..];
+    let records = memchr::memchr_iter(b'\n', data).count().max(1);
+    let record_bytes = (data.len() as f64 / records as f64).max(1.0);
+    Ok(Some(Dialect { separator, header, data_at: end as u64, lines, record_bytes }))
+}
+
+/// Where the line that `head` begins with ends, behind its newline, quotes respected.
+fn header_end(head: &[u8]) -> Option<usize> {
+    let mut quoted = false;
+    for (at, byte) in head.iter().enumerate() {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\n' if !quoted => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The separator that occurs most often outside quotes; comma when none does.
+fn separator(line: &[u8]) -> u8 {
+    let mut counts = [0usize; SEPARATORS.len()];
+    let mut quoted = false;
+    for byte in line {
+        quoted ^= *byte == b'"';
+        if let Some(index) = SEPARATORS.iter().position(|separator| separator == byte && !quoted) {
+            counts[index] += 1;
+        }
+    }
+    // The earliest of equals, so that a comma wins.
+    let best = (0..SEPARATORS.len()).rev().max_by_key(|index| counts[*index]).unwrap_or(0);
+    SEPARATORS[best]
+}
+
+/// The fields of the header; `None` when they are not UTF-8.
+fn names(line: &[u8], separator: u8) -> Option<Vec<String>> {
+    let text = std::str::from_utf8(line).ok()?.trim_end_matches(['\n', '\r']);
+    let mut names = Vec::new();
+    let mut name = String::new();
+    let mut quoted = false;
+    for c in text.chars() {
+        match c {
+            // A doubled quote leaves and enters again: its one quote is lost from the name, which no one will miss.
+            '"' => quoted = !quoted,
+            c if c == char::from(separator) && !quoted => names.push(std::mem::take(&mut name)),
+            c => name.push(c),
+        }
+    }
+    names.push(name);
+    Some(names.iter().map(|name| name.trim().to_string()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dialect(text: &[u8]) -> Result<Option<Dialect>, StageError> {
+        of(Path::new("t.csv"), text, true)
+    }
+
+    #[test]
+    fn separator_names_and_start_are_found() {
+        let found = dialect(b"\xef\xbb\xbfa;\"b;,,,\" ; c\r\n1;2;3\r\n").unwrap().unwrap();
+        assert_eq!(found.separator, b';');
+        assert_eq!(found.header, ["a", "b;,,,", "c"]);
+        assert_eq!((found.data_at, found.lines, found.record_bytes), (18, 1, 7.0));
+        let found = dialect(b"\n\nonly\n1\n").unwrap().unwrap();
+        assert_eq!((found.separator, found.header.as_slice(), found.lines), (b',', ["only".to_string()].as_slice(), 3));
+        assert_eq!(dialect(b"a\tb\n1\t2\n").unwrap().unwrap().separator, b'\t');
+    }
+
+    #[test]
+    fn nothing_to_read_is_said_so() {
+        for text in [b"".as_slice(), b"\r\n", b"a,b\n", b"a,b"] {
+            assert!(matches!(dialect(text), Err(StageError::ZeroRows { .. })), "{text:?}");
+        }
+        assert!(dialect(b"\xff\xfea\0").is_err());
+        assert!(dialect(b"caf\xe9,b\n1,2\n").is_err());
+        assert_eq!(of(Path::new("t.csv"), b"a,b", false).unwrap(), None, "more is needed");
+    }
+}

@@ -1,0 +1,90 @@
+//! Sources: foreign files behind one streaming trait of column blocks. A table of formats; nothing else knows one.
+//!
+//! ```text
+//! open(path) → Source ──start(request)──► Pieces ──next() in order──► Piece ──decode() in parallel──► Block
+//! ```
+//! **Invariant:** a source holds a bounded part of its file in memory, and decodes the same blocks for any number of threads.
+
+pub(crate) mod block;
+pub(crate) mod clean;
+pub(crate) mod csv;
+
+use super::error::StageError;
+use block::{Block, PieceError, Want};
+use clean::MissingTokens;
+use enn_common::config::data::SourceFormat;
+use std::{path::Path, sync::Arc};
+
+/// An open file.
+pub(crate) trait Source: Send + Sync {
+    /// Column names, in file order.
+    fn header(&self) -> &[String];
+
+    /// About how many rows there are: exact where the format says so. For the disk check only.
+    fn rows_estimate(&self) -> u64;
+
+    /// Begins a pass over all rows.
+    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError>;
+}
+
+/// A pass over a file. `next` is called in order, one call at a time, and does as little as possible.
+pub(crate) trait Pieces: Send {
+    /// The next piece; `None` at the end.
+    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError>;
+}
+
+/// A run of rows, not decoded yet.
+pub(crate) trait Piece: Send {
+    /// Decodes and cleans.
+    fn decode(self: Box<Self>) -> Result<Block, PieceError>;
+}
+
+/// What a pass shall deliver.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// File index, for the blocks.
+    pub file: usize,
+    /// Wanted columns.
+    pub wants: Vec<Want>,
+    /// For each wanted column its index in this file's header.
+    pub columns: Vec<usize>,
+    /// Texts that mean "missing".
+    pub missing: MissingTokens,
+    /// Whether every block carries a hash per row over all columns of the file.
+    pub hash_rows: bool,
+}
+
+/// The format of a file, from the configuration or its extension.
+pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<SourceFormat, StageError> {
+    if let Some(format) = format {
+        return Ok(format);
+    }
+    let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let format = match extension.as_str() {
+        "csv" | "tsv" | "txt" => SourceFormat::Csv,
+        "parquet" | "pq" => SourceFormat::Parquet,
+        "arrow" | "arrows" | "feather" | "ipc" => SourceFormat::Arrow,
+        "npy" => SourceFormat::Npy,
+        "npz" => SourceFormat::Npz,
+        "safetensors" => SourceFormat::Safetensors,
+        "xlsx" | "xlsm" | "xls" | "xlsb" | "ods" => SourceFormat::Xlsx,
+        _ => return Err(StageError::UnknownFormat { path: path.to_path_buf() }),
+    };
+    Ok(format)
+}
+
+/// Opens a file as a table.
+pub(crate) fn open(
+    path: &Path,
+    format: Option<SourceFormat>,
+    sheet: Option<&str>,
+) -> Result<Box<dyn Source>, StageError> {
+    if !path.is_file() {
+        return Err(StageError::MissingFile { path: path.to_path_buf() });
+    }
+    let _ = sheet;
+    match format_of(path, format)? {
+        SourceFormat::Csv => Ok(Box::new(csv::CsvSource::open(path)?)),
+        _ => Err(StageError::UnknownFormat { path: path.to_path_buf() }),
+    }
+}

@@ -1,0 +1,254 @@
+//! The configured files as one table, and passes over it.
+//!
+//! **Invariant:** rows are handed over in reading order, whatever the number of threads; a bad cell is named by its line.
+
+use super::{
+    Progress,
+    crew::{self, Steps},
+    error::{Place, Spot, StageError},
+    source::{
+        self, Piece, Pieces, Request, Source,
+        block::{Block, CellCounts, PieceError, Want},
+        clean::MissingTokens,
+    },
+};
+use enn_common::config::data::{DataConfig, SourceFormat};
+use std::{path::PathBuf, sync::Arc};
+
+/// Names within this edit distance, relative to their length, are offered as what was meant.
+const NEAR: f64 = 0.6;
+
+/// Similar names offered.
+const NEAR_MAX: usize = 3;
+
+/// Open files that are read as one table.
+pub(crate) struct Table {
+    files: Vec<(PathBuf, Box<dyn Source>)>,
+    missing: MissingTokens,
+    lines: bool,
+    bytes: u64,
+}
+
+/// What a pass does with blocks: `work` in parallel, `order` in reading order, `after` in parallel.
+pub(crate) trait Sink: Sync {
+    /// A block, worked on.
+    type Work: Send;
+    /// What may only be touched in order.
+    type State: Send;
+    /// Does the bulk of the work.
+    fn work(&self, block: Block) -> Result<Self::Work, StageError>;
+    /// Takes the block in; its first row is row `first` of the table.
+    fn order(&self, state: &mut Self::State, first: u64, work: &mut Self::Work) -> Result<(), StageError>;
+    /// Does what only needed the order to be known.
+    fn after(&self, work: Self::Work) -> Result<(), StageError>;
+}
+
+/// What a pass counted.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Tally {
+    /// Rows delivered.
+    pub rows: u64,
+    /// Per wanted column.
+    pub counts: Vec<CellCounts>,
+    /// Rows left out for their width.
+    pub wrong_width: u64,
+    /// Line of the first of them.
+    pub wrong_width_line: Option<u64>,
+}
+
+impl Table {
+    /// Opens all files; they must exist and have a readable header.
+    pub(crate) fn open(config: &DataConfig) -> Result<Self, StageError> {
+        if config.files.is_empty() {
+            return Err(StageError::NoFiles);
+        }
+        let mut files = Vec::new();
+        let (mut lines, mut bytes) = (true, 0);
+        for path in &config.files {
+            files.push((path.clone(), source::open(path, config.format, config.sheet.as_deref())?));
+            lines &= source::format_of(path, config.format)? == SourceFormat::Csv;
+            bytes += path.metadata().map_or(0, |metadata| metadata.len());
+        }
+        Ok(Self { files, missing: MissingTokens::new(&config.missing), lines, bytes })
+    }
+
+    /// The first file, to name the table by.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.files[0].0.clone()
+    }
+
+    /// Whether the first file has the column. A file that lacks a column others have is found by the pass.
+    pub(crate) fn has(&self, column: &str) -> bool {
+        self.files[0].1.header().iter().any(|name| name == column)
+    }
+
+    /// About how many rows there are.
+    pub(crate) fn rows_estimate(&self) -> u64 {
+        self.files.iter().map(|(_, source)| source.rows_estimate()).sum()
+    }
+
+    /// Says no, naming all of them, when columns are not there.
+    pub(crate) fn require(&self, columns: &[String]) -> Result<(), StageError> {
+        for (path, source) in &self.files {
+            let lacking: Vec<String> = columns.iter().filter(|name| !source.header().contains(name)).cloned().collect();
+            if !lacking.is_empty() {
+                return Err(unknown(path.clone(), lacking, source.header()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all rows once and hands them to `sink`.
+    pub(crate) fn pass<S: Sink>(
+        &self,
+        ask: Ask<'_>,
+        sink: &S,
+        state: S::State,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(S::State, Tally), StageError> {
+        let requests = self.requests(&ask)?;
+        let ordered = Ordered {
+            state,
+            file: 0,
+            before: 0,
+            tally: Tally { counts: vec![CellCounts::default(); ask.wants.len()], ..Tally::default() },
+        };
+        let mut files = self.files.iter().zip(requests);
+        let mut pieces: Option<Box<dyn Pieces>> = None;
+        let next = move || -> Result<Option<Box<dyn Piece>>, StageError> {
+            loop {
+                if let Some(open) = &mut pieces
+                    && let Some(piece) = open.next()?
+                {
+                    return Ok(Some(piece));
+                }
+                match files.next() {
+                    None => return Ok(None),
+                    Some(((_, source), request)) => pieces = Some(source.start(request)?),
+                }
+            }
+        };
+        let (mut rows, mut bytes) = (0, 0);
+        let mut report = |(more_rows, more_bytes)| {
+            rows += more_rows;
+            bytes += more_bytes;
+            progress(Progress { rows, bytes, bytes_total: self.bytes });
+        };
+        let ordered = crew::run(ask.threads, next, &Pass { table: self, sink }, ordered, &mut report)?;
+        Ok((ordered.state, ordered.tally))
+    }
+
+    fn requests(&self, ask: &Ask<'_>) -> Result<Vec<Arc<Request>>, StageError> {
+        let mut requests = Vec::new();
+        for (file, (path, source)) in self.files.iter().enumerate() {
+            let mut columns = Vec::new();
+            for want in ask.wants {
+                let mut found = source.header().iter().enumerate().filter(|(_, name)| **name == want.column);
+                match (found.next(), found.next()) {
+                    (Some((index, _)), None) => columns.push(index),
+                    (None, _) => return Err(unknown(path.clone(), vec![want.column.clone()], source.header())),
+                    _ => return Err(StageError::RepeatedColumn { path: path.clone(), column: want.column.clone() }),
+                }
+            }
+            let (wants, missing) = (ask.wants.to_vec(), self.missing.clone());
+            requests.push(Arc::new(Request { file, wants, columns, missing, hash_rows: ask.hash_rows }));
+        }
+        Ok(requests)
+    }
+}
+
+/// What a pass asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    /// Wanted columns.
+    pub wants: &'a [Want],
+    /// Whether blocks carry a hash of each whole row.
+    pub hash_rows: bool,
+    /// Threads to read with.
+    pub threads: usize,
+}
+
+struct Pass<'a, S> {
+    table: &'a Table,
+    sink: &'a S,
+}
+
+struct Ordered<S> {
+    state: S,
+    file: usize,
+    /// Lines or rows of the file before the piece whose turn it is.
+    before: u64,
+    tally: Tally,
+}
+
+/// A block on its way: what the sink made of it and what the table keeps of it.
+struct Passed<W> {
+    work: W,
+    kept: Block,
+}
+
+impl<S: Sink> Steps for Pass<'_, S> {
+    type Item = Box<dyn Piece>;
+    type Work = Result<Passed<S::Work>, PieceError>;
+    type State = Ordered<S::State>;
+    type Placed = S::Work;
+    type Report = (u64, u64);
+
+    fn work(&self, piece: Box<dyn Piece>) -> Self::Work {
+        let mut block = piece.decode()?;
+        let counts = std::mem::take(&mut block.counts);
+        let kept = Block { counts, columns: Vec::new(), hashes: Vec::new(), ..block };
+        Ok(Passed { work: self.sink.work(block)?, kept })
+    }
+
+    fn order(&self, ordered: &mut Self::State, work: Self::Work) -> Result<(S::Work, (u64, u64)), StageError> {
+        let Passed { mut work, kept } = work.map_err(|error| self.place(ordered, error))?;
+        if kept.file != ordered.file {
+            (ordered.file, ordered.before) = (kept.file, 0);
+        }
+        let tally = &mut ordered.tally;
+        self.sink.order(&mut ordered.state, tally.rows, &mut work)?;
+        tally.rows += kept.rows as u64;
+        tally.counts.iter_mut().zip(&kept.counts).for_each(|(sum, count)| sum.add(count));
+        tally.wrong_width += kept.wrong_width;
+        if tally.wrong_width_line.is_none() {
+            tally.wrong_width_line = kept.wrong_width_at.map(|at| ordered.before + at + 1);
+        }
+        ordered.before += kept.span;
+        Ok((work, (kept.rows as u64, kept.bytes)))
+    }
+
+    fn after(&self, work: S::Work) -> Result<(), StageError> {
+        self.sink.after(work)
+    }
+}
+
+impl<S: Sink> Pass<'_, S> {
+    /// Gives an error of a piece its place in the file.
+    fn place(&self, ordered: &Ordered<S::State>, error: PieceError) -> StageError {
+        match error {
+            PieceError::Cell { file, at, column, kind } => {
+                let before = if file == ordered.file { ordered.before } else { 0 };
+                let number = before + at + 1;
+                let spot = if self.table.lines { Spot::Line(number) } else { Spot::Row(number) };
+                StageError::Cell { place: Place { path: self.table.files[file].0.clone(), spot }, column, kind }
+            }
+            PieceError::Stage(error) => error,
+        }
+    }
+}
+
+fn unknown(path: PathBuf, columns: Vec<String>, header: &[String]) -> StageError {
+    let mut near: Vec<(f64, &String)> = header
+        .iter()
+        .map(|name| {
+            let alike =
+                |column: &String| strsim::normalized_damerau_levenshtein(&column.to_lowercase(), &name.to_lowercase());
+            (columns.iter().map(alike).fold(0.0, f64::max), name)
+        })
+        .filter(|(alike, _)| *alike >= NEAR)
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let near = near.into_iter().take(NEAR_MAX).map(|(_, name)| name.clone()).collect();
+    StageError::UnknownColumn { path, columns, near, found: header.to_vec() }
+}

@@ -1,0 +1,90 @@
+// C face of libtorch's dispatcher: operators by name, called boxed; and a tensor's version counter.
+//
+// Contract of every function: returns 0, or 1 and then enn_aten_error() gives the sentence for this thread. No C++
+// exception crosses. Tensor pointers are tch's own (heap at::Tensor): operands are borrowed, results belong to the caller.
+
+#include "aten_guard.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+
+extern "C" {
+
+// One operand. `tag` says which member counts.
+struct enn_arg {
+  int32_t tag;
+  int64_t integer;
+  double real;
+  const void* data; // A tensor, or the first of `count` integers, booleans (bytes) or tensor pointers.
+  size_t count;
+};
+
+const char* enn_aten_error() { return enn::last_error().c_str(); }
+
+int32_t enn_aten_find(const char* name, const char* overload, void** out) {
+  return enn::guarded([&] {
+    auto found = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+    *out = new c10::OperatorHandle(found);
+  });
+}
+
+int32_t enn_aten_version(const at::Tensor* tensor, int64_t* out) {
+  return enn::guarded([&] { *out = static_cast<int64_t>(tensor->_version()); });
+}
+}
+
+namespace {
+
+enum Tag : int32_t { NONE = 0, TENSOR = 1, INT = 2, REAL = 3, BOOL = 4, INTS = 5, BOOLS = 6, TENSORS = 7 };
+
+c10::IValue value_of(const enn_arg& arg) {
+  switch (arg.tag) {
+    case TENSOR:
+      return *static_cast<const at::Tensor*>(arg.data);
+    case INT:
+      return arg.integer;
+    case REAL:
+      return arg.real;
+    case BOOL:
+      return arg.integer != 0;
+    case INTS: {
+      auto first = static_cast<const int64_t*>(arg.data);
+      return c10::List<int64_t>(at::IntArrayRef(first, arg.count));
+    }
+    case BOOLS: {
+      auto first = static_cast<const uint8_t*>(arg.data);
+      c10::List<bool> list;
+      for (size_t i = 0; i < arg.count; ++i) list.push_back(first[i] != 0);
+      return list;
+    }
+    case TENSORS: {
+      auto first = static_cast<const at::Tensor* const*>(arg.data);
+      c10::List<at::Tensor> list;
+      for (size_t i = 0; i < arg.count; ++i) list.push_back(*first[i]);
+      return list;
+    }
+    default:
+      return c10::IValue();
+  }
+}
+
+} // namespace
+
+extern "C" int32_t enn_aten_call(void* handle, const enn_arg* args, size_t count, at::Tensor** outs, size_t room, size_t* made) {
+  return enn::guarded([&] {
+    *made = 0;
+    torch::jit::Stack stack;
+    stack.reserve(count);
+    for (size_t i = 0; i < count; ++i) stack.push_back(value_of(args[i]));
+    static_cast<const c10::OperatorHandle*>(handle)->callBoxed(&stack);
+    for (auto& result : stack) {
+      if (!result.isTensor()) continue;
+      TORCH_CHECK(*made < room, "more results than the caller has room for");
+      outs[(*made)++] = new at::Tensor(std::move(result).toTensor());
+    }
+  });
+}

@@ -1,0 +1,321 @@
+// CPU kernels for the two operations libtorch has no kernel for: the retention scan and counter-based dropout.
+//
+// Each works on rows of contiguous numbers, sequentially along the positions, so that a scan reads and writes every
+// number once. Results do not depend on the number of threads: each batch row, each block of words is one task.
+
+#include "aten_guard.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
+#define ENN_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default"), optimize("O3")))
+#else
+#define ENN_CLONES
+#endif
+#define ENN_INLINE static inline __attribute__((always_inline))
+
+namespace {
+
+constexpr int64_t PHILOX_LANES = 16;
+constexpr int64_t DROPOUT_GRAIN = 1 << 14;
+
+// The operands of one batch row of a scan; `stride` is the distance between positions, `w` = heads · width.
+template <class T>
+struct Row {
+  const T* v;
+  int64_t v_stride;
+  const T* g;
+  int64_t g_stride;
+  const T* lambda; // w numbers: λ of the number's head.
+  const T* first; // Incoming state, or zeros.
+  int64_t n;
+  int64_t w;
+};
+
+template <class T>
+ENN_INLINE void causal(const Row<T>& r, T* __restrict y) {
+  const T* before = r.first;
+  for (int64_t t = 0; t < r.n; ++t) {
+    const T* v = r.v + t * r.v_stride;
+    T* out = y + t * r.w;
+    for (int64_t i = 0; i < r.w; ++i) out[i] = r.lambda[i] * before[i] + v[i];
+    before = out;
+  }
+}
+
+// Adds to the causal scan what later positions give: λ times the reversed scan one position ahead. `carry` is zeroed.
+template <class T>
+ENN_INLINE void add_reversed(const Row<T>& r, T* __restrict y, T* __restrict carry) {
+  for (int64_t t = r.n - 1; t >= 0; --t) {
+    const T* v = r.v + t * r.v_stride;
+    T* out = y + t * r.w;
+    for (int64_t i = 0; i < r.w; ++i) {
+      T ahead = r.lambda[i] * carry[i];
+      out[i] += ahead;
+      carry[i] = ahead + v[i];
+    }
+  }
+}
+
+// `carry` comes in as the gradient of the outgoing state and leaves as that of the incoming one.
+template <class T>
+ENN_INLINE void causal_backward(const Row<T>& r, const T* y, T* __restrict dv, T* __restrict carry, T* __restrict dlambda) {
+  for (int64_t t = r.n - 1; t >= 0; --t) {
+    const T* g = r.g + t * r.g_stride;
+    const T* before = t > 0 ? y + (t - 1) * r.w : r.first;
+    T* out = dv + t * r.w;
+    for (int64_t i = 0; i < r.w; ++i) {
+      T whole = g[i] + carry[i];
+      out[i] = whole;
+      dlambda[i] += whole * before[i];
+      carry[i] = r.lambda[i] * whole;
+    }
+  }
+}
+
+// `y` is scratch for the causal scan; `carry` and `ahead` are zeroed.
+template <class T>
+ENN_INLINE void both_backward(const Row<T>& r, T* __restrict y, T* __restrict dv, T* __restrict carry, T* __restrict ahead, T* __restrict dlambda) {
+  causal(r, y);
+  const T* before = r.first;
+  for (int64_t t = 0; t < r.n; ++t) {
+    const T* g = r.g + t * r.g_stride;
+    T* out = dv + t * r.w;
+    for (int64_t i = 0; i < r.w; ++i) out[i] = r.lambda[i] * before[i] + g[i];
+    before = out;
+  }
+  for (int64_t t = r.n - 1; t >= 0; --t) {
+    const T* g = r.g + t * r.g_stride;
+    const T* v = r.v + t * r.v_stride;
+    const T* earlier = t > 0 ? y + (t - 1) * r.w : r.first;
+    T* out = dv + t * r.w;
+    for (int64_t i = 0; i < r.w; ++i) {
+      T whole = g[i] + carry[i];
+      dlambda[i] += whole * earlier[i] + out[i] * ahead[i];
+      out[i] += carry[i];
+      carry[i] = r.lambda[i] * whole;
+      ahead[i] = v[i] + r.lambda[i] * ahead[i];
+    }
+  }
+}
+
+ENN_CLONES void run_forward(const Row<float>& r, bool both, float* y, float* carry) {
+  causal(r, y);
+  if (both) add_reversed(r, y, carry);
+}
+ENN_CLONES void run_forward(const Row<double>& r, bool both, double* y, double* carry) {
+  causal(r, y);
+  if (both) add_reversed(r, y, carry);
+}
+ENN_CLONES void run_causal_backward(const Row<float>& r, const float* y, float* dv, float* carry, float* dlambda) {
+  causal_backward(r, y, dv, carry, dlambda);
+}
+ENN_CLONES void run_causal_backward(const Row<double>& r, const double* y, double* dv, double* carry, double* dlambda) {
+  causal_backward(r, y, dv, carry, dlambda);
+}
+ENN_CLONES void run_both_backward(const Row<float>& r, float* y, float* dv, float* carry, float* ahead, float* dlambda) {
+  both_backward(r, y, dv, carry, ahead, dlambda);
+}
+ENN_CLONES void run_both_backward(const Row<double>& r, double* y, double* dv, double* carry, double* ahead, double* dlambda) {
+  both_backward(r, y, dv, carry, ahead, dlambda);
+}
+
+// λ repeated over each head's width.
+template <class T>
+std::vector<T> repeated(const at::Tensor& lambda, int64_t width) {
+  auto dense = lambda.contiguous();
+  const T* from = dense.const_data_ptr<T>();
+  std::vector<T> row(dense.numel() * width);
+  for (int64_t h = 0; h < dense.numel(); ++h) std::fill_n(row.begin() + h * width, width, from[h]);
+  return row;
+}
+
+// The tensor itself if each position's numbers are contiguous, else a copy.
+at::Tensor rows_of(const at::Tensor& x) {
+  bool dense = x.stride(3) == 1 && (x.size(2) == 1 || x.stride(2) == x.size(3));
+  return dense ? x : x.contiguous();
+}
+
+template <class T>
+at::Tensor forward(const at::Tensor& v_in, const at::Tensor& lambda, const at::Tensor* state, bool both) {
+  auto v = rows_of(v_in);
+  int64_t b = v.size(0), n = v.size(1), w = v.size(2) * v.size(3);
+  auto y = at::empty({b, n, v.size(2), v.size(3)}, v.options());
+  auto row = repeated<T>(lambda, v.size(3));
+  auto start = state ? state->contiguous() : at::Tensor();
+  const T* v_data = v.const_data_ptr<T>();
+  const T* start_data = state ? start.const_data_ptr<T>() : nullptr;
+  T* y_data = y.mutable_data_ptr<T>();
+  at::parallel_for(0, b, 1, [&](int64_t from, int64_t to) {
+    std::vector<T> zeros(w, T(0)), carry(w);
+    for (int64_t i = from; i < to; ++i) {
+      const T* first = start_data ? start_data + i * w : zeros.data();
+      Row<T> r{v_data + i * v.stride(0), v.stride(1), nullptr, 0, row.data(), first, n, w};
+      std::fill(carry.begin(), carry.end(), T(0));
+      run_forward(r, both, y_data + i * n * w, carry.data());
+    }
+  });
+  return y;
+}
+
+struct Gradients {
+  at::Tensor dv, dlambda, dstate;
+};
+
+template <class T>
+Gradients backward(const at::Tensor& v_in, const at::Tensor& lambda, const at::Tensor& y_in, const at::Tensor& g_in, const at::Tensor* state, const at::Tensor* gstate, bool both) {
+  auto v = rows_of(v_in), g = rows_of(g_in), y = y_in.contiguous();
+  int64_t b = v.size(0), n = v.size(1), h = v.size(2), d = v.size(3), w = h * d;
+  auto dv = at::empty({b, n, h, d}, v.options());
+  auto dstate = at::empty({b, h, d}, v.options());
+  auto row = repeated<T>(lambda, d);
+  auto start = state ? state->contiguous() : at::Tensor();
+  auto end = gstate ? gstate->contiguous() : at::Tensor();
+  std::vector<double> shares(b * h, 0.0);
+  at::parallel_for(0, b, 1, [&](int64_t from, int64_t to) {
+    std::vector<T> zeros(w, T(0)), ahead(w), share(w), scratch(both ? n * w : 0);
+    for (int64_t i = from; i < to; ++i) {
+      const T* first = state ? start.const_data_ptr<T>() + i * w : zeros.data();
+      Row<T> r{v.const_data_ptr<T>() + i * v.stride(0), v.stride(1), g.const_data_ptr<T>() + i * g.stride(0), g.stride(1), row.data(), first, n, w};
+      T* carry = dstate.mutable_data_ptr<T>() + i * w;
+      if (gstate) std::copy_n(end.const_data_ptr<T>() + i * w, w, carry);
+      else std::fill_n(carry, w, T(0));
+      std::fill(share.begin(), share.end(), T(0));
+      T* out = dv.mutable_data_ptr<T>() + i * n * w;
+      if (both) {
+        std::fill(ahead.begin(), ahead.end(), T(0));
+        run_both_backward(r, scratch.data(), out, carry, ahead.data(), share.data());
+      } else {
+        run_causal_backward(r, y.const_data_ptr<T>() + i * n * w, out, carry, share.data());
+      }
+      for (int64_t j = 0; j < w; ++j) shares[i * h + j / d] += share[j];
+    }
+  });
+  // Summed in batch order, whatever ran where.
+  auto dlambda = at::zeros({h}, v.options());
+  T* dl = dlambda.mutable_data_ptr<T>();
+  for (int64_t j = 0; j < h; ++j) {
+    double total = 0;
+    for (int64_t i = 0; i < b; ++i) total += shares[i * h + j];
+    dl[j] = static_cast<T>(total);
+  }
+  return {dv, dlambda, dstate};
+}
+
+struct Key {
+  uint32_t low, high, site, step;
+};
+
+// PHILOX_LANES consecutive blocks of Philox-4x32-10, word-interleaved: out[4·lane + word].
+ENN_INLINE void philox(const Key& key, uint64_t block, uint32_t* __restrict out) {
+  uint32_t c0[PHILOX_LANES], c1[PHILOX_LANES], c2[PHILOX_LANES], c3[PHILOX_LANES];
+  for (int64_t l = 0; l < PHILOX_LANES; ++l) {
+    uint64_t at = block + l;
+    c0[l] = static_cast<uint32_t>(at);
+    c1[l] = static_cast<uint32_t>(at >> 32);
+    c2[l] = key.site;
+    c3[l] = key.step;
+  }
+  uint32_t k0 = key.low, k1 = key.high;
+  for (int round = 0; round < 10; ++round) {
+    for (int64_t l = 0; l < PHILOX_LANES; ++l) {
+      uint64_t a = static_cast<uint64_t>(c0[l]) * 0xD2511F53u, b = static_cast<uint64_t>(c2[l]) * 0xCD9E8D57u;
+      uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1[l] ^ k0, n2 = static_cast<uint32_t>(a >> 32) ^ c3[l] ^ k1;
+      c0[l] = n0;
+      c1[l] = static_cast<uint32_t>(b);
+      c2[l] = n2;
+      c3[l] = static_cast<uint32_t>(a);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  for (int64_t l = 0; l < PHILOX_LANES; ++l) {
+    out[4 * l] = c0[l];
+    out[4 * l + 1] = c1[l];
+    out[4 * l + 2] = c2[l];
+    out[4 * l + 3] = c3[l];
+  }
+}
+
+// y[i] = x[i] · scale where word `first + i` is below `threshold`, else 0, for i in from..to. No `x` means ones.
+template <class T>
+ENN_INLINE void drop(const Key& key, uint64_t first, uint32_t threshold, T scale, const T* x, T* __restrict y, int64_t from, int64_t to) {
+  uint32_t words[4 * PHILOX_LANES];
+  int64_t i = from;
+  while (i < to) {
+    uint64_t element = first + i;
+    philox(key, element / 4, words);
+    int64_t skip = element % 4, take = std::min<int64_t>(4 * PHILOX_LANES - skip, to - i);
+    if (x) {
+      for (int64_t j = 0; j < take; ++j) y[i + j] = words[skip + j] < threshold ? x[i + j] * scale : T(0);
+    } else {
+      for (int64_t j = 0; j < take; ++j) y[i + j] = words[skip + j] < threshold ? scale : T(0);
+    }
+    i += take;
+  }
+}
+
+ENN_CLONES void run_drop(const Key& key, uint64_t first, uint32_t threshold, float scale, const float* x, float* y, int64_t from, int64_t to) {
+  drop(key, first, threshold, scale, x, y, from, to);
+}
+ENN_CLONES void run_drop(const Key& key, uint64_t first, uint32_t threshold, double scale, const double* x, double* y, int64_t from, int64_t to) {
+  drop(key, first, threshold, scale, x, y, from, to);
+}
+
+template <class T>
+void dropped(const Key& key, uint64_t first, uint32_t threshold, double scale, const at::Tensor* x, at::Tensor& y) {
+  const T* from = x ? x->const_data_ptr<T>() : nullptr;
+  T* to = y.mutable_data_ptr<T>();
+  at::parallel_for(0, y.numel(), DROPOUT_GRAIN, [&](int64_t begin, int64_t end) {
+    run_drop(key, first, threshold, static_cast<T>(scale), from, to, begin, end);
+  });
+}
+
+bool is_double(const at::Tensor& x) {
+  TORCH_CHECK(x.device().is_cpu(), "the CPU kernel got a tensor on ", x.device());
+  TORCH_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble, "the CPU kernel got ", x.scalar_type());
+  return x.scalar_type() == at::kDouble;
+}
+
+} // namespace
+
+extern "C" {
+
+int32_t enn_retention(const at::Tensor* v, const at::Tensor* lambda, const at::Tensor* state, int32_t both, at::Tensor** y) {
+  return enn::guarded([&] {
+    auto out = is_double(*v) ? forward<double>(*v, *lambda, state, both != 0) : forward<float>(*v, *lambda, state, both != 0);
+    *y = new at::Tensor(std::move(out));
+  });
+}
+
+// outs: dv, dlambda, dstate.
+int32_t enn_retention_backward(const at::Tensor* const* ins, int32_t both, at::Tensor** outs) {
+  return enn::guarded([&] {
+    const at::Tensor &v = *ins[0], &lambda = *ins[1], &y = *ins[2], &g = *ins[3];
+    auto made = is_double(v) ? backward<double>(v, lambda, y, g, ins[4], ins[5], both != 0) : backward<float>(v, lambda, y, g, ins[4], ins[5], both != 0);
+    outs[0] = new at::Tensor(std::move(made.dv));
+    outs[1] = new at::Tensor(std::move(made.dlambda));
+    outs[2] = new at::Tensor(std::move(made.dstate));
+  });
+}
+
+// Drops elements of `x`, or with `rows` true makes one factor per row of the first axis.
+int32_t enn_dropout(const at::Tensor* x, int32_t rows, const uint64_t* key, uint64_t first, uint32_t threshold, double scale, at::Tensor** y) {
+  return enn::guarded([&] {
+    Key k{static_cast<uint32_t>(key[0]), static_cast<uint32_t>(key[0] >> 32) ^ static_cast<uint32_t>(key[1] >> 32), static_cast<uint32_t>(key[2]), static_cast<uint32_t>(key[1])};
+    bool wide = is_double(*x);
+    at::Tensor dense = rows ? at::Tensor() : x->contiguous();
+    auto out = rows ? at::empty({x->dim() > 0 ? x->size(0) : 1}, x->options()) : at::empty(x->sizes(), x->options());
+    const at::Tensor* from = rows ? nullptr : &dense;
+    if (wide) dropped<double>(k, first, threshold, scale, from, out);
+    else dropped<float>(k, first, threshold, scale, from, out);
+    *y = new at::Tensor(std::move(out));
+  });
+}
+}

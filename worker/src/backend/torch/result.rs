@@ -1,0 +1,120 @@
+//! The shim with `Result`: every status becomes a [`ShimError`], every returned pointer gets an owner.
+
+use super::ShimError;
+use super::sys;
+use crate::backend::Outs;
+use smallvec::SmallVec;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+/// Results a boxed call may have.
+const RESULTS_MAX: usize = 16;
+
+fn check(status: i32) -> Result<(), ShimError> {
+    if status == 0 {
+        return Ok(());
+    }
+    // SAFETY: the shim keeps a NUL-terminated string per thread, valid until the next call on this thread.
+    let text = unsafe { CStr::from_ptr(sys::enn_aten_error()) };
+    Err(ShimError { message: text.to_string_lossy().trim().replace('\n', " ") })
+}
+
+fn pointer(tensor: Option<&Tensor>) -> *const C_tensor {
+    tensor.map_or(ptr::null(), Tensor::as_ptr)
+}
+
+/// Takes over a tensor the shim made.
+fn owned(made: *mut C_tensor) -> Tensor {
+    // SAFETY: called only on pointers the shim has just made with `new at::Tensor` and given up.
+    unsafe { Tensor::from_ptr(made) }
+}
+
+/// An operator of the dispatcher. Handles live as long as the process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Handle(*mut c_void);
+
+// SAFETY: a handle is a pointer to an immutable OperatorHandle that is never freed; the dispatcher locks internally.
+unsafe impl Send for Handle {}
+// SAFETY: as above; calling through it from several threads is what the dispatcher is made for.
+unsafe impl Sync for Handle {}
+
+pub(super) fn find(name: &CStr, overload: &CStr) -> Result<Handle, ShimError> {
+    let mut out = ptr::null_mut();
+    // SAFETY: both strings are NUL-terminated and `out` is writable.
+    check(unsafe { sys::enn_aten_find(name.as_ptr(), overload.as_ptr(), &raw mut out) })?;
+    Ok(Handle(out))
+}
+
+/// Calls an operator.
+///
+/// The caller keeps what `args` points to alive for the duration of the call.
+pub(super) fn call(handle: Handle, args: &[sys::Arg]) -> Result<Outs, ShimError> {
+    let mut outs = [ptr::null_mut(); RESULTS_MAX];
+    let mut made = 0;
+    // SAFETY: the handle came from `find`; `args` and `outs` are valid for the counts given.
+    let status = unsafe {
+        sys::enn_aten_call(handle.0, args.as_ptr(), args.len(), outs.as_mut_ptr(), RESULTS_MAX, &raw mut made)
+    };
+    let results: Outs = outs[..made].iter().map(|p| owned(*p)).collect();
+    check(status)?;
+    Ok(results)
+}
+
+pub(super) fn version(tensor: &Tensor) -> Result<i64, ShimError> {
+    let mut out = 0;
+    // SAFETY: the tensor is alive and `out` is writable.
+    check(unsafe { sys::enn_aten_version(tensor.as_ptr(), &raw mut out) })?;
+    Ok(out)
+}
+
+pub(super) fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, both: bool) -> Result<Tensor, ShimError> {
+    let mut y = ptr::null_mut();
+    // SAFETY: operands are alive; a missing state is null, which the shim checks; `y` is writable.
+    let status =
+        unsafe { sys::enn_retention(v.as_ptr(), lambda.as_ptr(), pointer(state), i32::from(both), &raw mut y) };
+    check(status)?;
+    Ok(owned(y))
+}
+
+/// Operands: v, λ, y, gradient of y, state, gradient of the outgoing state.
+pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Result<[Tensor; 3], ShimError> {
+    let ins = ins.map(pointer);
+    let mut outs = [ptr::null_mut(); 3];
+    // SAFETY: six operand pointers of which the last two may be null, and room for three results.
+    check(unsafe { sys::enn_retention_backward(ins.as_ptr(), i32::from(both), outs.as_mut_ptr()) })?;
+    Ok(outs.map(owned))
+}
+
+/// Numbers of one dropout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Drop {
+    pub(super) key: [u64; 3],
+    pub(super) first: u64,
+    pub(super) threshold: u32,
+    pub(super) scale: f64,
+}
+
+pub(super) fn dropout(x: &Tensor, rows: bool, drop: &Drop) -> Result<Tensor, ShimError> {
+    let mut y = ptr::null_mut();
+    // SAFETY: `x` is alive, the key has the three words the shim reads, `y` is writable.
+    let status = unsafe {
+        sys::enn_dropout(
+            x.as_ptr(),
+            i32::from(rows),
+            drop.key.as_ptr(),
+            drop.first,
+            drop.threshold,
+            drop.scale,
+            &raw mut y,
+        )
+    };
+    check(status)?;
+    Ok(owned(y))
+}
+
+/// Pointers of a list of tensors.
+pub(super) fn pointers(tensors: &[&Tensor]) -> SmallVec<[*const C_tensor; 4]> {
+    tensors.iter().map(|t| t.as_ptr()).collect()
+}

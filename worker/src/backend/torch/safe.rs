@@ -1,0 +1,159 @@
+//! Typed access to the shim: dispatcher operators found once by name, the version counter, the CPU kernels.
+
+use super::ShimError;
+use super::result::{self, Handle};
+use super::sys::Arg as RawArg;
+use crate::backend::{Outs, StepKey};
+use smallvec::SmallVec;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use tch::{Device, Kind, Tensor};
+use torch_sys::C_tensor;
+
+/// One operand of a boxed call.
+#[derive(Debug, Clone, Copy)]
+pub enum Arg<'a> {
+    /// An optional operand left out.
+    None,
+    /// A tensor.
+    Tensor(&'a Tensor),
+    /// An integer.
+    Int(i64),
+    /// A float.
+    Real(f64),
+    /// A boolean.
+    Bool(bool),
+    /// A list of integers.
+    Ints(&'a [i64]),
+    /// A list of booleans.
+    Bools(&'a [bool]),
+    /// A list of tensors.
+    Tensors(&'a [&'a Tensor]),
+}
+
+/// An operator of libtorch's dispatcher, looked up at its first call.
+pub struct AtenOp {
+    name: &'static CStr,
+    overload: &'static CStr,
+    handle: OnceLock<Handle>,
+}
+
+impl AtenOp {
+    /// Names an operator, e.g. `aten::native_layer_norm_backward` with an empty overload.
+    pub const fn new(name: &'static CStr, overload: &'static CStr) -> Self {
+        Self { name, overload, handle: OnceLock::new() }
+    }
+
+    /// Calls it with all operands of its schema, in order. Results that are not tensors are left out.
+    ///
+    /// # Errors
+    /// libtorch's sentence: no such operator, or operands it refuses.
+    pub fn call(&self, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
+        let handle = match self.handle.get() {
+            Some(handle) => *handle,
+            None => *self.handle.get_or_init({
+                let found = result::find(self.name, self.overload)?;
+                move || found
+            }),
+        };
+        let lists = args.iter().filter_map(|arg| match arg {
+            Arg::Tensors(tensors) => Some(result::pointers(tensors)),
+            _ => None,
+        });
+        let lists: SmallVec<[SmallVec<[*const C_tensor; 4]>; 1]> = lists.collect();
+        let mut next_list = lists.iter();
+        let raw: SmallVec<[RawArg; 12]> = args.iter().map(|arg| raw_arg(arg, &mut next_list)).collect();
+        result::call(handle, &raw)
+    }
+}
+
+fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l SmallVec<[*const C_tensor; 4]>>) -> RawArg {
+    let mut raw = RawArg { tag: 0, integer: 0, real: 0.0, data: ptr::null(), count: 0 };
+    match arg {
+        Arg::None => {}
+        Arg::Tensor(t) => (raw.tag, raw.data) = (1, t.as_ptr().cast::<c_void>()),
+        Arg::Int(i) => (raw.tag, raw.integer) = (2, *i),
+        Arg::Real(x) => (raw.tag, raw.real) = (3, *x),
+        Arg::Bool(b) => (raw.tag, raw.integer) = (4, i64::from(*b)),
+        Arg::Ints(list) => (raw.tag, raw.data, raw.count) = (5, list.as_ptr().cast(), list.len()),
+        Arg::Bools(list) => (raw.tag, raw.data, raw.count) = (6, list.as_ptr().cast(), list.len()),
+        Arg::Tensors(_) => {
+            if let Some(list) = lists.next() {
+                (raw.tag, raw.data, raw.count) = (7, list.as_ptr().cast(), list.len());
+            }
+        }
+    }
+    raw
+}
+
+/// Number of in-place writes to the tensor's storage so far, through any view; −1 where libtorch keeps none.
+pub fn version(tensor: &Tensor) -> i64 {
+    result::version(tensor).unwrap_or(-1)
+}
+
+/// Whether the CPU kernels take this tensor.
+pub fn has_cpu_kernel(tensor: &Tensor) -> bool {
+    tensor.device() == Device::Cpu && matches!(tensor.kind(), Kind::Float | Kind::Double)
+}
+
+/// The retention scan on the CPU: v (B,N,H,Dh), λ (H), state (B,H,Dh); `both` adds the reversed scan.
+///
+/// # Errors
+/// Not on the CPU, or neither f32 nor f64.
+pub fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, both: bool) -> Result<Tensor, ShimError> {
+    result::retention(v, lambda, state, both)
+}
+
+/// Operands of the reverse scan.
+#[derive(Debug, Clone, Copy)]
+pub struct RetentionBackward<'a> {
+    /// v (B,N,H,Dh).
+    pub v: &'a Tensor,
+    /// λ (H).
+    pub lambda: &'a Tensor,
+    /// The scan's result.
+    pub y: &'a Tensor,
+    /// Its gradient.
+    pub g: &'a Tensor,
+    /// Incoming state.
+    pub state: Option<&'a Tensor>,
+    /// Gradient of the outgoing state.
+    pub gstate: Option<&'a Tensor>,
+    /// Both directions.
+    pub both: bool,
+}
+
+/// Gradients of v, λ and the incoming state on the CPU.
+///
+/// # Errors
+/// As [`retention`].
+pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], ShimError> {
+    let ins = [Some(r.v), Some(r.lambda), Some(r.y), Some(r.g), r.state, r.gstate];
+    result::retention_backward(ins, r.both)
+}
+
+/// One dropout: where in the random stream, and how much.
+#[derive(Debug, Clone, Copy)]
+pub struct Drop<'a> {
+    /// Seed and step.
+    pub key: &'a StepKey,
+    /// The operation's number.
+    pub site: u32,
+    /// First word of the site's stream.
+    pub first: u64,
+    /// Words below this are kept.
+    pub threshold: u32,
+    /// Factor on what is kept.
+    pub scale: f64,
+}
+
+/// Drops elements of `x` on the CPU; with `rows`, returns one factor per row of the first axis instead.
+///
+/// # Errors
+/// As [`retention`].
+pub fn dropout(x: &Tensor, rows: bool, drop: &Drop<'_>) -> Result<Tensor, ShimError> {
+    let key = [drop.key.seed, drop.key.step, u64::from(drop.site)];
+    let numbers = result::Drop { key, first: drop.first, threshold: drop.threshold, scale: drop.scale };
+    result::dropout(x, rows, &numbers)
+}

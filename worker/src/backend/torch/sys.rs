@@ -1,0 +1,47 @@
+//! The shim's functions as they are in C++: `shim/aten.cpp` and `shim/cpu_kernels.cpp`.
+//!
+//! **Invariant:** no logic; only [`super::result`] calls these.
+
+use std::ffi::{c_char, c_void};
+use torch_sys::C_tensor;
+
+/// One boxed operand; `tag` says which member counts.
+#[repr(C)]
+pub(super) struct Arg {
+    pub(super) tag: i32,
+    pub(super) integer: i64,
+    pub(super) real: f64,
+    pub(super) data: *const c_void,
+    pub(super) count: usize,
+}
+
+unsafe extern "C" {
+    pub(super) fn enn_aten_error() -> *const c_char;
+    pub(super) fn enn_aten_find(name: *const c_char, overload: *const c_char, out: *mut *mut c_void) -> i32;
+    pub(super) fn enn_aten_call(
+        handle: *mut c_void,
+        args: *const Arg,
+        count: usize,
+        outs: *mut *mut C_tensor,
+        room: usize,
+        made: *mut usize,
+    ) -> i32;
+    pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
+    pub(super) fn enn_retention(
+        v: *const C_tensor,
+        lambda: *const C_tensor,
+        state: *const C_tensor,
+        both: i32,
+        y: *mut *mut C_tensor,
+    ) -> i32;
+    pub(super) fn enn_retention_backward(ins: *const *const C_tensor, both: i32, outs: *mut *mut C_tensor) -> i32;
+    pub(super) fn enn_dropout(
+        x: *const C_tensor,
+        rows: i32,
+        key: *const u64,
+        first: u64,
+        threshold: u32,
+        scale: f64,
+        y: *mut *mut C_tensor,
+    ) -> i32;
+}

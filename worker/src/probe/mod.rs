@@ -1,0 +1,73 @@
+//! What this worker is: `enn-worker --probe` prints it for `enn doctor`. Loads libtorch, starts nothing.
+
+mod result;
+
+use enn_common::probe::Probe;
+use std::{io::Write, process::ExitCode};
+
+/// What `enn-worker --probe` does: one line of JSON on standard output.
+pub fn print() -> ExitCode {
+    let written = serde_json::to_vec(&probe()).map_err(std::io::Error::from).and_then(|mut line| {
+        line.push(b'\n');
+        std::io::stdout().lock().write_all(&line)
+    });
+    if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Looks at this build and at the libtorch it runs on.
+pub fn probe() -> Probe {
+    let nccl = result::nccl();
+    Probe {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        libtorch_built: result::built(),
+        libtorch: libtorch_version(),
+        cuda_build: cfg!(feature = "cuda"),
+        cuda_devices: u32::try_from(tch::Cuda::device_count()).unwrap_or(0),
+        cuda: setting(&result::config(), "CUDA_VERSION").filter(|_| cfg!(feature = "cuda")),
+        nccl: (!nccl.is_empty()).then_some(nccl),
+        cpu_capability: capability(&result::config()),
+        threads: u32::try_from(tch::get_num_threads()).unwrap_or(0),
+    }
+}
+
+/// Version of the libtorch that was loaded, as in "2.11.0"; the version built against when it does not say.
+pub fn libtorch_version() -> String {
+    setting(&result::config(), "TORCH_VERSION").unwrap_or_else(result::built)
+}
+
+/// `NAME=value` of libtorch's build settings.
+fn setting(config: &str, name: &str) -> Option<String> {
+    let start = config.find(&format!(" {name}="))? + name.len() + 2;
+    let value = config[start..].split([',', '\n']).next()?.trim();
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+fn capability(config: &str) -> Option<String> {
+    let (_, rest) = config.split_once("CPU capability usage:")?;
+    Some(rest.lines().next()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "PyTorch built with:\n  - CPU capability usage: AVX512\n  - Build settings: BLAS_INFO=mkl, \
+                          CUDA_VERSION=13.0, TORCH_VERSION=2.11.0, USE_CUDA=ON, \n";
+
+    #[test]
+    fn settings_are_found_by_their_whole_name() {
+        assert_eq!(setting(CONFIG, "TORCH_VERSION").as_deref(), Some("2.11.0"));
+        assert_eq!(setting(CONFIG, "CUDA_VERSION").as_deref(), Some("13.0"));
+        assert_eq!(setting(CONFIG, "VERSION"), None);
+        assert_eq!(capability(CONFIG).as_deref(), Some("AVX512"));
+        assert_eq!(capability(""), None);
+    }
+
+    #[test]
+    fn the_libtorch_that_runs_is_the_one_built_against() {
+        let probe = probe();
+        assert_eq!(probe.libtorch, probe.libtorch_built);
+        assert!(probe.libtorch.starts_with("2.11."), "{}", probe.libtorch);
+        assert!(probe.threads >= 1);
+    }
+}
