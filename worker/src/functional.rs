@@ -361,7 +361,7 @@ pub struct AdamW {
 pub struct AdamWState<'a> {
     /// Parameter, written.
     pub param: &'a tch::Tensor,
-    /// Gradient.
+    /// Gradient; multiplied by `factor` in place.
     pub grad: &'a tch::Tensor,
     /// First moment, written.
     pub exp_avg: &'a tch::Tensor,

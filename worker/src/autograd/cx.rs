@@ -68,6 +68,11 @@ impl<'p> Cx<'p> {
         }
     }
 
+    /// Runs this step's operations on another backend.
+    pub fn set_backend(&mut self, backend: &'static dyn Backend<Op, Error = OpErrorKind>) {
+        self.backend = backend;
+    }
+
     /// Says which rows of the global batch this rank holds, so that dropout masks do not depend on the world size.
     pub fn set_rows(&self, first_row: u64, rows: u64) {
         self.key.set(StepKey { first_row, rows, ..self.key.get() });

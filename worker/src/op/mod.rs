@@ -199,7 +199,7 @@ impl Op {
             Self::GradAdd => 0b1,
             Self::LinearBackward { dw: Into::Add, db: Into::Add, .. } => 0b11000,
             Self::LinearBackward { dw, db, .. } if *dw == Into::Add || *db == Into::Add => 0b1000,
-            Self::AdamW { .. } => 0b1101,
+            Self::AdamW { scaled, .. } => 0b1101 | u16::from(*scaled) << 1,
             _ => 0,
         }
     }

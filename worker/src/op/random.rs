@@ -86,7 +86,10 @@ fn product(x: &tch::Tensor, by: i64) -> Result<(tch::Tensor, tch::Tensor), OpErr
 }
 
 /// Words `first..first + elements` of a site as a 64-bit tensor, made of tensor operations on any device.
-fn philox_words(
+///
+/// # Errors
+/// What libtorch says, e.g. no memory.
+pub fn philox_words(
     key: &StepKey,
     site: u32,
     first: i64,

@@ -9,5 +9,6 @@
 mod operands;
 mod oracle;
 mod retention;
+mod speed;
 mod table;
 mod tape;

@@ -1,0 +1,138 @@
+//! What the tape costs, and where a step's time goes. Run by hand:
+//! `cargo test --release -p enn-worker --test gradcheck -- --ignored --nocapture --test-threads=1 speed`.
+
+use enn_common::config::{model::ModelConfig, train::TrainConfig};
+use enn_common::staged::meta::{FeatureMeta, Stats};
+use enn_worker::autograd::Cx;
+use enn_worker::backend::torch::Torch;
+use enn_worker::backend::{Backend, Outs, StepKey};
+use enn_worker::error::OpErrorKind;
+use enn_worker::functional as f;
+use enn_worker::loss::Objective;
+use enn_worker::model::{Model, ModelSpec};
+use enn_worker::op::Op;
+use enn_worker::params::{GradBuckets, ParamBuilder};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use nix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+use tch::{Device, Kind, Tensor};
+
+/// Processor time of this thread, which other processes on the machine do not add to.
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+}
+
+/// Overhead of our own that an operation may cost, forward, above libtorch's.
+const OVERHEAD_MAX_US: f64 = 1.5;
+
+#[test]
+#[ignore = "a measurement; run alone on an idle machine"]
+fn overhead_per_operation_is_small() {
+    tch::set_num_threads(1);
+    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+    let grads = GradBuckets::new(&params).unwrap();
+    let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
+    const CALLS: usize = 4000;
+    let (mut bare, mut forward, mut both) = (f64::MAX, f64::MAX, f64::MAX);
+    for _ in 0..15 {
+        let start = now();
+        tch::no_grad(|| {
+            let mut kept = vec![x.shallow_clone()];
+            for i in 0..CALLS {
+                kept.push(kept[i].f_tanh().unwrap());
+            }
+        });
+        bare = bare.min((now() - start).as_secs_f64());
+        let start = now();
+        let cx = Cx::train(&params, 0, 0);
+        let mut y = cx.variable(x.shallow_clone());
+        for _ in 0..CALLS {
+            y = f::tanh(&cx, &y).unwrap();
+        }
+        forward = forward.min((now() - start).as_secs_f64());
+        let loss = f::sum_all(&cx, &y).unwrap();
+        cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
+        both = both.min((now() - start).as_secs_f64());
+    }
+    let us = |s: f64| s * 1e6 / CALLS as f64;
+    println!("bare {:.2} us, taped {:.2} us, taped with backward {:.2} us", us(bare), us(forward), us(both));
+    assert!(us(forward) - us(bare) < OVERHEAD_MAX_US, "overhead {:.2} us", us(forward) - us(bare));
+}
+
+/// Counts calls and time per operation.
+struct Timed(Mutex<BTreeMap<&'static str, (u32, Duration)>>);
+
+static TIMED: Timed = Timed(Mutex::new(BTreeMap::new()));
+
+impl Backend<Op> for Timed {
+    type Error = OpErrorKind;
+
+    fn name(&self) -> &'static str {
+        "timed"
+    }
+
+    fn launch(&self, op: &Op, ins: &[&Tensor], key: &StepKey) -> Result<Outs, OpErrorKind> {
+        let start = now();
+        let outs = Torch.launch(op, ins, key);
+        let mut table = self.0.lock().unwrap();
+        let entry = table.entry(op.name()).or_default();
+        entry.0 += 1;
+        entry.1 += (now() - start);
+        outs
+    }
+}
+
+#[test]
+#[ignore = "a measurement; run alone on an idle machine"]
+fn where_a_step_of_the_default_model_spends_its_time() {
+    tch::set_num_threads(1);
+    let stats = Stats { n: 700, mean: 0.0, std: 1.0, min: -3.0, max: 3.0 };
+    let feature = |i| FeatureMeta { name: format!("f{i}"), categories: vec![], has_missing: false };
+    let spec = ModelSpec {
+        features: (0..300).map(feature).collect(),
+        out_shape: vec![3, 4, 24],
+        train_rows: 700,
+        x_stats: vec![stats; 300],
+        y_stats: vec![stats; 288],
+    };
+    let mut pb = ParamBuilder::new();
+    let model = Model::build(&ModelConfig::default(), &spec, &mut pb).unwrap();
+    let params = pb.build(1, Device::Cpu).unwrap();
+    let mut grads = GradBuckets::new(&params).unwrap();
+    let objective = Objective::new(&TrainConfig::default());
+    let cpu = (Kind::Float, Device::Cpu);
+    let (x, y) = (Tensor::randn([32, 300], cpu), Tensor::randn([32, 288], cpu));
+    let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
+    let mut best = (f64::MAX, f64::MAX);
+    for round in 0..8 {
+        grads.zero().unwrap();
+        let timed = round == 7;
+        let start = now();
+        let mut cx = Cx::train(&params, 1, round);
+        if timed {
+            cx.set_backend(&TIMED);
+        }
+        let output = model.forward(&cx, &x, &x_mask).unwrap();
+        let targets = model.targets(&y, &y_mask).unwrap();
+        let loss = objective.forward(&cx, &output, &targets).unwrap();
+        let forward = (now() - start).as_secs_f64() * 1e3;
+        cx.backward(&loss.sum, &grads, &mut |_, _| Ok(())).unwrap();
+        let whole = (now() - start).as_secs_f64() * 1e3;
+        if timed {
+            let (records, flops) = cx.with_program(|p| (p.recs().len(), p.flops()));
+            println!("{} parameters, {records} records, {:.2} GFLOP", params.numel(), flops as f64 / 1e9);
+        } else {
+            best = (f64::min(best.0, forward), f64::min(best.1, whole));
+        }
+    }
+    println!("forward {:.2} ms, with backward {:.2} ms", best.0, best.1);
+    let mut rows: Vec<_> = TIMED.0.lock().unwrap().iter().map(|(name, (n, time))| (*time, *n, *name)).collect();
+    rows.sort_unstable();
+    let total: Duration = rows.iter().map(|r| r.0).sum();
+    println!("launches {:.2} ms", total.as_secs_f64() * 1e3);
+    for (time, calls, name) in rows.iter().rev().take(24) {
+        println!("{:>24} {calls:>5} calls {:>8.3} ms", name, time.as_secs_f64() * 1e3);
+    }
+    assert!(grads.buckets().all(|(_, flat)| flat.isfinite().all().int64_value(&[]) == 1));
+}
