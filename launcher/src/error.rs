@@ -2,11 +2,7 @@
 
 use crate::{agent::AgentError, run_dir::RunDirError, stage::StageError, ui::JournalError};
 use enn_common::{
-    artifact::seal::SealError,
-    checkpoint::ReadError,
-    config::ConfigError,
-    exit::ExitCode,
-    fs::FileError,
+    artifact::seal::SealError, checkpoint::ReadError, config::ConfigError, exit::ExitCode, fs::FileError,
 };
 use std::{io, path::PathBuf};
 
@@ -43,7 +39,9 @@ pub enum Error {
     #[error("the program enn-worker was found neither beside enn nor by ENN_WORKER\nhint: `make build` builds both")]
     NoWorker,
     /// libtorch is not there.
-    #[error("libtorch was found neither by ENN_LIBTORCH nor LIBTORCH nor in target/libtorch\nhint: `make libtorch` fetches it")]
+    #[error(
+        "libtorch was found neither by ENN_LIBTORCH nor LIBTORCH nor in target/libtorch\nhint: `make libtorch` fetches it"
+    )]
     NoLibtorch,
     /// A worker failed for good.
     #[error("{0}")]
@@ -108,12 +106,9 @@ impl Error {
             | Self::Checkpoint(_)
             | Self::Seal(_)
             | Self::Json { .. } => ExitCode::Artifact,
-            Self::RunDir(_)
-            | Self::Agent(_)
-            | Self::NoWorker
-            | Self::NoLibtorch
-            | Self::File(_)
-            | Self::Output(_) => ExitCode::Machine,
+            Self::RunDir(_) | Self::Agent(_) | Self::NoWorker | Self::NoLibtorch | Self::File(_) | Self::Output(_) => {
+                ExitCode::Machine
+            }
         }
     }
 }

@@ -18,5 +18,5 @@ mod settings;
 mod train;
 
 pub use model::new_model;
-pub use settings::load_config;
-pub use train::{TrainOptions, TrainedRun, train};
+pub use settings::{Override, change_config, load_config};
+pub use train::{TrainOptions, TrainedRun, exit_code, stage, train};

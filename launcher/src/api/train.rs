@@ -7,20 +7,18 @@ use super::{
 use crate::{
     Error,
     agent::{self, Durable, Ended, Job, Outcome},
-    baselines,
+    baselines::{self, Baselines},
     error::Usage,
     facts::Facts,
     run_dir::{RUNS_DIR, RunDir},
-    stage::{self, StageOptions, Staged},
-    ui::{Mode, Sink},
+    stage::{self as stager, StageOptions, Staged},
+    ui::{
+        Mode, Sink,
+        report::{self, ReportError},
+    },
 };
 use enn_common::{
-    checkpoint::Draft,
-    config::RunConfig,
-    event::What,
-    exit::ExitCode,
-    metrics::Metrics,
-    staged::StagedMeta,
+    checkpoint::Draft, config::RunConfig, event::What, exit::ExitCode, metrics::Metrics, staged::StagedMeta,
 };
 use std::{
     collections::BTreeMap,
@@ -94,13 +92,18 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
     });
     let outcome = work(config, facts, options, (&run, &announcer));
     let (code, restarts, rounds) = match &outcome {
-        Ok(outcome) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
+        Ok((outcome, _)) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
         Err(error) => (error.exit_code(), 0, 0),
     };
     let seconds = began.elapsed().as_secs_f64();
     announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds });
+    // The report reads the journal: it must be complete.
     drop(announcer);
-    let outcome = outcome?;
+    let (outcome, baselines) = outcome?;
+    let inputs = report::ReportInputs::read(run.path(), baselines);
+    if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
+        tracing::warn!("no report: {error}");
+    }
     match outcome.ended {
         Ended::Failed { cause } => Err(Error::Worker(cause)),
         ended => Ok(TrainedRun {
@@ -115,7 +118,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
 }
 
 /// The exit code that goes with an end.
-pub(crate) fn exit_code(ended: &Ended) -> ExitCode {
+pub fn exit_code(ended: &Ended) -> ExitCode {
     match ended {
         Ended::Finished => ExitCode::Success,
         Ended::Stopped(agent::Signal::Interrupt) => ExitCode::Interrupted,
@@ -129,7 +132,7 @@ fn work(
     facts: &Facts,
     options: &TrainOptions,
     (run, announcer): (&RunDir, &Announcer),
-) -> Result<Outcome, Error> {
+) -> Result<(Outcome, Option<Baselines>), Error> {
     let runs = run.path().parent().unwrap_or(run.path());
     let staged = stage_data(config, None, &runs.join(STAGED_DIR), announcer)?;
     run.link_staged(&staged.dir)?;
@@ -145,10 +148,17 @@ fn work(
     };
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
     let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.tell(what));
-    if let Some(thread) = baselines {
-        let _panicked = thread.join();
-    }
-    Ok(outcome?)
+    let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
+    Ok((outcome?, baselines))
+}
+
+/// Stages the configured data under `out` without training; returns the staged directory and what it holds.
+///
+/// # Errors
+/// Wrong data, or a disk that is too small.
+pub fn stage(config: &RunConfig, out: &Path, mode: Mode) -> Result<Staged, Error> {
+    let announcer = Announcer::start(Sink::bare(mode));
+    stage_data(config, None, out, &announcer)
 }
 
 /// Stages the configured data, telling how far it is.
@@ -162,10 +172,10 @@ pub(super) fn stage_data(
     let began = Instant::now();
     let options = StageOptions { out: out.to_owned(), threads: 0, for_prediction };
     let mut told: Option<Instant> = None;
-    let staged = stage::stage(data, &options, &mut |progress| {
+    let staged = stager::stage(data, &options, &mut |progress| {
         if told.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
             told = Some(Instant::now());
-            let stage::Progress { rows, bytes, bytes_total } = progress;
+            let stager::Progress { rows, bytes, bytes_total } = progress;
             announcer.tell(What::StageProgressed { rows, bytes, bytes_total });
         }
     })?;
@@ -185,10 +195,16 @@ pub(super) fn stage_data(
 }
 
 /// Baselines need nothing of the workers and are computed beside them.
-fn compute_baselines(staged: PathBuf, teller: Teller) -> std::thread::JoinHandle<()> {
+fn compute_baselines(staged: PathBuf, teller: Teller) -> std::thread::JoinHandle<Option<Baselines>> {
     std::thread::spawn(move || match baselines::compute(&staged) {
-        Ok(found) => teller.tell(What::BaselinesComputed { split: found.split, notes: found.notes }),
-        Err(error) => teller.tell(What::Warned { message: format!("no baselines: {error}") }),
+        Ok(found) => {
+            teller.tell(What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() });
+            Some(found)
+        }
+        Err(error) => {
+            teller.tell(What::Warned { message: format!("no baselines: {error}") });
+            None
+        }
     })
 }
 

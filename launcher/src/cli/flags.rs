@@ -1,10 +1,6 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
-use crate::{
-    api::Override,
-    run_dir::RUNS_DIR,
-    ui::Mode,
-};
+use crate::{api::Override, run_dir::RUNS_DIR, ui::Mode};
 use clap::Args;
 use enn_common::config::raw::Value;
 use std::path::PathBuf;
