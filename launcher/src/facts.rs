@@ -2,6 +2,10 @@
 //!
 //! **Invariant:** the only place of the launcher that reads the environment.
 
+use crate::{
+    doctor::{Surroundings, variables::VARIABLES},
+    run_dir::RUNS_DIR,
+};
 use enn_common::config;
 use std::{
     env,
@@ -9,20 +13,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-
-/// Environment variables that are read, and what they do; `enn doctor` lists them.
-pub const VARIABLES: &[(&str, &str)] = &[
-    ("ENN_WORKER", "path of the worker program; otherwise enn-worker beside enn"),
-    ("ENN_LIBTORCH", "directory of libtorch 2.11 (with lib/); before LIBTORCH and target/libtorch"),
-    ("LIBTORCH", "directory of libtorch 2.11 (with lib/)"),
-    ("LIBTORCH_USE_PYTORCH", "1: take libtorch from the PyTorch that python3 imports"),
-    ("CUDA_VISIBLE_DEVICES", "the GPUs that may be used, as CUDA understands it"),
-    ("OMP_NUM_THREADS", "threads per worker unless train.threads says so; otherwise cores / workers"),
-    ("LD_LIBRARY_PATH", "kept, behind libtorch's directory"),
-    ("XDG_RUNTIME_DIR", "where the broker's socket is made; otherwise TMPDIR, otherwise /tmp"),
-    ("TMPDIR", "see XDG_RUNTIME_DIR"),
-    ("ENN_LOG", "what the launcher and its workers log, e.g. debug"),
-];
 
 /// Longest directory for the broker's socket: the path of a Unix socket has at most 107 bytes, we add 33.
 const SOCKET_PARENT_BYTES_MAX: usize = 70;
@@ -54,6 +44,10 @@ pub struct Facts {
     pub socket_parent: PathBuf,
     /// `ENN_LOG`.
     pub log: Option<String>,
+    /// Directory of runs: `ENN_RUNS`, else `runs` in the working directory.
+    pub runs_dir: PathBuf,
+    /// Variables of doctor's table that are set.
+    pub variables: Vec<(String, String)>,
 }
 
 /// A libtorch.
@@ -89,14 +83,30 @@ impl Facts {
             worker,
             library_path: variable("LD_LIBRARY_PATH"),
             omp_threads: text("OMP_NUM_THREADS").and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
-            socket_parent: socket_parent(&[variable("XDG_RUNTIME_DIR"), variable("TMPDIR")]),
+            socket_parent: socket_parent(),
             log: text("ENN_LOG"),
+            runs_dir: variable("ENN_RUNS").map_or_else(|| RUNS_DIR.into(), PathBuf::from),
+            variables: VARIABLES.iter().filter_map(|one| Some((one.name.to_owned(), text(one.name)?))).collect(),
         }
     }
 
     /// What resolving a configuration needs.
     pub fn for_config(&self) -> config::Facts {
         config::Facts { cores: self.cores, gpus: self.gpus, cuda_worker: self.cuda_worker, cwd: self.cwd.clone() }
+    }
+}
+
+/// What doctor builds on.
+impl From<&Facts> for Surroundings {
+    fn from(facts: &Facts) -> Self {
+        Self {
+            worker: facts.worker.clone(),
+            libtorch_lib: facts.libtorch.as_ref().map(|libtorch| libtorch.lib.clone()),
+            cores: facts.cores,
+            gpus: facts.gpus,
+            cwd: facts.cwd.clone(),
+            variables: facts.variables.clone(),
+        }
     }
 }
 
@@ -127,11 +137,13 @@ fn links_cuda(program: &Path) -> bool {
     fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
 }
 
-fn socket_parent(candidates: &[Option<OsString>]) -> PathBuf {
+/// The user's runtime directory, else the temporary directory, else /tmp.
+fn socket_parent() -> PathBuf {
+    let runtime = PathBuf::from(format!("/run/user/{}", nix::unistd::geteuid()));
     let usable =
         |path: &PathBuf| path.is_absolute() && path.is_dir() && path.as_os_str().len() <= SOCKET_PARENT_BYTES_MAX;
-    let candidates = candidates.iter().flatten().map(PathBuf::from);
-    candidates.filter(usable).find(writable).unwrap_or_else(|| PathBuf::from("/tmp"))
+    let candidates = [runtime, env::temp_dir()];
+    candidates.into_iter().filter(usable).find(writable).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
 fn writable(path: &PathBuf) -> bool {

@@ -1,6 +1,6 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
-use crate::{api::Override, run_dir::RUNS_DIR, ui::Mode};
+use crate::{api::Override, facts::Facts, ui::Mode};
 use clap::Args;
 use enn_common::config::raw::Value;
 use std::path::PathBuf;
@@ -40,9 +40,16 @@ pub(super) struct Cluster {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub(super) struct Runs {
-    /// Directory of runs
-    #[arg(long, value_name = "DIR", default_value = RUNS_DIR)]
-    pub(super) runs_dir: PathBuf,
+    /// Directory of runs [default: ENN_RUNS, else ./runs]
+    #[arg(long, value_name = "DIR")]
+    runs_dir: Option<PathBuf>,
+}
+
+impl Runs {
+    /// The directory, absolute.
+    pub(super) fn dir(&self, facts: &Facts) -> PathBuf {
+        facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))
+    }
 }
 
 /// How the run is shown.

@@ -18,7 +18,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = run_dir::find(&facts.cwd.join(&args.runs.runs_dir), &args.run)?;
+    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
     if args.json {
         let metrics = ui::metrics::read(&run)?;
         let value = serde_json::to_value(metrics).map_err(|source| Error::Json { path: run, source })?;

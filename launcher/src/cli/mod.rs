@@ -2,6 +2,7 @@
 //! not decide.
 
 mod completions;
+mod doctor;
 mod flags;
 mod man;
 mod metrics;
@@ -35,6 +36,7 @@ enum Command {
     Train(Box<train::Args>),
     Stage(stage::Args),
     Metrics(metrics::Args),
+    Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -69,6 +71,7 @@ fn run(command: Command, facts: &Facts) -> Result<ExitCode, Error> {
         Command::Train(args) => train::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

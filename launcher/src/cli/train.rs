@@ -35,7 +35,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let runs_dir = facts.cwd.join(&args.runs.runs_dir);
+    let runs_dir = args.runs.dir(facts);
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
     let (config, resume) = match (&args.config, args.resume.as_deref()) {
