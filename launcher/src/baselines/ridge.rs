@@ -8,11 +8,13 @@
 //! **Invariant:** memory is bounded by the constants below; sums run in a fixed order, so results are reproducible.
 
 mod dual;
+mod inverse;
 mod primal;
 
 use super::{cell_means, encoding::Encoding, error::RidgeRefused};
 use enn_common::staged::Staged;
 use nalgebra::{DMatrix, DVector};
+use rayon::prelude::*;
 
 /// Largest linear system, min(rows, columns): beyond it rows are sampled.
 const SIDE_MAX: usize = 2_048;
@@ -83,7 +85,8 @@ impl Ridge {
         let Solution { coefficients, intercepts, lambda, place, how, mean_filled } =
             solution.ok_or(RidgeRefused::Singular)?;
         let edge = if place == 0 || place + 1 == GRID { ", at the edge of what was tried" } else { "" };
-        notes.push(format!("ridge: λ = {lambda:.3e} by {how}{edge}; {} rows, {columns} columns", rows.len()));
+        let shown = crate::ui::figures::measure(lambda);
+        notes.push(format!("ridge: λ = {shown} by {how}{edge}; {} rows, {columns} columns", rows.len()));
         if mean_filled {
             notes.push(
                 "ridge: too many targets are missing to leave each out; they count as their cell's mean".to_owned(),
@@ -138,10 +141,17 @@ fn grid(mean_eigenvalue: f64) -> Vec<f64> {
     (0..GRID).map(|step| mean_eigenvalue * 10f64.powf(FIRST + 0.5 * step as f64)).collect()
 }
 
-/// The place of the least error that is a number.
-fn least(errors: &[Option<f64>]) -> Option<usize> {
-    let known = errors.iter().enumerate().filter_map(|(place, error)| Some((place, error.filter(|e| e.is_finite())?)));
-    known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place)
+/// The place in the grid of the least error: every second place is tried, then the neighbours of the best of these.
+fn search(error: impl Fn(usize) -> Option<f64> + Sync) -> Option<usize> {
+    let try_all = |places: Vec<usize>| -> Vec<(usize, f64)> {
+        let tried = places.into_par_iter().map(|place| (place, error(place).unwrap_or(f64::NAN)));
+        tried.collect::<Vec<_>>().into_iter().filter(|(_, error)| error.is_finite()).collect()
+    };
+    let least = |tried: &[(usize, f64)]| tried.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
+    let mut tried = try_all((0..GRID).step_by(2).collect());
+    let (best, _) = least(&tried)?;
+    tried.extend(try_all([best.checked_sub(1), Some(best + 1)].into_iter().flatten().filter(|i| *i < GRID).collect()));
+    least(&tried).map(|(place, _)| place)
 }
 
 fn rows_max(columns: usize) -> usize {

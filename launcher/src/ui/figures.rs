@@ -25,6 +25,24 @@ pub fn measure(value: f64) -> String {
     }
 }
 
+/// A measured value for a headline, with three significant digits: "3.41", "0.081".
+pub fn brief(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() || (size != 0.0 && !(1e-3..1e7).contains(&size)) {
+        measure(value)
+    } else if size >= 1000.0 {
+        grouped(&format!("{value:.0}"))
+    } else if size >= 100.0 {
+        format!("{value:.0}")
+    } else if size >= 10.0 {
+        format!("{value:.1}")
+    } else if size >= 1.0 || size == 0.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
 /// A measured value with its unit, when there is one.
 pub fn with_unit(value: f64, unit: &str) -> String {
     if unit.is_empty() { measure(value) } else { format!("{} {unit}", measure(value)) }
@@ -132,6 +150,8 @@ mod tests {
     fn numbers_read_well() {
         let measures = [3.41249, 0.0, -0.5, 12.345, 123.45, 1234.5, 0.081234, 2e-9, f64::NAN].map(measure);
         assert_eq!(measures, ["3.412", "0.000", "-0.500", "12.35", "123.5", "1,234", "0.08123", "2.0e-9", "n/a"]);
+        let headlines = [3.41249, 0.0, 12.345, 123.45, 12345.6, 0.0812, 2e-9].map(brief);
+        assert_eq!(headlines, ["3.41", "0.00", "12.3", "123", "12,346", "0.081", "2.0e-9"]);
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [0, 999, 1000, 999_949, 999_950, 2_500_000].map(bytes),

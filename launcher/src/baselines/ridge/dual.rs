@@ -4,9 +4,8 @@
 //! M without a target are left out of the fit by those y_M that make α_M = 0; what remains for the others is
 //! P' = P − P_·M P_MM⁻¹ P_M·, and the residual of row i when it is left out too is αᵢ / P'ᵢᵢ.
 
-use super::{Problem, Solution, encode, grid, least};
+use super::{Problem, Solution, encode, grid, inverse::inverse, search};
 use nalgebra::{Cholesky, DMatrix, DVector};
-use rayon::prelude::*;
 use std::collections::BTreeMap;
 
 /// Sum over groups of (rows without a target)³ beyond which missing targets are taken as their cell's mean.
@@ -42,8 +41,7 @@ pub(super) fn solve(problem: &Problem) -> Option<Solution> {
         let fit = system.fit(&targets, &groups)?;
         Some((system, fit))
     };
-    let tried: Vec<Option<f64>> = lambdas.par_iter().map(|lambda| Some(fit(*lambda)?.1.error)).collect();
-    let place = least(&tried)?;
+    let place = search(|place| Some(fit(lambdas[place])?.1.error))?;
     let (system, fit) = fit(lambdas[place])?;
     Some(Solution {
         coefficients: &inputs * fit.dual,
@@ -59,7 +57,7 @@ impl System {
     fn new(gram: &DMatrix<f64>, lambda: f64) -> Option<Self> {
         let mut kernel = gram.clone();
         (0..kernel.nrows()).for_each(|i| kernel[(i, i)] += lambda);
-        let inverse = Cholesky::new(kernel)?.inverse();
+        let inverse = inverse(&kernel)?;
         let sums = inverse.column_sum();
         let total = sums.sum();
         if !(total.is_finite() && total > 0.0) {
@@ -70,31 +68,29 @@ impl System {
     }
 
     fn fit(&self, targets: &DMatrix<f64>, groups: &[Group]) -> Option<Fit> {
-        let mut fit =
-            Fit { filled: targets.clone(), dual: DMatrix::zeros(targets.nrows(), targets.ncols()), error: 0.0 };
+        let mut filled = targets.clone();
+        let mut diagonals = Vec::with_capacity(groups.len());
         for Group { missing, cells } in groups {
-            let mut known = targets.select_columns(cells);
             let mut diagonal = self.projector.diagonal();
             if !missing.is_empty() {
                 let across = self.projector.select_rows(missing);
                 let factor = Cholesky::new(across.select_columns(missing))?;
-                let wanted = factor.solve(&(-(&across * &known)));
-                missing.iter().zip(wanted.row_iter()).for_each(|(row, values)| known.set_row(*row, &values));
-                let taken = factor.solve(&across).component_mul(&across);
-                diagonal -= taken.row_sum_tr();
-            }
-            let dual = &self.projector * &known;
-            for (row, (weights, share)) in dual.row_iter().zip(diagonal.iter()).enumerate() {
-                if missing.binary_search(&row).is_err() {
-                    fit.error += weights.norm_squared() / (share * share);
+                let wanted = factor.solve(&(-(&across * targets.select_columns(cells))));
+                for (row, values) in missing.iter().zip(wanted.row_iter()) {
+                    cells.iter().zip(values.iter()).for_each(|(cell, value)| filled[(*row, *cell)] = *value);
                 }
+                diagonal -= factor.solve(&across).component_mul(&across).row_sum_tr();
             }
-            for (column, cell) in cells.iter().enumerate() {
-                fit.filled.set_column(*cell, &known.column(column));
-                fit.dual.set_column(*cell, &dual.column(column));
+            diagonals.push(diagonal);
+        }
+        let dual = &self.projector * &filled;
+        let mut error = 0.0;
+        for (Group { missing, cells }, diagonal) in groups.iter().zip(&diagonals) {
+            for row in (0..targets.nrows()).filter(|row| missing.binary_search(row).is_err()) {
+                error += cells.iter().map(|cell| (dual[(row, *cell)] / diagonal[row]).powi(2)).sum::<f64>();
             }
         }
-        Some(fit)
+        Some(Fit { filled, dual, error })
     }
 }
 

@@ -1,7 +1,7 @@
 //! More rows than columns: the normal equations (G + λI) B = R with G = Σ x xᵀ, R = Σ x yᵀ over centred rows.
 
-use super::{Problem, Solution, encode, grid, least};
-use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
+use super::{Problem, Solution, encode, grid, inverse::inverse, search};
+use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
 /// Rows encoded at once.
@@ -36,16 +36,15 @@ pub(super) fn solve(problem: &Problem) -> Option<Solution> {
     let mut sums = Sums::over(problem);
     let columns = sums.gram.nrows();
     let lambdas = grid(sums.gram.trace() / columns as f64);
-    let tried: Vec<Option<f64>> = lambdas.par_iter().map(|lambda| sums.error(*lambda, problem.rows.len())).collect();
-    let place = least(&tried)?;
-    let factor = sums.factor(lambdas[place])?;
+    let place = search(|place| sums.error(lambdas[place], problem.rows.len()))?;
+    let inverse = sums.inverse(lambdas[place])?;
     let mut missing = missing(problem);
     let work = missing.iter().map(|(_, cells)| cells.len() * columns).sum::<usize>();
     let mean_filled = work > FILL_WORK_MAX;
     if mean_filled {
         missing.clear();
     }
-    let (coefficients, shift) = fill(problem, &mut sums, &factor, missing);
+    let (coefficients, shift) = fill(problem, &mut sums, &inverse, missing);
     let intercepts = DVector::from_column_slice(problem.means) + shift;
     let how = "generalised cross-validation";
     Some(Solution { coefficients, intercepts, lambda: lambdas[place], place, how, mean_filled })
@@ -79,18 +78,18 @@ impl Sums {
         sums
     }
 
-    fn factor(&self, lambda: f64) -> Option<Cholesky<f64, Dyn>> {
+    fn inverse(&self, lambda: f64) -> Option<DMatrix<f64>> {
         let mut system = self.gram.clone();
         (0..system.nrows()).for_each(|i| system[(i, i)] += lambda);
-        Cholesky::new(system)
+        inverse(&system)
     }
 
     /// Generalised cross-validation error: residual sum over the squared share of freedom that is left.
     fn error(&self, lambda: f64, rows: usize) -> Option<f64> {
-        let factor = self.factor(lambda)?;
-        let coefficients = factor.solve(&self.cross);
+        let inverse = self.inverse(lambda)?;
+        let coefficients = &inverse * &self.cross;
         let explained = 2.0 * coefficients.dot(&self.cross) - coefficients.dot(&(&self.gram * &coefficients));
-        let freedom = 1.0 + self.gram.nrows() as f64 - lambda * factor.inverse().trace();
+        let freedom = 1.0 + self.gram.nrows() as f64 - lambda * inverse.trace();
         let left = 1.0 - freedom / rows as f64;
         (left > 0.0).then(|| (self.square - explained).max(0.0) / (left * left))
     }
@@ -101,10 +100,10 @@ impl Sums {
 fn fill(
     problem: &Problem,
     sums: &mut Sums,
-    factor: &Cholesky<f64, Dyn>,
+    inverse: &DMatrix<f64>,
     mut missing: Missing,
 ) -> (DMatrix<f64>, DVector<f64>) {
-    let mut coefficients = factor.solve(&sums.cross);
+    let mut coefficients = inverse * &sums.cross;
     let mut shift = DVector::zeros(problem.means.len());
     if missing.is_empty() {
         return (coefficients, shift);
@@ -127,7 +126,7 @@ fn fill(
             }
         }
         shift = shift_next;
-        coefficients = factor.solve(&sums.cross);
+        coefficients = inverse * &sums.cross;
         if moved <= FILL_TOLERANCE * size {
             break;
         }

@@ -14,7 +14,7 @@ use enn_common::staged::Staged;
 
 const DAY_SIZE: (f64, f64) = (320.0, 190.0);
 const DAY_MARGIN: Margin = Margin { left: 34.0, right: 8.0, top: 8.0, bottom: 24.0 };
-const SQUARE: (f64, f64) = (420.0, 400.0);
+const SQUARE: (f64, f64) = (480.0, 440.0);
 const SQUARE_MARGIN: Margin = Margin { left: 44.0, right: 10.0, top: 10.0, bottom: 44.0 };
 
 /// Times below which a day is no curve.
@@ -182,17 +182,14 @@ fn density(html: &mut Html, shown: &Shown) {
         y: Scale::linear(fit.range, y_range),
         x_ticks: x.ticks(6),
         y_ticks: 6,
-        x_name: "actual",
+        x_name: "actual (forecast upwards)",
         description: "density of forecasts against actual values",
     };
     let largest = fit.density.iter().copied().max().unwrap_or(1).max(1) as f64;
     let width = (fit.range.1 - fit.range.0) / BINS as f64;
     let edge = |bin: usize| fit.range.0 + width * bin as f64;
     let side = [(x_range.1 - x_range.0) / BINS as f64, (y_range.0 - y_range.1) / BINS as f64];
-    let subtitle = format!(
-        "forecast (up) against actual (across), {} cells; on the line a forecast is exact",
-        figures::count(fit.n)
-    );
+    let subtitle = format!("{} cells; on the dashed line a forecast is exact", figures::count(fit.n));
     figure(html, "Forecast and truth", &subtitle, |html| {
         chart.draw(
             html,
@@ -251,8 +248,7 @@ fn histogram(html: &mut Html, shown: &Shown) {
     };
     let (bin_width, bottom) = (2.0 * fit.reach / BINS as f64, y_range.0);
     let within = shown.fit.cells.total().map_or(0.0, |total| total.mae);
-    let subtitle =
-        format!("% of cells; mean error {}, mean size {}", signed(fit.bias, unit), figures::with_unit(within, unit));
+    let subtitle = format!("% of cells; mean error {}, mean size {}", signed(fit.bias, unit), brief(within, unit));
     figure(html, "Errors", &subtitle, |html| {
         chart.draw(
             html,
@@ -293,5 +289,9 @@ fn histogram(html: &mut Html, shown: &Shown) {
 
 fn signed(value: f64, unit: &str) -> String {
     let sign = if value < 0.0 { "−" } else { "+" };
-    format!("{sign}{}", figures::with_unit(value.abs(), unit))
+    format!("{sign}{}", brief(value.abs(), unit))
+}
+
+fn brief(value: f64, unit: &str) -> String {
+    format!("{} {unit}", figures::brief(value)).trim_end().to_owned()
 }

@@ -80,7 +80,7 @@ fn shade(value: f64, (low, high): (f64, f64)) -> usize {
 
 fn draw(html: &mut Html, map: &Map, limits: (f64, f64), floor: Option<&[f64]>, unit: &str) {
     let longest = map.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64;
-    let left = (longest * 7.0 + 10.0).clamp(14.0, 150.0);
+    let left = (longest * 7.6 + 14.0).clamp(14.0, 160.0);
     let width = (WIDTH - left - RIGHT) / map.columns.len() as f64;
     let height = match map.rows.len() {
         0..=8 => 34.0,

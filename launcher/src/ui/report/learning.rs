@@ -10,7 +10,10 @@ use crate::ui::{figures, metrics, model::RunView};
 use enn_common::event::StepTimes;
 
 const SIZE: (f64, f64) = (480.0, 290.0);
-const MARGIN: Margin = Margin { left: 44.0, right: 102.0, top: 12.0, bottom: 40.0 };
+const MARGIN: Margin = Margin { left: 44.0, right: 116.0, top: 12.0, bottom: 40.0 };
+
+/// The loss has only a number at its end.
+const LOSS_MARGIN: Margin = Margin { right: 58.0, ..MARGIN };
 
 /// Share of the epochs at the beginning whose errors may run out of the chart.
 const WARM_UP_SHARE: f64 = 0.2;
@@ -45,10 +48,10 @@ fn epoch_of(view: &RunView, step: u64) -> f64 {
     step as f64 / per_epoch as f64
 }
 
-fn epochs_axis(view: &RunView) -> Scale {
+fn epochs_axis(view: &RunView, margin: Margin) -> Scale {
     let last = view.epochs.last().map_or(0.0, |report| report.epoch as f64);
     let last = view.latest.map_or(last, |step| last.max(epoch_of(view, step.step)));
-    Scale::linear((0.0, last.max(1.0)), Chart::area(SIZE, MARGIN).0)
+    Scale::linear((0.0, last.max(1.0)), Chart::area(SIZE, margin).0)
 }
 
 fn loss(html: &mut Html, view: &RunView) {
@@ -57,12 +60,12 @@ fn loss(html: &mut Html, view: &RunView) {
     let epochs: Vec<(f64, f64)> = view.epochs.iter().map(|report| (report.epoch as f64, report.train_loss)).collect();
     let domain = trace.iter().chain(&epochs).map(|point| point.1).filter(|loss| loss.is_finite());
     let domain = domain.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
-    let x = epochs_axis(view);
+    let x = epochs_axis(view, LOSS_MARGIN);
     let chart = Chart {
         size: SIZE,
-        margin: MARGIN,
+        margin: LOSS_MARGIN,
         x,
-        y: Scale::spanning(domain, Chart::area(SIZE, MARGIN).1).rounded(5),
+        y: Scale::spanning(domain, Chart::area(SIZE, LOSS_MARGIN).1).rounded(5),
         x_ticks: whole(&x),
         y_ticks: 5,
         x_name: "epoch",
@@ -108,7 +111,7 @@ fn validation(html: &mut Html, view: &RunView) {
         .map(|(name, errors)| (figures::label(name), errors.mae))
         .filter(|(_, mae)| mae.is_finite())
         .collect();
-    let x = epochs_axis(view);
+    let x = epochs_axis(view, MARGIN);
     let chart = Chart {
         size: SIZE,
         margin: MARGIN,

@@ -119,11 +119,14 @@ fn outcome(view: &RunView) -> String {
     let contenders = metrics::contenders(view);
     let ours = contenders.iter().find(|one| one.ours);
     let split = if ours.is_some_and(|one| one.errors[1].is_some()) { "test" } else { "validation" };
-    let error =
-        ours.and_then(crate::ui::metrics::Contender::judged_mae).map(|mae| figures::with_unit(mae, view.units()));
+    let error = ours
+        .and_then(metrics::Contender::judged_mae)
+        .map(|mae| format!("{} {}", figures::brief(mae), view.units()).trim_end().to_owned());
     let beside = metrics::margin(&contenders).map(|(difference, name)| {
         let side = if difference < 0.0 { "below" } else { "above" };
-        format!(", {:.1} % {side} the best baseline, {name}", 100.0 * difference.abs())
+        let percent = 100.0 * difference.abs();
+        let percent = if percent < 10.0 { format!("{percent:.1}") } else { format!("{percent:.0}") };
+        format!(", {percent} % {side} the best baseline, {name}")
     });
     let beside = beside.unwrap_or_default();
     let ended = view.session().and_then(|session| session.ended);

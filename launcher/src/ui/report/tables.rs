@@ -38,7 +38,7 @@ pub(super) fn errors(html: &mut Html, view: &RunView) {
 }
 
 fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
-    let splits: Vec<(usize, &str)> = [(0, "validation"), (1, "test")]
+    let splits: Vec<(usize, &str)> = [(1, "test"), (0, "validation")]
         .into_iter()
         .filter(|(i, _)| contenders.iter().any(|c| c.errors[*i].is_some()))
         .collect();
@@ -50,7 +50,7 @@ fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
                 html.leaf("th", &[("class", &"number")], &format!("{split} MAE{unit}"));
                 html.leaf("th", &[("class", &"number")], &format!("{split} RMSE{unit}"));
             }
-            html.leaf("th", &[("class", &"bars")], &format!("{} MAE", splits.last().map_or("", |split| split.1)));
+            html.leaf("th", &[("class", &"bars")], &format!("{} MAE", splits.first().map_or("", |split| split.1)));
         });
     });
     html.element("tbody", &[], |html| {

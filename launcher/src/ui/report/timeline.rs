@@ -34,12 +34,12 @@ struct Span<'a> {
 pub(super) fn write(html: &mut Html, view: &RunView) {
     let Some(span) = span(view) else { return };
     section(html, "timeline", "The run", |html| {
-        let lost = span.workers.iter().filter(|worker| died(worker)).count() as u64;
+        let failed = span.rounds.iter().filter(|round| round.failure.is_some()).count() as u64;
         let mut subtitle = format!(
             "{} in {}, {}",
             figures::plural(span.rounds.len() as u64, "round"),
             figures::seconds(span.end - span.start),
-            if lost == 0 { "no worker lost".to_owned() } else { format!("{} lost", figures::plural(lost, "worker")) }
+            if failed == 0 { "none failed".to_owned() } else { format!("{} failed", figures::count(failed)) }
         );
         if span.lanes == LANES_MAX {
             subtitle.push_str(&format!("; the first {LANES_MAX} ranks are shown"));
@@ -73,8 +73,17 @@ fn span(view: &RunView) -> Option<Span<'_>> {
     Some(Span { rounds, workers, start, end, lanes, x })
 }
 
-fn died(worker: &WorkerView) -> bool {
+/// Whether a worker ended otherwise than with code 0.
+fn broken(worker: &WorkerView) -> bool {
     worker.exit.is_some_and(|exit| exit.code != Some(0))
+}
+
+/// The worker whose end failed its round: the first that broke. Those after it were stopped because of it.
+fn first_death<'a>(span: &Span<'a>, round: &RoundView) -> Option<&'a WorkerView> {
+    round.failure.as_ref()?;
+    let time = |worker: &WorkerView| worker.exit.map_or(f64::INFINITY, |exit| exit.time);
+    let broken = span.workers.iter().copied().filter(|worker| worker.round == round.round && broken(worker));
+    broken.min_by(|a, b| time(a).total_cmp(&time(b)))
 }
 
 fn draw(html: &mut Html, view: &RunView, span: &Span) {
@@ -110,6 +119,9 @@ fn draw(html: &mut Html, view: &RunView, span: &Span) {
         }
         for worker in span.workers.iter().filter(|worker| worker.rank < span.lanes) {
             process(html, span, worker, at);
+        }
+        for worker in span.rounds.iter().filter_map(|round| first_death(span, round)) {
+            death(html, worker, at);
         }
         checkpoints(html, view, span, (bottom - LANE / 2.0, at));
     });
@@ -150,11 +162,11 @@ fn process(html: &mut Html, span: &Span, worker: &WorkerView, at: impl Fn(f64) -
     let top = TOP + LANE * f64::from(worker.rank) + (LANE - BAR) / 2.0;
     let end = worker.exit.map_or(span.end, |exit| exit.time);
     let ready = worker.ready.as_ref().map_or(end, |ready| ready.time);
-    let who = format!("worker {} (pid {}, round {})", worker.rank, worker.pid, worker.round);
+    let who = who(worker);
     for (class, from, to) in [("starting", worker.started, ready), ("working", ready, end)] {
         if to > from {
             let (x, width) = (at(from), (at(to) - at(from)).max(0.8));
-            let tooltip = format!("{who}: {class} for {}", figures::seconds(to - from));
+            let tooltip = format!("{who}: {class} for {}; {}", figures::seconds(to - from), cause(worker));
             html.mark(
                 "rect",
                 &[
@@ -169,22 +181,21 @@ fn process(html: &mut Html, span: &Span, worker: &WorkerView, at: impl Fn(f64) -
             );
         }
     }
-    if died(worker) {
-        let (x, y, r) = (at(end), top + BAR / 2.0, 5.5);
-        let cross = format!(
-            "M{} {}L{} {}M{} {}L{} {}",
-            Px(x - r),
-            Px(y - r),
-            Px(x + r),
-            Px(y + r),
-            Px(x - r),
-            Px(y + r),
-            Px(x + r),
-            Px(y - r)
-        );
-        html.mark("path", &[("class", &"halo"), ("d", &cross)], "");
-        html.mark("path", &[("class", &"death"), ("d", &cross)], &format!("{who} {}", cause(worker)));
-    }
+}
+
+/// A cross at the end of the worker that failed its round.
+fn death(html: &mut Html, worker: &WorkerView, at: impl Fn(f64) -> f64) {
+    let Some(exit) = worker.exit.filter(|_| worker.rank < LANES_MAX) else { return };
+    let top = TOP + LANE * f64::from(worker.rank) + (LANE - BAR) / 2.0;
+    let (x, y, r) = (at(exit.time), top + BAR / 2.0, 5.5);
+    let [left, right, up, down] = [x - r, x + r, y - r, y + r].map(Px);
+    let cross = format!("M{left} {up}L{right} {down}M{left} {down}L{right} {up}");
+    html.void("path", &[("class", &"halo"), ("d", &cross)]);
+    html.mark("path", &[("class", &"death"), ("d", &cross)], &format!("{} {}", who(worker), cause(worker)));
+}
+
+fn who(worker: &WorkerView) -> String {
+    format!("worker {} (pid {}, round {})", worker.rank, worker.pid, worker.round)
 }
 
 /// How a worker ended, in words.
@@ -233,12 +244,11 @@ fn failures(html: &mut Html, span: &Span) {
             html.element("li", &[], |html| {
                 let time = round.ended.map_or_else(String::new, |time| format!("{:.1} s", time - span.start));
                 html.leaf("b", &[], &format!("Round {}, {time}", round.round));
-                let then = if *restarting { "; started again" } else { "; not started again" };
-                html.text(&format!(" {why}{then}. "));
-                let lost = span.workers.iter().filter(|worker| worker.round == round.round && died(worker));
-                let lost: Vec<String> =
-                    lost.map(|worker| format!("worker {} {}", worker.rank, cause(worker))).collect();
-                html.text(&lost.join("; "));
+                let then = if *restarting { "; started again from the last checkpoint" } else { "; not started again" };
+                html.text(&format!(" {why}{then}."));
+                if let Some(exit) = first_death(span, round).and_then(|worker| worker.exit) {
+                    html.text(&format!(" Noticed in {}.", figures::seconds(exit.seconds_to_notice)));
+                }
             });
         }
     });
