@@ -1,0 +1,290 @@
+//! Crash at the k-th operation of a save: whatever survives is the old checkpoint or the new one, whole.
+//!
+//! The storage here keeps two images: what a process sees, and what a disk would still have after losing power. Bytes become
+//! durable by `sync`, names by `sync_dir`. After the crash three worlds are looked at: everything seen survived (the process
+//! was killed), only what is durable survived (power cut), and the worst mixture a journalling file system allows: all
+//! names survived, but only durable bytes.
+
+use crate::fixture::{draft, w, write_shards};
+use enn_common::{
+    checkpoint::{self, latest, name},
+    fs::{FileError, Storage, StorageFile},
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+/// Number of a file's contents.
+type Inode = usize;
+
+#[derive(Default, Clone)]
+struct Names {
+    files: BTreeMap<PathBuf, Inode>,
+    dirs: BTreeSet<PathBuf>,
+}
+
+#[derive(Default)]
+struct Machine {
+    seen: Names,
+    durable: Names,
+    seen_bytes: Vec<Vec<u8>>,
+    durable_bytes: Vec<Vec<u8>>,
+    operations: usize,
+    fails_at: Option<usize>,
+    error: Option<io::ErrorKind>,
+}
+
+impl Machine {
+    /// Counts an operation; from the k-th on nothing works any more.
+    fn operate(&mut self, action: &'static str, path: &Path) -> Result<(), FileError> {
+        self.operations += 1;
+        let failed = match self.fails_at {
+            // A full disk stays full; a crash stops everything.
+            Some(at) if self.operations > at => true,
+            _ => false,
+        };
+        if failed {
+            let kind = self.error.unwrap_or(io::ErrorKind::Interrupted);
+            return Err(FileError { action, path: path.to_owned(), source: io::Error::from(kind) });
+        }
+        Ok(())
+    }
+
+    fn below(names: &Names, dir: &Path) -> Names {
+        let files = names.files.iter().filter(|(path, _)| path.starts_with(dir));
+        Names {
+            files: files.map(|(path, inode)| (path.clone(), *inode)).collect(),
+            dirs: names.dirs.iter().filter(|path| path.starts_with(dir)).cloned().collect(),
+        }
+    }
+
+    fn moved(names: &Names, from: &Path, to: &Path) -> Names {
+        let place = |path: &PathBuf| match path.strip_prefix(from) {
+            Ok(rest) if rest.as_os_str().is_empty() => to.to_owned(),
+            Ok(rest) => to.join(rest),
+            Err(_) => path.clone(),
+        };
+        Names {
+            files: names.files.iter().map(|(path, inode)| (place(path), *inode)).collect(),
+            dirs: names.dirs.iter().map(place).collect(),
+        }
+    }
+
+    fn without(names: &mut Names, dir: &Path) {
+        names.files.retain(|path, _| !path.starts_with(dir));
+        names.dirs.retain(|path| !path.starts_with(dir));
+    }
+}
+
+#[derive(Clone, Default)]
+struct Crashing(Rc<RefCell<Machine>>);
+
+struct CrashingFile {
+    machine: Rc<RefCell<Machine>>,
+    inode: Inode,
+    path: PathBuf,
+}
+
+impl Storage for Crashing {
+    fn create(&self, path: &Path) -> Result<Box<dyn StorageFile>, FileError> {
+        let mut machine = self.0.borrow_mut();
+        machine.operate("create", path)?;
+        let inode = machine.seen_bytes.len();
+        machine.seen_bytes.push(Vec::new());
+        machine.durable_bytes.push(Vec::new());
+        machine.seen.files.insert(path.to_owned(), inode);
+        Ok(Box::new(CrashingFile { machine: Rc::clone(&self.0), inode, path: path.to_owned() }))
+    }
+
+    fn create_dir(&self, path: &Path) -> Result<(), FileError> {
+        let mut machine = self.0.borrow_mut();
+        machine.operate("create directory", path)?;
+        machine.seen.dirs.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), FileError> {
+        let mut machine = self.0.borrow_mut();
+        machine.operate("rename to", to)?;
+        let mut names = machine.seen.clone();
+        Machine::without(&mut names, to);
+        machine.seen = Machine::moved(&names, from, to);
+        Ok(())
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> Result<(), FileError> {
+        let mut machine = self.0.borrow_mut();
+        machine.operate("exchange with", other)?;
+        let aside = Path::new("/aside");
+        let names = Machine::moved(&machine.seen, one, aside);
+        let names = Machine::moved(&names, other, one);
+        machine.seen = Machine::moved(&names, aside, other);
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<(), FileError> {
+        let mut machine = self.0.borrow_mut();
+        machine.operate("sync directory", path)?;
+        // The names directly in this directory, and what a subdirectory had already made durable under its own name.
+        let seen = Machine::below(&machine.seen, path);
+        let mut durable = machine.durable.clone();
+        let parent = |name: &PathBuf| name.parent() == Some(path);
+        durable.files.retain(|name, _| !parent(name));
+        durable.files.extend(seen.files.iter().filter(|(name, _)| parent(name)).map(|(name, inode)| (name.clone(), *inode)));
+        for dir in seen.dirs.iter().filter(|dir| parent(dir)) {
+            // A directory that got this name by a rename brings the entries that are durable in it: those it was synced with.
+            let inside = Machine::below(&seen, dir);
+            let known: BTreeSet<Inode> = machine.durable.files.values().copied().collect();
+            Machine::without(&mut durable, dir);
+            durable.dirs.insert(dir.clone());
+            durable.files.extend(inside.files.into_iter().filter(|(_, inode)| known.contains(inode)));
+        }
+        let gone: Vec<_> = durable.dirs.iter().filter(|dir| parent(dir) && !seen.dirs.contains(*dir)).cloned().collect();
+        gone.iter().for_each(|dir| Machine::without(&mut durable, dir));
+        machine.durable = durable;
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<(), FileError> {
+        let mut machine = self.0.borrow_mut();
+        machine.operate("remove directory", path)?;
+        Machine::without(&mut machine.seen, path);
+        Ok(())
+    }
+
+    fn len(&self, path: &Path) -> Result<u64, FileError> {
+        let machine = self.0.borrow();
+        let inode = machine.seen.files.get(path).copied();
+        let missing = || FileError::of("look at", path)(io::Error::from(io::ErrorKind::NotFound));
+        Ok(machine.seen_bytes[inode.ok_or_else(missing)?].len() as u64)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        let machine = self.0.borrow();
+        machine.seen.files.contains_key(path) || machine.seen.dirs.contains(path)
+    }
+}
+
+impl StorageFile for CrashingFile {
+    fn write_at(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(), FileError> {
+        let mut machine = self.machine.borrow_mut();
+        let outcome = machine.operate("write", &self.path);
+        let bytes = &mut machine.seen_bytes[self.inode];
+        let all = parts.concat();
+        // The write during which the crash comes is torn: half of it is there.
+        let done = if outcome.is_ok() { all.len() } else { all.len() / 2 };
+        let end = offset as usize + done;
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[offset as usize..end].copy_from_slice(&all[..done]);
+        outcome
+    }
+
+    fn sync(&mut self) -> Result<(), FileError> {
+        let mut machine = self.machine.borrow_mut();
+        machine.operate("sync", &self.path)?;
+        machine.durable_bytes[self.inode] = machine.seen_bytes[self.inode].clone();
+        Ok(())
+    }
+}
+
+impl Crashing {
+    /// Writes one of the three worlds to a real directory.
+    fn survive(&self, names: fn(&Machine) -> &Names, bytes: fn(&Machine) -> &Vec<Vec<u8>>) -> tempfile::TempDir {
+        let machine = self.0.borrow();
+        let root = tempfile::tempdir().unwrap();
+        let real = |path: &Path| root.path().join(path.strip_prefix("/").unwrap());
+        for dir in &names(&machine).dirs {
+            fs::create_dir_all(real(dir)).unwrap();
+        }
+        for (path, inode) in &names(&machine).files {
+            fs::create_dir_all(real(path).parent().unwrap()).unwrap();
+            fs::write(real(path), &bytes(&machine)[*inode]).unwrap();
+        }
+        root
+    }
+
+    fn worlds(&self) -> [tempfile::TempDir; 3] {
+        [
+            self.survive(|m| &m.seen, |m| &m.seen_bytes),
+            self.survive(|m| &m.durable, |m| &m.durable_bytes),
+            self.survive(|m| &m.seen, |m| &m.durable_bytes),
+        ]
+    }
+}
+
+/// The step of the newest complete checkpoint, after reading every byte of it.
+fn newest(root: &Path) -> Option<u64> {
+    let found = latest(&root.join("checkpoints")).found?;
+    found.verify(&mut |_| {}).unwrap();
+    let step = found.manifest().unwrap().step;
+    assert_eq!(found.tensor("model.w").unwrap().bytes, w(step));
+    Some(step)
+}
+
+/// Saves a step the way workers and launcher do; an error ends it like a crash would.
+fn save(storage: &Crashing, step: u64) -> Result<(), String> {
+    let checkpoints = Path::new("/checkpoints");
+    let (temporary, committed) =
+        (checkpoints.join(name::temporary(step, "a")), checkpoints.join(name::committed(step)));
+    let tables = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_shards(storage, &temporary, 2, step)));
+    let tables = tables.map_err(|_| "a shard could not be written".to_owned())?;
+    let done = checkpoint::commit::commit_on(storage, &temporary, &committed, &tables, draft(step));
+    done.map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn machine() -> Crashing {
+    let storage = Crashing::default();
+    storage.create_dir(Path::new("/checkpoints")).unwrap();
+    storage.0.borrow_mut().durable.dirs.insert("/checkpoints".into());
+    storage
+}
+
+/// Saves step 1 in peace, then `step` with a failure at every operation in turn.
+fn crash_everywhere(step: u64, error: Option<io::ErrorKind>) -> (usize, usize) {
+    let calm = machine();
+    save(&calm, 1).unwrap();
+    let before = calm.0.borrow().operations;
+    save(&calm, step).unwrap();
+    let operations = calm.0.borrow().operations - before;
+    assert!(calm.worlds().iter().all(|world| newest(world.path()) == Some(step)), "durable when commit returns");
+
+    std::panic::set_hook(Box::new(|_| {}));
+    let (mut old, mut new) = (0, 0);
+    for at in 0..operations {
+        let storage = machine();
+        save(&storage, 1).unwrap();
+        storage.0.borrow_mut().fails_at = Some(before + at);
+        storage.0.borrow_mut().error = error;
+        let told = save(&storage, step).unwrap_err();
+        for (world, root) in storage.worlds().iter().enumerate() {
+            match newest(root.path()) {
+                Some(1) if step != 1 => old += 1,
+                Some(found) if found == step => new += 1,
+                found => panic!("crash at {at} of {operations}, world {world}: {found:?} ({told})"),
+            }
+        }
+    }
+    drop(std::panic::take_hook());
+    (old, new)
+}
+
+#[test]
+fn a_crash_leaves_the_old_or_the_new_checkpoint() {
+    let (old, new) = crash_everywhere(2, None);
+    assert!(old > 60 && new > 0, "{old} old, {new} new");
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_checkpoint() {
+    let (old, _) = crash_everywhere(2, Some(io::ErrorKind::StorageFull));
+    assert!(old > 60, "{old}");
+}
+
+#[test]
+fn replacing_a_step_never_leaves_none() {
+    crash_everywhere(1, None);
+}
