@@ -1,25 +1,16 @@
-<<<<<<< HEAD
-//! The binary `enn-worker`: one process of a run, started by `enn`.
-
-use enn_worker::session::{self, boot::Environment};
-=======
 //! The binary `enn-worker`: one process of a run, started by `enn`; with `--probe` it tells what it was built and finds itself with.
 
 use enn_worker::{
     probe,
     session::{self, boot::Environment},
 };
->>>>>>> main
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-<<<<<<< HEAD
-=======
     if std::env::args_os().nth(1).is_some_and(|flag| flag == "--probe") {
         return probe::print();
     }
->>>>>>> main
     let environment = match Environment::read() {
         Ok(environment) => environment,
         Err(error) => return fail(&error.sentence()),

@@ -1,11 +1,8 @@
 //! Every operation of the table against libtorch's own autograd and against finite differences, and the properties of
 //! the tape: fan-out, tied and unused parameters, saved tensors, the program's hash, reproducible dropout.
 
-<<<<<<< HEAD
-=======
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its operands has failed")]
 
->>>>>>> main
 mod operands;
 mod oracle;
 mod retention;

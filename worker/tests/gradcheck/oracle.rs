@@ -9,23 +9,11 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
     let one = |t: Tensor| vec![t];
     match op {
         Op::Unary(u) => one(unary(*u, &x[0])),
-<<<<<<< HEAD
-=======
         Op::Binary(b) => one(binary(*b, &x[0], &x[1])),
->>>>>>> main
         Op::Scale { by } => one(&x[0] * by.get()),
         Op::AddScalar { by } => one(&x[0] + by.get()),
         Op::Clamp { lo, hi } => one(x[0].clamp(lo.get(), hi.get())),
         Op::Cast { to } => one(x[0].to_kind(*to)),
-<<<<<<< HEAD
-        Op::Binary(b) => one(match b {
-            Binary::Add => &x[0] + &x[1],
-            Binary::Sub => &x[0] - &x[1],
-            Binary::Mul => &x[0] * &x[1],
-            Binary::Div => &x[0] / &x[1],
-        }),
-=======
->>>>>>> main
         Op::SiluMul => one(&x[0] * x[0].sigmoid() * &x[1]),
         Op::SwiGlu => {
             let halves = x[0].chunk(2, -1);
@@ -88,8 +76,6 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
     }
 }
 
-<<<<<<< HEAD
-=======
 fn binary(b: Binary, x: &Tensor, y: &Tensor) -> Tensor {
     match b {
         Binary::Add => x + y,
@@ -99,7 +85,6 @@ fn binary(b: Binary, x: &Tensor, y: &Tensor) -> Tensor {
     }
 }
 
->>>>>>> main
 fn unary(u: Unary, x: &Tensor) -> Tensor {
     match u {
         Unary::Neg => -x,
@@ -146,11 +131,7 @@ pub(crate) fn retention_rows(dir: Dir, x: &[Tensor], state: bool, rows: &Tensor)
     let mut y = mixing.matmul(&v.permute([0, 2, 1, 3]));
     if state {
         let decay = (log.view([-1, 1]) * (rows + 1.0)).exp().unsqueeze(-1);
-<<<<<<< HEAD
-        y = y + decay * x[2].unsqueeze(2);
-=======
         y += decay * x[2].unsqueeze(2);
->>>>>>> main
     }
     y.permute([0, 2, 1, 3])
 }
@@ -161,11 +142,7 @@ fn attention(mask: Structural, bias: bool, x: &[Tensor]) -> Tensor {
     let mut scores = q.matmul(&k.transpose(-2, -1)) / (width as f64).sqrt();
     if bias {
         let keys = k.size()[2];
-<<<<<<< HEAD
-        scores = scores + x[3].reshape([-1, 1, 1, keys]);
-=======
         scores += x[3].reshape([-1, 1, 1, keys]);
->>>>>>> main
     }
     let seen = |i: i64, j: i64| match mask {
         Structural::None => true,
@@ -177,11 +154,7 @@ fn attention(mask: Structural, bias: bool, x: &[Tensor]) -> Tensor {
             .flat_map(|i| (0..n).map(move |j| (i, j)))
             .map(|(i, j)| if seen(i, j) { 0.0 } else { -1e30 })
             .collect();
-<<<<<<< HEAD
-        scores = scores + Tensor::from_slice(&hidden).view([n, n]).to_kind(q.kind());
-=======
         scores += Tensor::from_slice(&hidden).view([n, n]).to_kind(q.kind());
->>>>>>> main
     }
     scores.softmax(-1, None).matmul(v)
 }
