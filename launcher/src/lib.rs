@@ -1,7 +1,17 @@
 //! The launcher: the binary `enn` and its Rust API.
+//!
+//! `cli → api → {stage, agent, gather, convert}`; `ui` and `baselines` see only `common`'s types; `facts` is read once and
+//! passed on.
 
 pub mod agent;
+pub mod api;
 pub mod baselines;
+pub mod cli;
 pub mod doctor;
+mod error;
+pub mod facts;
+pub mod run_dir;
 pub mod stage;
 pub mod ui;
+
+pub use error::{Error, Usage};

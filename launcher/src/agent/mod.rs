@@ -14,6 +14,7 @@ mod cause;
 mod child;
 mod committer;
 mod dispatcher;
+mod durable;
 mod env;
 mod error;
 mod policy;
@@ -24,6 +25,7 @@ mod wait;
 
 pub use committer::{Checkpoints, Committed};
 pub use dispatcher::run;
+pub use durable::Durable;
 pub use error::AgentError;
 pub use policy::{Decision, History, Limits, Reason, after_failure};
 pub use spec::{AgentSpec, Chunk, Ended, Job, Outcome, Signal, WorkerSpec};

@@ -1,0 +1,66 @@
+//! The run's real checkpoints: DCP directories with a manifest, committed whole, old ones let go.
+
+use super::committer::{Checkpoints, Committed};
+use enn_broker::ShardSet;
+use enn_common::checkpoint::{self, Draft, latest, name, prune, remove_leftovers};
+use std::{path::PathBuf, time::SystemTime};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Tells the user something.
+type Warn = Box<dyn Fn(String) + Send>;
+
+/// Checkpoints below one directory.
+pub struct Durable {
+    directory: PathBuf,
+    keep: usize,
+    /// What every manifest says besides its step: run, configuration, data.
+    draft: Draft,
+    /// Damaged checkpoints that were passed over are told here.
+    warn: Warn,
+}
+
+impl Durable {
+    /// Checkpoints in `directory`; `keep` are kept besides the newest and the best. `draft` is completed with step, epoch,
+    /// metric and time at each commit. `warn` hears of damaged checkpoints and of old ones that cannot be removed.
+    pub fn new(directory: PathBuf, keep: usize, draft: Draft, warn: Warn) -> Self {
+        Self { directory, keep, draft, warn }
+    }
+}
+
+impl Checkpoints for Durable {
+    fn prepare(&mut self) -> Result<Option<Committed>, Failure> {
+        std::fs::create_dir_all(&self.directory)?;
+        remove_leftovers(&self.directory)?;
+        let latest = latest(&self.directory);
+        for (path, error) in &latest.skipped {
+            (self.warn)(format!("checkpoint {} is passed over: {error}", path.display()));
+        }
+        Ok(latest.found.and_then(|found| {
+            let manifest = found.manifest()?;
+            let (step, bytes, metric) = (manifest.step, manifest.bytes(), manifest.metric);
+            Some(Committed { step, path: found.dir().to_owned(), bytes, metric })
+        }))
+    }
+
+    fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {
+        let attempt = shards.dir.extension().map(|tail| tail.to_string_lossy().into_owned()).unwrap_or_default();
+        let attempt = attempt.strip_prefix("tmp-").unwrap_or(&attempt).to_owned();
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let draft = Draft {
+            attempt,
+            step: shards.step,
+            epoch: shards.epoch,
+            metric: shards.metric,
+            wall_time: since_epoch.as_secs_f64(),
+            ..self.draft.clone()
+        };
+        let target = self.directory.join(name::committed(shards.step));
+        let done = checkpoint::commit(&shards.dir, &target, &shards.tables, draft)?;
+        // The new checkpoint stands; that an old one could not be removed costs disk only.
+        if let Err(error) = prune(&self.directory, self.keep) {
+            (self.warn)(format!("an old checkpoint could not be removed: {error}"));
+        }
+        Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
+    }
+}

@@ -1,0 +1,62 @@
+//! From a resolved configuration to what the agent is asked to do.
+
+use crate::{
+    Error,
+    agent::{AgentSpec, Job, WorkerSpec},
+    facts::Facts,
+    run_dir::RunDir,
+};
+use enn_common::config::{
+    RunConfig,
+    train::{Device, Nproc},
+};
+use std::time::Duration;
+
+/// Workers the configuration asks for; `resolve` has made it a number.
+pub(super) fn world(config: &RunConfig) -> u32 {
+    match config.cluster.nproc_per_node {
+        Nproc::Count(workers) => workers.max(1),
+        _ => 1,
+    }
+}
+
+/// Everything the agent needs. Nothing is started.
+pub(super) fn agent_spec(
+    config: &RunConfig,
+    facts: &Facts,
+    run: &RunDir,
+    job: Job,
+    handle_signals: bool,
+) -> Result<AgentSpec, Error> {
+    let world = if matches!(job, Job::Init { .. }) { 1 } else { world(config) };
+    Ok(AgentSpec {
+        worker: worker(config, facts, world)?,
+        world,
+        run_dir: run.path().to_owned(),
+        first_round: run.next_round(),
+        job,
+        max_restarts: config.cluster.max_restarts,
+        grace: Duration::try_from_secs_f64(config.cluster.grace_s).unwrap_or_default(),
+        socket_parent: facts.socket_parent.clone(),
+        handle_signals,
+    })
+}
+
+fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
+    let program = facts.worker.clone().ok_or(Error::NoWorker)?;
+    let libtorch = facts.libtorch.as_ref().ok_or(Error::NoLibtorch)?;
+    let shared = u32::try_from(facts.cores / world as usize).unwrap_or(u32::MAX).max(1);
+    let threads = match u32::try_from(config.train.threads) {
+        Ok(0) | Err(_) => facts.omp_threads.unwrap_or(shared),
+        Ok(threads) => threads,
+    };
+    let device = if config.cluster.device == Device::Cuda { Device::Cuda } else { Device::Cpu };
+    Ok(WorkerSpec {
+        program,
+        args: Vec::new(),
+        library_dir: Some(libtorch.lib.clone()),
+        library_path: facts.library_path.clone(),
+        device,
+        threads,
+    })
+}

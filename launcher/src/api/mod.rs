@@ -1,0 +1,22 @@
+//! The Rust API: what `enn` does, as functions. Thin over stage, agent, gather and convert.
+//!
+//! ```no_run
+//! use enn_launcher::{api, facts::Facts};
+//! # fn f() -> Result<(), enn_launcher::Error> {
+//! let facts = Facts::gather();
+//! let config = api::load_config("weather.toml".as_ref(), &[], &facts)?;
+//! let run = api::train(&config, &facts, &api::TrainOptions::default())?;
+//! println!("{:?} in {}", run.metrics, run.dir.display());
+//! # Ok(()) }
+//! ```
+//! Times are seconds, sizes bytes, predictions and errors in the target's own unit.
+
+mod announce;
+mod launch;
+mod model;
+mod settings;
+mod train;
+
+pub use model::new_model;
+pub use settings::{Override, change_config, load_config};
+pub use train::{TrainOptions, TrainedRun, exit_code, stage, train};

@@ -1,0 +1,144 @@
+//! From a file and flags to a resolved configuration.
+
+use crate::{Error, facts::Facts};
+use enn_common::config::{
+    Place, RawConfig, RunConfig,
+    raw::{Node, Value},
+    resolve,
+};
+use std::path::Path;
+
+/// A setting given by a flag of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Override {
+    /// `--set section.key=value`.
+    Set(String),
+    /// A named flag: key path, value, the flag as typed.
+    Flag(&'static str, Value, String),
+}
+
+/// Reads and resolves a configuration; overrides come last. Every mistake is reported.
+///
+/// # Errors
+/// [`Error::Read`] when the file cannot be read, [`Error::Config`] with all mistakes.
+pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
+    let path = facts.cwd.join(path);
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    // People read places; a path as short as possible reads best.
+    let shown = path.strip_prefix(&facts.cwd).unwrap_or(&path);
+    let raw = RawConfig::parse(&text, shown).map_err(Error::Config)?;
+    resolve_with(raw, overrides, facts)
+}
+
+/// A resolved configuration with changes, for a run that is resumed without its file. The data section stays as it was.
+///
+/// # Errors
+/// [`Error::Config`] with all mistakes.
+pub fn change_config(config: &RunConfig, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
+    if overrides.is_empty() {
+        return Ok(config.clone());
+    }
+    let mut raw = RawConfig::empty("run.json");
+    let json = |source| Error::Json { path: "run.json".into(), source };
+    let text = |text: &str| Value::Text(text.to_owned());
+    raw.set_value("name", text(&config.name), "run.json");
+    raw.set_value("seed", Value::Integer(config.seed.cast_signed()), "run.json");
+    let sections = [
+        ("model", serde_json::to_value(&config.model).map_err(json)?),
+        ("train", serde_json::to_value(&config.train).map_err(json)?),
+        ("cluster", serde_json::to_value(&config.cluster).map_err(json)?),
+    ];
+    for (section, value) in sections {
+        for (key, value) in value.as_object().into_iter().flatten() {
+            if let Some(value) = from_json(value) {
+                raw.set_value(&format!("{section}.{key}"), value, "run.json");
+            }
+        }
+    }
+    let changed = resolve_with(raw, overrides, facts)?;
+    Ok(RunConfig { data: config.data.clone(), ..changed })
+}
+
+fn resolve_with(mut raw: RawConfig, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
+    let mut errors = Vec::new();
+    for one in overrides {
+        match one {
+            Override::Set(assignment) => errors.extend(raw.set(assignment).err().map(|error| *error)),
+            Override::Flag(key, value, flag) => raw.set_value(key, value.clone(), flag),
+        }
+    }
+    match resolve(&raw, &facts.for_config()) {
+        Ok(config) if errors.is_empty() => Ok(config),
+        Ok(_) => Err(Error::Config(errors)),
+        Err(more) => {
+            errors.extend(more);
+            Err(Error::Config(errors))
+        }
+    }
+}
+
+/// `None` for null: an absent key.
+fn from_json(value: &serde_json::Value) -> Option<Value> {
+    match value {
+        serde_json::Value::Null => None,
+        serde_json::Value::Bool(truth) => Some(Value::Bool(*truth)),
+        serde_json::Value::Number(number) => {
+            Some(number.as_i64().map_or_else(|| Value::Float(number.as_f64().unwrap_or(f64::NAN)), Value::Integer))
+        }
+        serde_json::Value::String(text) => Some(Value::Text(text.clone())),
+        serde_json::Value::Array(items) => {
+            let place = Place::Flag("run.json".into());
+            let node = |value| Some(Node { place: place.clone(), value: from_json(value)? });
+            Some(Value::Array(items.iter().filter_map(node).collect()))
+        }
+        // No section has another inside it.
+        serde_json::Value::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(dir: &Path) -> Facts {
+        let mut facts = Facts::gather();
+        facts.cwd = dir.to_owned();
+        (facts.gpus, facts.cores) = (0, 4);
+        facts
+    }
+
+    #[test]
+    fn a_file_and_flags_and_a_change_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let facts = facts(dir.path());
+        std::fs::write(
+            dir.path().join("a.toml"),
+            "name = \"a\"\nseed = 5\n[model]\noutput_range = [0, 1]\n[train]\nlr = 0.5\n",
+        )
+        .unwrap();
+        let flag = Override::Flag("cluster.nproc_per_node", Value::Integer(3), "--nproc-per-node 3".into());
+        let config = load_config(Path::new("a.toml"), &[flag], &facts).unwrap();
+        assert_eq!((config.train.lr, config.model.output_range), (0.5, Some((0.0, 1.0))));
+        let changed = change_config(&config, &[Override::Set("train.epochs=7".into())], &facts).unwrap();
+        assert_eq!(changed.train.epochs, 7);
+        let train = enn_common::config::train::TrainConfig { epochs: config.train.epochs, ..changed.train.clone() };
+        assert_eq!(RunConfig { train, ..changed }, config);
+        let wrong = change_config(&config, &[Override::Set("train.epoch=7".into())], &facts).unwrap_err();
+        assert!(wrong.to_string().contains("did you mean `epochs`?"), "{wrong}");
+    }
+
+    #[test]
+    fn mistakes_name_the_file_as_the_user_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let facts = facts(dir.path());
+        let missing = load_config(Path::new("b.toml"), &[], &facts).unwrap_err().to_string();
+        assert!(missing.contains("b.toml") && missing.starts_with("cannot read"), "{missing}");
+        std::fs::write(dir.path().join("b.toml"), "seed = \"x\"\n").unwrap();
+        let wrong = load_config(Path::new("b.toml"), &[Override::Set("oops".into())], &facts).unwrap_err().to_string();
+        assert_eq!(
+            wrong,
+            "--set oops: \"oops\" is not of the form section.key=value, e.g. train.epochs=3\n\
+             b.toml:1:8: seed: found the text \"x\", expected a whole number from 0 to 9223372036854775807"
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! `train`: stage, start workers, keep them alive, and leave a run directory behind.
+
+use super::{
+    announce::{Announcer, Teller},
+    launch,
+};
+use crate::{
+    Error,
+    agent::{self, Durable, Ended, Job, Outcome},
+    baselines::{self, Baselines},
+    error::Usage,
+    facts::Facts,
+    run_dir::{RUNS_DIR, RunDir},
+    stage::{self as stager, StageOptions, Staged},
+    ui::{
+        Mode, Sink,
+        report::{self, ReportError},
+    },
+};
+use enn_common::{
+    checkpoint::Draft, config::RunConfig, event::What, exit::ExitCode, metrics::Metrics, staged::StagedMeta,
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Staged data of all runs, below the directory of runs: an unchanged data set is staged once.
+pub(super) const STAGED_DIR: &str = ".staged";
+/// Staging progress is told at most this often.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Where and how to train.
+#[derive(Debug, Clone)]
+pub struct TrainOptions {
+    /// Directory of runs; made when absent.
+    pub runs_dir: PathBuf,
+    /// Run directory to go on with, from its newest checkpoint.
+    pub resume: Option<PathBuf>,
+    /// How the run is shown.
+    pub mode: Mode,
+    /// Whether SIGINT and SIGTERM stop the run after a checkpoint. Say no in a program with handlers of its own.
+    pub handle_signals: bool,
+}
+
+impl Default for TrainOptions {
+    fn default() -> Self {
+        Self { runs_dir: RUNS_DIR.into(), resume: None, mode: Mode::Quiet, handle_signals: false }
+    }
+}
+
+/// What training left behind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainedRun {
+    /// Run directory.
+    pub dir: PathBuf,
+    /// Finished, or stopped by a signal.
+    pub ended: Ended,
+    /// Errors of the best model per split in the target's unit; `None` when stopped.
+    pub metrics: Option<BTreeMap<String, Metrics>>,
+    /// The newest checkpoint.
+    pub checkpoint: Option<PathBuf>,
+    /// Restarts used.
+    pub restarts: u32,
+    /// Rounds begun.
+    pub rounds: u64,
+}
+
+/// Stages the data, trains with the configured workers and returns when they are done or stopped.
+///
+/// Call it from a thread that lives until it returns. A run that is resumed goes on in its own directory with `config`.
+///
+/// # Errors
+/// Wrong data, a machine that lacks something, or [`Error::Worker`] when a worker failed and no restart was left. The newest
+/// checkpoint stands in every case.
+pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Result<TrainedRun, Error> {
+    let began = Instant::now();
+    let run = match &options.resume {
+        Some(path) => RunDir::open(path)?,
+        None => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
+    };
+    run.write_config(config)?;
+    let announcer = Announcer::start(Sink::new(run.path(), options.mode)?);
+    announcer.tell(What::RunStarted {
+        run: run.id(),
+        mode: "train".into(),
+        dir: run.path().to_owned(),
+        host: facts.host.clone(),
+        nproc: launch::world(config),
+        argv: facts.argv.clone(),
+    });
+    let outcome = work(config, facts, options, (&run, &announcer));
+    let (code, restarts, rounds) = match &outcome {
+        Ok((outcome, _)) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
+        Err(error) => (error.exit_code(), 0, 0),
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds });
+    // The report reads the journal: it must be complete.
+    drop(announcer);
+    let (outcome, baselines) = outcome?;
+    let inputs = report::ReportInputs::read(run.path(), baselines);
+    if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
+        tracing::warn!("no report: {error}");
+    }
+    match outcome.ended {
+        Ended::Failed { cause } => Err(Error::Worker(cause)),
+        ended => Ok(TrainedRun {
+            dir: run.path().to_owned(),
+            ended,
+            metrics: outcome.metrics,
+            checkpoint: outcome.checkpoint.map(|(_, path)| path),
+            restarts: outcome.restarts,
+            rounds: outcome.rounds,
+        }),
+    }
+}
+
+/// The exit code that goes with an end.
+pub fn exit_code(ended: &Ended) -> ExitCode {
+    match ended {
+        Ended::Finished => ExitCode::Success,
+        Ended::Stopped(agent::Signal::Interrupt) => ExitCode::Interrupted,
+        Ended::Stopped(agent::Signal::Terminate) => ExitCode::Terminated,
+        Ended::Failed { .. } => ExitCode::WorkerFailed,
+    }
+}
+
+fn work(
+    config: &RunConfig,
+    facts: &Facts,
+    options: &TrainOptions,
+    (run, announcer): (&RunDir, &Announcer),
+) -> Result<(Outcome, Option<Baselines>), Error> {
+    let runs = run.path().parent().unwrap_or(run.path());
+    let staged = stage_data(config, None, &runs.join(STAGED_DIR), announcer)?;
+    run.link_staged(&staged.dir)?;
+    let job = Job::Train { staged: staged.dir.clone(), init: None };
+    let spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
+    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller));
+    let draft = draft(&run.id(), config, &staged.meta)?;
+    let teller = announcer.teller();
+    let warn = move |message| {
+        if let Some(teller) = &teller {
+            teller.tell(What::Warned { message });
+        }
+    };
+    let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
+    let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.tell(what));
+    let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
+    Ok((outcome?, baselines))
+}
+
+/// Stages the configured data under `out` without training; returns the staged directory and what it holds.
+///
+/// # Errors
+/// Wrong data, or a disk that is too small.
+pub fn stage(config: &RunConfig, out: &Path, mode: Mode) -> Result<Staged, Error> {
+    let announcer = Announcer::start(Sink::bare(mode));
+    stage_data(config, None, out, &announcer)
+}
+
+/// Stages the configured data, telling how far it is.
+pub(super) fn stage_data(
+    config: &RunConfig,
+    for_prediction: Option<StagedMeta>,
+    out: &Path,
+    announcer: &Announcer,
+) -> Result<Staged, Error> {
+    let data = config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
+    let began = Instant::now();
+    let options = StageOptions { out: out.to_owned(), threads: 0, for_prediction };
+    let mut told: Option<Instant> = None;
+    let staged = stager::stage(data, &options, &mut |progress| {
+        if told.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
+            told = Some(Instant::now());
+            let stager::Progress { rows, bytes, bytes_total } = progress;
+            announcer.tell(What::StageProgressed { rows, bytes, bytes_total });
+        }
+    })?;
+    let meta = &staged.meta;
+    announcer.tell(What::Staged {
+        dir: staged.dir.clone(),
+        rows: meta.rows,
+        features: meta.features.len() as u64,
+        out_shape: meta.out_shape.clone(),
+        split_rows: meta.split_rows,
+        units: meta.units.clone(),
+        reused: staged.reused,
+        seconds: began.elapsed().as_secs_f64(),
+        report: meta.report.clone(),
+    });
+    Ok(staged)
+}
+
+/// Baselines need nothing of the workers and are computed beside them.
+fn compute_baselines(staged: PathBuf, teller: Teller) -> std::thread::JoinHandle<Option<Baselines>> {
+    std::thread::spawn(move || match baselines::compute(&staged) {
+        Ok(found) => {
+            teller.tell(What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() });
+            Some(found)
+        }
+        Err(error) => {
+            teller.tell(What::Warned { message: format!("no baselines: {error}") });
+            None
+        }
+    })
+}
+
+/// What every checkpoint of the run says in its manifest.
+pub(super) fn draft(run: &str, config: &RunConfig, meta: &StagedMeta) -> Result<Draft, Error> {
+    let json = |source| Error::Json { path: run.into(), source };
+    let meta = StagedMeta { row_names: Vec::new(), ..meta.clone() };
+    Ok(Draft {
+        run: run.to_owned(),
+        config: serde_json::to_value(config).map_err(json)?,
+        meta: serde_json::to_value(&meta).map_err(json)?,
+        versions: BTreeMap::from([("enn".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        ..Draft::default()
+    })
+}

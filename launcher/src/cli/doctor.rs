@@ -1,0 +1,29 @@
+//! `enn doctor`.
+
+use super::output;
+use crate::{
+    Error,
+    doctor::{self, Surroundings},
+    facts::Facts,
+};
+use enn_common::exit::ExitCode;
+
+/// Look at this machine: what is there, what is missing, and the command that mends it
+///
+/// Ends with code 4 when something needed is missing.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let report = doctor::examine(&Surroundings::from(facts));
+    if args.json {
+        output::json(&report.json())?;
+    } else {
+        output::text_line(&report.to_string())?;
+    }
+    Ok(report.exit_code())
+}

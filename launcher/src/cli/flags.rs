@@ -1,0 +1,109 @@
+//! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
+
+use crate::{api::Override, facts::Facts, ui::Mode};
+use clap::Args;
+use enn_common::config::raw::Value;
+use std::path::PathBuf;
+
+/// Changes to the configuration.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Job")]
+pub(super) struct Changes {
+    /// Set a key of the configuration, e.g. train.epochs=3; may be repeated
+    ///
+    /// The value is read as TOML; what is not TOML is text, so quotes may be left out.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Workers and what happens when they fail.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct Cluster {
+    /// Workers on this node: auto, gpu, cpu or a number
+    ///
+    /// auto: one per GPU, else one per two cores, at most 8. gpu: one per GPU. cpu: one per core.
+    #[arg(long, alias = "nproc_per_node", value_name = "N")]
+    nproc_per_node: Option<String>,
+    /// Rounds that may be restarted after a worker failed [default: 3]
+    #[arg(long, alias = "max_restarts", value_name = "N")]
+    max_restarts: Option<u32>,
+    /// Seconds to finish the step and checkpoint after Ctrl-C [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    grace: Option<f64>,
+    /// Where workers compute: auto, cpu or cuda
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+}
+
+/// Where runs are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Job")]
+pub(super) struct Runs {
+    /// Directory of runs [default: ENN_RUNS, else ./runs]
+    #[arg(long, value_name = "DIR")]
+    runs_dir: Option<PathBuf>,
+}
+
+impl Runs {
+    /// The directory, absolute.
+    pub(super) fn dir(&self, facts: &Facts) -> PathBuf {
+        facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))
+    }
+}
+
+/// How the run is shown.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(super) struct Show {
+    /// Print plain lines even on a terminal
+    #[arg(long)]
+    lines: bool,
+    /// Print only what went wrong
+    #[arg(long, short, conflicts_with = "lines")]
+    quiet: bool,
+    /// Print every event as one JSON object per line on standard output
+    #[arg(long, conflicts_with_all = ["lines", "quiet"])]
+    json: bool,
+}
+
+impl Changes {
+    /// As overrides, in the order given.
+    pub(super) fn overrides(&self) -> Vec<Override> {
+        self.set.iter().cloned().map(Override::Set).collect()
+    }
+}
+
+impl Cluster {
+    /// As overrides of `[cluster]`.
+    pub(super) fn overrides(&self) -> Vec<Override> {
+        let mut overrides = Vec::new();
+        let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
+        if let Some(text) = &self.nproc_per_node {
+            let value = text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Integer);
+            flag("cluster.nproc_per_node", value, format!("--nproc-per-node {text}"));
+        }
+        if let Some(count) = self.max_restarts {
+            flag("cluster.max_restarts", Value::Integer(count.into()), format!("--max-restarts {count}"));
+        }
+        if let Some(seconds) = self.grace {
+            flag("cluster.grace_s", Value::Float(seconds), format!("--grace {seconds}"));
+        }
+        if let Some(device) = &self.device {
+            flag("cluster.device", Value::Text(device.clone()), format!("--device {device}"));
+        }
+        overrides
+    }
+}
+
+impl Show {
+    /// As the user interface's mode.
+    pub(super) fn mode(&self) -> Mode {
+        match (self.json, self.quiet, self.lines) {
+            (true, ..) => Mode::Json,
+            (_, true, _) => Mode::Quiet,
+            (_, _, true) => Mode::Lines,
+            _ => Mode::Auto,
+        }
+    }
+}

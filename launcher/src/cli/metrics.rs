@@ -1,0 +1,30 @@
+//! `enn metrics`.
+
+use super::{flags::Runs, output};
+use crate::{Error, facts::Facts, run_dir, ui};
+use enn_common::exit::ExitCode;
+
+/// Print the errors of a run's best model beside the baselines
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Run: its directory, its name, the beginning of its name, or "latest"
+    #[arg(value_name = "RUN", help_heading = "Job")]
+    run: String,
+    #[command(flatten)]
+    runs: Runs,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
+    if args.json {
+        let metrics = ui::metrics::read(&run)?;
+        let value = serde_json::to_value(metrics).map_err(|source| Error::Json { path: run, source })?;
+        output::json(&value)?;
+    } else {
+        output::text_line(&ui::metrics::table(&ui::RunView::read(&run)?))?;
+    }
+    Ok(ExitCode::Success)
+}

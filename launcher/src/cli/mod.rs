@@ -1,0 +1,97 @@
+//! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
+//! not decide.
+
+mod completions;
+mod doctor;
+mod flags;
+mod man;
+mod metrics;
+mod output;
+mod stage;
+mod train;
+
+use crate::{Error, facts::Facts};
+use clap::{CommandFactory, Parser, Subcommand};
+use enn_common::exit::ExitCode;
+use std::io::Write;
+
+/// Elastic training and prediction for libtorch.
+#[derive(Debug, Parser)]
+#[command(
+    name = "enn",
+    version,
+    about = "Elastic training and prediction for libtorch",
+    long_about = "Stages data, starts elastic workers, keeps them alive, and gathers what they write.",
+    after_help = exit_codes(),
+    max_term_width = 110,
+    disable_help_subcommand = true,
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Train(Box<train::Args>),
+    Stage(stage::Args),
+    Metrics(metrics::Args),
+    Doctor(doctor::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> std::process::ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output with code 0, mistakes to standard error with 2.
+            let _gone = error.print();
+            return (if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success } as u8).into();
+        }
+    };
+    let facts = Facts::gather();
+    log(&facts);
+    let code = match run(cli.command, &facts) {
+        Ok(code) => code,
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success,
+        Err(error) => {
+            let text = error.to_string();
+            // A standard error that is gone leaves the exit code to tell.
+            let _gone = writeln!(std::io::stderr(), "error: {}", text.replace('\n', "\n       "));
+            error.exit_code()
+        }
+    };
+    (code as u8).into()
+}
+
+fn run(command: Command, facts: &Facts) -> Result<ExitCode, Error> {
+    match command {
+        Command::Train(args) => train::run(&args, facts),
+        Command::Stage(args) => stage::run(&args, facts),
+        Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Doctor(args) => doctor::run(&args, facts),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    }
+}
+
+/// The whole command, for completions and man pages.
+fn command() -> clap::Command {
+    Cli::command()
+}
+
+fn exit_codes() -> String {
+    let lines = ExitCode::ALL.iter().map(|(code, text)| format!("  {:>3}  {text}", *code as u8));
+    format!("Exit codes:\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn log(facts: &Facts) {
+    let filter = tracing_subscriber::EnvFilter::new(facts.log.as_deref().unwrap_or("warn"));
+    // A program that embeds this one may have a subscriber of its own.
+    let _set = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! Help is part of the interface: it is kept as snapshots. Every subcommand has help, a man page and completions.
+
+use super::*;
+use clap::CommandFactory;
+
+fn help(name: &str) -> String {
+    let mut command = Cli::command().term_width(100);
+    let sub = if name.is_empty() { &mut command } else { command.find_subcommand_mut(name).unwrap() };
+    sub.clone().bin_name(format!("enn {name}").trim()).render_long_help().to_string()
+}
+
+#[test]
+fn the_definition_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn help_of_every_subcommand() {
+    let names: Vec<_> = Cli::command().get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    for name in std::iter::once(String::new()).chain(names) {
+        let snapshot = format!("help_{}", if name.is_empty() { "enn" } else { &name });
+        insta::assert_snapshot!(snapshot, help(&name));
+    }
+}
+
+#[test]
+fn every_flag_has_help_and_a_heading() {
+    for sub in Cli::command().get_subcommands() {
+        for argument in sub.get_arguments().filter(|argument| argument.get_id() != "help") {
+            let place = format!("{} {}", sub.get_name(), argument.get_id());
+            assert!(argument.get_help().is_some(), "{place} has no help");
+            let positional = argument.is_positional() && argument.get_help_heading().is_none();
+            assert!(positional || argument.get_help_heading().is_some(), "{place} has no heading");
+        }
+    }
+}
+
+#[test]
+fn every_subcommand_has_a_man_page() {
+    for sub in Cli::command().get_subcommands() {
+        let name = sub.get_name();
+        let parsed = Cli::try_parse_from(["enn", "man", name]);
+        assert!(parsed.is_ok(), "enn man {name}");
+    }
+}

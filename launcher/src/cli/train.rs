@@ -1,0 +1,66 @@
+//! `enn train`.
+
+use super::flags::{Changes, Cluster, Runs, Show};
+use crate::{
+    Error,
+    api::{self, Override, TrainOptions},
+    error::Usage,
+    facts::Facts,
+    run_dir,
+};
+use enn_common::{config::RunConfig, exit::ExitCode};
+use std::path::PathBuf;
+
+/// Train a model: stage the data, start workers, keep them alive
+///
+/// Ctrl-C once finishes the step, writes a checkpoint and ends with code 130; twice kills.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Configuration (TOML); may be left out with --resume RUN
+    #[arg(value_name = "CONFIG", help_heading = "Job")]
+    config: Option<PathBuf>,
+    /// Go on with a run: its directory, its name, the beginning of its name, "latest", or "auto"
+    ///
+    /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none.
+    #[arg(long, value_name = "RUN", help_heading = "Job")]
+    resume: Option<String>,
+    #[command(flatten)]
+    runs: Runs,
+    #[command(flatten)]
+    changes: Changes,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    show: Show,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let runs_dir = args.runs.dir(facts);
+    let mut overrides = args.changes.overrides();
+    overrides.extend(args.cluster.overrides());
+    let (config, resume) = match (&args.config, args.resume.as_deref()) {
+        (None, None) => return Err(Error::Usage(Usage::NothingToTrain)),
+        (None, Some("auto")) => return Err(Error::Usage(Usage::AutoWithoutConfig)),
+        (None, Some(reference)) => {
+            let run = run_dir::find(&runs_dir, reference)?;
+            (of_run(&run, &overrides, facts)?, Some(run))
+        }
+        (Some(path), reference) => {
+            let config = api::load_config(path, &overrides, facts)?;
+            let resume = match reference {
+                None => None,
+                Some("auto") => run_dir::newest(&runs_dir, &config.name),
+                Some(reference) => Some(run_dir::find(&runs_dir, reference)?),
+            };
+            (config, resume)
+        }
+    };
+    let options = TrainOptions { runs_dir, resume, mode: args.show.mode(), handle_signals: true };
+    let run = api::train(&config, facts, &options)?;
+    Ok(api::exit_code(&run.ended))
+}
+
+/// The configuration a run was started with, with changes.
+fn of_run(run: &std::path::Path, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
+    api::change_config(&run_dir::read_config(run)?, overrides, facts)
+}

@@ -1,0 +1,114 @@
+//! Everything a command can end with besides success, and its exit code.
+
+use crate::{agent::AgentError, run_dir::RunDirError, stage::StageError, ui::JournalError};
+use enn_common::{
+    artifact::seal::SealError, checkpoint::ReadError, config::ConfigError, exit::ExitCode, fs::FileError,
+};
+use std::{io, path::PathBuf};
+
+/// What went wrong, for people; `exit_code` says it to scripts.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Mistakes in the configuration, all of them.
+    #[error("{}", lines(.0))]
+    Config(Vec<ConfigError>),
+    /// A file the user named cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The command line asks for something impossible.
+    #[error("{0}")]
+    Usage(Usage),
+    /// Data.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// The run's directory.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// The run's journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The worker program is not there.
+    #[error("the program enn-worker was found neither beside enn nor by ENN_WORKER\nhint: `make build` builds both")]
+    NoWorker,
+    /// libtorch is not there.
+    #[error(
+        "libtorch was found neither by ENN_LIBTORCH nor LIBTORCH nor in target/libtorch\nhint: `make libtorch` fetches it"
+    )]
+    NoLibtorch,
+    /// A worker failed for good.
+    #[error("{0}")]
+    Worker(String),
+    /// A run without a usable checkpoint.
+    #[error("{} has no complete checkpoint yet", run.display())]
+    NoCheckpoint {
+        /// Run directory.
+        run: PathBuf,
+    },
+    /// A checkpoint that cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] ReadError),
+    /// A manifest that cannot be read.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// A file of ours could not be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// What we wrote ourselves does not parse.
+    #[error("{}: {source}", path.display())]
+    Json {
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        source: serde_json::Error,
+    },
+    /// Standard output is gone or full.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[source] io::Error),
+}
+
+/// Impossible wishes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Usage {
+    /// No data section.
+    #[error("the configuration has no [data] section: nothing to train on")]
+    NoData,
+    /// Neither a configuration nor a run to resume.
+    #[error("give a configuration, or --resume RUN to go on with a run")]
+    NothingToTrain,
+    /// `--resume auto` needs the configuration's name.
+    #[error("--resume auto needs the configuration, whose name says which run is meant")]
+    AutoWithoutConfig,
+}
+
+fn lines(errors: &[ConfigError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl Error {
+    /// The exit code of `enn`.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
+            Self::Read { .. } => ExitCode::Usage,
+            Self::Stage(_) => ExitCode::Data,
+            Self::Worker(_) => ExitCode::WorkerFailed,
+            Self::RunDir(RunDirError::Foreign { .. })
+            | Self::Journal(_)
+            | Self::NoCheckpoint { .. }
+            | Self::Checkpoint(_)
+            | Self::Seal(_)
+            | Self::Json { .. } => ExitCode::Artifact,
+            Self::RunDir(_) | Self::Agent(_) | Self::NoWorker | Self::NoLibtorch | Self::File(_) | Self::Output(_) => {
+                ExitCode::Machine
+            }
+        }
+    }
+}

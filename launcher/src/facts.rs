@@ -1,0 +1,217 @@
+//! What the launcher knows of its surroundings, read once at the start and passed on as a value.
+//!
+//! **Invariant:** the only place of the launcher that reads the environment.
+
+use crate::{
+    doctor::{Surroundings, variables::VARIABLES},
+    run_dir::RUNS_DIR,
+};
+use enn_common::config;
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Longest directory for the broker's socket: the path of a Unix socket has at most 107 bytes, we add 33.
+const SOCKET_PARENT_BYTES_MAX: usize = 70;
+
+/// The surroundings of this process.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// Command line.
+    pub argv: Vec<String>,
+    /// Name of this host.
+    pub host: String,
+    /// Cores this process may run on.
+    pub cores: usize,
+    /// GPUs this process may use.
+    pub gpus: usize,
+    /// The worker program, when one was found.
+    pub worker: Option<PathBuf>,
+    /// Whether the worker program links CUDA.
+    pub cuda_worker: bool,
+    /// Where libtorch was found.
+    pub libtorch: Option<Libtorch>,
+    /// `LD_LIBRARY_PATH`.
+    pub library_path: Option<OsString>,
+    /// `OMP_NUM_THREADS`.
+    pub omp_threads: Option<u32>,
+    /// Short directory for sockets.
+    pub socket_parent: PathBuf,
+    /// `ENN_LOG`.
+    pub log: Option<String>,
+    /// Directory of runs: `ENN_RUNS`, else `runs` in the working directory.
+    pub runs_dir: PathBuf,
+    /// Variables of doctor's table that are set.
+    pub variables: Vec<(String, String)>,
+}
+
+/// A libtorch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Libtorch {
+    /// Directory with libtorch_cpu.so.
+    pub lib: PathBuf,
+    /// How it was found.
+    pub from: &'static str,
+}
+
+impl Facts {
+    /// Reads everything. Nothing is started, except `python3` when LIBTORCH_USE_PYTORCH=1 asks for it.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub fn gather() -> Self {
+        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+        let exe = env::current_exe().ok();
+        let worker = variable("ENN_WORKER").map(PathBuf::from).or_else(|| {
+            let beside = exe.as_deref()?.parent()?.join("enn-worker");
+            beside.is_file().then_some(beside)
+        });
+        let gpus = visible(text("CUDA_VISIBLE_DEVICES").as_deref(), device_files(Path::new("/dev")));
+        let cuda_worker = gpus > 0 && worker.as_deref().is_some_and(links_cuda);
+        Self {
+            cwd: env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            argv: env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+            host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default(),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            gpus,
+            cuda_worker,
+            libtorch: libtorch(&variable, exe.as_deref()),
+            worker,
+            library_path: variable("LD_LIBRARY_PATH"),
+            omp_threads: text("OMP_NUM_THREADS").and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
+            socket_parent: socket_parent(),
+            log: text("ENN_LOG"),
+            runs_dir: variable("ENN_RUNS").map_or_else(|| RUNS_DIR.into(), PathBuf::from),
+            variables: VARIABLES.iter().filter_map(|one| Some((one.name.to_owned(), text(one.name)?))).collect(),
+        }
+    }
+
+    /// What resolving a configuration needs.
+    pub fn for_config(&self) -> config::Facts {
+        config::Facts { cores: self.cores, gpus: self.gpus, cuda_worker: self.cuda_worker, cwd: self.cwd.clone() }
+    }
+}
+
+/// What doctor builds on.
+impl From<&Facts> for Surroundings {
+    fn from(facts: &Facts) -> Self {
+        Self {
+            worker: facts.worker.clone(),
+            libtorch_lib: facts.libtorch.as_ref().map(|libtorch| libtorch.lib.clone()),
+            cores: facts.cores,
+            gpus: facts.gpus,
+            cwd: facts.cwd.clone(),
+            variables: facts.variables.clone(),
+        }
+    }
+}
+
+/// NVIDIA's device files, /dev/nvidia0 and so on.
+fn device_files(dev: &Path) -> usize {
+    let entries = fs::read_dir(dev).into_iter().flatten().flatten();
+    let is_device = |name: &str| {
+        name.strip_prefix("nvidia")
+            .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+    };
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_device)).count()
+}
+
+/// How many of `devices` CUDA will show: it stops at the first entry that is no device.
+fn visible(list: Option<&str>, devices: usize) -> usize {
+    let Some(list) = list.filter(|_| devices > 0) else { return devices };
+    let entries = list.split(',').map(str::trim);
+    let valid = |entry: &&str| {
+        entry.starts_with("GPU-")
+            || entry.starts_with("MIG-")
+            || entry.parse().is_ok_and(|index: usize| index < devices)
+    };
+    entries.take_while(valid).count()
+}
+
+/// Whether the program names libtorch_cuda.so among the libraries it needs.
+fn links_cuda(program: &Path) -> bool {
+    fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
+}
+
+/// The user's runtime directory, else the temporary directory, else /tmp.
+fn socket_parent() -> PathBuf {
+    let runtime = PathBuf::from(format!("/run/user/{}", nix::unistd::geteuid()));
+    let usable =
+        |path: &PathBuf| path.is_absolute() && path.is_dir() && path.as_os_str().len() <= SOCKET_PARENT_BYTES_MAX;
+    let candidates = [runtime, env::temp_dir()];
+    candidates.into_iter().filter(usable).find(writable).unwrap_or_else(|| PathBuf::from("/tmp"))
+}
+
+fn writable(path: &PathBuf) -> bool {
+    nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).is_ok()
+}
+
+fn libtorch(variable: &dyn Fn(&str) -> Option<OsString>, exe: Option<&Path>) -> Option<Libtorch> {
+    if variable("LIBTORCH_USE_PYTORCH").is_some_and(|value| value == "1")
+        && let Some(lib) = python_torch()
+    {
+        return Some(Libtorch { lib, from: "the PyTorch of python3 (LIBTORCH_USE_PYTORCH=1)" });
+    }
+    for (name, from) in [("ENN_LIBTORCH", "ENN_LIBTORCH"), ("LIBTORCH", "LIBTORCH")] {
+        if let Some(lib) = variable(name).and_then(|dir| lib_of(Path::new(&dir))) {
+            return Some(Libtorch { lib, from });
+        }
+    }
+    let ancestors = exe.into_iter().flat_map(Path::ancestors).skip(1);
+    let mut places = ancestors.flat_map(|dir| [dir.join("libtorch"), dir.join("target/libtorch")]);
+    places.find_map(|dir| lib_of(&dir)).map(|lib| Libtorch { lib, from: "near the program enn" })
+}
+
+fn lib_of(dir: &Path) -> Option<PathBuf> {
+    [dir.join("lib"), dir.to_path_buf()].into_iter().find(|lib| lib.join("libtorch_cpu.so").exists())
+}
+
+/// torch/lib of the PyTorch that python3 would import, without importing it.
+fn python_torch() -> Option<PathBuf> {
+    let script = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
+    let output = std::process::Command::new("python3").args(["-c", script]).output().ok()?;
+    lib_of(Path::new(String::from_utf8(output.stdout).ok()?.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_devices_as_cuda_counts_them() {
+        assert_eq!(visible(None, 4), 4);
+        assert_eq!(visible(Some("0,2"), 4), 2);
+        assert_eq!(visible(Some("0,-1,2"), 4), 1);
+        assert_eq!(visible(Some(""), 4), 0);
+        assert_eq!(visible(Some("7"), 4), 0);
+        assert_eq!(visible(Some("GPU-1f,GPU-2f"), 4), 2);
+    }
+
+    #[test]
+    fn devices_are_counted_by_their_files() {
+        let dev = tempfile::tempdir().unwrap();
+        for name in ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"] {
+            fs::write(dev.path().join(name), "").unwrap();
+        }
+        assert_eq!(device_files(dev.path()), 2);
+    }
+
+    #[test]
+    fn libtorch_is_looked_for_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for place in ["given/lib", "target/libtorch/lib"] {
+            fs::create_dir_all(dir.path().join(place)).unwrap();
+            fs::write(dir.path().join(place).join("libtorch_cpu.so"), "").unwrap();
+        }
+        let exe = dir.path().join("target/release/enn");
+        let found = libtorch(&|_| None, Some(&exe)).unwrap();
+        assert_eq!(found.lib, dir.path().join("target/libtorch/lib"));
+        let given = dir.path().join("given").into_os_string();
+        let found = libtorch(&|name| (name == "LIBTORCH").then(|| given.clone()), Some(&exe)).unwrap();
+        assert_eq!((found.lib, found.from), (dir.path().join("given/lib"), "LIBTORCH"));
+    }
+}

@@ -1,0 +1,287 @@
+//! The directory of a run: its name, its layout, who may work in it.
+//!
+//! ```text
+//! <runs>/<name>-<UTC time>-<4 hex>/
+//!   run.json  events.jsonl  MANIFEST.json  report.html  staged → <runs>/.staged/<digest>
+//!   checkpoints/step-00000100/…   logs/<round>/<rank>/{stdout,stderr}.log   predictions/
+//! ```
+//! **Invariant:** one launcher at a time works in a run directory: it holds the lock on `.lock`.
+
+use enn_common::{
+    config::RunConfig,
+    fs::{FileError, atomic},
+    id::Round,
+};
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    fs::{self, File},
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    os::unix::fs::{DirBuilderExt, symlink},
+    path::{Path, PathBuf},
+};
+use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
+
+/// Where runs are kept unless `--runs-dir` says so.
+pub const RUNS_DIR: &str = "runs";
+
+const RUN_JSON: &str = "run.json";
+const LOCK: &str = ".lock";
+const TIME: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
+/// Bytes of a run's name that go into its directory's name.
+const NAME_BYTES_MAX: usize = 100;
+/// Runs listed when the one asked for is not there.
+const LISTED_MAX: usize = 5;
+
+/// What is wrong with a run directory.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// A file operation failed.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// File or directory.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// A file could not be written whole.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Another launcher works in it.
+    #[error("{} is in use by another enn (wait for it, or stop it with Ctrl-C)", path.display())]
+    Busy {
+        /// Directory.
+        path: PathBuf,
+    },
+    /// No such run.
+    #[error("no run \"{reference}\" in {}{}", runs.display(), listed(known))]
+    Unknown {
+        /// What was asked for.
+        reference: String,
+        /// Where runs are.
+        runs: PathBuf,
+        /// Some that are there, newest first.
+        known: Vec<String>,
+    },
+    /// Not a run directory, or not one of this version.
+    #[error("{} is no run of this enn: {message}", path.display())]
+    Foreign {
+        /// run.json.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+fn listed(known: &[String]) -> String {
+    if known.is_empty() { " (there are none)".into() } else { format!(" (there are: {})", known.join(", ")) }
+}
+
+/// A run directory that this process works in.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl RunDir {
+    /// Makes a new run directory under `runs` (made when absent).
+    pub fn create(runs: &Path, name: &str, now: OffsetDateTime) -> Result<Self, RunDirError> {
+        fs::create_dir_all(runs).map_err(io_error("make", runs))?;
+        let runs = fs::canonicalize(runs).map_err(io_error("find", runs))?;
+        let time = now.to_offset(time::UtcOffset::UTC).format(TIME).unwrap_or_default();
+        // Keyed by the operating system's randomness.
+        let random = RandomState::new().build_hasher().finish() & 0xffff;
+        let path = runs.join(format!("{}-{time}-{random:04x}", plain(name)));
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(io_error("make", &path))?;
+        Self::open(&path)
+    }
+
+    /// Takes an existing directory.
+    pub fn open(path: &Path) -> Result<Self, RunDirError> {
+        let path = fs::canonicalize(path).map_err(io_error("find", path))?;
+        let lock_path = path.join(LOCK);
+        let file = File::create(&lock_path).map_err(io_error("make", &lock_path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(RunDirError::Busy { path }),
+            Err((_, error)) => Err(io_error("lock", &lock_path)(error.into())),
+        }
+    }
+
+    /// The directory, absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name: the run's identifier.
+    pub fn id(&self) -> String {
+        self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// Where checkpoints are.
+    pub fn checkpoints(&self) -> PathBuf {
+        checkpoints(&self.path)
+    }
+
+    /// Writes run.json, whole or not at all.
+    pub fn write_config(&self, config: &RunConfig) -> Result<(), RunDirError> {
+        let path = self.path.join(RUN_JSON);
+        let text = serde_json::to_vec_pretty(config);
+        let text = text.map_err(|error| RunDirError::Foreign { path: path.clone(), message: error.to_string() })?;
+        Ok(atomic::write(&path, &text)?)
+    }
+
+    /// Makes `staged` a link to the staged directory.
+    pub fn link_staged(&self, staged: &Path) -> Result<(), RunDirError> {
+        let link = self.path.join("staged");
+        match fs::remove_file(&link) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("replace", &link)(error)),
+            _ => {}
+        }
+        symlink(staged, &link).map_err(io_error("link", &link))
+    }
+
+    /// The number of the next round: one more than the rounds that have logs.
+    pub fn next_round(&self) -> Round {
+        let entries = fs::read_dir(self.path.join("logs")).into_iter().flatten().flatten();
+        let rounds = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+        Round(rounds.max().map_or(0, |last| last + 1))
+    }
+}
+
+/// Where a run keeps its checkpoints.
+pub fn checkpoints(run: &Path) -> PathBuf {
+    run.join("checkpoints")
+}
+
+/// Reads a run's configuration.
+pub fn read_config(run: &Path) -> Result<RunConfig, RunDirError> {
+    let path = run.join(RUN_JSON);
+    let text = fs::read(&path).map_err(io_error("read", &path))?;
+    let config: RunConfig = serde_json::from_slice(&text)
+        .map_err(|error| RunDirError::Foreign { path: path.clone(), message: error.to_string() })?;
+    let version = enn_common::config::resolve::RUN_VERSION;
+    if config.version != version {
+        let message = format!("version {} of run.json, expected {version}", config.version);
+        return Err(RunDirError::Foreign { path, message });
+    }
+    Ok(config)
+}
+
+/// Finds a run: a path, a name in `runs`, the beginning of exactly one name, or "latest".
+pub fn find(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
+    for path in [PathBuf::from(reference), runs.join(reference)] {
+        if path.join(RUN_JSON).is_file() {
+            return Ok(path);
+        }
+    }
+    let all = list(runs);
+    let fitting: Vec<_> = all.iter().filter(|(name, _)| name.starts_with(reference)).collect();
+    match (reference, &fitting[..], all.first()) {
+        ("latest", _, Some((_, path))) | (_, [(_, path)], _) => Ok(path.clone()),
+        _ => {
+            let known = all.into_iter().take(LISTED_MAX).map(|(name, _)| name).collect();
+            Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_owned(), known })
+        }
+    }
+}
+
+/// The newest run of this name that has a committed checkpoint.
+pub fn newest(runs: &Path, name: &str) -> Option<PathBuf> {
+    let resumable = |path: &PathBuf| {
+        read_config(path).is_ok_and(|config| config.name == name)
+            && !enn_common::checkpoint::name::list(&checkpoints(path)).is_empty()
+    };
+    list(runs).into_iter().map(|(_, path)| path).find(resumable)
+}
+
+/// Runs in `runs`, newest first by the time in their names.
+fn list(runs: &Path) -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
+    let mut all: Vec<_> = entries
+        .filter(|entry| entry.path().join(RUN_JSON).is_file())
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+        .collect();
+    let time = |name: &str| name.rsplit('-').nth(1).map(str::to_owned);
+    all.sort_by_key(|(name, _)| std::cmp::Reverse((time(name), name.clone())));
+    all
+}
+
+/// A name that is safe as part of a file name.
+fn plain(name: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' };
+    let name: String = name.chars().take(NAME_BYTES_MAX).map(safe).collect();
+    if name.is_empty() { "run".into() } else { name }
+}
+
+fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RunDirError + use<'a> {
+    move |source| RunDirError::Io { what, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::{
+        model::ModelConfig,
+        train::{ClusterConfig, TrainConfig},
+    };
+    use time::macros::datetime;
+
+    fn config(name: &str) -> RunConfig {
+        RunConfig {
+            version: 1,
+            name: name.into(),
+            seed: 0,
+            data: None,
+            model: ModelConfig::default(),
+            train: TrainConfig::default(),
+            cluster: ClusterConfig::default(),
+        }
+    }
+
+    #[test]
+    fn names_sort_by_time_and_are_found_by_their_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        let old = RunDir::create(&runs, "weather", datetime!(2026-01-02 03:04:05 UTC)).unwrap();
+        old.write_config(&config("weather")).unwrap();
+        let new = RunDir::create(&runs, "a b/ü", datetime!(2026-02-02 03:04:05 +1)).unwrap();
+        new.write_config(&config("a b/ü")).unwrap();
+        assert!(old.id().starts_with("weather-20260102T030405Z-"), "{}", old.id());
+        assert!(new.id().starts_with("a-b---20260202T020405Z-"), "{}", new.id());
+        let canonical = fs::canonicalize(&runs).unwrap();
+        assert_eq!(find(&canonical, "latest").unwrap(), new.path());
+        assert_eq!(find(&canonical, "weather-2026").unwrap(), old.path());
+        assert_eq!(find(&canonical, &old.path().to_string_lossy()).unwrap(), old.path());
+        let error = find(&canonical, "wether").unwrap_err().to_string();
+        assert!(error.contains("no run \"wether\"") && error.contains(&new.id()), "{error}");
+        assert_eq!(newest(&canonical, "weather"), None);
+        fs::create_dir_all(old.checkpoints().join("step-00000003")).unwrap();
+        assert_eq!(newest(&canonical, "weather").as_deref(), Some(old.path()));
+    }
+
+    #[test]
+    fn a_run_is_used_by_one_launcher_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path(), "x", datetime!(2026-01-02 03:04:05 UTC)).unwrap();
+        assert!(matches!(RunDir::open(run.path()), Err(RunDirError::Busy { .. })));
+        let path = run.path().to_owned();
+        assert_eq!(run.next_round(), Round(0));
+        fs::create_dir_all(path.join("logs/2/0")).unwrap();
+        drop(run);
+        assert_eq!(RunDir::open(&path).unwrap().next_round(), Round(3));
+    }
+
+    #[test]
+    fn config_is_read_as_written_and_other_versions_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path(), "x", datetime!(2026-01-02 03:04:05 UTC)).unwrap();
+        run.write_config(&config("x")).unwrap();
+        assert_eq!(read_config(run.path()).unwrap(), config("x"));
+        run.write_config(&RunConfig { version: 9, ..config("x") }).unwrap();
+        assert!(read_config(run.path()).unwrap_err().to_string().contains("version 9"));
+    }
+}
