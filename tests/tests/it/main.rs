@@ -1,0 +1,3 @@
+//! One test binary that needs no libtorch: what holds for the whole workspace.
+
+mod tidy;
