@@ -1,1 +1,2 @@
-//! stub
+//! The outside world in miniature: programs under `bin/` that stand in for workers and clients, integration tests under
+//! `tests/`, checks against PyTorch under `conformance/`, measurements under `bench/`. The library itself is empty.

@@ -61,7 +61,9 @@ fn t3_files_are_short() {
         .all()
         .map(|source| (source.code_lines(), source))
         .filter(|(lines, _)| *lines > FILE_LINES_MAX)
-        .map(|(lines, source)| format!("{}: {lines} lines without tests, at most {FILE_LINES_MAX}", source.path.display()))
+        .map(|(lines, source)| {
+            format!("{}: {lines} lines without tests, at most {FILE_LINES_MAX}", source.path.display())
+        })
         .collect();
     hold("a file is one concept of at most 600 lines", "split it by the nouns in it", long);
 }

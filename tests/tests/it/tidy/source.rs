@@ -37,7 +37,7 @@ impl Workspace {
                 let text = fs::read_to_string(&path).unwrap();
                 let tree = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
                 let path = path.strip_prefix(&root).unwrap().to_path_buf();
-                let is_test = path.iter().any(|part| part == "tests" || part == "tests.rs") && krate != "tests";
+                let is_test = is_test_file(path.strip_prefix(krate).unwrap());
                 sources.push(Source { krate, path, text, tree, is_test });
             }
         }
@@ -62,12 +62,14 @@ impl Workspace {
                 text.push_str(&source.text);
             }
         }
-        for krate in CRATES {
-            for path in rust_files(&self.root.join(krate).join("tests")) {
-                text.push_str(&fs::read_to_string(path).unwrap());
-            }
-        }
+        CRATES.iter().for_each(|krate| text.push_str(&self.integration_test_text(krate)));
         text
+    }
+
+    /// Text of a crate's integration tests.
+    pub(super) fn integration_test_text(&self, krate: &str) -> String {
+        let folder = self.root.join(krate).join("tests");
+        rust_files(&folder).into_iter().map(|path| fs::read_to_string(path).unwrap()).collect()
     }
 }
 
@@ -158,6 +160,13 @@ impl Uses<'_> {
             }
         }
     }
+}
+
+/// tests.rs, NAME_tests.rs, or under a folder called tests; `path` begins at the crate.
+fn is_test_file(path: &Path) -> bool {
+    path.iter()
+        .filter_map(|part| part.to_str())
+        .any(|part| part == "tests" || part == "tests.rs" || part.ends_with("_tests.rs"))
 }
 
 /// Whether an item is compiled for tests only.

@@ -45,7 +45,11 @@ fn t5_unsafe_lives_in_files_named_for_it() {
         .filter(|source| !source.path.file_name().is_some_and(|name| FILES.iter().any(|file| name == *file)))
         .flat_map(|source| blocks(source).into_iter().map(|line| format!("{}:{line}", source.path.display())))
         .collect();
-    hold("unsafe is in sys.rs, result.rs, safe.rs, unix.rs or mmap.rs only", "wrap it there, and call the wrapper", breaches);
+    hold(
+        "unsafe is in sys.rs, result.rs, safe.rs, unix.rs or mmap.rs only",
+        "wrap it there, and call the wrapper",
+        breaches,
+    );
 }
 
 #[test]
