@@ -25,7 +25,7 @@ use enn_common::{
     fs::{FileError, space},
     staged::meta::CleaningReport,
 };
-use grid::{Grid, GridWriter};
+use grid::GridWriter;
 use keys::Keys;
 
 /// Grid cells per table row beyond which the time stamps cannot be meant so; small tables may be sparser.
