@@ -15,7 +15,10 @@ use enn_common::{
         meta::{CleaningReport, ColumnReport, FeatureMeta, Stats},
     },
 };
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 /// Samples that get a name in the metadata, at most.
 pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
@@ -177,6 +180,13 @@ impl Draft {
     /// Which inputs stay: for training those with a valid training cell or a persistence forecast; for prediction the model's.
     fn kept(&self, job: &Job<'_>, figures: &Figures) -> Result<Vec<bool>, StageError> {
         if let Some(training) = job.training {
+            if training.out_shape != self.out_shape {
+                return Err(StageError::Config {
+                    key: "data",
+                    found: format!("a target of shape {:?}", self.out_shape),
+                    expected: format!("{:?}, the shape the model was trained with", training.out_shape),
+                });
+            }
             let names: Vec<&String> = training.features.iter().map(|feature| &feature.name).collect();
             let keep: Vec<bool> = self.inputs.iter().map(|input| names.contains(&&input.name)).collect();
             let found: Vec<&String> =
@@ -210,17 +220,9 @@ impl Draft {
             notes.push(format!("{wrong} rows with a wrong number of fields were left out, first line {line}"));
         }
         if job.training.is_none() {
-            let left: Vec<&str> = self
-                .inputs
-                .iter()
-                .zip(keep)
-                .filter(|(_, keep)| !**keep)
-                .map(|(input, _)| input.name.as_str())
-                .collect();
-            note(&mut notes, &left, "left out of the inputs: no valid value in the training samples");
+            note(&mut notes, &self.left_out(keep), "left out of the inputs: no valid value in the training samples");
             let constant = self.constants(figures);
-            let names: Vec<&str> = constant.iter().map(String::as_str).collect();
-            note(&mut notes, &names, "constant over the training samples");
+            note(&mut notes, &constant, "constant over the training samples");
             constant.iter().for_each(|name| self.report.columns.entry(name.clone()).or_default().constant = true);
             let blind: Vec<usize> = (0..figures.y.len()).filter(|cell| figures.y[*cell].n() == 0).collect();
             if !blind.is_empty() {
@@ -238,22 +240,41 @@ impl Draft {
         self.report.notes.extend(notes);
     }
 
-    /// Source columns all of whose valid training cells are equal.
+    /// Source columns that never vary: whatever is made of them (sine and cosine, every step of the history) is one value each.
     fn constants(&self, figures: &Figures) -> Vec<String> {
-        let mut seen: BTreeMap<&str, Option<(f64, f64)>> = BTreeMap::new();
+        let mut ranges: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
         let targets = figures.y.iter().enumerate().map(|(cell, moments)| {
             let name = if self.targets.len() == figures.y.len() { &self.targets[cell] } else { &self.targets[0] };
-            (name.as_str(), moments)
+            (name.as_str(), name.as_str(), moments)
         });
-        let inputs = self.inputs.iter().map(|input| input.source.as_str()).zip(&figures.x);
-        for (name, moments) in inputs.chain(targets).filter(|(name, moments)| !name.is_empty() && moments.n() > 0) {
+        let inputs = self.inputs.iter().zip(&figures.x).map(|(input, moments)| {
+            let stem = input.name.split('[').next().unwrap_or_default();
+            (input.source.as_str(), stem, moments)
+        });
+        for (source, stem, moments) in inputs.chain(targets).filter(|(_, _, moments)| moments.n() > 0) {
             let stats = moments.stats();
-            let range = seen.entry(name).or_default();
-            *range =
-                Some(range.map_or((stats.min, stats.max), |(low, high)| (low.min(stats.min), high.max(stats.max))));
+            let range = ranges.entry((source, stem)).or_insert((stats.min, stats.max));
+            *range = (range.0.min(stats.min), range.1.max(stats.max));
         }
-        let flat = |range: Option<(f64, f64)>| range.is_some_and(|(low, high)| low == high);
-        seen.into_iter().filter(|(_, range)| flat(*range)).map(|(name, _)| name.to_string()).collect()
+        let mut flat: BTreeMap<&str, bool> = BTreeMap::new();
+        for ((source, _), (low, high)) in ranges.into_iter().filter(|((source, _), _)| !source.is_empty()) {
+            *flat.entry(source).or_insert(true) &= low == high;
+        }
+        flat.into_iter().filter(|(_, flat)| *flat).map(|(source, _)| source.to_string()).collect()
+    }
+
+    /// Inputs that do not stay; a source column of which nothing stays is named once.
+    fn left_out(&self, keep: &[bool]) -> Vec<String> {
+        let of = |wanted: bool| {
+            self.inputs.iter().zip(keep).filter(move |(_, keep)| **keep == wanted).map(|(input, _)| input)
+        };
+        let alive: BTreeSet<&str> = of(true).map(|input| input.source.as_str()).collect();
+        let mut seen = BTreeSet::new();
+        of(false)
+            .map(|input| if alive.contains(input.source.as_str()) { &input.name } else { &input.source })
+            .filter(|name| seen.insert(*name))
+            .cloned()
+            .collect()
     }
 
     fn meta(&self, job: &Job<'_>, figures: &Figures, keep: &[bool]) -> StagedMeta {
@@ -305,11 +326,11 @@ impl Draft {
     }
 }
 
-fn note(notes: &mut Vec<String>, names: &[&str], what: &str) {
+fn note(notes: &mut Vec<String>, names: &[String], what: &str) {
     if names.is_empty() {
         return;
     }
-    let mut list = names.iter().take(NOTED_MAX).copied().collect::<Vec<&str>>().join(", ");
+    let mut list = names[..names.len().min(NOTED_MAX)].join(", ");
     if names.len() > NOTED_MAX {
         list.push_str(&format!(" and {} more", names.len() - NOTED_MAX));
     }

@@ -199,6 +199,28 @@ pub enum StageError {
         /// Second row, from 1.
         second: u64,
     },
+    /// Two rows for one cell under the policy `error`.
+    #[error("{}: row {row} (counted without the header) repeats entity {entity:?} at {time}; remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
+    RepeatedCell {
+        /// The first file.
+        path: PathBuf,
+        /// The later row, from 1.
+        row: u64,
+        /// Entity.
+        entity: String,
+        /// Time as in the file, UTC.
+        time: String,
+    },
+    /// More entities than a grid can have.
+    #[error(
+        "column {column:?} names more than {entities_max} entities; is it really the column of the grid's first axis?"
+    )]
+    TooManyEntities {
+        /// Column.
+        column: String,
+        /// Limit.
+        entities_max: usize,
+    },
     /// An array has the wrong shape.
     #[error("{}: array {array:?} has shape {found:?}, expected {expected}", path.display())]
     Shape {

@@ -23,6 +23,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timestamp;
+mod windows;
 
 pub use error::StageError;
 
@@ -103,7 +104,8 @@ pub fn stage(
     let job = Job { config, out: &options.out, threads, training, digest };
     let draft = match &config.layout {
         Layout::Rows(layout) => rows::draft(&job, layout, progress)?,
-        _ => return Err(StageError::NoFiles),
+        Layout::Windows(layout) => windows::draft(&job, layout, progress)?,
+        Layout::Arrays(_) => return Err(StageError::NoFiles),
     };
     if let Some((path, _)) =
         config.files.iter().zip(&before).find(|(path, seen)| digest::identity(path).ok().as_ref() != Some(seen))

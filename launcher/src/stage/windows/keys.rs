@@ -1,0 +1,113 @@
+//! The first pass over a long table: which entities there are and which time they span.
+
+use super::step_of;
+use crate::stage::{
+    Job, Progress,
+    error::StageError,
+    source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
+    table::{Ask, Sink, Table},
+};
+use enn_common::config::data::WindowsLayout;
+use std::collections::BTreeSet;
+
+/// Entities, at most.
+const ENTITIES_MAX: usize = 10_000;
+
+/// Unknown entities that are named in a note.
+const STRANGERS_MAX: usize = 5;
+
+/// What the first pass found.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Keys {
+    /// Entities, sorted by name.
+    pub entities: BTreeSet<String>,
+    /// First and last step with a row, in steps since 1970.
+    pub steps: Option<(i64, i64)>,
+    /// Rows with entity and time.
+    pub rows: u64,
+    /// Rows without entity or time.
+    pub unkeyed: u64,
+    /// Rows not at a multiple of the step.
+    pub unaligned: u64,
+    /// Rows of entities that the model does not know.
+    pub strange: u64,
+    /// Some of those entities.
+    pub strangers: Vec<String>,
+}
+
+/// Reads entity and time of every row.
+pub(crate) fn read(
+    job: &Job<'_>,
+    layout: &WindowsLayout,
+    table: &Table,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Keys, StageError> {
+    let wants = [Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
+    let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| names.iter().cloned().collect());
+    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads };
+    Ok(table.pass(ask, &KeySink { layout, known }, Keys::default(), progress)?.0)
+}
+
+struct KeySink<'a> {
+    layout: &'a WindowsLayout,
+    /// Entities of the model, when predicting.
+    known: Option<BTreeSet<String>>,
+}
+
+impl Sink for KeySink<'_> {
+    type Work = Keys;
+    type State = Keys;
+
+    fn work(&self, block: Block) -> Result<Keys, StageError> {
+        let mut keys = Keys::default();
+        let Some(words) = block.columns[0].words() else { return Ok(keys) };
+        let is_strange: Vec<bool> =
+            words.list.iter().map(|word| self.known.as_ref().is_some_and(|known| !known.contains(word))).collect();
+        for (id, time) in words.ids.iter().zip(block.columns[1].times()) {
+            if *id == NO_WORD || *time == NO_TIME {
+                keys.unkeyed += 1;
+                continue;
+            }
+            if is_strange[*id as usize] {
+                keys.strange += 1;
+                continue;
+            }
+            keys.rows += 1;
+            let local = time.saturating_add(self.layout.time_offset_s);
+            keys.unaligned += u64::from(local.rem_euclid(self.layout.step_s) != 0);
+            let step = step_of(self.layout, *time);
+            let (low, high) = keys.steps.unwrap_or((step, step));
+            keys.steps = Some((low.min(step), high.max(step)));
+        }
+        for (word, strange) in words.list.iter().zip(is_strange) {
+            if strange { keys.strangers.push(word.clone()) } else { keys.entities.extend([word.clone()]) }
+        }
+        Ok(keys)
+    }
+
+    fn order(&self, all: &mut Keys, _: u64, part: &mut Keys) -> Result<(), StageError> {
+        all.entities.append(&mut part.entities);
+        if all.entities.len() > ENTITIES_MAX {
+            let column = self.layout.entity.clone();
+            return Err(StageError::TooManyEntities { column, entities_max: ENTITIES_MAX });
+        }
+        all.steps = match (all.steps, part.steps) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+        all.rows += part.rows;
+        all.unkeyed += part.unkeyed;
+        all.unaligned += part.unaligned;
+        all.strange += part.strange;
+        for stranger in part.strangers.drain(..) {
+            if all.strangers.len() < STRANGERS_MAX && !all.strangers.contains(&stranger) {
+                all.strangers.push(stranger);
+            }
+        }
+        Ok(())
+    }
+
+    fn after(&self, _: Keys) -> Result<(), StageError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,385 @@
+//! The windows layout: a long table of entity × time becomes samples whose input is the history before a window, and whose target
+//! is the window itself.
+//!
+//! ```text
+//! pass 1: entities and time span → pass 2: cells scattered into a dense grid [step][entity][channel] → samples cut from the grid
+//! ```
+//! The grid's order is the order of the inputs, so that the history of a sample is one run of the grid. Beyond a bound the grid
+//! lives in a file.
+
+mod grid;
+mod keys;
+mod labels;
+mod samples;
+
+use super::{
+    Job, Progress, calendar,
+    complete::{self, Draft, Input},
+    error::StageError,
+    output::Output,
+    source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
+    table::{Ask, Sink, Table, Tally},
+};
+use enn_common::{
+    config::data::{DuplicatePolicy, SplitKind, WindowsLayout},
+    fs::{FileError, space},
+    staged::meta::CleaningReport,
+};
+use grid::GridWriter;
+use keys::Keys;
+
+/// Grid cells per table row beyond which the time stamps cannot be meant so; small tables may be sparser.
+const CELLS_PER_ROW_MAX: u64 = 256;
+
+/// Cells that are never too sparse.
+const CELLS_FREE: u64 = 1_000_000;
+
+/// Stages a long table as windows.
+pub(crate) fn draft(
+    job: &Job<'_>,
+    layout: &WindowsLayout,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Draft, StageError> {
+    check(job, layout)?;
+    let table = Table::open(job.config)?;
+    let plan = Plan::new(job, layout);
+    table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
+    let mut halves = Halves { progress, before: 0 };
+    let keys = keys::read(job, layout, &table, &mut |now| halves.first(now))?;
+    let span = Span::new(job, layout, &keys)?;
+    let channels = plan.channels.len();
+    let windows = (span.steps / layout.steps as u64) + 1;
+    let sample = Output::sample_bytes(plan.width(layout, &span), span.entities.len() * layout.steps);
+    std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
+    space::require(job.out, windows * sample + grid::disk_bytes(span.cells(), channels, keys.rows))?;
+    let out_shape = vec![span.entities.len(), layout.steps];
+    let mut output = Output::create(job.out, plan.width(layout, &span), &out_shape, true)?;
+    let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates);
+    let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads };
+    let sink = Scatter { plan: &plan, layout, span: &span };
+    let (writer, tally) = table.pass(ask, &sink, writer, &mut |now| halves.second(now))?;
+    let grid = writer.finish()?;
+    if let Some((row, cell)) = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error) {
+        let (entity, time) = span.name(layout, cell);
+        return Err(StageError::RepeatedCell { path: table.path(), row: row + 1, entity, time });
+    }
+    let mut report = report(&plan, layout, &span, &keys, &tally);
+    report.duplicates = grid.repeats;
+    report.absent_cells = span.observed_cells() - grid.occupied;
+    let made = samples::cut(job, layout, &plan, &span, (&grid, &output))?;
+    output.rows = made.starts.len() as u64;
+    report.dropped_samples = made.dropped;
+    Ok(Draft {
+        output,
+        inputs: plan.inputs(layout, &span),
+        targets: vec![layout.target.clone()],
+        out_shape,
+        out_labels: vec![span.entities.clone(), labels::steps(layout)],
+        persistence: Some(plan.persistence(layout, &span)),
+        names: made.starts.iter().map(|start| super::timestamp::text(*start)).collect(),
+        starts: made.starts,
+        report,
+    })
+}
+
+/// Shows two passes over the same files as one.
+struct Halves<'a> {
+    progress: &'a mut dyn FnMut(Progress),
+    before: u64,
+}
+
+impl Halves<'_> {
+    fn first(&mut self, now: Progress) {
+        self.before = now.bytes;
+        (self.progress)(Progress { rows: 0, bytes_total: now.bytes_total * 2, ..now });
+    }
+
+    fn second(&mut self, now: Progress) {
+        (self.progress)(Progress { bytes: self.before + now.bytes, bytes_total: now.bytes_total * 2, ..now });
+    }
+}
+
+fn report(plan: &Plan, layout: &WindowsLayout, span: &Span, keys: &Keys, tally: &Tally) -> CleaningReport {
+    let mut report = CleaningReport {
+        rows_read: tally.rows + tally.wrong_width,
+        wrong_width: tally.wrong_width,
+        wrong_width_line: tally.wrong_width_line,
+        ..CleaningReport::default()
+    };
+    plan.wants.iter().zip(&tally.counts).for_each(|(want, counts)| complete::count(&mut report, &want.column, counts));
+    let notes = [
+        (keys.unkeyed, format!("rows without {} or {} were left out", layout.entity, layout.time)),
+        (
+            keys.unaligned,
+            format!("rows are not at a multiple of {} s and count for the step they fall in", layout.step_s),
+        ),
+        (
+            keys.strange,
+            format!("rows are of an entity the model does not know ({}) and were left out", keys.strangers.join(", ")),
+        ),
+    ];
+    report
+        .notes
+        .extend(notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    let silent: Vec<&str> =
+        span.entities.iter().filter(|name| !keys.entities.contains(*name)).map(String::as_str).collect();
+    if !silent.is_empty() {
+        report.notes.push(format!("no row is of {}: those inputs are missing", silent.join(", ")));
+    }
+    report
+}
+
+/// Refuses a layout that contradicts itself.
+fn check(job: &Job<'_>, layout: &WindowsLayout) -> Result<(), StageError> {
+    let wrong = |key, found: String, expected: &str| Err(StageError::Config { key, found, expected: expected.into() });
+    if layout.step_s < 1 || i64::try_from(layout.steps).is_ok_and(|steps| layout.step_s.checked_mul(steps).is_none()) {
+        return wrong("data.windows.step_s", layout.step_s.to_string(), "a number of seconds of at least 1");
+    }
+    if layout.steps == 0 {
+        return wrong("data.windows.steps", "0".into(), "at least 1");
+    }
+    if layout.history == 0 {
+        return wrong("data.windows.history", "0".into(), "at least 1: the last window is the one before the target's");
+    }
+    if job.config.duplicates == DuplicatePolicy::Keep {
+        return wrong("data.duplicates", "keep".into(), "first, last or error: one entity and time name one cell");
+    }
+    if matches!(job.config.split.kind, SplitKind::Group | SplitKind::Column) {
+        let found = format!("{:?}", job.config.split.kind).to_lowercase();
+        return wrong("data.split.kind", found, "chronological, blocked or random: a window has no column of its own");
+    }
+    Ok(())
+}
+
+/// One number per step and entity of the grid.
+#[derive(Debug, Clone, PartialEq)]
+struct Channel {
+    /// Name, e.g. `wind_dir.sin`.
+    name: String,
+    /// Wanted column.
+    want: usize,
+    turn: Turn,
+}
+
+/// What is taken of a column's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The value itself.
+    None,
+    /// Sine of an angle in degrees.
+    Sin,
+    /// Cosine of an angle in degrees.
+    Cos,
+}
+
+impl Turn {
+    fn of(self, value: f64) -> f32 {
+        match self {
+            Self::None => value as f32,
+            Self::Sin => value.to_radians().sin() as f32,
+            Self::Cos => value.to_radians().cos() as f32,
+        }
+    }
+}
+
+/// Which columns are read and what they become.
+struct Plan {
+    /// Entity, time, then numbers.
+    wants: Vec<Want>,
+    channels: Vec<Channel>,
+    /// Channel of the target.
+    target: usize,
+    calendar: Vec<String>,
+}
+
+impl Plan {
+    fn new(job: &Job<'_>, layout: &WindowsLayout) -> Self {
+        let mut wants = vec![Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
+        let mut channels: Vec<Channel> = Vec::new();
+        let mut add = |column: &String, turns: &[(Turn, &str)]| {
+            let known = wants.iter().position(|want| want.column == *column && want.kind == Kind::Number);
+            let want = known.unwrap_or_else(|| {
+                let mut want = Want::new(column, Kind::Number);
+                if let Some(range) = job.config.ranges.iter().find(|range| range.column == *column) {
+                    want.range = (range.low, range.high);
+                }
+                wants.push(want);
+                wants.len() - 1
+            });
+            for (turn, suffix) in turns {
+                let channel = Channel { name: format!("{column}{suffix}"), want, turn: *turn };
+                if !channels.contains(&channel) {
+                    channels.push(channel);
+                }
+            }
+        };
+        for column in layout.inputs.iter().chain(&layout.circular) {
+            match layout.circular.contains(column) {
+                true => add(column, &[(Turn::Sin, ".sin"), (Turn::Cos, ".cos")]),
+                false => add(column, &[(Turn::None, "")]),
+            }
+        }
+        // The history always holds the target itself, whether it was named or not.
+        add(&layout.target, &[(Turn::None, "")]);
+        let is_target = |channel: &Channel| channel.turn == Turn::None && channel.name == layout.target;
+        let target = channels.iter().position(is_target).unwrap_or(0);
+        Self { wants, channels, target, calendar: calendar::names(&layout.calendar) }
+    }
+
+    /// Inputs per sample.
+    fn width(&self, layout: &WindowsLayout, span: &Span) -> usize {
+        layout.history * layout.steps * span.entities.len() * self.channels.len() + self.calendar.len()
+    }
+
+    fn inputs(&self, layout: &WindowsLayout, span: &Span) -> Vec<Input> {
+        let mut inputs = Vec::with_capacity(self.width(layout, span));
+        let steps = labels::steps(layout);
+        for back in (1..=layout.history).rev() {
+            let window = labels::windows_back(layout, back);
+            for step in &steps {
+                for entity in &span.entities {
+                    inputs.extend(self.channels.iter().map(|channel| Input {
+                        name: format!("{}[{entity},{window},{step}]", channel.name),
+                        source: self.wants[channel.want].column.clone(),
+                        categories: None,
+                    }));
+                }
+            }
+        }
+        let calendar = |name: &String| Input { name: name.clone(), source: String::new(), categories: None };
+        inputs.extend(self.calendar.iter().map(calendar));
+        inputs
+    }
+
+    /// For every target cell the input with the target's value one window earlier.
+    fn persistence(&self, layout: &WindowsLayout, span: &Span) -> Vec<u32> {
+        let (entities, channels) = (span.entities.len(), self.channels.len());
+        let last = (layout.history - 1) * layout.steps;
+        (0..entities)
+            .flat_map(|entity| (0..layout.steps).map(move |step| (entity, step)))
+            .map(|(entity, step)| (((last + step) * entities + entity) * channels + self.target) as u32)
+            .collect()
+    }
+}
+
+/// What the grid covers: whole windows, from the first to the last with a row.
+#[derive(Debug)]
+struct Span {
+    entities: Vec<String>,
+    /// Step number (since 1970, in steps) of the grid's first step; a multiple of the window's steps.
+    first: i64,
+    /// Steps of the grid; a multiple of the window's steps.
+    steps: u64,
+    /// Steps from the first to the last with a row.
+    observed: u64,
+}
+
+impl Span {
+    fn new(job: &Job<'_>, layout: &WindowsLayout, keys: &Keys) -> Result<Self, StageError> {
+        let path = job.config.files.first().cloned().unwrap_or_default();
+        let Some((low, high)) = keys.steps else {
+            let found = format!("no row has both {} and {}", layout.entity, layout.time);
+            return Err(StageError::ZeroRows { path, found, hint: String::new() });
+        };
+        let entities: Vec<String> = match job.training {
+            Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
+            None => keys.entities.iter().cloned().collect(),
+        };
+        let window = layout.steps as i64;
+        let first = low.div_euclid(window) * window;
+        let end = (high.div_euclid(window) + 1) * window;
+        let span = Self { entities, first, steps: (end - first) as u64, observed: (high - low + 1) as u64 };
+        let cells_max = keys.rows.saturating_mul(CELLS_PER_ROW_MAX).saturating_add(CELLS_FREE);
+        match span.steps.checked_mul(span.entities.len() as u64) {
+            Some(cells) if cells <= cells_max => Ok(span),
+            _ => Err(StageError::Sparse {
+                column: layout.time.clone(),
+                steps: span.observed,
+                step_s: layout.step_s,
+                entities: span.entities.len(),
+                rows: keys.rows,
+            }),
+        }
+    }
+
+    fn cells(&self) -> u64 {
+        self.steps * self.entities.len() as u64
+    }
+
+    /// Cells between the first and the last row's step.
+    fn observed_cells(&self) -> u64 {
+        self.observed * self.entities.len() as u64
+    }
+
+    /// Entity and time of a cell, for people.
+    fn name(&self, layout: &WindowsLayout, cell: u64) -> (String, String) {
+        let count = self.entities.len() as u64;
+        let seconds = (self.first + (cell / count) as i64) * layout.step_s - layout.time_offset_s;
+        (self.entities[(cell % count) as usize].clone(), super::timestamp::text(seconds))
+    }
+}
+
+/// The step a time falls in.
+fn step_of(layout: &WindowsLayout, time: i64) -> i64 {
+    time.saturating_add(layout.time_offset_s).div_euclid(layout.step_s)
+}
+
+/// The second pass.
+struct Scatter<'a> {
+    plan: &'a Plan,
+    layout: &'a WindowsLayout,
+    span: &'a Span,
+}
+
+/// Cells of a block.
+struct Cells {
+    /// Cell and row within the block.
+    places: Vec<(u64, u32)>,
+    /// Channel values, cell by cell.
+    values: Vec<f32>,
+}
+
+impl Sink for Scatter<'_> {
+    type Work = Cells;
+    type State = GridWriter;
+
+    fn work(&self, block: Block) -> Result<Cells, StageError> {
+        let mut cells = Cells { places: Vec::with_capacity(block.rows), values: Vec::new() };
+        let Some(words) = block.columns[0].words() else { return Ok(cells) };
+        let known = |word: &String| self.span.entities.iter().position(|entity| entity == word);
+        let entities: Vec<Option<usize>> = words.list.iter().map(known).collect();
+        let count = self.span.entities.len() as u64;
+        for (row, (id, time)) in (0..).zip(words.ids.iter().zip(block.columns[1].times())) {
+            if *id == NO_WORD || *time == NO_TIME {
+                continue;
+            }
+            let Some(entity) = entities[*id as usize] else { continue };
+            let step = (step_of(self.layout, *time) - self.span.first) as u64;
+            cells.places.push((step * count + entity as u64, row));
+        }
+        let width = self.plan.channels.len();
+        cells.values = vec![f32::NAN; cells.places.len() * width];
+        for (index, channel) in self.plan.channels.iter().enumerate() {
+            let numbers = block.columns[channel.want].numbers();
+            for (value, (_, row)) in cells.values.iter_mut().skip(index).step_by(width).zip(&cells.places) {
+                *value = channel.turn.of(numbers[*row as usize]);
+            }
+        }
+        Ok(cells)
+    }
+
+    fn order(&self, grid: &mut GridWriter, first: u64, cells: &mut Cells) -> Result<(), StageError> {
+        let width = self.plan.channels.len();
+        for ((cell, row), values) in cells.places.iter().zip(cells.values.chunks_exact(width)) {
+            grid.put(*cell, first + u64::from(*row), values)?;
+        }
+        Ok(())
+    }
+
+    fn after(&self, _: Cells) -> Result<(), StageError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
