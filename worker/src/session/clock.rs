@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 /// Laps.
 #[derive(Debug)]
-pub struct Stopwatch {
+pub(super) struct Stopwatch {
     last: Instant,
 }
 
 impl Stopwatch {
     /// Begins the first lap.
-    pub fn start() -> Self {
+    pub(super) fn start() -> Self {
         Self { last: Instant::now() }
     }
 
     /// Milliseconds of the lap that ends now.
-    pub fn lap_ms(&mut self) -> f64 {
+    pub(super) fn lap_ms(&mut self) -> f64 {
         let now = Instant::now();
         let lap = now.duration_since(self.last);
         self.last = now;
@@ -25,19 +25,19 @@ impl Stopwatch {
 
 /// Says when the next report is due, so that reports cost nothing when steps are fast.
 #[derive(Debug)]
-pub struct Throttle {
+pub(super) struct Throttle {
     every: Duration,
     last: Option<Instant>,
 }
 
 impl Throttle {
     /// At most one report in `every`. The first is due at once.
-    pub fn new(every: Duration) -> Self {
+    pub(super) fn new(every: Duration) -> Self {
         Self { every, last: None }
     }
 
     /// Whether one is due now; then the next wait begins.
-    pub fn due(&mut self) -> bool {
+    pub(super) fn due(&mut self) -> bool {
         let now = Instant::now();
         let due = self.last.is_none_or(|last| now.duration_since(last) >= self.every);
         if due {

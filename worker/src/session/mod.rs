@@ -31,6 +31,7 @@ pub use predict::{PredictTask, predict};
 pub use report::{Recorder, Reporter};
 pub use train::{Outcome, TrainTask, train};
 
+use crate::probe::libtorch_version;
 use enn_common::{
     config::RunConfig,
     staged::StagedMeta,
@@ -43,9 +44,6 @@ use link::Link;
 use serde::de::DeserializeOwned;
 use std::{path::Path, time::Duration};
 use tch::Device;
-
-/// Version of libtorch this worker was built for.
-pub const LIBTORCH: &str = "2.11.0";
 
 /// Longest wait for the other ranks to leave the process group.
 const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -126,7 +124,7 @@ pub(crate) fn ready(reporter: &dyn Reporter, device: Device, backend: &str) -> R
         Device::Cuda(index) => format!("cuda:{index}"),
         other => format!("{other:?}").to_lowercase(),
     };
-    reporter.send(FromWorker::Ready { device, backend: backend.to_owned(), libtorch: LIBTORCH.to_owned() })?;
+    reporter.send(FromWorker::Ready { device, backend: backend.to_owned(), libtorch: libtorch_version() })?;
     Ok(())
 }
 

@@ -1,7 +1,10 @@
 //! Sessions without a launcher: training learns, stops and resumes bit for bit, does the same in any world, and what it saved
 //! predicts.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
+
 mod data;
+mod process;
 
 use data::{CELLS, ROWS, commit_last, config, stage, task};
 use enn_broker::store::{Limits, serve};
