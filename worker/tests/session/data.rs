@@ -18,10 +18,10 @@ use enn_worker::session::TrainTask;
 use std::path::{Path, PathBuf};
 use tch::Device;
 
-pub const FEATURES: usize = 5;
-pub const SHAPE: [usize; 2] = [2, 3];
-pub const CELLS: usize = 6;
-pub const ROWS: usize = 90;
+pub(crate) const FEATURES: usize = 5;
+pub(crate) const SHAPE: [usize; 2] = [2, 3];
+pub(crate) const CELLS: usize = 6;
+pub(crate) const ROWS: usize = 90;
 
 /// Numbers in [-1, 1) that look random and are the same everywhere.
 fn noise(index: usize) -> f32 {
@@ -41,7 +41,7 @@ fn stats(values: impl Iterator<Item = f32>) -> Stats {
 }
 
 /// Stages 90 rows (every fifth validation, every tenth test) of 5 inputs and (2, 3) targets that depend on them.
-pub fn stage(out: &Path) -> PathBuf {
+pub(crate) fn stage(out: &Path) -> PathBuf {
     let mut x: Vec<f32> = (0..ROWS * FEATURES).map(|i| 3.0 * noise(i) + 10.0).collect();
     let mut y = vec![0.0; ROWS * CELLS];
     for row in 0..ROWS {
@@ -101,7 +101,7 @@ pub fn stage(out: &Path) -> PathBuf {
     writer.finish(&meta).unwrap()
 }
 
-pub fn config(epochs: u64) -> RunConfig {
+pub(crate) fn config(epochs: u64) -> RunConfig {
     RunConfig {
         version: 1,
         name: "test".to_owned(),
@@ -138,7 +138,7 @@ pub fn config(epochs: u64) -> RunConfig {
     }
 }
 
-pub fn task(dir: &Path, staged: &Path, resume: Option<PathBuf>) -> TrainTask {
+pub(crate) fn task(dir: &Path, staged: &Path, resume: Option<PathBuf>) -> TrainTask {
     TrainTask {
         staged: staged.to_owned(),
         resume,
@@ -149,7 +149,7 @@ pub fn task(dir: &Path, staged: &Path, resume: Option<PathBuf>) -> TrainTask {
 }
 
 /// Does the launcher's part: commits the newest step that all ranks wrote.
-pub fn commit_last(messages: &[FromWorker], config: &RunConfig, staged: &Path) -> PathBuf {
+pub(crate) fn commit_last(messages: &[FromWorker], config: &RunConfig, staged: &Path) -> PathBuf {
     let shards: Vec<_> = messages
         .iter()
         .filter_map(|message| match message {

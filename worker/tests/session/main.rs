@@ -127,11 +127,12 @@ fn chunks(messages: &[FromWorker]) -> Vec<Rows> {
 }
 
 fn errors(staged: &Staged, values: &[f32], split: u8) -> Metrics {
-    let (mut mae, mut square, mut n) = (0.0, 0.0, 0);
+    let (mut mae, mut square, mut n) = (0.0, 0.0, 0u64);
     for row in (0..ROWS).filter(|&row| staged.split()[row] == split) {
-        for cell in row * CELLS..(row + 1) * CELLS {
-            if staged.y_mask()[cell] == 1 {
-                let error = f64::from(values[cell]) - f64::from(staged.y()[cell]);
+        let cells = row * CELLS..(row + 1) * CELLS;
+        for ((value, y), valid) in values[cells.clone()].iter().zip(staged.y_row(row)).zip(&staged.y_mask()[cells]) {
+            if *valid == 1 {
+                let error = f64::from(*value) - f64::from(*y);
                 mae += error.abs();
                 square += error * error;
                 n += 1;
