@@ -2,5 +2,7 @@
 
 pub mod agent;
 pub mod baselines;
+pub mod convert;
 pub mod doctor;
+pub mod gather;
 pub mod ui;
