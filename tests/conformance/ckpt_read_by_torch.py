@@ -105,7 +105,7 @@ def main():
             tensors, items = load_alone(root, directory), check_items(directory)
             check_saved_as_pt(root, directory)
             print(f"written by {written_by}: {tensors} tensors, {items} items")
-            for world in [2, 3] if written_by < 3 else [4]:
+            for world in [written_by + 1]:
                 on_world(world, load_divided, root, directory)
                 print(f"  read by {world} ranks as Replicate, Shard(0), Shard(1)")
 

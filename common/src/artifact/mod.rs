@@ -2,5 +2,8 @@
 //!
 //! **Invariant:** a manifest is written last and atomically; what it names exists if and only if the manifest does.
 
+pub mod card;
 pub mod chunk;
+pub mod prediction;
+pub mod run;
 pub mod seal;

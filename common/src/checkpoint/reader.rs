@@ -12,11 +12,13 @@ use super::{
     table::DType,
     value::Value,
 };
-use crate::{artifact::seal::SealError, fs::FileError};
+use crate::{
+    artifact::seal::SealError,
+    fs::{FileError, digest},
+};
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::Read,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -24,8 +26,6 @@ use std::{
 
 /// Largest `.metadata` that is read.
 const METADATA_BYTES_MAX: u64 = 4 << 30;
-/// Bytes hashed at a time by `verify`.
-const BLOCK_BYTES: usize = 1 << 20;
 
 /// Why a checkpoint could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -259,7 +259,7 @@ impl Checkpoint {
         };
         for file in &manifest.files {
             let path = self.dir.join(&file.path);
-            let found = digest(&path, progress)?;
+            let (_, found) = digest::of_file(&path, progress)?;
             if found != file.blake3 {
                 return Err(ReadError::Digest { path, found, expected: file.blake3.clone() });
             }
@@ -430,19 +430,4 @@ fn checksums(manifest: &Manifest, metadata: &Metadata) -> BTreeMap<(String, u64)
         }
     }
     found
-}
-
-/// blake3 of a file, read in blocks.
-fn digest(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<String, FileError> {
-    let mut file = File::open(path).map_err(FileError::of("open", path))?;
-    let mut hasher = blake3::Hasher::new();
-    let mut block = vec![0; BLOCK_BYTES];
-    loop {
-        let count = file.read(&mut block).map_err(FileError::of("read", path))?;
-        if count == 0 {
-            return Ok(hasher.finalize().to_hex().to_string());
-        }
-        hasher.update(&block[..count]);
-        progress(count as u64);
-    }
 }

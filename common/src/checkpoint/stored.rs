@@ -170,20 +170,25 @@ impl<'a> StoredItem<'a> {
 
     /// The plain value of the item, and the CRC-32 of its pickle.
     pub(super) fn value(&self) -> Result<(Value, u32), ItemError> {
-        let bytes = self.contents(self.record("data.pkl")?)?;
+        let bytes = self.pickle()?;
         let tree = unpickle(&bytes, ITEM_GLOBALS)?;
         Ok((tree.value(tree.root)?, crc32fast::hash(&bytes)))
     }
 
     /// The tensor of the item.
     pub(super) fn tensor(&self) -> Result<StoredTensor, ItemError> {
-        let bytes = self.contents(self.record("data.pkl")?)?;
+        let bytes = self.pickle()?;
         let tree = unpickle(&bytes, ITEM_GLOBALS)?;
         self.locate(&tree, tree.root)
     }
 
+    /// The pickle of the item.
+    pub(super) fn pickle(&self) -> Result<Vec<u8>, ItemError> {
+        self.contents(self.record("data.pkl")?)
+    }
+
     /// Finds the payload of the tensor below `id`.
-    fn locate(&self, tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> {
+    pub(super) fn locate(&self, tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> {
         let seen = read_tensor(tree, id)?;
         let entry = self.record(&format!("data/{}", seen.key))?;
         let bytes = seen.numel.checked_mul(seen.dtype.bytes()).filter(|&bytes| bytes == entry.bytes);

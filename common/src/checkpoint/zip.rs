@@ -55,36 +55,59 @@ pub(super) struct Payload<'a> {
     pub(super) name: &'a str,
     pub(super) bytes: u64,
     pub(super) crc32: u32,
-    /// The payload begins at a multiple of this in the file.
+    /// The payload begins at a multiple of this in the file; 1: anywhere.
     pub(super) align: u64,
+}
+
+/// A zip being made, record by record. The caller writes what it gives, and the records' data, behind each other.
+pub(super) struct Builder {
+    /// Where the zip begins in its file.
+    item_offset: u64,
+    /// Bytes of the zip so far, data included.
+    at: u64,
+    central: Vec<u8>,
+    count: u64,
+}
+
+impl Builder {
+    pub(super) fn new(item_offset: u64) -> Self {
+        Self { item_offset, at: 0, central: Vec::with_capacity(384), count: 0 }
+    }
+
+    /// The header of a record whose data begin at a multiple of `align` in the file; the data come next.
+    pub(super) fn header(&mut self, record: &Payload<'_>) -> Vec<u8> {
+        let wide = if record.bytes >= u64::from(IN_EXTRA) { 20 } else { 0 };
+        let before = self.item_offset + self.at + (LOCAL_BYTES + record.name.len() + wide + 4) as u64;
+        let padding =
+            if record.align > 1 { pad_field(before.next_multiple_of(record.align) - before) } else { Vec::new() };
+        let mut header = Vec::with_capacity(LOCAL_BYTES + record.name.len() + wide + padding.len());
+        local(&mut header, record.name, (record.bytes, record.crc32), &padding);
+        directory_entry(&mut self.central, record.name, (record.bytes, record.crc32), self.at);
+        self.at += header.len() as u64 + record.bytes;
+        self.count += 1;
+        header
+    }
+
+    /// The header of a small record, and its data.
+    pub(super) fn small(&mut self, name: &str, bytes: &[u8]) -> Vec<u8> {
+        let record = Payload { name, bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes), align: 1 };
+        let mut out = self.header(&record);
+        out.extend_from_slice(bytes);
+        out
+    }
+
+    /// The central directory and the end.
+    pub(super) fn finish(self) -> Vec<u8> {
+        end(self.central, self.count, self.at)
+    }
 }
 
 /// Makes the zip around a payload that begins `item_offset` bytes into its file.
 pub(super) fn envelope(item_offset: u64, small: &[(&str, &[u8])], payload: Option<&Payload<'_>>) -> Envelope {
-    let mut head = Vec::with_capacity(512);
-    let mut central = Vec::with_capacity(384);
-    for (name, bytes) in small {
-        let crc32 = crc32fast::hash(bytes);
-        let at = head.len() as u64;
-        local(&mut head, name, (bytes.len() as u64, crc32), &[]);
-        head.extend_from_slice(bytes);
-        directory_entry(&mut central, name, (bytes.len() as u64, crc32), at);
-    }
-    let mut count = small.len() as u64;
-    let mut payload_bytes = 0;
-    if let Some(payload) = payload {
-        let at = head.len() as u64;
-        let wide = if payload.bytes >= u64::from(IN_EXTRA) { 20 } else { 0 };
-        let before = item_offset + at + (LOCAL_BYTES + payload.name.len() + wide + 4) as u64;
-        let padding = before.next_multiple_of(payload.align) - before;
-        local(&mut head, payload.name, (payload.bytes, payload.crc32), &pad_field(padding));
-        directory_entry(&mut central, payload.name, (payload.bytes, payload.crc32), at);
-        payload_bytes = payload.bytes;
-        count += 1;
-    }
-    let directory_at = head.len() as u64 + payload_bytes;
-    let tail = end(central, count, directory_at);
-    Envelope { head, tail }
+    let mut zip = Builder::new(item_offset);
+    let mut head: Vec<u8> = small.iter().flat_map(|(name, bytes)| zip.small(name, bytes)).collect();
+    head.extend(payload.map(|payload| zip.header(payload)).unwrap_or_default());
+    Envelope { head, tail: zip.finish() }
 }
 
 /// An extra field of its own kind whose only purpose is its length.
@@ -96,14 +119,17 @@ fn pad_field(padding: u64) -> Vec<u8> {
     field
 }
 
-/// The zip64 extra field for the sizes, when they need it.
-fn wide_field(bytes: u64) -> Vec<u8> {
-    if bytes < u64::from(IN_EXTRA) {
+/// The zip64 extra field: the sizes and the header's offset, those that do not fit 32 bits.
+fn wide_field(bytes: u64, header_at: u64) -> Vec<u8> {
+    let sizes = if bytes >= u64::from(IN_EXTRA) { vec![bytes, bytes] } else { Vec::new() };
+    let offset = (header_at >= u64::from(IN_EXTRA)).then_some(header_at);
+    let values: Vec<u8> = sizes.into_iter().chain(offset).flat_map(u64::to_le_bytes).collect();
+    if values.is_empty() {
         return Vec::new();
     }
-    let mut field = vec![1, 0, 16, 0];
-    field.extend(bytes.to_le_bytes());
-    field.extend(bytes.to_le_bytes());
+    let mut field = vec![1, 0];
+    field.extend(short(values.len()));
+    field.extend(values);
     field
 }
 
@@ -127,7 +153,7 @@ fn common(out: &mut Vec<u8>, (bytes, crc32): (u64, u32)) {
 }
 
 fn local(out: &mut Vec<u8>, name: &str, size: (u64, u32), padding: &[u8]) {
-    let wide = wide_field(size.0);
+    let wide = wide_field(size.0, 0);
     out.extend(LOCAL.to_le_bytes());
     common(out, size);
     out.extend(short(name.len()));
@@ -138,7 +164,7 @@ fn local(out: &mut Vec<u8>, name: &str, size: (u64, u32), padding: &[u8]) {
 }
 
 fn directory_entry(out: &mut Vec<u8>, name: &str, size: (u64, u32), header_at: u64) {
-    let wide = wide_field(size.0);
+    let wide = wide_field(size.0, header_at);
     out.extend(CENTRAL.to_le_bytes());
     out.extend(45u16.to_le_bytes());
     common(out, size);

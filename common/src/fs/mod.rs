@@ -3,6 +3,7 @@
 //! **Invariant:** nothing here knows a format. Every error names the path and what was being done to it.
 
 pub mod atomic;
+pub mod digest;
 pub mod disk;
 pub mod error;
 pub mod mmap;

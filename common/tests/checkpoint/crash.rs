@@ -134,7 +134,9 @@ impl Storage for Crashing {
         let mut durable = machine.durable.clone();
         let parent = |name: &PathBuf| name.parent() == Some(path);
         durable.files.retain(|name, _| !parent(name));
-        durable.files.extend(seen.files.iter().filter(|(name, _)| parent(name)).map(|(name, inode)| (name.clone(), *inode)));
+        durable
+            .files
+            .extend(seen.files.iter().filter(|(name, _)| parent(name)).map(|(name, inode)| (name.clone(), *inode)));
         for dir in seen.dirs.iter().filter(|dir| parent(dir)) {
             // A directory that got this name by a rename brings the entries that are durable in it: those it was synced with.
             let inside = Machine::below(&seen, dir);
@@ -143,7 +145,8 @@ impl Storage for Crashing {
             durable.dirs.insert(dir.clone());
             durable.files.extend(inside.files.into_iter().filter(|(_, inode)| known.contains(inode)));
         }
-        let gone: Vec<_> = durable.dirs.iter().filter(|dir| parent(dir) && !seen.dirs.contains(*dir)).cloned().collect();
+        let gone: Vec<_> =
+            durable.dirs.iter().filter(|dir| parent(dir) && !seen.dirs.contains(*dir)).cloned().collect();
         gone.iter().for_each(|dir| Machine::without(&mut durable, dir));
         machine.durable = durable;
         Ok(())

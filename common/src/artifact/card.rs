@@ -1,0 +1,54 @@
+//! What a saved model says of itself, inside a .safetensors or .pt file: enough to predict with it and to train it on.
+
+use crate::metrics::Metrics;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version that is written, and the newest that is read.
+pub const VERSION: u32 = 1;
+/// The `format` field.
+pub const FORMAT: &str = "enn-model";
+/// Key of the card in the file: in `__metadata__` of safetensors, in the dictionary of a .pt.
+pub const KEY: &str = "enn";
+
+/// A tensor that belongs to the model or to the state of its training.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardTensor {
+    /// Name.
+    pub name: String,
+    /// PyTorch's name of the element type.
+    pub dtype: String,
+    /// Shape.
+    pub shape: Vec<u64>,
+}
+
+/// The card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelCard {
+    /// `FORMAT`.
+    pub format: String,
+    /// `VERSION`.
+    pub version: u32,
+    /// Run that trained it.
+    pub run: String,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Epochs done.
+    pub epoch: u64,
+    /// Validation error.
+    pub metric: Option<f64>,
+    /// Metrics by split.
+    pub metrics: BTreeMap<String, Metrics>,
+    /// `RunConfig`.
+    pub config: serde_json::Value,
+    /// `StagedMeta` without `row_names`: columns, grid, units, statistics (the scaler's).
+    pub meta: serde_json::Value,
+    /// Tensors in the file: weights and buffers.
+    pub tensors: Vec<CardTensor>,
+    /// Tensors of the checkpoint it came from. Those that are not made from `tensors` begin anew: the optimizer's at zero.
+    pub state: Vec<CardTensor>,
+    /// First values of state that does not begin at zero, hex.
+    pub initial: BTreeMap<String, String>,
+    /// Names and versions of what wrote it.
+    pub versions: BTreeMap<String, String>,
+}

@@ -1,0 +1,100 @@
+//! The manifest beside predictions: which rows, which columns, made by which checkpoint from which data.
+
+use super::seal::{self, SealError};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// Version that is written, and the newest that is read.
+pub const VERSION: u32 = 1;
+/// The `format` field.
+pub const FORMAT: &str = "enn-predictions";
+
+/// A file with its contents' digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileDigest {
+    /// Path relative to the manifest's directory.
+    pub path: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// blake3, hex.
+    pub blake3: String,
+}
+
+/// Rows [start, end) that one worker predicted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkDigest {
+    /// First row of the staged order.
+    pub start: u64,
+    /// Row behind the last.
+    pub end: u64,
+    /// Digest told by the worker (see `artifact::chunk`), hex.
+    pub blake3: String,
+}
+
+/// The checkpoint that predicted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ModelDigest {
+    /// Run that trained it.
+    pub run: String,
+    /// Its step.
+    pub step: u64,
+    /// blake3 of its manifest.json, hex.
+    pub blake3: String,
+}
+
+/// Contents of the manifest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PredictionManifest {
+    /// `FORMAT`.
+    pub format: String,
+    /// `VERSION`.
+    pub version: u32,
+    /// Rows: all of them are in the files, in the order of the source.
+    pub rows: u64,
+    /// Cells that are not finite numbers; the model could not say.
+    pub non_finite: u64,
+    /// Names of the output cells, row-major over `out_shape`.
+    pub columns: Vec<String>,
+    /// Shape of one prediction.
+    pub out_shape: Vec<usize>,
+    /// Unit of the predictions, empty when unknown.
+    pub units: String,
+    /// Checkpoint.
+    pub checkpoint: ModelDigest,
+    /// Digest of the staged data, hex.
+    pub data: String,
+    /// Files.
+    pub files: Vec<FileDigest>,
+    /// Chunks that were put together; they tile the rows.
+    pub chunks: Vec<ChunkDigest>,
+    /// Names and versions of what wrote it.
+    pub versions: BTreeMap<String, String>,
+    /// Seconds since the Unix epoch.
+    pub wall_time: f64,
+}
+
+impl PredictionManifest {
+    /// Reads and checks a manifest.
+    pub fn read(path: &Path) -> Result<Self, SealError> {
+        let found: Self = seal::read(path)?;
+        if found.format != FORMAT || found.version > VERSION {
+            let what = "it is of another format or of a newer version of ENN";
+            return Err(SealError::Damaged { path: path.to_path_buf(), what });
+        }
+        Ok(found)
+    }
+}
+
+/// Where the manifest of predictions is: inside a directory, or beside a file as `NAME.manifest.json`.
+pub fn manifest_path(output: &Path) -> PathBuf {
+    match output.extension() {
+        None => output.join("manifest.json"),
+        Some(_) => {
+            let name = output.file_name().unwrap_or_default().to_string_lossy();
+            output.with_file_name(format!("{name}.manifest.json"))
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! MANIFEST.json of a run directory: every file that the run is made of, with its digest. Written last.
+
+use super::{
+    prediction::FileDigest,
+    seal::{self, SealError},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::Path};
+
+/// Name in the run directory.
+pub const FILE: &str = "MANIFEST.json";
+/// Version that is written, and the newest that is read.
+pub const VERSION: u32 = 1;
+/// The `format` field.
+pub const FORMAT: &str = "enn-run";
+
+/// Contents of MANIFEST.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunManifest {
+    /// `FORMAT`.
+    pub format: String,
+    /// `VERSION`.
+    pub version: u32,
+    /// Run identifier.
+    pub run: String,
+    /// Exit code of the run.
+    pub code: u8,
+    /// Files, sorted by path. Those of a checkpoint are listed as its own manifest has them.
+    pub files: Vec<FileDigest>,
+    /// Names and versions of what wrote it.
+    pub versions: BTreeMap<String, String>,
+    /// Seconds since the Unix epoch.
+    pub wall_time: f64,
+}
+
+impl RunManifest {
+    /// Reads and checks the manifest of a run directory.
+    pub fn read(run_dir: &Path) -> Result<Self, SealError> {
+        let path = run_dir.join(FILE);
+        let found: Self = seal::read(&path)?;
+        if found.format != FORMAT || found.version > VERSION {
+            return Err(SealError::Damaged { path, what: "it is of another format or of a newer version of ENN" });
+        }
+        Ok(found)
+    }
+}

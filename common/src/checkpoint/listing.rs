@@ -1,0 +1,137 @@
+//! What `enn ckpt ls`, `show` and `verify` tell: the checkpoints of a run, complete or not, for people and machines.
+
+use super::{Checkpoint, Latest, Manifest, ReadError, latest, name};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// One line of `enn ckpt ls`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Step.
+    pub step: u64,
+    /// Directory.
+    pub path: PathBuf,
+    /// Whether it can be resumed from: the manifest is whole and all files have their size.
+    pub complete: bool,
+    /// Bytes of its files; 0 when unknown.
+    pub bytes: u64,
+    /// Ranks that wrote it; 0 when unknown.
+    pub world: u32,
+    /// Validation error, smaller is better.
+    pub metric: Option<f64>,
+    /// Why it is not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What `enn ckpt show` tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    /// Directory.
+    pub path: PathBuf,
+    /// The manifest; none in a directory that PyTorch wrote.
+    pub manifest: Option<Manifest>,
+    /// Tensors by name.
+    pub tensors: Vec<ShownTensor>,
+    /// Names of plain values.
+    pub values: Vec<String>,
+}
+
+/// A tensor of `enn ckpt show`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownTensor {
+    /// Name.
+    pub name: String,
+    /// PyTorch's name of the element type.
+    pub dtype: String,
+    /// Shape.
+    pub shape: Vec<u64>,
+    /// Boxes it is stored as.
+    pub chunks: usize,
+}
+
+/// Why no checkpoint was found.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// Nothing that looks like a checkpoint.
+    #[error("{} holds no checkpoint; expected a run directory, a checkpoints directory or a step-… directory", path.display())]
+    None {
+        /// Where was looked.
+        path: PathBuf,
+    },
+    /// There are checkpoints, but none is complete; the newest one's reason.
+    #[error("{} holds no complete checkpoint: {reason}", path.display())]
+    Incomplete {
+        /// Where was looked.
+        path: PathBuf,
+        /// What is wrong with the newest.
+        reason: Box<ReadError>,
+    },
+    /// The directory is a checkpoint that cannot be opened.
+    #[error(transparent)]
+    Read(#[from] Box<ReadError>),
+}
+
+/// The directory that holds the checkpoints of `path`: a run directory has them in `checkpoints`.
+pub fn checkpoints_dir(path: &Path) -> PathBuf {
+    let inside = path.join("checkpoints");
+    if inside.is_dir() { inside } else { path.to_path_buf() }
+}
+
+/// All checkpoints of a run (or checkpoints) directory, oldest first. One that cannot be resumed from says why.
+pub fn list(path: &Path) -> Vec<Listed> {
+    let mut found: Vec<_> =
+        name::list(&checkpoints_dir(path)).into_iter().map(|(step, path)| listed(step, path)).collect();
+    found.reverse();
+    found
+}
+
+fn listed(step: u64, path: PathBuf) -> Listed {
+    match Checkpoint::open(&path) {
+        Ok(open) => {
+            let known = open.manifest().map(|m| (m.bytes(), m.world, m.metric));
+            let (bytes, world, metric) = known.unwrap_or_default();
+            Listed { step, path, complete: true, bytes, world, metric, reason: None }
+        }
+        Err(error) => {
+            let reason = Some(error.to_string());
+            Listed { step, path, complete: false, bytes: 0, world: 0, metric: None, reason }
+        }
+    }
+}
+
+/// Opens the checkpoint that `path` means: itself, or the newest complete one of a run or checkpoints directory.
+pub fn find(path: &Path) -> Result<Checkpoint, FindError> {
+    if path.join(name::MANIFEST).exists() && path.join(name::METADATA).exists() {
+        return Ok(Checkpoint::open(path).map_err(Box::new)?);
+    }
+    let Latest { found, mut skipped } = latest(&checkpoints_dir(path));
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    if !skipped.is_empty() {
+        let reason = Box::new(skipped.swap_remove(0).1);
+        return Err(FindError::Incomplete { path: path.to_path_buf(), reason });
+    }
+    if path.join(name::METADATA).exists() {
+        return Ok(Checkpoint::open_dcp(path).map_err(Box::new)?);
+    }
+    Err(FindError::None { path: path.to_path_buf() })
+}
+
+/// Everything about a checkpoint but its data.
+pub fn show(checkpoint: &Checkpoint) -> Shown {
+    let metadata = checkpoint.metadata();
+    let tensor = |(name, entry): (&String, &super::metadata::TensorEntry)| ShownTensor {
+        name: name.clone(),
+        dtype: entry.dtype.clone(),
+        shape: entry.shape.clone(),
+        chunks: entry.chunks.len(),
+    };
+    Shown {
+        path: checkpoint.dir().to_path_buf(),
+        manifest: checkpoint.manifest().cloned(),
+        tensors: metadata.tensors.iter().map(tensor).collect(),
+        values: metadata.values.keys().cloned().collect(),
+    }
+}

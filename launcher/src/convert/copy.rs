@@ -1,0 +1,55 @@
+//! Copies a checkpoint directory, hashing what is copied: the copy is whole and as the manifest says, or absent.
+
+use super::ConvertError;
+use enn_common::{
+    checkpoint::{Checkpoint, Manifest, ReadError, name},
+    fs::{Disk, FileError, Storage, atomic, digest, space},
+};
+use std::{
+    fs::{self, File},
+    path::Path,
+};
+
+/// Copies to `target`, which is replaced when it is there.
+pub(super) fn copy_checkpoint(from: &Checkpoint, manifest: &Manifest, target: &Path) -> Result<(), ConvertError> {
+    let parent = atomic::parent(target);
+    Disk.create_dir(parent)?;
+    space::require(parent, manifest.bytes())?;
+    let beside = atomic::temporary(target);
+    let copied = copy_files(from, manifest, &beside).and_then(|()| Ok(publish(&beside, target)?));
+    if copied.is_err() {
+        // The first error is told; the leftover has a hidden name.
+        let _ = fs::remove_dir_all(&beside);
+    }
+    copied
+}
+
+fn publish(beside: &Path, target: &Path) -> Result<(), FileError> {
+    Disk.sync_dir(beside)?;
+    if target.exists() {
+        Disk.exchange(beside, target)?;
+        Disk.remove_dir(beside)?;
+    } else {
+        Disk.rename(beside, target)?;
+    }
+    Disk.sync_dir(atomic::parent(target))
+}
+
+fn copy_files(from: &Checkpoint, manifest: &Manifest, beside: &Path) -> Result<(), ConvertError> {
+    Disk.create_dir(beside)?;
+    for file in &manifest.files {
+        let path = beside.join(&file.path);
+        copy_file(&from.dir().join(&file.path), &path)?;
+        let (_, found) = digest::of_file(&path, &mut |_| {})?;
+        if found != file.blake3 {
+            let expected = file.blake3.clone();
+            return Err(ReadError::Digest { path: from.dir().join(&file.path), found, expected }.into());
+        }
+    }
+    Ok(copy_file(&from.dir().join(name::MANIFEST), &beside.join(name::MANIFEST))?)
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<(), FileError> {
+    fs::copy(from, to).map_err(FileError::of("copy to", to))?;
+    File::open(to).and_then(|file| file.sync_all()).map_err(FileError::of("sync", to))
+}

@@ -1,0 +1,99 @@
+//! Why a model could not be saved or loaded.
+
+use enn_common::{
+    artifact::seal::SealError,
+    checkpoint::{CommitError, ReadError, ShardError, listing::FindError, state_file::StateFileError},
+    fs::{FileError, space::SpaceError},
+};
+use std::path::PathBuf;
+
+/// One sentence with place, found, expected and, where there is one, a hint.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// The disk.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Too little room.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// No checkpoint where one was looked for.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// A checkpoint is damaged.
+    #[error(transparent)]
+    Read(#[from] Box<ReadError>),
+    /// A manifest is damaged.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// The checkpoint could not be written.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The checkpoint could not be committed.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// A .pt file is damaged or not ours.
+    #[error(transparent)]
+    StateFile(#[from] StateFileError),
+    /// A .safetensors file is damaged.
+    #[error("{} is not a safetensors file that can be read: {source}", path.display())]
+    Safetensors {
+        /// File.
+        path: PathBuf,
+        /// What is wrong.
+        source: safetensors::SafeTensorError,
+    },
+    /// The name says no form.
+    #[error(
+        "{} does not end like a form of a saved model; expected .safetensors, .pt, or a name without extension for a directory",
+        path.display()
+    )]
+    Form {
+        /// Name.
+        path: PathBuf,
+    },
+    /// The target is there already.
+    #[error("{} is there already; choose another name, or say that it may be replaced", path.display())]
+    Exists {
+        /// Target.
+        path: PathBuf,
+    },
+    /// The source holds weights but not what ENN must know to use them.
+    #[error("{} does not say which model it holds: {what}; expected a model saved by enn", path.display())]
+    NoCard {
+        /// Source.
+        path: PathBuf,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// The checkpoint has no best weights.
+    #[error("{} holds no tensors named best.…; expected a checkpoint of an ENN model", path.display())]
+    NoWeights {
+        /// Checkpoint.
+        path: PathBuf,
+    },
+    /// The tensors are not those of the card.
+    #[error("{} does not fit its own description: {}", path.display(), list(problems))]
+    Fit {
+        /// File.
+        path: PathBuf,
+        /// One per tensor.
+        problems: Vec<String>,
+    },
+}
+
+impl From<ReadError> for ConvertError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(Box::new(error))
+    }
+}
+
+/// Problems that are told in one sentence.
+const PROBLEMS_MAX: usize = 12;
+
+fn list(problems: &[String]) -> String {
+    let told = problems.iter().take(PROBLEMS_MAX).cloned().collect::<Vec<_>>().join("; ");
+    match problems.len().checked_sub(PROBLEMS_MAX) {
+        Some(more @ 1..) => format!("{told}; and {more} more"),
+        _ => told,
+    }
+}

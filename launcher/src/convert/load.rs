@@ -1,0 +1,155 @@
+//! Makes a checkpoint of a saved model: for prediction, and for training that begins with its weights.
+
+use super::{ConvertError, Form, copy::copy_checkpoint, safetensors::Mapped};
+use enn_common::{
+    artifact::card::{self, CardTensor, ModelCard},
+    checkpoint::{Checkpoint, Committed, DType, Draft, ShardWriter, commit, name, state_file::StateFile},
+};
+use std::{collections::BTreeMap, path::Path};
+
+/// The attempt that a loaded checkpoint is written by.
+const ATTEMPT: &str = "load";
+
+/// Loads a model into `checkpoints` (the `checkpoints` directory of a run), as a committed checkpoint.
+///
+/// `source` is a `.safetensors` or `.pt` file written by `save_model`, giving step 0 with the saved weights and a fresh
+/// optimizer, or a checkpoint directory, copied as it is with its step. `wall_time` is now, seconds since the Unix epoch.
+pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<Committed, ConvertError> {
+    let weights = match Form::of(source)? {
+        Form::Safetensors => Weights::Safetensors(Mapped::open(source)?),
+        Form::Pt => Weights::Pt(StateFile::open(source)?),
+        Form::Directory => return load_directory(source, checkpoints),
+    };
+    let card = read_card(source, &weights)?;
+    let problems = misfits(&card, &weights.tensors()?);
+    if !problems.is_empty() {
+        return Err(ConvertError::Fit { path: source.to_path_buf(), problems });
+    }
+    let temporary = checkpoints.join(name::temporary(0, ATTEMPT));
+    let mut shard = ShardWriter::create(&temporary, 0)?;
+    for entry in &card.state {
+        let dtype = DType::of_torch(&entry.dtype).ok_or_else(|| misfit(source, entry))?;
+        shard.whole(&entry.name, dtype, &entry.shape, &content(source, &card, entry, &weights)?)?;
+    }
+    let tables = [shard.finish()?];
+    let draft = Draft {
+        run: card.run,
+        attempt: ATTEMPT.to_owned(),
+        step: 0,
+        epoch: 0,
+        metric: None,
+        config: card.config,
+        meta: card.meta,
+        metrics: card.metrics,
+        versions: card.versions,
+        wall_time,
+    };
+    Ok(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?)
+}
+
+/// The tensors of a file, whatever its form.
+enum Weights {
+    Safetensors(Mapped),
+    Pt(StateFile),
+}
+
+impl Weights {
+    fn about(&self) -> Result<Option<String>, ConvertError> {
+        match self {
+            Self::Safetensors(mapped) => mapped.about(),
+            Self::Pt(file) => Ok(Some(file.about().to_owned())),
+        }
+    }
+
+    /// Element type (`None`: one that is not loaded) and shape by name.
+    fn tensors(&self) -> Result<BTreeMap<String, (Option<DType>, Vec<u64>)>, ConvertError> {
+        Ok(match self {
+            Self::Safetensors(mapped) => {
+                mapped.tensors()?.into_iter().map(|(name, dtype, shape)| (name, (dtype, shape))).collect()
+            }
+            Self::Pt(file) => {
+                file.tensors().map(|(name, dtype, shape)| (name.to_owned(), (Some(dtype), shape.to_vec()))).collect()
+            }
+        })
+    }
+
+    fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
+        match self {
+            Self::Safetensors(mapped) => mapped.tensor(name),
+            Self::Pt(file) => Ok(file.tensor(name)?.bytes),
+        }
+    }
+}
+
+fn read_card(source: &Path, weights: &Weights) -> Result<ModelCard, ConvertError> {
+    let missing = |what| ConvertError::NoCard { path: source.to_path_buf(), what };
+    let text = weights.about()?.ok_or_else(|| missing("it has no entry \"enn\" in its metadata"))?;
+    let found: ModelCard =
+        serde_json::from_str(&text).map_err(|_| missing("its entry \"enn\" is not a model card that can be read"))?;
+    if found.format != card::FORMAT || found.version > card::VERSION {
+        return Err(missing("its card is of a newer version of ENN"));
+    }
+    Ok(found)
+}
+
+/// What is missing, too much or different, one sentence each.
+fn misfits(card: &ModelCard, found: &BTreeMap<String, (Option<DType>, Vec<u64>)>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let wanted: BTreeMap<&str, &CardTensor> =
+        card.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    for (name, tensor) in &wanted {
+        match found.get(*name) {
+            None => problems.push(format!("{name} is missing")),
+            Some((dtype, shape)) => {
+                let dtype = dtype.map_or("another type", DType::torch);
+                if dtype != tensor.dtype || shape != &tensor.shape {
+                    let expected = format!("{} {:?}", tensor.dtype, tensor.shape);
+                    problems.push(format!("{name} is {dtype} {shape:?}, expected {expected}"));
+                }
+            }
+        }
+    }
+    problems.extend(
+        found.keys().filter(|name| !wanted.contains_key(name.as_str())).map(|name| format!("{name} is unexpected")),
+    );
+    problems
+}
+
+fn misfit(source: &Path, entry: &CardTensor) -> ConvertError {
+    let problems = vec![format!("{} of type {} {:?} cannot be made", entry.name, entry.dtype, entry.shape)];
+    ConvertError::Fit { path: source.to_path_buf(), problems }
+}
+
+/// First content of one tensor of the state: a weight, a given value, or zeros.
+fn content(source: &Path, card: &ModelCard, entry: &CardTensor, weights: &Weights) -> Result<Vec<u8>, ConvertError> {
+    let wrong = || misfit(source, entry);
+    let weight = entry.name.split_once('.').filter(|(prefix, _)| matches!(*prefix, "model" | "best" | "ema"));
+    if let Some((_, plain)) = weight {
+        let same = card.tensors.iter().any(|tensor| tensor.name == plain && tensor.shape == entry.shape);
+        return if same { weights.tensor(plain) } else { Err(wrong()) };
+    }
+    let dtype = DType::of_torch(&entry.dtype).ok_or_else(wrong)?;
+    let bytes = entry.shape.iter().try_fold(dtype.bytes(), |product, &length| product.checked_mul(length));
+    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(wrong)?;
+    match card.initial.get(&entry.name) {
+        Some(text) => unhex(text).filter(|found| found.len() == bytes).ok_or_else(wrong),
+        None => Ok(vec![0; bytes]),
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+/// Copies a checkpoint of ours; one that PyTorch wrote does not say which model it is.
+fn load_directory(source: &Path, checkpoints: &Path) -> Result<Committed, ConvertError> {
+    let open = enn_common::checkpoint::listing::find(source)?;
+    let no_card = || ConvertError::NoCard { path: open.dir().to_path_buf(), what: "it has no manifest.json" };
+    let manifest = open.manifest().ok_or_else(no_card)?;
+    let target = checkpoints.join(name::committed(manifest.step));
+    copy_checkpoint(&open, manifest, &target)?;
+    let copied = Checkpoint::open(&target)?;
+    let (bytes, files) = (manifest.bytes(), manifest.files.len() as u64 + 1);
+    Ok(Committed { step: manifest.step, path: copied.dir().to_path_buf(), bytes, files })
+}

@@ -1,0 +1,42 @@
+//! Models in the forms people share them: .safetensors, .pt (`torch.load(weights_only=True)`) and DCP directories.
+//!
+//! **Invariant:** a file is whole or absent; what is loaded fits its own card exactly, or the error lists what does not.
+
+mod copy;
+mod error;
+mod load;
+mod safetensors;
+mod save;
+
+pub use error::ConvertError;
+pub use load::load_model;
+pub use save::{Saved, save_model};
+
+use std::path::Path;
+
+/// Forms of a saved model, by the name's extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `.safetensors`: weights and buffers, the card in `__metadata__`.
+    Safetensors,
+    /// `.pt` or `.pth`: weights and buffers under "model", the card under "enn".
+    Pt,
+    /// No extension: a whole checkpoint, with the state of the optimizer.
+    Directory,
+}
+
+impl Form {
+    /// The form that a name asks for.
+    pub fn of(path: &Path) -> Result<Self, ConvertError> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("safetensors") => Ok(Self::Safetensors),
+            Some("pt" | "pth") => Ok(Self::Pt),
+            _ if path.is_dir() => Ok(Self::Directory),
+            None if path.file_name().is_some() => Ok(Self::Directory),
+            _ => Err(ConvertError::Form { path: path.to_path_buf() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

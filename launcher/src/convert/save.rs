@@ -1,0 +1,140 @@
+//! Saves the best weights of a run or checkpoint as one file, or the whole checkpoint as a directory.
+
+use super::{ConvertError, Form, copy::copy_checkpoint, safetensors};
+use enn_common::{
+    artifact::card::{self, CardTensor, ModelCard},
+    checkpoint::{Checkpoint, DType, Manifest, listing, state_file},
+    fs::{Disk, Storage, atomic, space},
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// Names of state that does not begin at zero when training begins anew.
+const ORDER: &str = "progress.order";
+const BEST_METRIC: &str = "progress.best_metric";
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    /// File or directory.
+    pub path: PathBuf,
+    /// Tensors in it.
+    pub tensors: u64,
+    /// Bytes of their elements.
+    pub bytes: u64,
+}
+
+/// Saves a model.
+///
+/// `source` is a run directory, a checkpoints directory (the newest complete checkpoint of it) or a checkpoint. `target` is
+/// `NAME.safetensors`, `NAME.pt` or, without extension, a directory: the whole checkpoint, readable by
+/// `torch.distributed.checkpoint`. The file forms hold the best weights under their plain names and the model card.
+pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, ConvertError> {
+    let form = Form::of(target)?;
+    let checkpoint = listing::find(source)?;
+    if target.exists() && !replace {
+        return Err(ConvertError::Exists { path: target.to_path_buf() });
+    }
+    let no_card = ConvertError::NoCard { path: checkpoint.dir().to_path_buf(), what: "it has no manifest.json" };
+    let manifest = checkpoint.manifest().ok_or(no_card)?;
+    if form == Form::Directory {
+        copy_checkpoint(&checkpoint, manifest, target)?;
+        let (tensors, bytes) = (manifest.tensors.count, manifest.tensors.bytes);
+        return Ok(Saved { path: target.to_path_buf(), tensors, bytes });
+    }
+    let sources = weights(&checkpoint)?;
+    let tensors = sources.iter().map(|(name, source)| described(&checkpoint, name, source));
+    let tensors: Vec<(String, DType, Vec<u64>)> = tensors.collect::<Result<_, _>>()?;
+    let bytes = tensors.iter().map(|(_, dtype, shape)| shape.iter().product::<u64>() * dtype.bytes()).sum();
+    space::require(atomic::parent(target), bytes)?;
+    let about = card(&checkpoint, manifest, &tensors)?;
+    let beside = atomic::temporary(target);
+    let mut read = |name: &str| -> Result<Vec<u8>, ConvertError> {
+        let from = sources.get(name).map_or(name, String::as_str);
+        Ok(checkpoint.tensor(from)?.bytes)
+    };
+    let written = match form {
+        Form::Safetensors => safetensors::write(&beside, &about, &tensors, &mut read),
+        _ => state_file::write(&Disk, &beside, &about, &tensors, &mut read),
+    };
+    let named = written.and_then(|()| Ok(Disk.rename(&beside, target)?));
+    if let Err(error) = named {
+        // The first error is told; the leftover has a hidden name.
+        let _ = std::fs::remove_file(&beside);
+        return Err(error);
+    }
+    Disk.sync_dir(atomic::parent(target))?;
+    Ok(Saved { path: target.to_path_buf(), tensors: tensors.len() as u64, bytes })
+}
+
+/// Plain name → name in the checkpoint: the best weights, and the buffers, which have no best.
+fn weights(checkpoint: &Checkpoint) -> Result<BTreeMap<String, String>, ConvertError> {
+    let plain = |prefix: &str| {
+        let names = checkpoint.tensor_names().filter_map(|name| Some((name.strip_prefix(prefix)?.to_owned(), name)));
+        names.map(|(plain, name)| (plain, name.to_owned())).collect::<BTreeMap<_, _>>()
+    };
+    let best = plain("best.");
+    if best.is_empty() {
+        return Err(ConvertError::NoWeights { path: checkpoint.dir().to_path_buf() });
+    }
+    let mut all = plain("model.");
+    all.extend(best);
+    Ok(all)
+}
+
+fn described(checkpoint: &Checkpoint, name: &str, source: &str) -> Result<(String, DType, Vec<u64>), ConvertError> {
+    let entry = checkpoint.entry(source)?;
+    let wrong = || ConvertError::Fit {
+        path: checkpoint.dir().to_path_buf(),
+        problems: vec![format!("{source} is of the element type {}, which is not saved", entry.dtype)],
+    };
+    Ok((name.to_owned(), entry.dtype().ok_or_else(wrong)?, entry.shape.clone()))
+}
+
+/// The card as JSON.
+fn card(
+    checkpoint: &Checkpoint,
+    manifest: &Manifest,
+    tensors: &[(String, DType, Vec<u64>)],
+) -> Result<String, ConvertError> {
+    let of_file = |(name, dtype, shape): &(String, DType, Vec<u64>)| CardTensor {
+        name: name.clone(),
+        dtype: dtype.torch().to_owned(),
+        shape: shape.clone(),
+    };
+    let state = checkpoint.metadata().tensors.iter().map(|(name, entry)| CardTensor {
+        name: name.clone(),
+        dtype: entry.dtype.clone(),
+        shape: entry.shape.clone(),
+    });
+    let mut initial = BTreeMap::new();
+    if checkpoint.entry(ORDER).is_ok() {
+        initial.insert(ORDER.to_owned(), hex(&checkpoint.tensor(ORDER)?.bytes));
+    }
+    if checkpoint.entry(BEST_METRIC).is_ok() {
+        initial.insert(BEST_METRIC.to_owned(), hex(&f64::INFINITY.to_le_bytes()));
+    }
+    let card = ModelCard {
+        format: card::FORMAT.to_owned(),
+        version: card::VERSION,
+        run: manifest.run.clone(),
+        step: manifest.step,
+        epoch: manifest.epoch,
+        metric: manifest.metric,
+        metrics: manifest.metrics.clone(),
+        config: manifest.config.clone(),
+        meta: manifest.meta.clone(),
+        tensors: tensors.iter().map(of_file).collect(),
+        state: state.collect(),
+        initial,
+        versions: manifest.versions.clone(),
+    };
+    let path = checkpoint.dir().to_path_buf();
+    serde_json::to_string(&card).map_err(|_| ConvertError::NoCard { path, what: "its card cannot be written as JSON" })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,86 @@
+//! Why predictions or a run could not be gathered.
+
+use enn_common::{
+    artifact::{chunk::ChunkError, seal::SealError},
+    fs::{FileError, space::SpaceError},
+    staged::StagedError,
+};
+use std::path::PathBuf;
+
+/// One sentence with place, found, expected and, where there is one, a hint.
+#[derive(Debug, thiserror::Error)]
+pub enum GatherError {
+    /// The disk.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Too little room.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// A manifest.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// A chunk.
+    #[error(transparent)]
+    Chunk(#[from] ChunkError),
+    /// The staged data.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// The output's name does not say a format.
+    #[error(
+        "{} does not end like a format that is written; expected NAME.parquet, or a name without extension for a directory of .npy files",
+        path.display()
+    )]
+    Format {
+        /// Output.
+        path: PathBuf,
+    },
+    /// The output is there already.
+    #[error("{} is there already; choose another name, or say that it may be replaced", path.display())]
+    Exists {
+        /// Output.
+        path: PathBuf,
+    },
+    /// Rows without a prediction.
+    #[error("rows {start}..{end} of {rows} were not predicted; predict again: the chunks that are complete are kept")]
+    Rows {
+        /// First row without a prediction.
+        start: u64,
+        /// Row behind the last one without.
+        end: u64,
+        /// All rows.
+        rows: u64,
+    },
+    /// Two chunks hold the same rows.
+    #[error("rows {start}..{end} are in two chunks; delete {} and predict again", partial.display())]
+    Twice {
+        /// First row that is there twice.
+        start: u64,
+        /// End of the second chunk.
+        end: u64,
+        /// Directory of the chunks.
+        partial: PathBuf,
+    },
+    /// A chunk is not of these data.
+    #[error("{}: {what} differs from the staged data; delete the chunk and predict again", path.display())]
+    OtherData {
+        /// Chunk.
+        path: PathBuf,
+        /// "the shape of a prediction", "the identity of a row".
+        what: &'static str,
+    },
+    /// The Parquet file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Parquet {
+        /// File.
+        path: PathBuf,
+        /// What the writer says.
+        source: parquet::errors::ParquetError,
+    },
+}
+
+impl GatherError {
+    pub(super) fn parquet(path: &std::path::Path) -> impl Fn(parquet::errors::ParquetError) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Parquet { path: path.clone(), source }
+    }
+}

@@ -1,0 +1,24 @@
+//! Gathers what workers wrote: prediction chunks into one artifact, and a whole run under its manifest.
+//!
+//! ```text
+//! OUT.parquet.partial/ledger.jsonl, chunks/… → OUT.parquet → OUT.parquet.manifest.json   (or OUT/ with .npy and manifest.json)
+//! ```
+//! **Invariant:** the manifest is written last; before it exists nothing is promised, and everything can be resumed from the
+//! chunks. Memory is bounded by one chunk, whatever the number of rows.
+
+mod columns;
+mod error;
+mod ledger;
+mod npy;
+mod parquet;
+mod predictions;
+mod run;
+
+pub use columns::cell_names;
+pub use error::GatherError;
+pub use ledger::{Header, Ledger};
+pub use predictions::{Format, Gathered, Request, partial_dir, predictions};
+pub use run::{RunInfo, run_manifest};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Puts the chunks of a prediction together in the order of the source, checks every row, and writes the manifest last.
+
+use super::{GatherError, cell_names, ledger::Ledger, npy::NpyOut, parquet::ParquetOut};
+use enn_common::{
+    artifact::{
+        chunk::{self, Chunk},
+        prediction::{self, ChunkDigest, FileDigest, ModelDigest, PredictionManifest},
+        seal,
+    },
+    fs::{Disk, FileError, Storage, atomic, digest, space},
+    staged::{StagedMeta, reader::Staged},
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// Forms that predictions are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One Parquet file: row_id, row_name when rows have names, then one column per output cell.
+    Parquet,
+    /// A directory with pred.npy (N, *out_shape) f32 and row_id.npy (N) i64.
+    Npy,
+}
+
+impl Format {
+    /// The form that an output's name asks for.
+    pub fn of(output: &Path) -> Result<Self, GatherError> {
+        match output.extension().and_then(|extension| extension.to_str()) {
+            Some("parquet") => Ok(Self::Parquet),
+            None if output.file_name().is_some() => Ok(Self::Npy),
+            _ => Err(GatherError::Format { path: output.to_path_buf() }),
+        }
+    }
+}
+
+/// What is gathered, and where it goes.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// Output: `NAME.parquet`, or a name without extension for a directory.
+    pub output: &'a Path,
+    /// Whether an output that is there may be replaced.
+    pub replace: bool,
+    /// Staged directory that was predicted.
+    pub staged: &'a Path,
+    /// Checkpoint that predicted.
+    pub checkpoint: ModelDigest,
+    /// Names and versions of what wrote it.
+    pub versions: BTreeMap<String, String>,
+    /// Seconds since the Unix epoch.
+    pub wall_time: f64,
+}
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gathered {
+    /// The output.
+    pub path: PathBuf,
+    /// Its manifest.
+    pub manifest: PathBuf,
+    /// Files, the manifest included.
+    pub files: u64,
+    /// Their bytes, the manifest's not included.
+    pub bytes: u64,
+    /// Rows predicted.
+    pub rows: u64,
+    /// Cells that are not finite numbers.
+    pub non_finite: u64,
+}
+
+/// Where workers put the chunks of an output, as `Task::Predict::out`: beside it, so that the last step is a rename.
+pub fn partial_dir(output: &Path) -> PathBuf {
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    output.with_file_name(format!("{name}.partial"))
+}
+
+/// One form of output being written.
+pub(super) trait Out {
+    /// Adds rows: identities, names (empty when rows have none) and predictions, row-major.
+    fn write(&mut self, ids: &[i64], names: &[String], values: &[f32]) -> Result<(), GatherError>;
+    /// Makes the files durable and gives their names.
+    fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError>;
+}
+
+/// Puts the chunks of the ledger together. Chunks are removed once the manifest is durable.
+///
+/// `progress` gets the rows written so far.
+pub fn predictions(
+    request: &Request<'_>,
+    ledger: &Ledger,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Gathered, GatherError> {
+    let (output, partial) = (request.output, partial_dir(request.output));
+    let format = Format::of(output)?;
+    let manifest_path = prediction::manifest_path(output);
+    if output.exists() && !request.replace {
+        return Err(GatherError::Exists { path: output.to_path_buf() });
+    }
+    let staged = Staged::open(request.staged)?;
+    let meta = staged.meta();
+    let chunks = ledger.chunks();
+    check_rows(&chunks, meta.rows, &partial)?;
+    let cells = meta.out_shape.iter().map(|&n| n as u64).product::<u64>();
+    space::require(atomic::parent(&partial), meta.rows * (cells * 4 + 8))?;
+    let columns = cell_names(&meta.out_shape, &meta.out_labels);
+    let whole = partial.join("whole");
+    let mut out: Box<dyn Out> = match format {
+        Format::Parquet => Box::new(ParquetOut::create(&whole, output, meta, &columns)?),
+        Format::Npy => Box::new(NpyOut::create(&whole, meta)?),
+    };
+    let mut non_finite = 0;
+    for found in &chunks {
+        let path = chunk::path(&partial, found.start, found.end);
+        let open = Chunk::open(&path, Some(&found.blake3))?;
+        let ids = same_rows(&open, &path, &staged, found)?;
+        let values = open.predictions()?;
+        non_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
+        out.write(ids, names_of(meta, found), values)?;
+        progress(found.end);
+    }
+    let names = out.finish()?;
+    let files = publish(&whole, output, format, &names)?;
+    let bytes = files.iter().map(|file| file.bytes).sum();
+    let (rows, count) = (meta.rows, files.len() as u64 + 1);
+    let manifest = PredictionManifest {
+        format: prediction::FORMAT.to_owned(),
+        version: prediction::VERSION,
+        rows,
+        non_finite,
+        columns,
+        out_shape: meta.out_shape.clone(),
+        units: meta.units.clone(),
+        checkpoint: request.checkpoint.clone(),
+        data: meta.digest.clone(),
+        files,
+        chunks,
+        versions: request.versions.clone(),
+        wall_time: request.wall_time,
+    };
+    seal::write(&Disk, &manifest_path, &manifest)?;
+    Disk.remove_dir(&partial)?;
+    Ok(Gathered { path: output.to_path_buf(), manifest: manifest_path, files: count, bytes, rows, non_finite })
+}
+
+/// Sorted chunks must tile the rows.
+fn check_rows(chunks: &[ChunkDigest], rows: u64, partial: &Path) -> Result<(), GatherError> {
+    let mut next = 0;
+    for chunk in chunks {
+        if chunk.start > next {
+            return Err(GatherError::Rows { start: next, end: chunk.start, rows });
+        }
+        if chunk.start < next || chunk.end > rows {
+            return Err(GatherError::Twice { start: chunk.start, end: chunk.end, partial: partial.to_path_buf() });
+        }
+        next = chunk.end;
+    }
+    if next != rows {
+        return Err(GatherError::Rows { start: next, end: rows, rows });
+    }
+    Ok(())
+}
+
+/// The identities of a chunk's rows, after comparing them and the shape with the staged data.
+fn same_rows<'a>(open: &'a Chunk, path: &Path, staged: &Staged, found: &ChunkDigest) -> Result<&'a [i64], GatherError> {
+    let other = |what| GatherError::OtherData { path: path.to_path_buf(), what };
+    let expected = std::iter::once(found.end - found.start).chain(staged.meta().out_shape.iter().map(|&n| n as u64));
+    if !open.shape().iter().copied().eq(expected) {
+        return Err(other("the shape of a prediction"));
+    }
+    let ids = open.ids()?;
+    let rows = index(found.start)..index(found.end);
+    if staged.row_id().get(rows) != Some(ids) {
+        return Err(other("the identity of a row"));
+    }
+    Ok(ids)
+}
+
+fn names_of<'a>(meta: &'a StagedMeta, found: &ChunkDigest) -> &'a [String] {
+    meta.row_names.get(index(found.start)..index(found.end)).unwrap_or_default()
+}
+
+/// Rows fit memory: the staged identities are mapped.
+fn index(row: u64) -> usize {
+    usize::try_from(row).unwrap_or(usize::MAX)
+}
+
+/// Gives the finished file or directory its name, whole or not at all, and hashes what is there.
+fn publish(whole: &Path, output: &Path, format: Format, names: &[String]) -> Result<Vec<FileDigest>, GatherError> {
+    let parent = atomic::parent(output);
+    let mut files = Vec::new();
+    for name in names {
+        let (bytes, blake3) = digest::of_file(&whole.join(name), &mut |_| {})?;
+        files.push(FileDigest { path: name.clone(), bytes, blake3 });
+    }
+    // The manifest of an output that is being replaced must not vouch for the new one.
+    let stale = prediction::manifest_path(output);
+    if stale.exists() {
+        std::fs::remove_file(&stale).map_err(FileError::of("remove", &stale))?;
+    }
+    match format {
+        Format::Parquet => {
+            let name = names.first().map(String::as_str).unwrap_or_default();
+            Disk.rename(&whole.join(name), output)?;
+        }
+        Format::Npy if output.exists() => {
+            Disk.sync_dir(whole)?;
+            Disk.exchange(whole, output)?;
+        }
+        Format::Npy => {
+            Disk.sync_dir(whole)?;
+            Disk.rename(whole, output)?;
+        }
+    }
+    Disk.sync_dir(parent)?;
+    Ok(files)
+}

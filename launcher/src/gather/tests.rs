@@ -1,0 +1,196 @@
+use super::*;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::record::RowAccessor;
+use enn_common::{
+    artifact::{
+        chunk::{self, Extent},
+        prediction::{ModelDigest, PredictionManifest, manifest_path},
+        run::RunManifest,
+    },
+    fs::mmap::bytes_of,
+    staged::{
+        ArrayName, StagedMeta,
+        meta::{CleaningReport, Stats},
+        reader::NpyMap,
+        writer::StagedWriter,
+    },
+};
+use std::{collections::BTreeMap, fs, path::Path, path::PathBuf};
+
+const ROWS: u64 = 25;
+
+/// Ids go down, so that a sort by id would be seen.
+fn id(row: u64) -> i64 {
+    1000 - 3 * row as i64
+}
+
+fn value(row: u64, cell: u64) -> f32 {
+    row as f32 + cell as f32 / 16.0
+}
+
+fn staged(out: &Path) -> PathBuf {
+    let meta = StagedMeta {
+        version: 1,
+        digest: "ab".repeat(32),
+        rows: ROWS,
+        features: vec![],
+        out_shape: vec![2, 3],
+        out_labels: vec![vec!["EWR".into(), "JFK".into()], vec!["00h".into(), "01h".into(), "02h".into()]],
+        units: "°F".into(),
+        persistence: None,
+        has_targets: false,
+        split_rows: [0, 0, ROWS],
+        row_names: (0..ROWS).map(|row| format!("2013-01-{:02}", row + 1)).collect(),
+        x_stats: vec![],
+        y_stats: vec![Stats { n: 1, mean: 0.0, std: 1.0, min: 0.0, max: 0.0 }; 6],
+        report: CleaningReport::default(),
+    };
+    let writer = StagedWriter::create(out).unwrap();
+    let ids: Vec<i64> = (0..ROWS).map(id).collect();
+    for (name, inner, bytes) in [
+        (ArrayName::X, &[0][..], vec![]),
+        (ArrayName::XMask, &[0], vec![]),
+        (ArrayName::RowId, &[], bytes_of(&ids).to_vec()),
+        (ArrayName::Split, &[], vec![2; 25]),
+    ] {
+        let array = writer.array(name, inner).unwrap();
+        array.write_rows(0, &bytes).unwrap();
+        array.finish(ROWS).unwrap();
+    }
+    writer.finish(&meta).unwrap()
+}
+
+/// Writes the chunk of rows [start, end) and notes it.
+fn predict(partial: &Path, ledger: &mut Ledger, (start, end): (u64, u64)) {
+    let values: Vec<f32> = (start..end).flat_map(|row| (0..6).map(move |cell| value(row, cell))).collect();
+    let ids: Vec<i64> = (start..end).map(id).collect();
+    let written = chunk::write(partial, Extent { start, end, out_shape: &[2, 3] }, &values, &ids).unwrap();
+    ledger.record(start, end, &written.blake3).unwrap();
+}
+
+fn header() -> Header {
+    Header { checkpoint: "c".into(), data: "d".into(), chunk_rows: 10 }
+}
+
+fn request<'a>(output: &'a Path, staged: &'a Path) -> Request<'a> {
+    let checkpoint = ModelDigest { run: "weather".into(), step: 7, blake3: "00".into() };
+    Request { output, replace: false, staged, checkpoint, versions: BTreeMap::new(), wall_time: 1.0 }
+}
+
+/// All chunks, out of order.
+fn all_chunks(output: &Path) -> Ledger {
+    let partial = partial_dir(output);
+    let mut ledger = Ledger::open(&partial, &header()).unwrap();
+    for rows in [(20, 25), (0, 10), (10, 20)] {
+        predict(&partial, &mut ledger, rows);
+    }
+    ledger
+}
+
+#[test]
+fn chunks_become_one_parquet_file_in_source_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (staged, output) = (staged(&dir.path().join("staged")), dir.path().join("tomorrow.parquet"));
+    let ledger = all_chunks(&output);
+    let mut seen = Vec::new();
+    let gathered = predictions(&request(&output, &staged), &ledger, &mut |rows| seen.push(rows)).unwrap();
+    assert_eq!((gathered.rows, gathered.non_finite, seen), (ROWS, 0, vec![10, 20, 25]));
+
+    let reader = SerializedFileReader::try_from(output.as_path()).unwrap();
+    let schema = reader.metadata().file_metadata().schema_descr();
+    let names: Vec<&str> = schema.columns().iter().map(|column| column.name()).collect();
+    assert_eq!(names, ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h"]);
+    for (row, found) in reader.get_row_iter(None).unwrap().enumerate() {
+        let (row, found) = (row as u64, found.unwrap());
+        assert_eq!(found.get_long(0).unwrap(), id(row));
+        assert_eq!(found.get_string(1).unwrap(), &format!("2013-01-{:02}", row + 1));
+        for cell in 0..6 {
+            assert_eq!(found.get_float(2 + cell as usize).unwrap(), value(row, cell));
+        }
+    }
+    let manifest = PredictionManifest::read(&manifest_path(&output)).unwrap();
+    assert_eq!((manifest.rows, manifest.chunks.len(), manifest.units.as_str()), (ROWS, 3, "°F"));
+    assert_eq!(manifest.files[0].blake3, blake3::hash(&fs::read(&output).unwrap()).to_hex().as_str());
+    assert!(!partial_dir(&output).exists());
+}
+
+#[test]
+fn a_name_without_extension_is_a_directory_of_arrays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (staged, output) = (staged(&dir.path().join("staged")), dir.path().join("out"));
+    predictions(&request(&output, &staged), &all_chunks(&output), &mut |_| {}).unwrap();
+    let found = NpyMap::open(&output.join("pred.npy")).unwrap();
+    assert_eq!(found.header().shape, [25, 2, 3]);
+    assert_eq!(found.numbers::<f32>().unwrap()[24 * 6 + 5], value(24, 5));
+    assert_eq!(NpyMap::open(&output.join("row_id.npy")).unwrap().numbers::<i64>().unwrap()[24], id(24));
+    assert_eq!(PredictionManifest::read(&output.join("manifest.json")).unwrap().files.len(), 2);
+
+    // The same again: refused, and replaced when that is wanted.
+    let again = all_chunks(&output);
+    let refused = predictions(&request(&output, &staged), &again, &mut |_| {}).unwrap_err();
+    assert!(matches!(refused, GatherError::Exists { .. }), "{refused}");
+    let replace = Request { replace: true, ..request(&output, &staged) };
+    predictions(&replace, &again, &mut |_| {}).unwrap();
+    assert!(PredictionManifest::read(&output.join("manifest.json")).is_ok());
+}
+
+#[test]
+fn every_row_must_be_there_once_and_be_the_right_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (staged, output) = (staged(&dir.path().join("staged")), dir.path().join("a.parquet"));
+    let partial = partial_dir(&output);
+    let mut ledger = Ledger::open(&partial, &header()).unwrap();
+    predict(&partial, &mut ledger, (0, 10));
+    predict(&partial, &mut ledger, (20, 25));
+    let refused = |ledger: &Ledger| predictions(&request(&output, &staged), ledger, &mut |_| {}).unwrap_err();
+    assert!(refused(&ledger).to_string().starts_with("rows 10..20 of 25 were not predicted"));
+    predict(&partial, &mut ledger, (9, 20));
+    assert!(matches!(refused(&ledger), GatherError::Twice { start: 9, .. }));
+
+    let mut ledger = Ledger::open(&partial, &Header { data: "other".into(), ..header() }).unwrap();
+    assert_eq!(ledger.done(), [], "chunks of other data do not count");
+    let written =
+        chunk::write(&partial, Extent { start: 0, end: 25, out_shape: &[2, 3] }, &[0.0; 150], &[7; 25]).unwrap();
+    ledger.record(0, 25, &written.blake3).unwrap();
+    assert!(matches!(refused(&ledger), GatherError::OtherData { what: "the identity of a row", .. }));
+    assert!(!output.exists() && !manifest_path(&output).exists());
+    assert!(matches!(Format::of(Path::new("a.xlsx")), Err(GatherError::Format { .. })));
+}
+
+#[test]
+fn a_broken_prediction_is_taken_up_where_it_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let partial = partial_dir(&dir.path().join("a.parquet"));
+    let mut ledger = Ledger::open(&partial, &header()).unwrap();
+    for rows in [(0, 10), (10, 20), (20, 25)] {
+        predict(&partial, &mut ledger, rows);
+    }
+    drop(ledger);
+    // One chunk damaged, one line torn.
+    let victim = chunk::path(&partial, 10, 20);
+    let mut bytes = fs::read(&victim).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&victim, bytes).unwrap();
+    let path = partial.join("ledger.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &text[..text.len() - 5]).unwrap();
+    let mut ledger = Ledger::open(&partial, &header()).unwrap();
+    assert_eq!(ledger.done(), [(0, 10)]);
+    predict(&partial, &mut ledger, (10, 20));
+    assert_eq!(Ledger::open(&partial, &header()).unwrap().done(), [(0, 10), (10, 20)]);
+}
+
+#[test]
+fn the_run_manifest_names_every_file_but_the_staged_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in [("run.json", "{}"), ("logs/0/0/stdout.log", "hello"), ("staged/x.npy", "x"), (".tmp", "t")] {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    run_manifest(dir.path(), RunInfo { run: "r".into(), ..RunInfo::default() }).unwrap();
+    let found = RunManifest::read(dir.path()).unwrap();
+    let paths: Vec<&str> = found.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["logs/0/0/stdout.log", "run.json"]);
+    assert_eq!(found.files[0].blake3, blake3::hash(b"hello").to_hex().as_str());
+}
