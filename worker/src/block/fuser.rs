@@ -63,7 +63,7 @@ pub fn key_bias(tasks: &[Task]) -> Option<Vec<f32>> {
     Some(tasks.iter().flat_map(|task| std::iter::repeat_n(bias(task), task.tokens as usize)).collect())
 }
 
-/// Features (B, F') → latents (B, K, D).
+/// Features (B, F') divided by √F' → latents (B, K, D).
 #[derive(Debug)]
 pub struct Fuser {
     templates: Vec<Template>,
@@ -106,7 +106,7 @@ impl Fuser {
         self.key_bias = self.key_bias.take().map(|bias| bias.to_device(device));
     }
 
-    /// Features (B, F') → latents (B, K, D).
+    /// Features (B, F') divided by √F' → latents (B, K, D).
     ///
     /// # Errors
     /// When `x` is not (B, F').

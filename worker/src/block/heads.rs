@@ -8,17 +8,20 @@ use crate::{
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
-/// a = V u(norm z̄) + b [+ W x]: rank-R factors, plus an optional linear branch from the features.
+/// a = V u(norm z̄) + b [+ W x / F']: rank-R factors, plus an optional linear branch from the features.
 ///
 /// z̄ is the mean latent (B, D); u is Linear(D → R); V is (O, R), its columns begin as principal components of the training
 /// targets; W is (O, F') and begins as ridge regression. With the branch u begins at zero, so that a begins at the regression.
+///
+/// W is stored times F': under Adam every stored number moves by the learning rate, and a row of W, summed over F' features,
+/// must not move the output further per step than the rest of the model does. Otherwise a few steps undo the regression.
 #[derive(Debug, Clone)]
 pub struct BaseHead {
     norm: Normalise,
     scores: Linear,
     factors: ParamId,
     bias: ParamId,
-    linear: Option<ParamId>,
+    linear: Option<(ParamId, f64)>,
 }
 
 /// Sizes of the base head.
@@ -49,11 +52,14 @@ impl BaseHead {
                 Group::Decay,
             ),
             bias: pb.param("bias", &[cells], Init::Zeros, Group::NoDecay),
-            linear: linear.map(|features| pb.param("linear", &[cells, features], Init::Zeros, Group::Decay)),
+            linear: linear.map(|features| {
+                let weight = pb.param("linear", &[cells, features], Init::Zeros, Group::Decay);
+                (weight, 1.0 / (features as f64).sqrt())
+            }),
         })
     }
 
-    /// Mean latent (B, D) and features (B, F') → (B, O).
+    /// Mean latent (B, D) and features (B, F') divided by √F' → (B, O).
     ///
     /// # Errors
     /// When the widths differ from D and F'.
@@ -63,9 +69,9 @@ impl BaseHead {
         let base = functional::linear(cx, &scores, &cx.param(self.factors), Some(&cx.param(self.bias)))?;
         match self.linear {
             None => Ok(base),
-            Some(weight) => {
+            Some((weight, scale)) => {
                 let direct = functional::linear(cx, features, &cx.param(weight), None)?;
-                functional::add(cx, &base, &direct)
+                functional::add(cx, &base, &functional::scale(cx, &direct, scale)?)
             }
         }
     }
@@ -80,9 +86,9 @@ impl BaseHead {
         self.bias
     }
 
-    /// W (O, F') of the linear branch.
+    /// W · F' (O, F') of the linear branch.
     pub fn linear(&self) -> Option<ParamId> {
-        self.linear
+        self.linear.map(|(id, _)| id)
     }
 }
 

@@ -25,7 +25,7 @@ impl Template {
     pub fn new(pb: &mut ParamBuilder, task: &Task, features: i64, width: Width, regularise: Regularise) -> Self {
         pb.scoped(&task.name, |pb| Self {
             name: task.name.clone(),
-            tokeniser: Linear::biased(pb, "tokeniser", features, task.tokens * width.model),
+            tokeniser: Linear::wide(pb, "tokeniser", features, task.tokens * width.model),
             blocks: (0..task.depth)
                 .map(|i| {
                     let regularise = regularise.at_depth(i, task.depth);
@@ -38,7 +38,7 @@ impl Template {
         })
     }
 
-    /// Features (B, F') → tokens (B, N, D).
+    /// Features (B, F') divided by √F' → tokens (B, N, D).
     ///
     /// # Errors
     /// When `x` is not (B, F').

@@ -21,6 +21,14 @@ impl Linear {
         Self::new(pb, name, [inputs, outputs], (init(), Some(init())))
     }
 
+    /// With a bias, for inputs that the caller has divided by √I: weights are uniform in ±1, so that the map begins as `biased` would
+    /// on the undivided inputs. Under Adam every weight moves by the learning rate whatever its size; with many inputs
+    /// the undivided form would move its output I/√I times as far per step.
+    pub fn wide(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
+        let init = (Init::Uniform { bound: 1.0 }, Some(Init::Linear { fan_in: inputs }));
+        Self::new(pb, name, [inputs, outputs], init)
+    }
+
     /// Without a bias; weights uniform in ±1/√I.
     pub fn unbiased(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64) -> Self {
         Self::new(pb, name, [inputs, outputs], (Init::Linear { fan_in: inputs }, None))

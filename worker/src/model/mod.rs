@@ -14,7 +14,7 @@
 //! | name | shape |
 //! |---|---|
 //! | `embedding.category_{column}.weight` | (C+1, min(C,32)), last row = unknown |
-//! | `fuser.{task}.tokeniser.{weight,bias}` | (N·D, F'), (N·D) |
+//! | `fuser.{task}.tokeniser.{weight,bias}` | (N·D, F'), (N·D); reads features / √F' |
 //! | `fuser.{task}.block_{i}` | RetNet |
 //! | `fuser.{task}.norm` | norm |
 //! | `fuser.perceiver.latents` | (K, D) |
@@ -27,7 +27,7 @@
 //! | `base.norm` | norm |
 //! | `base.scores.{weight,bias}` | (R, D), (R) |
 //! | `base.factors`, `base.bias` | (O, R), (O) |
-//! | `base.linear` (linear branch) | (O, F') |
+//! | `base.linear` (linear branch) | (O, F'); a gets W x / F' |
 //! | `collector.axis_{i}` | (patches along axis i, D) |
 //! | `collector.cross.…` | as the Perceiver's cross block |
 //! | `collector.block_{i}` | RetNet |
@@ -149,6 +149,7 @@ impl Model {
     /// When the batch is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Raw, valid: &Raw) -> Result<Output, OpError> {
         let features = self.features(cx, x, valid)?;
+        let features = functional::scale(cx, &features, 1.0 / (self.embedding.width() as f64).sqrt())?;
         let latents = self.fuser.forward(cx, &features)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
         let base = self.base.forward(cx, &pooled, &features)?;
@@ -179,7 +180,7 @@ impl Model {
         Ok(Output { z: functional::add(cx, &base, &shift)?, base, refined, gate: p })
     }
 
-    /// The feature vector (B, F') that templates and the linear branch read.
+    /// The feature vector (B, F') that templates and the linear branch read (divided by √F').
     ///
     /// # Errors
     /// When the batch is not (B, F).

@@ -1,6 +1,8 @@
-//! Ridge regression in closed form, its strength chosen by generalised cross-validation.
+//! Ridge regression in closed form, with a strength of its own for every principal component of the targets.
 //!
-//! One eigendecomposition serves every strength: of X Xᵀ when there are fewer rows than columns (dual), else of Xᵀ X.
+//! Cells of a grid vary together. Their leading components carry signal and want little shrinking, the trailing ones are mostly
+//! noise and want much; one strength for all is wrong for both. Each is chosen by generalised cross-validation. One
+//! eigendecomposition serves every strength: of X Xᵀ when there are fewer rows than columns (dual), else of Xᵀ X.
 
 use tch::{Kind, TchError, Tensor as Raw};
 
@@ -20,10 +22,8 @@ pub(super) struct Ridge {
     pub(super) weight: Raw,
     /// b (O), f64.
     pub(super) bias: Raw,
-    /// Chosen λ.
-    pub(super) lambda: f64,
-    /// Effective degrees of freedom, without the intercept.
-    pub(super) freedom: f64,
+    /// Chosen λ and effective degrees of freedom (without the intercept) per component, leading one first.
+    pub(super) strengths: Vec<(f64, f64)>,
 }
 
 impl Ridge {
@@ -32,20 +32,23 @@ impl Ridge {
         let (rows, columns) = x.size2()?;
         let (x_mean, y_mean) = (column_mean(x)?, column_mean(y)?);
         let (x, y) = (x.f_sub(&x_mean)?, y.f_sub(&y_mean)?);
+        let components = directions(&y)?;
+        let y = y.f_matmul(&components)?;
         let dual = rows < columns;
         let gram = if dual { x.f_matmul(&x.f_tr()?)? } else { x.f_tr()?.f_matmul(&x)? };
         let (eigen, vectors) = gram.f_linalg_eigh("L")?;
         let eigen = eigen.f_clamp_min(0.0)?;
-        // Right-hand side in the eigenbasis: (n or F, O).
+        // Right-hand side in the eigenbasis: (n or F, components).
         let against = if dual { y.shallow_clone() } else { x.f_tr()?.f_matmul(&y)? };
         let rotated = vectors.f_tr()?.f_matmul(&against)?;
-        let spectrum = Spectrum::new(&eigen, &rotated, &y, dual)?;
-        let (lambda, freedom) = spectrum.choose(rows as f64);
-        let shrunk = rotated.f_div(&eigen.f_add_scalar(lambda)?.f_unsqueeze(1)?)?;
+        let strengths = Spectrum::new(&eigen, &rotated, &y, dual)?.choose(rows as f64);
+        let lambda = Raw::f_from_slice(&strengths.iter().map(|s| s.0).collect::<Vec<_>>())?;
+        let shrunk = rotated.f_div(&eigen.f_unsqueeze(1)?.f_add(&lambda)?)?;
         let solved = vectors.f_matmul(&shrunk)?;
-        let weight = if dual { x.f_tr()?.f_matmul(&solved)? } else { solved }.f_tr()?;
+        let solved = if dual { x.f_tr()?.f_matmul(&solved)? } else { solved };
+        let weight = components.f_matmul(&solved.f_tr()?)?;
         let bias = y_mean.f_reshape([-1])?.f_sub(&weight.f_mv(&x_mean.f_reshape([-1])?)?)?;
-        Ok(Self { weight: weight.f_contiguous()?, bias, lambda, freedom })
+        Ok(Self { weight: weight.f_contiguous()?, bias, strengths })
     }
 
     /// Fitted values (n, O) for x (n, F).
@@ -54,54 +57,70 @@ impl Ridge {
     }
 }
 
-/// What generalised cross-validation needs: per eigenvalue the energy of y along its left singular vector.
+/// Orthonormal principal directions of centred y (n, O), leading one first: (O, r) with r = min(n, O).
+fn directions(y: &Raw) -> Result<Raw, TchError> {
+    let (rows, cells) = y.size2()?;
+    if rows >= cells {
+        return y.f_tr()?.f_matmul(y)?.f_linalg_eigh("L")?.1.f_flip([1]);
+    }
+    // y = U S Vᵀ: V from the smaller side; columns without spread stay zero and carry nothing.
+    let (energy, left) = y.f_matmul(&y.f_tr()?)?.f_linalg_eigh("L")?;
+    let floor = energy.f_max()?.f_double_value(&[])? * EIGEN_FLOOR;
+    let inverse = energy.f_clamp_min(floor.max(f64::MIN_POSITIVE))?.f_rsqrt()?;
+    let kept = energy.f_gt(floor)?.f_to_kind(Kind::Double)?;
+    y.f_tr()?.f_matmul(&left.f_mul(&inverse.f_mul(&kept)?)?)?.f_flip([1])
+}
+
+/// What generalised cross-validation needs: per eigenvalue and component the energy of y along the left singular vector.
 struct Spectrum {
     eigen: Vec<f64>,
+    /// Component-major, as many per component as eigenvalues.
     energy: Vec<f64>,
-    total: f64,
+    /// Energy per component.
+    total: Vec<f64>,
     largest: f64,
 }
 
 impl Spectrum {
     fn new(eigen: &Raw, rotated: &Raw, y: &Raw, dual: bool) -> Result<Self, TchError> {
         let eigen = Vec::<f64>::try_from(eigen)?;
-        let energy = rotated.f_square()?.f_sum_dim_intlist(Some([1].as_slice()), false, Kind::Double)?;
-        let mut energy = Vec::<f64>::try_from(energy)?;
+        let mut energy = Vec::<f64>::try_from(rotated.f_square()?.f_tr()?.f_contiguous()?.f_view([-1])?)?;
         let largest = eigen.iter().copied().fold(0.0, f64::max);
         if !dual {
             // Here the rotation gave Vᵀ Xᵀ y = s · (Uᵀ y).
-            for (e, s2) in energy.iter_mut().zip(&eigen) {
+            for (e, s2) in energy.iter_mut().zip(eigen.iter().cycle()) {
                 *e = if *s2 > largest * EIGEN_FLOOR { *e / s2 } else { 0.0 };
             }
         }
-        Ok(Self { eigen, energy, total: y.f_square()?.f_sum(Kind::Double)?.f_double_value(&[])?, largest })
+        let total = y.f_square()?.f_sum_dim_intlist(Some([0].as_slice()), false, Kind::Double)?;
+        Ok(Self { eigen, energy, total: Vec::try_from(total)?, largest })
     }
 
-    /// λ with the smallest n·RSS / (n − 1 − tr H)², and tr H.
-    fn choose(&self, rows: f64) -> (f64, f64) {
+    /// Per component: λ with the smallest n·RSS / (n − 1 − tr H)², and tr H.
+    fn choose(&self, rows: f64) -> Vec<(f64, f64)> {
         // Without any spread in x every strength gives W = 0.
         if self.largest <= 0.0 {
-            return (1.0, 0.0);
+            return vec![(1.0, 0.0); self.total.len()];
         }
         let ratio = STRENGTH_SPAN.1 / STRENGTH_SPAN.0;
-        let mut best = (self.largest * STRENGTH_SPAN.1, 0.0, f64::INFINITY);
+        let mut best = vec![(self.largest * STRENGTH_SPAN.1, 0.0, f64::INFINITY); self.total.len()];
         for i in (0..STRENGTHS).rev() {
             let lambda = self.largest * STRENGTH_SPAN.0 * ratio.powf(i as f64 / (STRENGTHS - 1) as f64);
-            let (mut freedom, mut rss) = (0.0, self.total);
-            for (s2, energy) in self.eigen.iter().zip(&self.energy) {
-                let kept = s2 / (s2 + lambda);
-                freedom += kept;
-                rss -= kept * (2.0 - kept) * energy;
-            }
+            let kept: Vec<f64> = self.eigen.iter().map(|s2| s2 / (s2 + lambda)).collect();
+            let freedom: f64 = kept.iter().sum();
             if freedom > FREEDOM_SHARE_MAX * (rows - 1.0) {
                 break;
             }
-            let score = rows * rss.max(0.0) / (rows - 1.0 - freedom).powi(2);
-            if score < best.2 {
-                best = (lambda, freedom, score);
+            let explained: Vec<f64> = kept.iter().map(|k| k * (2.0 - k)).collect();
+            for ((best, total), energy) in best.iter_mut().zip(&self.total).zip(self.energy.chunks(self.eigen.len())) {
+                let rss = total - explained.iter().zip(energy).map(|(k, e)| k * e).sum::<f64>();
+                let score = rows * rss.max(0.0) / (rows - 1.0 - freedom).powi(2);
+                if score < best.2 {
+                    *best = (lambda, freedom, score);
+                }
             }
         }
-        (best.0, best.1)
+        best.into_iter().map(|(lambda, freedom, _)| (lambda, freedom)).collect()
     }
 }
 
@@ -119,7 +138,7 @@ mod tests {
         Raw::randn(shape, (Kind::Double, Device::Cpu))
     }
 
-    /// The normal equations, solved directly.
+    /// The normal equations, solved directly for one strength.
     fn direct(x: &Raw, y: &Raw, lambda: f64) -> Raw {
         let xc = x - column_mean(x).unwrap();
         let yc = y - column_mean(y).unwrap();
@@ -128,12 +147,18 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_solve_the_normal_equations() {
-        for (n, f) in [(30, 7), (9, 40)] {
-            let (x, y) = (random(1, [n, f]) + 3.0, random(2, [n, 4]) - 5.0);
+    fn every_component_solves_its_normal_equations() {
+        // More rows than columns, fewer rows than columns, and fewer rows than cells.
+        for (n, f, o) in [(30, 7, 4), (9, 40, 4), (6, 3, 10)] {
+            let (x, y) = (random(1, [n, f]) + 3.0, random(2, [n, o]) - 5.0);
             let ridge = Ridge::fit(&x, &y).unwrap();
-            let expected = direct(&x, &y, ridge.lambda);
-            assert!((&ridge.weight - expected).abs().max().double_value(&[]) < 1e-8, "n {n} f {f}");
+            let components = directions(&(&y - column_mean(&y).unwrap())).unwrap();
+            let rotated = y.matmul(&components);
+            let found = components.tr().matmul(&ridge.weight);
+            for (c, (lambda, _)) in (0..).zip(&ridge.strengths) {
+                let expected = direct(&x, &rotated.narrow(1, c, 1), *lambda);
+                assert!((found.narrow(0, c, 1) - expected).abs().max().double_value(&[]) < 1e-8, "{n} {f} {o} {c}");
+            }
             // The intercept makes the residuals sum to zero.
             let residual = column_mean(&(&y - ridge.predict(&x).unwrap())).unwrap();
             assert!(residual.abs().max().double_value(&[]) < 1e-10);
@@ -141,33 +166,48 @@ mod tests {
     }
 
     #[test]
-    fn criterion_equals_its_definition() {
-        let (x, y) = (random(3, [20, 5]), random(4, [20, 3]));
-        let ridge = Ridge::fit(&x, &y).unwrap();
-        let score = |lambda: f64| {
-            let xc = &x - column_mean(&x).unwrap();
-            let eye = Raw::eye(5, (Kind::Double, Device::Cpu));
-            let inverse = Raw::linalg_inv(&(xc.tr().matmul(&xc) + eye * lambda));
-            let hat = xc.matmul(&inverse).matmul(&xc.tr());
-            let residual = &y - column_mean(&y).unwrap() - hat.matmul(&(&y - column_mean(&y).unwrap()));
-            let trace = hat.trace().double_value(&[]);
-            (20.0 * residual.square().sum(Kind::Double).double_value(&[]) / (19.0 - trace).powi(2), trace)
-        };
-        let (best, trace) = score(ridge.lambda);
-        assert!((trace - ridge.freedom).abs() < 1e-8);
-        for factor in [0.3, 0.7, 1.5, 4.0] {
-            assert!(score(ridge.lambda * factor).0 >= best * (1.0 - 1e-3), "factor {factor}");
+    fn directions_are_orthonormal_and_span_the_targets() {
+        for (n, o) in [(20, 5), (5, 20)] {
+            let y = random(3, [n, o]);
+            let y = &y - column_mean(&y).unwrap();
+            let v = directions(&y).unwrap();
+            assert!((y.matmul(&v).matmul(&v.tr()) - &y).abs().max().double_value(&[]) < 1e-10);
+            let spread = Vec::<f64>::try_from(y.matmul(&v).square().sum_dim_intlist([0].as_slice(), false, Kind::Double)).unwrap();
+            assert!(spread.windows(2).all(|w| w[0] >= w[1] - 1e-9), "{spread:?}");
         }
     }
 
     #[test]
-    fn strong_signal_is_found_and_noise_is_shrunk() {
-        let x = random(5, [40, 200]);
-        let truth = random(6, [200, 3]) * 0.1;
-        let signal = Ridge::fit(&x, &x.matmul(&truth)).unwrap();
-        let noise = Ridge::fit(&x, &random(7, [40, 3])).unwrap();
-        assert!(noise.freedom < signal.freedom);
-        assert!(signal.freedom > 20.0, "freedom {}", signal.freedom);
+    fn criterion_equals_its_definition() {
+        let (x, y) = (random(3, [20, 5]), random(4, [20, 1]));
+        let ridge = Ridge::fit(&x, &y).unwrap();
+        let (lambda, freedom) = ridge.strengths[0];
+        let score = |lambda: f64| {
+            let xc = &x - column_mean(&x).unwrap();
+            let yc = &y - column_mean(&y).unwrap();
+            let eye = Raw::eye(5, (Kind::Double, Device::Cpu));
+            let inverse = Raw::linalg_inv(&(xc.tr().matmul(&xc) + eye * lambda));
+            let hat = xc.matmul(&inverse).matmul(&xc.tr());
+            let trace = hat.trace().double_value(&[]);
+            let rss = (&yc - hat.matmul(&yc)).square().sum(Kind::Double).double_value(&[]);
+            (20.0 * rss / (19.0 - trace).powi(2), trace)
+        };
+        let (best, trace) = score(lambda);
+        assert!((trace - freedom).abs() < 1e-8);
+        for factor in [0.3, 0.7, 1.5, 4.0] {
+            assert!(score(lambda * factor).0 >= best * (1.0 - 1e-3), "factor {factor}");
+        }
+    }
+
+    #[test]
+    fn signal_is_kept_and_noise_in_other_components_is_shrunk() {
+        let x = random(5, [60, 20]);
+        // One strong direction that x explains, and noise across all cells.
+        let signal = x.matmul(&random(6, [20, 1])).matmul(&Raw::from_slice(&[3.0, 3.0, 3.0, 3.0]).reshape([1, 4]));
+        let ridge = Ridge::fit(&x, &(signal + random(7, [60, 4]))).unwrap();
+        let freedom: Vec<f64> = ridge.strengths.iter().map(|s| s.1).collect();
+        assert!(freedom[0] > 15.0, "{freedom:?}");
+        assert!(freedom[1..].iter().all(|f| *f < freedom[0] - 2.0), "{freedom:?}");
     }
 
     #[test]

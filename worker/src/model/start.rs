@@ -24,7 +24,8 @@ const ROWS_MIN: i64 = 3;
 pub struct StartReport {
     /// Rows used.
     pub rows: i64,
-    /// Strength λ and effective degrees of freedom of the regression; `None` without the linear branch or with too few rows.
+    /// Strength λ and effective degrees of freedom of the regression, both for the leading component of the targets; `None`
+    /// without the linear branch or with too few rows.
     pub ridge: Option<(f64, f64)>,
     /// Share of the targets' (with the branch: the residuals') variance in the span of the factors.
     pub explained: f64,
@@ -61,10 +62,10 @@ impl Model {
         let mut z = host(&targets.z.f_where_self(&targets.valid, &targets.z.f_zeros_like()?)?)?;
         if let Some(linear) = self.base.linear() {
             let ridge = Ridge::fit(&features, &z)?;
-            write(params, linear, &ridge.weight)?;
+            write(params, linear, &ridge.weight.f_mul_scalar(self.embedding.width() as f64)?)?;
             write(params, self.base.bias(), &ridge.bias)?;
             z = z.f_sub(&ridge.predict(&features)?)?;
-            report.ridge = Some((ridge.lambda, ridge.freedom));
+            report.ridge = ridge.strengths.first().copied();
         }
         let factors = params.get(self.base.factors()).shallow_clone();
         let found = Components::leading(&z, factors.size()[1])?;
