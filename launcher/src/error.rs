@@ -1,8 +1,9 @@
 //! Everything a command can end with besides success, and its exit code.
 
-use crate::{agent::AgentError, run_dir::RunDirError, stage::StageError, ui::JournalError};
+use crate::{agent::AgentError, convert::ConvertError, gather::GatherError, run_dir::RunDirError, stage::StageError, ui::JournalError};
 use enn_common::{
-    artifact::seal::SealError, checkpoint::ReadError, config::ConfigError, exit::ExitCode, fs::FileError,
+    artifact::seal::SealError, checkpoint::{ReadError, listing::FindError}, config::ConfigError, exit::ExitCode, fs::FileError,
+    staged::StagedError,
 };
 use std::{io, path::PathBuf};
 
@@ -55,6 +56,18 @@ pub enum Error {
     /// A checkpoint that cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] ReadError),
+    /// No checkpoint where one was looked for.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// Predictions that cannot be gathered.
+    #[error(transparent)]
+    Gather(#[from] GatherError),
+    /// A model that cannot be saved or loaded.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
+    /// A staged directory that cannot be read.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
     /// A manifest that cannot be read.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -105,6 +118,10 @@ impl Error {
             | Self::NoCheckpoint { .. }
             | Self::Checkpoint(_)
             | Self::Seal(_)
+            | Self::Find(_)
+            | Self::Gather(_)
+            | Self::Convert(_)
+            | Self::Staged(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_) | Self::Agent(_) | Self::NoWorker | Self::NoLibtorch | Self::File(_) | Self::Output(_) => {
                 ExitCode::Machine

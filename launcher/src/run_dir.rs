@@ -134,6 +134,15 @@ impl RunDir {
         Ok(atomic::write(&path, &text)?)
     }
 
+    /// Takes back MANIFEST.json: what it lists is about to change.
+    pub fn withdraw_manifest(&self) -> Result<(), RunDirError> {
+        let path = self.path.join(enn_common::artifact::run::FILE);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes `staged` a link to the staged directory.
     pub fn link_staged(&self, staged: &Path) -> Result<(), RunDirError> {
         let link = self.path.join("staged");

@@ -1,9 +1,10 @@
-//! `new_model`: seeded initial weights as a run directory.
+//! Models outside of a training: new ones with seeded weights, saved ones, loaded ones.
 
-use super::{announce::Announcer, launch, train};
+use super::{announce::Announcer, launch, predict, train};
 use crate::{
     Error,
     agent::{self, Durable, Ended, Job},
+    convert::{self, Saved},
     facts::Facts,
     run_dir::RunDir,
     ui::{Mode, Sink},
@@ -31,4 +32,28 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
         Ended::Failed { cause } => Err(Error::Worker(cause)),
         _ => Ok(run.path().to_owned()),
     }
+}
+
+/// Saves the best weights of a run or a checkpoint: `NAME.safetensors`, `NAME.pt` (readable with
+/// `torch.load(weights_only=True)`), or without extension the whole checkpoint, readable by `torch.distributed.checkpoint`.
+///
+/// # Errors
+/// No complete checkpoint, a target that exists unless `replace`, or too little disk.
+pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, Error> {
+    Ok(convert::save_model(source, target, replace)?)
+}
+
+/// Loads a model that [`save_model`] wrote into a new run directory under `runs_dir`; returns the directory.
+///
+/// # Errors
+/// A file that is damaged or not ours, with a list of the tensors that do not fit.
+pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
+    let stem = source.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy().into_owned());
+    let run = RunDir::create(runs_dir, &stem, time::OffsetDateTime::now_utc())?;
+    let committed = convert::load_model(source, &run.checkpoints(), predict::now())?;
+    let manifest = enn_common::checkpoint::Manifest::read(&committed.path)?;
+    let json = |source| Error::Json { path: committed.path.clone(), source };
+    let config: RunConfig = serde_json::from_value(manifest.config).map_err(json)?;
+    run.write_config(&config)?;
+    Ok(run.path().to_owned())
 }

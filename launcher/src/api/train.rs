@@ -2,7 +2,7 @@
 
 use super::{
     announce::{Announcer, Teller},
-    launch,
+    launch, predict,
 };
 use crate::{
     Error,
@@ -10,6 +10,7 @@ use crate::{
     baselines::{self, Baselines},
     error::Usage,
     facts::Facts,
+    gather::{self, RunInfo},
     run_dir::{RUNS_DIR, RunDir},
     stage::{self as stager, StageOptions, Staged},
     ui::{
@@ -80,6 +81,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
         Some(path) => RunDir::open(path)?,
         None => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
     };
+    run.withdraw_manifest()?;
     run.write_config(config)?;
     let announcer = Announcer::start(Sink::new(run.path(), options.mode)?);
     announcer.tell(What::RunStarted {
@@ -104,6 +106,8 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
     if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
         tracing::warn!("no report: {error}");
     }
+    let info = RunInfo { run: run.id(), code: code as u8, versions: predict::versions(), wall_time: predict::now() };
+    gather::run_manifest(run.path(), info)?;
     match outcome.ended {
         Ended::Failed { cause } => Err(Error::Worker(cause)),
         ended => Ok(TrainedRun {
@@ -149,7 +153,13 @@ fn work(
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
     let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.tell(what));
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
-    Ok((outcome?, baselines))
+    let outcome = outcome?;
+    if let (Ended::Finished, Some((_, checkpoint))) = (&outcome.ended, &outcome.checkpoint)
+        && let Err(error) = predict::test_forecasts(config, facts, run, checkpoint, &staged.dir)
+    {
+        announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") });
+    }
+    Ok((outcome, baselines))
 }
 
 /// Stages the configured data under `out` without training; returns the staged directory and what it holds.

@@ -1,12 +1,15 @@
 //! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
 //! not decide.
 
+mod ckpt;
 mod completions;
 mod doctor;
 mod flags;
 mod man;
 mod metrics;
+mod model;
 mod output;
+mod predict;
 mod stage;
 mod train;
 
@@ -34,8 +37,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(Box<train::Args>),
+    Predict(predict::Args),
     Stage(stage::Args),
     Metrics(metrics::Args),
+    Ckpt(ckpt::Args),
+    Model(model::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -69,8 +75,11 @@ pub fn main() -> std::process::ExitCode {
 fn run(command: Command, facts: &Facts) -> Result<ExitCode, Error> {
     match command {
         Command::Train(args) => train::run(&args, facts),
+        Command::Predict(args) => predict::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Ckpt(args) => ckpt::run(&args, facts),
+        Command::Model(args) => model::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
