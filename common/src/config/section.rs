@@ -82,6 +82,11 @@ impl<'a> Section<'a> {
         Some(Self::of(self.key(name), node))
     }
 
+    /// A section that is an item of the list `name`.
+    pub(super) fn item<'b>(&self, name: &'static str, node: &'b Node) -> Section<'b> {
+        Section::of(self.key(name), node)
+    }
+
     /// All entries of a section whose keys are free; marks nothing as known.
     pub(super) fn free(&mut self, name: &'static str) -> &'a [Entry] {
         match self.find(name) {

@@ -7,7 +7,7 @@ use crate::config::{
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
-    raw::Value,
+    raw::{Entry, Node, Value},
     section::Section,
 };
 use std::path::{Path, PathBuf};
@@ -116,19 +116,47 @@ fn plain(path: &Path) -> PathBuf {
     out
 }
 
+/// `[data.ranges]` with `column = [low, high]`, or `[[data.ranges]]` with `column`, `low` and `high`.
 fn ranges(s: &mut Section<'_>) -> Vec<ColumnRange> {
-    let mut ranges = Vec::new();
-    for entry in s.free("ranges") {
-        let name = format!("ranges.{}", entry.key);
-        let Some((low, high)) = s.pair_of(&name, &entry.node, &(..)) else { continue };
-        if low > high {
-            let kind =
-                ConfigErrorKind::Range { found: format!("[{low}, {high}]"), expected: "[low, high] in order".into() };
-            s.error(&name, entry.node.place.clone(), kind);
-        }
-        ranges.push(ColumnRange { column: entry.key.clone(), low, high });
-    }
+    let ranges: Vec<_> = match s.node("ranges").map(|node| &node.value) {
+        None => Vec::new(),
+        Some(Value::Array(items)) => items.iter().filter_map(|item| range_section(s, item)).collect(),
+        Some(_) => s.free("ranges").iter().filter_map(|entry| range_pair(s, entry)).collect(),
+    };
+    s.distinct("ranges", ranges.iter().map(|range| range.column.as_str()));
     ranges
+}
+
+fn range_pair(s: &mut Section<'_>, entry: &Entry) -> Option<ColumnRange> {
+    let name = format!("ranges.{}", entry.key);
+    let (low, high) = s.pair_of(&name, &entry.node, &(..))?;
+    ordered(s, &name, &entry.node, ColumnRange { column: entry.key.clone(), low, high })
+}
+
+fn range_section(s: &mut Section<'_>, item: &Node) -> Option<ColumnRange> {
+    let mut section = s.item("ranges", item);
+    let column = section.text_required("column", "the name of a column");
+    for key in ["low", "high"] {
+        if !section.has(key) {
+            section.error_at(key, ConfigErrorKind::Missing("a number"));
+        }
+    }
+    let (low, high) = (section.number("low", .., 0.0), section.number("high", .., 0.0));
+    let before = s.errors.len();
+    let mut errors = Vec::new();
+    section.finish(&mut errors);
+    s.errors.append(&mut errors);
+    let sound = s.errors.len() == before;
+    sound.then(|| ordered(s, "ranges", item, ColumnRange { column, low, high })).flatten()
+}
+
+fn ordered(s: &mut Section<'_>, name: &str, node: &Node, range: ColumnRange) -> Option<ColumnRange> {
+    if range.low <= range.high {
+        return Some(range);
+    }
+    let found = format!("[{}, {}]", range.low, range.high);
+    s.error(name, node.place.clone(), ConfigErrorKind::Range { found, expected: "low at most high".into() });
+    None
 }
 
 fn layout(s: &mut Section<'_>, errors: &mut Vec<ConfigError>) -> Option<Layout> {
@@ -202,7 +230,7 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
     features
 }
 
-fn feature_error(s: &mut Section<'_>, item: &crate::config::raw::Node, found: &str) {
+fn feature_error(s: &mut Section<'_>, item: &Node, found: &str) {
     let expected = "a column name, or { column = \"name\", kind = \"number\" | \"category\" | \"time\" }";
     let kind = ConfigErrorKind::Type { found: found.to_owned(), expected: expected.into() };
     s.error("features", item.place.clone(), kind);
@@ -225,7 +253,8 @@ fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> Wi
     };
     let inputs = s.texts("inputs").unwrap_or_else(|| vec![target.clone()]);
     let circular = s.texts("circular").unwrap_or_default();
-    s.distinct("inputs", inputs.iter().chain(&circular).map(String::as_str));
+    s.distinct("inputs", inputs.iter().map(String::as_str));
+    s.distinct("circular", circular.iter().map(String::as_str));
     if !s.has("steps") {
         s.error_at("steps", ConfigErrorKind::Missing("the number of steps per sample, e.g. 24 for a day of hours"));
     }

@@ -145,6 +145,20 @@ fn devices_are_decided_by_the_machine() {
 }
 
 #[test]
+fn ranges_are_a_section_or_a_list() {
+    let head = "[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures = \"a\"\ntargets = \"y\"\n";
+    let as_section = format!("{head}[data.ranges]\na = [-1, 2.5]\n");
+    let as_list = format!("{head}[[data.ranges]]\ncolumn = \"a\"\nlow = -1\nhigh = 2.5\n");
+    let ranges = |text: &str| resolve(&parse(text), &facts()).unwrap().data.unwrap().ranges;
+    assert_eq!(ranges(&as_section), ranges(&as_list));
+    assert_eq!((ranges(&as_list)[0].low, ranges(&as_list)[0].high), (-1.0, 2.5));
+    let wrong = mistakes(&as_list.replace("low = -1", "lo = 3"));
+    assert!(wrong.iter().any(|line| line.contains("data.ranges.lo: unknown key (did you mean `low`?)")), "{wrong:?}");
+    let reversed = mistakes(&as_section.replace("[-1, 2.5]", "[3, 2.5]"));
+    assert!(reversed[0].contains("data.ranges.a: [3, 2.5] is out of range"), "{reversed:?}");
+}
+
+#[test]
 fn features_have_kinds() {
     let text = "[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures = [\"a\", { column = \"b\", kind = \"category\" }]\ntargets = \"y\"\n";
     let config = resolve(&parse(text), &facts()).unwrap();
