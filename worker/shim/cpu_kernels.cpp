@@ -13,16 +13,21 @@
 #include <cstdint>
 #include <vector>
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
+#if defined(__GNUC__) && defined(__x86_64__)
+#define ENN_X86
+#include <immintrin.h>
+#endif
+#if defined(ENN_X86) && !defined(__clang__)
 #define ENN_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default"), optimize("O3")))
+#define ENN_AVX2 __attribute__((target("avx2"), optimize("O3")))
 #else
 #define ENN_CLONES
+#define ENN_AVX2 __attribute__((target("avx2")))
 #endif
 #define ENN_INLINE static inline __attribute__((always_inline))
 
 namespace {
 
-constexpr int64_t PHILOX_LANES = 16;
 constexpr int64_t DROPOUT_GRAIN = 1 << 14;
 
 // The operands of one batch row of a scan; `stride` is the distance between positions, `w` = heads · width.
@@ -212,50 +217,89 @@ struct Key {
   uint32_t low, high, site, step;
 };
 
-// PHILOX_LANES consecutive blocks of Philox-4x32-10, word-interleaved: out[4·lane + word].
-ENN_INLINE void philox(const Key& key, uint64_t block, uint32_t* __restrict out) {
-  uint32_t c0[PHILOX_LANES], c1[PHILOX_LANES], c2[PHILOX_LANES], c3[PHILOX_LANES];
-  for (int64_t l = 0; l < PHILOX_LANES; ++l) {
-    uint64_t at = block + l;
-    c0[l] = static_cast<uint32_t>(at);
-    c1[l] = static_cast<uint32_t>(at >> 32);
-    c2[l] = key.site;
-    c3[l] = key.step;
+// Words that one call of a generator makes: consecutive blocks of Philox-4x32-10, four words each.
+constexpr int64_t WORDS = 64;
+constexpr uint32_t MULTIPLIER_0 = 0xD2511F53u, MULTIPLIER_1 = 0xCD9E8D57u, WEYL_0 = 0x9E3779B9u, WEYL_1 = 0xBB67AE85u;
+
+void philox_plain(const Key& key, uint64_t block, uint32_t* out) {
+  for (int64_t i = 0; i < WORDS / 4; ++i, ++block) {
+    uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = key.site, c3 = key.step;
+    uint32_t k0 = key.low, k1 = key.high;
+    for (int round = 0; round < 10; ++round, k0 += WEYL_0, k1 += WEYL_1) {
+      uint64_t a = static_cast<uint64_t>(c0) * MULTIPLIER_0, b = static_cast<uint64_t>(c2) * MULTIPLIER_1;
+      c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+      c1 = static_cast<uint32_t>(b);
+      c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+      c3 = static_cast<uint32_t>(a);
+    }
+    uint32_t* to = out + 4 * i;
+    to[0] = c0, to[1] = c1, to[2] = c2, to[3] = c3;
+  }
+}
+
+#ifdef ENN_X86
+// Four lanes of 64 bits per register, of which each word uses the low half: the product instruction reads only that.
+ENN_AVX2 void philox_avx2(const Key& key, uint64_t block, uint32_t* out) {
+  constexpr int GROUPS = WORDS / 16;
+  const __m256i m0 = _mm256_set1_epi64x(MULTIPLIER_0), m1 = _mm256_set1_epi64x(MULTIPLIER_1);
+  __m256i c0[GROUPS], c1[GROUPS], c2[GROUPS], c3[GROUPS];
+  for (int g = 0; g < GROUPS; ++g) {
+    __m256i at = _mm256_add_epi64(_mm256_set1_epi64x(static_cast<int64_t>(block) + 4 * g), _mm256_set_epi64x(3, 2, 1, 0));
+    c0[g] = at;
+    c1[g] = _mm256_srli_epi64(at, 32);
+    c2[g] = _mm256_set1_epi64x(key.site);
+    c3[g] = _mm256_set1_epi64x(key.step);
   }
   uint32_t k0 = key.low, k1 = key.high;
-  for (int round = 0; round < 10; ++round) {
-    for (int64_t l = 0; l < PHILOX_LANES; ++l) {
-      uint64_t a = static_cast<uint64_t>(c0[l]) * 0xD2511F53u, b = static_cast<uint64_t>(c2[l]) * 0xCD9E8D57u;
-      uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1[l] ^ k0, n2 = static_cast<uint32_t>(a >> 32) ^ c3[l] ^ k1;
-      c0[l] = n0;
-      c1[l] = static_cast<uint32_t>(b);
-      c2[l] = n2;
-      c3[l] = static_cast<uint32_t>(a);
+  for (int round = 0; round < 10; ++round, k0 += WEYL_0, k1 += WEYL_1) {
+    const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
+    for (int g = 0; g < GROUPS; ++g) {
+      __m256i a = _mm256_mul_epu32(c0[g], m0), b = _mm256_mul_epu32(c2[g], m1);
+      c0[g] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), c1[g]), key0);
+      c1[g] = b;
+      c2[g] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), c3[g]), key1);
+      c3[g] = a;
     }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
   }
-  for (int64_t l = 0; l < PHILOX_LANES; ++l) {
-    out[4 * l] = c0[l];
-    out[4 * l + 1] = c1[l];
-    out[4 * l + 2] = c2[l];
-    out[4 * l + 3] = c3[l];
+  for (int g = 0; g < GROUPS; ++g) {
+    // Words 0 and 1 of each lane side by side, and 2 and 3; then lane by lane.
+    __m256i w01 = _mm256_blend_epi32(c0[g], _mm256_slli_epi64(c1[g], 32), 0xAA);
+    __m256i w23 = _mm256_blend_epi32(c2[g], _mm256_slli_epi64(c3[g], 32), 0xAA);
+    __m256i even = _mm256_unpacklo_epi64(w01, w23), odd = _mm256_unpackhi_epi64(w01, w23);
+    auto to = reinterpret_cast<__m256i*>(out + 16 * g);
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
   }
+}
+#endif
+
+using Philox = void (*)(const Key&, uint64_t, uint32_t*);
+
+Philox best_philox() {
+#ifdef ENN_X86
+  if (__builtin_cpu_supports("avx2")) return philox_avx2;
+#endif
+  return philox_plain;
 }
 
 // y[i] = x[i] · scale where word `first + i` is below `threshold`, else 0, for i in from..to. No `x` means ones.
 template <class T>
 ENN_INLINE void drop(const Key& key, uint64_t first, uint32_t threshold, T scale, const T* x, T* __restrict y, int64_t from, int64_t to) {
-  uint32_t words[4 * PHILOX_LANES];
+  static const Philox philox = best_philox();
+  uint32_t words[WORDS];
   int64_t i = from;
   while (i < to) {
     uint64_t element = first + i;
     philox(key, element / 4, words);
-    int64_t skip = element % 4, take = std::min<int64_t>(4 * PHILOX_LANES - skip, to - i);
+    int64_t skip = element % 4, take = std::min<int64_t>(WORDS - skip, to - i);
+    const uint32_t* word = words + skip;
     if (x) {
-      for (int64_t j = 0; j < take; ++j) y[i + j] = words[skip + j] < threshold ? x[i + j] * scale : T(0);
+      for (int64_t j = 0; j < take; ++j) {
+        T scaled = x[i + j] * scale;
+        y[i + j] = word[j] < threshold ? scaled : T(0);
+      }
     } else {
-      for (int64_t j = 0; j < take; ++j) y[i + j] = words[skip + j] < threshold ? scale : T(0);
+      for (int64_t j = 0; j < take; ++j) y[i + j] = word[j] < threshold ? scale : T(0);
     }
     i += take;
   }
