@@ -1,8 +1,15 @@
 //! Everything a command can end with besides success, and its exit code.
 
-use crate::{agent::AgentError, convert::ConvertError, gather::GatherError, run_dir::RunDirError, stage::StageError, ui::JournalError};
+use crate::{
+    agent::AgentError, convert::ConvertError, gather::GatherError, run_dir::RunDirError, stage::StageError,
+    ui::JournalError,
+};
 use enn_common::{
-    artifact::seal::SealError, checkpoint::{ReadError, listing::FindError}, config::ConfigError, exit::ExitCode, fs::FileError,
+    artifact::seal::SealError,
+    checkpoint::{ReadError, listing::FindError},
+    config::ConfigError,
+    exit::ExitCode,
+    fs::FileError,
     staged::StagedError,
 };
 use std::{io, path::PathBuf};

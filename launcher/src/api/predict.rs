@@ -86,6 +86,14 @@ pub fn predict(run: &Path, facts: &Facts, options: &PredictOptions) -> Result<Pr
         config.cluster.nproc_per_node = enn_common::config::train::Nproc::Count(workers.max(1));
     }
     let announcer = Announcer::start(Sink::bare(options.mode));
+    announcer.tell(What::RunStarted {
+        run: run.id(),
+        mode: "predict".into(),
+        dir: run.path().to_owned(),
+        host: facts.host.clone(),
+        nproc: launch::world(&config),
+        argv: facts.argv.clone(),
+    });
     let staged_dir = run.path().parent().unwrap_or(run.path()).join(STAGED_DIR);
     let staged = stage_data(&config, Some(meta), &staged_dir, &announcer)?;
     let partial = gather::partial_dir(&output);
@@ -242,4 +250,3 @@ pub(super) fn versions() -> BTreeMap<String, String> {
 pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
-

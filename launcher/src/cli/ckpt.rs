@@ -73,7 +73,10 @@ fn show(target: &Target, facts: &Facts) -> Result<(), Error> {
     }
     let mut lines = vec![shown.path.display().to_string()];
     if let Some(manifest) = &shown.manifest {
-        lines.push(format!("run {}, step {}, epoch {}, {} ranks", manifest.run, manifest.step, manifest.epoch, manifest.world));
+        lines.push(format!(
+            "run {}, step {}, epoch {}, {} ranks",
+            manifest.run, manifest.step, manifest.epoch, manifest.world
+        ));
     }
     lines.extend(shown.tensors.iter().map(|one| format!("{:<60} {:<10} {:?}", one.name, one.dtype, one.shape)));
     output::text_line(&lines.join("\n"))

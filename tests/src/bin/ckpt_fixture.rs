@@ -41,8 +41,10 @@ struct Example {
 
 fn examples() -> Vec<Example> {
     let example = |fqn: &str, dtype, shape: &[u64], axis| Example { fqn: fqn.into(), dtype, shape: shape.into(), axis };
-    let mut all: Vec<_> =
-        DType::ALL.iter().map(|&dtype| example(&format!("model.types.{}", dtype.torch()), dtype, &[6, 4], None)).collect();
+    let mut all: Vec<_> = DType::ALL
+        .iter()
+        .map(|&dtype| example(&format!("model.types.{}", dtype.torch()), dtype, &[6, 4], None))
+        .collect();
     all.extend([
         example("model.rows", DType::F32, &[7, 5], Some(0)),
         example("model.columns", DType::Bf16, &[4, 9], Some(1)),
@@ -124,7 +126,8 @@ fn write_part(shard: &mut ShardWriter, (rank, world): (u32, u32), index: usize, 
     (offsets[axis], sizes[axis]) = (begin, end - begin);
     let inner = global[axis + 1..].iter().product::<u64>() * dtype.bytes();
     let blocks = all.chunks((global[axis] * inner) as usize);
-    let bytes: Vec<u8> = blocks.flat_map(|block| &block[(begin * inner) as usize..(end * inner) as usize]).copied().collect();
+    let bytes: Vec<u8> =
+        blocks.flat_map(|block| &block[(begin * inner) as usize..(end * inner) as usize]).copied().collect();
     shard.tensor(&TensorBox { fqn, dtype, global, offsets: &offsets, sizes: &sizes }, &bytes)?;
     Ok(())
 }

@@ -172,7 +172,9 @@ mod tests {
             let y = &y - column_mean(&y).unwrap();
             let v = directions(&y).unwrap();
             assert!((y.matmul(&v).matmul(&v.tr()) - &y).abs().max().double_value(&[]) < 1e-10);
-            let spread = Vec::<f64>::try_from(y.matmul(&v).square().sum_dim_intlist([0].as_slice(), false, Kind::Double)).unwrap();
+            let spread =
+                Vec::<f64>::try_from(y.matmul(&v).square().sum_dim_intlist([0].as_slice(), false, Kind::Double))
+                    .unwrap();
             assert!(spread.windows(2).all(|w| w[0] >= w[1] - 1e-9), "{spread:?}");
         }
     }

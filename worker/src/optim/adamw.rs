@@ -166,9 +166,17 @@ impl AdamW {
             gradient: clipped.f_to_kind(Kind::Float)?,
             first: gated(1.0 - b1)?,
             second: gated(1.0 - b2)?,
-            shrink: stats.taken.f_mul_scalar(-lr * self.settings.weight_decay)?.f_add_scalar(1.0)?.f_to_kind(Kind::Float)?,
+            shrink: stats
+                .taken
+                .f_mul_scalar(-lr * self.settings.weight_decay)?
+                .f_add_scalar(1.0)?
+                .f_to_kind(Kind::Float)?,
             // max() keeps 0/0 away while no step has been taken.
-            update: stats.taken.f_mul_scalar(-lr)?.f_div(&power(b1)?.f_clamp_min(f64::MIN_POSITIVE)?)?.f_to_kind(Kind::Float)?,
+            update: stats
+                .taken
+                .f_mul_scalar(-lr)?
+                .f_div(&power(b1)?.f_clamp_min(f64::MIN_POSITIVE)?)?
+                .f_to_kind(Kind::Float)?,
             spread: power(b2)?.f_clamp_min(f64::MIN_POSITIVE)?.f_rsqrt()?.f_to_kind(Kind::Float)?,
             on_device,
         })
@@ -435,7 +443,10 @@ mod tests {
         saved.insert("optim.state.b.exp_avg_sq".to_owned(), Raw::zeros([8], (Kind::Float, Device::Cpu)));
         saved.insert("optim.state.a.exp_avg".to_owned(), Raw::ones([300, 250], (Kind::Float, Device::Cpu)));
         let error = bench.optimizer.restore(&bench.weights, &saved, 9, 0).unwrap_err().to_string();
-        assert!(error.contains("optim.state.b.exp_avg_sq") && error.contains("[8]") && error.contains("[7]"), "{error}");
+        assert!(
+            error.contains("optim.state.b.exp_avg_sq") && error.contains("[8]") && error.contains("[7]"),
+            "{error}"
+        );
         assert!(before.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
     }
 }

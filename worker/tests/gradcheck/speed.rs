@@ -12,9 +12,9 @@ use enn_worker::loss::Objective;
 use enn_worker::model::{Model, ModelSpec};
 use enn_worker::op::Op;
 use enn_worker::params::{GradBuckets, ParamBuilder};
+use nix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 
