@@ -61,7 +61,9 @@ fn overhead_per_operation_is_small() {
 }
 
 /// Counts calls and time per operation.
-struct Timed(Mutex<BTreeMap<&'static str, (u32, Duration)>>);
+struct Timed(Mutex<Costs>);
+
+type Costs = BTreeMap<&'static str, (u32, Duration)>;
 
 static TIMED: Timed = Timed(Mutex::new(BTreeMap::new()));
 
@@ -78,7 +80,7 @@ impl Backend<Op> for Timed {
         let mut table = self.0.lock().unwrap();
         let entry = table.entry(op.name()).or_default();
         entry.0 += 1;
-        entry.1 += (now() - start);
+        entry.1 += now() - start;
         outs
     }
 }

@@ -282,7 +282,7 @@ fn the_random_words_of_every_device_are_the_same() {
         let words = Vec::<i64>::try_from(philox_words(&key, 9, first, 10, Device::Cpu).unwrap()).unwrap();
         for (i, word) in words.into_iter().enumerate() {
             let element = first as u64 + i as u64;
-            let counter = [(element / 4) as u32, (element / 4 >> 32) as u32, 9, key.step as u32];
+            let counter = [(element / 4) as u32, ((element / 4) >> 32) as u32, 9, key.step as u32];
             let halves = [key.seed as u32, (key.seed >> 32) as u32 ^ (key.step >> 32) as u32];
             assert_eq!(
                 word,
