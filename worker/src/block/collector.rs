@@ -52,8 +52,7 @@ impl Collector {
             along: (0..depth)
                 .map(|i| {
                     let rate = regularise.at_depth(i + 1, depth + 1);
-                    let block =
-                        RetNetBlock::new(pb, &format!("block_{i}"), width, Dir::Bidirectional, rate);
+                    let block = RetNetBlock::new(pb, &format!("block_{i}"), width, Dir::Bidirectional, rate);
                     (turns[i % turns.len()], block)
                 })
                 .collect(),

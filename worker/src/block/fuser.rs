@@ -1,9 +1,6 @@
 //! The fuser: every task's tokens, weighed, read by one Perceiver.
 
-use super::{
-    Perceiver, Regularise, Template,
-    perceiver::Rounds,
-};
+use super::{Perceiver, Regularise, Template, perceiver::Rounds};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -161,7 +158,8 @@ mod tests {
         let params = pb.build(1, Device::Cpu).unwrap();
         let cx = Cx::eval(&params);
         tch::manual_seed(2);
-        let (a, b) = (Raw::randn([2, 4, 8], (Kind::Float, Device::Cpu)), Raw::randn([2, 5, 8], (Kind::Float, Device::Cpu)));
+        let (a, b) =
+            (Raw::randn([2, 4, 8], (Kind::Float, Device::Cpu)), Raw::randn([2, 5, 8], (Kind::Float, Device::Cpu)));
         let read = |parts: &[&Raw], tasks: &[Task]| {
             let bias = cx.constant(Raw::from_slice(&key_bias(tasks).unwrap()));
             let tokens = cx.input(Raw::cat(parts, 1));

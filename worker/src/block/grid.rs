@@ -98,7 +98,9 @@ mod tests {
     /// Cell (i, j, k) of patch (a, b, c) is looked up by arithmetic and compared with what `unpatch` puts there.
     #[test]
     fn every_cell_comes_from_its_patch() {
-        for (shape, patch) in [(vec![7], vec![3]), (vec![3, 5], vec![2, 2]), (vec![2, 3, 4], vec![1, 2, 4]), (vec![4, 4], vec![1, 1])] {
+        for (shape, patch) in
+            [(vec![7], vec![3]), (vec![3, 5], vec![2, 2]), (vec![2, 3, 4], vec![1, 2, 4]), (vec![4, 4], vec![1, 1])]
+        {
             let grid = Grid::new(&shape, &patch);
             let (g, p) = (grid.tokens(), grid.patch_volume());
             let x = Raw::arange(2 * g * p, (Kind::Float, Device::Cpu)).reshape([2, g, p]);

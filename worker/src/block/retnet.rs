@@ -21,13 +21,7 @@ pub struct RetNetBlock {
 
 impl RetNetBlock {
     /// A block that looks in `direction`.
-    pub fn new(
-        pb: &mut ParamBuilder,
-        name: &str,
-        width: Width,
-        direction: Dir,
-        regularise: Regularise,
-    ) -> Self {
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir, regularise: Regularise) -> Self {
         pb.scoped(name, |pb| Self {
             norm_retention: Normalise::new(pb, "norm_retention", width.norm, width.model),
             retention: Retention::new(pb, "retention", width, direction),
@@ -41,12 +35,7 @@ impl RetNetBlock {
     ///
     /// # Errors
     /// As [`Retention::forward`].
-    pub fn forward(
-        &self,
-        cx: &Cx,
-        x: &Tensor,
-        state: Option<&Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>), OpError> {
+    pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         let (mixed, state) = self.retention.forward(cx, &self.norm_retention.forward(cx, x)?, state)?;
         let x = self.regularise.add(cx, x, &mixed)?;
         let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;

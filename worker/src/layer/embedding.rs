@@ -118,7 +118,8 @@ impl CategoryTable {
     fn ids(&self, x: &Raw, valid: &Raw) -> Result<Raw, TchError> {
         let unknown = self.count as f64;
         let raw = x.f_select(1, self.column)?;
-        let known = raw.f_ge(0.0)?.f_logical_and(&raw.f_lt(unknown)?)?.f_logical_and(&valid.f_select(1, self.column)?)?;
+        let known =
+            raw.f_ge(0.0)?.f_logical_and(&raw.f_lt(unknown)?)?.f_logical_and(&valid.f_select(1, self.column)?)?;
         raw.f_where_self(&known, &raw.f_full_like(unknown)?)?.f_to_kind(Kind::Int64)
     }
 }

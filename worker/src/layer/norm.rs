@@ -48,9 +48,7 @@ impl Normalise {
     /// When the last axis of `x` is not D.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
         match *self {
-            Self::Layer { weight, bias } => {
-                functional::layer_norm(cx, x, &cx.param(weight), &cx.param(bias), EPS)
-            }
+            Self::Layer { weight, bias } => functional::layer_norm(cx, x, &cx.param(weight), &cx.param(bias), EPS),
             Self::Rms { weight } => functional::rms_norm(cx, x, &cx.param(weight), EPS),
         }
     }

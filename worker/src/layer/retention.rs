@@ -56,12 +56,7 @@ impl Retention {
     ///
     /// # Errors
     /// When `x` is not (B, N, D), or a state is given to the bidirectional form.
-    pub fn forward(
-        &self,
-        cx: &Cx,
-        x: &Tensor,
-        state: Option<&Tensor>,
-    ) -> Result<(Tensor, Option<Tensor>), OpError> {
+    pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         let d = self.width;
         let (batch, tokens) = (x.dim(0), x.dim(1));
         let qvg = self.qvg.forward(cx, x)?;

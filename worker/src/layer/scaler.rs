@@ -24,7 +24,8 @@ pub struct Scaler {
 impl Scaler {
     /// From the statistics of the training rows; on the CPU until `to_device`.
     pub fn from_stats(x: &[Stats], y: &[Stats]) -> Self {
-        let column = |stats: &[Stats], of: fn(&Stats) -> f64| Raw::from_slice(&stats.iter().map(of).collect::<Vec<_>>());
+        let column =
+            |stats: &[Stats], of: fn(&Stats) -> f64| Raw::from_slice(&stats.iter().map(of).collect::<Vec<_>>());
         Self {
             x_mean: column(x, mean_of),
             x_std: column(x, std_of),

@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn sums_over_valid_cells_only() {
         for loss in [Loss::Mse, Loss::Huber] {
-            let (z, base) = (Raw::zeros([2, 3], (Kind::Float, Device::Cpu)), Raw::ones([2, 3], (Kind::Float, Device::Cpu)));
+            let (z, base) =
+                (Raw::zeros([2, 3], (Kind::Float, Device::Cpu)), Raw::ones([2, 3], (Kind::Float, Device::Cpu)));
             let valid = [0.5, -1.0, 2.0, 0.0, 1.0];
-            let expected: f64 =
-                valid.iter().map(|t| element(loss, *t) + 0.25 * element(loss, t - 1.0)).sum();
+            let expected: f64 = valid.iter().map(|t| element(loss, *t) + 0.25 * element(loss, t - 1.0)).sum();
             let (sum, count) = evaluate(objective(loss), &z, &base, &targets());
             assert!((sum - expected).abs() < 1e-5, "{loss:?}: {sum} against {expected}");
             assert_eq!(count, 5.0);

@@ -61,7 +61,9 @@ pub enum ModelError {
         what: &'static str,
     },
     /// A buffer of a checkpoint that does not fit.
-    #[error("buffer {name} of the checkpoint has shape {found:?}, expected {expected:?}\nhint: is this a checkpoint of another model?")]
+    #[error(
+        "buffer {name} of the checkpoint has shape {found:?}, expected {expected:?}\nhint: is this a checkpoint of another model?"
+    )]
     Buffer {
         /// Name of the buffer.
         name: String,

@@ -172,14 +172,17 @@ mod tests {
             let y = &y - column_mean(&y).unwrap();
             let v = directions(&y).unwrap();
             assert!((y.matmul(&v).matmul(&v.tr()) - &y).abs().max().double_value(&[]) < 1e-10);
-            let spread = Vec::<f64>::try_from(y.matmul(&v).square().sum_dim_intlist([0].as_slice(), false, Kind::Double)).unwrap();
+            let spread =
+                Vec::<f64>::try_from(y.matmul(&v).square().sum_dim_intlist([0].as_slice(), false, Kind::Double))
+                    .unwrap();
             assert!(spread.windows(2).all(|w| w[0] >= w[1] - 1e-9), "{spread:?}");
         }
     }
 
     #[test]
     fn criterion_equals_its_definition() {
-        let (x, y) = (random(3, [20, 5]), random(4, [20, 1]));
+        let x = random(3, [20, 5]);
+        let y = x.matmul(&random(9, [5, 1])) * 0.5 + random(4, [20, 1]);
         let ridge = Ridge::fit(&x, &y).unwrap();
         let (lambda, freedom) = ridge.strengths[0];
         let score = |lambda: f64| {

@@ -63,10 +63,9 @@ impl ModelSpec {
                 return Err(ModelError::Empty { what });
             }
         }
-        for (what, found, expected) in [
-            ("inputs", self.x_stats.len(), self.features.len()),
-            ("output cells", self.y_stats.len(), self.cells()),
-        ] {
+        for (what, found, expected) in
+            [("inputs", self.x_stats.len(), self.features.len()), ("output cells", self.y_stats.len(), self.cells())]
+        {
             if found != expected {
                 return Err(ModelError::Statistics { what, found, expected });
             }

@@ -36,7 +36,11 @@ fn config() -> ModelConfig {
 fn spec() -> ModelSpec {
     let number = |name: &str, has_missing| FeatureMeta { name: name.to_owned(), categories: vec![], has_missing };
     let stats = |mean, std| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
-    let kinds = FeatureMeta { name: "kind".to_owned(), categories: ["a", "b", "c", "d"].map(String::from).into(), has_missing: false };
+    let kinds = FeatureMeta {
+        name: "kind".to_owned(),
+        categories: ["a", "b", "c", "d"].map(String::from).into(),
+        has_missing: false,
+    };
     ModelSpec {
         features: vec![number("u", false), number("v", true), number("w", false), kinds],
         out_shape: vec![2, 3],
@@ -338,7 +342,10 @@ fn buffers_leave_and_return_by_name() {
     assert_eq!(names.len(), 6);
     let value = Raw::full([6], 42.0, (Kind::Double, Device::Cpu));
     bench.model.load_buffer("scaler.y_mean", &value).unwrap();
-    assert_eq!(bench.model.denorm(&Raw::zeros([1, 6], (Kind::Float, Device::Cpu))).unwrap().double_value(&[0, 5]), 42.0);
+    assert_eq!(
+        bench.model.denorm(&Raw::zeros([1, 6], (Kind::Float, Device::Cpu))).unwrap().double_value(&[0, 5]),
+        42.0
+    );
     assert!(bench.model.load_buffer("scaler.x_mean", &value).unwrap_err().to_string().contains("[6], expected [4]"));
     assert!(bench.model.load_buffer("scaler.other", &value).unwrap_err().to_string().contains("scaler.other"));
 }

@@ -15,7 +15,9 @@ pub enum OptimError {
         source: TchError,
     },
     /// Saved state that lacks an entry, or has one of another shape.
-    #[error("optimizer state {name} has shape {found:?}, expected {expected:?}\nhint: is this a checkpoint of another model?")]
+    #[error(
+        "optimizer state {name} has shape {found:?}, expected {expected:?}\nhint: is this a checkpoint of another model?"
+    )]
     State {
         /// Full name of the entry.
         name: String,
