@@ -55,14 +55,4 @@ impl Linear {
         let bias = self.bias.map(|id| cx.param(id));
         functional::linear(cx, x, &weight, bias.as_ref())
     }
-
-    /// The weight (O, I), for data-dependent starts.
-    pub fn weight(&self) -> ParamId {
-        self.weight
-    }
-
-    /// The bias (O), when there is one.
-    pub fn bias(&self) -> Option<ParamId> {
-        self.bias
-    }
 }

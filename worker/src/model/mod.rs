@@ -248,11 +248,6 @@ impl Model {
     pub fn columns(&self) -> i64 {
         self.embedding.columns()
     }
-
-    /// Scaler of inputs and targets.
-    pub fn scaler(&self) -> &Scaler {
-        &self.scaler
-    }
 }
 
 /// Inputs of the gate; `None` when there is no gate.

@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn criterion_equals_its_definition() {
-        let (x, y) = (random(3, [20, 5]), random(4, [20, 1]));
+        let x = random(3, [20, 5]);
+        let y = x.matmul(&random(9, [5, 1])) * 0.5 + random(4, [20, 1]);
         let ridge = Ridge::fit(&x, &y).unwrap();
         let (lambda, freedom) = ridge.strengths[0];
         let score = |lambda: f64| {

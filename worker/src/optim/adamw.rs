@@ -16,7 +16,8 @@ use tch::{Device, Kind, TchError, Tensor as Raw};
 const EPS: f64 = 1e-8;
 /// Added to the norm before dividing, as torch's clip_grad_norm_ does.
 const CLIP_EPS: f64 = 1e-6;
-/// Elements per pass on the CPU: temporaries of this length stay in the cache.
+/// Elements per pass on the CPU: temporaries of this length stay in the cache. Measured on one core for 1.9 M weights: 4.7 ms
+/// with 64 Ki elements, 6.5 ms with 16 Ki, 15 ms without division.
 const CHUNK_ELEMENTS: i64 = 1 << 16;
 
 /// Constants of the optimizer.
