@@ -1,8 +1,15 @@
 //! Everything a command can end with besides success, and its exit code.
 
-use crate::{agent::AgentError, run_dir::RunDirError, stage::StageError, ui::JournalError};
+use crate::{
+    agent::AgentError, convert::ConvertError, gather::GatherError, run_dir::RunDirError, stage::StageError,
+    ui::JournalError,
+};
 use enn_common::{
-    artifact::seal::SealError, checkpoint::ReadError, config::ConfigError, exit::ExitCode, fs::FileError,
+    artifact::seal::SealError,
+    checkpoint::{ReadError, listing::FindError},
+    config::ConfigError,
+    exit::ExitCode,
+    fs::FileError,
 };
 use std::{io, path::PathBuf};
 
@@ -47,14 +54,23 @@ pub enum Error {
     #[error("{0}")]
     Worker(String),
     /// A run without a usable checkpoint.
-    #[error("{} has no complete checkpoint yet", run.display())]
-    NoCheckpoint {
-        /// Run directory.
-        run: PathBuf,
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// A checkpoint that says too little of its model, e.g. one that PyTorch wrote.
+    #[error("{} has no manifest of ours: the model, its inputs and its scaling are not known", path.display())]
+    NoCard {
+        /// Checkpoint.
+        path: PathBuf,
     },
+    /// Predictions or a run could not be gathered.
+    #[error(transparent)]
+    Gather(#[from] GatherError),
+    /// A model could not be saved or loaded.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     /// A checkpoint that cannot be read.
     #[error(transparent)]
-    Checkpoint(#[from] ReadError),
+    Checkpoint(#[from] Box<ReadError>),
     /// A manifest that cannot be read.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -86,6 +102,9 @@ pub enum Usage {
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
+    /// No data to predict.
+    #[error("give the data to predict, --data FILE")]
+    NothingToPredict,
 }
 
 fn lines(errors: &[ConfigError]) -> String {
@@ -102,7 +121,10 @@ impl Error {
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
-            | Self::NoCheckpoint { .. }
+            | Self::Find(_)
+            | Self::NoCard { .. }
+            | Self::Gather(_)
+            | Self::Convert(_)
             | Self::Checkpoint(_)
             | Self::Seal(_)
             | Self::Json { .. } => ExitCode::Artifact,

@@ -14,9 +14,11 @@
 mod announce;
 mod launch;
 mod model;
+mod predict;
 mod settings;
 mod train;
 
-pub use model::new_model;
+pub use model::{load_model, new_model, save_model};
+pub use predict::{PredictOptions, Predictions, predict};
 pub use settings::{Override, change_config, load_config};
-pub use train::{TrainOptions, TrainedRun, exit_code, stage, train};
+pub use train::{STAGED_DIR, TrainOptions, TrainedRun, exit_code, stage, train};

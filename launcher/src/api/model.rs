@@ -1,14 +1,15 @@
-//! `new_model`: seeded initial weights as a run directory.
+//! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share.
 
 use super::{announce::Announcer, launch, train};
 use crate::{
     Error,
     agent::{self, Durable, Ended, Job},
+    convert::{self, Saved},
     facts::Facts,
     run_dir::RunDir,
     ui::{Mode, Sink},
 };
-use enn_common::{config::RunConfig, fs::atomic, staged::StagedMeta};
+use enn_common::{checkpoint::Checkpoint, config::RunConfig, fs::atomic, staged::StagedMeta};
 use std::path::{Path, PathBuf};
 
 /// Makes a run directory under `runs_dir` with the seeded initial weights of `config` for data described by `meta`, as a
@@ -31,4 +32,33 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
         Ended::Failed { cause } => Err(Error::Worker(cause)),
         _ => Ok(run.path().to_owned()),
     }
+}
+
+/// Saves the newest checkpoint of a run (or a checkpoint directory) as `NAME.safetensors`, `NAME.pt` or, without extension, a
+/// DCP directory. The file forms hold the best weights and what is needed to use them.
+///
+/// # Errors
+/// No complete checkpoint, a target that is there (unless `replace`), or a disk that is too small.
+pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, Error> {
+    Ok(convert::save_model(source, target, replace)?)
+}
+
+/// Makes a run directory under `runs_dir` from a saved model; returns the directory. `predict` takes it, and `train` goes on
+/// from it with `resume`.
+///
+/// # Errors
+/// A file that is not one of ours, is damaged, or does not fit its own description: the error lists what does not.
+pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
+    let now = time::OffsetDateTime::now_utc();
+    let name = source.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy());
+    let run = RunDir::create(runs_dir, &name, now)?;
+    #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^53")]
+    let wall_time = now.unix_timestamp() as f64;
+    let committed = convert::load_model(source, &run.checkpoints(), wall_time)?;
+    let checkpoint = Checkpoint::open(&committed.path).map_err(Box::new)?;
+    let manifest = checkpoint.manifest().ok_or_else(|| Error::NoCard { path: committed.path.clone() })?;
+    let config: RunConfig = serde_json::from_value(manifest.config.clone())
+        .map_err(|source| Error::Json { path: committed.path.clone(), source })?;
+    run.write_config(&config)?;
+    Ok(run.path().to_owned())
 }

@@ -10,6 +10,7 @@ use crate::{
     baselines::{self, Baselines},
     error::Usage,
     facts::Facts,
+    gather::{self, RunInfo},
     run_dir::{RUNS_DIR, RunDir},
     stage::{self as stager, StageOptions, Staged},
     ui::{
@@ -23,11 +24,11 @@ use enn_common::{
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Staged data of all runs, below the directory of runs: an unchanged data set is staged once.
-pub(super) const STAGED_DIR: &str = ".staged";
+pub const STAGED_DIR: &str = ".staged";
 /// Staging progress is told at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -103,6 +104,10 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
     let inputs = report::ReportInputs::read(run.path(), baselines);
     if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
         tracing::warn!("no report: {error}");
+    }
+    let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
+    if let Err(error) = gather::run_manifest(run.path(), info) {
+        tracing::warn!("no manifest of the run: {error}");
     }
     match outcome.ended {
         Ended::Failed { cause } => Err(Error::Worker(cause)),
@@ -216,7 +221,17 @@ pub(super) fn draft(run: &str, config: &RunConfig, meta: &StagedMeta) -> Result<
         run: run.to_owned(),
         config: serde_json::to_value(config).map_err(json)?,
         meta: serde_json::to_value(&meta).map_err(json)?,
-        versions: BTreeMap::from([("enn".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        versions: versions(),
         ..Draft::default()
     })
+}
+
+/// What writes artifacts.
+pub(super) fn versions() -> BTreeMap<String, String> {
+    BTreeMap::from([("enn".to_owned(), env!("CARGO_PKG_VERSION").to_owned())])
+}
+
+/// Seconds since the Unix epoch.
+pub(super) fn wall_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

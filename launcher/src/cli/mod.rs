@@ -1,12 +1,15 @@
 //! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
 //! not decide.
 
+mod ckpt;
 mod completions;
 mod doctor;
 mod flags;
+mod init;
 mod man;
 mod metrics;
 mod output;
+mod predict;
 mod stage;
 mod train;
 
@@ -34,12 +37,18 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(Box<train::Args>),
+    Predict(Box<predict::Args>),
     Stage(stage::Args),
+    Init(init::Args),
     Metrics(metrics::Args),
+    Ckpt(ckpt::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
+
+/// Names of the subcommands, for `enn man`; a test holds them to `Command`.
+const NAMES: [&str; 9] = ["train", "predict", "stage", "init", "metrics", "ckpt", "doctor", "completions", "man"];
 
 /// Runs the command line of this process.
 pub fn main() -> std::process::ExitCode {
@@ -69,8 +78,11 @@ pub fn main() -> std::process::ExitCode {
 fn run(command: Command, facts: &Facts) -> Result<ExitCode, Error> {
     match command {
         Command::Train(args) => train::run(&args, facts),
+        Command::Predict(args) => predict::run(&args, facts),
+        Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
