@@ -55,26 +55,26 @@ pub enum Error {
     #[error("{0}")]
     Worker(String),
     /// A run without a usable checkpoint.
-    #[error("{} has no complete checkpoint yet", run.display())]
-    NoCheckpoint {
-        /// Run directory.
-        run: PathBuf,
-    },
-    /// A checkpoint that cannot be read.
-    #[error(transparent)]
-    Checkpoint(#[from] ReadError),
-    /// No checkpoint where one was looked for.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// Predictions that cannot be gathered.
-    #[error(transparent)]
-    Gather(#[from] GatherError),
-    /// A model that cannot be saved or loaded.
-    #[error(transparent)]
-    Convert(#[from] ConvertError),
+    /// A checkpoint that says too little of its model, e.g. one that PyTorch wrote.
+    #[error("{} has no manifest of ours: the model, its inputs and its scaling are not known", path.display())]
+    NoCard {
+        /// Checkpoint.
+        path: PathBuf,
+    },
     /// A staged directory that cannot be read.
     #[error(transparent)]
     Staged(#[from] StagedError),
+    /// Predictions or a run could not be gathered.
+    #[error(transparent)]
+    Gather(#[from] GatherError),
+    /// A model could not be saved or loaded.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
+    /// A checkpoint that cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] Box<ReadError>),
     /// A manifest that cannot be read.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -106,6 +106,9 @@ pub enum Usage {
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
+    /// No data to predict.
+    #[error("give the data to predict, --data FILE")]
+    NothingToPredict,
 }
 
 fn lines(errors: &[ConfigError]) -> String {
@@ -122,13 +125,13 @@ impl Error {
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
-            | Self::NoCheckpoint { .. }
+            | Self::Find(_)
+            | Self::NoCard { .. }
+            | Self::Gather(_)
+            | Self::Staged(_)
+            | Self::Convert(_)
             | Self::Checkpoint(_)
             | Self::Seal(_)
-            | Self::Find(_)
-            | Self::Gather(_)
-            | Self::Convert(_)
-            | Self::Staged(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_) | Self::Agent(_) | Self::NoWorker | Self::NoLibtorch | Self::File(_) | Self::Output(_) => {
                 ExitCode::Machine

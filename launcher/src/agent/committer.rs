@@ -1,6 +1,6 @@
 //! Checkpoints are committed in a thread of their own: hashing and fsync must not delay the notice of a death.
 
-use super::error::AgentError;
+use super::{error::AgentError, spec::Chunk};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use enn_broker::ShardSet;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -13,6 +13,8 @@ use std::{
 
 /// Commits waiting at one time; the broker has no more steps open.
 const COMMITS_MAX: usize = 8;
+/// Requests of all kinds waiting at one time.
+const REQUESTS_MAX: usize = 1024;
 
 /// A committed checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +37,9 @@ pub trait Checkpoints: Send {
 
     /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Notes durably that rows are predicted, so that they need not be predicted again whatever happens.
+    fn predicted(&mut self, _chunk: &Chunk) {}
 }
 
 type CommitResult = Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
@@ -50,6 +55,7 @@ pub(super) struct Verdict {
 enum Request {
     Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
     Commit(ShardSet),
+    Predicted(Chunk),
 }
 
 /// The thread's handle. Dropping it waits for commits under way.
@@ -67,7 +73,7 @@ impl Committer {
         let system = |what| move |source| AgentError::System { what, source };
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| system("make an eventfd")(error.into()))?);
-        let (requests, requests_in) = bounded(COMMITS_MAX);
+        let (requests, requests_in) = bounded(REQUESTS_MAX);
         let (verdicts_out, verdicts) = bounded(COMMITS_MAX);
         let signal = wake.clone();
         let thread = std::thread::Builder::new()
@@ -87,9 +93,17 @@ impl Committer {
 
     /// Begins a commit; false when too many are under way.
     pub(super) fn commit(&mut self, shards: ShardSet) -> bool {
-        let sent = self.requests.as_ref().is_some_and(|requests| requests.try_send(Request::Commit(shards)).is_ok());
+        let sent = self.pending < COMMITS_MAX
+            && self.requests.as_ref().is_some_and(|requests| requests.try_send(Request::Commit(shards)).is_ok());
         self.pending += usize::from(sent);
         sent
+    }
+
+    /// Notes a chunk. A disk that is slower than the workers slows the agent here.
+    pub(super) fn predicted(&self, chunk: Chunk) {
+        if let Some(requests) = &self.requests {
+            let _gone = requests.send(Request::Predicted(chunk));
+        }
     }
 
     /// The next verdict, if one waits.
@@ -131,6 +145,7 @@ fn serve(
             Request::Prepare(answer) => {
                 let _gone = answer.send(checkpoints.prepare());
             }
+            Request::Predicted(chunk) => checkpoints.predicted(&chunk),
             Request::Commit(shards) => {
                 let began = std::time::Instant::now();
                 let result = checkpoints.commit(&shards);

@@ -346,6 +346,7 @@ impl Agent<'_> {
     fn chunk(&mut self, chunk: Chunk) -> What {
         let known = self.outcome.chunks.iter().any(|other| other.start == chunk.start);
         if !known {
+            self.sources.committer.predicted(chunk.clone());
             self.outcome.chunks.push(chunk);
         }
         let written = self.outcome.chunks.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>();

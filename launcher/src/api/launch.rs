@@ -28,7 +28,15 @@ pub(super) fn agent_spec(
     job: Job,
     handle_signals: bool,
 ) -> Result<AgentSpec, Error> {
-    let world = if matches!(job, Job::Init { .. }) { 1 } else { world(config) };
+    let world = match &job {
+        Job::Init { .. } => 1,
+        // A worker without a chunk would be started for nothing.
+        Job::Predict { chunk_rows, rows, .. } => {
+            let chunks = rows.div_ceil((*chunk_rows).max(1)).max(1);
+            world(config).min(u32::try_from(chunks).unwrap_or(u32::MAX))
+        }
+        Job::Train { .. } => world(config),
+    };
     Ok(AgentSpec {
         worker: worker(config, facts, world)?,
         world,

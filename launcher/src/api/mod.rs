@@ -12,6 +12,7 @@
 //! Times are seconds, sizes bytes, predictions and errors in the target's own unit.
 
 mod announce;
+mod forecast;
 mod launch;
 mod model;
 mod predict;
@@ -19,6 +20,6 @@ mod settings;
 mod train;
 
 pub use model::{load_model, new_model, save_model};
-pub use predict::{CHUNK_ROWS, PredictOptions, PredictedRows, predict};
+pub use predict::{PredictOptions, Predictions, predict};
 pub use settings::{Override, change_config, load_config};
-pub use train::{TrainOptions, TrainedRun, exit_code, stage, train};
+pub use train::{STAGED_DIR, TrainOptions, TrainedRun, exit_code, stage, train};

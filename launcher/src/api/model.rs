@@ -1,6 +1,6 @@
-//! Models outside of a training: new ones with seeded weights, saved ones, loaded ones.
+//! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share.
 
-use super::{announce::Announcer, launch, predict, train};
+use super::{announce::Announcer, launch, train};
 use crate::{
     Error,
     agent::{self, Durable, Ended, Job},
@@ -9,7 +9,7 @@ use crate::{
     run_dir::RunDir,
     ui::{Mode, Sink},
 };
-use enn_common::{config::RunConfig, fs::atomic, staged::StagedMeta};
+use enn_common::{checkpoint::Checkpoint, config::RunConfig, fs::atomic, staged::StagedMeta};
 use std::path::{Path, PathBuf};
 
 /// Makes a run directory under `runs_dir` with the seeded initial weights of `config` for data described by `meta`, as a
@@ -34,26 +34,31 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
     }
 }
 
-/// Saves the best weights of a run or a checkpoint: `NAME.safetensors`, `NAME.pt` (readable with
-/// `torch.load(weights_only=True)`), or without extension the whole checkpoint, readable by `torch.distributed.checkpoint`.
+/// Saves the newest checkpoint of a run (or a checkpoint directory) as `NAME.safetensors`, `NAME.pt` or, without extension, a
+/// DCP directory. The file forms hold the best weights and what is needed to use them.
 ///
 /// # Errors
-/// No complete checkpoint, a target that exists unless `replace`, or too little disk.
+/// No complete checkpoint, a target that is there (unless `replace`), or a disk that is too small.
 pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, Error> {
     Ok(convert::save_model(source, target, replace)?)
 }
 
-/// Loads a model that [`save_model`] wrote into a new run directory under `runs_dir`; returns the directory.
+/// Makes a run directory under `runs_dir` from a saved model; returns the directory. `predict` takes it, and `train` goes on
+/// from it with `resume`.
 ///
 /// # Errors
-/// A file that is damaged or not ours, with a list of the tensors that do not fit.
+/// A file that is not one of ours, is damaged, or does not fit its own description: the error lists what does not.
 pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
-    let stem = source.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy().into_owned());
-    let run = RunDir::create(runs_dir, &stem, time::OffsetDateTime::now_utc())?;
-    let committed = convert::load_model(source, &run.checkpoints(), predict::now())?;
-    let manifest = enn_common::checkpoint::Manifest::read(&committed.path)?;
-    let json = |source| Error::Json { path: committed.path.clone(), source };
-    let config: RunConfig = serde_json::from_value(manifest.config).map_err(json)?;
+    let now = time::OffsetDateTime::now_utc();
+    let name = source.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy());
+    let run = RunDir::create(runs_dir, &name, now)?;
+    #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^53")]
+    let wall_time = now.unix_timestamp() as f64;
+    let committed = convert::load_model(source, &run.checkpoints(), wall_time)?;
+    let checkpoint = Checkpoint::open(&committed.path).map_err(Box::new)?;
+    let manifest = checkpoint.manifest().ok_or_else(|| Error::NoCard { path: committed.path.clone() })?;
+    let config: RunConfig = serde_json::from_value(manifest.config.clone())
+        .map_err(|source| Error::Json { path: committed.path.clone(), source })?;
     run.write_config(&config)?;
     Ok(run.path().to_owned())
 }

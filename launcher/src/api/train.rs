@@ -2,7 +2,7 @@
 
 use super::{
     announce::{Announcer, Teller},
-    launch, predict,
+    forecast, launch,
 };
 use crate::{
     Error,
@@ -24,11 +24,11 @@ use enn_common::{
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Staged data of all runs, below the directory of runs: an unchanged data set is staged once.
-pub(super) const STAGED_DIR: &str = ".staged";
+pub const STAGED_DIR: &str = ".staged";
 /// Staging progress is told at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -106,8 +106,10 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
     if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
         tracing::warn!("no report: {error}");
     }
-    let info = RunInfo { run: run.id(), code: code as u8, versions: predict::versions(), wall_time: predict::now() };
-    gather::run_manifest(run.path(), info)?;
+    let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
+    if let Err(error) = gather::run_manifest(run.path(), info) {
+        tracing::warn!("no manifest of the run: {error}");
+    }
     match outcome.ended {
         Ended::Failed { cause } => Err(Error::Worker(cause)),
         ended => Ok(TrainedRun {
@@ -155,7 +157,7 @@ fn work(
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
     if let (Ended::Finished, Some((_, checkpoint))) = (&outcome.ended, &outcome.checkpoint)
-        && let Err(error) = predict::test_forecasts(config, facts, run, checkpoint, &staged.dir)
+        && let Err(error) = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir)
     {
         announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") });
     }
@@ -226,7 +228,17 @@ pub(super) fn draft(run: &str, config: &RunConfig, meta: &StagedMeta) -> Result<
         run: run.to_owned(),
         config: serde_json::to_value(config).map_err(json)?,
         meta: serde_json::to_value(&meta).map_err(json)?,
-        versions: BTreeMap::from([("enn".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        versions: versions(),
         ..Draft::default()
     })
+}
+
+/// What writes artifacts.
+pub(super) fn versions() -> BTreeMap<String, String> {
+    BTreeMap::from([("enn".to_owned(), env!("CARGO_PKG_VERSION").to_owned())])
+}
+
+/// Seconds since the Unix epoch.
+pub(super) fn wall_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

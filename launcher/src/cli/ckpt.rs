@@ -1,11 +1,15 @@
-//! `enn ckpt`: the checkpoints of a run.
+//! `enn ckpt ls`, `show` and `verify`.
 
 use super::{flags::Runs, output};
 use crate::{Error, facts::Facts, run_dir};
-use enn_common::{checkpoint::listing, exit::ExitCode};
+use enn_common::{
+    checkpoint::listing::{self, Listed, Shown},
+    exit::ExitCode,
+};
+use serde_json::Value;
 use std::path::PathBuf;
 
-/// List, show and verify checkpoints
+/// Look at a run's checkpoints
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -14,17 +18,17 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// List the checkpoints of a run, oldest first, and say which are complete
-    Ls(Target),
-    /// Show the manifest and the tensors of a checkpoint
-    Show(Target),
-    /// Read every byte of a checkpoint and compare it with its digests
-    Verify(Target),
+    /// List the checkpoints, oldest first
+    Ls(Which),
+    /// Tell what is in the newest complete checkpoint
+    Show(Which),
+    /// Read the newest complete checkpoint and check every digest
+    Verify(Which),
 }
 
 #[derive(Debug, clap::Args)]
-struct Target {
-    /// Run (its directory, its name, the beginning of its name, "latest"), or the directory of a checkpoint
+struct Which {
+    /// Run (directory, name, its beginning, "latest") or a checkpoint directory
     #[arg(value_name = "RUN", help_heading = "Job")]
     run: String,
     #[command(flatten)]
@@ -34,62 +38,66 @@ struct Target {
     json: bool,
 }
 
-impl Target {
-    fn path(&self, facts: &Facts) -> Result<PathBuf, Error> {
-        let path = facts.cwd.join(&self.run);
-        let checkpoint = path.join(".metadata").is_file();
-        Ok(if checkpoint { path } else { run_dir::find(&self.runs.dir(facts), &self.run)? })
-    }
-}
-
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     match &args.what {
-        What::Ls(target) => ls(target, facts)?,
-        What::Show(target) => show(target, facts)?,
-        What::Verify(target) => verify(target, facts)?,
+        What::Ls(which) => {
+            let listed = listing::list(&path(which, facts)?);
+            tell(which.json, serde_json::to_value(&listed), || table(&listed))?;
+        }
+        What::Show(which) => {
+            let shown = listing::show(&listing::find(&path(which, facts)?)?);
+            tell(which.json, serde_json::to_value(&shown), || contents(&shown))?;
+        }
+        What::Verify(which) => {
+            let checkpoint = listing::find(&path(which, facts)?)?;
+            checkpoint.verify(&mut |_| {}).map_err(Box::new)?;
+            let path = checkpoint.dir().display().to_string();
+            let json = serde_json::json!({ "path": path, "ok": true });
+            tell(which.json, Ok(json), || format!("{path}: every digest is right"))?;
+        }
     }
     Ok(ExitCode::Success)
 }
 
-fn ls(target: &Target, facts: &Facts) -> Result<(), Error> {
-    let path = target.path(facts)?;
-    let found = listing::list(&path);
-    if target.json {
-        return output::json(&serde_json::to_value(&found).map_err(|source| Error::Json { path, source })?);
+/// A checkpoint directory as given, else the run's directory.
+fn path(which: &Which, facts: &Facts) -> Result<PathBuf, Error> {
+    let given = facts.cwd.join(&which.run);
+    if given.join(enn_common::checkpoint::name::METADATA).exists() {
+        return Ok(given);
     }
-    let lines = found.iter().map(|one| {
-        let metric = one.metric.map_or_else(|| "-".to_owned(), |metric| format!("{metric:.4}"));
-        let state = one.reason.as_deref().unwrap_or("complete");
-        format!("{:>10}  {:>12} bytes  {:>3} ranks  metric {metric:>10}  {state}", one.step, one.bytes, one.world)
-    });
-    output::text_line(&lines.collect::<Vec<_>>().join("\n"))
+    Ok(run_dir::find(&which.runs.dir(facts), &which.run)?)
 }
 
-fn show(target: &Target, facts: &Facts) -> Result<(), Error> {
-    let path = target.path(facts)?;
-    let shown = listing::show(&listing::find(&path)?);
-    if target.json {
-        return output::json(&serde_json::to_value(&shown).map_err(|source| Error::Json { path, source })?);
+fn tell(json: bool, value: Result<Value, serde_json::Error>, text: impl FnOnce() -> String) -> Result<(), Error> {
+    if json {
+        let value = value.map_err(|error| Error::Output(error.into()))?;
+        return output::json(&value);
     }
+    output::text_line(&text())
+}
+
+fn table(listed: &[Listed]) -> String {
+    let mut lines = vec![format!("{:>10}  {:>12}  {:>5}  {:>10}  path", "step", "bytes", "world", "metric")];
+    for one in listed {
+        let metric = one.metric.map_or_else(|| "-".into(), |metric| format!("{metric:.4}"));
+        let reason = one.reason.as_ref().map_or_else(String::new, |reason| format!("  INCOMPLETE: {reason}"));
+        let path = one.path.display();
+        lines.push(format!("{:>10}  {:>12}  {:>5}  {metric:>10}  {path}{reason}", one.step, one.bytes, one.world));
+    }
+    lines.join("\n")
+}
+
+fn contents(shown: &Shown) -> String {
     let mut lines = vec![shown.path.display().to_string()];
     if let Some(manifest) = &shown.manifest {
         lines.push(format!(
-            "run {}, step {}, epoch {}, {} ranks",
+            "run {}  step {}  epoch {}  world {}",
             manifest.run, manifest.step, manifest.epoch, manifest.world
         ));
     }
-    lines.extend(shown.tensors.iter().map(|one| format!("{:<60} {:<10} {:?}", one.name, one.dtype, one.shape)));
-    output::text_line(&lines.join("\n"))
-}
-
-fn verify(target: &Target, facts: &Facts) -> Result<(), Error> {
-    let path = target.path(facts)?;
-    let checkpoint = listing::find(&path)?;
-    let mut bytes = 0;
-    checkpoint.verify(&mut |read| bytes = read)?;
-    let dir = checkpoint.dir().display().to_string();
-    if target.json {
-        return output::json(&serde_json::json!({ "path": dir, "intact": true }));
+    let width = shown.tensors.iter().map(|tensor| tensor.name.chars().count()).max().unwrap_or(0);
+    for tensor in &shown.tensors {
+        lines.push(format!("{:width$}  {:10}  {:?}", tensor.name, tensor.dtype, tensor.shape));
     }
-    output::text_line(&format!("{dir}: every byte is as its digest says"))
+    lines.join("\n")
 }

@@ -8,7 +8,7 @@ use enn_common::exit::ExitCode;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Subcommand; without it the page of enn
-    #[arg(value_parser = clap::builder::PossibleValuesParser::new(["train", "stage", "metrics", "doctor", "completions", "man"]))]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(super::NAMES))]
     subcommand: Option<String>,
 }
 

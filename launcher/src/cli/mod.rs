@@ -5,6 +5,7 @@ mod ckpt;
 mod completions;
 mod doctor;
 mod flags;
+mod init;
 mod man;
 mod metrics;
 mod model;
@@ -37,8 +38,9 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(Box<train::Args>),
-    Predict(predict::Args),
+    Predict(Box<predict::Args>),
     Stage(stage::Args),
+    Init(init::Args),
     Metrics(metrics::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
@@ -46,6 +48,10 @@ enum Command {
     Completions(completions::Args),
     Man(man::Args),
 }
+
+/// Names of the subcommands, for `enn man`; a test holds them to `Command`.
+const NAMES: [&str; 10] =
+    ["train", "predict", "stage", "init", "metrics", "ckpt", "model", "doctor", "completions", "man"];
 
 /// Runs the command line of this process.
 pub fn main() -> std::process::ExitCode {
@@ -76,6 +82,7 @@ fn run(command: Command, facts: &Facts) -> Result<ExitCode, Error> {
     match command {
         Command::Train(args) => train::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
+        Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),

@@ -1,6 +1,7 @@
 //! Rows of the staged arrays gathered into tensors.
 
 use super::error::DataError;
+use crate::backend::torch::safe::{Arg, AtenOp};
 use tch::{Device, Kind, Tensor};
 
 /// The staged arrays as slices, row-major. Checked once, so that gathering cannot run out of them.
@@ -127,8 +128,14 @@ fn flags(values: &[u8], rows: usize, width: usize, pin: Device) -> Result<Tensor
     pinned(Tensor::f_from_slice(values)?.f_view([rows as i64, width as i64])?.f_to_kind(Kind::Bool)?, pin)
 }
 
+/// Into page-locked memory. libtorch deprecates naming the device, which tch's wrapper always does; hence the dispatcher.
 fn pinned(tensor: Tensor, device: Device) -> Result<Tensor, tch::TchError> {
-    if device.is_cuda() { tensor.f_pin_memory(device) } else { Ok(tensor) }
+    static PIN_MEMORY: AtenOp = AtenOp::new(c"aten::pin_memory", c"");
+    if !device.is_cuda() {
+        return Ok(tensor);
+    }
+    let outs = PIN_MEMORY.call(&[Arg::Tensor(&tensor), Arg::None]);
+    outs.map(|mut outs| outs.swap_remove(0)).map_err(|error| tch::TchError::Torch(error.to_string()))
 }
 
 #[cfg(test)]
