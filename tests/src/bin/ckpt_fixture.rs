@@ -4,12 +4,15 @@
 //! ckpt_fixture write ROOT WORLD STEP   a committed checkpoint ROOT/step-N and its tensors as raw bytes in ROOT/expected
 //! ckpt_fixture read DIR OUT            every tensor and value of any DCP directory as raw bytes and JSON in OUT
 //! ckpt_fixture verify DIR              exit 0 when every byte is as it was written
+//! ckpt_fixture save SOURCE TARGET      a run or checkpoint as .safetensors, .pt or a directory
+//! ckpt_fixture load SOURCE DIR         a saved model as a checkpoint in DIR
 //! ```
 
 use enn_common::{
     checkpoint::{Checkpoint, DType, Draft, ShardWriter, TensorBox, Value, commit, name},
     fs::atomic,
 };
+use enn_launcher::convert::{load_model, save_model};
 use serde_json::{Map, json};
 use std::{
     error::Error,
@@ -27,7 +30,9 @@ fn main() -> Outcome {
         ["write", root, world, step] => write(Path::new(root), world.parse()?, step.parse()?),
         ["read", dir, out] => read(Path::new(dir), Path::new(out)),
         ["verify", dir] => Ok(Checkpoint::open(Path::new(dir))?.verify(&mut |_| {})?),
-        _ => Err("usage: ckpt_fixture write ROOT WORLD STEP | read DIR OUT | verify DIR".into()),
+        ["save", source, target] => Ok(_ = save_model(Path::new(source), Path::new(target), false)?),
+        ["load", source, dir] => Ok(_ = load_model(Path::new(source), Path::new(dir), 0.0)?),
+        _ => Err("usage: ckpt_fixture write ROOT WORLD STEP | read DIR OUT | verify DIR | save SOURCE TARGET | load SOURCE DIR".into()),
     }
 }
 
@@ -55,6 +60,8 @@ fn examples() -> Vec<Example> {
         example("progress.step", DType::I64, &[], None),
         example("model.ünïcode", DType::F32, &[2], None),
         example(&format!("model.{}", "long".repeat(80)), DType::F32, &[2], None),
+        example("best.rows", DType::F32, &[7, 5], Some(0)),
+        example("best.scalar", DType::F64, &[], None),
         example("optim.state.rows.exp_avg", DType::F32, &[7, 5], Some(0)),
         example("optim.state.rows.step", DType::F32, &[], None),
     ]);
