@@ -1,0 +1,219 @@
+//! The whole path with the real worker on the weather example: kills, signals and resumes change nothing in the result.
+//!
+//! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+use enn_common::event::{Event, What};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Nothing here takes longer, even on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(240);
+const NOTICED_MAX_S: f64 = 0.05;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn enn() -> Command {
+    let binary = root().join("target/release/enn");
+    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
+    let mut command = Command::new(binary);
+    command.current_dir(root());
+    command
+}
+
+struct Run {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    seen: Vec<Event>,
+}
+
+/// Trains the example for eight epochs with a checkpoint after each.
+fn train(runs: &Path, workers: u32, more: &[&str]) -> Run {
+    let mut command = enn();
+    command.args(["train", "examples/weather/weather.toml", "--json", "--device", "cpu"]);
+    command.args(["--set", "train.epochs=8", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"]);
+    command.args(["--set", "train.threads=1", "--nproc-per-node", &workers.to_string()]);
+    command.arg("--runs-dir").arg(runs).args(more);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap());
+    Run { child, lines, seen: Vec::new() }
+}
+
+impl Run {
+    fn next(&mut self) -> Option<Event> {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        let event: Event = serde_json::from_str(&line).unwrap();
+        self.seen.push(event.clone());
+        Some(event)
+    }
+
+    fn until<T>(&mut self, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
+        let began = Instant::now();
+        while began.elapsed() < WAIT_MAX {
+            let Some(event) = self.next() else { break };
+            if let Some(found) = wanted(&event.what) {
+                return found;
+            }
+        }
+        panic!("what was waited for did not come; seen: {:#?}", self.seen)
+    }
+
+    fn checkpoint(&mut self, at_least: u64) {
+        self.until(|what| matches!(what, What::CheckpointCommitted { step, .. } if *step >= at_least).then_some(()));
+    }
+
+    fn worker(&self, number: usize) -> Pid {
+        let pids: Vec<u32> = self.seen.iter().filter_map(|event| started(&event.what)).collect();
+        Pid::from_raw(pids[number].cast_signed())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Exit code and all events; the rest of standard error when the code is not the expected one.
+    fn end(mut self, expected: i32) -> Vec<Event> {
+        while self.next().is_some() {}
+        let code = self.child.wait().unwrap().code();
+        let mut text = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(code, Some(expected), "{text}\n{:#?}", self.seen);
+        self.seen
+    }
+}
+
+fn started(what: &What) -> Option<u32> {
+    match what {
+        What::WorkerStarted { pid, .. } => Some(*pid),
+        _ => None,
+    }
+}
+
+fn run_dir(runs: &Path) -> PathBuf {
+    let entries = std::fs::read_dir(runs).unwrap().map(|entry| entry.unwrap().path());
+    let found: Vec<PathBuf> = entries.filter(|path| path.join("run.json").is_file()).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+/// Errors of the best model, and its weights as bytes.
+fn result(runs: &Path) -> (serde_json::Value, Vec<u8>) {
+    let run = run_dir(runs);
+    let out = enn().args(["metrics", "--json"]).arg(&run).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let metrics: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let checkpoint = enn_common::checkpoint::latest(&run.join("checkpoints")).found.unwrap();
+    let mut bytes = Vec::new();
+    let names: Vec<String> = checkpoint.tensor_names().map(ToOwned::to_owned).collect();
+    assert!(names.iter().any(|name| name.starts_with("optim.")), "{names:?}");
+    for name in names {
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(&checkpoint.tensor(&name).unwrap().bytes);
+    }
+    (metrics["split"].clone(), bytes)
+}
+
+fn undisturbed(workers: u32) -> (serde_json::Value, Vec<u8>) {
+    let runs = tempfile::tempdir().unwrap();
+    train(runs.path(), workers, &[]).end(0);
+    result(runs.path())
+}
+
+#[test]
+fn a_killed_worker_costs_a_restart_and_not_one_bit() {
+    let expected = undisturbed(2);
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = train(runs.path(), 2, &[]);
+    run.checkpoint(16);
+    kill(run.worker(1), Signal::SIGKILL).unwrap();
+    let events = run.end(0);
+    let noticed = events.iter().find_map(|event| match event.what {
+        What::WorkerExited { signal: Some(9), seconds_to_notice, .. } => Some(seconds_to_notice),
+        _ => None,
+    });
+    assert!(noticed.unwrap() < NOTICED_MAX_S, "{noticed:?}");
+    let resumed = events.iter().filter_map(|event| match event.what {
+        What::RoundStarted { resume_step, .. } => resume_step,
+        _ => None,
+    });
+    assert!(resumed.into_iter().all(|step| step >= 16));
+    assert_eq!(result(runs.path()), expected);
+}
+
+#[test]
+fn an_interrupted_run_goes_on_to_the_same_weights() {
+    let expected = undisturbed(1);
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = train(runs.path(), 1, &[]);
+    run.checkpoint(24);
+    run.signal(Signal::SIGINT);
+    let events = run.end(130);
+    let last = events.iter().rev().find_map(|event| match event.what {
+        What::CheckpointCommitted { step, .. } => Some(step),
+        _ => None,
+    });
+    assert!(last.is_some_and(|step| (24..64).contains(&step)), "{last:?}");
+    let run = run_dir(runs.path());
+    let again = train(runs.path(), 1, &["--resume", run.to_str().unwrap()]);
+    again.end(0);
+    assert_eq!(result(runs.path()), expected);
+}
+
+#[test]
+fn nothing_survives_a_killed_launcher_and_the_run_goes_on() {
+    let expected = undisturbed(2);
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = train(runs.path(), 2, &[]);
+    run.checkpoint(16);
+    let workers = [run.worker(0), run.worker(1)];
+    run.signal(Signal::SIGKILL);
+    run.child.wait().unwrap();
+    let began = Instant::now();
+    for worker in workers {
+        // A worker's death is its parent's to collect; here init does, at once.
+        while alive(worker) {
+            assert!(began.elapsed() < Duration::from_secs(2), "worker {worker} outlives its launcher");
+            std::thread::yield_now();
+        }
+    }
+    let run = run_dir(runs.path());
+    train(runs.path(), 2, &["--resume", run.to_str().unwrap()]).end(0);
+    assert_eq!(result(runs.path()), expected);
+}
+
+/// Whether the process runs; a zombie that nobody has collected yet does not.
+fn alive(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+#[test]
+fn predictions_do_not_depend_on_the_number_of_workers() {
+    let runs = tempfile::tempdir().unwrap();
+    train(runs.path(), 2, &[]).end(0);
+    let run = run_dir(runs.path());
+    let predict = |workers: &str, name: &str| {
+        let out = runs.path().join(name);
+        let mut command = enn();
+        command.arg("predict").arg(&run).args(["--data", "examples/weather/weather.csv", "--quiet"]);
+        command.args(["--nproc-per-node", workers, "--out"]).arg(&out);
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        (std::fs::read(out.join("pred.npy")).unwrap(), std::fs::read(out.join("row_id.npy")).unwrap())
+    };
+    assert_eq!(predict("1", "one"), predict("3", "three"));
+}
