@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-import record
+import _record as record
 
 PEER = """
 import os, time, torch, torch.distributed as dist

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-import record
+import _record as record
 
 ROWS, WIDTH, ROWS_TINY = 150_000, 512, 2_000
 WORKERS = 3

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-import record
+import _record as record
 
 EPOCHS, STEPS, ROUNDS = 40, 200, 3
 
@@ -30,7 +30,7 @@ def ours(config: pathlib.Path, runs: pathlib.Path) -> tuple[float, int, pathlib.
 
 def peer(python: str, config: pathlib.Path, staged: pathlib.Path) -> tuple[float, int]:
     """Median step, milliseconds; parameters."""
-    script = pathlib.Path(__file__).with_name("eager_step.py")
+    script = pathlib.Path(__file__).with_name("_eager_step.py")
     command = [python, str(script), str(config), str(staged), str(os.cpu_count()), str(STEPS)]
     out = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return out["ms"], out["parameters"]

@@ -1,6 +1,6 @@
 """One training process of the eager peer: reads a staged directory and a configuration, trains, prints the median step in milliseconds.
 
-Usage: eager_step.py CONFIG STAGED THREADS STEPS
+Usage: _eager_step.py CONFIG STAGED THREADS STEPS
 """
 
 import json
@@ -13,7 +13,7 @@ import tomllib
 import numpy as np
 import torch
 import torch.nn.functional as F
-from eager_model import Model
+from _eager_model import Model
 
 WARM_UP = 10
 

@@ -1,4 +1,4 @@
-"""Writes target/bench/NAME.json in the form ARCHITECTURE.md states, and prints the line of the table.
+"""Writes target/bench/NAME.json; `run.py` prints the table.
 
 A bench runs ours and the peer alternately in one run, so that whatever else the machine does meets both.
 """
@@ -62,6 +62,4 @@ def record(name: str, unit: str, better: str, ours: list[float], peer: list[floa
     }
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    verdict = "ok" if ratio >= limit else "BELOW LIMIT"
-    print(f"{name:28} {a:10.3f} {unit:6} {peer_name:24} {b:10.3f}  ratio {ratio:6.2f}  limit {limit:5.2f}  {verdict}")
     return ratio >= limit
