@@ -3,13 +3,14 @@
 use super::{
     Job,
     bits::Bits,
+    duplicates::Hashes,
     error::StageError,
     figures::{self, Codes, Figures},
     output::Output,
     split,
 };
 use enn_common::{
-    config::data::SplitKind,
+    config::data::{DuplicatePolicy, SplitKind},
     staged::{
         self, Split, StagedMeta,
         meta::{CleaningReport, ColumnReport, FeatureMeta, Stats},
@@ -68,6 +69,27 @@ impl Draft {
         self.names.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
         let mut row = 0..;
         self.starts.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
+        Ok(())
+    }
+
+    /// Counts the rows that repeat a key (or all cells), takes them out as the policy says, and those nothing is learnt from.
+    pub(crate) fn drop_repeated(
+        &mut self,
+        job: &Job<'_>,
+        hashes: Hashes,
+        what: &'static str,
+    ) -> Result<(), StageError> {
+        let policy = job.config.duplicates;
+        let repeats = hashes.repeats(policy)?;
+        self.report.duplicates = repeats.count;
+        if let Some((second, first)) = repeats.first.filter(|_| policy == DuplicatePolicy::Error) {
+            let path = job.config.files.first().cloned().unwrap_or_default();
+            return Err(StageError::Duplicate { path, what, first: first + 1, second: second + 1 });
+        }
+        if job.training.is_none() {
+            self.drop_rows(&repeats.dropped)?;
+            self.drop_untargeted()?;
+        }
         Ok(())
     }
 

@@ -3,16 +3,9 @@
 //! Hashes wait in memory, beyond `HASHES_MAX` in a file. A bit table marks hashes that may occur twice; only those are sorted, in
 //! as many rounds as their number asks for. Two different rows share a 128-bit hash once in 10¹⁸ tables of a billion rows.
 
-use super::{bits::Bits, error::StageError};
-use enn_common::{
-    config::data::DuplicatePolicy,
-    fs::{FileError, mmap},
-};
-use std::{
-    fs::File,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-};
+use super::{bits::Bits, error::StageError, scratch::Scratch};
+use enn_common::{config::data::DuplicatePolicy, fs::mmap};
+use std::path::Path;
 
 /// Hashes kept in memory: 32 MiB.
 const HASHES_MAX: usize = 2 * 1024 * 1024;
@@ -27,9 +20,7 @@ const SORTED_MAX: u64 = 2 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Hashes {
     held: Vec<u128>,
-    spilled: u64,
-    file: Option<File>,
-    path: PathBuf,
+    file: Scratch,
 }
 
 /// What was found.
@@ -46,12 +37,12 @@ pub(crate) struct Repeats {
 impl Hashes {
     /// Spills into a file below `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
-        Self { held: Vec::new(), spilled: 0, file: None, path: dir.join("hashes.tmp") }
+        Self { held: Vec::new(), file: Scratch::new(dir) }
     }
 
     /// Rows so far.
     pub(crate) fn rows(&self) -> u64 {
-        self.spilled + self.held.len() as u64
+        self.file.bytes() / 16 + self.held.len() as u64
     }
 
     /// Takes the hashes of the next rows.
@@ -60,19 +51,9 @@ impl Hashes {
         if self.held.len() < HASHES_MAX {
             return Ok(());
         }
-        if self.file.is_none() {
-            let file = File::options().read(true).write(true).create_new(true).open(&self.path);
-            self.file = Some(file.map_err(FileError::of("create", &self.path))?);
-            // The name is not needed any more; without it nothing can be left behind.
-            std::fs::remove_file(&self.path).map_err(FileError::of("remove", &self.path))?;
-        }
-        if let Some(file) = &self.file {
-            let halves: Vec<u64> = self.held.iter().flat_map(|hash| [*hash as u64, (hash >> 64) as u64]).collect();
-            let at = self.spilled * 16;
-            file.write_all_at(mmap::bytes_of(&halves), at).map_err(FileError::of("write", &self.path))?;
-            self.spilled += self.held.len() as u64;
-            self.held.clear();
-        }
+        let halves: Vec<u64> = self.held.iter().flat_map(|hash| [*hash as u64, (hash >> 64) as u64]).collect();
+        self.file.append(mmap::bytes_of(&halves))?;
+        self.held.clear();
         Ok(())
     }
 
@@ -80,16 +61,17 @@ impl Hashes {
     fn each(&self, mut f: impl FnMut(u64, u128)) -> Result<(), StageError> {
         let mut bytes = vec![0u8; 1 << 20];
         let mut row = 0;
-        while let Some(file) = self.file.as_ref().filter(|_| row < self.spilled) {
-            let count = ((self.spilled - row) as usize).min(bytes.len() / 16);
+        let spilled = self.file.bytes() / 16;
+        while row < spilled {
+            let count = ((spilled - row) as usize).min(bytes.len() / 16);
             let part = &mut bytes[..count * 16];
-            file.read_exact_at(part, row * 16).map_err(FileError::of("read", &self.path))?;
+            self.file.read(row * 16, part)?;
             for hash in part.chunks_exact(16).filter_map(|chunk| chunk.first_chunk::<16>()) {
                 f(row, u128::from_le_bytes(*hash));
                 row += 1;
             }
         }
-        self.held.iter().zip(self.spilled..).for_each(|(hash, row)| f(row, *hash));
+        self.held.iter().zip(spilled..).for_each(|(hash, row)| f(row, *hash));
         Ok(())
     }
 

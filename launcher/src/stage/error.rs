@@ -135,6 +135,16 @@ pub enum StageError {
         /// Columns that exist.
         found: Vec<String>,
     },
+    /// A file lacks an array.
+    #[error("{}: has no array {array:?}; it has {}", path.display(), quoted(found))]
+    NoArray {
+        /// The first file.
+        path: PathBuf,
+        /// Name asked for.
+        array: String,
+        /// Arrays that exist.
+        found: Vec<String>,
+    },
     /// A header names one column twice.
     #[error("{}: the header names column {column:?} twice; give every column its own name", path.display())]
     RepeatedColumn {

@@ -7,6 +7,7 @@
 //! **Invariants:** memory stays below 512 MB for any input; the result does not depend on the number of threads; a directory
 //! under its final name is whole; nothing is repaired or left out without being counted in the report.
 
+mod arrays;
 mod bits;
 mod calendar;
 mod complete;
@@ -15,8 +16,11 @@ mod digest;
 mod duplicates;
 pub mod error;
 mod figures;
+#[cfg(test)]
+mod formats_tests;
 mod output;
 mod rows;
+mod scratch;
 mod source;
 mod split;
 mod table;
@@ -105,7 +109,7 @@ pub fn stage(
     let draft = match &config.layout {
         Layout::Rows(layout) => rows::draft(&job, layout, progress)?,
         Layout::Windows(layout) => windows::draft(&job, layout, progress)?,
-        Layout::Arrays(_) => return Err(StageError::NoFiles),
+        Layout::Arrays(layout) => arrays::draft(&job, layout, progress)?,
     };
     if let Some((path, _)) =
         config.files.iter().zip(&before).find(|(path, seen)| digest::identity(path).ok().as_ref() != Some(seen))

@@ -226,7 +226,7 @@ fn put_masked(array: &ArrayWriter, mask: &ArrayWriter, first: u64, numbers: &[f3
 fn read_numbers(array: &ArrayWriter, rows: Range<u64>, width: usize) -> Result<Vec<f32>, StageError> {
     let mut bytes = vec![0; (rows.end - rows.start) as usize * width * 4];
     array.read_rows(rows.start, &mut bytes)?;
-    Ok(bytes.chunks_exact(4).filter_map(|cell| cell.first_chunk()).map(|cell| f32::from_le_bytes(*cell)).collect())
+    Ok(bytes.chunks_exact(4).map(|cell| f32::from_le_bytes([cell[0], cell[1], cell[2], cell[3]])).collect())
 }
 
 /// Ranges of at most `size` rows (at least one) that cover `rows`.

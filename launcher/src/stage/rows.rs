@@ -12,7 +12,7 @@ use super::{
     table::{Ask, Sink, Table, Tally},
 };
 use enn_common::{
-    config::data::{Calendar, DuplicatePolicy, FeatureKind, RowsLayout, SplitKind},
+    config::data::{Calendar, FeatureKind, RowsLayout, SplitKind},
     fs::space,
     staged::meta::CleaningReport,
 };
@@ -31,7 +31,7 @@ pub(crate) fn draft(
     layout: &RowsLayout,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Draft, StageError> {
-    let table = Table::open(job.config)?;
+    let table = Table::open(job)?;
     let plan = Plan::new(job, layout, &table)?;
     // Rows are estimated; a disk that fills up in spite of this is an error of the write.
     let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
@@ -85,19 +85,8 @@ fn finish(
         starts: Vec::new(),
         report,
     };
-    let repeats = state.hashes.repeats(job.config.duplicates)?;
-    draft.report.duplicates = repeats.count;
-    if let Some((second, first)) = repeats.first
-        && job.config.duplicates == DuplicatePolicy::Error
-    {
-        let what = if layout.row_id.is_some() { "the row id" } else { "all cells" };
-        let path = job.config.files.first().cloned().unwrap_or_default();
-        return Err(StageError::Duplicate { path, what, first: first + 1, second: second + 1 });
-    }
-    if job.training.is_none() {
-        draft.drop_rows(&repeats.dropped)?;
-        draft.drop_untargeted()?;
-    }
+    let what = if layout.row_id.is_some() { "the row id" } else { "all cells" };
+    draft.drop_repeated(job, state.hashes, what)?;
     Ok(draft)
 }
 

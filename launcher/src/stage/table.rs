@@ -3,7 +3,7 @@
 //! **Invariant:** rows are handed over in reading order, whatever the number of threads; a bad cell is named by its line.
 
 use super::{
-    Progress,
+    Job, Progress,
     crew::{self, Steps},
     error::{Place, Spot, StageError},
     source::{
@@ -12,7 +12,7 @@ use super::{
         clean::MissingTokens,
     },
 };
-use enn_common::config::data::{DataConfig, SourceFormat};
+use enn_common::config::data::SourceFormat;
 use std::{path::PathBuf, sync::Arc};
 
 /// Names within this edit distance, relative to their length, are offered as what was meant.
@@ -58,14 +58,15 @@ pub(crate) struct Tally {
 
 impl Table {
     /// Opens all files; they must exist and have a readable header.
-    pub(crate) fn open(config: &DataConfig) -> Result<Self, StageError> {
+    pub(crate) fn open(job: &Job<'_>) -> Result<Self, StageError> {
+        let config = job.config;
         if config.files.is_empty() {
             return Err(StageError::NoFiles);
         }
         let mut files = Vec::new();
         let (mut lines, mut bytes) = (true, 0);
         for path in &config.files {
-            files.push((path.clone(), source::open(path, config.format, config.sheet.as_deref())?));
+            files.push((path.clone(), source::open(path, config, job.out)?));
             lines &= source::format_of(path, config.format)? == SourceFormat::Csv;
             bytes += path.metadata().map_or(0, |metadata| metadata.len());
         }

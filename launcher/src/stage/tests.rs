@@ -5,12 +5,12 @@ use enn_common::{
     config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
     staged::{Split, Staged as Arrays},
 };
-use std::fs;
+use std::{collections::BTreeSet, ffi::OsString, fs};
 
 /// A directory with one table and a place to stage to.
-struct Bench {
-    dir: tempfile::TempDir,
-    config: DataConfig,
+pub(super) struct Bench {
+    pub dir: tempfile::TempDir,
+    pub config: DataConfig,
 }
 
 fn feature(column: &str, kind: FeatureKind) -> Feature {
@@ -19,7 +19,7 @@ fn feature(column: &str, kind: FeatureKind) -> Feature {
 
 impl Bench {
     /// A table `name` whose number column `a` predicts `y`.
-    fn rows(name: &str, text: &[u8]) -> Self {
+    pub fn rows(name: &str, text: &[u8]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(name);
         fs::write(&file, text).unwrap();
@@ -43,7 +43,7 @@ impl Bench {
         Self { dir, config }
     }
 
-    fn layout(&mut self) -> &mut RowsLayout {
+    pub fn layout(&mut self) -> &mut RowsLayout {
         match &mut self.config.layout {
             Layout::Rows(layout) => layout,
             _ => panic!("rows"),
@@ -54,21 +54,25 @@ impl Bench {
         self.dir.path().join("staged")
     }
 
-    fn try_stage(&self, threads: usize, for_prediction: Option<StagedMeta>) -> Result<Staged, StageError> {
+    pub fn try_stage(&self, threads: usize, for_prediction: Option<StagedMeta>) -> Result<Staged, StageError> {
         let options = StageOptions { out: self.out(), threads, for_prediction };
         stage(&self.config, &options, &mut |_| {})
     }
 
-    fn stage(&self) -> (Staged, Arrays) {
+    pub fn stage(&self) -> (Staged, Arrays) {
         let staged = self.try_stage(2, None).unwrap();
         let arrays = Arrays::open(&staged.dir).unwrap();
         (staged, arrays)
     }
 
-    fn error(&self) -> String {
+    pub fn error(&self) -> String {
+        let names = || -> BTreeSet<OsString> {
+            let entries = fs::read_dir(self.out()).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name()).filter(|name| name != ".sources.json").collect()
+        };
+        let before = names();
         let error = self.try_stage(2, None).unwrap_err().to_string();
-        let left: Vec<_> = fs::read_dir(self.out()).map_or_else(|_| vec![], |dir| dir.flatten().collect());
-        assert!(left.iter().all(|entry| entry.file_name() == ".sources.json"), "{left:?}");
+        assert_eq!(names(), before, "an error leaves nothing new");
         error
     }
 }

@@ -128,25 +128,79 @@ pub(crate) fn push_missing(want: &Want, column: &mut Values) -> Result<Found, Ce
     Ok(Found::Missing)
 }
 
-/// Appends a number to a column of any kind, as the text it would be written with where the column is no number.
-pub(crate) fn push_number(
-    value: f64,
+/// A cell of a source that knows types.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Cell<'a> {
+    /// Nothing.
+    Missing,
+    /// A real number.
+    Real(f64),
+    /// An integer.
+    Integer(i64),
+    /// A text.
+    Text(&'a str),
+    /// A moment, Unix seconds.
+    Time(i64),
+}
+
+impl Cell<'_> {
+    /// The cell as a text, where its column wants one.
+    fn text(&self) -> String {
+        match self {
+            Self::Missing => String::new(),
+            Self::Real(value) => value.to_string(),
+            Self::Integer(value) => value.to_string(),
+            Self::Text(text) => text.trim().to_string(),
+            Self::Time(seconds) => timestamp::text(*seconds),
+        }
+    }
+
+    /// Bytes that are equal for equal cells.
+    pub(crate) fn fingerprint(&self, out: &mut Vec<u8>) {
+        let (kind, number) = match self {
+            Self::Missing => (0u8, 0),
+            Self::Real(value) => (1, value.to_bits()),
+            Self::Integer(value) => (2, *value as u64),
+            Self::Time(seconds) => (3, *seconds as u64),
+            Self::Text(text) => {
+                out.push(4);
+                out.extend_from_slice(text.as_bytes());
+                // No text holds this byte, so no two rows of texts run together.
+                return out.push(0xff);
+            }
+        };
+        out.push(kind);
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// Appends a typed cell to its column.
+pub(crate) fn push_cell(
+    cell: Cell<'_>,
     want: &Want,
     missing: &MissingTokens,
     column: &mut Values,
 ) -> Result<Found, CellError> {
-    match want.kind {
-        Kind::Number if !missing.may_be(value) => {
-            let (value, found) = number(value, want);
-            if let Values::Numbers(values) = column {
-                values.push(value);
+    let value = match (cell, want.kind) {
+        (Cell::Missing, _) => return push_missing(want, column),
+        // A nan among words or times is how many writers say "nothing".
+        (Cell::Real(value), kind) if value.is_nan() && kind != Kind::Number => return push_missing(want, column),
+        (Cell::Real(value), Kind::Number) if !missing.may_be(value) => value,
+        (Cell::Integer(value), Kind::Number) if !missing.may_be(value as f64) => value as f64,
+        (Cell::Time(seconds), Kind::Time) => {
+            if let Values::Times(times) = column {
+                times.push(seconds);
             }
-            Ok(found)
+            return Ok(Found::Valid);
         }
-        // A nan in a typed column of words or times is how many writers say "nothing".
-        Kind::Word | Kind::Time if value.is_nan() => push_missing(want, column),
-        _ => push_text(&value.to_string(), want, missing, column),
+        (Cell::Text(text), _) => return push_text(text.trim(), want, missing, column),
+        _ => return push_text(&cell.text(), want, missing, column),
+    };
+    let (value, found) = number(value, want);
+    if let Values::Numbers(values) = column {
+        values.push(value);
     }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -185,15 +239,31 @@ mod tests {
     }
 
     #[test]
-    fn typed_numbers_fit_any_column() {
-        let tokens = MissingTokens::default();
-        let mut words = Values::new(Kind::Word, 1);
-        push_number(7.0, &Want::new("a", Kind::Word), &tokens, &mut words).unwrap();
-        assert_eq!(words.words().unwrap().list, ["7"]);
-        let mut times = Values::new(Kind::Time, 1);
-        push_number(3600.0, &Want::new("a", Kind::Time), &tokens, &mut times).unwrap();
-        assert_eq!(times.times(), [3600]);
-        let mut keys = Values::new(Kind::Key, 1);
-        assert!(push_missing(&Want::new("a", Kind::Key), &mut keys).is_err());
+    fn typed_cells_fit_any_column() {
+        let tokens = MissingTokens::new(&["-1".to_string()]);
+        let push = |cell, kind| {
+            let mut column = Values::new(kind, 1);
+            (push_cell(cell, &Want::new("a", kind), &tokens, &mut column), column)
+        };
+        assert_eq!(push(Cell::Integer(7), Kind::Word).1.words().unwrap().list, ["7"]);
+        assert_eq!(push(Cell::Integer(3600), Kind::Time).1.times(), [3600]);
+        assert_eq!(push(Cell::Time(5), Kind::Time).1.times(), [5]);
+        assert_eq!(push(Cell::Integer(-1), Kind::Number).0, Ok(Found::Missing));
+        assert_eq!(push(Cell::Real(f64::NAN), Kind::Number).0, Ok(Found::NonFinite));
+        assert_eq!(push(Cell::Real(f64::NAN), Kind::Word).0, Ok(Found::Missing));
+        assert_eq!(push(Cell::Text(" 2.5 "), Kind::Number).1.numbers(), [2.5]);
+        assert!(push(Cell::Missing, Kind::Key).0.is_err());
+        assert!(push(Cell::Time(0), Kind::Number).0.is_err(), "a moment is no number");
+    }
+
+    #[test]
+    fn fingerprints_do_not_run_together() {
+        let print = |cells: &[Cell<'_>]| {
+            let mut out = Vec::new();
+            cells.iter().for_each(|cell| cell.fingerprint(&mut out));
+            out
+        };
+        assert_ne!(print(&[Cell::Text("ab"), Cell::Text("c")]), print(&[Cell::Text("a"), Cell::Text("bc")]));
+        assert_ne!(print(&[Cell::Missing]), print(&[Cell::Integer(0)]));
     }
 }

@@ -5,14 +5,18 @@
 //! ```
 //! **Invariant:** a source holds a bounded part of its file in memory, and decodes the same blocks for any number of threads.
 
+pub(crate) mod array;
+mod arrow;
 pub(crate) mod block;
 pub(crate) mod clean;
-pub(crate) mod csv;
+mod csv;
+mod sheet;
+mod typed;
 
 use super::error::StageError;
 use block::{Block, PieceError, Want};
 use clean::MissingTokens;
-use enn_common::config::data::SourceFormat;
+use enn_common::config::data::{DataConfig, SourceFormat};
 use std::{path::Path, sync::Arc};
 
 /// An open file.
@@ -73,18 +77,19 @@ pub(crate) fn format_of(path: &Path, format: Option<SourceFormat>) -> Result<Sou
     Ok(format)
 }
 
-/// Opens a file as a table.
-pub(crate) fn open(
-    path: &Path,
-    format: Option<SourceFormat>,
-    sheet: Option<&str>,
-) -> Result<Box<dyn Source>, StageError> {
+/// Opens a file as a table. Zipped arrays are unpacked below `scratch`.
+pub(crate) fn open(path: &Path, config: &DataConfig, scratch: &Path) -> Result<Box<dyn Source>, StageError> {
     if !path.is_file() {
         return Err(StageError::MissingFile { path: path.to_path_buf() });
     }
-    let _ = sheet;
-    match format_of(path, format)? {
-        SourceFormat::Csv => Ok(Box::new(csv::CsvSource::open(path)?)),
-        _ => Err(StageError::UnknownFormat { path: path.to_path_buf() }),
-    }
+    let format = format_of(path, config.format)?;
+    Ok(match format {
+        SourceFormat::Csv => Box::new(csv::CsvSource::open(path)?),
+        SourceFormat::Parquet => Box::new(arrow::ArrowSource::parquet(path)?),
+        SourceFormat::Arrow => Box::new(arrow::ArrowSource::ipc(path)?),
+        SourceFormat::Xlsx => Box::new(sheet::SheetSource::open(path, config.sheet.as_deref())?),
+        SourceFormat::Npy | SourceFormat::Npz | SourceFormat::Safetensors => {
+            Box::new(array::ArraySource::open(path, format, scratch)?)
+        }
+    })
 }

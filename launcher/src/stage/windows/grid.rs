@@ -5,17 +5,9 @@
 //!
 //! **Invariant:** which of two rows for one cell stays depends on their reading order only, in both ways of filling.
 
-use crate::stage::{bits::Bits, error::StageError};
-use enn_common::{
-    config::data::DuplicatePolicy,
-    fs::{FileError, mmap},
-};
-use std::{
-    fs::File,
-    ops::Range,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-};
+use crate::stage::{bits::Bits, error::StageError, scratch::Scratch};
+use enn_common::{config::data::DuplicatePolicy, fs::mmap};
+use std::{ops::Range, path::Path};
 
 /// Bytes of a grid that is held, and of a bucket of one that is not.
 const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -44,7 +36,7 @@ pub(crate) struct GridWriter {
     /// Runs of the spool per bucket: offset and length.
     runs: Vec<Vec<(u64, usize)>>,
     spool: Scratch,
-    path: PathBuf,
+    grid: Scratch,
 }
 
 /// The part of the grid in memory.
@@ -75,16 +67,8 @@ pub(crate) struct Grid {
     pub first_repeat: Option<(u64, u64)>,
 }
 
-/// A nameless file of our own.
-#[derive(Debug)]
-struct Scratch {
-    file: Option<File>,
-    path: PathBuf,
-    bytes: u64,
-}
-
 impl GridWriter {
-    /// An empty grid; files, if any, are made below `dir` and have no name there for long.
+    /// An empty grid; scratch files are made below `dir`.
     pub(crate) fn new(dir: &Path, cells: u64, channels: usize, policy: DuplicatePolicy) -> Self {
         Self::with_bound(dir, cells, (channels, policy), HELD_BYTES_MAX)
     }
@@ -105,8 +89,7 @@ impl GridWriter {
         };
         let waiting = vec![Vec::new(); if buckets <= 1 { 0 } else { buckets as usize }];
         let runs = vec![Vec::new(); waiting.len()];
-        let spool = Scratch { file: None, path: dir.join("spool.tmp"), bytes: 0 };
-        Self { fill, cells, bucket, waiting, waiting_bytes: 0, runs, spool, path: dir.join("grid.tmp") }
+        Self { fill, cells, bucket, waiting, waiting_bytes: 0, runs, spool: Scratch::new(dir), grid: Scratch::new(dir) }
     }
 
     /// Puts a row's values into a cell. Called in reading order.
@@ -136,7 +119,6 @@ impl GridWriter {
 
     /// Fills the rest.
     pub(crate) fn finish(mut self) -> Result<Grid, StageError> {
-        let mut grid = Scratch { file: None, path: self.path.clone(), bytes: 0 };
         if !self.waiting.is_empty() {
             self.spill()?;
         }
@@ -149,7 +131,9 @@ impl GridWriter {
             self.fill.values.resize(cells * self.fill.channels, f32::NAN);
             let mut values = vec![0.0; self.fill.channels];
             for (at, length) in runs {
-                for bytes in self.spool.read(*at, *length)?.chunks_exact(record) {
+                let mut run = vec![0; *length];
+                self.spool.read(*at, &mut run)?;
+                for bytes in run.chunks_exact(record) {
                     let (head, rest) = bytes.split_at(RECORD_HEAD);
                     let number = |half: &[u8]| half.first_chunk::<8>().map_or(0, |half| u64::from_le_bytes(*half));
                     for (value, bytes) in values.iter_mut().zip(rest.chunks_exact(4)) {
@@ -158,10 +142,10 @@ impl GridWriter {
                     self.fill.put(number(head), number(&head[8..]), &values);
                 }
             }
-            grid.append(mmap::bytes_of(&self.fill.values))?;
+            self.grid.append(mmap::bytes_of(&self.fill.values))?;
         }
         let Fill { values, channels, occupied, repeats, first_repeat, .. } = self.fill;
-        let (held, file) = if self.runs.is_empty() { (values, None) } else { (Vec::new(), Some(grid)) };
+        let (held, file) = if self.runs.is_empty() { (values, None) } else { (Vec::new(), Some(self.grid)) };
         Ok(Grid { held, file, channels, occupied, repeats, first_repeat })
     }
 }
@@ -190,35 +174,9 @@ impl Grid {
         let at = cells.start as usize * self.channels;
         let count = (cells.end - cells.start) as usize * self.channels;
         let Some(file) = &self.file else { return Ok(self.held[at..at + count].to_vec()) };
-        let bytes = file.read(at as u64 * 4, count * 4)?;
-        let number = |bytes: &[u8]| bytes.first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
-        Ok(bytes.chunks_exact(4).map(number).collect())
-    }
-}
-
-impl Scratch {
-    /// Appends; says where.
-    fn append(&mut self, bytes: &[u8]) -> Result<u64, StageError> {
-        if self.file.is_none() {
-            let file = File::options().read(true).write(true).create_new(true).open(&self.path);
-            self.file = Some(file.map_err(FileError::of("create", &self.path))?);
-            // Open it stays; without a name nothing can be left behind.
-            std::fs::remove_file(&self.path).map_err(FileError::of("remove", &self.path))?;
-        }
-        let at = self.bytes;
-        if let Some(file) = &self.file {
-            file.write_all_at(bytes, at).map_err(FileError::of("write", &self.path))?;
-        }
-        self.bytes += bytes.len() as u64;
-        Ok(at)
-    }
-
-    fn read(&self, at: u64, count: usize) -> Result<Vec<u8>, StageError> {
-        let mut bytes = vec![0; count];
-        if let Some(file) = &self.file {
-            file.read_exact_at(&mut bytes, at).map_err(FileError::of("read", &self.path))?;
-        }
-        Ok(bytes)
+        let mut bytes = vec![0; count * 4];
+        file.read(at as u64 * 4, &mut bytes)?;
+        Ok(bytes.chunks_exact(4).map(|cell| f32::from_le_bytes([cell[0], cell[1], cell[2], cell[3]])).collect())
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn draft(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Draft, StageError> {
     check(job, layout)?;
-    let table = Table::open(job.config)?;
+    let table = Table::open(job)?;
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
     let mut halves = Halves { progress, before: 0 };

@@ -1,0 +1,297 @@
+//! The arrays layout: inputs (N, F) and targets (N, S[, T[, U]]) that are arrays already. NaN means "missing".
+
+use super::{
+    Job, Progress,
+    complete::{self, Draft, Input},
+    crew::{self, Steps},
+    duplicates::Hashes,
+    error::StageError,
+    output::{self, Output, Samples},
+    source::{
+        self,
+        array::{self, NamedArray},
+        block::{CellCounts, Want},
+        clean::{self, Cell, Found},
+    },
+    split,
+};
+use enn_common::{
+    config::data::{ArraysLayout, SourceFormat, SplitKind},
+    fs::{FileError, mmap::bytes_of, space},
+    staged::meta::CleaningReport,
+};
+use std::{ops::Range, path::PathBuf};
+use twox_hash::XxHash3_128;
+
+/// Axes of a target grid, at most.
+const GRID_AXES_MAX: usize = 3;
+
+/// Bytes of samples converted at once.
+const CHUNK_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Stages named arrays.
+pub(crate) fn draft(
+    job: &Job<'_>,
+    layout: &ArraysLayout,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Draft, StageError> {
+    if matches!(job.config.split.kind, SplitKind::Group | SplitKind::Column) {
+        let expected = "chronological, blocked or random: arrays have no columns to divide by".to_string();
+        let found = format!("{:?}", job.config.split.kind).to_lowercase();
+        return Err(StageError::Config { key: "data.split.kind", found, expected });
+    }
+    let set = Set::open(job, layout)?;
+    let (features, out_shape) = (set.x.width, set.out_shape(job)?);
+    let outputs: usize = out_shape.iter().product();
+    std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
+    space::require(job.out, set.x.rows * (Output::sample_bytes(features, outputs) + 16))?;
+    let mut output = Output::create(job.out, features, &out_shape, set.y.is_some())?;
+    let state = State { hashes: Hashes::new(output.dir()), x: CellCounts::default(), y: CellCounts::default() };
+    let mut chunks = output::chunks(0..set.x.rows, CHUNK_BYTES / Output::sample_bytes(features, outputs).max(1));
+    let convert = Convert { job, set: &set, output: &output };
+    let (mut rows, per_row) = (0, set.bytes as f64 / set.x.rows as f64);
+    let mut report = |done: u64| {
+        rows += done;
+        progress(Progress { rows, bytes: (rows as f64 * per_row) as u64, bytes_total: set.bytes });
+    };
+    let state = crew::run(job.threads, || Ok(chunks.next()), &convert, state, &mut report)?;
+    output.rows = set.x.rows;
+    let mut report = CleaningReport { rows_read: set.x.rows, ..CleaningReport::default() };
+    complete::count(&mut report, &layout.x, &state.x);
+    complete::count(&mut report, &layout.y, &state.y);
+    let name = |index| format!("{}[{index}]", layout.x);
+    let input = |index| Input { name: name(index), source: layout.x.clone(), categories: None };
+    let mut draft = Draft {
+        output,
+        inputs: (0..features).map(input).collect(),
+        targets: vec![layout.y.clone()],
+        out_labels: out_shape.iter().map(|size| (0..*size).map(|index| index.to_string()).collect()).collect(),
+        out_shape,
+        persistence: None,
+        names: Vec::new(),
+        starts: Vec::new(),
+        report,
+    };
+    let what = if layout.row_id.is_some() { "the row id" } else { "all cells" };
+    draft.drop_repeated(job, state.hashes, what)?;
+    Ok(draft)
+}
+
+/// Parts of one array, one per file that has it, one below the other.
+#[derive(Debug)]
+struct Stack {
+    parts: Vec<NamedArray>,
+    rows: u64,
+    width: usize,
+}
+
+impl Stack {
+    /// All arrays of this name; `None` when no file has one.
+    fn of(arrays: &[NamedArray], name: &str) -> Result<Option<Self>, StageError> {
+        let parts: Vec<NamedArray> = arrays.iter().filter(|array| array.name == name).cloned().collect();
+        let Some(first) = parts.first() else { return Ok(None) };
+        if let Some(other) = parts.iter().find(|part| part.shape.is_empty() || part.shape[1..] != first.shape[1..]) {
+            let expected =
+                format!("rows of shape {:?} like the files before", first.shape.get(1..).unwrap_or_default());
+            return Err(wrong_shape(other, expected));
+        }
+        let (rows, width) = (parts.iter().map(NamedArray::rows).sum(), first.width());
+        Ok(Some(Self { parts, rows, width }))
+    }
+
+    /// Cells of some rows.
+    fn read(&self, rows: Range<u64>) -> Result<Vec<Cell<'static>>, StageError> {
+        let mut cells = Vec::with_capacity((rows.end - rows.start) as usize * self.width);
+        let mut first = 0;
+        for part in &self.parts {
+            let (start, end) = (rows.start.max(first), rows.end.min(first + part.rows()));
+            if start < end {
+                cells.extend(part.read(start - first..end - first)?.cells());
+            }
+            first += part.rows();
+        }
+        Ok(cells)
+    }
+}
+
+fn wrong_shape(array: &NamedArray, expected: String) -> StageError {
+    StageError::Shape { path: array.path.clone(), array: array.name.clone(), found: array.shape.clone(), expected }
+}
+
+/// The arrays of the layout, with rows that fit each other.
+struct Set {
+    x: Stack,
+    y: Option<Stack>,
+    row_id: Option<Stack>,
+    bytes: u64,
+}
+
+impl Set {
+    fn open(job: &Job<'_>, layout: &ArraysLayout) -> Result<Self, StageError> {
+        let mut arrays = Vec::new();
+        let mut bytes = 0;
+        for path in &job.config.files {
+            let format = source::format_of(path, job.config.format)?;
+            if !matches!(format, SourceFormat::Npy | SourceFormat::Npz | SourceFormat::Safetensors) {
+                let expected = "an .npy, .npz or .safetensors file; use data.rows for a table".to_string();
+                return Err(StageError::Config { key: "data.arrays", found: path.display().to_string(), expected });
+            }
+            arrays.extend(array::open(path, format, job.out)?);
+            bytes += path.metadata().map_err(FileError::of("measure", path))?.len();
+        }
+        let names: Vec<String> = arrays.iter().map(|array| array.name.clone()).collect();
+        let first = job.config.files.first().cloned().unwrap_or_default();
+        let need = |name: &String| {
+            let path = PathBuf::clone(&first);
+            Stack::of(&arrays, name)?.ok_or_else(|| StageError::NoArray {
+                path,
+                array: name.clone(),
+                found: names.clone(),
+            })
+        };
+        let x = need(&layout.x)?;
+        let y = match job.training {
+            None => Some(need(&layout.y)?),
+            Some(_) => Stack::of(&arrays, &layout.y)?,
+        };
+        let row_id = layout.row_id.as_ref().map(need).transpose()?;
+        let set = Self { x, y, row_id, bytes };
+        set.check(job)?;
+        Ok(set)
+    }
+
+    /// Compares the shapes.
+    fn check(&self, job: &Job<'_>) -> Result<(), StageError> {
+        let x = &self.x.parts[0];
+        if x.shape.len() > 2 || self.x.width == 0 {
+            return Err(wrong_shape(x, "(rows, inputs)".into()));
+        }
+        if let Some(training) = job.training.filter(|training| training.features.len() > self.x.width) {
+            return Err(wrong_shape(
+                x,
+                format!("(rows, {}), the inputs the model was trained with", training.features.len()),
+            ));
+        }
+        if let Some(other) = self.y.iter().chain(&self.row_id).find(|other| other.rows != self.x.rows) {
+            let expected = format!("{} rows like {:?}", self.x.rows, x.name);
+            return Err(wrong_shape(&other.parts[0], expected));
+        }
+        if let Some(ids) =
+            self.row_id.as_ref().filter(|ids| ids.width != 1 || !ids.parts.iter().all(NamedArray::is_integer))
+        {
+            return Err(wrong_shape(&ids.parts[0], "(rows) of integers".into()));
+        }
+        if self.x.rows == 0 {
+            let found = format!("array {:?} has no rows", x.name);
+            return Err(StageError::ZeroRows { path: x.path.clone(), found, hint: String::new() });
+        }
+        Ok(())
+    }
+
+    /// Shape of one target; a model's own when there is none in the data.
+    fn out_shape(&self, job: &Job<'_>) -> Result<Vec<usize>, StageError> {
+        let Some(y) = &self.y else {
+            return Ok(job.training.map_or_else(Vec::new, |training| training.out_shape.clone()));
+        };
+        let shape = &y.parts[0].shape;
+        let grid: Vec<usize> = shape.iter().skip(1).map(|size| *size as usize).collect();
+        match grid.len() {
+            0 => Ok(vec![1]),
+            axes if axes <= GRID_AXES_MAX && !grid.contains(&0) => Ok(grid),
+            _ => Err(wrong_shape(&y.parts[0], format!("rows of 1 to {GRID_AXES_MAX} axes"))),
+        }
+    }
+}
+
+struct State {
+    hashes: Hashes,
+    x: CellCounts,
+    y: CellCounts,
+}
+
+struct Convert<'a> {
+    job: &'a Job<'a>,
+    set: &'a Set,
+    output: &'a Output,
+}
+
+/// Converted rows.
+struct Converted {
+    first: u64,
+    samples: Samples,
+    hashes: Vec<u128>,
+    x: CellCounts,
+    y: CellCounts,
+}
+
+impl Steps for Convert<'_> {
+    type Item = Range<u64>;
+    type Work = Result<Converted, StageError>;
+    type State = State;
+    type Placed = (u64, Samples);
+    type Report = u64;
+
+    fn work(&self, rows: Range<u64>) -> Self::Work {
+        let (x, x_counts) = numbers(&self.set.x.read(rows.clone())?);
+        let (y, y_counts) = match &self.set.y {
+            Some(y) => numbers(&y.read(rows.clone())?),
+            None => (Vec::new(), CellCounts::default()),
+        };
+        let ids: Vec<i64> = match &self.set.row_id {
+            Some(ids) => {
+                ids.read(rows.clone())?.into_iter().map(|id| if let Cell::Integer(id) = id { id } else { 0 }).collect()
+            }
+            None => rows.clone().map(|row| row as i64).collect(),
+        };
+        let mut hashes = Vec::new();
+        if self.job.training.is_none() {
+            let width = self.set.y.as_ref().map_or(0, |y| y.width);
+            hashes = match self.set.row_id {
+                Some(_) => ids.iter().map(|id| XxHash3_128::oneshot(&id.to_le_bytes())).collect(),
+                None => (0..ids.len())
+                    .map(|row| {
+                        let x = bytes_of(&x[row * self.set.x.width..][..self.set.x.width]);
+                        XxHash3_128::oneshot(&[x, bytes_of(&y[row * width..][..width])].concat())
+                    })
+                    .collect(),
+            };
+        }
+        let config = &self.job.config.split;
+        let mut split = Vec::new();
+        if config.kind == SplitKind::Random && self.job.training.is_none() {
+            split = ids.iter().map(|id| split::by_hash(config, &id.to_le_bytes()) as u8).collect();
+        }
+        let samples = Samples { x, y, ids, split };
+        Ok(Converted { first: rows.start, samples, hashes, x: x_counts, y: y_counts })
+    }
+
+    fn order(&self, state: &mut State, work: Self::Work) -> Result<((u64, Samples), u64), StageError> {
+        let converted = work?;
+        state.hashes.push(&converted.hashes)?;
+        state.x.add(&converted.x);
+        state.y.add(&converted.y);
+        let rows = converted.samples.ids.len() as u64;
+        Ok(((converted.first, converted.samples), rows))
+    }
+
+    fn after(&self, (first, samples): (u64, Samples)) -> Result<(), StageError> {
+        self.output.put(first, &samples)
+    }
+}
+
+/// Cells as numbers, NaN where missing. In an array NaN is the only way to say so.
+fn numbers(cells: &[Cell<'_>]) -> (Vec<f32>, CellCounts) {
+    let want = Want::new("", source::block::Kind::Number);
+    let mut counts = CellCounts::default();
+    let number = |cell: &Cell<'_>| {
+        let value = match cell {
+            Cell::Real(value) => *value,
+            Cell::Integer(value) => *value as f64,
+            _ => f64::NAN,
+        };
+        let (number, found) = clean::number(value, &want);
+        counts.count(if value.is_nan() { Found::Missing } else { found });
+        number as f32
+    };
+    (cells.iter().map(number).collect(), counts)
+}

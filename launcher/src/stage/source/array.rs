@@ -1,0 +1,375 @@
+//! Files of named arrays: .npy, .npz, safetensors. Rows of an array are read as numbers where they lie; the arrays of a zip are
+//! unpacked into a scratch file first.
+
+use super::{
+    Piece, Pieces, Request, Source,
+    block::{Block, PieceError},
+    clean::Cell,
+    typed::{self, Cells, PIECE_ROWS},
+};
+use crate::stage::{error::StageError, scratch::Scratch};
+use enn_common::{
+    config::data::SourceFormat,
+    fs::{FileError, mmap::ReadMap},
+    staged::{
+        StagedError,
+        npy::{Element, HEADER_BYTES_MAX, Header},
+    },
+};
+use safetensors::{Dtype, SafeTensors};
+use std::{
+    fs::File,
+    io::{self, Read},
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use zip::ZipArchive;
+
+/// Entries of a zip, at most.
+const ENTRIES_MAX: usize = 10_000;
+
+/// How an element is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Npy(Element),
+    Bf16,
+}
+
+impl Kind {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Npy(element) => element.bytes(),
+            Self::Bf16 => 2,
+        }
+    }
+
+    /// An element as a cell; integers stay exact.
+    fn cell(self, b: &[u8]) -> Cell<'static> {
+        fn of<const N: usize>(bytes: &[u8]) -> [u8; N] {
+            bytes.first_chunk().copied().unwrap_or([0; N])
+        }
+        let Self::Npy(element) = self else {
+            return Cell::Real(f64::from(half::bf16::from_le_bytes(of(b))));
+        };
+        match element {
+            Element::F64 => Cell::Real(f64::from_le_bytes(of(b))),
+            Element::F32 => Cell::Real(f64::from(f32::from_le_bytes(of(b)))),
+            Element::F16 => Cell::Real(f64::from(half::f16::from_le_bytes(of(b)))),
+            Element::I64 => Cell::Integer(i64::from_le_bytes(of(b))),
+            Element::I32 => Cell::Integer(i64::from(i32::from_le_bytes(of(b)))),
+            Element::I16 => Cell::Integer(i64::from(i16::from_le_bytes(of(b)))),
+            Element::I8 => Cell::Integer(i64::from(i8::from_le_bytes(of(b)))),
+            Element::U64 => {
+                let value = u64::from_le_bytes(of(b));
+                i64::try_from(value).map_or(Cell::Real(value as f64), Cell::Integer)
+            }
+            Element::U32 => Cell::Integer(i64::from(u32::from_le_bytes(of(b)))),
+            Element::U16 => Cell::Integer(i64::from(u16::from_le_bytes(of(b)))),
+            Element::U8 | Element::Bool => Cell::Integer(i64::from(b[0])),
+        }
+    }
+}
+
+/// Where the bytes lie.
+#[derive(Debug, Clone)]
+enum Place {
+    File(Arc<File>),
+    Scratch(Arc<Scratch>),
+}
+
+/// One array of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct NamedArray {
+    /// Name: the key in an .npz or safetensors file, the stem of an .npy file.
+    pub name: String,
+    /// Shape; the first axis counts rows.
+    pub shape: Vec<u64>,
+    /// The file, for messages.
+    pub path: PathBuf,
+    kind: Kind,
+    place: Place,
+    at: u64,
+}
+
+impl NamedArray {
+    /// Rows; 0 for a scalar.
+    pub(crate) fn rows(&self) -> u64 {
+        self.shape.first().copied().unwrap_or(0)
+    }
+
+    /// Elements of a row.
+    pub(crate) fn width(&self) -> usize {
+        self.shape.iter().skip(1).product::<u64>() as usize
+    }
+
+    /// Whether all elements are integers.
+    pub(crate) fn is_integer(&self) -> bool {
+        !matches!(self.kind, Kind::Bf16 | Kind::Npy(Element::F16 | Element::F32 | Element::F64))
+    }
+
+    /// The bytes of some rows.
+    pub(crate) fn read(&self, rows: Range<u64>) -> Result<RowBytes, StageError> {
+        let row = self.width() * self.kind.bytes();
+        let mut bytes = vec![0; (rows.end - rows.start) as usize * row];
+        let at = self.at + rows.start * row as u64;
+        match &self.place {
+            Place::File(file) => file.read_exact_at(&mut bytes, at).map_err(FileError::of("read", &self.path))?,
+            Place::Scratch(scratch) => scratch.read(at, &mut bytes)?,
+        }
+        Ok(RowBytes { bytes, kind: self.kind })
+    }
+}
+
+/// Some rows of an array.
+#[derive(Debug)]
+pub(crate) struct RowBytes {
+    bytes: Vec<u8>,
+    kind: Kind,
+}
+
+impl RowBytes {
+    /// Element `index` of the rows, in C order.
+    pub(crate) fn cell(&self, index: usize) -> Cell<'static> {
+        self.kind.cell(&self.bytes[index * self.kind.bytes()..])
+    }
+
+    /// All elements, in C order.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = Cell<'static>> + '_ {
+        self.bytes.chunks_exact(self.kind.bytes()).map(|bytes| self.kind.cell(bytes))
+    }
+}
+
+/// The arrays of a file. Arrays of a zip are unpacked below `scratch`.
+pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
+    match format {
+        SourceFormat::Npz => npz(path, scratch),
+        SourceFormat::Safetensors => safetensors(path),
+        _ => Ok(vec![npy(path)?]),
+    }
+}
+
+fn unreadable(
+    path: &Path,
+    format: &'static str,
+    cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> StageError {
+    StageError::Unreadable { path: path.to_path_buf(), format, cause: cause.into() }
+}
+
+fn npy(path: &Path) -> Result<NamedArray, StageError> {
+    let file = File::open(path).map_err(FileError::of("open", path))?;
+    let mut head = Vec::new();
+    (&file).take(HEADER_BYTES_MAX as u64 + 12).read_to_end(&mut head).map_err(FileError::of("read", path))?;
+    let header = Header::parse(&head).map_err(|kind| StagedError::Npy { path: path.to_path_buf(), kind })?;
+    let bytes = file.metadata().map_err(FileError::of("measure", path))?.len();
+    if bytes < header.data_offset as u64 + header.data_bytes() {
+        return Err(unreadable(
+            path,
+            "a NumPy array",
+            format!("it ends early: {bytes} bytes for shape {:?}", header.shape),
+        ));
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let (at, kind, place) = (header.data_offset as u64, Kind::Npy(header.element), Place::File(Arc::new(file)));
+    Ok(NamedArray { name, shape: header.shape, path: path.to_path_buf(), kind, place, at })
+}
+
+fn npz(path: &Path, scratch: &Path) -> Result<Vec<NamedArray>, StageError> {
+    const FORMAT: &str = "a zip of NumPy arrays";
+    let file = File::open(path).map_err(FileError::of("open", path))?;
+    let mut archive = ZipArchive::new(io::BufReader::new(file)).map_err(|cause| unreadable(path, FORMAT, cause))?;
+    if archive.len() > ENTRIES_MAX {
+        return Err(unreadable(
+            path,
+            FORMAT,
+            format!("it has {} entries, at most {ENTRIES_MAX} are read", archive.len()),
+        ));
+    }
+    std::fs::create_dir_all(scratch).map_err(FileError::of("make the directory", scratch))?;
+    let mut unpacked = Scratch::new(scratch);
+    let mut headers = Vec::new();
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index).map_err(|cause| unreadable(path, FORMAT, cause))?;
+        let name = entry.name().map_err(|cause| unreadable(path, FORMAT, cause))?.into_owned();
+        let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
+        let start = unpacked.bytes();
+        io::copy(&mut entry, &mut unpacked).map_err(|cause| unreadable(path, FORMAT, cause))?;
+        let mut head = vec![0; (unpacked.bytes() - start).min(HEADER_BYTES_MAX as u64 + 12) as usize];
+        unpacked.read(start, &mut head)?;
+        let header =
+            Header::parse(&head).map_err(|kind| unreadable(path, FORMAT, format!("array {name:?}: {kind}")))?;
+        if unpacked.bytes() - start < header.data_offset as u64 + header.data_bytes() {
+            return Err(unreadable(path, FORMAT, format!("array {name:?} ends early")));
+        }
+        headers.push((name, start + header.data_offset as u64, header));
+    }
+    let place = Place::Scratch(Arc::new(unpacked));
+    let array = |(name, at, header): (String, u64, Header)| NamedArray {
+        name,
+        shape: header.shape,
+        path: path.to_path_buf(),
+        kind: Kind::Npy(header.element),
+        place: place.clone(),
+        at,
+    };
+    Ok(headers.into_iter().map(array).collect())
+}
+
+fn safetensors(path: &Path) -> Result<Vec<NamedArray>, StageError> {
+    const FORMAT: &str = "safetensors";
+    // Mapped for its header only; the data are read where they are needed.
+    let map = ReadMap::open(path)?;
+    let (length, metadata) =
+        SafeTensors::read_metadata(map.bytes()).map_err(|cause| unreadable(path, FORMAT, cause))?;
+    let place = Place::File(Arc::new(File::open(path).map_err(FileError::of("open", path))?));
+    let mut arrays = Vec::new();
+    for name in metadata.offset_keys() {
+        let Some(info) = metadata.info(&name) else { continue };
+        // Types that no data set is kept in are passed over; asking for one says that the array is not there.
+        let Some(kind) = kind_of(info.dtype) else { continue };
+        let shape = info.shape.iter().map(|size| *size as u64).collect();
+        let at = (8 + length + info.data_offsets.0) as u64;
+        arrays.push(NamedArray { name, shape, path: path.to_path_buf(), kind, place: place.clone(), at });
+    }
+    Ok(arrays)
+}
+
+fn kind_of(dtype: Dtype) -> Option<Kind> {
+    Some(Kind::Npy(match dtype {
+        Dtype::BF16 => return Some(Kind::Bf16),
+        Dtype::F64 => Element::F64,
+        Dtype::F32 => Element::F32,
+        Dtype::F16 => Element::F16,
+        Dtype::I64 => Element::I64,
+        Dtype::I32 => Element::I32,
+        Dtype::I16 => Element::I16,
+        Dtype::I8 => Element::I8,
+        Dtype::U64 => Element::U64,
+        Dtype::U32 => Element::U32,
+        Dtype::U16 => Element::U16,
+        Dtype::U8 => Element::U8,
+        Dtype::BOOL => Element::Bool,
+        _ => return None,
+    }))
+}
+
+/// Arrays as a table: an array (N) is a column of its name, an array (N, k) the columns `name[0]` to `name[k-1]`. The first array
+/// says N; arrays with other lengths are no columns.
+pub(crate) struct ArraySource {
+    arrays: Arc<Vec<NamedArray>>,
+    header: Vec<String>,
+    /// Array and element of a row for each column.
+    places: Arc<Vec<(usize, usize)>>,
+    rows: u64,
+    bytes: u64,
+}
+
+impl ArraySource {
+    /// Opens a file of arrays as a table.
+    pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Self, StageError> {
+        let arrays = open(path, format, scratch)?;
+        let rows = arrays.first().map_or(0, NamedArray::rows);
+        let (mut header, mut places) = (Vec::new(), Vec::new());
+        for (index, array) in arrays.iter().enumerate().filter(|(_, array)| array.rows() == rows) {
+            match array.shape.len() {
+                1 => header.push(array.name.clone()),
+                _ => header.extend((0..array.width()).map(|element| format!("{}[{element}]", array.name))),
+            }
+            places.extend((0..array.width()).map(|element| (index, element)));
+        }
+        if rows == 0 {
+            let found = "the first array has no rows".to_string();
+            return Err(StageError::ZeroRows { path: path.to_path_buf(), found, hint: String::new() });
+        }
+        let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
+        Ok(Self { arrays: Arc::new(arrays), header, places: Arc::new(places), rows, bytes })
+    }
+}
+
+impl Source for ArraySource {
+    fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    fn rows_estimate(&self) -> u64 {
+        self.rows
+    }
+
+    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError> {
+        let width = self.arrays.iter().map(NamedArray::width).max().unwrap_or(1).max(1);
+        let step = (PIECE_ROWS * 64 / width).clamp(1, PIECE_ROWS) as u64;
+        let (arrays, places) = (self.arrays.clone(), self.places.clone());
+        Ok(Box::new(ArrayPieces { arrays, places, rows: self.rows, bytes: self.bytes, step, at: 0, request }))
+    }
+}
+
+struct ArrayPieces {
+    arrays: Arc<Vec<NamedArray>>,
+    places: Arc<Vec<(usize, usize)>>,
+    rows: u64,
+    bytes: u64,
+    step: u64,
+    at: u64,
+    request: Arc<Request>,
+}
+
+impl Pieces for ArrayPieces {
+    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
+        if self.at >= self.rows {
+            return Ok(None);
+        }
+        let rows = self.at..(self.at + self.step).min(self.rows);
+        self.at = rows.end;
+        let bytes = self.bytes * (rows.end - rows.start) / self.rows;
+        let (arrays, places) = (self.arrays.clone(), self.places.clone());
+        Ok(Some(Box::new(ArrayPiece { arrays, places, rows, bytes, request: self.request.clone() })))
+    }
+}
+
+struct ArrayPiece {
+    arrays: Arc<Vec<NamedArray>>,
+    places: Arc<Vec<(usize, usize)>>,
+    rows: Range<u64>,
+    bytes: u64,
+    request: Arc<Request>,
+}
+
+impl Piece for ArrayPiece {
+    fn decode(self: Box<Self>) -> Result<Block, PieceError> {
+        let mut parts: Vec<Option<RowBytes>> = self.arrays.iter().map(|_| None).collect();
+        let wanted: Vec<usize> = match self.request.hash_rows {
+            true => (0..self.places.len()).collect(),
+            false => self.request.columns.clone(),
+        };
+        for column in wanted {
+            let array = self.places[column].0;
+            if parts[array].is_none() {
+                parts[array] = Some(self.arrays[array].read(self.rows.clone())?);
+            }
+        }
+        typed::block(&self.request, &ArrayCells { piece: &self, parts }, self.bytes)
+    }
+}
+
+struct ArrayCells<'a> {
+    piece: &'a ArrayPiece,
+    parts: Vec<Option<RowBytes>>,
+}
+
+impl Cells for ArrayCells<'_> {
+    fn rows(&self) -> usize {
+        (self.piece.rows.end - self.piece.rows.start) as usize
+    }
+
+    fn width(&self) -> usize {
+        self.piece.places.len()
+    }
+
+    fn cell(&self, row: usize, column: usize) -> Cell<'_> {
+        let (array, element) = self.piece.places[column];
+        let width = self.piece.arrays[array].width();
+        self.parts[array].as_ref().map_or(Cell::Missing, |part| part.cell(row * width + element))
+    }
+}

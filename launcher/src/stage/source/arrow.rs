@@ -1,0 +1,351 @@
+//! Arrow record batches, from Parquet files and from IPC files and streams.
+//!
+//! **Invariant:** only the wanted columns are read, unless rows are to be hashed. Batches are decoded by one thread at a time and
+//! cleaned in parallel.
+
+use super::{
+    Piece, Pieces, Request, Source,
+    block::{Block, PieceError},
+    clean::Cell,
+    typed::{self, Cells, PIECE_ROWS},
+};
+use crate::stage::error::StageError;
+use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, types};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{ArrowError, DataType, SchemaRef, TimeUnit};
+use enn_common::fs::FileError;
+use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
+use std::{
+    fs::File,
+    io::{BufReader, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// First bytes of an IPC file; a stream has none.
+const FILE_MAGIC: &[u8; 6] = b"ARROW1";
+
+/// Where batches come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Container {
+    Parquet,
+    IpcFile,
+    IpcStream,
+}
+
+impl Container {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Parquet => "Parquet",
+            Self::IpcFile => "an Arrow IPC file",
+            Self::IpcStream => "an Arrow IPC stream",
+        }
+    }
+}
+
+/// An open file of record batches.
+#[derive(Debug)]
+pub(crate) struct ArrowSource {
+    path: PathBuf,
+    container: Container,
+    schema: SchemaRef,
+    header: Vec<String>,
+    rows: u64,
+    bytes: u64,
+}
+
+/// The boxed error that `StageError::Unreadable` keeps.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Batches in order.
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+
+impl ArrowSource {
+    /// Opens a Parquet file.
+    pub(crate) fn parquet(path: &Path) -> Result<Self, StageError> {
+        let builder = ParquetRecordBatchReaderBuilder::try_new(open(path)?)
+            .map_err(|cause| unreadable(path, Container::Parquet, cause.into()))?;
+        let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
+        Self::new(path, Container::Parquet, builder.schema().clone(), Some(rows))
+    }
+
+    /// Opens an IPC file (Feather version 2) or stream.
+    pub(crate) fn ipc(path: &Path) -> Result<Self, StageError> {
+        let mut magic = Vec::new();
+        open(path)?.take(FILE_MAGIC.len() as u64).read_to_end(&mut magic).map_err(FileError::of("read", path))?;
+        let container = if magic == FILE_MAGIC { Container::IpcFile } else { Container::IpcStream };
+        let reader = BufReader::new(open(path)?);
+        let schema = match container {
+            Container::IpcFile => FileReader::try_new(reader, None).map(|reader| reader.schema()),
+            _ => StreamReader::try_new(reader, None).map(|reader| reader.schema()),
+        };
+        Self::new(path, container, schema.map_err(|cause| unreadable(path, container, cause.into()))?, None)
+    }
+
+    fn new(path: &Path, container: Container, schema: SchemaRef, rows: Option<u64>) -> Result<Self, StageError> {
+        let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
+        let header: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+        // IPC does not say; four bytes a cell is a guess that the disk check can live with.
+        let rows = rows.unwrap_or(bytes / (4 * header.len().max(1) as u64));
+        Ok(Self { path: path.to_path_buf(), container, schema, header, rows, bytes })
+    }
+
+    /// Begins to read the columns with these indices, ascending.
+    fn batches(&self, columns: &[usize]) -> Result<Batches, Cause> {
+        let file = open(&self.path)?;
+        Ok(match self.container {
+            Container::Parquet => {
+                let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
+                let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
+                Box::new(builder.with_projection(mask).with_batch_size(PIECE_ROWS).build()?)
+            }
+            Container::IpcFile => Box::new(FileReader::try_new(BufReader::new(file), Some(columns.to_vec()))?),
+            Container::IpcStream => Box::new(StreamReader::try_new(BufReader::new(file), Some(columns.to_vec()))?),
+        })
+    }
+}
+
+fn open(path: &Path) -> Result<File, StageError> {
+    let mut file = File::open(path).map_err(FileError::of("open", path))?;
+    file.seek(SeekFrom::Start(0)).map_err(FileError::of("read", path))?;
+    Ok(file)
+}
+
+fn unreadable(path: &Path, container: Container, cause: Cause) -> StageError {
+    StageError::Unreadable { path: path.to_path_buf(), format: container.name(), cause }
+}
+
+impl Source for ArrowSource {
+    fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    fn rows_estimate(&self) -> u64 {
+        self.rows
+    }
+
+    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError> {
+        let mut columns = request.columns.clone();
+        if request.hash_rows {
+            columns = (0..self.header.len()).collect();
+        }
+        columns.sort_unstable();
+        columns.dedup();
+        for column in &request.columns {
+            let field = self.schema.field(*column);
+            if !is_read(field.data_type()) {
+                let cause =
+                    format!("column {:?} holds {}, expected numbers, text or times", field.name(), field.data_type());
+                return Err(unreadable(&self.path, self.container, cause.into()));
+            }
+        }
+        let mut place = vec![None; self.header.len()];
+        columns.iter().enumerate().for_each(|(index, column)| place[*column] = Some(index));
+        let batches = self.batches(&columns).map_err(|cause| unreadable(&self.path, self.container, cause))?;
+        Ok(Box::new(ArrowPieces {
+            path: self.path.clone(),
+            container: self.container,
+            batches,
+            rest: None,
+            place: Arc::new(place),
+            row: 0,
+            bytes_per_row: self.bytes as f64 / self.rows.max(1) as f64,
+            request,
+        }))
+    }
+}
+
+/// A pass over the batches.
+struct ArrowPieces {
+    path: PathBuf,
+    container: Container,
+    batches: Batches,
+    /// What is left of a batch longer than a piece.
+    rest: Option<RecordBatch>,
+    /// Index in a batch of each column of the file.
+    place: Arc<Vec<Option<usize>>>,
+    row: u64,
+    bytes_per_row: f64,
+    request: Arc<Request>,
+}
+
+impl Pieces for ArrowPieces {
+    fn next(&mut self) -> Result<Option<Box<dyn Piece>>, StageError> {
+        let batch = match self.rest.take() {
+            Some(batch) => batch,
+            None => match self.batches.next() {
+                None => return Ok(None),
+                Some(Ok(batch)) => batch,
+                Some(Err(cause)) => return Err(unreadable(&self.path, self.container, cause.into())),
+            },
+        };
+        let rows = batch.num_rows().min(PIECE_ROWS);
+        if batch.num_rows() > rows {
+            self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
+        }
+        let bytes = (rows as f64 * self.bytes_per_row) as u64;
+        let piece = ArrowPiece {
+            batch: batch.slice(0, rows),
+            place: self.place.clone(),
+            first: self.row,
+            bytes,
+            request: self.request.clone(),
+        };
+        self.row += rows as u64;
+        Ok(Some(Box::new(piece)))
+    }
+}
+
+struct ArrowPiece {
+    batch: RecordBatch,
+    place: Arc<Vec<Option<usize>>>,
+    first: u64,
+    bytes: u64,
+    request: Arc<Request>,
+}
+
+impl Piece for ArrowPiece {
+    fn decode(self: Box<Self>) -> Result<Block, PieceError> {
+        let columns: Vec<Option<Column<'_>>> =
+            self.place.iter().map(|place| place.and_then(|index| Column::of(self.batch.column(index)))).collect();
+        typed::block(&self.request, &BatchCells { piece: &self, columns }, self.bytes)
+    }
+}
+
+struct BatchCells<'a> {
+    piece: &'a ArrowPiece,
+    columns: Vec<Option<Column<'a>>>,
+}
+
+impl Cells for BatchCells<'_> {
+    fn rows(&self) -> usize {
+        self.piece.batch.num_rows()
+    }
+
+    fn width(&self) -> usize {
+        self.columns.len()
+    }
+
+    fn cell(&self, row: usize, column: usize) -> Cell<'_> {
+        match &self.columns[column] {
+            Some(column) => column.cell(row),
+            // A column that cannot be compared makes every row its own: better no repetition found than a wrong one.
+            None => Cell::Integer((self.piece.first + row as u64) as i64),
+        }
+    }
+}
+
+/// An array, its type looked up once.
+enum Column<'a> {
+    Null,
+    Typed(&'a dyn Array, Box<dyn Fn(usize) -> Cell<'a> + 'a>),
+}
+
+impl<'a> Column<'a> {
+    fn cell(&self, row: usize) -> Cell<'a> {
+        match self {
+            Self::Null => Cell::Missing,
+            Self::Typed(array, _) if array.is_null(row) => Cell::Missing,
+            Self::Typed(_, get) => get(row),
+        }
+    }
+
+    /// `None` for a type that is not read.
+    fn of(array: &'a ArrayRef) -> Option<Self> {
+        use types as t;
+        let array: &dyn Array = array.as_ref();
+        macro_rules! real {
+            ($kind:ty) => {{
+                let values = array.as_primitive::<$kind>().values();
+                Box::new(move |row| Cell::Real(f64::from(values[row])))
+            }};
+        }
+        macro_rules! integer {
+            ($kind:ty) => {{
+                let values = array.as_primitive::<$kind>().values();
+                Box::new(move |row| Cell::Integer(i64::from(values[row])))
+            }};
+        }
+        let get: Box<dyn Fn(usize) -> Cell<'a> + 'a> = match array.data_type() {
+            DataType::Null => return Some(Self::Null),
+            DataType::Boolean => {
+                let values = array.as_boolean();
+                Box::new(move |row| Cell::Integer(i64::from(values.value(row))))
+            }
+            DataType::Int8 => integer!(t::Int8Type),
+            DataType::Int16 => integer!(t::Int16Type),
+            DataType::Int32 => integer!(t::Int32Type),
+            DataType::Int64 => integer!(t::Int64Type),
+            DataType::UInt8 => integer!(t::UInt8Type),
+            DataType::UInt16 => integer!(t::UInt16Type),
+            DataType::UInt32 => integer!(t::UInt32Type),
+            DataType::UInt64 => {
+                let values = array.as_primitive::<t::UInt64Type>().values();
+                Box::new(move |row| i64::try_from(values[row]).map_or(Cell::Real(values[row] as f64), Cell::Integer))
+            }
+            DataType::Float16 => real!(t::Float16Type),
+            DataType::Float32 => real!(t::Float32Type),
+            DataType::Float64 => real!(t::Float64Type),
+            DataType::Decimal128(_, scale) => {
+                let (values, unit) =
+                    (array.as_primitive::<t::Decimal128Type>().values(), 10f64.powi(i32::from(*scale)));
+                Box::new(move |row| Cell::Real(values[row] as f64 / unit))
+            }
+            DataType::Utf8 => {
+                let values = array.as_string::<i32>();
+                Box::new(move |row| Cell::Text(values.value(row)))
+            }
+            DataType::LargeUtf8 => {
+                let values = array.as_string::<i64>();
+                Box::new(move |row| Cell::Text(values.value(row)))
+            }
+            DataType::Utf8View => {
+                let values = array.as_string_view();
+                Box::new(move |row| Cell::Text(values.value(row)))
+            }
+            DataType::Dictionary(_, _) => {
+                let dictionary = array.as_any_dictionary();
+                let (keys, values) = (dictionary.normalized_keys(), Self::of(dictionary.values())?);
+                Box::new(move |row| values.cell(keys[row]))
+            }
+            DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => moments(array)?,
+            _ => return None,
+        };
+        Some(Self::Typed(array, get))
+    }
+}
+
+/// Dates and time stamps as Unix seconds.
+fn moments<'a>(array: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Cell<'a> + 'a>> {
+    use types as t;
+    const DAY_S: i64 = crate::stage::timestamp::DAY_S;
+    if let DataType::Date32 = array.data_type() {
+        let values = array.as_primitive::<t::Date32Type>().values();
+        return Some(Box::new(move |row| Cell::Time(i64::from(values[row]) * DAY_S)));
+    }
+    let (values, per_second) = match array.data_type() {
+        DataType::Date64 => (array.as_primitive::<t::Date64Type>().values(), 1000),
+        DataType::Timestamp(TimeUnit::Second, _) => (array.as_primitive::<t::TimestampSecondType>().values(), 1),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => {
+            (array.as_primitive::<t::TimestampMillisecondType>().values(), 1000)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            (array.as_primitive::<t::TimestampMicrosecondType>().values(), 1_000_000)
+        }
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+            (array.as_primitive::<t::TimestampNanosecondType>().values(), 1_000_000_000)
+        }
+        _ => return None,
+    };
+    Some(Box::new(move |row| Cell::Time(values[row].div_euclid(per_second))))
+}
+
+/// Whether a column of this type can be read.
+fn is_read(kind: &DataType) -> bool {
+    match kind {
+        DataType::Dictionary(_, values) => is_read(values),
+        DataType::Decimal128(_, _) | DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => true,
+        DataType::Null | DataType::Boolean | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        kind => kind.is_integer() || kind.is_floating(),
+    }
+}
