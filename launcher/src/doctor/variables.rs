@@ -28,11 +28,11 @@ pub const VARIABLES: &[Variable] = &[
     variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against and run on, instead of target/libtorch"),
     variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
     variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),
+    variable("LD_LIBRARY_PATH", "enn", "kept for the workers, behind the folder of libtorch"),
     variable("OMP_NUM_THREADS", "enn", "threads of one operation, when the configuration says nothing"),
-    variable("NO_COLOR", "enn", "set: no colours in the terminal"),
 ];
 
-/// Set by `enn` for each worker; a program under `enn run` sees torchrun's as well.
+/// Set by `enn` for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.
 pub const FOR_WORKERS: &[Variable] = &[
     variable("ENN_BROKER", "enn-worker", "path of the broker's socket"),
     variable("ENN_ROUND", "enn-worker", "round the worker was started for"),

@@ -4,7 +4,7 @@ use super::{
     hold,
     source::{CRATES, Source, Workspace, attributes, is_for_tests, rust_files},
 };
-use enn_launcher::doctor::variables::{FOR_WORKERS, VARIABLES};
+use enn_launcher::doctor::variables::{FOR_WORKERS, VARIABLES, Variable};
 use std::{collections::BTreeSet, fs};
 use syn::{Fields, Item, visit::Visit};
 
@@ -199,20 +199,30 @@ fn quoted_variables(text: &str) -> BTreeSet<String> {
 #[test]
 fn the_variables_that_are_read_are_those_doctor_lists() {
     let workspace = Workspace::load();
-    let read: BTreeSet<String> = ["launcher/src/facts.rs", "worker/src/session/boot.rs"]
-        .into_iter()
-        .filter_map(|path| fs::read_to_string(workspace.root.join(path)).ok())
-        .flat_map(|text| quoted_variables(text.split("#[cfg(test)]").next().unwrap()))
-        .collect();
-    let listed = || VARIABLES.iter().chain(FOR_WORKERS);
-    let unlisted = read.iter().filter(|name| !name.starts_with("SLURM_") && !listed().any(|v| v.name == *name));
-    let unread = listed().filter(|v| v.reader != "build" && !read.contains(v.name)).map(|v| v.name);
-    let breaches = unlisted
-        .map(|name| format!("{name} is read but not listed"))
-        .chain(unread.map(|name| format!("{name} is listed but not read")))
-        .collect();
+    let quoted = |path: &str| {
+        let text = fs::read_to_string(workspace.root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        quoted_variables(text.split("#[cfg(test)]").next().unwrap())
+    };
+    let (facts, boot) = (quoted("launcher/src/facts.rs"), quoted("worker/src/session/boot.rs"));
+    let set = quoted("launcher/src/agent/env.rs");
+    let named = |name: &String, table: &[Variable]| table.iter().any(|variable| variable.name == name);
+    let mut breaches = Vec::new();
+    for name in facts.iter().filter(|name| !named(name, VARIABLES)) {
+        breaches.push(format!("{name} is read by facts.rs but not listed"));
+    }
+    for name in boot.iter().filter(|name| !named(name, VARIABLES) && !named(name, FOR_WORKERS)) {
+        breaches.push(format!("{name} is read by boot.rs but not listed"));
+    }
+    for variable in
+        VARIABLES.iter().filter(|v| v.reader != "build" && !facts.contains(v.name) && !boot.contains(v.name))
+    {
+        breaches.push(format!("{} is listed but nobody reads it", variable.name));
+    }
+    for variable in FOR_WORKERS.iter().filter(|variable| !set.contains(variable.name)) {
+        breaches.push(format!("{} is listed but env.rs does not set it", variable.name));
+    }
     hold(
-        "launcher/src/facts.rs and worker/src/session/boot.rs read exactly the variables of the table",
+        "facts.rs and boot.rs read, and env.rs sets, exactly the variables of doctor's table",
         "edit launcher/src/doctor/variables.rs",
         breaches,
     );
