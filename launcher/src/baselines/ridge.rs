@@ -85,8 +85,8 @@ impl Ridge {
         let Solution { coefficients, intercepts, lambda, place, how, mean_filled } =
             solution.ok_or(RidgeRefused::Singular)?;
         let edge = if place == 0 || place + 1 == GRID { ", at the edge of what was tried" } else { "" };
-        let shown = crate::ui::figures::measure(lambda);
-        notes.push(format!("ridge: λ = {shown} by {how}{edge}; {} rows, {columns} columns", rows.len()));
+        let decimals = (3.0 - lambda.abs().max(1e-9).log10().floor()).clamp(0.0, 9.0) as usize;
+        notes.push(format!("ridge: λ = {lambda:.decimals$} by {how}{edge}; {} rows, {columns} columns", rows.len()));
         if mean_filled {
             notes.push(
                 "ridge: too many targets are missing to leave each out; they count as their cell's mean".to_owned(),

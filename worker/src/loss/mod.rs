@@ -3,15 +3,27 @@
 //! **Invariant:** a missing label poisons nothing: its cell adds neither to the sum nor to the count, and its gradient is zero.
 //! Adding a constant to every prediction of a perfect fit raises every loss offered here.
 
+mod output;
+
+pub use output::Output;
+
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
     functional,
     layer::error::refused,
-    model::{Output, Targets},
 };
 use enn_common::config::train::{Loss, TrainConfig};
 use tch::{Kind, Tensor as Raw};
+
+/// Targets of a batch, ready for the loss.
+#[derive(Debug)]
+pub struct Targets {
+    /// Standardised targets (B, O) f32; NaN where missing.
+    pub z: Raw,
+    /// Valid cells (B, O) bool.
+    pub valid: Raw,
+}
 
 /// What is minimised: Σ ℓ(z) + λ Σ ℓ(base), over the valid cells.
 #[derive(Debug, Clone, Copy, PartialEq)]

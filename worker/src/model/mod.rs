@@ -44,13 +44,12 @@
 
 mod components;
 mod error;
-mod output;
 mod ridge;
 mod spec;
 mod start;
 
+pub use crate::loss::{Output, Targets};
 pub use error::ModelError;
-pub use output::Output;
 pub use spec::ModelSpec;
 pub use start::StartReport;
 
@@ -83,15 +82,6 @@ pub struct Model {
     gate_kind: Gate,
     grid: Grid,
     output_range: Option<(f64, f64)>,
-}
-
-/// Targets of a batch, ready for the loss.
-#[derive(Debug)]
-pub struct Targets {
-    /// Standardised targets (B, O) f32; NaN where missing.
-    pub z: Raw,
-    /// Valid cells (B, O) bool.
-    pub valid: Raw,
 }
 
 impl Model {
