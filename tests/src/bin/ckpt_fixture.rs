@@ -19,11 +19,22 @@ use std::{
     fs,
     io::{self, Write},
     path::Path,
+    process::ExitCode,
 };
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-fn main() -> Outcome {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _gone = writeln!(std::io::stderr(), "{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
