@@ -190,7 +190,7 @@ fn quoted_variables(text: &str) -> BTreeSet<String> {
     text.split('"')
         .skip(1)
         .step_by(2)
-        .filter(|word| word.contains('_') && word.len() > 3)
+        .filter(|word| word.len() > 3)
         .filter(|word| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_'))
         .map(str::to_owned)
         .collect()
