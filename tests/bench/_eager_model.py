@@ -124,7 +124,7 @@ class Model(nn.Module):
         )
         self.norms = nn.ModuleList([nn.LayerNorm(d), nn.LayerNorm(d)])
         bias = [math.log(1 / n) for n in self.tokens for _ in range(n)]
-        self.register_buffer("key_bias", torch.tensor(bias))
+        self.register_buffer("key_bias", torch.tensor(bias)[None])
         self.latents = nn.Parameter(0.02 * torch.randn(c["fuser_latents"], d))
         self.rounds = nn.ModuleList(
             [

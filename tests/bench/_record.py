@@ -30,6 +30,11 @@ def environment() -> dict[str, str]:
     return dict(os.environ, LD_LIBRARY_PATH=f"{libtorch}/lib")
 
 
+def peer_environment() -> dict[str, str]:
+    """The environment of a peer: its own libraries, not ours."""
+    return {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+
+
 def alternate(rounds: int, ours: Callable[[], float], peer: Callable[[], float]) -> tuple[list[float], list[float]]:
     """Runs ours and the peer in turn; each returns its measure."""
     a: list[float] = []

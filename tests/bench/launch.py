@@ -56,7 +56,7 @@ def peer(python: str, script: pathlib.Path) -> float:
     """Seconds from exec of torchrun to the end of the first step on rank 0."""
     start = time.time()
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    out = subprocess.run(command, env=record.peer_environment(), capture_output=True, text=True, check=True, timeout=120)
     return float(out.stdout.split()[-1]) - start
 
 

@@ -32,7 +32,7 @@ def peer(python: str, config: pathlib.Path, staged: pathlib.Path) -> tuple[float
     """Median step, milliseconds; parameters."""
     script = pathlib.Path(__file__).with_name("_eager_step.py")
     command = [python, str(script), str(config), str(staged), str(os.cpu_count()), str(STEPS)]
-    out = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    out = json.loads(subprocess.run(command, env=record.peer_environment(), capture_output=True, text=True, check=True).stdout)
     return out["ms"], out["parameters"]
 
 
