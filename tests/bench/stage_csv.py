@@ -3,9 +3,9 @@
 
 Ours hashes, parses, cleans, splits, writes x, y and masks, and measures statistics; its time is of the whole call. Each run is a
 process of its own, the file is in the page cache, runs alternate, medians count. Peers come from the Python named by
-ENN_BENCH_PYTHON (with pandas and pyarrow); both use as many threads as there are cores, as they do by themselves.
+ENN_PYTHON (with pandas and pyarrow); both use as many threads as there are cores, as they do by themselves.
 
-    ENN_BENCH_PYTHON=venv/bin/python python3 tests/bench/stage_csv.py [--mb 1000] [--runs 5]
+    ENN_PYTHON=venv/bin/python python3 tests/bench/stage_csv.py [--mb 1000] [--runs 5]
 
 Writes target/bench/stage_csv_vs_pandas.json and stage_csv_vs_pyarrow.json; fails when a limit or the memory bound is missed.
 """
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
-    python = os.environ.get("ENN_BENCH_PYTHON", sys.executable)
+    python = os.environ.get("ENN_PYTHON", sys.executable)
     BENCH.mkdir(parents=True, exist_ok=True)
     csv = BENCH / f"stage_csv_{args.mb}.csv"
     if not csv.exists():
