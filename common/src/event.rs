@@ -3,6 +3,7 @@
 #![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
 
 use crate::{
+    failure::Failure,
     finite,
     id::{LocalRank, Rank, Round},
     metrics::{Baseline, Metrics},
@@ -48,7 +49,15 @@ pub enum What {
     /// A round began: its workers are being started.
     RoundStarted { round: Round, world_size: u32, attempt: u32, resume_step: Option<u64> },
     /// A worker process was forked.
-    WorkerStarted { round: Round, local_rank: LocalRank, rank: Rank, pid: u32 },
+    WorkerStarted {
+        round: Round,
+        local_rank: LocalRank,
+        rank: Rank,
+        pid: u32,
+        /// Host it runs on; empty: the launcher's.
+        #[serde(default)]
+        host: String,
+    },
     /// A worker said it is ready to take its first step.
     WorkerReady { round: Round, rank: Rank, device: String, backend: String, libtorch: String, seconds: f64 },
     /// The model was built; rank 0 says.
@@ -76,6 +85,18 @@ pub enum What {
     WorkerFailed { round: Round, rank: Rank, error: String },
     /// The round ended because of a failure and will be tried again, or will not.
     RoundFailed { round: Round, cause: String, restarting: bool, restarts_left: u32 },
+    /// The rendezvous is not complete; said again only when the reason changes.
+    Waiting { reason: String },
+    /// A node joined the rendezvous.
+    NodeJoined { host: String, workers: u32 },
+    /// A node left the run or was lost.
+    NodeLost { host: String, reason: String },
+    /// The nodes of a round are known, in order of their node rank; `master` is where its workers meet, host:port.
+    RoundFormed { round: Round, restart: u32, master: String, nodes: Vec<NodeBrief> },
+    /// The first failure of a round, from whichever node.
+    FailureReported { failure: Box<Failure> },
+    /// No worker made progress for so long; `stacks` holds what they were doing.
+    HangDetected { round: Round, seconds: f64, stacks: Option<PathBuf> },
     /// The user asked to stop.
     StopRequested { signal: String, second: bool },
     /// Training ended: final metrics of the best model per split.
@@ -95,6 +116,15 @@ pub enum What {
     Warned { message: String },
     /// The run ended.
     RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
+}
+
+/// One node of a round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBrief {
+    /// Host.
+    pub host: String,
+    /// Workers it runs.
+    pub workers: u32,
 }
 
 /// Numbers of one epoch. Errors are in target units and of the model that would be kept (the average when there is one).

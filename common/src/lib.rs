@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod event;
 pub mod exit;
+pub mod failure;
 pub mod finite;
 pub mod fs;
 pub mod id;

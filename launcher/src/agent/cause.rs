@@ -1,18 +1,10 @@
 //! The sentence that says why a worker failed: its own words when it had any, else how its process ended. Pure.
 
+use crate::process::Exit;
 use enn_common::{id::Rank, wire::control::Phase};
 
 /// Lines of standard error that are shown with a failure.
 pub(super) const STDERR_LINES: usize = 20;
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exit {
-    /// With a code.
-    Code(i32),
-    /// By a signal.
-    Signal(i32),
-}
 
 /// What is known of a worker that failed.
 #[derive(Debug, Clone)]

@@ -4,12 +4,13 @@
 //! to somebody else.
 
 use super::{
-    cause::{self, Exit},
+    cause,
     env::{self, Identity},
     error::AgentError,
     spec::WorkerSpec,
-    unix::{self, Guard, Page},
+    unix::Page,
 };
+use crate::process::{self, Exit, Guard};
 use enn_common::wire::control::Phase;
 use nix::sys::signal::Signal;
 use std::{
@@ -29,7 +30,7 @@ const STDERR_TAIL_BYTES: u64 = 16 << 10;
 /// A worker process and what belongs to it.
 #[derive(Debug)]
 pub(super) struct Child {
-    process: std::process::Child,
+    child: std::process::Child,
     pidfd: OwnedFd,
     page: Page,
     stderr: PathBuf,
@@ -62,24 +63,24 @@ impl Child {
             .stdin(Stdio::null())
             .stdout(stdout_file)
             .stderr(stderr_file);
-        unix::bind_to_parent(&mut command, page.fd());
+        process::bind_to_parent(&mut command, Some(page.fd()));
         let spawn = |source| AgentError::Spawn { program: spec.program.clone(), source };
-        let mut process = command.spawn().map_err(spawn)?;
-        match unix::pidfd(process.id()) {
+        let mut child = command.spawn().map_err(spawn)?;
+        match process::pidfd(child.id()) {
             Ok(pidfd) => {
-                guard.add(process.id());
-                Ok(Self { process, pidfd, page, stderr, exit: None })
+                guard.add(child.id());
+                Ok(Self { child, pidfd, page, stderr, exit: None })
             }
             Err(source) => {
-                unix::signal_group(process.id(), Signal::SIGKILL);
-                let _reaped = process.wait();
+                process::signal_group(child.id(), Signal::SIGKILL);
+                let _reaped = child.wait();
                 Err(AgentError::System { what: "watch a worker by pidfd", source })
             }
         }
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.process.id()
+        self.child.id()
     }
 
     /// Readable when the process has ended.
@@ -107,18 +108,18 @@ impl Child {
     /// Signals the group, if the process has not been reaped.
     pub(super) fn signal(&self, signal: Signal) {
         if self.exit.is_none() {
-            unix::signal_group(self.pid(), signal);
+            process::signal_group(self.pid(), signal);
         }
     }
 
     /// Reaps the process if it has ended, after killing what it left in its group.
     pub(super) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
-        if self.exit.is_some() || !unix::has_ended(self.pid()) {
+        if self.exit.is_some() || !process::has_ended(self.pid()) {
             return None;
         }
-        unix::signal_group(self.pid(), Signal::SIGKILL);
+        process::signal_group(self.pid(), Signal::SIGKILL);
         guard.remove(self.pid());
-        let exit = match self.process.wait() {
+        let exit = match self.child.wait() {
             Ok(status) => status.signal().map(Exit::Signal).or(status.code().map(Exit::Code)).unwrap_or(Exit::Code(-1)),
             // Somebody else reaped it (a program with its own SIGCHLD handler): how it ended is lost.
             Err(_) => Exit::Code(-1),
@@ -147,8 +148,8 @@ impl Drop for Child {
     /// An agent that gives up early leaves nobody behind.
     fn drop(&mut self) {
         if self.exit.is_none() {
-            unix::signal_group(self.pid(), Signal::SIGKILL);
-            let _reaped = self.process.wait();
+            process::signal_group(self.pid(), Signal::SIGKILL);
+            let _reaped = self.child.wait();
         }
     }
 }

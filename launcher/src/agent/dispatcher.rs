@@ -1,7 +1,7 @@
 //! The owner loop: one round after another, one event after another. It alone holds the state of the run.
 
 use super::{
-    cause::{self, Exit},
+    cause,
     child::Child,
     committer::{Checkpoints, Committed, Committer},
     env::Identity,
@@ -9,9 +9,9 @@ use super::{
     policy::{self, Decision, History, Limits},
     round::{Mode, RoundState, WARNINGS_MAX, Worker},
     spec::{AgentSpec, Chunk, Ended, Job, Outcome, Signal},
-    unix::{Guard, Signals},
     wait::{Event, Sources},
 };
+use crate::process::{Exit, Guard, STOP_SIGNALS, Signals};
 use enn_broker::{Broker, BrokerEvent, RoundPlan, store};
 use enn_common::{
     config::train::Device,
@@ -38,7 +38,8 @@ pub fn run(
     let system = |what| move |source| AgentError::System { what, source };
     // The guard first: it must not inherit what comes after.
     let guard = Guard::start().map_err(system("start the guard process"))?;
-    let signals = if spec.handle_signals { Signals::install().map_err(system("handle signals"))? } else { None };
+    let signals =
+        if spec.handle_signals { Signals::install(&STOP_SIGNALS).map_err(system("handle signals"))? } else { None };
     let store = if matches!(spec.job, Job::Train { .. }) && spec.world > 1 {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Some(store::serve(any, store::Limits::default())?)
@@ -181,7 +182,13 @@ impl Agent<'_> {
         let logs = self.spec.run_dir.join("logs").join(round.to_string()).join(rank.to_string());
         let child = Child::spawn(&self.spec.worker, identity, &logs, &mut self.guard)?;
         let pid = child.pid();
-        (self.emit)(What::WorkerStarted { round, local_rank: LocalRank(rank), rank: Rank(rank), pid });
+        (self.emit)(What::WorkerStarted {
+            round,
+            local_rank: LocalRank(rank),
+            rank: Rank(rank),
+            pid,
+            host: String::new(),
+        });
         Ok(Worker::new(Rank(rank), child, Instant::now()))
     }
 

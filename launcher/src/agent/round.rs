@@ -1,10 +1,11 @@
 //! What is known of a round: its workers, what each said, and when something must have happened.
 
 use super::{
-    cause::{self, Evidence, Exit},
+    cause::{self, Evidence},
     child::Child,
     spec::Signal,
 };
+use crate::process::Exit;
 use enn_common::id::{Rank, Round};
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
 //! Waiting for everything at once, and the closed list of what can happen.
 
-use super::{child::Child, committer::Committer, error::AgentError, spec::Signal, unix::Signals};
+use super::{child::Child, committer::Committer, error::AgentError, spec::Signal};
+use crate::process::Signals;
 use enn_broker::Broker;
 use nix::{
     errno::Errno,

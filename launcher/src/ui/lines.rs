@@ -65,6 +65,12 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
             notable(format!("gathered {files}, {bytes}: {}", path.display()))
         }
         What::Warned { message } => alert(format!("warning: {message}")),
+        What::Waiting { .. }
+        | What::NodeJoined { .. }
+        | What::NodeLost { .. }
+        | What::RoundFormed { .. }
+        | What::FailureReported { .. }
+        | What::HangDetected { .. } => Vec::new(),
         What::RunEnded { code, seconds, restarts, rounds } => ended(*code, *seconds, *restarts, *rounds),
     }
 }

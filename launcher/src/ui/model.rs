@@ -303,6 +303,12 @@ impl RunView {
             What::Predicted { rows, rows_total } => self.predicted = Some((*rows, *rows_total)),
             What::Gathered { path, files, bytes } => self.gathered.push((path.clone(), *files, *bytes)),
             What::Warned { message } => self.warnings.push((time, message.clone())),
+            What::Waiting { .. }
+            | What::NodeJoined { .. }
+            | What::NodeLost { .. }
+            | What::RoundFormed { .. }
+            | What::FailureReported { .. }
+            | What::HangDetected { .. } => {}
         }
     }
 

@@ -40,7 +40,13 @@ fn round(round: u64, resume_step: Option<u64>) -> Vec<(f64, What)> {
         let pid = 4_000 + 10 * round as u32 + rank;
         all.push((
             0.01,
-            What::WorkerStarted { round: Round(round), local_rank: LocalRank(rank), rank: Rank(rank), pid },
+            What::WorkerStarted {
+                round: Round(round),
+                local_rank: LocalRank(rank),
+                rank: Rank(rank),
+                pid,
+                host: String::new(),
+            },
         ));
     }
     for rank in 0..2 {

@@ -1,0 +1,5 @@
+//! The group: workers of one node that run any program, started, watched, restarted and ended as torchrun's contract says.
+
+mod spec;
+
+pub use spec::{Command, GroupSpec};

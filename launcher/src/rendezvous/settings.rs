@@ -1,0 +1,91 @@
+//! How the nodes of a run meet.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// Which nodes belong to the run, and where they meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Name of the run; nodes with another name are refused.
+    pub run_id: String,
+    /// Nodes needed.
+    pub nodes_min: u32,
+    /// Nodes wanted.
+    pub nodes_max: u32,
+    /// Where the store and the rendezvous are.
+    pub place: Place,
+    /// Rank of this node when it is fixed (static, slurm).
+    pub node_rank: Option<u32>,
+    /// Workers of this node.
+    pub local_world: u32,
+    /// Role of this node's workers.
+    pub role: String,
+    /// Name or address at which the other nodes reach this one (`--local-addr`); `None`: found out.
+    pub local_addr: Option<String>,
+    /// Name of this host.
+    pub host: String,
+    /// Restarts allowed over the whole run.
+    pub restarts_max: u32,
+    /// Restarts are counted within this window only; `None`: over the whole run.
+    pub restart_window: Option<Duration>,
+    /// Wait before a restart, doubled each time.
+    pub backoff: Duration,
+    /// Whether a round that failed twice before any worker was ready is tried again.
+    pub retry_early: bool,
+    /// Longest wait for `nodes_min` nodes (join_timeout, 600 s).
+    pub join_timeout: Duration,
+    /// Wait for more once `nodes_min` are there (last_call_timeout, 30 s).
+    pub last_call: Duration,
+    /// A node that is silent for so long is lost (keep_alive_interval × keep_alive_max_attempt; 5 s).
+    pub silence_max: Duration,
+    /// No progress of any worker for so long is a hang; `None`: never.
+    pub hang_timeout: Option<Duration>,
+    /// Secret shared by the nodes; `None`: none is asked for.
+    pub token: Option<Token>,
+    /// Whether plain c10d clients may come from hosts that are no node of the run.
+    pub store_open: bool,
+}
+
+/// Where the store and the rendezvous are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In this process; nobody else comes. Port 0 takes a free one.
+    Here {
+        /// Address to listen on.
+        listen: SocketAddr,
+        /// When `listen` is taken: take any free port instead.
+        any_port: bool,
+    },
+    /// At an endpoint that all nodes were given: `host` decides who serves it.
+    Endpoint {
+        /// Host name or address.
+        host: String,
+        /// Port.
+        port: u16,
+        /// Whether this node serves it; `None`: the node that owns the address does.
+        is_host: Option<bool>,
+    },
+}
+
+/// A secret. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// The secret.
+    pub secret: Vec<u8>,
+    /// Where it was found, for messages.
+    pub from: TokenSource,
+}
+
+/// Where a token was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// `ENN_TOKEN`.
+    Variable,
+    /// `--token-file`, or the user's own file.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Token(from {:?})", self.from)
+    }
+}
