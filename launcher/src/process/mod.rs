@@ -2,15 +2,10 @@
 //!
 //! The floor under `agent` (ENN's own workers) and `group` (any program). It knows no rank, no round and no run.
 
+mod child;
+mod sweep;
 mod unix;
 
-pub(crate) use unix::{Guard, STOP_SIGNALS, Signals, bind_to_parent, has_ended, pidfd, signal_group};
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// With a code.
-    Code(i32),
-    /// By a signal.
-    Signal(i32),
-}
+pub(crate) use child::{Exit, Process, StartError};
+pub(crate) use sweep::{Mark, sweep};
+pub(crate) use unix::{Binding, Guard, STOP_SIGNALS, Signals};
