@@ -2,10 +2,14 @@
 //!
 //! The floor under `agent` (ENN's own workers) and `group` (any program). It knows no rank, no round and no run.
 
+mod cgroup;
 mod child;
+mod poll;
 mod sweep;
 mod unix;
 
+pub(crate) use cgroup::Cgroup;
 pub(crate) use child::{Exit, Process, StartError};
-pub(crate) use sweep::{Mark, sweep};
-pub(crate) use unix::{Binding, Guard, STOP_SIGNALS, Signals};
+pub(crate) use poll::wait_ready;
+pub(crate) use sweep::{MARK_VARIABLE, Mark, reap_orphans, sweep};
+pub(crate) use unix::{Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans};

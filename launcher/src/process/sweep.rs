@@ -1,9 +1,16 @@
-//! Finding what the workers left behind: processes that left their group (setsid, double fork) still carry a variable that
-//! only this launch sets.
+//! Finding what the workers left behind. Processes that left their group (setsid, double fork) still carry a variable that
+//! only this launch sets; those that cleared their environment have become children of the launcher.
 //!
-//! **Invariant:** only processes of this user that carry the mark are killed.
+//! **Invariant:** only processes of this user that carry the mark, or children of this process, are killed.
 
-use nix::{sys::signal::Signal, unistd::Pid};
+use super::unix::Guard;
+use nix::{
+    sys::{
+        signal::Signal,
+        wait::{Id, WaitPidFlag, waitid, waitpid},
+    },
+    unistd::Pid,
+};
 use std::{
     ffi::{OsStr, OsString},
     fs,
@@ -15,7 +22,7 @@ use std::{
 const PASSES_MAX: u32 = 8;
 
 /// The variable.
-pub(crate) const VARIABLE: &str = "ENN_LAUNCH";
+pub(crate) const MARK_VARIABLE: &str = "ENN_LAUNCH";
 
 /// A mark that all processes of a launch inherit. One launch inside another carries both marks.
 #[derive(Debug, Clone)]
@@ -35,7 +42,12 @@ impl Mark {
         Self { own, value }
     }
 
-    /// Value of [`VARIABLE`] for the workers.
+    /// The part that only this launch has.
+    pub(crate) fn own(&self) -> &str {
+        &self.own
+    }
+
+    /// Value of [`MARK_VARIABLE`] for the workers.
     pub(crate) fn value(&self) -> &OsStr {
         &self.value
     }
@@ -43,21 +55,45 @@ impl Mark {
     fn is_on(&self, environment: &[u8]) -> bool {
         let mut entries = environment.split(|byte| *byte == 0);
         let of_variable =
-            |entry: &[u8]| entry.strip_prefix(VARIABLE.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_owned);
+            |entry: &[u8]| entry.strip_prefix(MARK_VARIABLE.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_owned);
         let Some(value) = entries.find_map(of_variable) else { return false };
         value.split(|byte| *byte == b':').any(|part| part == self.own.as_bytes())
     }
 }
 
-/// Kills every process that carries the mark, but those in `spared`; returns how many it found.
-pub(crate) fn sweep(mark: &Mark, spared: &[u32]) -> usize {
+/// Kills every process that carries the mark and, when this process adopts orphans, every child but the guard; returns how
+/// many it found. No worker may be alive.
+pub(crate) fn sweep(mark: &Mark, guard: &Guard) -> usize {
+    let own = std::process::id();
+    let found = kill_all(|pid| mark.is_on(&environment(pid)) || (pid != guard.pid() && parent(pid) == Some(own)));
+    reap_orphans(|_| false, guard);
+    found
+}
+
+/// Kills every process that carries the mark.
+pub(super) fn kill_marked(mark: &Mark) -> usize {
+    kill_all(|pid| mark.is_on(&environment(pid)))
+}
+
+/// Reaps children that ended and are neither known to the caller nor the guard: orphans this process adopted.
+pub(crate) fn reap_orphans(known: impl Fn(u32) -> bool, guard: &Guard) {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    while let Ok(status) = waitid(Id::All, flags) {
+        let Some(pid) = status.pid() else { return };
+        // A worker that has just ended is reaped by its owner; what hides behind it comes with the next signal.
+        if known(pid.as_raw().cast_unsigned()) || pid.as_raw().cast_unsigned() == guard.pid() {
+            return;
+        }
+        let _reaped = waitpid(pid, Some(WaitPidFlag::WNOHANG));
+    }
+}
+
+fn kill_all(wanted: impl Fn(u32) -> bool) -> usize {
     let mut killed = Vec::new();
     for _ in 0..PASSES_MAX {
         let before = killed.len();
-        for pid in processes().filter(|pid| !spared.contains(pid)) {
-            // The environment of another user's process cannot be read; one that has just ended reads as empty.
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            if mark.is_on(&environment) && !killed.contains(&pid) {
+        for pid in processes() {
+            if !killed.contains(&pid) && wanted(pid) {
                 let _gone = nix::sys::signal::kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
                 killed.push(pid);
             }
@@ -67,6 +103,20 @@ pub(crate) fn sweep(mark: &Mark, spared: &[u32]) -> usize {
         }
     }
     killed.len()
+}
+
+/// The environment of a process; that of another user cannot be read, and one that has just ended has none.
+fn environment(pid: u32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
+}
+
+/// The parent of a process that lives.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold anything; after it come state and parent.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if state == "Z" { None } else { fields.next()?.parse().ok() }
 }
 
 fn processes() -> impl Iterator<Item = u32> {
@@ -88,14 +138,14 @@ mod tests {
         let stranger = Mark::new(None);
         let start = |mark: &Mark| {
             let mut command = Command::new("/bin/sleep");
-            command.arg("60").env(VARIABLE, mark.value()).stdin(Stdio::null()).spawn().unwrap()
+            command.arg("60").env(MARK_VARIABLE, mark.value()).stdin(Stdio::null()).spawn().unwrap()
         };
         let (mut nested, mut other) = (start(&inner), start(&stranger));
-        assert_eq!(sweep(&outer, &[nested.id()]), 0);
-        assert_eq!(sweep(&outer, &[]), 1, "the inner launch's process carries the outer's mark too");
+        assert_eq!(kill_marked(&Mark::new(None)), 0);
+        assert_eq!(kill_marked(&outer), 1, "the inner launch's process carries the outer's mark too");
         assert!(!nested.wait().unwrap().success());
         assert!(other.try_wait().unwrap().is_none());
-        assert_eq!(sweep(&stranger, &[]), 1);
+        assert_eq!(kill_marked(&stranger), 1);
         other.wait().unwrap();
     }
 }

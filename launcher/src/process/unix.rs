@@ -3,7 +3,10 @@
 //! **Invariant:** what runs between fork and exec, in a signal handler or in the guard calls async-signal-safe functions
 //! only and takes no lock and no memory.
 
-use super::sweep::{self, Mark};
+use super::{
+    cgroup::{self, Cgroup},
+    sweep::{self, Mark},
+};
 use nix::{
     errno::Errno,
     sched::{CpuSet, sched_setaffinity},
@@ -30,6 +33,15 @@ pub(crate) struct Binding {
     pub(crate) inherit: Option<RawFd>,
     /// CPUs it may run on.
     pub(crate) cpus: Option<CpuSet>,
+    /// `cgroup.procs` of the group it moves into.
+    cgroup: Option<RawFd>,
+}
+
+impl Binding {
+    /// The same, in a control group, which must outlive the start of the process.
+    pub(crate) fn within(self, cgroup: Option<&Cgroup>) -> Self {
+        Self { cgroup: cgroup.map(Cgroup::procs), ..self }
+    }
 }
 
 /// Makes the process of `command` a group of its own that dies with this thread.
@@ -37,7 +49,7 @@ pub(super) fn bind_to_parent(command: &mut Command, binding: Binding) {
     let parent = Pid::this().as_raw();
     command.process_group(0);
     let before_exec = move || {
-        // SAFETY: prctl, getppid and fcntl (and sched_setaffinity below) are async-signal-safe and touch this child only.
+        // SAFETY: prctl, getppid, write and fcntl (and sched_setaffinity below) are async-signal-safe and touch this child only.
         unsafe {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
@@ -45,6 +57,10 @@ pub(super) fn bind_to_parent(command: &mut Command, binding: Binding) {
             // The parent may have died before the line above: then no signal will come.
             if libc::getppid() != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            // Refused when the group was removed: the process is still bound in every other way.
+            if let Some(fd) = binding.cgroup {
+                libc::write(fd, c"0".as_ptr().cast(), 1);
             }
             if let Some(fd) = binding.inherit
                 && libc::fcntl(fd, libc::F_SETFD, 0) != 0
@@ -83,6 +99,15 @@ pub(super) fn has_ended(pid: u32) -> bool {
 pub(super) fn signal_group(pid: u32, signal: Signal) {
     // A group that is gone already is what was wanted.
     let _gone = nix::sys::signal::killpg(Pid::from_raw(pid.cast_signed()), signal);
+}
+
+/// Makes this process the parent of orphaned descendants, so that none escapes by a double fork.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: prctl with an integer; it touches this process only.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Where the handler writes the number of a signal that came; -1 while none is installed.
@@ -169,15 +194,20 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Forks the guard. With a mark, it also kills every process that carries it; the caller then has no other thread yet.
-    pub(crate) fn start(mark: Option<&Mark>) -> io::Result<Self> {
+    /// Forks the guard. With a mark and a control group, it also kills every process that carries the one or is in the other.
+    pub(crate) fn start(mark: Option<&Mark>, cgroup: Option<&Cgroup>) -> io::Result<Self> {
         let (read, write) = io::pipe()?;
         let fd = read.as_raw_fd();
         // SAFETY: the child runs `guard`, which is async-signal-safe and never returns.
         match unsafe { nix::unistd::fork() }? {
             nix::unistd::ForkResult::Parent { child } => Ok(Self { write: Some(write), pid: child }),
-            nix::unistd::ForkResult::Child => guard(fd, mark),
+            nix::unistd::ForkResult::Child => guard(fd, mark, cgroup),
         }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.as_raw().cast_unsigned()
     }
 
     /// Guards the group led by `pid`.
@@ -205,7 +235,7 @@ impl Drop for Guard {
     }
 }
 
-fn guard(pipe: RawFd, mark: Option<&Mark>) -> ! {
+fn guard(pipe: RawFd, mark: Option<&Mark>, cgroup: Option<&Cgroup>) -> ! {
     let mut groups = [0i32; GUARDED_MAX];
     // SAFETY: async-signal-safe functions on this process's own descriptors, memory of this frame and signals to groups that
     // the launcher has not reaped; `_exit` ends the process without running the launcher's destructors.
@@ -241,9 +271,12 @@ fn guard(pipe: RawFd, mark: Option<&Mark>) -> ! {
                 libc::kill(-group, libc::SIGKILL);
             }
         }
-        // Only a process without other threads asked for this, so that memory may be taken here.
+        // glibc makes its allocator usable again after a fork, and this process has no other thread.
         if let Some(mark) = mark {
-            sweep::sweep(mark, &[]);
+            sweep::kill_marked(mark);
+        }
+        if let Some(cgroup) = cgroup {
+            cgroup::remove(cgroup.path());
         }
         libc::_exit(0);
     }
