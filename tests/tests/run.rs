@@ -2,134 +2,15 @@
 //!
 //! Everything is on loopback and in a private directory; every launch has a deadline.
 
+mod launch;
+
+use launch::{Place, alive, end, free_port, kill, until};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
     fs,
-    io::Read,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-
-const LAUNCH_MAX: Duration = Duration::from_secs(60);
-
-fn enn() -> PathBuf {
-    let dir = std::env::var_os("ENN_BIN_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release"), PathBuf::from);
-    dir.join("enn")
-}
-
-/// A directory with a worker script and what the launch leaves.
-struct Place {
-    dir: tempfile::TempDir,
-}
-
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Place {
-    /// A place with a shell script as worker.
-    fn new(script: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("worker.sh");
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn command(&self, flags: &[&str]) -> Command {
-        let mut command = Command::new(enn());
-        command
-            .arg("run")
-            .args(flags)
-            .args(["--no-python", "./worker.sh"])
-            .current_dir(self.dir.path())
-            .env("XDG_STATE_HOME", self.path("state"))
-            .env("XDG_CONFIG_HOME", self.path("config"))
-            .env_remove("ENN_RUNS")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, flags: &[&str]) -> Ended {
-        end(self.command(flags).spawn().unwrap())
-    }
-
-    /// Numbers the workers wrote with `echo $$ > pids/$RANK` or the like.
-    fn numbers(&self, folder: &str) -> Vec<i32> {
-        let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
-        entries.filter_map(|entry| fs::read_to_string(entry.path()).ok()?.trim().parse().ok()).collect()
-    }
-
-    fn events(&self) -> Vec<Value> {
-        let runs = fs::read_dir(self.path("state/enn/runs")).into_iter().flatten().flatten();
-        let journals = runs.map(|run| run.path().join("events.jsonl")).filter(|path| path.exists());
-        let text: String = journals.map(|path| fs::read_to_string(path).unwrap()).collect();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
-/// Waits for the end, with a deadline.
-fn end(mut child: Child) -> Ended {
-    let mut pipes = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    let out = std::thread::spawn(move || {
-        let mut text = String::new();
-        pipes.0.read_to_string(&mut text).map(|_| text)
-    });
-    let err = std::thread::spawn(move || {
-        let mut text = String::new();
-        pipes.1.read_to_string(&mut text).map(|_| text)
-    });
-    let code = wait(&mut child);
-    Ended { code, stdout: out.join().unwrap().unwrap(), stderr: err.join().unwrap().unwrap() }
-}
-
-fn wait(child: &mut Child) -> Option<i32> {
-    let deadline = Instant::now() + LAUNCH_MAX;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("the launch did not end within {LAUNCH_MAX:?}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LAUNCH_MAX;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within {LAUNCH_MAX:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A zombie is dead.
-fn alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
-}
-
-fn kill(pid: i32, signal: nix::sys::signal::Signal) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 #[test]
 fn every_worker_gets_its_ranks() {
