@@ -2,9 +2,7 @@
 //!
 //! Needs root and iproute2; elsewhere the tests say so and pass. What is made here is removed at the end.
 
-mod launch;
-
-use launch::{Place, end, kill, until};
+use enn_tests::launch::{Place, end, kill, until};
 use nix::sys::signal::Signal;
 use std::{
     collections::BTreeMap,

@@ -2,9 +2,7 @@
 //!
 //! Everything is on loopback and in a private directory; every launch has a deadline.
 
-mod launch;
-
-use launch::{Place, alive, end, free_port, kill, until};
+use enn_tests::launch::{Place, alive, end, free_port, kill, until};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,

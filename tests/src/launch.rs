@@ -1,6 +1,8 @@
 //! Launches of `enn run` in a private directory, shared by the tests that make them. Every wait has a deadline.
+//!
+//! What goes wrong here is a failed test, so everything panics.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part")]
+#![expect(clippy::unwrap_used, reason = "it is part of tests")]
 
 use serde_json::Value;
 use std::{
@@ -14,6 +16,7 @@ use std::{
 
 const LAUNCH_MAX: Duration = Duration::from_secs(60);
 
+/// The program.
 pub fn enn() -> PathBuf {
     let dir = std::env::var_os("ENN_BIN_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release"), PathBuf::from);
@@ -22,12 +25,17 @@ pub fn enn() -> PathBuf {
 
 /// A directory with a worker script and what the launch leaves.
 pub struct Place {
+    /// Removed at the end.
     pub dir: tempfile::TempDir,
 }
 
+/// What a launch left.
 pub struct Ended {
+    /// Exit code; `None` when a signal ended it.
     pub code: Option<i32>,
+    /// Standard output.
     pub stdout: String,
+    /// Standard error.
     pub stderr: String,
 }
 
@@ -41,10 +49,12 @@ impl Place {
         Self { dir }
     }
 
+    /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
+    /// `enn run` with these flags and the script, not yet started.
     pub fn command(&self, flags: &[&str]) -> Command {
         let mut command = Command::new(enn());
         command
@@ -61,6 +71,7 @@ impl Place {
         command
     }
 
+    /// Runs it to its end.
     pub fn run(&self, flags: &[&str]) -> Ended {
         end(self.command(flags).spawn().unwrap())
     }
@@ -71,6 +82,7 @@ impl Place {
         entries.filter_map(|entry| fs::read_to_string(entry.path()).ok()?.trim().parse().ok()).collect()
     }
 
+    /// The events of all its runs.
     pub fn events(&self) -> Vec<Value> {
         let runs = fs::read_dir(self.path("state/enn/runs")).into_iter().flatten().flatten();
         let journals = runs.map(|run| run.path().join("events.jsonl")).filter(|path| path.exists());
@@ -94,6 +106,7 @@ pub fn end(mut child: Child) -> Ended {
     Ended { code, stdout: out.join().unwrap().unwrap(), stderr: err.join().unwrap().unwrap() }
 }
 
+/// Waits for the exit code, with a deadline.
 pub fn wait(child: &mut Child) -> Option<i32> {
     let deadline = Instant::now() + LAUNCH_MAX;
     loop {
@@ -108,6 +121,7 @@ pub fn wait(child: &mut Child) -> Option<i32> {
     }
 }
 
+/// Waits until something holds, with a deadline.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + LAUNCH_MAX;
     while !holds() {
@@ -122,10 +136,12 @@ pub fn alive(pid: i32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
+/// Sends a signal.
 pub fn kill(pid: i32, signal: nix::sys::signal::Signal) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
 }
 
+/// A port that nobody has now.
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
