@@ -171,6 +171,9 @@ impl Group<'_> {
         }
         process::sweep(&self.mark, &self.guard);
         self.pump.settle(Instant::now() + SETTLE_MAX);
+        for trouble in self.pump.take_troubles() {
+            (self.emit)(What::Warned { message: trouble.to_string() });
+        }
         self.workers.clear();
     }
 
@@ -276,7 +279,7 @@ impl Group<'_> {
         let mut unstartable = None;
         for ranks in ranks {
             let means =
-                Means { pump: &mut self.pump, guard: &mut self.guard, mark: &self.mark, cgroup: self.cgroup.as_ref() };
+                Means { pump: &self.pump, guard: &mut self.guard, mark: &self.mark, cgroup: self.cgroup.as_ref() };
             match Worker::start(self.spec, &plan, ranks, means) {
                 Ok(worker) => {
                     let (local_rank, rank) = (LocalRank(ranks.local_rank), Rank(ranks.rank));

@@ -7,7 +7,7 @@ use super::{
     spec::GroupSpec,
 };
 use crate::{
-    logs::{Pump, Streams, Who},
+    logs::{Pump, Streams, Tail, Who},
     process::{Binding, Cgroup, Exit, Guard, MARK_VARIABLE, Mark, Process, StartError},
     rendezvous::RoundPlan,
     stacks,
@@ -32,7 +32,8 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 pub(super) struct Worker {
     pub(super) ranks: Ranks,
     pub(super) process: Process,
-    streams: Streams,
+    tail: Tail,
+    error_file: PathBuf,
     progress: PathBuf,
     progressed: Option<SystemTime>,
     started: Instant,
@@ -42,7 +43,7 @@ pub(super) struct Worker {
 
 /// What starting needs besides the spec and the ranks.
 pub(super) struct Means<'a> {
-    pub(super) pump: &'a mut Pump,
+    pub(super) pump: &'a Pump,
     pub(super) guard: &'a mut Guard,
     pub(super) mark: &'a Mark,
     pub(super) cgroup: Option<&'a Cgroup>,
@@ -58,9 +59,10 @@ impl Worker {
     ) -> Result<Self, Result<Box<Failure>, GroupError>> {
         let who = Who { role: spec.rendezvous.role.clone(), local_rank: ranks.local_rank, rank: ranks.rank };
         let attempt = u32::try_from(plan.round).unwrap_or(u32::MAX);
-        let mut streams = means.pump.open(attempt, &who).map_err(|error| Err(error.into()))?;
+        let streams = means.pump.open(attempt, &who).map_err(|error| Err(error.into()))?;
+        let Streams { stdout, stderr, error_file, tail } = streams;
         let progress = spec.run_dir.join("progress").join(ranks.local_rank.to_string());
-        let files = Files { error: &streams.error_file, progress: &progress };
+        let files = Files { error: &error_file, progress: &progress };
         let mut command = std::process::Command::new(&spec.command.program);
         command
             .args(&spec.command.args)
@@ -68,13 +70,15 @@ impl Worker {
             .envs(contract::variables(spec, plan, &ranks, files))
             .env(MARK_VARIABLE, means.mark.value())
             .stdin(Stdio::null())
-            .stdout(streams.take_stdout())
-            .stderr(streams.take_stderr());
+            .stdout(stdout)
+            .stderr(stderr);
         let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(Err)?;
         let binding = Binding { cpus, ..Binding::default() }.within(means.cgroup);
         let started = Instant::now();
         match Process::start(command, binding, means.guard) {
-            Ok(process) => Ok(Self { ranks, process, streams, progress, progressed: None, started, ended: None }),
+            Ok(process) => {
+                Ok(Self { ranks, process, tail, error_file, progress, progressed: None, started, ended: None })
+            }
             Err(StartError::Watch(source)) => Err(Err(GroupError::System { what: "watch a worker by pidfd", source })),
             Err(StartError::Spawn(error)) => {
                 let failure = blank(spec, plan.round, &ranks);
@@ -112,7 +116,7 @@ impl Worker {
 
     /// When the worker's trouble began, as far as is known: its error file, else its end.
     fn trouble(&self) -> Option<(SystemTime, Option<ErrorFile>)> {
-        let file = error_file::read(&self.streams.error_file);
+        let file = error_file::read(&self.error_file);
         let ended = self.ended.map(|(_, at)| at).filter(|_| !self.succeeded());
         match (file, ended) {
             (Some(file), ended) => Some((file.written.or(ended)?, Some(file))),
@@ -135,7 +139,7 @@ impl Worker {
             signal,
             message,
             traceback,
-            stderr: self.streams.tail.stderr(),
+            stderr: self.tail.stderr(),
             early: until.duration_since(self.started) < EARLY_MAX,
             ..blank(spec, round, &self.ranks)
         }
