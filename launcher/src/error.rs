@@ -1,8 +1,8 @@
 //! Everything a command can end with besides success, and its exit code.
 
 use crate::{
-    agent::AgentError, convert::ConvertError, gather::GatherError, run_dir::RunDirError, stage::StageError,
-    ui::JournalError,
+    agent::AgentError, convert::ConvertError, gather::GatherError, group::GroupError, run_dir::RunDirError,
+    stage::StageError, torchrun::RunError, ui::JournalError,
 };
 use enn_common::{
     artifact::seal::SealError,
@@ -40,6 +40,12 @@ pub enum Error {
     /// The run's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The command line of `enn run`.
+    #[error(transparent)]
+    Run(#[from] Box<RunError>),
+    /// The group of `enn run`.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -122,6 +128,7 @@ impl Error {
             Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
             Self::Read { .. } => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
+            Self::Run(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
@@ -133,9 +140,13 @@ impl Error {
             | Self::Checkpoint(_)
             | Self::Seal(_)
             | Self::Json { .. } => ExitCode::Artifact,
-            Self::RunDir(_) | Self::Agent(_) | Self::NoWorker | Self::NoLibtorch | Self::File(_) | Self::Output(_) => {
-                ExitCode::Machine
-            }
+            Self::RunDir(_)
+            | Self::Agent(_)
+            | Self::Group(_)
+            | Self::NoWorker
+            | Self::NoLibtorch
+            | Self::File(_)
+            | Self::Output(_) => ExitCode::Machine,
         }
     }
 }

@@ -26,6 +26,10 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 pub const RUNS_DIR: &str = "runs";
 
 const RUN_JSON: &str = "run.json";
+/// What `enn run` leaves instead of run.json.
+const LAUNCH_JSON: &str = "launch.json";
+/// Version of launch.json.
+const LAUNCH_VERSION: u32 = 1;
 const LOCK: &str = ".lock";
 const TIME: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
 /// Bytes of a run's name that go into its directory's name.
@@ -132,6 +136,18 @@ impl RunDir {
         let text = serde_json::to_vec_pretty(config);
         let text = text.map_err(|error| RunDirError::Foreign { path: path.clone(), message: error.to_string() })?;
         Ok(atomic::write(&path, &text)?)
+    }
+
+    /// Writes launch.json, what `enn run` was asked for. Whole or not at all; not synced, for a launch does not wait for a disk.
+    pub fn write_launch(&self, run_id: &str, argv: &[String], logs: &Path) -> Result<(), RunDirError> {
+        let path = self.path.join(LAUNCH_JSON);
+        let started = OffsetDateTime::now_utc().unix_timestamp_nanos() as f64 / 1e9;
+        let launch = serde_json::json!({
+            "version": LAUNCH_VERSION, "kind": "run", "run_id": run_id, "argv": argv, "logs": logs, "started": started,
+        });
+        let beside = atomic::temporary(&path);
+        fs::write(&beside, format!("{launch:#}\n")).map_err(io_error("write", &beside))?;
+        fs::rename(&beside, &path).map_err(io_error("write", &path))
     }
 
     /// Takes back MANIFEST.json: what it lists is about to change.
