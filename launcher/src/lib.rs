@@ -18,6 +18,7 @@ mod process;
 pub mod rendezvous;
 pub mod run_dir;
 pub mod slurm;
+mod stacks;
 pub mod stage;
 pub mod torchrun;
 pub mod ui;
