@@ -14,9 +14,11 @@ pub mod facts;
 pub mod gather;
 pub mod group;
 pub mod logs;
+pub mod numa;
 mod process;
 pub mod rendezvous;
 pub mod run_dir;
+pub mod stacks;
 pub mod stage;
 pub mod ui;
 
