@@ -1,6 +1,15 @@
-//! Stand-in until the helper's lands.
-use std::{path::{Path,PathBuf}, time::Duration};
-pub(crate) struct Target { pub(crate) rank: u32, pub(crate) pid: u32 }
-pub(crate) struct Stacks { pub(crate) summary: Vec<String> }
-pub(crate) fn collect(t: &[Target], dir: &Path, _l: Duration) -> Stacks { let _ = std::fs::create_dir_all(dir); for x in t { let _ = std::fs::write(PathBuf::from(dir).join(format!("rank{}.txt", x.rank)), format!("{}", x.pid)); } Stacks { summary: vec![] } }
-pub(crate) fn doing(pid: u32) -> String { format!("pid {pid}") }
+//! What processes that hang are doing: call stacks by whatever tool there is, and the dumps of NCCL's flight recorder.
+//!
+//! A Python program is asked through py-spy, any other, or without py-spy, through eu-stack, which takes a tenth of a second,
+//! or gdb, which takes half a minute for a process with libtorch; what the kernel tells is always added. **Invariant:**
+//! collecting ends by its time limit and changes nothing in the processes looked at.
+
+mod collect;
+mod frames;
+mod proc;
+mod recorder;
+mod tool;
+
+pub use collect::{RankStack, Stacks, Target, collect, collect_with};
+pub use proc::doing;
+pub use tool::Tools;
