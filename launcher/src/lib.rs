@@ -17,6 +17,7 @@ pub mod logs;
 mod process;
 pub mod rendezvous;
 pub mod run_dir;
+pub mod slurm;
 pub mod stage;
 pub mod torchrun;
 pub mod ui;

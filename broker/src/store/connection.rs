@@ -11,9 +11,15 @@ use std::{
 /// An emptied output buffer larger than this is given back to the allocator.
 const IDLE_BUFFER_BYTES_MAX: usize = 1 << 20;
 
-/// Why a connection ended.
+/// Why a connection is no longer the store's.
 #[derive(Debug)]
 pub(super) enum End {
+    /// It is no c10d client; what it said so far.
+    Stranger(Vec<u8>),
+    /// Its round is over, or the store is.
+    Over,
+    /// It may not come in, which was reported before.
+    Unlisted,
     /// The client went away.
     Gone,
     /// The client must go.
@@ -37,6 +43,8 @@ pub(super) enum Received {
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) parser: Parser,
+    /// Whether its first byte has come, and is that of a c10d client.
+    pub(super) c10d: bool,
     pub(super) peer: SocketAddr,
     /// Replies; those before `sent` are in the kernel's hands.
     pub(super) out: Vec<u8>,
@@ -49,7 +57,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr, limits: Limits, now: Instant) -> Self {
         let parser = Parser::new(limits);
-        Self { stream, parser, peer, out: Vec::new(), sent: 0, accepted_at: now, stalled_since: None }
+        Self { stream, parser, c10d: false, peer, out: Vec::new(), sent: 0, accepted_at: now, stalled_since: None }
     }
 
     /// Bytes of replies the kernel has not taken yet.
@@ -57,15 +65,12 @@ impl Connection {
         self.out.len() - self.sent
     }
 
-    /// Reads once into `scratch` and hands the bytes to the parser.
+    /// Reads once into `scratch`.
     pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<Received, End> {
         loop {
             match self.stream.read(scratch) {
                 Ok(0) => return Err(End::Gone),
-                Ok(bytes) => {
-                    self.parser.push(&scratch[..bytes]);
-                    return Ok(Received::Bytes(bytes));
-                }
+                Ok(bytes) => return Ok(Received::Bytes(bytes)),
                 Err(error) => match retry(error)? {
                     Retry::Now => {}
                     Retry::WhenReady => return Ok(Received::NothingYet),

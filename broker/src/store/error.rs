@@ -1,6 +1,10 @@
 //! What can go wrong when the store is started, and why a client was closed.
 
-use std::{io, net::SocketAddr};
+use super::holder::Holder;
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 use thiserror::Error;
 
 /// The store could not be started.
@@ -14,6 +18,27 @@ pub enum StoreError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Somebody listens there already.
+    #[error("failed to bind the store to {addr}: the port is taken{}\nhint: end that program, take another port, or port 0 for a free one", held_by(.holder))]
+    Taken {
+        /// Address asked for.
+        addr: SocketAddr,
+        /// Who has it, where the system tells.
+        holder: Option<Holder>,
+    },
+    /// The host has no address.
+    #[error(
+        "failed to find an address of the host {host:?}: {source}\nhint: give an address, or a name this machine can resolve"
+    )]
+    Resolve {
+        /// Host asked for.
+        host: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The thread has ended, or does not answer.
+    #[error("the store has stopped")]
+    Stopped,
     /// Polling or the thread could not be set up.
     #[error("failed to start the store's {what}: {source}")]
     Start {
@@ -22,6 +47,16 @@ pub enum StoreError {
         /// The system's answer.
         source: io::Error,
     },
+}
+
+fn held_by(holder: &Option<Holder>) -> String {
+    holder.as_ref().map_or_else(|| " by a process that this user cannot see".into(), |holder| format!(" by {holder}"))
+}
+
+fn raise(open_files: &Option<u64>) -> String {
+    let hint =
+        |files: &u64| format!(": this process may open {files} files\nhint: raise the limit, as with ulimit -n 65536");
+    open_files.as_ref().map_or_else(String::new, hint)
 }
 
 /// Why a client was closed by the store.
@@ -72,6 +107,22 @@ pub enum Violation {
         max: usize,
         /// Bytes the request would add.
         wanted: usize,
+    },
+    /// It comes from an address nobody vouches for.
+    #[error(
+        "a c10d client from {ip} is not let in: no node of this run has that address\nhint: --store-open lets c10d clients in from everywhere"
+    )]
+    NotListed {
+        /// Its address.
+        ip: IpAddr,
+    },
+    /// There are as many clients as there may be.
+    #[error("the store has {max} clients and takes no more{}", raise(.open_files))]
+    Crowded {
+        /// Limit.
+        max: usize,
+        /// The limit of open files, when that is the reason.
+        open_files: Option<u64>,
     },
     /// The client says nothing, or takes nothing.
     #[error("the client {what} for too long")]

@@ -8,15 +8,24 @@
 //! **Invariant:** the store never trusts a length it read, never blocks on a client, and holds at most
 //! [`Limits::store_bytes_max`] of values.
 
+mod clients;
 mod connection;
+mod door;
 mod error;
+mod handle;
+mod holder;
+mod listener;
 pub mod protocol;
 pub mod reply;
 mod server;
 pub mod table;
 
+pub use door::Door;
 pub use error::StoreError;
-pub use server::{StoreHandle, serve};
+pub use handle::{Options, StoreHandle, Stranger, Strangers};
+pub use holder::Holder;
+pub use listener::listen;
+pub use server::{serve, serve_on};
 
 use std::time::Duration;
 

@@ -12,7 +12,10 @@
 
 use super::{Limits, error::Violation};
 
-/// Number every connection begins with.
+/// Code every connection begins with.
+pub const VALIDATE: u8 = 0;
+
+/// Number that follows it.
 pub const MAGIC: u32 = 0x3C85_F7CE;
 
 /// Name of a value, as the client sent it.
@@ -261,7 +264,7 @@ impl Cursor<'_> {
     }
 
     fn validate(&mut self, code: u8) -> Result<Parsed, Stop> {
-        if code != 0 {
+        if code != VALIDATE {
             return Err(Violation::NotValidated { code }.into());
         }
         match u32::from_le_bytes(self.array()?) {

@@ -4,29 +4,38 @@
 //! longer read from, and closed in the end.
 
 use super::{
-    Limits, StoreError,
+    Limits, Options, StoreError, StoreHandle, Stranger, Strangers,
+    clients::Clients,
     connection::{Connection, End, Received},
+    door::{Answer, Doorkeeper},
+    error::Violation,
+    handle::{Command, Link},
+    listener::listener,
+    protocol::VALIDATE,
     table::{ClientId, Table},
 };
+use crossbeam_channel::{Receiver, unbounded};
 use mio::{
     Events, Interest, Poll, Token, Waker,
     net::{TcpListener, TcpStream},
 };
+use nix::sys::resource::{Resource, getrlimit};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
+    fs::File,
     io::{self, ErrorKind},
-    net::SocketAddr,
+    net::{self, IpAddr, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
-const LISTENER: Token = Token(0);
-const WAKER: Token = Token(1);
-const FIRST_CLIENT: ClientId = 2;
+const WAKER: Token = Token(usize::MAX);
+/// Listeners count down from here; clients count up from 0.
+const FIRST_LISTENER: usize = usize::MAX - 1;
 
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 1024;
@@ -34,72 +43,99 @@ const EVENTS_MAX: usize = 1024;
 const READ_BYTES: usize = 64 << 10;
 /// Bytes read from one client before the others get their turn.
 const TURN_BYTES_MAX: usize = 1 << 20;
+/// Connections accepted before those that are there get their turn.
+const ACCEPTS_PER_TURN: usize = 256;
+/// Connections accepted for a clear: more than the kernel keeps waiting.
+const ACCEPTS_PER_CLEAR: usize = 16 << 10;
+/// Open files left to the rest of the process.
+const FILES_LEFT: u64 = 64;
 /// How often clients whose time can run out are looked at; the thread sleeps without limit when there are none.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// A running store. Dropping it closes every connection and ends the thread.
-#[derive(Debug)]
-pub struct StoreHandle {
-    addr: SocketAddr,
-    waker: Arc<Waker>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl StoreHandle {
-    /// The address it is bound to, with the port that was taken when 0 was asked for.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-}
-
-impl Drop for StoreHandle {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        // Waking fails only when the poll is gone, and then the thread is too.
-        let _ = self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Binds `bind` (port 0 takes a free one) and serves it on a new thread. When this returns, clients can connect.
+/// Binds `bind` (port 0 takes a free one) and serves it on a new thread, to every client that comes. When this returns,
+/// clients can connect.
 pub fn serve(bind: SocketAddr, limits: Limits) -> Result<StoreHandle, StoreError> {
+    let options = Options { limits, door: super::Door::Open, strangers: None };
+    serve_on(vec![listener(bind)?], options)
+}
+
+/// Serves `listeners`, which are bound already ([`super::listen`]), on a new thread.
+pub fn serve_on(listeners: Vec<net::TcpListener>, options: Options) -> Result<StoreHandle, StoreError> {
     let start = |what| move |source| StoreError::Start { what, source };
-    let mut listener = TcpListener::bind(bind).map_err(|source| StoreError::Bind { addr: bind, source })?;
-    let addr = listener.local_addr().map_err(|source| StoreError::Bind { addr: bind, source })?;
+    let first = listeners.first().ok_or_else(|| start("listener")(io::Error::from(ErrorKind::InvalidInput)))?;
+    let addr = first.local_addr().map_err(start("listener"))?;
     let poll = Poll::new().map_err(start("poll"))?;
-    poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(start("poll"))?;
+    let mut entrances = Vec::new();
+    for (listener, token) in listeners.into_iter().zip((0..FIRST_LISTENER).rev()) {
+        listener.set_nonblocking(true).map_err(start("listener"))?;
+        let mut listener = TcpListener::from_std(listener);
+        poll.registry().register(&mut listener, Token(token), Interest::READABLE).map_err(start("poll"))?;
+        entrances.push(Entrance { listener, token: Token(token), pending: false });
+    }
     let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(start("waker"))?);
-    let stop = Arc::new(AtomicBool::new(false));
+    let (commands, received) = unbounded();
+    let seen = Arc::new(AtomicU64::new(0));
+    let Options { limits, door, strangers } = options;
+    let (clients_max, open_files) = clients_max(&limits);
     let server = Server {
         poll,
-        listener,
+        entrances,
         limits,
-        stop: Arc::clone(&stop),
+        clients_max,
+        open_files,
+        spare: spare(),
+        commands: received,
+        seen: Arc::clone(&seen),
+        doorkeeper: Doorkeeper::new(door),
+        strangers,
         table: Table::new(limits),
-        connections: HashMap::new(),
-        next_client: FIRST_CLIENT,
+        clients: Clients::default(),
         runnable: VecDeque::new(),
         woken: Vec::new(),
         scratch: vec![0; READ_BYTES],
         watching: false,
         accept_again: false,
+        crowd_reported: false,
     };
     let thread =
         thread::Builder::new().name("enn-store".into()).spawn(move || server.run()).map_err(start("thread"))?;
-    Ok(StoreHandle { addr, waker, stop, thread: Some(thread) })
+    Ok(StoreHandle::new(addr, Link { commands, waker, seen }, thread))
+}
+
+/// How many clients there may be, and the limit of open files when that is what decides.
+fn clients_max(limits: &Limits) -> (usize, Option<u64>) {
+    let Ok((files, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return (limits.clients_max, None) };
+    match usize::try_from(files.saturating_sub(FILES_LEFT)) {
+        Ok(max) if max < limits.clients_max => (max, Some(files)),
+        _ => (limits.clients_max, None),
+    }
+}
+
+/// A descriptor to give away when there is no other, so that a connection can be accepted and closed.
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+struct Entrance {
+    listener: TcpListener,
+    token: Token,
+    /// Connections may be waiting, for which no event will come.
+    pending: bool,
 }
 
 struct Server {
     poll: Poll,
-    listener: TcpListener,
+    entrances: Vec<Entrance>,
     limits: Limits,
-    stop: Arc<AtomicBool>,
+    clients_max: usize,
+    open_files: Option<u64>,
+    spare: Option<File>,
+    commands: Receiver<Command>,
+    seen: Arc<AtomicU64>,
+    doorkeeper: Doorkeeper,
+    strangers: Option<Strangers>,
     table: Table,
-    connections: HashMap<ClientId, Box<Connection>>,
-    next_client: ClientId,
+    clients: Clients,
     /// Clients with an event, or whose turn ended before their bytes did.
     runnable: VecDeque<ClientId>,
     /// Clients that were told something by another one's request.
@@ -107,18 +143,21 @@ struct Server {
     scratch: Vec<u8>,
     /// Some client's time can run out, or accepting must be tried again.
     watching: bool,
+    /// Accepting failed and is tried again by the sweep.
     accept_again: bool,
+    crowd_reported: bool,
 }
 
 impl Server {
     fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut swept_at = Instant::now();
-        while !self.stop.load(Ordering::Acquire) {
-            let timeout = match (self.runnable.is_empty(), self.watching) {
-                (false, _) => Some(Duration::ZERO),
-                (true, true) => Some(SWEEP_PERIOD),
-                (true, false) => None,
+        loop {
+            let busy = !self.runnable.is_empty() || self.entrances.iter().any(|entrance| entrance.pending);
+            let timeout = match (busy, self.watching) {
+                (true, _) => Some(Duration::ZERO),
+                (false, true) => Some(SWEEP_PERIOD),
+                (false, false) => None,
             };
             if let Err(error) = self.poll.poll(&mut events, timeout) {
                 if error.kind() == ErrorKind::Interrupted {
@@ -128,13 +167,21 @@ impl Server {
                 return;
             }
             let now = Instant::now();
+            let mut commanded = false;
             for event in &events {
                 match event.token() {
-                    LISTENER => self.accept(now),
-                    WAKER => {}
-                    Token(client) => self.runnable.push_back(client as ClientId),
+                    WAKER => commanded = true,
+                    token => match self.entrances.iter_mut().find(|entrance| entrance.token == token) {
+                        Some(entrance) => entrance.pending = true,
+                        None => self.runnable.push_back(token.0 as ClientId),
+                    },
                 }
             }
+            // Before any turn: what a client sends after a command was given meets its effect.
+            if commanded && !self.obey(now) {
+                return;
+            }
+            self.accept(ACCEPTS_PER_TURN, now);
             for _ in 0..self.runnable.len() {
                 if let Some(client) = self.runnable.pop_front() {
                     self.turn(client, now);
@@ -147,55 +194,125 @@ impl Server {
         }
     }
 
-    fn accept(&mut self, now: Instant) {
-        self.accept_again = false;
-        loop {
-            match self.listener.accept() {
-                Ok((stream, peer)) => {
-                    if let Err(error) = self.admit(stream, peer, now) {
-                        tracing::warn!(%peer, %error, "the store could not admit a client");
-                    }
+    /// Does what the handle asked for; `false`: it is over.
+    fn obey(&mut self, now: Instant) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Admit(ip) => self.doorkeeper.admit(ip),
+                Command::Dismiss(ip) => self.dismiss(ip, now),
+                Command::Clear(done) => {
+                    self.clear(now);
+                    let _ = done.send(());
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(error) => {
-                    // Out of descriptors, most likely: the listener stays readable without a new event.
-                    tracing::warn!(%error, "the store could not accept; it tries again");
-                    self.accept_again = true;
-                    self.watching = true;
-                    return;
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn dismiss(&mut self, ip: IpAddr, now: Instant) {
+        self.doorkeeper.dismiss(ip);
+        if self.doorkeeper.ask(ip, now) == Answer::Come {
+            return;
+        }
+        let theirs =
+            |connection: &Connection| connection.c10d && connection.peer.ip().to_canonical() == ip.to_canonical();
+        self.close_all(theirs);
+    }
+
+    /// Ends the round: clients whose connection waits to be accepted, or to be read for the first time, are of that round
+    /// as well.
+    fn clear(&mut self, now: Instant) {
+        self.entrances.iter_mut().for_each(|entrance| entrance.pending = true);
+        self.accept(ACCEPTS_PER_CLEAR, now);
+        let unheard: Vec<_> = self.clients.iter().filter(|(_, c)| !c.c10d).map(|(client, _)| client).collect();
+        for client in unheard {
+            self.turn(client, now);
+        }
+        self.close_all(|connection| connection.c10d);
+        self.table = Table::new(self.limits);
+        self.seen.store(0, Ordering::Release);
+        self.crowd_reported = false;
+    }
+
+    fn close_all(&mut self, of: impl Fn(&Connection) -> bool) {
+        let gone: Vec<_> = self.clients.iter().filter(|(_, c)| of(c)).map(|(client, _)| client).collect();
+        for client in gone {
+            self.close(client, End::Over);
+        }
+    }
+
+    /// Accepts at most `max` connections.
+    fn accept(&mut self, max: usize, now: Instant) {
+        let mut left = max;
+        for at in 0..self.entrances.len() {
+            while self.entrances[at].pending && left > 0 {
+                match self.entrances[at].listener.accept() {
+                    Ok((stream, peer)) => {
+                        left -= 1;
+                        if let Err(error) = self.admit(stream, peer, now) {
+                            tracing::warn!(%peer, %error, "the store could not admit a client");
+                        }
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.entrances[at].pending = false,
+                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    Err(error) => self.not_accepted(at, &error),
                 }
             }
         }
     }
 
+    /// Out of descriptors, most likely. The connection is closed rather than left waiting, so that its client knows.
+    fn not_accepted(&mut self, at: usize, error: &io::Error) {
+        self.report_crowd();
+        let given_away = self.spare.take().is_some();
+        if given_away && self.entrances[at].listener.accept().is_ok() {
+            self.spare = spare();
+            return;
+        }
+        self.spare = spare();
+        tracing::warn!(%error, "the store could not accept; it tries again");
+        self.entrances[at].pending = false;
+        self.accept_again = true;
+        self.watching = true;
+    }
+
+    fn report_crowd(&mut self) {
+        if !self.crowd_reported {
+            self.crowd_reported = true;
+            let violation = Violation::Crowded { max: self.clients.len(), open_files: self.open_files };
+            tracing::error!(%violation, "the store turns clients away");
+        }
+    }
+
     fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) -> io::Result<()> {
-        if self.connections.len() >= self.limits.clients_max {
-            return Err(io::Error::other("too many clients"));
+        if self.clients.len() >= self.clients_max {
+            self.report_crowd();
+            return Ok(());
         }
         stream.set_nodelay(true)?;
-        let client = self.next_client;
-        let token = usize::try_from(client).map_err(io::Error::other)?;
-        self.poll.registry().register(&mut stream, Token(token), Interest::READABLE | Interest::WRITABLE)?;
-        self.next_client += 1;
-        self.connections.insert(client, Box::new(Connection::new(stream, peer, self.limits, now)));
+        let client = self.clients.reserve().ok_or(ErrorKind::OutOfMemory)?;
+        let token = Token(client as usize);
+        if let Err(error) = self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE) {
+            self.clients.release(client);
+            return Err(error);
+        }
+        self.clients.put(client, Box::new(Connection::new(stream, peer, self.limits, now)));
         self.watching = true;
         Ok(())
     }
 
     /// Serves what `client` sent, within its turn, and sends what others have to be told because of it.
     fn turn(&mut self, client: ClientId, now: Instant) {
-        // Out of the map while it is served, so that replies to others can go into theirs.
-        let Some(mut connection) = self.connections.remove(&client) else { return };
-        match self.serve(client, &mut connection, now) {
-            Ok(more) => {
-                self.watching |= connection.is_watched();
-                self.connections.insert(client, connection);
-                if more {
-                    self.runnable.push_back(client);
-                }
-            }
-            Err(end) => self.close(client, connection, &end),
+        // Out of its place while it is served, so that replies to others can go into theirs.
+        let Some(mut connection) = self.clients.take(client) else { return };
+        let served = self.serve(client, &mut connection, now);
+        self.watching |= connection.is_watched();
+        self.clients.put(client, connection);
+        match served {
+            Ok(true) => self.runnable.push_back(client),
+            Ok(false) => {}
+            Err(end) => self.close(client, end),
         }
         while let Some(other) = self.woken.pop() {
             self.flush(other, now);
@@ -213,12 +330,17 @@ impl Server {
                         return Ok(false);
                     }
                 }
-                let Some(request) = connection.parser.next_request()? else { break };
-                let (connections, woken, out) = (&mut self.connections, &mut self.woken, &mut connection.out);
+                let new = !connection.parser.validated();
+                let request = connection.parser.next_request()?;
+                if new && connection.parser.validated() {
+                    self.seen.fetch_add(1, Ordering::AcqRel);
+                }
+                let Some(request) = request else { break };
+                let (clients, woken, out) = (&mut self.clients, &mut self.woken, &mut connection.out);
                 self.table.apply(client, request, &mut |told, reply| {
                     if told == client {
                         reply.encode(out);
-                    } else if let Some(other) = connections.get_mut(&told) {
+                    } else if let Some(other) = clients.get_mut(told) {
                         reply.encode(&mut other.out);
                         woken.push(told);
                     }
@@ -229,7 +351,13 @@ impl Server {
                 return Ok(true);
             }
             match connection.receive(&mut self.scratch)? {
-                Received::Bytes(bytes) => taken += bytes,
+                Received::Bytes(bytes) => {
+                    taken += bytes;
+                    if !connection.c10d {
+                        self.meet(connection, bytes, now)?;
+                    }
+                    connection.parser.push(&self.scratch[..bytes]);
+                }
                 Received::NothingYet => {
                     connection.flush(now)?;
                     return Ok(false);
@@ -238,45 +366,59 @@ impl Server {
         }
     }
 
+    /// Decides by its first byte whose a connection is.
+    fn meet(&mut self, connection: &mut Connection, bytes: usize, now: Instant) -> Result<(), End> {
+        if self.scratch[0] != VALIDATE && self.strangers.is_some() {
+            return Err(End::Stranger(self.scratch[..bytes].to_vec()));
+        }
+        connection.c10d = true;
+        let ip = connection.peer.ip().to_canonical();
+        match self.doorkeeper.ask(ip, now) {
+            Answer::Come => Ok(()),
+            Answer::Go { first: true } => Err(Violation::NotListed { ip }.into()),
+            Answer::Go { first: false } => Err(End::Unlisted),
+        }
+    }
+
     fn flush(&mut self, client: ClientId, now: Instant) {
-        let Some(connection) = self.connections.get_mut(&client) else { return };
+        let Some(connection) = self.clients.get_mut(client) else { return };
         match connection.flush(now) {
             Ok(()) => self.watching |= connection.is_watched(),
-            Err(end) => {
-                if let Some(connection) = self.connections.remove(&client) {
-                    self.close(client, connection, &end);
+            Err(end) => self.close(client, end),
+        }
+    }
+
+    fn close(&mut self, client: ClientId, end: End) {
+        let Some(mut connection) = self.clients.take(client) else { return };
+        self.clients.release(client);
+        self.table.forget(client);
+        let _ = self.poll.registry().deregister(&mut connection.stream);
+        let peer = connection.peer;
+        match end {
+            End::Gone | End::Over | End::Unlisted => tracing::debug!(%peer, "a client left the store"),
+            End::Violation(violation) => tracing::warn!(%peer, %violation, "the store closed a client"),
+            End::Stranger(bytes) => {
+                if let Some(strangers) = &self.strangers {
+                    strangers(Stranger { stream: connection.stream.into(), peer, bytes });
                 }
             }
         }
     }
 
-    fn close(&mut self, client: ClientId, mut connection: Box<Connection>, end: &End) {
-        match end {
-            End::Gone => tracing::debug!(peer = %connection.peer, "a client left the store"),
-            End::Violation(violation) => {
-                tracing::warn!(peer = %connection.peer, %violation, "the store closed a client");
-            }
-        }
-        self.table.forget(client);
-        // The descriptor is closed by the drop, which removes it from the poll as well.
-        let _ = self.poll.registry().deregister(&mut connection.stream);
-    }
-
     fn sweep(&mut self, now: Instant) {
         let overdue: Vec<_> = self
-            .connections
+            .clients
             .iter()
-            .filter_map(|(client, connection)| Some((*client, connection.overdue(&self.limits, now)?)))
+            .filter_map(|(client, connection)| Some((client, connection.overdue(&self.limits, now)?)))
             .collect();
         for (client, violation) in overdue {
-            if let Some(connection) = self.connections.remove(&client) {
-                self.close(client, connection, &End::Violation(violation));
-            }
+            self.close(client, End::Violation(violation));
         }
         if self.accept_again {
-            self.accept(now);
+            self.accept_again = false;
+            self.entrances.iter_mut().for_each(|entrance| entrance.pending = true);
         }
-        self.watching = self.accept_again || self.connections.values().any(|connection| connection.is_watched());
+        self.watching = self.clients.iter().any(|(_, connection)| connection.is_watched());
     }
 }
 

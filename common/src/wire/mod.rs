@@ -7,3 +7,4 @@ pub mod client;
 pub mod control;
 pub mod frame;
 pub mod message;
+pub mod node;

@@ -1,5 +1,6 @@
 //! How the nodes of a run meet.
 
+use enn_common::wire::node::Terms;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Which nodes belong to the run, and where they meet.
@@ -87,5 +88,63 @@ pub enum TokenSource {
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Token(from {:?})", self.from)
+    }
+}
+
+impl Settings {
+    /// Whether the number of nodes may change while the run goes on.
+    pub(super) fn elastic(&self) -> bool {
+        self.nodes_min < self.nodes_max
+    }
+
+    /// What all nodes must have in common.
+    pub(super) fn terms(&self) -> Terms {
+        Terms {
+            run_id: self.run_id.clone(),
+            nodes_min: self.nodes_min,
+            nodes_max: self.nodes_max,
+            ranks_fixed: self.node_rank.is_some(),
+            restarts_max: self.restarts_max,
+            silence_max: self.silence_max,
+            hang_timeout: self.hang_timeout,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    /// One node that asks nobody.
+    pub(in super::super) fn settings() -> Settings {
+        Settings {
+            run_id: "run".into(),
+            nodes_min: 1,
+            nodes_max: 1,
+            place: Place::Here { listen: (Ipv4Addr::LOCALHOST, 0).into(), any_port: false },
+            node_rank: None,
+            local_world: 2,
+            role: "default".into(),
+            local_addr: None,
+            host: "n0".into(),
+            restarts_max: 0,
+            restart_window: None,
+            backoff: Duration::ZERO,
+            retry_early: false,
+            join_timeout: Duration::from_secs(600),
+            last_call: Duration::from_secs(30),
+            silence_max: Duration::from_secs(5),
+            hang_timeout: None,
+            token: None,
+            store_open: false,
+        }
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let token = Token { secret: b"hush".to_vec(), from: TokenSource::Variable };
+        let shown = format!("{:?}", Settings { token: Some(token), ..settings() });
+        assert!(shown.contains("from Variable") && !shown.contains("hush") && !shown.contains("104"), "{shown}");
     }
 }

@@ -7,6 +7,7 @@
 //! (time comes with the events) and never fails a run: what cannot be shown is dropped, what cannot be written is told once.
 
 pub mod error;
+pub mod failure;
 pub mod figures;
 pub mod journal;
 pub mod lines;
@@ -14,6 +15,7 @@ pub mod metrics;
 pub mod model;
 mod progress;
 pub mod report;
+pub mod signal;
 mod sink;
 pub mod trace;
 

@@ -215,6 +215,94 @@ fn too_many_clients_are_turned_away() {
     assert_eq!(first.add("n", 1), 2);
 }
 
+fn on_loopback(options: Options) -> StoreHandle {
+    serve_on(vec![listener(local()).unwrap()], options).unwrap()
+}
+
+#[test]
+fn strangers_are_handed_over_whole_and_the_store_forgets_them() {
+    let (sender, strangers) = unbounded();
+    let strange: Strangers = Box::new(move |stranger| sender.send(stranger).unwrap());
+    let store = on_loopback(Options { strangers: Some(strange), ..Options::default() });
+    let mut agent = Client::silent(store.addr());
+    agent.0.write_all(b"ENN hello").unwrap();
+    let mut stranger: Stranger = strangers.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((stranger.bytes.as_slice(), stranger.peer), (b"ENN hello".as_slice(), agent.0.local_addr().unwrap()));
+    store.clear().unwrap();
+    let nothing = stranger.stream.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock, "it is non-blocking and nobody else reads from it");
+    stranger.stream.write_all(b"welcome").unwrap();
+    assert_eq!(&agent.take::<7>(), b"welcome");
+    agent.0.write_all(b"more").unwrap();
+    stranger.stream.set_nonblocking(false).unwrap();
+    let mut more = [0; 4];
+    stranger.stream.read_exact(&mut more).unwrap();
+    assert_eq!(&more, b"more");
+    assert_eq!(store.clients_seen(), 0);
+}
+
+#[test]
+fn a_stranger_that_says_nothing_is_closed_in_time() {
+    let limits = Limits { handshake_timeout: Duration::from_millis(10), ..Limits::default() };
+    let strange: Strangers = Box::new(|_| panic!("it said nothing"));
+    let store = on_loopback(Options { limits, strangers: Some(strange), ..Options::default() });
+    assert!(Client::silent(store.addr()).closed());
+}
+
+#[test]
+fn a_clear_ends_the_round_for_everybody_in_it() {
+    let (sender, strangers) = unbounded();
+    let strange: Strangers = Box::new(move |stranger| sender.send(stranger).unwrap());
+    let store = on_loopback(Options { strangers: Some(strange), ..Options::default() });
+    let mut waiting = Client::connect(store.addr());
+    waiting.send(&Request::Wait(vec![k("never")]));
+    let mut worker = Client::connect(store.addr());
+    assert_eq!(worker.add("n", 7), 7);
+    worker.send(&Request::QueuePush(k("q"), vec![1]));
+    worker.send(&Request::Ping(1));
+    worker.take::<4>();
+    let mut undecided = Client::silent(store.addr());
+    assert_eq!(store.clients_seen(), 2);
+    // Said so late that the store may not even have accepted it; it is of the old round all the same.
+    let mut late = Client::connect(store.addr());
+    late.send(&Request::Add(k("n"), 100));
+    store.clear().unwrap();
+    assert_eq!(store.clients_seen(), 0);
+    assert!(waiting.closed() && worker.closed());
+    // A sum of the old round may have been on its way to it.
+    assert!(late.0.read_to_end(&mut Vec::new()).is_ok_and(|read| read == 0 || read == 8));
+    let mut fresh = Client::connect(store.addr());
+    fresh.send(&Request::NumKeys);
+    assert_eq!(fresh.number(), 0);
+    fresh.send(&Request::QueueLen(k("q")));
+    assert_eq!(fresh.number(), 0);
+    assert_eq!(fresh.add("n", 1), 1);
+    assert_eq!(store.clients_seen(), 1);
+    undecided.0.write_all(b"ENN").unwrap();
+    assert_eq!(strangers.recv_timeout(PATIENCE).unwrap().bytes, b"ENN", "agents that connected live through a clear");
+}
+
+#[test]
+fn the_listed_door_admits_this_host_and_dismisses_others_only() {
+    let store = on_loopback(Options::default());
+    let mut client = Client::connect(store.addr());
+    assert_eq!(client.add("n", 1), 1, "loopback is let in");
+    store.admit([192, 0, 2, 1].into()).unwrap();
+    store.dismiss([192, 0, 2, 1].into()).unwrap();
+    store.dismiss([127, 0, 0, 1].into()).unwrap();
+    assert_eq!(client.add("n", 1), 2, "loopback cannot be dismissed");
+}
+
+#[test]
+fn several_listeners_are_one_store() {
+    let listeners = vec![listener(local()).unwrap(), listener(local()).unwrap()];
+    let addrs: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    let store = serve_on(listeners, Options::default()).unwrap();
+    assert_eq!(store.addr(), addrs[0]);
+    assert_eq!(Client::connect(addrs[0]).add("n", 1), 1);
+    assert_eq!(Client::connect(addrs[1]).add("n", 1), 2);
+}
+
 #[test]
 fn dropping_the_handle_ends_thread_and_connections() {
     let store = serve(local(), Limits::default()).unwrap();

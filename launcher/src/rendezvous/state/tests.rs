@@ -1,0 +1,1 @@
+//! The state, event by event.
