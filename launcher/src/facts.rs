@@ -82,6 +82,11 @@ pub struct Facts {
 pub struct Secret(Vec<u8>);
 
 impl Secret {
+    /// Keeps the bytes.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes. Never for a log or a message.
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -153,7 +158,7 @@ impl Facts {
             cores_online: cores_online(),
             xpus: xpus(Path::new("/sys/class/drm")),
             launch_mark: variable("ENN_LAUNCH"),
-            token: variable("ENN_TOKEN").map(|secret| Secret(secret.into_encoded_bytes())),
+            token: variable("ENN_TOKEN").map(|secret| Secret::new(secret.into_encoded_bytes())),
             variables: VARIABLES
                 .iter()
                 .filter_map(|one| Some((one.name.to_owned(), shown(one.name, text(one.name)?))))

@@ -77,7 +77,7 @@ pub(super) fn run(args: Args, manner: Manner, facts: &Facts) -> Result<u8, Error
 
 /// Takes out a `--` right behind the program, as torchrun's parser does, unless one before the program said already that all
 /// that follows is not torchrun's.
-fn without_separator(mut command: Vec<OsString>, argv: &[String]) -> Vec<OsString> {
+pub(super) fn without_separator(mut command: Vec<OsString>, argv: &[String]) -> Vec<OsString> {
     let before = argv.len().checked_sub(command.len() + 1).and_then(|index| argv.get(index));
     if command.get(1).is_some_and(|word| word == "--") && before.is_none_or(|word| word != "--") {
         command.remove(1);
