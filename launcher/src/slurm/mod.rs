@@ -2,10 +2,23 @@
 //!
 //! Everything that decides is pure and reads the variables it is handed; commands of Slurm run behind one trait.
 
+mod address;
 mod allocation;
 mod binding;
+mod command;
 mod error;
+mod follow;
 pub mod hostlist;
+mod meeting;
+mod records;
+mod requeue;
+mod states;
 
+pub use address::address;
 pub use allocation::Allocation;
+pub use command::{Commands, OnPath, Said};
 pub use error::SlurmError;
+pub use follow::{Leader, follow};
+pub use meeting::{Meeting, Part, WorkersFrom, part, rendezvous, srun};
+pub use requeue::requeue;
+pub use states::State;
