@@ -12,7 +12,9 @@ pub mod hostlist;
 mod meeting;
 mod records;
 mod requeue;
+mod script;
 mod states;
+mod submit;
 
 pub use address::address;
 pub use allocation::Allocation;
@@ -21,4 +23,6 @@ pub use error::SlurmError;
 pub use follow::{Leader, follow};
 pub use meeting::{Meeting, Part, WorkersFrom, part, rendezvous, srun};
 pub use requeue::requeue;
+pub use script::{JobOptions, SIGNAL_BEFORE_S, script};
 pub use states::State;
+pub use submit::{Job, job, submit};
