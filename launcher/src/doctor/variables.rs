@@ -49,6 +49,7 @@ pub const VARIABLES: &[Variable] = &[
     variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "enn", "passed on to workers instead of 1"),
     variable("XDG_STATE_HOME", "enn", "folder of the runs of `enn run`, instead of ~/.local/state"),
     variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
+    variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
 ];
 
 /// Set by `enn` for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.
