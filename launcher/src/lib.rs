@@ -20,7 +20,6 @@ pub mod rendezvous;
 pub mod run_dir;
 pub mod slurm;
 pub mod stacks;
-mod stacks;
 pub mod stage;
 pub mod torchrun;
 pub mod ui;

@@ -325,7 +325,7 @@ impl Group<'_> {
         let found = stacks::collect(&targets, &dir, STACKS_MAX);
         let (round, seconds) = (Round(self.round()), idle.as_secs_f64());
         (self.emit)(What::HangDetected { round, seconds, stacks: Some(dir) });
-        for line in found.summary {
+        for line in found.summary() {
             (self.emit)(What::Warned { message: line });
         }
     }

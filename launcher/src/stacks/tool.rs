@@ -1,17 +1,12 @@
 //! A tool that prints the stacks of a process, run as a child with a deadline.
 
-use crate::process;
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::signal::Signal,
-};
+use crate::process::{Binding, Process, StartError, wait_ready};
+use nix::poll::{PollFd, PollFlags};
 use std::{
     ffi::OsString,
     fs::File,
     io,
-    os::fd::AsFd,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Instant,
 };
 
@@ -76,46 +71,25 @@ impl Tools {
 }
 
 impl Tool {
-    /// Runs it with its output in `out`.
+    /// Runs it with its output in `out`; it is killed at the deadline.
     pub(super) fn run(&self, out: &File, deadline: Instant) -> Outcome {
-        match self.spawn(out) {
-            Ok(child) => wait(child, deadline),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Outcome::Missing,
+        let process = match self.start(out) {
+            Ok(process) => process,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Outcome::Missing,
+            Err(error) => return Outcome::Failed(error),
+        };
+        let mut fds = [PollFd::new(process.pidfd(), PollFlags::POLLIN)];
+        match wait_ready(&mut fds, Some(deadline)) {
+            Ok(()) if fds[0].any().unwrap_or(false) => Outcome::Ended,
+            Ok(()) => Outcome::Late,
             Err(error) => Outcome::Failed(error),
         }
     }
 
-    fn spawn(&self, out: &File) -> io::Result<Child> {
+    fn start(&self, out: &File) -> io::Result<Process> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
-        process::bind_to_parent(&mut command, None);
-        command.spawn()
-    }
-}
-
-fn wait(mut child: Child, deadline: Instant) -> Outcome {
-    let outcome = match process::pidfd(child.id()) {
-        Ok(fd) => until_readable(fd.as_fd(), deadline),
-        Err(error) => Outcome::Failed(error),
-    };
-    if !matches!(outcome, Outcome::Ended) {
-        process::signal_group(child.id(), Signal::SIGKILL);
-    }
-    match child.wait() {
-        Ok(_) => outcome,
-        Err(error) => Outcome::Failed(error),
-    }
-}
-
-fn until_readable(fd: std::os::fd::BorrowedFd<'_>, deadline: Instant) -> Outcome {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Ok(0) if Instant::now() >= deadline => return Outcome::Late,
-            Ok(0) | Err(Errno::EINTR) => {}
-            Ok(_) => return Outcome::Ended,
-            Err(errno) => return Outcome::Failed(errno.into()),
-        }
+        Process::start_unguarded(command, Binding::default())
+            .map_err(|(StartError::Spawn(error) | StartError::Watch(error))| error)
     }
 }
