@@ -1,8 +1,12 @@
 //! Everything a command can end with besides success, and its exit code.
 
 use crate::{
-    agent::AgentError, convert::ConvertError, gather::GatherError, run_dir::RunDirError, stage::StageError,
-    ui::JournalError,
+    agent::AgentError,
+    convert::ConvertError,
+    gather::GatherError,
+    run_dir::RunDirError,
+    stage::StageError,
+    ui::{JournalError, MetricsError, TopError},
 };
 use enn_common::{
     artifact::seal::SealError,
@@ -40,6 +44,12 @@ pub enum Error {
     /// The run's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The screen of `enn top`.
+    #[error(transparent)]
+    Top(#[from] TopError),
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -120,11 +130,13 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
-            Self::Read { .. } => ExitCode::Usage,
+            Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
+            Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
+            | Self::Top(TopError::Journal(_))
             | Self::Find(_)
             | Self::NoCard { .. }
             | Self::Gather(_)
@@ -133,9 +145,14 @@ impl Error {
             | Self::Checkpoint(_)
             | Self::Seal(_)
             | Self::Json { .. } => ExitCode::Artifact,
-            Self::RunDir(_) | Self::Agent(_) | Self::NoWorker | Self::NoLibtorch | Self::File(_) | Self::Output(_) => {
-                ExitCode::Machine
-            }
+            Self::RunDir(_)
+            | Self::Top(_)
+            | Self::Metrics(_)
+            | Self::Agent(_)
+            | Self::NoWorker
+            | Self::NoLibtorch
+            | Self::File(_)
+            | Self::Output(_) => ExitCode::Machine,
         }
     }
 }

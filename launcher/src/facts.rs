@@ -46,6 +46,8 @@ pub struct Facts {
     pub log: Option<String>,
     /// Directory of runs: `ENN_RUNS`, else `runs` in the working directory.
     pub runs_dir: PathBuf,
+    /// Directory of the runs of `enn run`: enn/runs in the user's state directory.
+    pub launches_dir: PathBuf,
     /// Variables of doctor's table that are set.
     pub variables: Vec<(String, String)>,
 }
@@ -86,6 +88,7 @@ impl Facts {
             socket_parent: socket_parent(),
             log: text("ENN_LOG"),
             runs_dir: variable("ENN_RUNS").map_or_else(|| RUNS_DIR.into(), PathBuf::from),
+            launches_dir: launches_dir(variable("XDG_STATE_HOME").map(PathBuf::from), env::home_dir()),
             variables: VARIABLES.iter().filter_map(|one| Some((one.name.to_owned(), text(one.name)?))).collect(),
         }
     }
@@ -135,6 +138,13 @@ fn visible(list: Option<&str>, devices: usize) -> usize {
 /// Whether the program names libtorch_cuda.so among the libraries it needs.
 fn links_cuda(program: &Path) -> bool {
     fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
+}
+
+/// enn/runs in the user's state directory; of a user without a home in a temporary one of that user's.
+fn launches_dir(state: Option<PathBuf>, home: Option<PathBuf>) -> PathBuf {
+    let home = home.filter(|home| home.is_absolute()).map(|home| home.join(".local/state"));
+    let state = state.filter(|state| state.is_absolute()).or(home);
+    state.unwrap_or_else(|| env::temp_dir().join(format!("enn-{}", nix::unistd::geteuid()))).join("enn/runs")
 }
 
 /// The user's runtime directory, else the temporary directory, else /tmp.
@@ -189,6 +199,17 @@ mod tests {
         assert_eq!(visible(Some(""), 4), 0);
         assert_eq!(visible(Some("7"), 4), 0);
         assert_eq!(visible(Some("GPU-1f,GPU-2f"), 4), 2);
+    }
+
+    #[test]
+    fn launches_are_kept_in_the_state_directory() {
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(launches_dir(path("/x"), path("/home/ada")), PathBuf::from("/x/enn/runs"));
+        assert_eq!(
+            launches_dir(path("not/absolute"), path("/home/ada")),
+            PathBuf::from("/home/ada/.local/state/enn/runs")
+        );
+        assert!(launches_dir(None, None).ends_with("enn/runs"));
     }
 
     #[test]

@@ -12,6 +12,8 @@ mod model;
 mod output;
 mod predict;
 mod stage;
+mod status;
+mod top;
 mod train;
 
 use crate::{Error, facts::Facts};
@@ -42,6 +44,8 @@ enum Command {
     Stage(stage::Args),
     Init(init::Args),
     Metrics(metrics::Args),
+    Status(status::Args),
+    Top(top::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
     Doctor(doctor::Args),
@@ -50,8 +54,8 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 10] =
-    ["train", "predict", "stage", "init", "metrics", "ckpt", "model", "doctor", "completions", "man"];
+const NAMES: [&str; 12] =
+    ["train", "predict", "stage", "init", "metrics", "status", "top", "ckpt", "model", "doctor", "completions", "man"];
 
 /// Runs the command line of this process.
 pub fn main() -> std::process::ExitCode {
@@ -85,6 +89,8 @@ fn run(command: Command, facts: &Facts) -> Result<ExitCode, Error> {
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Status(args) => status::run(&args, facts),
+        Command::Top(args) => top::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
