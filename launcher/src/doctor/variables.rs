@@ -25,6 +25,11 @@ pub const VARIABLES: &[Variable] = &[
         "what to log: off, error, warn (default), info, debug, or tracing's filter language",
     ),
     variable("ENN_RUNS", "enn", "folder of new runs, instead of ./runs"),
+    variable(
+        "XDG_STATE_HOME",
+        "enn",
+        "folder in which enn/runs holds the runs of `enn run`, instead of ~/.local/state",
+    ),
     variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against and run on, instead of target/libtorch"),
     variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
     variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),
