@@ -2,7 +2,7 @@
 
 use crate::{
     agent::AgentError, convert::ConvertError, gather::GatherError, group::GroupError, run_dir::RunDirError,
-    stage::StageError, torchrun::RunError, ui::JournalError,
+    slurm::SlurmError, stage::StageError, torchrun::RunError, ui::JournalError,
 };
 use enn_common::{
     artifact::seal::SealError,
@@ -34,6 +34,9 @@ pub enum Error {
     /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// Slurm, or what it gave us.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
     /// The run's directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
@@ -129,6 +132,7 @@ impl Error {
             Self::Read { .. } => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
+            Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)

@@ -12,6 +12,7 @@ mod model;
 mod output;
 mod predict;
 mod run;
+mod slurm;
 mod stage;
 mod train;
 
@@ -47,14 +48,15 @@ enum Command {
     Metrics(metrics::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
+    Slurm(slurm::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 11] =
-    ["run", "train", "predict", "stage", "init", "metrics", "ckpt", "model", "doctor", "completions", "man"];
+const NAMES: [&str; 12] =
+    ["run", "train", "predict", "stage", "init", "metrics", "ckpt", "model", "slurm", "doctor", "completions", "man"];
 
 /// Names under which the program has torchrun's own command line.
 const TORCHRUN_NAMES: [&str; 2] = ["enn-torchrun", "torchrun"];
@@ -112,6 +114,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Metrics(args) => metrics::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
+        Command::Slurm(args) => slurm::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
