@@ -6,6 +6,7 @@ use crate::{
     gather::GatherError,
     group::GroupError,
     run_dir::RunDirError,
+    slurm::SlurmError,
     stage::StageError,
     torchrun::RunError,
     ui::{JournalError, MetricsError, TopError},
@@ -40,6 +41,9 @@ pub enum Error {
     /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// Slurm, or what it gave us.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
     /// The run's directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
@@ -142,6 +146,7 @@ impl Error {
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
+            Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)

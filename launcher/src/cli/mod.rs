@@ -12,6 +12,7 @@ mod model;
 mod output;
 mod predict;
 mod run;
+mod slurm;
 mod stage;
 mod status;
 mod top;
@@ -51,13 +52,14 @@ enum Command {
     Top(top::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
+    Slurm(slurm::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "run",
     "train",
     "predict",
@@ -68,6 +70,7 @@ const NAMES: [&str; 13] = [
     "top",
     "ckpt",
     "model",
+    "slurm",
     "doctor",
     "completions",
     "man",
@@ -131,6 +134,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Top(args) => top::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
+        Command::Slurm(args) => slurm::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -15,7 +15,7 @@ pub fn address(node: &str, commands: &dyn Commands) -> String {
         return node.to_owned();
     }
     let words = ["-o", "show", "node", node].map(Into::into);
-    let record = answer(commands, "scontrol", &words);
+    let record = answer(commands, "scontrol", &words, "");
     record.ok().and_then(|text| node_address(&text)).unwrap_or_else(|| node.to_owned())
 }
 
@@ -36,7 +36,7 @@ mod tests {
     struct Says(&'static str, i32);
 
     impl Commands for Says {
-        fn run(&self, _: &'static str, _: &[OsString]) -> Result<Said, SlurmError> {
+        fn run(&self, _: &'static str, _: &[OsString], _: &str) -> Result<Said, SlurmError> {
             Ok(Said { code: self.1, stdout: self.0.into(), stderr: String::new() })
         }
     }

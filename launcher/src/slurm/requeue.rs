@@ -10,7 +10,7 @@ use super::{
 /// Call it on one node only, when the workers of all nodes have ended. An error is a refusal: the job may not be requeued
 /// (`--no-requeue`, JobRequeue=0), or Slurm does not answer.
 pub fn requeue(job_id: u64, commands: &dyn Commands) -> Result<(), SlurmError> {
-    answer(commands, "scontrol", &["requeue".into(), job_id.to_string().into()]).map(|_| ())
+    answer(commands, "scontrol", &["requeue".into(), job_id.to_string().into()], "").map(|_| ())
 }
 
 #[cfg(test)]
@@ -21,7 +21,7 @@ mod tests {
     struct Heard(RefCell<Vec<OsString>>, i32, &'static str);
 
     impl Commands for Heard {
-        fn run(&self, program: &'static str, args: &[OsString]) -> Result<Said, SlurmError> {
+        fn run(&self, program: &'static str, args: &[OsString], _: &str) -> Result<Said, SlurmError> {
             self.0.borrow_mut().push(program.into());
             self.0.borrow_mut().extend_from_slice(args);
             Ok(Said { code: self.1, stdout: String::new(), stderr: self.2.into() })
