@@ -114,8 +114,8 @@ impl Client {
     }
 }
 
-/// Connects, makes the handshake and hears the ping's answer.
-fn connect(port: u16, number: usize, poll: &Poll) -> Result<Client, Failure> {
+/// Connects and says the handshake and a ping.
+fn connect(port: u16, number: usize) -> Result<StdStream, Failure> {
     let mut stream = StdStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -124,6 +124,11 @@ fn connect(port: u16, number: usize, poll: &Poll) -> Result<Client, Failure> {
     hello.push(13);
     hello.extend_from_slice(&(number as u32).to_le_bytes());
     stream.write_all(&hello)?;
+    Ok(stream)
+}
+
+/// Hears the ping's answer.
+fn welcome(mut stream: StdStream, number: usize, poll: &Poll) -> Result<Client, Failure> {
     let mut nonce = [0; 4];
     stream.read_exact(&mut nonce)?;
     if u32::from_le_bytes(nonce) != number as u32 {
@@ -227,8 +232,10 @@ fn main() -> Result<(), Failure> {
     let (port, count): (u16, usize) = (port.parse()?, clients.parse()?);
     let mut poll = Poll::new()?;
     let mut clients = Vec::new();
-    for number in 0..count {
-        clients.push(connect(port, number, &poll)?);
+    // All knock before the first one is let in, as ranks do.
+    let streams: Vec<StdStream> = (0..count).map(|number| connect(port, number)).collect::<Result<_, _>>()?;
+    for (number, stream) in streams.into_iter().enumerate() {
+        clients.push(welcome(stream, number, &poll)?);
     }
     let result = match what.as_str() {
         "mix" => mix(&mut clients, &mut poll, amount.parse()?)?,
