@@ -251,8 +251,15 @@ impl Group<'_> {
             News::Round(plan) => self.begin(plan)?,
             News::RoundEnded(end) => self.round_ended(&end, None),
             News::RunEnded(end) => {
-                if let RunEnd::Failed { end, reason } = &end {
-                    self.round_ended(end, Some(reason));
+                match &end {
+                    RunEnd::Failed { end, reason } => self.round_ended(end, Some(reason)),
+                    RunEnd::HostLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
+                        (self.emit)(What::GaveUp { reason: reason.clone() });
+                    }
+                    RunEnd::Stopped { by } => {
+                        (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") })
+                    }
+                    RunEnd::Finished => {}
                 }
                 self.end = Some(end);
                 self.stop();

@@ -67,6 +67,7 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
             notable(format!("gathered {files}, {bytes}: {}", path.display()))
         }
         What::Warned { message } => alert(format!("warning: {message}")),
+        What::GaveUp { reason } => alert(format!("error: {reason}")),
         What::Waiting { .. }
         | What::NodeJoined { .. }
         | What::NodeLost { .. }

@@ -148,7 +148,9 @@ impl RunView {
             What::StopRequested { signal, .. } => self.stops.push((time, signal.clone())),
             What::Predicted { rows, rows_total } => self.predicted = Some((*rows, *rows_total)),
             What::Gathered { path, files, bytes } => self.gathered.push((path.clone(), *files, *bytes)),
-            What::Warned { message } => self.warnings.push((time, message.clone())),
+            What::Warned { message } | What::GaveUp { reason: message } => {
+                self.warnings.push((time, message.clone()));
+            }
             What::Waiting { .. }
             | What::NodeJoined { .. }
             | What::NodeLost { .. }
