@@ -45,8 +45,8 @@ pub enum ToHost {
     Finished { round: u64 },
     /// The node was asked to stop.
     Leave { why: String },
-    /// The node lives; a worker of it last made progress so long ago.
-    Alive { idle: Duration },
+    /// The node lives; the last round it was told of, and how long ago a worker of it last made progress.
+    Alive { round: Option<u64>, idle: Duration },
     /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
     Abandon,
 }

@@ -124,7 +124,7 @@ impl Coordinator {
             ToHost::Failed { round, failure } => self.state.fail(id, round, *failure, self.store.clients_seen()),
             ToHost::Finished { round } => self.state.finish(id, round),
             ToHost::Leave { why } => self.state.lose(now, id, Loss::Left(why)),
-            ToHost::Alive { idle } => self.state.alive(now, id, Some(idle)),
+            ToHost::Alive { round, idle } => self.state.alive(now, id, Some((round, idle))),
             ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) | ToHost::Abandon => {}
         }
     }

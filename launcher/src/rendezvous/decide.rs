@@ -122,7 +122,7 @@ fn after_loss(host: &str, loss: &Loss, state: &State, settings: &Settings) -> (D
             let by = format!("{why} on {host}");
             return (Decision::EndRun(RunEnd::Stopped { by }), Reason::TooFew { left, min: settings.nodes_min });
         }
-        _ if settings.elastic() && !policy::may_go_on(state.side) => Reason::Minority(state.side),
+        _ if settings.elastic() && !state.may_go_on() => Reason::Minority(state.side),
         _ if !settings.elastic() && settings.restarts_max == 0 && too_few => Reason::NodesFixed,
         _ => {
             let decision = Decision::EndRound { end, restart: false, wait: Duration::ZERO };
@@ -136,7 +136,7 @@ fn succeeding(now: Time, until: Time, state: &State) -> (Decision, Reason) {
     let side = state.side;
     if now < until && side.here + side.dead < side.nodes {
         (Decision::Wait(Some(until)), Reason::Succeeding { side, round: state.rounds - 1, until })
-    } else if policy::may_go_on(side) {
+    } else if state.may_go_on() {
         (Decision::Resume, Reason::NodesLeft { left: side.here })
     } else {
         let reason = Reason::Minority(side);
@@ -153,7 +153,7 @@ fn gathering(now: Time, state: &State, settings: &Settings) -> (Decision, Reason
         let by = format!("{why} on {host}");
         return (Decision::EndRun(RunEnd::Stopped { by }), Reason::TooFew { left, min: settings.nodes_min });
     }
-    if state.reforming() && settings.elastic() && !policy::may_go_on(state.side) {
+    if state.reforming() && settings.elastic() && !state.may_go_on() {
         return minority(state);
     }
     if now < state.not_before {

@@ -127,7 +127,8 @@ impl Member {
                 let host = self.settings.host.clone();
                 self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
                 // The host lives: only it may be found.
-                let last = Last { at: self.shared.store(), roster: None, own_rank: self.rank, closed: true };
+                let (at, host_rank) = (self.shared.store(), self.host_rank);
+                let last = Last { at, host_rank, roster: None, own_rank: self.rank, closed: true };
                 self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
             }
             Step::Said(message) => self.listen(message),
@@ -145,6 +146,9 @@ impl Member {
         let Some(link) = attempt.link else { return };
         let dead = std::mem::take(&mut search.dead);
         let succeeds = search.lost.is_some() && !attempt.target.again;
+        if succeeds {
+            self.host_rank = attempt.target.rank;
+        }
         self.seat = Seat::Guest(Box::new(link));
         self.shared.set_store(attempt.target.at);
         let card = self.card(succeeds.then_some(&*dead));
@@ -156,7 +160,7 @@ impl Member {
 
     /// Tells the host that this node lives, and notices when the host does not.
     pub(super) fn keep_alive(&mut self, now: Time) {
-        let idle = self.shared.idle(now);
+        let (round, idle) = (self.round(), self.shared.idle(now));
         let Seat::Guest(link) = &mut self.seat else { return };
         let quiet = now.saturating_sub(link.heard);
         if quiet >= self.settings.silence_max {
@@ -165,7 +169,7 @@ impl Member {
         }
         if now >= link.ticked + self.settings.silence_max / KEEP_ALIVES {
             link.ticked = now;
-            self.say(now, ToHost::Alive { idle });
+            self.say(now, ToHost::Alive { round, idle });
         }
     }
 
@@ -177,11 +181,17 @@ impl Member {
             let pipe = link.abandon(self.poll.registry());
             self.abandoned.push(pipe);
         }
-        let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, roster.host_rank)));
+        let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, self.host_rank?)));
         let host = members.and_then(|(members, rank)| members.into_iter().nth(usize::try_from(rank).ok()?));
         let host = host.map_or_else(|| self.shared.store().0, |member| member.host);
         self.end_round(RoundEnd::NodeLost { host, reason: why.clone() });
-        let last = Last { at: self.shared.store(), roster: self.roster.as_deref(), own_rank: self.rank, closed };
+        let last = Last {
+            at: self.shared.store(),
+            host_rank: self.host_rank,
+            roster: self.roster.as_deref(),
+            own_rank: self.rank,
+            closed,
+        };
         self.seat = Seat::Seeking(Box::new(Search::successor(now, last, why)));
     }
 

@@ -101,6 +101,7 @@ impl Rendezvous {
             standby,
             roster: None,
             rank: 0,
+            host_rank: None,
             running: false,
             ready: false,
             abandoned: Vec::new(),

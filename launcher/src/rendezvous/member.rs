@@ -115,6 +115,8 @@ pub(super) struct Member {
     /// The last round this node was in, its rank there, and whether it still is.
     pub(super) roster: Option<Arc<Roster>>,
     pub(super) rank: u32,
+    /// Rank there of the node that hosts the rendezvous now.
+    pub(super) host_rank: Option<u32>,
     pub(super) running: bool,
     /// Whether the group asked for the next round.
     pub(super) ready: bool,
@@ -227,7 +229,7 @@ impl Member {
     fn advance(&mut self, now: Time) -> bool {
         match &mut self.seat {
             Seat::Host(coordinator) => {
-                coordinator.say_own(now, ToHost::Alive { idle: self.shared.idle(now) });
+                coordinator.say_own(now, ToHost::Alive { round: None, idle: self.shared.idle(now) });
                 coordinator.advance(now);
                 let heard = coordinator.take_heard();
                 let more = !heard.is_empty();
@@ -323,11 +325,19 @@ impl Member {
         };
         let (round, restarts) = (roster.round, roster.restarts);
         self.shared.made_progress(self.shared.now());
+        self.host_rank = Some(roster.host_rank);
         self.roster = Some(roster);
         self.rank = node_rank;
         self.running = true;
         self.ready = false;
         self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master: self.shared.store() }));
+        let now = self.shared.now();
+        self.say(now, ToHost::Alive { round: Some(round), idle: Duration::ZERO });
+    }
+
+    /// The last round this node was told of.
+    pub(super) fn round(&self) -> Option<u64> {
+        self.roster.as_ref().map(|roster| roster.round)
     }
 
     pub(super) fn end_round(&mut self, end: RoundEnd) {

@@ -90,9 +90,8 @@ impl Search {
     /// For the host after the last one was lost because of `why`: itself first when its system said so (then it may only
     /// have dropped this node), then those who may take over, up to this node itself.
     pub(super) fn successor(now: Time, last: Last<'_>, why: String) -> Self {
-        let Last { at, roster, own_rank, closed } = last;
+        let Last { at, host_rank, roster, own_rank, closed } = last;
         let mut targets = VecDeque::new();
-        let host_rank = roster.map(|roster| roster.host_rank);
         if closed {
             targets.push_back(Target { rank: host_rank, at, own: false, again: true });
         }
@@ -214,6 +213,8 @@ impl Search {
 pub(super) struct Last<'a> {
     /// Where it was.
     pub(super) at: (String, u16),
+    /// Its rank in the last round, when it was in it.
+    pub(super) host_rank: Option<u32>,
     /// The last round, when it had one and another node may take over.
     pub(super) roster: Option<&'a Roster>,
     /// This node's rank in it.

@@ -5,7 +5,7 @@
 
 use super::{
     decide::{Decision, Reason},
-    policy::{History, Side},
+    policy::{History, Side, may_go_on},
     settings::Settings,
 };
 use enn_common::{
@@ -13,7 +13,7 @@ use enn_common::{
     wire::node::{Card, FromHost, Heir, LastRound, Members, NodeId, Roster, RoundEnd, RunEnd},
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     net::IpAddr,
     sync::Arc,
@@ -52,6 +52,9 @@ pub(super) struct Node {
     order: u64,
     /// Its rank in the last round, when it was in it.
     pub(super) last_rank: Option<u32>,
+    /// Whether it was in the round before, and whether it said that it knows of the last one.
+    before: bool,
+    knows: bool,
 }
 
 /// How a node was lost.
@@ -132,7 +135,7 @@ pub(super) enum Told {
 pub(super) struct State {
     /// The node that hosts it.
     pub(super) host: NodeId,
-    pub(super) nodes: HashMap<NodeId, Node>,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
     /// Nodes that want to be in the next round, in the order in which they came.
     pub(super) ready: BTreeSet<(u64, NodeId)>,
     /// Nodes of the last round that do not ask for the next one yet.
@@ -149,6 +152,11 @@ pub(super) struct State {
     pub(super) done: usize,
     /// Members of the last round, those known dead, and those lost in silence.
     pub(super) side: Side,
+    /// The same of the round before, as long as not every member of the last round said that it knows of that: one that
+    /// was cut off in between counts by the old round, and its side must not go on as well.
+    before: Option<Side>,
+    /// Members that did not say so.
+    unaware: usize,
     /// When gathering began, the last node came, the next round may begin, any worker last made progress.
     pub(super) opened_at: Time,
     pub(super) last_join: Time,
@@ -172,7 +180,7 @@ impl State {
         let missing = if settings.node_rank.is_some() { (0..settings.nodes_max).collect() } else { BTreeSet::new() };
         Self {
             host,
-            nodes: HashMap::new(),
+            nodes: BTreeMap::new(),
             ready: BTreeSet::new(),
             settling: BTreeSet::new(),
             ranks: HashMap::new(),
@@ -182,6 +190,8 @@ impl State {
             running: 0,
             done: 0,
             side: Side { nodes: 0, dead: 0, here: 0, with_host: true },
+            before: None,
+            unaware: 0,
             opened_at: now,
             last_join: now,
             not_before: now,
@@ -250,7 +260,10 @@ impl State {
         }
         let last_rank = self.returning(&card);
         self.told.push(Told::Joined { host: card.host.clone(), workers: card.local_world });
-        self.nodes.insert(id, Node { card, phase: Phase::Settling, heard: now, order: 0, last_rank });
+        self.nodes.insert(
+            id,
+            Node { card, phase: Phase::Settling, heard: now, order: 0, last_rank, before: false, knows: true },
+        );
         if last_rank.is_some() {
             self.side.here += 1;
             self.settling.insert(id);
@@ -258,12 +271,14 @@ impl State {
         true
     }
 
-    /// Its rank in the last round, when this node took over and the one that comes was in it.
+    /// Its rank in the last round, when this node took over and the one that comes was in it. The old host may have died
+    /// while it told of a new round: then some come from that one and some from the one before.
     fn returning(&mut self, card: &Card) -> Option<u32> {
         let LastRound { round, node_rank, dead } = card.last.as_ref()?;
-        if !matches!(self.stage, Stage::Succeeding(_)) || round + 1 != self.rounds {
+        if !matches!(self.stage, Stage::Succeeding(_)) || (round + 1).abs_diff(self.rounds) > 1 {
             return None;
         }
+        self.rounds = self.rounds.max(round + 1);
         self.side.dead = self.side.dead.max(dead.len());
         Some(*node_rank)
     }
@@ -346,13 +361,26 @@ impl State {
             && self.nodes.get(&id).is_some_and(|node| node.phase == Phase::Running)
     }
 
-    /// A node lives, and its last progress is so old.
-    pub(super) fn alive(&mut self, now: Time, id: NodeId, idle: Option<Duration>) {
+    /// A node lives; what it says with that.
+    pub(super) fn alive(&mut self, now: Time, id: NodeId, said: Option<(Option<u64>, Duration)>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.heard = now;
-        if let (Some(idle), Phase::Running) = (idle, node.phase) {
+        let Some((round, idle)) = said else { return };
+        if node.phase == Phase::Running {
             self.progress_at = self.progress_at.max(now.saturating_sub(idle));
         }
+        if !node.knows && round.is_some_and(|round| round + 1 == self.rounds) {
+            node.knows = true;
+            self.unaware -= 1;
+            if self.unaware == 0 {
+                self.before = None;
+            }
+        }
+    }
+
+    /// Whether those who are here may go on without those of the last round who are not.
+    pub(super) fn may_go_on(&self) -> bool {
+        may_go_on(self.side) && self.before.is_none_or(may_go_on)
     }
 
     /// Nodes of which nothing was heard for too long, though this host listened since `from`. Its own is heard always.
@@ -375,6 +403,10 @@ impl State {
         if node.last_rank.is_some() {
             self.side.here = self.side.here.saturating_sub(1);
             self.side.dead += usize::from(loss.is_death());
+        }
+        if let (true, Some(side)) = (node.before, &mut self.before) {
+            side.here = side.here.saturating_sub(1);
+            side.dead += usize::from(loss.is_death());
         }
         self.told.push(Told::Lost { host: host.clone(), reason: loss.to_string() });
         self.last_loss = Some((host.clone(), loss.clone()));
@@ -421,15 +453,19 @@ impl State {
         ids.sort_by_cached_key(place);
         ids.truncate(settings.nodes_max as usize);
         for node in self.nodes.values_mut() {
-            node.last_rank = None;
+            node.before = node.last_rank.take().is_some();
+            node.knows = true;
         }
+        self.before = (self.rounds > 0).then_some(Side { with_host: true, ..self.side });
         for (rank, id) in (0u32..).zip(&ids) {
             if let Some(node) = self.nodes.get_mut(id) {
                 self.ready.remove(&(node.order, *id));
                 node.phase = Phase::Running;
                 node.last_rank = Some(rank);
+                node.knows = *id == self.host;
             }
         }
+        self.unaware = ids.iter().filter(|id| **id != self.host).count();
         self.settling.clear();
         let roster = Arc::new(self.roster(&ids, settings));
         self.heirs = roster.heirs.len();
