@@ -118,6 +118,11 @@ impl Pump {
         Ok(Streams { stdout, stderr, error_file: layout::error_file(&dir), tail })
     }
 
+    /// Writes a line to standard error, never inside a line of a worker. It comes when it is its turn; see `settle`.
+    pub fn say(&self, line: String) -> Result<(), LogError> {
+        self.order(Order::Say(line))
+    }
+
     /// When any worker last wrote something that passed through here; streams that are inherited do not.
     #[must_use]
     pub fn last_output(&self) -> Option<Instant> {

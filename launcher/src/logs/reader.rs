@@ -36,6 +36,9 @@ const PIPE_BYTES: usize = 64 << 10;
 /// Descriptors handled after one wait.
 const EVENTS_MAX: usize = 64;
 
+/// The launcher among the streams of a console.
+const LAUNCHER: StreamId = u64::MAX;
+
 /// Keys of what is not a stream.
 const WAKE: u64 = u64::MAX;
 const CONSOLE: u64 = u64::MAX - 1;
@@ -45,6 +48,8 @@ const CONSOLE: u64 = u64::MAX - 1;
 pub(super) enum Order {
     /// Read this, too.
     Add(Box<Stream>),
+    /// A line of the launcher itself, without its end.
+    Say(String),
     /// Say when everything written so far has arrived.
     Settle(Sender<()>),
     /// Write out what was read, and end, by this time at the latest.
@@ -142,6 +147,10 @@ impl Reader {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Add(stream) => self.add(stream),
+                Order::Say(mut line) => {
+                    line.push('\n');
+                    self.consoles.of(Name::Err).show(LAUNCHER, &[], line.as_bytes());
+                }
                 Order::Settle(done) => {
                     self.owe();
                     self.settling.push(done);

@@ -113,12 +113,14 @@ fn part_of_a_line_is_shown_after_silence_and_never_continued_by_another() {
         std::thread::yield_now();
     }
     assert!(began.elapsed() >= Duration::from_millis(90), "{:?}", began.elapsed());
-    shell(&pump, 1, "echo other").0.wait().unwrap();
+    shell(&pump, 1, "echo other; printf half >&2").0.wait().unwrap();
     assert!(pump.settle(soon()));
+    pump.say("restarting".into()).unwrap();
     drop(writer);
     child.wait().unwrap();
     drop(pump);
     assert_eq!(read(&out), "part\nother\nwhole\n");
+    assert_eq!(read(dir.path().join("err")), "half\nrestarting\n");
 }
 
 #[test]
