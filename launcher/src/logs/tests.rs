@@ -141,6 +141,21 @@ fn settling_does_not_wait_for_what_a_worker_left_behind() {
 }
 
 #[test]
+fn the_tail_of_a_worker_that_was_just_reaped_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let pump = start(plan(dir.path()), dir.path());
+    for n in 0..200 {
+        let (mut child, tail) = shell(&pump, 0, &format!("echo last words {n} >&2; exit 1"));
+        child.wait().unwrap();
+        assert_eq!(tail.stderr(), format!("last words {n}"));
+    }
+    let (mut child, tail) = shell(&pump, 0, "echo more >&2");
+    child.wait().unwrap();
+    drop(pump);
+    assert_eq!(tail.stderr(), "more");
+}
+
+#[test]
 fn eight_writers_are_not_spliced() {
     const LINES: usize = 10_000;
     let dir = tempfile::tempdir().unwrap();
