@@ -5,6 +5,7 @@ use crate::{
     convert::ConvertError,
     gather::GatherError,
     group::GroupError,
+    logs::LogReadError,
     run_dir::RunDirError,
     slurm::SlurmError,
     stage::StageError,
@@ -103,6 +104,9 @@ pub enum Error {
     /// A file of ours could not be written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The logs of a run.
+    #[error(transparent)]
+    Logs(#[from] LogReadError),
     /// What we wrote ourselves does not parse.
     #[error("{}: {source}", path.display())]
     Json {
@@ -144,6 +148,7 @@ impl Error {
             Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
+            Self::Logs(LogReadError::None { .. }) => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
@@ -164,6 +169,7 @@ impl Error {
             | Self::Metrics(_)
             | Self::Agent(_)
             | Self::Group(_)
+            | Self::Logs(_)
             | Self::NoWorker
             | Self::NoLibtorch
             | Self::File(_)

@@ -6,6 +6,7 @@ mod completions;
 mod doctor;
 mod flags;
 mod init;
+mod logs;
 mod man;
 mod metrics;
 mod model;
@@ -50,6 +51,7 @@ enum Command {
     Metrics(metrics::Args),
     Status(status::Args),
     Top(top::Args),
+    Logs(logs::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
     Slurm(slurm::Args),
@@ -59,7 +61,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "run",
     "train",
     "predict",
@@ -68,6 +70,7 @@ const NAMES: [&str; 14] = [
     "metrics",
     "status",
     "top",
+    "logs",
     "ckpt",
     "model",
     "slurm",
@@ -132,6 +135,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Metrics(args) => metrics::run(&args, facts),
         Command::Status(args) => status::run(&args, facts),
         Command::Top(args) => top::run(&args, facts),
+        Command::Logs(args) => logs::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
         Command::Slurm(args) => slurm::run(&args, facts),

@@ -1,5 +1,6 @@
 //! What can go wrong with the output of the workers.
 
+use super::Wanted;
 use std::{io, path::PathBuf};
 
 /// The output of a worker cannot go where it was asked to.
@@ -69,4 +70,58 @@ pub enum StdError {
         /// The whole value.
         given: String,
     },
+}
+
+/// Logs of a run that cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum LogReadError {
+    /// Nothing that was asked for.
+    #[error("no logs of {} in {}{}", asked(wanted), root.display(), known(attempts, ranks))]
+    None {
+        /// Where they were looked for.
+        root: PathBuf,
+        /// What was asked for.
+        wanted: Wanted,
+        /// Attempts that are there.
+        attempts: Vec<u32>,
+        /// Ranks that are there in the attempts that were asked for.
+        ranks: Vec<u32>,
+    },
+    /// A log file.
+    #[error("cannot read the log {}: {source}", path.display())]
+    Read {
+        /// File.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The system does not tell of changes.
+    #[error(
+        "cannot watch the logs: {0}\n  hint: the limits fs.inotify.max_user_watches and max_user_instances may be reached; leave out --follow"
+    )]
+    Watch(#[source] io::Error),
+    /// Whoever was to get the lines.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[source] io::Error),
+}
+
+fn asked(wanted: &Wanted) -> String {
+    let stream = match (wanted.out, wanted.err) {
+        (true, false) => "standard output",
+        (false, true) => "standard error",
+        _ => "workers",
+    };
+    let ranks: Vec<String> = wanted.ranks.iter().map(ToString::to_string).collect();
+    let ranks = if ranks.is_empty() { String::new() } else { format!(" of rank {}", ranks.join(", ")) };
+    let attempt = wanted.attempt.map(|attempt| format!(" in attempt {attempt}")).unwrap_or_default();
+    format!("{stream}{ranks}{attempt}")
+}
+
+fn known(attempts: &[u32], ranks: &[u32]) -> String {
+    let list = |numbers: &[u32]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match (attempts, ranks) {
+        ([], _) => "\n  hint: output that is neither redirected nor teed is only on the console".into(),
+        (attempts, []) => format!("\n  hint: there are attempts: {}", list(attempts)),
+        (_, ranks) => format!("\n  hint: there are ranks: {}", list(ranks)),
+    }
 }

@@ -9,7 +9,7 @@ use super::{
     prefix::prefix,
     reader::{Order, Reader},
     stream::{Name, Stream},
-    tail::Moment,
+    tail::{Moment, Said},
 };
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::{
@@ -65,14 +65,37 @@ pub(super) struct Shared {
     pub(super) troubles: Mutex<Vec<LogError>>,
 }
 
+/// The way to the pump's thread.
+#[derive(Debug)]
+pub(super) struct Door {
+    orders: Sender<Order>,
+    wake: Arc<EventFd>,
+}
+
+impl Door {
+    /// Waits until what is in the pipes now has been read, if that can be: not when the console takes nothing.
+    pub(super) fn catch_up(&self, limit: Duration) {
+        let (done, read) = bounded(1);
+        if self.order(Order::CatchUp(done)).is_ok() {
+            let _late = read.recv_timeout(limit);
+        }
+    }
+
+    fn order(&self, order: Order) -> Result<(), LogError> {
+        self.orders.send(order).map_err(|_gone| LogError::Gone)?;
+        // A counter that is full wakes as well.
+        let _full = self.wake.write(1);
+        Ok(())
+    }
+}
+
 /// Reads the output of all workers of a node, in one thread. Dropping it writes out what was read.
 #[derive(Debug)]
 pub struct Pump {
     plan: LogPlan,
     needles: [Option<Needles>; 2],
     attempt: Mutex<Option<(u32, Attempt)>>,
-    orders: Sender<Order>,
-    wake: Arc<EventFd>,
+    door: Arc<Door>,
     shared: Arc<Shared>,
     ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
@@ -105,17 +128,24 @@ impl Pump {
         let thread = std::thread::Builder::new().name("enn-logs".into()).spawn(body);
         let thread = Some(thread.map_err(system("start a thread"))?);
         let needles = [Needles::new(&plan.stdout_filters), Needles::new(&plan.stderr_filters)];
-        Ok(Self { plan, needles, attempt: Mutex::default(), orders, wake, shared, ended, thread })
+        let door = Arc::new(Door { orders, wake });
+        Ok(Self { plan, needles, attempt: Mutex::default(), door, shared, ended, thread })
     }
 
     /// Makes the files and pipes of one worker in one attempt.
     pub fn open(&self, attempt: u32, who: &Who) -> Result<Streams, LogError> {
         let attempt = self.attempt(attempt)?;
         let dir = attempt.rank(who.local_rank)?;
-        let tail = Tail::new(self.shared.origin);
-        let stdout = self.stream(Name::Out, who, (&attempt, &dir), &tail)?;
-        let stderr = self.stream(Name::Err, who, (&attempt, &dir), &tail)?;
+        let said = Said::nothing(self.shared.origin);
+        let stdout = self.stream(Name::Out, who, (&attempt, &dir), &said)?;
+        let stderr = self.stream(Name::Err, who, (&attempt, &dir), &said)?;
+        let tail = Tail::new(said, Arc::clone(&self.door));
         Ok(Streams { stdout, stderr, error_file: layout::error_file(&dir), tail })
+    }
+
+    /// Writes a line to standard error, never inside a line of a worker. It comes when it is its turn; see `settle`.
+    pub fn say(&self, line: String) -> Result<(), LogError> {
+        self.door.order(Order::Say(line))
     }
 
     /// When any worker last wrote something that passed through here; streams that are inherited do not.
@@ -129,7 +159,7 @@ impl Pump {
     /// first. Does not wait for pipes to be closed: what a worker left behind may hold them for ever.
     pub fn settle(&self, deadline: Instant) -> bool {
         let (done, settled) = bounded(1);
-        self.order(Order::Settle(done)).is_ok() && settled.recv_deadline(deadline).is_ok()
+        self.door.order(Order::Settle(done)).is_ok() && settled.recv_deadline(deadline).is_ok()
     }
 
     /// What went wrong since the last call: a full disk, a closed console; each told once.
@@ -155,7 +185,7 @@ impl Pump {
         Ok(current.insert((number, attempt)).1.clone())
     }
 
-    fn stream(&self, name: Name, who: &Who, dirs: (&Attempt, &Path), tail: &Tail) -> Result<Stdio, LogError> {
+    fn stream(&self, name: Name, who: &Who, dirs: (&Attempt, &Path), said: &Said) -> Result<Stdio, LogError> {
         let (attempt, dir) = dirs;
         let of = |std: Std| if name == Name::Out { std.out } else { std.err };
         let teed = of(self.plan.tee.of(who.local_rank));
@@ -171,10 +201,10 @@ impl Pump {
         };
         let file = if filed { Some(layout::touch(dir.join(file))?) } else { None };
         let (pipe, write) = pipe().map_err(system("make a pipe"))?;
-        self.order(Order::Add(Box::new(Stream {
+        self.door.order(Order::Add(Box::new(Stream {
             pipe,
             name,
-            tail: tail.clone(),
+            said: said.clone(),
             file,
             shown,
             prefix: if teed { prefix(self.plan.prefix.as_deref(), who) } else { Vec::new() },
@@ -187,18 +217,11 @@ impl Pump {
         })))?;
         Ok(write.into())
     }
-
-    fn order(&self, order: Order) -> Result<(), LogError> {
-        self.orders.send(order).map_err(|_gone| LogError::Gone)?;
-        // A counter that is full wakes as well.
-        let _full = self.wake.write(1);
-        Ok(())
-    }
 }
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        let asked = self.order(Order::End(Instant::now() + END_WAIT));
+        let asked = self.door.order(Order::End(Instant::now() + END_WAIT));
         // A write that blocks, to a terminal that was stopped or a disk that is gone, must not hold the launcher.
         let ended = self.ended.recv_timeout(2 * END_WAIT);
         if let Some(thread) = self.thread.take()

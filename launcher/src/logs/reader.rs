@@ -36,6 +36,9 @@ const PIPE_BYTES: usize = 64 << 10;
 /// Descriptors handled after one wait.
 const EVENTS_MAX: usize = 64;
 
+/// The launcher among the streams of a console.
+const LAUNCHER: StreamId = u64::MAX;
+
 /// Keys of what is not a stream.
 const WAKE: u64 = u64::MAX;
 const CONSOLE: u64 = u64::MAX - 1;
@@ -45,6 +48,10 @@ const CONSOLE: u64 = u64::MAX - 1;
 pub(super) enum Order {
     /// Read this, too.
     Add(Box<Stream>),
+    /// A line of the launcher itself, without its end.
+    Say(String),
+    /// Say when what is in the pipes now has been read.
+    CatchUp(Sender<()>),
     /// Say when everything written so far has arrived.
     Settle(Sender<()>),
     /// Write out what was read, and end, by this time at the latest.
@@ -65,6 +72,7 @@ pub(super) struct Reader {
     scratch: Vec<u8>,
     /// Streams with part of a line, by the moment when they are looked at again.
     silent: VecDeque<(Instant, StreamId)>,
+    catching_up: Vec<Sender<()>>,
     settling: Vec<Sender<()>>,
     end_at: Option<Instant>,
     /// Which consoles were full when the streams were last paused or not.
@@ -91,6 +99,7 @@ impl Reader {
             files: Files::default(),
             scratch: vec![0; READ_BYTES_MAX],
             silent: VecDeque::new(),
+            catching_up: Vec::new(),
             settling: Vec::new(),
             end_at: None,
             full: [false; 2],
@@ -142,6 +151,14 @@ impl Reader {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Add(stream) => self.add(stream),
+                Order::Say(mut line) => {
+                    line.push('\n');
+                    self.consoles.of(Name::Err).show(LAUNCHER, &[], line.as_bytes());
+                }
+                Order::CatchUp(done) => {
+                    self.owe();
+                    self.catching_up.push(done);
+                }
                 Order::Settle(done) => {
                     self.owe();
                     self.settling.push(done);
@@ -178,7 +195,7 @@ impl Reader {
 
     /// Whether somebody waits for everything written so far.
     fn asked(&self) -> bool {
-        !self.settling.is_empty() || self.end_at.is_some()
+        !self.settling.is_empty() || !self.catching_up.is_empty() || self.end_at.is_some()
     }
 
     fn read_owed(&mut self) {
@@ -212,7 +229,7 @@ impl Reader {
     fn pass_on(&mut self, id: StreamId, bytes: &[u8], now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         self.shared.last.set(now);
-        stream.tail.note(now, (stream.name == Name::Err).then_some(bytes));
+        stream.said.note(now, (stream.name == Name::Err).then_some(bytes));
         let mut troubles = Vec::new();
         if let Some(file) = &stream.file {
             troubles.extend(self.files.append(file, bytes).err());
@@ -324,6 +341,9 @@ impl Reader {
 
     /// Tells those who wait when nothing is on its way any more.
     fn answer(&mut self) {
+        if self.streams.values().all(|stream| stream.owed == 0 || stream.paused) {
+            tell(&mut self.catching_up);
+        }
         if self.settling.is_empty() || !self.drained() {
             return;
         }
@@ -331,10 +351,7 @@ impl Reader {
         self.consoles.of(Name::Err).finish_line();
         self.write();
         if !self.consoles.each().any(|console| console.waiting()) {
-            for done in self.settling.drain(..) {
-                // Whoever asked may have stopped waiting.
-                let _late = done.send(());
-            }
+            tell(&mut self.settling);
         }
     }
 
@@ -363,5 +380,12 @@ impl Reader {
 
     fn trouble(&self, trouble: LogError) {
         self.shared.troubles.lock().unwrap_or_else(PoisonError::into_inner).push(trouble);
+    }
+}
+
+fn tell(waiting: &mut Vec<Sender<()>>) {
+    for done in waiting.drain(..) {
+        // Whoever asked may have stopped waiting.
+        let _late = done.send(());
     }
 }

@@ -1,6 +1,6 @@
 //! One stream of one worker: where its bytes go.
 
-use super::{Tail, filter::Filter, lines::Lines};
+use super::{filter::Filter, lines::Lines, tail::Said};
 use std::{io::PipeReader, path::PathBuf, time::Instant};
 
 /// Which of the launcher's own streams.
@@ -24,7 +24,7 @@ impl Name {
 pub(super) struct Stream {
     pub(super) pipe: PipeReader,
     pub(super) name: Name,
-    pub(super) tail: Tail,
+    pub(super) said: Said,
     pub(super) file: Option<PathBuf>,
     /// Whether it is shown on the console of its name.
     pub(super) shown: bool,

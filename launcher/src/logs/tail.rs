@@ -1,5 +1,6 @@
 //! The last lines of a worker's standard error, and when it last said something.
 
+use super::pump::Door;
 use std::{
     collections::VecDeque,
     sync::{
@@ -13,6 +14,8 @@ use std::{
 const TAIL_LINES: usize = 20;
 /// Bytes kept for a report.
 const TAIL_BYTES_MAX: usize = 16 << 10;
+/// How long a report waits for words that are on their way.
+const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
 /// The moment of the last output, shared between threads without a lock.
 #[derive(Debug)]
@@ -38,29 +41,45 @@ impl Moment {
     }
 }
 
-/// What a worker said last. Cheap to clone; stays readable after the worker ended.
+/// What a worker said last. Cheap to clone; stays readable after the worker ended, and after the pump.
 #[derive(Debug, Clone)]
 pub struct Tail {
-    ring: Arc<Mutex<Ring>>,
-    last: Arc<Moment>,
+    said: Said,
+    door: Arc<Door>,
 }
 
 impl Tail {
-    pub(super) fn new(origin: Instant) -> Self {
-        Self { ring: Arc::default(), last: Arc::new(Moment::never(origin)) }
+    pub(super) fn new(said: Said, door: Arc<Door>) -> Self {
+        Self { said, door }
     }
 
     /// The last 20 lines of standard error, 16 KiB at most, without the end of the last line. Of a line that was redrawn
     /// with carriage returns, what stood there last.
+    ///
+    /// What the worker wrote before this call is read first, so this may take a moment, a tenth of a second at most.
     #[must_use]
     pub fn stderr(&self) -> String {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner).last_lines()
+        self.door.catch_up(CATCH_UP_MAX);
+        self.said.ring.lock().unwrap_or_else(PoisonError::into_inner).last_lines()
     }
 
     /// When the worker last wrote anything that passed through the pump.
     #[must_use]
     pub fn last_output(&self) -> Option<Instant> {
-        self.last.get()
+        self.said.last.get()
+    }
+}
+
+/// The part of a tail that the pump's thread writes.
+#[derive(Debug, Clone)]
+pub(super) struct Said {
+    ring: Arc<Mutex<Ring>>,
+    last: Arc<Moment>,
+}
+
+impl Said {
+    pub(super) fn nothing(origin: Instant) -> Self {
+        Self { ring: Arc::default(), last: Arc::new(Moment::never(origin)) }
     }
 
     /// Notes output; `bytes` of standard error are kept.
@@ -136,9 +155,9 @@ mod tests {
     #[test]
     fn the_moment_of_the_last_output() {
         let origin = Instant::now();
-        let tail = Tail::new(origin);
-        assert_eq!(tail.last_output(), None);
-        tail.note(origin + Duration::from_micros(5), None);
-        assert_eq!(tail.last_output(), Some(origin + Duration::from_micros(5)));
+        let said = Said::nothing(origin);
+        assert_eq!(said.last.get(), None);
+        said.note(origin + Duration::from_micros(5), None);
+        assert_eq!(said.last.get(), Some(origin + Duration::from_micros(5)));
     }
 }

@@ -113,12 +113,14 @@ fn part_of_a_line_is_shown_after_silence_and_never_continued_by_another() {
         std::thread::yield_now();
     }
     assert!(began.elapsed() >= Duration::from_millis(90), "{:?}", began.elapsed());
-    shell(&pump, 1, "echo other").0.wait().unwrap();
+    shell(&pump, 1, "echo other; printf half >&2").0.wait().unwrap();
     assert!(pump.settle(soon()));
+    pump.say("restarting".into()).unwrap();
     drop(writer);
     child.wait().unwrap();
     drop(pump);
     assert_eq!(read(&out), "part\nother\nwhole\n");
+    assert_eq!(read(dir.path().join("err")), "half\nrestarting\n");
 }
 
 #[test]
@@ -136,6 +138,21 @@ fn settling_does_not_wait_for_what_a_worker_left_behind() {
     assert_eq!(streams.tail.stderr(), "last");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     drop(writer);
+}
+
+#[test]
+fn the_tail_of_a_worker_that_was_just_reaped_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let pump = start(plan(dir.path()), dir.path());
+    for n in 0..200 {
+        let (mut child, tail) = shell(&pump, 0, &format!("echo last words {n} >&2; exit 1"));
+        child.wait().unwrap();
+        assert_eq!(tail.stderr(), format!("last words {n}"));
+    }
+    let (mut child, tail) = shell(&pump, 0, "echo more >&2");
+    child.wait().unwrap();
+    drop(pump);
+    assert_eq!(tail.stderr(), "more");
 }
 
 #[test]
