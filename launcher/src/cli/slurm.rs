@@ -40,7 +40,7 @@ struct Job {
     #[command(flatten)]
     life: Life,
     /// CONFIG or SCRIPT and its arguments; or `--`, flags of `enn run`, and SCRIPT
-    #[arg(value_name = "CONFIG|SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required = true, num_args = 1.., help_heading = "Job")]
+    #[arg(value_name = "CONFIG|SCRIPT", trailing_var_arg = true, required = true, num_args = 1.., help_heading = "Job")]
     program: Vec<String>,
 }
 
