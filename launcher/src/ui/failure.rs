@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; at most `width` columns, a bounded number of lines, no control characters of the failed program.
 
-use super::{figures, model::RunView, plain, signal};
+use super::{figures, model::RunView, plain, signal, standing::any_program};
 use enn_common::failure::Failure;
 use time::{OffsetDateTime, macros::format_description};
 
@@ -34,8 +34,8 @@ pub struct Around {
     pub restarts_max: Option<u32>,
     /// Why no other round follows.
     pub verdict: Option<String>,
-    /// Where the workers' logs are.
-    pub logs: Option<String>,
+    /// Name of the run, for looking further.
+    pub run: Option<String>,
     /// Where the stacks of all workers were written.
     pub stacks: Option<String>,
     /// Columns; 0: [`WIDTH`].
@@ -112,8 +112,8 @@ pub fn report(failure: &Failure, around: &Around) -> String {
     if let Some(verdict) = &around.verdict {
         plain::wrap(&format!("not tried again: {verdict}"), "  ", width, &mut out);
     }
-    if let Some(logs) = &around.logs {
-        out.push(format!("  logs: {logs}"));
+    if let Some(run) = &around.run {
+        out.push(format!("  more: enn top {run}"));
     }
     out.join("\n")
 }
@@ -139,7 +139,7 @@ pub fn around(view: &RunView, failure: &Failure, width: usize) -> Around {
         restarts,
         restarts_max: left.map(|left| restarts.saturating_add(left)),
         verdict: round.and_then(|round| round.failure.clone()).filter(|failure| !failure.1).map(|failure| failure.0),
-        logs: None,
+        run: any_program(view).then(|| view.name().to_owned()),
         stacks: stacks.and_then(|hang| hang.stacks.as_ref()).map(|path| path.display().to_string()),
         width,
     }
