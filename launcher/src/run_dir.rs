@@ -227,11 +227,11 @@ pub fn lock_path(run: &Path) -> PathBuf {
     run.join(LOCK)
 }
 
-/// Folders below which the logs of a run's workers are: its own, and that of `log_dir` in launch.json.
+/// Folders below which the logs of a run's workers are: its own, and the one launch.json names.
 pub fn logs(run: &Path) -> Vec<PathBuf> {
     let launch = fs::read(run.join(LAUNCH_JSON)).ok();
     let launch = launch.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-    let named = launch.and_then(|launch| Some(PathBuf::from(launch.get("log_dir")?.as_str()?)));
+    let named = launch.and_then(|launch| Some(PathBuf::from(launch.get("logs")?.as_str()?)));
     named.into_iter().chain([run.join("logs")]).collect()
 }
 

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -78,6 +79,7 @@ def served():
                 except (urllib.error.URLError, ConnectionError):
                     continue
                 steps.append(found.get(("enn_step",), 0))
+                time.sleep(0.02)
             assert enn.returncode == 0, enn.stderr.read()
     assert steps == sorted(steps) and steps[-1] > 0, steps
     print(f"{len(steps)} scrapes of a run, up to step {steps[-1]:.0f}")

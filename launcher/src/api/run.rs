@@ -8,7 +8,7 @@ use crate::{
     rendezvous::{RoundEnd, RunEnd},
     run_dir::{RunDir, RunDirError},
     torchrun::{Launch, Manner, RunError},
-    ui::{Mode, Sink},
+    ui::{MetricsServer, Mode, Sink},
 };
 use enn_common::{event::What, exit::ExitCode};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -16,6 +16,7 @@ use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
     io,
+    net::SocketAddr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::Instant,
@@ -38,6 +39,8 @@ pub struct RunOptions {
     pub mode: Mode,
     /// Whose exit codes are used.
     pub manner: Manner,
+    /// Where OpenMetrics are served while the run lasts; `None`: nowhere.
+    pub metrics_addr: Option<SocketAddr>,
 }
 
 /// Runs a program on this node until the run ends, and returns the exit status of `enn`.
@@ -49,6 +52,8 @@ pub struct RunOptions {
 pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Error> {
     let began = Instant::now();
     let Launch { mut spec, name, log_dir, mut notes } = launch;
+    // Before anything is made: the address may be taken.
+    let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
     raise_descriptors(spec.rendezvous.local_world).map_err(Box::new)?;
     let run = run_dir(&name, facts, options, &mut notes)?;
     spec.run_dir = run.path().to_owned();
@@ -56,7 +61,11 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     spec.logs.dir = log_folder(&base, &spec.rendezvous.run_id)
         .map_err(|source| Box::new(RunError::LogDir { path: base, source }))?;
     run.write_launch(&spec.rendezvous.run_id, &facts.argv, &spec.logs.dir)?;
-    let announcer = Announcer::start(Sink::new(run.path(), options.mode)?);
+    let mut sink = Sink::new(run.path(), options.mode)?;
+    if let Some(server) = metrics {
+        sink.serve(server);
+    }
+    let announcer = Announcer::start(sink);
     announcer.tell(What::RunStarted {
         run: run.id(),
         mode: "run".into(),

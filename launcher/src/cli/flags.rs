@@ -73,10 +73,12 @@ pub(super) struct Which {
 impl Which {
     /// The run directory.
     pub(super) fn find(&self, facts: &Facts) -> Result<PathBuf, Error> {
-        let dirs = match &self.runs_dir {
+        let mut dirs = match &self.runs_dir {
             Some(dir) => vec![facts.cwd.join(dir)],
-            None => vec![facts.cwd.join(&facts.runs_dir), facts.launches_dir.clone()],
+            None => vec![facts.cwd.join(&facts.runs_dir), facts.cwd.join(&facts.launches_dir)],
         };
+        // ENN_RUNS may name one for both: a run that is listed twice would not be found.
+        dirs.dedup();
         Ok(run_dir::find_in(&dirs, &self.run)?)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; at most `width` columns, a bounded number of lines, no control characters of the failed program.
 
-use super::{figures, model::RunView, plain, signal};
+use super::{figures, model::RunView, plain, signal, standing::any_program};
 use enn_common::failure::Failure;
 use time::{OffsetDateTime, macros::format_description};
 
@@ -18,8 +18,6 @@ const STACK_LINES_MAX: usize = 24;
 const WORDS_LINES_MAX: usize = 12;
 /// Other workers that are listed.
 const OTHERS_MAX: usize = 16;
-/// Rows one long line may take.
-const ROWS_MAX: usize = 4;
 /// Nodes are told apart from this many on.
 const SEVERAL: u32 = 2;
 
@@ -36,8 +34,8 @@ pub struct Around {
     pub restarts_max: Option<u32>,
     /// Why no other round follows.
     pub verdict: Option<String>,
-    /// Where the workers' logs are.
-    pub logs: Option<String>,
+    /// Name of the run, for looking further.
+    pub run: Option<String>,
     /// Where the stacks of all workers were written.
     pub stacks: Option<String>,
     /// Columns; 0: [`WIDTH`].
@@ -77,10 +75,10 @@ pub fn headline(failure: &Failure, around: &Around) -> String {
 pub fn report(failure: &Failure, around: &Around) -> String {
     let width = if around.width == 0 { WIDTH } else { around.width.max(WIDTH_MIN) };
     let mut out = Vec::new();
-    wrap(&headline(failure, around), "", width, &mut out);
+    plain::wrap(&headline(failure, around), "", width, &mut out);
     if let Some(words) = failure.message.as_deref().map(plain::lines).filter(|words| !words.is_empty()) {
         for line in words.iter().take(WORDS_LINES_MAX) {
-            wrap(line, "  ", width, &mut out);
+            plain::wrap(line, "  ", width, &mut out);
         }
     }
     let hint = match (failure.signal, failure.code) {
@@ -89,7 +87,7 @@ pub fn report(failure: &Failure, around: &Around) -> String {
         (None, None) => None,
     };
     if let Some(hint) = hint {
-        wrap(&format!("hint: {hint}"), "  ", width, &mut out);
+        plain::wrap(&format!("hint: {hint}"), "  ", width, &mut out);
     }
     let stderr = plain::lines(&failure.stderr);
     let stack = failure.traceback.as_deref().map(plain::lines).unwrap_or_default();
@@ -109,13 +107,13 @@ pub fn report(failure: &Failure, around: &Around) -> String {
         out.push(format!("  what all workers were doing: {stacks}"));
     }
     if let Some(text) = restarts(around) {
-        wrap(&text, "  ", width, &mut out);
+        plain::wrap(&text, "  ", width, &mut out);
     }
     if let Some(verdict) = &around.verdict {
-        wrap(&format!("not tried again: {verdict}"), "  ", width, &mut out);
+        plain::wrap(&format!("not tried again: {verdict}"), "  ", width, &mut out);
     }
-    if let Some(logs) = &around.logs {
-        out.push(format!("  logs: {logs}"));
+    if let Some(run) = &around.run {
+        out.push(format!("  more: enn top {run}"));
     }
     out.join("\n")
 }
@@ -141,7 +139,7 @@ pub fn around(view: &RunView, failure: &Failure, width: usize) -> Around {
         restarts,
         restarts_max: left.map(|left| restarts.saturating_add(left)),
         verdict: round.and_then(|round| round.failure.clone()).filter(|failure| !failure.1).map(|failure| failure.0),
-        logs: None,
+        run: any_program(view).then(|| view.name().to_owned()),
         stacks: stacks.and_then(|hang| hang.stacks.as_ref()).map(|path| path.display().to_string()),
         width,
     }
@@ -170,7 +168,7 @@ fn section(title: &str, lines: Vec<String>, width: usize, out: &mut Vec<String>)
     }
     out.push(format!("  {title}"));
     for line in lines {
-        wrap(&line, "    | ", width, out);
+        plain::wrap(&line, "    | ", width, out);
     }
 }
 
@@ -188,30 +186,6 @@ fn last(lines: &[String], most: usize) -> Vec<String> {
 fn repeats(stack: &[String], stderr: &[String]) -> bool {
     let tail: Vec<&str> = stack.iter().map(|line| line.trim()).rev().take(3).collect();
     !tail.is_empty() && tail.iter().all(|line| stderr.iter().any(|other| other.contains(line)))
-}
-
-/// Appends `text` in rows of at most `width` columns, each after `indent`, broken at blanks where possible; what does not
-/// fit in [`ROWS_MAX`] rows is cut.
-fn wrap(text: &str, indent: &str, width: usize, out: &mut Vec<String>) {
-    let room = width.saturating_sub(indent.chars().count()).max(1);
-    let mut rest: Vec<char> = text.chars().collect();
-    for row in 1..=ROWS_MAX {
-        if rest.len() <= room {
-            out.push(format!("{indent}{}", rest.iter().collect::<String>()));
-            return;
-        }
-        if row == ROWS_MAX {
-            let cut: String = rest[..room - 1].iter().collect();
-            out.push(format!("{indent}{cut}…"));
-            return;
-        }
-        // A break in the first half would waste the row: a long word is cut instead.
-        let blank = rest[..=room].iter().rposition(|c| *c == ' ').filter(|at| *at > room / 2);
-        let end = blank.unwrap_or(room);
-        let row: String = rest[..end].iter().collect();
-        out.push(format!("{indent}{}", row.trim_end()));
-        rest.drain(..end + usize::from(blank.is_some()));
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 //!
 //! **Invariant:** pure and total; no control character is left.
 
+/// Rows one long line may take.
+const ROWS_MAX: usize = 4;
+
 /// Lines without escape sequences and control characters; of a line that was written over, what was last to be seen.
 pub fn lines(text: &str) -> Vec<String> {
     let lines = text.trim_end().lines().map(|line| {
@@ -30,6 +33,30 @@ fn without_escapes(line: &str) -> String {
         }
     }
     out
+}
+
+/// Appends `text` in rows of at most `width` columns, each after `indent`, broken at blanks where possible; what does not
+/// fit in [`ROWS_MAX`] rows is cut.
+pub fn wrap(text: &str, indent: &str, width: usize, out: &mut Vec<String>) {
+    let room = width.saturating_sub(indent.chars().count()).max(1);
+    let mut rest: Vec<char> = text.chars().collect();
+    for row in 1..=ROWS_MAX {
+        if rest.len() <= room {
+            out.push(format!("{indent}{}", rest.iter().collect::<String>()));
+            return;
+        }
+        if row == ROWS_MAX {
+            let cut: String = rest[..room - 1].iter().collect();
+            out.push(format!("{indent}{cut}…"));
+            return;
+        }
+        // A break in the first half would waste the row: a long word is cut instead.
+        let blank = rest[..=room].iter().rposition(|c| *c == ' ').filter(|at| *at > room / 2);
+        let end = blank.unwrap_or(room);
+        let row: String = rest[..end].iter().collect();
+        out.push(format!("{indent}{}", row.trim_end()));
+        rest.drain(..end + usize::from(blank.is_some()));
+    }
 }
 
 #[cfg(test)]

@@ -115,6 +115,8 @@ pub enum WorkerStanding {
     Starting,
     /// It works.
     Running,
+    /// Its round is over and its own end is not told yet.
+    Stopping,
     /// It ended with code 0.
     Done,
     /// It failed first: the others were ended because of it.
@@ -141,6 +143,7 @@ impl WorkerStanding {
             let over = view.sessions.last().is_none_or(|session| session.ended.is_some());
             return match worker.ready {
                 _ if over || !living => Self::Gone,
+                _ if round_is_over(view, worker.round) => Self::Stopping,
                 None if !any_program(view) => Self::Starting,
                 _ => Self::Running,
             };
@@ -165,7 +168,7 @@ impl WorkerStanding {
 
     /// Whether the process is there.
     pub fn alive(self) -> bool {
-        matches!(self, Self::Starting | Self::Running)
+        matches!(self, Self::Starting | Self::Running | Self::Stopping)
     }
 }
 
@@ -174,6 +177,7 @@ impl fmt::Display for WorkerStanding {
         match self {
             Self::Starting => f.write_str("starting"),
             Self::Running => f.write_str("running"),
+            Self::Stopping => f.write_str("stopping"),
             Self::Done => f.write_str("done"),
             Self::Failed(death) => write!(f, "failed: {death}"),
             Self::Ended(Death::Signal(number)) if *number == Signal::SIGTERM as i32 => f.write_str("stopped"),
@@ -195,6 +199,10 @@ impl fmt::Display for Death {
 /// Whether the last launch is of a program of the user's (`enn run`).
 pub fn any_program(view: &RunView) -> bool {
     view.sessions.last().is_some_and(|session| session.mode == ANY_PROGRAM)
+}
+
+fn round_is_over(view: &RunView, round: u64) -> bool {
+    view.rounds.iter().rev().find(|known| known.round == round).is_none_or(|known| known.ended.is_some())
 }
 
 /// Whether no other worker of the round ended badly before.

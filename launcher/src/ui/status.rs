@@ -5,6 +5,7 @@
 use super::{
     failure, figures,
     model::{NodeState, NodeView, RunView},
+    plain,
     standing::{Standing, WorkerStanding},
 };
 use serde_json::{Value, json};
@@ -13,6 +14,8 @@ use serde_json::{Value, json};
 const LISTED_MAX: usize = 16;
 /// Warnings that are shown.
 const WARNINGS_MAX: usize = 3;
+/// Fewest columns for the texts.
+const TEXT_MIN: usize = 20;
 /// Width of the labels.
 const LABEL: usize = 11;
 
@@ -30,7 +33,7 @@ pub struct Glance {
 /// The page for people.
 pub fn text(view: &RunView, glance: &Glance) -> String {
     let standing = Standing::of(view, glance.living);
-    let mut page = Page::default();
+    let mut page = Page(String::new(), glance.width);
     page.head(view, &standing, glance);
     page.rendezvous(view, &standing, glance);
     page.workers(view, glance);
@@ -48,14 +51,19 @@ pub fn text(view: &RunView, glance: &Glance) -> String {
     page.0
 }
 
-#[derive(Default)]
-struct Page(String);
+/// Lines, and the columns there are for them.
+struct Page(String, usize);
 
 impl Page {
     /// A label and its text; further lines of the text stand below its first.
     fn row(&mut self, label: &str, text: &str) {
-        let text = text.replace('\n', &format!("\n{:w$}", "", w = LABEL + 2));
-        self.0.push_str(&format!("  {label:<LABEL$}{text}\n"));
+        let mut rows = Vec::new();
+        let room = self.1.saturating_sub(LABEL + 2).max(TEXT_MIN);
+        text.lines().for_each(|line| plain::wrap(line, "", room, &mut rows));
+        for (index, row) in rows.iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
+            self.0.push_str(&format!("  {label:<LABEL$}{row}\n"));
+        }
     }
 
     fn head(&mut self, view: &RunView, standing: &Standing, glance: &Glance) {
@@ -68,7 +76,7 @@ impl Page {
         let workers = figures::plural(u64::from(session.nproc), "worker");
         self.0.push_str(&format!("{}  {standing}\n", session.run));
         self.row("launch", &format!("enn {} on {}, {workers}, {lasted}", session.mode, session.host));
-        self.row("command", &shortened(&session.argv.join(" "), glance.width.saturating_sub(LABEL + 2)));
+        self.row("command", &session.argv.join(" ").replace(['\n', '\r'], " "));
         self.row("directory", &session.dir.display().to_string());
     }
 
@@ -225,7 +233,11 @@ fn node(node: &NodeView) -> String {
     let (state, reason) = node_state(node);
     let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
     let rank = node.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-    format!("node {rank:<4}{:<20}{} {state}{reason}", node.host, figures::plural(u64::from(node.workers), "worker"))
+    format!(
+        "node {rank:<4}{:<20}{} {state}{reason}",
+        node.host,
+        figures::plural(u64::from(node.workers), "worker") + ","
+    )
 }
 
 /// A node's state in a word, and its reason.
@@ -246,15 +258,6 @@ pub fn moment(glance: &Glance, view: &RunView) -> f64 {
 
 fn age(glance: &Glance, view: &RunView, time: f64) -> String {
     figures::seconds((moment(glance, view) - time).max(0.0))
-}
-
-/// A text of one line of at most `width` columns.
-fn shortened(text: &str, width: usize) -> String {
-    let line = text.replace(['\n', '\r'], " ");
-    if line.chars().count() <= width {
-        return line;
-    }
-    line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]

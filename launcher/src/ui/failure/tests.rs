@@ -34,7 +34,7 @@ fn around() -> Around {
         nodes: 2,
         restarts: 2,
         restarts_max: Some(2),
-        logs: Some("/tmp/torchelastic_x/none_1".into()),
+        run: Some("train-20261121T173000Z-abcd".into()),
         verdict: Some("rank 3 on n2 failed (no restart is left)".into()),
         stacks: None,
         width: 100,
@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn any_output_is_tamed(stderr in "(?s).{0,3000}", message in "(?s).{0,600}", width in 0usize..200) {
         let failure = Failure { stderr, message: Some(message), ..raised() };
-        let text = report(&failure, &Around { width, logs: None, ..around() });
+        let text = report(&failure, &Around { width, run: None, ..around() });
         let width = if width == 0 { WIDTH } else { width.max(WIDTH_MIN) };
         prop_assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
         prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");

@@ -23,6 +23,9 @@ use ratatui::{
 /// GPUs named in the overview.
 const GPUS_MAX: usize = 8;
 
+/// Columns of a time before a sentence.
+pub(super) const STAMP: usize = 13;
+
 /// What the keys do.
 pub(super) const HELP: [&str; 13] = [
     "",
@@ -71,9 +74,13 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     }
     let word = Span::styled(standing.word().to_uppercase(), bold().fg(colour(&standing)));
     let name = Span::styled(shortened(view.name(), width / 2), bold());
-    let mut lines = vec![Line::from(vec![name, "  ".into(), word, "  ".into(), parts.join("  ").into()])];
+    let room = width.saturating_sub(name.width() + word.width() + 4);
+    let mut parts = fitted(&parts, room, width).into_iter();
+    let first = parts.next().unwrap_or_default();
+    let mut lines = vec![Line::from(vec![name, "  ".into(), word, "  ".into(), first.into()])];
+    lines.extend(parts.map(Line::from));
     lines.extend(reason(scene, &standing, now));
-    lines.extend(step(scene));
+    lines.extend(fitted(&step(scene), width, width).into_iter().filter(|line| !line.is_empty()).map(Line::from));
     let gpus = scene.samples.gpus.iter().take(GPUS_MAX).map(|gpu| {
         let (used, total) = (figures::bytes(gpu.used_bytes), figures::bytes(gpu.total_bytes));
         format!("GPU {} {} % {used} of {total}", gpu.index, gpu.percent)
@@ -104,9 +111,10 @@ fn reason(scene: &Scene<'_>, standing: &Standing, now: f64) -> Option<Line<'stat
     Some(Line::styled(text, Style::new().fg(colour(standing))))
 }
 
-fn step(scene: &Scene<'_>) -> Option<Line<'static>> {
+/// How far training is, in parts.
+fn step(scene: &Scene<'_>) -> Vec<String> {
     let view = &scene.story.view;
-    let step = view.latest?;
+    let Some(step) = view.latest else { return Vec::new() };
     let total =
         view.model.as_ref().map_or_else(String::new, |model| format!(" of {}", figures::count(model.steps_total)));
     let mut parts = vec![
@@ -122,7 +130,25 @@ fn step(scene: &Scene<'_>) -> Option<Line<'static>> {
     if let Some(seconds) = view.remaining_s().filter(|_| under_way) {
         parts.push(format!("ETA {}", figures::countdown(seconds)));
     }
-    Some(Line::from(parts.join("  ")))
+    parts
+}
+
+/// Parts two blanks apart in lines: the first of `first` columns, the others of `width`.
+fn fitted(parts: &[String], first: usize, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut room = first;
+    for part in parts {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        let gap = if line == 0 { 0 } else { 2 };
+        if line + gap + part.chars().count() > room && (line > 0 || room < width) {
+            lines.push(part.clone());
+            room = width;
+        } else if let Some(line) = lines.last_mut() {
+            line.push_str(&" ".repeat(gap));
+            line.push_str(part);
+        }
+    }
+    lines
 }
 
 /// The nodes, those that are not well first when not all can be seen; empty when the launcher is the only one.
@@ -200,7 +226,7 @@ fn worker(row: &Row) -> TableRow<'static> {
     let style = match row.process.map(|(_, standing)| standing) {
         Some(WorkerStanding::Failed(_)) => Style::new().fg(Color::Red),
         Some(WorkerStanding::Ended(_) | WorkerStanding::Gone) | None => dim(),
-        Some(WorkerStanding::Starting) => Style::new().fg(Color::Yellow),
+        Some(WorkerStanding::Starting | WorkerStanding::Stopping) => Style::new().fg(Color::Yellow),
         Some(WorkerStanding::Running | WorkerStanding::Done) => Style::new(),
     };
     TableRow::new(cells).style(style)
@@ -235,7 +261,7 @@ pub(super) fn reasons(scene: &Scene<'_>) -> Vec<Line<'static>> {
             Weight::Detail => dim(),
         };
         for (index, line) in text.lines().enumerate() {
-            let stamp = if index == 0 { format!("{:>9.1} s  ", time - started) } else { " ".repeat(13) };
+            let stamp = if index == 0 { format!("{:>9.1} s  ", time - started) } else { " ".repeat(STAMP) };
             all.push(Line::styled(format!("{stamp}{line}"), style));
         }
     }

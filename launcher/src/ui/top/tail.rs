@@ -89,6 +89,14 @@ pub(super) fn path(logs: &[PathBuf], row: &Row, pane: Pane) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
+impl Tail {
+    /// A log without a file.
+    pub(super) fn showing(path: &str, lines: Vec<String>) -> Self {
+        Self { path: Some(path.into()), lines, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;

@@ -8,7 +8,7 @@ use super::{
     story::Story,
     tail::Tail,
 };
-use crate::ui::status::Glance;
+use crate::ui::{plain, status::Glance};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -90,10 +90,28 @@ fn lower_part(frame: &mut Frame<'_>, area: Rect, scene: &Scene<'_>, rows: &[Row]
     let lines: Vec<Line<'_>> = lines.into_iter().filter(matches).collect();
     let title = if search.is_empty() { title } else { format!("{title}, lines with \"{search}\"") };
     let block = Block::bordered().title(format!(" {title} "));
-    let visible = usize::from(block.inner(area).height);
+    let inner = block.inner(area);
+    let (visible, width) = (usize::from(inner.height), usize::from(inner.width));
     let end = lines.len().saturating_sub((*scroll).min(lines.len().saturating_sub(visible)));
-    let shown: Vec<Line<'_>> = lines[end.saturating_sub(visible)..end].to_vec();
+    let hang = if *pane == Pane::Reasons { panels::STAMP } else { 0 };
+    // Long lines take several rows: the end is what must be seen.
+    let rows = lines[end.saturating_sub(visible)..end].iter().flat_map(|line| wrapped(line, width, hang));
+    let mut shown: Vec<Line<'_>> = rows.collect();
+    shown.drain(..shown.len().saturating_sub(visible));
     frame.render_widget(Paragraph::new(shown).block(block), area);
+}
+
+/// A line in rows of `width` columns, in its own style; rows after the first begin at column `hang`.
+fn wrapped(line: &Line<'_>, width: usize, hang: usize) -> Vec<Line<'static>> {
+    let text = line.to_string();
+    let split = text.char_indices().nth(hang).map_or(text.len(), |(at, _)| at);
+    let (head, rest) = text.split_at(split);
+    let mut rows = Vec::new();
+    plain::wrap(rest, &" ".repeat(hang), width.max(hang + 1), &mut rows);
+    if let Some(first) = rows.first_mut() {
+        *first = format!("{head}{}", first.get(hang..).unwrap_or_default());
+    }
+    rows.into_iter().map(|row| Line::styled(row, line.style)).collect()
 }
 
 fn help(frame: &mut Frame<'_>, area: Rect) {

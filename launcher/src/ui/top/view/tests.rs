@@ -36,8 +36,8 @@ fn samples() -> Samples {
 fn picture(shot: &Shot<'_>, (width, height): (u16, u16)) -> String {
     let mut story = Story::default();
     shot.events.iter().for_each(|event| story.apply(event));
-    let lines = (1..=40).map(|line| format!("log line {line}")).collect();
-    let tail = Tail { path: Some("/logs/stderr.log".into()), lines, ..Tail::default() };
+    let lines: Vec<String> = (1..=40).map(|line| format!("log line {line}")).collect();
+    let tail = Tail::showing("/logs/stderr.log", lines);
     let glance = Glance { living: shot.living, now: story.view.now + 2.5, width: 0 };
     let samples = samples();
     let scene = Scene { story: &story, glance, host: shot.host, samples: &samples, state: &shot.state, tail: &tail };
