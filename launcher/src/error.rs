@@ -1,8 +1,15 @@
 //! Everything a command can end with besides success, and its exit code.
 
 use crate::{
-    agent::AgentError, convert::ConvertError, gather::GatherError, group::GroupError, run_dir::RunDirError,
-    stage::StageError, torchrun::RunError, ui::JournalError,
+    agent::AgentError,
+    convert::ConvertError,
+    gather::GatherError,
+    group::GroupError,
+    run_dir::RunDirError,
+    slurm::SlurmError,
+    stage::StageError,
+    torchrun::RunError,
+    ui::{JournalError, MetricsError, TopError},
 };
 use enn_common::{
     artifact::seal::SealError,
@@ -34,6 +41,9 @@ pub enum Error {
     /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// Slurm, or what it gave us.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
     /// The run's directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
@@ -46,6 +56,12 @@ pub enum Error {
     /// The group of `enn run`.
     #[error(transparent)]
     Group(#[from] GroupError),
+    /// The metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The screen of `enn top`.
+    #[error(transparent)]
+    Top(#[from] TopError),
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -126,12 +142,15 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
-            Self::Read { .. } => ExitCode::Usage,
+            Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
+            Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
+            Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
+            | Self::Top(TopError::Journal(_))
             | Self::Find(_)
             | Self::NoCard { .. }
             | Self::Gather(_)
@@ -141,6 +160,8 @@ impl Error {
             | Self::Seal(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
+            | Self::Top(_)
+            | Self::Metrics(_)
             | Self::Agent(_)
             | Self::Group(_)
             | Self::NoWorker

@@ -75,6 +75,8 @@ pub struct Facts {
     pub token: Option<Secret>,
     /// Variables of doctor's table that are set.
     pub variables: Vec<(String, String)>,
+    /// Every variable that Slurm set.
+    pub slurm: BTreeMap<String, String>,
 }
 
 /// Bytes that are never shown.
@@ -163,6 +165,7 @@ impl Facts {
                 .iter()
                 .filter_map(|one| Some((one.name.to_owned(), shown(one.name, text(one.name)?))))
                 .collect(),
+            slurm: slurm(env::vars_os()),
         }
     }
 
@@ -238,6 +241,12 @@ fn links_cuda(program: &Path) -> bool {
     fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
 }
 
+/// Slurm's variables; what is no text is none of them.
+fn slurm(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    let texts = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    texts.filter(|(name, _)| name.starts_with("SLURM")).collect()
+}
+
 /// The user's runtime directory, else the temporary directory, else /tmp.
 fn socket_parent() -> PathBuf {
     let runtime = PathBuf::from(format!("/run/user/{}", nix::unistd::geteuid()));
@@ -290,6 +299,13 @@ mod tests {
         assert_eq!(visible(Some(""), 4), 0);
         assert_eq!(visible(Some("7"), 4), 0);
         assert_eq!(visible(Some("GPU-1f,GPU-2f"), 4), 2);
+    }
+
+    #[test]
+    fn slurms_variables_are_kept_together() {
+        let all = [("SLURM_JOB_ID", "7"), ("SLURMD_NODENAME", "n1"), ("PATH", "/bin"), ("MY_SLURM_JOB", "x")];
+        let all = all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        assert_eq!(slurm(all).into_keys().collect::<Vec<_>>(), ["SLURMD_NODENAME", "SLURM_JOB_ID"]);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub enum ToHost {
     Leave { why: String },
     /// The node lives; a worker of it last made progress so long ago.
     Alive { idle: Duration },
+    /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
+    Abandon,
 }
 
 /// From the host of the rendezvous to a node.
@@ -70,6 +72,8 @@ pub enum FromHost {
     RunEnded(RunEnd),
     /// The host lives.
     Alive,
+    /// The host heard nothing of the node for too long and does not count it any more; the host is not dead.
+    Dismissed { reason: String },
 }
 
 /// A node as it introduces itself.

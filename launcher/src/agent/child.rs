@@ -55,7 +55,7 @@ impl Child {
             .stdin(Stdio::null())
             .stdout(stdout_file)
             .stderr(stderr_file);
-        let binding = Binding { inherit: Some(page.fd()), ..Binding::default() };
+        let binding = Binding::inheriting(page.fd());
         let process = Process::start(command, binding, guard).map_err(|error| match error {
             StartError::Spawn(source) => AgentError::Spawn { program: spec.program.clone(), source },
             StartError::Watch(source) => AgentError::System { what: "watch a worker by pidfd", source },

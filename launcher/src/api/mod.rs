@@ -11,6 +11,7 @@
 //! ```
 //! Times are seconds, sizes bytes, predictions and errors in the target's own unit.
 
+mod allocated;
 mod announce;
 mod forecast;
 mod launch;
@@ -20,6 +21,7 @@ mod run;
 mod settings;
 mod train;
 
+pub use allocated::{allocation, run_allocated};
 pub use model::{load_model, new_model, save_model};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};

@@ -12,7 +12,10 @@ mod model;
 mod output;
 mod predict;
 mod run;
+mod slurm;
 mod stage;
+mod status;
+mod top;
 mod train;
 
 use crate::{Error, facts::Facts, torchrun::Manner};
@@ -45,16 +48,33 @@ enum Command {
     Stage(stage::Args),
     Init(init::Args),
     Metrics(metrics::Args),
+    Status(status::Args),
+    Top(top::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
+    Slurm(slurm::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 11] =
-    ["run", "train", "predict", "stage", "init", "metrics", "ckpt", "model", "doctor", "completions", "man"];
+const NAMES: [&str; 14] = [
+    "run",
+    "train",
+    "predict",
+    "stage",
+    "init",
+    "metrics",
+    "status",
+    "top",
+    "ckpt",
+    "model",
+    "slurm",
+    "doctor",
+    "completions",
+    "man",
+];
 
 /// Names under which the program has torchrun's own command line.
 const TORCHRUN_NAMES: [&str; 2] = ["enn-torchrun", "torchrun"];
@@ -110,8 +130,11 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Status(args) => status::run(&args, facts),
+        Command::Top(args) => top::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
+        Command::Slurm(args) => slurm::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

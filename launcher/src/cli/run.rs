@@ -70,8 +70,12 @@ pub(super) struct Torchrun {
 pub(super) fn run(args: Args, manner: Manner, facts: &Facts) -> Result<u8, Error> {
     let Args { mut flags, own, show } = args;
     flags.command = without_separator(flags.command, &facts.argv);
+    let options = RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), manner };
+    let flags = flags.with_variables(&facts.pet).map_err(Box::new)?;
+    if let Some(allocation) = api::allocation(&flags, manner, facts)? {
+        return api::run_allocated(flags, &own, facts, &options, &allocation);
+    }
     let launch = torchrun::resolve(flags, &own, manner, facts).map_err(Box::new)?;
-    let options = RunOptions { runs_dir: own.runs_dir, mode: show.mode(), manner };
     api::run(launch, facts, &options)
 }
 

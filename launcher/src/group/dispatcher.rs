@@ -61,7 +61,7 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
     worker::progress_dir(&spec.run_dir).map_err(system("make the directory for progress files"))?;
     let pump = Pump::start(spec.logs.clone())?;
     let sources = Sources::new(Rendezvous::start(spec.rendezvous.clone())?, signals);
-    let mut group = Group {
+    let group = Group {
         spec,
         emit,
         sources,
@@ -323,8 +323,9 @@ impl Group<'_> {
             living.map(|worker| stacks::Target { rank: worker.ranks.rank, pid: worker.process.pid() }).collect();
         let dir = self.spec.run_dir.join("stacks").join(self.round().to_string());
         let found = stacks::collect(&targets, &dir, STACKS_MAX);
-        (self.emit)(What::HangDetected { round: Round(self.round()), seconds: idle.as_secs_f64(), stacks: Some(dir) });
-        for line in found.summary {
+        let (round, seconds) = (Round(self.round()), idle.as_secs_f64());
+        (self.emit)(What::HangDetected { round, seconds, stacks: Some(dir) });
+        for line in found.summary() {
             (self.emit)(What::Warned { message: line });
         }
     }

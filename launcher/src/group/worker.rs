@@ -73,7 +73,7 @@ impl Worker {
             .stdout(stdout)
             .stderr(stderr);
         let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(Err)?;
-        let binding = Binding { cpus, ..Binding::default() }.within(means.cgroup);
+        let binding = Binding::new(cpus, means.cgroup);
         let started = Instant::now();
         match Process::start(command, binding, means.guard) {
             Ok(process) => {

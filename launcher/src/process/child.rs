@@ -42,14 +42,18 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `command`, bound to this thread's life, and guards its group.
-    pub(crate) fn start(mut command: Command, binding: Binding, guard: &mut Guard) -> Result<Self, StartError> {
+    pub(crate) fn start(command: Command, binding: Binding, guard: &mut Guard) -> Result<Self, StartError> {
+        let process = Self::start_unguarded(command, binding)?;
+        guard.add(process.pid());
+        Ok(process)
+    }
+
+    /// Starts `command`, bound to this thread's life: what it starts itself may outlive a launcher that is killed.
+    pub(crate) fn start_unguarded(mut command: Command, binding: Binding) -> Result<Self, StartError> {
         unix::bind_to_parent(&mut command, binding);
         let mut child = command.spawn().map_err(StartError::Spawn)?;
         match unix::pidfd(child.id()) {
-            Ok(pidfd) => {
-                guard.add(child.id());
-                Ok(Self { child, pidfd, exit: None })
-            }
+            Ok(pidfd) => Ok(Self { child, pidfd, exit: None }),
             Err(error) => {
                 unix::signal_group(child.id(), Signal::SIGKILL);
                 let _reaped = child.wait();

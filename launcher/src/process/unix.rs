@@ -30,17 +30,22 @@ use std::{
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Binding {
     /// Descriptor it inherits.
-    pub(crate) inherit: Option<RawFd>,
+    inherit: Option<RawFd>,
     /// CPUs it may run on.
-    pub(crate) cpus: Option<CpuSet>,
+    cpus: Option<CpuSet>,
     /// `cgroup.procs` of the group it moves into.
     cgroup: Option<RawFd>,
 }
 
 impl Binding {
-    /// The same, in a control group, which must outlive the start of the process.
-    pub(crate) fn within(self, cgroup: Option<&Cgroup>) -> Self {
-        Self { cgroup: cgroup.map(Cgroup::procs), ..self }
+    /// Nothing but the group and these CPUs, in a control group, which must outlive the start of the process.
+    pub(crate) fn new(cpus: Option<CpuSet>, cgroup: Option<&Cgroup>) -> Self {
+        Self { inherit: None, cpus, cgroup: cgroup.map(Cgroup::procs) }
+    }
+
+    /// Nothing but the group and a descriptor that is inherited.
+    pub(crate) fn inheriting(fd: RawFd) -> Self {
+        Self { inherit: Some(fd), ..Self::default() }
     }
 }
 

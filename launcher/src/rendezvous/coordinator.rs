@@ -4,15 +4,20 @@
 
 use super::{
     decide::{Decision, Reason, decide},
+    guests::{Guests, Said},
+    pipe::frame_of,
     settings::Settings,
-    state::{Loss, State, Time, Told},
+    state::{Loss, Stage, State, Time, Told},
 };
-use enn_broker::store::StoreHandle;
+use enn_broker::store::{StoreError, StoreHandle, Stranger};
 use enn_common::wire::node::{Card, FromHost, NodeId, Roster, ToHost};
+use mio::Token;
 use std::{sync::Arc, time::Duration};
 
 /// Those who wait are told of a new reason at most this often: with thousands of nodes every newcomer is one.
 const REASON_PERIOD: Duration = Duration::from_millis(250);
+/// Keep-alives within the longest silence.
+pub(super) const KEEP_ALIVES: u32 = 5;
 
 /// What the host's own node is told.
 #[derive(Debug)]
@@ -32,6 +37,7 @@ pub(super) struct Coordinator {
     state: State,
     settings: Arc<Settings>,
     store: StoreHandle,
+    guests: Guests,
     own: NodeId,
     heard: Vec<Heard>,
     /// The reason that was told last and when; the one that is to be told.
@@ -39,12 +45,28 @@ pub(super) struct Coordinator {
     told_at: Option<Time>,
     untold: Option<Reason>,
     until: Option<Time>,
+    ticked: Time,
+    /// Since when this process has listened without a pause.
+    awake: Time,
 }
 
 impl Coordinator {
-    pub(super) fn new(state: State, settings: Arc<Settings>, store: StoreHandle) -> Self {
+    pub(super) fn new(now: Time, state: State, settings: Arc<Settings>, store: StoreHandle, guests: Guests) -> Self {
         let own = state.host;
-        Self { state, settings, store, own, heard: Vec::new(), told: None, told_at: None, untold: None, until: None }
+        Self {
+            state,
+            settings,
+            store,
+            guests,
+            own,
+            heard: Vec::new(),
+            told: None,
+            told_at: None,
+            untold: None,
+            until: None,
+            ticked: now,
+            awake: now,
+        }
     }
 
     /// What the host's own node is to hear.
@@ -55,7 +77,24 @@ impl Coordinator {
     /// When `advance` has to be called, if nothing happens before.
     pub(super) fn deadline(&self) -> Option<Time> {
         let tell = self.untold.as_ref().and(self.told_at).map(|at| at + REASON_PERIOD);
-        [self.until, tell].into_iter().flatten().min()
+        // Without guests nobody can fall silent.
+        let tick = (!self.guests.is_empty()).then(|| self.ticked + self.settings.silence_max / KEEP_ALIVES);
+        [self.until, tell, tick].into_iter().flatten().min()
+    }
+
+    /// Whether the run is over.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state.stage, Stage::Over(_))
+    }
+
+    /// Whether nobody is connected any more.
+    pub(super) fn is_alone(&self) -> bool {
+        self.guests.is_empty()
+    }
+
+    /// This process did not run for a while: nobody is blamed for not having been heard.
+    pub(super) fn woke(&mut self, now: Time) {
+        self.awake = now;
     }
 
     /// The host's own node says who it is.
@@ -68,6 +107,16 @@ impl Coordinator {
         self.handle(now, self.own, message);
     }
 
+    /// The store accepted a connection that is no c10d client.
+    pub(super) fn take(&mut self, now: Time, stranger: Stranger) {
+        self.guests.take(now, stranger);
+    }
+
+    /// A guest's connection can be read or written.
+    pub(super) fn ready(&mut self, now: Time, token: Token) {
+        self.guests.ready(now, token);
+    }
+
     fn handle(&mut self, now: Time, id: NodeId, message: ToHost) {
         self.state.alive(now, id, None);
         match message {
@@ -76,12 +125,34 @@ impl Coordinator {
             ToHost::Finished { round } => self.state.finish(id, round),
             ToHost::Leave { why } => self.state.lose(now, id, Loss::Left(why)),
             ToHost::Alive { idle } => self.state.alive(now, id, Some(idle)),
-            ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) => {}
+            ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) | ToHost::Abandon => {}
         }
     }
 
-    /// Decides until there is nothing to do but wait, and tells what came of it.
+    fn came(&mut self, now: Time, mut card: Card) {
+        let id = card.node;
+        if let (Some(standby), Some(ip)) = (&mut card.standby, self.guests.peer(id))
+            && standby.host.is_empty()
+        {
+            standby.host = ip.to_string();
+        }
+        if !self.state.join(now, card, &self.settings) {
+            self.deliver(now);
+        }
+    }
+
+    /// Hears everybody, decides until there is nothing to do but wait, and tells what came of it.
     pub(super) fn advance(&mut self, now: Time) {
+        self.tick(now);
+        for said in self.guests.take_said() {
+            match said {
+                Said::Came(card) => self.came(now, card),
+                Said::Message(id, message) => self.handle(now, id, message),
+                Said::Gone(id, loss) => self.state.lose(now, id, loss),
+            }
+        }
+        // Before any of them can hear of a round and start workers.
+        self.mind_the_door();
         loop {
             let (decision, reason) = decide(now, &self.state, &self.settings);
             let wait = match &decision {
@@ -92,11 +163,29 @@ impl Coordinator {
                 }
             };
             self.state.apply(now, decision, &self.settings);
-            self.deliver();
+            self.deliver(now);
+            self.mind_the_door();
             if let Some(until) = wait {
                 self.until = until;
                 return self.explain(now, reason);
             }
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        if self.guests.is_empty() || now < self.ticked + self.settings.silence_max / KEEP_ALIVES {
+            return;
+        }
+        self.ticked = now;
+        self.guests.sweep(now);
+        for (id, time) in self.state.silent(now, self.awake, &self.settings) {
+            let loss = Loss::Silent(time);
+            self.guests.dismiss(now, id, &frame_of(&FromHost::Dismissed { reason: loss.to_string() }));
+            self.state.lose(now, id, loss);
+        }
+        let alive = frame_of(&FromHost::Alive);
+        for id in self.guests.nodes() {
+            self.guests.send(id, &alive);
         }
     }
 
@@ -110,16 +199,31 @@ impl Coordinator {
             self.told = Some(reason);
             self.told_at = Some(now);
             self.untold = None;
-            self.deliver();
+            self.deliver(now);
         }
     }
 
-    fn deliver(&mut self) {
+    fn deliver(&mut self, now: Time) {
         for told in self.state.take_told() {
             match told {
-                Told::To(id, message) => self.tell(id, &message),
-                Told::These(ids, message) => ids.into_iter().for_each(|id| self.tell(id, &message)),
-                Told::All(message) => self.heard.push(Heard::Said(message)),
+                Told::To(id, message) => self.guests.dismiss(now, id, &frame_of(&message)),
+                Told::These(ids, message) => {
+                    let frame = frame_of(&message);
+                    let own = ids.contains(&self.own);
+                    for id in ids.into_iter().filter(|id| *id != self.own) {
+                        self.guests.send(id, &frame);
+                    }
+                    if own {
+                        self.heard.push(Heard::Said(message));
+                    }
+                }
+                Told::All(message) => {
+                    let frame = frame_of(&message);
+                    for id in self.guests.nodes() {
+                        self.guests.dismiss(now, id, &frame);
+                    }
+                    self.heard.push(Heard::Said(message));
+                }
                 Told::Begin { roster, ranks } => self.begin(&roster, &ranks),
                 Told::Joined { host, workers } => self.heard.push(Heard::Joined { host, workers }),
                 Told::Lost { host, reason } => self.heard.push(Heard::Lost { host, reason }),
@@ -127,19 +231,31 @@ impl Coordinator {
         }
     }
 
-    fn tell(&mut self, id: NodeId, message: &FromHost) {
-        if id == self.own {
-            self.heard.push(Heard::Said(message.clone()));
-        }
-    }
-
     fn begin(&mut self, roster: &Arc<Roster>, ranks: &[NodeId]) {
         if let Err(error) = self.store.clear() {
             tracing::error!(%error, "the store could not be cleared for the next round");
         }
-        for (rank, id) in (0u32..).zip(ranks) {
+        if ranks.iter().all(|id| *id == self.own) {
+            self.heard.push(Heard::Begin(Arc::clone(roster), 0));
+            return;
+        }
+        let frame = frame_of(&FromHost::Roster(Box::new(Roster::clone(roster))));
+        for (node_rank, id) in (0u32..).zip(ranks) {
             if *id == self.own {
-                self.heard.push(Heard::Begin(Arc::clone(roster), rank));
+                self.heard.push(Heard::Begin(Arc::clone(roster), node_rank));
+            } else {
+                self.guests.send(*id, &frame);
+                self.guests.send(*id, &frame_of(&FromHost::Begin { node_rank }));
+            }
+        }
+    }
+
+    /// c10d clients may come from where nodes are.
+    fn mind_the_door(&mut self) {
+        for (ip, any) in self.guests.take_doors() {
+            let told = if any { self.store.admit(ip) } else { self.store.dismiss(ip) };
+            if let Err(StoreError::Stopped) = told {
+                tracing::error!(%ip, "the store has stopped and cannot be told who may come");
             }
         }
     }

@@ -118,7 +118,7 @@ fn after_loss(host: &str, loss: &Loss, state: &State, settings: &Settings) -> (D
     let left = state.nodes.len();
     let too_few = left < settings.nodes_min as usize;
     let reason = match loss {
-        Loss::Left(why) if too_few => {
+        Loss::Left(why) if state.stops(settings) => {
             let by = format!("{why} on {host}");
             return (Decision::EndRun(RunEnd::Stopped { by }), Reason::TooFew { left, min: settings.nodes_min });
         }
@@ -148,7 +148,7 @@ fn succeeding(now: Time, until: Time, state: &State) -> (Decision, Reason) {
 fn gathering(now: Time, state: &State, settings: &Settings) -> (Decision, Reason) {
     let left = state.nodes.len();
     if let Some(Trouble::Lost { host, loss: Loss::Left(why) }) = &state.trouble
-        && left < settings.nodes_min as usize
+        && state.stops(settings)
     {
         let by = format!("{why} on {host}");
         return (Decision::EndRun(RunEnd::Stopped { by }), Reason::TooFew { left, min: settings.nodes_min });

@@ -2,26 +2,27 @@
 
 use super::{
     coordinator::Coordinator,
+    door::{Key, Nonces},
+    endpoint::{self, Opened},
     error::RendezvousError,
-    member::{Command, Member, Shared, WAKER},
+    guests::Guests,
+    member::{Command, Member, Seat, Shared, WAKER},
     news::News,
+    seek::Search,
     settings::{Place, Settings},
     state::State,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use enn_broker::store::{Door, Options, StoreError, StoreHandle, listen, serve_on};
+use enn_broker::store::{Door, Options, StoreHandle, Strangers, serve_on};
 use enn_common::{failure::Failure, wire::node::NodeId};
 use mio::{Poll, Waker};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    net::{SocketAddr, TcpListener},
+    net::TcpListener,
     os::fd::{AsFd, BorrowedFd},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicU64},
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
 };
@@ -53,27 +54,57 @@ impl Rendezvous {
         let wake = Arc::new(wake.map_err(|error| system("eventfd")(error.into()))?);
         // Keyed by the operating system's randomness, once per RandomState.
         let own = NodeId(RandomState::new().build_hasher().finish());
-        let (store, at) = host(&settings)?;
+        let key = settings.token.as_ref().map(Key::of);
+        let (to_self, commands) = unbounded();
+        let (news_out, news) = unbounded();
+        let opened = endpoint::open(&settings)?;
+        let (Opened::Host { at, .. } | Opened::Guest { at, .. }) = &opened;
         let shared = Shared {
             wake,
             progress: Arc::new(AtomicU64::new(0)),
             origin: Instant::now(),
-            store: Arc::new(Mutex::new(at)),
+            store: Arc::new(Mutex::new(at.clone())),
         };
-        let state = State::open(own, &settings, shared.now());
-        let coordinator = Some(Coordinator::new(state, Arc::clone(&settings), store));
-        let (commands, orders) = unbounded();
-        let (news_out, news) = unbounded();
+        let now = shared.now();
+        let (seat, standby) = match opened {
+            Opened::Host { listeners, at } => {
+                if key.is_none() && !endpoint::is_loopback(&at.0) {
+                    tracing::warn!(
+                        port = at.1,
+                        "no token is set: whoever reaches the port may join the run (ENN_TOKEN)"
+                    );
+                }
+                let store = serve(listeners, &settings, &to_self, &waker)?;
+                let registry = poll.registry().try_clone().map_err(system("poll"))?;
+                let guests = Guests::new(registry, key.clone()).map_err(system("random numbers"))?;
+                let state = State::open(own, &settings, now);
+                let coordinator = Coordinator::new(now, state, Arc::clone(&settings), store, guests);
+                (Seat::Host(Box::new(coordinator)), None)
+            }
+            Opened::Guest { at, standby } => {
+                (Seat::Seeking(Box::new(Search::endpoint(now, at, settings.join_timeout))), standby)
+            }
+        };
         let (closing, closed) = crossbeam_channel::bounded::<()>(0);
         let member = Member {
             settings,
             own,
+            key,
+            nonces: Nonces::open().map_err(system("random numbers"))?,
             poll,
-            commands: orders,
+            waker: Arc::clone(&waker),
+            commands,
+            to_self: to_self.clone(),
             news: news_out,
             shared: shared.clone(),
-            coordinator,
+            seat,
+            standby,
             roster: None,
+            rank: 0,
+            running: false,
+            ready: false,
+            abandoned: Vec::new(),
+            told: String::new(),
             over: false,
         };
         let run = move || {
@@ -81,7 +112,7 @@ impl Rendezvous {
             drop(closing);
         };
         let thread = Builder::new().name("enn-rendezvous".into()).spawn(run).map_err(system("thread"))?;
-        Ok(Self { commands, waker, news, shared, closed, thread: Some(thread) })
+        Ok(Self { commands: to_self, waker, news, shared, closed, thread: Some(thread) })
     }
 
     /// Readable when news wait. Call `clear` before draining `news`.
@@ -117,8 +148,7 @@ impl Rendezvous {
 
     /// A worker of this node made progress. Costs next to nothing; call it as often as there is some.
     pub fn progress(&self) {
-        let now = u64::try_from(self.shared.now().as_millis()).unwrap_or(u64::MAX);
-        self.shared.progress.store(now, Ordering::Relaxed);
+        self.shared.made_progress(self.shared.now());
     }
 
     /// This node was asked to stop, by a signal say. The answer is `News::RunEnded`.
@@ -168,23 +198,21 @@ fn check(settings: &Settings) -> Result<(), RendezvousError> {
     }
 }
 
-/// Listens where this node hosts the rendezvous: the store, and where it is.
-fn host(settings: &Settings) -> Result<(StoreHandle, (String, u16)), RendezvousError> {
-    let Place::Here { listen, any_port } = settings.place.clone() else {
-        return Err(RendezvousError::System { what: "endpoint", source: io::ErrorKind::Unsupported.into() });
-    };
-    let listeners = listen_here(listen, any_port)?;
+/// Serves the store on `listeners`; connections of nodes go to the thread that reads `commands`.
+pub(super) fn serve(
+    listeners: Vec<TcpListener>,
+    settings: &Settings,
+    commands: &Sender<Command>,
+    waker: &Arc<Waker>,
+) -> Result<StoreHandle, RendezvousError> {
+    let (commands, waker) = (commands.clone(), Arc::clone(waker));
+    let strangers: Strangers = Box::new(move |stranger| {
+        // Both fail only when the thread has ended.
+        let _gone = commands.send(Command::Stranger(stranger));
+        let _gone = waker.wake();
+    });
+    // With everybody in this process nobody else has a reason to come.
+    let strangers = matches!(settings.place, Place::Endpoint { .. }).then_some(strangers);
     let door = if settings.store_open { Door::Open } else { Door::Listed };
-    let store = serve_on(listeners, Options { door, ..Options::default() })?;
-    let port = store.addr().port();
-    let ip = if listen.ip().is_unspecified() { "127.0.0.1".to_owned() } else { listen.ip().to_string() };
-    Ok((store, (ip, port)))
-}
-
-fn listen_here(at: SocketAddr, any_port: bool) -> Result<Vec<TcpListener>, StoreError> {
-    let host = at.ip().to_string();
-    match listen(&host, at.port()) {
-        Err(StoreError::Taken { .. }) if any_port => listen(&host, 0),
-        other => other,
-    }
+    Ok(serve_on(listeners, Options { door, strangers, ..Options::default() })?)
 }

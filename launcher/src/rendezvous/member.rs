@@ -1,22 +1,29 @@
-//! This node's thread: it speaks for the node, and hosts the rendezvous when this node does.
+//! This node's thread: it speaks for the node with whoever hosts the rendezvous, and hosts it when this node does.
 //!
-//! **Invariant:** after `News::RunEnded` nothing more is told.
+//! **Invariant:** after `News::RunEnded` nothing more is told. Nothing here blocks; every wait has its deadline.
 
 use super::{
-    coordinator::{Coordinator, Heard},
+    coordinator::{Coordinator, Heard, KEEP_ALIVES},
+    door::{Key, Nonces},
+    guests::FIRST_GUEST,
+    link::{LINK, Link},
     news::{News, RoundPlan, RunEnd},
+    pipe::Pipe,
+    seek::Search,
     settings::Settings,
     state::Time,
 };
 use crossbeam_channel::{Receiver, Sender};
+use enn_broker::store::Stranger;
 use enn_common::{
     failure::Failure,
-    wire::node::{Card, FromHost, NodeId, Roster, ToHost},
+    wire::node::{Card, FromHost, LastRound, NodeId, Roster, RoundEnd, Standby, ToHost},
 };
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Token, Waker};
 use nix::sys::eventfd::EventFd;
 use std::{
     io::ErrorKind,
+    net::{SocketAddr, TcpListener},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -27,14 +34,20 @@ use std::{
 pub(super) const WAKER: Token = Token(0);
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 1024;
+/// After the last word, the others may take so long to hear it.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+/// A wait that ends so much late says that this process did not run.
+const LATE_MAX: Duration = Duration::from_millis(500);
 
-/// What the handle asks for.
+/// What the handle, the store and the resolver ask for.
 #[derive(Debug)]
 pub(super) enum Command {
     Join,
     Failed { round: u64, failure: Box<Failure> },
     Finished { round: u64 },
     Leave { why: String },
+    Stranger(Stranger),
+    Resolved { number: u64, addrs: Result<Vec<SocketAddr>, String> },
     Close,
 }
 
@@ -58,22 +71,56 @@ impl Shared {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(super) fn set_store(&self, at: (String, u16)) {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    pub(super) fn made_progress(&self, now: Time) {
+        self.progress.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// Age of the last progress.
-    fn idle(&self, now: Time) -> Duration {
+    pub(super) fn idle(&self, now: Time) -> Duration {
         now.saturating_sub(Duration::from_millis(self.progress.load(Ordering::Relaxed)))
     }
+}
+
+/// Where this node stands towards the rendezvous.
+pub(super) enum Seat {
+    /// It hosts it.
+    Host(Box<Coordinator>),
+    /// It looks for the host.
+    Seeking(Box<Search>),
+    /// It is connected to the host.
+    Guest(Box<Link>),
+    /// The run is over, or this node is out of it.
+    Out,
 }
 
 /// The thread's state.
 pub(super) struct Member {
     pub(super) settings: Arc<Settings>,
     pub(super) own: NodeId,
+    pub(super) key: Option<Key>,
+    pub(super) nonces: Nonces,
     pub(super) poll: Poll,
+    pub(super) waker: Arc<Waker>,
     pub(super) commands: Receiver<Command>,
+    /// For those who are to send commands.
+    pub(super) to_self: Sender<Command>,
     pub(super) news: Sender<News>,
     pub(super) shared: Shared,
-    pub(super) coordinator: Option<Coordinator>,
+    pub(super) seat: Seat,
+    pub(super) standby: Option<Vec<TcpListener>>,
+    /// The last round this node was in, its rank there, and whether it still is.
     pub(super) roster: Option<Arc<Roster>>,
+    pub(super) rank: u32,
+    pub(super) running: bool,
+    /// Whether the group asked for the next round.
+    pub(super) ready: bool,
+    /// Hosts that were given up, kept open so that they hear of it.
+    pub(super) abandoned: Vec<Pipe>,
+    pub(super) told: String,
     pub(super) over: bool,
 }
 
@@ -81,84 +128,165 @@ impl Member {
     /// Runs until the handle is dropped.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS_MAX);
+        let card = self.card(None);
         let now = self.shared.now();
-        let card = self.card();
-        if let Some(coordinator) = &mut self.coordinator {
+        if let Seat::Host(coordinator) = &mut self.seat {
             coordinator.join_own(now, card);
         }
+        let mut closing = None;
         loop {
             let now = self.shared.now();
             while let Ok(command) = self.commands.try_recv() {
-                if !self.obey(now, command) {
-                    return;
+                if matches!(command, Command::Close) {
+                    closing.get_or_insert(now + FAREWELL_MAX);
+                } else {
+                    self.obey(now, command);
                 }
             }
-            if self.hosted(now) {
-                continue;
+            while self.advance(now) {}
+            if closing.is_some_and(|until| now >= until || self.farewell_done()) {
+                return;
             }
-            let timeout = self.deadline().map(|at| at.saturating_sub(self.shared.now()));
+            let deadline = [self.deadline(), closing].into_iter().flatten().min();
+            let timeout = deadline.map(|at| at.saturating_sub(self.shared.now()));
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != ErrorKind::Interrupted
             {
                 tracing::error!(%error, "the rendezvous cannot poll its sockets and ends");
                 return;
             }
+            let now = self.shared.now();
+            if deadline.is_some_and(|at| now > at + LATE_MAX) {
+                self.woke(now);
+            }
+            for event in &events {
+                self.event(now, event.token());
+            }
         }
     }
 
-    fn card(&self) -> Card {
+    fn event(&mut self, now: Time, token: Token) {
+        match (&mut self.seat, token) {
+            (_, LINK) => self.link_ready(now),
+            (Seat::Host(coordinator), token) if token.0 >= FIRST_GUEST => coordinator.ready(now, token),
+            _ => {}
+        }
+    }
+
+    /// Whether all who have to hear the last word did.
+    fn farewell_done(&self) -> bool {
+        match &self.seat {
+            Seat::Host(coordinator) => !coordinator.is_over() || coordinator.is_alone(),
+            _ => true,
+        }
+    }
+
+    fn woke(&mut self, now: Time) {
+        match &mut self.seat {
+            Seat::Host(coordinator) => coordinator.woke(now),
+            Seat::Guest(link) => link.heard = now,
+            Seat::Seeking(_) | Seat::Out => {}
+        }
+    }
+
+    /// This node as it introduces itself, to the one that took over when `dead` tells who is known to be dead.
+    pub(super) fn card(&self, dead: Option<&[u32]>) -> Card {
         let settings = &self.settings;
+        let standby = self.standby.as_ref().map(|listeners| Standby {
+            host: settings.local_addr.clone().unwrap_or_default(),
+            port: super::endpoint::port_of(listeners),
+        });
+        let last = dead.zip(self.roster.as_ref()).map(|(dead, roster)| LastRound {
+            round: roster.round,
+            node_rank: self.rank,
+            dead: dead.to_vec(),
+        });
         Card {
             node: self.own,
             host: settings.host.clone(),
             local_world: settings.local_world,
             role: settings.role.clone(),
             node_rank: settings.node_rank,
-            standby: None,
+            standby,
             terms: settings.terms(),
-            last: None,
+            last,
         }
     }
 
     fn deadline(&self) -> Option<Time> {
-        let keep_alive = self.settings.hang_timeout.map(|_| self.shared.now() + self.settings.silence_max / 5);
-        let coordinator = self.coordinator.as_ref().and_then(Coordinator::deadline);
-        [coordinator, keep_alive].into_iter().flatten().min()
-    }
-
-    /// Lets the coordinator decide and hears what it says. Whether there may be more to do at once.
-    fn hosted(&mut self, now: Time) -> bool {
-        let idle = self.shared.idle(now);
-        let Some(coordinator) = &mut self.coordinator else { return false };
-        coordinator.say_own(now, ToHost::Alive { idle });
-        coordinator.advance(now);
-        let heard = coordinator.take_heard();
-        let any = !heard.is_empty();
-        for heard in heard {
-            self.hear(heard);
+        let period = self.settings.silence_max / KEEP_ALIVES;
+        match &self.seat {
+            Seat::Host(coordinator) => coordinator.deadline(),
+            Seat::Seeking(search) => Some(search.wake_at()),
+            Seat::Guest(link) => Some((link.ticked + period).min(link.heard + self.settings.silence_max)),
+            Seat::Out => None,
         }
-        any
     }
 
-    /// Whether to go on.
-    fn obey(&mut self, now: Time, command: Command) -> bool {
+    /// Does what is due. Whether there may be more to do at once.
+    fn advance(&mut self, now: Time) -> bool {
+        match &mut self.seat {
+            Seat::Host(coordinator) => {
+                coordinator.say_own(now, ToHost::Alive { idle: self.shared.idle(now) });
+                coordinator.advance(now);
+                let heard = coordinator.take_heard();
+                let more = !heard.is_empty();
+                heard.into_iter().for_each(|heard| self.hear(heard));
+                more
+            }
+            Seat::Seeking(_) => self.seek(now),
+            Seat::Guest(_) => {
+                self.keep_alive(now);
+                false
+            }
+            Seat::Out => false,
+        }
+    }
+
+    fn obey(&mut self, now: Time, command: Command) {
         match command {
-            Command::Join => self.say(now, ToHost::Ready),
+            Command::Join => {
+                self.ready = true;
+                self.running = false;
+                self.say(now, ToHost::Ready);
+            }
             Command::Failed { round, failure } => self.say(now, ToHost::Failed { round, failure }),
             Command::Finished { round } => self.say(now, ToHost::Finished { round }),
-            Command::Leave { why } => {
-                let by = format!("{why} on {}", self.settings.host);
-                self.say(now, ToHost::Leave { why });
-                self.end(RunEnd::Stopped { by });
+            Command::Leave { why } => self.leave(now, why),
+            Command::Stranger(stranger) => {
+                if let Seat::Host(coordinator) = &mut self.seat {
+                    coordinator.take(now, stranger);
+                }
             }
-            Command::Close => return false,
+            Command::Resolved { number, addrs } => self.resolved(now, number, addrs),
+            Command::Close => {}
         }
-        true
     }
 
-    fn say(&mut self, now: Time, message: ToHost) {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.say_own(now, message);
+    fn leave(&mut self, now: Time, why: String) {
+        let by = format!("{why} on {}", self.settings.host);
+        self.say(now, ToHost::Leave { why });
+        if let Seat::Host(coordinator) = &mut self.seat {
+            coordinator.advance(now);
+        }
+        self.end(RunEnd::Stopped { by });
+        // The others go on without this node, and find out that they need another host.
+        if matches!(&self.seat, Seat::Host(coordinator) if !coordinator.is_over()) {
+            self.seat = Seat::Out;
+        }
+    }
+
+    /// Says it to the host, if there is one.
+    pub(super) fn say(&mut self, now: Time, message: ToHost) {
+        match &mut self.seat {
+            Seat::Host(coordinator) => coordinator.say_own(now, message),
+            Seat::Guest(link) => {
+                if let Err(gone) = link.send(&message) {
+                    self.host_lost(now, gone.to_string(), false);
+                }
+            }
+            // It is told again when the host is found, or its round has ended.
+            Seat::Seeking(_) | Seat::Out => {}
         }
     }
 
@@ -171,10 +299,11 @@ impl Member {
         }
     }
 
-    fn listen(&mut self, message: FromHost) {
+    /// The host says something.
+    pub(super) fn listen(&mut self, message: FromHost) {
         match message {
             FromHost::Waiting { reason } => self.tell(News::Waiting(reason)),
-            FromHost::RoundEnded(end) => self.tell(News::RoundEnded(end)),
+            FromHost::RoundEnded(end) => self.end_round(end),
             FromHost::RunEnded(end) => self.end(end),
             FromHost::Refused { reason } => self.end(RunEnd::Refused { reason }),
             FromHost::Roster(roster) => self.roster = Some(Arc::from(roster)),
@@ -183,25 +312,46 @@ impl Member {
                     self.begin(roster, node_rank);
                 }
             }
-            FromHost::Challenge { .. } | FromHost::Welcome { .. } | FromHost::Alive => {}
+            FromHost::Challenge { .. } | FromHost::Welcome { .. } | FromHost::Alive | FromHost::Dismissed { .. } => {}
         }
     }
 
     fn begin(&mut self, roster: Arc<Roster>, node_rank: u32) {
-        let Some(members) = roster.members.unpack() else { return };
+        let Some(members) = roster.members.unpack() else {
+            tracing::error!("the host's list of members makes no sense");
+            return;
+        };
         let (round, restarts) = (roster.round, roster.restarts);
-        let now = u64::try_from(self.shared.now().as_millis()).unwrap_or(u64::MAX);
-        self.shared.progress.store(now, Ordering::Relaxed);
+        self.shared.made_progress(self.shared.now());
         self.roster = Some(roster);
+        self.rank = node_rank;
+        self.running = true;
+        self.ready = false;
         self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master: self.shared.store() }));
     }
 
-    fn end(&mut self, end: RunEnd) {
-        self.tell(News::RunEnded(end));
-        self.over = true;
+    pub(super) fn end_round(&mut self, end: RoundEnd) {
+        if !self.running {
+            return;
+        }
+        self.running = false;
+        if let (RoundEnd::Failed(_) | RoundEnd::Hung { .. }, Some(roster)) = (&end, &mut self.roster) {
+            // What a node that takes over has to know.
+            Arc::make_mut(roster).restarts += 1;
+        }
+        self.tell(News::RoundEnded(end));
     }
 
-    fn tell(&mut self, news: News) {
+    /// The run is over for this node.
+    pub(super) fn end(&mut self, end: RunEnd) {
+        self.tell(News::RunEnded(end));
+        self.over = true;
+        if !matches!(self.seat, Seat::Host(_)) {
+            self.seat = Seat::Out;
+        }
+    }
+
+    pub(super) fn tell(&mut self, news: News) {
         if self.over {
             return;
         }

@@ -2,11 +2,18 @@
 
 mod coordinator;
 mod decide;
+mod door;
+mod endpoint;
 mod error;
+mod guest;
+mod guests;
 mod handle;
+mod link;
 mod member;
 mod news;
+mod pipe;
 mod policy;
+mod seek;
 mod settings;
 mod state;
 

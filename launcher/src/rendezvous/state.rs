@@ -15,6 +15,7 @@ use enn_common::{
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -60,8 +61,19 @@ pub(super) enum Loss {
     Closed,
     /// Nothing was heard for so long: it may be dead, or only out of reach.
     Silent(Duration),
+    /// The network broke the connection, or what came over it made no sense.
+    Broken(String),
+    /// It heard nothing of this host for too long and looks for another one.
+    Abandoned,
     /// It was asked to stop.
     Left(String),
+}
+
+impl Loss {
+    /// Whether the node cannot go on elsewhere.
+    fn is_death(&self) -> bool {
+        matches!(self, Self::Closed | Self::Left(_))
+    }
 }
 
 impl fmt::Display for Loss {
@@ -69,6 +81,8 @@ impl fmt::Display for Loss {
         match self {
             Self::Closed => write!(f, "its connection was closed; the agent there ended"),
             Self::Silent(time) => write!(f, "nothing was heard of it for {:.1} s", time.as_secs_f64()),
+            Self::Broken(why) => write!(f, "{why}"),
+            Self::Abandoned => write!(f, "it heard nothing of this host for too long"),
             Self::Left(why) => write!(f, "it was asked to stop ({why})"),
         }
     }
@@ -141,6 +155,8 @@ pub(super) struct State {
     pub(super) not_before: Time,
     pub(super) progress_at: Time,
     pub(super) trouble: Option<Trouble>,
+    /// How many could take over if this host died now.
+    pub(super) heirs: usize,
     /// The last node lost, for a run that ends for want of nodes.
     pub(super) last_loss: Option<(String, Loss)>,
     pub(super) history: History,
@@ -171,6 +187,7 @@ impl State {
             not_before: now,
             progress_at: now,
             trouble: None,
+            heirs: 0,
             last_loss: None,
             history: History::default(),
             early: None,
@@ -200,6 +217,12 @@ impl State {
     /// The first of `ids` by name, and how many there are besides.
     pub(super) fn names(&self, ids: impl Iterator<Item = NodeId>, max: usize) -> Vec<String> {
         ids.take(max).filter_map(|id| Some(self.nodes.get(&id)?.card.host.clone())).collect()
+    }
+
+    /// Whether the run has to stop when a node was asked to: too few are left, or it was the host and nobody takes over.
+    pub(super) fn stops(&self, settings: &Settings) -> bool {
+        let host_left = !self.nodes.contains_key(&self.host);
+        self.nodes.len() < settings.nodes_min as usize || (host_left && self.heirs == 0)
     }
 
     /// Whether the last round's members may form a round again without a last call.
@@ -332,9 +355,9 @@ impl State {
         }
     }
 
-    /// Nodes of which nothing was heard for too long. The host's own is heard always.
-    pub(super) fn silent(&self, now: Time, settings: &Settings) -> Vec<(NodeId, Duration)> {
-        let quiet = |node: &Node| now.saturating_sub(node.heard);
+    /// Nodes of which nothing was heard for too long, though this host listened since `from`. Its own is heard always.
+    pub(super) fn silent(&self, now: Time, from: Time, settings: &Settings) -> Vec<(NodeId, Duration)> {
+        let quiet = |node: &Node| now.saturating_sub(node.heard.max(from));
         let others = self.nodes.iter().filter(|(id, _)| **id != self.host);
         others.filter(|(_, node)| quiet(node) > settings.silence_max).map(|(id, node)| (*id, quiet(node))).collect()
     }
@@ -351,7 +374,7 @@ impl State {
         }
         if node.last_rank.is_some() {
             self.side.here = self.side.here.saturating_sub(1);
-            self.side.dead += usize::from(!matches!(loss, Loss::Silent(_)));
+            self.side.dead += usize::from(loss.is_death());
         }
         self.told.push(Told::Lost { host: host.clone(), reason: loss.to_string() });
         self.last_loss = Some((host.clone(), loss.clone()));
@@ -361,7 +384,9 @@ impl State {
                 true
             }
             // What it had to do is done: it stays counted as done.
-            (Stage::Gathering, _) => self.rounds > 0 && matches!(loss, Loss::Left(_)),
+            (Stage::Gathering | Stage::Succeeding(_), _) => {
+                matches!(loss, Loss::Left(_)) && (self.rounds > 0 || id == self.host)
+            }
             _ => false,
         };
         if self.rounds > 0 && node.last_rank.is_some() {
@@ -407,6 +432,7 @@ impl State {
         }
         self.settling.clear();
         let roster = Arc::new(self.roster(&ids, settings));
+        self.heirs = roster.heirs.len();
         self.rounds += 1;
         self.running = ids.len();
         self.done = 0;
@@ -423,12 +449,19 @@ impl State {
         let inherits = settings.elastic() && ids.len() > 2;
         let heirs = (0u32..).zip(cards()).filter(|(_, card)| inherits && card.node != self.host);
         let heirs = heirs.filter_map(|(node_rank, card)| Some(Heir { node_rank, at: card.standby.clone()? }));
+        let mut heirs: Vec<Heir> = heirs.collect();
+        // Loopback is another machine's own for those who come from outside.
+        let inside = |heir: &Heir| heir.at.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        if !heirs.iter().all(inside) {
+            heirs.retain(|heir| !inside(heir));
+        }
+        heirs.truncate(HEIRS_MAX);
         Roster {
             round: self.rounds,
             restarts: self.history.restarts,
             members: Members::pack(cards().map(|card| (&*card.host, card.local_world, &*card.role))),
             host_rank: (0u32..).zip(ids).find(|(_, id)| **id == self.host).map_or(0, |(rank, _)| rank),
-            heirs: heirs.take(HEIRS_MAX).collect(),
+            heirs,
         }
     }
 

@@ -1,24 +1,108 @@
-//! The handle on one node, over real sockets.
+//! Nodes of one process over real sockets: every way in which they can meet, part and fail.
 
-use super::{settings::tests::settings, *};
-use enn_common::failure::Failure;
+use super::{
+    door::{Key, Nonces, Prover},
+    settings::tests::settings,
+    *,
+};
+use enn_common::{
+    failure::Failure,
+    wire::{
+        frame::{self, FrameBuffer},
+        node::{Card, FromHost, Heir, Members, NodeId, PREFIX, PROTOCOL, Roster, Standby, ToHost},
+    },
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::time::Instant;
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
 
 /// Longest wait for news in a test.
-const NEWS_WAIT_MS: u16 = 10_000;
+const NEWS_WAIT_MS: u16 = 15_000;
 
-/// The next news but waiting and the journal's.
-fn next(rendezvous: &Rendezvous) -> News {
+/// The next news of any kind.
+fn any(rendezvous: &Rendezvous) -> News {
     loop {
         let mut fds = [PollFd::new(rendezvous.fd(), PollFlags::POLLIN)];
         rendezvous.clear();
         match rendezvous.news() {
-            Some(News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. }) => {}
             Some(news) => return news,
             None => assert_eq!(poll(&mut fds, PollTimeout::from(NEWS_WAIT_MS)).unwrap(), 1, "no news came"),
         }
     }
+}
+
+/// The next news but waiting and the journal's.
+fn next(rendezvous: &Rendezvous) -> News {
+    loop {
+        match any(rendezvous) {
+            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } => {}
+            news => return news,
+        }
+    }
+}
+
+/// The next reason for waiting that has these words.
+fn waiting(rendezvous: &Rendezvous, words: &str) -> String {
+    loop {
+        match any(rendezvous) {
+            News::Waiting(reason) if reason.contains(words) => return reason,
+            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } => {}
+            news => panic!("{news:?} instead of waiting for {words:?}"),
+        }
+    }
+}
+
+fn round(rendezvous: &Rendezvous) -> RoundPlan {
+    match next(rendezvous) {
+        News::Round(plan) => plan,
+        news => panic!("{news:?} instead of a round"),
+    }
+}
+
+fn round_end(rendezvous: &Rendezvous) -> RoundEnd {
+    match next(rendezvous) {
+        News::RoundEnded(end) => end,
+        news => panic!("{news:?} instead of a round's end"),
+    }
+}
+
+fn run_end(rendezvous: &Rendezvous) -> RunEnd {
+    match next(rendezvous) {
+        News::RunEnded(end) => end,
+        news => panic!("{news:?} instead of the run's end"),
+    }
+}
+
+fn at(port: u16, is_host: bool) -> Place {
+    Place::Endpoint { host: "127.0.0.1".into(), port, is_host: Some(is_host) }
+}
+
+/// `nodes` of them, the first one the host, all asking for a round.
+fn start(nodes: usize, common: &Settings) -> Vec<Rendezvous> {
+    let host = Rendezvous::start(Settings { place: at(0, true), host: "n0".into(), ..common.clone() }).unwrap();
+    host.join();
+    let port = host.store().1;
+    let mut all = vec![host];
+    all.extend((1..nodes).map(|n| guest(n, port, common)));
+    all
+}
+
+fn guest(n: usize, port: u16, common: &Settings) -> Rendezvous {
+    let node = Settings { place: at(port, false), host: format!("n{n}"), ..common.clone() };
+    let rendezvous = Rendezvous::start(node).unwrap();
+    rendezvous.join();
+    rendezvous
+}
+
+fn of(nodes_min: u32, nodes_max: u32) -> Settings {
+    Settings { nodes_min, nodes_max, last_call: Duration::from_millis(300), ..settings() }
+}
+
+fn hosts(plan: &RoundPlan) -> Vec<&str> {
+    plan.members.iter().map(|member| member.host.as_str()).collect()
 }
 
 #[test]
@@ -26,25 +110,463 @@ fn one_node_begins_restarts_and_finishes_at_once() {
     let rendezvous = Rendezvous::start(Settings { restarts_max: 1, ..settings() }).unwrap();
     let began = Instant::now();
     rendezvous.join();
-    let News::Round(plan) = next(&rendezvous) else { panic!("no round") };
+    let plan = round(&rendezvous);
     eprintln!("the round came {:?} after join", began.elapsed());
     assert_eq!((plan.round, plan.restarts, plan.node_rank, plan.members.len()), (0, 0, 0, 1));
     assert_eq!(plan.members[0], Member { host: "n0".into(), local_world: 2, role: "default".into() });
     assert_eq!(plan.master, rendezvous.store());
-    std::net::TcpStream::connect((&*plan.master.0, plan.master.1)).unwrap();
+    TcpStream::connect((&*plan.master.0, plan.master.1)).unwrap();
     let failure = Failure { host: "n0".into(), code: Some(3), ..Failure::default() };
     rendezvous.failed(0, failure.clone());
     // The second failure of a round changes nothing.
     rendezvous.failed(0, Failure { code: Some(4), ..failure.clone() });
-    assert_eq!(next(&rendezvous), News::RoundEnded(RoundEnd::Failed(Box::new(failure))));
+    assert_eq!(round_end(&rendezvous), RoundEnd::Failed(Box::new(failure)));
     let began = Instant::now();
     rendezvous.join();
-    let News::Round(plan) = next(&rendezvous) else { panic!("no round") };
+    let plan = round(&rendezvous);
     eprintln!("the next round came {:?} after join", began.elapsed());
     assert_eq!((plan.round, plan.restarts), (1, 1));
     rendezvous.finished(1);
-    assert_eq!(next(&rendezvous), News::RunEnded(RunEnd::Finished));
+    assert_eq!(run_end(&rendezvous), RunEnd::Finished);
     let began = Instant::now();
     drop(rendezvous);
     assert!(began.elapsed().as_millis() < 500, "{:?}", began.elapsed());
+}
+
+#[test]
+fn three_nodes_share_rounds_failures_and_the_end() {
+    let nodes = start(3, &Settings { restarts_max: 1, ..of(3, 3) });
+    let plans: Vec<RoundPlan> = nodes.iter().map(round).collect();
+    assert_eq!(hosts(&plans[0])[0], "n0", "the host of the store comes first");
+    let mut ranks: Vec<u32> = plans.iter().map(|plan| plan.node_rank).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 1, 2]);
+    assert!(plans.iter().all(|plan| plan.members == plans[0].members && plan.master == plans[0].master));
+    let failure = Failure { rank: 5, host: "n2".into(), stderr: "why".into(), ..Failure::default() };
+    nodes[2].failed(0, failure.clone());
+    for node in &nodes {
+        assert_eq!(round_end(node), RoundEnd::Failed(Box::new(failure.clone())));
+    }
+    nodes.iter().for_each(Rendezvous::join);
+    for (node, before) in nodes.iter().zip(&plans) {
+        let plan = round(node);
+        assert_eq!((plan.round, plan.restarts, plan.node_rank), (1, 1, before.node_rank), "ranks stay");
+    }
+    nodes[0].finished(1);
+    nodes[2].finished(1);
+    nodes[1].failed(1, failure.clone());
+    for node in &nodes {
+        let RunEnd::Failed { end, reason } = run_end(node) else { panic!("no failure") };
+        assert_eq!(end, RoundEnd::Failed(Box::new(failure.clone())));
+        assert_eq!(reason, "all 1 restarts are used up (--max-restarts 1)");
+    }
+}
+
+#[test]
+fn all_nodes_must_finish() {
+    let nodes = start(2, &of(2, 2));
+    nodes.iter().map(round).for_each(drop);
+    nodes[1].finished(0);
+    nodes[0].finished(0);
+    assert!(nodes.iter().map(run_end).all(|end| end == RunEnd::Finished));
+    // Who comes after the end hears of it.
+    assert_eq!(run_end(&guest(9, nodes[0].store().1, &of(2, 2))), RunEnd::Finished);
+}
+
+#[test]
+fn fixed_ranks_are_kept_and_missing_ones_named() {
+    let common = Settings { node_rank: Some(2), ..of(3, 3) };
+    let host = start(1, &common).remove(0);
+    let port = host.store().1;
+    let reason = waiting(&host, "node ranks");
+    assert!(reason.starts_with("1 of 3 nodes are here; waiting for node ranks 0, 1, "), "{reason}");
+    let second = guest(1, port, &Settings { node_rank: Some(0), ..common.clone() });
+    let RunEnd::Refused { reason } = run_end(&guest(7, port, &common)) else { panic!("not refused") };
+    assert!(reason.starts_with("node rank 2 is wanted by n7 and taken by n0\nhint: "), "{reason}");
+    let third = guest(2, port, &Settings { node_rank: Some(1), ..common });
+    for (node, rank) in [(&host, 2), (&second, 0), (&third, 1)] {
+        let plan = round(node);
+        assert_eq!(plan.node_rank, rank);
+        assert_eq!(hosts(&plan), ["n1", "n2", "n0"]);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_both_values() {
+    let host = start(1, &of(2, 2)).remove(0);
+    let port = host.store().1;
+    for (other, words) in [
+        (Settings { run_id: "b".into(), ..of(2, 2) }, "the run's name is b on n1 and run on n0\nhint: "),
+        (of(2, 3), "the number of nodes is 2:3 on n1 and 2 on n0\nhint: "),
+        (Settings { restarts_max: 7, ..of(2, 2) }, "the number of restarts is 7 on n1 and 0 on n0\nhint: "),
+        (Settings { node_rank: Some(0), ..of(2, 2) }, "the node rank is fixed on n1 and given by the rendezvous on n0"),
+    ] {
+        let RunEnd::Refused { reason } = run_end(&guest(1, port, &other)) else { panic!("not refused") };
+        assert!(reason.starts_with(words), "{reason}");
+    }
+    // Different numbers of workers are fine.
+    let other = guest(1, port, &Settings { local_world: 7, role: "other".into(), ..of(2, 2) });
+    let plan = round(&host);
+    assert_eq!((plan.members[1].local_world, &*plan.members[1].role), (7, "other"));
+    assert_eq!(round(&other).members, plan.members);
+}
+
+#[test]
+fn a_late_node_ends_the_round_until_the_run_is_full() {
+    let common = of(2, 3);
+    let mut nodes = start(2, &common);
+    let began = Instant::now();
+    nodes.iter().map(round).for_each(drop);
+    assert!(began.elapsed() > Duration::from_millis(200), "the last call was not waited for");
+    let port = nodes[0].store().1;
+    nodes.push(guest(2, port, &common));
+    for node in &nodes[..2] {
+        assert_eq!(round_end(node), RoundEnd::NodeWaiting { host: "n2".into() });
+        node.join();
+    }
+    for node in &nodes {
+        let plan = round(node);
+        assert_eq!((plan.round, plan.restarts, plan.members.len()), (1, 0, 3));
+    }
+    let spare = guest(3, port, &common);
+    let reason = waiting(&spare, "has all its");
+    assert_eq!(reason, "the run has all its 3 nodes; 1 wait in case one is lost");
+    // One dies: the spare takes its place, and nobody restarted.
+    drop(nodes.pop());
+    for node in &nodes {
+        let RoundEnd::NodeLost { host, reason } = round_end(node) else { panic!("not lost") };
+        assert_eq!((&*host, &*reason), ("n2", "its connection was closed; the agent there ended"));
+        node.join();
+    }
+    for node in nodes.iter().chain([&spare]) {
+        let plan = round(node);
+        assert_eq!((plan.round, plan.restarts), (2, 0));
+        assert_eq!(hosts(&plan), ["n0", "n1", "n3"]);
+    }
+}
+
+#[test]
+fn a_node_that_leaves_ends_the_run_only_when_it_is_needed() {
+    let nodes = start(3, &of(2, 3));
+    nodes.iter().map(round).for_each(drop);
+    nodes[2].leave("SIGTERM".into());
+    assert_eq!(run_end(&nodes[2]), RunEnd::Stopped { by: "SIGTERM on n2".into() });
+    for node in &nodes[..2] {
+        let reason = "it was asked to stop (SIGTERM)".to_owned();
+        assert_eq!(round_end(node), RoundEnd::NodeLost { host: "n2".into(), reason });
+        node.join();
+    }
+    assert!(nodes[..2].iter().map(round).all(|plan| plan.round == 1 && plan.members.len() == 2));
+    nodes[1].leave("SIGINT".into());
+    assert!(nodes[..2].iter().map(run_end).all(|end| end == RunEnd::Stopped { by: "SIGINT on n1".into() }));
+}
+
+#[test]
+fn a_fixed_run_ends_with_a_node_or_waits_for_another() {
+    let nodes = start(2, &of(2, 2));
+    nodes.iter().map(round).for_each(drop);
+    let mut nodes = nodes.into_iter();
+    let host = nodes.next().unwrap();
+    drop(nodes.next());
+    let RunEnd::Failed { end, reason } = run_end(&host) else { panic!("did not fail") };
+    assert!(matches!(end, RoundEnd::NodeLost { host, .. } if host == "n1"));
+    assert!(reason.contains("no restarts are allowed"), "{reason}");
+
+    let common = Settings { restarts_max: 1, ..of(2, 2) };
+    let mut nodes = start(2, &common);
+    nodes.iter().map(round).for_each(drop);
+    drop(nodes.pop());
+    assert!(matches!(round_end(&nodes[0]), RoundEnd::NodeLost { .. }));
+    nodes[0].join();
+    let reason = waiting(&nodes[0], "waiting for 1 more");
+    assert!(reason.starts_with("1 of 2 nodes are here (n0); waiting for 1 more, 600 s left"), "{reason}");
+    nodes.push(guest(2, nodes[0].store().1, &common));
+    assert!(nodes.iter().map(round).all(|plan| hosts(&plan) == ["n0", "n2"] && plan.restarts == 0));
+}
+
+#[test]
+fn too_few_nodes_time_out_with_the_reason() {
+    let common = Settings { join_timeout: Duration::from_millis(600), ..of(2, 2) };
+    let RunEnd::TimedOut { reason } = run_end(&start(1, &common)[0]) else { panic!("no timeout") };
+    assert_eq!(reason, "after 0.6 s 1 of 2 nodes are here (n0); waiting for 1 more, 0 s left");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let alone = guest(1, free, &common);
+    let reason = waiting(&alone, "refused");
+    assert!(reason.starts_with(&format!("looking for the rendezvous at 127.0.0.1:{free}: ")), "{reason}");
+    let RunEnd::TimedOut { reason } = run_end(&alone) else { panic!("no timeout") };
+    assert!(reason.contains(&format!("127.0.0.1:{free} for 0.6 s: connection refused")), "{reason}");
+}
+
+#[test]
+fn guests_may_come_before_the_host() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let guest = guest(1, free, &of(2, 2));
+    waiting(&guest, "refused");
+    let host = Rendezvous::start(Settings { place: at(free, true), ..of(2, 2) }).unwrap();
+    host.join();
+    assert_eq!(hosts(&round(&host)), ["n0", "n1"]);
+    assert_eq!(round(&guest).node_rank, 1);
+}
+
+fn token(secret: &[u8]) -> Option<Token> {
+    Some(Token { secret: secret.to_vec(), from: TokenSource::Variable })
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_never_shown() {
+    let host = start(1, &Settings { token: token(b"right-secret"), ..of(2, 2) }).remove(0);
+    let port = host.store().1;
+    let refused = |token| match run_end(&guest(1, port, &Settings { token, ..of(2, 2) })) {
+        RunEnd::Refused { reason } => reason,
+        end => panic!("{end:?} instead of a refusal"),
+    };
+    let wrong = refused(token(b"wrong-secret"));
+    assert!(wrong.contains("does not accept this node's token, which is from ENN_TOKEN\nhint: "), "{wrong}");
+    assert!(!wrong.contains("secret"), "{wrong}");
+    let none = refused(None);
+    assert!(none.contains("asks for a token and this node has none\nhint: set ENN_TOKEN"), "{none}");
+    let right = guest(1, port, &Settings { token: token(b"right-secret"), ..of(2, 2) });
+    assert_eq!(round(&right).node_rank, 1);
+    // A host without a token is not the one that a node with a token looks for.
+    let open = start(1, &of(2, 2)).remove(0);
+    let node = guest(1, open.store().1, &Settings { token: token(b"right-secret"), ..of(2, 2) });
+    let RunEnd::Refused { reason } = run_end(&node) else { panic!("not refused") };
+    assert!(reason.contains("does not know this node's token"), "{reason}");
+}
+
+#[test]
+fn the_host_dies_and_another_node_takes_over() {
+    let common = Settings { restarts_max: 3, ..of(2, 4) };
+    let nodes = start(4, &common);
+    nodes.iter().map(round).for_each(drop);
+    let failure = Failure { host: "n1".into(), ..Failure::default() };
+    nodes[1].failed(0, failure);
+    nodes.iter().map(round_end).for_each(drop);
+    nodes.iter().for_each(Rendezvous::join);
+    nodes.iter().map(round).for_each(drop);
+    let mut nodes = nodes.into_iter();
+    let began = Instant::now();
+    drop(nodes.next());
+    let left: Vec<Rendezvous> = nodes.collect();
+    for node in &left {
+        assert!(matches!(round_end(node), RoundEnd::NodeLost { host, .. } if host == "n0"));
+    }
+    left.iter().for_each(Rendezvous::join);
+    let plans: Vec<RoundPlan> = left.iter().map(round).collect();
+    eprintln!("the next round came {:?} after the host's death", began.elapsed());
+    for plan in &plans {
+        assert_eq!((plan.round, plan.restarts, plan.members.len()), (2, 1, 3), "they go on where they were");
+        assert_eq!(plan.master, plans[0].master);
+    }
+    TcpStream::connect((&*plans[0].master.0, plans[0].master.1)).expect("the new host serves a store");
+    // And once more.
+    let first = plans.iter().position(|plan| plan.node_rank == 0).unwrap();
+    let mut left = left;
+    drop(left.remove(first));
+    left.iter().map(round_end).for_each(drop);
+    left.iter().for_each(Rendezvous::join);
+    let plans: Vec<RoundPlan> = left.iter().map(round).collect();
+    assert!(plans.iter().all(|plan| (plan.round, plan.restarts, plan.members.len()) == (3, 1, 2)));
+    // Of two, neither can know.
+    drop(left.remove(plans.iter().position(|plan| plan.node_rank == 0).unwrap()));
+    assert!(matches!(round_end(&left[0]), RoundEnd::NodeLost { .. }));
+    let RunEnd::HostLost { reason } = run_end(&left[0]) else { panic!("the host is not lost") };
+    assert!(reason.ends_with("of two nodes neither can know which one is cut off"), "{reason}");
+}
+
+#[test]
+fn a_fixed_run_ends_quickly_with_its_host() {
+    let mut nodes = start(3, &Settings { restarts_max: 3, ..of(3, 3) });
+    nodes.iter().map(round).for_each(drop);
+    let port = nodes[0].store().1;
+    let began = Instant::now();
+    drop(nodes.remove(0));
+    for node in &nodes {
+        assert!(matches!(round_end(node), RoundEnd::NodeLost { .. }));
+        let RunEnd::HostLost { reason } = run_end(node) else { panic!("the host is not lost") };
+        assert!(reason.starts_with(&format!("the rendezvous at 127.0.0.1:{port} is gone (")), "{reason}");
+        assert!(
+            reason.ends_with("the run needs all its nodes (with --nnodes MIN:MAX others may take over)"),
+            "{reason}"
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+/// A node made by hand, that does and says what a test wants.
+struct Fake {
+    stream: TcpStream,
+    buffer: FrameBuffer,
+}
+
+impl Fake {
+    fn send<T: serde::Serialize>(&mut self, message: &T) {
+        let mut out = Vec::new();
+        frame::encode(message, &mut out).unwrap();
+        self.stream.write_all(&out).unwrap();
+    }
+
+    fn recv<T: serde::de::DeserializeOwned>(&mut self) -> T {
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(message) = self.buffer.decode().unwrap() {
+                return message;
+            }
+            let read = self.stream.read(&mut chunk).unwrap();
+            assert_ne!(read, 0, "closed");
+            self.buffer.extend(&chunk[..read]);
+        }
+    }
+
+    /// A guest that has been let in.
+    fn guest(port: u16, n: u64, common: &Settings) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(&PREFIX).unwrap();
+        let mut fake = Self { stream, buffer: FrameBuffer::new() };
+        fake.send(&ToHost::Hello { protocol: PROTOCOL, nonce: [1; 32] });
+        assert!(matches!(fake.recv(), FromHost::Challenge { token: false, .. }));
+        fake.send(&ToHost::Proof { proof: [0; 32] });
+        assert!(matches!(fake.recv(), FromHost::Welcome { .. }));
+        let card = Card {
+            node: NodeId(n),
+            host: format!("fake{n}"),
+            local_world: 1,
+            role: "default".into(),
+            node_rank: None,
+            standby: None,
+            terms: common.terms(),
+            last: None,
+        };
+        fake.send(&ToHost::Join(Box::new(card)));
+        fake
+    }
+
+    /// A host that lets the next node in and reads its card.
+    fn host(listener: &TcpListener) -> (Self, Card) {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.read_exact(&mut [0; 3]).unwrap();
+        let mut fake = Self { stream, buffer: FrameBuffer::new() };
+        assert!(matches!(fake.recv(), ToHost::Hello { .. }));
+        fake.send(&FromHost::Challenge { nonce: [0; 32], token: false });
+        assert!(matches!(fake.recv(), ToHost::Proof { .. }));
+        fake.send(&FromHost::Welcome { proof: [0; 32] });
+        let ToHost::Join(card) = fake.recv() else { panic!("no card") };
+        (fake, *card)
+    }
+
+    fn begin(&mut self, members: u32, node_rank: u32, heirs: Vec<Heir>) {
+        let names: Vec<String> = (0..members).map(|n| format!("n{n}")).collect();
+        let members = Members::pack(names.iter().map(|name| (name.as_str(), 1, "default")));
+        self.send(&FromHost::Roster(Box::new(Roster { round: 4, restarts: 2, members, host_rank: 0, heirs })));
+        self.send(&FromHost::Begin { node_rank });
+    }
+}
+
+/// Silences of a test.
+fn quick(common: Settings) -> Settings {
+    Settings { silence_max: Duration::from_millis(600), restarts_max: 3, ..common }
+}
+
+#[test]
+fn a_silent_node_is_lost_and_told_so() {
+    let common = quick(of(2, 3));
+    let nodes = start(2, &common);
+    let mut fake = Fake::guest(nodes[0].store().1, 7, &common);
+    fake.send(&ToHost::Ready);
+    for node in &nodes {
+        assert_eq!(round(node).members.len(), 3);
+    }
+    let began = Instant::now();
+    for node in &nodes {
+        let RoundEnd::NodeLost { host, reason } = round_end(node) else { panic!("not lost") };
+        assert!(host == "fake7" && reason.starts_with("nothing was heard of it for 0."), "{host}: {reason}");
+        node.join();
+    }
+    assert!(began.elapsed() < Duration::from_millis(1200), "{:?}", began.elapsed());
+    assert!(nodes.iter().map(round).all(|plan| plan.members.len() == 2));
+    let word = loop {
+        match fake.recv() {
+            FromHost::Dismissed { reason } => break reason,
+            FromHost::RunEnded(end) => panic!("{end:?}"),
+            _ => {}
+        }
+    };
+    assert!(word.starts_with("nothing was heard of it"), "{word}");
+}
+
+#[test]
+fn a_silent_host_is_given_up_and_told_so() {
+    let common = quick(of(2, 3));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = guest(1, listener.local_addr().unwrap().port(), &common);
+    let (mut fake, card) = Fake::host(&listener);
+    let standby = Standby { host: "127.0.0.1".into(), port: card.standby.unwrap().port };
+    // An heir before it, of which nothing is heard either.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf_at = Standby { host: "127.0.0.1".into(), port: deaf.local_addr().unwrap().port() };
+    let heirs = vec![Heir { node_rank: 1, at: deaf_at }, Heir { node_rank: 2, at: standby }];
+    fake.begin(3, 2, heirs);
+    assert_eq!(round(&node).round, 4);
+    let began = Instant::now();
+    let RoundEnd::NodeLost { host, reason } = round_end(&node) else { panic!("not lost") };
+    assert!(host == "n0" && reason.starts_with("nothing was heard of it for 0.6"), "{host}: {reason}");
+    node.join();
+    let RunEnd::HostLost { reason } = run_end(&node) else { panic!("the host is not lost") };
+    assert!(reason.contains("only 1 of 3 nodes of the last round are on this side (0 known dead)"), "{reason}");
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    let word = loop {
+        match fake.recv::<ToHost>() {
+            ToHost::Abandon => break true,
+            ToHost::Ready | ToHost::Alive { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(word, "a host that wakes up can tell this from death");
+}
+
+#[test]
+fn no_progress_anywhere_is_a_hang() {
+    let nodes = start(2, &Settings { hang_timeout: Some(Duration::from_millis(800)), ..quick(of(2, 2)) });
+    nodes.iter().map(round).for_each(drop);
+    let began = Instant::now();
+    let (paused, mut beats) = (std::sync::mpsc::channel::<()>().1, 0);
+    while began.elapsed() < Duration::from_millis(1500) {
+        nodes[1].progress();
+        beats += 1;
+        // A wait, not a poll: nothing ever comes.
+        let _nothing = paused.recv_timeout(Duration::from_millis(50));
+        assert!(!matches!(nodes[0].news(), Some(News::RoundEnded(_))), "one of them made progress");
+    }
+    assert!(beats > 5);
+    for node in &nodes {
+        assert!(matches!(round_end(node), RoundEnd::Hung { idle } if idle >= Duration::from_millis(800)));
+    }
+}
+
+#[test]
+fn strangers_are_bounded_and_foreign_programs_are_closed() {
+    let nodes = start(2, &of(2, 2));
+    let port = nodes[0].store().1;
+    nodes.iter().map(round).for_each(drop);
+    let hello = {
+        let mut out = PREFIX.to_vec();
+        frame::encode(&ToHost::Ready, &mut out).unwrap();
+        out
+    };
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), b"ENN\xff\xff\xff\x03 huge", &hello] {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.write_all(&[0; 8192]).ok();
+        // Closed or reset, not answered.
+        assert!(!matches!(stream.read(&mut [0; 16]), Ok(1..)), "{bytes:?}");
+    }
+    let key = Key::of(&Token { secret: vec![1], from: TokenSource::Variable });
+    let mut nonces = Nonces::open().unwrap();
+    let proof = key.proof(Prover::Node, &nonces.next().unwrap(), &nonces.next().unwrap());
+    assert_ne!(proof, [0; 32]);
+    nodes.iter().for_each(|node| node.finished(0));
+    assert!(nodes.iter().map(run_end).all(|end| end == RunEnd::Finished));
 }

@@ -1,6 +1,7 @@
 //! What can be wrong with an allocation, and with asking Slurm for one.
 
 use super::hostlist::HostlistError;
+use enn_common::exit::ExitCode;
 use std::{io, path::PathBuf};
 
 /// One sentence each.
@@ -137,4 +138,40 @@ pub enum SlurmError {
     /// The first task of the node is gone without a word.
     #[error("the first task of this node, which ran the workers, was killed")]
     AgentGone,
+    /// `--nnodes` against the allocation.
+    #[error(
+        "--nnodes {found}, but the allocation has {nodes} nodes\nhint: leave --nnodes out, or give srun -N the same number"
+    )]
+    Nnodes {
+        /// What was given.
+        found: String,
+        /// Nodes of the allocation.
+        nodes: u32,
+    },
+    /// A configuration on several nodes.
+    #[error(
+        "--nodes {nodes}: `enn train` runs on one node\nhint: scripts of PyTorch run on several, `enn slurm submit SCRIPT`"
+    )]
+    OneNode {
+        /// What was given.
+        nodes: String,
+    },
+    /// What is to be run is not there.
+    #[error("found no {}, expected a script or a configuration", path.display())]
+    NoTarget {
+        /// Path.
+        path: PathBuf,
+    },
+}
+
+impl SlurmError {
+    /// The exit code of `enn`.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Option { .. } | Self::Nnodes { .. } | Self::OneNode { .. } => ExitCode::Usage,
+            Self::NoTarget { .. } => ExitCode::NotFound,
+            Self::AgentGone => ExitCode::WorkerFailed,
+            _ => ExitCode::Machine,
+        }
+    }
 }

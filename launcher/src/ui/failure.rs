@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; at most `width` columns, a bounded number of lines, no control characters of the failed program.
 
-use super::{figures, model::RunView, signal};
+use super::{figures, model::RunView, plain, signal};
 use enn_common::failure::Failure;
 use time::{OffsetDateTime, macros::format_description};
 
@@ -34,6 +34,8 @@ pub struct Around {
     pub restarts: u32,
     /// Restarts allowed.
     pub restarts_max: Option<u32>,
+    /// Why no other round follows.
+    pub verdict: Option<String>,
     /// Where the workers' logs are.
     pub logs: Option<String>,
     /// Where the stacks of all workers were written.
@@ -76,7 +78,7 @@ pub fn report(failure: &Failure, around: &Around) -> String {
     let width = if around.width == 0 { WIDTH } else { around.width.max(WIDTH_MIN) };
     let mut out = Vec::new();
     wrap(&headline(failure, around), "", width, &mut out);
-    if let Some(words) = failure.message.as_deref().map(plain).filter(|words| !words.is_empty()) {
+    if let Some(words) = failure.message.as_deref().map(plain::lines).filter(|words| !words.is_empty()) {
         for line in words.iter().take(WORDS_LINES_MAX) {
             wrap(line, "  ", width, &mut out);
         }
@@ -89,14 +91,14 @@ pub fn report(failure: &Failure, around: &Around) -> String {
     if let Some(hint) = hint {
         wrap(&format!("hint: {hint}"), "  ", width, &mut out);
     }
-    let stderr = plain(&failure.stderr);
-    let stack = failure.traceback.as_deref().map(plain).unwrap_or_default();
+    let stderr = plain::lines(&failure.stderr);
+    let stack = failure.traceback.as_deref().map(plain::lines).unwrap_or_default();
     // Python prints the stack on standard error too: once is enough.
     if !repeats(&stack, &stderr) {
         section("its call stack:", last(&stack, STACK_LINES_MAX), width, &mut out);
     }
     section("its standard error ends with:", last(&stderr, STDERR_LINES_MAX), width, &mut out);
-    let mut others: Vec<String> = failure.others.iter().flat_map(|line| plain(line)).collect();
+    let mut others: Vec<String> = failure.others.iter().flat_map(|line| plain::lines(line)).collect();
     if others.len() > OTHERS_MAX {
         let more = others.len() - OTHERS_MAX;
         others.truncate(OTHERS_MAX);
@@ -109,15 +111,21 @@ pub fn report(failure: &Failure, around: &Around) -> String {
     if let Some(text) = restarts(around) {
         wrap(&text, "  ", width, &mut out);
     }
+    if let Some(verdict) = &around.verdict {
+        wrap(&format!("not tried again: {verdict}"), "  ", width, &mut out);
+    }
     if let Some(logs) = &around.logs {
         out.push(format!("  logs: {logs}"));
     }
     out.join("\n")
 }
 
-/// The report of the last failure of a run as the events tell it; `None` when none was reported.
+/// The report of the failure of the last round as the events tell it; `None` when none was reported.
 pub fn last_of(view: &RunView, width: usize) -> Option<String> {
     let failure = &view.failures.last()?.failure;
+    if view.rounds.last().is_some_and(|round| round.round != failure.round) {
+        return None;
+    }
     Some(report(failure, &around(view, failure, width)))
 }
 
@@ -132,6 +140,7 @@ pub fn around(view: &RunView, failure: &Failure, width: usize) -> Around {
         nodes: round.map_or(0, |round| u32::try_from(round.nodes.len()).unwrap_or(u32::MAX)),
         restarts,
         restarts_max: left.map(|left| restarts.saturating_add(left)),
+        verdict: round.and_then(|round| round.failure.clone()).filter(|failure| !failure.1).map(|failure| failure.0),
         logs: None,
         stacks: stacks.and_then(|hang| hang.stacks.as_ref()).map(|path| path.display().to_string()),
         width,
@@ -179,36 +188,6 @@ fn last(lines: &[String], most: usize) -> Vec<String> {
 fn repeats(stack: &[String], stderr: &[String]) -> bool {
     let tail: Vec<&str> = stack.iter().map(|line| line.trim()).rev().take(3).collect();
     !tail.is_empty() && tail.iter().all(|line| stderr.iter().any(|other| other.contains(line)))
-}
-
-/// Lines without escape sequences and control characters; of a line that was written over, what was last to be seen.
-fn plain(text: &str) -> Vec<String> {
-    let lines = text.trim_end().lines().map(|line| {
-        let line = line.trim_end_matches('\r');
-        let seen = line.rsplit('\r').find(|part| !part.trim().is_empty()).unwrap_or_default();
-        without_escapes(seen).trim_end().to_owned()
-    });
-    let lines: Vec<String> = lines.collect();
-    let blank = lines.iter().take_while(|line| line.is_empty()).count();
-    lines[blank..].to_vec()
-}
-
-fn without_escapes(line: &str) -> String {
-    let mut out = String::with_capacity(line.len());
-    let mut chars = line.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\x1b' if chars.next_if_eq(&'[').is_some() => {
-                // Parameters, then one final byte.
-                while chars.next_if(|c| !('@'..='~').contains(c)).is_some() {}
-                chars.next();
-            }
-            '\t' => out.push_str("    "),
-            c if c.is_control() => {}
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// Appends `text` in rows of at most `width` columns, each after `indent`, broken at blanks where possible; what does not

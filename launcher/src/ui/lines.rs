@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; one event gives the lines for it, from the event and the view that already holds it.
 
-use super::{failure, figures, metrics, model::RunView, signal};
+use super::{failure, figures, metrics, model::RunView, signal, standing::any_program};
 use enn_common::{
     event::{EpochReport, Event, What},
     exit::ExitCode,
@@ -259,11 +259,6 @@ fn split_errors(split: &BTreeMap<String, Metrics>, unit: &str) -> String {
     let parts = order.iter().filter_map(|name| Some((name, split.get(*name).filter(|metrics| metrics.n > 0)?)));
     let parts: Vec<String> = parts.map(|(name, m)| format!("{name} {}", figures::with_unit(m.mae, unit))).collect();
     if parts.is_empty() { String::new() } else { format!(": MAE {}", parts.join(", ")) }
-}
-
-/// Whether the run is of a program of the user's (`enn run`), which has the screen to itself.
-fn any_program(view: &RunView) -> bool {
-    view.sessions.last().is_some_and(|session| session.mode == ANY_PROGRAM)
 }
 
 fn rendezvous(what: &What, view: &RunView) -> Vec<Line> {

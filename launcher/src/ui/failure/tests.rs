@@ -35,6 +35,7 @@ fn around() -> Around {
         restarts: 2,
         restarts_max: Some(2),
         logs: Some("/tmp/torchelastic_x/none_1".into()),
+        verdict: Some("rank 3 on n2 failed (no restart is left)".into()),
         stacks: None,
         width: 100,
     }

@@ -1,0 +1,110 @@
+//! Who may come in: both sides prove that they know the run's token, and never send it.
+//!
+//! Each proof is blake3 keyed by the token over both sides' nonces and the side's own name, so that no proof can be said
+//! again later or said back. The node proves itself first: a host that strangers reach gives nothing away to guess at.
+//!
+//! **Invariant:** neither the token nor anything it could be guessed from goes into a message, an error or a log.
+
+use super::settings::{Token, TokenSource};
+use enn_common::wire::node::PROOF_BYTES;
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read},
+};
+
+const CONTEXT: &str = "enn 2026-11 rendezvous token";
+
+/// Bytes chosen anew for each connection.
+pub(super) type Nonce = [u8; PROOF_BYTES];
+
+/// What a token is turned into once.
+#[derive(Clone)]
+pub(super) struct Key([u8; blake3::KEY_LEN]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key")
+    }
+}
+
+/// Who proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prover {
+    Node,
+    Host,
+}
+
+impl Key {
+    pub(super) fn of(token: &Token) -> Self {
+        Self(blake3::derive_key(CONTEXT, &token.secret))
+    }
+
+    /// The proof of `prover` for these nonces.
+    pub(super) fn proof(&self, prover: Prover, node: &Nonce, host: &Nonce) -> [u8; PROOF_BYTES] {
+        self.hash(prover, node, host).into()
+    }
+
+    /// Whether `proof` is right, in constant time.
+    pub(super) fn holds(&self, proof: &[u8; PROOF_BYTES], prover: Prover, node: &Nonce, host: &Nonce) -> bool {
+        // blake3's comparison of hashes takes the same time wherever they differ.
+        self.hash(prover, node, host) == blake3::Hash::from(*proof)
+    }
+
+    fn hash(&self, prover: Prover, node: &Nonce, host: &Nonce) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(match prover {
+            Prover::Node => b"node",
+            Prover::Host => b"host",
+        });
+        hasher.update(node).update(host).finalize()
+    }
+}
+
+/// Fresh nonces from the operating system.
+#[derive(Debug)]
+pub(super) struct Nonces(File);
+
+impl Nonces {
+    pub(super) fn open() -> io::Result<Self> {
+        File::open("/dev/urandom").map(Self)
+    }
+
+    pub(super) fn next(&mut self) -> io::Result<Nonce> {
+        let mut nonce = [0; PROOF_BYTES];
+        self.0.read_exact(&mut nonce)?;
+        Ok(nonce)
+    }
+}
+
+impl fmt::Display for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable => write!(f, "ENN_TOKEN"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(secret: &[u8]) -> Key {
+        Key::of(&Token { secret: secret.to_vec(), from: TokenSource::Variable })
+    }
+
+    #[test]
+    fn only_the_same_token_side_and_nonces_prove() {
+        let mut nonces = Nonces::open().unwrap();
+        let (node, host) = (nonces.next().unwrap(), nonces.next().unwrap());
+        assert_ne!(node, host);
+        let proof = key(b"a").proof(Prover::Node, &node, &host);
+        assert!(key(b"a").holds(&proof, Prover::Node, &node, &host));
+        assert!(!key(b"b").holds(&proof, Prover::Node, &node, &host));
+        assert!(!key(b"a").holds(&proof, Prover::Host, &node, &host), "said back");
+        assert!(!key(b"a").holds(&proof, Prover::Node, &node, &nonces.next().unwrap()), "said again");
+        assert!(!key(b"a").holds(&[0; PROOF_BYTES], Prover::Node, &node, &host));
+        assert_eq!(format!("{:?}", key(b"a")), "Key");
+    }
+}

@@ -1,0 +1,284 @@
+//! This node as a guest of another one's rendezvous: it looks for the host, keeps the connection, and takes over when the
+//! host died and it is its turn.
+
+use super::{
+    coordinator::{Coordinator, KEEP_ALIVES},
+    endpoint,
+    guests::Guests,
+    handle::serve,
+    link::{Link, Refusal, Step},
+    member::{Command, Member, Seat},
+    news::{News, RoundEnd, RunEnd},
+    pipe::Gone,
+    seek::{Last, Next, SUCCESSION_MAX, Search},
+    state::{State, Time},
+};
+use enn_common::wire::node::{FromHost, ToHost};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    thread,
+};
+
+impl Member {
+    /// One step of the search. Whether another can follow at once.
+    pub(super) fn seek(&mut self, now: Time) -> bool {
+        let Seat::Seeking(search) = &mut self.seat else { return false };
+        match search.next(now) {
+            Next::Wait => {
+                self.tell_search(now);
+                return false;
+            }
+            Next::Resolve(host, port) => self.resolve(now, host, port),
+            Next::Connect(addr) => match Link::connect(now, addr, self.poll.registry(), &mut self.nonces) {
+                Ok(link) => {
+                    if let Some(attempt) = &mut search.attempt {
+                        attempt.link = Some(link);
+                    }
+                }
+                Err(error) => search.refused(error.to_string(), false),
+            },
+            Next::TakeOver => self.take_over(now),
+            Next::GiveUp => self.give_up(),
+        }
+        true
+    }
+
+    /// Says what is being waited for, when that changed.
+    fn tell_search(&mut self, now: Time) {
+        let Seat::Seeking(search) = &self.seat else { return };
+        let text = match &search.lost {
+            Some(why) => format!("the host of the rendezvous is gone ({why}); looking for the node that takes over"),
+            None => {
+                let (host, port) = self.shared.store();
+                format!("looking for the rendezvous at {host}:{port}: {}", search.error)
+            }
+        };
+        if text != self.told && now > search.began {
+            let left = search.deadline.saturating_sub(now).as_millis().div_ceil(1000);
+            self.tell(News::Waiting(format!("{text}, {left} s left")));
+            self.told = text;
+        }
+    }
+
+    fn resolve(&mut self, now: Time, host: String, port: u16) {
+        let Seat::Seeking(search) = &self.seat else { return };
+        let number = search.number;
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return self.resolved(now, number, Ok(vec![(ip, port).into()]));
+        }
+        // The system's resolver blocks as long as it likes; nobody waits for the thread.
+        let (to_self, waker) = (self.to_self.clone(), self.waker.clone());
+        let ask = move || {
+            let _gone = to_self.send(Command::Resolved { number, addrs: endpoint::resolve(&host, port) });
+            let _gone = waker.wake();
+        };
+        if let Err(error) = thread::Builder::new().name("enn-resolve".into()).spawn(ask) {
+            self.resolved(now, number, Err(format!("no thread to resolve its name: {error}")));
+        }
+    }
+
+    pub(super) fn resolved(&mut self, now: Time, number: u64, addrs: Result<Vec<SocketAddr>, String>) {
+        let Seat::Seeking(search) = &mut self.seat else { return };
+        if search.number != number {
+            return;
+        }
+        match (addrs, &mut search.attempt) {
+            (Ok(addrs), Some(attempt)) => attempt.addrs = Some(addrs.into()),
+            (Err(error), Some(attempt)) => {
+                attempt.refused = false;
+                search.fail(now, error);
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// The connection to the host, or to one that may be it, can be read or written.
+    pub(super) fn link_ready(&mut self, now: Time) {
+        loop {
+            let link = match &mut self.seat {
+                Seat::Guest(link) => &mut **link,
+                Seat::Seeking(search) => match search.attempt.as_mut().and_then(|attempt| attempt.link.as_mut()) {
+                    Some(link) => link,
+                    None => return,
+                },
+                Seat::Host(_) | Seat::Out => return,
+            };
+            match link.turn(now, self.key.as_ref()) {
+                Ok(steps) if steps.is_empty() => return,
+                Ok(steps) => steps.into_iter().for_each(|step| self.step(now, step)),
+                Err(gone) => return self.link_gone(now, &gone),
+            }
+        }
+    }
+
+    fn link_gone(&mut self, now: Time, gone: &Gone) {
+        match &mut self.seat {
+            Seat::Guest(_) => self.host_lost(now, gone.to_string(), matches!(gone, Gone::Closed)),
+            Seat::Seeking(search) => search.refused(connect_error(gone), matches!(gone, Gone::Closed)),
+            Seat::Host(_) | Seat::Out => {}
+        }
+    }
+
+    fn step(&mut self, now: Time, step: Step) {
+        match step {
+            Step::Welcome => self.welcome(now),
+            Step::Said(FromHost::Dismissed { reason }) => {
+                let host = self.settings.host.clone();
+                self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
+                // The host lives: only it may be found.
+                let last = Last { at: self.shared.store(), roster: None, own_rank: self.rank, closed: true };
+                self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
+            }
+            Step::Said(message) => self.listen(message),
+            Step::Refused(refusal) => {
+                let reason = self.refusal(&refusal);
+                self.end(RunEnd::Refused { reason });
+            }
+        }
+    }
+
+    /// The greeting is over: this node says who it is, and goes on where it was.
+    fn welcome(&mut self, now: Time) {
+        let Seat::Seeking(search) = &mut self.seat else { return };
+        let Some(attempt) = search.attempt.take() else { return };
+        let Some(link) = attempt.link else { return };
+        let dead = std::mem::take(&mut search.dead);
+        let succeeds = search.lost.is_some() && !attempt.target.again;
+        self.seat = Seat::Guest(Box::new(link));
+        self.shared.set_store(attempt.target.at);
+        let card = self.card(succeeds.then_some(&*dead));
+        self.say(now, ToHost::Join(Box::new(card)));
+        if self.ready {
+            self.say(now, ToHost::Ready);
+        }
+    }
+
+    /// Tells the host that this node lives, and notices when the host does not.
+    pub(super) fn keep_alive(&mut self, now: Time) {
+        let idle = self.shared.idle(now);
+        let Seat::Guest(link) = &mut self.seat else { return };
+        let quiet = now.saturating_sub(link.heard);
+        if quiet >= self.settings.silence_max {
+            let why = format!("nothing was heard of it for {:.1} s", quiet.as_secs_f64());
+            return self.host_lost(now, why, false);
+        }
+        if now >= link.ticked + self.settings.silence_max / KEEP_ALIVES {
+            link.ticked = now;
+            self.say(now, ToHost::Alive { idle });
+        }
+    }
+
+    /// The host is gone: the round is over, and somebody has to take over. `closed`: its system said so.
+    pub(super) fn host_lost(&mut self, now: Time, why: String, closed: bool) {
+        if let Seat::Guest(link) = std::mem::replace(&mut self.seat, Seat::Out)
+            && !closed
+        {
+            let pipe = link.abandon(self.poll.registry());
+            self.abandoned.push(pipe);
+        }
+        let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, roster.host_rank)));
+        let host = members.and_then(|(members, rank)| members.into_iter().nth(usize::try_from(rank).ok()?));
+        let host = host.map_or_else(|| self.shared.store().0, |member| member.host);
+        self.end_round(RoundEnd::NodeLost { host, reason: why.clone() });
+        let last = Last { at: self.shared.store(), roster: self.roster.as_deref(), own_rank: self.rank, closed };
+        self.seat = Seat::Seeking(Box::new(Search::successor(now, last, why)));
+    }
+
+    /// The host died and it is this node's turn.
+    fn take_over(&mut self, now: Time) {
+        let Seat::Seeking(search) = &self.seat else { return };
+        let (Some(roster), Some(listeners)) = (self.roster.clone(), self.standby.take()) else {
+            return self.give_up();
+        };
+        let dead = search.dead.clone();
+        // Others may come until everybody's time to search is over.
+        let until = search.began + SUCCESSION_MAX;
+        let card = self.card(Some(&dead));
+        let own = roster.heirs.iter().find(|heir| heir.node_rank == self.rank);
+        let host = own.map_or_else(|| "127.0.0.1".to_owned(), |heir| heir.at.host.clone());
+        let at = (host, endpoint::port_of(&listeners));
+        let coordinator = serve(listeners, &self.settings, &self.to_self, &self.waker).and_then(|store| {
+            let guests = self.poll.registry().try_clone().and_then(|registry| Guests::new(registry, self.key.clone()));
+            let guests = guests.map_err(|source| super::RendezvousError::System { what: "sockets", source })?;
+            let state = State::inherit(self.own, &roster, dead.len(), &self.settings, (now, until));
+            Ok(Coordinator::new(now, state, self.settings.clone(), store, guests))
+        });
+        match coordinator {
+            Ok(mut coordinator) => {
+                tracing::warn!(host = %at.0, port = at.1, "this node takes over as the host of the rendezvous");
+                coordinator.join_own(now, card);
+                if self.ready {
+                    coordinator.say_own(now, ToHost::Ready);
+                }
+                self.shared.set_store(at);
+                self.seat = Seat::Host(Box::new(coordinator));
+            }
+            Err(error) => {
+                tracing::error!(%error, "this node cannot take over");
+                self.give_up();
+            }
+        }
+    }
+
+    fn give_up(&mut self) {
+        let Seat::Seeking(search) = &self.seat else { return };
+        let (host, port) = self.shared.store();
+        let error = &search.error;
+        let end = match &search.lost {
+            None => RunEnd::TimedOut {
+                reason: format!(
+                    "nobody answered at the rendezvous' endpoint {host}:{port} for {} s: {error}\nhint: the node that owns \
+                     that address must run enn with the same endpoint, and its port must be reachable",
+                    self.settings.join_timeout.as_secs_f64()
+                ),
+            },
+            Some(why) => RunEnd::HostLost {
+                reason: format!(
+                    "the rendezvous at {host}:{port} is gone ({why}), and nobody takes over: {}",
+                    self.heirless()
+                ),
+            },
+        };
+        self.end(end);
+    }
+
+    /// Why nobody takes over.
+    fn heirless(&self) -> &'static str {
+        match &self.roster {
+            _ if !self.settings.elastic() => "the run needs all its nodes (with --nnodes MIN:MAX others may take over)",
+            None => "no round had begun",
+            Some(roster) if roster.members.len() <= 2 => "of two nodes neither can know which one is cut off",
+            Some(_) => "no node that might have done so answers",
+        }
+    }
+
+    /// The refusal in words, with what this node knows of its own token.
+    fn refusal(&self, refusal: &Refusal) -> String {
+        let (host, port) = self.shared.store();
+        let from = self.settings.token.as_ref().map_or_else(String::new, |token| token.from.to_string());
+        match refusal {
+            Refusal::Token => format!(
+                "the rendezvous at {host}:{port} does not accept this node's token, which is from {from}\nhint: give all \
+                 nodes of a run the same token"
+            ),
+            Refusal::TokenMissing => format!(
+                "the rendezvous at {host}:{port} asks for a token and this node has none\nhint: set ENN_TOKEN, or give \
+                 --token-file, as on the node that hosts it"
+            ),
+            Refusal::HostUnproved => format!(
+                "the rendezvous at {host}:{port} does not know this node's token, which is from {from}\nhint: give the \
+                 node that hosts it the same token, or check that the endpoint is the right one"
+            ),
+            Refusal::Said(reason) => reason.clone(),
+        }
+    }
+}
+
+fn connect_error(gone: &Gone) -> String {
+    match gone {
+        Gone::Closed => "connection refused or closed".into(),
+        Gone::Broken(io::ErrorKind::TimedOut) => "no answer".into(),
+        gone => gone.to_string(),
+    }
+}
