@@ -25,8 +25,9 @@ def binary():
 
 def environment(runs):
     """This Python's environment, with this Python first on PATH, as torchrun runs scripts with its own; runs are kept in `runs`."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ENN_")}
     # Not Path.resolve: the link in the virtual environment is what makes it one.
-    return dict(os.environ, PATH=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", ENN_RUNS=str(runs))
+    return dict(inherited, PATH=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", ENN_RUNS=str(runs))
 
 
 def die_with_parent():
@@ -95,6 +96,8 @@ def check(modules, inapplicable):
             if chosen and name(case) not in chosen:
                 continue
             result = unittest.TestResult()
+            # What a test prints is shown when it fails.
+            result.buffer = True
             unittest.TestSuite([case]).run(result)
             passed = result.wasSuccessful()
             if name(case) in inapplicable:
