@@ -95,6 +95,8 @@ pub enum What {
     RoundFormed { round: Round, restart: u32, master: String, nodes: Vec<NodeBrief> },
     /// The first failure of a round, from whichever node.
     FailureReported { failure: Box<Failure> },
+    /// The run ends for a reason other than a worker: nodes did not meet, were lost or refused, or another node stopped it.
+    GaveUp { reason: String },
     /// No worker made progress for so long; `stacks` holds what they were doing.
     HangDetected { round: Round, seconds: f64, stacks: Option<PathBuf> },
     /// The user asked to stop.

@@ -16,9 +16,17 @@ pub enum ExitCode {
     Machine = 4,
     /// A checkpoint, model or artifact is missing, damaged or of another model.
     Artifact = 5,
-    /// Ended by SIGINT after a checkpoint.
+    /// The nodes did not meet, or the host of the rendezvous was lost.
+    Rendezvous = 6,
+    /// No worker made progress within --hang-timeout.
+    Hung = 7,
+    /// A script cannot be read, or a program not executed; as the shell says it.
+    NotExecutable = 126,
+    /// A script, a program or its interpreter is not there; as the shell says it.
+    NotFound = 127,
+    /// Ended by SIGINT, after a checkpoint where there are any.
     Interrupted = 130,
-    /// Ended by SIGTERM after a checkpoint.
+    /// Ended by SIGTERM, after a checkpoint where there are any.
     Terminated = 143,
 }
 
@@ -31,7 +39,11 @@ impl ExitCode {
         (Self::Data, "the data could not be read or staged"),
         (Self::Machine, "the machine lacks something: libtorch, a device, disk, shared memory, a port"),
         (Self::Artifact, "a checkpoint, model or artifact is missing, damaged or of another model"),
-        (Self::Interrupted, "ended by SIGINT after a checkpoint"),
-        (Self::Terminated, "ended by SIGTERM after a checkpoint"),
+        (Self::Rendezvous, "the nodes did not meet, or the host of the rendezvous was lost"),
+        (Self::Hung, "no worker made progress within --hang-timeout"),
+        (Self::NotExecutable, "a script cannot be read, or a program not executed"),
+        (Self::NotFound, "a script, a program or its interpreter is not there"),
+        (Self::Interrupted, "ended by SIGINT, after a checkpoint where there are any"),
+        (Self::Terminated, "ended by SIGTERM, after a checkpoint where there are any; 128 + N: by another signal N"),
     ];
 }

@@ -1,8 +1,16 @@
 //! Everything a command can end with besides success, and its exit code.
 
 use crate::{
-    agent::AgentError, convert::ConvertError, gather::GatherError, run_dir::RunDirError, stage::StageError,
-    ui::JournalError,
+    agent::AgentError,
+    convert::ConvertError,
+    gather::GatherError,
+    group::GroupError,
+    logs::LogReadError,
+    run_dir::RunDirError,
+    slurm::SlurmError,
+    stage::StageError,
+    torchrun::RunError,
+    ui::{JournalError, MetricsError, TopError},
 };
 use enn_common::{
     artifact::seal::SealError,
@@ -34,12 +42,27 @@ pub enum Error {
     /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// Slurm, or what it gave us.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
     /// The run's directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
     /// The run's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The command line of `enn run`.
+    #[error(transparent)]
+    Run(#[from] Box<RunError>),
+    /// The group of `enn run`.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The screen of `enn top`.
+    #[error(transparent)]
+    Top(#[from] TopError),
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -81,6 +104,9 @@ pub enum Error {
     /// A file of ours could not be written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The logs of a run.
+    #[error(transparent)]
+    Logs(#[from] LogReadError),
     /// What we wrote ourselves does not parse.
     #[error("{}: {source}", path.display())]
     Json {
@@ -120,11 +146,16 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
-            Self::Read { .. } => ExitCode::Usage,
+            Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
+            Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
+            Self::Logs(LogReadError::None { .. }) => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
+            Self::Run(error) => error.exit_code(),
+            Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
+            | Self::Top(TopError::Journal(_))
             | Self::Find(_)
             | Self::NoCard { .. }
             | Self::Gather(_)
@@ -133,9 +164,16 @@ impl Error {
             | Self::Checkpoint(_)
             | Self::Seal(_)
             | Self::Json { .. } => ExitCode::Artifact,
-            Self::RunDir(_) | Self::Agent(_) | Self::NoWorker | Self::NoLibtorch | Self::File(_) | Self::Output(_) => {
-                ExitCode::Machine
-            }
+            Self::RunDir(_)
+            | Self::Top(_)
+            | Self::Metrics(_)
+            | Self::Agent(_)
+            | Self::Group(_)
+            | Self::Logs(_)
+            | Self::NoWorker
+            | Self::NoLibtorch
+            | Self::File(_)
+            | Self::Output(_) => ExitCode::Machine,
         }
     }
 }

@@ -8,9 +8,10 @@ use crate::{
 };
 use enn_common::config;
 use std::{
+    collections::BTreeMap,
     env,
     ffi::OsString,
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
@@ -46,8 +47,58 @@ pub struct Facts {
     pub log: Option<String>,
     /// Directory of runs: `ENN_RUNS`, else `runs` in the working directory.
     pub runs_dir: PathBuf,
+    /// Directory of launches of `enn run`: `ENN_RUNS`, else `enn/runs` in the user's state directory.
+    pub launches_dir: PathBuf,
+    /// The user's directory for settings of enn.
+    pub config_dir: PathBuf,
+    /// Directory for what need not last.
+    pub temporary_dir: PathBuf,
+    /// `PATH`.
+    pub path: Option<OsString>,
+    /// All variables that begin with `PET_`: torchrun's flags.
+    pub pet: BTreeMap<String, String>,
+    /// `PYTHON_EXEC`: the Python that runs scripts.
+    pub python_exec: Option<OsString>,
+    /// `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
+    pub log_prefix: Option<String>,
+    /// `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
+    pub nccl_async_error_handling: Option<String>,
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub visible_devices: Option<String>,
+    /// Cores of the machine, also those that this process may not use.
+    pub cores_online: usize,
+    /// Intel GPUs.
+    pub xpus: usize,
+    /// `ENN_LAUNCH`: the launch that this process is a worker of.
+    pub launch_mark: Option<OsString>,
+    /// `ENN_TOKEN`.
+    pub token: Option<Secret>,
     /// Variables of doctor's table that are set.
     pub variables: Vec<(String, String)>,
+    /// Every variable that Slurm set.
+    pub slurm: BTreeMap<String, String>,
+}
+
+/// Bytes that are never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Keeps the bytes.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes. Never for a log or a message.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
 }
 
 /// A libtorch.
@@ -71,6 +122,16 @@ impl Facts {
             beside.is_file().then_some(beside)
         });
         let gpus = visible(text("CUDA_VISIBLE_DEVICES").as_deref(), device_files(Path::new("/dev")));
+        let home = |name: &str, below: &str| {
+            let absolute = |path: &PathBuf| path.is_absolute();
+            let given = variable(name).map(PathBuf::from).filter(absolute);
+            // Without a home the temporary directory has room for one of each user.
+            let base = given.or_else(|| Some(PathBuf::from(variable("HOME")?).join(below)).filter(absolute));
+            base.map_or_else(
+                || env::temp_dir().join(format!("enn-{}", nix::unistd::geteuid())),
+                |base| base.join("enn"),
+            )
+        };
         let cuda_worker = gpus > 0 && worker.as_deref().is_some_and(links_cuda);
         Self {
             cwd: env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
@@ -86,7 +147,25 @@ impl Facts {
             socket_parent: socket_parent(),
             log: text("ENN_LOG"),
             runs_dir: variable("ENN_RUNS").map_or_else(|| RUNS_DIR.into(), PathBuf::from),
-            variables: VARIABLES.iter().filter_map(|one| Some((one.name.to_owned(), text(one.name)?))).collect(),
+            launches_dir: variable("ENN_RUNS")
+                .map_or_else(|| home("XDG_STATE_HOME", ".local/state").join("runs"), PathBuf::from),
+            config_dir: home("XDG_CONFIG_HOME", ".config"),
+            temporary_dir: env::temp_dir(),
+            path: variable("PATH"),
+            pet: env::vars_os().filter_map(pet).collect(),
+            python_exec: variable("PYTHON_EXEC"),
+            log_prefix: text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+            nccl_async_error_handling: text("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+            visible_devices: env::var("CUDA_VISIBLE_DEVICES").ok(),
+            cores_online: cores_online(),
+            xpus: xpus(Path::new("/sys/class/drm")),
+            launch_mark: variable("ENN_LAUNCH"),
+            token: variable("ENN_TOKEN").map(|secret| Secret::new(secret.into_encoded_bytes())),
+            variables: VARIABLES
+                .iter()
+                .filter_map(|one| Some((one.name.to_owned(), shown(one.name, text(one.name)?))))
+                .collect(),
+            slurm: slurm(env::vars_os()),
         }
     }
 
@@ -108,6 +187,31 @@ impl From<&Facts> for Surroundings {
             variables: facts.variables.clone(),
         }
     }
+}
+
+/// A variable of torchrun's, when it is text.
+fn pet((name, value): (OsString, OsString)) -> Option<(String, String)> {
+    let name = name.into_string().ok().filter(|name| name.starts_with("PET_"))?;
+    Some((name, value.into_string().ok()?))
+}
+
+/// The value of a variable as it may be shown.
+fn shown(name: &str, value: String) -> String {
+    if name == "ENN_TOKEN" { "(set, not shown)".to_owned() } else { value }
+}
+
+/// As Python's os.cpu_count() counts them, which torchrun's `--nproc-per-node cpu` goes by.
+fn cores_online() -> usize {
+    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
+    online.ok().flatten().and_then(|count| usize::try_from(count).ok()).unwrap_or(1)
+}
+
+/// Render nodes whose device is Intel's.
+fn xpus(drm: &Path) -> usize {
+    let entries = fs::read_dir(drm).into_iter().flatten().flatten();
+    let nodes = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("renderD")));
+    let intel = |path: PathBuf| fs::read_to_string(path).is_ok_and(|vendor| vendor.trim() == "0x8086");
+    nodes.filter(|entry| intel(entry.path().join("device/vendor"))).count()
 }
 
 /// NVIDIA's device files, /dev/nvidia0 and so on.
@@ -135,6 +239,12 @@ fn visible(list: Option<&str>, devices: usize) -> usize {
 /// Whether the program names libtorch_cuda.so among the libraries it needs.
 fn links_cuda(program: &Path) -> bool {
     fs::read(program).is_ok_and(|bytes| memchr::memmem::find(&bytes, b"libtorch_cuda.so").is_some())
+}
+
+/// Slurm's variables; what is no text is none of them.
+fn slurm(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    let texts = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    texts.filter(|(name, _)| name.starts_with("SLURM")).collect()
 }
 
 /// The user's runtime directory, else the temporary directory, else /tmp.
@@ -189,6 +299,13 @@ mod tests {
         assert_eq!(visible(Some(""), 4), 0);
         assert_eq!(visible(Some("7"), 4), 0);
         assert_eq!(visible(Some("GPU-1f,GPU-2f"), 4), 2);
+    }
+
+    #[test]
+    fn slurms_variables_are_kept_together() {
+        let all = [("SLURM_JOB_ID", "7"), ("SLURMD_NODENAME", "n1"), ("PATH", "/bin"), ("MY_SLURM_JOB", "x")];
+        let all = all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        assert_eq!(slurm(all).into_keys().collect::<Vec<_>>(), ["SLURMD_NODENAME", "SLURM_JOB_ID"]);
     }
 
     #[test]

@@ -14,10 +14,14 @@ pub mod facts;
 pub mod gather;
 pub mod group;
 pub mod logs;
+pub mod numa;
 mod process;
 pub mod rendezvous;
 pub mod run_dir;
+pub mod slurm;
+pub mod stacks;
 pub mod stage;
+pub mod torchrun;
 pub mod ui;
 
 pub use error::{Error, Usage};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <runs>/<name>-<UTC time>-<4 hex>/
-//!   run.json  events.jsonl  MANIFEST.json  report.html  staged → <runs>/.staged/<digest>
+//!   run.json (of `enn run`: launch.json)  events.jsonl  MANIFEST.json  report.html  staged → <runs>/.staged/<digest>
 //!   checkpoints/step-00000100/…   logs/<round>/<rank>/{stdout,stderr}.log   predictions/
 //! ```
 //! **Invariant:** one launcher at a time works in a run directory: it holds the lock on `.lock`.
@@ -26,6 +26,10 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 pub const RUNS_DIR: &str = "runs";
 
 const RUN_JSON: &str = "run.json";
+/// What `enn run` leaves instead of run.json.
+const LAUNCH_JSON: &str = "launch.json";
+/// Version of launch.json.
+const LAUNCH_VERSION: u32 = 1;
 const LOCK: &str = ".lock";
 const TIME: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
 /// Bytes of a run's name that go into its directory's name.
@@ -56,12 +60,12 @@ pub enum RunDirError {
         path: PathBuf,
     },
     /// No such run.
-    #[error("no run \"{reference}\" in {}{}", runs.display(), listed(known))]
+    #[error("no run \"{reference}\" in {}{}", places(runs), listed(known))]
     Unknown {
         /// What was asked for.
         reference: String,
         /// Where runs are.
-        runs: PathBuf,
+        runs: Vec<PathBuf>,
         /// Some that are there, newest first.
         known: Vec<String>,
     },
@@ -73,6 +77,10 @@ pub enum RunDirError {
         /// What is wrong.
         message: String,
     },
+}
+
+fn places(runs: &[PathBuf]) -> String {
+    runs.iter().map(|runs| runs.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
 fn listed(known: &[String]) -> String {
@@ -134,6 +142,18 @@ impl RunDir {
         Ok(atomic::write(&path, &text)?)
     }
 
+    /// Writes launch.json, what `enn run` was asked for. Whole or not at all; not synced, for a launch does not wait for a disk.
+    pub fn write_launch(&self, run_id: &str, argv: &[String], logs: &Path) -> Result<(), RunDirError> {
+        let path = self.path.join(LAUNCH_JSON);
+        let started = OffsetDateTime::now_utc().unix_timestamp_nanos() as f64 / 1e9;
+        let launch = serde_json::json!({
+            "version": LAUNCH_VERSION, "kind": "run", "run_id": run_id, "argv": argv, "logs": logs, "started": started,
+        });
+        let beside = atomic::temporary(&path);
+        fs::write(&beside, format!("{launch:#}\n")).map_err(io_error("write", &beside))?;
+        fs::rename(&beside, &path).map_err(io_error("write", &path))
+    }
+
     /// Takes back MANIFEST.json: what it lists is about to change.
     pub fn withdraw_manifest(&self) -> Result<(), RunDirError> {
         let path = self.path.join(enn_common::artifact::run::FILE);
@@ -182,20 +202,48 @@ pub fn read_config(run: &Path) -> Result<RunConfig, RunDirError> {
 
 /// Finds a run: a path, a name in `runs`, the beginning of exactly one name, or "latest".
 pub fn find(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
-    for path in [PathBuf::from(reference), runs.join(reference)] {
-        if path.join(RUN_JSON).is_file() {
-            return Ok(path);
-        }
+    find_in(&[runs.to_owned()], reference)
+}
+
+/// The same over several directories of runs.
+pub fn find_in(runs: &[PathBuf], reference: &str) -> Result<PathBuf, RunDirError> {
+    let named = runs.iter().map(|runs| runs.join(reference));
+    if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| is_run(path)) {
+        return Ok(path);
     }
-    let all = list(runs);
+    let all = list_in(runs);
     let fitting: Vec<_> = all.iter().filter(|(name, _)| name.starts_with(reference)).collect();
     match (reference, &fitting[..], all.first()) {
         ("latest", _, Some((_, path))) | (_, [(_, path)], _) => Ok(path.clone()),
         _ => {
             let known = all.into_iter().take(LISTED_MAX).map(|(name, _)| name).collect();
-            Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_owned(), known })
+            Err(RunDirError::Unknown { reference: reference.to_owned(), runs: runs.to_vec(), known })
         }
     }
+}
+
+/// The file a launcher holds locked, and open for writing, while it works in `run`.
+pub fn lock_path(run: &Path) -> PathBuf {
+    run.join(LOCK)
+}
+
+/// Folders below which the logs of a run's workers are: its own, and the one launch.json names.
+pub fn logs(run: &Path) -> Vec<PathBuf> {
+    let launch = fs::read(run.join(LAUNCH_JSON)).ok();
+    let launch = launch.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    let named = launch.and_then(|launch| Some(PathBuf::from(launch.get("logs")?.as_str()?)));
+    named.into_iter().chain([run.join("logs")]).collect()
+}
+
+/// Whether a launcher works in `run` now.
+pub fn is_living(run: &Path) -> bool {
+    let Ok(file) = File::open(lock_path(run)) else { return false };
+    // Shared, so that two who ask do not see each other.
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
+}
+
+fn is_run(path: &Path) -> bool {
+    path.join(RUN_JSON).is_file() || path.join(LAUNCH_JSON).is_file()
 }
 
 /// The newest run of this name that has a committed checkpoint.
@@ -209,9 +257,14 @@ pub fn newest(runs: &Path, name: &str) -> Option<PathBuf> {
 
 /// Runs in `runs`, newest first by the time in their names.
 fn list(runs: &Path) -> Vec<(String, PathBuf)> {
-    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
+    list_in(&[runs.to_owned()])
+}
+
+/// Runs in several directories, newest first.
+fn list_in(runs: &[PathBuf]) -> Vec<(String, PathBuf)> {
+    let entries = runs.iter().flat_map(|runs| fs::read_dir(runs).into_iter().flatten().flatten());
     let mut all: Vec<_> = entries
-        .filter(|entry| entry.path().join(RUN_JSON).is_file())
+        .filter(|entry| is_run(&entry.path()))
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect();
     let time = |name: &str| name.rsplit('-').nth(1).map(str::to_owned);
@@ -282,6 +335,25 @@ mod tests {
         fs::create_dir_all(path.join("logs/2/0")).unwrap();
         drop(run);
         assert_eq!(RunDir::open(&path).unwrap().next_round(), Round(3));
+    }
+
+    #[test]
+    fn runs_of_both_kinds_are_found_and_seen_alive() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = [dir.path().join("runs"), dir.path().join("launches")];
+        let old = RunDir::create(&places[0], "weather", datetime!(2026-01-02 03:04:05 UTC)).unwrap();
+        old.write_config(&config("weather")).unwrap();
+        let new = RunDir::create(&places[1], "train", datetime!(2026-01-02 03:04:06 UTC)).unwrap();
+        fs::write(new.path().join(LAUNCH_JSON), "{}").unwrap();
+        assert_eq!(find_in(&places, "latest").unwrap(), new.path());
+        assert_eq!(find_in(&places, "wea").unwrap(), old.path());
+        let error = find_in(&places, "x").unwrap_err().to_string();
+        assert!(error.contains("/runs and ") && error.contains(&new.id()), "{error}");
+        let path = new.path().to_owned();
+        assert!(is_living(&path) && is_living(&path));
+        drop(new);
+        assert!(!is_living(&path) && !is_living(dir.path()));
+        assert!(RunDir::open(&path).is_ok());
     }
 
     #[test]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as distributed_c10d
+import torch.distributed.elastic.utils.store as elastic_store
 import torch.multiprocessing as mp
 
 SECONDS = datetime.timedelta(seconds=20)
@@ -67,8 +69,36 @@ def every_call(store, other):
     say(store.queue_pop("q"))
     say(failure(lambda: store.queue_pop("q", block=False)))
     say(store.queue_len("q"))
+    store.queue_push("full", "x")
+    say((store.check(["full"]), store.num_keys(), sorted(store.list_keys()), store.queue_len("full")))
     say(sorted(store.list_keys()))
     say(store.num_keys())
+    say(store.delete_key("full"))
+    say(store.queue_len("never pushed"))
+    say(store.check([]))
+    say(failure(lambda: store.queue_pop("still empty", block=True) if store.set_timeout(SHORT) is None else None))
+    store.set_timeout(SECONDS)
+    say(failure(lambda: store.multi_get(["a", "never"]) if store.set_timeout(SHORT) is None else None))
+    store.set_timeout(SECONDS)
+    say(store.get("a"))  # In step after all of that.
+    store.set("", "empty key")
+    store.set("nul\0byte é", "")
+    say((store.get(""), store.get("nul\0byte é")))
+    say(store.compare_set("", "empty key", ""))
+    store.append("n", "7")
+    say((store.get("n"), store.add("n", 1)))
+    say(store.add("large", 2**62))
+    say(store.add("large", -(2**63)))
+    keys = [f"many-{index}" for index in range(5000)]
+    store.multi_set(keys, [key[::-1] for key in keys])
+    say(store.multi_get(keys[::-1]) == [key[::-1].encode() for key in keys[::-1]])
+    store.wait(keys)
+    say(store.check(keys))
+    copy = store.clone()
+    copy.set("by the clone", "1")
+    say((store.get("by the clone"), copy.add("n", 1), copy.port == store.port))
+    del copy
+    say(store.get("a"))
     prefixed = dist.PrefixStore("round-3", dist.PrefixStore("inner", store))
     prefixed.set("a", "prefixed")
     say((prefixed.get("a"), store.get("a"), other.get("inner/round-3/a")))
@@ -107,6 +137,45 @@ def concurrent(port, clients=32, each=50):
     assert sorted(sum(drawn, [])) == list(range(1, clients * each + 1)), "a ticket was drawn twice or never"
 
 
+def queue_in_order(port, consumers=8, each=25):
+    """Items that many blocked consumers take from one queue: every item once, and to each in the order they were pushed."""
+    taken = [[] for _ in range(consumers)]
+
+    def consume(mine):
+        store = client(port)
+        mine.extend(int(store.queue_pop("work")) for _ in range(each))
+
+    threads = [threading.Thread(target=consume, args=(mine,)) for mine in taken]
+    [thread.start() for thread in threads]
+    producer = client(port)
+    for item in range(consumers * each):
+        producer.queue_push("work", str(item))
+    [thread.join() for thread in threads]
+    assert sorted(sum(taken, [])) == list(range(consumers * each)), "an item was taken twice or never"
+    assert all(mine == sorted(mine) for mine in taken), "items overtook each other"
+
+
+def barriers(port, world=16, rounds=5):
+    """torch's barriers, and its gathering of values, on top of our store."""
+    failed = []
+
+    def rank(number):
+        try:
+            store = dist.PrefixStore("barriers", client(port))
+            for turn in range(rounds):
+                values = elastic_store.synchronize(store, f"{number}-{turn}".encode(), number, world, f"sync-{turn}/", 20)
+                assert values == [f"{other}-{turn}".encode() for other in range(world)], values
+                elastic_store.barrier(store, world, f"barrier-{turn}", 20, number)
+                distributed_c10d._store_based_barrier(number, store, f"group-{turn}", world, SECONDS)
+        except Exception as error:
+            failed.append(f"rank {number}: {error!r}")
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(world)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failed, failed
+
+
 def rank_of_gloo(rank, world, port):
     store = dist.PrefixStore("gloo", client(port))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=SECONDS)
@@ -131,6 +200,8 @@ def main():
         for index, (our, their) in enumerate(zip(ours, theirs, strict=True)):
             assert our == their, f"answer {index}: ours {our!r}, PyTorch's {their!r}"
         concurrent(port)
+        queue_in_order(port)
+        barriers(port)
         mp.spawn(rank_of_gloo, args=(3, port), nprocs=3)
         assert client(port).get("a") == b"2", "the store lives on after its clients have gone"
         print(f"{len(ours)} answers equal PyTorch's; {32 * 50} tickets; gloo of 3 met in our store")

@@ -1,2 +1,4 @@
 //! The outside world in miniature: programs under `bin/` that stand in for workers and clients, integration tests under
-//! `tests/`, checks against PyTorch under `conformance/`, measurements under `bench/`. The library itself is empty.
+//! `tests/`, checks against PyTorch under `conformance/`, measurements under `bench/`. The library holds what they share.
+
+pub mod launch;

@@ -8,8 +8,8 @@ use std::{
     time::Instant,
 };
 
-/// An emptied output buffer larger than this is given back to the allocator.
-const IDLE_BUFFER_BYTES_MAX: usize = 1 << 20;
+/// An emptied buffer larger than this is given back to the allocator: there may be thousands of idle clients.
+const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
 
 /// Why a connection is no longer the store's.
 #[derive(Debug)]
@@ -43,6 +43,10 @@ pub(super) enum Received {
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) parser: Parser,
+    /// Bytes that were read but are no whole request yet, or must wait until replies are taken.
+    pub(super) held: Vec<u8>,
+    /// The end of what the client sends has come: it must be read up to there, as no event will follow.
+    pub(super) closing: bool,
     /// Whether its first byte has come, and is that of a c10d client.
     pub(super) c10d: bool,
     pub(super) peer: SocketAddr,
@@ -57,7 +61,18 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr, limits: Limits, now: Instant) -> Self {
         let parser = Parser::new(limits);
-        Self { stream, parser, c10d: false, peer, out: Vec::new(), sent: 0, accepted_at: now, stalled_since: None }
+        Self {
+            stream,
+            parser,
+            held: Vec::new(),
+            closing: false,
+            c10d: false,
+            peer,
+            out: Vec::new(),
+            sent: 0,
+            accepted_at: now,
+            stalled_since: None,
+        }
     }
 
     /// Bytes of replies the kernel has not taken yet.
@@ -77,6 +92,20 @@ impl Connection {
                 },
             }
         }
+    }
+
+    /// Keeps the last `left` bytes of `held` (what was taken out of the connection, `fresh` behind it), or of `fresh` when
+    /// nothing was held.
+    pub(super) fn hold(&mut self, mut held: Vec<u8>, fresh: &[u8], left: usize) {
+        if held.is_empty() {
+            held.extend_from_slice(&fresh[fresh.len() - left..]);
+        } else {
+            held.drain(..held.len() - left);
+        }
+        if held.is_empty() {
+            held.shrink_to(IDLE_BUFFER_BYTES_MAX);
+        }
+        self.held = held;
     }
 
     /// Gives the kernel as many replies as it takes.

@@ -18,104 +18,113 @@ pub const VALIDATE: u8 = 0;
 /// Number that follows it.
 pub const MAGIC: u32 = 0x3C85_F7CE;
 
-/// Name of a value, as the client sent it.
-pub type Key = Box<[u8]>;
+/// Bytes of the code and the count before the entries of a request with many.
+const MANY_HEADER_BYTES: usize = 1 + 8;
 
-/// A value.
-pub type Value = Vec<u8>;
+/// The keys of one request, as they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys<'a> {
+    bytes: &'a [u8],
+}
 
-/// One request. The handshake is not among them: [`Parser`] deals with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+impl<'a> Keys<'a> {
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut rest = self.bytes;
+        std::iter::from_fn(move || split_field(&mut rest))
+    }
+}
+
+/// The keys and values of one request, as they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pairs<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Pairs<'a> {
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let mut rest = self.bytes;
+        std::iter::from_fn(move || Some((split_field(&mut rest)?, split_field(&mut rest)?)))
+    }
+}
+
+/// Takes a field off fields that are known to be whole.
+fn split_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, after) = rest.split_first_chunk()?;
+    let (field, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    *rest = after;
+    Some(field)
+}
+
+/// One request, borrowed from the bytes it came in. The handshake is not among them: [`Parser`] deals with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
     /// Set a value.
-    Set(Key, Value),
+    Set(&'a [u8], &'a [u8]),
     /// Set a value if it is the expected one.
     CompareSet {
         /// Key.
-        key: Key,
+        key: &'a [u8],
         /// Value expected; empty: no value.
-        expected: Value,
+        expected: &'a [u8],
         /// Value wanted.
-        wanted: Value,
+        wanted: &'a [u8],
     },
     /// Ask for a value.
-    Get(Key),
+    Get(&'a [u8]),
     /// Add to a counter.
-    Add(Key, i64),
+    Add(&'a [u8], i64),
     /// Ask whether all keys exist.
-    Check(Vec<Key>),
+    Check(Keys<'a>),
     /// Ask to be told when all keys exist.
-    Wait(Vec<Key>),
+    Wait(Keys<'a>),
     /// Ask for the number of keys.
     NumKeys,
     /// Delete a value.
-    Delete(Key),
+    Delete(&'a [u8]),
     /// Append to a value.
-    Append(Key, Value),
+    Append(&'a [u8], &'a [u8]),
     /// Ask for several values.
-    MultiGet(Vec<Key>),
+    MultiGet(Keys<'a>),
     /// Set several values.
-    MultiSet(Vec<(Key, Value)>),
+    MultiSet(Pairs<'a>),
     /// Forget this client's waits.
     CancelWait,
     /// Ask for the nonce back.
     Ping(u32),
     /// Push onto a queue.
-    QueuePush(Key, Value),
+    QueuePush(&'a [u8], &'a [u8]),
     /// Pop from a queue.
-    QueuePop(Key),
+    QueuePop(&'a [u8]),
     /// Ask for the length of a queue.
-    QueueLen(Key),
+    QueueLen(&'a [u8]),
     /// Ask for all keys.
     ListKeys,
 }
 
-/// Kinds of requests with a count of keys.
+/// How far a request with many entries has been looked through: a client that sends it in crumbs costs time once per
+/// entry.
 #[derive(Debug, Clone, Copy)]
-enum ManyKind {
-    Check,
-    Wait,
-    MultiGet,
-    MultiSet,
-}
-
-/// A request with many keys, read as they come: so that a client that sends them in crumbs costs time once per key.
-#[derive(Debug)]
-struct Many {
-    kind: ManyKind,
+struct Progress {
+    at: usize,
     left: usize,
-    bytes: usize,
-    keys: Vec<Key>,
-    pairs: Vec<(Key, Value)>,
 }
 
-impl Many {
-    fn finish(self) -> Request {
-        match self.kind {
-            ManyKind::Check => Request::Check(self.keys),
-            ManyKind::Wait => Request::Wait(self.keys),
-            ManyKind::MultiGet => Request::MultiGet(self.keys),
-            ManyKind::MultiSet => Request::MultiSet(self.pairs),
-        }
-    }
-}
-
-/// The requests of one connection.
+/// The requests of one connection. It keeps no bytes: what it did not take is given to it again, with more behind it.
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    buffer: Vec<u8>,
-    start: usize,
-    /// Bytes that must lie in the buffer before looking again is worth it.
+    /// Bytes there must be before looking again is worth it.
     needed: usize,
     validated: bool,
-    many: Option<Many>,
+    progress: Option<Progress>,
 }
 
 impl Parser {
     /// A parser for a connection that has said nothing yet.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, buffer: Vec::new(), start: 0, needed: 1, validated: false, many: None }
+        Self { limits, needed: 1, validated: false, progress: None }
     }
 
     /// Whether the handshake was made.
@@ -123,28 +132,11 @@ impl Parser {
         self.validated
     }
 
-    /// Takes bytes as they came.
-    pub fn push(&mut self, bytes: &[u8]) {
-        if self.start == self.buffer.len() {
-            self.buffer.clear();
-            self.start = 0;
-        } else if self.start > self.buffer.len() / 2 {
-            self.buffer.drain(..self.start);
-            self.start = 0;
-        }
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// The next whole request, or `None` until more bytes come. After an error the connection is of no use.
-    pub fn next_request(&mut self) -> Result<Option<Request>, Violation> {
-        loop {
-            if self.buffer.len() - self.start < self.needed {
-                return Ok(None);
-            }
-            if let Some(many) = self.many.take() {
-                return self.next_of_many(many);
-            }
-            let mut cursor = Cursor { bytes: &self.buffer[self.start..], at: 0, limits: &self.limits };
+    /// The next whole request, taken off the front of `input`; `None`: it is not whole, and `input` must be given again
+    /// when more has come. After an error the connection is of no use.
+    pub fn next_request<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Request<'a>>, Violation> {
+        while input.len() >= self.needed {
+            let mut cursor = Cursor { bytes: input, at: 0, limits: &self.limits, progress: &mut self.progress };
             let parsed = match cursor.request(self.validated) {
                 Ok(parsed) => parsed,
                 Err(Stop::Short { needed }) => {
@@ -153,60 +145,18 @@ impl Parser {
                 }
                 Err(Stop::Violation(violation)) => return Err(violation),
             };
-            self.start += cursor.at;
+            *input = &input[cursor.at..];
             self.needed = 1;
             match parsed {
-                Parsed::Validated => self.validated = true,
-                Parsed::Whole(request) => return Ok(Some(request)),
-                Parsed::Many(kind, 0) => {
-                    return Ok(Some(Many { kind, left: 0, bytes: 0, keys: vec![], pairs: vec![] }.finish()));
-                }
-                Parsed::Many(kind, left) => {
-                    self.many = Some(Many { kind, left, bytes: 0, keys: vec![], pairs: vec![] });
-                }
+                Some(request) => return Ok(Some(request)),
+                None => self.validated = true,
             }
         }
-    }
-
-    fn next_of_many(&mut self, mut many: Many) -> Result<Option<Request>, Violation> {
-        while many.left > 0 {
-            let mut cursor = Cursor { bytes: &self.buffer[self.start..], at: 0, limits: &self.limits };
-            let part = cursor.key().and_then(|key| match many.kind {
-                ManyKind::MultiSet => cursor.value().map(|value| (key, Some(value))),
-                ManyKind::Check | ManyKind::Wait | ManyKind::MultiGet => Ok((key, None)),
-            });
-            match part {
-                Ok((key, value)) => {
-                    many.bytes += cursor.at;
-                    at_most("request", many.bytes as u64, self.limits.request_bytes_max)?;
-                    self.start += cursor.at;
-                    match value {
-                        Some(value) => many.pairs.push((key, value)),
-                        None => many.keys.push(key),
-                    }
-                    many.left -= 1;
-                }
-                Err(Stop::Short { needed }) => {
-                    self.needed = needed;
-                    self.many = Some(many);
-                    return Ok(None);
-                }
-                Err(Stop::Violation(violation)) => return Err(violation),
-            }
-        }
-        self.needed = 1;
-        Ok(Some(many.finish()))
+        Ok(None)
     }
 }
 
-/// What one look at the buffer gave.
-enum Parsed {
-    Validated,
-    Whole(Request),
-    Many(ManyKind, usize),
-}
-
-/// Why it gave nothing.
+/// Why a look at the bytes gave nothing.
 enum Stop {
     /// At least this many bytes from the request's first are needed.
     Short {
@@ -229,30 +179,32 @@ fn at_most(what: &'static str, found: u64, max: usize) -> Result<usize, Violatio
 }
 
 /// Reads fields from the first byte of a request; `at` has moved past them when the request was whole.
-struct Cursor<'a> {
+struct Cursor<'a, 'p> {
     bytes: &'a [u8],
     at: usize,
-    limits: &'a Limits,
+    limits: &'p Limits,
+    progress: &'p mut Option<Progress>,
 }
 
-impl Cursor<'_> {
-    fn request(&mut self, validated: bool) -> Result<Parsed, Stop> {
+impl<'a> Cursor<'a, '_> {
+    /// The request; `None`: the handshake.
+    fn request(&mut self, validated: bool) -> Result<Option<Request<'a>>, Stop> {
         let [code] = self.array::<1>()?;
         if !validated {
-            return self.validate(code);
+            return self.validate(code).map(|()| None);
         }
-        Ok(Parsed::Whole(match code {
+        Ok(Some(match code {
             1 => Request::Set(self.key()?, self.value()?),
             2 => Request::CompareSet { key: self.key()?, expected: self.value()?, wanted: self.value()? },
             3 => Request::Get(self.key()?),
             4 => Request::Add(self.key()?, i64::from_le_bytes(self.array()?)),
-            5 => return self.many(ManyKind::Check),
-            6 => return self.many(ManyKind::Wait),
+            5 => Request::Check(Keys { bytes: self.many(false)? }),
+            6 => Request::Wait(Keys { bytes: self.many(false)? }),
             7 => Request::NumKeys,
             8 => Request::Delete(self.key()?),
             9 => Request::Append(self.key()?, self.value()?),
-            10 => return self.many(ManyKind::MultiGet),
-            11 => return self.many(ManyKind::MultiSet),
+            10 => Request::MultiGet(Keys { bytes: self.many(false)? }),
+            11 => Request::MultiSet(Pairs { bytes: self.many(true)? }),
             12 => Request::CancelWait,
             13 => Request::Ping(u32::from_le_bytes(self.array()?)),
             14 => Request::QueuePush(self.key()?, self.value()?),
@@ -263,32 +215,44 @@ impl Cursor<'_> {
         }))
     }
 
-    fn validate(&mut self, code: u8) -> Result<Parsed, Stop> {
+    fn validate(&mut self, code: u8) -> Result<(), Stop> {
         if code != VALIDATE {
             return Err(Violation::NotValidated { code }.into());
         }
         match u32::from_le_bytes(self.array()?) {
-            MAGIC => Ok(Parsed::Validated),
+            MAGIC => Ok(()),
             found => Err(Violation::Magic { found }.into()),
         }
     }
 
-    fn many(&mut self, kind: ManyKind) -> Result<Parsed, Stop> {
+    /// The bytes of counted entries: keys, or keys with values.
+    fn many(&mut self, values: bool) -> Result<&'a [u8], Stop> {
         let count = u64::from_le_bytes(self.array()?);
         let count = at_most("number of keys", count, self.limits.keys_per_request_max)?;
-        Ok(Parsed::Many(kind, count))
+        let mut progress = self.progress.take().unwrap_or(Progress { at: self.at, left: count });
+        self.at = progress.at;
+        while progress.left > 0 {
+            let entry = self.key().and_then(|_| if values { self.value().map(drop) } else { Ok(()) });
+            if let Err(stop) = entry {
+                *self.progress = Some(progress);
+                return Err(stop);
+            }
+            at_most("request", (self.at - MANY_HEADER_BYTES) as u64, self.limits.request_bytes_max)?;
+            progress = Progress { at: self.at, left: progress.left - 1 };
+        }
+        Ok(&self.bytes[MANY_HEADER_BYTES..self.at])
     }
 
-    fn key(&mut self) -> Result<Key, Stop> {
+    fn key(&mut self) -> Result<&'a [u8], Stop> {
         let length = u64::from_le_bytes(self.array()?);
         let length = at_most("key", length, self.limits.key_bytes_max)?;
-        Ok(self.take(length)?.into())
+        self.take(length)
     }
 
-    fn value(&mut self) -> Result<Value, Stop> {
+    fn value(&mut self) -> Result<&'a [u8], Stop> {
         let size = u64::from_le_bytes(self.array()?);
         let size = at_most("value", size, self.limits.value_bytes_max)?;
-        Ok(self.take(size)?.to_vec())
+        self.take(size)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
@@ -297,7 +261,7 @@ impl Cursor<'_> {
         Ok(array)
     }
 
-    fn take(&mut self, bytes: usize) -> Result<&[u8], Stop> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Stop> {
         let end = self.at + bytes;
         let taken = self.bytes.get(self.at..end).ok_or(Stop::Short { needed: end })?;
         self.at = end;

@@ -1,6 +1,6 @@
 //! Replies to bytes. What a reply holds is borrowed from the table: a value is copied once, into the socket's buffer.
 
-use super::protocol::{Key, Value};
+use super::table::{Key, Value};
 use std::collections::VecDeque;
 
 /// What the store tells a client.
@@ -9,7 +9,7 @@ pub enum Reply<'a> {
     /// A value: after compare-set, or asked for by get; empty when there is none.
     Value(&'a [u8]),
     /// Several values, in the order asked.
-    Values(Vec<&'a [u8]>),
+    Values(&'a [&'a [u8]]),
     /// A sum or a count.
     Number(i64),
     /// Whether all keys exist.

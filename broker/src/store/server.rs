@@ -24,6 +24,7 @@ use std::{
     collections::VecDeque,
     fs::File,
     io::{self, ErrorKind},
+    mem,
     net::{self, IpAddr, SocketAddr},
     sync::{
         Arc,
@@ -173,7 +174,15 @@ impl Server {
                     WAKER => commanded = true,
                     token => match self.entrances.iter_mut().find(|entrance| entrance.token == token) {
                         Some(entrance) => entrance.pending = true,
-                        None => self.runnable.push_back(token.0 as ClientId),
+                        None => {
+                            let client = token.0 as ClientId;
+                            if event.is_read_closed()
+                                && let Some(connection) = self.clients.get_mut(client)
+                            {
+                                connection.closing = true;
+                            }
+                            self.runnable.push_back(client);
+                        }
                     },
                 }
             }
@@ -306,7 +315,9 @@ impl Server {
     fn turn(&mut self, client: ClientId, now: Instant) {
         // Out of its place while it is served, so that replies to others can go into theirs.
         let Some(mut connection) = self.clients.take(client) else { return };
-        let served = self.serve(client, &mut connection, now);
+        let mut scratch = mem::take(&mut self.scratch);
+        let served = self.serve(client, &mut connection, &mut scratch, now);
+        self.scratch = scratch;
         self.watching |= connection.is_watched();
         self.clients.put(client, connection);
         match served {
@@ -320,56 +331,96 @@ impl Server {
     }
 
     /// Whether the turn ended before the client's bytes did.
-    fn serve(&mut self, client: ClientId, connection: &mut Connection, now: Instant) -> Result<bool, End> {
+    fn serve(
+        &mut self,
+        client: ClientId,
+        connection: &mut Connection,
+        scratch: &mut [u8],
+        now: Instant,
+    ) -> Result<bool, End> {
         let mut taken = 0;
+        if !connection.held.is_empty() && !self.answer(client, connection, &[], now)? {
+            return Ok(false);
+        }
         loop {
-            loop {
-                if connection.pending() > self.limits.reply_bytes_max {
-                    connection.flush(now)?;
-                    if connection.pending() > self.limits.reply_bytes_max {
-                        return Ok(false);
-                    }
-                }
-                let new = !connection.parser.validated();
-                let request = connection.parser.next_request()?;
-                if new && connection.parser.validated() {
-                    self.seen.fetch_add(1, Ordering::AcqRel);
-                }
-                let Some(request) = request else { break };
-                let (clients, woken, out) = (&mut self.clients, &mut self.woken, &mut connection.out);
-                self.table.apply(client, request, &mut |told, reply| {
-                    if told == client {
-                        reply.encode(out);
-                    } else if let Some(other) = clients.get_mut(told) {
-                        reply.encode(&mut other.out);
-                        woken.push(told);
-                    }
-                })?;
+            let Received::Bytes(bytes) = connection.receive(scratch)? else { break };
+            let fresh = &scratch[..bytes];
+            if !connection.c10d {
+                self.meet(connection, fresh, now)?;
             }
+            if !self.answer(client, connection, fresh, now)? {
+                return Ok(false);
+            }
+            // Less than there was room for is all there was: more comes with an event, unless the end has come already.
+            if bytes < scratch.len() && !connection.closing {
+                break;
+            }
+            taken += bytes;
             if taken >= TURN_BYTES_MAX {
                 connection.flush(now)?;
                 return Ok(true);
             }
-            match connection.receive(&mut self.scratch)? {
-                Received::Bytes(bytes) => {
-                    taken += bytes;
-                    if !connection.c10d {
-                        self.meet(connection, bytes, now)?;
-                    }
-                    connection.parser.push(&self.scratch[..bytes]);
-                }
-                Received::NothingYet => {
-                    connection.flush(now)?;
+        }
+        connection.flush(now)?;
+        Ok(false)
+    }
+
+    /// Answers what is held and what is fresh; `false`: the client must take replies first.
+    fn answer(
+        &mut self,
+        client: ClientId,
+        connection: &mut Connection,
+        fresh: &[u8],
+        now: Instant,
+    ) -> Result<bool, End> {
+        let mut held = mem::take(&mut connection.held);
+        let mut input = fresh;
+        if !held.is_empty() {
+            held.extend_from_slice(fresh);
+            input = &held;
+        }
+        let answered = self.answer_all(client, connection, &mut input, now)?;
+        let left = input.len();
+        connection.hold(held, fresh, left);
+        Ok(answered)
+    }
+
+    fn answer_all(
+        &mut self,
+        client: ClientId,
+        connection: &mut Connection,
+        input: &mut &[u8],
+        now: Instant,
+    ) -> Result<bool, End> {
+        loop {
+            if connection.pending() > self.limits.reply_bytes_max {
+                connection.flush(now)?;
+                if connection.pending() > self.limits.reply_bytes_max {
                     return Ok(false);
                 }
             }
+            let new = !connection.parser.validated();
+            let request = connection.parser.next_request(input)?;
+            if new && connection.parser.validated() {
+                self.seen.fetch_add(1, Ordering::AcqRel);
+            }
+            let Some(request) = request else { return Ok(true) };
+            let (clients, woken, out) = (&mut self.clients, &mut self.woken, &mut connection.out);
+            self.table.apply(client, request, &mut |told, reply| {
+                if told == client {
+                    reply.encode(out);
+                } else if let Some(other) = clients.get_mut(told) {
+                    reply.encode(&mut other.out);
+                    woken.push(told);
+                }
+            })?;
         }
     }
 
     /// Decides by its first byte whose a connection is.
-    fn meet(&mut self, connection: &mut Connection, bytes: usize, now: Instant) -> Result<(), End> {
-        if self.scratch[0] != VALIDATE && self.strangers.is_some() {
-            return Err(End::Stranger(self.scratch[..bytes].to_vec()));
+    fn meet(&mut self, connection: &mut Connection, bytes: &[u8], now: Instant) -> Result<(), End> {
+        if bytes.first() != Some(&VALIDATE) && self.strangers.is_some() {
+            return Err(End::Stranger(bytes.to_vec()));
         }
         connection.c10d = true;
         let ip = connection.peer.ip().to_canonical();

@@ -6,14 +6,27 @@
 use super::{
     Limits,
     error::Violation,
-    protocol::{Key, Request, Value},
+    protocol::{Keys, Request},
     reply::Reply,
 };
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    io::Write,
+};
+
+/// Name of a value, as the client sent it.
+pub type Key = Box<[u8]>;
+
+/// A value.
+pub type Value = Vec<u8>;
 
 /// A connection, as the server names it.
 pub type ClientId = u64;
 
+/// Bytes of the longest number in decimal text.
+const NUMBER_TEXT_BYTES: usize = 20;
+/// A value that gets this many times shorter gives its room back.
+const SHRINK_FACTOR: usize = 4;
 /// Bytes an entry is taken to cost besides its key and value.
 const ENTRY_BYTES: usize = 64;
 
@@ -62,23 +75,25 @@ impl Table {
 
     /// Does what `client` asks. After an error the client must be closed; of a multi-set, pairs before the one at fault
     /// are set.
-    pub fn apply(&mut self, client: ClientId, request: Request, sink: &mut Sink<'_>) -> Result<(), Violation> {
+    pub fn apply(&mut self, client: ClientId, request: Request<'_>, sink: &mut Sink<'_>) -> Result<(), Violation> {
         match request {
             Request::Set(key, value) => {
-                self.put(&key, value)?;
-                self.wake_all(&key, sink);
+                self.put(key, value)?;
+                self.wake_all(key, sink);
             }
             Request::MultiSet(pairs) => {
-                for (key, value) in pairs {
-                    self.put(&key, value)?;
-                    self.wake_all(&key, sink);
+                for (key, value) in pairs.iter() {
+                    self.put(key, value)?;
+                    self.wake_all(key, sink);
                 }
             }
-            Request::CompareSet { key, expected, wanted } => self.compare_set(client, &key, &expected, wanted, sink)?,
-            Request::Add(key, amount) => self.add(client, &key, amount, sink)?,
-            Request::Append(key, value) => self.append(&key, &value, sink)?,
-            Request::Get(key) => sink(client, &Reply::Value(self.get(&key))),
-            Request::MultiGet(keys) => self.multi_get(client, &keys, sink)?,
+            Request::CompareSet { key, expected, wanted } => {
+                self.compare_set(client, (key, expected, wanted), sink)?;
+            }
+            Request::Add(key, amount) => self.add(client, key, amount, sink)?,
+            Request::Append(key, value) => self.append(key, value, sink)?,
+            Request::Get(key) => sink(client, &Reply::Value(self.get(key))),
+            Request::MultiGet(keys) => self.multi_get(client, keys, sink)?,
             Request::Check(keys) => sink(client, &Reply::Ready(keys.iter().all(|key| self.exists(key)))),
             Request::Wait(keys) => self.wait(client, keys, sink)?,
             Request::CancelWait => {
@@ -87,12 +102,12 @@ impl Table {
             }
             Request::NumKeys => sink(client, &Reply::Number(self.values.len() as i64)),
             Request::ListKeys => self.list_keys(client, sink)?,
-            Request::Delete(key) => self.delete(client, &key, sink),
+            Request::Delete(key) => self.delete(client, key, sink),
             Request::Ping(nonce) => sink(client, &Reply::Nonce(nonce)),
-            Request::QueuePush(key, value) => self.push(&key, value, sink)?,
-            Request::QueuePop(key) => self.pop(client, &key, sink),
+            Request::QueuePush(key, value) => self.push(key, value, sink)?,
+            Request::QueuePop(key) => self.pop(client, key, sink),
             Request::QueueLen(key) => {
-                sink(client, &Reply::Number(self.queues.get(&key).map_or(0, VecDeque::len) as i64));
+                sink(client, &Reply::Number(self.queues.get(key).map_or(0, VecDeque::len) as i64));
             }
         }
         Ok(())
@@ -110,11 +125,11 @@ impl Table {
         }
     }
 
-    fn get(&self, key: &Key) -> &[u8] {
+    fn get(&self, key: &[u8]) -> &[u8] {
         self.values.get(key).map_or(&[], Vec::as_slice)
     }
 
-    fn exists(&self, key: &Key) -> bool {
+    fn exists(&self, key: &[u8]) -> bool {
         // A queue is removed when it becomes empty.
         self.values.contains_key(key) || self.queues.contains_key(key)
     }
@@ -124,37 +139,32 @@ impl Table {
         if held.saturating_add(wanted) <= max { Ok(()) } else { Err(Violation::Full { held, max, wanted }) }
     }
 
-    fn put(&mut self, key: &Key, value: Value) -> Result<(), Violation> {
-        match self.values.get_mut(key) {
-            Some(held) => {
-                let (old, new) = (held.len(), value.len());
-                let grown = self.bytes - old + new;
-                if new > old && grown > self.limits.store_bytes_max {
-                    return Err(Violation::Full {
-                        held: self.bytes,
-                        max: self.limits.store_bytes_max,
-                        wanted: new - old,
-                    });
-                }
-                self.bytes = grown;
-                *held = value;
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Violation> {
+        if let Some(held) = self.values.get_mut(key) {
+            let (old, new) = (held.len(), value.len());
+            if new > old && self.bytes - old + new > self.limits.store_bytes_max {
+                let max = self.limits.store_bytes_max;
+                return Err(Violation::Full { held: self.bytes, max, wanted: new - old });
             }
-            None => {
-                let cost = entry_bytes(key, value.len());
-                self.room(cost)?;
-                self.bytes += cost;
-                self.values.insert(key.clone(), value);
+            self.bytes = self.bytes - old + new;
+            held.clear();
+            held.extend_from_slice(value);
+            if held.capacity() / SHRINK_FACTOR > new {
+                held.shrink_to_fit();
             }
+            return Ok(());
         }
+        let cost = entry_bytes(key, value.len());
+        self.room(cost)?;
+        self.bytes += cost;
+        self.values.insert(key.into(), value.to_vec());
         Ok(())
     }
 
     fn compare_set(
         &mut self,
         client: ClientId,
-        key: &Key,
-        expected: &[u8],
-        wanted: Value,
+        (key, expected, wanted): (&[u8], &[u8], &[u8]),
         sink: &mut Sink<'_>,
     ) -> Result<(), Violation> {
         match self.values.get(key) {
@@ -172,7 +182,7 @@ impl Table {
         Ok(())
     }
 
-    fn add(&mut self, client: ClientId, key: &Key, amount: i64, sink: &mut Sink<'_>) -> Result<(), Violation> {
+    fn add(&mut self, client: ClientId, key: &[u8], amount: i64, sink: &mut Sink<'_>) -> Result<(), Violation> {
         let sum = match self.values.get(key) {
             None => Some(amount),
             Some(held) => std::str::from_utf8(held)
@@ -183,13 +193,18 @@ impl Table {
         let Some(sum) = sum else {
             return Err(Violation::Add { key: String::from_utf8_lossy(key).into_owned(), amount });
         };
-        self.put(key, sum.to_string().into_bytes())?;
+        let mut text = [0; NUMBER_TEXT_BYTES];
+        let mut rest = text.as_mut_slice();
+        // The longest number fits.
+        let _ = write!(rest, "{sum}");
+        let unused = rest.len();
+        self.put(key, &text[..NUMBER_TEXT_BYTES - unused])?;
         sink(client, &Reply::Number(sum));
         self.wake_all(key, sink);
         Ok(())
     }
 
-    fn append(&mut self, key: &Key, value: &[u8], sink: &mut Sink<'_>) -> Result<(), Violation> {
+    fn append(&mut self, key: &[u8], value: &[u8], sink: &mut Sink<'_>) -> Result<(), Violation> {
         let held = self.values.get(key).map_or(0, Vec::len);
         let grown = held + value.len();
         // Appended values may outgrow a single request, but must fit into a reply.
@@ -203,17 +218,17 @@ impl Table {
                 self.bytes += wanted;
                 held.extend_from_slice(value);
             }
-            None => self.put(key, value.to_vec())?,
+            None => self.put(key, value)?,
         }
         self.wake_all(key, sink);
         Ok(())
     }
 
-    fn multi_get(&self, client: ClientId, keys: &[Key], sink: &mut Sink<'_>) -> Result<(), Violation> {
+    fn multi_get(&self, client: ClientId, keys: Keys<'_>, sink: &mut Sink<'_>) -> Result<(), Violation> {
         let values: Vec<&[u8]> = keys.iter().map(|key| self.get(key)).collect();
         // A short request may ask for the same large value many times.
         self.fits_reply("reply", values.iter().map(|value| value.len() + 8).sum())?;
-        sink(client, &Reply::Values(values));
+        sink(client, &Reply::Values(&values));
         Ok(())
     }
 
@@ -228,7 +243,7 @@ impl Table {
         if bytes <= max { Ok(()) } else { Err(Violation::TooMuch { what, found: bytes as u64, max: max as u64 }) }
     }
 
-    fn delete(&mut self, client: ClientId, key: &Key, sink: &mut Sink<'_>) {
+    fn delete(&mut self, client: ClientId, key: &[u8], sink: &mut Sink<'_>) {
         let gone = self.values.remove(key);
         if let Some(value) = &gone {
             self.bytes -= entry_bytes(key, value.len());
@@ -236,11 +251,16 @@ impl Table {
         sink(client, &Reply::Number(i64::from(gone.is_some())));
     }
 
-    fn push(&mut self, key: &Key, value: Value, sink: &mut Sink<'_>) -> Result<(), Violation> {
+    fn push(&mut self, key: &[u8], value: &[u8], sink: &mut Sink<'_>) -> Result<(), Violation> {
         let cost = entry_bytes(key, value.len());
         self.room(cost)?;
         self.bytes += cost;
-        self.queues.entry(key.clone()).or_default().push_back(value);
+        match self.queues.get_mut(key) {
+            Some(queue) => queue.push_back(value.to_vec()),
+            None => {
+                self.queues.insert(key.into(), VecDeque::from([value.to_vec()]));
+            }
+        }
         if let Some(ticket) = self.waiting.get(key).and_then(|tickets| tickets.front().copied()) {
             self.unlist(key, ticket);
             self.appeared(key, ticket, sink);
@@ -248,7 +268,7 @@ impl Table {
         Ok(())
     }
 
-    fn pop(&mut self, client: ClientId, key: &Key, sink: &mut Sink<'_>) {
+    fn pop(&mut self, client: ClientId, key: &[u8], sink: &mut Sink<'_>) {
         let Some(queue) = self.queues.get_mut(key) else {
             sink(client, &Reply::Popped(&VecDeque::new()));
             return;
@@ -262,8 +282,8 @@ impl Table {
         }
     }
 
-    fn wait(&mut self, client: ClientId, keys: Vec<Key>, sink: &mut Sink<'_>) -> Result<(), Violation> {
-        let missing: HashSet<Key> = keys.into_iter().filter(|key| !self.exists(key)).collect();
+    fn wait(&mut self, client: ClientId, keys: Keys<'_>, sink: &mut Sink<'_>) -> Result<(), Violation> {
+        let missing: HashSet<Key> = keys.iter().filter(|key| !self.exists(key)).map(Into::into).collect();
         if missing.is_empty() {
             sink(client, &Reply::StopWaiting);
             return Ok(());
@@ -280,14 +300,14 @@ impl Table {
         Ok(())
     }
 
-    fn wake_all(&mut self, key: &Key, sink: &mut Sink<'_>) {
+    fn wake_all(&mut self, key: &[u8], sink: &mut Sink<'_>) {
         for ticket in self.waiting.remove(key).unwrap_or_default() {
             self.appeared(key, ticket, sink);
         }
     }
 
     /// `key` has appeared for `ticket`, which is no longer listed under it.
-    fn appeared(&mut self, key: &Key, ticket: Ticket, sink: &mut Sink<'_>) {
+    fn appeared(&mut self, key: &[u8], ticket: Ticket, sink: &mut Sink<'_>) {
         let Some(missing) = self.awaited.get_mut(&ticket) else { return };
         if missing.remove(key) {
             self.bytes -= entry_bytes(key, 0);
@@ -298,7 +318,7 @@ impl Table {
         }
     }
 
-    fn unlist(&mut self, key: &Key, ticket: Ticket) {
+    fn unlist(&mut self, key: &[u8], ticket: Ticket) {
         if let Some(tickets) = self.waiting.get_mut(key) {
             tickets.retain(|listed| *listed != ticket);
             if tickets.is_empty() {
@@ -308,7 +328,7 @@ impl Table {
     }
 }
 
-fn entry_bytes(key: &Key, value: usize) -> usize {
+fn entry_bytes(key: &[u8], value: usize) -> usize {
     key.len() + value + ENTRY_BYTES
 }
 

@@ -1,6 +1,6 @@
 //! The sentence that says why a worker failed: its own words when it had any, else how its process ended. Pure.
 
-use crate::process::Exit;
+use crate::{process::Exit, ui::signal};
 use enn_common::{id::Rank, wire::control::Phase};
 
 /// Lines of standard error that are shown with a failure.
@@ -34,7 +34,7 @@ pub(super) fn sentence(evidence: &Evidence) -> String {
     }
     let place = format!("while {} (step {step})", evidence.phase.words());
     let what = match evidence.exit {
-        Some(Exit::Signal(signal)) => format!("was killed by {}{} {place}", name(signal), hint(signal)),
+        Some(Exit::Signal(number)) => format!("was killed by {}{} {place}", signal::name(number), hint(number)),
         Some(Exit::Code(0)) => format!("exited with code 0 before its work was done, {place}"),
         Some(Exit::Code(code)) => format!("exited with code {code} without saying why, {place}"),
         None => format!("does not answer, {place}"),
@@ -53,16 +53,8 @@ pub(super) fn tail(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-fn name(signal: i32) -> String {
-    nix::sys::signal::Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |name| name.to_string())
-}
-
-fn hint(signal: i32) -> &'static str {
-    match nix::sys::signal::Signal::try_from(signal) {
-        Ok(nix::sys::signal::Signal::SIGKILL) => " (not by enn; was memory short? `dmesg` tells)",
-        Ok(nix::sys::signal::Signal::SIGBUS) => " (a mapped file shrank, or /dev/shm is full)",
-        _ => "",
-    }
+fn hint(number: i32) -> String {
+    signal::hint(number).map_or_else(String::new, |hint| format!(" ({hint})"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,4 @@
-//! One worker process: started, signalled, reaped.
-//!
-//! **Invariant:** signals go to the whole group, and only while the leader is not reaped, so that its number cannot belong
-//! to somebody else.
+//! One of ENN's own workers: a process with a control page and log files.
 
 use super::{
     cause,
@@ -10,16 +7,13 @@ use super::{
     spec::WorkerSpec,
     unix::Page,
 };
-use crate::process::{self, Exit, Guard};
+use crate::process::{Binding, Exit, Guard, Process, StartError};
 use enn_common::wire::control::Phase;
 use nix::sys::signal::Signal;
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::process::ExitStatusExt,
-    },
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -30,11 +24,9 @@ const STDERR_TAIL_BYTES: u64 = 16 << 10;
 /// A worker process and what belongs to it.
 #[derive(Debug)]
 pub(super) struct Child {
-    child: std::process::Child,
-    pidfd: OwnedFd,
+    process: Process,
     page: Page,
     stderr: PathBuf,
-    exit: Option<Exit>,
 }
 
 impl Child {
@@ -63,34 +55,26 @@ impl Child {
             .stdin(Stdio::null())
             .stdout(stdout_file)
             .stderr(stderr_file);
-        process::bind_to_parent(&mut command, Some(page.fd()));
-        let spawn = |source| AgentError::Spawn { program: spec.program.clone(), source };
-        let mut child = command.spawn().map_err(spawn)?;
-        match process::pidfd(child.id()) {
-            Ok(pidfd) => {
-                guard.add(child.id());
-                Ok(Self { child, pidfd, page, stderr, exit: None })
-            }
-            Err(source) => {
-                process::signal_group(child.id(), Signal::SIGKILL);
-                let _reaped = child.wait();
-                Err(AgentError::System { what: "watch a worker by pidfd", source })
-            }
-        }
+        let binding = Binding::inheriting(page.fd());
+        let process = Process::start(command, binding, guard).map_err(|error| match error {
+            StartError::Spawn(source) => AgentError::Spawn { program: spec.program.clone(), source },
+            StartError::Watch(source) => AgentError::System { what: "watch a worker by pidfd", source },
+        })?;
+        Ok(Self { process, page, stderr })
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Readable when the process has ended.
     pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+        self.process.pidfd()
     }
 
     /// How it ended; `None` while it lives.
     pub(super) fn exit(&self) -> Option<Exit> {
-        self.exit
+        self.process.exit()
     }
 
     /// Asks through the control page to finish the step, checkpoint and end.
@@ -107,25 +91,12 @@ impl Child {
 
     /// Signals the group, if the process has not been reaped.
     pub(super) fn signal(&self, signal: Signal) {
-        if self.exit.is_none() {
-            process::signal_group(self.pid(), signal);
-        }
+        self.process.signal(signal);
     }
 
     /// Reaps the process if it has ended, after killing what it left in its group.
     pub(super) fn reap(&mut self, guard: &mut Guard) -> Option<Exit> {
-        if self.exit.is_some() || !process::has_ended(self.pid()) {
-            return None;
-        }
-        process::signal_group(self.pid(), Signal::SIGKILL);
-        guard.remove(self.pid());
-        let exit = match self.child.wait() {
-            Ok(status) => status.signal().map(Exit::Signal).or(status.code().map(Exit::Code)).unwrap_or(Exit::Code(-1)),
-            // Somebody else reaped it (a program with its own SIGCHLD handler): how it ended is lost.
-            Err(_) => Exit::Code(-1),
-        };
-        self.exit = Some(exit);
-        self.exit
+        self.process.reap(guard)
     }
 
     /// The end of its standard error.
@@ -141,15 +112,5 @@ impl Child {
         // A log that cannot be read leaves the failure without it.
         let bytes = read().unwrap_or_default();
         cause::tail(&String::from_utf8_lossy(&bytes), cause::STDERR_LINES)
-    }
-}
-
-impl Drop for Child {
-    /// An agent that gives up early leaves nobody behind.
-    fn drop(&mut self) {
-        if self.exit.is_none() {
-            process::signal_group(self.pid(), Signal::SIGKILL);
-            let _reaped = self.child.wait();
-        }
     }
 }

@@ -37,7 +37,7 @@ pub fn run(
 ) -> Result<Outcome, AgentError> {
     let system = |what| move |source| AgentError::System { what, source };
     // The guard first: it must not inherit what comes after.
-    let guard = Guard::start().map_err(system("start the guard process"))?;
+    let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
     let signals =
         if spec.handle_signals { Signals::install(&STOP_SIGNALS).map_err(system("handle signals"))? } else { None };
     let store = if matches!(spec.job, Job::Train { .. }) && spec.world > 1 {

@@ -1,12 +1,9 @@
 //! Waiting for everything at once, and the closed list of what can happen.
 
 use super::{child::Child, committer::Committer, error::AgentError, spec::Signal};
-use crate::process::Signals;
+use crate::process::{Signals, wait_ready};
 use enn_broker::Broker;
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-};
+use nix::poll::{PollFd, PollFlags};
 use std::{
     os::fd::BorrowedFd,
     time::{Duration, Instant},
@@ -101,22 +98,8 @@ impl Sources {
         let living = children.iter().enumerate().filter(|(_, child)| child.exit().is_none());
         watched.extend(living.map(|(index, child)| (Source::Child(index), child.pidfd())));
         let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        loop {
-            match poll(&mut fds, timeout(deadline)) {
-                Ok(_) => break,
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(AgentError::System { what: "wait for events", source: error.into() }),
-            }
-        }
+        wait_ready(&mut fds, deadline).map_err(|source| AgentError::System { what: "wait for events", source })?;
         let ready = watched.iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(false));
         Ok(ready.map(|((source, _), _)| *source).collect())
     }
-}
-
-/// Until the deadline, rounded up so that it has passed when poll returns.
-fn timeout(deadline: Option<Instant>) -> PollTimeout {
-    let Some(deadline) = deadline else { return PollTimeout::NONE };
-    let left = deadline.saturating_duration_since(Instant::now());
-    let milliseconds = left.as_micros().div_ceil(1000);
-    PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
 }

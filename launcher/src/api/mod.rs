@@ -11,15 +11,19 @@
 //! ```
 //! Times are seconds, sizes bytes, predictions and errors in the target's own unit.
 
+mod allocated;
 mod announce;
 mod forecast;
 mod launch;
 mod model;
 mod predict;
+mod run;
 mod settings;
 mod train;
 
+pub use allocated::{allocation, run_allocated};
 pub use model::{load_model, new_model, save_model};
 pub use predict::{PredictOptions, Predictions, predict};
+pub use run::{RunOptions, run};
 pub use settings::{Override, change_config, load_config};
 pub use train::{STAGED_DIR, TrainOptions, TrainedRun, exit_code, stage, train};

@@ -14,7 +14,7 @@ use crate::{
     run_dir::{RUNS_DIR, RunDir},
     stage::{self as stager, StageOptions, Staged},
     ui::{
-        Mode, Sink,
+        MetricsServer, Mode, Sink,
         report::{self, ReportError},
     },
 };
@@ -23,6 +23,7 @@ use enn_common::{
 };
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -43,11 +44,13 @@ pub struct TrainOptions {
     pub mode: Mode,
     /// Whether SIGINT and SIGTERM stop the run after a checkpoint. Say no in a program with handlers of its own.
     pub handle_signals: bool,
+    /// Where OpenMetrics are served while the run lasts; `None`: nowhere.
+    pub metrics_addr: Option<SocketAddr>,
 }
 
 impl Default for TrainOptions {
     fn default() -> Self {
-        Self { runs_dir: RUNS_DIR.into(), resume: None, mode: Mode::Quiet, handle_signals: false }
+        Self { runs_dir: RUNS_DIR.into(), resume: None, mode: Mode::Quiet, handle_signals: false, metrics_addr: None }
     }
 }
 
@@ -77,13 +80,19 @@ pub struct TrainedRun {
 /// checkpoint stands in every case.
 pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Result<TrainedRun, Error> {
     let began = Instant::now();
+    // Before anything is made: the address may be taken.
+    let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
     let run = match &options.resume {
         Some(path) => RunDir::open(path)?,
         None => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
     };
     run.withdraw_manifest()?;
     run.write_config(config)?;
-    let announcer = Announcer::start(Sink::new(run.path(), options.mode)?);
+    let mut sink = Sink::new(run.path(), options.mode)?;
+    if let Some(server) = metrics {
+        sink.serve(server);
+    }
+    let announcer = Announcer::start(sink);
     announcer.tell(What::RunStarted {
         run: run.id(),
         mode: "train".into(),

@@ -1,9 +1,15 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
-use crate::{api::Override, facts::Facts, ui::Mode};
+use crate::{
+    Error,
+    api::Override,
+    facts::Facts,
+    run_dir,
+    ui::{self, Mode},
+};
 use clap::Args;
 use enn_common::config::raw::Value;
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 /// Changes to the configuration.
 #[derive(Debug, Args)]
@@ -49,6 +55,50 @@ impl Runs {
     /// The directory, absolute.
     pub(super) fn dir(&self, facts: &Facts) -> PathBuf {
         facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))
+    }
+}
+
+/// Which run is looked at.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Job")]
+pub(super) struct Which {
+    /// Run: its directory, its name, the beginning of its name; the newest one when left out
+    #[arg(value_name = "RUN", default_value = "latest", hide_default_value = true)]
+    run: String,
+    /// Directory of runs [default: ENN_RUNS, else ./runs, and that of `enn run`]
+    #[arg(long, value_name = "DIR")]
+    runs_dir: Option<PathBuf>,
+}
+
+impl Which {
+    /// The run directory.
+    pub(super) fn find(&self, facts: &Facts) -> Result<PathBuf, Error> {
+        let mut dirs = match &self.runs_dir {
+            Some(dir) => vec![facts.cwd.join(dir)],
+            None => vec![facts.cwd.join(&facts.runs_dir), facts.cwd.join(&facts.launches_dir)],
+        };
+        // ENN_RUNS may name one for both: a run that is listed twice would not be found.
+        dirs.dedup();
+        Ok(run_dir::find_in(&dirs, &self.run)?)
+    }
+}
+
+/// What is told to a scraper.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(super) struct Scrape {
+    /// Serve OpenMetrics at http://ADDRESS/metrics while the run lasts: a port, or host:port
+    ///
+    /// Off unless given. A port alone is served on the loopback address only; 0.0.0.0:PORT shows the run's name, its hosts
+    /// and its numbers to everybody who reaches the port: there is no password.
+    #[arg(long, value_name = "ADDRESS", value_parser = ui::metrics_server::address)]
+    metrics_addr: Option<SocketAddr>,
+}
+
+impl Scrape {
+    /// Where to listen, when asked for.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.metrics_addr
     }
 }
 

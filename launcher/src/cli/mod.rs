@@ -6,18 +6,23 @@ mod completions;
 mod doctor;
 mod flags;
 mod init;
+mod logs;
 mod man;
 mod metrics;
 mod model;
 mod output;
 mod predict;
+mod run;
+mod slurm;
 mod stage;
+mod status;
+mod top;
 mod train;
 
-use crate::{Error, facts::Facts};
+use crate::{Error, facts::Facts, torchrun::Manner};
 use clap::{CommandFactory, Parser, Subcommand};
 use enn_common::exit::ExitCode;
-use std::io::Write;
+use std::{io::Write, path::Path};
 
 /// Elastic training and prediction for libtorch.
 #[derive(Debug, Parser)]
@@ -37,60 +42,108 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(infer_long_args = true, args_override_self = true)]
+    Run(Box<run::Args>),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
     Stage(stage::Args),
     Init(init::Args),
     Metrics(metrics::Args),
+    Status(status::Args),
+    Top(top::Args),
+    Logs(logs::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
+    Slurm(slurm::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 10] =
-    ["train", "predict", "stage", "init", "metrics", "ckpt", "model", "doctor", "completions", "man"];
+const NAMES: [&str; 15] = [
+    "run",
+    "train",
+    "predict",
+    "stage",
+    "init",
+    "metrics",
+    "status",
+    "top",
+    "logs",
+    "ckpt",
+    "model",
+    "slurm",
+    "doctor",
+    "completions",
+    "man",
+];
+
+/// Names under which the program has torchrun's own command line.
+const TORCHRUN_NAMES: [&str; 2] = ["enn-torchrun", "torchrun"];
 
 /// Runs the command line of this process.
 pub fn main() -> std::process::ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let name = std::env::args_os().next().unwrap_or_default();
+    let torchrun = Path::new(&name).file_name().is_some_and(|name| TORCHRUN_NAMES.iter().any(|known| name == *known));
+    let parsed = if torchrun {
+        run::Torchrun::try_parse().map(|torchrun| Command::Run(Box::new(torchrun.args)))
+    } else {
+        Cli::try_parse().map(|cli| cli.command)
+    };
+    let command = match parsed {
+        Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output with code 0, mistakes to standard error with 2.
             let _gone = error.print();
             return (if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success } as u8).into();
         }
     };
+    let manner = if torchrun { Manner::Torchrun } else { Manner::Enn };
     let facts = Facts::gather();
     log(&facts);
-    let code = match run(cli.command, &facts) {
+    let code = match run(command, manner, &facts) {
         Ok(code) => code,
-        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success,
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::Success as u8,
         Err(error) => {
             let text = error.to_string();
             // A standard error that is gone leaves the exit code to tell.
             let _gone = writeln!(std::io::stderr(), "error: {}", text.replace('\n', "\n       "));
-            error.exit_code()
+            failure(&error, manner) as u8
         }
     };
-    (code as u8).into()
+    code.into()
 }
 
-fn run(command: Command, facts: &Facts) -> Result<ExitCode, Error> {
-    match command {
+/// The exit code of an error. torchrun knows two: 2 of its parser, 1 of everything else.
+fn failure(error: &Error, manner: Manner) -> ExitCode {
+    match (manner, error) {
+        (Manner::Enn, error) => error.exit_code(),
+        (Manner::Torchrun, Error::Run(error)) => error.torchrun_code(),
+        (Manner::Torchrun, _) => ExitCode::WorkerFailed,
+    }
+}
+
+fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
+    let code = match command {
+        // Its exit code may be a worker's own.
+        Command::Run(args) => return run::run(*args, manner, facts),
         Command::Train(args) => train::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Status(args) => status::run(&args, facts),
+        Command::Top(args) => top::run(&args, facts),
+        Command::Logs(args) => logs::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
+        Command::Slurm(args) => slurm::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
-    }
+    };
+    code.map(|code| code as u8)
 }
 
 /// The whole command, for completions and man pages.

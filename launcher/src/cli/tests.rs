@@ -43,3 +43,23 @@ fn every_subcommand_has_a_man_page() {
         assert!(parsed.is_ok(), "enn man {name}");
     }
 }
+
+#[test]
+fn a_separator_behind_the_program_is_torchruns_unless_one_stands_before_it() {
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let left = |line: &str, program: &str| {
+        let command = words(program).into_iter().map(Into::into).collect();
+        run::without_separator(command, &words(line)).join(std::ffi::OsStr::new(" ")).into_string().unwrap()
+    };
+    assert_eq!(left("enn run a.py -- --x", "a.py -- --x"), "a.py --x");
+    assert_eq!(left("enn run -- a.py -- --x", "a.py -- --x"), "a.py -- --x");
+    assert_eq!(left("enn run a.py b -- --x", "a.py b -- --x"), "a.py b -- --x");
+    assert_eq!(left("enn run a.py", "a.py"), "a.py");
+}
+
+#[test]
+fn torchruns_own_command_line_is_sound() {
+    run::Torchrun::command().debug_assert();
+    let parsed = run::Torchrun::try_parse_from(["enn-torchrun", "--nnode", "1:2", "-r3", "-m", "a.b", "--tee", "1"]);
+    assert!(parsed.is_ok(), "{parsed:?}");
+}

@@ -1,6 +1,6 @@
 //! `enn train`.
 
-use super::flags::{Changes, Cluster, Runs, Show};
+use super::flags::{Changes, Cluster, Runs, Scrape, Show};
 use crate::{
     Error,
     api::{self, Override, TrainOptions},
@@ -32,6 +32,8 @@ pub(super) struct Args {
     cluster: Cluster,
     #[command(flatten)]
     show: Show,
+    #[command(flatten)]
+    scrape: Scrape,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
@@ -55,7 +57,13 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             (config, resume)
         }
     };
-    let options = TrainOptions { runs_dir, resume, mode: args.show.mode(), handle_signals: true };
+    let options = TrainOptions {
+        runs_dir,
+        resume,
+        mode: args.show.mode(),
+        handle_signals: true,
+        metrics_addr: args.scrape.address(),
+    };
     let run = api::train(&config, facts, &options)?;
     Ok(api::exit_code(&run.ended))
 }

@@ -25,11 +25,36 @@ pub const VARIABLES: &[Variable] = &[
         "what to log: off, error, warn (default), info, debug, or tracing's filter language",
     ),
     variable("ENN_RUNS", "enn", "folder of new runs, instead of ./runs"),
+    variable(
+        "XDG_STATE_HOME",
+        "enn",
+        "folder in which enn/runs holds the runs of `enn run`, instead of ~/.local/state",
+    ),
     variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against and run on, instead of target/libtorch"),
     variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
     variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),
     variable("LD_LIBRARY_PATH", "enn", "kept for the workers, behind the folder of libtorch"),
-    variable("OMP_NUM_THREADS", "enn", "threads of one operation, when the configuration says nothing"),
+    variable(
+        "OMP_NUM_THREADS",
+        "enn",
+        "threads of one operation, when the configuration says nothing; `enn run` sets 1",
+    ),
+    variable("ENN_TOKEN", "enn", "secret that the nodes of a run share; never shown"),
+    variable(
+        "ENN_LAUNCH",
+        "enn",
+        "set for workers: the launch they belong to, so that a launch inside another is known",
+    ),
+    variable("PYTHON_EXEC", "enn", "Python that runs scripts, instead of python3 on PATH"),
+    variable(
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+        "enn",
+        "prefix of lines under --tee, with ${role_name}, ${local_rank}, ${rank}",
+    ),
+    variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "enn", "passed on to workers instead of 1"),
+    variable("XDG_STATE_HOME", "enn", "folder of the runs of `enn run`, instead of ~/.local/state"),
+    variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
+    variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
 ];
 
 /// Set by `enn` for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.

@@ -34,6 +34,8 @@ pub struct GroupSpec {
     pub visible_devices: Option<Vec<String>>,
     /// CPUs of each worker by local rank (`--numa-binding`); empty: not bound.
     pub cpus: Vec<Vec<usize>>,
+    /// `ENN_LAUNCH` of the launcher's own environment: this launch runs inside another.
+    pub inherited_mark: Option<OsString>,
     /// Signals that stop the run (`--signals-to-handle`).
     pub signals: Vec<Signal>,
     /// Time between TERM and KILL.

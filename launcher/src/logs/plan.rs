@@ -1,5 +1,6 @@
 //! What happens with the output of the workers: torchrun's `--redirects`, `--tee`, filters and directories as a value.
 
+use super::StdError;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -42,4 +43,76 @@ pub struct LogPlan {
     pub prefix: Option<String>,
     /// Keep a copy of both streams in files even when neither redirected nor teed.
     pub keep: bool,
+}
+
+impl Std {
+    /// Neither.
+    pub const NONE: Self = Self { out: false, err: false };
+
+    fn parse(given: &str) -> Result<Self, StdError> {
+        match given {
+            "0" => Ok(Self::NONE),
+            "1" => Ok(Self { out: true, err: false }),
+            "2" => Ok(Self { out: false, err: true }),
+            "3" => Ok(Self { out: true, err: true }),
+            _ => Err(StdError::Stream { given: given.to_owned() }),
+        }
+    }
+}
+
+impl StdByRank {
+    /// Streams of a local rank.
+    #[must_use]
+    pub fn of(&self, local_rank: u32) -> Std {
+        self.ranks.get(&local_rank).copied().unwrap_or(self.all)
+    }
+}
+
+impl std::str::FromStr for StdByRank {
+    type Err = StdError;
+
+    /// `0`, `1`, `2`, `3`, or `0:1,1:3` by local rank, where ranks that are not listed have none.
+    fn from_str(given: &str) -> Result<Self, StdError> {
+        if !given.contains(':') {
+            return Ok(Self { all: Std::parse(given)?, ranks: BTreeMap::new() });
+        }
+        let mut ranks = BTreeMap::new();
+        for part in given.split(',') {
+            let (rank, streams) = part.split_once(':').ok_or_else(|| StdError::Rank { given: part.to_owned() })?;
+            // A sign would pass the number's own parser.
+            let rank = Some(rank)
+                .filter(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))
+                .and_then(|rank| rank.parse::<u32>().ok())
+                .ok_or_else(|| StdError::Rank { given: rank.to_owned() })?;
+            if ranks.insert(rank, Std::parse(streams)?).is_some() {
+                return Err(StdError::Twice { rank, given: given.to_owned() });
+            }
+        }
+        Ok(Self { all: Std::NONE, ranks })
+    }
+}
+
+impl LogPlan {
+    /// Whether output of this local rank may reach the console.
+    pub(super) fn shown(&self, local_rank: u32) -> bool {
+        self.local_ranks_filter.as_ref().is_none_or(|ranks| ranks.contains(&local_rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_read_as_torchrun_writes_them() {
+        let both = Std { out: true, err: true };
+        assert_eq!("3".parse::<StdByRank>().unwrap().of(7), both);
+        let some: StdByRank = "0:3,1:0,2:1,13:2".parse().unwrap();
+        assert_eq!((some.of(0), some.of(1), some.of(5)), (both, Std::NONE, Std::NONE));
+        assert_eq!((some.of(2), some.of(13)), (Std { out: true, err: false }, Std { out: false, err: true }));
+        for bad in ["", "4", "0:4", "0:1,", ":1", "a:1", "+1:1", "0:1;1:1", "0,1", "0:1,2", "-1", "1 "] {
+            assert!(bad.parse::<StdByRank>().is_err(), "{bad:?}");
+        }
+        assert_eq!("1:1,1:2".parse::<StdByRank>(), Err(StdError::Twice { rank: 1, given: "1:1,1:2".into() }));
+    }
 }

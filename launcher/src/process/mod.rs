@@ -2,15 +2,14 @@
 //!
 //! The floor under `agent` (ENN's own workers) and `group` (any program). It knows no rank, no round and no run.
 
+mod cgroup;
+mod child;
+mod poll;
+mod sweep;
 mod unix;
 
-pub(crate) use unix::{Guard, STOP_SIGNALS, Signals, bind_to_parent, has_ended, pidfd, signal_group};
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// With a code.
-    Code(i32),
-    /// By a signal.
-    Signal(i32),
-}
+pub(crate) use cgroup::Cgroup;
+pub(crate) use child::{Exit, Process, StartError};
+pub(crate) use poll::wait_ready;
+pub(crate) use sweep::{MARK_VARIABLE, Mark, reap_orphans, sweep};
+pub(crate) use unix::{Binding, Guard, STOP_SIGNALS, Signals, adopt_orphans};

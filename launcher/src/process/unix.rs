@@ -3,8 +3,13 @@
 //! **Invariant:** what runs between fork and exec, in a signal handler or in the guard calls async-signal-safe functions
 //! only and takes no lock and no memory.
 
+use super::{
+    cgroup::{self, Cgroup},
+    sweep::{self, Mark},
+};
 use nix::{
     errno::Errno,
+    sched::{CpuSet, sched_setaffinity},
     sys::{
         signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
         wait::{Id, WaitPidFlag, WaitStatus, waitid},
@@ -21,12 +26,35 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
-/// Makes the process of `command` a group of its own that dies with this thread and inherits descriptor `inherit`.
-pub(crate) fn bind_to_parent(command: &mut Command, inherit: Option<RawFd>) {
+/// What a process gets between fork and exec, besides a group of its own.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Binding {
+    /// Descriptor it inherits.
+    inherit: Option<RawFd>,
+    /// CPUs it may run on.
+    cpus: Option<CpuSet>,
+    /// `cgroup.procs` of the group it moves into.
+    cgroup: Option<RawFd>,
+}
+
+impl Binding {
+    /// Nothing but the group and these CPUs, in a control group, which must outlive the start of the process.
+    pub(crate) fn new(cpus: Option<CpuSet>, cgroup: Option<&Cgroup>) -> Self {
+        Self { inherit: None, cpus, cgroup: cgroup.map(Cgroup::procs) }
+    }
+
+    /// Nothing but the group and a descriptor that is inherited.
+    pub(crate) fn inheriting(fd: RawFd) -> Self {
+        Self { inherit: Some(fd), ..Self::default() }
+    }
+}
+
+/// Makes the process of `command` a group of its own that dies with this thread.
+pub(super) fn bind_to_parent(command: &mut Command, binding: Binding) {
     let parent = Pid::this().as_raw();
     command.process_group(0);
     let before_exec = move || {
-        // SAFETY: prctl, getppid and fcntl are async-signal-safe and touch this child only.
+        // SAFETY: prctl, getppid, write and fcntl (and sched_setaffinity below) are async-signal-safe and touch this child only.
         unsafe {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
@@ -35,20 +63,27 @@ pub(crate) fn bind_to_parent(command: &mut Command, inherit: Option<RawFd>) {
             if libc::getppid() != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            if let Some(fd) = inherit
+            // Refused when the group was removed: the process is still bound in every other way.
+            if let Some(fd) = binding.cgroup {
+                libc::write(fd, c"0".as_ptr().cast(), 1);
+            }
+            if let Some(fd) = binding.inherit
                 && libc::fcntl(fd, libc::F_SETFD, 0) != 0
             {
                 return Err(io::Error::last_os_error());
             }
         }
-        Ok(())
+        match &binding.cpus {
+            Some(cpus) => sched_setaffinity(Pid::from_raw(0), cpus).map_err(io::Error::from),
+            None => Ok(()),
+        }
     };
     // SAFETY: the hook allocates nothing, takes no lock and calls async-signal-safe functions only.
     unsafe { command.pre_exec(before_exec) };
 }
 
 /// A descriptor that becomes readable when the child `pid`, not yet reaped, ends.
-pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+pub(super) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
@@ -60,15 +95,24 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
 }
 
 /// Whether the child ended, without reaping it: its process id, and its group's, stay taken.
-pub(crate) fn has_ended(pid: u32) -> bool {
+pub(super) fn has_ended(pid: u32) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     !matches!(waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), flags), Ok(WaitStatus::StillAlive))
 }
 
 /// Sends a signal to the process group led by `pid`. The leader must not have been reaped.
-pub(crate) fn signal_group(pid: u32, signal: Signal) {
+pub(super) fn signal_group(pid: u32, signal: Signal) {
     // A group that is gone already is what was wanted.
     let _gone = nix::sys::signal::killpg(Pid::from_raw(pid.cast_signed()), signal);
+}
+
+/// Makes this process the parent of orphaned descendants, so that none escapes by a double fork.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: prctl with an integer; it touches this process only.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Where the handler writes the number of a signal that came; -1 while none is installed.
@@ -155,15 +199,20 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Forks the guard.
-    pub(crate) fn start() -> io::Result<Self> {
+    /// Forks the guard. With a mark and a control group, it also kills every process that carries the one or is in the other.
+    pub(crate) fn start(mark: Option<&Mark>, cgroup: Option<&Cgroup>) -> io::Result<Self> {
         let (read, write) = io::pipe()?;
         let fd = read.as_raw_fd();
         // SAFETY: the child runs `guard`, which is async-signal-safe and never returns.
         match unsafe { nix::unistd::fork() }? {
             nix::unistd::ForkResult::Parent { child } => Ok(Self { write: Some(write), pid: child }),
-            nix::unistd::ForkResult::Child => guard(fd),
+            nix::unistd::ForkResult::Child => guard(fd, mark, cgroup),
         }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.as_raw().cast_unsigned()
     }
 
     /// Guards the group led by `pid`.
@@ -191,7 +240,7 @@ impl Drop for Guard {
     }
 }
 
-fn guard(pipe: RawFd) -> ! {
+fn guard(pipe: RawFd, mark: Option<&Mark>, cgroup: Option<&Cgroup>) -> ! {
     let mut groups = [0i32; GUARDED_MAX];
     // SAFETY: async-signal-safe functions on this process's own descriptors, memory of this frame and signals to groups that
     // the launcher has not reaped; `_exit` ends the process without running the launcher's destructors.
@@ -227,6 +276,13 @@ fn guard(pipe: RawFd) -> ! {
                 libc::kill(-group, libc::SIGKILL);
             }
         }
+        // glibc makes its allocator usable again after a fork, and this process has no other thread.
+        if let Some(mark) = mark {
+            sweep::kill_marked(mark);
+        }
+        if let Some(cgroup) = cgroup {
+            cgroup::remove(cgroup.path());
+        }
         libc::_exit(0);
     }
 }
@@ -239,7 +295,7 @@ mod tests {
     fn a_child_is_seen_dead_before_it_is_reaped() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "read x"]).stdin(std::process::Stdio::piped());
-        bind_to_parent(&mut command, None);
+        bind_to_parent(&mut command, Binding::default());
         let mut child = command.spawn().unwrap();
         let fd = pidfd(child.id()).unwrap();
         assert!(!has_ended(child.id()));

@@ -35,3 +35,43 @@ pub enum JournalError {
         source: io::Error,
     },
 }
+
+/// Failures of `enn top`.
+#[derive(Debug, Error)]
+pub enum TopError {
+    /// Input or output is no terminal.
+    #[error("enn top needs a terminal\nhint: `enn status --watch` needs none")]
+    NoTerminal,
+    /// The journal cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The system refused something.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Failures of the metrics server.
+#[derive(Debug, Error)]
+pub enum MetricsError {
+    /// It is no address.
+    #[error(
+        "\"{text}\" is no address for metrics\nhint: a port such as 9400 (this host only), or an address and a port such as 0.0.0.0:9400"
+    )]
+    Address {
+        /// What was given.
+        text: String,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot serve metrics on {address}: {source}\nhint: choose another port, or 0 for any free one")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+}

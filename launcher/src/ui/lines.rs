@@ -2,15 +2,17 @@
 //!
 //! **Invariant:** pure; one event gives the lines for it, from the event and the view that already holds it.
 
-use super::{figures, metrics, model::RunView};
+use super::{failure, figures, metrics, model::RunView, signal, standing::any_program};
 use enn_common::{
     event::{EpochReport, Event, What},
     exit::ExitCode,
     metrics::Metrics,
     staged::meta::CleaningReport,
 };
-use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
+
+/// Mode of a run of any program, as RunStarted says it.
+pub const ANY_PROGRAM: &str = "run";
 
 /// How much a line matters; the display chooses by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,13 +67,14 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
             notable(format!("gathered {files}, {bytes}: {}", path.display()))
         }
         What::Warned { message } => alert(format!("warning: {message}")),
+        What::GaveUp { reason } => alert(format!("error: {reason}")),
         What::Waiting { .. }
         | What::NodeJoined { .. }
         | What::NodeLost { .. }
         | What::RoundFormed { .. }
         | What::FailureReported { .. }
-        | What::HangDetected { .. } => Vec::new(),
-        What::RunEnded { code, seconds, restarts, rounds } => ended(*code, *seconds, *restarts, *rounds),
+        | What::HangDetected { .. } => rendezvous(&event.what, view),
+        What::RunEnded { .. } => ended(&event.what, view),
     }
 }
 
@@ -161,13 +164,14 @@ fn processes(what: &What, view: &RunView) -> Vec<Line> {
         What::WorkerExited { rank, pid, code, signal, seconds_to_notice, .. } => {
             let how = match (code, signal) {
                 (Some(0), _) => return Vec::new(),
-                (_, Some(number)) => format!("was killed by {}", signal_name(*number)),
+                (_, Some(number)) => format!("was killed by {}", signal::name(*number)),
                 (Some(code), None) => format!("exited with code {code}"),
                 (None, None) => "ended without a status".to_owned(),
             };
             let text = format!("worker {rank} (pid {pid}) {how}, noticed in {}", figures::seconds(*seconds_to_notice));
-            // After a request to stop, workers that do not end by themselves are killed: that is not news.
-            if view.stops.is_empty() { alert(text) } else { detail(text) }
+            // After a request to stop, workers that do not end by themselves are killed: that is not news. Of a run of any
+            // program the failure is told once, by its report.
+            if view.stops.is_empty() && !any_program(view) { alert(text) } else { detail(text) }
         }
         What::WorkerFailed { rank, error, .. } => alert(format!("worker {rank} failed: {error}")),
         What::RoundFailed { round, cause, restarting, restarts_left } => {
@@ -176,7 +180,20 @@ fn processes(what: &What, view: &RunView) -> Vec<Line> {
             } else {
                 "not started again".to_owned()
             };
-            alert(format!("round {round} failed: {cause}; {then}"))
+            let told = view.failures.iter().rev().map(|told| &told.failure).find(|failure| failure.round == round.0);
+            match told {
+                Some(failure) if *restarting => {
+                    let headline = failure::headline(failure, &failure::around(view, failure, 0));
+                    let words = failure.message.as_deref().and_then(|words| words.trim().lines().next());
+                    let words = words.map_or_else(String::new, |words| format!("\n  {words}"));
+                    alert(format!("{headline}{words}\n  {then}"))
+                }
+                Some(_) => detail(format!("round {round} failed: {cause}; {then}")),
+                None => alert(format!("round {round} failed: {cause}; {then}")),
+            }
+        }
+        What::StopRequested { signal, second: false } if any_program(view) => {
+            alert(format!("{signal}: stopping the workers (once more to kill them)"))
         }
         What::StopRequested { signal, second: false } => {
             alert(format!("{signal}: finishing the step and writing a checkpoint (once more to kill the workers)"))
@@ -204,11 +221,6 @@ fn all_ready(round: u64, view: &RunView) -> Vec<Line> {
         )),
         _ => Vec::new(),
     }
-}
-
-/// The name of a signal, or its number.
-pub fn signal_name(number: i32) -> String {
-    Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
 }
 
 fn training(what: &What, view: &RunView) -> Vec<Line> {
@@ -250,13 +262,50 @@ fn split_errors(split: &BTreeMap<String, Metrics>, unit: &str) -> String {
     if parts.is_empty() { String::new() } else { format!(": MAE {}", parts.join(", ")) }
 }
 
-fn ended(code: u8, seconds: f64, restarts: u32, rounds: u64) -> Vec<Line> {
-    let (time, restarts, rounds) =
-        (figures::seconds(seconds), figures::plural(u64::from(restarts), "restart"), figures::plural(rounds, "round"));
-    if code == ExitCode::Success as u8 {
+fn rendezvous(what: &What, view: &RunView) -> Vec<Line> {
+    match what {
+        What::Waiting { reason } => notable(format!("waiting: {reason}")),
+        What::NodeJoined { host, workers } => {
+            notable(format!("node {host} joined with {}", figures::plural(u64::from(*workers), "worker")))
+        }
+        What::NodeLost { host, reason } => alert(format!("node {host} is lost: {reason}")),
+        What::RoundFormed { round, restart, master, nodes } => {
+            let workers: u64 = nodes.iter().map(|node| u64::from(node.workers)).sum();
+            let (size, workers) = (figures::plural(nodes.len() as u64, "node"), figures::plural(workers, "worker"));
+            let again = if *restart > 0 { format!(", restart {restart}") } else { String::new() };
+            let weight = if nodes.len() > 1 || round.0 > 0 { Weight::Notable } else { Weight::Detail };
+            one(weight, format!("round {round}: {size}, {workers}, which meet at {master}{again}"))
+        }
+        // In full when it ends the run; when another round follows, with that.
+        What::FailureReported { failure } => {
+            detail(failure::headline(failure, &failure::around(view, failure, failure::WIDTH)))
+        }
+        What::HangDetected { seconds, stacks, .. } => {
+            let stacks =
+                stacks.as_ref().map_or_else(String::new, |path| format!("\nwhat they were doing: {}", path.display()));
+            alert(format!("no worker made progress for {}{stacks}", figures::seconds(*seconds)))
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn ended(what: &What, view: &RunView) -> Vec<Line> {
+    let What::RunEnded { code, seconds, restarts, rounds } = what else { return Vec::new() };
+    let (time, restarts, rounds) = (
+        figures::seconds(*seconds),
+        figures::plural(u64::from(*restarts), "restart"),
+        figures::plural(*rounds, "round"),
+    );
+    if *code == ExitCode::Success as u8 {
         return notable(format!("done in {time}, {rounds}, {restarts}"));
     }
-    let why = ExitCode::ALL.iter().find(|(known, _)| *known as u8 == code).map_or("", |(_, sentence)| sentence);
+    if view.stops.is_empty()
+        && any_program(view)
+        && let Some(report) = failure::last_of(view, failure::WIDTH)
+    {
+        return alert(report);
+    }
+    let why = ExitCode::ALL.iter().find(|(known, _)| *known as u8 == *code).map_or("", |(_, sentence)| sentence);
     alert(format!("ended with code {code} after {time}, {rounds}, {restarts}: {why}"))
 }
 
@@ -279,22 +328,25 @@ fn alert(text: String) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ui::model::tests::{events, view_after};
+    use crate::ui::model::tests::{events, gang_events, view_after};
 
-    #[test]
-    fn a_log_tells_the_story() {
-        let all = events();
+    fn told(all: &[Event]) -> String {
         let mut text = String::new();
         for count in 0..all.len() {
             for line in lines(&all[count], &view_after(&all[..=count])) {
                 text.push_str(&format!("{:?}: {}\n", line.weight, line.text));
             }
         }
-        insta::assert_snapshot!(text);
+        text
     }
 
     #[test]
-    fn an_unknown_signal_keeps_its_number() {
-        assert_eq!([9, 15, 77].map(signal_name), ["SIGKILL", "SIGTERM", "signal 77"]);
+    fn a_log_tells_the_story() {
+        insta::assert_snapshot!(told(&events()));
+    }
+
+    #[test]
+    fn a_log_tells_of_nodes() {
+        insta::assert_snapshot!(told(&gang_events()));
     }
 }

@@ -3,20 +3,31 @@
 //! Everything here is fed by [`enn_common::event::Event`] and nothing else, so what is on the screen, in `enn metrics`
 //! and in the report is what events.jsonl says.
 //!
-//! **Invariant:** this module never touches a worker, a socket or the configuration's meaning; it never reads a clock
-//! (time comes with the events) and never fails a run: what cannot be shown is dropped, what cannot be written is told once.
+//! **Invariant:** this module never touches a worker or the configuration's meaning, and never fails a run: what cannot be
+//! shown is dropped, what cannot be written is told once. Time comes with the events or as an argument; only `top`, which
+//! is a program of its own, reads a clock, and only the metrics server has a socket.
 
 pub mod error;
+pub mod failure;
 pub mod figures;
+pub mod follow;
 pub mod journal;
 pub mod lines;
 pub mod metrics;
+pub mod metrics_server;
 pub mod model;
+pub mod openmetrics;
+pub mod plain;
 mod progress;
 pub mod report;
+pub mod signal;
 mod sink;
+pub mod standing;
+pub mod status;
+pub mod top;
 pub mod trace;
 
-pub use error::JournalError;
+pub use error::{JournalError, MetricsError, TopError};
+pub use metrics_server::MetricsServer;
 pub use model::RunView;
 pub use sink::{Mode, Sink};

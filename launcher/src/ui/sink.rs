@@ -7,6 +7,7 @@ use super::{
     error::JournalError,
     journal,
     lines::{Weight, lines},
+    metrics_server::MetricsServer,
     model::RunView,
     progress::Progress,
 };
@@ -52,6 +53,7 @@ pub struct Sink {
     journal: Option<journal::Writer>,
     journal_failed: bool,
     view: RunView,
+    metrics: Option<MetricsServer>,
     face: Face,
     steps_written: u64,
     step_written: f64,
@@ -84,15 +86,25 @@ impl Sink {
             journal: None,
             journal_failed: false,
             view: RunView::default(),
+            metrics: None,
             face,
             steps_written: 0,
             step_written: 0.0,
         }
     }
 
+    /// Lets `server` tell what this sink is told, from the beginning of the journal on.
+    pub fn serve(&mut self, server: MetricsServer) {
+        server.set(&self.view);
+        self.metrics = Some(server);
+    }
+
     /// Takes one event: journal, view, screen.
     pub fn event(&mut self, event: &Event) {
         self.view.apply(event);
+        if let Some(metrics) = &self.metrics {
+            metrics.event(event);
+        }
         self.show(event);
         self.record(event);
     }

@@ -1,10 +1,62 @@
 //! Any split gives the same requests; what breaks a limit is refused before its bytes are waited for.
 
 use super::*;
+use crate::store::table::{Key, Value};
 use proptest::prelude::*;
 
+/// A request that owns what it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) enum Said {
+    Set(Key, Value),
+    CompareSet { key: Key, expected: Value, wanted: Value },
+    Get(Key),
+    Add(Key, i64),
+    Check(Vec<Key>),
+    Wait(Vec<Key>),
+    NumKeys,
+    Delete(Key),
+    Append(Key, Value),
+    MultiGet(Vec<Key>),
+    MultiSet(Vec<(Key, Value)>),
+    CancelWait,
+    Ping(u32),
+    QueuePush(Key, Value),
+    QueuePop(Key),
+    QueueLen(Key),
+    ListKeys,
+}
+
+impl From<Request<'_>> for Said {
+    fn from(request: Request<'_>) -> Self {
+        let all = |keys: Keys<'_>| keys.iter().map(Key::from).collect();
+        match request {
+            Request::Set(key, value) => Self::Set(key.into(), value.into()),
+            Request::CompareSet { key, expected, wanted } => {
+                Self::CompareSet { key: key.into(), expected: expected.into(), wanted: wanted.into() }
+            }
+            Request::Get(key) => Self::Get(key.into()),
+            Request::Add(key, amount) => Self::Add(key.into(), amount),
+            Request::Check(keys) => Self::Check(all(keys)),
+            Request::Wait(keys) => Self::Wait(all(keys)),
+            Request::NumKeys => Self::NumKeys,
+            Request::Delete(key) => Self::Delete(key.into()),
+            Request::Append(key, value) => Self::Append(key.into(), value.into()),
+            Request::MultiGet(keys) => Self::MultiGet(all(keys)),
+            Request::MultiSet(pairs) => {
+                Self::MultiSet(pairs.iter().map(|(key, value)| (key.into(), value.into())).collect())
+            }
+            Request::CancelWait => Self::CancelWait,
+            Request::Ping(nonce) => Self::Ping(nonce),
+            Request::QueuePush(key, value) => Self::QueuePush(key.into(), value.into()),
+            Request::QueuePop(key) => Self::QueuePop(key.into()),
+            Request::QueueLen(key) => Self::QueueLen(key.into()),
+            Request::ListKeys => Self::ListKeys,
+        }
+    }
+}
+
 /// Writes `request` as a client does.
-pub(in crate::store) fn encode(request: &Request, out: &mut Vec<u8>) {
+pub(in crate::store) fn encode(request: &Said, out: &mut Vec<u8>) {
     fn blob(bytes: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
         out.extend_from_slice(bytes);
@@ -14,31 +66,31 @@ pub(in crate::store) fn encode(request: &Request, out: &mut Vec<u8>) {
         keys.iter().for_each(|key| blob(key, out));
     }
     let (code, fields): (u8, Vec<&[u8]>) = match request {
-        Request::Set(key, value) => (1, vec![key, value]),
-        Request::CompareSet { key, expected, wanted } => (2, vec![key, expected, wanted]),
-        Request::Get(key) => (3, vec![key]),
-        Request::Add(key, _) => (4, vec![key]),
-        Request::Check(_) => (5, vec![]),
-        Request::Wait(_) => (6, vec![]),
-        Request::NumKeys => (7, vec![]),
-        Request::Delete(key) => (8, vec![key]),
-        Request::Append(key, value) => (9, vec![key, value]),
-        Request::MultiGet(_) => (10, vec![]),
-        Request::MultiSet(_) => (11, vec![]),
-        Request::CancelWait => (12, vec![]),
-        Request::Ping(_) => (13, vec![]),
-        Request::QueuePush(key, value) => (14, vec![key, value]),
-        Request::QueuePop(key) => (15, vec![key]),
-        Request::QueueLen(key) => (16, vec![key]),
-        Request::ListKeys => (17, vec![]),
+        Said::Set(key, value) => (1, vec![key, value]),
+        Said::CompareSet { key, expected, wanted } => (2, vec![key, expected, wanted]),
+        Said::Get(key) => (3, vec![key]),
+        Said::Add(key, _) => (4, vec![key]),
+        Said::Check(_) => (5, vec![]),
+        Said::Wait(_) => (6, vec![]),
+        Said::NumKeys => (7, vec![]),
+        Said::Delete(key) => (8, vec![key]),
+        Said::Append(key, value) => (9, vec![key, value]),
+        Said::MultiGet(_) => (10, vec![]),
+        Said::MultiSet(_) => (11, vec![]),
+        Said::CancelWait => (12, vec![]),
+        Said::Ping(_) => (13, vec![]),
+        Said::QueuePush(key, value) => (14, vec![key, value]),
+        Said::QueuePop(key) => (15, vec![key]),
+        Said::QueueLen(key) => (16, vec![key]),
+        Said::ListKeys => (17, vec![]),
     };
     out.push(code);
     fields.into_iter().for_each(|field| blob(field, out));
     match request {
-        Request::Add(_, amount) => out.extend_from_slice(&amount.to_le_bytes()),
-        Request::Ping(nonce) => out.extend_from_slice(&nonce.to_le_bytes()),
-        Request::Check(list) | Request::Wait(list) | Request::MultiGet(list) => keys(list, out),
-        Request::MultiSet(pairs) => {
+        Said::Add(_, amount) => out.extend_from_slice(&amount.to_le_bytes()),
+        Said::Ping(nonce) => out.extend_from_slice(&nonce.to_le_bytes()),
+        Said::Check(list) | Said::Wait(list) | Said::MultiGet(list) => keys(list, out),
+        Said::MultiSet(pairs) => {
             out.extend_from_slice(&(pairs.len() as u64).to_le_bytes());
             for (key, value) in pairs {
                 blob(key, out);
@@ -63,26 +115,26 @@ fn value() -> impl Strategy<Value = Value> {
     proptest::collection::vec(any::<u8>(), 0..40)
 }
 
-fn request() -> impl Strategy<Value = Request> {
+pub(in crate::store) fn request() -> impl Strategy<Value = Said> {
     let many = || proptest::collection::vec(key(), 0..5);
     prop_oneof![
-        (key(), value()).prop_map(|(key, value)| Request::Set(key, value)),
-        (key(), value(), value()).prop_map(|(key, expected, wanted)| Request::CompareSet { key, expected, wanted }),
-        key().prop_map(Request::Get),
-        (key(), any::<i64>()).prop_map(|(key, amount)| Request::Add(key, amount)),
-        many().prop_map(Request::Check),
-        many().prop_map(Request::Wait),
-        Just(Request::NumKeys),
-        key().prop_map(Request::Delete),
-        (key(), value()).prop_map(|(key, value)| Request::Append(key, value)),
-        many().prop_map(Request::MultiGet),
-        proptest::collection::vec((key(), value()), 0..5).prop_map(Request::MultiSet),
-        Just(Request::CancelWait),
-        any::<u32>().prop_map(Request::Ping),
-        (key(), value()).prop_map(|(key, value)| Request::QueuePush(key, value)),
-        key().prop_map(Request::QueuePop),
-        key().prop_map(Request::QueueLen),
-        Just(Request::ListKeys),
+        (key(), value()).prop_map(|(key, value)| Said::Set(key, value)),
+        (key(), value(), value()).prop_map(|(key, expected, wanted)| Said::CompareSet { key, expected, wanted }),
+        key().prop_map(Said::Get),
+        (key(), any::<i64>()).prop_map(|(key, amount)| Said::Add(key, amount)),
+        many().prop_map(Said::Check),
+        many().prop_map(Said::Wait),
+        Just(Said::NumKeys),
+        key().prop_map(Said::Delete),
+        (key(), value()).prop_map(|(key, value)| Said::Append(key, value)),
+        many().prop_map(Said::MultiGet),
+        proptest::collection::vec((key(), value()), 0..5).prop_map(Said::MultiSet),
+        Just(Said::CancelWait),
+        any::<u32>().prop_map(Said::Ping),
+        (key(), value()).prop_map(|(key, value)| Said::QueuePush(key, value)),
+        key().prop_map(Said::QueuePop),
+        key().prop_map(Said::QueueLen),
+        Just(Said::ListKeys),
     ]
 }
 
@@ -96,35 +148,36 @@ proptest! {
         requests.iter().for_each(|request| encode(request, &mut bytes));
         let mut parser = Parser::new(Limits::default());
         let mut parsed = Vec::new();
-        let mut rest = bytes.as_slice();
+        let (mut taken, mut come) = (0, 0);
         for piece in pieces.iter().cycle() {
-            if rest.is_empty() {
+            if come == bytes.len() {
                 break;
             }
-            let (now, later) = rest.split_at((*piece).min(rest.len()));
-            rest = later;
-            parser.push(now);
-            while let Some(request) = parser.next_request().unwrap() {
-                parsed.push(request);
+            come = (come + piece).min(bytes.len());
+            let mut input = &bytes[taken..come];
+            while let Some(request) = parser.next_request(&mut input).unwrap() {
+                parsed.push(Said::from(request));
             }
+            taken = come - input.len();
         }
+        prop_assert_eq!(taken, bytes.len());
         prop_assert_eq!(parsed, requests);
     }
 
     #[test]
     fn random_bytes_never_panic_and_keep_memory_bounded(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let mut parser = Parser::new(Limits::default());
-        parser.push(&handshake());
-        parser.push(&bytes);
-        while let Ok(Some(_)) = parser.next_request() {}
+        let bytes = [handshake(), bytes].concat();
+        let mut input = bytes.as_slice();
+        while let Ok(Some(_)) = parser.next_request(&mut input) {}
     }
 }
 
 fn refused(limits: Limits, bytes: &[u8]) -> Violation {
     let mut parser = Parser::new(limits);
-    parser.push(bytes);
+    let mut input = bytes;
     loop {
-        match parser.next_request() {
+        match parser.next_request(&mut input) {
             Ok(Some(_)) => {}
             Ok(None) => panic!("waits for more although the limit is already broken"),
             Err(violation) => return violation,
@@ -155,7 +208,7 @@ fn limits_are_checked_on_the_length_alone() {
 fn a_request_of_many_small_parts_is_bounded_too() {
     let limits = Limits { request_bytes_max: 100, ..Limits::default() };
     let mut bytes = handshake();
-    encode(&Request::MultiSet(vec![(Key::from(*b"k"), vec![0; 20]); 4]), &mut bytes);
+    encode(&Said::MultiSet(vec![(Key::from(*b"k"), vec![0; 20]); 4]), &mut bytes);
     assert!(matches!(refused(limits, &bytes), Violation::TooMuch { what: "request", found: 111, max: 100 }));
 }
 

@@ -1,9 +1,9 @@
 //! Over real sockets: the protocol, waking, both address families, and clients that misbehave.
 
 use super::*;
-use crate::store::protocol::{
-    Key, Request,
-    tests::{encode, handshake},
+use crate::store::{
+    protocol::tests::{Said as Request, encode, handshake},
+    table::Key,
 };
 use std::{
     io::{Read, Write},

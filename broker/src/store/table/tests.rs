@@ -1,6 +1,10 @@
 //! What each request answers, who is woken, and that the byte count is exact.
 
 use super::*;
+use crate::store::protocol::{
+    Parser,
+    tests::{Said as Request, encode, handshake},
+};
 use proptest::prelude::*;
 
 fn k(name: &str) -> Key {
@@ -9,15 +13,21 @@ fn k(name: &str) -> Key {
 
 /// Replies as bytes, per client, in order.
 fn ask(table: &mut Table, client: ClientId, request: Request) -> Vec<(ClientId, Vec<u8>)> {
+    try_ask(table, client, &request).unwrap()
+}
+
+fn try_ask(table: &mut Table, client: ClientId, request: &Request) -> Result<Vec<(ClientId, Vec<u8>)>, Violation> {
+    let mut bytes = handshake();
+    encode(request, &mut bytes);
+    let mut input = bytes.as_slice();
+    let request = Parser::new(Limits::default()).next_request(&mut input).unwrap().unwrap();
     let mut told = Vec::new();
-    table
-        .apply(client, request, &mut |client, reply| {
-            let mut bytes = Vec::new();
-            reply.encode(&mut bytes);
-            told.push((client, bytes));
-        })
-        .unwrap();
-    told
+    table.apply(client, request, &mut |client, reply| {
+        let mut bytes = Vec::new();
+        reply.encode(&mut bytes);
+        told.push((client, bytes));
+    })?;
+    Ok(told)
 }
 
 fn blob(bytes: &[u8]) -> Vec<u8> {
@@ -50,7 +60,7 @@ fn add_counts_in_decimal_text_and_refuses_the_rest() {
     assert_eq!(ask(&mut table, 1, Request::Get(k("n"))), [(1, blob(b"-2"))]);
     for (held, amount) in [("x", 1), ("9223372036854775807", 1)] {
         ask(&mut table, 1, Request::Set(k("n"), held.into()));
-        let refused = table.apply(1, Request::Add(k("n"), amount), &mut |_, _| panic!("no reply")).unwrap_err();
+        let refused = try_ask(&mut table, 1, &Request::Add(k("n"), amount)).unwrap_err();
         assert!(matches!(refused, Violation::Add { .. }), "{refused}");
         assert_eq!(ask(&mut table, 1, Request::Get(k("n"))), [(1, blob(held.as_bytes()))], "unchanged");
     }
@@ -111,7 +121,7 @@ fn a_full_store_refuses_and_stays_as_it_was() {
         Request::QueuePush(k("q"), vec![0; 100]),
         Request::Wait(vec![k("x"), k("y")]),
     ] {
-        let refused = table.apply(1, request, &mut |_, _| panic!("no reply")).unwrap_err();
+        let refused = try_ask(&mut table, 1, &request).unwrap_err();
         assert!(matches!(refused, Violation::Full { max: 200, .. }), "{refused}");
         assert_eq!(table.bytes(), 165);
     }

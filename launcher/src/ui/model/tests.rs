@@ -2,9 +2,11 @@
 
 use super::*;
 use enn_common::{
-    event::StepTimes,
+    event::{NodeBrief, StepTimes},
+    failure::Failure,
     id::{LocalRank, Rank, Round},
-    staged::meta::ColumnReport,
+    metrics::Metrics,
+    staged::meta::{CleaningReport, ColumnReport},
 };
 use proptest::prelude::*;
 
@@ -181,13 +183,7 @@ pub(in crate::ui) fn events() -> Vec<Event> {
     all.extend((0..2).map(|rank| (0.02, exited(1, rank, Some(0), None))));
     all.push((0.1, What::Warned { message: "wind_gust is all missing\n  hint: leave it out".into() }));
     all.push((0.1, What::RunEnded { code: 0, seconds: 6.1, restarts: 1, rounds: 2 }));
-    let mut time = START;
-    all.into_iter()
-        .map(|(after, what)| {
-            time += after;
-            Event { time, what }
-        })
-        .collect()
+    timed(all)
 }
 
 /// The view after some events.
@@ -195,6 +191,123 @@ pub(in crate::ui) fn view_after(events: &[Event]) -> RunView {
     let mut view = RunView::default();
     events.iter().for_each(|event| view.apply(event));
     view
+}
+
+/// A second story: any program on two nodes; a late node, a failure, a restart, a lost node, a hang, the end.
+pub(in crate::ui) fn gang_events() -> Vec<Event> {
+    let node = |host: &str| NodeBrief { host: host.into(), workers: 2 };
+    let formed = |round, restart| What::RoundFormed {
+        round: Round(round),
+        restart,
+        master: "n1:29500".into(),
+        nodes: vec![node("n1"), node("n2")],
+    };
+    let started = |round, restart, hosts: [&str; 2]| {
+        let mut all = vec![
+            (0.1, formed(round, restart)),
+            (0.0, What::RoundStarted { round: Round(round), world_size: 4, attempt: restart, resume_step: None }),
+        ];
+        all.extend((0..4).map(|rank| {
+            let (host, pid) = (hosts[rank as usize / 2].into(), 4_000 + 10 * round as u32 + rank);
+            let (local_rank, rank) = (LocalRank(rank % 2), Rank(rank));
+            (0.01, What::WorkerStarted { round: Round(round), local_rank, rank, pid, host })
+        }));
+        all
+    };
+    let failure = |round: u64, rank: u32, time| Failure {
+        round,
+        host: "n2".into(),
+        node_rank: 1,
+        local_rank: rank - 2,
+        rank,
+        pid: 4_000 + 10 * round as u32 + rank,
+        time,
+        ..Failure::default()
+    };
+    let raised = Failure {
+        code: Some(1),
+        message: Some("ValueError: no such file\nsecond line".into()),
+        stderr: "ValueError: no such file\n".into(),
+        ..failure(0, 3, START + 12.0)
+    };
+    let killed = Failure { signal: Some(9), ..failure(2, 2, START + 20.0) };
+    let argv = ["enn", "run", "--nnodes", "2", "train.py"].map(String::from).to_vec();
+    let (run, dir) = ("train-20260921T101500Z-77aa".to_owned(), PathBuf::from("/state/train-20260921T101500Z-77aa"));
+    let mut all = vec![
+        (0.0, What::RunStarted { run, mode: "run".into(), dir, host: "n1".into(), nproc: 2, argv }),
+        (0.1, What::NodeJoined { host: "n1".into(), workers: 2 }),
+        (0.0, What::Waiting { reason: "1 of 2 nodes joined".into() }),
+        (3.0, What::NodeJoined { host: "n2".into(), workers: 2 }),
+    ];
+    all.extend(started(0, 0, ["", "n2"]));
+    all.push((8.0, exited(0, 3, Some(1), None)));
+    all.push((0.0, What::FailureReported { failure: Box::new(raised) }));
+    all.extend([0, 1, 2].map(|rank| (0.01, exited(0, rank, None, Some(15)))));
+    let cause = "rank 3 on n2 failed".to_owned();
+    all.push((0.0, What::RoundFailed { round: Round(0), cause, restarting: true, restarts_left: 0 }));
+    all.extend(started(1, 1, ["", "n2"]));
+    all.push((1.0, What::NodeLost { host: "n2".into(), reason: "silent for 5 s".into() }));
+    let cause = "node n2 was lost: silent for 5 s".to_owned();
+    all.push((0.1, What::RoundFailed { round: Round(1), cause, restarting: true, restarts_left: 0 }));
+    all.push((0.1, What::Waiting { reason: "1 of 2 nodes joined".into() }));
+    all.push((2.0, What::NodeJoined { host: "n2".into(), workers: 2 }));
+    all.extend(started(2, 1, ["", "n2"]));
+    all.push((0.5, What::HangDetected { round: Round(2), seconds: 600.0, stacks: Some("/state/x/stacks/2".into()) }));
+    all.push((0.5, exited(2, 2, None, Some(9))));
+    all.push((0.0, What::FailureReported { failure: Box::new(killed) }));
+    all.extend([0, 1, 3].map(|rank| (0.01, exited(2, rank, None, Some(15)))));
+    let cause = "rank 2 on n2 failed".to_owned();
+    all.push((0.0, What::RoundFailed { round: Round(2), cause, restarting: false, restarts_left: 0 }));
+    all.push((0.0, What::RunEnded { code: 1, seconds: 16.0, restarts: 1, rounds: 3 }));
+    timed(all)
+}
+
+fn timed(all: Vec<(f64, What)>) -> Vec<Event> {
+    let mut time = START;
+    let at = |(after, what)| {
+        time += after;
+        Event { time, what }
+    };
+    all.into_iter().map(at).collect()
+}
+
+#[test]
+fn nodes_wait_meet_fail_and_come_back() {
+    let all = gang_events();
+    let after = |wanted: &dyn Fn(&What) -> bool| {
+        let index = all.iter().rposition(|event| wanted(&event.what)).unwrap();
+        view_after(&all[..=index])
+    };
+    let states = |view: &RunView| -> Vec<(String, NodeState)> {
+        view.nodes.iter().map(|node| (node.host.clone(), node.state.clone())).collect()
+    };
+    let node = |host: &str, state: NodeState| (host.to_owned(), state);
+    let first = view_after(&all[..3]);
+    let wait = first.waiting.clone().unwrap();
+    assert_eq!((wait.reason.as_str(), wait.since), ("1 of 2 nodes joined", START + 0.1));
+    assert_eq!(states(&first), [node("n1", NodeState::Joined)]);
+    let formed = after(&|what| matches!(what, What::RoundStarted { round: Round(1), .. }));
+    assert_eq!(formed.waiting, None);
+    assert_eq!(states(&formed), [node("n1", NodeState::InRound), node("n2", NodeState::InRound)]);
+    assert_eq!((formed.rounds.len(), formed.rounds[1].world_size, formed.restarts()), (2, 4, 1));
+    let lost = after(&|what| matches!(what, What::NodeLost { .. }));
+    assert_eq!(lost.nodes[1].state, NodeState::Lost("silent for 5 s".into()));
+    let end = view_after(&all);
+    assert_eq!(states(&end), [node("n1", NodeState::Out), node("n2", NodeState::Out)]);
+    assert_eq!((end.failures.len(), end.hangs.len(), end.restarts(), end.rounds.len()), (2, 1, 1, 3));
+    assert_eq!(end.current_workers().map(|worker| worker.host.as_str()).collect::<Vec<_>>(), ["", "", "n2", "n2"]);
+}
+
+#[test]
+fn two_nodes_of_one_host_are_two() {
+    let joined = What::NodeJoined { host: "n1".into(), workers: 1 };
+    let node = || NodeBrief { host: "n1".into(), workers: 1 };
+    let formed = |nodes| What::RoundFormed { round: Round(0), restart: 0, master: "n1:1".into(), nodes };
+    let view = view_after(&timed(vec![(0.0, joined.clone()), (0.0, joined.clone())]));
+    assert_eq!(view.nodes.len(), 2);
+    let view = view_after(&timed(vec![(0.0, joined.clone()), (0.0, joined), (0.0, formed(vec![node(), node()]))]));
+    assert_eq!(view.nodes.iter().map(|node| node.rank).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    assert_eq!(view.rounds[0].world_size, 2);
 }
 
 #[test]
@@ -236,7 +349,7 @@ proptest! {
     /// Any subset of the events in any order is taken without a panic, and a view read back equals the live one.
     #[test]
     fn the_fold_is_total(order in proptest::collection::vec(any::<proptest::sample::Index>(), 0..60)) {
-        let all = events();
+        let all = [events(), gang_events()].concat();
         let chosen: Vec<Event> = order.iter().map(|index| index.get(&all).clone()).collect();
         let dir = tempfile::tempdir().unwrap();
         let mut journal = journal::Writer::open(dir.path()).unwrap();

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::ui::{
     figures,
-    lines::signal_name,
     model::{RoundView, RunView, WorkerView},
+    signal,
 };
 
 const WIDTH: f64 = 1000.0;
@@ -202,7 +202,7 @@ fn who(worker: &WorkerView) -> String {
 fn cause(worker: &WorkerView) -> String {
     let how = match worker.exit {
         Some(exit) => match (exit.signal, exit.code) {
-            (Some(signal), _) => format!("was killed by {}", signal_name(signal)),
+            (Some(number), _) => format!("was killed by {}", signal::name(number)),
             (None, Some(code)) => format!("exited with code {code}"),
             (None, None) => "ended without a status".to_owned(),
         },

@@ -1,0 +1,91 @@
+//! `enn run`, and `enn-torchrun`.
+
+use crate::{
+    Error,
+    api::{self, RunOptions},
+    facts::Facts,
+    torchrun::{self, Flags, Manner, Own},
+    ui::Mode,
+};
+use std::ffi::OsString;
+
+/// Run a program on many workers, as torchrun does, with torchrun's flags
+///
+/// Every worker gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, …). The first failure on any node stops all workers, is
+/// shown with its cause, and restarts them while --max-restarts allows. Each flag of torchrun's is also read from PET_<NAME>, in
+/// both spellings with - and _. What follows PROGRAM is the program's own.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    flags: Flags,
+    #[command(flatten)]
+    own: Own,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// How the run is shown; the console belongs to the workers.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+struct Show {
+    /// Tell what happens, one line per event, on standard error
+    #[arg(long, short)]
+    verbose: bool,
+    /// The same as --verbose
+    #[arg(long)]
+    lines: bool,
+    /// Tell only what went wrong; the default
+    #[arg(long, short, conflicts_with_all = ["verbose", "lines"])]
+    quiet: bool,
+    /// Print every event as one JSON object per line on standard output
+    #[arg(long, conflicts_with_all = ["verbose", "lines", "quiet"])]
+    json: bool,
+}
+
+impl Show {
+    fn mode(&self) -> Mode {
+        match (self.json, self.verbose || self.lines) {
+            (true, _) => Mode::Json,
+            (_, true) => Mode::Lines,
+            _ => Mode::Quiet,
+        }
+    }
+}
+
+/// `enn-torchrun`: torchrun's own command line.
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "enn-torchrun",
+    about = "torchrun's command line, run by enn",
+    infer_long_args = true,
+    args_override_self = true,
+    max_term_width = 110
+)]
+pub(super) struct Torchrun {
+    #[command(flatten)]
+    pub(super) args: Args,
+}
+
+/// The exit status. torchrun ends with 1 where `enn run` says more.
+pub(super) fn run(args: Args, manner: Manner, facts: &Facts) -> Result<u8, Error> {
+    let Args { mut flags, own, show } = args;
+    flags.command = without_separator(flags.command, &facts.argv);
+    let options =
+        RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), manner, metrics_addr: own.metrics_addr };
+    let flags = flags.with_variables(&facts.pet).map_err(Box::new)?;
+    if let Some(allocation) = api::allocation(&flags, manner, facts)? {
+        return api::run_allocated(flags, &own, facts, &options, &allocation);
+    }
+    let launch = torchrun::resolve(flags, &own, manner, facts).map_err(Box::new)?;
+    api::run(launch, facts, &options)
+}
+
+/// Takes out a `--` right behind the program, as torchrun's parser does, unless one before the program said already that all
+/// that follows is not torchrun's.
+pub(super) fn without_separator(mut command: Vec<OsString>, argv: &[String]) -> Vec<OsString> {
+    let before = argv.len().checked_sub(command.len() + 1).and_then(|index| argv.get(index));
+    if command.get(1).is_some_and(|word| word == "--") && before.is_none_or(|word| word != "--") {
+        command.remove(1);
+    }
+    command
+}

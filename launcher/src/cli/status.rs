@@ -1,0 +1,106 @@
+//! `enn status`.
+
+use super::{flags::Which, output};
+use crate::{
+    Error,
+    facts::Facts,
+    run_dir,
+    ui::{
+        RunView,
+        follow::Follower,
+        openmetrics,
+        standing::Standing,
+        status::{self, Glance},
+    },
+};
+use enn_common::exit::ExitCode;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use std::{io::IsTerminal, path::Path, time::SystemTime};
+
+/// Columns when standard output is no terminal.
+const WIDTH: u16 = 100;
+/// How often ages are drawn anew while watching; milliseconds.
+const REDRAW_MS: u16 = 1_000;
+/// Puts the cursor home and clears what is below.
+const HOME: &str = "\x1b[H\x1b[J";
+
+/// Show a run on one page: nodes, workers, what it waits for, what failed
+///
+/// Works on a run that is under way and on one that is over. The exit code is 0 whatever the run's own was.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    /// Print OpenMetrics, e.g. for a collector of text files
+    #[arg(long, conflicts_with_all = ["json", "watch"], help_heading = "Output")]
+    openmetrics: bool,
+    /// Show it again on every change, until the run is over
+    #[arg(long, short, help_heading = "Output")]
+    watch: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let run = args.which.find(facts)?;
+    if args.watch {
+        return watch(args, &run);
+    }
+    let view = RunView::read(&run)?;
+    if args.openmetrics {
+        output::bytes(openmetrics::text(&view, run_dir::is_living(&run)).as_bytes())?;
+        return Ok(ExitCode::Success);
+    }
+    show(args, &run, &view, "")?;
+    Ok(ExitCode::Success)
+}
+
+fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
+    let mut follower = Follower::open(run, &run_dir::lock_path(run))?;
+    let mut view = RunView::default();
+    let terminal = std::io::stdout().is_terminal();
+    let mut shown = None;
+    loop {
+        let mut news = false;
+        follower.read(|event| {
+            view.apply(&event);
+            news = true;
+        })?;
+        let glance = glance(run);
+        // Ages are drawn anew on a terminal only: in a file each page is news.
+        if news || terminal || shown != Some(glance.living) {
+            show(args, run, &view, if terminal && !args.json { HOME } else { "" })?;
+            shown = Some(glance.living);
+        }
+        if Standing::of(&view, glance.living).over() {
+            return Ok(ExitCode::Success);
+        }
+        // The time-out also serves network file systems, which do not tell what other hosts write.
+        let fd = follower.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match poll(fd.into_iter().collect::<Vec<_>>().as_mut_slice(), PollTimeout::from(REDRAW_MS)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(Error::Output(error.into())),
+        }
+    }
+}
+
+fn show(args: &Args, run: &Path, view: &RunView, before: &str) -> Result<(), Error> {
+    let glance = glance(run);
+    if args.json && args.watch {
+        return output::text_line(&status::json(view, &glance).to_string());
+    }
+    if args.json {
+        return output::json(&status::json(view, &glance));
+    }
+    output::bytes(format!("{before}{}", status::text(view, &glance)).as_bytes())
+}
+
+fn glance(run: &Path) -> Glance {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let width = if std::io::stdout().is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None };
+    Glance { living: run_dir::is_living(run), now, width: usize::from(width.map_or(WIDTH, |(columns, _)| columns)) }
+}

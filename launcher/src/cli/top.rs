@@ -1,0 +1,37 @@
+//! `enn top`.
+
+use super::flags::Which;
+use crate::{
+    Error,
+    facts::Facts,
+    process::{STOP_SIGNALS, Signals},
+    run_dir,
+    ui::{
+        TopError,
+        top::{self, Means},
+    },
+};
+use enn_common::exit::ExitCode;
+
+/// Watch a run on the whole screen: nodes, workers, load, throughput, reasons, logs
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let run = args.which.find(facts)?;
+    let signals =
+        Signals::install(&STOP_SIGNALS).map_err(|source| TopError::System { what: "handle signals", source })?;
+    let means = Means {
+        run_dir: &run,
+        held: &run_dir::lock_path(&run),
+        living: &|| run_dir::is_living(&run),
+        logs: run_dir::logs(&run),
+        host: &facts.host,
+        stop: signals.as_ref().map(Signals::fd),
+    };
+    top::run(&means)?;
+    Ok(ExitCode::Success)
+}

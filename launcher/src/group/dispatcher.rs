@@ -1,0 +1,385 @@
+//! The owner loop of a node's group: joins rounds, starts and watches the workers, and does what the rendezvous decides.
+
+use super::{
+    contract::Ranks,
+    error::GroupError,
+    spec::GroupSpec,
+    wait::{Event, Sources},
+    worker::{self, Means, Worker},
+};
+use crate::{
+    logs::Pump,
+    process::{self, Cgroup, Exit, Guard, Mark, Signals},
+    rendezvous::{News, Rendezvous, RoundEnd, RoundPlan, RunEnd},
+    stacks,
+};
+use enn_common::{
+    event::{NodeBrief, What},
+    failure::Failure,
+    id::{LocalRank, Rank, Round},
+};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// Longest wait for output that is still in the pipes of workers that ended.
+const SETTLE_MAX: Duration = Duration::from_millis(250);
+/// Longest time for looking at the stacks of a hung group.
+const STACKS_MAX: Duration = Duration::from_secs(20);
+/// How often progress is looked at, as a part of the time after which its lack is a hang.
+const PROGRESS_LOOKS: u32 = 10;
+
+/// What became of the run on this node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupOutcome {
+    /// How the run ended.
+    pub end: RunEnd,
+    /// Rounds this node took part in.
+    pub rounds: u64,
+    /// Restarts of the run.
+    pub restarts: u32,
+    /// The signal that asked this node to stop.
+    pub stopped_by: Option<Signal>,
+}
+
+/// Runs the group until the run ends. Every event goes to `emit`.
+///
+/// The calling thread must live until this returns: workers die with the thread that forked them.
+///
+/// # Errors
+/// When the machine refuses something the launcher itself needs; a worker's failure is an outcome.
+pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome, GroupError> {
+    let system = |what| move |source| GroupError::System { what, source };
+    let mark = Mark::new(spec.inherited_mark.as_deref());
+    // The guard early: it must not inherit what comes after.
+    let cgroup = Cgroup::create(&format!("enn-{}", mark.own()));
+    let cgroup = cgroup.inspect_err(|error| tracing::debug!(%error, "no control group for the workers")).ok();
+    let guard = Guard::start(Some(&mark), cgroup.as_ref()).map_err(system("start the guard process"))?;
+    process::adopt_orphans().map_err(system("adopt orphaned processes"))?;
+    let mut handled = spec.signals.clone();
+    handled.extend([Signal::SIGCHLD, Signal::SIGUSR1].iter().filter(|signal| !spec.signals.contains(signal)));
+    let signals = Signals::install(&handled).map_err(system("handle signals"))?;
+    worker::progress_dir(&spec.run_dir).map_err(system("make the directory for progress files"))?;
+    let pump = Pump::start(spec.logs.clone())?;
+    let sources = Sources::new(Rendezvous::start(spec.rendezvous.clone())?, signals);
+    let group = Group {
+        spec,
+        emit,
+        sources,
+        pump,
+        guard,
+        mark,
+        cgroup,
+        workers: Vec::new(),
+        plan: None,
+        phase: Phase::Joining,
+        end: None,
+        stopped_by: None,
+        looked: Instant::now(),
+        outputs: None,
+        rounds: 0,
+        restarts: 0,
+    };
+    group.sources.rendezvous.join();
+    group.run()
+}
+
+/// What the group is doing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// Waiting for a round.
+    Joining,
+    /// The workers work.
+    Running,
+    /// All workers of this node ended with code 0; others may still work.
+    Finished,
+    /// Workers were asked to end, and get KILL at the given time.
+    Stopping(Instant),
+    /// Workers got KILL.
+    Killed,
+}
+
+struct Group<'a> {
+    spec: &'a GroupSpec,
+    emit: &'a mut dyn FnMut(What),
+    sources: Sources,
+    pump: Pump,
+    guard: Guard,
+    mark: Mark,
+    cgroup: Option<Cgroup>,
+    workers: Vec<Worker>,
+    plan: Option<RoundPlan>,
+    phase: Phase,
+    end: Option<RunEnd>,
+    stopped_by: Option<Signal>,
+    /// When progress was last looked at, and the last output seen then.
+    looked: Instant,
+    outputs: Option<Instant>,
+    rounds: u64,
+    restarts: u32,
+}
+
+impl Group<'_> {
+    fn run(mut self) -> Result<GroupOutcome, GroupError> {
+        loop {
+            if self.workers.iter().all(|worker| worker.process.exit().is_some())
+                && let Some(end) = self.settled()
+            {
+                return Ok(GroupOutcome {
+                    end,
+                    rounds: self.rounds,
+                    restarts: self.restarts,
+                    stopped_by: self.stopped_by,
+                });
+            }
+            for event in self.sources.wait(&self.workers, self.deadline())? {
+                self.handle(event)?;
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Stopping(kill_at) => Some(kill_at),
+            Phase::Running => self.spec.rendezvous.hang_timeout.map(|limit| self.looked + limit / PROGRESS_LOOKS),
+            _ => None,
+        }
+    }
+
+    /// No worker is left: what that means. `Some` ends the run on this node.
+    fn settled(&mut self) -> Option<RunEnd> {
+        if matches!(self.phase, Phase::Stopping(_) | Phase::Killed) {
+            self.clear_round();
+            if let Some(signal) = self.stopped_by {
+                let by = format!("{} on {}", signal.as_str(), self.spec.rendezvous.host);
+                return Some(self.end.take().unwrap_or(RunEnd::Stopped { by }));
+            }
+            if self.end.is_none() {
+                self.phase = Phase::Joining;
+                self.sources.rendezvous.join();
+            }
+        }
+        if self.end.is_some() {
+            self.clear_round();
+        }
+        self.end.take()
+    }
+
+    /// After a round's workers: what they left behind is killed, what they wrote is shown.
+    fn clear_round(&mut self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
+        process::sweep(&self.mark, &self.guard);
+        self.pump.settle(Instant::now() + SETTLE_MAX);
+        for trouble in self.pump.take_troubles() {
+            (self.emit)(What::Warned { message: trouble.to_string() });
+        }
+        self.workers.clear();
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), GroupError> {
+        match event {
+            Event::Signalled(Signal::SIGCHLD) => {
+                process::reap_orphans(|pid| self.workers.iter().any(|worker| worker.process.pid() == pid), &self.guard);
+            }
+            Event::Signalled(signal) => self.signalled(signal),
+            Event::Ended { worker, late } => self.ended(worker, late),
+            Event::News => {
+                while let Some(news) = self.sources.rendezvous.news() {
+                    self.news(news)?;
+                }
+            }
+            Event::TimeUp => self.time_up(),
+        }
+        Ok(())
+    }
+
+    fn signalled(&mut self, signal: Signal) {
+        let second = self.stopped_by.is_some();
+        (self.emit)(What::StopRequested { signal: signal.as_str().into(), second });
+        if second {
+            return self.kill();
+        }
+        self.stopped_by = Some(signal);
+        self.sources.rendezvous.leave(format!("it was stopped by {}", signal.as_str()));
+        for worker in &self.workers {
+            // SIGUSR1 says that the time limit is near: programs that do not know it are asked to end.
+            match signal {
+                Signal::SIGUSR1 => worker.ask_to_stop(signal),
+                _ => worker.process.signal(signal),
+            }
+        }
+        if !matches!(self.phase, Phase::Killed) {
+            self.phase = Phase::Stopping(Instant::now() + self.spec.grace);
+        }
+    }
+
+    fn ended(&mut self, index: usize, late: Duration) {
+        let began = Instant::now();
+        let Some(exit) = self.workers[index].reap(&mut self.guard) else { return };
+        let (code, signal) = match exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal(signal) => (None, Some(signal)),
+        };
+        let (round, rank) = (self.round(), Rank(self.workers[index].ranks.rank));
+        let pid = self.workers[index].process.pid();
+        let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
+        (self.emit)(What::WorkerExited { round: Round(round), rank, pid, code, signal, seconds_to_notice });
+        if self.phase != Phase::Running {
+            return;
+        }
+        if exit != Exit::Code(0) {
+            if let Some(failure) = worker::root_cause(self.spec, round, &self.workers) {
+                self.failed(failure);
+            }
+        } else if self.workers.iter().all(Worker::succeeded) {
+            self.phase = Phase::Finished;
+            self.sources.rendezvous.finished(round);
+        }
+    }
+
+    fn failed(&mut self, failure: Failure) {
+        self.sources.rendezvous.failed(failure.round, failure);
+        self.stop();
+    }
+
+    fn news(&mut self, news: News) -> Result<(), GroupError> {
+        match news {
+            News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
+            News::NodeJoined { host, workers } => (self.emit)(What::NodeJoined { host, workers }),
+            News::NodeLost { host, reason } => (self.emit)(What::NodeLost { host, reason }),
+            News::Round(plan) => self.begin(plan)?,
+            News::RoundEnded(end) => self.round_ended(&end, None),
+            News::RunEnded(end) => {
+                match &end {
+                    RunEnd::Failed { end, reason } => self.round_ended(end, Some(reason)),
+                    RunEnd::HostLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
+                        (self.emit)(What::GaveUp { reason: reason.clone() });
+                    }
+                    RunEnd::Stopped { by } => {
+                        (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") })
+                    }
+                    RunEnd::Finished => {}
+                }
+                self.end = Some(end);
+                self.stop();
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, plan: RoundPlan) -> Result<(), GroupError> {
+        if self.stopped_by.is_some() {
+            return Ok(());
+        }
+        let round = Round(plan.round);
+        let ranks = Ranks::of_node(&plan);
+        let nodes =
+            plan.members.iter().map(|member| NodeBrief { host: member.host.clone(), workers: member.local_world });
+        let master = format!("{}:{}", plan.master.0, plan.master.1);
+        (self.emit)(What::RoundFormed { round, restart: plan.restarts, master, nodes: nodes.collect() });
+        let world_size = ranks.first().map_or(0, |ranks| ranks.world);
+        (self.emit)(What::RoundStarted { round, world_size, attempt: plan.restarts, resume_step: None });
+        (self.rounds, self.restarts) = (self.rounds + 1, plan.restarts);
+        self.phase = Phase::Running;
+        self.looked = Instant::now();
+        let mut unstartable = None;
+        for ranks in ranks {
+            let means =
+                Means { pump: &self.pump, guard: &mut self.guard, mark: &self.mark, cgroup: self.cgroup.as_ref() };
+            match Worker::start(self.spec, &plan, ranks, means) {
+                Ok(worker) => {
+                    let (local_rank, rank) = (LocalRank(ranks.local_rank), Rank(ranks.rank));
+                    let (pid, host) = (worker.process.pid(), self.spec.rendezvous.host.clone());
+                    (self.emit)(What::WorkerStarted { round, local_rank, rank, pid, host });
+                    self.workers.push(worker);
+                }
+                Err(Ok(failure)) => {
+                    unstartable = Some(*failure);
+                    break;
+                }
+                Err(Err(error)) => return Err(error),
+            }
+        }
+        self.plan = Some(plan);
+        if let Some(failure) = unstartable {
+            self.failed(failure);
+        }
+        Ok(())
+    }
+
+    /// The round is over before its work was done; `last` says why no other follows.
+    fn round_ended(&mut self, end: &RoundEnd, last: Option<&str>) {
+        let round = Round(self.round());
+        match end {
+            RoundEnd::Failed(failure) => (self.emit)(What::FailureReported { failure: failure.clone() }),
+            RoundEnd::Hung { idle } => self.look_at_stacks(*idle),
+            RoundEnd::NodeLost { .. } | RoundEnd::NodeWaiting { .. } => {}
+        }
+        let counted = matches!(end, RoundEnd::Failed(_) | RoundEnd::Hung { .. });
+        let used = self.restarts + u32::from(counted && last.is_none());
+        let restarts_left = self.spec.rendezvous.restarts_max.saturating_sub(used);
+        let cause = last.map_or_else(|| end.to_string(), |reason| format!("{end} ({reason})"));
+        (self.emit)(What::RoundFailed { round, cause, restarting: last.is_none(), restarts_left });
+        self.stop();
+    }
+
+    fn look_at_stacks(&mut self, idle: Duration) {
+        let living = self.workers.iter().filter(|worker| worker.process.exit().is_none());
+        let targets: Vec<stacks::Target> =
+            living.map(|worker| stacks::Target { rank: worker.ranks.rank, pid: worker.process.pid() }).collect();
+        let dir = self.spec.run_dir.join("stacks").join(self.round().to_string());
+        let found = stacks::collect(&targets, &dir, STACKS_MAX);
+        let (round, seconds) = (Round(self.round()), idle.as_secs_f64());
+        (self.emit)(What::HangDetected { round, seconds, stacks: Some(dir) });
+        for line in found.summary() {
+            (self.emit)(What::Warned { message: line });
+        }
+    }
+
+    fn time_up(&mut self) {
+        match self.phase {
+            Phase::Stopping(kill_at) if Instant::now() >= kill_at => {
+                let living = self.workers.iter().filter(|worker| worker.process.exit().is_none()).count();
+                let seconds = self.spec.grace.as_secs_f64();
+                let message = format!("{living} workers did not end within {seconds:.1} s and were killed");
+                (self.emit)(What::Warned { message });
+                self.kill();
+            }
+            Phase::Running => {
+                self.looked = Instant::now();
+                let outputs = self.pump.last_output();
+                // Every file is looked at, so that none counts twice.
+                let touched =
+                    self.workers.iter_mut().filter_map(|worker| worker.progressed().then_some(())).count() > 0;
+                if outputs != self.outputs || touched {
+                    self.outputs = outputs;
+                    self.sources.rendezvous.progress();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks the workers to end; they are killed after the grace.
+    fn stop(&mut self) {
+        if matches!(self.phase, Phase::Stopping(_) | Phase::Killed) {
+            return;
+        }
+        for worker in &self.workers {
+            worker.process.signal(Signal::SIGTERM);
+        }
+        self.phase = Phase::Stopping(Instant::now() + self.spec.grace);
+    }
+
+    fn kill(&mut self) {
+        self.phase = Phase::Killed;
+        for worker in &self.workers {
+            worker.process.signal(Signal::SIGKILL);
+        }
+    }
+
+    fn round(&self) -> u64 {
+        self.plan.as_ref().map_or(0, |plan| plan.round)
+    }
+}

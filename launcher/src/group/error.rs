@@ -1,0 +1,23 @@
+//! Why the group itself cannot go on. A worker's failure is an outcome, not an error.
+
+use crate::{logs::LogError, rendezvous::RendezvousError};
+use std::io;
+
+/// The machine refused something the launcher needs, or the nodes cannot meet.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// Output of the workers.
+    #[error(transparent)]
+    Logs(#[from] LogError),
+    /// The meeting of the nodes.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// A descriptor, process or handler the launcher works with.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Cause.
+        source: io::Error,
+    },
+}

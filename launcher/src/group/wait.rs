@@ -1,0 +1,78 @@
+//! Waiting for everything at once: signals, ends of workers, news of the rendezvous, and the next deadline.
+
+use super::{error::GroupError, worker::Worker};
+use crate::{
+    process::{Signals, wait_ready},
+    rendezvous::Rendezvous,
+};
+use nix::{
+    poll::{PollFd, PollFlags},
+    sys::signal::Signal,
+};
+use std::{
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+/// A blocked poll lasted at least this long.
+const BLOCKED_MIN: Duration = Duration::from_millis(1);
+
+/// What can happen to a group, in the order in which simultaneous ones are handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A signal came.
+    Signalled(Signal),
+    /// The worker with this index ended, at most `late` ago.
+    Ended { worker: usize, late: Duration },
+    /// The rendezvous has news.
+    News,
+    /// The deadline came.
+    TimeUp,
+}
+
+/// What a group waits on besides its workers.
+pub(super) struct Sources {
+    pub(super) rendezvous: Rendezvous,
+    pub(super) signals: Option<Signals>,
+    returned: Instant,
+}
+
+impl Sources {
+    pub(super) fn new(rendezvous: Rendezvous, signals: Option<Signals>) -> Self {
+        Self { rendezvous, signals, returned: Instant::now() }
+    }
+
+    /// Waits until something happens, or until `deadline`.
+    pub(super) fn wait(&mut self, workers: &[Worker], deadline: Option<Instant>) -> Result<Vec<Event>, GroupError> {
+        let began = Instant::now();
+        let living: Vec<usize> = (0..workers.len()).filter(|index| workers[*index].process.exit().is_none()).collect();
+        let (signalled, news, ended) = {
+            let mut watched: Vec<BorrowedFd<'_>> = vec![self.rendezvous.fd()];
+            watched.extend(living.iter().map(|index| workers[*index].process.pidfd()));
+            watched.extend(self.signals.as_ref().map(Signals::fd));
+            let mut fds: Vec<PollFd<'_>> = watched.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            wait_ready(&mut fds, deadline).map_err(|source| GroupError::System { what: "wait for events", source })?;
+            let ready = |index: usize| fds.get(index).is_some_and(|fd| fd.any().unwrap_or(false));
+            let ended: Vec<usize> =
+                living.iter().enumerate().filter(|(at, _)| ready(at + 1)).map(|(_, worker)| *worker).collect();
+            (ready(living.len() + 1), ready(0), ended)
+        };
+        let now = Instant::now();
+        // A poll that blocked was listening when the death came; else it may be as old as the poll before.
+        let late = if now.duration_since(began) >= BLOCKED_MIN { Duration::ZERO } else { now - self.returned };
+        self.returned = now;
+        let mut events = Vec::new();
+        if let Some(signals) = self.signals.as_mut().filter(|_| signalled) {
+            events.extend(signals.take().into_iter().map(Event::Signalled));
+        }
+        events.extend(ended.into_iter().map(|worker| Event::Ended { worker, late }));
+        if news {
+            self.rendezvous.clear();
+            events.push(Event::News);
+        }
+        if deadline.is_some_and(|deadline| now >= deadline) {
+            events.push(Event::TimeUp);
+        }
+        Ok(events)
+    }
+}

@@ -1,0 +1,184 @@
+//! The launcher's own standard output and error, shared by all workers.
+//!
+//! Bytes are queued and written while the console takes them; a console that is slow makes the workers wait, as it would
+//! without us, and one that is closed is told once and then ignored. **Invariant:** a write never ends inside a line unless
+//! the line alone is longer than a write may be.
+
+use super::{
+    LogError,
+    screen::{Screen, StreamId},
+    stream::Name,
+};
+use memchr::memrchr;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::stat::{SFlag, fstat},
+};
+use std::{
+    io::IsTerminal,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// A write to a pipe or terminal: what is at most this long is written whole or not at all (PIPE_BUF), and does not block
+/// when the descriptor is ready.
+const WRITE_BYTES_MAX: usize = 4096;
+/// A write to a regular file.
+const FILE_WRITE_BYTES_MAX: usize = 256 << 10;
+/// Queued bytes at which the streams that are shown here are not read any more.
+const QUEUE_BYTES_FULL: usize = 256 << 10;
+/// Queued bytes at which they are read again.
+const QUEUE_BYTES_LOW: usize = 64 << 10;
+
+/// One console.
+#[derive(Debug)]
+pub(super) struct Console {
+    fd: OwnedFd,
+    name: &'static str,
+    /// A regular file takes everything at once and cannot be waited for.
+    regular: bool,
+    screen: Screen,
+    queue: Vec<u8>,
+    written: usize,
+    full: bool,
+    closed: bool,
+    /// Whether the descriptor is being waited for.
+    pub(super) watched: bool,
+}
+
+impl Console {
+    fn new(fd: OwnedFd, name: &'static str) -> Self {
+        let kind = fstat(&fd).map_or(SFlag::S_IFREG, |stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
+        Self {
+            fd,
+            name,
+            regular: kind == SFlag::S_IFREG,
+            screen: Screen::default(),
+            queue: Vec::new(),
+            written: 0,
+            full: false,
+            closed: false,
+            watched: false,
+        }
+    }
+
+    /// Queues what a stream shows.
+    pub(super) fn show(&mut self, by: StreamId, prefix: &[u8], bytes: &[u8]) {
+        if !self.closed {
+            self.screen.show(by, prefix, bytes, &mut self.queue);
+        }
+    }
+
+    /// Ends an unfinished line: somebody else is about to write to this console.
+    pub(super) fn finish_line(&mut self) {
+        self.screen.finish(&mut self.queue);
+    }
+
+    /// Ends an unfinished line when that changes nothing a program would read: on a terminal, or after our own prefix.
+    pub(super) fn finish_line_for_people(&mut self) {
+        if self.screen.open_prefixed() || self.fd.is_terminal() {
+            self.finish_line();
+        }
+    }
+
+    /// Writes as much as the console takes.
+    pub(super) fn write(&mut self) -> Result<(), LogError> {
+        while self.waiting() && self.ready() {
+            match nix::unistd::write(&self.fd, self.next()) {
+                Ok(count) => self.written += count,
+                Err(Errno::EINTR) => {}
+                // Somebody made the shared descriptor non-blocking; it will be ready again.
+                Err(Errno::EAGAIN) => break,
+                Err(errno) => {
+                    self.closed = true;
+                    self.queue = Vec::new();
+                    self.written = 0;
+                    self.full = false;
+                    return Err(LogError::Console { name: self.name, source: errno.into() });
+                }
+            }
+        }
+        self.tidy();
+        Ok(())
+    }
+
+    /// Whether bytes wait to be written.
+    pub(super) fn waiting(&self) -> bool {
+        self.written < self.queue.len()
+    }
+
+    /// Whether so much waits that no more should be read for this console.
+    pub(super) fn full(&self) -> bool {
+        self.full || self.queue.len() - self.written >= QUEUE_BYTES_FULL
+    }
+
+    /// The descriptor, to wait for.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The next bytes to write: whole lines while they fit.
+    fn next(&self) -> &[u8] {
+        let max = if self.regular { FILE_WRITE_BYTES_MAX } else { WRITE_BYTES_MAX };
+        let rest = &self.queue[self.written..];
+        if rest.len() <= max {
+            return rest;
+        }
+        &rest[..memrchr(b'\n', &rest[..max]).map_or(max, |at| at + 1)]
+    }
+
+    fn ready(&self) -> bool {
+        if self.regular {
+            return true;
+        }
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
+        // A console that has an error is written to, so that the error is told.
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+    }
+
+    fn tidy(&mut self) {
+        if !self.waiting() {
+            // The memory of a burst is given back; what a usual line needs is kept.
+            self.queue.clear();
+            self.queue.shrink_to(WRITE_BYTES_MAX);
+            self.written = 0;
+        } else if self.written >= QUEUE_BYTES_LOW {
+            self.queue.drain(..self.written);
+            self.written = 0;
+        }
+        let waiting = self.queue.len() - self.written;
+        self.full = waiting >= QUEUE_BYTES_FULL || (self.full && waiting > QUEUE_BYTES_LOW);
+    }
+}
+
+/// Both consoles; one, when both are the same file.
+#[derive(Debug)]
+pub(super) struct Consoles {
+    all: Vec<Console>,
+}
+
+impl Consoles {
+    pub(super) fn new(out: OwnedFd, err: OwnedFd) -> Self {
+        let id = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+        let same = id(&out).is_some() && id(&out) == id(&err);
+        let mut all = vec![Console::new(out, "standard output")];
+        if !same {
+            all.push(Console::new(err, "standard error"));
+        }
+        Self { all }
+    }
+
+    /// The console of a stream.
+    pub(super) fn of(&mut self, name: Name) -> &mut Console {
+        let at = match name {
+            Name::Out => 0,
+            Name::Err => self.all.len() - 1,
+        };
+        &mut self.all[at]
+    }
+
+    /// Both, to write and to wait for.
+    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Console> {
+        self.all.iter_mut()
+    }
+}

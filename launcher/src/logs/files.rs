@@ -1,0 +1,91 @@
+//! The open log files: opened at the first byte, closed when too many are open, given up when the disk refuses.
+
+use super::LogError;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{File, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// Log files open at a time; the one not written for longest is closed.
+const OPEN_FILES_MAX: usize = 128;
+
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    open: BTreeMap<PathBuf, (File, u64)>,
+    /// Counts writes: the age of a file is the number of its last write.
+    writes: u64,
+    /// Files that refused; they are not tried again.
+    refused: BTreeSet<PathBuf>,
+}
+
+impl Files {
+    /// Appends; a file that refuses is reported once and left alone from then on.
+    pub(super) fn append(&mut self, path: &Path, bytes: &[u8]) -> Result<(), LogError> {
+        if bytes.is_empty() || self.refused.contains(path) {
+            return Ok(());
+        }
+        self.write(path, bytes).map_err(|source| {
+            self.open.remove(path);
+            self.refused.insert(path.to_owned());
+            LogError::File { path: path.to_owned(), source }
+        })
+    }
+
+    /// Closes the file: its worker ended.
+    pub(super) fn close(&mut self, path: &Path) {
+        self.open.remove(path);
+        self.refused.remove(path);
+    }
+
+    fn write(&mut self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+        self.writes += 1;
+        if !self.open.contains_key(path) {
+            self.make_room();
+            let file = OpenOptions::new().append(true).create(true).open(path)?;
+            self.open.insert(path.to_owned(), (file, 0));
+        }
+        let Some((file, last)) = self.open.get_mut(path) else { return Ok(()) };
+        *last = self.writes;
+        file.write_all(bytes)
+    }
+
+    fn make_room(&mut self) {
+        if self.open.len() >= OPEN_FILES_MAX
+            && let Some(oldest) = self.open.iter().min_by_key(|(_, (_, last))| *last).map(|(path, _)| path.clone())
+        {
+            self.open.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_files_than_may_be_open_are_all_complete() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::default();
+        let path = |n: usize| dir.path().join(n.to_string());
+        for round in 0..3 {
+            for n in 0..OPEN_FILES_MAX + 20 {
+                files.append(&path(n), format!("{round}\n").as_bytes()).unwrap();
+                assert!(files.open.len() <= OPEN_FILES_MAX);
+            }
+        }
+        for n in 0..OPEN_FILES_MAX + 20 {
+            assert_eq!(std::fs::read_to_string(path(n)).unwrap(), "0\n1\n2\n");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_once() {
+        let full = Path::new("/dev/full");
+        let mut files = Files::default();
+        let error = files.append(full, b"x\n").unwrap_err();
+        assert!(error.to_string().contains("/dev/full"), "{error}");
+        files.append(full, b"y\n").unwrap();
+    }
+}

@@ -1,0 +1,71 @@
+//! Where the logs of an attempt are: `<dir>/attempt_<n>/<local rank>/{stdout,stderr}.log`, `error.json`, and the filtered
+//! copies beside the ranks. The names are torchrun's; tools look for them.
+
+use super::LogError;
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Standard output of a worker.
+pub(super) const STDOUT: &str = "stdout.log";
+/// Standard error of a worker.
+pub(super) const STDERR: &str = "stderr.log";
+/// What `@record` writes.
+const ERROR: &str = "error.json";
+/// Filtered copies of all workers.
+const FILTERED_STDOUT: &str = "filtered_stdout.log";
+const FILTERED_STDERR: &str = "filtered_stderr.log";
+
+/// Directory of one attempt.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    dir: PathBuf,
+}
+
+impl Attempt {
+    /// Makes the directory anew; what an earlier attempt of the same number left is removed, as torchrun does.
+    pub(super) fn create(dir: &Path, number: u32) -> Result<Self, LogError> {
+        let dir = dir.join(format!("attempt_{number}"));
+        match fs::remove_dir_all(&dir) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(LogError::Directory { path: dir, source });
+            }
+            _ => make(dir).map(|dir| Self { dir }),
+        }
+    }
+
+    /// Makes the directory of a local rank.
+    pub(super) fn rank(&self, local_rank: u32) -> Result<PathBuf, LogError> {
+        make(self.dir.join(local_rank.to_string()))
+    }
+
+    pub(super) fn filtered_stdout(&self) -> PathBuf {
+        self.dir.join(FILTERED_STDOUT)
+    }
+
+    pub(super) fn filtered_stderr(&self) -> PathBuf {
+        self.dir.join(FILTERED_STDERR)
+    }
+}
+
+/// The error file in the directory of a rank.
+pub(super) fn error_file(rank: &Path) -> PathBuf {
+    rank.join(ERROR)
+}
+
+/// Makes an empty file: who looks for it finds it before the first line.
+pub(super) fn touch(path: PathBuf) -> Result<PathBuf, LogError> {
+    match File::create(&path) {
+        Ok(_) => Ok(path),
+        Err(source) => Err(LogError::File { path, source }),
+    }
+}
+
+fn make(path: PathBuf) -> Result<PathBuf, LogError> {
+    match fs::create_dir_all(&path) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(LogError::Directory { path, source }),
+    }
+}

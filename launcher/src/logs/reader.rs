@@ -1,0 +1,391 @@
+//! The pump's thread: waits for all pipes at once and passes on what comes.
+//!
+//! It owns every stream, file and console; orders come through a channel and an eventfd. **Invariant:** it never waits for
+//! one worker, and it reads no more than it can hold.
+
+use super::{
+    LogError,
+    console::Consoles,
+    files::Files,
+    pump::Shared,
+    screen::StreamId,
+    stream::{Name, Stream},
+};
+use crossbeam_channel::{Receiver, Sender};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        eventfd::EventFd,
+    },
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Silence after which part of a line is shown.
+const SILENCE: Duration = Duration::from_millis(100);
+/// Bytes read at a time, from one worker.
+const READ_BYTES_MAX: usize = 64 << 10;
+/// What a pipe may hold when the system does not say.
+const PIPE_BYTES: usize = 64 << 10;
+/// Descriptors handled after one wait.
+const EVENTS_MAX: usize = 64;
+
+/// The launcher among the streams of a console.
+const LAUNCHER: StreamId = u64::MAX;
+
+/// Keys of what is not a stream.
+const WAKE: u64 = u64::MAX;
+const CONSOLE: u64 = u64::MAX - 1;
+
+/// What the pump's owner asks for.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Read this, too.
+    Add(Box<Stream>),
+    /// A line of the launcher itself, without its end.
+    Say(String),
+    /// Say when what is in the pipes now has been read.
+    CatchUp(Sender<()>),
+    /// Say when everything written so far has arrived.
+    Settle(Sender<()>),
+    /// Write out what was read, and end, by this time at the latest.
+    End(Instant),
+}
+
+/// The thread's state.
+#[derive(Debug)]
+pub(super) struct Reader {
+    epoll: Epoll,
+    orders: Receiver<Order>,
+    wake: Arc<EventFd>,
+    shared: Arc<Shared>,
+    streams: BTreeMap<StreamId, Box<Stream>>,
+    next: StreamId,
+    consoles: Consoles,
+    files: Files,
+    scratch: Vec<u8>,
+    /// Streams with part of a line, by the moment when they are looked at again.
+    silent: VecDeque<(Instant, StreamId)>,
+    catching_up: Vec<Sender<()>>,
+    settling: Vec<Sender<()>>,
+    end_at: Option<Instant>,
+    /// Which consoles were full when the streams were last paused or not.
+    full: [bool; 2],
+}
+
+impl Reader {
+    pub(super) fn new(
+        orders: Receiver<Order>,
+        wake: Arc<EventFd>,
+        shared: Arc<Shared>,
+        consoles: Consoles,
+    ) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        Ok(Self {
+            epoll,
+            orders,
+            wake,
+            shared,
+            streams: BTreeMap::new(),
+            next: 0,
+            consoles,
+            files: Files::default(),
+            scratch: vec![0; READ_BYTES_MAX],
+            silent: VecDeque::new(),
+            catching_up: Vec::new(),
+            settling: Vec::new(),
+            end_at: None,
+            full: [false; 2],
+        })
+    }
+
+    /// Runs until told to end.
+    pub(super) fn run(mut self) {
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        loop {
+            let count = match self.epoll.wait(&mut events, self.timeout()) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => 0,
+                Err(errno) => {
+                    return self.trouble(LogError::System { what: "wait for output", source: errno.into() });
+                }
+            };
+            for event in &events[..count] {
+                match event.data() {
+                    WAKE => self.take_orders(),
+                    CONSOLE => {}
+                    id => self.read(id),
+                }
+            }
+            self.read_owed();
+            self.show_silent();
+            self.write();
+            self.answer();
+            if self.may_end() {
+                return;
+            }
+        }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        if self.asked() && self.streams.values().any(|stream| stream.owed > 0 && !stream.paused) {
+            return EpollTimeout::ZERO;
+        }
+        let next = [self.silent.front().map(|(at, _)| *at), self.end_at].into_iter().flatten().min();
+        next.map_or(EpollTimeout::NONE, |at| {
+            // Rounded up, or the last millisecond would be spent spinning.
+            let wait = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+            EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX)
+        })
+    }
+
+    fn take_orders(&mut self) {
+        let _empty = self.wake.read();
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Add(stream) => self.add(stream),
+                Order::Say(mut line) => {
+                    line.push('\n');
+                    self.consoles.of(Name::Err).show(LAUNCHER, &[], line.as_bytes());
+                }
+                Order::CatchUp(done) => {
+                    self.owe();
+                    self.catching_up.push(done);
+                }
+                Order::Settle(done) => {
+                    self.owe();
+                    self.settling.push(done);
+                }
+                Order::End(at) => {
+                    self.owe();
+                    self.end_at = Some(at);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, mut stream: Box<Stream>) {
+        let id = self.next;
+        self.next += 1;
+        stream.paused = stream.shown && self.full[stream.name.index()];
+        let added =
+            if stream.paused { Ok(()) } else { self.epoll.add(&stream.pipe, EpollEvent::new(EpollFlags::EPOLLIN, id)) };
+        match added {
+            Ok(()) => {
+                self.streams.insert(id, stream);
+            }
+            Err(errno) => self.trouble(LogError::System { what: "watch a pipe", source: errno.into() }),
+        }
+    }
+
+    /// Every pipe is read until it is empty once, or as much was read as it can have held.
+    fn owe(&mut self) {
+        for stream in self.streams.values_mut() {
+            let holds = fcntl(&stream.pipe, FcntlArg::F_GETPIPE_SZ).ok().and_then(|size| usize::try_from(size).ok());
+            stream.owed = holds.unwrap_or(PIPE_BYTES);
+        }
+    }
+
+    /// Whether somebody waits for everything written so far.
+    fn asked(&self) -> bool {
+        !self.settling.is_empty() || !self.catching_up.is_empty() || self.end_at.is_some()
+    }
+
+    fn read_owed(&mut self) {
+        if !self.asked() {
+            return;
+        }
+        let owed = |(id, stream): (&StreamId, &Box<Stream>)| (stream.owed > 0 && !stream.paused).then_some(*id);
+        let ids: Vec<StreamId> = self.streams.iter().filter_map(owed).collect();
+        for id in ids {
+            self.read(id);
+        }
+    }
+
+    fn read(&mut self, id: StreamId) {
+        // Its console may have become full since the kernel said that there is something.
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.paused) else { return };
+        match nix::unistd::read(&stream.pipe, &mut self.scratch) {
+            Ok(0) => self.end_of(id),
+            Ok(count) => {
+                stream.owed = stream.owed.saturating_sub(count);
+                let bytes = std::mem::take(&mut self.scratch);
+                self.pass_on(id, &bytes[..count], Instant::now());
+                self.scratch = bytes;
+            }
+            Err(Errno::EAGAIN) => stream.owed = 0,
+            Err(Errno::EINTR) => {}
+            Err(_broken) => self.end_of(id),
+        }
+    }
+
+    fn pass_on(&mut self, id: StreamId, bytes: &[u8], now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        self.shared.last.set(now);
+        stream.said.note(now, (stream.name == Name::Err).then_some(bytes));
+        let mut troubles = Vec::new();
+        if let Some(file) = &stream.file {
+            troubles.extend(self.files.append(file, bytes).err());
+        }
+        if let Some((filter, file)) = &mut stream.filter {
+            let mut matches = Vec::new();
+            filter.push(bytes, &stream.prefix, &mut matches);
+            troubles.extend(self.files.append(file, &matches).err());
+        }
+        if stream.shown {
+            let (console, prefix) = (self.consoles.of(stream.name), &stream.prefix);
+            stream.lines.push(bytes, |ready| console.show(id, prefix, ready));
+            if stream.lines.waiting() {
+                stream.show_part_at = Some(now + SILENCE);
+                if !std::mem::replace(&mut stream.queued, true) {
+                    self.silent.push_back((now + SILENCE, id));
+                }
+            }
+        }
+        troubles.into_iter().for_each(|trouble| self.trouble(trouble));
+        if self.consoles.each().any(|console| console.full()) {
+            self.write();
+        }
+    }
+
+    fn end_of(&mut self, id: StreamId) {
+        self.show_part(id);
+        let Some(mut stream) = self.streams.remove(&id) else { return };
+        if !stream.paused {
+            let _gone = self.epoll.delete(&stream.pipe);
+        }
+        if let Some((mut filter, file)) = stream.filter.take() {
+            let mut matches = Vec::new();
+            filter.finish(&stream.prefix, &mut matches);
+            if let Err(trouble) = self.files.append(&file, &matches) {
+                self.trouble(trouble);
+            }
+        }
+        if let Some(file) = &stream.file {
+            self.files.close(file);
+        }
+    }
+
+    fn show_part(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.show_part_at = None;
+        let (console, prefix) = (self.consoles.of(stream.name), &stream.prefix);
+        stream.lines.flush(|part| console.show(id, prefix, part));
+    }
+
+    fn show_silent(&mut self) {
+        if self.silent.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((_, id)) = self.silent.pop_front_if(|(at, _)| *at <= now) {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            stream.queued = false;
+            match stream.show_part_at.filter(|_| stream.lines.waiting()) {
+                Some(at) if at > now => {
+                    stream.queued = true;
+                    self.silent.push_back((at, id));
+                }
+                Some(_) => self.show_part(id),
+                None => {}
+            }
+        }
+    }
+
+    /// Writes to the consoles, and waits for those that do not take everything.
+    fn write(&mut self) {
+        let mut troubles = Vec::new();
+        for console in self.consoles.each() {
+            let watched = console.watched;
+            troubles.extend(console.write().err());
+            if console.waiting() != watched {
+                // What cannot be waited for is always ready, so it never waits.
+                let changed = if watched {
+                    self.epoll.delete(console.fd())
+                } else {
+                    self.epoll.add(console.fd(), EpollEvent::new(EpollFlags::EPOLLOUT, CONSOLE))
+                };
+                console.watched = if changed.is_ok() { !watched } else { watched };
+            }
+        }
+        troubles.into_iter().for_each(|trouble| self.trouble(trouble));
+        self.pause();
+    }
+
+    /// Streams whose console is full are not read, the others are.
+    fn pause(&mut self) {
+        let full = [self.consoles.of(Name::Out).full(), self.consoles.of(Name::Err).full()];
+        if std::mem::replace(&mut self.full, full) == full {
+            return;
+        }
+        for (id, stream) in &mut self.streams {
+            let pause = stream.shown && full[stream.name.index()];
+            if stream.paused == pause {
+                continue;
+            }
+            let changed = if pause {
+                self.epoll.delete(&stream.pipe)
+            } else {
+                self.epoll.add(&stream.pipe, EpollEvent::new(EpollFlags::EPOLLIN, *id))
+            };
+            stream.paused = if changed.is_ok() { pause } else { stream.paused };
+        }
+    }
+
+    /// Tells those who wait when nothing is on its way any more.
+    fn answer(&mut self) {
+        if self.streams.values().all(|stream| stream.owed == 0 || stream.paused) {
+            tell(&mut self.catching_up);
+        }
+        if self.settling.is_empty() || !self.drained() {
+            return;
+        }
+        self.show_parts();
+        self.consoles.of(Name::Err).finish_line();
+        self.write();
+        if !self.consoles.each().any(|console| console.waiting()) {
+            tell(&mut self.settling);
+        }
+    }
+
+    fn may_end(&mut self) -> bool {
+        let Some(at) = self.end_at else { return false };
+        if self.drained() {
+            self.show_parts();
+            self.consoles.each().for_each(super::console::Console::finish_line_for_people);
+            self.write();
+            if !self.consoles.each().any(|console| console.waiting()) {
+                return true;
+            }
+        }
+        Instant::now() >= at
+    }
+
+    fn drained(&self) -> bool {
+        self.streams.values().all(|stream| stream.owed == 0)
+    }
+
+    fn show_parts(&mut self) {
+        let waiting = |(id, stream): (&StreamId, &Box<Stream>)| stream.lines.waiting().then_some(*id);
+        let ids: Vec<StreamId> = self.streams.iter().filter_map(waiting).collect();
+        ids.into_iter().for_each(|id| self.show_part(id));
+    }
+
+    fn trouble(&self, trouble: LogError) {
+        self.shared.troubles.lock().unwrap_or_else(PoisonError::into_inner).push(trouble);
+    }
+}
+
+fn tell(waiting: &mut Vec<Sender<()>>) {
+    for done in waiting.drain(..) {
+        // Whoever asked may have stopped waiting.
+        let _late = done.send(());
+    }
+}

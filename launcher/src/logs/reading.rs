@@ -1,0 +1,215 @@
+//! Reads the logs of a run, and follows them while it goes on: `enn logs`.
+//!
+//! Waits on inotify; files and attempts may appear later. A run whose journal says that it ended is not followed further.
+
+use super::{
+    LogReadError,
+    find::{Found, LogFile, Wanted, find},
+    growing::Growing,
+};
+use enn_common::event::{Event, What};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+/// The run's journal, beside its logs.
+pub(super) const JOURNAL: &str = "events.jsonl";
+/// Bytes of the journal in which its last line is looked for.
+const JOURNAL_END_BYTES: u64 = 64 << 10;
+
+/// The logs of one run.
+#[derive(Debug)]
+pub struct Reading {
+    root: PathBuf,
+    wanted: Wanted,
+    /// First attempt that is shown; `None` until there is one.
+    from: Option<u32>,
+    files: Vec<Growing>,
+    known: BTreeSet<PathBuf>,
+    watch: Option<Watch>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    inotify: Inotify,
+    dirs: BTreeSet<PathBuf>,
+}
+
+impl Reading {
+    /// Looks for the logs below `root`; of each that is there now, the last `last` lines are given. Without `follow`, it is
+    /// an error when none are there.
+    pub fn open(root: &Path, wanted: Wanted, last: Option<usize>, follow: bool) -> Result<Self, LogReadError> {
+        let watch = follow.then(Watch::new).transpose()?;
+        let (files, known) = Default::default();
+        let mut reading = Self { root: root.to_owned(), wanted, from: None, files, known, watch };
+        let found = reading.look(last)?;
+        if !follow && reading.files.is_empty() {
+            let wanted = reading.wanted.clone();
+            let Found { attempts, ranks, .. } = found;
+            return Err(LogReadError::None { root: root.to_owned(), wanted, attempts, ranks });
+        }
+        Ok(reading)
+    }
+
+    /// Gives everything there is, and when following, everything that comes, until the run has ended.
+    pub fn read(&mut self, mut give: impl FnMut(&LogFile, &[u8]) -> io::Result<()>) -> Result<(), LogReadError> {
+        let mut made = true;
+        loop {
+            // Asked first: what was written before the end is read after it.
+            let ended = self.watch.is_none() || ended(&self.root);
+            if self.watch.is_some() && (made || ended) {
+                self.look(None)?;
+            }
+            for file in &mut self.files {
+                let mut given = Ok(());
+                let read = file.read(|log, bytes| {
+                    given = give(log, bytes);
+                    given.as_ref().map_err(|error| error.kind().into()).copied()
+                });
+                given.map_err(LogReadError::Output)?;
+                read.map_err(|source| LogReadError::Read { path: file.log.path.clone(), source })?;
+            }
+            match &self.watch {
+                Some(watch) if !ended => made = watch.wait()?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Looks for files that are new, and opens them.
+    fn look(&mut self, last: Option<usize>) -> Result<Found, LogReadError> {
+        let mut found = find(&self.root, &self.wanted, self.from);
+        if let Some(watch) = &mut self.watch {
+            // What appeared in a directory before it was watched is found by looking again.
+            while watch.add(&found.dirs)? {
+                found = find(&self.root, &self.wanted, self.from);
+            }
+        }
+        self.from = self.from.or(found.attempts.last().copied());
+        for log in found.files.drain(..) {
+            if self.known.insert(log.path.clone()) {
+                let path = log.path.clone();
+                let growing = Growing::open(log, last).map_err(|source| LogReadError::Read { path, source })?;
+                self.files.push(growing);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Watch {
+    fn new() -> Result<Self, LogReadError> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC).map_err(|errno| LogReadError::Watch(errno.into()))?;
+        Ok(Self { inotify, dirs: BTreeSet::new() })
+    }
+
+    /// Watches these directories; whether any is new.
+    fn add(&mut self, dirs: &[PathBuf]) -> Result<bool, LogReadError> {
+        let mut new = false;
+        for dir in dirs {
+            if self.dirs.contains(dir) {
+                continue;
+            }
+            let flags = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_MODIFY;
+            match self.inotify.add_watch(dir, flags) {
+                Ok(_) => new |= self.dirs.insert(dir.clone()),
+                // It was there a moment ago: an attempt that is made anew.
+                Err(nix::errno::Errno::ENOENT) => {}
+                Err(errno) => return Err(LogReadError::Watch(errno.into())),
+            }
+        }
+        Ok(new)
+    }
+
+    /// Waits until something was written or made; whether something was made, as far as is known.
+    fn wait(&self) -> Result<bool, LogReadError> {
+        match self.inotify.read_events() {
+            Ok(events) => Ok(events.iter().any(|event| !event.mask.contains(AddWatchFlags::IN_MODIFY))),
+            Err(nix::errno::Errno::EINTR) => Ok(true),
+            Err(errno) => Err(LogReadError::Watch(errno.into())),
+        }
+    }
+}
+
+/// Whether the last line of the run's journal says that the run ended.
+fn ended(root: &Path) -> bool {
+    let last_line = || -> io::Result<Option<Event>> {
+        let file = File::open(root.join(JOURNAL))?;
+        let length = file.metadata()?.len();
+        let mut end = vec![0; usize::try_from(length.min(JOURNAL_END_BYTES)).unwrap_or(0)];
+        let from = length - end.len() as u64;
+        file.read_exact_at(&mut end, from)?;
+        let line = end.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(serde_json::from_slice(line).ok())
+    };
+    matches!(last_line(), Ok(Some(Event { what: What::RunEnded { .. }, .. })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, io::Write, sync::mpsc};
+
+    fn all() -> Wanted {
+        Wanted { ranks: Vec::new(), attempt: None, out: true, err: true }
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Reading::open(dir.path(), all(), None, false).unwrap_err().to_string();
+        assert!(error.contains("no logs"), "{error}");
+        fs::create_dir_all(dir.path().join("logs/0/3")).unwrap();
+        fs::write(dir.path().join("logs/0/3/stdout.log"), "x").unwrap();
+        let wanted = Wanted { ranks: vec![7], ..all() };
+        let error = Reading::open(dir.path(), wanted, None, false).unwrap_err().to_string();
+        assert!(error.contains("rank 7") && error.contains("ranks: 3"), "{error}");
+        let wanted = Wanted { attempt: Some(4), ..all() };
+        let error = Reading::open(dir.path(), wanted, None, false).unwrap_err().to_string();
+        assert!(error.contains("attempt 4") && error.contains("attempts: 0"), "{error}");
+    }
+
+    #[test]
+    fn a_run_is_followed_from_before_its_logs_to_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_owned();
+        let (lines, seen) = mpsc::channel();
+        let follower = std::thread::spawn({
+            let root = root.clone();
+            move || {
+                let mut reading = Reading::open(&root, all(), None, true).unwrap();
+                let give = |log: &LogFile, bytes: &[u8]| {
+                    let text = String::from_utf8_lossy(bytes).into_owned();
+                    lines.send((log.attempt, log.rank, log.stream(), text)).unwrap();
+                    Ok(())
+                };
+                reading.read(give).unwrap();
+            }
+        });
+        let next = || seen.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        let append = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::File::options().append(true).create(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+        };
+        append("logs/x_1/attempt_0/0/stdout.log", "a\n");
+        assert_eq!(next(), (0, 0, "stdout", "a\n".into()));
+        append("logs/x_1/attempt_0/0/stdout.log", "b\n");
+        assert_eq!(next(), (0, 0, "stdout", "b\n".into()));
+        append("logs/x_1/attempt_1/5/stderr.log", "c\n");
+        assert_eq!(next(), (1, 5, "stderr", "c\n".into()));
+        append(JOURNAL, "{\"time\":1.0,\"event\":\"warned\",\"message\":\"x\"}\n");
+        append("logs/x_1/attempt_1/5/stderr.log", "d\n");
+        assert_eq!(next(), (1, 5, "stderr", "d\n".into()));
+        append(
+            JOURNAL,
+            "{\"time\":2.0,\"event\":\"run_ended\",\"code\":0,\"seconds\":1.0,\"restarts\":0,\"rounds\":1}\n",
+        );
+        follower.join().unwrap();
+    }
+}

@@ -1,0 +1,120 @@
+//! Running a command of Slurm: bounded in time and output, its words kept for the error.
+
+use super::SlurmError;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    ffi::OsString,
+    io::{self, Read, Write},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+/// Longest answer of a command.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most bytes of an answer that are read.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// What a command said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// Exit code; -1: killed.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// Slurm's commands. Tests answer with captured words.
+pub trait Commands {
+    /// Runs one to its end, with `input` on its standard input.
+    fn run(&self, program: &'static str, args: &[OsString], input: &str) -> Result<Said, SlurmError>;
+}
+
+/// The commands on PATH.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OnPath;
+
+impl Commands for OnPath {
+    fn run(&self, program: &'static str, args: &[OsString], input: &str) -> Result<Said, SlurmError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => SlurmError::NoProgram { program },
+            _ => SlurmError::Run { program, source },
+        };
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().map_err(failed)?;
+        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?);
+        let (send, answer) = mpsc::channel();
+        let input = input.to_owned();
+        thread::spawn(move || send.send(listen(child, &input)));
+        match answer.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(said) => said.map_err(failed),
+            Err(_) => {
+                // The thread reaps it and ends; the number is its own as long as it has not.
+                let _gone = kill(pid, Signal::SIGKILL);
+                Err(SlurmError::Silent { program, seconds: ANSWER_TIMEOUT.as_secs() })
+            }
+        }
+    }
+}
+
+/// Writes the input, reads both streams to their end, then the exit code.
+fn listen(mut child: Child, input: &str) -> io::Result<Said> {
+    let mut stderr = child.stderr.take();
+    let errors = thread::spawn(move || text(stderr.as_mut()));
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that does not want to hear it says why on its own.
+        let _unheard = stdin.write_all(input.as_bytes());
+    }
+    let stdout = text(child.stdout.as_mut())?;
+    let stderr = errors.join().map_err(|_| io::Error::other("the thread that reads its errors died"))??;
+    Ok(Said { code: child.wait()?.code().unwrap_or(-1), stdout, stderr })
+}
+
+fn text(stream: Option<&mut impl Read>) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The standard output of a command that has to succeed.
+pub(super) fn answer(
+    commands: &dyn Commands,
+    program: &'static str,
+    args: &[OsString],
+    input: &str,
+) -> Result<String, SlurmError> {
+    let said = commands.run(program, args, input)?;
+    if said.code == 0 {
+        return Ok(said.stdout);
+    }
+    let stderr = if said.stderr.trim().is_empty() { "it said nothing" } else { said.stderr.trim() };
+    Err(SlurmError::Refused { program, code: said.code, stderr: stderr.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_heard() {
+        let said = OnPath.run("sh", &["-c".into(), "cat; echo no >&2; exit 3".into()], "yes\n").unwrap();
+        assert_eq!(said, Said { code: 3, stdout: "yes\n".into(), stderr: "no\n".into() });
+        let error = answer(&OnPath, "sh", &["-c".into(), "echo no >&2; exit 3".into()], "").unwrap_err();
+        assert_eq!(error.to_string(), "sh failed with code 3: no");
+    }
+
+    #[test]
+    fn a_command_that_is_not_there() {
+        let error = OnPath.run("no-such-slurm-command", &[], "").unwrap_err();
+        assert!(error.to_string().starts_with("no-such-slurm-command was not found on PATH"));
+    }
+}

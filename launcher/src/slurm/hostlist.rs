@@ -1,0 +1,389 @@
+//! Slurm's host lists: `gpu[001-003,007],cpu-[a,b][1-2]` to names and back.
+//!
+//! Zero padding follows Slurm: numbers are padded to the width of the range's first number. What is between brackets and is
+//! no number stands for itself. Several brackets count like digits: the last one varies fastest.
+//!
+//! **Invariant:** no list makes more than [`NAMES_MAX`] names or a name longer than [`NAME_BYTES_MAX`].
+
+/// Most names of a list.
+pub const NAMES_MAX: usize = 65_536;
+/// Longest name, as for host names.
+pub const NAME_BYTES_MAX: usize = 253;
+
+/// A list that cannot be read. Places are counted in characters, from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostlistError {
+    /// Nothing between two commas, or nothing at all.
+    #[error("the host list {list:?} has no name at character {at}")]
+    Empty {
+        /// The list.
+        list: String,
+        /// Where.
+        at: usize,
+    },
+    /// A character that no host name has.
+    #[error("the host list {list:?} has {found:?} at character {at}, which is part of no host name")]
+    Character {
+        /// The list.
+        list: String,
+        /// Where.
+        at: usize,
+        /// It.
+        found: char,
+    },
+    /// A bracket without its partner.
+    #[error("the host list {list:?} has a bracket without a partner at character {at}")]
+    Bracket {
+        /// The list.
+        list: String,
+        /// Where.
+        at: usize,
+    },
+    /// Something between brackets that is neither N nor N-M.
+    #[error(
+        "the host list {list:?} has {found:?} at character {at} where a number or a range such as 01-16 was expected"
+    )]
+    Range {
+        /// The list.
+        list: String,
+        /// Where.
+        at: usize,
+        /// What is there.
+        found: String,
+    },
+    /// A range whose end is before its beginning.
+    #[error("the host list {list:?} has the range {found:?} at character {at}, which ends before it begins")]
+    Backwards {
+        /// The list.
+        list: String,
+        /// Where.
+        at: usize,
+        /// The range.
+        found: String,
+    },
+    /// Too many names.
+    #[error("the host list of {bytes} bytes stands for more than {NAMES_MAX} names")]
+    TooMany {
+        /// Length of the list.
+        bytes: usize,
+    },
+    /// A name that is too long.
+    #[error("the host list of {bytes} bytes has a name longer than {NAME_BYTES_MAX} bytes")]
+    TooLong {
+        /// Length of the list.
+        bytes: usize,
+    },
+}
+
+/// A piece of a name: one of these.
+enum Part {
+    Text(String),
+    Numbers { first: u64, last: u64, width: usize },
+}
+
+/// All names of a list, in its order.
+pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
+    let chars: Vec<char> = list.chars().collect();
+    let mut names = Vec::new();
+    let mut at = 0;
+    loop {
+        let entry_at = at;
+        let mut columns = Vec::new();
+        while at < chars.len() && chars[at] != ',' {
+            let (column, end) = if chars[at] == '[' { bracket(list, &chars, at)? } else { text(list, &chars, at)? };
+            columns.push(column);
+            at = end;
+        }
+        if columns.is_empty() {
+            return Err(HostlistError::Empty { list: list.to_owned(), at: entry_at + 1 });
+        }
+        product(list, &columns, &mut names)?;
+        if at == chars.len() {
+            return Ok(names);
+        }
+        at += 1;
+    }
+}
+
+/// Plain characters from `at` on, and where they end.
+fn text(list: &str, chars: &[char], at: usize) -> Result<(Vec<Part>, usize), HostlistError> {
+    let end = at + chars[at..].iter().take_while(|c| !matches!(c, ',' | '[')).count();
+    for (index, found) in chars[at..end].iter().enumerate() {
+        let at = at + index + 1;
+        match found {
+            ']' => return Err(HostlistError::Bracket { list: list.to_owned(), at }),
+            c if !allowed(*c) => return Err(HostlistError::Character { list: list.to_owned(), at, found: *found }),
+            _ => {}
+        }
+    }
+    Ok((vec![Part::Text(chars[at..end].iter().collect())], end))
+}
+
+/// What is between the bracket at `at` and its partner, and the place behind it.
+fn bracket(list: &str, chars: &[char], at: usize) -> Result<(Vec<Part>, usize), HostlistError> {
+    let length = chars[at + 1..].iter().take_while(|c| !matches!(c, '[' | ']')).count();
+    let end = at + 1 + length;
+    if chars.get(end) != Some(&']') {
+        return Err(HostlistError::Bracket { list: list.to_owned(), at: at + 1 });
+    }
+    let mut parts = Vec::new();
+    let mut item_at = at + 1;
+    for item in chars[at + 1..end].split(|c| *c == ',') {
+        parts.push(part(list, item, item_at + 1)?);
+        item_at += item.len() + 1;
+    }
+    Ok((parts, end + 1))
+}
+
+/// One item between brackets: N, N-M, or a word without a hyphen.
+fn part(list: &str, item: &[char], at: usize) -> Result<Part, HostlistError> {
+    let found: String = item.iter().collect();
+    let range = || HostlistError::Range { list: list.to_owned(), at, found: found.clone() };
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse::<u64>().ok()).flatten()
+    };
+    if let Some((first, last)) = found.split_once('-') {
+        let (Some(low), Some(high)) = (number(first), number(last)) else { return Err(range()) };
+        if high < low {
+            return Err(HostlistError::Backwards { list: list.to_owned(), at, found: found.clone() });
+        }
+        return Ok(Part::Numbers { first: low, last: high, width: first.len() });
+    }
+    if found.is_empty() || !found.chars().all(allowed) {
+        return Err(range());
+    }
+    Ok(Part::Text(found))
+}
+
+fn allowed(c: char) -> bool {
+    !c.is_whitespace() && !c.is_control() && !matches!(c, ',' | '[' | ']')
+}
+
+/// Every combination of the columns, the last one varying fastest, behind `names`.
+fn product(list: &str, columns: &[Vec<Part>], names: &mut Vec<String>) -> Result<(), HostlistError> {
+    let too_many = HostlistError::TooMany { bytes: list.len() };
+    let mut count = 1_u64;
+    let mut bytes = 0_usize;
+    for column in columns {
+        let mut values = 0_u64;
+        for part in column {
+            values = values.saturating_add(part.count());
+        }
+        count = count.saturating_mul(values);
+        bytes += column.iter().map(Part::bytes_max).max().unwrap_or(0);
+    }
+    let room = NAMES_MAX - names.len();
+    if usize::try_from(count).is_ok_and(|count| count > room) || usize::try_from(count).is_err() {
+        return Err(too_many);
+    }
+    if bytes > NAME_BYTES_MAX {
+        return Err(HostlistError::TooLong { bytes: list.len() });
+    }
+    let mut made = vec![String::new()];
+    for column in columns {
+        let values: Vec<String> = column.iter().flat_map(Part::values).collect();
+        made = made.iter().flat_map(|name| values.iter().map(move |value| format!("{name}{value}"))).collect();
+    }
+    names.extend(made);
+    Ok(())
+}
+
+impl Part {
+    fn count(&self) -> u64 {
+        match self {
+            Self::Text(_) => 1,
+            Self::Numbers { first, last, .. } => (last - first).saturating_add(1),
+        }
+    }
+
+    fn bytes_max(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Numbers { last, width, .. } => (*width).max(last.checked_ilog10().map_or(1, |log| log as usize + 1)),
+        }
+    }
+
+    fn values(&self) -> Vec<String> {
+        match self {
+            Self::Text(text) => vec![text.clone()],
+            Self::Numbers { first, last, width } => {
+                (*first..=*last).map(|number| format!("{number:0width$}")).collect()
+            }
+        }
+    }
+}
+
+/// A list that [`expand`]s to these names in this order; neighbours that differ in their last number share brackets.
+pub fn compress(names: &[String]) -> String {
+    let mut entries: Vec<Entry> = Vec::new();
+    for name in names {
+        let (prefix, digits) = name.split_at(name.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+        let number = digits.parse::<u64>().ok();
+        match (entries.last_mut(), number) {
+            (Some(entry), Some(number)) if entry.prefix == prefix && !entry.runs.is_empty() => {
+                entry.add(number, digits)
+            }
+            (_, Some(number)) => {
+                entries.push(Entry { prefix: prefix.to_owned(), runs: vec![Run::of(number, digits)] });
+            }
+            (_, None) => entries.push(Entry { prefix: name.clone(), runs: Vec::new() }),
+        }
+    }
+    entries.iter().map(Entry::text).collect::<Vec<_>>().join(",")
+}
+
+/// Names with the same beginning.
+struct Entry {
+    prefix: String,
+    runs: Vec<Run>,
+}
+
+/// Numbers that follow each other.
+struct Run {
+    first: u64,
+    last: u64,
+    digits: String,
+}
+
+impl Run {
+    fn of(number: u64, digits: &str) -> Self {
+        Self { first: number, last: number, digits: digits.to_owned() }
+    }
+
+    fn text(&self) -> String {
+        let width = self.digits.len();
+        if self.first == self.last { self.digits.clone() } else { format!("{}-{:0width$}", self.digits, self.last) }
+    }
+}
+
+impl Entry {
+    fn add(&mut self, number: u64, digits: &str) {
+        match self.runs.last_mut() {
+            Some(run)
+                if run.last.checked_add(1) == Some(number)
+                    && format!("{number:0width$}", width = run.digits.len()) == digits =>
+            {
+                run.last = number;
+            }
+            _ => self.runs.push(Run::of(number, digits)),
+        }
+    }
+
+    fn text(&self) -> String {
+        let runs: Vec<String> = self.runs.iter().map(Run::text).collect();
+        match self.runs.as_slice() {
+            [] => self.prefix.clone(),
+            [run] if run.first == run.last => format!("{}{}", self.prefix, run.digits),
+            _ => format!("{}[{}]", self.prefix, runs.join(",")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn names(list: &str) -> String {
+        expand(list).unwrap_or_else(|error| panic!("{error}")).join(" ")
+    }
+
+    #[test]
+    fn every_form_of_a_list() {
+        for (list, expected) in [
+            ("n1", "n1"),
+            ("a,b", "a b"),
+            ("n[9-11]", "n9 n10 n11"),
+            ("n[09-11]", "n09 n10 n11"),
+            ("n[1-002]", "n1 n2"),
+            ("n[01-1]", "n01"),
+            ("n[8-0010]", "n8 n9 n10"),
+            ("gpu[001-003,007],cpu-[a,b][1-2]", "gpu001 gpu002 gpu003 gpu007 cpu-a1 cpu-a2 cpu-b1 cpu-b2"),
+            ("n[1-3]x[01-02]", "n1x01 n1x02 n2x01 n2x02 n3x01 n3x02"),
+            ("r[1-2]n[1-2]c[1-2]", "r1n1c1 r1n1c2 r1n2c1 r1n2c2 r2n1c1 r2n1c2 r2n2c1 r2n2c2"),
+            ("n[1,3]-ib", "n1-ib n3-ib"),
+            ("[1-2]", "1 2"),
+            ("n[1-3,2]", "n1 n2 n3 n2"),
+            ("node-1.cluster.example,10.0.0.[1-2]", "node-1.cluster.example 10.0.0.1 10.0.0.2"),
+            ("n[18446744073709551615]", "n18446744073709551615"),
+        ] {
+            assert_eq!(names(list), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (list, expected) in [
+            ("", "no name at character 1"),
+            ("a,,b", "no name at character 3"),
+            ("a,", "no name at character 3"),
+            ("n[1-3", "a bracket without a partner at character 2"),
+            ("n1-3]", "a bracket without a partner at character 5"),
+            ("n[[1-2]]", "a bracket without a partner at character 2"),
+            ("n[]", "has \"\" at character 3"),
+            ("n[1,]", "has \"\" at character 5"),
+            ("n[1-]", "has \"1-\" at character 3"),
+            ("n[3,-1]", "has \"-1\" at character 5"),
+            ("n[1-2-3]", "has \"1-2-3\" at character 3"),
+            ("n[1 - 2]", "has \"1 - 2\" at character 3"),
+            ("n[a-c]", "has \"a-c\" at character 3"),
+            ("n[1,3-1]", "the range \"3-1\" at character 5, which ends before it begins"),
+            ("a b", "has ' ' at character 2"),
+            ("n[1-99999999999999999999]", "has \"1-99999999999999999999\" at character 3"),
+        ] {
+            let error = expand(list).unwrap_err().to_string();
+            assert!(error.contains(expected), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_list_has_its_limits() {
+        assert_eq!(expand("n[1-65536]").map(|names| names.len()), Ok(NAMES_MAX));
+        let many = |list: &str| matches!(expand(list), Err(HostlistError::TooMany { .. }));
+        assert!(many("n[1-65537]") && many("n[1-65536],m") && many("[0-18446744073709551615]"));
+        assert!(many(&"[0-9]".repeat(40)), "10^40 overflows no counter");
+        let long = |list: &str| matches!(expand(list), Err(HostlistError::TooLong { .. }));
+        assert!(long(&"n".repeat(254)) && long(&format!("n[{}1-9]", "0".repeat(253))));
+    }
+
+    #[test]
+    fn names_are_compressed() {
+        for (list, expected) in [
+            ("n1,n2,n3", "n[1-3]"),
+            ("n01,n02,n10", "n[01-02,10]"),
+            ("n1,n3,n02,n2", "n[1,3,02,2]"),
+            ("n9,n10,n099,n100", "n[9-10,099-100]"),
+            ("n98,n99,n100,n101", "n[98-101]"),
+            ("n1x1,n1x2,n2x1", "n1x[1-2],n2x1"),
+            ("a,b,n1,b", "a,b,n1,b"),
+            ("n0,n00,n,n1", "n[0,00],n,n1"),
+        ] {
+            assert_eq!(compress(&expand(list).unwrap()), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn compressing_is_undone_by_expanding(
+            names in prop::collection::vec("[a-c]{0,1}-{0,1}[0-2]{0,1}x{0,1}[0-9]{0,3}".prop_filter("a name", |n| !n.is_empty()), 1..40),
+        ) {
+            prop_assert_eq!(expand(&compress(&names)), Ok(names));
+        }
+
+        #[test]
+        fn runs_survive(prefix in "[a-z][a-z0-9-]{0,5}", first in 0_u64..2000, count in 1_u64..300, width in 1_usize..6) {
+            let names: Vec<String> = (first..first + count).map(|n| format!("{prefix}x{n:0width$}")).collect();
+            let list = compress(&names);
+            prop_assert_eq!(expand(&list), Ok(names));
+            prop_assert!(list.len() < 40, "{}", list);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(list in "[a-b0-9,\\[\\]\\- x]{0,40}") {
+            if let Ok(names) = expand(&list) {
+                prop_assert!(names.len() <= NAMES_MAX && names.iter().all(|name| !name.is_empty()));
+            }
+        }
+    }
+}

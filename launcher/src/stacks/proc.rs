@@ -1,0 +1,159 @@
+//! What the kernel tells of a process under /proc, without stopping it.
+
+use nix::unistd::{SysconfVar, sysconf};
+use std::{
+    fmt::Write,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+/// The numbers of /proc/PID/stat that are of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    /// User and system time, ticks.
+    cpu: u64,
+    /// Start after boot, ticks.
+    start: u64,
+    /// Resident memory, pages.
+    pages: u64,
+}
+
+/// One line on a process: state, CPU time and memory. Microseconds, no tool.
+#[must_use]
+pub fn doing(pid: u32) -> String {
+    let dir = process(pid);
+    let Some(stat) = read(&dir.join("stat")).and_then(|text| parse_stat(&text)) else {
+        return "gone".into();
+    };
+    let mut line = state(stat.state).to_owned();
+    if let Some(place) = wait_channel(&dir).filter(|_| !matches!(stat.state, 'R' | 'Z' | 'X')) {
+        let _ok = write!(line, " in {place}");
+    }
+    let seconds = stat.cpu as f64 / ticks_per_second() as f64;
+    let megabytes = stat.pages.saturating_mul(page_bytes()) / 1_000_000;
+    let _ok = write!(line, ", {seconds:.1} s CPU, {megabytes} MB");
+    line
+}
+
+/// Threads of a process, a line each: number, name, state, and where in the kernel they wait.
+pub(super) fn threads(pid: u32) -> String {
+    let tasks = process(pid).join("task");
+    let mut ids: Vec<u32> = fs::read_dir(&tasks)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    ids.sort_unstable();
+    let mut lines = String::new();
+    for id in ids {
+        let dir = tasks.join(id.to_string());
+        let name = read(&dir.join("comm")).unwrap_or_default();
+        let stat = read(&dir.join("stat")).and_then(|text| parse_stat(&text));
+        let state = stat.map_or("ended", |stat| state(stat.state));
+        let _ok = write!(lines, "{id:>8}  {:16}  {state}", name.trim());
+        if let Some(place) = wait_channel(&dir) {
+            let _ok = write!(lines, " in {place}");
+        }
+        // Number and arguments of the system call; only for those who may trace the process.
+        if let Some(call) = read(&dir.join("syscall")).filter(|call| !call.trim().is_empty()) {
+            let _ok = write!(lines, "  syscall {}", call.trim());
+        }
+        lines.push('\n');
+    }
+    lines
+}
+
+/// When the process began, by the clock of this host.
+pub(super) fn started(pid: u32) -> Option<SystemTime> {
+    let stat = parse_stat(&read(&process(pid).join("stat"))?)?;
+    let boot = read(Path::new("/proc/stat"))?;
+    let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let after = stat.start / ticks_per_second();
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(boot))?.checked_add(Duration::from_secs(after))
+}
+
+/// The environment the process was started with.
+pub(super) fn environment(pid: u32) -> io::Result<Vec<u8>> {
+    fs::read(process(pid).join("environ"))
+}
+
+/// Whether the process runs a Python interpreter, as a program or inside one.
+pub(super) fn is_python(pid: u32) -> bool {
+    let dir = process(pid);
+    let program = fs::read_link(dir.join("exe")).unwrap_or_default();
+    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"))
+        || read(&dir.join("maps")).is_some_and(|maps| maps.contains("/libpython"))
+}
+
+fn process(pid: u32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn wait_channel(dir: &Path) -> Option<String> {
+    read(&dir.join("wchan")).filter(|place| !place.is_empty() && place != "0")
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The name of a process may hold spaces and parentheses.
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // Fields are counted from 1 in proc(5); the first of `rest` is the third.
+    let number = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<u64>().ok());
+    let state = fields.first()?.chars().next()?;
+    Some(Stat { state, cpu: number(14)? + number(15)?, start: number(22)?, pages: number(24)? })
+}
+
+fn state(letter: char) -> &'static str {
+    match letter {
+        'R' => "running",
+        'S' => "sleeping",
+        'D' => "waiting for a device",
+        'T' => "stopped",
+        't' => "stopped by a debugger",
+        'Z' | 'X' => "ended",
+        'I' => "idle",
+        _ => "in an unknown state",
+    }
+}
+
+fn ticks_per_second() -> u64 {
+    system(SysconfVar::CLK_TCK).unwrap_or(100)
+}
+
+fn page_bytes() -> u64 {
+    system(SysconfVar::PAGE_SIZE).unwrap_or(4096)
+}
+
+fn system(what: SysconfVar) -> Option<u64> {
+    sysconf(what).ok().flatten().and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses() {
+        let text = "7 (a) b) S 1 2 3 0 -1 4194304 1 2 3 4 150 50 0 0 20 0 1 0 270484 99 1234 0\n";
+        assert_eq!(parse_stat(text), Some(Stat { state: 'S', cpu: 200, start: 270_484, pages: 1234 }));
+        assert_eq!(parse_stat("7 (a"), None);
+    }
+
+    #[test]
+    fn this_process_runs() {
+        let pid = std::process::id();
+        let line = doing(pid);
+        assert!(line.contains(" s CPU, ") && line.ends_with(" MB"), "{line}");
+        assert!(threads(pid).lines().count() >= 2);
+        let age = SystemTime::now().duration_since(started(pid).unwrap()).unwrap();
+        assert!(age < Duration::from_secs(3600), "{age:?}");
+        assert_eq!(doing(u32::MAX), "gone");
+    }
+}

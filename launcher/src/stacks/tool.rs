@@ -1,0 +1,95 @@
+//! A tool that prints the stacks of a process, run as a child with a deadline.
+
+use crate::process::{Binding, Process, StartError, wait_ready};
+use nix::poll::{PollFd, PollFlags};
+use std::{
+    ffi::OsString,
+    fs::File,
+    io,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+/// The programs; names without a slash are looked up on PATH.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// Stacks of Python programs.
+    pub py_spy: OsString,
+    /// Stacks of any program, of elfutils.
+    pub eu_stack: OsString,
+    /// The same, slower.
+    pub gdb: OsString,
+}
+
+impl Default for Tools {
+    fn default() -> Self {
+        Self { py_spy: "py-spy".into(), eu_stack: "eu-stack".into(), gdb: "gdb".into() }
+    }
+}
+
+/// One tool as it is called for one process.
+#[derive(Debug)]
+pub(super) struct Tool {
+    /// As people know it.
+    pub(super) name: &'static str,
+    program: OsString,
+    args: Vec<String>,
+}
+
+/// How a tool fared.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It ended by itself; what it said is in the file.
+    Ended,
+    /// It is not installed.
+    Missing,
+    /// It was killed at the deadline.
+    Late,
+    /// It could not be run.
+    Failed(io::Error),
+}
+
+impl Tools {
+    /// The tools for a process, best first.
+    pub(super) fn for_process(&self, pid: u32, python: bool) -> Vec<Tool> {
+        let pid = pid.to_string();
+        let tool = |name, program: &OsString, args: &[&str]| Tool {
+            name,
+            program: program.clone(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        };
+        let mut tools = Vec::new();
+        if python {
+            tools.push(tool("py-spy", &self.py_spy, &["dump", "--pid", &pid]));
+        }
+        tools.push(tool("eu-stack", &self.eu_stack, &["-p", &pid]));
+        // Without debuginfod: it would fetch symbols over the network.
+        let gdb = ["-p", &pid, "-batch", "-nx", "-iex", "set debuginfod enabled off", "-ex", "thread apply all bt"];
+        tools.push(tool("gdb", &self.gdb, &gdb));
+        tools
+    }
+}
+
+impl Tool {
+    /// Runs it with its output in `out`; it is killed at the deadline.
+    pub(super) fn run(&self, out: &File, deadline: Instant) -> Outcome {
+        let process = match self.start(out) {
+            Ok(process) => process,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Outcome::Missing,
+            Err(error) => return Outcome::Failed(error),
+        };
+        let mut fds = [PollFd::new(process.pidfd(), PollFlags::POLLIN)];
+        match wait_ready(&mut fds, Some(deadline)) {
+            Ok(()) if fds[0].any().unwrap_or(false) => Outcome::Ended,
+            Ok(()) => Outcome::Late,
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+
+    fn start(&self, out: &File) -> io::Result<Process> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
+        Process::start_unguarded(command, Binding::default())
+            .map_err(|(StartError::Spawn(error) | StartError::Watch(error))| error)
+    }
+}

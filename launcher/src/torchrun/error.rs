@@ -1,0 +1,191 @@
+//! What is wrong with a command line of `enn run`: a sentence with place, found, expected and a hint.
+
+use enn_common::exit::ExitCode;
+use std::{io, path::PathBuf};
+
+/// Why a launch cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A value that is none.
+    #[error("{place} \"{found}\": expected {expected}\nhint: {hint}")]
+    Value {
+        /// Flag or variable.
+        place: String,
+        /// What it holds.
+        found: String,
+        /// What it may hold.
+        expected: &'static str,
+        /// The way out.
+        hint: &'static str,
+        /// Whether torchrun's parser refuses it too, and ends with 2.
+        parser: bool,
+    },
+    /// Two flags that exclude each other.
+    #[error("{first} and {second} were given together, expected one of them\nhint: {hint}")]
+    Together {
+        /// One flag.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// Workers by device, without devices.
+    #[error("{place} {found}: found no {device} that this process may use, expected at least one\nhint: {hint}")]
+    NoDevices {
+        /// Flag or variable.
+        place: String,
+        /// "gpu" or "xpu".
+        found: &'static str,
+        /// The device in words.
+        device: &'static str,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// A rendezvous that ENN does not speak.
+    #[error(
+        "{place} \"{found}\": expected static or c10d\nhint: enn brings its own rendezvous; `--rdzv-backend c10d \
+         --rdzv-endpoint HOST:PORT` needs no other server"
+    )]
+    Backend {
+        /// Flag or variable.
+        place: String,
+        /// What was asked for.
+        found: String,
+    },
+    /// A node rank outside of the world.
+    #[error(
+        "{place} {found}: expected a number below {nodes}, the number of nodes\nhint: --nnodes N and --node-rank 0 to N-1 \
+         go together"
+    )]
+    NodeRank {
+        /// Flag or variable.
+        place: String,
+        /// The rank.
+        found: u32,
+        /// Nodes.
+        nodes: u32,
+    },
+    /// Nodes that cannot meet because nobody knows where.
+    #[error(
+        "--standalone with {found} nodes, expected one\nhint: leave --standalone out and say where the nodes meet, \
+         --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
+    )]
+    StandaloneNodes {
+        /// Least number of nodes.
+        found: u32,
+    },
+    /// No Python.
+    #[error(
+        "found no {looked_for} on PATH, expected a Python to run {script} with\nhint: activate an environment, set \
+         PYTHON_EXEC, or add --no-python for a program that is no Python script"
+    )]
+    NoInterpreter {
+        /// What was looked for.
+        looked_for: String,
+        /// The script.
+        script: String,
+    },
+    /// The script or program is not there.
+    #[error("found no {}, expected a {what}\nhint: {hint}", path.display())]
+    Missing {
+        /// Path or name.
+        path: PathBuf,
+        /// Script or program.
+        what: &'static str,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// The script cannot be read.
+    #[error("cannot read the script {}: {source}\nhint: check its permissions with `ls -l`", path.display())]
+    Unreadable {
+        /// Script.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The program cannot be executed.
+    #[error(
+        "{} is not executable, expected a program\nhint: `chmod +x` makes it one; without --no-python it is run by Python",
+        path.display()
+    )]
+    NotExecutable {
+        /// Program.
+        path: PathBuf,
+    },
+    /// Too few open files are allowed.
+    #[error(
+        "at most {allowed} open files are allowed (ulimit -Hn), expected {needed} for {workers} workers\nhint: raise the \
+         hard limit in /etc/security/limits.conf or the service's LimitNOFILE"
+    )]
+    Descriptors {
+        /// Hard limit.
+        allowed: u64,
+        /// Needed.
+        needed: u64,
+        /// Workers.
+        workers: u32,
+    },
+    /// The log directory cannot be made.
+    #[error("cannot make the log directory {}: {source}\nhint: choose another by --log-dir", path.display())]
+    LogDir {
+        /// Directory.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The file of the token cannot be used.
+    #[error("cannot {what} the token file {}: {source}\nhint: set ENN_TOKEN, or name a file by --token-file", path.display())]
+    TokenFile {
+        /// What was tried.
+        what: &'static str,
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// Others may read the token.
+    #[error(
+        "the token file {} has mode {mode:03o}, expected one that only its owner may read\nhint: chmod 600 {}",
+        path.display(), path.display()
+    )]
+    TokenOpen {
+        /// File.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A token that is too short to keep anybody out.
+    #[error(
+        "the token of {place} has {found} bytes, expected at least {least}\nhint: `head -c 32 /dev/urandom | base64` makes a \
+         good one"
+    )]
+    TokenShort {
+        /// Variable or file.
+        place: String,
+        /// Its bytes.
+        found: usize,
+        /// Least number.
+        least: usize,
+    },
+}
+
+impl RunError {
+    /// The exit code of `enn run`.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::NoInterpreter { .. } | Self::Missing { .. } => ExitCode::NotFound,
+            Self::Unreadable { .. } | Self::NotExecutable { .. } => ExitCode::NotExecutable,
+            Self::NoDevices { .. } | Self::Descriptors { .. } | Self::LogDir { .. } => ExitCode::Machine,
+            _ => ExitCode::Usage,
+        }
+    }
+
+    /// The exit code of torchrun: its parser ends with 2, everything after that with 1.
+    pub fn torchrun_code(&self) -> ExitCode {
+        match self {
+            Self::Value { parser: true, .. } => ExitCode::Usage,
+            _ => ExitCode::WorkerFailed,
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! torchrun's command line as values: flags, their variables (`PET_…`) and defaults, and what they ask for as a
+//! [`GroupSpec`](crate::group::GroupSpec).
+//!
+//! **Invariant:** nothing is started here and nothing is made, but for the user's own token file when several nodes need one
+//! and there is none.
+
+mod endpoint;
+mod error;
+mod flags;
+mod own;
+mod places;
+mod program;
+mod resolve;
+mod token;
+mod values;
+
+pub use error::RunError;
+pub use flags::Flags;
+pub use own::Own;
+pub use resolve::{Launch, Manner, resolve};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! The flags of `enn run` that torchrun does not have.
+
+use crate::ui::metrics_server;
+use std::{net::SocketAddr, path::PathBuf};
+
+/// What `enn run` can do besides.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Restarting and stopping")]
+pub struct Own {
+    /// Seconds between asking the workers to stop and killing them [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub grace: Option<String>,
+    /// Seconds without any output or heartbeat of any worker after which the run counts as hung [default: never]
+    #[arg(long, value_name = "SECONDS")]
+    pub hang_timeout: Option<String>,
+    /// Count restarts within the last SECONDS only [default: over the whole run]
+    #[arg(long, value_name = "SECONDS")]
+    pub restart_window: Option<String>,
+    /// Seconds before a restart, doubled each time [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    pub backoff: Option<String>,
+    /// Go on restarting when workers fail again before they were ready; enn-torchrun always does
+    #[arg(long)]
+    pub retry_early: bool,
+    /// End with the failed worker's own exit code instead of 1
+    #[arg(long)]
+    pub propagate_exit: bool,
+    /// File with the secret that the nodes of a run share [default: ENN_TOKEN, else ~/.config/enn/token]
+    ///
+    /// Only its owner may read it. Asked for when there is more than one node; the default file is made when it is not there.
+    #[arg(long, value_name = "FILE", help_heading = "Nodes and workers")]
+    pub token_file: Option<PathBuf>,
+    /// Let programs on other hosts use the store without the token
+    #[arg(long, help_heading = "Nodes and workers")]
+    pub store_open: bool,
+    /// Serve OpenMetrics at http://ADDRESS/metrics while the run lasts; a port alone means loopback [default: no]
+    ///
+    /// 0.0.0.0:PORT shows the run's name, its hosts and its numbers to everybody who reaches the port: there is no password.
+    #[arg(long, value_name = "[HOST:]PORT", help_heading = "Output", value_parser = metrics_server::address)]
+    pub metrics_addr: Option<SocketAddr>,
+    /// Folder of runs [default: ENN_RUNS, else ~/.local/state/enn/runs]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub runs_dir: Option<PathBuf>,
+    /// Keep no copy of output that is neither redirected nor teed
+    #[arg(long, help_heading = "Output of the workers")]
+    pub no_capture: bool,
+}

@@ -1,0 +1,123 @@
+//! The command of a worker: which Python, which script, and whether both are there. Looks at files, starts nothing.
+
+use super::{Flags, RunError};
+use crate::{facts::Facts, group::Command};
+use nix::unistd::{AccessFlags, access};
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+/// What Python is called.
+const PYTHONS: [&str; 2] = ["python3", "python"];
+
+/// Runs a file as __main__ in a fresh Python, as `torchrun --run-path` does. An exception is kept in the worker's error file,
+/// which torchrun does for functions it starts, and this is one of those there.
+const RUN_PATH: &str = "\
+import os, runpy, sys
+del sys.argv[0]
+try:
+    runpy.run_path(sys.argv[0], run_name='__main__')
+except Exception as error:
+    path = os.environ.get('TORCHELASTIC_ERROR_FILE')
+    if path and not os.path.exists(path):
+        import json, time, traceback
+        info = {'py_callstack': traceback.format_exc(), 'timestamp': str(int(time.time()))}
+        message = type(error).__name__ + ': ' + str(error)
+        with open(path, 'w') as file:
+            json.dump({'message': {'message': message, 'extraInfo': info}}, file)
+    raise
+";
+
+/// The command, and its name for people and for the run's directory.
+pub(super) fn command(flags: &Flags, typed: &[OsString], facts: &Facts) -> Result<(Command, String), RunError> {
+    let running = &flags.running;
+    let (script, own) = typed.split_first().map_or((OsStr::new(""), typed), |(script, own)| (script.as_os_str(), own));
+    let name = Path::new(script).file_stem().unwrap_or(script).to_string_lossy().into_owned();
+    if running.no_python && !running.run_path {
+        if running.module {
+            let hint = "a module is run by Python; leave --no-python out";
+            return Err(RunError::Together { first: "--no-python", second: "--module", hint });
+        }
+        let program = program(script, facts)?;
+        return Ok((Command { program, args: own.to_vec() }, name));
+    }
+    let module = running.module && !running.run_path;
+    if !module {
+        check_script(script, facts)?;
+    }
+    let program = python(script, facts)?;
+    let mut args: Vec<OsString> = vec!["-u".into()];
+    match (running.run_path, module) {
+        (true, _) => args.extend(["-c".into(), RUN_PATH.into()]),
+        (_, true) => args.push("-m".into()),
+        _ => {}
+    }
+    args.push(script.to_owned());
+    args.extend_from_slice(own);
+    Ok((Command { program, args }, name))
+}
+
+/// PYTHON_EXEC, else python3 or python on PATH.
+fn python(script: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
+    let missing =
+        |looked_for: String| RunError::NoInterpreter { looked_for, script: script.to_string_lossy().into_owned() };
+    if let Some(given) = &facts.python_exec {
+        return found(given, facts).ok_or_else(|| missing(format!("{} (PYTHON_EXEC)", given.to_string_lossy())));
+    }
+    let known = PYTHONS.into_iter().find_map(|name| found(OsStr::new(name), facts));
+    known.ok_or_else(|| missing(PYTHONS.join(" or ")))
+}
+
+fn program(name: &OsStr, facts: &Facts) -> Result<OsString, RunError> {
+    if let Some(found) = found(name, facts) {
+        return Ok(found);
+    }
+    let path = facts.cwd.join(name);
+    if has_slash(name) && path.is_file() {
+        return Err(RunError::NotExecutable { path });
+    }
+    let hint = if !has_slash(name) && path.is_file() {
+        "it is in this folder: write ./ before its name"
+    } else {
+        "check the spelling; without a slash it is looked up on PATH"
+    };
+    Err(RunError::Missing { path: name.into(), what: "program", hint })
+}
+
+/// An executable file, on PATH when its name has no slash.
+fn found(name: &OsStr, facts: &Facts) -> Option<OsString> {
+    let executable = |path: &Path| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
+    if has_slash(name) {
+        return executable(&facts.cwd.join(name)).then(|| name.to_owned());
+    }
+    let folders = std::env::split_paths(facts.path.as_deref().unwrap_or_default()).collect::<Vec<PathBuf>>();
+    let paths = folders.iter().map(|folder| facts.cwd.join(folder).join(name));
+    paths.into_iter().find(|path| executable(path)).map(PathBuf::into_os_string)
+}
+
+fn has_slash(name: &OsStr) -> bool {
+    name.as_encoded_bytes().contains(&b'/')
+}
+
+/// Python would say it once per worker, after its start.
+fn check_script(script: &OsStr, facts: &Facts) -> Result<(), RunError> {
+    // Python reads "-" from standard input.
+    if script == "-" {
+        return Ok(());
+    }
+    let path = facts.cwd.join(script);
+    match File::open(&path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let hint = if found(script, facts).is_some() {
+                "a program of this name is on PATH: add --no-python to run it"
+            } else {
+                "check the path and the working directory; -m is for modules"
+            };
+            Err(RunError::Missing { path: script.into(), what: "script", hint })
+        }
+        Err(source) => Err(RunError::Unreadable { path: script.into(), source }),
+    }
+}

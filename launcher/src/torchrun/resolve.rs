@@ -1,0 +1,267 @@
+//! From flags to what the group of this node is asked to do.
+
+use super::{
+    Flags, Own, RunError, places, program, token,
+    values::{self, Expected},
+};
+use crate::{
+    facts::Facts,
+    group::GroupSpec,
+    logs::{LogPlan, StdByRank},
+    rendezvous::Settings,
+};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    hash::{BuildHasher, Hasher, RandomState},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// Time between TERM and KILL: torchrun's own.
+const GRACE: Duration = Duration::from_secs(30);
+/// Signals that stop a run.
+const SIGNALS: &str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+/// How CPUs may be bound.
+const NUMA_MODES: [&str; 4] = ["node", "socket", "exclusive", "core-complex"];
+/// How torchrun starts functions; programs are always started in the same way.
+const START_METHODS: [&str; 3] = ["spawn", "fork", "forkserver"];
+
+/// Whose command line it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// `enn run`.
+    Enn,
+    /// `enn-torchrun`: what torchrun does where the two differ.
+    Torchrun,
+}
+
+/// A launch that is ready to begin, but for its directories.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// What the group does. `run_dir` and `logs.dir` are empty until the directories are made.
+    pub spec: GroupSpec,
+    /// Name for people: the script's without folder and extension.
+    pub name: String,
+    /// `--log-dir`, absolute; `None`: in the run's directory.
+    pub log_dir: Option<PathBuf>,
+    /// One line each for the user: what is accepted and has no effect, what was set for him.
+    pub notes: Vec<String>,
+}
+
+/// Reads every flag.
+///
+/// # Errors
+/// The first that cannot be read, or a program that is not there.
+pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result<Launch, RunError> {
+    let flags = flags.with_variables(&facts.pet)?;
+    let mut notes = idle(&flags)?;
+    let workers = workers(&flags, facts)?;
+    let rendezvous = rendezvous(&flags, own, manner, (workers, facts), &mut notes)?;
+    let (signals, odd) = values::signals(flags.running.signals_to_handle.as_deref().unwrap_or(SIGNALS));
+    if !odd.is_empty() {
+        notes.push(format!("{}: {} cannot be handled", flags.place("--signals-to-handle"), odd.join(", ")));
+    }
+    let mut variables = BTreeMap::new();
+    if workers > 1 && !facts.variables.iter().any(|(name, _)| name == "OMP_NUM_THREADS") {
+        variables.insert("OMP_NUM_THREADS".to_owned(), OsString::from("1"));
+        notes.push(format!(
+            "OMP_NUM_THREADS is 1 for each of the {workers} workers, as it was not set; more may be faster"
+        ));
+    }
+    let (command, name) = program::command(&flags, &flags.command, facts)?;
+    let spec = GroupSpec {
+        command,
+        rendezvous,
+        run_dir: PathBuf::new(),
+        logs: logs(&flags, own, facts)?,
+        variables,
+        nccl_async_error_handling: facts.nccl_async_error_handling.clone(),
+        virtual_local_rank: flags.running.virtual_local_rank,
+        visible_devices: facts.visible_devices.as_deref().map(|list| list.split(',').map(str::to_owned).collect()),
+        cpus: Vec::new(),
+        inherited_mark: facts.launch_mark.clone(),
+        signals,
+        grace: own_seconds("--grace", own.grace.as_deref())?.unwrap_or(GRACE),
+        propagate_exit: own.propagate_exit,
+    };
+    // torchrun takes /dev/null for "no logs".
+    let log_dir = flags.output.log_dir.as_deref().filter(|dir| *dir != "/dev/null").map(|dir| facts.cwd.join(dir));
+    Ok(Launch { spec, name, log_dir, notes })
+}
+
+impl Flags {
+    /// A value or its default. Torchrun ends with 1 when it cannot be read.
+    pub(super) fn read<T>(
+        &self,
+        flag: &'static str,
+        text: Option<&str>,
+        default: T,
+        read: impl Fn(&str) -> Result<T, Expected>,
+    ) -> Result<T, RunError> {
+        text.map_or(Ok(default), |text| read(text).map_err(|expected| self.wrong(flag, text, expected)))
+    }
+
+    /// The same for what torchrun's parser reads already.
+    pub(super) fn parsed<T>(
+        &self,
+        flag: &'static str,
+        text: Option<&str>,
+        default: T,
+        read: impl Fn(&str) -> Result<T, Expected>,
+    ) -> Result<T, RunError> {
+        self.read(flag, text, default, read).map_err(|error| match error {
+            RunError::Value { place, found, expected, hint, .. } => {
+                RunError::Value { place, found, expected, hint, parser: true }
+            }
+            error => error,
+        })
+    }
+
+    pub(super) fn wrong(&self, flag: &'static str, found: &str, expected: Expected) -> RunError {
+        let Expected { what, hint } = expected;
+        RunError::Value { place: self.place(flag), found: found.to_owned(), expected: what, hint, parser: false }
+    }
+
+    /// Whether any flag or variable says how the nodes meet; in a Slurm allocation the allocation says it otherwise.
+    pub fn says_where(&self) -> bool {
+        let meeting = &self.meeting;
+        let texts = [
+            &meeting.nnodes,
+            &meeting.node_rank,
+            &meeting.master_addr,
+            &meeting.master_port,
+            &meeting.rdzv_backend,
+            &meeting.rdzv_endpoint,
+        ];
+        meeting.standalone || texts.iter().any(|text| text.is_some())
+    }
+}
+
+/// Checks what has no effect, and says so where somebody could have wanted one.
+fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
+    let running = &flags.running;
+    let number =
+        |text: &str| text.trim().parse::<f64>().map_err(|_| Expected { what: "seconds", hint: "leave it out" });
+    flags.parsed("--monitor-interval", running.monitor_interval.as_deref(), 0.0, number)?;
+    let method = |text: &str| {
+        let expected =
+            Expected { what: "spawn, fork or forkserver", hint: "leave it out: it has no effect on programs" };
+        START_METHODS.contains(&text).then_some(()).ok_or(expected)
+    };
+    flags.parsed("--start-method", running.start_method.as_deref(), (), method)?;
+    let mode = |text: &str| {
+        let expected =
+            Expected { what: "node, socket, exclusive or core-complex", hint: "node is right when in doubt" };
+        NUMA_MODES.contains(&text).then_some(()).ok_or(expected)
+    };
+    flags.parsed("--numa-binding", running.numa_binding.as_deref(), (), mode)?;
+    if let Some(name) = &running.logs_specs {
+        let expected = Expected {
+            what: "nothing: entry points are Python and cannot be loaded here",
+            hint: "--redirects, --tee, --log-dir and the filters say where output goes",
+        };
+        return Err(flags.wrong("--logs-specs", name, expected));
+    }
+    let mut notes = Vec::new();
+    if let Some(name) = running.event_log_handler.as_deref().filter(|name| *name != "null") {
+        let place = flags.place("--event-log-handler");
+        notes.push(format!("{place} {name} has no effect; events are in the run's events.jsonl"));
+    }
+    Ok(notes)
+}
+
+/// Workers of this node.
+fn workers(flags: &Flags, facts: &Facts) -> Result<u32, RunError> {
+    let text = flags.meeting.nproc_per_node.as_deref().unwrap_or("1");
+    let place = || flags.place("--nproc-per-node");
+    let found = match text.trim() {
+        "gpu" if facts.gpus == 0 => {
+            let hint = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --nproc-per-node cpu";
+            return Err(RunError::NoDevices { place: place(), found: "gpu", device: "GPU", hint });
+        }
+        "xpu" if facts.xpus == 0 => {
+            let hint = "check /dev/dri and the driver, or use --nproc-per-node cpu";
+            return Err(RunError::NoDevices { place: place(), found: "xpu", device: "XPU", hint });
+        }
+        "gpu" => facts.gpus.try_into().ok(),
+        "xpu" => facts.xpus.try_into().ok(),
+        "cpu" => facts.cores_online.try_into().ok(),
+        "auto" => {
+            [facts.gpus, facts.xpus, facts.cores_online].into_iter().find(|n| *n > 0).and_then(|n| n.try_into().ok())
+        }
+        number => number.parse().ok(),
+    };
+    found.filter(|workers| *workers > 0).ok_or_else(|| {
+        let expected = Expected { what: "a number above zero, auto, gpu, cpu or xpu", hint: "--nproc-per-node 2" };
+        flags.wrong("--nproc-per-node", text, expected)
+    })
+}
+
+fn rendezvous(
+    flags: &Flags,
+    own: &Own,
+    manner: Manner,
+    (local_world, facts): (u32, &Facts),
+    notes: &mut Vec<String>,
+) -> Result<Settings, RunError> {
+    let meeting = places::meeting(flags, random_name)?;
+    notes.extend(meeting.notes);
+    let (nodes_min, nodes_max) = meeting.nodes;
+    let restarts_max = flags.parsed("--max-restarts", flags.running.max_restarts.as_deref(), 0, values::count)?;
+    Ok(Settings {
+        run_id: meeting.run_id,
+        nodes_min,
+        nodes_max,
+        place: meeting.place,
+        node_rank: meeting.node_rank,
+        local_world,
+        role: flags.running.role.clone().unwrap_or_else(|| "default".to_owned()),
+        local_addr: flags.meeting.local_addr.clone(),
+        host: facts.host.clone(),
+        restarts_max,
+        restart_window: own_seconds("--restart-window", own.restart_window.as_deref())?,
+        backoff: own_seconds("--backoff", own.backoff.as_deref())?.unwrap_or_default(),
+        retry_early: own.retry_early || manner == Manner::Torchrun,
+        join_timeout: meeting.join_timeout,
+        last_call: meeting.last_call,
+        silence_max: meeting.silence_max,
+        hang_timeout: own_seconds("--hang-timeout", own.hang_timeout.as_deref())?.filter(|time| !time.is_zero()),
+        token: if nodes_max > 1 { Some(token::token(own.token_file.as_deref(), facts)?) } else { None },
+        store_open: own.store_open,
+    })
+}
+
+fn logs(flags: &Flags, own: &Own, facts: &Facts) -> Result<LogPlan, RunError> {
+    let output = &flags.output;
+    let none = StdByRank::default;
+    let filter = output.local_ranks_filter.as_deref().filter(|text| !text.is_empty());
+    Ok(LogPlan {
+        dir: PathBuf::new(),
+        redirects: flags.read("--redirects", output.redirects.as_deref(), none(), values::streams)?,
+        tee: flags.read("--tee", output.tee.as_deref(), none(), values::streams)?,
+        local_ranks_filter: flags.read("--local-ranks-filter", filter, None, |text| values::ranks(text).map(Some))?,
+        stdout_filters: output.duplicate_stdout_filters.as_deref().map(values::list).unwrap_or_default(),
+        stderr_filters: output.duplicate_stderr_filters.as_deref().map(values::list).unwrap_or_default(),
+        prefix: facts.log_prefix.clone(),
+        keep: !own.no_capture && output.log_dir.as_deref() != Some("/dev/null"),
+    })
+}
+
+/// Seconds of a flag of ours.
+fn own_seconds(flag: &'static str, text: Option<&str>) -> Result<Option<Duration>, RunError> {
+    let wrong = |text: &str, Expected { what, hint }: Expected| RunError::Value {
+        place: flag.to_owned(),
+        found: text.to_owned(),
+        expected: what,
+        hint,
+        parser: true,
+    };
+    text.map(|text| values::seconds(text).map_err(|expected| wrong(text, expected))).transpose()
+}
+
+/// A name that no other run has, by the operating system's randomness.
+fn random_name() -> String {
+    let word = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", word(), word())
+}

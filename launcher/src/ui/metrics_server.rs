@@ -1,0 +1,223 @@
+//! Answers `GET /metrics`: one thread, small limits, nothing else of HTTP.
+//!
+//! **Invariant:** whatever a client does, it costs a bounded amount of memory for a bounded time, and no other client and
+//! no run waits for it. Only what the events say is told.
+
+use super::{error::MetricsError, model::RunView, openmetrics};
+use enn_common::event::Event;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::{
+    io::{self, PipeReader, PipeWriter, Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+mod http;
+
+/// Connections at a time; others wait in the system's queue.
+const CONNECTIONS_MAX: usize = 64;
+/// Longest request.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Time a client has for its request and for taking the answer.
+const CONNECTION_MAX: Duration = Duration::from_secs(5);
+
+/// Reads `[HOST:]PORT`: without a host it is the loopback address, so that nothing is told to the network unless asked for.
+///
+/// # Errors
+/// It is neither a port nor an address with one.
+pub fn address(text: &str) -> Result<SocketAddr, MetricsError> {
+    let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
+    let address = match text.rsplit_once(':') {
+        Some(("localhost", port)) => port.parse().ok().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        _ => text.parse().ok(),
+    };
+    let loopback = port.ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    loopback.or(address).ok_or_else(|| MetricsError::Address { text: text.to_owned() })
+}
+
+/// The server; it ends when this is dropped.
+#[derive(Debug)]
+pub struct MetricsServer {
+    view: Arc<Mutex<RunView>>,
+    address: SocketAddr,
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsServer {
+    /// Listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address is taken or not of this host.
+    pub fn start(address: SocketAddr) -> Result<Self, MetricsError> {
+        let listen = |source| MetricsError::Listen { address, source };
+        let listener = TcpListener::bind(address).map_err(listen)?;
+        listener.set_nonblocking(true).map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let (stopped, stop) = io::pipe().map_err(listen)?;
+        let view = Arc::new(Mutex::new(RunView::default()));
+        let server = Server { listener, stopped, view: Arc::clone(&view), connections: Vec::new() };
+        let thread = std::thread::Builder::new().name("enn-metrics".into()).spawn(move || server.run());
+        Ok(Self { view, address, stop: Some(stop), thread: Some(thread.map_err(listen)?) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What was before the first event: the journal of a run that is resumed.
+    pub(super) fn set(&self, view: &RunView) {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone_from(view);
+    }
+
+    /// Takes an event into what is told from now on.
+    pub(super) fn event(&self, event: &Event) {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).apply(event);
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+struct Server {
+    listener: TcpListener,
+    stopped: PipeReader,
+    view: Arc<Mutex<RunView>>,
+    connections: Vec<Connection>,
+}
+
+/// One client.
+struct Connection {
+    stream: TcpStream,
+    request: Vec<u8>,
+    /// What is still to be sent; `None` before the request is whole.
+    reply: Option<Vec<u8>>,
+    /// The answer is sent; what still comes is thrown away so that closing does not cut the answer off.
+    answered: bool,
+    until: Instant,
+}
+
+impl Server {
+    fn run(mut self) {
+        loop {
+            let Ok((stop, knock)) = self.wait() else { return };
+            if stop {
+                return;
+            }
+            if knock {
+                self.accept();
+            }
+            let (now, view) = (Instant::now(), &self.view);
+            self.connections.retain_mut(|connection| now < connection.until && connection.step(view).unwrap_or(false));
+        }
+    }
+
+    /// Whether to stop, and whether somebody knocks.
+    fn wait(&self) -> nix::Result<(bool, bool)> {
+        let full = self.connections.len() >= CONNECTIONS_MAX;
+        let listen = if full { PollFlags::empty() } else { PollFlags::POLLIN };
+        let mut fds =
+            vec![PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN), PollFd::new(self.listener.as_fd(), listen)];
+        fds.extend(self.connections.iter().map(|connection| {
+            let wanted = if connection.reply.is_some() { PollFlags::POLLOUT } else { PollFlags::POLLIN };
+            PollFd::new(connection.stream.as_fd(), wanted)
+        }));
+        let next = self.connections.iter().map(|connection| connection.until).min();
+        let timeout = next.map_or(PollTimeout::NONE, |until| {
+            // A millisecond more: a deadline that is not quite there must not spin.
+            let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+        Ok((fds[0].any().unwrap_or(true), fds[1].any().unwrap_or(false)))
+    }
+
+    fn accept(&mut self) {
+        while self.connections.len() < CONNECTIONS_MAX {
+            // Refused by the system, or nobody left: the next knock tells.
+            let Ok((stream, _)) = self.listener.accept() else { return };
+            if stream.set_nonblocking(true).is_ok() {
+                let until = Instant::now() + CONNECTION_MAX;
+                self.connections.push(Connection { stream, request: Vec::new(), reply: None, answered: false, until });
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Goes on as far as possible without waiting; whether the connection stays.
+    fn step(&mut self, view: &Mutex<RunView>) -> io::Result<bool> {
+        if self.reply.is_none() && !self.read()? {
+            return Ok(false);
+        }
+        if self.reply.is_none()
+            && !self.answered
+            && let Some(answer) = http::answer(&self.request, REQUEST_BYTES_MAX)
+        {
+            let body = || {
+                let view = view.lock().unwrap_or_else(PoisonError::into_inner);
+                // The launcher that asks lives.
+                openmetrics::text(&view, true)
+            };
+            self.reply = Some(answer.bytes(body));
+            self.request = Vec::new();
+        }
+        self.write()?;
+        Ok(true)
+    }
+
+    /// Takes what has come; false at the end of the stream.
+    fn read(&mut self) -> io::Result<bool> {
+        let mut block = [0; 2048];
+        loop {
+            match self.stream.read(&mut block) {
+                Ok(0) => return Ok(false),
+                Ok(_) if self.answered => {}
+                Ok(count) => self.request.extend_from_slice(&block[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if self.request.len() > REQUEST_BYTES_MAX {
+                return Ok(true);
+            }
+            if self.answered {
+                // One block at a time: a client that sends without end must not keep the thread.
+                return Ok(true);
+            }
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while let Some(reply) = &mut self.reply {
+            match self.stream.write(reply) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => drop(reply.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if reply.is_empty() {
+                (self.reply, self.answered) = (None, true);
+                self.stream.shutdown(std::net::Shutdown::Write)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

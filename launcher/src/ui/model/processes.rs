@@ -1,0 +1,193 @@
+//! What the fold knows of rounds and their worker processes.
+
+use super::RunView;
+use enn_common::event::{NodeBrief, What};
+
+/// One round.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RoundView {
+    /// Number of the round.
+    pub round: u64,
+    /// Workers in it.
+    pub world_size: u32,
+    /// Attempt, counted from 0.
+    pub attempt: u32,
+    /// Step of the checkpoint it went on from.
+    pub resume_step: Option<u64>,
+    /// Start, seconds since the Unix epoch.
+    pub started: f64,
+    /// End, seconds since the Unix epoch.
+    pub ended: Option<f64>,
+    /// Cause of its failure, and whether another round followed.
+    pub failure: Option<(String, bool)>,
+    /// Restarts that were left after its failure.
+    pub restarts_left: Option<u32>,
+    /// Its nodes in order of their rank; empty when the launcher is the only one.
+    pub nodes: Vec<NodeBrief>,
+    /// Where its workers meet, host:port; empty when that was not said.
+    pub master: String,
+}
+
+/// One worker process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerView {
+    /// Round.
+    pub round: u64,
+    /// Global rank.
+    pub rank: u32,
+    /// Index among the workers of its node.
+    pub local_rank: u32,
+    /// Host it runs on; empty: the launcher's.
+    pub host: String,
+    /// Process id.
+    pub pid: u32,
+    /// Fork, seconds since the Unix epoch.
+    pub started: f64,
+    /// When it said it was ready.
+    pub ready: Option<ReadyView>,
+    /// How it ended.
+    pub exit: Option<ExitView>,
+    /// What it said before it failed.
+    pub error: Option<String>,
+}
+
+/// A worker's readiness.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadyView {
+    /// Seconds since the Unix epoch.
+    pub time: f64,
+    /// Device, e.g. "cpu".
+    pub device: String,
+    /// Process-group backend, e.g. "gloo".
+    pub backend: String,
+    /// Version of libtorch.
+    pub libtorch: String,
+    /// Seconds from fork to ready.
+    pub seconds: f64,
+}
+
+/// A worker's end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExitView {
+    /// Seconds since the Unix epoch.
+    pub time: f64,
+    /// Exit code, when it exited.
+    pub code: Option<i32>,
+    /// Signal, when it was killed.
+    pub signal: Option<i32>,
+    /// Seconds from death to notice.
+    pub seconds_to_notice: f64,
+}
+
+impl RunView {
+    pub(super) fn apply_round(&mut self, time: f64, what: &What) {
+        match what {
+            What::RoundStarted { round, world_size, attempt, resume_step } => {
+                let view = self.begin_round(time, round.0);
+                (view.world_size, view.attempt, view.resume_step) = (*world_size, *attempt, *resume_step);
+            }
+            What::RoundFormed { round, restart, master, nodes } => {
+                let view = self.begin_round(time, round.0);
+                view.world_size = nodes.iter().fold(0, |sum, node| node.workers.saturating_add(sum));
+                view.attempt = *restart;
+                view.nodes.clone_from(nodes);
+                view.master.clone_from(master);
+                self.place_nodes(nodes);
+            }
+            What::RoundFailed { round, cause, restarting, restarts_left } => {
+                if let Some(view) = self.rounds.iter_mut().rev().find(|view| view.round == round.0) {
+                    view.failure = Some((cause.clone(), *restarting));
+                    view.restarts_left = Some(*restarts_left);
+                    view.ended = Some(time);
+                    self.dismiss_nodes();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The round of this number, begun now unless it is under way: a round is first formed, then started.
+    fn begin_round(&mut self, time: f64, round: u64) -> &mut RoundView {
+        self.waiting = None;
+        let under_way = self.rounds.last().is_some_and(|view| view.round == round && view.ended.is_none());
+        if !under_way {
+            self.end_round(time);
+            self.pace = None;
+            self.rounds.push(RoundView { round, started: time, ..RoundView::default() });
+        }
+        let last = self.rounds.len() - 1;
+        &mut self.rounds[last]
+    }
+
+    pub(super) fn end_round(&mut self, time: f64) {
+        if let Some(round) = self.rounds.last_mut() {
+            round.ended.get_or_insert(time);
+        }
+        self.dismiss_nodes();
+    }
+
+    pub(super) fn apply_worker(&mut self, time: f64, what: &What) {
+        match what {
+            What::WorkerStarted { round, local_rank, rank, pid, host } => self.workers.push(WorkerView {
+                round: round.0,
+                rank: rank.0,
+                local_rank: local_rank.0,
+                host: host.clone(),
+                pid: *pid,
+                started: time,
+                ready: None,
+                exit: None,
+                error: None,
+            }),
+            What::WorkerReady { round, rank, device, backend, libtorch, seconds } => {
+                if let Some(worker) = self.worker(round.0, rank.0) {
+                    worker.ready = Some(ReadyView {
+                        time,
+                        device: device.clone(),
+                        backend: backend.clone(),
+                        libtorch: libtorch.clone(),
+                        seconds: *seconds,
+                    });
+                }
+            }
+            What::WorkerExited { round, rank, code, signal, seconds_to_notice, .. } => {
+                if let Some(worker) = self.worker(round.0, rank.0) {
+                    let exit = ExitView { time, code: *code, signal: *signal, seconds_to_notice: *seconds_to_notice };
+                    worker.exit = Some(exit);
+                }
+            }
+            What::WorkerFailed { round, rank, error } => {
+                if let Some(worker) = self.worker(round.0, rank.0) {
+                    worker.error = Some(error.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn worker(&mut self, round: u64, rank: u32) -> Option<&mut WorkerView> {
+        self.workers.iter_mut().rev().find(|worker| worker.round == round && worker.rank == rank)
+    }
+
+    /// Workers of the current round that were started and have not ended, and the size of its world.
+    pub fn alive(&self) -> (u32, u32) {
+        let Some(round) = self.rounds.last() else { return (0, 0) };
+        let alive = self.workers.iter().filter(|worker| worker.round == round.round && worker.exit.is_none());
+        (u32::try_from(alive.count()).unwrap_or(u32::MAX), round.world_size)
+    }
+
+    /// Workers of the current round, in order of their start.
+    pub fn current_workers(&self) -> impl Iterator<Item = &WorkerView> {
+        let round = self.rounds.last().map(|round| round.round);
+        self.workers.iter().filter(move |worker| Some(worker.round) == round)
+    }
+
+    /// Restarts over all launches: failed rounds that were tried again. Where nodes meet, the rendezvous counts them,
+    /// for a change of membership is none.
+    pub fn restarts(&self) -> u64 {
+        match self.rounds.iter().rev().find(|round| !round.nodes.is_empty()) {
+            Some(round) => u64::from(round.attempt),
+            None => self.rounds.iter().filter(|round| matches!(round.failure, Some((_, true)))).count() as u64,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What the fold knows of the work: data, model, steps, epochs, checkpoints, result.
+
+use super::RunView;
+use enn_common::{
+    event::{EpochReport, What},
+    metrics::Metrics,
+    staged::meta::CleaningReport,
+};
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// The staged data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StagedView {
+    /// Staged directory.
+    pub dir: PathBuf,
+    /// Samples.
+    pub rows: u64,
+    /// Input columns.
+    pub features: u64,
+    /// Output grid.
+    pub out_shape: Vec<usize>,
+    /// Samples per split: train, validation, test.
+    pub split_rows: [u64; 3],
+    /// Unit of the target, empty when unknown.
+    pub units: String,
+    /// Whether it was found already staged.
+    pub reused: bool,
+    /// Duration, seconds.
+    pub seconds: f64,
+    /// What cleaning found.
+    pub report: CleaningReport,
+}
+
+/// The model as built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelView {
+    /// Learned numbers.
+    pub parameters: u64,
+    /// Identity of the recorded program.
+    pub program_hash: String,
+    /// Samples per optimizer step over all workers.
+    pub batch: u64,
+    /// Optimizer steps in an epoch.
+    pub steps_per_epoch: u64,
+    /// Optimizer steps in the run.
+    pub steps_total: u64,
+}
+
+/// One optimizer step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepView {
+    /// Epoch, counted from 1.
+    pub epoch: u64,
+    /// Steps done.
+    pub step: u64,
+    /// Loss, standardised target space.
+    pub loss: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// Samples per second over all workers.
+    pub samples_per_s: f64,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointView {
+    /// Seconds since the Unix epoch.
+    pub time: f64,
+    /// Steps done.
+    pub step: u64,
+    /// Size, bytes; 0 when it failed.
+    pub bytes: u64,
+    /// Duration, seconds; 0 when it failed.
+    pub seconds: f64,
+    /// Validation MAE in it.
+    pub metric: Option<f64>,
+    /// Why it was abandoned.
+    pub error: Option<String>,
+}
+
+/// Result of training.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainedView {
+    /// Epochs done.
+    pub epoch: u64,
+    /// Steps done.
+    pub step: u64,
+    /// Whether early stopping ended it.
+    pub stopped_early: bool,
+    /// Errors of the best model per split, target units.
+    pub split: BTreeMap<String, Metrics>,
+    /// Training throughput, samples per second.
+    pub samples_per_s: f64,
+    /// Duration, seconds.
+    pub seconds: f64,
+}
+
+impl RunView {
+    pub(super) fn apply_staging(&mut self, what: &What) {
+        match what {
+            What::StageProgressed { rows, bytes, bytes_total } => self.staging = Some((*rows, *bytes, *bytes_total)),
+            What::Staged { dir, rows, features, out_shape, split_rows, units, reused, seconds, report } => {
+                self.staging = None;
+                self.staged = Some(StagedView {
+                    dir: dir.clone(),
+                    rows: *rows,
+                    features: *features,
+                    out_shape: out_shape.clone(),
+                    split_rows: *split_rows,
+                    units: units.clone(),
+                    reused: *reused,
+                    seconds: *seconds,
+                    report: report.clone(),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn apply_training(&mut self, time: f64, what: &What) {
+        match what {
+            What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
+                self.model = Some(ModelView {
+                    parameters: *parameters,
+                    program_hash: program_hash.clone(),
+                    batch: *batch,
+                    steps_per_epoch: *steps_per_epoch,
+                    steps_total: *steps_total,
+                });
+            }
+            What::Stepped { epoch, step, loss, lr, samples_per_s, .. } => {
+                self.pace.get_or_insert((time, *step));
+                self.epochs.retain(|report| report.step <= *step);
+                self.losses.push(*step, *loss);
+                let samples_per_s = *samples_per_s;
+                self.latest = Some(StepView { epoch: *epoch, step: *step, loss: *loss, lr: *lr, samples_per_s });
+            }
+            What::EpochEnded(report) => {
+                self.epochs.retain(|earlier| earlier.epoch < report.epoch);
+                self.epochs.push((**report).clone());
+            }
+            What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds } => {
+                self.trained = Some(TrainedView {
+                    epoch: *epoch,
+                    step: *step,
+                    stopped_early: *stopped_early,
+                    split: split.clone(),
+                    samples_per_s: *samples_per_s,
+                    seconds: *seconds,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn apply_checkpoint(&mut self, time: f64, what: &What) {
+        let checkpoint = match what {
+            What::CheckpointCommitted { step, bytes, seconds, metric, .. } => {
+                CheckpointView { time, step: *step, bytes: *bytes, seconds: *seconds, metric: *metric, error: None }
+            }
+            What::CheckpointFailed { step, error } => {
+                let error = Some(error.clone());
+                CheckpointView { time, step: *step, bytes: 0, seconds: 0.0, metric: None, error }
+            }
+            _ => return,
+        };
+        self.checkpoints.push(checkpoint);
+    }
+
+    /// Unit of the target, empty when unknown.
+    pub fn units(&self) -> &str {
+        self.staged.as_ref().map_or("", |staged| &staged.units)
+    }
+
+    /// The epoch whose model would be kept.
+    pub fn best(&self) -> Option<&EpochReport> {
+        self.epochs.iter().rev().find(|report| report.best)
+    }
+
+    /// Seconds until the last step at the pace of this round; `None` before its second step.
+    pub fn remaining_s(&self) -> Option<f64> {
+        let (since, first) = self.pace?;
+        let (step, total) = (self.latest?.step, self.model.as_ref()?.steps_total);
+        (step > first).then(|| (self.now - since) / (step - first) as f64 * total.saturating_sub(step) as f64)
+    }
+}

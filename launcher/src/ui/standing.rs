@@ -1,0 +1,268 @@
+//! Where a run and its workers stand, in one word each: what status, top and the metrics show.
+//!
+//! **Invariant:** pure. Whether the launcher lives comes from outside, for a killed launcher says no end.
+
+use super::{
+    lines::ANY_PROGRAM,
+    model::{RunView, SessionView, WorkerView},
+    signal,
+};
+use nix::sys::signal::Signal;
+use std::fmt;
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// The launcher prepares the first round.
+    Starting,
+    /// Data are being staged.
+    Staging,
+    /// The rendezvous is not complete.
+    Waiting,
+    /// A round is under way.
+    Running,
+    /// A round failed and the next has not begun.
+    Restarting,
+    /// Somebody asked it to stop.
+    Stopping,
+    /// All work was done.
+    Finished,
+    /// It ended because somebody asked it to: the signal.
+    Stopped(String),
+    /// It ended with this code.
+    Failed(u8),
+    /// Its launcher is gone without a word.
+    Gone,
+}
+
+impl Standing {
+    /// Where the run of `view` stands; `living`: whether its launcher lives.
+    pub fn of(view: &RunView, living: bool) -> Self {
+        let Some(session) = view.sessions.last() else { return if living { Self::Starting } else { Self::Gone } };
+        let stop = view.stops.iter().find(|(time, _)| *time >= session.started);
+        match (session.ended, stop) {
+            (Some(end), _) if end.code == 0 => Self::Finished,
+            (Some(_), Some((_, signal))) => Self::Stopped(signal.clone()),
+            (Some(end), None) => Self::Failed(end.code),
+            (None, _) if !living => Self::Gone,
+            (None, Some(_)) => Self::Stopping,
+            (None, None) => Self::under_way(view, session),
+        }
+    }
+
+    fn under_way(view: &RunView, session: &SessionView) -> Self {
+        let round = view.rounds.last().filter(|round| round.started >= session.started);
+        match round {
+            _ if view.waiting.is_some() => Self::Waiting,
+            Some(round) if matches!(round.failure, Some((_, true))) => Self::Restarting,
+            Some(_) => Self::Running,
+            None if view.staging.is_some() => Self::Staging,
+            None => Self::Starting,
+        }
+    }
+
+    /// One word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Staging => "staging",
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Restarting => "restarting",
+            Self::Stopping => "stopping",
+            Self::Finished => "finished",
+            Self::Stopped(_) => "stopped",
+            Self::Failed(_) => "failed",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// All words, for the metrics.
+    pub const WORDS: [&'static str; 10] = [
+        "starting",
+        "staging",
+        "waiting",
+        "running",
+        "restarting",
+        "stopping",
+        "finished",
+        "stopped",
+        "failed",
+        "gone",
+    ];
+
+    /// Whether nothing more will happen.
+    pub fn over(&self) -> bool {
+        matches!(self, Self::Finished | Self::Stopped(_) | Self::Failed(_) | Self::Gone)
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped(signal) => write!(f, "stopped by {signal}"),
+            Self::Failed(code) => write!(f, "failed with code {code}"),
+            Self::Gone => f.write_str("gone: its launcher ended without a word"),
+            _ => f.write_str(self.word()),
+        }
+    }
+}
+
+/// Where a worker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerStanding {
+    /// It has not said that it is ready; only ENN's own workers say so.
+    Starting,
+    /// It works.
+    Running,
+    /// Its round is over and its own end is not told yet.
+    Stopping,
+    /// It ended with code 0.
+    Done,
+    /// It failed first: the others were ended because of it.
+    Failed(Death),
+    /// It ended after another one failed, or after a request to stop.
+    Ended(Death),
+    /// Its end was not told: the launcher is gone.
+    Gone,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// With a code.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+impl WorkerStanding {
+    /// Where `worker` stands in the run of `view`.
+    pub fn of(view: &RunView, worker: &WorkerView, living: bool) -> Self {
+        let Some(exit) = worker.exit else {
+            let over = view.sessions.last().is_none_or(|session| session.ended.is_some());
+            return match worker.ready {
+                _ if over || !living => Self::Gone,
+                _ if round_is_over(view, worker.round) => Self::Stopping,
+                None if !any_program(view) => Self::Starting,
+                _ => Self::Running,
+            };
+        };
+        let death = match (exit.signal, exit.code) {
+            (Some(number), _) => Death::Signal(number),
+            (None, Some(0)) => return Self::Done,
+            (None, code) => Death::Code(code.unwrap_or(-1)),
+        };
+        let failure = view.failures.iter().rev().find(|told| told.failure.round == worker.round);
+        let blamed = match failure {
+            Some(told) => told.failure.rank == worker.rank,
+            None => view.stops.is_empty() && is_first(view, worker, exit.time),
+        };
+        if blamed { Self::Failed(death) } else { Self::Ended(death) }
+    }
+
+    /// Whether it was the cause.
+    pub fn failed(self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
+    /// Whether the process is there.
+    pub fn alive(self) -> bool {
+        matches!(self, Self::Starting | Self::Running | Self::Stopping)
+    }
+}
+
+impl fmt::Display for WorkerStanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Starting => f.write_str("starting"),
+            Self::Running => f.write_str("running"),
+            Self::Stopping => f.write_str("stopping"),
+            Self::Done => f.write_str("done"),
+            Self::Failed(death) => write!(f, "failed: {death}"),
+            Self::Ended(Death::Signal(number)) if *number == Signal::SIGTERM as i32 => f.write_str("stopped"),
+            Self::Ended(death) => write!(f, "ended: {death}"),
+            Self::Gone => f.write_str("gone"),
+        }
+    }
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "code {code}"),
+            Self::Signal(number) => f.write_str(&signal::name(*number)),
+        }
+    }
+}
+
+/// Whether the last launch is of a program of the user's (`enn run`).
+pub fn any_program(view: &RunView) -> bool {
+    view.sessions.last().is_some_and(|session| session.mode == ANY_PROGRAM)
+}
+
+fn round_is_over(view: &RunView, round: u64) -> bool {
+    view.rounds.iter().rev().find(|known| known.round == round).is_none_or(|known| known.ended.is_some())
+}
+
+/// Whether no other worker of the round ended badly before.
+fn is_first(view: &RunView, worker: &WorkerView, time: f64) -> bool {
+    let others = view.workers.iter().filter(|other| other.round == worker.round && other.rank != worker.rank);
+    !others.filter_map(|other| other.exit).any(|exit| exit.code != Some(0) && exit.time < time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::model::tests::{events, gang_events, view_after};
+
+    /// The standings of a run after each event, without repetition.
+    fn path(events: &[enn_common::event::Event]) -> Vec<String> {
+        let mut all: Vec<String> =
+            (1..=events.len()).map(|count| Standing::of(&view_after(&events[..count]), true).to_string()).collect();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn a_run_goes_its_way() {
+        assert_eq!(
+            path(&events()),
+            ["starting", "staging", "starting", "running", "restarting", "running", "finished"]
+        );
+        let gang = [
+            "starting",
+            "waiting",
+            "running",
+            "restarting",
+            "running",
+            "restarting",
+            "waiting",
+            "running",
+            "failed with code 1",
+        ];
+        assert_eq!(path(&gang_events()), gang);
+        let cut = view_after(&gang_events()[..9]);
+        assert!(Standing::of(&cut, false).to_string().starts_with("gone"));
+        assert!(Standing::of(&view_after(&gang_events()), false).over());
+    }
+
+    #[test]
+    fn workers_are_blamed_once() {
+        let words = |events: &[enn_common::event::Event]| -> Vec<String> {
+            let view = view_after(events);
+            view.workers.iter().map(|worker| WorkerStanding::of(&view, worker, false).to_string()).collect()
+        };
+        assert_eq!(words(&events()), ["ended: code 1", "failed: SIGKILL", "done", "done"]);
+        let gang = words(&gang_events());
+        assert_eq!(gang[..4], ["stopped", "stopped", "stopped", "failed: code 1"]);
+        assert_eq!(gang[4..8], ["gone", "gone", "gone", "gone"]);
+        assert_eq!(gang[8..], ["stopped", "stopped", "failed: SIGKILL", "stopped"]);
+    }
+
+    #[test]
+    fn every_word_is_listed() {
+        let all = [Standing::Gone, Standing::Failed(1), Standing::Stopped("x".into()), Standing::Waiting];
+        assert!(all.iter().all(|standing| Standing::WORDS.contains(&standing.word())));
+    }
+}

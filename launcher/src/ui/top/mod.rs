@@ -1,0 +1,15 @@
+//! `enn top`: a run on the whole screen, live or after its end.
+//!
+//! `state` takes keys and `view` draws, both pure; `sample` reads the load of processes and GPUs, `tail` the logs, and
+//! `screen` owns the terminal and the loop. **Invariant:** nothing here touches the run; it only looks.
+
+mod panels;
+mod rows;
+mod sample;
+mod screen;
+mod state;
+mod story;
+mod tail;
+mod view;
+
+pub use screen::{Means, run};

@@ -1,0 +1,122 @@
+//! The list of workers: what the events say of each, and its load where it could be measured. Pure.
+
+use super::{
+    sample::{Load, Samples},
+    state::{Filter, State},
+};
+use crate::ui::{RunView, standing::WorkerStanding};
+
+/// One worker.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) rank: u32,
+    pub(super) local_rank: u32,
+    pub(super) host: String,
+    pub(super) round: u64,
+    /// `None`: it belongs to another node, whose launcher keeps its own journal.
+    pub(super) process: Option<(u32, WorkerStanding)>,
+    pub(super) load: Option<Load>,
+    /// Whether it runs on this host.
+    pub(super) here: bool,
+}
+
+/// From where the list is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) living: bool,
+    /// This host.
+    pub(super) host: &'a str,
+}
+
+/// Workers of the current round by rank, as the filter wants them.
+pub(super) fn rows(view: &RunView, samples: &Samples, place: Place<'_>, filter: Filter) -> Vec<Row> {
+    let launcher = view.sessions.last().map_or("", |session| session.host.as_str());
+    let mut all: Vec<Row> = view
+        .current_workers()
+        .map(|worker| {
+            let host = if worker.host.is_empty() { launcher } else { &worker.host };
+            let here = host == place.host;
+            let standing = WorkerStanding::of(view, worker, place.living);
+            let load = samples.of(worker.pid).filter(|_| here && standing.alive());
+            Row {
+                rank: worker.rank,
+                local_rank: worker.local_rank,
+                host: host.to_owned(),
+                round: worker.round,
+                process: Some((worker.pid, standing)),
+                load,
+                here,
+            }
+        })
+        .collect();
+    all.extend(elsewhere(view, &all));
+    all.sort_by_key(|row| row.rank);
+    all.retain(|row| match filter {
+        Filter::All => true,
+        Filter::Failed => row.process.is_some_and(|(_, standing)| standing.failed()),
+        Filter::Here => row.here,
+    });
+    all
+}
+
+/// Ranks of the round that no journal line names: ranks go by node, in the order of the nodes.
+fn elsewhere(view: &RunView, known: &[Row]) -> Vec<Row> {
+    let Some(round) = view.rounds.last() else { return Vec::new() };
+    let known: std::collections::BTreeSet<u32> = known.iter().map(|row| row.rank).collect();
+    let mut first = 0u32;
+    let mut rows = Vec::new();
+    for node in &round.nodes {
+        for local_rank in 0..node.workers {
+            let rank = first.saturating_add(local_rank);
+            if !known.contains(&rank) {
+                let host = node.host.clone();
+                rows.push(Row { rank, local_rank, host, round: round.round, process: None, load: None, here: false });
+            }
+        }
+        first = first.saturating_add(node.workers);
+    }
+    rows
+}
+
+/// Index of the row that is selected: the chosen one, else the one that failed, else the first.
+pub(super) fn selected(rows: &[Row], state: &State) -> Option<usize> {
+    let chosen = state.selected.and_then(|rank| rows.iter().position(|row| row.rank == rank));
+    let failed = || rows.iter().position(|row| row.process.is_some_and(|(_, standing)| standing.failed()));
+    chosen.or_else(failed).or((!rows.is_empty()).then_some(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::model::tests::{gang_events, view_after};
+    use enn_common::event::{Event, What};
+
+    const PLACE: Place<'_> = Place { living: true, host: "n1" };
+
+    fn ranks(rows: &[Row]) -> Vec<u32> {
+        rows.iter().map(|row| row.rank).collect()
+    }
+
+    #[test]
+    fn filters_choose() {
+        let view = view_after(&gang_events());
+        let of = |filter| rows(&view, &Samples::default(), PLACE, filter);
+        assert_eq!(
+            [Filter::All, Filter::Failed, Filter::Here].map(|filter| ranks(&of(filter))),
+            [vec![0, 1, 2, 3], vec![2], vec![0, 1]]
+        );
+        assert_eq!(selected(&of(Filter::All), &State::default()), Some(2));
+        assert_eq!(selected(&of(Filter::All), &State { selected: Some(3), ..State::default() }), Some(3));
+        assert_eq!(selected(&[], &State::default()), None);
+    }
+
+    #[test]
+    fn workers_of_other_nodes_have_rows() {
+        let own = |event: &Event| !matches!(&event.what, What::WorkerStarted { host, .. } if host == "n2");
+        let events: Vec<Event> = gang_events().into_iter().filter(own).collect();
+        let all = rows(&view_after(&events), &Samples::default(), PLACE, Filter::All);
+        assert_eq!(ranks(&all), [0, 1, 2, 3]);
+        let hosts: Vec<_> = all.iter().map(|row| (row.host.as_str(), row.local_rank, row.process.is_some())).collect();
+        assert_eq!(hosts, [("n1", 0, true), ("n1", 1, true), ("n2", 0, false), ("n2", 1, false)]);
+    }
+}

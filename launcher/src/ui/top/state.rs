@@ -1,0 +1,229 @@
+//! What the person at the keyboard has chosen. Pure.
+
+/// Lines of a page.
+const PAGE: usize = 10;
+/// Longest text to search for.
+const SEARCH_MAX: usize = 64;
+
+/// A key that means something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    /// One up.
+    Up,
+    /// One down.
+    Down,
+    /// A page up.
+    PageUp,
+    /// A page down.
+    PageDown,
+    /// To the first.
+    Home,
+    /// To the last.
+    End,
+    /// Return.
+    Enter,
+    /// Escape.
+    Escape,
+    /// Backspace.
+    Backspace,
+    /// Ctrl-C.
+    Interrupt,
+    /// Any other character.
+    Char(char),
+}
+
+/// Which workers are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Filter {
+    /// All.
+    #[default]
+    All,
+    /// Those that failed.
+    Failed,
+    /// Those of this host.
+    Here,
+}
+
+/// What the lower part shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Pane {
+    /// Standard error of the selected worker.
+    #[default]
+    Stderr,
+    /// Its standard output.
+    Stdout,
+    /// What happened, in sentences.
+    Reasons,
+}
+
+/// What a key leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Draw again.
+    Stay,
+    /// Leave.
+    Quit,
+}
+
+/// The choices.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct State {
+    /// Rank of the selected worker; `None` until one was chosen: the one that failed, else the first.
+    pub(super) selected: Option<u32>,
+    /// Which workers are listed.
+    pub(super) filter: Filter,
+    /// What the lower part shows.
+    pub(super) pane: Pane,
+    /// Only lines with this text are shown in the lower part; empty: all.
+    pub(super) search: String,
+    /// Whether the search is being typed.
+    pub(super) typing: bool,
+    /// Lines between the end of the lower part and its last visible line.
+    pub(super) scroll: usize,
+    /// Whether the keys are explained.
+    pub(super) help: bool,
+}
+
+impl State {
+    /// Takes a key; `ranks` are those listed, `shown` the one that is selected now.
+    pub(super) fn press(&mut self, key: Key, ranks: &[u32], shown: Option<u32>) -> Outcome {
+        if key == Key::Interrupt {
+            return Outcome::Quit;
+        }
+        if self.typing {
+            self.type_search(key);
+            return Outcome::Stay;
+        }
+        if self.help {
+            self.help = false;
+            return Outcome::Stay;
+        }
+        match key {
+            Key::Char('q') => return Outcome::Quit,
+            Key::Escape if !self.search.is_empty() => self.search.clear(),
+            Key::Escape => return Outcome::Quit,
+            Key::Up | Key::Char('k') => self.select(ranks, shown, |index, _| index.saturating_sub(1)),
+            Key::Down | Key::Char('j') => self.select(ranks, shown, |index, last| (index + 1).min(last)),
+            Key::Home | Key::Char('g') => self.select(ranks, shown, |_, _| 0),
+            Key::End | Key::Char('G') => self.select(ranks, shown, |_, last| last),
+            Key::PageUp => self.scroll = self.scroll.saturating_add(PAGE),
+            Key::PageDown => self.scroll = self.scroll.saturating_sub(PAGE),
+            Key::Char('f') => {
+                self.filter = match self.filter {
+                    Filter::All => Filter::Failed,
+                    Filter::Failed => Filter::Here,
+                    Filter::Here => Filter::All,
+                }
+            }
+            Key::Char('l') => self.turn(if self.pane == Pane::Stderr { Pane::Stdout } else { Pane::Stderr }),
+            Key::Char('r') => self.turn(Pane::Reasons),
+            Key::Char('/') => {
+                self.typing = true;
+                self.search.clear();
+            }
+            Key::Char('?' | 'h') => self.help = true,
+            _ => {}
+        }
+        Outcome::Stay
+    }
+
+    fn turn(&mut self, pane: Pane) {
+        (self.pane, self.scroll) = (pane, 0);
+    }
+
+    fn select(&mut self, ranks: &[u32], shown: Option<u32>, to: impl Fn(usize, usize) -> usize) {
+        let Some(last) = ranks.len().checked_sub(1) else { return };
+        let index = shown.and_then(|shown| ranks.iter().position(|rank| *rank == shown)).unwrap_or(0);
+        self.selected = ranks.get(to(index, last)).copied();
+        self.scroll = 0;
+    }
+
+    fn type_search(&mut self, key: Key) {
+        match key {
+            Key::Enter => self.typing = false,
+            Key::Escape => {
+                self.typing = false;
+                self.search.clear();
+            }
+            Key::Backspace => {
+                self.search.pop();
+            }
+            Key::Char(c) if self.search.chars().count() < SEARCH_MAX => self.search.push(c),
+            _ => {}
+        }
+        self.scroll = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RANKS: [u32; 4] = [3, 5, 8, 9];
+
+    /// The state after some keys, with the selection as it is shown.
+    fn after(keys: &[Key]) -> (State, Outcome) {
+        let mut state = State::default();
+        let mut outcome = Outcome::Stay;
+        for key in keys {
+            let shown = state.selected.or(Some(RANKS[0]));
+            outcome = state.press(*key, &RANKS, shown);
+        }
+        (state, outcome)
+    }
+
+    fn typed(text: &str) -> Vec<Key> {
+        text.chars().map(Key::Char).collect()
+    }
+
+    #[test]
+    fn selection_stays_within_the_list() {
+        assert_eq!(after(&typed("jj")).0.selected, Some(8));
+        assert_eq!(after(&[Key::Down; 9]).0.selected, Some(9));
+        assert_eq!(after(&typed("Gk")).0.selected, Some(8));
+        assert_eq!(after(&[Key::End, Key::Home, Key::Up]).0.selected, Some(3));
+        let mut gone = State { selected: Some(77), ..State::default() };
+        gone.press(Key::Down, &RANKS, Some(77));
+        assert_eq!(gone.selected, Some(5));
+        gone.press(Key::Down, &[], None);
+        assert_eq!(gone.selected, Some(5));
+    }
+
+    #[test]
+    fn filters_and_panes_go_round() {
+        let filters: Vec<Filter> = (0..4).map(|n| after(&typed(&"f".repeat(n))).0.filter).collect();
+        assert_eq!(filters, [Filter::All, Filter::Failed, Filter::Here, Filter::All]);
+        let panes: Vec<Pane> = ["", "l", "ll", "r", "rl"].map(|keys| after(&typed(keys)).0.pane).to_vec();
+        assert_eq!(panes, [Pane::Stderr, Pane::Stdout, Pane::Stderr, Pane::Reasons, Pane::Stderr]);
+    }
+
+    #[test]
+    fn a_search_takes_letters_that_are_keys_elsewhere() {
+        let (state, outcome) = after(&typed("/quit"));
+        assert_eq!((state.search.as_str(), state.typing, outcome), ("quit", true, Outcome::Stay));
+        let keys = [typed("/quit"), vec![Key::Backspace, Key::Enter]].concat();
+        assert_eq!(after(&keys).0, State { search: "qui".into(), ..State::default() });
+        assert_eq!(after(&[keys.clone(), vec![Key::Escape]].concat()).0, State::default());
+        assert_eq!(after(&[keys, typed("q")].concat()).1, Outcome::Quit);
+    }
+
+    #[test]
+    fn help_closes_with_any_key_and_control_c_always_leaves() {
+        assert!(after(&typed("?")).0.help);
+        assert_eq!(after(&typed("?q")), (State::default(), Outcome::Stay));
+        for before in ["", "?", "/x"] {
+            assert_eq!(after(&[typed(before), vec![Key::Interrupt]].concat()).1, Outcome::Quit);
+        }
+    }
+
+    proptest! {
+        /// Whatever is typed, the selection is a listed rank and the search is bounded.
+        #[test]
+        fn any_keys_are_survived(text in "[jkgGflr/?hx ]{0,200}") {
+            let (state, _) = after(&typed(&text));
+            prop_assert!(state.selected.is_none_or(|rank| RANKS.contains(&rank)));
+            prop_assert!(state.search.chars().count() <= SEARCH_MAX);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+"""The same scripts under torchrun 2.11 and under enn, with the same flags: the same results.
+
+Each case runs a program under both launchers and compares what it left. Names given on the command line select cases.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import _enn_torchrun
+import _launcher_programs as programs
+
+RUN_SECONDS_MAX = 120
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+ENN = [str(Path(_enn_torchrun.binary()).with_name("enn")), "run"]
+OURS, THEIRS = "enn", "torchrun"
+# What differs between any two runs: ports, folders, names made up for one run.
+VARIES = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OUT", "PWD", "OLDPWD", "_"}
+# What enn adds, and what torchrun's own Python leaves behind in its workers.
+OURS_ONLY = re.compile("ENN_")
+THEIRS_ONLY = re.compile("KMP_|TORCHINDUCTOR_|TRITON_|PYTORCH_NVML")
+
+
+class Run:
+    """A finished launch: exit status, streams, and what the program said by rank."""
+
+    def __init__(self, who, folder, code, out, err):
+        self.who, self.folder, self.code, self.out, self.err = who, folder, code, out, err
+
+    def said(self, name="result"):
+        files = sorted(path for path in self.folder.glob(f"{name}.*") if path.suffix[1:].isdigit())
+        return {int(path.suffix[1:]): json.loads(path.read_text()) for path in files}
+
+    def __repr__(self):
+        return f"{self.who}: code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-6000:]}"
+
+
+def start(who, folder, args, variables=None):
+    """Starts a launcher in `folder`; the program's words go to folder/OUT."""
+    (folder / "out").mkdir(parents=True)
+    environment = dict(_enn_torchrun.environment(folder / "runs"), OUT=str(folder / "out"), **(variables or {}))
+    command = (ENN if who == OURS else TORCHRUN) + args
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            errors="replace", preexec_fn=_enn_torchrun.die_with_parent)
+
+
+def finish(who, folder, child):
+    out, err = child.communicate(timeout=RUN_SECONDS_MAX)
+    return Run(who, folder / "out", child.returncode, out, err)
+
+
+def both(base, program, args, script_args=(), variables=None, name="program.py"):
+    """The program under both launchers."""
+    runs = []
+    for who in (THEIRS, OURS):
+        folder = base / who
+        folder.mkdir()
+        (folder / name).write_text(program)
+        runs.append(finish(who, folder, start(who, folder, [*args, *script_args], variables)))
+    return runs
+
+
+def same(theirs, ours, what):
+    left, right = what(theirs), what(ours)
+    assert left == right, f"torchrun: {left}\nenn: {right}\n{theirs}\n{ours}"
+    return left
+
+
+def trained(base, program):
+    theirs, ours = both(base, program, ["--standalone", "--nproc-per-node", "2"], ["program.py"])
+    assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
+    said = same(theirs, ours, Run.said)
+    assert len(said) == 2 and said[0]["weights"] == said[1]["weights"], said
+
+
+def case_ddp(base):
+    trained(base, programs.DDP)
+
+
+def case_fsdp2(base):
+    trained(base, programs.FSDP2)
+
+
+def case_accelerate(base):
+    theirs, ours = both(base, programs.ACCELERATE, ["--standalone", "--nproc-per-node", "2"], ["program.py"])
+    assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
+    said = same(theirs, ours, Run.said)
+    assert [said[rank]["processes"] for rank in (0, 1)] == [2, 2] and "MULTI_CPU" in said[0]["kind"], said
+    assert said[0]["weights"] == said[1]["weights"], said
+
+
+def case_record(base):
+    """A decorated main that raises: the same fields in the error file, and enn shows type and message."""
+    theirs, ours = both(base, programs.RECORD, ["--standalone", "--nproc-per-node", "2", "--log-dir", str(base / "logs")], ["program.py"])
+    same(theirs, ours, lambda run: run.code)
+    for run in (theirs, ours):
+        run.error = json.loads(Path(run.said()[1]).read_text())
+    same(theirs, ours, lambda run: sorted(run.error["message"]["extraInfo"]) + sorted(run.error["message"]))
+    same(theirs, ours, lambda run: run.error["message"]["message"])
+    for word in ("KeyError", "the root cause of it all", "rank 1"):
+        assert word in ours.err, f"{word} is not shown\n{ours}"
+    same(theirs, ours, lambda run: [Path(path).name for path in run.said().values()])
+
+
+def case_environment(base):
+    """Every variable of every worker, but for ports and paths."""
+    flags = ["--nproc-per-node", "2", "--max-restarts", "3", "--role", "trainer", "--rdzv-id", "name-of-it", "--master-port"]
+    for number, extra in enumerate([{}, {"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}]):
+        here = base / str(number)
+        here.mkdir()
+        theirs, ours = both(here, programs.ENVIRONMENT, [*flags, "29717"], ["program.py"], extra)
+        assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
+        for rank in (0, 1):
+            left, right = theirs.said()[rank], ours.said()[rank]
+            keep = lambda variables, without: {k: v for k, v in variables.items() if k not in VARIES - {"MASTER_PORT"} and not without.match(k)}
+            left, right = keep(left, THEIRS_ONLY), keep(right, OURS_ONLY)
+            left.pop("ENN_RUNS")
+            differ = {k: (left.get(k), right.get(k)) for k in {*left, *right} if left.get(k) != right.get(k)}
+            assert not differ, f"(torchrun, enn): {differ}"
+            assert right["MASTER_PORT"] == "29717" and right["OMP_NUM_THREADS"] == extra.get("OMP_NUM_THREADS", "1")
+
+
+def case_standalone_environment(base):
+    theirs, ours = both(base, programs.ENVIRONMENT, ["--standalone"], ["program.py"])
+    assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
+    # Both name this host in their own way, and a run by chance.
+    without = VARIES | {"MASTER_ADDR", "TORCHELASTIC_RUN_ID", "ENN_RUNS"}
+    left, right = theirs.said()[0], ours.said()[0]
+    names = lambda variables, other: {k for k in variables if k not in without and not other.match(k)}
+    assert names(left, THEIRS_ONLY) == names(right, OURS_ONLY), names(left, THEIRS_ONLY) ^ names(right, OURS_ONLY)
+
+
+def case_ways_to_name_the_program(base):
+    """A script, --run-path, -m, --no-python: the same arguments, the same __name__; what follows the program is its own."""
+    own = ["--nproc-per-node", "9", "-m", "--", "x", "--no-python"]
+    ways = {"script": ["program.py"], "run_path": ["--run-path", "program.py"], "module": ["-m", "program"]}
+    for way, words in ways.items():
+        here = base / way
+        here.mkdir()
+        theirs, ours = both(here, programs.PATHS, ["--nproc-per-node", "1", "--standalone", *words], own)
+        assert theirs.code == ours.code == 0, f"{way}\n{theirs}\n{ours}"
+        said = same(theirs, ours, Run.said)
+        assert said[0] == {"argv": own, "name": "__main__", "script": "program.py"}, said
+    here = base / "no_python"
+    here.mkdir()
+    shell = '#!/bin/sh\nprintf \'"%s %s %s"\' "$RANK" "$1" "$2" > "$OUT/result.$RANK"\n'
+    runs = []
+    for who in (THEIRS, OURS):
+        folder = here / who
+        folder.mkdir()
+        (folder / "go.sh").write_text(shell)
+        (folder / "go.sh").chmod(0o755)
+        runs.append(finish(who, folder, start(who, folder, ["--standalone", "--nproc-per-node=2", "--no-python", "./go.sh", "-a", "--b"])))
+    assert same(*runs, Run.said) == {0: "0 -a --b", 1: "1 -a --b"}
+
+
+def case_separator(base):
+    """`--` right behind the script is the parser's, later ones and those behind another are the script's."""
+    for number, words in enumerate([["program.py", "--", "a"], ["--", "program.py", "--", "a"], ["program.py", "b", "--", "a"]]):
+        here = base / str(number)
+        here.mkdir()
+        theirs, ours = both(here, programs.PATHS, ["--standalone", *words])
+        assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
+        same(theirs, ours, Run.said)
+
+
+def case_run_path_error_file(base):
+    """A function that torchrun starts has its exception recorded without @record; --run-path is one."""
+    theirs, ours = both(base, programs.RUN_PATH_FAILS, ["--standalone", "--log-dir", str(base / "logs"), "--run-path", "program.py"])
+    same(theirs, ours, lambda run: run.code)
+    for run in (theirs, ours):
+        run.error = json.loads(Path(run.said()[0]).read_text())["message"]
+    assert "not today" in same(theirs, ours, lambda run: run.error["message"])
+    same(theirs, ours, lambda run: sorted(run.error["extraInfo"]))
+
+
+def case_virtual_local_rank(base):
+    for number, extra in enumerate([{}, {"CUDA_VISIBLE_DEVICES": "3,5"}]):
+        here = base / str(number)
+        here.mkdir()
+        flags = ["--standalone", "--nproc-per-node", "2", "--virtual-local-rank"]
+        theirs, ours = both(here, programs.ENVIRONMENT, flags, ["program.py"], extra)
+        pick = lambda run: {rank: [v.get("LOCAL_RANK"), v.get("CUDA_VISIBLE_DEVICES"), v["RANK"]] for rank, v in run.said().items()}
+        said = same(theirs, ours, pick)
+        assert said[1][:2] == (["0", "1"] if not extra else ["0", "5"]), said
+
+
+def case_restarts(base):
+    flags = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+    runs = []
+    for who, more in ((THEIRS, []), (OURS, ["--retry-early"])):
+        folder = base / who
+        folder.mkdir()
+        (folder / "program.py").write_text(programs.RESTARTS)
+        runs.append(finish(who, folder, start(who, folder, [*flags, *more, "program.py"])))
+    assert same(*runs, lambda run: run.code) == 0
+    for attempt in range(3):
+        said = same(*runs, lambda run: run.said(str(attempt)))
+        assert len(said) == 2 and {v["TORCHELASTIC_RESTART_COUNT"] for v in said.values()} == {str(attempt)}, said
+    assert same(*runs, lambda run: run.said("3")) == {}
+
+
+def case_restarts_used_up(base):
+    """Without a restart left: 1, as torchrun; the worker's own code with --propagate-exit."""
+    theirs, ours = both(base, "import sys; sys.exit(7)", ["--standalone"], ["program.py"])
+    assert same(theirs, ours, lambda run: run.code) == 1
+    folder = base / "own"
+    folder.mkdir()
+    (folder / "program.py").write_text("import sys; sys.exit(7)")
+    run = finish(OURS, folder, start(OURS, folder, ["--standalone", "--propagate-exit", "program.py"]))
+    assert run.code == 7, run
+
+
+def case_signals(base):
+    """A signal to the launcher reaches the workers; the launcher ends."""
+    for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGUSR2, "SIGUSR2")):
+        flags = ["--standalone", "--nproc-per-node", "2", "--signals-to-handle", "SIGTERM,SIGINT,SIGUSR2"]
+        runs = []
+        for who in (THEIRS, OURS):
+            folder = base / name / who
+            folder.mkdir(parents=True)
+            (folder / "program.py").write_text(programs.SIGNALS)
+            child = start(who, folder, [*flags, "program.py"])
+            deadline = time.monotonic() + 60
+            while len(list((folder / "out").glob("result.[01]"))) < 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            child.send_signal(number)
+            runs.append(finish(who, folder, child))
+        assert same(*runs, lambda run: run.said("signal")) == {0: name, 1: name}
+        assert [run.code for run in runs] == [1, 128 + number], runs
+
+
+def main():
+    cases = {name[5:]: case for name, case in globals().items() if name.startswith("case_")}
+    chosen = sys.argv[1:] or list(cases)
+    failed = []
+    for name in chosen:
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                cases[name](Path(folder))
+                verdict = "ok  "
+            except Exception:
+                failed.append(name)
+                verdict = "FAIL"
+                traceback.print_exc(file=sys.stdout)
+        print(f"  {verdict} {name} ({time.monotonic() - begun:.1f} s)", flush=True)
+    print(f"{len(chosen)} cases, {len(failed)} failed")
+    sys.exit(1 if failed or not chosen else 0)
+
+
+if __name__ == "__main__":
+    main()
