@@ -14,8 +14,10 @@ use enn_common::wire::node::{Card, FromHost, NodeId, Roster, ToHost};
 use mio::Token;
 use std::{sync::Arc, time::Duration};
 
-/// Those who wait are told of a new reason at most this often: with thousands of nodes every newcomer is one.
+/// Those who wait are told of a new reason at most this often, and less often the more they are: with thousands of nodes
+/// every newcomer is a new reason.
 const REASON_PERIOD: Duration = Duration::from_millis(250);
+const REASON_PERIOD_PER_NODE: Duration = Duration::from_micros(300);
 /// Keep-alives within the longest silence.
 pub(super) const KEEP_ALIVES: u32 = 5;
 
@@ -76,7 +78,7 @@ impl Coordinator {
 
     /// When `advance` has to be called, if nothing happens before.
     pub(super) fn deadline(&self) -> Option<Time> {
-        let tell = self.untold.as_ref().and(self.told_at).map(|at| at + REASON_PERIOD);
+        let tell = self.untold.as_ref().and(self.told_at).map(|at| at + self.reason_period());
         // Without guests nobody can fall silent.
         let tick = (!self.guests.is_empty()).then(|| self.ticked + self.settings.silence_max / KEEP_ALIVES);
         [self.until, tell, tick].into_iter().flatten().min()
@@ -105,6 +107,7 @@ impl Coordinator {
     /// The host's own node says something.
     pub(super) fn say_own(&mut self, now: Time, message: ToHost) {
         self.handle(now, self.own, message);
+        self.settle(now);
     }
 
     /// The store accepted a connection that is no c10d client.
@@ -112,9 +115,9 @@ impl Coordinator {
         self.guests.take(now, stranger);
     }
 
-    /// A guest's connection can be read or written.
-    pub(super) fn ready(&mut self, now: Time, token: Token) {
-        self.guests.ready(now, token);
+    /// A guest's connection can be read or written; `closed`: up to its end.
+    pub(super) fn ready(&mut self, now: Time, token: Token, closed: bool) {
+        self.guests.ready(now, token, closed);
     }
 
     fn handle(&mut self, now: Time, id: NodeId, message: ToHost) {
@@ -150,10 +153,17 @@ impl Coordinator {
                 Said::Message(id, message) => self.handle(now, id, message),
                 Said::Gone(id, loss) => self.state.lose(now, id, loss),
             }
+            // One by one: what a node says after its failure must find the round ended by that.
+            self.settle(now);
         }
-        // Before any of them can hear of a round and start workers.
-        self.mind_the_door();
+        let reason = self.settle(now);
+        self.explain(now, reason);
+    }
+
+    fn settle(&mut self, now: Time) -> Reason {
         loop {
+            // Before anybody there can hear of a round and start workers.
+            self.mind_the_door();
             let (decision, reason) = decide(now, &self.state, &self.settings);
             let wait = match &decision {
                 Decision::Wait(until) => Some(*until),
@@ -164,10 +174,9 @@ impl Coordinator {
             };
             self.state.apply(now, decision, &self.settings);
             self.deliver(now);
-            self.mind_the_door();
             if let Some(until) = wait {
                 self.until = until;
-                return self.explain(now, reason);
+                return reason;
             }
         }
     }
@@ -189,10 +198,16 @@ impl Coordinator {
         }
     }
 
+    fn reason_period(&self) -> Duration {
+        REASON_PERIOD + REASON_PERIOD_PER_NODE * u32::try_from(self.state.ready.len()).unwrap_or(u32::MAX)
+    }
+
     fn explain(&mut self, now: Time, reason: Reason) {
-        if self.told.as_ref() == Some(&reason) {
+        // Before anybody asks for a round nobody waits for one.
+        let idle = self.state.rounds == 0 && self.state.ready.is_empty();
+        if idle || self.told.as_ref() == Some(&reason) {
             self.untold = None;
-        } else if self.told_at.is_some_and(|at| now < at + REASON_PERIOD) {
+        } else if self.told_at.is_some_and(|at| now < at + self.reason_period()) {
             self.untold = Some(reason);
         } else {
             self.state.tell_reason(now, &reason);

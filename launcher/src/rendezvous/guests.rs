@@ -4,7 +4,7 @@
 
 use super::{
     door::{Key, Nonce, Nonces, Prover},
-    pipe::{Bytes, Gone, Pipe, frame_of},
+    pipe::{Bytes, Filled, Gone, Pipe, frame_of},
     state::{Loss, Time},
 };
 use enn_broker::store::Stranger;
@@ -130,19 +130,20 @@ impl Guests {
         self.strangers += 1;
         self.guests.insert(token, Guest { pipe, peer, since: now, stage: Stage::Stranger });
         match pushed {
-            Ok(()) => self.ready(now, token),
+            Ok(()) => self.ready(now, token, true),
             Err(gone) => self.remove(token, &gone),
         }
     }
 
-    /// A connection can be read or written.
-    pub(super) fn ready(&mut self, now: Time, token: Token) {
-        if let Err(gone) = self.turn(now, token) {
+    /// A connection can be read or written; `closed`: it is read up to its end.
+    pub(super) fn ready(&mut self, now: Time, token: Token, closed: bool) {
+        if let Err(gone) = self.turn(now, token, closed) {
             self.remove(token, &gone);
         }
     }
 
-    fn turn(&mut self, now: Time, token: Token) -> Result<(), Gone> {
+    fn turn(&mut self, now: Time, token: Token, closed: bool) -> Result<(), Gone> {
+        let mut filled = Filled::All;
         loop {
             // Whole messages first: some came with the stranger.
             loop {
@@ -152,9 +153,10 @@ impl Guests {
             }
             let Some(guest) = self.guests.get_mut(&token) else { return Ok(()) };
             guest.pipe.flush()?;
-            if !guest.pipe.fill()? {
+            if filled == Filled::Nothing || (filled == Filled::Rest && !closed) {
                 return Ok(());
             }
+            filled = guest.pipe.fill()?;
         }
     }
 

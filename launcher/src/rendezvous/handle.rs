@@ -22,7 +22,10 @@ use std::{
     io,
     net::TcpListener,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
 };
@@ -36,6 +39,8 @@ pub struct Rendezvous {
     commands: Sender<Command>,
     waker: Arc<Waker>,
     news: Receiver<News>,
+    /// One more than the last round that was told.
+    seen: AtomicU64,
     shared: Shared,
     closed: Receiver<()>,
     thread: Option<JoinHandle<()>>,
@@ -113,7 +118,7 @@ impl Rendezvous {
             drop(closing);
         };
         let thread = Builder::new().name("enn-rendezvous".into()).spawn(run).map_err(system("thread"))?;
-        Ok(Self { commands: to_self, waker, news, shared, closed, thread: Some(thread) })
+        Ok(Self { commands: to_self, waker, news, seen: AtomicU64::new(0), shared, closed, thread: Some(thread) })
     }
 
     /// Readable when news wait. Call `clear` before draining `news`.
@@ -129,12 +134,17 @@ impl Rendezvous {
 
     /// The next news, if some wait.
     pub fn news(&self) -> Option<News> {
-        self.news.try_recv().ok()
+        let news = self.news.try_recv().ok();
+        if let Some(News::Round(plan)) = &news {
+            self.seen.store(plan.round + 1, Ordering::Relaxed);
+        }
+        news
     }
 
-    /// No worker of the last round lives here any more; this node wants to be in the next.
+    /// No worker of the last round that `news` told of lives here any more; this node wants to be in the next. Saying it
+    /// twice is as saying it once.
     pub fn join(&self) {
-        self.tell(Command::Join);
+        self.tell(Command::Join { seen: self.seen.load(Ordering::Relaxed) });
     }
 
     /// A worker of this node failed in `round`.

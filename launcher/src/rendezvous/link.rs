@@ -2,7 +2,7 @@
 
 use super::{
     door::{Key, Nonce, Nonces, Prover},
-    pipe::{Bytes, Gone, Pipe, frame_of},
+    pipe::{Bytes, Filled, Gone, Pipe, frame_of},
     state::Time,
 };
 use enn_common::wire::node::{FromHost, PREFIX, PROTOCOL, ToHost};
@@ -83,8 +83,8 @@ impl Link {
                 steps.extend(self.hear(message, key)?);
             }
             match self.pipe.fill() {
-                Ok(true) => {}
-                Ok(false) => return Ok(steps),
+                Ok(Filled::All | Filled::Rest) => {}
+                Ok(Filled::Nothing) => return Ok(steps),
                 Err(_) if !steps.is_empty() => return Ok(steps),
                 Err(gone) => return Err(gone),
             }

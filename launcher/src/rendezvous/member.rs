@@ -42,12 +42,25 @@ const LATE_MAX: Duration = Duration::from_millis(500);
 /// What the handle, the store and the resolver ask for.
 #[derive(Debug)]
 pub(super) enum Command {
-    Join,
-    Failed { round: u64, failure: Box<Failure> },
-    Finished { round: u64 },
-    Leave { why: String },
+    /// `seen`: one more than the last round the group took notice of; 0: none.
+    Join {
+        seen: u64,
+    },
+    Failed {
+        round: u64,
+        failure: Box<Failure>,
+    },
+    Finished {
+        round: u64,
+    },
+    Leave {
+        why: String,
+    },
     Stranger(Stranger),
-    Resolved { number: u64, addrs: Result<Vec<SocketAddr>, String> },
+    Resolved {
+        number: u64,
+        addrs: Result<Vec<SocketAddr>, String>,
+    },
     Close,
 }
 
@@ -162,15 +175,15 @@ impl Member {
                 self.woke(now);
             }
             for event in &events {
-                self.event(now, event.token());
+                self.event(now, event.token(), event.is_read_closed() || event.is_error());
             }
         }
     }
 
-    fn event(&mut self, now: Time, token: Token) {
+    fn event(&mut self, now: Time, token: Token, closed: bool) {
         match (&mut self.seat, token) {
             (_, LINK) => self.link_ready(now),
-            (Seat::Host(coordinator), token) if token.0 >= FIRST_GUEST => coordinator.ready(now, token),
+            (Seat::Host(coordinator), token) if token.0 >= FIRST_GUEST => coordinator.ready(now, token, closed),
             _ => {}
         }
     }
@@ -247,11 +260,7 @@ impl Member {
 
     fn obey(&mut self, now: Time, command: Command) {
         match command {
-            Command::Join => {
-                self.ready = true;
-                self.running = false;
-                self.say(now, ToHost::Ready);
-            }
+            Command::Join { seen } => self.join(now, seen),
             Command::Failed { round, failure } => self.say(now, ToHost::Failed { round, failure }),
             Command::Finished { round } => self.say(now, ToHost::Finished { round }),
             Command::Leave { why } => self.leave(now, why),
@@ -263,6 +272,15 @@ impl Member {
             Command::Resolved { number, addrs } => self.resolved(now, number, addrs),
             Command::Close => {}
         }
+    }
+
+    fn join(&mut self, now: Time, seen: u64) {
+        // Asked twice, the second time before the group took notice of the round that the first time led to.
+        if self.running && self.round().is_some_and(|round| round >= seen) {
+            return;
+        }
+        self.ready = true;
+        self.say(now, ToHost::Ready);
     }
 
     fn leave(&mut self, now: Time, why: String) {

@@ -46,6 +46,17 @@ impl From<FrameError> for Gone {
     }
 }
 
+/// What a read gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// As much as it could take: there may be more.
+    All,
+    /// Less: whatever comes later is a new event, but for an end that was known with this one.
+    Rest,
+    /// Nothing.
+    Nothing,
+}
+
 /// A frame, to be sent to any number of nodes.
 pub(super) type Bytes = Arc<[u8]>;
 
@@ -113,19 +124,19 @@ impl Pipe {
         Ok(())
     }
 
-    /// Reads once. Whether there may be more.
-    pub(super) fn fill(&mut self) -> Result<bool, Gone> {
+    /// Reads once.
+    pub(super) fn fill(&mut self) -> Result<Filled, Gone> {
         let mut chunk = [0; READ_BYTES];
         loop {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(Gone::Closed),
                 Ok(read) => {
                     self.push(&chunk[..read])?;
-                    return Ok(true);
+                    return Ok(if read == chunk.len() { Filled::All } else { Filled::Rest });
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock | ErrorKind::NotConnected => return Ok(false),
+                    ErrorKind::WouldBlock | ErrorKind::NotConnected => return Ok(Filled::Nothing),
                     ErrorKind::ConnectionReset => return Err(Gone::Closed),
                     kind => return Err(Gone::Broken(kind)),
                 },

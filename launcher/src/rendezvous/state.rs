@@ -170,6 +170,8 @@ pub(super) struct State {
     pub(super) history: History,
     /// How the last early failure looked.
     early: Option<(Option<i32>, Option<i32>, Option<String>)>,
+    /// Nodes that asked for the next round before this one has ended.
+    eager: Vec<NodeId>,
     joined: u64,
     told: Vec<Told>,
 }
@@ -201,6 +203,7 @@ impl State {
             last_loss: None,
             history: History::default(),
             early: None,
+            eager: Vec::new(),
             joined: 0,
             told: Vec::new(),
         }
@@ -312,8 +315,7 @@ impl State {
             Phase::Running | Phase::Done => {
                 let host = node.card.host.clone();
                 self.trouble.get_or_insert(Trouble::Lost { host, loss: Loss::Left("its workers are gone".into()) });
-                self.running -= 1;
-                self.done -= usize::from(node.phase == Phase::Done);
+                return self.eager.push(id);
             }
         }
         node.phase = Phase::Ready;
@@ -517,6 +519,7 @@ impl State {
             }
         }
         self.settling.extend(&members);
+        let eager = std::mem::take(&mut self.eager);
         self.missing.extend(members.iter().filter_map(|id| self.nodes[id].card.node_rank));
         self.told.push(Told::These(members, FromHost::RoundEnded(end)));
         self.running = 0;
@@ -524,6 +527,7 @@ impl State {
         self.not_before = now + wait;
         self.opened_at = self.not_before;
         self.stage = Stage::Gathering;
+        eager.into_iter().for_each(|id| self.ready(now, id));
     }
 
     /// Tells those who wait, and the host, why.

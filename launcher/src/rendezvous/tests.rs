@@ -134,6 +134,24 @@ fn one_node_begins_restarts_and_finishes_at_once() {
 }
 
 #[test]
+fn joining_twice_is_joining_once() {
+    let rendezvous = Rendezvous::start(Settings { restarts_max: 1, ..settings() }).unwrap();
+    rendezvous.join();
+    assert_eq!(round(&rendezvous).round, 0);
+    rendezvous.failed(0, Failure::default());
+    // The group's workers are gone before it hears of the round's end; when it hears of that, it asks again.
+    rendezvous.join();
+    assert!(matches!(round_end(&rendezvous), RoundEnd::Failed(_)));
+    let mut fds = [PollFd::new(rendezvous.fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::from(1000u16)).unwrap();
+    rendezvous.join();
+    assert_eq!(round(&rendezvous).round, 1);
+    rendezvous.join();
+    // But workers that are gone without a word end their round.
+    assert!(matches!(round_end(&rendezvous), RoundEnd::NodeLost { .. }));
+}
+
+#[test]
 fn three_nodes_share_rounds_failures_and_the_end() {
     let nodes = start(3, &Settings { restarts_max: 1, ..of(3, 3) });
     let plans: Vec<RoundPlan> = nodes.iter().map(round).collect();
