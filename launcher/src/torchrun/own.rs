@@ -32,9 +32,6 @@ pub struct Own {
     /// Let programs on other hosts use the store without the token
     #[arg(long, help_heading = "Nodes and workers")]
     pub store_open: bool,
-    /// Serve OpenMetrics at this address; a port alone means loopback [default: no]
-    #[arg(long, value_name = "[HOST:]PORT", help_heading = "Output")]
-    pub metrics_addr: Option<String>,
     /// Folder of runs [default: ENN_RUNS, else ~/.local/state/enn/runs]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub runs_dir: Option<PathBuf>,
