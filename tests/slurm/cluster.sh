@@ -72,7 +72,7 @@ write_conf() {
 		KillWait=5
 		ReturnToService=2
 		SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0
-		NodeName=n[1-$NODES] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + NODES))] CPUs=16 RealMemory=1000
+		NodeName=n[1-$NODES] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + NODES))] CPUs=2 RealMemory=1000
 		PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=10 State=UP
 	CONF
 	# From 23.11 on Slurm asks for a cgroup plugin even where nothing uses it.

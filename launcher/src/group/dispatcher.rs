@@ -195,7 +195,8 @@ impl Group<'_> {
     }
 
     fn signalled(&mut self, signal: Signal) {
-        let second = self.stopped_by.is_some();
+        // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
+        let second = self.stopped_by.is_some_and(|first| first != Signal::SIGUSR1);
         (self.emit)(What::StopRequested { signal: signal.as_str().into(), second });
         if second {
             return self.kill();
