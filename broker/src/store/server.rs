@@ -343,7 +343,15 @@ impl Server {
             return Ok(false);
         }
         loop {
-            let Received::Bytes(bytes) = connection.receive(scratch)? else { break };
+            let bytes = match connection.receive(scratch) {
+                Ok(Received::Bytes(bytes)) => bytes,
+                Ok(Received::NothingYet) => break,
+                Err(end) => {
+                    // It may have shut down one direction only, and wait for what it asked for.
+                    let _ = connection.flush(now);
+                    return Err(end);
+                }
+            };
             let fresh = &scratch[..bytes];
             if !connection.c10d {
                 self.meet(connection, fresh, now)?;
@@ -473,5 +481,7 @@ impl Server {
     }
 }
 
+#[cfg(test)]
+mod isolation_tests;
 #[cfg(test)]
 mod tests;
