@@ -52,8 +52,6 @@ pub struct RunOptions {
 pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Error> {
     let began = Instant::now();
     let Launch { mut spec, name, log_dir, mut notes } = launch;
-    // Before anything is made: the address may be taken.
-    let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
     raise_descriptors(spec.rendezvous.local_world).map_err(Box::new)?;
     // Before anything is made: the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
@@ -84,9 +82,6 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
         Ok(outcome) => (status(outcome, options.manner, spec.propagate_exit), outcome.restarts, outcome.rounds),
         Err(error) => (machine(error, options.manner), 0, 0),
     };
-    if let Some(message) = outcome.as_ref().ok().and_then(reason) {
-        announcer.tell(What::Warned { message });
-    }
     if let (Ok(outcome), Some(file)) = (&outcome, &facts.error_file) {
         pass_on(outcome, &spec, file);
     }
@@ -94,19 +89,10 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     outcome.map_err(Error::from).map(|_| code)
 }
 
-/// Why a run ended that no failure of a worker and no signal of this node explains.
-fn reason(outcome: &GroupOutcome) -> Option<String> {
-    match &outcome.end {
-        RunEnd::TimedOut { reason } | RunEnd::HostLost { reason } | RunEnd::Refused { reason } => Some(reason.clone()),
-        RunEnd::Stopped { by } if outcome.stopped_by.is_none() => Some(format!("the run was stopped: {by}")),
-        RunEnd::Stopped { .. } | RunEnd::Finished | RunEnd::Failed { .. } => None,
-    }
-}
-
 /// What the first failure left in its error file goes into the launcher's own, for the launcher of this launcher.
 fn pass_on(outcome: &GroupOutcome, spec: &GroupSpec, own: &Path) {
     let RunEnd::Failed { end: RoundEnd::Failed(failure), .. } = &outcome.end else { return };
-    let attempt = spec.logs.dir.join(format!("attempt_{}", outcome.restarts));
+    let attempt = spec.logs.dir.join(format!("attempt_{}", failure.round));
     let file = attempt.join(failure.local_rank.to_string()).join("error.json");
     if failure.host == spec.rendezvous.host && file.is_file() {
         // It is one more copy; the failure has been told.

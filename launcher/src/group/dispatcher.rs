@@ -260,7 +260,7 @@ impl Group<'_> {
                     RunEnd::Stopped { by } => {
                         (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") })
                     }
-                    RunEnd::Finished => {}
+                    RunEnd::Stopped { .. } | RunEnd::Finished => {}
                 }
                 self.end = Some(end);
                 self.stop();
@@ -320,7 +320,12 @@ impl Group<'_> {
         let counted = matches!(end, RoundEnd::Failed(_) | RoundEnd::Hung { .. });
         let used = self.restarts + u32::from(counted && last.is_none());
         let restarts_left = self.spec.rendezvous.restarts_max.saturating_sub(used);
-        let cause = last.map_or_else(|| end.to_string(), |reason| format!("{end} ({reason})"));
+        let cause = match (end, last) {
+            // The failure itself was reported just now.
+            (RoundEnd::Failed(_), Some(reason)) => reason.to_owned(),
+            (_, Some(reason)) => format!("{end} ({reason})"),
+            (_, None) => end.to_string(),
+        };
         (self.emit)(What::RoundFailed { round, cause, restarting: last.is_none(), restarts_left });
         self.stop();
     }

@@ -333,8 +333,8 @@ impl State {
         if !self.runs(id, round) || matches!(self.trouble, Some(Trouble::Failed(_))) {
             return;
         }
-        let early = failure.early && clients == 0;
-        let looks = early.then(|| (failure.code, failure.signal, failure.message.clone()));
+        let failure = Failure { early: failure.early && clients == 0, ..failure };
+        let looks = failure.early.then(|| (failure.code, failure.signal, failure.message.clone()));
         self.history.early_failures = match (&looks, &self.early) {
             (None, _) => 0,
             (Some(now), Some(before)) if now == before => self.history.early_failures + 1,
