@@ -257,7 +257,7 @@ impl Group<'_> {
                     RunEnd::HostLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
                         (self.emit)(What::GaveUp { reason: reason.clone() });
                     }
-                    RunEnd::Stopped { by } => {
+                    RunEnd::Stopped { by } if self.stopped_by.is_none() => {
                         (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") })
                     }
                     RunEnd::Stopped { .. } | RunEnd::Finished => {}

@@ -552,6 +552,13 @@ fn mismatch(card: &Card, settings: &Settings) -> Option<String> {
             nodes(there.nodes_min, there.nodes_max),
         ),
         ("the node rank", "--node-rank", fixed(here.ranks_fixed), fixed(there.ranks_fixed)),
+        (
+            "the number of workers",
+            "--nproc-per-node (or --uneven on the host of the rendezvous)",
+            settings.local_world.to_string(),
+            if settings.uneven || card.role != settings.role { settings.local_world } else { card.local_world }
+                .to_string(),
+        ),
         ("the number of restarts", "--max-restarts", here.restarts_max.to_string(), there.restarts_max.to_string()),
         (
             "the longest silence",

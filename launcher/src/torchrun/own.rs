@@ -29,6 +29,11 @@ pub struct Own {
     /// Only its owner may read it. Asked for when there is more than one node; the default file is made when it is not there.
     #[arg(long, value_name = "FILE", help_heading = "Nodes and workers")]
     pub token_file: Option<PathBuf>,
+    /// Let nodes run different numbers of workers; enn-torchrun always does
+    ///
+    /// Looked at on the node that hosts the rendezvous. Nodes of different roles may always differ.
+    #[arg(long, help_heading = "Nodes and workers")]
+    pub uneven: bool,
     /// Let programs on other hosts use the store without the token
     #[arg(long, help_heading = "Nodes and workers")]
     pub store_open: bool,

@@ -242,6 +242,7 @@ fn rendezvous(
         silence_max: meeting.silence_max,
         hang_timeout: own_seconds("--hang-timeout", own.hang_timeout.as_deref())?.filter(|time| !time.is_zero()),
         token: if nodes_max > 1 { Some(token::token(own.token_file.as_deref(), facts)?) } else { None },
+        uneven: own.uneven || manner == Manner::Torchrun,
         store_open: own.store_open,
     })
 }
