@@ -3,6 +3,7 @@
 use super::tests::{Client, PATIENCE, k, local};
 use super::*;
 use crate::store::protocol::tests::{Said, encode, handshake, request};
+use nix::sys::resource::{Resource, getrlimit};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::io::{Read, Write};
