@@ -28,6 +28,7 @@ libtorch: ## Fetch libtorch into target/libtorch, once
 
 build: libtorch ## Build enn and enn-worker
 	@$(CARGO) build --release --workspace --bins
+	ln -sf enn $(BIN)/enn-torchrun
 
 demo: build ## Train, predict and report on real weather data with two elastic workers
 	@$(WITH_TORCH)

@@ -69,6 +69,8 @@ pub struct Facts {
     pub cores_online: usize,
     /// Intel GPUs.
     pub xpus: usize,
+    /// `TORCHELASTIC_ERROR_FILE`: where this process, when it is a worker itself, leaves what went wrong.
+    pub error_file: Option<PathBuf>,
     /// `ENN_LAUNCH`: the launch that this process is a worker of.
     pub launch_mark: Option<OsString>,
     /// `ENN_TOKEN`.
@@ -159,6 +161,7 @@ impl Facts {
             visible_devices: env::var("CUDA_VISIBLE_DEVICES").ok(),
             cores_online: cores_online(),
             xpus: xpus(Path::new("/sys/class/drm")),
+            error_file: variable("TORCHELASTIC_ERROR_FILE").map(PathBuf::from),
             launch_mark: variable("ENN_LAUNCH"),
             token: variable("ENN_TOKEN").map(|secret| Secret::new(secret.into_encoded_bytes())),
             variables: VARIABLES

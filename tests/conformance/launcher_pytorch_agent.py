@@ -90,7 +90,7 @@ class Agent:
         if code == 0:
             return RunResult(WorkerState.SUCCEEDED, return_values=self.returned(base / "out"))
         told = [event["failure"] for event in events if event["event"] == "failure_reported"][-1]
-        [attempt] = Path(self.log_dir).glob(f"*/attempt_{ended['restarts']}")
+        [attempt] = Path(self.log_dir).glob(f"*/attempt_{told['round']}")
         error_file = attempt / str(told["local_rank"]) / "error.json"
         failure = ProcessFailure(told["local_rank"], told["pid"], told["code"] if told["signal"] is None else -told["signal"],
                                  str(error_file))

@@ -1,99 +1,19 @@
-"""The same scripts under torchrun 2.11 and under enn, with the same flags: the same results.
-
-Each case runs a program under both launchers and compares what it left. Names given on the command line select cases.
-"""
+"""The contract of torchrun 2.11, seen from scripts: the same flags under both launchers, the same words from the script."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-import traceback
 from pathlib import Path
 
-import _enn_torchrun
 import _launcher_programs as programs
+from _both_launchers import OURS, THEIRS, Run, both, finish, main, same, start
 
-RUN_SECONDS_MAX = 120
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-ENN = [str(Path(_enn_torchrun.binary()).with_name("enn")), "run"]
-OURS, THEIRS = "enn", "torchrun"
 # What differs between any two runs: ports, folders, names made up for one run.
 VARIES = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OUT", "PWD", "OLDPWD", "_"}
 # What enn adds, and what torchrun's own Python leaves behind in its workers.
 OURS_ONLY = re.compile("ENN_")
 THEIRS_ONLY = re.compile("KMP_|TORCHINDUCTOR_|TRITON_|PYTORCH_NVML")
-
-
-class Run:
-    """A finished launch: exit status, streams, and what the program said by rank."""
-
-    def __init__(self, who, folder, code, out, err):
-        self.who, self.folder, self.code, self.out, self.err = who, folder, code, out, err
-
-    def said(self, name="result"):
-        files = sorted(path for path in self.folder.glob(f"{name}.*") if path.suffix[1:].isdigit())
-        return {int(path.suffix[1:]): json.loads(path.read_text()) for path in files}
-
-    def __repr__(self):
-        return f"{self.who}: code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-6000:]}"
-
-
-def start(who, folder, args, variables=None):
-    """Starts a launcher in `folder`; the program's words go to folder/OUT."""
-    (folder / "out").mkdir(parents=True)
-    environment = dict(_enn_torchrun.environment(folder / "runs"), OUT=str(folder / "out"), **(variables or {}))
-    command = (ENN if who == OURS else TORCHRUN) + args
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            errors="replace", preexec_fn=_enn_torchrun.die_with_parent)
-
-
-def finish(who, folder, child):
-    out, err = child.communicate(timeout=RUN_SECONDS_MAX)
-    return Run(who, folder / "out", child.returncode, out, err)
-
-
-def both(base, program, args, script_args=(), variables=None, name="program.py"):
-    """The program under both launchers."""
-    runs = []
-    for who in (THEIRS, OURS):
-        folder = base / who
-        folder.mkdir()
-        (folder / name).write_text(program)
-        runs.append(finish(who, folder, start(who, folder, [*args, *script_args], variables)))
-    return runs
-
-
-def same(theirs, ours, what):
-    left, right = what(theirs), what(ours)
-    assert left == right, f"torchrun: {left}\nenn: {right}\n{theirs}\n{ours}"
-    return left
-
-
-def trained(base, program):
-    theirs, ours = both(base, program, ["--standalone", "--nproc-per-node", "2"], ["program.py"])
-    assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
-    said = same(theirs, ours, Run.said)
-    assert len(said) == 2 and said[0]["weights"] == said[1]["weights"], said
-
-
-def case_ddp(base):
-    trained(base, programs.DDP)
-
-
-def case_fsdp2(base):
-    trained(base, programs.FSDP2)
-
-
-def case_accelerate(base):
-    theirs, ours = both(base, programs.ACCELERATE, ["--standalone", "--nproc-per-node", "2"], ["program.py"])
-    assert theirs.code == ours.code == 0, f"{theirs}\n{ours}"
-    said = same(theirs, ours, Run.said)
-    assert [said[rank]["processes"] for rank in (0, 1)] == [2, 2] and "MULTI_CPU" in said[0]["kind"], said
-    assert said[0]["weights"] == said[1]["weights"], said
 
 
 def case_record(base):
@@ -237,24 +157,5 @@ def case_signals(base):
         assert [run.code for run in runs] == [1, 128 + number], runs
 
 
-def main():
-    cases = {name[5:]: case for name, case in globals().items() if name.startswith("case_")}
-    chosen = sys.argv[1:] or list(cases)
-    failed = []
-    for name in chosen:
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                cases[name](Path(folder))
-                verdict = "ok  "
-            except Exception:
-                failed.append(name)
-                verdict = "FAIL"
-                traceback.print_exc(file=sys.stdout)
-        print(f"  {verdict} {name} ({time.monotonic() - begun:.1f} s)", flush=True)
-    print(f"{len(chosen)} cases, {len(failed)} failed")
-    sys.exit(1 if failed or not chosen else 0)
-
-
 if __name__ == "__main__":
-    main()
+    main(globals())

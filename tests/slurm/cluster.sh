@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # A real Slurm of four nodes on this host: munged, slurmctld and four slurmd, all as the current user, all below one folder.
 #
-#   tests/slurm/cluster.sh DIR
+#   tests/slurm/cluster.sh DIR [--remove]
 #
 # Prints `export SLURM_CONF=…` and `ready` when all nodes are idle, then stays until its standard input ends or it is told
-# to stop; then it ends everything it started, by process id. Several clusters can run side by side: ports are chosen free.
+# to stop; then it ends everything it started, by process id, and removes DIR when asked to. Several clusters can run side
+# by side: ports are chosen free.
 set -euo pipefail
 
 readonly NODES=4
 readonly WAIT_S=60
-dir=$(mkdir -p "${1:?usage: cluster.sh DIR}" && cd "$1" && pwd)
+dir=$(mkdir -p "${1:?usage: cluster.sh DIR [--remove]}" && cd "$1" && pwd)
 host=$(hostname -s)
+remove=${2:-}
 pids=()
 bound=()
 if command -v setpriv > /dev/null; then
@@ -72,7 +74,7 @@ write_conf() {
 		KillWait=5
 		ReturnToService=2
 		SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0
-		NodeName=n[1-$NODES] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + NODES))] CPUs=16 RealMemory=1000
+		NodeName=n[1-$NODES] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + NODES))] CPUs=2 RealMemory=1000
 		PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=10 State=UP
 	CONF
 	# From 23.11 on Slurm asks for a cgroup plugin even where nothing uses it.
@@ -116,6 +118,7 @@ stop() {
 		timeout 10 tail --pid="$pid" -f /dev/null || kill -KILL "$pid" 2> /dev/null
 		wait "$pid" 2> /dev/null
 	done
+	[[ $remove != --remove ]] || rm -rf "$dir"
 	[[ -z ${base:-} ]] || rmdir "${TMPDIR:-/tmp}/enn-slurm-ports-$base" 2> /dev/null
 }
 

@@ -220,7 +220,7 @@ fn ending_without_done_is_a_failure() {
 
 #[test]
 fn ctrl_c_lets_workers_checkpoint_and_gives_130_and_sigterm_143() {
-    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGUSR1, 138)] {
         let mut run = start("*.*=hello,ready,wait_stop,shard:9,stopped,exit:0", 2, 3, 20.0);
         let checkpoint = run.dir.path().join("checkpoints/step-00000009");
         run.all_ready(2);

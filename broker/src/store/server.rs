@@ -14,12 +14,9 @@ use super::{
     protocol::VALIDATE,
     table::{ClientId, Table},
 };
+use accepting::{Entrance, clients_max, spare};
 use crossbeam_channel::{Receiver, unbounded};
-use mio::{
-    Events, Interest, Poll, Token, Waker,
-    net::{TcpListener, TcpStream},
-};
-use nix::sys::resource::{Resource, getrlimit};
+use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
 use std::{
     collections::VecDeque,
     fs::File,
@@ -48,8 +45,6 @@ const TURN_BYTES_MAX: usize = 1 << 20;
 const ACCEPTS_PER_TURN: usize = 256;
 /// Connections accepted for a clear: more than the kernel keeps waiting.
 const ACCEPTS_PER_CLEAR: usize = 16 << 10;
-/// Open files left to the rest of the process.
-const FILES_LEFT: u64 = 64;
 /// How often clients whose time can run out are looked at; the thread sleeps without limit when there are none.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
@@ -101,27 +96,6 @@ pub fn serve_on(listeners: Vec<net::TcpListener>, options: Options) -> Result<St
     let thread =
         thread::Builder::new().name("enn-store".into()).spawn(move || server.run()).map_err(start("thread"))?;
     Ok(StoreHandle::new(addr, Link { commands, waker, seen }, thread))
-}
-
-/// How many clients there may be, and the limit of open files when that is what decides.
-fn clients_max(limits: &Limits) -> (usize, Option<u64>) {
-    let Ok((files, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return (limits.clients_max, None) };
-    match usize::try_from(files.saturating_sub(FILES_LEFT)) {
-        Ok(max) if max < limits.clients_max => (max, Some(files)),
-        _ => (limits.clients_max, None),
-    }
-}
-
-/// A descriptor to give away when there is no other, so that a connection can be accepted and closed.
-fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
-}
-
-struct Entrance {
-    listener: TcpListener,
-    token: Token,
-    /// Connections may be waiting, for which no event will come.
-    pending: bool,
 }
 
 struct Server {
@@ -238,8 +212,9 @@ impl Server {
         for client in unheard {
             self.turn(client, now);
         }
-        self.close_all(|connection| connection.c10d);
+        // The table first: nobody is looked for in it when the clients go.
         self.table = Table::new(self.limits);
+        self.close_all(|connection| connection.c10d);
         self.seen.store(0, Ordering::Release);
         self.crowd_reported = false;
     }
@@ -249,66 +224,6 @@ impl Server {
         for client in gone {
             self.close(client, End::Over);
         }
-    }
-
-    /// Accepts at most `max` connections.
-    fn accept(&mut self, max: usize, now: Instant) {
-        let mut left = max;
-        for at in 0..self.entrances.len() {
-            while self.entrances[at].pending && left > 0 {
-                match self.entrances[at].listener.accept() {
-                    Ok((stream, peer)) => {
-                        left -= 1;
-                        if let Err(error) = self.admit(stream, peer, now) {
-                            tracing::warn!(%peer, %error, "the store could not admit a client");
-                        }
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.entrances[at].pending = false,
-                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                    Err(error) => self.not_accepted(at, &error),
-                }
-            }
-        }
-    }
-
-    /// Out of descriptors, most likely. The connection is closed rather than left waiting, so that its client knows.
-    fn not_accepted(&mut self, at: usize, error: &io::Error) {
-        self.report_crowd();
-        let given_away = self.spare.take().is_some();
-        if given_away && self.entrances[at].listener.accept().is_ok() {
-            self.spare = spare();
-            return;
-        }
-        self.spare = spare();
-        tracing::warn!(%error, "the store could not accept; it tries again");
-        self.entrances[at].pending = false;
-        self.accept_again = true;
-        self.watching = true;
-    }
-
-    fn report_crowd(&mut self) {
-        if !self.crowd_reported {
-            self.crowd_reported = true;
-            let violation = Violation::Crowded { max: self.clients.len(), open_files: self.open_files };
-            tracing::error!(%violation, "the store turns clients away");
-        }
-    }
-
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) -> io::Result<()> {
-        if self.clients.len() >= self.clients_max {
-            self.report_crowd();
-            return Ok(());
-        }
-        stream.set_nodelay(true)?;
-        let client = self.clients.reserve().ok_or(ErrorKind::OutOfMemory)?;
-        let token = Token(client as usize);
-        if let Err(error) = self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE) {
-            self.clients.release(client);
-            return Err(error);
-        }
-        self.clients.put(client, Box::new(Connection::new(stream, peer, self.limits, now)));
-        self.watching = true;
-        Ok(())
     }
 
     /// Serves what `client` sent, within its turn, and sends what others have to be told because of it.
@@ -343,7 +258,15 @@ impl Server {
             return Ok(false);
         }
         loop {
-            let Received::Bytes(bytes) = connection.receive(scratch)? else { break };
+            let bytes = match connection.receive(scratch) {
+                Ok(Received::Bytes(bytes)) => bytes,
+                Ok(Received::NothingYet) => break,
+                Err(end) => {
+                    // It may have shut down one direction only, and wait for what it asked for.
+                    let _ = connection.flush(now);
+                    return Err(end);
+                }
+            };
             let fresh = &scratch[..bytes];
             if !connection.c10d {
                 self.meet(connection, fresh, now)?;
@@ -473,5 +396,8 @@ impl Server {
     }
 }
 
+mod accepting;
+#[cfg(test)]
+mod isolation_tests;
 #[cfg(test)]
 mod tests;

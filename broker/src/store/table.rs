@@ -43,8 +43,8 @@ pub struct Table {
     limits: Limits,
     values: HashMap<Key, Value>,
     queues: HashMap<Key, VecDeque<Value>>,
-    /// Key → tickets that wait for it, oldest first.
-    waiting: HashMap<Key, VecDeque<Ticket>>,
+    /// Key → those that wait for it, oldest first, by their serials: whoever leaves is found at once, also among thousands.
+    waiting: HashMap<Key, BTreeMap<u64, Ticket>>,
     /// Ticket → keys that have not appeared yet. Ordered, so that a client's tickets lie together.
     awaited: BTreeMap<Ticket, HashSet<Key>>,
     serial: u64,
@@ -261,7 +261,7 @@ impl Table {
                 self.queues.insert(key.into(), VecDeque::from([value.to_vec()]));
             }
         }
-        if let Some(ticket) = self.waiting.get(key).and_then(|tickets| tickets.front().copied()) {
+        if let Some(ticket) = self.waiting.get(key).and_then(|line| line.values().next().copied()) {
             self.unlist(key, ticket);
             self.appeared(key, ticket, sink);
         }
@@ -294,14 +294,14 @@ impl Table {
         self.serial += 1;
         let ticket = Ticket { client, serial: self.serial };
         for key in &missing {
-            self.waiting.entry(key.clone()).or_default().push_back(ticket);
+            self.waiting.entry(key.clone()).or_default().insert(ticket.serial, ticket);
         }
         self.awaited.insert(ticket, missing);
         Ok(())
     }
 
     fn wake_all(&mut self, key: &[u8], sink: &mut Sink<'_>) {
-        for ticket in self.waiting.remove(key).unwrap_or_default() {
+        for ticket in self.waiting.remove(key).unwrap_or_default().into_values() {
             self.appeared(key, ticket, sink);
         }
     }
@@ -319,9 +319,9 @@ impl Table {
     }
 
     fn unlist(&mut self, key: &[u8], ticket: Ticket) {
-        if let Some(tickets) = self.waiting.get_mut(key) {
-            tickets.retain(|listed| *listed != ticket);
-            if tickets.is_empty() {
+        if let Some(line) = self.waiting.get_mut(key) {
+            line.remove(&ticket.serial);
+            if line.is_empty() {
                 self.waiting.remove(key);
             }
         }

@@ -38,8 +38,9 @@ pub fn run(
     let system = |what| move |source| AgentError::System { what, source };
     // The guard first: it must not inherit what comes after.
     let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
+    let handled = [&STOP_SIGNALS[..], &[nix::sys::signal::Signal::SIGUSR1]].concat();
     let signals =
-        if spec.handle_signals { Signals::install(&STOP_SIGNALS).map_err(system("handle signals"))? } else { None };
+        if spec.handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
     let store = if matches!(spec.job, Job::Train { .. }) && spec.world > 1 {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Some(store::serve(any, store::Limits::default())?)
@@ -216,7 +217,8 @@ impl Agent<'_> {
     }
 
     fn signalled(&mut self, state: &mut RoundState, signal: Signal) {
-        let second = state.stop.is_some();
+        // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
+        let second = state.stop.is_some_and(|first| first != Signal::TimeLimit);
         (self.emit)(What::StopRequested { signal: signal.name().into(), second });
         state.stop.get_or_insert(signal);
         match state.mode {

@@ -82,6 +82,8 @@ pub enum Signal {
     Interrupt,
     /// SIGTERM, also SIGHUP and SIGQUIT.
     Terminate,
+    /// SIGUSR1: the time limit of the job is near.
+    TimeLimit,
 }
 
 impl Signal {
@@ -90,6 +92,7 @@ impl Signal {
         match self {
             Self::Interrupt => "SIGINT",
             Self::Terminate => "SIGTERM",
+            Self::TimeLimit => "SIGUSR1",
         }
     }
 }

@@ -68,6 +68,7 @@ impl Sources {
         if let Some(signals) = self.signals.as_mut().filter(|_| ready.iter().any(|s| matches!(s, Source::Signals))) {
             let named = signals.take().into_iter().map(|signal| match signal {
                 nix::sys::signal::Signal::SIGINT => Signal::Interrupt,
+                nix::sys::signal::Signal::SIGUSR1 => Signal::TimeLimit,
                 _ => Signal::Terminate,
             });
             events.extend(named.map(Event::Signalled));

@@ -107,7 +107,9 @@ fn agent(
     let mut launch = torchrun::resolve(flags, own, options.manner, facts).map_err(Box::new)?;
     settle(&mut launch, &meeting, allocation);
     let code = run(launch, facts, options)?;
-    Ok(if code == STOPPED_EARLY { again(&meeting, allocation) } else { code })
+    // The others end with 0: a bad exit of theirs makes srun end the host, which alone asks.
+    let again = || if meeting.is_host { again(allocation.job_id) } else { true };
+    Ok(if code == STOPPED_EARLY && again() { 0 } else { code })
 }
 
 /// Flags that were not given.
@@ -142,20 +144,24 @@ fn settle(launch: &mut Launch, meeting: &Meeting, allocation: &Allocation) {
     }
 }
 
-/// Puts the job back into the queue; the exit status. Only the host asks, and the others end with 0, as a bad exit of theirs
-/// makes srun end the host.
-fn again(meeting: &Meeting, allocation: &Allocation) -> u8 {
-    if !meeting.is_host {
-        return 0;
-    }
-    let job = allocation.job_id;
-    let (line, code) = match slurm::requeue(job, &OnPath) {
-        Ok(()) => (format!("stopped before the time limit; job {job} is back in the queue"), 0),
-        Err(error) => (format!("stopped before the time limit; job {job} cannot be requeued: {error}"), STOPPED_EARLY),
+/// After a run that was stopped because its time limit is near: whether its job is back in the queue. False outside Slurm.
+///
+/// # Errors
+/// When the variables of the allocation are broken.
+pub fn requeued(facts: &Facts) -> Result<bool, SlurmError> {
+    Ok(Allocation::from(&facts.slurm)?.is_some_and(|allocation| again(allocation.job_id)))
+}
+
+/// Puts the job back into the queue, and says so.
+fn again(job: u64) -> bool {
+    let asked = slurm::requeue(job, &OnPath);
+    let line = match &asked {
+        Ok(()) => format!("stopped before the time limit; job {job} is back in the queue"),
+        Err(error) => format!("stopped before the time limit; job {job} cannot be requeued: {error}"),
     };
     // A standard error that is gone leaves the exit code to tell.
     let _gone = writeln!(io::stderr(), "{line}");
-    code
+    asked.is_ok()
 }
 
 #[cfg(test)]

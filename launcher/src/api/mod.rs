@@ -21,7 +21,7 @@ mod run;
 mod settings;
 mod train;
 
-pub use allocated::{allocation, run_allocated};
+pub use allocated::{allocation, requeued, run_allocated};
 pub use model::{load_model, new_model, save_model};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};

@@ -4,7 +4,7 @@ use super::announce::Announcer;
 use crate::{
     Error,
     facts::Facts,
-    group::{self, GroupOutcome},
+    group::{self, GroupOutcome, GroupSpec},
     rendezvous::{RoundEnd, RunEnd},
     run_dir::{RunDir, RunDirError},
     torchrun::{Launch, Manner, RunError},
@@ -52,9 +52,9 @@ pub struct RunOptions {
 pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Error> {
     let began = Instant::now();
     let Launch { mut spec, name, log_dir, mut notes } = launch;
+    raise_descriptors(spec.rendezvous.local_world).map_err(Box::new)?;
     // Before anything is made: the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
-    raise_descriptors(spec.rendezvous.local_world).map_err(Box::new)?;
     let run = run_dir(&name, facts, options, &mut notes)?;
     spec.run_dir = run.path().to_owned();
     let base = log_dir.unwrap_or_else(|| run.path().join("logs"));
@@ -82,8 +82,22 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
         Ok(outcome) => (status(outcome, options.manner, spec.propagate_exit), outcome.restarts, outcome.rounds),
         Err(error) => (machine(error, options.manner), 0, 0),
     };
+    if let (Ok(outcome), Some(file)) = (&outcome, &facts.error_file) {
+        pass_on(outcome, &spec, file);
+    }
     announcer.tell(What::RunEnded { code, seconds: began.elapsed().as_secs_f64(), restarts, rounds });
     outcome.map_err(Error::from).map(|_| code)
+}
+
+/// What the first failure left in its error file goes into the launcher's own, for the launcher of this launcher.
+fn pass_on(outcome: &GroupOutcome, spec: &GroupSpec, own: &Path) {
+    let RunEnd::Failed { end: RoundEnd::Failed(failure), .. } = &outcome.end else { return };
+    let attempt = spec.logs.dir.join(format!("attempt_{}", failure.round));
+    let file = attempt.join(failure.local_rank.to_string()).join("error.json");
+    if failure.host == spec.rendezvous.host && file.is_file() {
+        // It is one more copy; the failure has been told.
+        let _copied = fs::copy(file, own);
+    }
 }
 
 /// The exit status that goes with an end.

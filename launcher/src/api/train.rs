@@ -137,7 +137,7 @@ pub fn exit_code(ended: &Ended) -> ExitCode {
     match ended {
         Ended::Finished => ExitCode::Success,
         Ended::Stopped(agent::Signal::Interrupt) => ExitCode::Interrupted,
-        Ended::Stopped(agent::Signal::Terminate) => ExitCode::Terminated,
+        Ended::Stopped(agent::Signal::Terminate | agent::Signal::TimeLimit) => ExitCode::Terminated,
         Ended::Failed { .. } => ExitCode::WorkerFailed,
     }
 }

@@ -71,6 +71,11 @@ pub(super) struct Which {
 }
 
 impl Which {
+    /// What was given, as a path.
+    pub(super) fn as_path(&self, facts: &Facts) -> PathBuf {
+        facts.cwd.join(&self.run)
+    }
+
     /// The run directory.
     pub(super) fn find(&self, facts: &Facts) -> Result<PathBuf, Error> {
         let mut dirs = match &self.runs_dir {

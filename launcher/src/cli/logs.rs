@@ -1,26 +1,22 @@
 //! `enn logs`.
 
-use super::flags::Runs;
+use super::flags::Which;
 use crate::{
     Error,
     facts::Facts,
-    logs::{Form, LogReadError, Printer, Reading, Wanted},
+    logs::{self, Form, LogReadError, Place, Printer, Reading, Wanted},
     run_dir,
 };
 use enn_common::exit::ExitCode;
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-};
+use std::io::{self, Write};
 
 /// Print what the workers of a run wrote, and follow it while the run goes on
+///
+/// RUN may also be a directory of logs, of enn run or of torchrun.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, "latest", or a directory of logs
-    #[arg(value_name = "RUN", help_heading = "Job")]
-    run: String,
     #[command(flatten)]
-    runs: Runs,
+    which: Which,
     /// Only this rank; may be repeated [default: all]
     ///
     /// Of a program started by enn run: its local rank, as its log directory is named.
@@ -49,7 +45,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let wanted = Wanted { ranks: args.ranks.clone(), attempt: args.attempt, out: !args.stderr, err: !args.stdout };
     let mut printer = Printer::new(if args.json { Form::Json } else { Form::Text }, &wanted);
-    let mut reading = Reading::open(&directory(args, facts)?, wanted, args.lines, args.follow)?;
+    let mut reading = Reading::open(place(args, facts)?, wanted, args.lines, args.follow)?;
     let mut stdout = io::stdout().lock();
     let mut out = Vec::new();
     let mut write = |out: &mut Vec<u8>| {
@@ -70,12 +66,13 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     Ok(ExitCode::Success)
 }
 
-/// A directory as given when it has logs, else the run of that name.
-fn directory(args: &Args, facts: &Facts) -> Result<PathBuf, Error> {
-    let runs = args.runs.dir(facts);
-    let given = [facts.cwd.join(&args.run), runs.join(&args.run)];
-    if let Some(dir) = given.into_iter().find(|dir| crate::logs::are_in(dir)) {
-        return Ok(dir);
+/// A directory of logs as given, else those of a run.
+fn place(args: &Args, facts: &Facts) -> Result<Place, Error> {
+    let given = args.which.as_path(facts);
+    if logs::are_in(&given) {
+        return Ok(Place { root: given, launch: None });
     }
-    Ok(run_dir::find(&runs, &args.run)?)
+    let root = args.which.find(facts)?;
+    let launch = run_dir::logs(&root).into_iter().next();
+    Ok(Place { root, launch })
 }

@@ -1,5 +1,6 @@
 //! `enn run`, and `enn-torchrun`.
 
+use super::flags::Scrape;
 use crate::{
     Error,
     api::{self, RunOptions},
@@ -20,6 +21,8 @@ pub(super) struct Args {
     flags: Flags,
     #[command(flatten)]
     own: Own,
+    #[command(flatten)]
+    scrape: Scrape,
     #[command(flatten)]
     show: Show,
 }
@@ -68,10 +71,10 @@ pub(super) struct Torchrun {
 
 /// The exit status. torchrun ends with 1 where `enn run` says more.
 pub(super) fn run(args: Args, manner: Manner, facts: &Facts) -> Result<u8, Error> {
-    let Args { mut flags, own, show } = args;
+    let Args { mut flags, own, scrape, show } = args;
     flags.command = without_separator(flags.command, &facts.argv);
     let options =
-        RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), manner, metrics_addr: own.metrics_addr };
+        RunOptions { runs_dir: own.runs_dir.clone(), mode: show.mode(), manner, metrics_addr: scrape.address() };
     let flags = flags.with_variables(&facts.pet).map_err(Box::new)?;
     if let Some(allocation) = api::allocation(&flags, manner, facts)? {
         return api::run_allocated(flags, &own, facts, &options, &allocation);

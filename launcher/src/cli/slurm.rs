@@ -188,7 +188,7 @@ impl Ask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -212,6 +212,18 @@ mod tests {
         let text = script(line).unwrap();
         let exe = std::env::current_exe().unwrap().to_string_lossy().into_owned();
         text.lines().last().unwrap().trim().replace(&exe, "enn")
+    }
+
+    #[test]
+    fn help_of_submit() {
+        let submit = Line::command().find_subcommand("submit").unwrap().clone().term_width(100);
+        for argument in submit.get_arguments().filter(|argument| argument.get_id() != "help") {
+            let place = argument.get_id();
+            assert!(argument.get_help().is_some() && argument.get_help_heading().is_some(), "{place}");
+        }
+        let mut submit = submit.bin_name("enn slurm submit");
+        let help = submit.render_long_help().to_string();
+        insta::assert_snapshot!("help_slurm_submit", help);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::flags::{Changes, Cluster, Runs, Scrape, Show};
 use crate::{
     Error,
+    agent::{Ended, Signal},
     api::{self, Override, TrainOptions},
     error::Usage,
     facts::Facts,
@@ -65,6 +66,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         metrics_addr: args.scrape.address(),
     };
     let run = api::train(&config, facts, &options)?;
+    if run.ended == Ended::Stopped(Signal::TimeLimit) && api::requeued(facts)? {
+        return Ok(ExitCode::Success);
+    }
     Ok(api::exit_code(&run.ended))
 }
 

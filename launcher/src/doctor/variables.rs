@@ -52,7 +52,11 @@ pub const VARIABLES: &[Variable] = &[
         "prefix of lines under --tee, with ${role_name}, ${local_rank}, ${rank}",
     ),
     variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "enn", "passed on to workers instead of 1"),
-    variable("XDG_STATE_HOME", "enn", "folder of the runs of `enn run`, instead of ~/.local/state"),
+    variable(
+        "TORCHELASTIC_ERROR_FILE",
+        "enn",
+        "where the first failure of `enn run` is left, as a worker of a launcher leaves its own",
+    ),
     variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
     variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
 ];

@@ -195,7 +195,8 @@ impl Group<'_> {
     }
 
     fn signalled(&mut self, signal: Signal) {
-        let second = self.stopped_by.is_some();
+        // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
+        let second = self.stopped_by.is_some_and(|first| first != Signal::SIGUSR1);
         (self.emit)(What::StopRequested { signal: signal.as_str().into(), second });
         if second {
             return self.kill();
@@ -256,10 +257,10 @@ impl Group<'_> {
                     RunEnd::HostLost { reason } | RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => {
                         (self.emit)(What::GaveUp { reason: reason.clone() });
                     }
-                    RunEnd::Stopped { by } => {
+                    RunEnd::Stopped { by } if self.stopped_by.is_none() => {
                         (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") })
                     }
-                    RunEnd::Finished => {}
+                    RunEnd::Stopped { .. } | RunEnd::Finished => {}
                 }
                 self.end = Some(end);
                 self.stop();
@@ -319,7 +320,12 @@ impl Group<'_> {
         let counted = matches!(end, RoundEnd::Failed(_) | RoundEnd::Hung { .. });
         let used = self.restarts + u32::from(counted && last.is_none());
         let restarts_left = self.spec.rendezvous.restarts_max.saturating_sub(used);
-        let cause = last.map_or_else(|| end.to_string(), |reason| format!("{end} ({reason})"));
+        let cause = match (end, last) {
+            // The failure itself was reported just now.
+            (RoundEnd::Failed(_), Some(reason)) => reason.to_owned(),
+            (_, Some(reason)) => format!("{end} ({reason})"),
+            (_, None) => end.to_string(),
+        };
         (self.emit)(What::RoundFailed { round, cause, restarting: last.is_none(), restarts_left });
         self.stop();
     }

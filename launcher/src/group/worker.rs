@@ -140,7 +140,8 @@ impl Worker {
             message,
             traceback,
             stderr: self.tail.stderr(),
-            early: until.duration_since(self.started) < EARLY_MAX,
+            // A program that printed a result, or joined the store (which the host of the rendezvous knows), was ready.
+            early: until.duration_since(self.started) < EARLY_MAX && !self.tail.printed(),
             ..blank(spec, round, &self.ranks)
         }
     }

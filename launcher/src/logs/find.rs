@@ -3,7 +3,6 @@
 
 use super::{
     layout::{STDERR, STDOUT},
-    reading::JOURNAL,
     stream::Name,
 };
 use std::{
@@ -65,20 +64,28 @@ pub(super) struct Found {
     pub(super) ranks: Vec<u32>,
 }
 
-/// Whether `dir` is a run directory, where logs may appear, or a directory of logs.
+/// Where the logs of a run are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Run directory, or a directory of logs.
+    pub root: PathBuf,
+    /// Directory of the logs of one launch, when it is known; they may be elsewhere than in the run's directory.
+    pub launch: Option<PathBuf>,
+}
+
+/// Whether `dir` is a directory of logs, as torchrun and `enn run` make them.
 #[must_use]
 pub fn are_in(dir: &Path) -> bool {
     let has_attempts = |dir: &Path| subdirectories(dir).iter().any(|(name, _)| name.starts_with(ATTEMPT));
-    dir.join(LOGS).is_dir()
-        || dir.join(JOURNAL).is_file()
-        || has_attempts(dir)
-        || subdirectories(dir).iter().any(|(_, inner)| has_attempts(inner))
+    has_attempts(dir) || subdirectories(dir).iter().any(|(_, inner)| has_attempts(inner))
 }
 
-/// Looks below `root`, a run directory or a directory of logs. Attempts before `from` are left out.
-pub(super) fn find(root: &Path, wanted: &Wanted, from: Option<u32>) -> Found {
-    let mut found = Found { dirs: vec![root.to_owned()], ..Found::default() };
-    let base = Some(root.join(LOGS)).filter(|logs| logs.is_dir()).unwrap_or_else(|| root.to_owned());
+/// Looks for logs. Attempts before `from` are left out.
+pub(super) fn find(place: &Place, wanted: &Wanted, from: Option<u32>) -> Found {
+    let root = &place.root;
+    let mut found = Found { dirs: vec![root.clone()], ..Found::default() };
+    let inside = [place.launch.clone(), Some(root.join(LOGS))];
+    let base = inside.into_iter().flatten().find(|logs| logs.is_dir()).unwrap_or_else(|| root.clone());
     let launches = subdirectories(&base);
     // A launch that was never seen to start an attempt has none: it does not hide the one before it.
     let inner = launches.iter().filter(|(name, _)| attempt_number(name).is_none());
@@ -158,6 +165,10 @@ mod tests {
         Wanted { ranks: Vec::new(), attempt: None, out: true, err: true }
     }
 
+    fn at(root: &Path) -> Place {
+        Place { root: root.to_owned(), launch: None }
+    }
+
     fn make(root: &Path, paths: &[&str]) {
         for path in paths {
             let path = root.join(path);
@@ -167,7 +178,7 @@ mod tests {
     }
 
     fn names(root: &Path, wanted: &Wanted) -> Vec<String> {
-        let files = find(root, wanted, None).files;
+        let files = find(&at(root), wanted, None).files;
         files.iter().map(|file| file.path.strip_prefix(root).unwrap().to_str().unwrap().to_owned()).collect()
     }
 
@@ -183,7 +194,7 @@ mod tests {
         assert_eq!(names(dir.path(), &one), ["logs/0/0/stdout.log"]);
         let rank = Wanted { ranks: vec![2], ..all() };
         assert_eq!(names(dir.path(), &rank), ["logs/10/2/stdout.log"]);
-        assert_eq!(find(dir.path(), &all(), Some(9)).files.len(), 3);
+        assert_eq!(find(&at(dir.path()), &all(), Some(9)).files.len(), 3);
     }
 
     #[test]
@@ -197,5 +208,8 @@ mod tests {
         assert_eq!(names(dir.path(), &all()), ["logs/new_2/attempt_0/1/stderr.log"]);
         assert_eq!(names(&dir.path().join("logs/old_1"), &all()), ["attempt_3/0/stdout.log"]);
         assert_eq!(names(&dir.path().join("logs"), &all()), ["new_2/attempt_0/1/stderr.log"]);
+        let known = Place { launch: Some(dir.path().join("logs/old_1")), ..at(dir.path()) };
+        assert_eq!(find(&known, &all(), None).attempts, [3]);
+        assert!(are_in(&dir.path().join("logs")) && are_in(&dir.path().join("logs/old_1")) && !are_in(dir.path()));
     }
 }

@@ -25,7 +25,7 @@ mod stream;
 mod tail;
 
 pub use error::{LogError, LogReadError, StdError};
-pub use find::{LogFile, Wanted, are_in};
+pub use find::{LogFile, Place, Wanted, are_in};
 pub use plan::{LogPlan, Std, StdByRank};
 pub use printer::{Form, Printer};
 pub use pump::{Pump, Streams, Who};

@@ -1,31 +1,38 @@
 //! Reads the logs of a run, and follows them while it goes on: `enn logs`.
 //!
-//! Waits on inotify; files and attempts may appear later. A run whose journal says that it ended is not followed further.
+//! Waits on inotify; files and attempts may appear later. A run is not followed further when its journal says that it ended,
+//! or when its launcher is gone.
 
 use super::{
     LogReadError,
-    find::{Found, LogFile, Wanted, find},
+    find::{Found, LogFile, Place, Wanted, find},
     growing::Growing,
 };
+use crate::run_dir;
 use enn_common::event::{Event, What};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::{
+    poll::{PollFd, PollFlags, poll},
+    sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent},
+};
 use std::{
     collections::BTreeSet,
     fs::File,
     io,
-    os::unix::fs::FileExt,
+    os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
 };
 
 /// The run's journal, beside its logs.
-pub(super) const JOURNAL: &str = "events.jsonl";
+const JOURNAL: &str = "events.jsonl";
 /// Bytes of the journal in which its last line is looked for.
 const JOURNAL_END_BYTES: u64 = 64 << 10;
+/// The kernel tells that the launcher's lock file was closed a moment before it gives up the lock.
+const UNLOCK_WAIT_MS: u16 = 100;
 
 /// The logs of one run.
 #[derive(Debug)]
 pub struct Reading {
-    root: PathBuf,
+    place: Place,
     wanted: Wanted,
     /// First attempt that is shown; `None` until there is one.
     from: Option<u32>,
@@ -41,17 +48,18 @@ struct Watch {
 }
 
 impl Reading {
-    /// Looks for the logs below `root`; of each that is there now, the last `last` lines are given. Without `follow`, it is
+    /// Looks for the logs; of each that is there now, the last `last` lines are given. Without `follow`, it is
     /// an error when none are there.
-    pub fn open(root: &Path, wanted: Wanted, last: Option<usize>, follow: bool) -> Result<Self, LogReadError> {
+    pub fn open(place: Place, wanted: Wanted, last: Option<usize>, follow: bool) -> Result<Self, LogReadError> {
         let watch = follow.then(Watch::new).transpose()?;
         let (files, known) = Default::default();
-        let mut reading = Self { root: root.to_owned(), wanted, from: None, files, known, watch };
+        let mut reading = Self { place, wanted, from: None, files, known, watch };
         let found = reading.look(last)?;
         if !follow && reading.files.is_empty() {
             let wanted = reading.wanted.clone();
             let Found { attempts, ranks, .. } = found;
-            return Err(LogReadError::None { root: root.to_owned(), wanted, attempts, ranks });
+            let root = reading.place.root;
+            return Err(LogReadError::None { root, wanted, attempts, ranks });
         }
         Ok(reading)
     }
@@ -61,7 +69,7 @@ impl Reading {
         let mut made = true;
         loop {
             // Asked first: what was written before the end is read after it.
-            let ended = self.watch.is_none() || ended(&self.root);
+            let ended = self.watch.is_none() || ended(&self.place.root);
             if self.watch.is_some() && (made || ended) {
                 self.look(None)?;
             }
@@ -83,11 +91,11 @@ impl Reading {
 
     /// Looks for files that are new, and opens them.
     fn look(&mut self, last: Option<usize>) -> Result<Found, LogReadError> {
-        let mut found = find(&self.root, &self.wanted, self.from);
+        let mut found = find(&self.place, &self.wanted, self.from);
         if let Some(watch) = &mut self.watch {
             // What appeared in a directory before it was watched is found by looking again.
             while watch.add(&found.dirs)? {
-                found = find(&self.root, &self.wanted, self.from);
+                found = find(&self.place, &self.wanted, self.from);
             }
         }
         self.from = self.from.or(found.attempts.last().copied());
@@ -115,7 +123,8 @@ impl Watch {
             if self.dirs.contains(dir) {
                 continue;
             }
-            let flags = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_MODIFY;
+            let made = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
+            let flags = made | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
             match self.inotify.add_watch(dir, flags) {
                 Ok(_) => new |= self.dirs.insert(dir.clone()),
                 // It was there a moment ago: an attempt that is made anew.
@@ -128,16 +137,32 @@ impl Watch {
 
     /// Waits until something was written or made; whether something was made, as far as is known.
     fn wait(&self) -> Result<bool, LogReadError> {
-        match self.inotify.read_events() {
-            Ok(events) => Ok(events.iter().any(|event| !event.mask.contains(AddWatchFlags::IN_MODIFY))),
-            Err(nix::errno::Errno::EINTR) => Ok(true),
-            Err(errno) => Err(LogReadError::Watch(errno.into())),
+        let events = match self.inotify.read_events() {
+            Ok(events) => events,
+            Err(nix::errno::Errno::EINTR) => return Ok(true),
+            Err(errno) => return Err(LogReadError::Watch(errno.into())),
+        };
+        let lock = run_dir::lock_path(Path::new(""));
+        let unlocked = |event: &InotifyEvent| {
+            event.mask.contains(AddWatchFlags::IN_CLOSE_WRITE) && event.name.as_deref() == Some(lock.as_os_str())
+        };
+        if events.iter().any(unlocked) {
+            // Whatever comes first, time or more events: it is looked again after it.
+            let _either = poll(&mut [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)], UNLOCK_WAIT_MS);
         }
+        let written = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
+        Ok(events.iter().any(|event| !event.mask.intersects(written)))
     }
 }
 
-/// Whether the last line of the run's journal says that the run ended.
+/// Whether nobody writes more: the launcher is gone, or says that the run ended. A directory of logs alone does not tell.
 fn ended(root: &Path) -> bool {
+    let gone = || run_dir::lock_path(root).is_file() && !run_dir::is_living(root);
+    says_so(root) || gone()
+}
+
+/// Whether the last line of the run's journal says that the run ended.
+fn says_so(root: &Path) -> bool {
     let last_line = || -> io::Result<Option<Event>> {
         let file = File::open(root.join(JOURNAL))?;
         let length = file.metadata()?.len();
@@ -155,6 +180,10 @@ mod tests {
     use super::*;
     use std::{fs, io::Write, sync::mpsc};
 
+    fn at(root: &Path) -> Place {
+        Place { root: root.to_owned(), launch: None }
+    }
+
     fn all() -> Wanted {
         Wanted { ranks: Vec::new(), attempt: None, out: true, err: true }
     }
@@ -162,15 +191,15 @@ mod tests {
     #[test]
     fn what_is_not_there_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Reading::open(dir.path(), all(), None, false).unwrap_err().to_string();
+        let error = Reading::open(at(dir.path()), all(), None, false).unwrap_err().to_string();
         assert!(error.contains("no logs"), "{error}");
         fs::create_dir_all(dir.path().join("logs/0/3")).unwrap();
         fs::write(dir.path().join("logs/0/3/stdout.log"), "x").unwrap();
         let wanted = Wanted { ranks: vec![7], ..all() };
-        let error = Reading::open(dir.path(), wanted, None, false).unwrap_err().to_string();
+        let error = Reading::open(at(dir.path()), wanted, None, false).unwrap_err().to_string();
         assert!(error.contains("rank 7") && error.contains("ranks: 3"), "{error}");
         let wanted = Wanted { attempt: Some(4), ..all() };
-        let error = Reading::open(dir.path(), wanted, None, false).unwrap_err().to_string();
+        let error = Reading::open(at(dir.path()), wanted, None, false).unwrap_err().to_string();
         assert!(error.contains("attempt 4") && error.contains("attempts: 0"), "{error}");
     }
 
@@ -182,7 +211,7 @@ mod tests {
         let follower = std::thread::spawn({
             let root = root.clone();
             move || {
-                let mut reading = Reading::open(&root, all(), None, true).unwrap();
+                let mut reading = Reading::open(at(&root), all(), None, true).unwrap();
                 let give = |log: &LogFile, bytes: &[u8]| {
                     let text = String::from_utf8_lossy(bytes).into_owned();
                     lines.send((log.attempt, log.rank, log.stream(), text)).unwrap();
@@ -210,6 +239,23 @@ mod tests {
             JOURNAL,
             "{\"time\":2.0,\"event\":\"run_ended\",\"code\":0,\"seconds\":1.0,\"restarts\":0,\"rounds\":1}\n",
         );
+        follower.join().unwrap();
+    }
+
+    #[test]
+    fn a_run_whose_launcher_was_killed_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_owned();
+        let run = run_dir::RunDir::open(&root).unwrap();
+        fs::create_dir_all(root.join("logs/0/0")).unwrap();
+        fs::write(root.join("logs/0/0/stdout.log"), "x").unwrap();
+        let (lines, seen) = mpsc::channel();
+        let follower = std::thread::spawn(move || {
+            let mut reading = Reading::open(at(&root), all(), None, true).unwrap();
+            reading.read(|_, _| lines.send(()).map_err(io::Error::other)).unwrap();
+        });
+        seen.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        drop(run);
         follower.join().unwrap();
     }
 }

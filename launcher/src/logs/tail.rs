@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -63,6 +63,12 @@ impl Tail {
         self.said.ring.lock().unwrap_or_else(PoisonError::into_inner).last_lines()
     }
 
+    /// Whether the worker wrote to standard output, as far as that passed through the pump.
+    #[must_use]
+    pub fn printed(&self) -> bool {
+        self.said.printed.load(Ordering::Relaxed)
+    }
+
     /// When the worker last wrote anything that passed through the pump.
     #[must_use]
     pub fn last_output(&self) -> Option<Instant> {
@@ -75,18 +81,20 @@ impl Tail {
 pub(super) struct Said {
     ring: Arc<Mutex<Ring>>,
     last: Arc<Moment>,
+    printed: Arc<AtomicBool>,
 }
 
 impl Said {
     pub(super) fn nothing(origin: Instant) -> Self {
-        Self { ring: Arc::default(), last: Arc::new(Moment::never(origin)) }
+        Self { ring: Arc::default(), last: Arc::new(Moment::never(origin)), printed: Arc::default() }
     }
 
     /// Notes output; `bytes` of standard error are kept.
     pub(super) fn note(&self, now: Instant, stderr: Option<&[u8]>) {
         self.last.set(now);
-        if let Some(bytes) = stderr {
-            self.ring.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        match stderr {
+            Some(bytes) => self.ring.lock().unwrap_or_else(PoisonError::into_inner).push(bytes),
+            None => self.printed.store(true, Ordering::Relaxed),
         }
     }
 }

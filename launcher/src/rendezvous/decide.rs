@@ -68,7 +68,7 @@ pub(super) fn decide(now: Time, state: &State, settings: &Settings) -> (Decision
     match state.stage {
         Stage::Over(_) => (Decision::Wait(None), Reason::Over),
         Stage::Running => running(now, state, settings),
-        Stage::Succeeding(until) => succeeding(now, until, state),
+        Stage::Succeeding(until) => succeeding(now, until, state, settings),
         Stage::Gathering => gathering(now, state, settings),
     }
 }
@@ -132,7 +132,7 @@ fn after_loss(host: &str, loss: &Loss, state: &State, settings: &Settings) -> (D
     (Decision::EndRun(RunEnd::Failed { end, reason: reason.at(Duration::ZERO) }), reason)
 }
 
-fn succeeding(now: Time, until: Time, state: &State) -> (Decision, Reason) {
+fn succeeding(now: Time, until: Time, state: &State, settings: &Settings) -> (Decision, Reason) {
     let side = state.side;
     if now < until && side.here + side.dead < side.nodes {
         (Decision::Wait(Some(until)), Reason::Succeeding { side, round: state.rounds - 1, until })
@@ -140,7 +140,8 @@ fn succeeding(now: Time, until: Time, state: &State) -> (Decision, Reason) {
         (Decision::Resume, Reason::NodesLeft { left: side.here })
     } else {
         let reason = Reason::Minority(side);
-        let sentence = format!("the node that hosted the rendezvous is gone, and {}", reason.at(now));
+        let sentence =
+            format!("the node that hosted the rendezvous at {} is gone, and {}", settings.place, reason.at(now));
         (Decision::EndRun(RunEnd::HostLost { reason: sentence }), reason)
     }
 }

@@ -216,7 +216,7 @@ impl Member {
         });
         match coordinator {
             Ok(mut coordinator) => {
-                tracing::warn!(host = %at.0, port = at.1, "this node takes over as the host of the rendezvous");
+                tracing::info!(host = %at.0, port = at.1, "this node takes over as the host of the rendezvous");
                 coordinator.join_own(now, card);
                 if self.ready {
                     coordinator.say_own(now, ToHost::Ready);

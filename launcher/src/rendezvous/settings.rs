@@ -1,7 +1,7 @@
 //! How the nodes of a run meet.
 
 use enn_common::wire::node::Terms;
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Which nodes belong to the run, and where they meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Settings {
     pub node_rank: Option<u32>,
     /// Workers of this node.
     pub local_world: u32,
+    /// Whether nodes may run different numbers of workers of one role; the host of the rendezvous decides.
+    pub uneven: bool,
     /// Role of this node's workers.
     pub role: String,
     /// Name or address at which the other nodes reach this one (`--local-addr`); `None`: found out.
@@ -65,6 +67,15 @@ pub enum Place {
         /// Whether this node serves it; `None`: the node that owns the address does.
         is_host: Option<bool>,
     },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here { listen, .. } => write!(f, "{listen}"),
+            Self::Endpoint { host, port, .. } => write!(f, "{host}:{port}"),
+        }
+    }
 }
 
 /// A secret. Never shown.
@@ -125,6 +136,7 @@ pub(super) mod tests {
             place: Place::Here { listen: (Ipv4Addr::LOCALHOST, 0).into(), any_port: false },
             node_rank: None,
             local_world: 2,
+            uneven: true,
             role: "default".into(),
             local_addr: None,
             host: "n0".into(),

@@ -335,8 +335,8 @@ impl State {
         if !self.runs(id, round) || matches!(self.trouble, Some(Trouble::Failed(_))) {
             return;
         }
-        let early = failure.early && clients == 0;
-        let looks = early.then(|| (failure.code, failure.signal, failure.message.clone()));
+        let failure = Failure { early: failure.early && clients == 0, ..failure };
+        let looks = failure.early.then(|| (failure.code, failure.signal, failure.message.clone()));
         self.history.early_failures = match (&looks, &self.early) {
             (None, _) => 0,
             (Some(now), Some(before)) if now == before => self.history.early_failures + 1,
@@ -556,6 +556,13 @@ fn mismatch(card: &Card, settings: &Settings) -> Option<String> {
             nodes(there.nodes_min, there.nodes_max),
         ),
         ("the node rank", "--node-rank", fixed(here.ranks_fixed), fixed(there.ranks_fixed)),
+        (
+            "the number of workers",
+            "--nproc-per-node (or --uneven on the host of the rendezvous)",
+            settings.local_world.to_string(),
+            if settings.uneven || card.role != settings.role { settings.local_world } else { card.local_world }
+                .to_string(),
+        ),
         ("the number of restarts", "--max-restarts", here.restarts_max.to_string(), there.restarts_max.to_string()),
         (
             "the longest silence",

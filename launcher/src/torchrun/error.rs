@@ -1,5 +1,6 @@
 //! What is wrong with a command line of `enn run`: a sentence with place, found, expected and a hint.
 
+use crate::numa::NumaError;
 use enn_common::exit::ExitCode;
 use std::{io, path::PathBuf};
 
@@ -126,6 +127,9 @@ pub enum RunError {
         /// Workers.
         workers: u32,
     },
+    /// CPUs that cannot be bound as asked for.
+    #[error("--numa-binding: {0}")]
+    Numa(#[from] NumaError),
     /// The log directory cannot be made.
     #[error("cannot make the log directory {}: {source}\nhint: choose another by --log-dir", path.display())]
     LogDir {
@@ -176,7 +180,9 @@ impl RunError {
         match self {
             Self::NoInterpreter { .. } | Self::Missing { .. } => ExitCode::NotFound,
             Self::Unreadable { .. } | Self::NotExecutable { .. } => ExitCode::NotExecutable,
-            Self::NoDevices { .. } | Self::Descriptors { .. } | Self::LogDir { .. } => ExitCode::Machine,
+            Self::NoDevices { .. } | Self::Descriptors { .. } | Self::LogDir { .. } | Self::Numa(_) => {
+                ExitCode::Machine
+            }
             _ => ExitCode::Usage,
         }
     }

@@ -179,7 +179,8 @@ impl Flags {
                 parser: false,
             })?;
         }
-        self.from_variable = from_variable;
+        // Once read they look like flags: a second reading must not forget where they came from.
+        self.from_variable.append(&mut from_variable);
         Ok(self)
     }
 

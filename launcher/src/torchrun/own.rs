@@ -1,7 +1,6 @@
 //! The flags of `enn run` that torchrun does not have.
 
-use crate::ui::metrics_server;
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
 /// What `enn run` can do besides.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -30,14 +29,14 @@ pub struct Own {
     /// Only its owner may read it. Asked for when there is more than one node; the default file is made when it is not there.
     #[arg(long, value_name = "FILE", help_heading = "Nodes and workers")]
     pub token_file: Option<PathBuf>,
+    /// Let nodes run different numbers of workers; enn-torchrun always does
+    ///
+    /// Looked at on the node that hosts the rendezvous. Nodes of different roles may always differ.
+    #[arg(long, help_heading = "Nodes and workers")]
+    pub uneven: bool,
     /// Let programs on other hosts use the store without the token
     #[arg(long, help_heading = "Nodes and workers")]
     pub store_open: bool,
-    /// Serve OpenMetrics at http://ADDRESS/metrics while the run lasts; a port alone means loopback [default: no]
-    ///
-    /// 0.0.0.0:PORT shows the run's name, its hosts and its numbers to everybody who reaches the port: there is no password.
-    #[arg(long, value_name = "[HOST:]PORT", help_heading = "Output", value_parser = metrics_server::address)]
-    pub metrics_addr: Option<SocketAddr>,
     /// Folder of runs [default: ENN_RUNS, else ~/.local/state/enn/runs]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub runs_dir: Option<PathBuf>,

@@ -8,13 +8,14 @@ use crate::{
     facts::Facts,
     group::GroupSpec,
     logs::{LogPlan, StdByRank},
+    numa::{self, Mode},
     rendezvous::Settings,
 };
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     hash::{BuildHasher, Hasher, RandomState},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -22,8 +23,6 @@ use std::{
 const GRACE: Duration = Duration::from_secs(30);
 /// Signals that stop a run.
 const SIGNALS: &str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
-/// How CPUs may be bound.
-const NUMA_MODES: [&str; 4] = ["node", "socket", "exclusive", "core-complex"];
 /// How torchrun starts functions; programs are always started in the same way.
 const START_METHODS: [&str; 3] = ["spawn", "fork", "forkserver"];
 
@@ -78,8 +77,8 @@ pub fn resolve(flags: Flags, own: &Own, manner: Manner, facts: &Facts) -> Result
         variables,
         nccl_async_error_handling: facts.nccl_async_error_handling.clone(),
         virtual_local_rank: flags.running.virtual_local_rank,
-        visible_devices: facts.visible_devices.as_deref().map(|list| list.split(',').map(str::to_owned).collect()),
-        cpus: Vec::new(),
+        visible_devices: facts.visible_devices.as_deref().map(devices),
+        cpus: cpus(&flags, workers, facts)?,
         inherited_mark: facts.launch_mark.clone(),
         signals,
         grace: own_seconds("--grace", own.grace.as_deref())?.unwrap_or(GRACE),
@@ -150,12 +149,6 @@ fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
         START_METHODS.contains(&text).then_some(()).ok_or(expected)
     };
     flags.parsed("--start-method", running.start_method.as_deref(), (), method)?;
-    let mode = |text: &str| {
-        let expected =
-            Expected { what: "node, socket, exclusive or core-complex", hint: "node is right when in doubt" };
-        NUMA_MODES.contains(&text).then_some(()).ok_or(expected)
-    };
-    flags.parsed("--numa-binding", running.numa_binding.as_deref(), (), mode)?;
     if let Some(name) = &running.logs_specs {
         let expected = Expected {
             what: "nothing: entry points are Python and cannot be loaded here",
@@ -169,6 +162,27 @@ fn idle(flags: &Flags) -> Result<Vec<String>, RunError> {
         notes.push(format!("{place} {name} has no effect; events are in the run's events.jsonl"));
     }
     Ok(notes)
+}
+
+/// CPUs of each worker; none are bound without `--numa-binding`.
+fn cpus(flags: &Flags, workers: u32, facts: &Facts) -> Result<Vec<Vec<usize>>, RunError> {
+    let mode = |text: &str| {
+        let expected =
+            Expected { what: "node, socket, exclusive or core-complex", hint: "node is right when in doubt" };
+        text.parse::<Mode>().map(Some).map_err(|_| expected)
+    };
+    let mode = flags.parsed("--numa-binding", flags.running.numa_binding.as_deref(), None, mode)?;
+    let Some(mode) = mode else { return Ok(Vec::new()) };
+    let root = Path::new("/");
+    let topology = numa::read_topology(root, &numa::allowed_cpus()?)?;
+    let visible = facts.visible_devices.as_deref().map(devices);
+    let gpus = if facts.gpus > 0 { Some(numa::read_gpus(root, visible.as_deref())?) } else { None };
+    Ok(numa::bind(mode, workers as usize, gpus.as_deref(), &topology)?)
+}
+
+/// The names in `CUDA_VISIBLE_DEVICES`.
+fn devices(list: &str) -> Vec<String> {
+    list.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 /// Workers of this node.
@@ -228,6 +242,7 @@ fn rendezvous(
         silence_max: meeting.silence_max,
         hang_timeout: own_seconds("--hang-timeout", own.hang_timeout.as_deref())?.filter(|time| !time.is_zero()),
         token: if nodes_max > 1 { Some(token::token(own.token_file.as_deref(), facts)?) } else { None },
+        uneven: own.uneven || manner == Manner::Torchrun,
         store_open: own.store_open,
     })
 }

@@ -400,6 +400,11 @@ fn wrong_values_are_told_with_place_found_expected_and_hint() {
     }
     let variable = desk.with(&[("PET_NNODES", "q")]).refused("train.py").to_string();
     assert!(variable.starts_with("PET_NNODES \"q\": expected"), "{variable}");
+    let pet = [("PET_NNODES".to_owned(), "q".to_owned())].into_iter().collect();
+    let twice = Flags::default().with_variables(&pet).unwrap().with_variables(&pet).unwrap();
+    assert_eq!(twice.place("--nnodes"), "PET_NNODES", "what is read twice keeps its place");
+    let bound = desk.launch("--numa-binding node --nproc-per-node 2 train.py").spec.cpus;
+    assert!(bound.len() == 2 && !bound[0].is_empty(), "{bound:?}");
     let notes = desk.launch("--signals-to-handle SIGTERM,SIGFOO,SIGKILL --event-log-handler x train.py").notes;
     assert_eq!(notes[0], "--event-log-handler x has no effect; events are in the run's events.jsonl");
     assert_eq!(notes[1], "--signals-to-handle: SIGFOO, SIGKILL cannot be handled");

@@ -1,6 +1,6 @@
 //! Values of torchrun's flags, read as torchrun reads them. Pure.
 
-use crate::logs::{Std, StdByRank};
+use crate::logs::StdByRank;
 use nix::sys::signal::Signal;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,22 +33,7 @@ pub(super) fn streams(text: &str) -> Result<StdByRank, Expected> {
         what: "0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:VALUE,…",
         hint: "3 for both streams of all workers, 0:3,1:2 by local rank",
     };
-    let std = |text: &str| match text {
-        "0" | "1" | "2" | "3" => {
-            let bits = text.as_bytes()[0] - b'0';
-            Ok(Std { out: bits & 1 != 0, err: bits & 2 != 0 })
-        }
-        _ => Err(expected),
-    };
-    if !text.contains(':') {
-        return Ok(StdByRank { all: std(text)?, ranks: BTreeMap::new() });
-    }
-    let mut ranks = BTreeMap::new();
-    for item in text.split(',') {
-        let (rank, value) = item.split_once(':').ok_or(expected)?;
-        ranks.insert(rank.parse().map_err(|_| expected)?, std(value)?);
-    }
-    Ok(StdByRank { all: Std::default(), ranks })
+    text.parse().map_err(|_| expected)
 }
 
 /// Local ranks.

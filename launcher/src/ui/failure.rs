@@ -106,14 +106,12 @@ pub fn report(failure: &Failure, around: &Around) -> String {
     if let Some(stacks) = &around.stacks {
         out.push(format!("  what all workers were doing: {stacks}"));
     }
-    if let Some(text) = restarts(around) {
+    let verdict = around.verdict.as_ref().map(|verdict| format!("not tried again: {verdict}"));
+    if let Some(text) = verdict.or_else(|| restarts(around)) {
         plain::wrap(&text, "  ", width, &mut out);
     }
-    if let Some(verdict) = &around.verdict {
-        plain::wrap(&format!("not tried again: {verdict}"), "  ", width, &mut out);
-    }
     if let Some(run) = &around.run {
-        out.push(format!("  more: enn top {run}"));
+        out.push(format!("  more: enn logs {run}, enn top {run}"));
     }
     out.join("\n")
 }

@@ -56,14 +56,14 @@ fn rounds(page: &mut Page, view: &RunView) {
         return;
     }
     page.family("enn_nodes", "gauge", "", "Nodes by where they stand.");
-    let states: [(&str, fn(&NodeState) -> bool); 4] = [
-        ("joined", |state| *state == NodeState::Joined),
-        ("in_round", |state| *state == NodeState::InRound),
-        ("out", |state| *state == NodeState::Out),
-        ("lost", |state| matches!(state, NodeState::Lost(_))),
-    ];
-    for (name, is) in states {
-        let nodes = view.nodes.iter().filter(|node| is(&node.state)).count();
+    let state = |node: &NodeState| match node {
+        NodeState::Joined => "joined",
+        NodeState::InRound => "in_round",
+        NodeState::Out => "out",
+        NodeState::Lost(_) => "lost",
+    };
+    for name in ["joined", "in_round", "out", "lost"] {
+        let nodes = view.nodes.iter().filter(|node| state(&node.state) == name).count();
         page.sample("enn_nodes", &[("state", name)], count(nodes));
     }
 }

@@ -76,6 +76,7 @@ fn main() {
             Ended::Finished => 0,
             Ended::Stopped(Signal::Interrupt) => 130,
             Ended::Stopped(Signal::Terminate) => 143,
+            Ended::Stopped(Signal::TimeLimit) => 138,
             Ended::Failed { cause } => {
                 eprintln!("{cause}");
                 1

@@ -1,10 +1,11 @@
-//! Load for a server that speaks c10d's TCPStore protocol, ours or PyTorch's, for tests/bench/store.py:
+//! Load for servers that speak c10d's TCPStore protocol, ours and PyTorch's, for tests/bench/store.py:
 //!
 //! ```text
-//! store_load PORT mix CLIENTS SECONDS       every client sets, gets and adds in turn, as torch's client does it
-//! store_load PORT barrier CLIENTS ROUNDS    every client adds to a counter, and waits for the key the last one sets
+//! store_load mix CLIENTS ROUNDS SECONDS PORT…   every client sets, gets and adds in turn, as torch's client does it
+//! store_load barrier CLIENTS ROUNDS 1 PORT…     every client adds to a counter, and waits for the key the last one sets
 //! ```
-//! It prints one JSON object. One thread drives all clients, so that what it costs is the same for every server.
+//! All clients are connected first; then each round loads the servers one after the other. It prints one JSON array with an
+//! array for each server. One thread drives all clients, so that what it costs is the same for every server.
 
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use std::{
@@ -146,62 +147,78 @@ fn percentile(sorted: &[u64], share: f64) -> f64 {
     sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |nanoseconds| *nanoseconds as f64 / 1e3)
 }
 
-fn mix(clients: &mut [Client], poll: &mut Poll, seconds: f64) -> Result<String, Failure> {
-    let (mut events, mut out) = (Events::with_capacity(1024), Vec::new());
-    for client in &mut *clients {
-        client.ask(Step::SetAndWait, "", &mut out)?;
-    }
-    let begin = Instant::now() + WARM_UP;
-    let end = begin + Duration::from_secs_f64(seconds);
-    let mut latencies = Vec::with_capacity(1 << 20);
-    loop {
-        poll.poll(&mut events, Some(PATIENCE))?;
-        if events.is_empty() {
-            return Err("the server does not answer".into());
-        }
-        for event in &events {
-            let client = &mut clients[event.token().0];
-            if !client.hear()? {
-                continue;
-            }
-            let now = Instant::now();
-            if now > end {
-                latencies.sort_unstable();
-                let operations = latencies.len() as f64 / (now - begin).as_secs_f64();
-                let (p50, p99) = (percentile(&latencies, 0.5), percentile(&latencies, 0.99));
-                return Ok(format!(r#"{{"operations_per_s": {operations}, "p50_us": {p50}, "p99_us": {p99}}}"#));
-            }
-            if now > begin {
-                latencies.push((now - client.asked_at).as_nanos() as u64);
-            }
-            let next = match client.step {
-                Step::SetAndWait => Step::Get,
-                Step::Get => Step::Add,
-                _ => Step::SetAndWait,
-            };
-            client.ask(next, "", &mut out)?;
-        }
-    }
+/// A server with its clients.
+struct Target {
+    poll: Poll,
+    clients: Vec<Client>,
 }
 
-fn barrier(clients: &mut [Client], poll: &mut Poll, rounds: usize) -> Result<String, Failure> {
-    let (mut events, mut out) = (Events::with_capacity(1024), Vec::new());
-    let mut took = Vec::new();
-    for round in 0..rounds {
-        let round = round.to_string();
+impl Target {
+    fn connect(port: u16, count: usize) -> Result<Self, Failure> {
+        let poll = Poll::new()?;
+        // All knock before the first one is let in, as ranks do.
+        let streams: Vec<StdStream> = (0..count).map(|number| connect(port, number)).collect::<Result<_, _>>()?;
+        let welcomed = streams.into_iter().enumerate();
+        let clients = welcomed.map(|(number, stream)| welcome(stream, number, &poll)).collect::<Result<_, _>>()?;
+        Ok(Self { poll, clients })
+    }
+
+    /// Waits for something to read.
+    fn wait(&mut self, events: &mut Events) -> Result<(), Failure> {
+        self.poll.poll(events, Some(PATIENCE))?;
+        if events.is_empty() { Err("the server does not answer".into()) } else { Ok(()) }
+    }
+
+    fn mix(&mut self, seconds: f64) -> Result<String, Failure> {
+        let (mut events, mut out) = (Events::with_capacity(1024), Vec::new());
+        for client in &mut self.clients {
+            client.ask(Step::SetAndWait, "", &mut out)?;
+        }
+        let begin = Instant::now() + WARM_UP;
+        let end = begin + Duration::from_secs_f64(seconds);
+        let mut latencies = Vec::with_capacity(1 << 20);
+        let mut asking = self.clients.len();
+        while asking > 0 {
+            self.wait(&mut events)?;
+            for event in &events {
+                let client = &mut self.clients[event.token().0];
+                if !client.hear()? {
+                    continue;
+                }
+                let now = Instant::now();
+                if now > end {
+                    asking -= 1;
+                    continue;
+                }
+                if now > begin {
+                    latencies.push((now - client.asked_at).as_nanos() as u64);
+                }
+                let next = match client.step {
+                    Step::SetAndWait => Step::Get,
+                    Step::Get => Step::Add,
+                    _ => Step::SetAndWait,
+                };
+                client.ask(next, "", &mut out)?;
+            }
+        }
+        latencies.sort_unstable();
+        let operations = latencies.len() as f64 / seconds;
+        let (p50, p99) = (percentile(&latencies, 0.5), percentile(&latencies, 0.99));
+        Ok(format!(r#"{{"operations_per_s": {operations}, "p50_us": {p50}, "p99_us": {p99}}}"#))
+    }
+
+    fn barrier(&mut self, round: &str) -> Result<String, Failure> {
+        let (mut events, mut out) = (Events::with_capacity(1024), Vec::new());
+        let all = self.clients.len();
         let begin = Instant::now();
-        let all = clients.len();
-        for client in &mut *clients {
-            client.ask(Step::Arrive, &round, &mut out)?;
+        for client in &mut self.clients {
+            client.ask(Step::Arrive, round, &mut out)?;
         }
         let mut through = 0;
         while through < all {
-            poll.poll(&mut events, Some(PATIENCE))?;
-            if events.is_empty() {
-                return Err("the server does not answer".into());
-            }
+            self.wait(&mut events)?;
             for event in &events {
-                let client = &mut clients[event.token().0];
+                let client = &mut self.clients[event.token().0];
                 if !client.hear()? {
                     continue;
                 }
@@ -210,7 +227,7 @@ fn barrier(clients: &mut [Client], poll: &mut Poll, rounds: usize) -> Result<Str
                     continue;
                 }
                 let arrived = i64::from_le_bytes(client.reply.as_slice().try_into()?);
-                client.ask(Step::WaitForAll, &round, &mut out)?;
+                client.ask(Step::WaitForAll, round, &mut out)?;
                 if arrived == all as i64 {
                     out.clear();
                     out.push(1);
@@ -220,31 +237,32 @@ fn barrier(clients: &mut [Client], poll: &mut Poll, rounds: usize) -> Result<Str
                 }
             }
         }
-        took.push(begin.elapsed().as_secs_f64());
+        Ok(format!(r#"{{"seconds": {}}}"#, begin.elapsed().as_secs_f64()))
     }
-    Ok(format!(r#"{{"seconds": {took:?}}}"#))
 }
 
 fn main() -> Result<(), Failure> {
-    let usage = "usage: store_load PORT mix|barrier CLIENTS SECONDS|ROUNDS";
+    let usage = "usage: store_load mix|barrier CLIENTS ROUNDS SECONDS PORT…";
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [port, what, clients, amount] = arguments.as_slice() else { return Err(usage.into()) };
-    let (port, count): (u16, usize) = (port.parse()?, clients.parse()?);
-    let mut poll = Poll::new()?;
-    let mut clients = Vec::new();
-    // All knock before the first one is let in, as ranks do.
-    let streams: Vec<StdStream> = (0..count).map(|number| connect(port, number)).collect::<Result<_, _>>()?;
-    for (number, stream) in streams.into_iter().enumerate() {
-        clients.push(welcome(stream, number, &poll)?);
+    let [what, clients, rounds, seconds, ports @ ..] = arguments.as_slice() else { return Err(usage.into()) };
+    let (clients, rounds, seconds): (usize, usize, f64) = (clients.parse()?, rounds.parse()?, seconds.parse()?);
+    let mut targets = Vec::new();
+    for port in ports {
+        targets.push((Target::connect(port.parse()?, clients)?, Vec::new()));
     }
-    let result = match what.as_str() {
-        "mix" => mix(&mut clients, &mut poll, amount.parse()?)?,
-        "barrier" => barrier(&mut clients, &mut poll, amount.parse()?)?,
-        _ => return Err(usage.into()),
-    };
+    for round in 0..rounds {
+        for (target, results) in &mut targets {
+            results.push(match what.as_str() {
+                "mix" => target.mix(seconds)?,
+                "barrier" => target.barrier(&round.to_string())?,
+                _ => return Err(usage.into()),
+            });
+        }
+    }
+    let servers: Vec<String> = targets.iter().map(|(_, results)| format!("[{}]", results.join(", "))).collect();
     #[expect(clippy::print_stdout, reason = "what this program is for")]
     {
-        println!("{result}");
+        println!("[{}]", servers.join(", "));
     }
     Ok(())
 }

@@ -10,62 +10,62 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpStream as StdStream},
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-fn local() -> SocketAddr {
+pub(super) fn local() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
-fn k(name: &str) -> Key {
+pub(super) fn k(name: &str) -> Key {
     name.as_bytes().into()
 }
 
-struct Client(StdStream);
+pub(super) struct Client(pub(super) StdStream);
 
 impl Client {
-    fn connect(addr: SocketAddr) -> Self {
+    pub(super) fn connect(addr: SocketAddr) -> Self {
         let mut client = Self::silent(addr);
         client.0.write_all(&handshake()).unwrap();
         client
     }
 
-    fn silent(addr: SocketAddr) -> Self {
+    pub(super) fn silent(addr: SocketAddr) -> Self {
         let stream = StdStream::connect(addr).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self(stream)
     }
 
-    fn send(&mut self, request: &Request) {
+    pub(super) fn send(&mut self, request: &Request) {
         let mut bytes = Vec::new();
         encode(request, &mut bytes);
         self.0.write_all(&bytes).unwrap();
     }
 
-    fn take<const N: usize>(&mut self) -> [u8; N] {
+    pub(super) fn take<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         self.0.read_exact(&mut bytes).unwrap();
         bytes
     }
 
-    fn number(&mut self) -> i64 {
+    pub(super) fn number(&mut self) -> i64 {
         i64::from_le_bytes(self.take())
     }
 
-    fn value(&mut self) -> Vec<u8> {
+    pub(super) fn value(&mut self) -> Vec<u8> {
         let size = self.number();
         let mut value = vec![0; usize::try_from(size).unwrap()];
         self.0.read_exact(&mut value).unwrap();
         value
     }
 
-    fn add(&mut self, key: &str, amount: i64) -> i64 {
+    pub(super) fn add(&mut self, key: &str, amount: i64) -> i64 {
         self.send(&Request::Add(k(key), amount));
         self.number()
     }
 
     /// Whether the store closed the connection.
-    fn closed(&mut self) -> bool {
+    pub(super) fn closed(&mut self) -> bool {
         let mut byte = [0];
         matches!(self.0.read(&mut byte), Ok(0)) || self.0.write_all(&[0]).is_err()
     }

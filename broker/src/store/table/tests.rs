@@ -94,6 +94,20 @@ fn cancelled_and_gone_waiters_are_forgotten() {
 }
 
 #[test]
+fn many_waiters_of_one_key_are_forgotten_quickly() {
+    let mut table = table();
+    let clients = 100_000;
+    for client in 0..clients {
+        assert!(ask(&mut table, client, Request::Wait(vec![k("a")])).is_empty());
+    }
+    let begun = std::time::Instant::now();
+    (0..clients - 1).for_each(|client| table.forget(client));
+    assert!(begun.elapsed().as_secs() < 2, "{:?}: the time grows with the square of their number", begun.elapsed());
+    assert_eq!(ask(&mut table, 1, Request::Set(k("a"), vec![])), [(clients - 1, vec![0])]);
+    assert_eq!(table.bytes(), entry_bytes(&k("a"), 0));
+}
+
+#[test]
 fn queues_are_first_in_first_out_and_wake_one() {
     let mut table = table();
     for client in [1, 2] {
@@ -159,11 +173,11 @@ proptest! {
             for (ticket, keys) in &table.awaited {
                 prop_assert!(!keys.is_empty(), "a ticket with nothing to wait for was told");
                 for key in keys {
-                    let listed = table.waiting.get(key).map_or(0, |list| list.iter().filter(|t| *t == ticket).count());
+                    let listed = table.waiting.get(key).map_or(0, |list| list.values().filter(|t| *t == ticket).count());
                     prop_assert_eq!(listed, 1);
                 }
             }
-            let listed: usize = table.waiting.values().map(VecDeque::len).sum();
+            let listed: usize = table.waiting.values().map(BTreeMap::len).sum();
             prop_assert_eq!(listed, table.awaited.values().map(HashSet::len).sum::<usize>());
         }
         for client in 1..4 {

@@ -154,7 +154,7 @@ fn fitted(parts: &[String], first: usize, width: usize) -> Vec<String> {
 /// The nodes, those that are not well first when not all can be seen; empty when the launcher is the only one.
 pub(super) fn nodes(scene: &Scene<'_>) -> Vec<Line<'static>> {
     let all = &scene.story.view.nodes;
-    if all.len() < 2 && all.iter().all(|node| node.state == NodeState::InRound) {
+    if all.len() < 2 && all.iter().all(|node| matches!(node.state, NodeState::InRound | NodeState::Out)) {
         return Vec::new();
     }
     let mut sorted: Vec<_> = all.iter().collect();
