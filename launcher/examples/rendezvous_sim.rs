@@ -151,6 +151,7 @@ fn settings(agents: u32) -> Settings {
         hang_timeout: None,
         token: None,
         store_open: false,
+        uneven: false,
     }
 }
 

@@ -202,7 +202,10 @@ fn one_that_takes_over_waits_for_the_last_rounds_nodes() {
     assert_eq!(reason.at(SECOND), expected);
     let (decision, _) = decide(4 * SECOND, &state, &settings);
     let Decision::EndRun(RunEnd::HostLost { reason }) = decision else { panic!("{decision:?}") };
-    assert!(reason.starts_with("the node that hosted the rendezvous is gone, and only 0 of 5"), "{reason}");
+    assert!(
+        reason.starts_with("the node that hosted the rendezvous at 127.0.0.1:0 is gone, and only 0 of 5"),
+        "{reason}"
+    );
     state.side.here = 3;
     assert_eq!(decide(4 * SECOND, &state, &settings).0, Decision::Resume);
 }
