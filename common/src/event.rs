@@ -99,6 +99,8 @@ pub enum What {
     GaveUp { reason: String },
     /// No worker made progress for so long; `stacks` holds what they were doing.
     HangDetected { round: Round, seconds: f64, stacks: Option<PathBuf> },
+    /// The nodes of the round changed: those that are left meet again, which is no restart.
+    RoundLeft { round: Round, reason: String },
     /// The user asked to stop.
     StopRequested { signal: String, second: bool },
     /// Training ended: final metrics of the best model per split.

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests ask the environment where things are")]
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 use enn_launcher::slurm::hostlist;
 use nix::{

@@ -315,10 +315,13 @@ impl Group<'_> {
         match end {
             RoundEnd::Failed(failure) => (self.emit)(What::FailureReported { failure: failure.clone() }),
             RoundEnd::Hung { idle } => self.look_at_stacks(*idle),
+            RoundEnd::NodeLost { .. } | RoundEnd::NodeWaiting { .. } if last.is_none() => {
+                (self.emit)(What::RoundLeft { round, reason: end.to_string() });
+                return self.stop();
+            }
             RoundEnd::NodeLost { .. } | RoundEnd::NodeWaiting { .. } => {}
         }
-        let counted = matches!(end, RoundEnd::Failed(_) | RoundEnd::Hung { .. });
-        let used = self.restarts + u32::from(counted && last.is_none());
+        let used = self.restarts + u32::from(last.is_none());
         let restarts_left = self.spec.rendezvous.restarts_max.saturating_sub(used);
         let cause = match (end, last) {
             // The failure itself was reported just now.

@@ -73,12 +73,7 @@ impl Rendezvous {
         let now = shared.now();
         let (seat, standby) = match opened {
             Opened::Host { listeners, at } => {
-                if key.is_none() && !endpoint::is_loopback(&at.0) {
-                    tracing::warn!(
-                        port = at.1,
-                        "no token is set: whoever reaches the port may join the run (ENN_TOKEN)"
-                    );
-                }
+                warn_without_token(key.as_ref(), &at);
                 let store = serve(listeners, &settings, &to_self, &waker)?;
                 let registry = poll.registry().try_clone().map_err(system("poll"))?;
                 let guests = Guests::new(registry, key.clone()).map_err(system("random numbers"))?;
@@ -190,6 +185,12 @@ impl Drop for Rendezvous {
         {
             let _panicked = thread.join();
         }
+    }
+}
+
+fn warn_without_token(key: Option<&Key>, (host, port): &(String, u16)) {
+    if key.is_none() && !endpoint::is_loopback(host) {
+        tracing::warn!(port, "no token is set: whoever reaches the port may join the run (ENN_TOKEN)");
     }
 }
 

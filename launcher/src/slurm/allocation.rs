@@ -46,6 +46,8 @@ pub struct Allocation {
     pub submit_dir: Option<String>,
     /// Number of components, in a heterogeneous job.
     pub het_size: Option<u32>,
+    /// Port of the srun that started the step: tells it from steps of another cluster with the same numbers.
+    pub launcher_port: Option<u32>,
     /// Whether srun started this process.
     pub in_step: bool,
 }
@@ -85,6 +87,7 @@ impl Allocation {
             end_time: of.number("SLURM_JOB_END_TIME")?,
             submit_dir: of.text("SLURM_SUBMIT_DIR"),
             het_size: of.small("SLURM_HET_SIZE")?,
+            launcher_port: of.small("SLURM_STEP_LAUNCHER_PORT")?,
             in_step,
         }))
     }

@@ -43,6 +43,7 @@ fn a_step_of_two_tasks_per_node() {
         end_time: None,
         submit_dir: Some("/home/ada/weather".into()),
         het_size: None,
+        launcher_port: Some(34_841),
         in_step: true,
     };
     assert_eq!(allocation(text), expected);

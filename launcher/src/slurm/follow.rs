@@ -52,6 +52,10 @@ impl Leader {
         let path = meeting_path(parent, allocation)?;
         let failed = |source| SlurmError::Wait { path: path.clone(), source };
         path.parent().into_iter().for_each(forget_old);
+        // Only the first task of a step makes files: one that is here is of a step that had the same numbers.
+        if code(&path).map_err(failed)?.is_some() {
+            fs::remove_file(&path).map_err(failed)?;
+        }
         make_pipe(&path).map_err(failed)?;
         // Reading and writing: opening does not wait for the others.
         let mut pipe = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
@@ -160,7 +164,8 @@ fn meeting_path(parent: &Path, allocation: &Allocation) -> Result<PathBuf, Slurm
     }
     let step = allocation.step_id.unwrap_or(0);
     let (job, restart, node) = (allocation.job_id, allocation.restart_count, allocation.node_index);
-    Ok(folder.join(format!("{job}.{step}.{restart}.{node}")))
+    let srun = allocation.launcher_port.unwrap_or(0);
+    Ok(folder.join(format!("{job}-{step}-{restart}-{node}-{srun}")))
 }
 
 #[cfg(test)]
@@ -188,6 +193,17 @@ mod tests {
         assert_eq!(early.join().unwrap().unwrap(), 7);
         assert_eq!(beside.join().unwrap().unwrap(), 7);
         assert_eq!(follow(dir.path(), &task(1)).unwrap(), 7);
+    }
+
+    #[test]
+    fn what_a_step_with_the_same_numbers_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        Leader::stand(dir.path(), &task(0)).unwrap().unwrap().end(3).unwrap();
+        let leader = Leader::stand(dir.path(), &task(0)).unwrap().unwrap();
+        let parent = dir.path().to_owned();
+        let follower = thread::spawn(move || follow(&parent, &task(1)));
+        leader.end(0).unwrap();
+        assert_eq!(follower.join().unwrap().unwrap(), 0);
     }
 
     #[test]

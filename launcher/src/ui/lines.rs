@@ -48,6 +48,7 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::WorkerExited { .. }
         | What::WorkerFailed { .. }
         | What::RoundFailed { .. }
+        | What::RoundLeft { .. }
         | What::StopRequested { .. } => processes(&event.what, view),
         What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => training(&event.what, view),
         What::CheckpointCommitted { step, bytes, seconds, .. } => {
@@ -174,6 +175,7 @@ fn processes(what: &What, view: &RunView) -> Vec<Line> {
             if view.stops.is_empty() && !any_program(view) { alert(text) } else { detail(text) }
         }
         What::WorkerFailed { rank, error, .. } => alert(format!("worker {rank} failed: {error}")),
+        What::RoundLeft { round, reason } => alert(format!("round {round} ended: {reason}; the nodes meet again")),
         What::RoundFailed { round, cause, restarting, restarts_left } => {
             let then = if *restarting {
                 format!("starting again, {} left", figures::plural(u64::from(*restarts_left), "restart"))

@@ -132,7 +132,10 @@ impl RunView {
                 self.baselines.clone_from(split);
                 self.baseline_notes.clone_from(notes);
             }
-            What::RoundStarted { .. } | What::RoundFormed { .. } | What::RoundFailed { .. } => {
+            What::RoundStarted { .. }
+            | What::RoundFormed { .. }
+            | What::RoundFailed { .. }
+            | What::RoundLeft { .. } => {
                 self.apply_round(time, &event.what);
             }
             What::WorkerStarted { .. }

@@ -94,6 +94,12 @@ impl RunView {
                 view.master.clone_from(master);
                 self.place_nodes(nodes);
             }
+            What::RoundLeft { round, .. } => {
+                if let Some(view) = self.rounds.iter_mut().rev().find(|view| view.round == round.0) {
+                    view.ended = Some(time);
+                    self.dismiss_nodes();
+                }
+            }
             What::RoundFailed { round, cause, restarting, restarts_left } => {
                 if let Some(view) = self.rounds.iter_mut().rev().find(|view| view.round == round.0) {
                     view.failure = Some((cause.clone(), *restarting));

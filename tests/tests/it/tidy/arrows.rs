@@ -153,6 +153,12 @@ fn t2_launcher_modules_keep_their_direction() {
             (_, "api") => false,
             ("ui", _) => other == "baselines",
             ("agent", _) => !["gather", "convert", "doctor", "baselines"].contains(&other),
+            ("process" | "numa" | "rendezvous", _) => false,
+            ("logs", _) => other == "run_dir",
+            ("stacks", _) => other == "process",
+            ("slurm", _) => other == "rendezvous",
+            ("group", _) => ["process", "logs", "rendezvous", "stacks"].contains(&other),
+            ("torchrun", _) => ["group", "logs", "numa", "rendezvous", "facts"].contains(&other),
             (leaf, _) if LAUNCHER_LEAVES.contains(&leaf) => ["error", "facts"].contains(&other),
             // Doctor's table says which variables there are to read.
             ("facts", "doctor") => true,
