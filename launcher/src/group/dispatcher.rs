@@ -71,6 +71,7 @@ pub fn run(spec: &GroupSpec, emit: &mut dyn FnMut(What)) -> Result<GroupOutcome,
         cgroup,
         workers: Vec::new(),
         plan: None,
+        round_over: false,
         phase: Phase::Joining,
         end: None,
         stopped_by: None,
@@ -90,8 +91,8 @@ enum Phase {
     Joining,
     /// The workers work.
     Running,
-    /// All workers of this node ended with code 0; others may still work.
-    Finished,
+    /// No worker of this node is left, and the end of the round has not been told yet: others may still work.
+    Idle,
     /// Workers were asked to end, and get KILL at the given time.
     Stopping(Instant),
     /// Workers got KILL.
@@ -108,6 +109,8 @@ struct Group<'a> {
     cgroup: Option<Cgroup>,
     workers: Vec<Worker>,
     plan: Option<RoundPlan>,
+    /// The end of the round of `plan` was told.
+    round_over: bool,
     phase: Phase,
     end: Option<RunEnd>,
     stopped_by: Option<Signal>,
@@ -153,9 +156,12 @@ impl Group<'_> {
                 let by = format!("{} on {}", signal.as_str(), self.spec.rendezvous.host);
                 return Some(self.end.take().unwrap_or(RunEnd::Stopped { by }));
             }
-            if self.end.is_none() {
+            // To join before the round is over would say that this node's workers left the next one.
+            if self.end.is_none() && self.round_over {
                 self.phase = Phase::Joining;
                 self.sources.rendezvous.join();
+            } else {
+                self.phase = Phase::Idle;
             }
         }
         if self.end.is_some() {
@@ -201,8 +207,15 @@ impl Group<'_> {
         if second {
             return self.kill();
         }
-        self.stopped_by = Some(signal);
-        self.sources.rendezvous.leave(signal.as_str().to_owned());
+        // Another node may have told of the same signal before it came here.
+        if self.stopped_by != Some(signal) {
+            self.sources.rendezvous.leave(signal.as_str().to_owned());
+            self.ask_to_stop(signal);
+        }
+    }
+
+    fn ask_to_stop(&mut self, signal: Signal) {
+        self.stopped_by.get_or_insert(signal);
         for worker in &self.workers {
             // SIGUSR1 says that the time limit is near: programs that do not know it are asked to end.
             match signal {
@@ -234,7 +247,7 @@ impl Group<'_> {
                 self.failed(failure);
             }
         } else if self.workers.iter().all(Worker::succeeded) {
-            self.phase = Phase::Finished;
+            self.phase = Phase::Idle;
             self.sources.rendezvous.finished(round);
         }
     }
@@ -258,7 +271,11 @@ impl Group<'_> {
                         (self.emit)(What::GaveUp { reason: reason.clone() });
                     }
                     RunEnd::Stopped { by } if self.stopped_by.is_none() => {
-                        (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") })
+                        (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") });
+                        // Nodes leave with the name of their signal: all of them end by it, and are put back into the queue
+                        // by it, whichever gets it first.
+                        let signal = by.split(' ').next().and_then(|name| name.parse().ok());
+                        self.ask_to_stop(signal.unwrap_or(Signal::SIGTERM));
                     }
                     RunEnd::Stopped { .. } | RunEnd::Finished => {}
                 }
@@ -282,7 +299,7 @@ impl Group<'_> {
         let world_size = ranks.first().map_or(0, |ranks| ranks.world);
         (self.emit)(What::RoundStarted { round, world_size, attempt: plan.restarts, resume_step: None });
         (self.rounds, self.restarts) = (self.rounds + 1, plan.restarts);
-        self.phase = Phase::Running;
+        (self.phase, self.round_over) = (Phase::Running, false);
         self.looked = Instant::now();
         let mut unstartable = None;
         for ranks in ranks {
@@ -311,6 +328,7 @@ impl Group<'_> {
 
     /// The round is over before its work was done; `last` says why no other follows.
     fn round_ended(&mut self, end: &RoundEnd, last: Option<&str>) {
+        self.round_over = true;
         let round = Round(self.round());
         match end {
             RoundEnd::Failed(failure) => (self.emit)(What::FailureReported { failure: failure.clone() }),
