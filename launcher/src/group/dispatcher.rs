@@ -202,7 +202,7 @@ impl Group<'_> {
             return self.kill();
         }
         self.stopped_by = Some(signal);
-        self.sources.rendezvous.leave(format!("it was stopped by {}", signal.as_str()));
+        self.sources.rendezvous.leave(signal.as_str().to_owned());
         for worker in &self.workers {
             // SIGUSR1 says that the time limit is near: programs that do not know it are asked to end.
             match signal {

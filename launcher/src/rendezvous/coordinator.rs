@@ -192,10 +192,7 @@ impl Coordinator {
             self.guests.dismiss(now, id, &frame_of(&FromHost::Dismissed { reason: loss.to_string() }));
             self.state.lose(now, id, loss);
         }
-        let alive = frame_of(&FromHost::Alive);
-        for id in self.guests.nodes() {
-            self.guests.send(id, &alive);
-        }
+        self.guests.keep_alive(now, self.settings.silence_max / KEEP_ALIVES, &frame_of(&FromHost::Alive));
     }
 
     fn reason_period(&self) -> Duration {
@@ -226,7 +223,7 @@ impl Coordinator {
                     let frame = frame_of(&message);
                     let own = ids.contains(&self.own);
                     for id in ids.into_iter().filter(|id| *id != self.own) {
-                        self.guests.send(id, &frame);
+                        self.guests.send(now, id, &[&frame]);
                     }
                     if own {
                         self.heard.push(Heard::Said(message));
@@ -239,14 +236,14 @@ impl Coordinator {
                     }
                     self.heard.push(Heard::Said(message));
                 }
-                Told::Begin { roster, ranks } => self.begin(&roster, &ranks),
+                Told::Begin { roster, ranks } => self.begin(now, &roster, &ranks),
                 Told::Joined { host, workers } => self.heard.push(Heard::Joined { host, workers }),
                 Told::Lost { host, reason } => self.heard.push(Heard::Lost { host, reason }),
             }
         }
     }
 
-    fn begin(&mut self, roster: &Arc<Roster>, ranks: &[NodeId]) {
+    fn begin(&mut self, now: Time, roster: &Arc<Roster>, ranks: &[NodeId]) {
         if let Err(error) = self.store.clear() {
             tracing::error!(%error, "the store could not be cleared for the next round");
         }
@@ -259,8 +256,7 @@ impl Coordinator {
             if *id == self.own {
                 self.heard.push(Heard::Begin(Arc::clone(roster), node_rank));
             } else {
-                self.guests.send(*id, &frame);
-                self.guests.send(*id, &frame_of(&FromHost::Begin { node_rank }));
+                self.guests.send(now, *id, &[&frame, &frame_of(&FromHost::Begin { node_rank })]);
             }
         }
     }

@@ -53,6 +53,8 @@ struct Guest {
     pipe: Pipe,
     peer: SocketAddr,
     since: Time,
+    /// When it was last sent something.
+    sent: Time,
     stage: Stage,
 }
 
@@ -128,22 +130,27 @@ impl Guests {
         }
         let pushed = pipe.push(&bytes);
         self.strangers += 1;
-        self.guests.insert(token, Guest { pipe, peer, since: now, stage: Stage::Stranger });
+        self.guests.insert(token, Guest { pipe, peer, since: now, sent: now, stage: Stage::Stranger });
         match pushed {
-            Ok(()) => self.ready(now, token, true),
+            // More of it, or its end, is an event of the poll it has just come to.
+            Ok(()) => self.turned(now, token, Filled::Nothing, false),
             Err(gone) => self.remove(token, &gone),
         }
     }
 
     /// A connection can be read or written; `closed`: it is read up to its end.
     pub(super) fn ready(&mut self, now: Time, token: Token, closed: bool) {
-        if let Err(gone) = self.turn(now, token, closed) {
+        self.turned(now, token, Filled::All, closed);
+    }
+
+    fn turned(&mut self, now: Time, token: Token, filled: Filled, closed: bool) {
+        if let Err(gone) = self.turn(now, token, filled, closed) {
             self.remove(token, &gone);
         }
     }
 
-    fn turn(&mut self, now: Time, token: Token, closed: bool) -> Result<(), Gone> {
-        let mut filled = Filled::All;
+    /// `filled`: what the last read gave.
+    fn turn(&mut self, now: Time, token: Token, mut filled: Filled, closed: bool) -> Result<(), Gone> {
         loop {
             // Whole messages first: some came with the stranger.
             loop {
@@ -238,11 +245,22 @@ impl Guests {
     }
 
     /// Sends to a node. What cannot be sent is a node lost, said later.
-    pub(super) fn send(&mut self, id: NodeId, bytes: &Bytes) {
+    pub(super) fn send(&mut self, now: Time, id: NodeId, bytes: &[&Bytes]) {
         let Some(token) = self.nodes.get(&id).copied() else { return };
-        let sent = self.guests.get_mut(&token).map(|guest| guest.pipe.send(bytes));
-        if let Some(Err(gone)) = sent {
+        let Some(guest) = self.guests.get_mut(&token) else { return };
+        guest.sent = now;
+        let queued = bytes.iter().try_for_each(|bytes| guest.pipe.queue(bytes));
+        if let Err(gone) = queued.and_then(|()| guest.pipe.flush()) {
             self.remove(token, &gone);
+        }
+    }
+
+    /// Sends to all nodes that were sent nothing for `period`.
+    pub(super) fn keep_alive(&mut self, now: Time, period: Duration, alive: &Bytes) {
+        let quiet = |token: &Token| self.guests.get(token).is_some_and(|guest| now >= guest.sent + period);
+        let quiet: Vec<NodeId> = self.nodes.iter().filter(|(_, token)| quiet(token)).map(|(id, _)| *id).collect();
+        for id in quiet {
+            self.send(now, id, &[alive]);
         }
     }
 

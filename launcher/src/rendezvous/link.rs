@@ -102,6 +102,8 @@ impl Link {
         if self.pipe.stream().peer_addr().is_err() {
             return Ok(false);
         }
+        // Only speed is lost without it.
+        let _unsupported = self.pipe.stream().set_nodelay(true);
         let mut greeting = PREFIX.to_vec();
         greeting.extend_from_slice(&frame_of(&ToHost::Hello { protocol: PROTOCOL, nonce: self.nonce }));
         self.stage = Stage::Greeted;

@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::VecDeque,
     fmt,
-    io::{ErrorKind, Read, Write},
+    io::{ErrorKind, IoSlice, Read, Write},
     net::Shutdown,
     sync::Arc,
 };
@@ -18,6 +18,9 @@ use std::{
 const READ_BYTES: usize = GREETING_BYTES_MAX;
 /// Bytes that may wait for the other side to read; one that lets more gather does not read at all.
 const OUT_BYTES_MAX: usize = 64 << 20;
+
+/// Frames given to the kernel at a time.
+const SLICES_MAX: usize = 8;
 
 /// Why a connection is of no more use.
 #[derive(Debug)]
@@ -98,8 +101,6 @@ impl Pipe {
     }
 
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
-        // Not before the connection stands: a failure is seen by the first read.
-        let _unsupported = self.stream.set_nodelay(true);
         registry.register(&mut self.stream, token, Interest::READABLE | Interest::WRITABLE)
     }
 
@@ -157,27 +158,30 @@ impl Pipe {
 
     /// Sends as soon as the other side reads.
     pub(super) fn send(&mut self, bytes: &Bytes) -> Result<(), Gone> {
+        self.queue(bytes)?;
+        self.flush()
+    }
+
+    /// Sends with what is sent next.
+    pub(super) fn queue(&mut self, bytes: &Bytes) -> Result<(), Gone> {
         if self.waiting > OUT_BYTES_MAX {
             return Err(Gone::Broken(ErrorKind::TimedOut));
         }
         self.waiting += bytes.len();
         self.out.push_back(Arc::clone(bytes));
-        self.flush()
+        Ok(())
     }
 
     /// Gives the kernel what it takes.
     pub(super) fn flush(&mut self) -> Result<(), Gone> {
-        while let Some(first) = self.out.front() {
-            match self.stream.write(&first[self.sent..]) {
+        while !self.out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            for (index, (slice, bytes)) in slices.iter_mut().zip(&self.out).enumerate() {
+                *slice = IoSlice::new(&bytes[if index == 0 { self.sent } else { 0 }..]);
+            }
+            match self.stream.write_vectored(&slices) {
                 Ok(0) => return Err(Gone::Closed),
-                Ok(bytes) => {
-                    self.sent += bytes;
-                    self.waiting -= bytes;
-                    if self.sent == first.len() {
-                        self.out.pop_front();
-                        self.sent = 0;
-                    }
-                }
+                Ok(bytes) => self.sent(bytes),
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock | ErrorKind::NotConnected => return Ok(()),
@@ -188,6 +192,15 @@ impl Pipe {
             }
         }
         Ok(())
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.waiting -= bytes;
+        self.sent += bytes;
+        while let Some(first) = self.out.front().filter(|first| self.sent >= first.len()) {
+            self.sent -= first.len();
+            self.out.pop_front();
+        }
     }
 
     /// Takes the connection out of the poll.
