@@ -7,7 +7,7 @@ use super::{
     spec::WorkerSpec,
     unix::Page,
 };
-use crate::process::{Binding, Exit, Guard, Process, StartError};
+use crate::process::{Binding, Exit, Guard, Outlets, Process, StartError};
 use enn_common::wire::control::Phase;
 use nix::sys::signal::Signal;
 use std::{
@@ -15,7 +15,7 @@ use std::{
     io::{self, Read, Seek, SeekFrom},
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 /// Bytes of standard error looked at for its last lines.
@@ -49,14 +49,10 @@ impl Child {
         let page = Page::create().map_err(|source| AgentError::System { what: "make a control page", source })?;
         let identity = Identity { control_fd: page.fd(), ..identity };
         let mut command = Command::new(&spec.program);
-        command
-            .args(&spec.args)
-            .envs(env::variables(spec, &identity))
-            .stdin(Stdio::null())
-            .stdout(stdout_file)
-            .stderr(stderr_file);
+        command.args(&spec.args).envs(env::variables(spec, &identity));
+        let outlets = Outlets { stdout: stdout_file.into(), stderr: stderr_file.into() };
         let binding = Binding::inheriting(page.fd());
-        let process = Process::start(command, binding, guard).map_err(|error| match error {
+        let process = Process::start(&command, outlets, binding, guard).map_err(|error| match error {
             StartError::Spawn(source) => AgentError::Spawn { program: spec.program.clone(), source },
             StartError::Watch(source) => AgentError::System { what: "watch a worker by pidfd", source },
         })?;

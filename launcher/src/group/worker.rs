@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     logs::{Pump, Streams, Tail, Who},
-    process::{Binding, Cgroup, Exit, Guard, MARK_VARIABLE, Mark, Process, StartError},
+    process::{Binding, Cgroup, Exit, Guard, MARK_VARIABLE, Mark, Outlets, Process, StartError},
     rendezvous::RoundPlan,
     stacks,
 };
@@ -17,7 +17,6 @@ use nix::{errno::Errno, sched::CpuSet, sys::signal::Signal};
 use std::{
     io,
     path::{Path, PathBuf},
-    process::Stdio,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -68,14 +67,12 @@ impl Worker {
             .args(&spec.command.args)
             .envs(&spec.variables)
             .envs(contract::variables(spec, plan, &ranks, files))
-            .env(MARK_VARIABLE, means.mark.value())
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(stderr);
+            .env(MARK_VARIABLE, means.mark.value());
+        let outlets = Outlets { stdout, stderr };
         let cpus = cpu_set(spec.cpus.get(ranks.local_rank as usize)).map_err(Err)?;
         let binding = Binding::new(cpus, means.cgroup);
         let started = Instant::now();
-        match Process::start(command, binding, means.guard) {
+        match Process::start(&command, outlets, binding, means.guard) {
             Ok(process) => {
                 Ok(Self { ranks, process, tail, error_file, progress, progressed: None, started, ended: None })
             }

@@ -11,6 +11,7 @@ use super::{
     stream::{Name, Stream},
     tail::{Moment, Said},
 };
+use crate::process::Outlet;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -20,7 +21,6 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
-    process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -40,14 +40,14 @@ pub struct Who {
     pub rank: u32,
 }
 
-/// What a worker is started with. The `Command` that takes `stdout` and `stderr` must be dropped after the worker was
-/// started: it holds the pipes open.
+/// What a worker is started with. `stdout` and `stderr` must be dropped after the worker was started: they hold the pipes
+/// open.
 #[derive(Debug)]
 pub struct Streams {
     /// Standard output.
-    pub stdout: Stdio,
+    pub(crate) stdout: Outlet,
     /// Standard error.
-    pub stderr: Stdio,
+    pub(crate) stderr: Outlet,
     /// Where the worker writes what it died of (`TORCHELASTIC_ERROR_FILE`); does not exist yet.
     pub error_file: PathBuf,
     /// Its last words.
@@ -185,7 +185,7 @@ impl Pump {
         Ok(current.insert((number, attempt)).1.clone())
     }
 
-    fn stream(&self, name: Name, who: &Who, dirs: (&Attempt, &Path), said: &Said) -> Result<Stdio, LogError> {
+    fn stream(&self, name: Name, who: &Who, dirs: (&Attempt, &Path), said: &Said) -> Result<Outlet, LogError> {
         let (attempt, dir) = dirs;
         let of = |std: Std| if name == Name::Out { std.out } else { std.err };
         let teed = of(self.plan.tee.of(who.local_rank));
@@ -193,7 +193,7 @@ impl Pump {
         let shown = self.plan.shown(who.local_rank) && !redirected;
         let filed = teed || redirected || self.plan.keep;
         if name == Name::Out && !filed {
-            return Ok(if shown { Stdio::inherit() } else { Stdio::null() });
+            return if shown { Ok(Outlet::Inherited) } else { Outlet::nowhere().map_err(system("open /dev/null")) };
         }
         let (file, filtered, needles) = match name {
             Name::Out => (layout::STDOUT, attempt.filtered_stdout(), &self.needles[0]),

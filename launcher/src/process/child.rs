@@ -3,14 +3,21 @@
 //! **Invariant:** signals go to the whole group, and only while the leader is not reaped, so that its number cannot belong
 //! to somebody else.
 
-use super::unix::{self, Binding, Guard};
-use nix::sys::signal::Signal;
-use std::{
-    io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::process::ExitStatusExt,
+use super::{
+    sys,
+    unix::{self, Binding, Guard},
+};
+use nix::{
+    sys::{
+        signal::Signal,
+        wait::{WaitStatus, waitpid},
     },
+    unistd::Pid,
+};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     process::Command,
 };
 
@@ -32,31 +39,94 @@ pub(crate) enum StartError {
     Watch(io::Error),
 }
 
+/// Where a stream of a process goes.
+#[derive(Debug)]
+pub(crate) enum Outlet {
+    /// Where the launcher's goes.
+    Inherited,
+    /// Into a file or pipe.
+    To(OwnedFd),
+}
+
+impl From<File> for Outlet {
+    fn from(file: File) -> Self {
+        Self::To(file.into())
+    }
+}
+
+impl From<io::PipeWriter> for Outlet {
+    fn from(pipe: io::PipeWriter) -> Self {
+        Self::To(pipe.into())
+    }
+}
+
+#[cfg(test)]
+impl From<Outlet> for std::process::Stdio {
+    fn from(outlet: Outlet) -> Self {
+        match outlet {
+            Outlet::Inherited => Self::inherit(),
+            Outlet::To(fd) => fd.into(),
+        }
+    }
+}
+
+impl Outlet {
+    /// What is written goes nowhere.
+    ///
+    /// # Errors
+    /// There is no /dev/null.
+    pub(crate) fn nowhere() -> io::Result<Self> {
+        File::options().write(true).open("/dev/null").map(Self::from)
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Inherited => None,
+            Self::To(fd) => Some(fd.as_raw_fd()),
+        }
+    }
+}
+
+/// Standard output and error of a process; its standard input is empty.
+#[derive(Debug)]
+pub(crate) struct Outlets {
+    /// Standard output.
+    pub(crate) stdout: Outlet,
+    /// Standard error.
+    pub(crate) stderr: Outlet,
+}
+
 /// A process that leads a group of its own. Dropping it kills the group.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: std::process::Child,
+    pid: Pid,
     pidfd: OwnedFd,
     exit: Option<Exit>,
 }
 
 impl Process {
-    /// Starts `command`, bound to this thread's life, and guards its group.
-    pub(crate) fn start(command: Command, binding: Binding, guard: &mut Guard) -> Result<Self, StartError> {
-        let process = Self::start_unguarded(command, binding)?;
+    /// Starts `command` (program, arguments, variables), bound to this thread's life, and guards its group.
+    pub(crate) fn start(
+        command: &Command,
+        outlets: Outlets,
+        binding: Binding,
+        guard: &mut Guard,
+    ) -> Result<Self, StartError> {
+        let process = Self::start_unguarded(command, outlets, binding)?;
         guard.add(process.pid());
         Ok(process)
     }
 
-    /// Starts `command`, bound to this thread's life: what it starts itself may outlive a launcher that is killed.
-    pub(crate) fn start_unguarded(mut command: Command, binding: Binding) -> Result<Self, StartError> {
-        unix::bind_to_parent(&mut command, binding);
-        let mut child = command.spawn().map_err(StartError::Spawn)?;
-        match unix::pidfd(child.id()) {
-            Ok(pidfd) => Ok(Self { child, pidfd, exit: None }),
+    /// The same, but what it starts itself may outlive a launcher that is killed.
+    pub(crate) fn start_unguarded(command: &Command, outlets: Outlets, binding: Binding) -> Result<Self, StartError> {
+        let input = File::open("/dev/null").map_err(StartError::Spawn)?;
+        let streams = [Some(input.as_raw_fd()), outlets.stdout.fd(), outlets.stderr.fd()];
+        let pid = sys::spawn(command, streams, binding).map_err(StartError::Spawn)?;
+        match unix::pidfd(pid.as_raw().cast_unsigned()) {
+            Ok(pidfd) => Ok(Self { pid, pidfd, exit: None }),
             Err(error) => {
-                unix::signal_group(child.id(), Signal::SIGKILL);
-                let _reaped = child.wait();
+                unix::signal_group(pid.as_raw().cast_unsigned(), Signal::SIGKILL);
+                let _reaped = waitpid(pid, None);
                 Err(StartError::Watch(error))
             }
         }
@@ -64,7 +134,7 @@ impl Process {
 
     /// Its number.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid.as_raw().cast_unsigned()
     }
 
     /// Readable when the process has ended.
@@ -91,10 +161,11 @@ impl Process {
         }
         unix::signal_group(self.pid(), Signal::SIGKILL);
         guard.remove(self.pid());
-        let exit = match self.child.wait() {
-            Ok(status) => status.signal().map(Exit::Signal).or(status.code().map(Exit::Code)).unwrap_or(Exit::Code(-1)),
-            // Somebody else reaped it (a program with its own SIGCHLD handler): how it ended is lost.
-            Err(_) => Exit::Code(-1),
+        let exit = match waitpid(self.pid, None) {
+            Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Exit::Signal(signal as i32),
+            // Somebody else reaped it (a program with its own SIGCHLD handler), or a signal without a name ended it: how is lost.
+            _ => Exit::Code(-1),
         };
         self.exit = Some(exit);
         self.exit
@@ -106,7 +177,93 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.exit.is_none() {
             unix::signal_group(self.pid(), Signal::SIGKILL);
-            let _reaped = self.child.wait();
+            let _reaped = waitpid(self.pid, None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::{Mark, wait_ready};
+    use nix::poll::{PollFd, PollFlags};
+    use std::{
+        io::Read,
+        time::{Duration, Instant},
+    };
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn end(process: &mut Process, guard: &mut Guard) -> Exit {
+        let mut fds = [PollFd::new(process.pidfd.as_fd(), PollFlags::POLLIN)];
+        wait_ready(&mut fds, Some(Instant::now() + Duration::from_secs(20))).unwrap();
+        process.reap(guard).expect("it ended within 20 s")
+    }
+
+    fn start(command: &Command, outlet: Outlet, guard: &mut Guard) -> Process {
+        let outlets = Outlets { stdout: outlet, stderr: Outlet::nowhere().unwrap() };
+        Process::start(command, outlets, Binding::default(), guard).unwrap()
+    }
+
+    #[test]
+    fn a_process_gets_its_variables_streams_and_group() {
+        let mut guard = Guard::start(None, None).unwrap();
+        let (mut read, write) = io::pipe().unwrap();
+        let mut command =
+            shell("read nothing; echo \"$GIVEN [$HOME] $(ps -o pgid= -p $$ | tr -d ' ') $$\"; trap '' PIPE; exit 7");
+        command.env("GIVEN", "a b").env_remove("HOME");
+        let mut process = start(&command, write.into(), &mut guard);
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        let pid = process.pid();
+        assert_eq!(text.trim(), format!("a b [] {pid} {pid}"));
+        assert_eq!(end(&mut process, &mut guard), Exit::Code(7));
+        assert_eq!(process.reap(&mut guard), None, "it is reaped once");
+    }
+
+    #[test]
+    fn a_process_is_seen_dead_and_dies_as_a_group() {
+        let mut guard = Guard::start(None, None).unwrap();
+        let (mut read, write) = io::pipe().unwrap();
+        let mut process = start(&shell("sleep 100 & echo; wait"), write.into(), &mut guard);
+        read.read_exact(&mut [0]).unwrap();
+        assert_eq!((process.exit(), process.reap(&mut guard)), (None, None));
+        process.signal(Signal::SIGKILL);
+        assert_eq!(end(&mut process, &mut guard), Exit::Signal(9));
+        // The other end is closed only when the sleep is gone too.
+        assert_eq!(read.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_started_says_why_and_leaves_nobody() {
+        let mut guard = Guard::start(None, None).unwrap();
+        let errno = |program: &str, guard: &mut Guard| {
+            let outlets = Outlets { stdout: Outlet::Inherited, stderr: Outlet::Inherited };
+            match Process::start(&Command::new(program), outlets, Binding::default(), guard) {
+                Err(StartError::Spawn(error)) => error.raw_os_error(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(errno("no-such-program-anywhere", &mut guard), Some(libc::ENOENT));
+        assert_eq!(errno("/no/such/program", &mut guard), Some(libc::ENOENT));
+        assert_eq!(errno("/etc/passwd", &mut guard), Some(libc::EACCES));
+    }
+
+    #[test]
+    fn a_mark_is_inherited() {
+        let mut guard = Guard::start(None, None).unwrap();
+        let mark = Mark::new(None);
+        let (mut read, write) = io::pipe().unwrap();
+        let mut command = shell("echo $ENN_LAUNCH");
+        command.env(crate::process::MARK_VARIABLE, mark.value());
+        let mut process = start(&command, write.into(), &mut guard);
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(text.trim(), mark.value().to_str().unwrap());
+        assert_eq!(end(&mut process, &mut guard), Exit::Code(0));
     }
 }

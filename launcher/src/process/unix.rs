@@ -1,6 +1,6 @@
-//! Processes as the type system cannot check them: fork hooks, pidfds, signal handlers, the guard process.
+//! Processes as the type system cannot check them: pidfds, signal handlers, the guard process.
 //!
-//! **Invariant:** what runs between fork and exec, in a signal handler or in the guard calls async-signal-safe functions
+//! **Invariant:** what runs in a signal handler or in the guard calls async-signal-safe functions
 //! only and takes no lock and no memory.
 
 use super::{
@@ -9,7 +9,7 @@ use super::{
 };
 use nix::{
     errno::Errno,
-    sched::{CpuSet, sched_setaffinity},
+    sched::CpuSet,
     sys::{
         signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
         wait::{Id, WaitPidFlag, WaitStatus, waitid},
@@ -18,11 +18,7 @@ use nix::{
 };
 use std::{
     io::{self, Read, Write},
-    os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        unix::process::CommandExt,
-    },
-    process::Command,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     sync::atomic::{AtomicI32, Ordering},
 };
 
@@ -30,11 +26,11 @@ use std::{
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Binding {
     /// Descriptor it inherits.
-    inherit: Option<RawFd>,
+    pub(super) inherit: Option<RawFd>,
     /// CPUs it may run on.
-    cpus: Option<CpuSet>,
+    pub(super) cpus: Option<CpuSet>,
     /// `cgroup.procs` of the group it moves into.
-    cgroup: Option<RawFd>,
+    pub(super) cgroup: Option<RawFd>,
 }
 
 impl Binding {
@@ -47,39 +43,6 @@ impl Binding {
     pub(crate) fn inheriting(fd: RawFd) -> Self {
         Self { inherit: Some(fd), ..Self::default() }
     }
-}
-
-/// Makes the process of `command` a group of its own that dies with this thread.
-pub(super) fn bind_to_parent(command: &mut Command, binding: Binding) {
-    let parent = Pid::this().as_raw();
-    command.process_group(0);
-    let before_exec = move || {
-        // SAFETY: prctl, getppid, write and fcntl (and sched_setaffinity below) are async-signal-safe and touch this child only.
-        unsafe {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // The parent may have died before the line above: then no signal will come.
-            if libc::getppid() != parent {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
-            }
-            // Refused when the group was removed: the process is still bound in every other way.
-            if let Some(fd) = binding.cgroup {
-                libc::write(fd, c"0".as_ptr().cast(), 1);
-            }
-            if let Some(fd) = binding.inherit
-                && libc::fcntl(fd, libc::F_SETFD, 0) != 0
-            {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        match &binding.cpus {
-            Some(cpus) => sched_setaffinity(Pid::from_raw(0), cpus).map_err(io::Error::from),
-            None => Ok(()),
-        }
-    };
-    // SAFETY: the hook allocates nothing, takes no lock and calls async-signal-safe functions only.
-    unsafe { command.pre_exec(before_exec) };
 }
 
 /// A descriptor that becomes readable when the child `pid`, not yet reaped, ends.
@@ -284,30 +247,5 @@ fn guard(pipe: RawFd, mark: Option<&Mark>, cgroup: Option<&Cgroup>) -> ! {
             cgroup::remove(cgroup.path());
         }
         libc::_exit(0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_child_is_seen_dead_before_it_is_reaped() {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "read x"]).stdin(std::process::Stdio::piped());
-        bind_to_parent(&mut command, Binding::default());
-        let mut child = command.spawn().unwrap();
-        let fd = pidfd(child.id()).unwrap();
-        assert!(!has_ended(child.id()));
-        assert_eq!(
-            nix::unistd::getpgid(Some(Pid::from_raw(child.id().cast_signed()))).unwrap().as_raw(),
-            child.id().cast_signed()
-        );
-        signal_group(child.id(), Signal::SIGKILL);
-        use std::os::fd::AsFd;
-        let mut poll = [nix::poll::PollFd::new(fd.as_fd(), nix::poll::PollFlags::POLLIN)];
-        assert_eq!(nix::poll::poll(&mut poll, 5000u16).unwrap(), 1);
-        assert!(has_ended(child.id()));
-        child.wait().unwrap();
     }
 }

@@ -1,14 +1,8 @@
 //! A tool that prints the stacks of a process, run as a child with a deadline.
 
-use crate::process::{Binding, Process, StartError, wait_ready};
+use crate::process::{Binding, Outlets, Process, StartError, wait_ready};
 use nix::poll::{PollFd, PollFlags};
-use std::{
-    ffi::OsString,
-    fs::File,
-    io,
-    process::{Command, Stdio},
-    time::Instant,
-};
+use std::{ffi::OsString, fs::File, io, process::Command, time::Instant};
 
 /// The programs; names without a slash are looked up on PATH.
 #[derive(Debug, Clone)]
@@ -88,8 +82,9 @@ impl Tool {
 
     fn start(&self, out: &File) -> io::Result<Process> {
         let mut command = Command::new(&self.program);
-        command.args(&self.args).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
-        Process::start_unguarded(command, Binding::default())
+        command.args(&self.args);
+        let outlets = Outlets { stdout: out.try_clone()?.into(), stderr: out.try_clone()?.into() };
+        Process::start_unguarded(&command, outlets, Binding::default())
             .map_err(|(StartError::Spawn(error) | StartError::Watch(error))| error)
     }
 }

@@ -154,7 +154,7 @@ fn t2_launcher_modules_keep_their_direction() {
             ("ui", _) => other == "baselines",
             ("agent", _) => !["gather", "convert", "doctor", "baselines"].contains(&other),
             ("process" | "numa" | "rendezvous", _) => false,
-            ("logs", _) => other == "run_dir",
+            ("logs", _) => ["run_dir", "process"].contains(&other),
             ("stacks", _) => other == "process",
             ("slurm", _) => other == "rendezvous",
             ("group", _) => ["process", "logs", "rendezvous", "stacks"].contains(&other),
