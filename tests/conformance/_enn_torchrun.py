@@ -82,6 +82,18 @@ def name(case):
     return f"{type(case).__name__}.{case._testMethodName}"
 
 
+class Result(unittest.TestResult):
+    """Keeps what a test prints with its failure, and shows nothing by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.buffer = True
+
+    def _restoreStdout(self):
+        self._mirrorOutput = False
+        super()._restoreStdout()
+
+
 def check(modules, inapplicable):
     """Runs all tests of `modules`; those in `inapplicable` (name -> reason) must fail or raise, all others must pass.
 
@@ -95,9 +107,7 @@ def check(modules, inapplicable):
             found.add(name(case))
             if chosen and name(case) not in chosen:
                 continue
-            result = unittest.TestResult()
-            # What a test prints is shown when it fails.
-            result.buffer = True
+            result = Result()
             unittest.TestSuite([case]).run(result)
             passed = result.wasSuccessful()
             if name(case) in inapplicable:

@@ -6,8 +6,9 @@ from pathlib import Path
 RANK = os.environ["RANK"]
 def say(value, name=None):
     path = Path(os.environ["OUT"]) / f"{name or 'result'}.{RANK}"
-    path.with_suffix(".part").write_text(json.dumps(value))
-    os.replace(path.with_suffix(".part"), path)
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(json.dumps(value))
+    os.replace(beside, path)
 """
 
 TRAIN = HEAD + """
@@ -49,7 +50,9 @@ for layer in [net[0], net[2], net]:
     fully_shard(layer, mesh=mesh)
 train(net)
 say({"weights": digest([p.full_tensor() for p in net.parameters()]), "sharded": [list(p.to_local().shape) for p in net.parameters()]})
-dist.destroy_process_group()
+# PyTorch 2.11 sometimes aborts where such a process ends, under either launcher: a thread of its own is still running.
+dist.barrier()
+os._exit(0)
 """
 
 ACCELERATE = TRAIN + """
