@@ -10,6 +10,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from _cases import cases, name
+
 PR_SET_PDEATHSIG = 1
 LAUNCH_SECONDS_MAX = 300
 
@@ -68,18 +70,6 @@ def load(path, name):
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def cases(suite):
-    for one in suite:
-        if isinstance(one, unittest.TestSuite):
-            yield from cases(one)
-        else:
-            yield one
-
-
-def name(case):
-    return f"{type(case).__name__}.{case._testMethodName}"
 
 
 class Result(unittest.TestResult):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import _pytorch_source
 import torch.distributed as dist
+from _cases import cases
+from _cases import name as name_of
 from torch.testing._internal.distributed import multi_threaded_pg
 
 # Classes of the file in which no TCPStore is made, or only in tests that say so.
@@ -84,18 +86,6 @@ def load(path):
     # It insists on being the program that runs.
     del module.load_tests
     return module
-
-
-def cases(suite):
-    for one in suite:
-        if isinstance(one, unittest.TestSuite):
-            yield from cases(one)
-        else:
-            yield one
-
-
-def name_of(case):
-    return f"{type(case).__name__}.{case._testMethodName}"
 
 
 def inapplicable():

@@ -20,7 +20,9 @@ const LAUNCH_MAX: Duration = Duration::from_secs(60);
 pub fn enn() -> PathBuf {
     let dir = std::env::var_os("ENN_BIN_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release"), PathBuf::from);
-    dir.join("enn")
+    let binary = dir.join("enn");
+    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
+    binary
 }
 
 /// A directory with a worker script and what the launch leaves.
@@ -130,7 +132,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A zombie is dead.
+/// A zombie is dead; init may take a moment to reap it.
 pub fn alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_common::event::{Event, What};
+use enn_tests::launch::alive;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -112,12 +113,6 @@ impl End {
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
-}
-
-fn alive(pid: i32) -> bool {
-    // A zombie is dead; init may take a moment to reap it.
-    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !state.is_empty() && !state.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z')
 }
 
 fn grandchild(dir: &Path, rank: u32) -> i32 {

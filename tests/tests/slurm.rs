@@ -9,6 +9,7 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 use enn_launcher::slurm::hostlist;
+use enn_tests::launch::{alive, enn};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -42,13 +43,6 @@ struct Cluster {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn enn() -> PathBuf {
-    let folder = env::var_os("ENN_BIN_DIR").map_or_else(|| root().join("target/release"), PathBuf::from);
-    let binary = folder.join("enn");
-    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
-    binary
 }
 
 /// The cluster of this process; `None`, with a line, when there is no Slurm.
@@ -222,11 +216,6 @@ fn whole_world(text: &str, world: usize, per_node: usize) {
     assert_eq!(of("group"), expected(&|rank| format!("{}/{}", rank / per_node, world / per_node)));
     assert_eq!(of("node"), expected(&|rank| format!("n{}", rank / per_node + 1)), "Slurm's order");
     assert_eq!(of("master").into_iter().collect::<BTreeSet<_>>().len(), 1, "{text}");
-}
-
-fn alive(pid: i32) -> bool {
-    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !state.is_empty() && !state.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z')
 }
 
 /// Processes whose environment has `NAME=value`.

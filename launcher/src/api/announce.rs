@@ -1,10 +1,11 @@
 //! Events get their time and go to the user interface in a thread of its own: a slow terminal or disk must not hold up
 //! the agent.
 
-use crate::ui::Sink;
+use crate::ui::{JournalError, MetricsServer, Mode, Sink};
 use crossbeam_channel::{Sender, bounded};
 use enn_common::event::{Event, What};
 use std::{
+    path::Path,
     thread::JoinHandle,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -25,6 +26,15 @@ pub(super) struct Teller {
 }
 
 impl Announcer {
+    /// Tells the events of a run: to its journal, the screen, and whoever asks the metrics server.
+    pub(super) fn of_run(run: &Path, mode: Mode, metrics: Option<MetricsServer>) -> Result<Self, JournalError> {
+        let mut sink = Sink::new(run, mode)?;
+        if let Some(server) = metrics {
+            sink.serve(server);
+        }
+        Ok(Self::start(sink))
+    }
+
     /// Starts the thread. When there is no thread to be had the events are lost, the run is not.
     pub(super) fn start(mut sink: Sink) -> Self {
         let (events, incoming) = bounded(EVENTS_MAX);

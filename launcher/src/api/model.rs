@@ -7,7 +7,7 @@ use crate::{
     convert::{self, Saved},
     facts::Facts,
     run_dir::RunDir,
-    ui::{Mode, Sink},
+    ui::Mode,
 };
 use enn_common::{checkpoint::Checkpoint, config::RunConfig, fs::atomic, staged::StagedMeta};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
     let path = run.path().join("meta.json");
     let text = serde_json::to_vec_pretty(meta).map_err(|source| Error::Json { path: path.clone(), source })?;
     atomic::write(&path, &text)?;
-    let announcer = Announcer::start(Sink::new(run.path(), Mode::Quiet)?);
+    let announcer = Announcer::of_run(run.path(), Mode::Quiet, None)?;
     let spec = launch::agent_spec(config, facts, &run, Job::Init { meta: path }, false)?;
     let draft = train::draft(&run.id(), config, meta)?;
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(|_| {}));

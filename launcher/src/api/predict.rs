@@ -8,7 +8,7 @@ use crate::{
     facts::Facts,
     gather::{self, Gathered, Header, Ledger},
     run_dir::RunDir,
-    ui::{Mode, Sink},
+    ui::Mode,
 };
 use enn_broker::ShardSet;
 use enn_common::{
@@ -80,7 +80,7 @@ pub fn predict(
     }
     let run = RunDir::create(&model.join("predictions"), "predict", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
-    let announcer = Announcer::start(Sink::new(run.path(), options.mode)?);
+    let announcer = Announcer::of_run(run.path(), options.mode, None)?;
     announcer.tell(What::RunStarted {
         run: run.id(),
         mode: "predict".into(),

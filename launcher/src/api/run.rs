@@ -8,7 +8,7 @@ use crate::{
     rendezvous::{RoundEnd, RunEnd},
     run_dir::{RunDir, RunDirError},
     torchrun::{Launch, Manner, RunError},
-    ui::{MetricsServer, Mode, Sink},
+    ui::{MetricsServer, Mode},
 };
 use enn_common::{event::What, exit::ExitCode};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -61,11 +61,7 @@ pub fn run(launch: Launch, facts: &Facts, options: &RunOptions) -> Result<u8, Er
     spec.logs.dir = log_folder(&base, &spec.rendezvous.run_id)
         .map_err(|source| Box::new(RunError::LogDir { path: base, source }))?;
     run.write_launch(&spec.rendezvous.run_id, &facts.argv, &spec.logs.dir)?;
-    let mut sink = Sink::new(run.path(), options.mode)?;
-    if let Some(server) = metrics {
-        sink.serve(server);
-    }
-    let announcer = Announcer::start(sink);
+    let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
     announcer.tell(What::RunStarted {
         run: run.id(),
         mode: "run".into(),

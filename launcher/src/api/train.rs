@@ -88,11 +88,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
     };
     run.withdraw_manifest()?;
     run.write_config(config)?;
-    let mut sink = Sink::new(run.path(), options.mode)?;
-    if let Some(server) = metrics {
-        sink.serve(server);
-    }
-    let announcer = Announcer::start(sink);
+    let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
     announcer.tell(What::RunStarted {
         run: run.id(),
         mode: "train".into(),

@@ -150,24 +150,25 @@ impl Group<'_> {
 
     /// No worker is left: what that means. `Some` ends the run on this node.
     fn settled(&mut self) -> Option<RunEnd> {
-        if matches!(self.phase, Phase::Stopping(_) | Phase::Killed) {
-            self.clear_round();
-            if let Some(signal) = self.stopped_by {
-                let by = format!("{} on {}", signal.as_str(), self.spec.rendezvous.host);
-                return Some(self.end.take().unwrap_or(RunEnd::Stopped { by }));
-            }
-            // To join before the round is over would say that this node's workers left the next one.
-            if self.end.is_none() && self.round_over {
-                self.phase = Phase::Joining;
-                self.sources.rendezvous.join();
-            } else {
-                self.phase = Phase::Idle;
-            }
+        // The end of the run, too, begins with stopping.
+        if !matches!(self.phase, Phase::Stopping(_) | Phase::Killed) {
+            return None;
         }
+        self.clear_round();
         if self.end.is_some() {
-            self.clear_round();
+            return self.end.take();
         }
-        self.end.take()
+        if let Some(signal) = self.stopped_by {
+            return Some(RunEnd::Stopped { by: format!("{} on {}", signal.as_str(), self.spec.rendezvous.host) });
+        }
+        // To join before the round is over would say that this node's workers left the next one.
+        if self.round_over {
+            self.phase = Phase::Joining;
+            self.sources.rendezvous.join();
+        } else {
+            self.phase = Phase::Idle;
+        }
+        None
     }
 
     /// After a round's workers: what they left behind is killed, what they wrote is shown.
