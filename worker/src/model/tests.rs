@@ -273,8 +273,7 @@ fn overfit(config: &ModelConfig, steps: i64) -> (f64, f64) {
     let mut grads = GradBuckets::new(&bench.params).unwrap();
     let weights = FlatParams::of(&bench.params);
     let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.0, clip: 1.0 };
-    let mut optimizer = AdamW::new(&weights, settings).unwrap();
-    let count = Raw::from(32.0 * 6.0 - 2.0);
+    let optimizer = AdamW::new(&weights, settings).unwrap();
     let mean = |bench: &Bench| bench.loss(&Cx::eval(&bench.params), &data).raw().double_value(&[]) / 190.0;
     let first = mean(&bench);
     for step in 0..steps {
@@ -282,7 +281,8 @@ fn overfit(config: &ModelConfig, steps: i64) -> (f64, f64) {
         let cx = Cx::train(&bench.params, 1, step as u64);
         let loss = bench.loss(&cx, &data);
         cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
-        optimizer.step(&mut grads, &count, 5e-3).unwrap();
+        let scalar = |value: f64| cx.input(Raw::from(value));
+        optimizer.step(&cx, &grads, &scalar(190.0), &scalar(5e-3)).unwrap();
     }
     (first, mean(&bench))
 }

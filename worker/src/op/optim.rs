@@ -115,7 +115,8 @@ fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
     };
     let gated = taken.f_mul(rate)?.f_neg()?;
     let numbers = [
-        gradient,
+        // The norm of a refused gradient is NaN or infinite, and so would be the factor made of it.
+        gradient.f_nan_to_num(0.0, 0.0, 0.0)?,
         taken.f_mul_scalar(1.0 - beta1.get())?,
         taken.f_mul_scalar(1.0 - beta2.get())?,
         gated.f_mul_scalar(decay.get())?.f_add_scalar(1.0)?,

@@ -10,7 +10,7 @@ use crate::{
     optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule},
     params::{GradBuckets, ParamBuilder, Params},
 };
-use enn_common::config::RunConfig;
+use enn_common::config::{RunConfig, train::Execution};
 use std::collections::BTreeMap;
 use tch::{Device, Tensor};
 
@@ -75,7 +75,11 @@ impl Learner {
         let best = copies(weights.slabs())?;
         let objective = Objective::new(train);
         let schedule = Schedule::new(train, steps_total);
-        let executor = Executor::new(Mode::Graph);
+        let executor = Executor::new(match train.execution {
+            Execution::Auto => Mode::Graph,
+            Execution::Plan => Mode::Plan,
+            Execution::Tape => Mode::Tape,
+        });
         Ok(Self { model, params, grads, weights, optimizer, ema, best, objective, schedule, executor })
     }
 
