@@ -3,6 +3,7 @@
 //! **Invariant:** `backend` imports no other part of the worker. The operation type is a parameter, so that the
 //! arrow points from `op` to here.
 
+pub mod cuda;
 pub mod torch;
 
 use smallvec::SmallVec;

@@ -4,6 +4,8 @@ mod result;
 pub mod safe;
 mod sys;
 
+pub(super) use result::check;
+
 /// The backend that runs operations through libtorch's own kernels.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Torch;
