@@ -6,10 +6,6 @@ mod sys;
 
 pub(super) use result::check;
 
-/// The backend that runs operations through libtorch's own kernels.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Torch;
-
 /// The C++ side raised an exception.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]

@@ -108,13 +108,13 @@ def norm_case(kind, rows, width, threads, vec, centred, residual):
         expected = wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * ww
     near("norm", y, expected, kind)
     dx, blocks = torch.empty_like(x), 2
-    groups = blocks * block[1]
+    groups = blocks
     partial = torch.full(((2 if centred else 1) * groups, width), float("nan"))
     args = (g, gs if residual else None, base, mean, rstd, w, dx, partial, rows, word(centred))
     kernels("norm_backward", blocks, block, *args)
     dw, db = torch.empty_like(w), torch.empty_like(b)
     across = (width + 31) // 32
-    kernels("norm_sum", across * (2 if centred else 1), (32, 8), partial, dw, db if centred else None, groups)
+    kernels("norm_sum", across * (2 if centred else 1), (32, 32), partial, dw, db if centred else None, groups)
     wanted = torch.autograd.grad(expected, [wide, ww, wb] if centred else [wide, ww], g.double())
     near("norm dx", dx, wanted[0] + (gs.double() if residual else 0), kind)
     near("norm dw", dw, wanted[1], kind)

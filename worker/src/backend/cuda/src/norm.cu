@@ -74,8 +74,29 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const 
   }
 }
 
+// Adds the sums of a block's four rows up in its first warp, in order.
+__device__ __forceinline__ void fold(float (&sums)[ITEMS][VEC]) {
+  if (ROWS == 1) return;
+  __shared__ float others[ROWS == 1 ? 1 : ROWS - 1][ITEMS * VEC * 32];
+  __syncthreads();
+  if (threadIdx.y > 0) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i)
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) others[threadIdx.y - 1][(i * VEC + j) * 32 + threadIdx.x % 32] = sums[i][j];
+  }
+  __syncthreads();
+  if (threadIdx.y > 0) return;
+  for (int r = 0; r < ROWS - 1; ++r) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i)
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) sums[i][j] += others[r][(i * VEC + j) * 32 + threadIdx.x % 32];
+  }
+}
+
 // dx = (gw − mean(gw) − x̂ · mean(gw · x̂)) / σ, plus `gsum`, the gradient that reaches the sum by the residual branch.
-// Each group of THREADS threads adds up its rows' shares of dw and db and leaves them in row `group` of `partial`:
+// Each block adds up its rows' shares of dw and db and leaves them in its row of `partial`:
 // first all of dw, then, with `bias`, all of db. `w` null: no weight, no partial sums.
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const ELEMENT* g, const ELEMENT* gsum, const ELEMENT* x, const float* mean_in, const float* rstd_in, const ELEMENT* w, ELEMENT* dx, float* partial, i64 rows, u32 bias) {
   __shared__ float scratch[32];
@@ -130,7 +151,10 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const
     }
   }
   if (!w) return;
-  i64 groups = (i64)gridDim.x * ROWS, group = (i64)blockIdx.x * ROWS + threadIdx.y;
+  fold(dw);
+  if (bias) fold(db);
+  if (threadIdx.y != 0) return;
+  i64 groups = gridDim.x, group = blockIdx.x;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     int c = column_of(i);
@@ -143,19 +167,19 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const
   }
 }
 
-// Sums `groups` rows of `partial` in a fixed order: blocks of 32 columns by 8 strides. Blocks past WIDTH/32 make db.
-extern "C" __global__ void __launch_bounds__(256) norm_sum(const float* partial, ELEMENT* dw, ELEMENT* db, i64 groups) {
-  __shared__ float tile[8][33];
+// Sums `groups` rows of `partial` in a fixed order: blocks of 32 columns by 32 strides. Blocks past WIDTH/32 make db.
+extern "C" __global__ void __launch_bounds__(1024) norm_sum(const float* partial, ELEMENT* dw, ELEMENT* db, i64 groups) {
+  __shared__ float tile[32][33];
   constexpr int ACROSS = (WIDTH + 31) / 32;
   bool second = blockIdx.x >= ACROSS;
   const float* from = partial + (second ? groups * WIDTH : 0);
   int c = (int)(blockIdx.x % ACROSS) * 32 + (int)threadIdx.x;
   float total = 0.0f;
   if (c < WIDTH)
-    for (i64 r = threadIdx.y; r < groups; r += 8) total += from[r * WIDTH + c];
+    for (i64 r = threadIdx.y; r < groups; r += 32) total += from[r * WIDTH + c];
   tile[threadIdx.y][threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.y != 0 || c >= WIDTH) return;
-  for (int i = 1; i < 8; ++i) total += tile[i][threadIdx.x];
+  for (int i = 1; i < 32; ++i) total += tile[i][threadIdx.x];
   (second ? db : dw)[c] = narrow<ELEMENT>(total);
 }
