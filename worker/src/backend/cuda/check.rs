@@ -87,3 +87,9 @@ pub(super) fn blocks(count: i64, per_block: i64) -> u32 {
     let blocks = (count + per_block - 1) / per_block;
     u32::try_from(blocks.min(BLOCKS_MAX)).unwrap_or(0)
 }
+
+/// Elements per load for rows of `width`: 16 bytes of them, or 1 where rows do not divide.
+pub(super) fn pack(element: Element, width: i64) -> u32 {
+    let widest = PACK_BYTES / element.bytes();
+    if width > 0 && width % widest == 0 { widest as u32 } else { 1 }
+}

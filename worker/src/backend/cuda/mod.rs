@@ -6,12 +6,18 @@
 //! **Invariant:** no launch waits for the device or allocates but through libtorch, so that every launch can be captured
 //! in a graph once its module is loaded; results do not depend on the order in which blocks run.
 
+pub mod adamw;
 pub mod cache;
 mod call;
 mod check;
+pub mod cross_entropy;
+pub mod dropout;
 mod engine;
 mod error;
+pub mod gated;
+pub mod norm;
 mod result;
+pub mod retention;
 mod source;
 mod sys;
 

@@ -95,6 +95,7 @@ impl Variant {
             "--std=c++17".to_owned(),
             "-lineinfo".to_owned(),
             format!("-DELEMENT={}", self.element.name()),
+            format!("-DELEMENT_BYTES={}", self.element.bytes()),
         ];
         options.extend(self.source.numbers.iter().zip(self.numbers).map(|(name, number)| format!("-D{name}={number}")));
         options

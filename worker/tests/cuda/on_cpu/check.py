@@ -307,6 +307,75 @@ def check_adamw():
             assert found.item() == 1
 
 
+class View(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("batch", ctypes.c_longlong), ("head", ctypes.c_longlong), ("row", ctypes.c_longlong)]
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_longlong) for n in ["batch", "heads", "queries", "keys"]]
+
+
+class Mask(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_longlong) for n in ["causal", "window", "dilation"]]
+
+
+def view(x):
+    return View(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2))
+
+
+def check_attention():
+    cases = [
+        # batch, heads, queries, keys, width, (causal, window, dilation), bias axes, vec
+        (1, 2, 5, 7, 8, (0, -1, 1), 0, 1),
+        (2, 1, 70, 33, 16, (0, -1, 1), 1, 4),
+        (2, 2, 3, 130, 20, (0, -1, 1), 2, 1),
+        (1, 1, 100, 100, 32, (1, -1, 1), 2, 4),
+        (1, 2, 150, 150, 16, (0, 9, 1), 1, 1),
+        (1, 1, 140, 140, 16, (1, 20, 3), 0, 1),
+        (1, 1, 65, 65, 128, (1, -1, 1), 1, 4),
+    ]
+    for kind in KINDS:
+        for case in cases:
+            attention_case(kind, *case)
+
+
+def attention_case(kind, b, h, n, m, d, mask, bias_axes, vec):
+    q, k, v, g = (torch.randn(b, rows, h, d).to(kind).transpose(1, 2) for rows in (n, m, m, n))
+    bias = torch.randn([m] if bias_axes == 1 else [b, m]).to(kind) if bias_axes else None
+    stride = m if bias_axes == 2 else 0
+    kernels, problem, scale = Kernels("attention", kind, HEAD=d, VEC=vec), Problem(b, h, n, m), 1 / math.sqrt(d)
+    out, lse = torch.full_like(q, 9), torch.empty(b, h, n)
+    rows, keys = b * h * ((n + 63) // 64), b * h * ((m + 63) // 64)
+    kernels("attention", rows, 128, view(q), view(k), view(v), bias, stride, view(out), lse, problem, Mask(*mask), scale)
+    qw, kw, vw = (x.double().requires_grad_() for x in (q, k, v))
+    bw = bias.double().requires_grad_() if bias is not None else None
+    scores = qw @ kw.transpose(-1, -2) * scale
+    if bw is not None:
+        scores = scores + (bw[:, None, None, :] if bias_axes == 2 else bw)
+    i, j = torch.arange(n)[:, None], torch.arange(m)
+    causal, window, dilation = mask
+    keep = torch.ones(n, m, dtype=torch.bool)
+    keep &= (j <= i) | (not causal)
+    keep &= ((i - j).abs() <= window) | (window < 0)
+    keep &= (i - j) % dilation == 0
+    scores = scores.masked_fill(~keep, -math.inf)
+    want = scores.softmax(-1) @ vw
+    near("attention", out, want, kind)
+    near("attention lse", lse, scores.logsumexp(-1), kind)
+    delta = torch.empty(b, h, n)
+    kernels("attention_delta", (b * h * n + 3) // 4, 128, view(g), view(out), delta, problem)
+    dq, dk, dv = (torch.full_like(x, 9) for x in (q, k, v))
+    dbias = torch.full((b, h, m), math.nan)
+    given = (view(q), view(k), view(v), bias, stride, view(g), lse, delta)
+    kernels("attention_queries", rows, 128, *given, view(dq), problem, Mask(*mask), scale)
+    kernels("attention_keys", keys, 128, *given, view(dk), view(dv), dbias, problem, Mask(*mask), scale)
+    wanted = torch.autograd.grad(want, [qw, kw, vw] + ([bw] if bias is not None else []), g.double())
+    for name, found, expected in zip(["dq", "dk", "dv"], (dq, dk, dv), wanted):
+        near(f"attention {name}", found, expected, kind, times=2)
+    if bias is not None:
+        near("attention dbias", dbias.sum(1) if bias_axes == 2 else dbias.sum((0, 1)), wanted[3], kind, times=2)
+
+
 if __name__ == "__main__":
     import sys
 

@@ -136,6 +136,30 @@ static T exchange(T x, int from) {
 
 alignas(128) static char dynamic_shared[256 << 10];
 
+// One product of a warp's tensor core: 16×8 sums over 8 (tf32) or 16 (16-bit) depths, in the lanes' layout.
+template <class F>
+static void product(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool tf32, F widen) {
+  static uint32_t shown_a[1024][4], shown_b[1024][2];
+  int lane = current % 32, base = current - lane, warp = 1 + current / 32;
+  std::memcpy(shown_a[current], a, sizeof a);
+  std::memcpy(shown_b[current], b, sizeof b);
+  wait(warp);
+  auto half = [&](uint32_t word, int i) { return widen((uint16_t)(word >> (16 * i))); };
+  auto left = [&](int row, int k) {
+    if (tf32) return __uint_as_float(shown_a[base + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2] & 0xFFFFE000u);
+    return half(shown_a[base + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
+  };
+  auto right = [&](int k, int n) {
+    if (tf32) return __uint_as_float(shown_b[base + n * 4 + k % 4][k / 4] & 0xFFFFE000u);
+    return half(shown_b[base + n * 4 + k % 8 / 2][k / 8], k % 2);
+  };
+  float sums[4] = {c[0], c[1], c[2], c[3]};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < (tf32 ? 8 : 16); ++k) sums[i] += left(lane / 4 + i / 2 * 8, k) * right(k, lane % 4 * 2 + i % 2);
+  wait(warp);
+  for (int i = 0; i < 4; ++i) c[i] = sums[i];
+}
+
 } // namespace device
 
 static inline void __syncthreads() { device::wait(0); }

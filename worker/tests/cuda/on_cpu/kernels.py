@@ -36,7 +36,7 @@ class Kernels:
         prelude = (SOURCES / "prelude.cu").read_text()
         text = (SOURCES / f"{name}.cu").read_text()
         whole = f'#include "{HERE}/device.h"\n{prelude}\n#line 1 "{name}.cu"\n{text}\n{wrappers(text)}\n'
-        defines = [f"-DELEMENT={ELEMENTS[kind]}"] + [f"-D{k}={v}" for k, v in numbers.items()]
+        defines = [f"-DELEMENT={ELEMENTS[kind]}", f"-DELEMENT_BYTES={kind.itemsize}"] + [f"-D{k}={v}" for k, v in numbers.items()]
         key = hashlib.sha256((whole + str(defines)).encode()).hexdigest()[:16]
         library = BUILD / f"{key}.so"
         if not library.exists():

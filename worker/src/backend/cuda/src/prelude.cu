@@ -14,6 +14,12 @@ typedef unsigned short u16;
 #define ON_DEVICE 0
 #endif
 
+#if ON_DEVICE
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#else
+#define DYNAMIC_SHARED(name) char* name = device::dynamic_shared
+#endif
+
 #define FULL_WARP 0xFFFFFFFFu
 #define INFINITE __int_as_float(0x7F800000)
 #define NOT_A_NUMBER __int_as_float(0x7FFFFFFF)
