@@ -1,7 +1,7 @@
-//! AdamW over many flat arrays, and the norm of many gradients with a look for what is not finite. Nothing is read back.
+//! AdamW over many flat arrays, the numbers of its step, and the norm of many gradients. Nothing is read back.
 
 use super::call::{Call, grid};
-use super::check::{Check, PACK_BYTES};
+use super::check::{Check, PACK_BYTES, ceil};
 use super::error::CudaError;
 use super::source::{Element, Source, Variant};
 use tch::{Device, Kind, Tensor};
@@ -18,8 +18,8 @@ const ARRAYS_MAX: usize = 56;
 const ARRAY_WORDS: usize = 8;
 /// Elements of a pack.
 const PACK: i64 = 4;
-/// Floats `step_numbers` makes.
-const NUMBERS: i64 = 8;
+/// Numbers of a step.
+const NUMBERS: i64 = 6;
 
 /// One flat array of weights with its gradient and moments.
 #[derive(Debug, Clone, Copy)]
@@ -38,28 +38,15 @@ pub struct Array<'a> {
     pub decays: bool,
 }
 
-/// Numbers of the step: 0-dimensional f32 or f64 on the device.
-#[derive(Debug, Clone, Copy)]
-pub struct Scalars<'a> {
-    /// Steps, this one counted.
-    pub step: &'a Tensor,
-    /// Learning rate.
-    pub lr: &'a Tensor,
-    /// Multiplies the gradient.
-    pub factor: Option<&'a Tensor>,
-    /// Not 0: nothing is written.
-    pub skip: Option<&'a Tensor>,
-}
-
-/// Constants of the optimizer.
+/// Constants of the step's numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Constants {
     /// β₁, β₂.
     pub betas: (f64, f64),
-    /// Added to the root of the second moment.
-    pub eps: f64,
     /// Decay of the arrays that decay.
     pub decay: f64,
+    /// Global-norm clip; 0 switches it off.
+    pub clip: f64,
 }
 
 /// One launch's table in the making.
@@ -78,7 +65,7 @@ impl Table {
         self.words.extend(pointers.map(|tensor| tensor.map_or(0, |tensor| tensor.data_ptr() as u64)));
         self.words.extend([count.cast_unsigned(), u64::from(decays), self.blocks.cast_unsigned()]);
         self.arrays += 1;
-        self.blocks += count.div_ceil(PER_BLOCK);
+        self.blocks += ceil(count, PER_BLOCK);
     }
 
     /// The bytes of the kernel's parameter: always the whole table.
@@ -116,40 +103,34 @@ fn tables(arrays: &[([Option<&Tensor>; 5], i64, bool)]) -> Vec<(u32, Table)> {
     tables
 }
 
-/// f32 as 0, f64 as 1; anything else is refused.
-fn is_wide(check: Check, operand: &'static str, scalar: &Tensor, like: &Tensor) -> Result<u32, CudaError> {
-    let wide = scalar.kind() == Kind::Double;
-    check.numbers(operand, scalar, if wide { Kind::Double } else { Kind::Float }, 1, like)?;
-    Ok(wide.into())
-}
-
-fn numbers(check: Check, like: &Tensor, s: &Scalars<'_>, constants: &Constants) -> Result<Tensor, CudaError> {
-    let mut kinds = is_wide(check, "step", s.step, like)? | is_wide(check, "lr", s.lr, like)? << 1;
-    if let Some(factor) = s.factor {
-        kinds |= is_wide(check, "factor", factor, like)? << 2;
-    }
-    if let Some(skip) = s.skip {
-        kinds |= is_wide(check, "skip", skip, like)? << 3;
-    }
-    let out = Tensor::f_empty([NUMBERS], (Kind::Float, like.device()))?;
-    let (b1, b2) = constants.betas;
-    let settings = [b1, b2, constants.eps, constants.decay].map(f64::to_bits);
-    let variant = Variant::new(&SOURCE, Element::F32, &[1]);
-    let call = Call::new(&variant, "step_numbers").tensor(s.step).tensor(s.lr).maybe(s.factor).maybe(s.skip);
-    call.tensor(&out).structure(&settings).word(kinds).launch(like, grid(1, 1))?;
-    Ok(out)
-}
-
-/// One step over all arrays. With `keep_gradient`, gradients come back multiplied by the factor.
+/// Norm of the summed gradient, what to divide it by, learning rate, steps (written), refused steps (written), all f64 of
+/// 0 axes → the six numbers of `op::optim`, the norm of the mean gradient, and 1 if the step is taken.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
-pub fn adamw(
-    arrays: &[Array<'_>],
-    scalars: &Scalars<'_>,
-    constants: &Constants,
-    keep_gradient: bool,
-) -> Result<(), CudaError> {
+pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor; 3], CudaError> {
+    let check = Check { kernel: "step_scalars" };
+    check.device("norm", ins[0])?;
+    for (name, scalar) in ["norm", "count", "rate", "steps", "skipped"].into_iter().zip(ins) {
+        check.numbers(name, scalar, Kind::Double, 1, ins[0])?;
+    }
+    let device = ins[0].device();
+    let scalar = || Tensor::f_empty([0_i64; 0], (Kind::Double, device));
+    let (numbers, mean, taken) = (Tensor::f_empty([NUMBERS], (Kind::Float, device))?, scalar()?, scalar()?);
+    let (b1, b2) = constants.betas;
+    let settings = [b1, b2, constants.decay, constants.clip].map(f64::to_bits);
+    let variant = Variant::new(&SOURCE, Element::F32, &[1]);
+    let call = ins.into_iter().fold(Call::new(&variant, "step_scalars"), Call::tensor);
+    call.tensor(&numbers).tensor(&mean).tensor(&taken).structure(&settings).launch(ins[0], grid(1, 1))?;
+    Ok([numbers, mean, taken])
+}
+
+/// One step over all arrays with the six numbers of `op::optim`; a refused step writes nothing. With `keep_gradient`,
+/// gradients come back multiplied by their factor.
+///
+/// # Errors
+/// When the kernel is not written for the operands, or is not launched.
+pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64, keep_gradient: bool) -> Result<(), CudaError> {
     let check = Check { kernel: "adamw" };
     let Some(first) = arrays.first() else { return Ok(()) };
     let element = check.element("grad", first.grad)?;
@@ -167,28 +148,26 @@ pub fn adamw(
         let pointers = [Some(array.p), Some(array.m), Some(array.v), Some(array.grad), array.shadow];
         entries.push((pointers, count, array.decays));
     }
-    let numbers = numbers(check, first.p, scalars, constants)?;
+    check.numbers("numbers", numbers, Kind::Float, NUMBERS, first.p)?;
     for (vec, table) in tables(&entries) {
         let variant = Variant::new(&SOURCE, element, &[vec]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(&numbers);
-        call.word(u32::from(keep_gradient)).launch(first.p, grid(blocks, THREADS))?;
+        let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers);
+        call.float(eps).word(u32::from(keep_gradient)).launch(first.p, grid(blocks, THREADS))?;
     }
     Ok(())
 }
 
-/// Norm of all gradients together (0-dimensional f64) and whether it is not finite (0-dimensional f32: 1 if so).
+/// Norm of all gradients together, f64 of 0 axes; not finite if an element is not.
 ///
 /// # Errors
 /// As [`adamw`].
-pub fn norm(grads: &[&Tensor]) -> Result<(Tensor, Tensor), CudaError> {
-    let check = Check { kernel: "grad_norm" };
-    let device = grads.first().map_or(Device::Cpu, |grad| grad.device());
+pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
+    let check = Check { kernel: "global_norm" };
     let Some(first) = grads.first() else {
-        let zero = |kind| Tensor::f_zeros([0_i64; 0], (kind, device));
-        return Ok((zero(Kind::Double)?, zero(Kind::Float)?));
+        return Ok(Tensor::f_zeros([0_i64; 0], (Kind::Double, Device::Cpu))?);
     };
-    let element = check.element("grad", first)?;
+    let (element, device) = (check.element("grad", first)?, first.device());
     check.device("grad", first)?;
     let mut entries = Vec::with_capacity(grads.len());
     for grad in grads {
@@ -207,10 +186,9 @@ pub fn norm(grads: &[&Tensor]) -> Result<(Tensor, Tensor), CudaError> {
         Call::new(&variant, "squares").structure(&table.finish()).tensor(&part).launch(first, grid(blocks, THREADS))?;
         done += table.blocks;
     }
-    let empty = |kind| Tensor::f_empty([0_i64; 0], (kind, device));
-    let (norm, found) = (empty(Kind::Double)?, empty(Kind::Float)?);
+    let norm = Tensor::f_empty([0_i64; 0], (Kind::Double, device))?;
     let variant = Variant::new(&SOURCE, element, &[1]);
-    let call = Call::new(&variant, "norm_of").tensor(&partial).int(total).tensor(&norm).tensor(&found);
+    let call = Call::new(&variant, "norm_of").tensor(&partial).int(total).tensor(&norm);
     call.launch(first, grid(1, THREADS))?;
-    Ok((norm, found))
+    Ok(norm)
 }

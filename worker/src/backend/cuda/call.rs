@@ -55,11 +55,6 @@ impl<'a> Call<'a> {
         self.slot(u64::from((value as f32).to_bits()))
     }
 
-    /// A `double`.
-    pub(super) fn double(self, value: f64) -> Self {
-        self.slot(value.to_bits())
-    }
-
     /// A structure passed by value, as 64-bit words.
     pub(super) fn structure(mut self, words: &[u64]) -> Self {
         self.starts.push(self.slots.len() as u16);
@@ -75,8 +70,11 @@ impl<'a> Call<'a> {
         let device = Check { kernel: self.entry }.device("0", on)?;
         let function = engine::function(device, self.variant, self.entry)?;
         let stream = result::current_stream(device)?;
-        result::launch(function, grid, stream, &mut self.slots, &self.starts)
-            .map_err(|status| CudaError::Launch { kernel: self.entry, device, status })
+        result::launch(function, grid, stream, &mut self.slots, &self.starts).map_err(|status| CudaError::Launch {
+            kernel: self.entry,
+            device,
+            status,
+        })
     }
 }
 

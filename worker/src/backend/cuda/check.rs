@@ -82,10 +82,14 @@ pub(super) fn aligned(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|tensor| (tensor.data_ptr() as usize).is_multiple_of(PACK_BYTES as usize))
 }
 
+/// The quotient, rounded up; neither is negative.
+pub(super) fn ceil(count: i64, by: i64) -> i64 {
+    (count + by - 1) / by
+}
+
 /// Blocks of `per_block` that cover `count`; the kernels stride over the rest.
 pub(super) fn blocks(count: i64, per_block: i64) -> u32 {
-    let blocks = (count + per_block - 1) / per_block;
-    u32::try_from(blocks.min(BLOCKS_MAX)).unwrap_or(0)
+    u32::try_from(ceil(count, per_block).min(BLOCKS_MAX)).unwrap_or(0)
 }
 
 /// Elements per load for rows of `width`: 16 bytes of them, or 1 where rows do not divide.

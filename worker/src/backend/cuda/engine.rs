@@ -45,12 +45,8 @@ pub fn compile(variant: &Variant, arch: &str, folder: Option<&Path>) -> Result<V
     if let Some(kept) = folder.and_then(|folder| cache::read(folder, &key)) {
         return Ok(kept);
     }
-    let failed = |status: String, log: String| BuildError::Compile {
-        name: variant.name(),
-        arch: arch.to_owned(),
-        status,
-        log,
-    };
+    let failed =
+        |status: String, log: String| BuildError::Compile { name: variant.name(), arch: arch.to_owned(), status, log };
     let nul = |_| failed("a NUL byte in the source".to_owned(), String::new());
     let (text, name) = (CString::new(text).map_err(nul)?, CString::new(variant.source.name).map_err(nul)?);
     let cubin = result::cubin(&text, &name, &options).map_err(|refusal| failed(refusal.status, refusal.log))?;

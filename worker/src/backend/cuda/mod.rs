@@ -7,6 +7,7 @@
 //! in a graph once its module is loaded; results do not depend on the order in which blocks run.
 
 pub mod adamw;
+pub mod attention;
 pub mod cache;
 mod call;
 mod check;

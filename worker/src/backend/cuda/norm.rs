@@ -1,7 +1,7 @@
 //! Layer norm and RMS norm over the last axis, with the sum of a residual branch taken along.
 
 use super::call::{Call, grid};
-use super::check::{Check, aligned, blocks, pack};
+use super::check::{Check, aligned, blocks, ceil, pack};
 use super::engine;
 use super::error::CudaError;
 use super::result::Grid;
@@ -104,7 +104,7 @@ fn layout(check: Check, x: &Tensor, all: &[&Tensor], centred: bool, held: i64) -
     let width = x.size().last().copied().unwrap_or(0);
     check.that((1..=WIDTH_MAX).contains(&width), "x", x, "rows of 1 to 16384 elements")?;
     let vec = if aligned(all) { pack(element, width) } else { 1 };
-    let fits = |threads: &i64| width.div_ceil(threads * i64::from(vec)) * i64::from(vec) <= held;
+    let fits = |threads: &i64| ceil(width, threads * i64::from(vec)) * i64::from(vec) <= held;
     let threads = [32_i64, 64, 128, 256, 512].into_iter().find(fits).unwrap_or(1024) as u32;
     let numbers = [width as u32, threads, vec, u32::from(centred)];
     let per_block = if threads == 32 { WARP_ROWS } else { 1 };
@@ -112,9 +112,13 @@ fn layout(check: Check, x: &Tensor, all: &[&Tensor], centred: bool, held: i64) -
     Ok(Layout { variant, rows: x.numel() as i64 / width, width, threads, per_block })
 }
 
-fn columns(check: Check, operand: &'static str, w: Option<&Tensor>, x: &Tensor) -> Result<(), CudaError> {
-    let width = x.size().last().copied().unwrap_or(0);
-    w.map_or(Ok(()), |w| check.numbers(operand, w, x.kind(), width, x))
+/// One number per column, dense.
+fn columns(check: Check, operand: &'static str, w: Option<&Tensor>, x: &Tensor) -> Result<Option<Tensor>, CudaError> {
+    let dense = w.map(Tensor::f_contiguous).transpose()?;
+    if let Some(dense) = &dense {
+        check.numbers(operand, dense, x.kind(), x.size().last().copied().unwrap_or(0), x)?;
+    }
+    Ok(dense)
 }
 
 fn stats_shape(x: &Tensor) -> Vec<i64> {
@@ -136,17 +140,27 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
     if let Some(residual) = &residual {
         check.same("residual", residual, &x)?;
     }
-    columns(check, "weight", n.weight, &x)?;
-    columns(check, "bias", n.bias, &x)?;
+    let weight = columns(check, "weight", n.weight, &x)?;
+    let bias = columns(check, "bias", n.bias, &x)?;
     let sum = residual.as_ref().map(|_| x.f_empty_like()).transpose()?;
     let y = x.f_empty_like()?;
     let stats = || Tensor::f_empty(stats_shape(&x), (Kind::Float, x.device()));
     let (mean, rstd) = (n.centred.then(stats).transpose()?, stats()?);
-    let all: Vec<&Tensor> =
-        [Some(&x), residual.as_ref(), n.weight, n.bias, sum.as_ref(), Some(&y)].into_iter().flatten().collect();
+    let all: Vec<&Tensor> = [Some(&x), residual.as_ref(), weight.as_ref(), bias.as_ref(), sum.as_ref(), Some(&y)]
+        .into_iter()
+        .flatten()
+        .collect();
     let l = layout(check, &x, &all, n.centred, HELD_FORWARD)?;
-    let call = Call::new(&l.variant, "norm_forward").tensor(&x).maybe(residual.as_ref()).maybe(n.weight).maybe(n.bias);
-    let call = call.maybe(sum.as_ref()).tensor(&y).maybe(mean.as_ref()).tensor(&rstd).int(l.rows).float(n.eps);
+    let call = Call::new(&l.variant, "norm_forward").tensor(&x).maybe(residual.as_ref());
+    let call = call
+        .maybe(weight.as_ref())
+        .maybe(bias.as_ref())
+        .maybe(sum.as_ref())
+        .tensor(&y)
+        .maybe(mean.as_ref())
+        .tensor(&rstd)
+        .int(l.rows)
+        .float(n.eps);
     let threads = (l.threads, l.per_block);
     call.launch(&x, Grid { blocks: blocks(l.rows, i64::from(l.per_block)), threads, shared: 0 })?;
     Ok(Normed { sum, y, mean, rstd })
@@ -164,12 +178,12 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     if let Some(gsum) = &gsum {
         check.same("gsum", gsum, &x)?;
     }
-    columns(check, "weight", n.weight, &x)?;
-    let stats = |t: &Tensor| t.f_to_kind(Kind::Float)?.f_contiguous();
+    let weight = columns(check, "weight", n.weight, &x)?;
+    let stats = |t: &Tensor| t.f_to_kind(Kind::Float).and_then(|t| t.f_contiguous());
     let (mean, rstd) = (n.mean.map(stats).transpose()?, stats(n.rstd)?);
     let dx = x.f_empty_like()?;
     let all: Vec<&Tensor> =
-        [Some(&g), gsum.as_ref(), Some(&x), n.weight, Some(&dx)].into_iter().flatten().collect();
+        [Some(&g), gsum.as_ref(), Some(&x), weight.as_ref(), Some(&dx)].into_iter().flatten().collect();
     let l = layout(check, &x, &all, n.mean.is_some(), HELD_BACKWARD)?;
     for (name, stats) in [("mean", mean.as_ref()), ("rstd", Some(&rstd))] {
         stats.map_or(Ok(()), |stats| check.numbers(name, stats, Kind::Float, l.rows, &x))?;
@@ -179,9 +193,9 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     let groups = groups(check, &x, &l)?;
     let partial = Tensor::f_empty([weights * i64::from(groups), l.width], (Kind::Float, x.device()))?;
     let call = Call::new(&l.variant, "norm_backward").tensor(&g).maybe(gsum.as_ref()).tensor(&x).maybe(mean.as_ref());
-    let call = call.tensor(&rstd).maybe(n.weight).tensor(&dx).tensor(&partial).int(l.rows).word(u32::from(bias));
+    let call = call.tensor(&rstd).maybe(weight.as_ref()).tensor(&dx).tensor(&partial).int(l.rows).word(u32::from(bias));
     call.launch(&x, Grid { blocks: groups, threads: (l.threads, l.per_block), shared: 0 })?;
-    let Some(weight) = n.weight else { return Ok(NormGrads { dx, dw: None, db: None }) };
+    let Some(weight) = weight else { return Ok(NormGrads { dx, dw: None, db: None }) };
     let (dw, db) = (weight.f_empty_like()?, bias.then(|| weight.f_empty_like()).transpose()?);
     let across = blocks(l.width, i64::from(SUM_SIDE)) * weights as u32;
     let call = Call::new(&l.variant, "norm_sum").tensor(&partial).tensor(&dw).maybe(db.as_ref()).int(groups.into());

@@ -1,7 +1,7 @@
 //! The retention scan and its reverse, in chunks of positions.
 
 use super::call::{Call, grid};
-use super::check::{Check, blocks};
+use super::check::{Check, blocks, ceil};
 use super::engine;
 use super::error::CudaError;
 use super::source::{Source, Variant};
@@ -71,10 +71,10 @@ impl Plan {
 
 /// Length of the chunks: short enough to fill the device, long enough to be worth a carry.
 fn chunk_length(threads: i64, positions: i64, both: bool, processors: u32) -> i64 {
-    let wanted = (THREADS_WANTED * i64::from(processors)).div_ceil(threads.max(1));
-    let length = (positions / wanted.max(1)).max(CHUNK_MIN).div_ceil(SUB) * SUB;
+    let wanted = ceil(THREADS_WANTED * i64::from(processors), threads.max(1));
+    let length = ceil((positions / wanted.max(1)).max(CHUNK_MIN), SUB) * SUB;
     let most = if both { TWO_WAY_MAX } else { i64::MAX };
-    length.min(most).min(positions.max(1).div_ceil(SUB) * SUB)
+    length.min(most).min(ceil(positions.max(1), SUB) * SUB)
 }
 
 fn plan(check: Check, s: &Scan<'_>) -> Result<Plan, CudaError> {
@@ -83,10 +83,12 @@ fn plan(check: Check, s: &Scan<'_>) -> Result<Plan, CudaError> {
     let [batch, positions, heads, head] = s.v.size()[..] else {
         return Err(check.refuse("v", s.v, "(batch, positions, heads, width)"));
     };
-    check.numbers("lambda", s.lambda, s.v.kind(), heads, s.v)?;
+    let decays = s.lambda.numel() as i64 == heads && s.lambda.kind() == s.v.kind();
+    check.that(decays, "lambda", s.lambda, "one number per head, of the kind of v")?;
+    check.dense("lambda", s.lambda, s.v)?;
     check.that(!s.both || s.state.is_none(), "v", s.v, "without a state, both ways")?;
     let length = chunk_length(batch * heads * head, positions, s.both, facts.processors);
-    let chunks = positions.div_ceil(length).max(1);
+    let chunks = ceil(positions, length).max(1);
     Ok(Plan { variant: Variant::new(&SOURCE, element, &[]), batch, positions, heads, head, length, chunks })
 }
 
@@ -103,7 +105,13 @@ fn rows(x: &Tensor) -> [u64; 3] {
     [x.data_ptr() as u64, stride[0].cast_unsigned(), stride[1].cast_unsigned()]
 }
 
-fn state(check: Check, name: &'static str, state: Option<&Tensor>, p: &Plan, like: &Tensor) -> Result<Option<Tensor>, CudaError> {
+fn state(
+    check: Check,
+    name: &'static str,
+    state: Option<&Tensor>,
+    p: &Plan,
+    like: &Tensor,
+) -> Result<Option<Tensor>, CudaError> {
     let dense = state.map(Tensor::f_contiguous).transpose()?;
     if let Some(dense) = &dense {
         check.numbers(name, dense, like.kind(), p.batch * p.columns(), like)?;
@@ -149,6 +157,8 @@ fn carries(p: &Plan, x: &Tensor, lambda: &Tensor, ways: Ways<'_>) -> Result<[Opt
 /// When the kernel is not written for the operands, or is not launched.
 pub fn scan(s: &Scan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError> {
     let check = Check { kernel: "retention" };
+    let lambda = s.lambda.f_contiguous()?;
+    let s = &Scan { lambda: &lambda, ..*s };
     let p = plan(check, s)?;
     let first = state(check, "state", s.state, &p, s.v)?;
     let options = (s.v.kind(), s.v.device());
@@ -156,7 +166,7 @@ pub fn scan(s: &Scan<'_>) -> Result<(Tensor, Option<Tensor>), CudaError> {
     if p.is_empty() {
         let last = match (s.both, first) {
             (true, _) => None,
-            (false, Some(first)) => Some(first.f_copy()?),
+            (false, Some(first)) => Some(first),
             (false, None) => Some(Tensor::f_zeros([p.batch, p.heads, p.head], options)?),
         };
         return Ok((y, last));
@@ -196,7 +206,9 @@ pub struct ScanBackward<'a> {
 /// As [`scan`].
 pub fn scan_backward(r: &ScanBackward<'_>) -> Result<(Tensor, Tensor, Option<Tensor>), CudaError> {
     let check = Check { kernel: "retention_backward" };
-    let (s, p) = (&r.scan, plan(check, &r.scan)?);
+    let lambda = r.scan.lambda.f_contiguous()?;
+    let s = &Scan { lambda: &lambda, ..r.scan };
+    let p = plan(check, s)?;
     check.that(r.g.size() == s.v.size() && r.g.kind() == s.v.kind(), "g", r.g, "of the shape and kind of v")?;
     let gstate = state(check, "gstate", r.gstate, &p, s.v)?;
     let first = state(check, "state", s.state, &p, s.v)?;
@@ -205,7 +217,7 @@ pub fn scan_backward(r: &ScanBackward<'_>) -> Result<(Tensor, Tensor, Option<Ten
     let carried = [p.batch, p.heads, p.head];
     if p.is_empty() {
         let dfirst = match gstate {
-            Some(gstate) => gstate.f_copy()?,
+            Some(gstate) => gstate,
             None => Tensor::f_zeros(carried, options)?,
         };
         return Ok((dv, s.lambda.f_zeros_like()?, (!s.both).then_some(dfirst)));

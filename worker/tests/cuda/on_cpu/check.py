@@ -263,11 +263,11 @@ class Table(ctypes.Structure):
 
 
 class Settings(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_double) for n in ["beta1", "beta2", "eps", "decay"]]
+    _fields_ = [(n, ctypes.c_double) for n in ["beta1", "beta2", "decay", "clip"]]
 
 
 def check_adamw():
-    settings = Settings(0.9, 0.99, 1e-8, 0.1)
+    settings = Settings(0.9, 0.99, 0.1, 0.0)
     for kind in KINDS:
         for sizes, vec in [([7, 5000, 1, 4097], 1), ([16, 8192, 4], 4)]:
             kernels = Kernels("adamw", kind, VEC=vec)
@@ -280,18 +280,26 @@ def check_adamw():
                 table.at[i] = Array(*pointers, n, i % 2, blocks)
                 blocks += (n + PER_BLOCK - 1) // PER_BLOCK
             table.arrays, table.blocks = len(sizes), blocks
-            partial, norm, found = torch.empty(blocks).double(), torch.zeros(()).double(), torch.zeros(())
+            scalar = lambda x: torch.tensor(x, dtype=torch.float64)
+            partial, norm, numbers = torch.empty(blocks).double(), scalar(0.0), torch.empty(6)
+            mean, taken, steps, skipped = (scalar(x) for x in (9.0, 9.0, 2.0, 5.0))
             kernels("squares", blocks, 256, table, partial)
-            kernels("norm_of", 1, 256, partial, blocks, norm, found)
-            near("norm", norm, torch.cat([a[3].double() for a in arrays]).norm(), torch.float32)
-            assert found.item() == 0
-            step, lr, factor, numbers = torch.tensor(3.0).double(), torch.tensor(1e-2), torch.tensor(0.125), torch.empty(8)
+            kernels("norm_of", 1, 256, partial, blocks, norm)
+            whole = torch.cat([a[3].double() for a in arrays]).norm()
+            near("norm", norm, whole, torch.float32)
             before = [[t.clone() for t in a[:5]] for a in arrays]
-            kernels("step_numbers", 1, 1, step, lr, factor, torch.tensor(1.0), numbers, settings, word(1))
-            kernels("adamw", blocks, 256, table, numbers, word(1))
+            given = (scalar(8.0), scalar(1e-2), steps, skipped, numbers, mean, taken)
+            eps = ctypes.c_float(1e-8)
+            kernels("step_scalars", 1, 1, scalar(math.nan), *given, settings)
+            assert (taken.item(), steps.item(), skipped.item()) == (0, 2, 6)
+            kernels("adamw", blocks, 256, table, numbers, eps, word(1))
             assert all(torch.equal(t, o) for a, b in zip(arrays, before) for t, o in zip(a, b))
-            kernels("step_numbers", 1, 1, step, lr, factor, None, numbers, settings, word(1))
-            kernels("adamw", blocks, 256, table, numbers, word(1))
+            kernels("step_scalars", 1, 1, norm, *given, Settings(0.9, 0.99, 0.1, 1.0))
+            near("clip", numbers[0], min(1.0, 1 / (whole / 8 + 1e-6)) / 8, torch.float32)
+            steps.fill_(2.0)
+            kernels("step_scalars", 1, 1, norm, *given, settings)
+            assert (taken.item(), steps.item(), skipped.item()) == (1, 3, 6)
+            kernels("adamw", blocks, 256, table, numbers, eps, word(1))
             for (p, m, v, g, shadow, decays), (p0, m0, v0, g0, _) in zip(arrays, before):
                 grad = g0.double() * 0.125
                 m1, v1 = m0 * 0.9 + grad * 0.1, v0 * 0.99 + grad.square() * 0.01
@@ -303,8 +311,8 @@ def check_adamw():
                 assert torch.equal(shadow, p.bfloat16())
             arrays[1][3][2] = math.nan if kind == torch.float32 else math.inf
             kernels("squares", blocks, 256, table, partial)
-            kernels("norm_of", 1, 256, partial, blocks, norm, found)
-            assert found.item() == 1
+            kernels("norm_of", 1, 256, partial, blocks, norm)
+            assert not norm.isfinite()
 
 
 class View(ctypes.Structure):

@@ -1,5 +1,5 @@
-// AdamW over many flat arrays in one launch, and the squared norm of many gradients with a look for numbers that are not
-// finite. ELEMENT is the gradient's type; weights and moments are f32.
+// AdamW over many flat arrays in one launch, the numbers of its step, and the norm of many gradients, which is not finite
+// if one of their elements is not. ELEMENT is the gradient's type; weights and moments are f32.
 //
 // Per element, with g the gradient times `gradient`:
 //   p ← p · shrink (decayed arrays)   m ← m + first·(g − m)   v ← v + second·(g² − v)
@@ -25,9 +25,9 @@ struct Table {
   Array at[ARRAYS_MAX];
 };
 
-// Numbers of one step, made on the device by `step_numbers`.
+// Numbers of one step, made on the device by `step_scalars`; their order is op::optim's.
 struct Numbers {
-  float gradient, first, second, shrink, update, spread, skip, eps;
+  float gradient, first, second, shrink, update, spread;
 };
 
 __device__ __forceinline__ const Array& array_of(const Table& table, i64 block) {
@@ -41,28 +41,32 @@ __device__ __forceinline__ const Array& array_of(const Table& table, i64 block) 
 }
 
 struct Settings {
-  double beta1, beta2, eps, decay;
+  double beta1, beta2, decay, clip;
 };
 
-__device__ __forceinline__ double scalar(const void* p, u32 is_wide) {
-  return is_wide ? *(const double*)p : (double)*(const float*)p;
-}
+// Nothing divides by 0 while no step has been taken.
+__device__ __forceinline__ double falling(double beta, double steps) { return fmax(1.0 - pow(beta, steps), 2.2250738585072014e-308); }
 
-// One thread. `step` counts this step already; `factor` and `skip` may be null (1 and 0). Bits of `kinds`: which of step,
-// lr, factor, skip are f64 rather than f32.
-extern "C" __global__ void step_numbers(const void* step, const void* lr, const void* factor, const void* skip, Numbers* out, Settings s, u32 kinds) {
-  double t = scalar(step, kinds & 1), rate = scalar(lr, kinds & 2);
+// One thread. The norm of the summed gradient and what to divide it by → the numbers of the step, the norm of the mean
+// gradient, and 1 if the step is taken: it is not when the norm is not finite. `steps` and `skipped` count.
+extern "C" __global__ void step_scalars(const double* norm, const double* count, const double* rate, double* steps, double* skipped, Numbers* out, double* mean_norm, double* taken_out, Settings s) {
+  double inverse = 1.0 / fmax(*count, 1.0), mean = *norm * inverse;
+  bool finite = mean - mean == 0.0;
+  double taken = finite ? 1.0 : 0.0;
+  *steps += taken;
+  *skipped += 1.0 - taken;
+  double gradient = inverse;
+  if (s.clip > 0.0) gradient = fmin(s.clip / (mean + 1e-6), 1.0) * inverse;
   Numbers n;
-  n.gradient = factor ? (float)scalar(factor, kinds & 4) : 1.0f;
-  n.first = (float)(1.0 - s.beta1);
-  n.second = (float)(1.0 - s.beta2);
-  n.shrink = (float)(1.0 - rate * s.decay);
-  // No step taken yet: 0/0 stays away.
-  n.update = (float)(-rate / fmax(1.0 - pow(s.beta1, t), 1e-300));
-  n.spread = (float)(1.0 / sqrt(fmax(1.0 - pow(s.beta2, t), 1e-300)));
-  n.skip = skip ? (float)scalar(skip, kinds & 8) : 0.0f;
-  n.eps = (float)s.eps;
+  n.gradient = finite ? (float)gradient : 0.0f;
+  n.first = (float)(taken * (1.0 - s.beta1));
+  n.second = (float)(taken * (1.0 - s.beta2));
+  n.shrink = (float)(1.0 - taken * *rate * s.decay);
+  n.update = (float)(-taken * *rate / falling(s.beta1, *steps));
+  n.spread = (float)(1.0 / sqrt(falling(s.beta2, *steps)));
   *out = n;
+  *mean_norm = mean;
+  *taken_out = taken;
 }
 
 // a + w·(b − a), from the nearer end, as libtorch does it.
@@ -71,10 +75,10 @@ __device__ __forceinline__ float between(float a, float b, float w) {
   return w < 0.5f ? a + w * d : b - d * (1.0f - w);
 }
 
-// With `keep_gradient` the scaled gradient is stored back.
-extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ Table table, const Numbers* numbers, u32 keep_gradient) {
+// With `keep_gradient` the scaled gradient is stored back. A refused step (first = 0) leaves everything as it is.
+extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ Table table, const Numbers* numbers, float eps, u32 keep_gradient) {
   Numbers n = *numbers;
-  if (n.skip != 0.0f) return;
+  if (n.first == 0.0f) return;
   i64 block = blockIdx.x;
   const Array& a = array_of(table, block);
   i64 from = (block - a.first_block) * PER_BLOCK;
@@ -91,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
       g.at[j] = narrow<ELEMENT>(grad);
       float first = between(m.at[j], grad, n.first);
       float second = between(v.at[j], grad * grad, n.second);
-      float denominator = sqrtf(second) * n.spread + n.eps;
+      float denominator = sqrtf(second) * n.spread + eps;
       float weight = p.at[j] * shrink + first * n.update / denominator;
       m.at[j] = first;
       v.at[j] = second;
@@ -128,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) squares(const __grid_const
   if (threadIdx.x == 0) partial[block] = scratch[0];
 }
 
-// norm = √Σ partial, found = 1 if it is not finite. One block.
-extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* partial, i64 count, double* norm, float* found) {
+// norm = √Σ partial. One block.
+extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* partial, i64 count, double* norm) {
   __shared__ double scratch[THREADS];
   double total = 0.0;
   for (i64 i = threadIdx.x; i < count; i += THREADS) total += partial[i];
@@ -139,7 +143,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* part
     if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
     __syncthreads();
   }
-  if (threadIdx.x != 0) return;
-  *norm = sqrt(scratch[0]);
-  *found = scratch[0] - scratch[0] == 0.0 ? 0.0f : 1.0f;
+  if (threadIdx.x == 0) *norm = sqrt(scratch[0]);
 }
