@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod attr;
 pub mod collective;
+mod cuda;
 pub mod elementwise;
 pub mod index;
 pub mod infer;

@@ -6,7 +6,7 @@ use super::error::CudaError;
 use super::source::{Element, Source, Variant};
 use tch::{Device, Kind, Tensor};
 
-static SOURCE: Source =
+pub(super) static SOURCE: Source =
     Source { name: "adamw", text: include_str!("src/adamw.cu"), numbers: &["VEC"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;

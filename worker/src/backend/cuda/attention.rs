@@ -8,7 +8,7 @@ use super::result::Grid;
 use super::source::{Element, Source, Variant};
 use tch::{Kind, Tensor};
 
-static SOURCE: Source = Source {
+pub(super) static SOURCE: Source = Source {
     name: "attention",
     text: include_str!("src/attention.cu"),
     numbers: &["HEAD", "VEC"],

@@ -7,7 +7,7 @@ use super::result::Grid;
 use super::source::{Element, Source, Variant};
 use tch::{Kind, Tensor};
 
-static SOURCE: Source = Source {
+pub(super) static SOURCE: Source = Source {
     name: "cross_entropy",
     text: include_str!("src/cross_entropy.cu"),
     numbers: &["THREADS", "VEC"],

@@ -6,7 +6,7 @@ use super::error::CudaError;
 use super::source::{Source, Variant};
 use tch::{Kind, Tensor};
 
-static SOURCE: Source =
+pub(super) static SOURCE: Source =
     Source { name: "dropout", text: include_str!("src/dropout.cu"), numbers: &["PACKED"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;

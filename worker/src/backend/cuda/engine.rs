@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Dynamic shared memory a kernel has without asking for more, in bytes.
 const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
@@ -113,14 +113,19 @@ fn make(device: usize, variant: &Variant, entry: &'static str) -> Result<Functio
     result::function(facts.context, module, &name, shared).map_err(failed)
 }
 
+type Slot = Arc<OnceLock<Result<result::Module, BuildError>>>;
+
 fn module(device: usize, variant: &Variant, facts: &DeviceFacts) -> Result<result::Module, BuildError> {
-    static LOADED: OnceLock<Mutex<HashMap<ModuleKey, Result<result::Module, BuildError>>>> = OnceLock::new();
-    // Held while compiling: two threads must not compile one module twice.
+    static LOADED: OnceLock<Mutex<HashMap<ModuleKey, Slot>>> = OnceLock::new();
+    let key = (device, variant.identity());
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = loaded.entry(key).or_default().clone();
+    drop(loaded);
+    // Two threads do not compile one module twice, but they compile two at once.
     let build = || {
         let arch = format!("sm_{}{}", facts.capability.0, facts.capability.1);
         let cubin = compile(variant, &arch, cache::folder())?;
         result::load(facts.context, &cubin).map_err(failed("load a module", &variant.name(), device))
     };
-    loaded.entry((device, variant.identity())).or_insert_with(build).clone()
+    slot.get_or_init(build).clone()
 }

@@ -6,7 +6,7 @@ use super::error::CudaError;
 use super::source::{Source, Variant};
 use tch::Tensor;
 
-static SOURCE: Source =
+pub(super) static SOURCE: Source =
     Source { name: "gated", text: include_str!("src/gated.cu"), numbers: &["VEC"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;

@@ -8,7 +8,7 @@ use super::result::Grid;
 use super::source::{Source, Variant};
 use tch::{Kind, Tensor};
 
-static SOURCE: Source = Source {
+pub(super) static SOURCE: Source = Source {
     name: "norm",
     text: include_str!("src/norm.cu"),
     numbers: &["WIDTH", "THREADS", "VEC", "CENTRED"],

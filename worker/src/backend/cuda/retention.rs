@@ -7,7 +7,7 @@ use super::error::CudaError;
 use super::source::{Source, Variant};
 use tch::{Kind, Tensor};
 
-static SOURCE: Source =
+pub(super) static SOURCE: Source =
     Source { name: "retention", text: include_str!("src/retention.cu"), numbers: &[], shared_bytes_max: 0 };
 
 const THREADS: u32 = 128;
