@@ -8,6 +8,7 @@ pub mod aten;
 pub mod attention;
 pub mod attr;
 pub mod collective;
+mod cuda;
 pub mod elementwise;
 pub mod index;
 pub mod infer;
