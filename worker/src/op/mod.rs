@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod attr;
+pub mod cross_entropy;
 pub mod elementwise;
 pub mod index;
 pub mod infer;
@@ -98,6 +99,8 @@ pub enum Op {
     MaskedHuberBackward { delta: F64Bits },
     MaskedMse,
     MaskedMseBackward,
+    CrossEntropy { ignore: i64 },
+    CrossEntropyBackward { ignore: i64 },
     // Optimizer.
     AdamW { beta1: F64Bits, beta2: F64Bits, eps: F64Bits, decay: F64Bits, scaled: bool, gated: bool },
 }
@@ -119,6 +122,7 @@ pub static OPS: &[&[OpRow]] = &[
     &retention::ROWS,
     &attention::ROWS,
     &loss::ROWS,
+    &cross_entropy::ROWS,
     &optim::ROWS,
 ];
 
@@ -184,6 +188,8 @@ impl Op {
             Self::MaskedHuberBackward { .. } => &loss::ROWS[1],
             Self::MaskedMse => &loss::ROWS[2],
             Self::MaskedMseBackward => &loss::ROWS[3],
+            Self::CrossEntropy { .. } => &cross_entropy::ROWS[0],
+            Self::CrossEntropyBackward { .. } => &cross_entropy::ROWS[1],
             Self::AdamW { .. } => &optim::ROWS[0],
         }
     }
