@@ -4,7 +4,7 @@
 //! its logits hold. Sums are never kept in less than f32.
 
 use super::Op;
-use super::infer::{Inferred, float, mismatch, one, wrong};
+use super::infer::{Inferred, float, mismatch, one, wide, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::sample::{ids, normal, sample};
 use super::value::Meta;
@@ -35,11 +35,6 @@ pub static ROWS: [OpRow; 2] = [
     OpRow::backward("cross_entropy_backward", |_, ins| one(ins[1].clone()), launch_backward)
         .flops(|_, ins, _| 4 * ins[1].numel().max(0) as u64),
 ];
-
-/// The kind sums are kept in.
-fn wide(kind: Kind) -> Kind {
-    if kind == Kind::Double { Kind::Double } else { Kind::Float }
-}
 
 fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
     let (logits, targets) = (ins[0], ins[1]);

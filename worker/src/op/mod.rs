@@ -5,6 +5,7 @@
 //! **Invariant:** the enum is exhaustive and hashable; an attribute that changes a result is a field of its variant.
 
 pub mod attention;
+mod attention_aten;
 pub mod attr;
 pub mod cross_entropy;
 pub mod elementwise;
@@ -90,7 +91,7 @@ pub enum Op {
     Retention { dir: Dir, state: bool },
     RetentionBackward { dir: Dir, state: bool, gstate: bool },
     Sdpa { mask: Structural, bias: bool },
-    SdpaBackward { dbias: bool },
+    SdpaBackward { mask: Structural, bias: bool, dbias: bool },
     // Losses.
     MaskedHuber { delta: F64Bits },
     MaskedHuberBackward { delta: F64Bits },
