@@ -1,6 +1,6 @@
 //! A whole model of one's own: GPT-2's shape, with the table of tokens used twice, as embedding and as output head.
 
-use crate::layer::{Block, Norm, SPREAD, Size};
+use super::layer::{Block, Norm, SPREAD, Size};
 use enn_worker::{
     autograd::{Cx, Tensor},
     error::OpError,
