@@ -39,6 +39,9 @@ pub(crate) enum GptError {
         /// Bytes of a window.
         context: usize,
     },
+    /// A step that gave nothing: without micro-batches.
+    #[error("--accumulation is 0, expected at least 1")]
+    NoLoss,
     /// The ranks see different checkpoints.
     #[error(
         "rank {rank} would resume from step {found}, rank 0 from {expected}\n  hint: --checkpoints must be one folder that all nodes see"

@@ -6,12 +6,15 @@ use crate::{
     text::Text,
 };
 use enn_worker::{
-    autograd::Cx,
+    autograd::{self, Executor, Mode, Request},
     checkpoint::{self, Draft, Named, Wanted, latest, save_whole},
-    comm::{ProcessGroup, Work},
+    comm::ProcessGroup,
+    functional as f,
+    kernel::FirstFit,
     optim::{AdamW, AdamWSettings, FlatParams},
     params::{GradBuckets, ParamBuilder, Params},
-    tch::{Device, Kind, Tensor},
+    session::torchrun::Place,
+    tch::{Device, Tensor},
 };
 use std::{path::Path, time::Duration};
 
@@ -29,6 +32,7 @@ pub(crate) struct Learner {
     grads: GradBuckets,
     weights: FlatParams,
     optimizer: AdamW,
+    executor: Executor,
     seed: u64,
     device: Device,
 }
@@ -43,36 +47,55 @@ impl Learner {
         let weights = FlatParams::of(&params);
         let settings = AdamWSettings { betas: (0.9, 0.95), weight_decay: 0.1, clip: 1.0 };
         let optimizer = AdamW::new(&weights, settings)?;
-        Ok(Self { model, params, grads, weights, optimizer, seed, device })
+        Ok(Self { model, params, grads, weights, optimizer, executor: Executor::new(Mode::Graph), seed, device })
     }
 
-    /// One optimizer step over all ranks. Gradients travel while backward still runs. Returns this rank's loss sum, on the
-    /// device: nothing here waits for it.
-    pub(crate) fn step(&mut self, group: &dyn ProcessGroup, text: &Text, step: &Step) -> Result<Tensor, GptError> {
-        let mut works: Vec<Work> = Vec::new();
-        let sum = Tensor::f_zeros([0i64; 0], (Kind::Double, self.device))?;
-        self.grads.zero()?;
-        for micro in 0..step.accumulation {
-            let windows = text.windows(step.number, micro, self.device)?;
-            let cx = Cx::train(&self.params, self.seed, step.number);
-            // Dropout follows the rows of the global batch, so that it is the same in every world.
-            cx.set_rows(text.first_row(micro), windows.ids.size()[0].cast_unsigned());
-            let loss = self.model.loss(&cx, &windows.ids, &windows.next)?;
-            let _ = sum.shallow_clone().f_add_(loss.raw())?;
-            let last = micro + 1 == step.accumulation;
-            cx.backward(&loss, &self.grads, &mut |_, gradient| {
-                if last {
-                    works.push(group.all_reduce_sum(gradient)?);
-                }
-                Ok(())
-            })?;
-        }
-        for work in &works {
-            work.order(WAIT_MAX)?;
-        }
-        let tokens = Tensor::f_full([0i64; 0], step.tokens as f64, (Kind::Double, self.device))?;
-        self.optimizer.step(&mut self.grads, &tokens, step.rate)?;
-        Ok(sum)
+    /// One optimizer step over all ranks; this rank's loss sum, on the device: nothing here waits for it.
+    ///
+    /// The executor calls the closure and records what it computes. When two steps in a row recorded the same, it runs the
+    /// record instead, and on a GPU launches it as a captured graph: so what differs between steps comes in as an input.
+    pub(crate) fn step(&mut self, place: &Place, text: &Text, step: &Step) -> Result<Tensor, GptError> {
+        let Self { model, params, grads, optimizer, executor, seed, .. } = self;
+        let windows = text.windows(step.number, place.device)?;
+        let numbers = Tensor::f_from_slice(&[step.tokens as f64, step.rate])?.f_to_device(place.device)?;
+        let request = Request {
+            leaves: params,
+            seed: *seed,
+            step: step.number,
+            launcher: &FirstFit,
+            collectives: Some(place),
+            inputs: vec![windows.ids, windows.next, numbers],
+            watch: None,
+        };
+        let ran = executor.step(request, |cx, inputs| {
+            let [ids, next, numbers] = inputs else { unreachable!("three inputs were given") };
+            cx.zero(grads.buckets().map(|(_, flat)| flat))?;
+            let rows = ids.dim(0) / step.accumulation.cast_signed();
+            let mut sum: Option<autograd::Tensor> = None;
+            for micro in 0..step.accumulation {
+                let part = |t| f::narrow(cx, t, 0, micro.cast_signed() * rows, rows);
+                // Dropout follows the rows of the global batch, so that it is the same in every world.
+                cx.set_rows(text.first_row(micro), rows.cast_unsigned());
+                let loss = model.loss(cx, &part(ids)?, &part(next)?)?;
+                let last = micro + 1 == step.accumulation;
+                // Called when the gradients of a bucket are complete: they travel while backward goes on.
+                cx.backward(&loss, grads, &mut |_, gradient| {
+                    if last {
+                        cx.all_reduce(gradient)?;
+                    }
+                    Ok(())
+                })?;
+                sum = Some(match sum {
+                    None => loss,
+                    Some(sum) => f::add(cx, &sum, &loss)?,
+                });
+            }
+            cx.all_reduce_wait()?;
+            let number = |i| f::reshape(cx, &f::narrow(cx, numbers, 0, i, 1)?, &[]);
+            optimizer.step(cx, grads, &number(0)?, &number(1)?)?;
+            Ok::<_, GptError>(sum.into_iter().collect())
+        })?;
+        ran.outputs.into_iter().next().ok_or(GptError::NoLoss)
     }
 
     /// Weights and moments by name, as views.

@@ -83,7 +83,7 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
     for number in first..settings.steps {
         let rate = schedule.rate(number);
         let step = Step { number, tokens, rate, accumulation: settings.accumulation };
-        let sum = learner.step(place.group.as_ref(), text, &step)?;
+        let sum = learner.step(place, text, &step)?;
         let done = number + 1;
         counted += tokens;
         place.alive(done)?;

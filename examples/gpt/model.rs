@@ -68,8 +68,8 @@ impl Gpt {
     }
 
     /// Ids (B, N) of 64 bits → logits (B, N, vocabulary).
-    pub(crate) fn forward(&self, cx: &Cx<'_>, ids: &tch::Tensor) -> Result<Tensor, OpError> {
-        let places = tch::Tensor::arange(ids.size()[1], (tch::Kind::Int64, ids.device()));
+    pub(crate) fn forward(&self, cx: &Cx<'_>, ids: &Tensor) -> Result<Tensor, OpError> {
+        let places = cx.constant(tch::Tensor::arange(ids.dim(1), (tch::Kind::Int64, ids.device())));
         let table = cx.param(self.tokens);
         let tokens = f::embedding(cx, &table, ids)?;
         let mut x = f::add(cx, &tokens, &f::embedding(cx, &cx.param(self.positions), &places)?)?;
@@ -83,7 +83,7 @@ impl Gpt {
     }
 
     /// Sum over tokens of −log p(next token), for ids and next ids (B, N).
-    pub(crate) fn loss(&self, cx: &Cx<'_>, ids: &tch::Tensor, next: &tch::Tensor) -> Result<Tensor, OpError> {
+    pub(crate) fn loss(&self, cx: &Cx<'_>, ids: &Tensor, next: &Tensor) -> Result<Tensor, OpError> {
         let logits = self.forward(cx, ids)?;
         f::cross_entropy(cx, &logits, next, NOTHING)
     }

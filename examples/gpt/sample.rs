@@ -20,7 +20,7 @@ pub(crate) fn text(model: &Gpt, params: &Params, prompt: &[u8], count: u64, seed
     for _ in 0..count {
         let seen = &ids[ids.len().saturating_sub(model.size().context as usize)..];
         let cx = Cx::eval(params);
-        let window = Tensor::f_from_slice(seen)?.f_view([1, -1])?.f_to_device(cx.device())?;
+        let window = cx.input(Tensor::f_from_slice(seen)?.f_view([1, -1])?.f_to_device(cx.device())?);
         let logits = model.forward(&cx, &window)?;
         let last = f::narrow(&cx, &logits, 1, seen.len() as i64 - 1, 1)?;
         let last = f::narrow(&cx, &last, 2, 0, BYTES.min(model.size().vocabulary))?;

@@ -16,7 +16,7 @@ pub(crate) struct Text {
     sampler: Sampler,
 }
 
-/// This rank's windows of one micro-batch.
+/// This rank's windows of one step: its micro-batches, one after the other.
 pub(crate) struct Windows {
     /// Ids (B, N).
     pub(crate) ids: Tensor,
@@ -70,21 +70,18 @@ impl Text {
         self.map.bytes()
     }
 
-    /// Micro-batch `micro` of this rank in step `step`.
-    pub(crate) fn windows(&self, step: u64, micro: u64, device: Device) -> Result<Windows, GptError> {
+    /// This rank's windows of step `step`.
+    pub(crate) fn windows(&self, step: u64, device: Device) -> Result<Windows, GptError> {
         let per_epoch = self.sampler.steps_per_epoch();
         let share = self.sampler.share(Position { epoch: step / per_epoch, step: step % per_epoch });
-        let slots = self.sampler.micro_slots() as usize;
-        let from = micro as usize * slots;
         let (mut ids, mut next) = (Vec::new(), Vec::new());
-        for &ordinal in &share.ordinals[from..from + slots] {
+        for &ordinal in &share.ordinals {
             let start = ordinal as usize * self.context;
             let window = &self.map.bytes()[start..=start + self.context];
             ids.extend(window[..self.context].iter().map(|&byte| i64::from(byte)));
             next.extend(window[1..].iter().map(|&byte| i64::from(byte)));
         }
-        let made =
-            |ids: &[i64]| Tensor::f_from_slice(ids)?.f_view([slots as i64, self.context as i64])?.f_to_device(device);
+        let made = |ids: &[i64]| Tensor::f_from_slice(ids)?.f_view([-1, self.context as i64])?.f_to_device(device);
         Ok(Windows { ids: made(&ids)?, next: made(&next)? })
     }
 

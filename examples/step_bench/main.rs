@@ -14,11 +14,14 @@ mod subject;
 
 use clap::Parser;
 use enn_worker::{
-    autograd::{Cx, Program},
+    autograd::{Cx, Executor, Mode, Program, Request},
+    error::OpError,
+    functional as f,
+    kernel::FirstFit,
     optim::{AdamW, AdamWSettings, Ema, FlatParams},
     params::{GradBuckets, ParamBuilder, Params},
     session::torchrun::{DeviceChoice, join},
-    tch::{Cuda, Device, Tensor},
+    tch::{Cuda, Device, Kind, Tensor},
 };
 use serde_json::{Value, json};
 use std::{error::Error, path::PathBuf, time::Instant};
@@ -46,7 +49,7 @@ struct Settings {
     /// fp32.
     #[arg(long, default_value = "fp32")]
     precision: String,
-    /// tape: every step runs the model's code.
+    /// tape: every step runs the model's code; plan: the recorded step runs; graph: its captured graph is launched.
     #[arg(long, default_value = "tape")]
     mode: String,
     /// Steps that are timed.
@@ -63,7 +66,7 @@ struct Settings {
 fn main() -> Result<(), Box<dyn Error>> {
     let settings = Settings::parse();
     known("--precision", &settings.precision, &["fp32"])?;
-    known("--mode", &settings.mode, &["tape"])?;
+    known("--mode", &settings.mode, &["tape", "plan", "graph"])?;
     known("--device", &settings.device, &["cpu", "cuda"])?;
     if settings.threads > 0 {
         enn_worker::tch::set_num_threads(settings.threads);
@@ -72,7 +75,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sizes: Value = serde_json::from_slice(&std::fs::read(&settings.sizes)?)?;
     let sizes = &sizes[&settings.model];
     let batch = settings.batch.or_else(|| sizes["batch"].as_i64()).ok_or("no such model in the file of sizes")?;
-    let mut trainer = Trainer::new(sizes, batch, device)?;
+    let modes = [Mode::Tape, Mode::Plan, Mode::Graph];
+    let mode = modes.into_iter().find(|mode| mode.name() == settings.mode).unwrap_or(Mode::Tape);
+    let mut trainer = Trainer::new(sizes, batch, device, mode)?;
     let found = measure(&mut trainer, &settings, device)?;
     let about = json!({
         "model": settings.model, "batch": batch, "device": settings.device, "precision": settings.precision,
@@ -103,6 +108,10 @@ fn measure(trainer: &mut Trainer, settings: &Settings, device: Device) -> Result
         stand_still(device);
         ms.push(start.elapsed().as_secs_f64() * 1e3 / per_group as f64);
     }
+    if trainer.mode != settings.mode {
+        let why = trainer.executor.refusal().unwrap_or("too few steps before, or not on a GPU");
+        return Err(format!("the last step ran as {}, not as {}: {why}", trainer.mode, settings.mode).into());
+    }
     let first = ms.clone();
     ms.sort_by(f64::total_cmp);
     let (flops, operations) = trainer.cost()?;
@@ -126,11 +135,14 @@ struct Trainer {
     weights: FlatParams,
     optimizer: AdamW,
     average: Option<Ema>,
-    last: Option<(Tensor, Tensor)>,
+    executor: Executor,
+    rate: Tensor,
+    last: Vec<Tensor>,
+    mode: &'static str,
 }
 
 impl Trainer {
-    fn new(sizes: &Value, batch: i64, device: Device) -> Result<Self, Box<dyn Error>> {
+    fn new(sizes: &Value, batch: i64, device: Device, mode: Mode) -> Result<Self, Box<dyn Error>> {
         let mut pb = ParamBuilder::new();
         let subject = Subject::new(sizes, batch, device, &mut pb)?;
         let params = pb.build(1, device)?;
@@ -139,32 +151,50 @@ impl Trainer {
         let settings = AdamWSettings { betas: (0.9, 0.95), weight_decay: 0.1, clip: 1.0 };
         let optimizer = AdamW::new(&weights, settings)?;
         let average = if subject.averages() { Some(Ema::new(&weights, 0.98)?) } else { None };
-        Ok(Self { subject, params, grads, weights, optimizer, average, last: None })
+        let rate = Tensor::from(RATE).to_device(device);
+        let (executor, last) = (Executor::new(mode), Vec::new());
+        Ok(Self { subject, params, grads, weights, optimizer, average, executor, rate, last, mode: "" })
     }
 
-    fn step(&mut self, number: u64) -> Result<(), Box<dyn Error>> {
-        self.grads.zero()?;
-        let cx = Cx::train(&self.params, 1, number);
-        let (loss, count) = self.subject.loss(&cx)?;
-        cx.backward(&loss, &self.grads, &mut |_, _| Ok(()))?;
-        self.optimizer.step(&mut self.grads, &count, RATE)?;
-        if let Some(average) = &mut self.average {
-            average.update(&self.weights)?;
-        }
-        self.last = Some((loss.raw().shallow_clone(), count));
+    fn step(&mut self, number: u64) -> Result<(), OpError> {
+        let Self { subject, params, grads, weights, optimizer, average, executor, rate, .. } = self;
+        let mut inputs = subject.batch();
+        inputs.push(rate.shallow_clone());
+        let request = Request {
+            leaves: params,
+            seed: 1,
+            step: number,
+            launcher: &FirstFit,
+            collectives: None,
+            inputs,
+            watch: None,
+        };
+        let ran = executor.step(request, |cx, inputs| {
+            let Some((rate, batch)) = inputs.split_last() else { unreachable!("the rate is the last input") };
+            cx.zero(grads.buckets().map(|(_, flat)| flat))?;
+            let (loss, count) = subject.loss(cx, batch)?;
+            cx.backward(&loss, grads, &mut |_, _| Ok(()))?;
+            optimizer.step(cx, grads, &count, rate)?;
+            if let Some(average) = average {
+                average.update(cx, weights)?;
+            }
+            let sum = f::cast(cx, &loss, Kind::Double)?;
+            Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
+        })?;
+        (self.last, self.mode) = (ran.outputs, ran.mode.name());
         Ok(())
     }
 
     /// The last step's mean loss.
     fn loss(&self) -> Result<f64, Box<dyn Error>> {
-        let (sum, count) = self.last.as_ref().ok_or("no step was made")?;
-        Ok(sum.f_double_value(&[])? / count.f_double_value(&[])?)
+        Ok(self.last.first().ok_or("no step was made")?.f_double_value(&[])?)
     }
 
     /// Floating-point operations of forward and backward, and recorded operations.
-    fn cost(&self) -> Result<(u64, usize), Box<dyn Error>> {
+    fn cost(&self) -> Result<(u64, usize), OpError> {
         let cx = Cx::train(&self.params, 1, 0);
-        let (loss, _) = self.subject.loss(&cx)?;
+        let batch: Vec<_> = self.subject.batch().into_iter().map(|raw| cx.input(raw)).collect();
+        let (loss, _) = self.subject.loss(&cx, &batch)?;
         cx.backward(&loss, &self.grads, &mut |_, _| Ok(()))?;
         Ok((cx.with_program(Program::flops), cx.with_program(|program| program.recs().len())))
     }

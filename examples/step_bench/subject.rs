@@ -43,18 +43,27 @@ impl Subject {
         }
     }
 
-    /// The summed loss, and what to divide it by.
-    pub(crate) fn loss(&self, cx: &Cx<'_>) -> Result<(Tensor, Raw), OpError> {
+    /// The batch: what changes from step to step in a training.
+    pub(crate) fn batch(&self) -> Vec<Raw> {
         match self {
-            Self::Enn(model, objective, [x, x_mask, y, y_mask]) => {
+            Self::Enn(_, _, batch) => batch.iter().map(Raw::shallow_clone).collect(),
+            Self::Gpt(_, batch) => batch.iter().map(Raw::shallow_clone).collect(),
+        }
+    }
+
+    /// The summed loss of the batch, and what to divide it by.
+    pub(crate) fn loss(&self, cx: &Cx<'_>, batch: &[Tensor]) -> Result<(Tensor, Tensor), OpError> {
+        match (self, batch) {
+            (Self::Enn(model, objective, _), [x, x_mask, y, y_mask]) => {
                 let output = model.forward(cx, x, x_mask)?;
-                let loss = objective.forward(cx, &output, &model.targets(y, y_mask)?)?;
+                let loss = objective.forward(cx, &output, &model.targets(cx, y, y_mask)?)?;
                 Ok((loss.sum, loss.count))
             }
-            Self::Gpt(model, [ids, next]) => {
-                let tokens = Raw::full([0i64; 0], ids.numel() as f64, (Kind::Double, ids.device()));
-                Ok((model.loss(cx, ids, next)?, tokens))
+            (Self::Gpt(model, _), [ids, next]) => {
+                let tokens = Raw::full([0i64; 0], ids.meta().numel() as f64, (Kind::Double, ids.device()));
+                Ok((model.loss(cx, ids, next)?, cx.constant(tokens)))
             }
+            _ => unreachable!("the batch is the subject's own"),
         }
     }
 

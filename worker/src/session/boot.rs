@@ -3,6 +3,7 @@
 //! **Invariant:** the only place of the worker that reads the environment.
 
 use super::{SessionError, link::Link, mmap, unix};
+use crate::backend::graph;
 use crate::comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr};
 use enn_common::wire::{
     client::Client,
@@ -173,7 +174,12 @@ pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, Sessio
         "cuda" if i64::from(local_rank) >= tch::Cuda::device_count() => {
             Err(wrong("a CUDA device for every worker of the node (start fewer workers)"))
         }
-        "cuda" => Ok(Device::Cuda(local_rank as usize)),
+        "cuda" => {
+            let index = local_rank as usize;
+            // The default stream cannot be captured.
+            graph::use_own_stream(index)?;
+            Ok(Device::Cuda(index))
+        }
         _ => Err(wrong("cpu or cuda")),
     }
 }

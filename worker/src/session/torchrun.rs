@@ -17,7 +17,11 @@ use super::{
     boot::{self, TorchrunEnvironment},
     clock::Throttle,
 };
-use crate::comm::{ProcessGroup, Solo, StoreAddr};
+use crate::{
+    comm::{ProcessGroup, Solo, StoreAddr, Work},
+    error::HookError,
+    op::collective::Collectives,
+};
 use std::{cell::RefCell, path::Path, time::Duration};
 use tch::Device;
 
@@ -34,6 +38,22 @@ pub struct Place {
     pub device: Device,
     environment: TorchrunEnvironment,
     alive: RefCell<Throttle>,
+    works: RefCell<Vec<Work>>,
+}
+
+/// What a step's [`crate::autograd::Cx::all_reduce`] adds over: all ranks.
+impl Collectives for Place {
+    fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
+        self.works.borrow_mut().push(self.group.all_reduce_sum(tensor)?);
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), HookError> {
+        for work in self.works.take() {
+            work.order(boot::COLLECTIVE_WAIT_MAX)?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads who this process is and meets the others.
@@ -57,7 +77,7 @@ pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
         }
         _ => Box::new(Solo),
     };
-    Ok(Place { group, device, environment, alive: RefCell::new(Throttle::new(ALIVE_EVERY)) })
+    Ok(Place { group, device, environment, alive: RefCell::new(Throttle::new(ALIVE_EVERY)), works: RefCell::default() })
 }
 
 impl Place {

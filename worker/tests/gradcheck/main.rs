@@ -6,6 +6,7 @@
 mod attention;
 mod operands;
 mod oracle;
+mod plan;
 mod retention;
 mod speed;
 mod table;
