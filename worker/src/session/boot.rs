@@ -51,6 +51,66 @@ impl Environment {
     }
 }
 
+/// What a launcher of torchrun's kind (`enn run`, torchrun) tells a program about its place. Nothing set is a world of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TorchrunEnvironment {
+    /// `RANK`.
+    pub rank: u32,
+    /// `WORLD_SIZE`.
+    pub world_size: u32,
+    /// `LOCAL_RANK`: index on the node.
+    pub local_rank: u32,
+    /// `LOCAL_WORLD_SIZE`: ranks of the node.
+    pub local_world_size: u32,
+    /// `MASTER_ADDR` and `MASTER_PORT`: the store in which the ranks meet; there when there are others.
+    pub store: Option<(String, u16)>,
+    /// `ENN_ROUND`, or `TORCHELASTIC_RESTART_COUNT` under torchrun: tells this meeting from earlier ones.
+    pub round: u64,
+    /// `ENN_PROGRESS_FILE`: touched to say that the process is alive.
+    pub progress_file: Option<PathBuf>,
+    /// `ENN_RUN_DIR`: where the run keeps its files.
+    pub run_dir: Option<PathBuf>,
+}
+
+impl TorchrunEnvironment {
+    /// Reads the environment of this process.
+    ///
+    /// # Errors
+    /// [`SessionError::Variable`] naming the variable, what was found and what was expected.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub fn read() -> Result<Self, SessionError> {
+        Self::parse(|name| std::env::var(name).ok())
+    }
+
+    fn parse(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self, SessionError> {
+        let rank = number(&variable, "RANK")?.unwrap_or(0);
+        let world_size = number(&variable, "WORLD_SIZE")?.unwrap_or(1);
+        let wrong = |name, found: u32, expected| SessionError::Variable { name, found: found.to_string(), expected };
+        if rank >= world_size {
+            return Err(wrong("RANK", rank, "a number below WORLD_SIZE"));
+        }
+        let port = number(&variable, "MASTER_PORT")?;
+        let store = variable("MASTER_ADDR").zip(port);
+        if world_size > 1 && store.is_none() {
+            return Err(wrong("WORLD_SIZE", world_size, "1 where MASTER_ADDR and MASTER_PORT are not set"));
+        }
+        let round = match number(&variable, "ENN_ROUND")? {
+            None => number(&variable, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
+            Some(round) => round,
+        };
+        Ok(Self {
+            rank,
+            world_size,
+            local_rank: number(&variable, "LOCAL_RANK")?.unwrap_or(0),
+            local_world_size: number(&variable, "LOCAL_WORLD_SIZE")?.unwrap_or(1),
+            store,
+            round,
+            progress_file: variable("ENN_PROGRESS_FILE").map(PathBuf::from),
+            run_dir: variable("ENN_RUN_DIR").map(PathBuf::from),
+        })
+    }
+}
+
 fn number<T: std::str::FromStr>(
     variable: &impl Fn(&'static str) -> Option<String>,
     name: &'static str,
@@ -99,15 +159,23 @@ pub fn meet(environment: &Environment) -> Result<(Link, Assignment), SessionErro
 /// # Errors
 /// [`SessionError::Device`] when it is unknown or this build or machine has none.
 pub fn device(assignment: &Assignment) -> Result<Device, SessionError> {
-    let wrong = |expected| SessionError::Device { found: assignment.device.clone(), expected };
-    match assignment.device.as_str() {
+    named_device(&assignment.device, assignment.local_rank)
+}
+
+/// The device called "cpu" or "cuda" of the `local_rank`-th worker of a node.
+///
+/// # Errors
+/// As [`device`].
+pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, SessionError> {
+    let wrong = |expected| SessionError::Device { found: name.to_owned(), expected };
+    match name {
         "cpu" => Ok(Device::Cpu),
-        "cuda" if !cfg!(feature = "cuda") => Err(wrong("cpu (this enn-worker was built without CUDA: `make cuda`)")),
-        "cuda" if i64::from(assignment.local_rank) >= tch::Cuda::device_count() => {
+        "cuda" if !cfg!(feature = "cuda") => Err(wrong("cpu (this program was built without CUDA: `make cuda`)")),
+        "cuda" if i64::from(local_rank) >= tch::Cuda::device_count() => {
             Err(wrong("a CUDA device for every worker of the node (start fewer workers)"))
         }
         "cuda" => {
-            let index = assignment.local_rank as usize;
+            let index = local_rank as usize;
             // The default stream cannot be captured.
             graph::use_own_stream(index)?;
             Ok(Device::Cuda(index))
@@ -130,18 +198,22 @@ pub fn group(link: &Link, assignment: &Assignment, device: Device) -> Result<Box
         port: assignment.store_port,
         prefix: format!("round-{}", assignment.round),
     };
+    form(addr, (assignment.rank, assignment.world_size), device)
+}
+
+/// The group of `(rank, size)` that meets in the store at `addr`: NCCL on a GPU, else Gloo.
+pub(super) fn form(
+    addr: StoreAddr,
+    (rank, size): (u32, u32),
+    device: Device,
+) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
-            let place = (assignment.rank, assignment.world_size);
-            Ok(Box::new(crate::comm::Nccl::form(&store, place, index as u32, COLLECTIVE_WAIT_MAX)?))
+            Ok(Box::new(crate::comm::Nccl::form(&store, (rank, size), index as u32, COLLECTIVE_WAIT_MAX)?))
         }
-        _ => {
-            let options =
-                GlooOptions { rank: assignment.rank, size: assignment.world_size, timeout: COLLECTIVE_WAIT_MAX };
-            Ok(Box::new(Gloo::form(&store, &options)?))
-        }
+        _ => Ok(Box::new(Gloo::form(&store, &GlooOptions { rank, size, timeout: COLLECTIVE_WAIT_MAX })?)),
     }
 }
 
@@ -171,6 +243,27 @@ mod tests {
             log: "info".into(),
         };
         assert_eq!(environment, expected);
+    }
+
+    fn torchrun(pairs: &[(&str, &str)]) -> Result<TorchrunEnvironment, SessionError> {
+        TorchrunEnvironment::parse(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    #[test]
+    fn torchruns_variables_say_the_place_and_none_is_a_world_of_one() {
+        let alone = torchrun(&[]).unwrap();
+        assert_eq!((alone.rank, alone.world_size, alone.store), (0, 1, None));
+        let place = [("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+        let store = [("MASTER_ADDR", "n1"), ("MASTER_PORT", "29400"), ("TORCHELASTIC_RESTART_COUNT", "2")];
+        let found = torchrun(&[place.as_slice(), &store].concat()).unwrap();
+        assert_eq!((found.rank, found.local_rank, found.local_world_size, found.round), (3, 1, 2, 2));
+        assert_eq!(found.store, Some(("n1".to_owned(), 29400)));
+        let ours = torchrun(&[place.as_slice(), &store, &[("ENN_ROUND", "5")]].concat()).unwrap();
+        assert_eq!(ours.round, 5, "rounds also grow when nodes come and go");
+        let error = torchrun(&place).unwrap_err().to_string();
+        assert!(error.contains("MASTER_ADDR"), "{error}");
+        let error = torchrun(&[("RANK", "1"), ("WORLD_SIZE", "1")]).unwrap_err().to_string();
+        assert!(error.contains("RANK") && error.contains("WORLD_SIZE"), "{error}");
     }
 
     #[test]
