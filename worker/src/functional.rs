@@ -289,7 +289,7 @@ pub fn dropout(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
     if !cx.is_training() || p == 0.0 {
         return Ok(x.clone());
     }
-    one(cx, Op::Dropout { p: p.into(), site: cx.next_site() }, &[x])
+    one(cx, Op::Dropout { p: p.into(), site: cx.next_site() }, &[x, &cx.random_key()?])
 }
 
 /// Zeroes whole rows of the first axis at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
@@ -297,7 +297,7 @@ pub fn drop_path(cx: &Cx<'_>, x: &Tensor, p: f64) -> Made {
     if !cx.is_training() || p == 0.0 {
         return Ok(x.clone());
     }
-    one(cx, Op::DropPath { p: p.into(), site: cx.next_site() }, &[x])
+    one(cx, Op::DropPath { p: p.into(), site: cx.next_site() }, &[x, &cx.random_key()?])
 }
 
 /// The scan y_t = λ·y_{t−1} + v_t for v (B,N,H,Dh), λ (H) and an incoming state (B,H,Dh), zero if absent.

@@ -6,10 +6,8 @@ use super::leaf::Leaves;
 use super::program::{Phase, Program};
 use super::scope::{ScopeGuard, ScopeId};
 use super::tape::Node;
-use crate::backend::torch::Torch;
-use crate::backend::{Backend, StepKey};
 use crate::error::{OpError, OpErrorKind};
-use crate::op::Op;
+use crate::kernel::{FirstFit, Launcher};
 use crate::op::value::{Meta, ParamId, Role, Tensor};
 use std::cell::{Cell, RefCell};
 use tch::Device;
@@ -22,42 +20,58 @@ pub(super) struct State {
     pub(super) nodes: Vec<Node>,
     /// Parameters touched so far, by id.
     pub(super) params: Vec<Option<Tensor>>,
+    /// The random key, once something drew.
+    random: Option<Tensor>,
 }
 
 /// The context of one step. Belongs to one thread.
 pub struct Cx<'p> {
     pub(super) state: RefCell<State>,
     pub(super) leaves: &'p dyn Leaves,
-    pub(super) backend: &'static dyn Backend<Op, Error = OpErrorKind>,
+    pub(super) launcher: &'p dyn Launcher,
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
-    pub(super) key: Cell<StepKey>,
+    key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
     _no_grad: super::call::NoGrad,
 }
 
-static TORCH: Torch = Torch;
+/// What random numbers of a step depend on.
+#[derive(Debug, Clone, Copy, Default)]
+struct RandomKey {
+    seed: u64,
+    step: u64,
+    first_row: u64,
+    rows: u64,
+}
+
+static FIRST_FIT: FirstFit = FirstFit;
 
 impl<'p> Cx<'p> {
     /// A context that tapes and applies dropout. `seed` and `step` key the random generator.
     pub fn train(params: &'p dyn Leaves, seed: u64, step: u64) -> Self {
-        Self::new(params, StepKey { seed, step, first_row: 0, rows: 0 }, true)
+        Self::new(params, RandomKey { seed, step, ..RandomKey::default() }, true)
     }
 
     /// A context that neither tapes nor drops anything.
     pub fn eval(params: &'p dyn Leaves) -> Self {
-        Self::new(params, StepKey { seed: 0, step: 0, first_row: 0, rows: 0 }, false)
+        Self::new(params, RandomKey::default(), false)
     }
 
-    fn new(leaves: &'p dyn Leaves, key: StepKey, training: bool) -> Self {
+    fn new(leaves: &'p dyn Leaves, key: RandomKey, training: bool) -> Self {
         let records = if training { RECORDS_EXPECTED } else { RECORDS_EXPECTED / 4 };
         let params = vec![None; leaves.count()];
         Self {
-            state: RefCell::new(State { program: Program::with_capacity(records), nodes: Vec::new(), params }),
+            state: RefCell::new(State {
+                program: Program::with_capacity(records),
+                nodes: Vec::new(),
+                params,
+                random: None,
+            }),
             leaves,
-            backend: &TORCH,
+            launcher: &FIRST_FIT,
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
@@ -68,14 +82,14 @@ impl<'p> Cx<'p> {
         }
     }
 
-    /// Runs this step's operations on another backend.
-    pub fn set_backend(&mut self, backend: &'static dyn Backend<Op, Error = OpErrorKind>) {
-        self.backend = backend;
+    /// Lets `launcher` choose the kernels of this step.
+    pub fn set_launcher(&mut self, launcher: &'p dyn Launcher) {
+        self.launcher = launcher;
     }
 
     /// Says which rows of the global batch this rank holds, so that dropout masks do not depend on the world size.
     pub fn set_rows(&self, first_row: u64, rows: u64) {
-        self.key.set(StepKey { first_row, rows, ..self.key.get() });
+        self.key.set(RandomKey { first_row, rows, ..self.key.get() });
     }
 
     /// A tensor from outside: data of the batch.
@@ -86,6 +100,19 @@ impl<'p> Cx<'p> {
     /// A tensor known before the step.
     pub fn constant(&self, raw: tch::Tensor) -> Tensor {
         self.leaf(raw, Role::Const, false)
+    }
+
+    /// The key of the random generator: int64 (seed, step, first row of this rank, rows), where the parameters are.
+    pub(crate) fn random_key(&self) -> Result<Tensor, OpError> {
+        if let Some(known) = &self.state.borrow().random {
+            return Ok(known.clone());
+        }
+        let key = self.key.get();
+        let numbers = [key.seed, key.step, key.first_row, key.rows].map(u64::cast_signed);
+        let raw = tch::Tensor::f_from_slice(&numbers).and_then(|raw| raw.f_to_device(self.device()));
+        let made = self.leaf(raw.map_err(|kind| self.fail("random key", kind))?, Role::RandomKey, false);
+        self.state.borrow_mut().random = Some(made.clone());
+        Ok(made)
     }
 
     /// Optimizer state: moments, counters, rates.

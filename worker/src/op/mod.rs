@@ -24,11 +24,8 @@ pub mod softmax;
 pub mod value;
 pub mod vjp;
 
-use crate::backend::torch::Torch;
-use crate::backend::{Backend, Outs, StepKey};
-use crate::error::OpErrorKind;
 use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Unary};
-use row::{Launch, OpRow};
+use row::OpRow;
 use tch::{Device, Kind};
 
 /// Every operation of the worker.
@@ -211,17 +208,5 @@ impl Op {
             Self::Retention { dir: Dir::Causal, .. } => 2,
             _ => 1,
         }
-    }
-}
-
-impl Backend<Op> for Torch {
-    type Error = OpErrorKind;
-
-    fn name(&self) -> &'static str {
-        "aten"
-    }
-
-    fn launch(&self, op: &Op, ins: &[&tch::Tensor], key: &StepKey) -> Result<Outs, OpErrorKind> {
-        (op.row().launch)(op, &Launch { ins, key })
     }
 }

@@ -44,6 +44,8 @@ pub enum Role {
     Grad(ParamId),
     /// Moments and counters of the optimizer.
     OptState,
+    /// Numbers that key the random generator: (seed, step, first row, rows).
+    RandomKey,
     /// Known before the step.
     Const,
     /// Made by a record of this program.

@@ -1,6 +1,6 @@
 //! Loops over the table: shapes, values, gradients.
 
-use crate::operands::{differentiable, distance, tensor};
+use crate::operands::{SEED, STEP, differentiable, distance, tensor};
 use crate::oracle::oracle;
 use enn_worker::autograd::{Cx, Tensor as Traced, call};
 use enn_worker::functional as f;
@@ -9,9 +9,6 @@ use enn_worker::op::rows;
 use enn_worker::op::sample::{Draw, Sample};
 use enn_worker::params::{GradBuckets, ParamBuilder, Params};
 use tch::{Device, Kind, Tensor};
-
-const SEED: u64 = 0x1234_5678_9abc_def0;
-const STEP: u64 = 77;
 
 fn no_params() -> (Params, GradBuckets) {
     let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();

@@ -276,14 +276,16 @@ fn adamw_follows_its_formula_and_skips_when_told() {
 
 #[test]
 fn the_random_words_of_every_device_are_the_same() {
-    use enn_worker::{backend::StepKey, op::random::philox_words};
-    let key = StepKey { seed: 0xdead_beef_0123_4567, step: (1 << 40) + 5, first_row: 0, rows: 0 };
+    use enn_worker::op::random::philox_words;
+    let (seed, step) = (0xdead_beef_0123_4567_u64, (1 << 40) + 5_u64);
     for first in [0_i64, 1, 6, (1 << 35) + 3] {
-        let words = Vec::<i64>::try_from(philox_words(&key, 9, first, 10, Device::Cpu).unwrap()).unwrap();
+        // One row holds ten words: the words of this rank begin at ten times its first row.
+        let key = Tensor::from_slice(&[seed.cast_signed(), step.cast_signed(), first, 1]);
+        let words = Vec::<i64>::try_from(philox_words(&key, 9, 10).unwrap()).unwrap();
         for (i, word) in words.into_iter().enumerate() {
-            let element = first as u64 + i as u64;
-            let counter = [(element / 4) as u32, ((element / 4) >> 32) as u32, 9, key.step as u32];
-            let halves = [key.seed as u32, (key.seed >> 32) as u32 ^ (key.step >> 32) as u32];
+            let element = 10 * first as u64 + i as u64;
+            let counter = [(element / 4) as u32, ((element / 4) >> 32) as u32, 9, step as u32];
+            let halves = [seed as u32, (seed >> 32) as u32 ^ (step >> 32) as u32];
             assert_eq!(
                 word,
                 i64::from(crate::oracle::philox(counter, halves)[(element % 4) as usize]),

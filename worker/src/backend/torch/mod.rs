@@ -4,10 +4,6 @@ mod result;
 pub mod safe;
 mod sys;
 
-/// The backend that runs operations through libtorch's own kernels.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Torch;
-
 /// The C++ side raised an exception.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
