@@ -166,6 +166,7 @@ impl Error {
             | Self::Convert(_)
             | Self::Checkpoint(_)
             | Self::Seal(_)
+            | Self::Kernels(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
             | Self::Top(_)

@@ -66,7 +66,12 @@ fn quarantined(page: &mut String, entry: &Quarantine) {
     let steps = if entry.first_step == entry.last_step {
         format!("at step {}", figures::count(entry.first_step))
     } else {
-        format!("{} times, steps {} to {}", entry.count, figures::count(entry.first_step), figures::count(entry.last_step))
+        format!(
+            "{} times, steps {} to {}",
+            entry.count,
+            figures::count(entry.first_step),
+            figures::count(entry.last_step)
+        )
     };
     let then = match (entry.recovered, entry.retry_at()) {
         (Some(step), _) => format!("right again at step {}", figures::count(step)),
@@ -85,7 +90,8 @@ mod tests {
     fn the_page_says_what_ran_what_did_not_and_why() {
         let mut book = KernelBook::default();
         assert!(text(&book).contains("no epoch is finished"));
-        let mut op = OpKernels { op: "sdpa".into(), order: vec!["flash".into(), "plain".into()], ..OpKernels::default() };
+        let mut op =
+            OpKernels { op: "sdpa".into(), order: vec!["flash".into(), "plain".into()], ..OpKernels::default() };
         op.forced = true;
         op.ran.insert("flash".into(), KernelCalls { calls: 1200, checked: 1 });
         op.passed_over.insert("flash: quarantine".into(), 3);
