@@ -2,10 +2,11 @@
 //! runs, update, average. Nothing is read back from the device.
 
 use super::{
-    SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, clock::Stopwatch, learner::Learner, report::Reporter,
+    SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, clock::Stopwatch, kernels::Kernels, learner::Learner,
+    report::Reporter,
 };
 use crate::{
-    autograd::{BucketId, Cx},
+    autograd::{BucketId, Cx, Program},
     comm::{ProcessGroup, Work},
     data::Batch,
     error::HookError,
@@ -13,8 +14,9 @@ use crate::{
 use enn_common::{event::StepTimes, wire::control::Phase};
 use tch::{Device, Kind, Tensor};
 
-/// Numbers that every step reduces beside the gradients: loss sum, valid cells, stop wishes.
-const CONTROL: i64 = 3;
+/// Numbers that every step reduces beside the gradients: loss sum, valid cells, stop wishes, ranks that heard of a quarantine
+/// that is not in force.
+const CONTROL: i64 = 4;
 
 /// Where a step runs.
 pub struct Place<'a> {
@@ -22,6 +24,8 @@ pub struct Place<'a> {
     pub group: &'a dyn ProcessGroup,
     /// Whoever listens.
     pub reporter: &'a dyn Reporter,
+    /// Chooses kernels.
+    pub kernels: Kernels<'a>,
     /// Device.
     pub device: Device,
     /// Seed of dropout.
@@ -34,7 +38,7 @@ pub struct Place<'a> {
 
 /// What a step gives, on the device.
 pub struct Stepped {
-    /// Loss sum, valid cells, stop wishes; over all ranks.
+    /// Loss sum, valid cells, stop wishes, ranks that wait for a kernel epoch; over all ranks.
     pub control: Tensor,
     /// Norm of the mean gradient before clipping.
     pub grad_norm: Tensor,
@@ -68,13 +72,17 @@ pub fn step(
     if place.reporter.stop_requested() {
         let _ = control.f_narrow(0, 2, 1)?.f_fill_(1.0)?;
     }
+    if place.kernels.listen(step) {
+        let _ = control.f_narrow(0, 3, 1)?.f_fill_(1.0)?;
+    }
     place.reporter.mark(Phase::Compute, step);
     learner.grads.zero()?;
     let slots = batch.x.size()[0] / place.accumulation.cast_signed();
     for micro in 0..place.accumulation {
         let part = batch.narrow(micro.cast_signed() * slots, slots)?;
         let last = micro + 1 == place.accumulation;
-        let cx = Cx::train(&learner.params, place.seed, step);
+        let mut cx = Cx::train(&learner.params, place.seed, step);
+        cx.set_launcher(&place.kernels.manager);
         // Dropout follows the rows of the global batch, so that it is the same in every world.
         cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
         let output = learner.model.forward(&cx, &part.x, &part.x_mask)?;
@@ -85,7 +93,8 @@ pub fn step(
         times.forward += watch.lap_ms();
         if first && micro == 0 {
             let hash = cx.program_hash();
-            agree(place.group, place.device, "recorded program", hash.as_bytes())?;
+            // Which kernel ran may differ in the very step in which a rank finds one wrong.
+            agree(place.group, place.device, "recorded program", cx.with_program(Program::structure_hash).as_bytes())?;
             program = Some(hash);
         }
         if last {

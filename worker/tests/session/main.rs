@@ -14,7 +14,7 @@ use enn_common::{
 };
 use enn_worker::{
     comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr},
-    session::{Outcome, PredictTask, Recorder, SessionError, predict, train},
+    session::{KernelTask, Outcome, PredictTask, Recorder, SessionError, predict, train},
 };
 use std::{
     collections::BTreeMap,
@@ -66,9 +66,10 @@ fn a_run_learns_saves_and_predicts() {
             FromWorker::EpochEnded(_) => "epoch",
             FromWorker::ShardWritten { step: 360, epoch: 60, .. } => "shard",
             FromWorker::Trained { .. } => "trained",
+            FromWorker::KernelsRan(_) => "kernels",
             other => panic!("{other:?}"),
         })
-        .filter(|word| *word != "step")
+        .filter(|word| !["step", "kernels"].contains(word))
         .collect();
     assert_eq!(order[..2], ["ready", "built"]);
     assert!(order[2..62].iter().all(|word| *word == "epoch"));
@@ -89,6 +90,7 @@ fn a_run_learns_saves_and_predicts() {
         done: vec![(40, 80)],
         place: (0, 1),
         device: Device::Cpu,
+        kernels: KernelTask::default(),
     };
     let recorder = Recorder::default();
     assert!(!predict(&predict_task, &recorder).unwrap());
