@@ -20,6 +20,8 @@ pub const COOL_DOWN_STEPS: u64 = 64;
 const COOL_DOWN_DOUBLINGS_MAX: u32 = 10;
 /// Signatures of one kernel that may be in quarantine before the kernel is as a whole.
 pub const SIGNATURES_MAX: usize = 4;
+/// The same for a kernel that ended a process: each time costs a restart.
+pub const CRASHES_MAX: usize = 2;
 /// Reasons kept per operation for why a kernel was passed over.
 pub const REASONS_MAX: usize = 16;
 
@@ -212,7 +214,7 @@ impl KernelBook {
     /// Enters a fault, with a new selection epoch. The entry it became; none when it is already in force as seen (another
     /// rank saw the same at the same time).
     pub fn enter(&mut self, fault: KernelFault, build: &str) -> Option<&Quarantine> {
-        let whole = self.signatures(&fault) >= SIGNATURES_MAX;
+        let whole = self.signatures(&fault) >= if fault.fault.is_final() { CRASHES_MAX } else { SIGNATURES_MAX };
         let sig = (!whole).then_some(fault.sig);
         let known = self.quarantine.iter().position(|entry| entry.covers(&fault.op, &fault.kernel, fault.sig));
         if let Some(known) = known {
@@ -339,6 +341,15 @@ mod tests {
         assert_eq!(book.quarantine.len(), 1);
         assert!(book.quarantine[0].covers("sdpa", "flash", 999) && !book.quarantine[0].covers("sdpa", "cudnn", 0));
         assert_eq!(book.enter(fault(999, wrong(), 3), "b"), None);
+    }
+
+    #[test]
+    fn the_second_crash_is_the_last() {
+        let mut book = KernelBook::default();
+        for sig in [1, 2] {
+            book.enter(fault(sig, Fault::Crash { how: "SIGSEGV".into() }, 0), "b");
+        }
+        assert!(book.quarantine.len() == 1 && book.quarantine[0].covers("sdpa", "flash", 3), "{book:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod data;
 mod process;
 
-use data::{CELLS, ROWS, commit_last, config, stage, task};
+use data::{CELLS, FEATURES, ROWS, commit_last, config, stage, task};
 use enn_broker::store::{Limits, serve};
 use enn_common::{
     artifact::chunk::Chunk, checkpoint::Checkpoint, config::RunConfig, metrics::Metrics, staged::Staged,
@@ -251,7 +251,37 @@ fn a_diverging_run_says_so() {
     config.train.clip = 0.0;
     config.train.warmup_ratio = 0.0;
     let error = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap_err();
-    assert!(matches!(error, SessionError::Diverged { .. }), "{error}");
+    assert!(matches!(error, SessionError::Poisoned { step: 1, .. }), "{error}");
+    assert!(error.to_string().contains("a smaller train.lr"), "{error}");
+}
+
+#[test]
+fn a_row_out_of_range_is_named_and_costs_its_step_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    // Behind the statistics' back, in a training row: standardised it is infinite.
+    let x = staged.join("x.npy");
+    let mut bytes = std::fs::read(&x).unwrap();
+    let at = bytes.len() - (ROWS - 20) * FEATURES * 4;
+    bytes[at..at + 4].copy_from_slice(&3e38f32.to_le_bytes());
+    std::fs::write(&x, bytes).unwrap();
+    let (outcome, messages) = alone(&config(3), dir.path(), &staged, None, &Recorder::default()).unwrap();
+    assert_eq!(outcome.step, 18);
+    let skipped = messages.iter().filter_map(|message| match message {
+        FromWorker::EpochEnded(report) => Some(report.skipped),
+        _ => None,
+    });
+    assert_eq!(skipped.collect::<Vec<_>>(), [1, 1, 1]);
+    let told: Vec<&String> = messages
+        .iter()
+        .filter_map(|message| match message {
+            FromWorker::Warned { message } => Some(message),
+            FromWorker::KernelFaulted(fault) => panic!("{fault:?}"),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].contains("1 rows of this worker's batch are not finite"), "{told:?}");
 }
 
 #[test]
