@@ -26,7 +26,7 @@ use tch::Tensor;
 const PART: &str = "ENN_TEST_KERNEL";
 const ONCE: &str = "ENN_TEST_KERNEL_ONCE";
 /// Launches after which the late ones misbehave: in the second epoch.
-const LATE: u32 = 1500;
+const LATE: u32 = 400;
 
 thread_local! {
     static LAUNCHES: Cell<u32> = const { Cell::new(0) };

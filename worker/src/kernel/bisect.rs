@@ -136,8 +136,7 @@ fn has_nan(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
 
 /// The first operand that is not finite, or the result. What the operation writes is part of its result.
 fn blame(op: &Op, l: &Launch<'_>) -> Result<Blame, OpErrorKind> {
-    let writes = op.writes();
-    for (operand, tensor) in l.ins.iter().enumerate().filter(|(operand, _)| writes & (1 << operand) == 0) {
+    for (operand, tensor) in l.ins.iter().enumerate().filter(|(operand, _)| !op.writes(*operand)) {
         if !compare::all_finite(&[tensor])? {
             let bad = tensor.f_isfinite()?.f_logical_not()?;
             let rows = if bad.dim() == 0 {

@@ -66,6 +66,19 @@ pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     Ok(true)
 }
 
+/// Whether every element is 0: a comparison with that says little.
+///
+/// # Errors
+/// What libtorch says.
+pub(super) fn all_zero(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
+    for tensor in tensors {
+        if truth(&tensor.f_any()?)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor) -> Result<Option<Fault>, OpErrorKind> {
     let shape = |t: &Tensor| (t.size(), t.kind());
     if shape(found) != shape(expected) {

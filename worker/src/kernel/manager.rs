@@ -25,6 +25,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Signatures remembered; beyond them all are forgotten, and kernels are checked again.
 const SIGNATURES_MAX: usize = 4096;
+/// Comparisons of a signature that may be with zeros only, before the kernel is taken for right.
+const EMPTY_MAX: u32 = 16;
 /// Faults and recoveries waiting to be told.
 const NEWS_MAX: usize = 256;
 
@@ -75,6 +77,8 @@ struct State {
     known: HashMap<Sig, Known>,
     /// By kernel, operation and signature; none: any.
     breakers: HashMap<(&'static str, &'static str, Option<Sig>), Breaker>,
+    /// Comparisons with zeros so far.
+    empty: HashMap<Sig, u32>,
     ledger: Ledger,
     news: Vec<News>,
     /// Agreed entries that are not yet in force, by epoch.
@@ -99,6 +103,10 @@ pub struct Manager {
     epoch: Cell<u64>,
     capturing: Cell<bool>,
     plain_only: Cell<bool>,
+    /// Changes when a kernel chosen before may not be chosen again.
+    generation: Cell<u64>,
+    /// The next step at which a kernel in quarantine may be tried again.
+    retry: Cell<u64>,
 }
 
 impl Default for Manager {
@@ -112,6 +120,8 @@ impl Default for Manager {
             epoch: Cell::new(0),
             capturing: Cell::new(false),
             plain_only: Cell::new(false),
+            generation: Cell::new(0),
+            retry: Cell::new(u64::MAX),
         }
     }
 }
@@ -129,6 +139,22 @@ impl Manager {
     /// Says how many optimizer steps are done: cool-downs are counted in them.
     pub fn set_step(&self, step: u64) {
         self.step.set(step);
+        if step >= self.retry.get() {
+            self.changed();
+        }
+    }
+
+    /// A number that changes when a kernel chosen before may not be chosen again: whoever keeps choices asks anew then.
+    pub fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Choices made before are void; when they may be the next time.
+    fn changed(&self) {
+        self.generation.set(self.generation.get() + 1);
+        let (state, step) = (self.state.borrow(), self.step.get());
+        let retries = state.breakers.values().filter_map(|breaker| breaker.retry_after(step));
+        self.retry.set(retries.min().unwrap_or(u64::MAX));
     }
 
     /// Says whether a graph is being captured: then only checked kernels run.
@@ -178,6 +204,15 @@ impl Manager {
             if let Some(entry) = state.heard.pop_front() {
                 state.agree(&entry, &self.extras);
             }
+        }
+        drop(state);
+        self.changed();
+    }
+
+    /// Counts calls that were made without asking: those of a record that ran again.
+    pub fn count_replays(&self, op: &Op, kernel: &'static str, calls: u64) {
+        if !op.row().kernels.is_empty() || kernel != PLAIN {
+            self.state.borrow_mut().ledger.ran(op.name(), kernel, calls);
         }
     }
 
@@ -264,7 +299,7 @@ impl Manager {
     }
 
     /// A kernel was right beside the reference: it is chosen from now on.
-    fn passed(&self, kernel: &'static Kernel, op: &Op, sig: Sig) {
+    fn passed(&self, kernel: &'static Kernel, op: &Op, sig: Sig, calls: u64) {
         let row = op.row();
         let mut state = self.state.borrow_mut();
         let mut recovered = false;
@@ -276,8 +311,7 @@ impl Manager {
             state.tell(News::Recovered { op: row.name, kernel: kernel.id, sig: sig.0, step });
         }
         state.ledger.checked(row.name, kernel.id);
-        let known =
-            Known { op: row.name, kernel: Some(kernel), calls: 1, passed_over: SmallVec::new(), until: u64::MAX };
+        let known = Known { op: row.name, kernel: Some(kernel), calls, passed_over: SmallVec::new(), until: u64::MAX };
         state.remember(sig, known);
     }
 
@@ -292,6 +326,8 @@ impl Manager {
         if open {
             state.forget(sig);
             state.tell(News::Faulted(fault.clone()));
+            drop(state);
+            self.changed();
         }
         fault
     }
@@ -300,12 +336,24 @@ impl Manager {
     fn first_use(&self, kernel: &'static Kernel, op: &Op, l: &Launch<'_>, sig: Sig) -> Result<Try, OpErrorKind> {
         match shadow::first_use(kernel, op, l, sig, self.intents.as_ref())? {
             FirstUse::Right(outs) => {
-                self.passed(kernel, op, sig);
+                self.passed(kernel, op, sig, 1);
                 Ok(Try::Ran(outs, kernel.id))
             }
             FirstUse::Faulty(fault, outs) => {
                 self.failed(kernel, op, l.ins, fault);
                 self.state.borrow_mut().ledger.ran(op.name(), PLAIN, 1);
+                Ok(Try::Ran(outs, PLAIN))
+            }
+            FirstUse::Empty(outs) => {
+                let mut state = self.state.borrow_mut();
+                let seen = state.empty.entry(sig).or_default();
+                *seen += 1;
+                let enough = *seen >= EMPTY_MAX;
+                state.ledger.ran(op.name(), PLAIN, 1);
+                drop(state);
+                if enough {
+                    self.passed(kernel, op, sig, 0);
+                }
                 Ok(Try::Ran(outs, PLAIN))
             }
             FirstUse::NotLaunched(error) => Ok(Try::Failed(error)),
@@ -320,6 +368,12 @@ enum Try {
 }
 
 impl Launcher for Manager {
+    fn kernel(&self, op: &Op, id: &str) -> Option<&'static Kernel> {
+        let row = op.row();
+        let extra = || self.extras.iter().filter(|extra| extra.op == row.name).map(|extra| extra.kernel);
+        row.kernels.iter().chain(extra()).find(|kernel| kernel.id == id)
+    }
+
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
         let row = op.row();
         if (row.kernels.is_empty() && self.extras.is_empty()) || self.plain_only.get() {
@@ -375,6 +429,7 @@ impl State {
         if self.known.len() >= SIGNATURES_MAX {
             self.count();
             self.known.clear();
+            self.empty.clear();
         }
         if let Some(before) = self.known.insert(sig, known) {
             self.ledger_of(&before);

@@ -30,6 +30,11 @@ pub trait Launcher {
     /// # Errors
     /// When the plain reference fails too.
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind>;
+
+    /// The kernel of an operation by its name, for whoever runs a record again.
+    fn kernel(&self, op: &Op, id: &str) -> Option<&'static Kernel> {
+        op.row().kernels.iter().find(|kernel| kernel.id == id)
+    }
 }
 
 /// A kernel that a program built by the user adds to an operation. It is tried after the row's own.

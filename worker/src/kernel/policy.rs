@@ -65,6 +65,11 @@ impl Breaker {
         self.retry.take().is_some()
     }
 
+    /// The step behind `step` at which it may be tried again, if that is still to come.
+    pub(super) fn retry_after(&self, step: u64) -> Option<u64> {
+        self.retry.flatten().filter(|retry| *retry > step)
+    }
+
     /// Whether it may run at `step`.
     pub(super) fn standing(&self, step: u64) -> Standing {
         match self.retry {

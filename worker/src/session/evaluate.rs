@@ -32,10 +32,10 @@ pub fn evaluate(
         let batch = data.gather(split, at..next, device)?;
         let mut cx = Cx::eval(params);
         cx.set_launcher(kernels);
-        let output = model.forward(&cx, &batch.x, &batch.x_mask)?;
-        let prediction = model.denorm(output.z.raw())?;
+        let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+        let prediction = model.denorm(&cx, &output.z)?;
         let valid = batch.y_mask.f_logical_and(&batch.y.f_isfinite()?)?;
-        sums.add(&prediction, &batch.y, &valid)?;
+        sums.add(prediction.raw(), &batch.y, &valid)?;
         sums.add_gate(output.gate.raw(), batch.real)?;
         at = next;
     }

@@ -6,9 +6,12 @@
 //! **Invariant:** nothing here waits, for the launcher or for a device.
 
 use super::{SessionError, report::Reporter};
-use crate::kernel::{Extra, Manager, News, Settings};
+use crate::{
+    autograd::{Mode, Program},
+    kernel::{Extra, Manager, News, Settings},
+};
 use enn_common::{config::RunConfig, kernels::Quarantined, wire::message::FromWorker};
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 /// What a task knows of kernels besides its configuration.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +29,10 @@ pub struct Kernels<'a> {
     /// Chooses the kernel of every operation.
     pub manager: Manager,
     reporter: &'a dyn Reporter,
+    /// The manager's generation when steps were last recorded anew.
+    generation: Cell<u64>,
+    /// Steps since the last report that ran from a record.
+    replays: Cell<u64>,
 }
 
 impl<'a> Kernels<'a> {
@@ -39,7 +46,8 @@ impl<'a> Kernels<'a> {
         let settings = Settings { order, deterministic: false };
         let manager = Manager::new(settings, task.extras.clone(), reporter.intents())?;
         manager.begin(&task.quarantined);
-        Ok(Self { manager, reporter })
+        let generation = Cell::new(manager.generation());
+        Ok(Self { manager, reporter, generation, replays: Cell::new(0) })
     }
 
     /// Before a step: listens; whether this rank heard of a quarantine that is not in force.
@@ -49,6 +57,19 @@ impl<'a> Kernels<'a> {
             self.manager.hear(&told);
         }
         self.manager.is_waiting()
+    }
+
+    /// Whether choices of kernels changed since the last call: records of steps are void then.
+    pub fn has_changed(&self) -> bool {
+        let now = self.manager.generation();
+        self.generation.replace(now) != now
+    }
+
+    /// Notes how a step was executed.
+    pub fn ran(&self, mode: Mode) {
+        if mode != Mode::Tape {
+            self.replays.set(self.replays.get() + 1);
+        }
     }
 
     /// After a step of which every rank has the same `waiting`, the number of ranks that are: puts the next epoch in force
@@ -76,11 +97,15 @@ impl<'a> Kernels<'a> {
         Ok(())
     }
 
-    /// Tells what ran since it was last told.
+    /// Tells what ran since it was last told. `plan` is what steps ran from, if they did.
     ///
     /// # Errors
     /// When nobody listens any more.
-    pub fn tell_calls(&self) -> Result<(), SessionError> {
+    pub fn tell_calls(&self, plan: Option<&Program>) -> Result<(), SessionError> {
+        let replays = self.replays.take();
+        for rec in plan.into_iter().flat_map(Program::recs).filter(|_| replays > 0) {
+            self.manager.count_replays(&rec.op, rec.kernel, replays);
+        }
         let calls = self.manager.take_calls();
         if !calls.is_empty() {
             self.reporter.send(FromWorker::KernelsRan(calls))?;

@@ -22,7 +22,7 @@ use enn_common::{
     wire::{control::Phase, message::FromWorker},
 };
 use std::path::{Path, PathBuf};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 /// Rows of one forward pass.
 const FORWARD_ROWS: u64 = 256;
@@ -80,7 +80,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
         let written = chunk::write(&task.out, extent, &values, ids)?;
         reporter.send(FromWorker::ChunkWritten { start, end, path: written.path, blake3: written.blake3 })?;
     }
-    kernels.tell_calls()?;
+    kernels.tell_calls(None)?;
     Ok(false)
 }
 
@@ -100,8 +100,8 @@ fn forward(
         let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), device)?;
         let mut cx = Cx::eval(params);
         cx.set_launcher(kernels);
-        let output = model.forward(&cx, &batch.x, &batch.x_mask)?;
-        let y = model.denorm(output.z.raw())?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
+        let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+        let y = model.denorm(&cx, &output.z)?.raw().f_to_device(Device::Cpu)?;
         values.extend(Vec::<f32>::try_from(y.f_contiguous()?.f_view([-1])?)?);
         at = next;
     }

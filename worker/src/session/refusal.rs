@@ -6,7 +6,11 @@
 //!
 //! **Invariant:** a replay takes part in no collective and changes nothing but the gradient storage, which the next step clears.
 
-use super::{SessionError, learner::Learner, step::Place};
+use super::{
+    SessionError,
+    learner::Learner,
+    step::{Place, loss},
+};
 use crate::{
     autograd::{BucketId, Cx, Role},
     data::Batch,
@@ -79,18 +83,15 @@ struct Found {
 
 /// Runs a step's share of this rank once more, operation by operation beside the plain references.
 fn replay(learner: &mut Learner, place: &Place<'_>, batch: &Batch, step: u64) -> Result<Option<Found>, SessionError> {
-    let slots = batch.x.size()[0] / place.accumulation.cast_signed();
     for micro in 0..place.accumulation {
         learner.grads.zero()?;
-        let part = batch.narrow(micro.cast_signed() * slots, slots)?;
         let bisect = Bisect::new(&place.kernels.manager);
-        let mut cx = Cx::train(&learner.params, place.seed, step);
+        let (_, parts) = learner.split();
+        let mut cx = Cx::train(parts.params, place.seed, step);
         cx.set_launcher(&bisect);
-        cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
-        let output = learner.model.forward(&cx, &part.x, &part.x_mask)?;
-        let targets = learner.model.targets(&part.y, &part.y_mask)?;
-        let loss = learner.objective.forward(&cx, &output, &targets)?;
-        cx.backward(&loss.sum, &learner.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;
+        let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
+        let loss = loss(&cx, inputs.each_ref(), (&parts, place), micro)?;
+        cx.backward(&loss.sum, parts.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;
         if let Some(finding) = bisect.finding() {
             return Ok(Some(placed(&cx, finding)));
         }

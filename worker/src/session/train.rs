@@ -299,7 +299,8 @@ impl<'a> Trainer<'a> {
         self.pace.begin_epoch();
         self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
         if self.place.group.rank() == 0 {
-            self.place.kernels.tell_calls()?;
+            let plan = self.learner.executor.plan().map(|plan| plan.program());
+            self.place.kernels.tell_calls(plan)?;
         }
         if decide::save_due(epoch, self.config.train.checkpoint_every, self.progress.finished) {
             self.save()?;
