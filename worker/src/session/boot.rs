@@ -27,6 +27,8 @@ pub struct Environment {
     pub local_rank: u32,
     /// `ENN_CONTROL_FD`: descriptor of the control page.
     pub control_fd: Option<i32>,
+    /// `ENN_ATTENTION`: kernels of attention in the order in which they are tried, over `kernels.attention`.
+    pub attention: Option<Vec<String>>,
     /// `ENN_LOG`: what to log, in `tracing`'s filter language.
     pub log: String,
 }
@@ -46,8 +48,10 @@ impl Environment {
         let round = number(&variable, "ENN_ROUND")?.unwrap_or(0);
         let local_rank = number(&variable, "LOCAL_RANK")?.unwrap_or(0);
         let control_fd = number(&variable, "ENN_CONTROL_FD")?;
+        let names = |text: String| text.split(',').map(|name| name.trim().to_owned()).collect();
+        let attention = variable("ENN_ATTENTION").filter(|text| !text.is_empty()).map(names);
         let log = variable("ENN_LOG").unwrap_or_else(|| "warn".to_owned());
-        Ok(Self { broker: broker.into(), round, local_rank, control_fd, log })
+        Ok(Self { broker: broker.into(), round, local_rank, control_fd, attention, log })
     }
 }
 
@@ -232,6 +236,7 @@ mod tests {
             ("ENN_ROUND", "3"),
             ("LOCAL_RANK", "1"),
             ("ENN_CONTROL_FD", "9"),
+            ("ENN_ATTENTION", "flash, math"),
             ("ENN_LOG", "info"),
         ])
         .unwrap();
@@ -240,6 +245,7 @@ mod tests {
             round: 3,
             local_rank: 1,
             control_fd: Some(9),
+            attention: Some(vec!["flash".into(), "math".into()]),
             log: "info".into(),
         };
         assert_eq!(environment, expected);
