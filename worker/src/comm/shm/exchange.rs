@@ -1,0 +1,216 @@
+//! The collectives, chunk by chunk.
+//!
+//! A large sum: every rank writes the shares of the others into its area, adds up its own share of all areas in the order
+//! of the ranks, puts the result where its own share would have been, and copies the others' results. While one chunk is
+//! added up, the next is already written. A small one: every rank writes all and adds up all.
+//!
+//! **Invariant:** a rank writes to its area of a slot only when all ranks are done with the last chunk that used the slot.
+
+use super::{
+    fault::{Call, Fault},
+    lane::Lane,
+    layout::{SLOTS, Word},
+    ring::Ring,
+};
+use crate::comm::Reduce;
+use std::{fmt, ops::Range, sync::Arc, time::Instant};
+
+/// Numbers added up at a time: they stay in the first-level cache from the first rank's to the last one's.
+const BLOCK: usize = 1024;
+
+const ALL_REDUCE: u64 = 1;
+const BROADCAST: u64 = 2;
+const BARRIER: u64 = 3;
+
+impl Call {
+    fn all_reduce<T: Lane>(reduce: Reduce, kind: u8, count: usize) -> Self {
+        let what = ALL_REDUCE | (reduce as u64) << 8 | u64::from(kind) << 16;
+        Self { what, bytes: (count * size_of::<T>()) as u64 }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes;
+        match self.what & 0xff {
+            ALL_REDUCE => {
+                let reduce = ["sum", "min", "max"].get((self.what >> 8 & 0xff) as usize).unwrap_or(&"?");
+                write!(f, "all_reduce {reduce} of {bytes} bytes of kind {}", self.what >> 16 & 0xff)
+            }
+            BROADCAST => write!(f, "broadcast of {bytes} bytes from rank {}", self.what >> 32),
+            BARRIER => write!(f, "barrier"),
+            other => write!(f, "unknown collective {other}"),
+        }
+    }
+}
+
+/// This rank's part in the collectives: the ring, and where in it the rank is.
+pub(super) struct Exchange {
+    pub(super) ring: Arc<Ring>,
+    /// Number of the next chunk.
+    next: u32,
+}
+
+impl Exchange {
+    pub(super) fn new(ring: Arc<Ring>) -> Self {
+        Self { ring, next: 1 }
+    }
+
+    /// Brings `data` together over all ranks. `kind` is only compared.
+    pub(super) fn all_reduce<T: Lane>(
+        &mut self,
+        data: &mut [T],
+        (reduce, kind): (Reduce, u8),
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let call = Call::all_reduce::<T>(reduce, kind, data.len());
+        if self.ring.layout.is_small(size_of_val(data)) {
+            return self.small(data, reduce, call, deadline);
+        }
+        let per = self.ring.layout.chunk_bytes / size_of::<T>();
+        let (first, chunks) = (self.next, data.len().div_ceil(per));
+        let range = |index: usize| index * per..((index + 1) * per).min(data.len());
+        let ranges: Vec<Range<usize>> = (0..chunks).map(range).collect();
+        self.send_shares(first, &data[ranges[0].clone()], call, deadline)?;
+        for (index, range) in ranges.iter().enumerate() {
+            let chunk = first.wrapping_add(index as u32);
+            if let Some(following) = ranges.get(index + 1) {
+                self.send_shares(chunk.wrapping_add(1), &data[following.clone()], call, deadline)?;
+            }
+            self.ring.await_all(Word::Arrived, chunk, deadline)?;
+            if index == 0 {
+                self.ring.compare(chunk, call)?;
+            }
+            let data = &mut data[range.clone()];
+            self.add_share(chunk, data, reduce);
+            self.ring.publish(Word::Added, chunk);
+            self.take_results(chunk, data, deadline)?;
+            self.ring.publish(Word::Done, chunk);
+        }
+        self.next = first.wrapping_add(chunks as u32);
+        Ok(())
+    }
+
+    /// Waits until this rank's area of the chunk's slot is free.
+    fn open(&self, chunk: u32, call: Call, deadline: Instant) -> Result<usize, Fault> {
+        self.ring.await_all(Word::Done, chunk.wrapping_sub(SLOTS), deadline)?;
+        self.ring.announce(chunk, call);
+        Ok(self.ring.layout.area(Ring::slot(chunk), self.ring.rank))
+    }
+
+    fn send_shares<T: Lane>(&self, chunk: u32, data: &[T], call: Call, deadline: Instant) -> Result<(), Fault> {
+        let area = self.open(chunk, call, deadline)?;
+        for peer in self.ring.peers() {
+            let share = self.ring.layout.share(data.len(), size_of::<T>(), peer);
+            self.ring.segment.put(area + share.start * size_of::<T>(), &data[share]);
+        }
+        self.ring.publish(Word::Arrived, chunk);
+        Ok(())
+    }
+
+    fn add_share<T: Lane>(&self, chunk: u32, data: &mut [T], reduce: Reduce) {
+        let Ring { segment, layout, rank, size, .. } = &*self.ring;
+        let slot = Ring::slot(chunk);
+        let share = layout.share(data.len(), size_of::<T>(), *rank);
+        let mut sum = [T::default(); BLOCK];
+        for start in share.clone().step_by(BLOCK) {
+            let block = start..(start + BLOCK).min(share.end);
+            let at = |rank: u32| layout.area(slot, rank) + start * size_of::<T>();
+            let sum = &mut sum[..block.len()];
+            let part = |other: u32| {
+                if other == *rank { &data[block.clone()] } else { segment.view::<T>(at(other), block.len()) }
+            };
+            add_in_order(sum, *size, part, reduce);
+            segment.put(at(*rank), sum);
+            data[block].copy_from_slice(sum);
+        }
+    }
+
+    fn take_results<T: Lane>(&self, chunk: u32, data: &mut [T], deadline: Instant) -> Result<(), Fault> {
+        let Ring { segment, layout, .. } = &*self.ring;
+        for peer in self.ring.peers() {
+            self.ring.await_one(peer, Word::Added, chunk, deadline)?;
+            let share = layout.share(data.len(), size_of::<T>(), peer);
+            let at = layout.area(Ring::slot(chunk), peer) + share.start * size_of::<T>();
+            let results = segment.view::<T>(at, share.len());
+            data[share].copy_from_slice(results);
+        }
+        Ok(())
+    }
+
+    fn small<T: Lane>(&mut self, data: &mut [T], reduce: Reduce, call: Call, deadline: Instant) -> Result<(), Fault> {
+        let chunk = self.next;
+        let area = self.open(chunk, call, deadline)?;
+        self.ring.segment.put(area, data);
+        self.meet(chunk, call, deadline)?;
+        let Ring { segment, layout, size, .. } = &*self.ring;
+        let count = data.len();
+        let part = |rank: u32| segment.view::<T>(layout.area(Ring::slot(chunk), rank), count);
+        add_in_order(data, *size, part, reduce);
+        self.ring.publish(Word::Done, chunk);
+        self.next = chunk.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Arrives at `chunk`, waits for all, and compares what they call.
+    fn meet(&self, chunk: u32, call: Call, deadline: Instant) -> Result<(), Fault> {
+        self.ring.publish(Word::Arrived, chunk);
+        self.ring.await_all(Word::Arrived, chunk, deadline)?;
+        self.ring.compare(chunk, call)
+    }
+
+    /// Copies `root`'s bytes to all ranks.
+    pub(super) fn broadcast(
+        &mut self,
+        data: &mut [u8],
+        (root, kind): (u32, u8),
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let what = BROADCAST | u64::from(kind) << 16 | u64::from(root) << 32;
+        let call = Call { what, bytes: data.len() as u64 };
+        let per = self.ring.layout.chunk_bytes;
+        let (first, chunks) = (self.next, data.len().div_ceil(per).max(1));
+        for index in 0..chunks {
+            let chunk = first.wrapping_add(index as u32);
+            let data = &mut data[index * per..((index + 1) * per).min(call.bytes as usize)];
+            let own = self.open(chunk, call, deadline)?;
+            if root == self.ring.rank {
+                self.ring.segment.put(own, data);
+            }
+            if index == 0 {
+                self.meet(chunk, call, deadline)?;
+            } else {
+                self.ring.publish(Word::Arrived, chunk);
+            }
+            if root != self.ring.rank {
+                self.ring.await_one(root, Word::Arrived, chunk, deadline)?;
+                let at = self.ring.layout.area(Ring::slot(chunk), root);
+                data.copy_from_slice(self.ring.segment.view(at, data.len()));
+            }
+            self.ring.publish(Word::Done, chunk);
+        }
+        self.next = first.wrapping_add(chunks as u32);
+        Ok(())
+    }
+
+    /// Waits for all ranks.
+    pub(super) fn barrier(&mut self, deadline: Instant) -> Result<(), Fault> {
+        let (chunk, call) = (self.next, Call { what: BARRIER, bytes: 0 });
+        self.open(chunk, call, deadline)?;
+        self.meet(chunk, call, deadline)?;
+        self.ring.publish(Word::Done, chunk);
+        self.next = chunk.wrapping_add(1);
+        Ok(())
+    }
+}
+
+/// `out = part(0) ∘ part(1) ∘ …`, always in this order, so that rounding is the same on every rank.
+fn add_in_order<'a, T: Lane>(out: &mut [T], size: u32, part: impl Fn(u32) -> &'a [T], reduce: Reduce) {
+    if size == 1 {
+        return out.copy_from_slice(part(0));
+    }
+    T::join(reduce, out, part(0), part(1));
+    for rank in 2..size {
+        T::fold(reduce, out, part(rank));
+    }
+}

@@ -1,0 +1,19 @@
+//! Tensors as slices of numbers, for the time of one collective.
+
+use enn_common::fs::mmap::Plain;
+use std::slice;
+use tch::Tensor;
+
+/// The values of a dense, contiguous tensor on the host, of which `T` is the kind (or `u8`: its bytes).
+///
+/// Exclusive as far as Rust sees it. As with c10d, whoever began the collective leaves the values alone until it ended.
+pub(super) fn numbers<T: Plain>(tensor: &mut Tensor) -> &mut [T] {
+    let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if bytes == 0 {
+        return &mut [];
+    }
+    debug_assert!(tensor.is_contiguous() && bytes.is_multiple_of(size_of::<T>()));
+    // SAFETY: contiguous storage holds `bytes` bytes from the data pointer on, aligned for its kind, and lives as long as
+    // the tensor, which is borrowed exclusively; any bits are a number.
+    unsafe { slice::from_raw_parts_mut(tensor.data_ptr().cast(), bytes / size_of::<T>()) }
+}
