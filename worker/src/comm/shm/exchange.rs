@@ -1,14 +1,14 @@
 //! The collectives, chunk by chunk.
 //!
-//! A large sum: every rank writes the shares of the others into its area, adds up its own share of all areas in the order
-//! of the ranks, puts the result where its own share would have been, and copies the others' results. While one chunk is
-//! added up, the next is already written. A small one: every rank writes all and adds up all.
+//! Among two ranks, or when little is to be added, every rank writes all it has and adds up all. Else every rank writes the
+//! shares of the others into its area, adds up its own share of all areas in the order of the ranks, puts the result where
+//! its own share would have been, and copies the others' results. While one chunk is added up, the next one is written.
 //!
 //! **Invariant:** a rank writes to its area of a slot only when all ranks are done with the last chunk that used the slot.
 
 use super::{
     fault::{Call, Fault},
-    lane::Lane,
+    lane::{self, Lane},
     layout::{SLOTS, Word},
     ring::Ring,
 };
@@ -64,27 +64,31 @@ impl Exchange {
         deadline: Instant,
     ) -> Result<(), Fault> {
         let call = Call::all_reduce::<T>(reduce, kind, data.len());
-        if self.ring.layout.is_small(size_of_val(data)) {
-            return self.small(data, reduce, call, deadline);
-        }
         let per = self.ring.layout.chunk_bytes / size_of::<T>();
-        let (first, chunks) = (self.next, data.len().div_ceil(per));
+        let whole = self.ring.layout.is_whole(size_of_val(data));
+        let (first, chunks) = (self.next, data.len().div_ceil(per).max(1));
         let range = |index: usize| index * per..((index + 1) * per).min(data.len());
         let ranges: Vec<Range<usize>> = (0..chunks).map(range).collect();
-        self.send_shares(first, &data[ranges[0].clone()], call, deadline)?;
         for (index, range) in ranges.iter().enumerate() {
             let chunk = first.wrapping_add(index as u32);
+            if index == 0 {
+                self.send(chunk, &data[range.clone()], whole, call, deadline)?;
+            }
             if let Some(following) = ranges.get(index + 1) {
-                self.send_shares(chunk.wrapping_add(1), &data[following.clone()], call, deadline)?;
+                self.send(chunk.wrapping_add(1), &data[following.clone()], whole, call, deadline)?;
             }
             self.ring.await_all(Word::Arrived, chunk, deadline)?;
             if index == 0 {
                 self.ring.compare(chunk, call)?;
             }
             let data = &mut data[range.clone()];
-            self.add_share(chunk, data, reduce);
-            self.ring.publish(Word::Added, chunk);
-            self.take_results(chunk, data, deadline)?;
+            if whole {
+                self.add_all(chunk, data, reduce);
+            } else {
+                self.add_share(chunk, data, reduce);
+                self.ring.publish(Word::Added, chunk);
+                self.take_results(chunk, data, deadline)?;
+            }
             self.ring.publish(Word::Done, chunk);
         }
         self.next = first.wrapping_add(chunks as u32);
@@ -98,14 +102,31 @@ impl Exchange {
         Ok(self.ring.layout.area(Ring::slot(chunk), self.ring.rank))
     }
 
-    fn send_shares<T: Lane>(&self, chunk: u32, data: &[T], call: Call, deadline: Instant) -> Result<(), Fault> {
+    fn send<T: Lane>(&self, chunk: u32, data: &[T], whole: bool, call: Call, deadline: Instant) -> Result<(), Fault> {
         let area = self.open(chunk, call, deadline)?;
-        for peer in self.ring.peers() {
-            let share = self.ring.layout.share(data.len(), size_of::<T>(), peer);
-            self.ring.segment.put(area + share.start * size_of::<T>(), &data[share]);
+        if whole {
+            self.ring.segment.put(area, data);
+        } else {
+            for peer in self.ring.peers() {
+                let share = self.ring.layout.share(data.len(), size_of::<T>(), peer);
+                self.ring.segment.put(area + share.start * size_of::<T>(), &data[share]);
+            }
         }
         self.ring.publish(Word::Arrived, chunk);
         Ok(())
+    }
+
+    fn add_all<T: Lane>(&self, chunk: u32, data: &mut [T], reduce: Reduce) {
+        let Ring { segment, layout, rank, size, .. } = &*self.ring;
+        let count = data.len();
+        let part = |rank: u32| segment.view::<T>(layout.area(Ring::slot(chunk), rank), count);
+        match (*size, *rank) {
+            (1, _) => {}
+            // The own numbers are still where they were.
+            (2, 0) => lane::fold(reduce, data, part(1)),
+            (2, _) => lane::fold_under(reduce, data, part(0)),
+            _ => add_in_order(data, *size, part, reduce),
+        }
     }
 
     fn add_share<T: Lane>(&self, chunk: u32, data: &mut [T], reduce: Reduce) {
@@ -135,20 +156,6 @@ impl Exchange {
             let results = segment.view::<T>(at, share.len());
             data[share].copy_from_slice(results);
         }
-        Ok(())
-    }
-
-    fn small<T: Lane>(&mut self, data: &mut [T], reduce: Reduce, call: Call, deadline: Instant) -> Result<(), Fault> {
-        let chunk = self.next;
-        let area = self.open(chunk, call, deadline)?;
-        self.ring.segment.put(area, data);
-        self.meet(chunk, call, deadline)?;
-        let Ring { segment, layout, size, .. } = &*self.ring;
-        let count = data.len();
-        let part = |rank: u32| segment.view::<T>(layout.area(Ring::slot(chunk), rank), count);
-        add_in_order(data, *size, part, reduce);
-        self.ring.publish(Word::Done, chunk);
-        self.next = chunk.wrapping_add(1);
         Ok(())
     }
 
@@ -206,11 +213,8 @@ impl Exchange {
 
 /// `out = part(0) ∘ part(1) ∘ …`, always in this order, so that rounding is the same on every rank.
 fn add_in_order<'a, T: Lane>(out: &mut [T], size: u32, part: impl Fn(u32) -> &'a [T], reduce: Reduce) {
-    if size == 1 {
-        return out.copy_from_slice(part(0));
-    }
-    T::join(reduce, out, part(0), part(1));
+    lane::join(reduce, out, part(0), part(1));
     for rank in 2..size {
-        T::fold(reduce, out, part(rank));
+        lane::fold(reduce, out, part(rank));
     }
 }

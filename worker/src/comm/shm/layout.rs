@@ -6,11 +6,11 @@ use std::ops::Range;
 
 /// First word of a segment; changes with the layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"ennshm01");
-/// Chunks in flight: while one is added up, the next is being written.
-pub(super) const SLOTS: u32 = 2;
+/// Chunks in flight: one is added up, the next is being written, and a slow rank may still read the last.
+pub(super) const SLOTS: u32 = 3;
 /// Bytes of one rank's area in one slot, for two ranks; measured: smaller ones wait more often, larger ones leave the
 /// second-level cache.
-const CHUNK_BYTES: usize = 512 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 /// A chunk of many ranks is not cut smaller than this per area.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Bytes of all areas of one slot beyond which areas shrink.
@@ -88,9 +88,10 @@ impl Layout {
         areas + (slot as usize * self.ranks + rank as usize) * self.chunk_bytes
     }
 
-    /// Whether every rank adds up everything itself.
-    pub(super) fn is_small(&self, bytes: usize) -> bool {
-        bytes <= self.chunk_bytes && bytes * self.ranks <= SMALL_BYTES_MAX
+    /// Whether every rank adds up everything itself: what is small is sooner done so than shared out, and two ranks would
+    /// otherwise send as many bytes and wait twice.
+    pub(super) fn is_whole(&self, bytes: usize) -> bool {
+        self.ranks <= 2 || bytes * self.ranks <= SMALL_BYTES_MAX
     }
 
     /// The part of `count` numbers of `width` bytes that `rank` adds up.
