@@ -1,7 +1,7 @@
 //! ENN's worker: trains and serves the ENN model on libtorch. A library, so that users build workers around their own model,
 //! and the binary `enn-worker`.
 //!
-//! Floors (an arrow never points up): `backend < op < autograd < functional, params < layer < block, loss < model < session`.
+//! Floors (an arrow never points up): `backend < op < kernel < autograd < functional, params < layer < block, loss < model < session`.
 //! Side towers `data`, `comm`, `optim`, `checkpoint` know tensors and parameter names, not `model`; only `session` sees all.
 
 pub mod autograd;
@@ -12,6 +12,7 @@ pub mod comm;
 pub mod data;
 pub mod error;
 pub mod functional;
+pub mod kernel;
 pub mod layer;
 pub mod loss;
 pub mod model;

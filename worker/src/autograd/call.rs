@@ -3,9 +3,12 @@
 use super::cx::Cx;
 use super::program::Rec;
 use super::tape::Node;
+use crate::backend::Outs;
 use crate::backend::torch::safe::version;
 use crate::error::OpError;
 use crate::op::Op;
+use crate::op::collective;
+use crate::op::row::{Launch, PLAIN};
 use crate::op::value::{Meta, Role, Tensor, Val};
 use crate::op::vjp::{Kept, RESULT_SLOT, Results};
 use smallvec::SmallVec;
@@ -52,7 +55,13 @@ pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
     let metas: SmallVec<[&Meta; 4]> = ins.iter().map(|t| t.meta()).collect();
     let inferred = (row.shape)(&op, &metas).map_err(|kind| cx.fail(row.name, kind))?;
     let raws: SmallVec<[&tch::Tensor; 4]> = ins.iter().map(|t| t.raw()).collect();
-    let outs = cx.backend.launch(&op, &raws, &cx.key.get()).map_err(|kind| cx.fail(row.name, kind))?;
+    let launch = Launch { ins: &raws };
+    let (outs, kernel) = if op.is_collective() {
+        collective::run(&op, &launch, cx.collectives).map(|()| (Outs::new(), PLAIN))
+    } else {
+        cx.launcher.launch(&op, &launch)
+    }
+    .map_err(|kind| cx.fail(row.name, kind))?;
     debug_assert_eq!(outs.len(), inferred.len(), "{} returns what its shape rule says", row.name);
 
     let mut state = cx.state.borrow_mut();
@@ -68,7 +77,8 @@ pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
     }
     let vals: SmallVec<[Val; 4]> = ins.iter().map(|t| t.val()).collect();
     let save = row.save;
-    let rec = Rec { op, ins: vals, first_out, outs: results.len() as u8, phase: cx.phase.get(), scope: cx.scope.get() };
+    let (phase, scope) = (cx.phase.get(), cx.scope.get());
+    let rec = Rec { op, ins: vals, first_out, outs: results.len() as u8, kernel, phase, scope };
     let rec = state.program.record(rec);
     if tape {
         let mut kept: SmallVec<[Kept; 3]> = SmallVec::new();

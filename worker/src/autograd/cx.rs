@@ -2,15 +2,16 @@
 //!
 //! **Invariant:** layers see this and tensors, and nothing of ranks, paths, environment, clock or log.
 
+use super::call::call;
 use super::leaf::Leaves;
 use super::program::{Phase, Program};
 use super::scope::{ScopeGuard, ScopeId};
 use super::tape::Node;
-use crate::backend::torch::Torch;
-use crate::backend::{Backend, StepKey};
 use crate::error::{OpError, OpErrorKind};
+use crate::kernel::{FirstFit, Launcher};
 use crate::op::Op;
-use crate::op::value::{Meta, ParamId, Role, Tensor};
+use crate::op::collective::Collectives;
+use crate::op::value::{Meta, ParamId, Role, Tensor, Val};
 use std::cell::{Cell, RefCell};
 use tch::Device;
 
@@ -22,42 +23,66 @@ pub(super) struct State {
     pub(super) nodes: Vec<Node>,
     /// Parameters touched so far, by id.
     pub(super) params: Vec<Option<Tensor>>,
+    /// The random key, once something drew.
+    random: Option<Tensor>,
+    /// Random keys so far.
+    pub(super) keys: Vec<Val>,
+    /// What every leaf was when it was entered, if asked for.
+    pub(super) bound: Option<Vec<(Val, tch::Tensor)>>,
 }
 
 /// The context of one step. Belongs to one thread.
 pub struct Cx<'p> {
     pub(super) state: RefCell<State>,
     pub(super) leaves: &'p dyn Leaves,
-    pub(super) backend: &'static dyn Backend<Op, Error = OpErrorKind>,
+    pub(super) launcher: &'p dyn Launcher,
+    pub(super) collectives: Option<&'p dyn Collectives>,
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
-    pub(super) key: Cell<StepKey>,
+    key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
     _no_grad: super::call::NoGrad,
 }
 
-static TORCH: Torch = Torch;
+/// What random numbers of a step depend on.
+#[derive(Debug, Clone, Copy, Default)]
+struct RandomKey {
+    seed: u64,
+    step: u64,
+    first_row: u64,
+    rows: u64,
+}
+
+static FIRST_FIT: FirstFit = FirstFit;
 
 impl<'p> Cx<'p> {
     /// A context that tapes and applies dropout. `seed` and `step` key the random generator.
     pub fn train(params: &'p dyn Leaves, seed: u64, step: u64) -> Self {
-        Self::new(params, StepKey { seed, step, first_row: 0, rows: 0 }, true)
+        Self::new(params, RandomKey { seed, step, ..RandomKey::default() }, true)
     }
 
     /// A context that neither tapes nor drops anything.
     pub fn eval(params: &'p dyn Leaves) -> Self {
-        Self::new(params, StepKey { seed: 0, step: 0, first_row: 0, rows: 0 }, false)
+        Self::new(params, RandomKey::default(), false)
     }
 
-    fn new(leaves: &'p dyn Leaves, key: StepKey, training: bool) -> Self {
+    fn new(leaves: &'p dyn Leaves, key: RandomKey, training: bool) -> Self {
         let records = if training { RECORDS_EXPECTED } else { RECORDS_EXPECTED / 4 };
         let params = vec![None; leaves.count()];
         Self {
-            state: RefCell::new(State { program: Program::with_capacity(records), nodes: Vec::new(), params }),
+            state: RefCell::new(State {
+                program: Program::with_capacity(records),
+                nodes: Vec::new(),
+                params,
+                random: None,
+                keys: Vec::new(),
+                bound: None,
+            }),
             leaves,
-            backend: &TORCH,
+            launcher: &FIRST_FIT,
+            collectives: None,
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
@@ -68,14 +93,61 @@ impl<'p> Cx<'p> {
         }
     }
 
-    /// Runs this step's operations on another backend.
-    pub fn set_backend(&mut self, backend: &'static dyn Backend<Op, Error = OpErrorKind>) {
-        self.backend = backend;
+    /// Lets `launcher` choose the kernels of this step.
+    pub fn set_launcher(&mut self, launcher: &'p dyn Launcher) {
+        self.launcher = launcher;
     }
 
-    /// Says which rows of the global batch this rank holds, so that dropout masks do not depend on the world size.
+    /// Gives this step the ranks that [`Cx::all_reduce`] adds over.
+    pub fn set_collectives(&mut self, collectives: &'p dyn Collectives) {
+        self.collectives = Some(collectives);
+    }
+
+    /// Keeps what every leaf was, so that the step can be frozen into a [`super::Plan`].
+    pub(super) fn keep_leaves(&mut self) {
+        self.state.borrow_mut().bound = Some(Vec::new());
+    }
+
+    /// Begins a micro-batch: says which rows of the global batch this rank holds, so that dropout masks depend neither on the
+    /// world size nor on the accumulation.
     pub fn set_rows(&self, first_row: u64, rows: u64) {
-        self.key.set(StepKey { first_row, rows, ..self.key.get() });
+        self.key.set(RandomKey { first_row, rows, ..self.key.get() });
+        self.site.set(0);
+        self.state.borrow_mut().random = None;
+    }
+
+    /// Begins to sum a flat gradient over the ranks, in place; recorded. For the hook of [`Cx::backward`].
+    ///
+    /// # Errors
+    /// The collective's own; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
+    pub fn all_reduce(&self, flat: &tch::Tensor) -> Result<(), OpError> {
+        let flat = self.opt_state(flat.shallow_clone());
+        self.all_reduce_value(&flat)
+    }
+
+    /// [`Cx::all_reduce`] of a value of this step.
+    ///
+    /// # Errors
+    /// As [`Cx::all_reduce`].
+    pub fn all_reduce_value(&self, value: &Tensor) -> Result<(), OpError> {
+        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduce, &[value]).map(|_| ()))
+    }
+
+    /// Lets what follows see the sums of everything begun; recorded.
+    ///
+    /// # Errors
+    /// When a collective failed or did not end in time.
+    pub fn all_reduce_wait(&self) -> Result<(), OpError> {
+        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduceWait, &[]).map(|_| ()))
+    }
+
+    /// Sets gradients to 0; recorded.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn zero<'t>(&self, arrays: impl Iterator<Item = &'t tch::Tensor>) -> Result<(), OpError> {
+        let arrays: Vec<Tensor> = arrays.map(|raw| self.opt_state(raw.shallow_clone())).collect();
+        self.optim(|cx| call(cx, Op::Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
     }
 
     /// A tensor from outside: data of the batch.
@@ -86,6 +158,21 @@ impl<'p> Cx<'p> {
     /// A tensor known before the step.
     pub fn constant(&self, raw: tch::Tensor) -> Tensor {
         self.leaf(raw, Role::Const, false)
+    }
+
+    /// The key of the random generator: int64 (seed, step, first row of this rank, rows), where the parameters are.
+    pub(crate) fn random_key(&self) -> Result<Tensor, OpError> {
+        if let Some(known) = &self.state.borrow().random {
+            return Ok(known.clone());
+        }
+        let key = self.key.get();
+        let numbers = [key.seed, key.step, key.first_row, key.rows].map(u64::cast_signed);
+        let raw = tch::Tensor::f_from_slice(&numbers).and_then(|raw| raw.f_to_device(self.device()));
+        let made = self.leaf(raw.map_err(|kind| self.fail("random key", kind))?, Role::RandomKey, false);
+        let mut state = self.state.borrow_mut();
+        state.keys.push(made.val());
+        state.random = Some(made.clone());
+        Ok(made)
     }
 
     /// Optimizer state: moments, counters, rates.
@@ -110,7 +197,11 @@ impl<'p> Cx<'p> {
 
     pub(super) fn leaf(&self, raw: tch::Tensor, role: Role, requires_grad: bool) -> Tensor {
         let meta = Meta::of(&raw);
-        let val = self.state.borrow_mut().program.value(meta.clone(), role, requires_grad);
+        let mut state = self.state.borrow_mut();
+        let val = state.program.value(meta.clone(), role, requires_grad);
+        if let Some(bound) = &mut state.bound {
+            bound.push((val, raw.shallow_clone()));
+        }
         Tensor::new(raw, val, meta, requires_grad)
     }
 
@@ -140,7 +231,11 @@ impl<'p> Cx<'p> {
 
     /// Runs `f` with its records marked as parameter updates.
     pub fn optim<R>(&self, f: impl FnOnce(&Self) -> R) -> R {
-        let outer = self.phase.replace(Phase::Optim);
+        self.in_phase(Phase::Optim, f)
+    }
+
+    fn in_phase<R>(&self, phase: Phase, f: impl FnOnce(&Self) -> R) -> R {
+        let outer = self.phase.replace(phase);
         let taping = self.taping.replace(false);
         let result = f(self);
         self.taping.set(taping);

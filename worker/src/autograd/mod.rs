@@ -7,7 +7,10 @@
 
 mod call;
 mod cx;
+mod executor;
+mod graph;
 mod leaf;
+mod plan;
 mod program;
 mod scope;
 mod tape;
@@ -15,7 +18,9 @@ mod tape;
 pub use crate::op::value::{BucketId, Meta, ParamId, Role, Shape, Tensor, Val};
 pub use call::call;
 pub use cx::Cx;
+pub use executor::{Executor, Mode, Ran, Request};
 pub use leaf::{GradLeaves, Leaves};
+pub use plan::{Observer, Plan, Seen, Unplannable};
 pub use program::{Phase, Program, Rec, ValMeta};
 pub use scope::{ScopeGuard, ScopeId};
 pub use tape::OnReady;

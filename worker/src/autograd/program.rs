@@ -16,6 +16,8 @@ pub enum Phase {
     Backward,
     /// Parameter updates.
     Optim,
+    /// What the ranks do together.
+    Comm,
 }
 
 /// What is known of a value.
@@ -40,6 +42,8 @@ pub struct Rec {
     pub first_out: Val,
     /// Number of results.
     pub outs: u8,
+    /// The kernel that ran it.
+    pub kernel: &'static str,
     /// Part of the step.
     pub phase: Phase,
     /// Place in the model.
@@ -113,7 +117,7 @@ impl Program {
         self.recs.iter().map(cost).sum()
     }
 
-    /// The canonical bytes: operations, attributes, shapes, kinds, roles, edges and places; no addresses, no device index.
+    /// The canonical bytes: operations, attributes, shapes, kinds, roles, edges, kernels and places; no addresses, no device index.
     pub fn canonical_bytes(&self) -> Vec<u8> {
         let mut bytes = CanonicalBytes(Vec::with_capacity(64 * self.recs.len()));
         for v in &self.vals {
@@ -127,7 +131,7 @@ impl Program {
         }
         for rec in &self.recs {
             bytes.put(&(&rec.op, &rec.ins, rec.first_out, rec.outs));
-            bytes.put(&(rec.phase, rec.scope));
+            bytes.put(&(rec.kernel, rec.phase, rec.scope));
         }
         bytes.0
     }

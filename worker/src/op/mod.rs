@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod attr;
+pub mod collective;
 pub mod elementwise;
 pub mod index;
 pub mod infer;
@@ -15,6 +16,7 @@ pub mod matmul;
 pub mod norm;
 pub mod optim;
 pub mod pairwise;
+pub mod predicate;
 pub mod random;
 pub mod reduce;
 pub mod retention;
@@ -24,11 +26,8 @@ pub mod softmax;
 pub mod value;
 pub mod vjp;
 
-use crate::backend::torch::Torch;
-use crate::backend::{Backend, Outs, StepKey};
-use crate::error::OpErrorKind;
-use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Unary};
-use row::{Launch, OpRow};
+use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Test, Unary};
+use row::OpRow;
 use tch::{Device, Kind};
 
 /// Every operation of the worker.
@@ -51,6 +50,11 @@ pub enum Op {
     SwiGluBackward,
     Where,
     Keep { when: bool },
+    // Truth values and columns.
+    Test(Test),
+    And,
+    Not,
+    IndexSelect { axis: i64 },
     // Reductions.
     Sum { axes: Axes, keepdim: bool },
     Mean { axes: Axes, keepdim: bool },
@@ -73,6 +77,7 @@ pub enum Op {
     Zeros { shape: Axes, kind: Kind, device: Device },
     Ones { shape: Axes, kind: Kind, device: Device },
     GradAdd,
+    Detach,
     // Normalisation.
     LayerNorm { affine: bool, eps: F64Bits },
     LayerNormBackward { affine: bool },
@@ -99,7 +104,14 @@ pub enum Op {
     MaskedMse,
     MaskedMseBackward,
     // Optimizer.
-    AdamW { beta1: F64Bits, beta2: F64Bits, eps: F64Bits, decay: F64Bits, scaled: bool, gated: bool },
+    GlobalNorm,
+    StepScalars { beta1: F64Bits, beta2: F64Bits, decay: F64Bits, clip: F64Bits },
+    AdamW { eps: F64Bits, decays: Axes },
+    Average { decay: F64Bits },
+    Zero,
+    // Collectives.
+    AllReduce,
+    AllReduceWait,
 }
 
 /// The table: all rows, by family.
@@ -109,6 +121,7 @@ pub static OPS: &[&[OpRow]] = &[
     &elementwise::ROWS,
     &pairwise::BINARY,
     &pairwise::ROWS,
+    &predicate::ROWS,
     &reduce::ROWS,
     &matmul::ROWS,
     &layout::ROWS,
@@ -120,6 +133,7 @@ pub static OPS: &[&[OpRow]] = &[
     &attention::ROWS,
     &loss::ROWS,
     &optim::ROWS,
+    &collective::ROWS,
 ];
 
 /// All rows.
@@ -145,6 +159,10 @@ impl Op {
             Self::SwiGluBackward => &pairwise::ROWS[3],
             Self::Where => &pairwise::ROWS[4],
             Self::Keep { .. } => &pairwise::ROWS[5],
+            Self::Test(_) => &predicate::ROWS[0],
+            Self::And => &predicate::ROWS[1],
+            Self::Not => &predicate::ROWS[2],
+            Self::IndexSelect { .. } => &predicate::ROWS[3],
             Self::Sum { .. } => &reduce::ROWS[0],
             Self::Mean { .. } => &reduce::ROWS[1],
             Self::SumTo { .. } => &reduce::ROWS[2],
@@ -164,6 +182,7 @@ impl Op {
             Self::Zeros { .. } => &layout::ROWS[8],
             Self::Ones { .. } => &layout::ROWS[9],
             Self::GradAdd => &layout::ROWS[10],
+            Self::Detach => &layout::ROWS[11],
             Self::LayerNorm { .. } => &norm::ROWS[0],
             Self::LayerNormBackward { .. } => &norm::ROWS[1],
             Self::RmsNorm { .. } => &norm::ROWS[2],
@@ -184,7 +203,13 @@ impl Op {
             Self::MaskedHuberBackward { .. } => &loss::ROWS[1],
             Self::MaskedMse => &loss::ROWS[2],
             Self::MaskedMseBackward => &loss::ROWS[3],
-            Self::AdamW { .. } => &optim::ROWS[0],
+            Self::GlobalNorm => &optim::ROWS[0],
+            Self::StepScalars { .. } => &optim::ROWS[1],
+            Self::AdamW { .. } => &optim::ROWS[2],
+            Self::Average { .. } => &optim::ROWS[3],
+            Self::Zero => &optim::ROWS[4],
+            Self::AllReduce => &collective::ROWS[0],
+            Self::AllReduceWait => &collective::ROWS[1],
         }
     }
 
@@ -193,15 +218,24 @@ impl Op {
         self.row().name
     }
 
-    /// Bit set of operands that are written in place.
-    pub fn writes(&self) -> u16 {
+    /// Whether operand `i` is written in place.
+    pub fn writes(&self, i: usize) -> bool {
         match self {
-            Self::GradAdd => 0b1,
-            Self::LinearBackward { dw: Into::Add, db: Into::Add, .. } => 0b11000,
-            Self::LinearBackward { dw, db, .. } if *dw == Into::Add || *db == Into::Add => 0b1000,
-            Self::AdamW { scaled, .. } => 0b1101 | u16::from(*scaled) << 1,
-            _ => 0,
+            Self::GradAdd => i == 0,
+            Self::LinearBackward { dw, db, .. } => {
+                i >= 3 && i < 3 + usize::from(*dw == Into::Add) + usize::from(*db == Into::Add)
+            }
+            Self::StepScalars { .. } => i >= 3,
+            Self::AdamW { .. } => i >= 1,
+            Self::Average { .. } => i == 0 || i % 2 == 1,
+            Self::Zero | Self::AllReduce => true,
+            _ => false,
         }
+    }
+
+    /// Whether the ranks run it together.
+    pub fn is_collective(&self) -> bool {
+        matches!(self, Self::AllReduce | Self::AllReduceWait)
     }
 
     /// Results a reverse rule may receive gradients for; the rest are saved intermediates.
@@ -211,17 +245,5 @@ impl Op {
             Self::Retention { dir: Dir::Causal, .. } => 2,
             _ => 1,
         }
-    }
-}
-
-impl Backend<Op> for Torch {
-    type Error = OpErrorKind;
-
-    fn name(&self) -> &'static str {
-        "aten"
-    }
-
-    fn launch(&self, op: &Op, ins: &[&tch::Tensor], key: &StepKey) -> Result<Outs, OpErrorKind> {
-        (op.row().launch)(op, &Launch { ins, key })
     }
 }

@@ -7,15 +7,13 @@ use super::infer::Inferred;
 use super::sample::{Draw, Sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
-use crate::backend::{Outs, StepKey};
+use crate::backend::Outs;
 use crate::error::{OpError, OpErrorKind};
 
 /// Operands of one launch.
 pub struct Launch<'a> {
     /// Tensors in the operation's order.
     pub ins: &'a [&'a tch::Tensor],
-    /// Numbers of the step's random generator.
-    pub key: &'a StepKey,
 }
 
 impl Launch<'_> {
@@ -54,14 +52,44 @@ pub type VjpRule = fn(&Vjp<'_>) -> Result<Grads, OpError>;
 /// Floating-point operations of one call, a multiply-add counted as two.
 pub type Flops = fn(&Op, &[&Meta], &[Meta]) -> u64;
 
+/// How far a kernel's results may lie from the plain reference's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tolerance {
+    /// The same bits.
+    Exact,
+    /// Rounding of the results' kind.
+    Rounding,
+    /// Rounding of a long sum in the results' kind.
+    Reduction,
+}
+
+/// A faster way to run an operation than its row's plain reference.
+pub struct Kernel {
+    /// Stable name, e.g. `cuda.retention`; the reference is `plain`.
+    pub id: &'static str,
+    /// Whether it takes these operands, judged from what is known of them without looking at a device; if not, why.
+    pub fits: fn(&Op, &Launch<'_>) -> Result<(), &'static str>,
+    /// Runs it.
+    pub launch: fn(&Op, &Launch<'_>) -> Launched,
+    /// How exact it is.
+    pub tolerance: Tolerance,
+    /// Whether equal operands give equal bits.
+    pub deterministic: bool,
+}
+
+/// Name of the row's own launch.
+pub const PLAIN: &str = "plain";
+
 /// One operation.
 pub struct OpRow {
     /// Stable name.
     pub name: &'static str,
     /// Metas of the results from those of the operands.
     pub shape: fn(&Op, &[&Meta]) -> Inferred,
-    /// Runs it through libtorch.
+    /// Runs it through libtorch: the plain reference, which takes everything the shape rule takes.
     pub launch: fn(&Op, &Launch<'_>) -> Launched,
+    /// Faster ways, the preferred first.
+    pub kernels: &'static [Kernel],
     /// What the reverse rule reads.
     pub save: Save,
     /// The reverse rule; `None` for operations of the backward pass and the optimizer.
@@ -85,6 +113,7 @@ impl OpRow {
             name,
             shape,
             launch,
+            kernels: &[],
             save: Save { ins: 0, outs: 0 },
             vjp: None,
             flops: per_element,
@@ -107,6 +136,12 @@ impl OpRow {
     /// Operands and results the reverse rule reads, as bit sets.
     pub const fn saves(mut self, ins: u16, outs: u16) -> Self {
         self.save = Save { ins, outs };
+        self
+    }
+
+    /// Faster ways to run it, the preferred first.
+    pub const fn kernels(mut self, kernels: &'static [Kernel]) -> Self {
+        self.kernels = kernels;
         self
     }
 

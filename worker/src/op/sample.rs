@@ -14,6 +14,8 @@ pub enum Fill {
     Ids(i64),
     /// Booleans.
     Bool,
+    /// A random key.
+    Key,
 }
 
 /// Memory layout of an operand.
@@ -77,6 +79,11 @@ pub fn between(shape: &[i64], lo: f64, hi: f64) -> Operand {
 /// An operand of booleans.
 pub fn bools(shape: &[i64]) -> Operand {
     Operand { fill: Fill::Bool, ..normal(shape) }
+}
+
+/// The key of the random generator: seed 0, step 0, rows unknown unless the test says otherwise.
+pub fn key() -> Operand {
+    Operand { fill: Fill::Key, ..normal(&[4]) }
 }
 
 /// An operand of class ids.

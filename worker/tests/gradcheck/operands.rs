@@ -3,6 +3,10 @@
 use enn_worker::op::sample::{Fill, Layout, Operand};
 use tch::{Device, Kind, Tensor};
 
+/// Seed and step of every random key.
+pub(crate) const SEED: u64 = 0x1234_5678_9abc_def0;
+pub(crate) const STEP: u64 = 77;
+
 /// A tensor filled and laid out as asked for.
 pub(crate) fn tensor(operand: &Operand, kind: Kind) -> Tensor {
     let shape = operand.shape.as_slice();
@@ -21,6 +25,7 @@ pub(crate) fn tensor(operand: &Operand, kind: Kind) -> Tensor {
         Fill::Normal => Tensor::randn(wide.as_slice(), options).to_kind(kind),
         Fill::Between(lo, hi) => (Tensor::rand(wide.as_slice(), options) * (hi - lo) + lo).to_kind(kind),
         Fill::Ids(classes) => Tensor::randint(classes, wide.as_slice(), (Kind::Int64, Device::Cpu)),
+        Fill::Key => Tensor::from_slice(&[SEED.cast_signed(), STEP.cast_signed(), 0, 0]),
         Fill::Bool => Tensor::rand(wide.as_slice(), options).ge(0.4),
     };
     match operand.layout {

@@ -4,13 +4,14 @@
 use enn_common::config::{model::ModelConfig, train::TrainConfig};
 use enn_common::staged::meta::{FeatureMeta, Stats};
 use enn_worker::autograd::Cx;
-use enn_worker::backend::torch::Torch;
-use enn_worker::backend::{Backend, Outs, StepKey};
+use enn_worker::backend::Outs;
 use enn_worker::error::OpErrorKind;
 use enn_worker::functional as f;
+use enn_worker::kernel::{FirstFit, Launcher};
 use enn_worker::loss::Objective;
 use enn_worker::model::{Model, ModelSpec};
 use enn_worker::op::Op;
+use enn_worker::op::row::Launch;
 use enn_worker::params::{GradBuckets, ParamBuilder};
 use nix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -67,16 +68,10 @@ type Costs = BTreeMap<&'static str, (u32, Duration)>;
 
 static TIMED: Timed = Timed(Mutex::new(BTreeMap::new()));
 
-impl Backend<Op> for Timed {
-    type Error = OpErrorKind;
-
-    fn name(&self) -> &'static str {
-        "timed"
-    }
-
-    fn launch(&self, op: &Op, ins: &[&Tensor], key: &StepKey) -> Result<Outs, OpErrorKind> {
+impl Launcher for Timed {
+    fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
         let start = now();
-        let outs = Torch.launch(op, ins, key);
+        let outs = FirstFit.launch(op, l);
         let mut table = self.0.lock().unwrap();
         let entry = table.entry(op.name()).or_default();
         entry.0 += 1;
@@ -113,10 +108,11 @@ fn where_a_step_of_the_default_model_spends_its_time() {
         let start = now();
         let mut cx = Cx::train(&params, 1, round);
         if timed {
-            cx.set_backend(&TIMED);
+            cx.set_launcher(&TIMED);
         }
-        let output = model.forward(&cx, &x, &x_mask).unwrap();
-        let targets = model.targets(&y, &y_mask).unwrap();
+        let input = |t: &Tensor| cx.input(t.shallow_clone());
+        let output = model.forward(&cx, &input(&x), &input(&x_mask)).unwrap();
+        let targets = model.targets(&cx, &input(&y), &input(&y_mask)).unwrap();
         let loss = objective.forward(&cx, &output, &targets).unwrap();
         let forward = (now() - start).as_secs_f64() * 1e3;
         cx.backward(&loss.sum, &grads, &mut |_, _| Ok(())).unwrap();

@@ -1,6 +1,6 @@
 //! Loops over the table: shapes, values, gradients.
 
-use crate::operands::{differentiable, distance, tensor};
+use crate::operands::{SEED, STEP, differentiable, distance, tensor};
 use crate::oracle::oracle;
 use enn_worker::autograd::{Cx, Tensor as Traced, call};
 use enn_worker::functional as f;
@@ -9,9 +9,6 @@ use enn_worker::op::rows;
 use enn_worker::op::sample::{Draw, Sample};
 use enn_worker::params::{GradBuckets, ParamBuilder, Params};
 use tch::{Device, Kind, Tensor};
-
-const SEED: u64 = 0x1234_5678_9abc_def0;
-const STEP: u64 = 77;
 
 fn no_params() -> (Params, GradBuckets) {
     let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
@@ -209,11 +206,11 @@ fn shape_rules_refuse_what_does_not_fit_and_say_where() {
         f::narrow(&cx, &x(&[2, 3]), 1, 2, 2).unwrap_err(),
         f::cat(&cx, &[&x(&[2, 3]), &x(&[3, 3])], 1).unwrap_err(),
         f::cat(&cx, &[], 1).unwrap_err(),
-        f::embedding(&cx, &x(&[2, 3]), &ids).unwrap_err(),
+        f::embedding(&cx, &x(&[2, 3]), &cx.input(ids.shallow_clone())).unwrap_err(),
         f::softmax(&cx, &x(&[2, 3]), 2).unwrap_err(),
         f::squeeze(&cx, &x(&[2, 3]), 0).unwrap_err(),
         f::clamp(&cx, &x(&[2]), 1.0, 0.0).unwrap_err(),
-        f::masked_mse(&cx, &x(&[2, 3]), &Tensor::zeros([3], (Kind::Float, Device::Cpu)), &ids.ge(0.0)).unwrap_err(),
+        f::masked_mse(&cx, &x(&[2, 3]), &x(&[3]), &cx.input(ids.ge(0.0))).unwrap_err(),
         f::add(&cx, &x(&[2]), &cx.input(Tensor::zeros([2], (Kind::Double, Device::Cpu)))).unwrap_err(),
     ];
     for error in errors {

@@ -4,9 +4,7 @@ mod result;
 pub mod safe;
 mod sys;
 
-/// The backend that runs operations through libtorch's own kernels.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Torch;
+pub(super) use result::check;
 
 /// The C++ side raised an exception.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 use super::ShimError;
 use super::result::{self, Handle};
 use super::sys::Arg as RawArg;
-use crate::backend::{Outs, StepKey};
+use crate::backend::Outs;
 use smallvec::SmallVec;
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -135,9 +135,11 @@ pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], Shim
 
 /// One dropout: where in the random stream, and how much.
 #[derive(Debug, Clone, Copy)]
-pub struct Drop<'a> {
-    /// Seed and step.
-    pub key: &'a StepKey,
+pub struct Drop {
+    /// Seed.
+    pub seed: u64,
+    /// Global step.
+    pub step: u64,
     /// The operation's number.
     pub site: u32,
     /// First word of the site's stream.
@@ -152,8 +154,8 @@ pub struct Drop<'a> {
 ///
 /// # Errors
 /// As [`retention`].
-pub fn dropout(x: &Tensor, rows: bool, drop: &Drop<'_>) -> Result<Tensor, ShimError> {
-    let key = [drop.key.seed, drop.key.step, u64::from(drop.site)];
+pub fn dropout(x: &Tensor, rows: bool, drop: &Drop) -> Result<Tensor, ShimError> {
+    let key = [drop.seed, drop.step, u64::from(drop.site)];
     let numbers = result::Drop { key, first: drop.first, threshold: drop.threshold, scale: drop.scale };
     result::dropout(x, rows, &numbers)
 }
