@@ -59,6 +59,14 @@ pub trait ProcessGroup: Send {
     /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank.
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError>;
 
+    /// Zeros shaped like `tensor` in memory where this group reduces fastest, or `None` when it knows no such memory. The
+    /// memory stays until the process ends. Every rank calls it in the same order for the same shape and kind, and reduces
+    /// the same part of the tensor as the others.
+    fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
+        let _private_is_best = tensor;
+        Ok(None)
+    }
+
     /// Returns when every rank has come here, or fails after `timeout`.
     fn barrier(&self, timeout: Duration) -> Result<(), CommError>;
 

@@ -3,6 +3,7 @@
 use super::{
     exchange::Exchange,
     fault::{Fault, State},
+    region::Region,
     ring::Ring,
     safe::numbers,
     work::Outcome,
@@ -22,6 +23,8 @@ const QUEUE_MAX: usize = 1024;
 /// What is to be done.
 pub(super) enum Task {
     AllReduce(Tensor, Reduce),
+    /// Of a tensor that begins at this byte of its rank's part of a region.
+    AllReduceShared(Tensor, Reduce, (&'static Region, usize)),
     Broadcast(Tensor, u32),
     Barrier,
 }
@@ -137,6 +140,15 @@ fn perform(exchange: &mut Exchange, task: &mut Task, deadline: Instant) -> Resul
                     tensor.copy_(&wide);
                     Ok(())
                 }
+            }
+        }
+        Task::AllReduceShared(tensor, reduce, (region, start)) => {
+            let (kind, place) = (tensor.kind(), (*region, *start, tensor.numel()));
+            let what = (*reduce, kind as u8);
+            match kind {
+                Kind::Double => exchange.all_reduce_shared::<f64>(place, what, deadline),
+                Kind::Int64 => exchange.all_reduce_shared::<i64>(place, what, deadline),
+                _ => exchange.all_reduce_shared::<f32>(place, what, deadline),
             }
         }
         Task::Broadcast(tensor, root) => {

@@ -10,6 +10,7 @@ use super::{
     fault::{Call, Fault},
     lane::{self, Lane},
     layout::{SLOTS, Word},
+    region::Region,
     ring::Ring,
 };
 use crate::comm::Reduce;
@@ -25,7 +26,7 @@ const BARRIER: u64 = 3;
 impl Call {
     fn all_reduce<T: Lane>(reduce: Reduce, kind: u8, count: usize) -> Self {
         let what = ALL_REDUCE | (reduce as u64) << 8 | u64::from(kind) << 16;
-        Self { what, bytes: (count * size_of::<T>()) as u64 }
+        Self { what, bytes: (count * size_of::<T>()) as u64, at: 0 }
     }
 }
 
@@ -35,7 +36,8 @@ impl fmt::Display for Call {
         match self.what & 0xff {
             ALL_REDUCE => {
                 let reduce = ["sum", "min", "max"].get((self.what >> 8 & 0xff) as usize).unwrap_or(&"?");
-                write!(f, "all_reduce {reduce} of {bytes} bytes of kind {}", self.what >> 16 & 0xff)
+                write!(f, "all_reduce {reduce} of {bytes} bytes of kind {}", self.what >> 16 & 0xff)?;
+                if self.at == 0 { Ok(()) } else { write!(f, " in shared tensor {:x}", self.at) }
             }
             BROADCAST => write!(f, "broadcast of {bytes} bytes from rank {}", self.what >> 32),
             BARRIER => write!(f, "barrier"),
@@ -92,6 +94,33 @@ impl Exchange {
             self.ring.publish(Word::Done, chunk);
         }
         self.next = first.wrapping_add(chunks as u32);
+        Ok(())
+    }
+
+    /// Brings together numbers that lie where every rank can read and write them: each rank adds up its share and writes it
+    /// to all, and nothing is copied.
+    pub(super) fn all_reduce_shared<T: Lane>(
+        &mut self,
+        (region, start, count): (&Region, usize, usize),
+        (reduce, kind): (Reduce, u8),
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let call = Call { at: region.mark(start), ..Call::all_reduce::<T>(reduce, kind, count) };
+        let chunk = self.next;
+        self.open(chunk, call, deadline)?;
+        self.meet(chunk, call, deadline)?;
+        let Ring { layout, rank, size, .. } = &*self.ring;
+        let share = layout.share(count, size_of::<T>(), *rank);
+        let mut sum = [T::default(); BLOCK];
+        for from in share.clone().step_by(BLOCK) {
+            let sum = &mut sum[..BLOCK.min(share.end - from)];
+            let at = |rank: u32| region.at(rank) + start + from * size_of::<T>();
+            add_in_order(sum, *size, |rank| region.segment.view(at(rank), BLOCK.min(share.end - from)), reduce);
+            (0..*size).for_each(|rank| region.segment.put(at(rank), sum));
+        }
+        self.ring.publish(Word::Done, chunk);
+        self.ring.await_all(Word::Done, chunk, deadline)?;
+        self.next = chunk.wrapping_add(1);
         Ok(())
     }
 
@@ -174,7 +203,7 @@ impl Exchange {
         deadline: Instant,
     ) -> Result<(), Fault> {
         let what = BROADCAST | u64::from(kind) << 16 | u64::from(root) << 32;
-        let call = Call { what, bytes: data.len() as u64 };
+        let call = Call { what, bytes: data.len() as u64, at: 0 };
         let per = self.ring.layout.chunk_bytes;
         let (first, chunks) = (self.next, data.len().div_ceil(per).max(1));
         for index in 0..chunks {
@@ -202,7 +231,7 @@ impl Exchange {
 
     /// Waits for all ranks.
     pub(super) fn barrier(&mut self, deadline: Instant) -> Result<(), Fault> {
-        let (chunk, call) = (self.next, Call { what: BARRIER, bytes: 0 });
+        let (chunk, call) = (self.next, Call { what: BARRIER, bytes: 0, at: 0 });
         self.open(chunk, call, deadline)?;
         self.meet(chunk, call, deadline)?;
         self.ring.publish(Word::Done, chunk);

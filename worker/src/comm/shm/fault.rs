@@ -45,6 +45,8 @@ pub(super) struct Call {
     pub(super) what: u64,
     /// Bytes.
     pub(super) bytes: u64,
+    /// Where in the memory of shared tensors, if there.
+    pub(super) at: u64,
 }
 
 /// Why a collective did not end well.

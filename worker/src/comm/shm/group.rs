@@ -4,12 +4,14 @@ use super::{
     engine::{Engine, Task},
     fault::Place,
     meet::{Met, meet},
+    region::{REGIONS_MAX, Region},
     ring::Ring,
+    safe::tensor_in,
     watch::Watch,
     work::ShmWork,
 };
 use crate::comm::{CommError, ProcessGroup, Reduce, Store, Work};
-use std::{sync::Arc, thread, time::Duration};
+use std::{cell::RefCell, sync::Arc, thread, time::Duration};
 use tch::{Device, Kind, Tensor};
 
 /// Identity and limits of a [`Shm`] rank.
@@ -42,6 +44,8 @@ pub enum ShmFormed {
 pub struct Shm {
     engine: Engine,
     _watch: Watch,
+    /// Memory of tensors made by `shared_like`.
+    regions: RefCell<Vec<&'static Region>>,
     at: Place,
 }
 
@@ -58,11 +62,22 @@ impl Shm {
         let watch = Watch::begin(&ring, &pids)?;
         let engine = Engine::start(ring, timeout)?;
         let at = Place { operation: "form", rank, size, timeout };
-        Ok(ShmFormed::Group(Self { engine, _watch: watch, at }))
+        Ok(ShmFormed::Group(Self { engine, _watch: watch, regions: RefCell::default(), at }))
     }
 
     fn at(&self, operation: &'static str) -> Place {
         Place { operation, ..self.at }
+    }
+
+    /// The region in which `tensor` lies, and where.
+    fn shared(&self, tensor: &Tensor) -> Option<(&'static Region, usize)> {
+        if !matches!(tensor.kind(), Kind::Float | Kind::Double | Kind::Int64) || tensor.numel() == 0 {
+            return None;
+        }
+        let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+        let found =
+            |region: &&'static Region| Some((*region, region.find(self.at.rank, tensor.data_ptr().addr(), bytes)?));
+        self.regions.borrow().iter().find_map(found)
     }
 
     fn issue(&self, operation: &'static str, task: Task) -> Work {
@@ -90,7 +105,11 @@ impl ProcessGroup for Shm {
             Kind::Float | Kind::Double | Kind::Int64 | Kind::BFloat16 | Kind::Half => {}
             found => return Err(CommError::Kind { operation, backend: "shm", found }),
         }
-        Ok(self.issue(operation, Task::AllReduce(tensor.shallow_clone(), reduce)))
+        let task = match self.shared(tensor) {
+            Some(place) => Task::AllReduceShared(tensor.shallow_clone(), reduce, place),
+            None => Task::AllReduce(tensor.shallow_clone(), reduce),
+        };
+        Ok(self.issue(operation, task))
     }
 
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
@@ -99,6 +118,38 @@ impl ProcessGroup for Shm {
             return Err(CommError::RootOutside { root, size: self.at.size });
         }
         Ok(self.issue("broadcast", Task::Broadcast(tensor.shallow_clone(), root)))
+    }
+
+    fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
+        check(tensor, "shared_like")?;
+        let (rank, size) = (self.at.rank, self.at.size);
+        let number = self.regions.borrow().len() + 1;
+        let mut place = [0i64; 4];
+        let mut made = None;
+        // Rank 0 keeps the file open until everybody has answered.
+        let mut _file = None;
+        if rank == 0 && number <= REGIONS_MAX {
+            match Region::create(tensor, size, number) {
+                Ok((region, file, at)) => (made, _file, place) = (Some(region), Some(file), at),
+                Err(error) => tracing::info!(%error, "tensors are not shared"),
+            }
+        }
+        let told = Tensor::from_slice(&place);
+        self.broadcast(&told, 0)?.wait(self.at.timeout)?;
+        if rank != 0 {
+            place.iter_mut().enumerate().for_each(|(i, word)| *word = told.int64_value(&[i as i64]));
+            match Region::open(tensor, size, number, place) {
+                Ok(region) => made = Some(region),
+                Err(error) => tracing::info!(%error, "tensors are not shared"),
+            }
+        }
+        let ours = made.and_then(|region| Some((region, tensor_in(region, rank, tensor).ok()?)));
+        let all = Tensor::from_slice(&[i64::from(ours.is_some())]);
+        self.all_reduce(&all, Reduce::Min)?.wait(self.at.timeout)?;
+        Ok(ours.filter(|_| all.int64_value(&[0]) == 1).map(|(region, tensor)| {
+            self.regions.borrow_mut().push(region);
+            tensor
+        }))
     }
 
     fn barrier(&self, timeout: Duration) -> Result<(), CommError> {

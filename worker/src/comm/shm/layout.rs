@@ -22,8 +22,9 @@ const SMALL_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a cache line, in which shares begin.
 const CACHE_LINE_BYTES: usize = 64;
 
-const HEADER_BYTES: usize = 4096;
-const LINE_BYTES: usize = 256;
+/// Room for the header, also of a segment of tensors.
+pub(super) const HEADER_BYTES: usize = 4096;
+const LINE_BYTES: usize = 512;
 
 /// Words of the header.
 pub(super) const MAGIC_AT: usize = 0;
@@ -72,10 +73,10 @@ impl Layout {
         self.line(rank) + word as usize
     }
 
-    /// What `rank` calls in the collective that uses this slot: two 64-bit words.
-    pub(super) fn call(&self, rank: u32, slot: u32) -> [usize; 2] {
-        let at = self.line(rank) + 192 + 16 * slot as usize;
-        [at, at + 8]
+    /// What `rank` calls in the collective that uses this slot: three 64-bit words.
+    pub(super) fn call(&self, rank: u32, slot: u32) -> [usize; 3] {
+        let at = self.line(rank) + 192 + 24 * slot as usize;
+        [at, at + 8, at + 16]
     }
 
     fn line(&self, rank: u32) -> usize {
@@ -128,10 +129,10 @@ mod tests {
         for ranks in [1, 2, 3, 16, RANKS_MAX] {
             let layout = Layout::of(ranks);
             assert!(
-                layout.call(0, SLOTS - 1)[1] + 8 <= layout.word(1, Word::Arrived),
+                layout.call(0, SLOTS - 1)[2] + 8 <= layout.word(1, Word::Arrived),
                 "a call ends before the next line"
             );
-            assert!(layout.call(ranks - 1, SLOTS - 1)[1] + 8 <= layout.area(0, 0));
+            assert!(layout.call(ranks - 1, SLOTS - 1)[2] + 8 <= layout.area(0, 0));
             assert_eq!(layout.area(0, 0) % 4096, 0);
             assert_eq!(layout.area(0, ranks - 1) + layout.chunk_bytes, layout.area(1, 0));
             assert_eq!(layout.area(SLOTS - 1, ranks - 1) + layout.chunk_bytes, layout.bytes());

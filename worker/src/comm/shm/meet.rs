@@ -75,7 +75,7 @@ fn make(layout: &Layout) -> io::Result<(Segment, File, String)> {
         return Err(io::Error::other(format!("{} ranks are more than {RANKS_MAX}", layout.ranks)));
     }
     let nonce = nonce()?;
-    let (segment, file) = Segment::create(layout, nonce)?;
+    let (segment, file) = Segment::create(layout.bytes(), nonce)?;
     let place = format!("{} {} {} {}", std::process::id(), file.as_raw_fd(), nonce[0], nonce[1]);
     Ok((segment, file, place))
 }
@@ -87,11 +87,11 @@ fn find(layout: &Layout, place: &str) -> io::Result<Segment> {
     let (pid, fd, nonce) = (next()?, next()?, [next()?, next()?]);
     let pid = u32::try_from(pid).map_err(|_| absent())?;
     let fd = i32::try_from(fd).map_err(|_| absent())?;
-    Segment::open(layout, (pid, fd), nonce)
+    Segment::open(layout.bytes(), (pid, fd), nonce)
 }
 
 /// 128 random bits.
-fn nonce() -> io::Result<[u64; 2]> {
+pub(super) fn nonce() -> io::Result<[u64; 2]> {
     let mut bytes = [0u8; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let bits = u128::from_le_bytes(bytes);

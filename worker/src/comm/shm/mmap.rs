@@ -3,7 +3,7 @@
 //! **Invariant:** words are only touched through atomics. Areas are plain memory: the protocol in `exchange` says who may
 //! write which part when, and nobody reads a part while somebody may write it.
 
-use super::layout::{BYTES_AT, Layout, MAGIC, MAGIC_AT, NONCE_AT};
+use super::layout::{BYTES_AT, MAGIC, MAGIC_AT, NONCE_AT};
 use enn_common::fs::mmap::{Plain, bytes_of};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::{
@@ -14,7 +14,7 @@ use nix::{
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    os::unix::fs::MetadataExt,
     slice,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
@@ -31,10 +31,9 @@ fn seals() -> SealFlag {
 }
 
 impl Segment {
-    /// Makes a segment; the file gives others a way to it as long as it is open.
-    pub(super) fn create(layout: &Layout, nonce: [u64; 2]) -> io::Result<(Self, File)> {
+    /// Makes a segment of so many bytes, the header included; the file gives others a way to it as long as it is open.
+    pub(super) fn create(bytes: usize, nonce: [u64; 2]) -> io::Result<(Self, File)> {
         let file = File::from(memfd_create("enn-collectives", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
-        let bytes = layout.bytes();
         file.set_len(bytes as u64)?;
         // Taken now: a machine out of memory is an error here and not a signal in the middle of a step.
         posix_fallocate(&file, 0, i64::try_from(bytes).map_err(io::Error::other)?)?;
@@ -48,11 +47,10 @@ impl Segment {
         Ok((segment, file))
     }
 
-    /// Maps the segment that process `pid` holds open as `fd`, if it is the one with this nonce.
-    pub(super) fn open(layout: &Layout, (pid, fd): (u32, i32), nonce: [u64; 2]) -> io::Result<Self> {
+    /// Maps the segment of `expected` bytes that process `pid` holds open as `fd`, if it is the one with this nonce.
+    pub(super) fn open(expected: usize, (pid, fd): (u32, i32), nonce: [u64; 2]) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}"))?;
         let meta = file.metadata()?;
-        let expected = layout.bytes();
         if meta.uid() != geteuid().as_raw() || meta.len() != expected as u64 {
             let text = format!("{} bytes of user {} where {expected} of ours were expected", meta.len(), meta.uid());
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
@@ -68,7 +66,6 @@ impl Segment {
     }
 
     fn map(file: &File, bytes: usize) -> io::Result<Self> {
-        debug_assert!(file.as_raw_fd() >= 0);
         Ok(Self { map: MmapOptions::new().len(bytes).populate().map_raw(file)? })
     }
 
@@ -84,6 +81,11 @@ impl Segment {
         let at = self.inside(at, 8, 8);
         // SAFETY: as in `word32`.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
+    }
+
+    /// Where byte `at` is in this process.
+    pub(super) fn address(&self, at: usize) -> *mut u8 {
+        self.map.as_mut_ptr().wrapping_add(at)
     }
 
     /// Copies numbers into an area that no other rank reads or writes now.
@@ -119,19 +121,20 @@ unsafe impl Sync for Segment {}
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::layout::Layout, *};
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn a_segment_is_found_by_its_nonce_only() {
         let layout = Layout::of(2);
-        let (segment, file) = Segment::create(&layout, [1, 2]).unwrap();
+        let (segment, file) = Segment::create(layout.bytes(), [1, 2]).unwrap();
         let at = (std::process::id(), file.as_raw_fd());
-        let other = Segment::open(&layout, at, [1, 2]).unwrap();
+        let other = Segment::open(layout.bytes(), at, [1, 2]).unwrap();
         segment.put(layout.area(1, 1), &[1.5f32, -2.0]);
         assert_eq!(other.view::<f32>(layout.area(1, 1), 2), [1.5, -2.0]);
-        assert!(Segment::open(&layout, at, [1, 3]).unwrap_err().to_string().contains("another segment"));
-        assert!(Segment::open(&Layout::of(3), at, [1, 2]).unwrap_err().to_string().contains("bytes"));
-        assert!(Segment::open(&layout, (at.0, 9999), [1, 2]).is_err());
+        assert!(Segment::open(layout.bytes(), at, [1, 3]).unwrap_err().to_string().contains("another segment"));
+        assert!(Segment::open(Layout::of(3).bytes(), at, [1, 2]).unwrap_err().to_string().contains("bytes"));
+        assert!(Segment::open(layout.bytes(), (at.0, 9999), [1, 2]).is_err());
         assert!(file.set_len(1).is_err(), "its length is sealed");
     }
 }

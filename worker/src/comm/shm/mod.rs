@@ -16,6 +16,7 @@ mod lane;
 mod layout;
 mod meet;
 mod mmap;
+mod region;
 mod ring;
 mod safe;
 mod sys;

@@ -164,17 +164,18 @@ impl Ring {
 
     /// Writes down what this rank calls in `chunk`.
     pub(super) fn announce(&self, chunk: u32, call: Call) {
-        let [what, bytes] = self.layout.call(self.rank, Self::slot(chunk));
+        let [what, bytes, at] = self.layout.call(self.rank, Self::slot(chunk));
         self.segment.word64(what).store(call.what, Ordering::Relaxed);
         self.segment.word64(bytes).store(call.bytes, Ordering::Relaxed);
+        self.segment.word64(at).store(call.at, Ordering::Relaxed);
     }
 
     /// Compares what the others, who all arrived at `chunk`, call there.
     pub(super) fn compare(&self, chunk: u32, mine: Call) -> Result<(), Fault> {
         self.peers().try_for_each(|peer| {
-            let [what, bytes] = self.layout.call(peer, Self::slot(chunk));
-            let what = self.segment.word64(what).load(Ordering::Relaxed);
-            let theirs = Call { what, bytes: self.segment.word64(bytes).load(Ordering::Relaxed) };
+            let [what, bytes, at] = self.layout.call(peer, Self::slot(chunk));
+            let word = |at| self.segment.word64(at).load(Ordering::Relaxed);
+            let theirs = Call { what: word(what), bytes: word(bytes), at: word(at) };
             if theirs == mine { Ok(()) } else { Err(Fault::OutOfStep { peer, mine, theirs }) }
         })
     }

@@ -1,8 +1,9 @@
 //! Tensors as slices of numbers, for the time of one collective.
 
+use super::region::Region;
 use enn_common::fs::mmap::Plain;
 use std::slice;
-use tch::Tensor;
+use tch::{Device, TchError, Tensor};
 
 /// The values of a dense, contiguous tensor on the host, of which `T` is the kind (or `u8`: its bytes).
 ///
@@ -16,4 +17,11 @@ pub(super) fn numbers<T: Plain>(tensor: &mut Tensor) -> &mut [T] {
     // SAFETY: contiguous storage holds `bytes` bytes from the data pointer on, aligned for its kind, and lives as long as
     // the tensor, which is borrowed exclusively; any bits are a number.
     unsafe { slice::from_raw_parts_mut(tensor.data_ptr().cast(), bytes / size_of::<T>()) }
+}
+
+/// This rank's tensor in `region`, shaped like `tensor`, zeroed as fresh memory is.
+pub(super) fn tensor_in(region: &'static Region, rank: u32, tensor: &Tensor) -> Result<Tensor, TchError> {
+    let data = region.segment.address(region.at(rank));
+    // SAFETY: a region holds the bytes of such a tensor for every rank, at pages' starts, and is never unmapped.
+    unsafe { Tensor::f_from_blob(data, &tensor.size(), &tensor.stride(), tensor.kind(), Device::Cpu) }
 }
