@@ -75,12 +75,17 @@ fn peers(port: u16, size: u32, part: &str) -> Vec<Peer> {
 #[ignore = "the part of a peer; the other tests start it"]
 fn child() {
     let Ok(part) = env::var(PART) else { return };
+    tch::set_num_threads(1);
     let words: Vec<&str> = part.split(' ').collect();
     let (port, rank, size) = (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
     let group = shm(port, rank, size, PATIENCE);
     match words[3] {
         "gloo" => {
             beside_gloo(port, &*group);
+            group.shutdown(PATIENCE).unwrap();
+        }
+        "shared" => {
+            shared_tensors(&*group);
             group.shutdown(PATIENCE).unwrap();
         }
         "random" => {
@@ -127,8 +132,9 @@ fn values(count: i64, kind: Kind, rank: u32) -> Tensor {
 
 /// Numbers whose sums round.
 fn fractions(count: i64, kind: Kind, rank: u32) -> Tensor {
-    let places = Tensor::arange(count, (Kind::Double, Device::Cpu)) + f64::from(rank) * 0.37;
-    (places.sin() * 100.0).to_kind(kind)
+    let step = 0.618_033_988_749_894_9 + f64::from(rank) * 0.37;
+    let places = Tensor::arange(count, (Kind::Double, Device::Cpu)) * step;
+    ((&places - places.floor() - 0.5) * 100.0).to_kind(kind)
 }
 
 /// Fails when the bits of `tensor` differ between ranks.
@@ -212,8 +218,56 @@ impl Dice {
     }
 
     fn count(&mut self) -> i64 {
-        let size = [8, 1000, 40_000, 600_000][self.below(4) as usize];
+        let size = [8, 1000, 40_000, 300_000][self.below(4) as usize];
         self.below(size).cast_signed()
+    }
+}
+
+/// Tensors in memory of all ranks, whole and in part, among private ones.
+fn shared_tensors(group: &dyn ProcessGroup) {
+    for kind in [Kind::Float, Kind::Double, Kind::Int64, Kind::BFloat16] {
+        let counts = [1, 5, 1023, 200_003];
+        let private: Vec<Tensor> = counts.map(|count| values(count, kind, group.rank())).into();
+        let shared: Vec<Tensor> =
+            private.iter().map(|tensor| group.shared_like(tensor).unwrap().expect("memory is shared here")).collect();
+        assert!(shared.iter().all(|tensor| tensor.abs().max().double_value(&[]) == 0.0), "fresh memory is zero");
+        for reduce in REDUCES {
+            let mut flying = Vec::new();
+            for (count, shared) in counts.into_iter().zip(&shared) {
+                shared.shallow_clone().copy_(&values(count, kind, group.rank()));
+                let part = shared.narrow(0, count / 3, count - count / 3);
+                let private = values(count, kind, group.rank());
+                flying.push((group.all_reduce(&part, reduce).unwrap(), group.all_reduce(&private, reduce).unwrap()));
+                let sum = (1..group.size()).map(|rank| values(count, kind, rank)).fold(
+                    values(count, kind, 0),
+                    |sum, next| match reduce {
+                        Reduce::Sum => sum + next,
+                        Reduce::Min => sum.minimum(&next),
+                        Reduce::Max => sum.maximum(&next),
+                    },
+                );
+                let (one, other) = flying.last().unwrap();
+                one.wait(PATIENCE).unwrap();
+                other.wait(PATIENCE).unwrap();
+                assert_eq!(private, sum, "{kind:?} {reduce:?} {count}");
+                assert_eq!(part, sum.narrow(0, count / 3, count - count / 3), "{kind:?} {reduce:?} {count}");
+                let before = shared.narrow(0, 0, count / 3);
+                assert_eq!(before, values(count, kind, group.rank()).narrow(0, 0, count / 3), "the rest is untouched");
+            }
+        }
+    }
+}
+
+#[test]
+fn tensors_in_shared_memory_are_reduced_in_place() {
+    for size in [2, 3] {
+        let store = store();
+        let port = store.addr().port();
+        let mut peers = peers(port, size, "shared");
+        let group = shm(port, 0, size, PATIENCE);
+        shared_tensors(&*group);
+        group.shutdown(PATIENCE).unwrap();
+        peers.iter_mut().for_each(Peer::ends_well);
     }
 }
 

@@ -4,11 +4,14 @@
 
 use super::{SessionError, link::Link, mmap, unix};
 use crate::backend::graph;
-use crate::comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr};
-use enn_common::wire::{
-    client::Client,
-    control::Phase,
-    message::{Assignment, FromWorker, PROTOCOL, ToWorker},
+use crate::comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
+use enn_common::{
+    config::train::Collectives,
+    wire::{
+        client::Client,
+        control::Phase,
+        message::{Assignment, FromWorker, PROTOCOL, ToWorker},
+    },
 };
 use std::{path::PathBuf, time::Duration};
 use tch::Device;
@@ -120,7 +123,12 @@ pub fn device(assignment: &Assignment) -> Result<Device, SessionError> {
 ///
 /// # Errors
 /// When the store cannot be reached or a rank does not come within [`COLLECTIVE_WAIT_MAX`].
-pub fn group(link: &Link, assignment: &Assignment, device: Device) -> Result<Box<dyn ProcessGroup>, SessionError> {
+pub fn group(
+    link: &Link,
+    assignment: &Assignment,
+    device: Device,
+    wanted: Collectives,
+) -> Result<Box<dyn ProcessGroup>, SessionError> {
     if assignment.world_size == 1 {
         return Ok(Box::new(Solo));
     }
@@ -137,12 +145,30 @@ pub fn group(link: &Link, assignment: &Assignment, device: Device) -> Result<Box
             let place = (assignment.rank, assignment.world_size);
             Ok(Box::new(crate::comm::Nccl::form(&store, place, index as u32, COLLECTIVE_WAIT_MAX)?))
         }
-        _ => {
-            let options =
-                GlooOptions { rank: assignment.rank, size: assignment.world_size, timeout: COLLECTIVE_WAIT_MAX };
-            Ok(Box::new(Gloo::form(&store, &options)?))
-        }
+        _ => host_group(&store, assignment, wanted),
     }
+}
+
+/// Shared memory when it is wanted and can be had, else Gloo. Every rank comes to the same answer: from the assignment and
+/// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
+fn host_group(
+    store: &Store,
+    assignment: &Assignment,
+    wanted: Collectives,
+) -> Result<Box<dyn ProcessGroup>, SessionError> {
+    let (rank, size, timeout) = (assignment.rank, assignment.world_size, COLLECTIVE_WAIT_MAX);
+    let reason = if wanted == Collectives::Gloo {
+        "the configuration asks for it".to_owned()
+    } else if assignment.local_world_size != size {
+        format!("{} of {size} workers are on this node", assignment.local_world_size)
+    } else {
+        match Shm::form(store, &ShmOptions { rank, size, timeout })? {
+            ShmFormed::Group(group) => return Ok(Box::new(group)),
+            ShmFormed::Refused { rank, reason } => format!("rank {rank} cannot share memory: {reason}"),
+        }
+    };
+    tracing::info!(reason, "collectives go through Gloo");
+    Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout })?))
 }
 
 #[cfg(test)]
