@@ -98,7 +98,7 @@ fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<
     match &assignment.task {
         Task::Train { staged, resume, attempt } => {
             let config: RunConfig = read_json(&assignment.run_dir.join("run.json"))?;
-            let group = boot::group(link, assignment, device)?;
+            let group = boot::group(link, assignment, device, config.cluster.collectives)?;
             let task = TrainTask {
                 staged: staged.clone(),
                 resume: resume.clone(),
