@@ -9,11 +9,8 @@ pub mod attention;
 mod attention_aten;
 pub mod attr;
 pub mod collective;
-<<<<<<< HEAD
-mod cuda;
-=======
 pub mod cross_entropy;
->>>>>>> i4/gpt
+mod cuda;
 pub mod elementwise;
 pub mod index;
 pub mod infer;
