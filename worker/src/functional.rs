@@ -224,6 +224,22 @@ pub fn rms_norm_plain(cx: &Cx<'_>, x: &Tensor, eps: f64) -> Made {
     one(cx, Op::RmsNorm { affine: false, eps: eps.into() }, &[x])
 }
 
+/// x + branch and its norm, as one operation: (sum, norm). With `b` a layer norm, else an RMS norm; weights as there.
+pub fn add_norm(
+    cx: &Cx<'_>,
+    x: &Tensor,
+    branch: &Tensor,
+    (w, b): (&Tensor, Option<&Tensor>),
+    eps: f64,
+) -> Result<(Tensor, Tensor), OpError> {
+    let op = Op::AddNorm { layer: b.is_some(), eps: eps.into() };
+    let ins: SmallVec<[&Tensor; 4]> = [x, branch, w].into_iter().chain(b).collect();
+    let mut made = call(cx, op, &ins)?;
+    made.truncate(2);
+    let normed = made.swap_remove(1);
+    Ok((made.swap_remove(0), normed))
+}
+
 /// Sum over axes; none means x itself.
 pub fn sum(cx: &Cx<'_>, x: &Tensor, dims: &[i64], keepdim: bool) -> Made {
     one(cx, Op::Sum { axes: Axes::from_slice(dims), keepdim }, &[x])

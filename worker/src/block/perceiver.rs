@@ -51,8 +51,8 @@ impl CrossBlock {
             let q = self.norm_query.forward(cx, queries)?;
             let k = self.norm_key.forward(cx, keys)?;
             let read = self.attention.forward(cx, &q, &k, key_bias)?;
-            let x = self.regularise.add(cx, queries, &read)?;
-            let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+            let (x, normed) = self.regularise.add_norm(cx, queries, &read, &self.norm_feed)?;
+            let fed = self.feed.forward(cx, &normed)?;
             self.regularise.add(cx, &x, &fed)
         })
     }
@@ -88,8 +88,8 @@ impl SelfBlock {
         cx.part(|cx| {
             let normed = self.norm.forward(cx, x)?;
             let mixed = self.attention.forward(cx, &normed, &normed, None)?;
-            let x = self.regularise.add(cx, x, &mixed)?;
-            let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+            let (x, normed) = self.regularise.add_norm(cx, x, &mixed, &self.norm_feed)?;
+            let fed = self.feed.forward(cx, &normed)?;
             self.regularise.add(cx, &x, &fed)
         })
     }

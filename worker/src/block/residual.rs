@@ -4,6 +4,7 @@ use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
     functional,
+    layer::Normalise,
 };
 
 /// Rates of one block's residual connections.
@@ -27,8 +28,26 @@ impl Regularise {
     /// # Errors
     /// When the shapes do not broadcast.
     pub fn add(&self, cx: &Cx, x: &Tensor, branch: &Tensor) -> Result<Tensor, OpError> {
+        functional::add(cx, x, &self.thin(cx, branch)?)
+    }
+
+    /// [`Regularise::add`], and the norm of it for the next branch.
+    ///
+    /// # Errors
+    /// As [`Regularise::add`].
+    pub fn add_norm(
+        &self,
+        cx: &Cx,
+        x: &Tensor,
+        branch: &Tensor,
+        norm: &Normalise,
+    ) -> Result<(Tensor, Tensor), OpError> {
+        norm.add_forward(cx, x, &self.thin(cx, branch)?)
+    }
+
+    fn thin(&self, cx: &Cx, branch: &Tensor) -> Result<Tensor, OpError> {
         let branch = functional::dropout(cx, branch, self.dropout)?;
-        functional::add(cx, x, &functional::drop_path(cx, &branch, self.drop_path)?)
+        functional::drop_path(cx, &branch, self.drop_path)
     }
 }
 

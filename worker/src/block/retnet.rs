@@ -38,8 +38,8 @@ impl RetNetBlock {
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         cx.part(|cx| {
             let (mixed, state) = self.retention.forward(cx, &self.norm_retention.forward(cx, x)?, state)?;
-            let x = self.regularise.add(cx, x, &mixed)?;
-            let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+            let (x, normed) = self.regularise.add_norm(cx, x, &mixed, &self.norm_feed)?;
+            let fed = self.feed.forward(cx, &normed)?;
             Ok((self.regularise.add(cx, &x, &fed)?, state))
         })
     }

@@ -42,6 +42,24 @@ impl Normalise {
         })
     }
 
+    /// x + branch, and its norm; both (…, D). `x` may have batch 1.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn add_forward(&self, cx: &Cx, x: &Tensor, branch: &Tensor) -> Result<(Tensor, Tensor), OpError> {
+        if x.shape() != branch.shape() {
+            let sum = functional::add(cx, x, branch)?;
+            let normed = self.forward(cx, &sum)?;
+            return Ok((sum, normed));
+        }
+        match *self {
+            Self::Layer { weight, bias } => {
+                functional::add_norm(cx, x, branch, (&cx.param(weight), Some(&cx.param(bias))), EPS)
+            }
+            Self::Rms { weight } => functional::add_norm(cx, x, branch, (&cx.param(weight), None), EPS),
+        }
+    }
+
     /// (…, D) → (…, D).
     ///
     /// # Errors

@@ -34,6 +34,11 @@ pub(super) const RETENTION_BACKWARD: Kernel =
 pub(super) const NORM: Kernel = entry("cuda.norm", |_, l| rows_fit(l.at(0)), launch_norm);
 /// LayerNormBackward and RmsNormBackward.
 pub(super) const NORM_BACKWARD: Kernel = entry("cuda.norm_backward", |_, l| rows_fit(l.at(1)), launch_norm_backward);
+/// AddNorm.
+pub(super) const ADD_NORM: Kernel = entry("cuda.add_norm", |_, l| rows_fit(l.at(0)), launch_add_norm);
+/// AddNormBackward.
+pub(super) const ADD_NORM_BACKWARD: Kernel =
+    entry("cuda.add_norm_backward", |_, l| rows_fit(l.at(1)), launch_add_norm_backward);
 /// SiluMul.
 pub(super) const SILU_MUL: Kernel =
     entry("cuda.silu_mul", |_, l| on_device(l.at(0)), |_, l| Ok(smallvec![gated::silu_mul(l.at(0), l.at(1))?]));
@@ -107,6 +112,32 @@ fn rows_fit(x: &Tensor) -> Fit {
         Some(1..=norm::WIDTH_MAX) => Ok(()),
         _ => Err("rows are empty or wider than 16384"),
     }
+}
+
+fn launch_add_norm(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::AddNorm { layer, eps } = op else { unreachable!("row of another operation") };
+    let bias = layer.then(|| l.at(3));
+    let (weight, residual) = (Some(l.at(2)), Some(l.at(1)));
+    let n = norm::Norm { x: l.at(0), residual, weight, bias, centred: *layer, eps: eps.get() };
+    let made = norm::norm(&n)?;
+    let kind = l.at(0).kind();
+    let rstd = if *layer { made.rstd } else { made.rstd.f_to_kind(kind)? };
+    Ok(made.sum.into_iter().chain([made.y]).chain(made.mean).chain([rstd]).collect())
+}
+
+fn launch_add_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::AddNormBackward { layer, gsum } = op else { unreachable!("row of another operation") };
+    let stats = if *layer { 2 } else { 1 };
+    let made = norm::norm_backward(&norm::NormBackward {
+        g: l.at(0),
+        gsum: gsum.then(|| l.at(l.ins.len() - 1)),
+        x: l.at(1),
+        mean: layer.then(|| l.at(2)),
+        rstd: l.at(1 + stats),
+        weight: Some(l.at(2 + stats)),
+        bias: *layer,
+    })?;
+    Ok(std::iter::once(made.dx).chain(made.dw).chain(made.db).collect())
 }
 
 fn launch_norm(op: &Op, l: &Launch<'_>) -> Launched {

@@ -4,6 +4,7 @@
 //!
 //! **Invariant:** the enum is exhaustive and hashable; an attribute that changes a result is a field of its variant.
 
+pub mod add_norm;
 pub mod aten;
 pub mod attention;
 mod attention_aten;
@@ -88,6 +89,8 @@ pub enum Op {
     LayerNormBackward { affine: bool },
     RmsNorm { affine: bool, eps: F64Bits },
     RmsNormBackward { affine: bool },
+    AddNorm { layer: bool, eps: F64Bits },
+    AddNormBackward { layer: bool, gsum: bool },
     Softmax { axis: i64 },
     SoftmaxBackward { axis: i64 },
     LogSoftmax { axis: i64 },
@@ -135,6 +138,7 @@ pub static OPS: &[&[OpRow]] = &[
     &matmul::ROWS,
     &layout::ROWS,
     &norm::ROWS,
+    &add_norm::ROWS,
     &softmax::ROWS,
     &index::ROWS,
     &random::ROWS,
@@ -198,6 +202,8 @@ impl Op {
             Self::LayerNormBackward { .. } => &norm::ROWS[1],
             Self::RmsNorm { .. } => &norm::ROWS[2],
             Self::RmsNormBackward { .. } => &norm::ROWS[3],
+            Self::AddNorm { .. } => &add_norm::ROWS[0],
+            Self::AddNormBackward { .. } => &add_norm::ROWS[1],
             Self::Softmax { .. } => &softmax::ROWS[0],
             Self::SoftmaxBackward { .. } => &softmax::ROWS[1],
             Self::LogSoftmax { .. } => &softmax::ROWS[2],
@@ -257,7 +263,7 @@ impl Op {
     pub fn differentiable_outs(&self) -> usize {
         match self {
             Self::Split { sizes, .. } => sizes.len(),
-            Self::Retention { dir: Dir::Causal, .. } => 2,
+            Self::Retention { dir: Dir::Causal, .. } | Self::AddNorm { .. } => 2,
             _ => 1,
         }
     }

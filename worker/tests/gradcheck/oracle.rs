@@ -48,6 +48,16 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             let y = &x[0] / (x[0].square().mean_dim(-1, true, None) + eps.get()).sqrt();
             one(if *affine { y * &x[1] } else { y })
         }
+        Op::AddNorm { layer, eps } => {
+            let sum = &x[0] + &x[1];
+            let normed = if *layer {
+                let width = sum.size().pop().unwrap();
+                sum.layer_norm(width, Some(&x[2]), Some(&x[3]), eps.get(), false)
+            } else {
+                &sum / (sum.square().mean_dim(-1, true, None) + eps.get()).sqrt() * &x[2]
+            };
+            vec![sum, normed]
+        }
         Op::Softmax { axis } => one(x[0].softmax(*axis, None)),
         Op::LogSoftmax { axis } => one(x[0].log_softmax(*axis, None)),
         Op::Embedding => {

@@ -1,0 +1,122 @@
+//! A residual sum and its normalisation in one operation: x + branch, and the norm of that over the last axis.
+//!
+//! Two results flow on: the sum, to the next residual connection, and the norm, to the next branch.
+
+use super::Op;
+use super::cuda;
+use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
+use super::norm;
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::{Meta, Tensor};
+use super::vjp::{Grads, Vjp};
+use crate::error::OpError;
+use smallvec::{SmallVec, smallvec};
+
+/// AddNorm, AddNormBackward.
+///
+/// Operands: x, branch of the same shape, weight, and with layer norm a bias. Results: the sum, the norm, then the saved
+/// statistics of [`norm`].
+pub static ROWS: [OpRow; 2] = [
+    OpRow::forward("add_norm", shape, launch, vjp, |d| {
+        let mut all = samples(d, true);
+        all.extend(samples(d, false));
+        all
+    })
+    .saves(0b100, 0b1101)
+    .kernels(&[cuda::ADD_NORM])
+    .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64)
+    .export(Export::Graph("Add, then LayerNormalization or RMSNormalization")),
+    OpRow::backward("add_norm_backward", shape_backward, launch_backward)
+        .kernels(&[cuda::ADD_NORM_BACKWARD])
+        .flops(|_, ins, _| 13 * ins[0].numel().max(0) as u64),
+];
+
+fn stats(layer: bool) -> usize {
+    if layer { 2 } else { 1 }
+}
+
+fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::AddNorm { layer, .. } = op else { unreachable!("row of another operation") };
+    same_kind(ins)?;
+    if ins[0].shape != ins[1].shape {
+        return Err(mismatch(&ins[0].shape, &ins[1].shape, "x and branch of one shape"));
+    }
+    let Some(&width) = ins[0].shape.last() else { return Err(wrong(0, ins[0], "at least one axis")) };
+    for (i, meta) in ins.iter().enumerate().skip(2) {
+        if meta.shape.as_slice() != [width] {
+            return Err(wrong(i, meta, "the last axis of operand 0"));
+        }
+    }
+    let mut narrow = ins[0].shape.clone();
+    if let Some(last) = narrow.last_mut() {
+        *last = 1;
+    }
+    let mut metas: Metas = smallvec![ins[0].clone(), ins[0].clone()];
+    metas.extend((0..stats(*layer)).map(|_| norm::statistic(ins[0], &narrow)));
+    Ok(metas)
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::AddNorm { layer, eps } = *op else { unreachable!("row of another operation") };
+    let sum = l.at(0).f_add(l.at(1))?;
+    let mut ins: SmallVec<[&tch::Tensor; 3]> = smallvec![&sum];
+    ins.extend_from_slice(&l.ins[2..]);
+    let inner = if layer { Op::LayerNorm { affine: true, eps } } else { Op::RmsNorm { affine: true, eps } };
+    let mut outs = (inner.row().launch)(&inner, &Launch { ins: &ins })?;
+    outs.insert(0, sum.shallow_clone());
+    Ok(outs)
+}
+
+/// Operands of the reverse: gradient of the norm, the sum, the statistics, the weight, then the gradient of the sum if there is one.
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let Op::AddNorm { layer, .. } = *v.op() else { unreachable!("row of another operation") };
+    let mut grads: Grads = smallvec![None; v.arity()];
+    let gsum = v.gout(0);
+    let Some(g) = v.gout(1) else {
+        (grads[0], grads[1]) = (gsum.cloned(), gsum.cloned());
+        return Ok(grads);
+    };
+    let mut ins: SmallVec<[&Tensor; 6]> = smallvec![g, v.output(0)?];
+    for i in 0..stats(layer) {
+        ins.push(v.output(2 + i as u8)?);
+    }
+    ins.push(v.input(2)?);
+    ins.extend(gsum);
+    let made = v.call_all(Op::AddNormBackward { layer, gsum: gsum.is_some() }, &ins)?;
+    (grads[0], grads[1]) = (Some(made[0].clone()), Some(made[0].clone()));
+    for (slot, weight) in grads[2..].iter_mut().zip(&made[1..]) {
+        *slot = Some(weight.clone());
+    }
+    Ok(grads)
+}
+
+fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::AddNormBackward { layer, .. } = op else { unreachable!("row of another operation") };
+    let weight = ins[2 + stats(*layer)];
+    let mut metas: Metas = smallvec![ins[1].clone()];
+    metas.extend((0..stats(*layer)).map(|_| weight.clone()));
+    Ok(metas)
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::AddNormBackward { layer, gsum } = *op else { unreachable!("row of another operation") };
+    let inner = if layer { Op::LayerNormBackward { affine: true } } else { Op::RmsNormBackward { affine: true } };
+    let operands = &l.ins[..3 + stats(layer)];
+    let mut outs = (inner.row().launch)(&inner, &Launch { ins: operands })?;
+    if gsum {
+        outs[0] = outs[0].f_add(l.at(l.ins.len() - 1))?;
+    }
+    Ok(outs)
+}
+
+fn samples(d: &mut Draw, layer: bool) -> Vec<Sample> {
+    let (a, b) = (d.size(2, 4), d.size(5, 7));
+    let op = || Op::AddNorm { layer, eps: 1e-5.into() };
+    let with = |x, branch| [x, branch].into_iter().chain((0..stats(layer)).map(|_| normal(&[b]))).collect::<Vec<_>>();
+    vec![
+        sample(op(), with(normal(&[a, b]), normal(&[a, b]))),
+        sample(op(), with(normal(&[2, a, b]).transposed(), normal(&[2, a, b]).strided())),
+        sample(op(), with(normal(&[0, b]), normal(&[0, b]))),
+    ]
+}
