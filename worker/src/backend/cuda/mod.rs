@@ -23,7 +23,7 @@ mod source;
 mod sys;
 
 pub use engine::{compile, is_present};
-pub use error::CudaError;
+pub use error::{BuildError, CudaError};
 pub use source::{Element, Source, Variant};
 
 /// Every source for every element type, specialised so that each of its loops is there: what a test compiles.
