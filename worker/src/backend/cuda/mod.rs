@@ -30,7 +30,7 @@ pub use source::{Element, Source, Variant};
 pub fn examples() -> Vec<Variant> {
     let numbers: [(&'static Source, &'static [[u32; 4]]); 7] = [
         (&adamw::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
-        (&attention::SOURCE, &[[20, 1, 0, 0], [64, 4, 0, 0]]),
+        (&attention::SOURCE, &[[20, 1, 0, 0], [32, 4, 0, 0]]),
         (&cross_entropy::SOURCE, &[[32, 1, 0, 0], [1024, 4, 0, 0]]),
         (&dropout::SOURCE, &[[0, 0, 0, 0], [1, 0, 0, 0]]),
         (&gated::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
