@@ -42,6 +42,8 @@ pub struct TrainConfig {
     pub precision: Precision,
     /// How steps are executed.
     pub execution: Execution,
+    /// Whether blocks let go of their activations and compute them again in the backward pass.
+    pub recompute: Recompute,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
     pub threads: usize,
 }
@@ -56,6 +58,18 @@ pub enum Execution {
     Tape,
     /// The record of the first steps is replayed.
     Plan,
+}
+
+/// Activation checkpointing. It changes memory and time, never a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Where the activations would not fit into the device's free memory.
+    Auto,
+    /// Every block.
+    Always,
+    /// No block.
+    Never,
 }
 
 /// Element losses.
@@ -97,6 +111,7 @@ impl Default for TrainConfig {
             checkpoint_keep: 2,
             precision: Precision::Fp32,
             execution: Execution::Auto,
+            recompute: Recompute::Auto,
             threads: 0,
         }
     }
@@ -129,6 +144,18 @@ pub struct ClusterConfig {
     pub grace_s: f64,
     /// Where workers compute.
     pub device: Device,
+    /// How workers on CPUs add up their gradients.
+    pub collectives: Collectives,
+}
+
+/// Way of the collectives between workers that compute on CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Collectives {
+    /// Shared memory when all workers are on one node and can share it, else Gloo.
+    Auto,
+    /// Gloo, over the network or loopback.
+    Gloo,
 }
 
 /// How many workers to start.
@@ -152,7 +179,7 @@ pub enum Nproc {
 pub enum Device {
     /// CUDA when a GPU and a CUDA build are there, else CPU.
     Auto,
-    /// CPU, process group Gloo.
+    /// CPU, process group of shared memory or Gloo.
     Cpu,
     /// CUDA, process group NCCL.
     Cuda,
@@ -160,6 +187,12 @@ pub enum Device {
 
 impl Default for ClusterConfig {
     fn default() -> Self {
-        Self { nproc_per_node: Nproc::Auto, max_restarts: 3, grace_s: 30.0, device: Device::Auto }
+        Self {
+            nproc_per_node: Nproc::Auto,
+            max_restarts: 3,
+            grace_s: 30.0,
+            device: Device::Auto,
+            collectives: Collectives::Auto,
+        }
     }
 }

@@ -5,13 +5,16 @@ use crate::config::{
     facts::Facts,
     raw::Value,
     section::Section,
-    train::{ClusterConfig, Device, Execution, Loss, Nproc, Precision, TrainConfig},
+    train::{ClusterConfig, Collectives, Device, Execution, Loss, Nproc, Precision, Recompute, TrainConfig},
 };
 
 const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
 const PRECISIONS: &[(&str, Precision)] = &[("fp32", Precision::Fp32)];
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
+const RECOMPUTES: &[(&str, Recompute)] =
+    &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
+const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
 
@@ -42,6 +45,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
         precision: s.name("precision", PRECISIONS).unwrap_or(default.precision),
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
+        recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
         threads: s.integer("threads", 0..=4096, default.threads),
     };
     section.finish(errors);
@@ -64,6 +68,7 @@ pub(super) fn resolve_cluster(
     let nproc = nproc(s);
     let max_restarts = s.integer("max_restarts", 0..=1_000_000, default.max_restarts);
     let grace_s = s.number("grace_s", 0.0..=86_400.0, default.grace_s);
+    let collectives = s.name("collectives", COLLECTIVES).unwrap_or(default.collectives);
     let device = device(s, wanted, nproc, facts);
     let workers = count(nproc, device, facts);
     if device == Device::Cuda && workers as usize > facts.gpus {
@@ -71,7 +76,7 @@ pub(super) fn resolve_cluster(
         s.error_at("nproc_per_node", kind);
     }
     section.finish(errors);
-    ClusterConfig { nproc_per_node: Nproc::Count(workers), max_restarts, grace_s, device }
+    ClusterConfig { nproc_per_node: Nproc::Count(workers), max_restarts, grace_s, device, collectives }
 }
 
 fn nproc(s: &mut Section<'_>) -> Nproc {
