@@ -5,6 +5,7 @@
 use super::Op;
 use super::attention::scale;
 use super::attr::Structural;
+use super::cuda;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::torch::safe::{Arg, AtenOp};
 use crate::error::OpErrorKind;
@@ -19,16 +20,18 @@ const ALIGN: i64 = 8;
 const LSE_ALIGN: i64 = 32;
 
 /// For Sdpa.
-pub(super) static FORWARD: [Kernel; 3] = [
+pub(super) static FORWARD: [Kernel; 4] = [
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 0), flash_cpu, true),
     kernel("aten.flash", |op, l| fits_flash(op, l, 0), flash, true),
+    cuda::ATTENTION,
     kernel("aten.efficient", |op, l| fits_efficient(op, l, 0), efficient, true),
 ];
 
 /// For SdpaBackward.
-pub(super) static BACKWARD: [Kernel; 3] = [
+pub(super) static BACKWARD: [Kernel; 4] = [
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 1), flash_cpu_backward, true),
     kernel("aten.flash", |op, l| fits_flash(op, l, 1), flash_backward, false),
+    cuda::ATTENTION_BACKWARD,
     kernel("aten.efficient", |op, l| fits_efficient(op, l, 1), efficient_backward, false),
 ];
 

@@ -4,6 +4,7 @@
 //! its logits hold. Sums are never kept in less than f32.
 
 use super::Op;
+use super::cuda;
 use super::infer::{Inferred, float, mismatch, one, wide, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::sample::{ids, normal, sample};
@@ -30,9 +31,11 @@ pub static ROWS: [OpRow; 2] = [
         ]
     })
     .saves(0b11, 0b10)
+    .kernels(&[cuda::CROSS_ENTROPY])
     .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
     .export(Export::No("a training objective, not part of the model")),
     OpRow::backward("cross_entropy_backward", |_, ins| one(ins[1].clone()), launch_backward)
+        .kernels(&[cuda::CROSS_ENTROPY_BACKWARD])
         .flops(|_, ins, _| 4 * ins[1].numel().max(0) as u64),
 ];
 

@@ -4,13 +4,27 @@
 //! what is not dense and load element by element what is not aligned.
 
 use super::Op;
-use super::attr::Dir;
+use super::attention::scale;
+use super::attr::{Dir, Structural};
 use super::random::keep_threshold;
 use super::row::{Kernel, Launch, Launched, Tolerance};
+use crate::backend::cuda::attention::{self, Attention, Mask};
+use crate::backend::cuda::cross_entropy::{self, CrossEntropyBackward};
 use crate::backend::cuda::retention::{Scan, ScanBackward};
 use crate::backend::cuda::{self, Element, adamw, dropout, gated, norm, retention};
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, Tensor};
+
+/// Sdpa.
+pub(super) const ATTENTION: Kernel = entry("cuda.attention", |op, l| fits_attention(op, l, 0), launch_attention);
+/// SdpaBackward.
+pub(super) const ATTENTION_BACKWARD: Kernel =
+    entry("cuda.attention_backward", |op, l| fits_attention(op, l, 1), launch_attention_backward);
+/// CrossEntropy.
+pub(super) const CROSS_ENTROPY: Kernel = entry("cuda.cross_entropy", |_, l| classes_fit(l.at(0)), launch_cross_entropy);
+/// CrossEntropyBackward.
+pub(super) const CROSS_ENTROPY_BACKWARD: Kernel =
+    entry("cuda.cross_entropy_backward", |_, l| classes_fit(l.at(1)), launch_cross_entropy_backward);
 
 type Fit = Result<(), &'static str>;
 
@@ -217,4 +231,63 @@ fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
         .collect();
     adamw::adamw(&arrays, l.at(0), eps.get(), true)?;
     Ok(SmallVec::new())
+}
+
+/// q, k, v begin at operand `at`.
+fn fits_attention(op: &Op, l: &Launch<'_>, at: usize) -> Fit {
+    if !matches!(op, Op::Sdpa { .. } | Op::SdpaBackward { .. }) {
+        return Err("another operation");
+    }
+    let (q, k, v) = (l.at(at).size(), l.at(at + 1).size(), l.at(at + 2).size());
+    if q[3] != v[3] || !(1..=attention::HEAD_MAX).contains(&q[3]) {
+        return Err("takes heads of 1 to 128, of one width for keys and values");
+    }
+    if k[2] == 0 {
+        return Err("takes at least one key");
+    }
+    on_device(l.at(at))
+}
+
+fn mask_of(mask: Structural) -> Mask {
+    match mask {
+        Structural::None => Mask::NONE,
+        Structural::Causal => Mask { causal: true, ..Mask::NONE },
+        Structural::Window(w) => Mask { window: Some(w), ..Mask::NONE },
+    }
+}
+
+fn launch_attention(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let (q, bias) = (l.at(0), bias.then(|| l.at(3)));
+    let call = Attention { q, k: l.at(1), v: l.at(2), bias, mask: mask_of(*mask), scale: scale(q) };
+    let (out, lse) = attention::attention(&call)?;
+    Ok(smallvec![out, lse])
+}
+
+fn launch_attention_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::SdpaBackward { mask, bias, dbias } = op else { unreachable!("row of another operation") };
+    let (q, bias) = (l.at(1), bias.then(|| l.at(6)));
+    let call = Attention { q, k: l.at(2), v: l.at(3), bias, mask: mask_of(*mask), scale: scale(q) };
+    let made = attention::attention_backward(&call, l.at(0), l.at(4), l.at(5), *dbias)?;
+    Ok([made.dq, made.dk, made.dv].into_iter().chain(made.dbias).collect())
+}
+
+fn classes_fit(logits: &Tensor) -> Fit {
+    if logits.size().get(1).is_none_or(|classes| *classes == 0) {
+        return Err("takes at least one class");
+    }
+    on_device(logits)
+}
+
+fn launch_cross_entropy(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::CrossEntropy { ignore } = op else { unreachable!("row of another operation") };
+    let [loss, lse] = cross_entropy::cross_entropy(l.at(0), l.at(1), *ignore)?;
+    Ok(smallvec![loss.f_sum(None)?, lse])
+}
+
+fn launch_cross_entropy_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::CrossEntropyBackward { ignore } = op else { unreachable!("row of another operation") };
+    let (logits, targets, lse) = (l.at(1), l.at(2), l.at(3));
+    let call = CrossEntropyBackward { g: l.at(0), logits, targets, lse, ignored: *ignore, in_place: false };
+    Ok(smallvec![cross_entropy::cross_entropy_backward(&call)?])
 }

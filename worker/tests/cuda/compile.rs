@@ -1,23 +1,26 @@
 //! What needs the compiler but no device.
 
-use enn_worker::backend::cuda::{self, Element, Source, Variant, cache};
+use enn_worker::backend::cuda::{self, BuildError, Element, Source, Variant, cache};
 use std::fs;
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 
 fn have_compiler() -> bool {
-    let have = cuda::compile(&example(), "sm_90", None).is_ok();
-    if !have {
-        eprintln!("skipped: NVRTC was not found; put libnvrtc.so.13 and its builtins into LD_LIBRARY_PATH");
+    match cuda::compile(&example(), "sm_90", None) {
+        Ok(_) => true,
+        Err(error @ BuildError::Library { .. }) => {
+            eprintln!("skipped: {error}");
+            false
+        }
+        Err(error) => panic!("{error}"),
     }
-    have
 }
 
 fn example() -> Variant {
     static ONE: Source = Source {
         name: "one",
-        text: "extern \"C\" __global__ void one(ELEMENT* x) { x[thread_of_grid()] = narrow<ELEMENT>(N); }",
-        numbers: &["N"],
+        text: "extern \"C\" __global__ void one(ELEMENT* x) { x[thread_of_grid()] = narrow<ELEMENT>(FILL); }",
+        numbers: &["FILL"],
         shared_bytes_max: 0,
     };
     Variant::new(&ONE, Element::Bf16, &[3])

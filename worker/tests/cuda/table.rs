@@ -2,7 +2,7 @@
 
 use crate::operands::{KINDS, LAYOUTS, Layout, between, device, lay, near, normal, same};
 use enn_worker::backend::Outs;
-use enn_worker::op::attr::Dir;
+use enn_worker::op::attr::{Dir, Structural};
 use enn_worker::op::row::{Kernel, Launch};
 use enn_worker::op::{Op, rows};
 use tch::{Device, Kind, Tensor};
@@ -158,5 +158,36 @@ fn a_long_scan_of_few_columns() {
         let op = Op::Retention { dir, state: false };
         let found = own(&op, &[lay(&v, Layout::Dense, device), lay(&lambda, Layout::Dense, device)]);
         near("long scan", &found[0], &plain(&op, &[v.shallow_clone(), lambda.shallow_clone()])[0], Kind::Float);
+    }
+}
+
+#[test]
+fn attention_and_cross_entropy_as_operations() {
+    let Some(device) = device() else { return };
+    for kind in KINDS {
+        for (mask, bias, axes) in
+            [(Structural::Window(9), true, 2), (Structural::Causal, true, 1), (Structural::None, false, 0)]
+        {
+            let (b, h, n, d) = (2, 3, 77, 20);
+            let tokens = || normal(&[b, h, n, d], kind);
+            let shape = if axes == 2 { vec![b, n] } else { vec![n] };
+            let bias_of = bias.then(|| normal(&shape, kind));
+            let mut ins = vec![tokens(), tokens(), tokens()];
+            ins.extend(bias_of.as_ref().map(Tensor::shallow_clone));
+            let op = Op::Sdpa { mask, bias };
+            check(&op, &ins, kind, device);
+            let made = plain(&op, &ins);
+            let mut back = vec![tokens()];
+            back.extend(ins.drain(..3));
+            back.extend([made[0].to_kind(kind), made[1].to_kind(Kind::Float)]);
+            back.extend(bias_of);
+            check(&Op::SdpaBackward { mask, bias, dbias: bias }, &back, kind, device);
+        }
+        let (logits, targets) = (normal(&[7, 33], kind), Tensor::from_slice(&[0i64, 32, 5, 1, 1, 9, 2]));
+        let ins = vec![logits.shallow_clone(), targets.shallow_clone()];
+        check(&Op::CrossEntropy { ignore: 1 }, &ins, kind, device);
+        let lse = plain(&Op::CrossEntropy { ignore: 1 }, &ins)[1].to_kind(Kind::Float);
+        let g = Tensor::from(0.7f32);
+        check(&Op::CrossEntropyBackward { ignore: 1 }, &[g, logits, targets, lse], kind, device);
     }
 }

@@ -93,15 +93,15 @@ pub fn cross_entropy_backward(c: &CrossEntropyBackward<'_>) -> Result<Tensor, Cu
         check.dense("logits", c.logits, c.logits)?;
     }
     let (logits, targets) = (c.logits.f_contiguous()?, c.targets.f_contiguous()?);
-    let g = c.g.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let (g, lse) = (c.g.f_to_kind(Kind::Float)?.f_contiguous()?, c.lse.f_contiguous()?);
     let out = if c.in_place { logits.shallow_clone() } else { logits.f_empty_like()? };
     let l = layout(check, &logits, &targets, &[&out])?;
-    check.numbers("lse", c.lse, Kind::Float, l.rows, &logits)?;
+    check.numbers("lse", &lse, Kind::Float, l.rows, &logits)?;
     let one = g.numel() == 1;
     check.numbers("g", &g, Kind::Float, if one { 1 } else { l.rows }, &logits)?;
     let packs = l.rows * (l.classes / i64::from(l.variant.numbers[1]));
     let call = Call::new(&l.variant, "cross_entropy_back").tensor(&g).int(i64::from(!one)).tensor(&logits);
-    let call = call.tensor(&targets).tensor(c.lse).tensor(&out).int(l.rows).int(l.classes).int(c.ignored);
+    let call = call.tensor(&targets).tensor(&lse).tensor(&out).int(l.rows).int(l.classes).int(c.ignored);
     call.launch(&logits, grid(blocks(packs, i64::from(THREADS_BACKWARD)), THREADS_BACKWARD))?;
     Ok(out)
 }

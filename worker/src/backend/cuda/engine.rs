@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 /// Dynamic shared memory a kernel has without asking for more, in bytes.
 const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
 
+/// What our kernels declare of static shared memory where they ask for more of the dynamic kind, in bytes, at most.
+const SHARED_BYTES_STATIC: u32 = 1 << 10;
+
 /// Facts of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeviceFacts {
@@ -82,7 +85,8 @@ pub(super) fn facts(device: usize) -> Result<DeviceFacts, BuildError> {
             read(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
         processors: read(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        shared_bytes_max: read(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        shared_bytes_max: read(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?
+            .saturating_sub(SHARED_BYTES_STATIC),
     };
     known.insert(device, facts);
     Ok(facts)

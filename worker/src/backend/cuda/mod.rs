@@ -23,14 +23,14 @@ mod source;
 mod sys;
 
 pub use engine::{compile, is_present};
-pub use error::CudaError;
+pub use error::{BuildError, CudaError};
 pub use source::{Element, Source, Variant};
 
 /// Every source for every element type, specialised so that each of its loops is there: what a test compiles.
 pub fn examples() -> Vec<Variant> {
     let numbers: [(&'static Source, &'static [[u32; 4]]); 7] = [
         (&adamw::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
-        (&attention::SOURCE, &[[20, 1, 0, 0], [64, 4, 0, 0]]),
+        (&attention::SOURCE, &[[20, 1, 0, 0], [32, 4, 0, 0]]),
         (&cross_entropy::SOURCE, &[[32, 1, 0, 0], [1024, 4, 0, 0]]),
         (&dropout::SOURCE, &[[0, 0, 0, 0], [1, 0, 0, 0]]),
         (&gated::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
