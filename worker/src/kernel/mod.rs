@@ -12,7 +12,7 @@ mod policy;
 mod shadow;
 mod sig;
 
-pub use bisect::{Bisect, Blame, Finding};
+pub use bisect::{Bisect, Blame, Finding, Rows};
 pub use manager::{Manager, News, Settings};
 pub use names::KernelNameError;
 pub use sig::{Sig, words};
