@@ -95,7 +95,7 @@ impl Laps {
         let mut times = self.times.get();
         match part {
             Part::Forward => times.forward += ms,
-            Part::Backward => times.backward += ms,
+            Part::Backward | Part::Recompute => times.backward += ms,
             Part::Comm => times.comm += ms,
             Part::Optim => times.optimizer += ms,
         }
@@ -192,6 +192,7 @@ fn code(
     let [x, x_mask, y, y_mask, numbers] = inputs else {
         unreachable!("a step was given five inputs");
     };
+    cx.set_recompute(learner.recompute);
     let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
     cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
     let mut sums: Option<(Tensor, Tensor)> = None;
