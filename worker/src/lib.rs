@@ -21,3 +21,6 @@ pub mod optim;
 pub mod params;
 pub mod probe;
 pub mod session;
+
+/// libtorch's bindings of the version this library is built against, for programs of one's own.
+pub use tch;

@@ -6,6 +6,7 @@
 
 use super::Op;
 use super::attr::Dir;
+use super::cuda;
 use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
 use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, between, normal, sample};
@@ -26,11 +27,11 @@ pub const CHUNK: i64 = 64;
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("retention", shape, launch, vjp, samples)
         .saves(0b111, 1)
-        .kernels(&[CPU])
+        .kernels(&[cuda::RETENTION, CPU])
         .flops(|_, ins, _| 2 * ins[0].numel().max(0) as u64)
         .export(Export::Graph("Scan over positions, or MatMul with powers of λ")),
     OpRow::backward("retention_backward", shape_backward, launch_backward)
-        .kernels(&[CPU_BACKWARD])
+        .kernels(&[cuda::RETENTION_BACKWARD, CPU_BACKWARD])
         .flops(|_, ins, _| 6 * ins[0].numel().max(0) as u64),
 ];
 

@@ -136,6 +136,15 @@ pub enum SessionError {
         #[source]
         source: io::Error,
     },
+    /// The launcher's file of progress cannot be written.
+    #[error("failed to say that this worker is alive in {} (ENN_PROGRESS_FILE)", path.display())]
+    Progress {
+        /// File.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// A JSON file of the run does not parse.
     #[error("{} is not what this version writes\n  hint: are enn and enn-worker of one version?", path.display())]
     Parse {

@@ -1,7 +1,8 @@
 //! One worker's life: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
 //!
 //! A program that builds its own worker calls [`run`] from its `main`, or [`train::train`] with a listener of its own
-//! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted.
+//! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
+//! takes its place among the other ranks from [`torchrun::join`].
 //!
 //! **Invariant:** decisions come from reduced numbers (`decide`) and never from the clock, so that every rank takes the same
 //! ones and a resumed run takes them again.
@@ -26,6 +27,7 @@ pub mod refusal;
 pub mod report;
 pub mod saved;
 pub mod step;
+pub mod torchrun;
 pub mod train;
 mod unix;
 
@@ -96,7 +98,7 @@ fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<
     match &assignment.task {
         Task::Train { staged, resume, attempt } => {
             let config: RunConfig = read_json(&assignment.run_dir.join("run.json"))?;
-            let group = boot::group(link, assignment, device)?;
+            let group = boot::group(link, assignment, device, config.cluster.collectives)?;
             let task = TrainTask {
                 staged: staged.clone(),
                 resume: resume.clone(),

@@ -164,6 +164,7 @@ impl<'a> Trainer<'a> {
 
     /// Initial or saved weights, equal on all ranks.
     fn begin(&mut self) -> Result<(), SessionError> {
+        self.learner.share_gradients(self.place.group)?;
         if let Some(path) = &self.task.resume {
             self.resume(path)?;
         } else {
