@@ -125,10 +125,10 @@ impl Program {
 
     /// The canonical bytes: operations, attributes, shapes, kinds, roles, edges, kernels and places; no addresses, no device index.
     pub fn canonical_bytes(&self) -> Vec<u8> {
-        self.bytes(true)
+        self.encoded(true)
     }
 
-    fn bytes(&self, kernels: bool) -> Vec<u8> {
+    fn encoded(&self, kernels: bool) -> Vec<u8> {
         let mut bytes = CanonicalBytes(Vec::with_capacity(64 * self.recs.len()));
         for v in &self.vals {
             bytes.put(&v.meta.shape);
@@ -151,7 +151,7 @@ impl Program {
 
     /// Hexadecimal hash of what is computed, whichever kernels compute it: equal on all ranks.
     pub fn structure_hash(&self) -> String {
-        blake3::hash(&self.bytes(false)).to_hex().to_string()
+        blake3::hash(&self.encoded(false)).to_hex().to_string()
     }
 
     /// Hexadecimal hash of the canonical bytes. Equal for equal steps of the same build; comparable between ranks.

@@ -1,9 +1,9 @@
 //! The search for the cause of a step that was not finite: the step's operations once more, each through the plain reference
 //! and beside it through the kernel that ran it.
 //!
-//! It is a [`Launcher`]: run the step again with it, over the same leaves, and ask for the finding. The first operation where
-//! the kernel is not finite and the reference is accuses the kernel; where the reference is not finite either, the data or the
-//! optimisation is at fault.
+//! It is a [`Launcher`]: run the step again with it, over the same leaves, and ask for the finding. A kernel that is not finite
+//! where the reference is, is at fault. Where the reference is not finite either, the way goes back from the loss through
+//! operands that are not finite to the operation or leaf where it began; a NaN that a mask removes is not on that way.
 //!
 //! **Invariant:** results are the plain reference's throughout. It waits for the device at every operation.
 
@@ -16,31 +16,43 @@ use crate::error::OpErrorKind;
 use crate::op::Op;
 use crate::op::row::{Kernel, Launch, PLAIN};
 use enn_common::kernels::{Fault, KernelFault};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use tch::Tensor;
 
 /// Rows that are named.
 const ROWS_MAX: usize = 8;
 
-/// Who is to blame for one operation.
+/// Rows of a tensor, along its first axis, that are not finite.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rows {
+    /// The first of them.
+    pub first: Vec<i64>,
+    /// How many there are.
+    pub total: u64,
+}
+
+/// Who is to blame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Blame {
     /// A kernel, which is in quarantine from now on.
     Kernel(KernelFault),
-    /// An operand that is not finite: data, a weight, or what came in from outside.
+    /// A leaf that is not finite: data or a weight.
     Operand {
         /// Position of the operand.
         operand: usize,
-        /// The first rows of it, along its first axis, that are not finite.
-        rows: Vec<i64>,
-        /// Number of such rows.
-        rows_total: u64,
+        /// Its rows.
+        rows: Rows,
     },
-    /// The operands are finite and their result is not: the numbers have grown too large.
-    Result,
+    /// The operands are finite and the result is not: the numbers have grown too large.
+    Result {
+        /// Rows of the result.
+        rows: Rows,
+    },
 }
 
-/// The first operation that went wrong.
+/// Where it began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Number of the operation's record in the program of the replay.
@@ -51,28 +63,47 @@ pub struct Finding {
     pub blame: Blame,
 }
 
+/// An operation whose results are not finite.
+#[derive(Debug)]
+struct Bad {
+    op: &'static str,
+    /// Operands that are not finite, before what it writes.
+    ins: SmallVec<[(usize, Rows); 2]>,
+    outs: Rows,
+}
+
 /// The launcher of a replay.
 pub struct Bisect<'m> {
     manager: &'m Manager,
     calls: Cell<usize>,
-    /// What settles the question: a NaN.
-    settled: RefCell<Option<Finding>>,
-    /// What may be the cause when nothing settles it: a result beyond its tolerance, or infinite.
+    bad: RefCell<BTreeMap<usize, Bad>>,
+    /// The first kernel that was not finite.
+    kernel: RefCell<Option<Finding>>,
+    /// The first kernel beyond its tolerance: the cause if nothing else is.
     suspect: RefCell<Option<Finding>>,
 }
 
 impl<'m> Bisect<'m> {
     /// A search among the kernels that `manager` chose.
     pub fn new(manager: &'m Manager) -> Self {
-        Self { manager, calls: Cell::new(0), settled: RefCell::new(None), suspect: RefCell::new(None) }
+        let (calls, bad) = (Cell::new(0), RefCell::default());
+        Self { manager, calls, bad, kernel: RefCell::new(None), suspect: RefCell::new(None) }
     }
 
-    /// What was found; none when the replay was finite throughout.
-    pub fn finding(&self) -> Option<Finding> {
-        self.settled.borrow().clone().or_else(|| self.suspect.borrow().clone())
+    /// The cause. `ends` are records whose results must be finite, the most telling first; `producers` gives for the operands
+    /// of a record the records that made them, none for a leaf.
+    pub fn finding(
+        &self,
+        ends: impl IntoIterator<Item = usize>,
+        producers: impl Fn(usize) -> Vec<Option<usize>>,
+    ) -> Option<Finding> {
+        let bad = self.bad.borrow();
+        let kernel = self.kernel.borrow().clone();
+        let end = || ends.into_iter().find(|end| bad.contains_key(end));
+        kernel.or_else(|| end().map(|end| origin(&bad, end, producers))).or_else(|| self.suspect.borrow().clone())
     }
 
-    /// Looks at one operation after the reference ran; `before` are operands as they were.
+    /// Looks at one operation after the reference ran; `before` holds its operands as they were.
     fn judge(
         &self,
         op: &Op,
@@ -81,73 +112,95 @@ impl<'m> Bisect<'m> {
         before: Option<(&'static Kernel, Copied)>,
     ) -> Result<(), OpErrorKind> {
         let plain = effects(op, outs, l.ins);
-        let finite = compare::all_finite(&plain)?;
-        if let (true, Some((kernel, copied))) = (finite, before) {
-            let ins = copied.operands(l);
-            // A kernel that cannot be launched gives no wrong numbers.
-            if let Ok(found) = (kernel.launch)(op, &Launch { ins: &ins }) {
-                if let Some(fault) = compare::fault(kernel.tolerance, &effects(op, &found, &ins), &plain)? {
-                    let settled = fault == Fault::NonFinite;
-                    let fault = self.manager.failed(kernel, op, l.ins, fault);
-                    self.note(op, Blame::Kernel(fault), settled);
-                }
-            }
+        if !compare::all_finite(&plain)? {
+            self.bad.borrow_mut().insert(self.calls.get(), bad(op, l, &plain)?);
             return Ok(());
         }
-        if !finite {
-            let nan = has_nan(&plain)?;
-            self.note(op, blame(op, l)?, nan);
+        let Some((kernel, copied)) = before else { return Ok(()) };
+        let ins = copied.operands(l);
+        if !compare::all_finite(&ins)? {
+            // What becomes of a NaN that a mask removes is nobody's fault.
+            return Ok(());
+        }
+        // A kernel that cannot be launched gives no wrong numbers.
+        let Ok(found) = (kernel.launch)(op, &Launch { ins: &ins }) else { return Ok(()) };
+        if let Some(fault) = compare::fault(kernel.tolerance, &effects(op, &found, &ins), &plain)? {
+            let place = if fault == Fault::NonFinite { &self.kernel } else { &self.suspect };
+            let blame = Blame::Kernel(self.manager.failed(kernel, op, l.ins, fault));
+            place.borrow_mut().get_or_insert(Finding { record: self.calls.get(), op: op.name(), blame });
         }
         Ok(())
-    }
-
-    fn note(&self, op: &Op, blame: Blame, settled: bool) {
-        let place = if settled { &self.settled } else { &self.suspect };
-        let finding = Finding { record: self.calls.get(), op: op.name(), blame };
-        place.borrow_mut().get_or_insert(finding);
     }
 }
 
 impl Launcher for Bisect<'_> {
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
-        let search = self.settled.borrow().is_none();
-        let kernel = if search { self.manager.chosen(op, l) } else { None };
-        let before = match kernel {
+        let before = match self.manager.chosen(op, l) {
             Some(kernel) => Some((kernel, Copied::of(op, l)?)),
             None => None,
         };
         let outs = (op.row().launch)(op, l)?;
-        if search {
-            self.judge(op, l, &outs, before)?;
-        }
+        self.judge(op, l, &outs, before)?;
         self.calls.set(self.calls.get() + 1);
         Ok((outs, PLAIN))
     }
 }
 
-fn has_nan(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
-    for tensor in tensors.iter().filter(|tensor| tensor.is_floating_point()) {
-        if tensor.f_isnan()?.f_any()?.f_int64_value(&[])? != 0 {
-            return Ok(true);
+/// Goes back from `end` as long as an operand is not finite.
+fn origin(bad: &BTreeMap<usize, Bad>, end: usize, producers: impl Fn(usize) -> Vec<Option<usize>>) -> Finding {
+    let mut record = end;
+    loop {
+        let here = &bad[&record];
+        let made = producers(record);
+        let mut leaf = None;
+        let mut earlier = None;
+        for (operand, rows) in &here.ins {
+            match made.get(*operand).copied().flatten().filter(|maker| *maker < record && bad.contains_key(maker)) {
+                Some(maker) => earlier = earlier.or(Some(maker)),
+                None => leaf = leaf.or(Some((*operand, rows.clone()))),
+            }
+        }
+        match (earlier, leaf) {
+            (Some(maker), _) => record = maker,
+            (None, Some((operand, rows))) => {
+                return Finding { record, op: here.op, blame: Blame::Operand { operand, rows } };
+            }
+            (None, None) => {
+                return Finding { record, op: here.op, blame: Blame::Result { rows: here.outs.clone() } };
+            }
         }
     }
-    Ok(false)
 }
 
-/// The first operand that is not finite, or the result. What the operation writes is part of its result.
-fn blame(op: &Op, l: &Launch<'_>) -> Result<Blame, OpErrorKind> {
+fn bad(op: &Op, l: &Launch<'_>, effects: &[&Tensor]) -> Result<Bad, OpErrorKind> {
+    let mut ins = SmallVec::new();
+    // What the operation writes is part of its result.
     for (operand, tensor) in l.ins.iter().enumerate().filter(|(operand, _)| !op.writes(*operand)) {
-        if !compare::all_finite(&[tensor])? {
-            let bad = tensor.f_isfinite()?.f_logical_not()?;
-            let rows = if bad.dim() == 0 {
-                bad.f_view(1)?
-            } else {
-                bad.f_reshape([bad.size()[0], -1])?.f_any_dim(1, false)?
-            };
-            let rows = Vec::<i64>::try_from(rows.f_nonzero()?.f_view(-1)?)?;
-            let rows_total = rows.len() as u64;
-            return Ok(Blame::Operand { operand, rows: rows.into_iter().take(ROWS_MAX).collect(), rows_total });
+        let rows = rows(tensor)?;
+        if rows.total > 0 {
+            ins.push((operand, rows));
         }
     }
-    Ok(Blame::Result)
+    let mut outs = Rows::default();
+    for tensor in effects {
+        outs = rows(tensor)?;
+        if outs.total > 0 {
+            break;
+        }
+    }
+    Ok(Bad { op: op.name(), ins, outs })
+}
+
+fn rows(tensor: &Tensor) -> Result<Rows, OpErrorKind> {
+    if !tensor.is_floating_point() || tensor.numel() == 0 {
+        return Ok(Rows::default());
+    }
+    let bad = tensor.f_isfinite()?.f_logical_not()?;
+    let per_row = match bad.size().first() {
+        None => bad.f_view(1)?,
+        Some(rows) => bad.f_reshape([*rows, -1])?.f_any_dim(1, false)?,
+    };
+    let rows = Vec::<i64>::try_from(per_row.f_nonzero()?.f_view(-1)?)?;
+    let total = rows.len() as u64;
+    Ok(Rows { first: rows.into_iter().take(ROWS_MAX).collect(), total })
 }

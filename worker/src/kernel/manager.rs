@@ -231,10 +231,15 @@ impl Manager {
     /// The kernel that runs such a call now; none: the plain reference, or nothing is known of such operands.
     pub(super) fn chosen(&self, op: &Op, l: &Launch<'_>) -> Option<&'static Kernel> {
         let row = op.row();
-        if row.kernels.is_empty() && self.extras.is_empty() {
+        if !self.has_choice(row) {
             return None;
         }
         self.state.borrow().known.get(&Sig::of(op, l.ins)).and_then(|known| known.kernel)
+    }
+
+    /// Whether an operation has more than its plain reference.
+    fn has_choice(&self, row: &OpRow) -> bool {
+        !row.kernels.is_empty() || self.extras.iter().any(|extra| extra.op == row.name)
     }
 
     /// The kernels that could run a call, whatever their standing.
@@ -376,7 +381,7 @@ impl Launcher for Manager {
 
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
         let row = op.row();
-        if (row.kernels.is_empty() && self.extras.is_empty()) || self.plain_only.get() {
+        if !self.has_choice(row) || self.plain_only.get() {
             return Ok(((row.launch)(op, l)?, PLAIN));
         }
         let sig = Sig::of(op, l.ins);

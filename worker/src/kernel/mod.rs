@@ -12,7 +12,7 @@ mod policy;
 mod shadow;
 mod sig;
 
-pub use bisect::{Bisect, Blame, Finding};
+pub use bisect::{Bisect, Blame, Finding, Rows};
 pub use manager::{Manager, News, Settings};
 pub use names::KernelNameError;
 pub use sig::{Sig, words};
@@ -71,7 +71,7 @@ impl Intents for NoIntents {
     fn close(&self) {}
 }
 
-/// The first kernel that fits, without memory or checks.
+/// The first kernel that fits and can be launched, without memory or checks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FirstFit;
 
@@ -79,8 +79,10 @@ impl Launcher for FirstFit {
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
         let row = op.row();
         for kernel in row.kernels {
-            if (kernel.fits)(op, l).is_ok() {
-                return Ok(((kernel.launch)(op, l)?, kernel.id));
+            if (kernel.fits)(op, l).is_ok()
+                && let Ok(outs) = (kernel.launch)(op, l)
+            {
+                return Ok((outs, kernel.id));
             }
         }
         Ok(((row.launch)(op, l)?, PLAIN))

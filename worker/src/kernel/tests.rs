@@ -73,6 +73,8 @@ static RANDOM: Kernel = kernel("test.random", random);
 static FLAKY: Kernel = kernel("test.flaky", flaky);
 static FREE: Kernel = Kernel { deterministic: false, ..kernel("test.free", right) };
 static PICKY: Kernel = Kernel { fits: |_, _| Err("never"), ..kernel("test.picky", right) };
+static PERCENT_SUM: Kernel =
+    kernel("test.percent_sum", |_, l| Ok(smallvec![l.at(0).f_add(l.at(1))?.f_mul_scalar(1.01)?]));
 static ADD_WRONG: Kernel = kernel("test.add", add_wrong);
 
 fn manager(kernels: &[&'static Kernel]) -> Manager {
@@ -284,22 +286,43 @@ fn a_replay_accuses_the_kernel_the_data_or_the_numbers() {
     let manager = manager(&[&FLAKY]);
     HEALTHY.with(|healthy| healthy.set(true));
     assert_eq!(run(&manager), "test.flaky");
-    let replay = |x: &Tensor| {
+    // Record 0 reads the leaf, record 1 masks it away, record 2 reads what record 0 made.
+    let replay = |x: &Tensor, end: usize| {
         let bisect = Bisect::new(&manager);
         let zeros = x.zeros_like();
-        bisect.launch(&Op::Binary(Binary::Add), &Launch { ins: &[x, &zeros] }).unwrap();
-        bisect.launch(&EXP, &Launch { ins: &[x] }).unwrap();
-        bisect.finding()
+        let made = bisect.launch(&Op::Binary(Binary::Add), &Launch { ins: &[x, &zeros] }).unwrap().0.remove(0);
+        bisect.launch(&Op::Where, &Launch { ins: &[&x.isfinite(), x, &zeros] }).unwrap();
+        bisect.launch(&EXP, &Launch { ins: &[&made] }).unwrap();
+        bisect.finding([end], |record| if record == 2 { vec![Some(0)] } else { vec![None; 3] })
     };
-    assert_eq!(replay(&x()), None);
+    assert_eq!(replay(&x(), 2), None);
     let data = x();
-    let _ = data.get(3).get(2).shallow_clone().fill_(f64::NAN);
-    let rows = Blame::Operand { operand: 0, rows: vec![3], rows_total: 1 };
-    assert_eq!(replay(&data), Some(Finding { record: 0, op: "add", blame: rows }));
-    assert_eq!(replay(&(x() * 1e4)), Some(Finding { record: 1, op: "exp", blame: Blame::Result }));
+    let _ = data.get(3).get(2).fill_(f64::NAN);
+    let rows = Rows { first: vec![3], total: 1 };
+    assert_eq!(replay(&data, 1), None, "a mask removed it");
+    let blame = Blame::Operand { operand: 0, rows: rows.clone() };
+    assert_eq!(replay(&data, 2), Some(Finding { record: 0, op: "add", blame }));
+    let data = x();
+    let _ = data.get(3).get(2).fill_(1e4);
+    assert_eq!(replay(&data, 2), Some(Finding { record: 2, op: "exp", blame: Blame::Result { rows } }));
     assert!(manager.take_news().is_empty());
     HEALTHY.with(|healthy| healthy.set(false));
-    let found = replay(&x()).unwrap();
+    let found = replay(&x(), 2).unwrap();
     assert!(matches!(&found.blame, Blame::Kernel(fault) if fault.kernel == "test.flaky"), "{found:?}");
-    assert_eq!((found.record, run(&manager), faults(&manager).len()), (1, "plain", 1));
+    assert_eq!((found.record, run(&manager), faults(&manager).len()), (2, "plain", 1));
+}
+
+/// Zeros say nothing: 1 % of them is nothing.
+#[test]
+fn a_comparison_with_zeros_only_does_not_clear_a_kernel() {
+    let extra = Extra { op: "add", kernel: &PERCENT_SUM };
+    let manager = Manager::new(Settings::default(), vec![extra], Box::new(NoIntents)).unwrap();
+    let zeros = Tensor::zeros([4], (Kind::Float, Device::Cpu));
+    let add = |x: &Tensor| {
+        let (outs, id) = manager.launch(&Op::Binary(Binary::Add), &Launch { ins: &[x, &zeros] }).unwrap();
+        assert!(outs[0].equal(x), "{id}");
+        id
+    };
+    assert_eq!(add(&zeros), "plain");
+    assert_eq!((add(&zeros.ones_like()), faults(&manager).len()), ("plain", 1));
 }

@@ -86,7 +86,12 @@ fn launch_cpu(op: &Op, l: &Launch<'_>) -> Launched {
     let threshold = keep_threshold(call.p) as u32;
     let drop = Drop { seed, step, site: call.site, first: first as u64, threshold, scale };
     let made = dropout(x, call.rows, &drop)?;
-    Ok(smallvec![if call.rows { x.f_mul(&made.f_view(call.column.as_slice())?)? } else { made }])
+    if !call.rows {
+        return Ok(smallvec![made]);
+    }
+    // Chosen, not multiplied by 0: a dropped row is 0 even where it is not finite.
+    let keep = made.f_view(call.column.as_slice())?.f_gt(0.0)?;
+    Ok(smallvec![x.f_where_scalarother(&keep, 0.0)?.f_mul_scalar_(scale)?])
 }
 
 /// The numbers of a key on the CPU.

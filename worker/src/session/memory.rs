@@ -30,7 +30,7 @@ pub(super) fn recompute(
         (Recompute::Auto, _) => return Ok(false),
     };
     let rows = batch.x.size()[0] / place.accumulation.cast_signed();
-    let [few, more] = [probe(parts, batch, PROBES[0])?, probe(parts, batch, PROBES[1])?];
+    let [few, more] = [probe(parts, place, batch, PROBES[0])?, probe(parts, place, batch, PROBES[1])?];
     let needed = estimate(rows, few, more);
     let wanted = if needed > SHARE * free as f64 { 1.0 } else { 0.0 };
     let vote = Raw::f_from_slice(&[wanted])?.f_to_kind(Kind::Double)?.f_to_device(place.device)?;
@@ -47,10 +47,11 @@ fn estimate(rows: i64, few: u64, more: u64) -> f64 {
 }
 
 /// Peak bytes of forward and backward over the batch's first rows. The gradients are thrown away by the step that follows.
-fn probe(parts: &Parts<'_>, batch: &Batch, rows: i64) -> Result<u64, SessionError> {
+fn probe(parts: &Parts<'_>, place: &Place<'_>, batch: &Batch, rows: i64) -> Result<u64, SessionError> {
     let rows = rows.min(batch.x.size()[0]);
     let part = batch.narrow(0, rows)?;
-    let cx = Cx::train(parts.params, 0, 0);
+    let mut cx = Cx::train(parts.params, 0, 0);
+    cx.set_launcher(&place.kernels.manager);
     let output = parts.model.forward(&cx, &cx.input(part.x), &cx.input(part.x_mask))?;
     let targets = parts.model.targets(&cx, &cx.input(part.y), &cx.input(part.y_mask))?;
     let loss = parts.objective.forward(&cx, &output, &targets)?;

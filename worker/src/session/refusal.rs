@@ -12,12 +12,12 @@ use super::{
     step::{Place, loss},
 };
 use crate::{
-    autograd::{BucketId, Cx, Role},
+    autograd::{BucketId, Cx, Program, Role, Val},
     data::Batch,
     error::HookError,
-    kernel::{Bisect, Blame, Finding},
+    kernel::{Bisect, Blame, Finding, Rows},
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use tch::{Device, Tensor};
 
 /// Steps remembered until the device is asked.
@@ -91,24 +91,44 @@ fn replay(learner: &mut Learner, place: &Place<'_>, batch: &Batch, step: u64) ->
         cx.set_launcher(&bisect);
         let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
         let loss = loss(&cx, inputs.each_ref(), (&parts, place), micro)?;
+        let forward = cx.with_program(|program| program.recs().len());
         cx.backward(&loss.sum, parts.grads, &mut |_: BucketId, _: &Tensor| -> Result<(), HookError> { Ok(()) })?;
-        if let Some(finding) = bisect.finding() {
-            return Ok(Some(placed(&cx, finding)));
+        let found = cx.with_program(|program| {
+            let makers = makers(program);
+            let end = makers.get(&loss.sum.val()).copied();
+            let ends = end.into_iter().chain(forward..program.recs().len());
+            let producers =
+                |record: usize| program.recs()[record].ins.iter().map(|val| makers.get(val).copied()).collect();
+            bisect.finding(ends, producers).map(|finding| placed(program, finding))
+        });
+        if found.is_some() {
+            return Ok(found);
         }
     }
     Ok(None)
 }
 
-fn placed(cx: &Cx<'_>, finding: Finding) -> Found {
-    cx.with_program(|program| {
-        let rec = program.recs().get(finding.record);
-        let place = rec.map_or_else(String::new, |rec| program.place(rec.scope));
-        let role = match (&finding.blame, rec) {
-            (Blame::Operand { operand, .. }, Some(rec)) => rec.ins.get(*operand).map(|val| program.val(*val).role),
-            _ => None,
-        };
-        Found { finding, place, role }
-    })
+/// The record that made each value.
+fn makers(program: &Program) -> BTreeMap<Val, usize> {
+    let made = program.recs().iter().enumerate();
+    made.flat_map(|(record, rec)| rec.outs().map(move |val| (val, record))).collect()
+}
+
+fn placed(program: &Program, finding: Finding) -> Found {
+    let rec = program.recs().get(finding.record);
+    let place = rec.map_or_else(String::new, |rec| program.place(rec.scope));
+    let role = match (&finding.blame, rec) {
+        (Blame::Operand { operand, .. }, Some(rec)) => rec.ins.get(*operand).map(|val| program.val(*val).role),
+        _ => None,
+    };
+    Found { finding, place, role }
+}
+
+/// Rows in words.
+fn named(rows: &Rows) -> String {
+    let first = rows.first.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let more = if rows.total > rows.first.len() as u64 { ", …" } else { "" };
+    format!("{} rows ({first}{more})", rows.total)
 }
 
 impl Found {
@@ -122,16 +142,15 @@ impl Found {
                 let weight = learner.params.name(id).to_owned();
                 return Err(SessionError::Poisoned { weight, op, place, step });
             }
-            (Blame::Operand { rows, rows_total, .. }, Some(Role::Input)) => {
-                let first = rows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                format!("{rows_total} rows of this worker's batch are not finite, the first ones {first} (data)")
+            (Blame::Operand { rows, .. }, Some(Role::Input)) => {
+                format!("{} of this worker's share of the batch are not finite", named(&rows))
             }
-            (Blame::Operand { operand, .. }, _) => format!("operand {operand} is not finite"),
-            (Blame::Result, _) => {
-                "its result is not finite though its operands are: numbers have grown too large (a row \
-                                   far out of range? else a smaller train.lr helps)"
-                    .to_owned()
-            }
+            (Blame::Operand { operand, rows }, _) => format!("{} of operand {operand} are not finite", named(&rows)),
+            (Blame::Result { rows }, _) => format!(
+                "{} of its result are not finite though its operands are: numbers have grown too large (are rows of the \
+                 data far out of range? else a smaller train.lr helps)",
+                named(&rows)
+            ),
         };
         Ok(format!("step {step} was refused because its gradient was not finite: {op} at {place}: {cause}"))
     }
