@@ -4,6 +4,7 @@
 //!
 //! **Invariant:** the enum is exhaustive and hashable; an attribute that changes a result is a field of its variant.
 
+pub mod aten;
 pub mod attention;
 mod attention_aten;
 pub mod attr;
@@ -28,6 +29,7 @@ pub mod softmax;
 pub mod value;
 pub mod vjp;
 
+use aten::AtenCall;
 use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Test, Unary};
 use row::OpRow;
 use tch::{Device, Kind};
@@ -113,6 +115,8 @@ pub enum Op {
     AdamW { eps: F64Bits, decays: Axes },
     Average { decay: F64Bits },
     Zero,
+    // Anything else libtorch has.
+    Aten(Box<AtenCall>),
     // Collectives.
     AllReduce,
     AllReduceWait,
@@ -138,6 +142,7 @@ pub static OPS: &[&[OpRow]] = &[
     &loss::ROWS,
     &cross_entropy::ROWS,
     &optim::ROWS,
+    &aten::ROWS,
     &collective::ROWS,
 ];
 
@@ -215,6 +220,7 @@ impl Op {
             Self::AdamW { .. } => &optim::ROWS[2],
             Self::Average { .. } => &optim::ROWS[3],
             Self::Zero => &optim::ROWS[4],
+            Self::Aten(_) => &aten::ROWS[0],
             Self::AllReduce => &collective::ROWS[0],
             Self::AllReduceWait => &collective::ROWS[1],
         }
@@ -235,6 +241,7 @@ impl Op {
             Self::StepScalars { .. } => i >= 3,
             Self::AdamW { .. } => i >= 1,
             Self::Average { .. } => i == 0 || i % 2 == 1,
+            Self::Aten(call) => call.writes(i),
             Self::Zero | Self::AllReduce => true,
             _ => false,
         }
