@@ -68,7 +68,8 @@ bench-gpu: cuda venv ## Measurements that need a GPU
 cuda: ## The CUDA worker, on any machine, also one without a GPU
 	@$(PYTHON) worker/setup/libtorch.py --cuda
 	export LIBTORCH="$${LIBTORCH:-$(TARGET)/libtorch-cuda}"
-	$(CARGO) build --release --target-dir $(TARGET)/cuda -p enn-worker --bin enn-worker --features cuda
+	$(CARGO) build --release --target-dir $(TARGET)/cuda -p enn-worker -p enn-examples --bin enn-worker --bin gpt --bin step_bench \
+		--features enn-worker/cuda,enn-examples/cuda
 	echo "worker       $(TARGET)/cuda/release/enn-worker"
 	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=the torch/lib of its PyTorch 2.11"
 

@@ -45,11 +45,31 @@ def alternate(rounds: int, ours: Callable[[], float], peer: Callable[[], float])
     return a, b
 
 
-def record(name: str, unit: str, better: str, ours: list[float], peer: list[float], peer_name: str, limit: float) -> bool:
-    """Writes the result of medians; `limit` is the smallest ratio that passes. Returns whether it does."""
+def commit() -> str:
+    """The commit that is measured; empty where there is no git."""
+    try:
+        asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return asked.stdout.strip()
+
+
+def record(
+    name: str,
+    unit: str,
+    better: str,
+    ours: list[float],
+    peer: list[float],
+    peer_name: str,
+    limit: float | None,
+    more: dict | None = None,
+) -> bool:
+    """Writes the result of medians and what `more` there is to say; `limit` is the smallest ratio that passes, none when any does.
+
+    Returns whether it passes.
+    """
     a, b = statistics.median(ours), statistics.median(peer)
     ratio = b / a if better == "lower" else a / b
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     result = {
         "name": name,
         "unit": unit,
@@ -63,8 +83,9 @@ def record(name: str, unit: str, better: str, ours: list[float], peer: list[floa
         "spread": [min(ours), max(ours)],
         "command": " ".join(["python3", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]]),
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
+        **(more or {}),
     }
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    return ratio >= limit
+    return limit is None or ratio >= limit
