@@ -24,6 +24,11 @@ pub const VARIABLES: &[Variable] = &[
         "enn, enn-worker",
         "what to log: off, error, warn (default), info, debug, or tracing's filter language",
     ),
+    variable(
+        "ENN_ATTENTION",
+        "enn-worker",
+        "kernels of attention in the order in which they are tried, e.g. flash,math; over kernels.attention",
+    ),
     variable("ENN_RUNS", "enn", "folder of new runs, instead of ./runs"),
     variable(
         "XDG_STATE_HOME",

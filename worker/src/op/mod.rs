@@ -10,6 +10,7 @@ mod attention_aten;
 pub mod attr;
 pub mod collective;
 pub mod cross_entropy;
+mod cuda;
 pub mod elementwise;
 pub mod index;
 pub mod infer;

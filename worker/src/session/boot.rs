@@ -4,11 +4,14 @@
 
 use super::{SessionError, link::Link, mmap, unix};
 use crate::backend::graph;
-use crate::comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr};
-use enn_common::wire::{
-    client::Client,
-    control::Phase,
-    message::{Assignment, FromWorker, PROTOCOL, ToWorker},
+use crate::comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
+use enn_common::{
+    config::train::Collectives,
+    wire::{
+        client::Client,
+        control::Phase,
+        message::{Assignment, FromWorker, PROTOCOL, ToWorker},
+    },
 };
 use std::{path::PathBuf, time::Duration};
 use tch::Device;
@@ -27,6 +30,8 @@ pub struct Environment {
     pub local_rank: u32,
     /// `ENN_CONTROL_FD`: descriptor of the control page.
     pub control_fd: Option<i32>,
+    /// `ENN_ATTENTION`: kernels of attention in the order in which they are tried, over `kernels.attention`.
+    pub attention: Option<Vec<String>>,
     /// `ENN_LOG`: what to log, in `tracing`'s filter language.
     pub log: String,
 }
@@ -46,8 +51,10 @@ impl Environment {
         let round = number(&variable, "ENN_ROUND")?.unwrap_or(0);
         let local_rank = number(&variable, "LOCAL_RANK")?.unwrap_or(0);
         let control_fd = number(&variable, "ENN_CONTROL_FD")?;
+        let names = |text: String| text.split(',').map(|name| name.trim().to_owned()).collect();
+        let attention = variable("ENN_ATTENTION").filter(|text| !text.is_empty()).map(names);
         let log = variable("ENN_LOG").unwrap_or_else(|| "warn".to_owned());
-        Ok(Self { broker: broker.into(), round, local_rank, control_fd, log })
+        Ok(Self { broker: broker.into(), round, local_rank, control_fd, attention, log })
     }
 }
 
@@ -188,7 +195,12 @@ pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, Sessio
 ///
 /// # Errors
 /// When the store cannot be reached or a rank does not come within [`COLLECTIVE_WAIT_MAX`].
-pub fn group(link: &Link, assignment: &Assignment, device: Device) -> Result<Box<dyn ProcessGroup>, SessionError> {
+pub fn group(
+    link: &Link,
+    assignment: &Assignment,
+    device: Device,
+    wanted: Collectives,
+) -> Result<Box<dyn ProcessGroup>, SessionError> {
     if assignment.world_size == 1 {
         return Ok(Box::new(Solo));
     }
@@ -198,23 +210,54 @@ pub fn group(link: &Link, assignment: &Assignment, device: Device) -> Result<Box
         port: assignment.store_port,
         prefix: format!("round-{}", assignment.round),
     };
-    form(addr, (assignment.rank, assignment.world_size), device)
+    let place = Place { rank: assignment.rank, size: assignment.world_size, local: assignment.local_world_size };
+    form(addr, place, device, wanted)
 }
 
-/// The group of `(rank, size)` that meets in the store at `addr`: NCCL on a GPU, else Gloo.
+/// A rank's place in its world.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    /// Ranks on this node.
+    pub(super) local: u32,
+}
+
+/// The group that meets in the store at `addr`: NCCL on a GPU, else shared memory or Gloo.
 pub(super) fn form(
     addr: StoreAddr,
-    (rank, size): (u32, u32),
+    place: Place,
     device: Device,
+    wanted: Collectives,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
-            Ok(Box::new(crate::comm::Nccl::form(&store, (rank, size), index as u32, COLLECTIVE_WAIT_MAX)?))
+            let at = (place.rank, place.size);
+            Ok(Box::new(crate::comm::Nccl::form(&store, at, index as u32, COLLECTIVE_WAIT_MAX)?))
         }
-        _ => Ok(Box::new(Gloo::form(&store, &GlooOptions { rank, size, timeout: COLLECTIVE_WAIT_MAX })?)),
+        _ => host_group(&store, place, wanted),
     }
+}
+
+/// Shared memory when it is wanted and can be had, else Gloo. Every rank comes to the same answer: from the assignment and
+/// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
+fn host_group(store: &Store, place: Place, wanted: Collectives) -> Result<Box<dyn ProcessGroup>, SessionError> {
+    let Place { rank, size, local } = place;
+    let timeout = COLLECTIVE_WAIT_MAX;
+    let reason = if wanted == Collectives::Gloo {
+        "the configuration asks for it".to_owned()
+    } else if local != size {
+        format!("{local} of {size} workers are on this node")
+    } else {
+        match Shm::form(store, &ShmOptions { rank, size, timeout })? {
+            ShmFormed::Group(group) => return Ok(Box::new(group)),
+            ShmFormed::Refused { rank, reason } => format!("rank {rank} cannot share memory: {reason}"),
+        }
+    };
+    tracing::info!(reason, "collectives go through Gloo");
+    Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout })?))
 }
 
 #[cfg(test)]
@@ -232,6 +275,7 @@ mod tests {
             ("ENN_ROUND", "3"),
             ("LOCAL_RANK", "1"),
             ("ENN_CONTROL_FD", "9"),
+            ("ENN_ATTENTION", "flash, math"),
             ("ENN_LOG", "info"),
         ])
         .unwrap();
@@ -240,6 +284,7 @@ mod tests {
             round: 3,
             local_rank: 1,
             control_fd: Some(9),
+            attention: Some(vec!["flash".into(), "math".into()]),
             log: "info".into(),
         };
         assert_eq!(environment, expected);

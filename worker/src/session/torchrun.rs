@@ -25,6 +25,7 @@ use crate::{
 use std::{cell::RefCell, path::Path, time::Duration};
 use tch::Device;
 
+use enn_common::config::train::Collectives as WantedCollectives;
 pub use enn_common::config::train::Device as DeviceChoice;
 
 /// Least time between two signs of life.
@@ -73,7 +74,8 @@ pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
         Some((host, port)) if environment.world_size > 1 => {
             let prefix = format!("round-{}", environment.round);
             let addr = StoreAddr { host: host.clone(), port: *port, prefix };
-            boot::form(addr, (environment.rank, environment.world_size), device)?
+            let (rank, size, local) = (environment.rank, environment.world_size, environment.local_world_size);
+            boot::form(addr, boot::Place { rank, size, local }, device, WantedCollectives::Auto)?
         }
         _ => Box::new(Solo),
     };
