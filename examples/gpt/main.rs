@@ -93,10 +93,12 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
             say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
             (since, counted) = (Instant::now(), 0);
         }
-        if let Some(folder) = &settings.checkpoints {
-            if place.leads() && (done % settings.save_every.max(1) == 0 || done == settings.steps) {
-                learner.save(folder, done)?;
-            }
+        let due = done % settings.save_every.max(1) == 0 || done == settings.steps;
+        if let Some(folder) = &settings.checkpoints
+            && place.leads()
+            && due
+        {
+            learner.save(folder, done)?;
         }
     }
     Ok(())

@@ -68,6 +68,7 @@ class Bench:
             sys.exit(f"{self.binary}: not found; `make build`, or `make cuda` for a GPU, makes it")
         self.results: dict[tuple[str, str, str, str], dict] = {}
         self.ceilings: dict[str, float] = {}
+        self.machine: str | None = None
 
     def remaining(self) -> float:
         """Seconds until no run is begun."""
@@ -101,7 +102,7 @@ class Bench:
         """Files results by side, model, precision and mode."""
         for line in lines:
             if "ceiling_tflops" in line:
-                self.ceilings[precision] = line["ceiling_tflops"]
+                self.ceilings[precision], self.machine = line["ceiling_tflops"], line["machine"]
             elif "error" in line:
                 self.left.say(f"{side} {line['about']['model']} {precision}", line["error"])
             else:
@@ -164,6 +165,8 @@ class Bench:
             "ceiling_tflops": ceiling,
             "of_ceiling": None if not ceiling else reached / ceiling,
         }
+        if self.machine:
+            more["machine"] = self.machine
         name = f"step_{model}_{kind}_vs_{peer_mode}{suffix}"
         groups = ours["result"]["groups"], peer["result"]["groups"]
         return record.record(name, "ms", "lower", *groups, peer_name, limit, more)

@@ -128,7 +128,8 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.ceiling:
-        print(json.dumps({"ceiling_tflops": ceiling(options, device), "precision": options.precision}), flush=True)
+        machine = torch.cuda.get_device_name() if device.type == "cuda" else None
+        print(json.dumps({"ceiling_tflops": ceiling(options, device), "machine": machine}), flush=True)
     for name in options.model.split(","):
         try:
             line = measure(options, name, device)
