@@ -8,7 +8,7 @@
 
 #ifdef ENN_CUDA
 #include <ATen/cuda/CUDAGraph.h>
-#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -36,10 +36,9 @@ int32_t enn_cuda_synchronize(int32_t device) {
 int32_t enn_cuda_memory(int32_t device, uint64_t* free_total) {
   return enn::guarded([&] {
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
-    size_t available = 0, total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    free_total[0] = available;
-    free_total[1] = total;
+    auto info = c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(static_cast<c10::DeviceIndex>(device));
+    free_total[0] = info.first;
+    free_total[1] = info.second;
   });
 }
 
