@@ -216,28 +216,14 @@ impl Op {
             Self::MaskedMseBackward => &loss::ROWS[3],
             Self::CrossEntropy { .. } => &cross_entropy::ROWS[0],
             Self::CrossEntropyBackward { .. } => &cross_entropy::ROWS[1],
-            Self::Aten(_) => &aten::ROWS[0],
-            Self::GlobalNorm
-            | Self::StepScalars { .. }
-            | Self::AdamW { .. }
-            | Self::Average { .. }
-            | Self::Zero
-            | Self::AllReduce
-            | Self::AllReduceWait => self.row_beside_the_model(),
-        }
-    }
-
-    /// The row of an operation of the optimizer or of the ranks.
-    fn row_beside_the_model(&self) -> &'static OpRow {
-        match self {
             Self::GlobalNorm => &optim::ROWS[0],
             Self::StepScalars { .. } => &optim::ROWS[1],
             Self::AdamW { .. } => &optim::ROWS[2],
             Self::Average { .. } => &optim::ROWS[3],
             Self::Zero => &optim::ROWS[4],
+            Self::Aten(_) => &aten::ROWS[0],
             Self::AllReduce => &collective::ROWS[0],
             Self::AllReduceWait => &collective::ROWS[1],
-            _ => unreachable!("row() sends the operations of the optimizer and of the ranks only"),
         }
     }
 
