@@ -30,6 +30,11 @@ pub static ROWS: [OpRow; 2] = [
         .flops(|_, ins, _| (10 * ins[1].numel() * ins[2].shape[2]).max(0) as u64),
 ];
 
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::SdpaBackward { .. }))]
+}
+
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
     let (q, k, v) = (ins[0], ins[1], ins[2]);

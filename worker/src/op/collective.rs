@@ -18,6 +18,11 @@ pub static ROWS: [OpRow; 2] = [
     OpRow::backward("all_reduce_wait", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
 ];
 
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::AllReduceWait))]
+}
+
 fn refuse(_: &Op, _: &Launch<'_>) -> Launched {
     Err(OpErrorKind::NoCollectives)
 }

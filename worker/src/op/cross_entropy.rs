@@ -39,6 +39,11 @@ pub static ROWS: [OpRow; 2] = [
         .flops(|_, ins, _| 4 * ins[1].numel().max(0) as u64),
 ];
 
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::CrossEntropyBackward { .. }))]
+}
+
 fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
     let (logits, targets) = (ins[0], ins[1]);
     float(0, logits)?;
