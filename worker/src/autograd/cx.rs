@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** layers see this and tensors, and nothing of ranks, paths, environment, clock or log.
 
+use super::cast::{Casting, Made};
 use super::leaf::Leaves;
 use super::program::{Phase, Program};
 use super::scope::{ScopeGuard, ScopeId};
@@ -22,6 +23,7 @@ pub(super) struct State {
     pub(super) params: Vec<Option<Tensor>>,
     /// The random key, once something drew.
     random: Option<Tensor>,
+    pub(super) made: Made,
 }
 
 /// The context of one step. Belongs to one thread.
@@ -32,6 +34,8 @@ pub struct Cx<'p> {
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
+    pub(super) casting: Casting,
+    pub(super) loss_scale: Option<tch::Tensor>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
@@ -69,12 +73,15 @@ impl<'p> Cx<'p> {
                 nodes: Vec::new(),
                 params,
                 random: None,
+                made: Made::default(),
             }),
             leaves,
             launcher: &FIRST_FIT,
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
+            casting: Casting::default(),
+            loss_scale: None,
             key: Cell::new(key),
             site: Cell::new(0),
             training,
@@ -85,6 +92,11 @@ impl<'p> Cx<'p> {
     /// Lets `launcher` choose the kernels of this step.
     pub fn set_launcher(&mut self, launcher: &'p dyn Launcher) {
         self.launcher = launcher;
+    }
+
+    /// Lets the backward pass start from `scale` (f32, 0 axes, on the device) instead of 1: all gradients come multiplied.
+    pub fn set_loss_scale(&mut self, scale: &tch::Tensor) {
+        self.loss_scale = Some(scale.shallow_clone());
     }
 
     /// Says which rows of the global batch this rank holds, so that dropout masks do not depend on the world size.

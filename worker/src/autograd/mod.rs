@@ -6,6 +6,7 @@
 //! **Invariant:** [`call`] is the only way to compute; everything runs with libtorch's own gradient recording off.
 
 mod call;
+mod cast;
 mod cx;
 mod leaf;
 mod program;
@@ -15,7 +16,7 @@ mod tape;
 pub use crate::op::value::{BucketId, Meta, ParamId, Role, Shape, Tensor, Val};
 pub use call::call;
 pub use cx::Cx;
-pub use leaf::{GradLeaves, Leaves};
+pub use leaf::{GradLeaves, Leaves, Shadow};
 pub use program::{Phase, Program, Rec, ValMeta};
 pub use scope::{ScopeGuard, ScopeId};
 pub use tape::OnReady;

@@ -7,11 +7,13 @@
 pub mod attention;
 pub mod attr;
 pub mod elementwise;
+pub mod fp8;
 pub mod index;
 pub mod infer;
 pub mod layout;
 pub mod loss;
 pub mod matmul;
+pub mod mixed;
 pub mod norm;
 pub mod optim;
 pub mod pairwise;
@@ -97,6 +99,12 @@ pub enum Op {
     MaskedMseBackward,
     // Optimizer.
     AdamW { beta1: F64Bits, beta2: F64Bits, eps: F64Bits, decay: F64Bits, scaled: bool, gated: bool },
+    // Low precision.
+    CastInto,
+    ScaleUpdate { growth: F64Bits, backoff: F64Bits, interval: i64 },
+    Quantize { to: Kind },
+    ScaledMm { out: Kind, bias: bool, fast: bool },
+    Fp8Linear { bias: bool, out: Kind },
 }
 
 /// The table: all rows, by family.
@@ -117,6 +125,8 @@ pub static OPS: &[&[OpRow]] = &[
     &attention::ROWS,
     &loss::ROWS,
     &optim::ROWS,
+    &mixed::ROWS,
+    &fp8::ROWS,
 ];
 
 /// All rows.
@@ -182,6 +192,11 @@ impl Op {
             Self::MaskedMse => &loss::ROWS[2],
             Self::MaskedMseBackward => &loss::ROWS[3],
             Self::AdamW { .. } => &optim::ROWS[0],
+            Self::CastInto => &mixed::ROWS[0],
+            Self::ScaleUpdate { .. } => &mixed::ROWS[1],
+            Self::Quantize { .. } => &fp8::ROWS[0],
+            Self::ScaledMm { .. } => &fp8::ROWS[1],
+            Self::Fp8Linear { .. } => &fp8::ROWS[2],
         }
     }
 
@@ -193,7 +208,8 @@ impl Op {
     /// Bit set of operands that are written in place.
     pub fn writes(&self) -> u16 {
         match self {
-            Self::GradAdd => 0b1,
+            Self::GradAdd | Self::CastInto => 0b1,
+            Self::ScaleUpdate { .. } => 0b11,
             Self::LinearBackward { dw: Into::Add, db: Into::Add, .. } => 0b11000,
             Self::LinearBackward { dw, db, .. } if *dw == Into::Add || *db == Into::Add => 0b1000,
             Self::AdamW { scaled, .. } => 0b1101 | u16::from(*scaled) << 1,

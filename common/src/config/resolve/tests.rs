@@ -145,6 +145,19 @@ fn devices_are_decided_by_the_machine() {
 }
 
 #[test]
+fn precisions_have_names_and_the_worker_decides_by_default() {
+    let at = |text: &str| resolve(&parse(text), &facts()).unwrap().train.precision;
+    assert_eq!(at(""), Precision::Auto);
+    let all = [Precision::Auto, Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16, Precision::Fp8];
+    for (name, precision) in ["auto", "fp32", "tf32", "bf16", "fp16", "fp8"].into_iter().zip(all) {
+        assert_eq!(at(&format!("[train]\nprecision = \"{name}\"\n")), precision);
+        assert_eq!(serde_json::to_value(precision).unwrap(), name, "run.json says what the user says");
+    }
+    let wrong = mistakes("[train]\nprecision = \"half\"\n");
+    assert!(wrong[0].contains("train.precision: unknown value \"half\""), "{wrong:?}");
+}
+
+#[test]
 fn ranges_are_a_section_or_a_list() {
     let head = "[data]\nfiles = \"a.csv\"\n[data.rows]\nfeatures = \"a\"\ntargets = \"y\"\n";
     let as_section = format!("{head}[data.ranges]\na = [-1, 2.5]\n");

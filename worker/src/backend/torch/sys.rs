@@ -1,4 +1,4 @@
-//! The shim's functions as they are in C++: `shim/aten.cpp` and `shim/cpu_kernels.cpp`.
+//! The shim's functions as they are in C++: `shim/aten.cpp`, `shim/precision.cpp` and `shim/cpu_kernels.cpp`.
 //!
 //! **Invariant:** no logic; only [`super::result`] calls these.
 
@@ -27,6 +27,7 @@ unsafe extern "C" {
         made: *mut usize,
     ) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
+    pub(super) fn enn_allow_tf32(on: i32) -> i32;
     pub(super) fn enn_retention(
         v: *const C_tensor,
         lambda: *const C_tensor,

@@ -1,0 +1,199 @@
+//! Autocast at the door: which operands of a call are cast, each cast a record of its own.
+//!
+//! A cast is made once per value and kind as long as someone holds it. A parameter's low-precision copy stands in for a
+//! cast of it; copies are refreshed once per context, one record per bucket, before their first use.
+//!
+//! **Invariant:** only the forward pass is cast; reverse rules find the kinds as the forward pass left them.
+
+use super::call::run;
+use super::cx::Cx;
+use super::program::Phase;
+use super::scope::ScopeId;
+use crate::error::OpError;
+use crate::op::Op;
+use crate::op::fp8::FORWARD;
+use crate::op::value::{ParamId, Role, Tensor, Val, WeakTensor};
+use crate::op::vjp::Results;
+use crate::precision::{Autocast, Class, class, fp8, target};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::collections::HashMap;
+use tch::Kind;
+
+/// What a context may cast, and what it has cast.
+#[derive(Default)]
+pub(super) struct Casting {
+    /// What may be cast; nothing if absent.
+    pub(super) autocast: Option<Autocast>,
+    /// Whether the weights' copies are still as the weights.
+    pub(super) fresh: bool,
+    /// Guards of full precision entered and not left.
+    depth: Cell<u32>,
+}
+
+/// Casts made so far.
+#[derive(Default)]
+pub(super) struct Made {
+    casts: HashMap<(Val, Kind), WeakTensor>,
+    quantised: HashMap<Val, [WeakTensor; 3]>,
+    shadows: Vec<Option<Tensor>>,
+    refreshed: Vec<bool>,
+    /// Whether a place runs in f32, by place.
+    full: Vec<Option<bool>>,
+}
+
+/// A call with its operands cast.
+pub(super) struct Prepared {
+    pub(super) op: Op,
+    pub(super) ins: SmallVec<[Tensor; 4]>,
+}
+
+/// Operands of an 8-bit matrix: q, its transposed, its multiplier.
+type Quantised = [Tensor; 3];
+
+impl<'p> Cx<'p> {
+    /// Lets the door cast what `autocast` says.
+    pub fn set_autocast(&mut self, autocast: Option<Autocast>) {
+        self.casting.autocast = autocast;
+    }
+
+    /// Says that the weights have not changed since their low-precision copies were refreshed: in the second and later
+    /// micro-batches of a step, or when the optimizer writes the copies itself.
+    pub fn keep_shadows(&mut self) {
+        self.casting.fresh = true;
+    }
+
+    /// Runs `f` without low precision: heads, gates, losses. Operands below f32 are cast up.
+    pub fn full_precision<R>(&self, f: impl FnOnce(&Self) -> R) -> R {
+        let depth = &self.casting.depth;
+        depth.set(depth.get() + 1);
+        let result = f(self);
+        depth.set(depth.get() - 1);
+        result
+    }
+}
+
+/// `op` with the operands that the policy wants; `None` when they are so already.
+pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Prepared>, OpError> {
+    let Some(autocast) = &cx.casting.autocast else { return Ok(None) };
+    if cx.phase.get() != Phase::Forward {
+        return Ok(None);
+    }
+    let mut class = class(op);
+    if class == Class::Pass {
+        return Ok(None);
+    }
+    if class == Class::Low && (cx.casting.depth.get() > 0 || is_full(cx, autocast)) {
+        class = Class::Full;
+    }
+    if let (Class::Low, Some(which), Op::Linear { bias }) = (class, autocast.fp8, op)
+        && fp8::takes(which, ins[0].meta(), ins[1].meta())
+    {
+        return in_8_bits(cx, *bias, ins, autocast.low).map(Some);
+    }
+    let Some(to) = target(class, ins.iter().map(|t| t.kind()), autocast.low) else { return Ok(None) };
+    let cast: Result<SmallVec<[Tensor; 4]>, OpError> = ins.iter().map(|t| cast(cx, t, to)).collect();
+    Ok(Some(Prepared { op: op.clone(), ins: cast? }))
+}
+
+/// Forgets the casts: what the backward pass needs, its nodes hold.
+pub(super) fn forget(cx: &Cx<'_>) {
+    let made = &mut cx.state.borrow_mut().made;
+    made.casts.clear();
+    made.quantised.clear();
+}
+
+fn is_full(cx: &Cx<'_>, autocast: &Autocast) -> bool {
+    if autocast.full.is_empty() {
+        return false;
+    }
+    let ScopeId(scope) = cx.scope.get();
+    let at = scope as usize;
+    let state = &mut *cx.state.borrow_mut();
+    let known = &mut state.made.full;
+    if known.len() <= at {
+        known.resize(at + 1, None);
+    }
+    *known[at].get_or_insert_with(|| autocast.is_full(&state.program.place(ScopeId(scope))))
+}
+
+/// `x` in another kind: the copy of a parameter, an earlier cast, or a new one.
+fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
+    if x.kind() == to || !crate::precision::castable(x.kind()) {
+        return Ok(x.clone());
+    }
+    if let Some(shadow) = shadow(cx, x, to)? {
+        return Ok(shadow);
+    }
+    let known = cx.state.borrow().made.casts.get(&(x.val(), to)).and_then(WeakTensor::upgrade);
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let made = run(cx, Op::Cast { to }, &[x])?.swap_remove(0);
+    cx.state.borrow_mut().made.casts.insert((x.val(), to), made.downgrade());
+    Ok(made)
+}
+
+/// The low-precision copy of `x`, if it is a parameter whose copy has kind `to`.
+fn shadow(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Option<Tensor>, OpError> {
+    let Role::Param(id) = cx.with_program(|p| p.val(x.val()).role) else { return Ok(None) };
+    let Some(shadow) = cx.leaves.shadow(id).filter(|shadow| shadow.copy.kind() == to) else { return Ok(None) };
+    if let Some(Some(known)) = cx.state.borrow().made.shadows.get(id.index()) {
+        return Ok(Some(known.clone()));
+    }
+    let bucket = shadow.bucket.index();
+    if !cx.casting.fresh && !slot(&mut cx.state.borrow_mut().made.refreshed, bucket, true) {
+        let copies = cx.leaf(shadow.copies.shallow_clone(), Role::OptState, false);
+        let masters = cx.leaf(shadow.masters.shallow_clone(), Role::OptState, false);
+        run(cx, Op::CastInto, &[&copies, &masters])?;
+    }
+    let made = cx.leaf(shadow.copy.shallow_clone(), Role::Shadow(id), x.requires_grad());
+    remember(cx, id, &made);
+    Ok(Some(made))
+}
+
+/// Sets a flag that may lie beyond the end; what it was before.
+fn slot(flags: &mut Vec<bool>, at: usize, to: bool) -> bool {
+    if flags.len() <= at {
+        flags.resize(at + 1, false);
+    }
+    std::mem::replace(&mut flags[at], to)
+}
+
+fn remember(cx: &Cx<'_>, id: ParamId, shadow: &Tensor) {
+    let known = &mut cx.state.borrow_mut().made.shadows;
+    if known.len() <= id.index() {
+        known.resize(id.index() + 1, None);
+    }
+    known[id.index()] = Some(shadow.clone());
+}
+
+/// A linear layer as an 8-bit one: rows and weight quantised from whatever kind they have, the bias in the low kind.
+fn in_8_bits(cx: &Cx<'_>, bias: bool, ins: &[&Tensor], low: Kind) -> Result<Prepared, OpError> {
+    let [x, xt, x_scale] = quantised(cx, ins[0])?;
+    let [w, wt, w_scale] = quantised(cx, ins[1])?;
+    let mut all: SmallVec<[Tensor; 4]> = SmallVec::new();
+    all.extend([ins[0].clone(), ins[1].clone(), x, x_scale, w, w_scale, xt, wt]);
+    if bias {
+        all.push(cast(cx, ins[2], low)?);
+    }
+    Ok(Prepared { op: Op::Fp8Linear { bias, out: low }, ins: all })
+}
+
+fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
+    let known = cx.state.borrow().made.quantised.get(&x.val()).and_then(|[q, t, s]| {
+        let alive: Option<Quantised> = q.upgrade().zip(t.upgrade()).zip(s.upgrade()).map(|((q, t), s)| [q, t, s]);
+        alive
+    });
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let mut outs: Results = run(cx, Op::Quantize { to: FORWARD }, &[x])?;
+    let (scale, transposed, q) = (outs.pop(), outs.pop(), outs.pop());
+    let (Some(q), Some(transposed), Some(scale)) = (q, transposed, scale) else {
+        unreachable!("quantize returns three results")
+    };
+    let made = [q.downgrade(), transposed.downgrade(), scale.downgrade()];
+    cx.state.borrow_mut().made.quantised.insert(x.val(), made);
+    Ok([q, transposed, scale])
+}
