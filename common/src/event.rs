@@ -118,6 +118,8 @@ pub enum What {
     Gathered { path: PathBuf, files: u64, bytes: u64 },
     /// Something the user should know.
     Warned { message: String },
+    /// What training computes with, and why; rank 0 says.
+    PrecisionChosen { format: String, reason: String },
     /// The run ended.
     RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
 }

@@ -100,10 +100,16 @@ pub enum OpErrorKind {
         /// Shape of what was given.
         found: Vec<i64>,
     },
+    /// A value of a plan was let go too early: a bug of the plan.
+    #[error("a value of the plan is gone, which is a bug")]
+    Lost,
     /// `backward` was called twice, or in an evaluation context.
     #[error("there is no tape\nhint: backward() runs once per context, and only in Cx::train")]
     NoTape,
-    /// The gradient-ready hook failed.
-    #[error("gradient-ready hook failed: {0}")]
+    /// The gradient-ready hook or a collective failed.
+    #[error("{0}")]
     Hook(HookError),
+    /// A collective without ranks to run it with.
+    #[error("no collectives were given to this step\nhint: Cx::set_collectives")]
+    NoCollectives,
 }

@@ -7,8 +7,9 @@
 
 use crate::autograd::{Cx, Tensor, call};
 use crate::error::OpError;
-use crate::op::attr::{Axes, Binary, Unary};
+use crate::op::attr::{Axes, Binary, Test, Unary};
 use crate::op::{Op, elementwise};
+use crate::precision::LossScale;
 use smallvec::SmallVec;
 use tch::Kind;
 
@@ -102,9 +103,57 @@ pub fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Made {
     if x.kind() == to { Ok(x.clone()) } else { one(cx, Op::Cast { to }, &[x]) }
 }
 
-/// x without its history: a constant of this step.
-pub fn detach(cx: &Cx<'_>, x: &Tensor) -> Tensor {
-    cx.constant(x.raw().shallow_clone())
+/// Where x is neither NaN nor infinite; Bool.
+pub fn is_finite(cx: &Cx<'_>, x: &Tensor) -> Made {
+    one(cx, Op::Test(Test::Finite), &[x])
+}
+
+/// Where x ≥ bound; Bool.
+pub fn at_least(cx: &Cx<'_>, x: &Tensor, bound: f64) -> Made {
+    one(cx, Op::Test(Test::AtLeast(bound.into())), &[x])
+}
+
+/// Where x < bound; Bool.
+pub fn below(cx: &Cx<'_>, x: &Tensor, bound: f64) -> Made {
+    one(cx, Op::Test(Test::Below(bound.into())), &[x])
+}
+
+/// Where both are true; broadcasting.
+pub fn and(cx: &Cx<'_>, a: &Tensor, b: &Tensor) -> Made {
+    one(cx, Op::And, &[a, b])
+}
+
+/// Where x is false.
+pub fn not(cx: &Cx<'_>, x: &Tensor) -> Made {
+    one(cx, Op::Not, &[x])
+}
+
+/// Positions `at` (int64, one axis) of axis `dim`. No gradient flows back.
+pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> Made {
+    one(cx, Op::IndexSelect { axis: dim }, &[x, at])
+}
+
+/// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back.
+pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> Made {
+    one(cx, Op::Keep { when: true }, &[keep, x])
+}
+
+/// Moves the loss scale after a step; `taken` (0 axes) is 1, or 0 for a step that was refused.
+pub fn update_loss_scale(cx: &Cx<'_>, scale: &LossScale, taken: &Tensor) -> Result<(), OpError> {
+    let refused = add_scalar(cx, &neg(cx, &cast(cx, taken, Kind::Float)?)?, 1.0)?;
+    let settings = scale.settings;
+    let op = Op::ScaleUpdate {
+        growth: settings.growth.into(),
+        backoff: settings.backoff.into(),
+        interval: settings.interval,
+    };
+    let state = [scale.scale(), scale.good()].map(|raw| cx.opt_state(raw.shallow_clone()));
+    call(cx, op, &[&state[0], &state[1], &refused]).map(|_| ())
+}
+
+/// x without its history: no gradient flows back.
+pub fn detach(cx: &Cx<'_>, x: &Tensor) -> Made {
+    one(cx, Op::Detach, &[x])
 }
 
 /// x Wᵀ + b for x (…, in), w (out, in), b (out) → (…, out).
@@ -252,6 +301,11 @@ pub fn expand(cx: &Cx<'_>, x: &Tensor, shape: &[i64]) -> Made {
     one(cx, Op::Expand { shape: Axes::from_slice(shape) }, &[x])
 }
 
+/// Ones of a shape, where the parameters are.
+pub fn ones(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> Made {
+    one(cx, Op::Ones { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
+}
+
 /// A new axis of size 1 at `dim`.
 pub fn unsqueeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
     let at = crate::op::infer::axis(dim, x.shape().len() + 1).map_err(|kind| cx.fail("unsqueeze", kind))?;
@@ -273,15 +327,13 @@ pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
 }
 
 /// Rows of `table` (rows, D) by 64-bit ids of any shape → (…, D). Ids must lie in 0..rows.
-pub fn embedding(cx: &Cx<'_>, table: &Tensor, ids: &tch::Tensor) -> Made {
-    let ids = cx.input(ids.shallow_clone());
-    one(cx, Op::Embedding, &[table, &ids])
+pub fn embedding(cx: &Cx<'_>, table: &Tensor, ids: &Tensor) -> Made {
+    one(cx, Op::Embedding, &[table, ids])
 }
 
 /// a where `condition` (Bool) is true, else b; all three broadcast.
-pub fn where_(cx: &Cx<'_>, condition: &tch::Tensor, a: &Tensor, b: &Tensor) -> Made {
-    let condition = cx.input(condition.shallow_clone());
-    one(cx, Op::Where, &[&condition, a, b])
+pub fn where_(cx: &Cx<'_>, condition: &Tensor, a: &Tensor, b: &Tensor) -> Made {
+    one(cx, Op::Where, &[condition, a, b])
 }
 
 /// Zeroes elements at rate `p` and scales the rest by 1/(1−p); x itself outside training or at rate 0.
@@ -332,64 +384,11 @@ pub fn sdpa(cx: &Cx<'_>, q: &Tensor, k: &Tensor, v: &Tensor, key_bias: Option<&T
 /// Sum over valid cells of d²/2 for |d| ≤ delta, else delta·(|d| − delta/2), with d = prediction − target.
 ///
 /// Targets may be NaN where the mask (Bool, true = valid) is false. All three have one shape; the result has 0 axes.
-pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &tch::Tensor, mask: &tch::Tensor, delta: f64) -> Made {
-    let (target, mask) = (cx.input(target.shallow_clone()), cx.input(mask.shallow_clone()));
-    one(cx, Op::MaskedHuber { delta: delta.into() }, &[prediction, &target, &mask])
+pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor, delta: f64) -> Made {
+    one(cx, Op::MaskedHuber { delta: delta.into() }, &[prediction, target, mask])
 }
 
 /// Sum over valid cells of (prediction − target)². Masks as for [`masked_huber`].
-pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &tch::Tensor, mask: &tch::Tensor) -> Made {
-    let (target, mask) = (cx.input(target.shallow_clone()), cx.input(mask.shallow_clone()));
-    one(cx, Op::MaskedMse, &[prediction, &target, &mask])
-}
-
-/// Constants of an AdamW update.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamW {
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the denominator.
-    pub eps: f64,
-    /// Decoupled weight decay, multiplied by the rate.
-    pub decay: f64,
-}
-
-/// Tensors of one AdamW update: any equal shapes, typically one flat segment.
-#[derive(Debug, Clone, Copy)]
-pub struct AdamWState<'a> {
-    /// Parameter, written.
-    pub param: &'a tch::Tensor,
-    /// Gradient; multiplied by `factor` in place.
-    pub grad: &'a tch::Tensor,
-    /// First moment, written.
-    pub exp_avg: &'a tch::Tensor,
-    /// Second moment, written.
-    pub exp_avg_sq: &'a tch::Tensor,
-    /// Updates so far, this one included; f32, 0 axes, on the device.
-    pub step: &'a tch::Tensor,
-    /// Learning rate; f32, 0 axes, on the device.
-    pub rate: &'a tch::Tensor,
-    /// Factor on the gradient (clip coefficient over the global count), 0 axes; `None` for 1.
-    pub factor: Option<&'a tch::Tensor>,
-    /// 1 = leave everything as it is, 0 axes; `None` for never.
-    pub skip: Option<&'a tch::Tensor>,
-}
-
-/// One AdamW update in place, recorded in the optimizer's phase.
-pub fn adamw_step(cx: &Cx<'_>, constants: AdamW, s: &AdamWState<'_>) -> Result<(), OpError> {
-    let op = Op::AdamW {
-        beta1: constants.beta1.into(),
-        beta2: constants.beta2.into(),
-        eps: constants.eps.into(),
-        decay: constants.decay.into(),
-        scaled: s.factor.is_some(),
-        gated: s.skip.is_some(),
-    };
-    let required = [s.param, s.grad, s.exp_avg, s.exp_avg_sq, s.step, s.rate];
-    let all = required.into_iter().chain(s.factor).chain(s.skip);
-    let ins: SmallVec<[Tensor; 8]> = all.map(|raw| cx.opt_state(raw.shallow_clone())).collect();
-    let ins: SmallVec<[&Tensor; 8]> = ins.iter().collect();
-    cx.optim(|cx| call(cx, op, &ins).map(|_| ()))
+pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor) -> Made {
+    one(cx, Op::MaskedMse, &[prediction, target, mask])
 }

@@ -40,8 +40,22 @@ pub struct TrainConfig {
     pub checkpoint_keep: usize,
     /// Numeric precision of training; masters, statistics, heads and losses are f32 whatever it says.
     pub precision: Precision,
+    /// How steps are executed.
+    pub execution: Execution,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
     pub threads: usize,
+}
+
+/// How far an optimizer step may go from the code that defines it. The mode changes the time, never a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Execution {
+    /// Captured CUDA graphs on a GPU, a replayed record on a CPU.
+    Auto,
+    /// The code runs at every step.
+    Tape,
+    /// The record of the first steps is replayed.
+    Plan,
 }
 
 /// Element losses.
@@ -93,6 +107,7 @@ impl Default for TrainConfig {
             checkpoint_every: 5,
             checkpoint_keep: 2,
             precision: Precision::Auto,
+            execution: Execution::Auto,
             threads: 0,
         }
     }

@@ -36,6 +36,8 @@ pub enum FromWorker {
     Failed { error: String },
     /// The worker is about to exit 0.
     Done { stopped: bool },
+    /// Rank 0: what training computes with, and why.
+    PrecisionChosen { format: String, reason: String },
 }
 
 /// From the broker to a worker.

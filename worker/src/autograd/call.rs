@@ -4,10 +4,12 @@ use super::cast;
 use super::cx::Cx;
 use super::program::Rec;
 use super::tape::Node;
+use crate::backend::Outs;
 use crate::backend::torch::safe::version;
 use crate::error::OpError;
 use crate::op::Op;
-use crate::op::row::Launch;
+use crate::op::collective;
+use crate::op::row::{Launch, PLAIN};
 use crate::op::value::{Meta, Role, Tensor, Val};
 use crate::op::vjp::{Kept, RESULT_SLOT, Results};
 use smallvec::SmallVec;
@@ -62,7 +64,13 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
     let metas: SmallVec<[&Meta; 4]> = ins.iter().map(|t| t.meta()).collect();
     let inferred = (row.shape)(&op, &metas).map_err(|kind| cx.fail(row.name, kind))?;
     let raws: SmallVec<[&tch::Tensor; 4]> = ins.iter().map(|t| t.raw()).collect();
-    let (outs, kernel) = cx.launcher.launch(&op, &Launch { ins: &raws }).map_err(|kind| cx.fail(row.name, kind))?;
+    let launch = Launch { ins: &raws };
+    let (outs, kernel) = if op.is_collective() {
+        collective::run(&op, &launch, cx.collectives).map(|()| (Outs::new(), PLAIN))
+    } else {
+        cx.launcher.launch(&op, &launch)
+    }
+    .map_err(|kind| cx.fail(row.name, kind))?;
     debug_assert_eq!(outs.len(), inferred.len(), "{} returns what its shape rule says", row.name);
 
     let mut state = cx.state.borrow_mut();

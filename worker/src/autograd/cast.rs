@@ -16,17 +16,18 @@ use crate::op::value::{ParamId, Role, Tensor, Val, WeakTensor};
 use crate::op::vjp::Results;
 use crate::precision::{Autocast, Class, class, fp8, target};
 use smallvec::SmallVec;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use tch::Kind;
 
 /// What a context may cast, and what it has cast.
 #[derive(Default)]
 pub(super) struct Casting {
     /// What may be cast; nothing if absent.
-    pub(super) autocast: Option<Autocast>,
+    autocast: RefCell<Option<Rc<Autocast>>>,
     /// Whether the weights' copies are still as the weights.
-    pub(super) fresh: bool,
+    fresh: Cell<bool>,
     /// Guards of full precision entered and not left.
     depth: Cell<u32>,
 }
@@ -51,16 +52,16 @@ pub(super) struct Prepared {
 /// Operands of an 8-bit matrix: q, its transposed, its multiplier.
 type Quantised = [Tensor; 3];
 
-impl<'p> Cx<'p> {
+impl Cx<'_> {
     /// Lets the door cast what `autocast` says.
-    pub fn set_autocast(&mut self, autocast: Option<Autocast>) {
-        self.casting.autocast = autocast;
+    pub fn set_autocast(&self, autocast: Option<Autocast>) {
+        self.casting.autocast.replace(autocast.map(Rc::new));
     }
 
-    /// Says that the weights have not changed since their low-precision copies were refreshed: in the second and later
-    /// micro-batches of a step, or when the optimizer writes the copies itself.
-    pub fn keep_shadows(&mut self) {
-        self.casting.fresh = true;
+    /// Says that the weights have not changed since their low-precision copies were refreshed: when the optimizer writes the
+    /// copies itself.
+    pub fn keep_shadows(&self) {
+        self.casting.fresh.set(true);
     }
 
     /// Runs `f` without low precision: heads, gates, losses. Operands below f32 are cast up.
@@ -75,10 +76,11 @@ impl<'p> Cx<'p> {
 
 /// `op` with the operands that the policy wants; `None` when they are so already.
 pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Prepared>, OpError> {
-    let Some(autocast) = &cx.casting.autocast else { return Ok(None) };
     if cx.phase.get() != Phase::Forward {
         return Ok(None);
     }
+    let Some(autocast) = cx.casting.autocast.borrow().clone() else { return Ok(None) };
+    let autocast = autocast.as_ref();
     let mut class = class(op);
     if class == Class::Pass {
         return Ok(None);
@@ -142,7 +144,7 @@ fn shadow(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Option<Tensor>, OpError> 
         return Ok(Some(known.clone()));
     }
     let bucket = shadow.bucket.index();
-    if !cx.casting.fresh && !slot(&mut cx.state.borrow_mut().made.refreshed, bucket, true) {
+    if !cx.casting.fresh.get() && !slot(&mut cx.state.borrow_mut().made.refreshed, bucket, true) {
         let copies = cx.leaf(shadow.copies.shallow_clone(), Role::OptState, false);
         let masters = cx.leaf(shadow.masters.shallow_clone(), Role::OptState, false);
         run(cx, Op::CastInto, &[&copies, &masters])?;

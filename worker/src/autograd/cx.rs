@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** layers see this and tensors, and nothing of ranks, paths, environment, clock or log.
 
+use super::call::call;
 use super::cast::{Casting, Made};
 use super::leaf::Leaves;
 use super::program::{Phase, Program};
@@ -9,7 +10,9 @@ use super::scope::{ScopeGuard, ScopeId};
 use super::tape::Node;
 use crate::error::{OpError, OpErrorKind};
 use crate::kernel::{FirstFit, Launcher};
-use crate::op::value::{Meta, ParamId, Role, Tensor};
+use crate::op::Op;
+use crate::op::collective::Collectives;
+use crate::op::value::{Meta, ParamId, Role, Tensor, Val};
 use std::cell::{Cell, RefCell};
 use tch::Device;
 
@@ -24,6 +27,10 @@ pub(super) struct State {
     /// The random key, once something drew.
     random: Option<Tensor>,
     pub(super) made: Made,
+    /// Random keys so far.
+    pub(super) keys: Vec<Val>,
+    /// What every leaf was when it was entered, if asked for.
+    pub(super) bound: Option<Vec<(Val, tch::Tensor)>>,
 }
 
 /// The context of one step. Belongs to one thread.
@@ -31,11 +38,12 @@ pub struct Cx<'p> {
     pub(super) state: RefCell<State>,
     pub(super) leaves: &'p dyn Leaves,
     pub(super) launcher: &'p dyn Launcher,
+    pub(super) collectives: Option<&'p dyn Collectives>,
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
     pub(super) casting: Casting,
-    pub(super) loss_scale: Option<tch::Tensor>,
+    pub(super) loss_scale: RefCell<Option<tch::Tensor>>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
@@ -74,14 +82,17 @@ impl<'p> Cx<'p> {
                 params,
                 random: None,
                 made: Made::default(),
+                keys: Vec::new(),
+                bound: None,
             }),
             leaves,
             launcher: &FIRST_FIT,
+            collectives: None,
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
             casting: Casting::default(),
-            loss_scale: None,
+            loss_scale: RefCell::default(),
             key: Cell::new(key),
             site: Cell::new(0),
             training,
@@ -95,13 +106,60 @@ impl<'p> Cx<'p> {
     }
 
     /// Lets the backward pass start from `scale` (f32, 0 axes, on the device) instead of 1: all gradients come multiplied.
-    pub fn set_loss_scale(&mut self, scale: &tch::Tensor) {
-        self.loss_scale = Some(scale.shallow_clone());
+    pub fn set_loss_scale(&self, scale: &tch::Tensor) {
+        self.loss_scale.replace(Some(scale.shallow_clone()));
     }
 
-    /// Says which rows of the global batch this rank holds, so that dropout masks do not depend on the world size.
+    /// Gives this step the ranks that [`Cx::all_reduce`] adds over.
+    pub fn set_collectives(&mut self, collectives: &'p dyn Collectives) {
+        self.collectives = Some(collectives);
+    }
+
+    /// Keeps what every leaf was, so that the step can be frozen into a [`super::Plan`].
+    pub(super) fn keep_leaves(&mut self) {
+        self.state.borrow_mut().bound = Some(Vec::new());
+    }
+
+    /// Begins a micro-batch: says which rows of the global batch this rank holds, so that dropout masks depend neither on the
+    /// world size nor on the accumulation.
     pub fn set_rows(&self, first_row: u64, rows: u64) {
         self.key.set(RandomKey { first_row, rows, ..self.key.get() });
+        self.site.set(0);
+        self.state.borrow_mut().random = None;
+    }
+
+    /// Begins to sum a flat gradient over the ranks, in place; recorded. For the hook of [`Cx::backward`].
+    ///
+    /// # Errors
+    /// The collective's own; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
+    pub fn all_reduce(&self, flat: &tch::Tensor) -> Result<(), OpError> {
+        let flat = self.opt_state(flat.shallow_clone());
+        self.all_reduce_value(&flat)
+    }
+
+    /// [`Cx::all_reduce`] of a value of this step.
+    ///
+    /// # Errors
+    /// As [`Cx::all_reduce`].
+    pub fn all_reduce_value(&self, value: &Tensor) -> Result<(), OpError> {
+        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduce, &[value]).map(|_| ()))
+    }
+
+    /// Lets what follows see the sums of everything begun; recorded.
+    ///
+    /// # Errors
+    /// When a collective failed or did not end in time.
+    pub fn all_reduce_wait(&self) -> Result<(), OpError> {
+        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduceWait, &[]).map(|_| ()))
+    }
+
+    /// Sets gradients to 0; recorded.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn zero<'t>(&self, arrays: impl Iterator<Item = &'t tch::Tensor>) -> Result<(), OpError> {
+        let arrays: Vec<Tensor> = arrays.map(|raw| self.opt_state(raw.shallow_clone())).collect();
+        self.optim(|cx| call(cx, Op::Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
     }
 
     /// A tensor from outside: data of the batch.
@@ -123,7 +181,9 @@ impl<'p> Cx<'p> {
         let numbers = [key.seed, key.step, key.first_row, key.rows].map(u64::cast_signed);
         let raw = tch::Tensor::f_from_slice(&numbers).and_then(|raw| raw.f_to_device(self.device()));
         let made = self.leaf(raw.map_err(|kind| self.fail("random key", kind))?, Role::RandomKey, false);
-        self.state.borrow_mut().random = Some(made.clone());
+        let mut state = self.state.borrow_mut();
+        state.keys.push(made.val());
+        state.random = Some(made.clone());
         Ok(made)
     }
 
@@ -149,7 +209,11 @@ impl<'p> Cx<'p> {
 
     pub(super) fn leaf(&self, raw: tch::Tensor, role: Role, requires_grad: bool) -> Tensor {
         let meta = Meta::of(&raw);
-        let val = self.state.borrow_mut().program.value(meta.clone(), role, requires_grad);
+        let mut state = self.state.borrow_mut();
+        let val = state.program.value(meta.clone(), role, requires_grad);
+        if let Some(bound) = &mut state.bound {
+            bound.push((val, raw.shallow_clone()));
+        }
         Tensor::new(raw, val, meta, requires_grad)
     }
 
@@ -179,7 +243,11 @@ impl<'p> Cx<'p> {
 
     /// Runs `f` with its records marked as parameter updates.
     pub fn optim<R>(&self, f: impl FnOnce(&Self) -> R) -> R {
-        let outer = self.phase.replace(Phase::Optim);
+        self.in_phase(Phase::Optim, f)
+    }
+
+    fn in_phase<R>(&self, phase: Phase, f: impl FnOnce(&Self) -> R) -> R {
+        let outer = self.phase.replace(phase);
         let taping = self.taping.replace(false);
         let result = f(self);
         self.taping.set(taping);

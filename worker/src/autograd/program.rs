@@ -16,6 +16,8 @@ pub enum Phase {
     Backward,
     /// Parameter updates.
     Optim,
+    /// What the ranks do together.
+    Comm,
 }
 
 /// What is known of a value.

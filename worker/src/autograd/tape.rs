@@ -101,7 +101,8 @@ impl Emit for Emitter<'_, '_> {
 impl Cx<'_> {
     /// Runs the reverse pass of a scalar `loss`, adding each parameter's gradient to its slot in `grads`.
     ///
-    /// Buckets fire `on_ready` in an order that depends on the program only. The tape is used up.
+    /// Buckets fire `on_ready` in an order that depends on the program only. The tape is used up;
+    /// another micro-batch may follow in the same context.
     ///
     /// # Errors
     /// A loss that is not a scalar or depends on nothing; a saved tensor written since the forward pass; the hook's own.
@@ -130,17 +131,19 @@ impl Cx<'_> {
         on_ready: OnReady<'_>,
         wanted: &[&Tensor],
     ) -> Result<Vec<Option<tch::Tensor>>, OpError> {
-        if !self.taping.replace(false) {
+        if !self.taping.get() || self.state.borrow().nodes.is_empty() {
             return Err(self.fail("backward", OpErrorKind::NoTape));
         }
         if loss.meta().numel() != 1 || !loss.requires_grad() {
             return Err(self.fail("backward", OpErrorKind::Loss { found: loss.shape().to_vec() }));
         }
         let place = self.scope.get();
+        self.taping.set(false);
         self.phase.set(Phase::Backward);
         let result = self.walk_nodes(loss, grads, on_ready, wanted);
         self.phase.set(Phase::Forward);
         self.scope.set(place);
+        self.taping.set(true);
         result
     }
 
@@ -179,11 +182,11 @@ impl Cx<'_> {
     fn seed(&self, loss: &Tensor) -> Result<Tensor, OpError> {
         let meta = loss.meta();
         let shape = Axes::from_slice(&meta.shape);
-        let Some(scale) = &self.loss_scale else {
+        let Some(scale) = self.loss_scale.borrow().as_ref().map(tch::Tensor::shallow_clone) else {
             let ones = Op::Ones { shape, kind: meta.kind, device: meta.device };
             return Ok(call(self, ones, &[])?.swap_remove(0));
         };
-        let mut scale = self.leaf(scale.shallow_clone(), Role::OptState, false);
+        let mut scale = self.leaf(scale, Role::OptState, false);
         if scale.kind() != meta.kind {
             scale = call(self, Op::Cast { to: meta.kind }, &[&scale])?.swap_remove(0);
         }

@@ -1,6 +1,5 @@
 //! From standardised columns to the feature vector that the model reads.
 
-use super::error::refused;
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -8,7 +7,7 @@ use crate::{
     params::{Group, Init, ParamBuilder, ParamId},
 };
 use enn_common::staged::meta::FeatureMeta;
-use tch::{Device, Kind, TchError, Tensor as Raw};
+use tch::{Device, Kind, Tensor as Raw};
 
 /// Categories up to this many begin as one-hot vectors; larger tables have this width and begin random.
 pub const WIDTH_MAX: usize = 32;
@@ -85,14 +84,19 @@ impl Embedding {
     ///
     /// # Errors
     /// When `x` or `valid` is not (B, F).
-    pub fn forward(&self, cx: &Cx, x: &Raw, valid: &Raw) -> Result<Tensor, OpError> {
-        let at = refused("embedding");
-        let mut parts = Vec::with_capacity(1 + self.categories.len());
+    pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
+        let mut parts = Vec::with_capacity(2 + self.categories.len());
         if self.numbers.numel() > 0 {
-            parts.push(cx.input(self.plain(x, valid).map_err(&at)?));
+            let filled = functional::zero_where_not(cx, x, valid)?;
+            parts.push(functional::index_select(cx, &filled, 1, &cx.constant(self.numbers.shallow_clone()))?);
+        }
+        if self.flags.numel() > 0 {
+            let missing = functional::not(cx, valid)?;
+            let missing = functional::index_select(cx, &missing, 1, &cx.constant(self.flags.shallow_clone()))?;
+            parts.push(functional::cast(cx, &missing, x.kind())?);
         }
         for category in &self.categories {
-            let ids = category.ids(x, valid).map_err(&at)?;
+            let ids = category.ids(cx, x, valid)?;
             parts.push(functional::embedding(cx, &cx.param(category.table), &ids)?);
         }
         if parts.len() == 1 {
@@ -100,27 +104,25 @@ impl Embedding {
         }
         functional::cat(cx, &parts.iter().collect::<Vec<_>>(), 1)
     }
-
-    /// Numbers and flags, (B, numbers + flags) f32.
-    fn plain(&self, x: &Raw, valid: &Raw) -> Result<Raw, TchError> {
-        let filled = x.f_where_self(valid, &x.f_zeros_like()?)?;
-        let numbers = filled.f_index_select(1, &self.numbers)?;
-        if self.flags.numel() == 0 {
-            return Ok(numbers);
-        }
-        let missing = valid.f_logical_not()?.f_index_select(1, &self.flags)?.f_to_kind(Kind::Float)?;
-        Raw::f_cat(&[numbers, missing], 1)
-    }
 }
 
 impl CategoryTable {
     /// Row of the table per sample (B) i64; missing, negative or unseen → the unknown id.
-    fn ids(&self, x: &Raw, valid: &Raw) -> Result<Raw, TchError> {
+    fn ids(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
         let unknown = self.count as f64;
-        let raw = x.f_select(1, self.column)?;
-        let known =
-            raw.f_ge(0.0)?.f_logical_and(&raw.f_lt(unknown)?)?.f_logical_and(&valid.f_select(1, self.column)?)?;
-        raw.f_where_self(&known, &raw.f_full_like(unknown)?)?.f_to_kind(Kind::Int64)
+        let column = |t: &Tensor| {
+            let narrow = functional::narrow(cx, t, 1, self.column, 1)?;
+            functional::squeeze(cx, &narrow, 1)
+        };
+        let (raw, valid) = (column(x)?, column(valid)?);
+        let inside =
+            functional::and(cx, &functional::at_least(cx, &raw, 0.0)?, &functional::below(cx, &raw, unknown)?)?;
+        let known = functional::and(cx, &inside, &valid)?;
+        // Zero where unknown, then the unknown id where unknown.
+        let kept = functional::zero_where_not(cx, &raw, &known)?;
+        let missing = functional::cast(cx, &functional::not(cx, &known)?, raw.kind())?;
+        let id = functional::add(cx, &kept, &functional::scale(cx, &missing, unknown)?)?;
+        functional::cast(cx, &id, Kind::Int64)
     }
 }
 

@@ -5,7 +5,6 @@
 
 pub mod attention;
 pub mod embedding;
-pub mod error;
 pub mod feed_forward;
 pub mod gate;
 pub mod linear;

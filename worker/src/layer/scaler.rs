@@ -3,8 +3,9 @@
 //! **Invariant:** the mean is subtracted in f64 before anything is rounded to f32, so that an offset of 1e8 does not swallow
 //! the signal; nothing here is trained.
 
-use super::error::refused;
+use crate::autograd::{Cx, Tensor};
 use crate::error::OpError;
+use crate::functional;
 use enn_common::staged::meta::Stats;
 use tch::{Device, Kind, Tensor as Raw};
 
@@ -71,30 +72,35 @@ impl Scaler {
     ///
     /// # Errors
     /// When the last axis is not F.
-    pub fn norm_x(&self, x: &Raw) -> Result<Raw, OpError> {
-        standardise(x, &self.x_mean, &self.x_std).map_err(refused("norm_x"))
+    pub fn norm_x(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
+        standardise(cx, x, (&self.x_mean, &self.x_std))
     }
 
     /// Targets in the user's units (B, O) → standardised f32; NaN stays NaN.
     ///
     /// # Errors
     /// When the last axis is not O.
-    pub fn norm_y(&self, y: &Raw) -> Result<Raw, OpError> {
-        standardise(y, &self.y_mean, &self.y_std).map_err(refused("norm_y"))
+    pub fn norm_y(&self, cx: &Cx, y: &Tensor) -> Result<Tensor, OpError> {
+        standardise(cx, y, (&self.y_mean, &self.y_std))
     }
 
     /// Standardised outputs (B, O) → f64 in the user's units.
     ///
     /// # Errors
     /// When the last axis is not O.
-    pub fn denorm(&self, z: &Raw) -> Result<Raw, OpError> {
-        let go = || z.f_to_kind(Kind::Double)?.f_mul(&self.y_std)?.f_add(&self.y_mean);
-        go().map_err(refused("denorm"))
+    pub fn denorm(&self, cx: &Cx, z: &Tensor) -> Result<Tensor, OpError> {
+        let buffer = |raw: &Raw| cx.constant(raw.shallow_clone());
+        let wide = functional::cast(cx, z, Kind::Double)?;
+        let spread = functional::mul(cx, &wide, &buffer(&self.y_std))?;
+        functional::add(cx, &spread, &buffer(&self.y_mean))
     }
 }
 
-fn standardise(v: &Raw, mean: &Raw, std: &Raw) -> Result<Raw, tch::TchError> {
-    v.f_to_kind(Kind::Double)?.f_sub(mean)?.f_div(std)?.f_to_kind(Kind::Float)
+fn standardise(cx: &Cx, v: &Tensor, (mean, std): (&Raw, &Raw)) -> Result<Tensor, OpError> {
+    let buffer = |raw: &Raw| cx.constant(raw.shallow_clone());
+    let wide = functional::cast(cx, v, Kind::Double)?;
+    let centred = functional::sub(cx, &wide, &buffer(mean))?;
+    functional::cast(cx, &functional::div(cx, &centred, &buffer(std))?, Kind::Float)
 }
 
 fn mean_of(stats: &Stats) -> f64 {
@@ -117,43 +123,56 @@ mod tests {
         Stats { n: values.len() as u64, mean, std, min, max }
     }
 
+    fn none() -> crate::params::Params {
+        crate::params::ParamBuilder::new().build(0, Device::Cpu).unwrap()
+    }
+
     fn empty() -> Stats {
         Stats { n: 0, mean: f64::NAN, std: f64::NAN, min: f64::NAN, max: f64::NAN }
     }
 
     #[test]
     fn large_offset_keeps_its_noise() {
+        let none = none();
+        let cx = Cx::eval(&none);
         // In f32 the noise on 1e8 would be rounded to multiples of 8; the subtraction must happen before.
         let values: Vec<f64> = (0..100).map(|i| 1e8 + f64::from(i % 7) - 3.0).collect();
         let scaler = Scaler::from_stats(&[stats(&values)], &[stats(&values)]);
         let y = Raw::from_slice(&values).reshape([100, 1]);
-        let z = scaler.norm_y(&y).unwrap();
+        let z = scaler.norm_y(&cx, &cx.input(y.shallow_clone())).unwrap();
         assert_eq!(z.kind(), Kind::Float);
-        assert!((z.std(false).double_value(&[]) - 1.0).abs() < 1e-5);
-        let back = scaler.denorm(&z).unwrap();
-        assert!((back - y).abs().max().double_value(&[]) < 1e-6);
+        assert!((z.raw().std(false).double_value(&[]) - 1.0).abs() < 1e-5);
+        let back = scaler.denorm(&cx, &z).unwrap();
+        assert!((back.raw() - y).abs().max().double_value(&[]) < 1e-6);
     }
 
     #[test]
     fn columns_without_spread_pass_through_shifted() {
         let scaler = Scaler::from_stats(&[stats(&[5.0, 5.0]), empty()], &[stats(&[7.0, 7.0])]);
-        let z = scaler.norm_x(&Raw::from_slice(&[6.0_f32, 2.0]).reshape([1, 2])).unwrap();
-        assert_eq!(Vec::<f32>::try_from(z.reshape([-1])).unwrap(), [1.0, 2.0]);
-        let y = scaler.denorm(&Raw::from_slice(&[0.0_f32]).reshape([1, 1])).unwrap();
-        assert_eq!(y.double_value(&[0, 0]), 7.0);
+        let none = none();
+        let cx = Cx::eval(&none);
+        let row = |values: &[f32]| cx.input(Raw::from_slice(values).reshape([1, -1]));
+        let z = scaler.norm_x(&cx, &row(&[6.0, 2.0])).unwrap();
+        assert_eq!(Vec::<f32>::try_from(z.raw().reshape([-1])).unwrap(), [1.0, 2.0]);
+        let y = scaler.denorm(&cx, &row(&[0.0])).unwrap();
+        assert_eq!(y.raw().double_value(&[0, 0]), 7.0);
     }
 
     #[test]
     fn missing_stays_missing() {
         let scaler = Scaler::from_stats(&[stats(&[1.0, 3.0])], &[]);
-        let z = scaler.norm_x(&Raw::from_slice(&[f32::NAN, 1.0]).reshape([2, 1])).unwrap();
-        assert!(z.double_value(&[0, 0]).is_nan());
-        assert_eq!(z.double_value(&[1, 0]), -1.0);
+        let none = none();
+        let cx = Cx::eval(&none);
+        let z = scaler.norm_x(&cx, &cx.input(Raw::from_slice(&[f32::NAN, 1.0]).reshape([2, 1]))).unwrap();
+        assert!(z.raw().double_value(&[0, 0]).is_nan());
+        assert_eq!(z.raw().double_value(&[1, 0]), -1.0);
     }
 
     #[test]
     fn wrong_width_is_an_error() {
         let scaler = Scaler::from_stats(&[stats(&[1.0, 3.0]), stats(&[1.0, 3.0])], &[]);
-        assert!(scaler.norm_x(&Raw::zeros([4, 3], (Kind::Float, Device::Cpu))).is_err());
+        let none = none();
+        let cx = Cx::eval(&none);
+        assert!(scaler.norm_x(&cx, &cx.input(Raw::zeros([4, 3], (Kind::Float, Device::Cpu)))).is_err());
     }
 }

@@ -11,18 +11,17 @@ use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
     functional,
-    layer::error::refused,
 };
 use enn_common::config::train::{Loss, TrainConfig};
-use tch::{Kind, Tensor as Raw};
+use tch::Kind;
 
 /// Targets of a batch, ready for the loss.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Targets {
     /// Standardised targets (B, O) f32; NaN where missing.
-    pub z: Raw,
+    pub z: Tensor,
     /// Valid cells (B, O) bool.
-    pub valid: Raw,
+    pub valid: Tensor,
 }
 
 /// What is minimised: Σ ℓ(z) + λ Σ ℓ(base), over the valid cells.
@@ -41,7 +40,7 @@ pub struct BatchLoss {
     /// Sum over the valid cells, scalar f32; `backward` starts here.
     pub sum: Tensor,
     /// Valid cells, scalar f64 on the device.
-    pub count: Raw,
+    pub count: Tensor,
 }
 
 impl Objective {
@@ -61,7 +60,7 @@ impl Objective {
             let base = self.element(cx, &output.base, targets)?;
             sum = functional::add(cx, &sum, &functional::scale(cx, &base, self.base_weight)?)?;
         }
-        let count = targets.valid.f_sum(Kind::Double).map_err(refused("count"))?;
+        let count = functional::sum_all(cx, &functional::cast(cx, &targets.valid, Kind::Double)?)?;
         Ok(BatchLoss { sum, count })
     }
 
@@ -77,25 +76,25 @@ impl Objective {
 mod tests {
     use super::*;
     use crate::params::ParamBuilder;
-    use tch::Device;
+    use tch::{Device, Tensor as Raw};
 
     fn objective(loss: Loss) -> Objective {
         Objective { loss, huber_delta: 0.5, base_weight: 0.25 }
     }
 
     /// Loss of predictions z and base against targets, all (2, 3).
-    fn evaluate(objective: Objective, z: &Raw, base: &Raw, targets: &Targets) -> (f64, f64) {
+    fn evaluate(objective: Objective, z: &Raw, base: &Raw, target: &Raw) -> (f64, f64) {
         let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
         let cx = Cx::eval(&params);
         let tensor = |raw: &Raw| cx.input(raw.shallow_clone());
         let output = Output { z: tensor(z), base: tensor(base), refined: tensor(z), gate: tensor(z) };
-        let loss = objective.forward(&cx, &output, targets).unwrap();
-        (loss.sum.raw().double_value(&[]), loss.count.double_value(&[]))
+        let targets = Targets { valid: tensor(&target.isfinite()), z: tensor(target) };
+        let loss = objective.forward(&cx, &output, &targets).unwrap();
+        (loss.sum.raw().double_value(&[]), loss.count.raw().double_value(&[]))
     }
 
-    fn targets() -> Targets {
-        let z = Raw::from_slice(&[0.5_f32, -1.0, f32::NAN, 2.0, 0.0, 1.0]).reshape([2, 3]);
-        Targets { valid: z.isfinite(), z }
+    fn targets() -> Raw {
+        Raw::from_slice(&[0.5_f32, -1.0, f32::NAN, 2.0, 0.0, 1.0]).reshape([2, 3])
     }
 
     fn element(loss: Loss, error: f64) -> f64 {
@@ -122,7 +121,7 @@ mod tests {
     #[test]
     fn a_shift_of_all_predictions_raises_every_loss() {
         let targets = targets();
-        let perfect = targets.z.nan_to_num(0.0, None, None);
+        let perfect = targets.nan_to_num(0.0, None, None);
         for loss in [Loss::Mse, Loss::Huber] {
             let at = |z: f64, base: f64| evaluate(objective(loss), &(&perfect + z), &(&perfect + base), &targets).0;
             assert_eq!(at(0.0, 0.0), 0.0);
@@ -135,8 +134,7 @@ mod tests {
 
     #[test]
     fn all_missing_is_zero_of_zero() {
-        let z = Raw::full([2, 3], f64::NAN, (Kind::Float, Device::Cpu));
-        let targets = Targets { valid: z.isfinite(), z };
+        let targets = Raw::full([2, 3], f64::NAN, (Kind::Float, Device::Cpu));
         let one = Raw::ones([2, 3], (Kind::Float, Device::Cpu));
         assert_eq!(evaluate(objective(Loss::Huber), &one, &one, &targets), (0.0, 0.0));
     }

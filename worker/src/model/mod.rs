@@ -63,11 +63,11 @@ use crate::{
     },
     error::OpError,
     functional,
-    layer::{Embedding, FeedForward, Scaler, SigmoidGate, Width, error::refused},
+    layer::{Embedding, FeedForward, Scaler, SigmoidGate, Width},
     params::ParamBuilder,
 };
 use enn_common::config::model::{Gate, ModelConfig};
-use tch::{Device, Kind, TchError, Tensor as Raw};
+use tch::{Device, Kind, Tensor as Raw};
 
 /// The model's structure and buffers. Weights are in `Params`; the model holds their ids only.
 #[derive(Debug)]
@@ -137,32 +137,38 @@ impl Model {
     ///
     /// # Errors
     /// When the batch is not (B, F).
-    pub fn forward(&self, cx: &Cx, x: &Raw, valid: &Raw) -> Result<Output, OpError> {
+    pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Output, OpError> {
         let features = self.features(cx, x, valid)?;
         let features = functional::scale(cx, &features, 1.0 / (self.embedding.width() as f64).sqrt())?;
         let latents = self.fuser.forward(cx, &features)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
-        let base = self.base.forward(cx, &pooled, &features)?;
+        // The tail is f32 in every precision: what is lost there shows in each prediction.
+        let base = cx.full_precision(|cx| self.base.forward(cx, &pooled, &features))?;
         let tokens = self.collector.forward(cx, &latents)?;
-        let patches = self.refine.forward(cx, &tokens)?;
+        cx.full_precision(|cx| self.tail(cx, base, &pooled, &tokens))
+    }
+
+    /// Base (B, O), mean latent (B, D) and grid tokens (B, G, D) → refinement, gate and their sum.
+    fn tail(&self, cx: &Cx, base: Tensor, pooled: &Tensor, tokens: &Tensor) -> Result<Output, OpError> {
+        let patches = self.refine.forward(cx, tokens)?;
         let delta = self.grid.unpatch(cx, &patches)?;
         let refined = functional::add(cx, &base, &delta)?;
         let Some(gate) = &self.gate else {
-            let ones = cx.constant(Raw::ones([x.size()[0], 1], (Kind::Float, x.device())));
-            return Ok(Output { z: refined.clone(), base, refined, gate: ones });
+            let gate = functional::ones(cx, &[pooled.dim(0), 1], Kind::Float)?;
+            return Ok(Output { z: refined.clone(), base, refined, gate });
         };
         let _scope = cx.scope("gate");
         let (p, shift) = match self.gate_kind {
             Gate::Tile => {
                 let energy = mean_square(cx, &patches, 2)?;
-                let p = gate.forward(cx, &functional::cat(cx, &[&tokens, &energy], 2)?)?;
+                let p = gate.forward(cx, &functional::cat(cx, &[tokens, &energy], 2)?)?;
                 let shift = self.grid.unpatch(cx, &functional::mul(cx, &p, &patches)?)?;
                 (functional::reshape(cx, &p, &[p.dim(0), self.grid.tokens()])?, shift)
             }
             Gate::Scalar | Gate::Off => {
-                let seen = functional::mean(cx, &tokens, &[1], false)?;
+                let seen = functional::mean(cx, tokens, &[1], false)?;
                 let (a, r) = (mean_square(cx, &base, 1)?, mean_square(cx, &delta, 1)?);
-                let p = gate.forward(cx, &functional::cat(cx, &[&pooled, &seen, &a, &r], 1)?)?;
+                let p = gate.forward(cx, &functional::cat(cx, &[pooled, &seen, &a, &r], 1)?)?;
                 let shift = functional::mul(cx, &p, &delta)?;
                 (p, shift)
             }
@@ -174,38 +180,36 @@ impl Model {
     ///
     /// # Errors
     /// When the batch is not (B, F).
-    pub fn features(&self, cx: &Cx, x: &Raw, valid: &Raw) -> Result<Tensor, OpError> {
+    pub fn features(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
         let _scope = cx.scope("embedding");
-        let valid = usable(x, valid).map_err(refused("features"))?;
-        self.embedding.forward(cx, &self.scaler.norm_x(x)?, &valid)
+        let valid = usable(cx, x, valid)?;
+        self.embedding.forward(cx, &self.scaler.norm_x(cx, x)?, &valid)
     }
 
     /// Targets `y` (B, O) or (B, *out_shape) in the user's units with their mask → what the loss compares with.
     ///
     /// # Errors
     /// When the batch does not have O cells per row.
-    pub fn targets(&self, y: &Raw, valid: &Raw) -> Result<Targets, OpError> {
-        let shape = [-1, self.grid.cells()];
-        let flat = |t: &Raw| t.f_reshape(shape).map_err(refused("targets"));
+    pub fn targets(&self, cx: &Cx, y: &Tensor, valid: &Tensor) -> Result<Targets, OpError> {
+        let _scope = cx.scope("targets");
+        let flat = |t: &Tensor| functional::reshape(cx, t, &[t.dim(0), self.grid.cells()]);
         let (y, valid) = (flat(y)?, flat(valid)?);
-        let valid = usable(&y, &valid).map_err(refused("targets"))?;
-        Ok(Targets { z: self.scaler.norm_y(&y)?, valid })
+        let valid = usable(cx, &y, &valid)?;
+        Ok(Targets { z: self.scaler.norm_y(cx, &y)?, valid })
     }
 
     /// Standardised predictions (B, O) → f32 in the user's units, clamped to the declared output range.
     ///
     /// # Errors
     /// When `z` is not (B, O).
-    pub fn denorm(&self, z: &Raw) -> Result<Raw, OpError> {
-        let y = self.scaler.denorm(z)?;
-        let go = || -> Result<Raw, TchError> {
-            let y = match self.output_range {
-                Some((low, high)) => y.f_clamp(low, high)?,
-                None => y,
-            };
-            y.f_to_kind(Kind::Float)
+    pub fn denorm(&self, cx: &Cx, z: &Tensor) -> Result<Tensor, OpError> {
+        let _scope = cx.scope("denorm");
+        let y = self.scaler.denorm(cx, z)?;
+        let y = match self.output_range {
+            Some((low, high)) => functional::clamp(cx, &y, low, high)?,
+            None => y,
         };
-        go().map_err(refused("denorm"))
+        functional::cast(cx, &y, Kind::Float)
     }
 
     /// Buffers by name, for checkpoints (f64).
@@ -255,8 +259,8 @@ fn mean_square(cx: &Cx, x: &Tensor, axis: i64) -> Result<Tensor, OpError> {
 }
 
 /// Cells that are marked valid and hold a finite number.
-fn usable(values: &Raw, valid: &Raw) -> Result<Raw, TchError> {
-    valid.f_to_kind(Kind::Bool)?.f_logical_and(&values.f_isfinite()?)
+fn usable(cx: &Cx, values: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
+    functional::and(cx, &functional::cast(cx, valid, Kind::Bool)?, &functional::is_finite(cx, values)?)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use super::{Model, ModelError, components::Components, ridge::Ridge};
 use crate::{
     autograd::Cx,
+    functional,
     params::{ParamId, Params},
 };
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -54,12 +55,13 @@ impl Model {
         if report.rows < ROWS_MIN {
             return Ok(report);
         }
-        let features = {
+        let (features, mut z) = {
             let cx = Cx::eval(params);
-            host(self.features(&cx, &x, &x_valid)?.raw())?
+            let input = |t: Raw| cx.input(t);
+            let features = self.features(&cx, &input(x), &input(x_valid))?;
+            let targets = self.targets(&cx, &input(y), &input(y_valid))?;
+            (host(features.raw())?, host(functional::zero_where_not(&cx, &targets.z, &targets.valid)?.raw())?)
         };
-        let targets = self.targets(&y, &y_valid)?;
-        let mut z = host(&targets.z.f_where_self(&targets.valid, &targets.z.f_zeros_like()?)?)?;
         if let Some(linear) = self.base.linear() {
             let ridge = Ridge::fit(&features, &z)?;
             write(params, linear, &ridge.weight.f_mul_scalar(self.embedding.width() as f64)?)?;

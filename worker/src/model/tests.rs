@@ -101,18 +101,40 @@ fn variants() -> Vec<ModelConfig> {
     ]
 }
 
+fn input(cx: &Cx, raw: &Raw) -> Tensor {
+    cx.input(raw.shallow_clone())
+}
+
+fn forward(model: &Model, cx: &Cx, x: &Raw, valid: &Raw) -> Output {
+    model.forward(cx, &input(cx, x), &input(cx, valid)).unwrap()
+}
+
 fn objective() -> Objective {
     Objective { loss: Loss::Huber, huber_delta: 1.0, base_weight: 0.5 }
 }
 
 impl Bench {
     fn eval(&self, x: &Raw, valid: &Raw) -> Output {
-        self.model.forward(&Cx::eval(&self.params), x, valid).unwrap()
+        forward(&self.model, &Cx::eval(&self.params), x, valid)
     }
 
     fn loss(&self, cx: &Cx, [x, x_valid, y, y_valid]: &[Raw; 4]) -> Tensor {
-        let output = self.model.forward(cx, x, x_valid).unwrap();
-        objective().forward(cx, &output, &self.model.targets(y, y_valid).unwrap()).unwrap().sum
+        let output = forward(&self.model, cx, x, x_valid);
+        let targets = self.model.targets(cx, &input(cx, y), &input(cx, y_valid)).unwrap();
+        objective().forward(cx, &output, &targets).unwrap().sum
+    }
+
+    /// Standardised targets, 0 where missing.
+    fn targets(&self, y: &Raw, valid: &Raw) -> Raw {
+        let cx = Cx::eval(&self.params);
+        let targets = self.model.targets(&cx, &input(&cx, y), &input(&cx, valid)).unwrap();
+        let z = targets.z.raw();
+        z.where_self(targets.valid.raw(), &z.zeros_like())
+    }
+
+    fn denorm(&self, z: &Raw) -> Raw {
+        let cx = Cx::eval(&self.params);
+        self.model.denorm(&cx, &input(&cx, z)).unwrap().raw().shallow_clone()
     }
 
     fn gradients(&self, data: &[Raw; 4]) -> GradBuckets {
@@ -251,8 +273,7 @@ fn overfit(config: &ModelConfig, steps: i64) -> (f64, f64) {
     let mut grads = GradBuckets::new(&bench.params).unwrap();
     let weights = FlatParams::of(&bench.params);
     let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.0, clip: 1.0 };
-    let mut optimizer = AdamW::new(&weights, settings).unwrap();
-    let count = Raw::from(32.0 * 6.0 - 2.0);
+    let optimizer = AdamW::new(&weights, settings).unwrap();
     let mean = |bench: &Bench| bench.loss(&Cx::eval(&bench.params), &data).raw().double_value(&[]) / 190.0;
     let first = mean(&bench);
     for step in 0..steps {
@@ -260,7 +281,8 @@ fn overfit(config: &ModelConfig, steps: i64) -> (f64, f64) {
         let cx = Cx::train(&bench.params, 1, step as u64);
         let loss = bench.loss(&cx, &data);
         cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
-        optimizer.step(&mut grads, &count, 5e-3).unwrap();
+        let scalar = |value: f64| cx.input(Raw::from(value));
+        optimizer.step(&cx, &grads, &scalar(190.0), &scalar(5e-3)).unwrap();
     }
     (first, mean(&bench))
 }
@@ -278,7 +300,7 @@ fn dropout_acts_in_training_only() {
     let bench = bench(&ModelConfig { dropout: 0.5, drop_path: 0.5, ..config() });
     nudge(&bench.params, 0.1);
     let [x, valid, ..] = batch(8);
-    let train = |step| bench.model.forward(&Cx::train(&bench.params, 1, step), &x, &valid).unwrap().z;
+    let train = |step| forward(&bench.model, &Cx::train(&bench.params, 1, step), &x, &valid).z;
     assert!(distance(train(0).raw(), train(1).raw()) > 1e-4);
     assert_eq!(distance(train(3).raw(), train(3).raw()), 0.0);
     assert_eq!(distance(bench.eval(&x, &valid).z.raw(), bench.eval(&x, &valid).z.raw()), 0.0);
@@ -291,9 +313,10 @@ fn start_from_data_is_ridge_regression() {
     let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
     assert!(report.ridge.is_some_and(|(lambda, freedom)| lambda > 0.0 && freedom > 1.0));
     assert_eq!(report.rows, 32);
-    let features = bench.model.features(&Cx::eval(&bench.params), &x, &x_valid).unwrap().raw().to_kind(Kind::Double);
-    let targets = bench.model.targets(&y, &y_valid).unwrap();
-    let z = targets.z.where_self(&targets.valid, &targets.z.zeros_like()).to_kind(Kind::Double);
+    let cx = Cx::eval(&bench.params);
+    let features = bench.model.features(&cx, &input(&cx, &x), &input(&cx, &x_valid)).unwrap();
+    let features = features.raw().to_kind(Kind::Double);
+    let z = bench.targets(&y, &y_valid).to_kind(Kind::Double);
     let expected = ridge::Ridge::fit(&features, &z).unwrap().predict(&features).unwrap();
     let out = bench.eval(&x, &x_valid);
     assert!(distance(&out.z.raw().to_kind(Kind::Double), &expected) < 1e-4);
@@ -308,8 +331,7 @@ fn factors_start_as_principal_components() {
     let report = bench.model.initialise_from_data(&mut bench.params, [&x, &x_valid], [&y, &y_valid]).unwrap();
     assert_eq!(report.ridge, None);
     assert!((report.explained - 1.0).abs() < 1e-9);
-    let targets = bench.model.targets(&y, &y_valid).unwrap();
-    let z = targets.z.where_self(&targets.valid, &targets.z.zeros_like());
+    let z = bench.targets(&y, &y_valid);
     let centred = &z - z.mean_dim([0].as_slice(), true, Kind::Float);
     let covariance = centred.tr().matmul(&centred) / 32.0;
     let factors = bench.params.get(bench.params.by_name("base.factors").unwrap());
@@ -329,7 +351,7 @@ fn too_few_rows_leave_the_start_as_it_is() {
 fn predictions_return_to_the_users_units_within_the_declared_range() {
     let bench = bench(&ModelConfig { output_range: Some((45.0, 60.0)), ..config() });
     let z = Raw::from_slice(&[-3.0_f32, 0.0, 0.5, 3.0, 0.1, -0.1]).reshape([1, 6]);
-    let y = bench.model.denorm(&z).unwrap();
+    let y = bench.denorm(&z);
     assert_eq!(y.kind(), Kind::Float);
     let expected = Raw::from_slice(&[45.0_f32, 50.0, 55.0, 60.0, 51.0, 49.0]).reshape([1, 6]);
     assert!(distance(&y, &expected) < 1e-5);
@@ -342,10 +364,7 @@ fn buffers_leave_and_return_by_name() {
     assert_eq!(names.len(), 6);
     let value = Raw::full([6], 42.0, (Kind::Double, Device::Cpu));
     bench.model.load_buffer("scaler.y_mean", &value).unwrap();
-    assert_eq!(
-        bench.model.denorm(&Raw::zeros([1, 6], (Kind::Float, Device::Cpu))).unwrap().double_value(&[0, 5]),
-        42.0
-    );
+    assert_eq!(bench.denorm(&Raw::zeros([1, 6], (Kind::Float, Device::Cpu))).double_value(&[0, 5]), 42.0);
     assert!(bench.model.load_buffer("scaler.x_mean", &value).unwrap_err().to_string().contains("[6], expected [4]"));
     assert!(bench.model.load_buffer("scaler.other", &value).unwrap_err().to_string().contains("scaler.other"));
 }
@@ -359,7 +378,7 @@ fn grids_of_one_to_three_axes() {
         let model = Model::build(&ModelConfig { patch, gate: Gate::Tile, ..config() }, &spec, &mut pb).unwrap();
         let params = pb.build(1, Device::Cpu).unwrap();
         let [x, valid, ..] = batch(3);
-        let out = model.forward(&Cx::eval(&params), &x, &valid).unwrap();
+        let out = forward(&model, &Cx::eval(&params), &x, &valid);
         assert_eq!(out.z.raw().size(), [3, cells as i64]);
     }
 }

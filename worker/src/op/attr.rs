@@ -71,6 +71,17 @@ pub enum Binary {
     Div,
 }
 
+/// Tests of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Test {
+    /// Neither NaN nor infinite.
+    Finite,
+    /// x ≥ bound
+    AtLeast(F64Bits),
+    /// x < bound
+    Below(F64Bits),
+}
+
 /// Direction of a retention scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dir {

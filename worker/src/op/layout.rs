@@ -10,8 +10,8 @@ use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::{SmallVec, smallvec};
 
-/// Reshape, Permute, Expand, Narrow, NarrowBackward, Cat, Stack, Split, Zeros, Ones, GradAdd.
-pub static ROWS: [OpRow; 11] = [
+/// Reshape, Permute, Expand, Narrow, NarrowBackward, Cat, Stack, Split, Zeros, Ones, GradAdd, Detach.
+pub static ROWS: [OpRow; 12] = [
     OpRow::forward("reshape", shape_reshape, launch, vjp_reshape, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
@@ -92,6 +92,9 @@ pub static ROWS: [OpRow; 11] = [
             Ok(SmallVec::new())
         },
     ),
+    OpRow::backward("detach", |_, ins| one(ins[0].clone()), |_, l| Ok(smallvec![l.at(0).shallow_clone()]))
+        .flops(free)
+        .export(Export::Graph("nothing: the value itself")),
 ];
 
 /// The target of a reshape with −1 worked out.

@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod attr;
+pub mod collective;
 pub mod elementwise;
 pub mod fp8;
 pub mod index;
@@ -17,6 +18,7 @@ pub mod mixed;
 pub mod norm;
 pub mod optim;
 pub mod pairwise;
+pub mod predicate;
 pub mod random;
 pub mod reduce;
 pub mod retention;
@@ -26,7 +28,7 @@ pub mod softmax;
 pub mod value;
 pub mod vjp;
 
-use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Unary};
+use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Test, Unary};
 use row::OpRow;
 use tch::{Device, Kind};
 
@@ -50,6 +52,11 @@ pub enum Op {
     SwiGluBackward,
     Where,
     Keep { when: bool },
+    // Truth values and columns.
+    Test(Test),
+    And,
+    Not,
+    IndexSelect { axis: i64 },
     // Reductions.
     Sum { axes: Axes, keepdim: bool },
     Mean { axes: Axes, keepdim: bool },
@@ -72,6 +79,7 @@ pub enum Op {
     Zeros { shape: Axes, kind: Kind, device: Device },
     Ones { shape: Axes, kind: Kind, device: Device },
     GradAdd,
+    Detach,
     // Normalisation.
     LayerNorm { affine: bool, eps: F64Bits },
     LayerNormBackward { affine: bool },
@@ -98,7 +106,14 @@ pub enum Op {
     MaskedMse,
     MaskedMseBackward,
     // Optimizer.
-    AdamW { beta1: F64Bits, beta2: F64Bits, eps: F64Bits, decay: F64Bits, scaled: bool, gated: bool },
+    GlobalNorm,
+    StepScalars { beta1: F64Bits, beta2: F64Bits, decay: F64Bits, clip: F64Bits },
+    AdamW { eps: F64Bits, decays: Axes },
+    Average { decay: F64Bits },
+    Zero,
+    // Collectives.
+    AllReduce,
+    AllReduceWait,
     // Low precision.
     CastInto,
     ScaleUpdate { growth: F64Bits, backoff: F64Bits, interval: i64 },
@@ -114,6 +129,7 @@ pub static OPS: &[&[OpRow]] = &[
     &elementwise::ROWS,
     &pairwise::BINARY,
     &pairwise::ROWS,
+    &predicate::ROWS,
     &reduce::ROWS,
     &matmul::ROWS,
     &layout::ROWS,
@@ -125,6 +141,7 @@ pub static OPS: &[&[OpRow]] = &[
     &attention::ROWS,
     &loss::ROWS,
     &optim::ROWS,
+    &collective::ROWS,
     &mixed::ROWS,
     &fp8::ROWS,
 ];
@@ -152,6 +169,10 @@ impl Op {
             Self::SwiGluBackward => &pairwise::ROWS[3],
             Self::Where => &pairwise::ROWS[4],
             Self::Keep { .. } => &pairwise::ROWS[5],
+            Self::Test(_) => &predicate::ROWS[0],
+            Self::And => &predicate::ROWS[1],
+            Self::Not => &predicate::ROWS[2],
+            Self::IndexSelect { .. } => &predicate::ROWS[3],
             Self::Sum { .. } => &reduce::ROWS[0],
             Self::Mean { .. } => &reduce::ROWS[1],
             Self::SumTo { .. } => &reduce::ROWS[2],
@@ -171,6 +192,7 @@ impl Op {
             Self::Zeros { .. } => &layout::ROWS[8],
             Self::Ones { .. } => &layout::ROWS[9],
             Self::GradAdd => &layout::ROWS[10],
+            Self::Detach => &layout::ROWS[11],
             Self::LayerNorm { .. } => &norm::ROWS[0],
             Self::LayerNormBackward { .. } => &norm::ROWS[1],
             Self::RmsNorm { .. } => &norm::ROWS[2],
@@ -191,7 +213,13 @@ impl Op {
             Self::MaskedHuberBackward { .. } => &loss::ROWS[1],
             Self::MaskedMse => &loss::ROWS[2],
             Self::MaskedMseBackward => &loss::ROWS[3],
-            Self::AdamW { .. } => &optim::ROWS[0],
+            Self::GlobalNorm => &optim::ROWS[0],
+            Self::StepScalars { .. } => &optim::ROWS[1],
+            Self::AdamW { .. } => &optim::ROWS[2],
+            Self::Average { .. } => &optim::ROWS[3],
+            Self::Zero => &optim::ROWS[4],
+            Self::AllReduce => &collective::ROWS[0],
+            Self::AllReduceWait => &collective::ROWS[1],
             Self::CastInto => &mixed::ROWS[0],
             Self::ScaleUpdate { .. } => &mixed::ROWS[1],
             Self::Quantize { .. } => &fp8::ROWS[0],
@@ -205,16 +233,25 @@ impl Op {
         self.row().name
     }
 
-    /// Bit set of operands that are written in place.
-    pub fn writes(&self) -> u16 {
+    /// Whether operand `i` is written in place.
+    pub fn writes(&self, i: usize) -> bool {
         match self {
-            Self::GradAdd | Self::CastInto => 0b1,
-            Self::ScaleUpdate { .. } => 0b11,
-            Self::LinearBackward { dw: Into::Add, db: Into::Add, .. } => 0b11000,
-            Self::LinearBackward { dw, db, .. } if *dw == Into::Add || *db == Into::Add => 0b1000,
-            Self::AdamW { scaled, .. } => 0b1101 | u16::from(*scaled) << 1,
-            _ => 0,
+            Self::GradAdd | Self::CastInto => i == 0,
+            Self::ScaleUpdate { .. } => i <= 1,
+            Self::LinearBackward { dw, db, .. } => {
+                i >= 3 && i < 3 + usize::from(*dw == Into::Add) + usize::from(*db == Into::Add)
+            }
+            Self::StepScalars { .. } => i >= 3,
+            Self::AdamW { .. } => i >= 1,
+            Self::Average { .. } => i == 0 || i % 2 == 1,
+            Self::Zero | Self::AllReduce => true,
+            _ => false,
         }
+    }
+
+    /// Whether the ranks run it together.
+    pub fn is_collective(&self) -> bool {
+        matches!(self, Self::AllReduce | Self::AllReduceWait)
     }
 
     /// Results a reverse rule may receive gradients for; the rest are saved intermediates.

@@ -1,52 +1,237 @@
-//! Optimizer updates: no gradient, written in place.
+//! Optimizer updates as operations: no gradient, written in place, every number on the device.
+//!
+//! **Invariant:** nothing here reads a number from a device. On the CPU a refused step is seen at once and costs nothing.
 
 use super::Op;
-use super::infer::{Inferred, Metas, mismatch};
+use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::value::Meta;
-use crate::backend::torch::safe::{Arg, AtenOp};
-use smallvec::SmallVec;
+use crate::error::OpErrorKind;
+use smallvec::{SmallVec, smallvec};
+use tch::{Device, Kind, TchError, Tensor as Raw};
 
-/// AdamW.
+const NOT_EXPORTED: Export = Export::No("the optimizer is not part of the model");
+
+/// Elements per pass on the CPU: temporaries of this length stay in the cache. Measured on one core for 1.9 M weights: 4.7 ms
+/// with 64 Ki elements, 6.5 ms with 16 Ki, 15 ms without division.
+const CHUNK_ELEMENTS: i64 = 1 << 16;
+/// Added to the norm before dividing, as torch's clip_grad_norm_ does.
+const CLIP_EPS: f64 = 1e-6;
+
+/// Numbers of [`Op::StepScalars`]' first result, by position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scalar {
+    /// Multiplies the summed gradient: 1/count, clip.
+    Gradient,
+    /// 1 − β₁, or 0 when the step is refused.
+    First,
+    /// 1 − β₂, or 0.
+    Second,
+    /// 1 − lr·wd, or 1 when the step is refused.
+    Shrink,
+    /// −lr/(1 − β₁ᵗ), or 0.
+    Update,
+    /// 1/√(1 − β₂ᵗ).
+    Spread,
+}
+
+/// How many there are.
+pub const SCALARS: i64 = 6;
+
+/// GlobalNorm, StepScalars, AdamW, Average, Zero.
 ///
-/// Operands: parameter, gradient (comes back scaled if `scaled`), first moment, second moment, step count (0 axes, already counting this step),
-/// learning rate (0 axes), then the gradient factor if `scaled`, then the skip flag if `gated` (1 = skip).
-/// Everything stays on the device.
-pub static ROWS: [OpRow; 1] =
-    [OpRow { export: Export::No("the optimizer is not part of the model"), ..OpRow::backward("adamw", shape, launch) }];
+/// | operation | operands | results |
+/// |---|---|---|
+/// | GlobalNorm | any number of arrays | √Σx², f64, 0 axes |
+/// | StepScalars | norm, count, rate, steps (written), skipped (written); f64, 0 axes | six f32 ([`Scalar`]); norm of the mean gradient; 1 if the step is taken, else 0; f64, 0 axes |
+/// | AdamW | the six numbers, then weight, gradient, first and second moment of each segment, all written | none |
+/// | Average | updates so far (f64, 0 axes, written), then average (written) and weights of each array | none |
+/// | Zero | any number of arrays, written | none |
+pub static ROWS: [OpRow; 5] = [
+    OpRow::backward("global_norm", shape_norm, launch_norm)
+        .flops(|_, ins, _| 2 * elements(ins, 1))
+        .export(NOT_EXPORTED),
+    OpRow::backward("step_scalars", shape_scalars, launch_scalars).export(NOT_EXPORTED),
+    OpRow::backward("adamw", shape_adamw, launch_adamw)
+        .flops(|_, ins, _| 14 * elements(&ins[1..], 4))
+        .export(NOT_EXPORTED),
+    OpRow::backward("average", shape_average, launch_average)
+        .flops(|_, ins, _| 3 * elements(&ins[1..], 2))
+        .export(NOT_EXPORTED),
+    OpRow::backward("zero", |_, _| Ok(Metas::new()), launch_zero).flops(super::row::free).export(NOT_EXPORTED),
+];
 
-fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
-    for other in &ins[1..4] {
-        if other.shape != ins[0].shape {
-            return Err(mismatch(&ins[0].shape, &other.shape, "parameter, gradient and moments of one shape"));
+/// Elements of every `each`-th operand.
+fn elements(ins: &[&Meta], each: usize) -> u64 {
+    ins.iter().step_by(each).map(|m| m.numel().max(0) as u64).sum()
+}
+
+fn scalar_of(meta: &Meta) -> Meta {
+    Meta { shape: SmallVec::new(), kind: Kind::Double, device: meta.device }
+}
+
+fn shape_norm(_: &Op, ins: &[&Meta]) -> Inferred {
+    let Some(first) = ins.first() else {
+        return Err(OpErrorKind::Attribute { name: "number of arrays", found: 0.0, expected: "at least one" });
+    };
+    ins.iter().enumerate().try_for_each(|(i, meta)| float(i, meta))?;
+    one(scalar_of(first))
+}
+
+fn launch_norm(_: &Op, l: &Launch<'_>) -> Launched {
+    let norms = l.ins.iter().map(|flat| flat.f_norm()).collect::<Result<Vec<_>, _>>()?;
+    Ok(smallvec![Raw::f_stack(&norms, 0)?.f_to_kind(Kind::Double)?.f_norm()?])
+}
+
+fn shape_scalars(_: &Op, ins: &[&Meta]) -> Inferred {
+    for (i, meta) in ins.iter().enumerate() {
+        if meta.kind != Kind::Double || meta.rank() != 0 {
+            return Err(wrong(i, meta, "an f64 scalar"));
+        }
+    }
+    let numbers = Meta { shape: smallvec![SCALARS], kind: Kind::Float, device: ins[0].device };
+    Ok(smallvec![numbers, ins[0].clone(), ins[0].clone()])
+}
+
+fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::StepScalars { beta1, beta2, decay, clip } = op else { unreachable!("row of another operation") };
+    let (count, rate) = (l.at(1), l.at(2));
+    let (mut steps, mut skipped) = (l.at(3).shallow_clone(), l.at(4).shallow_clone());
+    let inverse = count.f_clamp_min(1.0)?.f_reciprocal()?;
+    let norm = l.at(0).f_mul(&inverse)?;
+    let taken = norm.f_isfinite()?.f_to_kind(Kind::Double)?;
+    let _ = steps.f_add_(&taken)?;
+    let _ = skipped.f_add_(&taken.f_neg()?.f_add_scalar(1.0)?)?;
+    // max() keeps 0/0 away while no step has been taken.
+    let power = |beta: f64| {
+        let falling = steps.f_full_like(beta)?.f_pow(&steps)?.f_neg()?.f_add_scalar(1.0)?;
+        falling.f_clamp_min(f64::MIN_POSITIVE)
+    };
+    let gradient = if clip.get() > 0.0 {
+        let ratio = norm.f_add_scalar(CLIP_EPS)?.f_reciprocal()?.f_mul_scalar(clip.get())?;
+        ratio.f_clamp_max(1.0)?.f_mul(&inverse)?
+    } else {
+        inverse
+    };
+    let gated = taken.f_mul(rate)?.f_neg()?;
+    let numbers = [
+        // The norm of a refused gradient is NaN or infinite, and so would be the factor made of it.
+        gradient.f_nan_to_num(0.0, 0.0, 0.0)?,
+        taken.f_mul_scalar(1.0 - beta1.get())?,
+        taken.f_mul_scalar(1.0 - beta2.get())?,
+        gated.f_mul_scalar(decay.get())?.f_add_scalar(1.0)?,
+        gated.f_div(&power(beta1.get())?)?,
+        power(beta2.get())?.f_rsqrt()?,
+    ];
+    Ok(smallvec![Raw::f_stack(&numbers, 0)?.f_to_kind(Kind::Float)?, norm, taken])
+}
+
+fn shape_adamw(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::AdamW { decays, .. } = op else { unreachable!("row of another operation") };
+    if ins.len() != 1 + 4 * decays.len() || ins[0].shape.as_slice() != [SCALARS] {
+        return Err(wrong(0, ins[0], "six numbers, then four arrays for each segment"));
+    }
+    for segment in ins[1..].chunks(4) {
+        for other in &segment[1..] {
+            if other.shape != segment[0].shape {
+                return Err(mismatch(&segment[0].shape, &other.shape, "weight, gradient and moments of one shape"));
+            }
         }
     }
     Ok(Metas::new())
 }
 
-static FUSED_ADAMW: AtenOp = AtenOp::new(c"aten::_fused_adamw_", c"tensor_lr");
-
-/// libtorch's fused kernel: one pass over the four arrays.
-fn launch(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AdamW { beta1, beta2, eps, decay, scaled, gated } = op else { unreachable!("row of another operation") };
-    // The kernel divides by its scale, and stores the scaled gradient.
-    let divisor = if *scaled { Some(l.at(6).f_reciprocal()?) } else { None };
-    FUSED_ADAMW.call(&[
-        Arg::Tensors(&[l.at(0)]),
-        Arg::Tensors(&[l.at(1)]),
-        Arg::Tensors(&[l.at(2)]),
-        Arg::Tensors(&[l.at(3)]),
-        Arg::Tensors(&[]),
-        Arg::Tensors(&[l.at(4)]),
-        Arg::Tensor(l.at(5)),
-        Arg::Real(beta1.get()),
-        Arg::Real(beta2.get()),
-        Arg::Real(decay.get()),
-        Arg::Real(eps.get()),
-        Arg::Bool(false),
-        Arg::Bool(false),
-        divisor.as_ref().map_or(Arg::None, Arg::Tensor),
-        if *gated { Arg::Tensor(l.at(l.ins.len() - 1)) } else { Arg::None },
-    ])?;
+fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::AdamW { eps, decays } = op else { unreachable!("row of another operation") };
+    let numbers = l.at(0);
+    let on_cpu = numbers.device() == Device::Cpu;
+    if on_cpu && numbers.f_double_value(&[Scalar::First as i64])? == 0.0 {
+        return Ok(SmallVec::new());
+    }
+    for (segment, decays) in l.ins[1..].chunks(4).zip(decays) {
+        let len = segment[0].numel() as i64;
+        let piece = if on_cpu { CHUNK_ELEMENTS } else { len.max(1) };
+        let mut start = 0;
+        while start < len {
+            let cut = |raw: &Raw| raw.f_narrow(0, start, piece.min(len - start));
+            let arrays = [cut(segment[0])?, cut(segment[1])?, cut(segment[2])?, cut(segment[3])?];
+            update(arrays, numbers, (*decays != 0, !on_cpu), eps.get())?;
+            start += piece;
+        }
+    }
     Ok(SmallVec::new())
+}
+
+/// One pass over weight, gradient, first and second moment. `clear` makes it safe for a refused gradient.
+fn update(arrays: [Raw; 4], numbers: &Raw, (decays, clear): (bool, bool), eps: f64) -> Result<(), TchError> {
+    let [mut weight, mut grad, mut first, mut second] = arrays;
+    let at = |which: Scalar| numbers.f_select(0, which as i64);
+    if clear {
+        // NaN · 0 is NaN: a refused gradient must be cleared, or the gates of 0 below would let it through.
+        let _ = grad.f_nan_to_num_(0.0, 0.0, 0.0)?;
+    }
+    let _ = grad.f_mul_(&at(Scalar::Gradient)?)?;
+    if decays {
+        let _ = weight.f_mul_(&at(Scalar::Shrink)?)?;
+    }
+    let _ = first.f_lerp_tensor_(&grad, &at(Scalar::First)?)?;
+    let _ = second.f_lerp_tensor_(&grad.f_square()?, &at(Scalar::Second)?)?;
+    let mut denominator = second.f_sqrt()?;
+    let _ = denominator.f_mul_(&at(Scalar::Spread)?)?.f_add_scalar_(eps)?;
+    let _ = weight.f_addcdiv_(&first.f_mul(&at(Scalar::Update)?)?, &denominator)?;
+    Ok(())
+}
+
+fn shape_average(_: &Op, ins: &[&Meta]) -> Inferred {
+    for pair in ins[1..].chunks(2) {
+        if pair.len() != 2 || pair[0].shape != pair[1].shape {
+            return Err(wrong(1, pair[0], "averages and weights of one shape, in pairs"));
+        }
+    }
+    Ok(Metas::new())
+}
+
+/// avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ).
+fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Average { decay } = op else { unreachable!("row of another operation") };
+    let mut updates = l.at(0).shallow_clone();
+    let _ = updates.f_add_scalar_(1.0)?;
+    let falling = updates.f_full_like(decay.get())?.f_pow(&updates)?.f_neg()?.f_add_scalar(1.0)?;
+    let weight = falling.f_reciprocal()?.f_mul_scalar(1.0 - decay.get())?;
+    for pair in l.ins[1..].chunks(2) {
+        let weight = weight.f_to_kind(pair[0].kind())?;
+        let _ = pair[0].shallow_clone().f_lerp_tensor_(pair[1], &weight)?;
+    }
+    Ok(SmallVec::new())
+}
+
+fn launch_zero(_: &Op, l: &Launch<'_>) -> Launched {
+    for array in l.ins {
+        let _ = array.shallow_clone().f_zero_()?;
+    }
+    Ok(SmallVec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gate_of_a_device_refuses_without_looking() {
+        // The device's way, run on the CPU: a gate of 0 and a gradient of NaN leave every array as it is.
+        let scalar = |x: f64| Raw::from(x);
+        let op = Op::StepScalars { beta1: 0.9.into(), beta2: 0.99.into(), decay: 0.1.into(), clip: 1.0.into() };
+        let (steps, skipped) = (scalar(3.0), scalar(0.0));
+        let ins = [&scalar(f64::NAN), &scalar(8.0), &scalar(1e-2), &steps, &skipped];
+        let made = tch::no_grad(|| launch_scalars(&op, &Launch { ins: &ins })).unwrap();
+        assert_eq!((steps.double_value(&[]), skipped.double_value(&[])), (3.0, 1.0));
+        assert_eq!(made[2].double_value(&[]), 0.0);
+        let arrays = || [0.5, f64::NAN, 0.25, 0.125].map(|x| Raw::full([5], x, (Kind::Float, Device::Cpu)));
+        let (before, after) = (arrays(), arrays());
+        let handles = [0, 1, 2, 3].map(|i: usize| after[i].shallow_clone());
+        tch::no_grad(|| update(handles, &made[0], (true, true), 1e-8)).unwrap();
+        for i in [0, 2, 3] {
+            assert_eq!(before[i], after[i], "array {i}");
+        }
+    }
 }

@@ -11,6 +11,13 @@ pub type Shape = SmallVec<[i64; 5]>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Val(pub(crate) u32);
 
+impl Val {
+    /// Position in the program.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A parameter of the model; position in the order of declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub(crate) u32);

@@ -4,15 +4,21 @@
 //! holding the biased value: what is stored can be used as weights at any time. Each parameter is stored once.
 
 use super::{FlatParams, OptimError, error::failed};
+use crate::{
+    autograd::{Cx, call},
+    error::OpError,
+    op::Op,
+};
 use std::collections::BTreeMap;
-use tch::{TchError, Tensor as Raw};
+use tch::{Device, Kind, TchError, Tensor as Raw};
 
 /// Averages in the layout of [`FlatParams`].
 #[derive(Debug)]
 pub struct Ema {
     averages: Vec<Raw>,
     decay: f64,
-    updates: u64,
+    /// Updates so far, scalar f64 on the device.
+    updates: Raw,
 }
 
 impl Ema {
@@ -21,29 +27,28 @@ impl Ema {
     /// # Errors
     /// When there is no memory for a second copy of the weights.
     pub fn new(weights: &FlatParams, decay: f64) -> Result<Self, OptimError> {
-        let copies = weights.slabs().iter().map(duplicate).collect::<Result<_, _>>();
-        Ok(Self { averages: copies.map_err(failed("allocate the average"))?, decay, updates: 0 })
+        let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
+        let go = || -> Result<Self, TchError> {
+            let averages = weights.slabs().iter().map(duplicate).collect::<Result<_, _>>()?;
+            Ok(Self { averages, decay, updates: Raw::f_zeros([0_i64; 0], (Kind::Double, device))? })
+        };
+        go().map_err(failed("allocate the average"))
     }
 
-    /// Updates so far.
-    pub fn updates(&self) -> u64 {
-        self.updates
-    }
-
-    /// Takes in the weights after an optimizer step.
+    /// Takes in the weights after an optimizer step; recorded.
     ///
     /// # Errors
     /// When the weights are not those given to `new`.
-    pub fn update(&mut self, weights: &FlatParams) -> Result<(), OptimError> {
-        self.updates += 1;
-        let weight = (1.0 - self.decay) / (1.0 - self.decay.powf(self.updates as f64));
-        let mut go = || {
-            for (average, slab) in self.averages.iter_mut().zip(weights.slabs()) {
-                let _ = average.f_lerp_(slab, weight)?;
+    pub fn update(&self, cx: &Cx, weights: &FlatParams) -> Result<(), OpError> {
+        cx.optim(|cx| {
+            let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
+            let mut ins = vec![state(&self.updates)];
+            for (average, slab) in self.averages.iter().zip(weights.slabs()) {
+                ins.extend([state(average), state(slab)]);
             }
+            call(cx, Op::Average { decay: self.decay.into() }, &ins.iter().collect::<Vec<_>>())?;
             Ok(())
-        };
-        tch::no_grad(&mut go).map_err(failed("average the weights"))
+        })
     }
 
     /// Exchanges weights and average: once to validate with the average, and again to go on training. Exact.
@@ -78,7 +83,7 @@ impl Ema {
         updates: u64,
     ) -> Result<(), OptimError> {
         super::flat::copy_in(self.named(weights), saved)?;
-        self.updates = updates;
+        let _ = tch::no_grad(|| self.updates.f_fill_(updates as f64)).map_err(failed("restore the average"))?;
         Ok(())
     }
 }
@@ -110,24 +115,32 @@ mod tests {
         }
     }
 
+    fn update(ema: &Ema, params: &Params, flat: &FlatParams) {
+        ema.update(&Cx::train(params, 0, 0), flat).unwrap();
+    }
+
+    fn updates(ema: &Ema) -> u64 {
+        ema.updates.double_value(&[]) as u64
+    }
+
     fn value(pairs: &[(String, Raw)], name: &str) -> f64 {
         pairs.iter().find(|(n, _)| n == name).unwrap().1.double_value(&[0])
     }
 
     #[test]
     fn equals_the_bias_corrected_average() {
-        let (_params, mut flat) = weights();
-        let mut ema = Ema::new(&flat, 0.9).unwrap();
+        let (params, mut flat) = weights();
+        let ema = Ema::new(&flat, 0.9).unwrap();
         let (mut biased, mut weight) = (0.0, 1.0);
         for t in 1..=20 {
             shift(&mut flat, 1.0);
-            ema.update(&flat).unwrap();
+            update(&ema, &params, &flat);
             biased = 0.9 * biased + 0.1 * weight_value(t);
             weight *= 0.9;
             let expected = biased / (1.0 - weight);
             assert!((value(&ema.named(&flat), "ema.b") - expected).abs() < 1e-5, "update {t}");
         }
-        assert_eq!(ema.updates(), 20);
+        assert_eq!(updates(&ema), 20);
     }
 
     fn weight_value(t: i32) -> f64 {
@@ -139,7 +152,7 @@ mod tests {
         let (params, mut flat) = weights();
         let mut ema = Ema::new(&flat, 0.5).unwrap();
         shift(&mut flat, 2.0);
-        ema.update(&flat).unwrap();
+        update(&ema, &params, &flat);
         shift(&mut flat, 2.0);
         let b = params.get(params.by_name("b").unwrap()).shallow_clone();
         assert_eq!(b.double_value(&[0]), 5.0);
@@ -151,22 +164,22 @@ mod tests {
 
     #[test]
     fn restored_average_goes_on_bit_for_bit() {
-        let (_p, mut flat) = weights();
-        let mut ema = Ema::new(&flat, 0.7).unwrap();
+        let (params, mut flat) = weights();
+        let ema = Ema::new(&flat, 0.7).unwrap();
         shift(&mut flat, 0.3);
-        ema.update(&flat).unwrap();
+        update(&ema, &params, &flat);
         let saved: BTreeMap<String, Raw> =
             ema.named(&flat).into_iter().map(|(n, raw)| (n, duplicate(&raw).unwrap())).collect();
         let mut again = Ema::new(&flat, 0.7).unwrap();
-        again.restore(&flat, &saved, ema.updates()).unwrap();
+        again.restore(&flat, &saved, updates(&ema)).unwrap();
         shift(&mut flat, 0.1);
-        ema.update(&flat).unwrap();
-        again.update(&flat).unwrap();
+        update(&ema, &params, &flat);
+        update(&again, &params, &flat);
         for ((_, left), (_, right)) in ema.named(&flat).iter().zip(again.named(&flat)) {
             assert_eq!(left, &right);
         }
         let incomplete: BTreeMap<String, Raw> = saved.into_iter().filter(|(n, _)| n != "ema.a").collect();
         assert!(again.restore(&flat, &incomplete, 1).unwrap_err().to_string().contains("ema.a"));
-        assert_eq!(again.updates(), 2);
+        assert_eq!(updates(&again), 2);
     }
 }

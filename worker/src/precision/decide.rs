@@ -97,6 +97,8 @@ pub enum Reason {
         /// The limit, margin included.
         limit: f64,
     },
+    /// Other ranks have other devices, and this is what all of them can do.
+    Ranks,
     /// What was wanted failed its test on this device.
     SelfTest {
         /// What was wanted.
@@ -122,6 +124,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Asked => write!(f, "train.precision asks for it"),
             Self::Best(support) => write!(f, "the best for {support}"),
+            Self::Ranks => write!(f, "the workers' devices differ, and all of them have it"),
             Self::Device { wanted, found, needed } => write!(f, "{} needs {needed}, found {found}", wanted.name()),
             Self::Range { wanted, found, limit } => write!(
                 f,

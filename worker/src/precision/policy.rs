@@ -51,7 +51,12 @@ pub fn class(op: &Op) -> Class {
         | Op::Ones { .. }
         | Op::Embedding
         | Op::Dropout { .. }
-        | Op::DropPath { .. } => Class::Pass,
+        | Op::DropPath { .. }
+        | Op::Detach
+        | Op::Test(_)
+        | Op::And
+        | Op::Not
+        | Op::IndexSelect { .. } => Class::Pass,
         // Emitted by reverse rules, by autocast itself or by the optimizer: their kinds are settled.
         Op::UnaryBackward(_)
         | Op::ClampBackward { .. }
@@ -71,7 +76,13 @@ pub fn class(op: &Op) -> Class {
         | Op::SdpaBackward { .. }
         | Op::MaskedHuberBackward { .. }
         | Op::MaskedMseBackward
+        | Op::GlobalNorm
+        | Op::StepScalars { .. }
         | Op::AdamW { .. }
+        | Op::Average { .. }
+        | Op::Zero
+        | Op::AllReduce
+        | Op::AllReduceWait
         | Op::CastInto
         | Op::ScaleUpdate { .. }
         | Op::Quantize { .. }

@@ -3,6 +3,7 @@
 //! **Invariant:** the only place of the worker that reads the environment.
 
 use super::{SessionError, link::Link, mmap, unix};
+use crate::backend::graph;
 use crate::comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr};
 use enn_common::wire::{
     client::Client,
@@ -105,7 +106,12 @@ pub fn device(assignment: &Assignment) -> Result<Device, SessionError> {
         "cuda" if i64::from(assignment.local_rank) >= tch::Cuda::device_count() => {
             Err(wrong("a CUDA device for every worker of the node (start fewer workers)"))
         }
-        "cuda" => Ok(Device::Cuda(assignment.local_rank as usize)),
+        "cuda" => {
+            let index = assignment.local_rank as usize;
+            // The default stream cannot be captured.
+            graph::use_own_stream(index)?;
+            Ok(Device::Cuda(index))
+        }
         _ => Err(wrong("cpu or cuda")),
     }
 }

@@ -106,6 +106,9 @@ pub enum SessionError {
     /// Libtorch refused something outside of the model.
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
+    /// The shim refused.
+    #[error(transparent)]
+    Shim(#[from] crate::backend::torch::ShimError),
     /// A JSON file of the run cannot be read.
     #[error("failed to read {}", path.display())]
     Read {

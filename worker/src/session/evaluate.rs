@@ -31,10 +31,10 @@ pub fn evaluate(
         let next = (at + EVALUATION_ROWS).min(end);
         let batch = data.gather(split, at..next, device)?;
         let cx = Cx::eval(params);
-        let output = model.forward(&cx, &batch.x, &batch.x_mask)?;
-        let prediction = model.denorm(output.z.raw())?;
+        let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+        let prediction = model.denorm(&cx, &output.z)?;
         let valid = batch.y_mask.f_logical_and(&batch.y.f_isfinite()?)?;
-        sums.add(&prediction, &batch.y, &valid)?;
+        sums.add(prediction.raw(), &batch.y, &valid)?;
         sums.add_gate(output.gate.raw(), batch.real)?;
         at = next;
     }

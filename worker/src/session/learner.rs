@@ -1,7 +1,8 @@
 //! What learns: model, weights, gradients, optimizer, average and best weights; and their names in a checkpoint.
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX};
+use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision};
 use crate::{
+    autograd::{Executor, Mode},
     checkpoint::{Named, Wanted},
     comm::ProcessGroup,
     loss::Objective,
@@ -9,7 +10,7 @@ use crate::{
     optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule},
     params::{GradBuckets, ParamBuilder, Params},
 };
-use enn_common::config::RunConfig;
+use enn_common::config::{RunConfig, train::Execution};
 use std::collections::BTreeMap;
 use tch::{Device, Tensor};
 
@@ -33,6 +34,30 @@ pub struct Learner {
     pub objective: Objective,
     /// Learning rate.
     pub schedule: Schedule,
+    /// How steps are executed.
+    pub executor: Executor,
+    /// What is computed with.
+    pub precision: Precision,
+}
+
+/// What the code of a step reads; the rest of a [`Learner`] is the executor's.
+pub struct Parts<'a> {
+    /// Structure and buffers.
+    pub model: &'a Model,
+    /// Weights by name.
+    pub params: &'a Params,
+    /// Gradients.
+    pub grads: &'a GradBuckets,
+    /// Weights as flat arrays.
+    pub weights: &'a FlatParams,
+    /// Moments.
+    pub optimizer: &'a AdamW,
+    /// Average of the weights.
+    pub ema: Option<&'a Ema>,
+    /// What is minimised.
+    pub objective: &'a Objective,
+    /// What is computed with.
+    pub precision: &'a Precision,
 }
 
 impl Learner {
@@ -54,7 +79,52 @@ impl Learner {
         let best = copies(weights.slabs())?;
         let objective = Objective::new(train);
         let schedule = Schedule::new(train, steps_total);
-        Ok(Self { model, params, grads, weights, optimizer, ema, best, objective, schedule })
+        let executor = Executor::new(match train.execution {
+            Execution::Auto => Mode::Graph,
+            Execution::Plan => Mode::Plan,
+            Execution::Tape => Mode::Tape,
+        });
+        Ok(Self {
+            model,
+            params,
+            grads,
+            weights,
+            optimizer,
+            ema,
+            best,
+            objective,
+            schedule,
+            executor,
+            precision: Precision::full(),
+        })
+    }
+
+    /// Computes in `precision` from now on.
+    ///
+    /// # Errors
+    /// When there is no memory for the weights' low-precision copies.
+    pub fn take_precision(&mut self, precision: Precision) -> Result<(), SessionError> {
+        if let Some(kind) = precision.copies() {
+            self.params.keep_shadows(kind)?;
+        }
+        self.precision = precision;
+        self.executor.reset();
+        Ok(())
+    }
+
+    /// The executor, and what it executes.
+    pub fn split(&mut self) -> (&mut Executor, Parts<'_>) {
+        let parts = Parts {
+            model: &self.model,
+            params: &self.params,
+            grads: &self.grads,
+            weights: &self.weights,
+            optimizer: &self.optimizer,
+            ema: self.ema.as_ref(),
+            objective: &self.objective,
+            precision: &self.precision,
+        };
+        (&mut self.executor, parts)
     }
 
     /// Sets the base head from training rows (x, x mask, y, y mask) in the user's units; see `Model::initialise_from_data`.

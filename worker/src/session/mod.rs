@@ -18,6 +18,7 @@ pub mod learner;
 pub mod link;
 pub mod measure;
 mod mmap;
+pub mod precision;
 pub mod predict;
 pub mod progress;
 pub mod report;

@@ -14,7 +14,7 @@ use enn_common::{
     wire::{control::Phase, message::FromWorker},
 };
 use std::path::{Path, PathBuf};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 /// Rows of one forward pass.
 const FORWARD_ROWS: u64 = 256;
@@ -86,8 +86,8 @@ fn forward(
         let next = (at + FORWARD_ROWS).min(rows.end);
         let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), device)?;
         let cx = Cx::eval(params);
-        let output = model.forward(&cx, &batch.x, &batch.x_mask)?;
-        let y = model.denorm(output.z.raw())?.f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
+        let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+        let y = model.denorm(&cx, &output.z)?.raw().f_to_device(Device::Cpu)?;
         values.extend(Vec::<f32>::try_from(y.f_contiguous()?.f_view([-1])?)?);
         at = next;
     }

@@ -1,20 +1,26 @@
 //! One optimizer step: forward and backward over the micro-batches, gradients added over the ranks while backward still
-//! runs, update, average. Nothing is read back from the device.
+//! runs, update, average. Nothing is read back from the device, and everything is recorded.
 
 use super::{
-    SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, clock::Stopwatch, learner::Learner, report::Reporter,
+    SessionError,
+    agree::agree,
+    boot::COLLECTIVE_WAIT_MAX,
+    clock::Stopwatch,
+    learner::{Learner, Parts},
+    report::Reporter,
 };
 use crate::{
-    autograd::{BucketId, Cx},
+    autograd::{BucketId, Cx, Mode, Phase as Part, Request, Tensor},
     comm::{ProcessGroup, Work},
     data::Batch,
     error::HookError,
+    functional,
+    kernel::FirstFit,
+    op::collective::Collectives,
 };
 use enn_common::{event::StepTimes, wire::control::Phase};
-use tch::{Device, Kind, Tensor};
-
-/// Numbers that every step reduces beside the gradients: loss sum, valid cells, stop wishes.
-const CONTROL: i64 = 3;
+use std::cell::{Cell, RefCell};
+use tch::{Device, Kind, Tensor as Raw};
 
 /// Where a step runs.
 pub struct Place<'a> {
@@ -35,17 +41,64 @@ pub struct Place<'a> {
 /// What a step gives, on the device.
 pub struct Stepped {
     /// Loss sum, valid cells, stop wishes; over all ranks.
-    pub control: Tensor,
+    pub control: Raw,
     /// Norm of the mean gradient before clipping.
-    pub grad_norm: Tensor,
+    pub grad_norm: Raw,
     /// 1 when the step landed, 0 when it was refused.
-    pub taken: Tensor,
+    pub taken: Raw,
     /// Learning rate used.
     pub lr: f64,
     /// Hash of the recorded forward pass, on request.
     pub program: Option<String>,
+    /// How it was executed.
+    pub mode: Mode,
     /// Where the time went, milliseconds; without waiting for data.
     pub times: StepTimes,
+}
+
+/// The group as a step's collectives: what was begun is kept until it is waited for.
+struct Reduction<'a> {
+    place: &'a Place<'a>,
+    step: u64,
+    works: RefCell<Vec<Work>>,
+}
+
+impl Collectives for Reduction<'_> {
+    fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
+        self.works.borrow_mut().push(self.place.group.all_reduce_sum(tensor)?);
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), HookError> {
+        self.place.reporter.mark(Phase::Collective, self.step);
+        for work in self.works.take() {
+            work.order(COLLECTIVE_WAIT_MAX)?;
+        }
+        self.place.reporter.mark(Phase::Compute, self.step);
+        Ok(())
+    }
+}
+
+/// The host's clock, read where one part of the step ends and the next begins.
+struct Laps {
+    watch: RefCell<Stopwatch>,
+    times: Cell<StepTimes>,
+}
+
+impl Laps {
+    /// Counts the time since the last call as that of `part`.
+    fn end(&self, part: Part) {
+        let ms = self.watch.borrow_mut().lap_ms();
+        let mut times = self.times.get();
+        match part {
+            Part::Forward => times.forward += ms,
+            Part::Backward => times.backward += ms,
+            Part::Comm => times.comm += ms,
+            Part::Optim => times.optimizer += ms,
+        }
+        times.total += ms;
+        self.times.set(times);
+    }
 }
 
 /// Does optimizer step number `step` (from 0) with this rank's share of the global batch. `first` compares the recorded
@@ -60,59 +113,112 @@ pub fn step(
     step: u64,
     first: bool,
 ) -> Result<Stepped, SessionError> {
-    let mut watch = Stopwatch::start();
-    let mut times = StepTimes::default();
-    let mut program = None;
-    let mut works: Vec<Work> = Vec::new();
-    let control = Tensor::f_zeros([CONTROL], (Kind::Double, place.device))?;
-    if place.reporter.stop_requested() {
-        let _ = control.f_narrow(0, 2, 1)?.f_fill_(1.0)?;
-    }
+    let laps = Laps { watch: RefCell::new(Stopwatch::start()), times: Cell::default() };
+    let lr = learner.schedule.rate(step);
     place.reporter.mark(Phase::Compute, step);
-    learner.grads.zero()?;
-    let slots = batch.x.size()[0] / place.accumulation.cast_signed();
-    for micro in 0..place.accumulation {
-        let part = batch.narrow(micro.cast_signed() * slots, slots)?;
-        let last = micro + 1 == place.accumulation;
-        let cx = Cx::train(&learner.params, place.seed, step);
-        // Dropout follows the rows of the global batch, so that it is the same in every world.
-        cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
-        let output = learner.model.forward(&cx, &part.x, &part.x_mask)?;
-        let targets = learner.model.targets(&part.y, &part.y_mask)?;
-        let loss = learner.objective.forward(&cx, &output, &targets)?;
-        let _ = control.f_narrow(0, 0, 1)?.f_add_(&loss.sum.raw().f_detach()?.f_to_kind(Kind::Double)?)?;
-        let _ = control.f_narrow(0, 1, 1)?.f_add_(&loss.count)?;
-        times.forward += watch.lap_ms();
-        if first && micro == 0 {
+    let wish = if place.reporter.stop_requested() { 1.0 } else { 0.0 };
+    let numbers = Raw::f_from_slice(&[wish, lr])?.f_to_device(place.device)?;
+    let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
+    let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
+    let reduction = Reduction { place, step, works: RefCell::default() };
+    let mut part = Part::Forward;
+    let mut watch = |now: Part| {
+        if now != part {
+            laps.end(part);
+            part = now;
+        }
+    };
+    if learner.precision.advance(step) {
+        learner.executor.reset();
+    }
+    let (executor, parts) = learner.split();
+    let request = Request {
+        leaves: parts.params,
+        seed: place.seed,
+        step,
+        launcher: &FirstFit,
+        collectives: Some(&reduction),
+        inputs,
+        watch: Some(&mut watch),
+    };
+    let program = RefCell::new(None);
+    let ran = executor.step(request, |cx, inputs| {
+        let compare = |cx: &Cx<'_>| {
             let hash = cx.program_hash();
             agree(place.group, place.device, "recorded program", hash.as_bytes())?;
-            program = Some(hash);
+            program.replace(Some(hash));
+            Ok(())
+        };
+        code(cx, inputs, (&parts, place), (&laps, if first { Some(&compare) } else { None }))
+    })?;
+    laps.end(Part::Optim);
+    let mut outputs = ran.outputs.into_iter();
+    let (Some(control), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
+        unreachable!("the code of a step gives three values");
+    };
+    let (program, times) = (program.into_inner(), laps.times.get());
+    Ok(Stepped { control, grad_norm, taken, lr, program, mode: ran.mode, times })
+}
+
+/// What a step computes: the control sums, the norm of the gradient, whether the step was taken.
+fn code(
+    cx: &Cx<'_>,
+    inputs: &[Tensor],
+    (learner, place): (&Parts<'_>, &Place<'_>),
+    (laps, compare): (&Laps, Option<&dyn Fn(&Cx<'_>) -> Result<(), SessionError>>),
+) -> Result<Vec<Tensor>, SessionError> {
+    let [x, x_mask, y, y_mask, numbers] = inputs else {
+        unreachable!("a step was given five inputs");
+    };
+    learner.precision.enter(cx);
+    let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
+    cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
+    let slots = x.dim(0) / place.accumulation.cast_signed();
+    let mut sums: Option<(Tensor, Tensor)> = None;
+    let mut control = None;
+    for micro in 0..place.accumulation {
+        let last = micro + 1 == place.accumulation;
+        let cut = |t: &Tensor| functional::narrow(cx, t, 0, micro.cast_signed() * slots, slots);
+        // Dropout follows the rows of the global batch, so that it is the same in every world.
+        cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
+        let output = learner.model.forward(cx, &cut(x)?, &cut(x_mask)?)?;
+        let targets = learner.model.targets(cx, &cut(y)?, &cut(y_mask)?)?;
+        let loss = learner.objective.forward(cx, &output, &targets)?;
+        let wide = functional::cast(cx, &functional::detach(cx, &loss.sum)?, Kind::Double)?;
+        let (sum, count) = match sums.take() {
+            None => (wide, loss.count),
+            Some((sum, count)) => (functional::add(cx, &sum, &wide)?, functional::add(cx, &count, &loss.count)?),
+        };
+        if let (Some(compare), 0) = (compare, micro) {
+            compare(cx)?;
         }
+        laps.end(Part::Forward);
         if last {
-            works.push(place.group.all_reduce_sum(&control)?);
+            let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
+            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?], 0)?;
+            cx.all_reduce_value(&all)?;
+            control = Some(all);
         }
-        let mut reduce = |_: BucketId, gradient: &Tensor| -> Result<(), HookError> {
+        let mut reduce = |_: BucketId, gradient: &Raw| -> Result<(), HookError> {
             if last {
-                works.push(place.group.all_reduce_sum(gradient)?);
+                cx.all_reduce(gradient)?;
             }
             Ok(())
         };
-        cx.backward(&loss.sum, &learner.grads, &mut reduce)?;
-        times.backward += watch.lap_ms();
+        cx.backward(&loss.sum, learner.grads, &mut reduce)?;
+        laps.end(Part::Backward);
+        sums = Some((sum, count));
     }
-    place.reporter.mark(Phase::Collective, step);
-    for work in &works {
-        work.order(COLLECTIVE_WAIT_MAX)?;
+    let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
+    cx.all_reduce_wait()?;
+    laps.end(Part::Comm);
+    let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
+    let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
+    let divisor = learner.precision.divisor(cx, &count)?;
+    let stats = learner.optimizer.step(cx, learner.grads, &divisor, &scalar(number(1)?)?)?;
+    learner.precision.after(cx, &stats.taken)?;
+    if let Some(ema) = learner.ema {
+        ema.update(cx, learner.weights)?;
     }
-    times.comm = watch.lap_ms();
-    place.reporter.mark(Phase::Compute, step);
-    let lr = learner.schedule.rate(step);
-    let count = control.f_narrow(0, 1, 1)?.f_view([0i64; 0])?;
-    let stats = learner.optimizer.step(&mut learner.grads, &count, lr)?;
-    if let Some(ema) = &mut learner.ema {
-        ema.update(&learner.weights)?;
-    }
-    times.optimizer = watch.lap_ms();
-    times.total = times.forward + times.backward + times.comm + times.optimizer;
-    Ok(Stepped { control, grad_norm: stats.grad_norm, taken: stats.taken, lr, program, times })
+    Ok(vec![control, stats.grad_norm, stats.taken])
 }

@@ -5,6 +5,7 @@
 
 mod operands;
 mod oracle;
+mod plan;
 mod precision;
 mod retention;
 mod speed;

@@ -44,7 +44,8 @@ impl Net {
         let h = f::rms_norm(cx, &f::add(cx, &x, &h).unwrap(), &at(2), 1e-5).unwrap();
         let _scope = cx.scope("b");
         let z = f::linear(cx, &h, &at(3), None).unwrap();
-        f::masked_mse(cx, &z, y, &y.isfinite()).unwrap()
+        let y = cx.input(y.shallow_clone());
+        f::masked_mse(cx, &z, &y, &f::is_finite(cx, &y).unwrap()).unwrap()
     }
 
     fn gradients(
@@ -54,7 +55,7 @@ impl Net {
         y: &Tensor,
     ) -> (f64, Vec<Tensor>, Vec<&'static str>) {
         self.grads.zero().unwrap();
-        let mut cx = Cx::train(&self.params, SEED, STEP);
+        let cx = Cx::train(&self.params, SEED, STEP);
         cx.set_autocast(autocast);
         let loss = self.loss(&cx, x, y);
         cx.backward(&loss, &self.grads, &mut |_, _| Ok(())).unwrap();
@@ -125,7 +126,7 @@ fn copies_follow_the_masters_unless_the_caller_vouches_for_them() {
     let before = net.gradients(Some(Autocast::bf16()), &x, &y).0;
     tch::no_grad(|| net.params.get(net.ids[3]).shallow_clone().fill_(0.0));
     let stale = {
-        let mut cx = Cx::train(&net.params, SEED, STEP);
+        let cx = Cx::train(&net.params, SEED, STEP);
         cx.set_autocast(Some(Autocast::bf16()));
         cx.keep_shadows();
         net.loss(&cx, &x, &y).raw().double_value(&[])
@@ -141,7 +142,7 @@ fn full_precision_and_places_in_trouble_run_in_f32() {
     let net = net(32);
     let (x, y) = data(16, 32);
     let kinds = |autocast: Autocast, guard: bool| {
-        let mut cx = Cx::train(&net.params, SEED, STEP);
+        let cx = Cx::train(&net.params, SEED, STEP);
         cx.set_autocast(Some(autocast));
         if guard {
             cx.full_precision(|cx| net.loss(cx, &x, &y))
@@ -162,7 +163,7 @@ fn full_precision_and_places_in_trouble_run_in_f32() {
 #[test]
 fn heads_after_a_low_precision_encoder_get_f32_operands() {
     let net = net(32);
-    let mut cx = Cx::train(&net.params, SEED, STEP);
+    let cx = Cx::train(&net.params, SEED, STEP);
     cx.set_autocast(Some(Autocast::bf16()));
     let x = cx.input(Tensor::randn([4, 32], F32));
     let h = f::linear(&cx, &x, &cx.param(net.ids[0]), None).unwrap();
@@ -188,7 +189,7 @@ fn a_cast_passes_the_gradient_in_its_operands_kind() {
 fn run(sample: &Sample, ins: &[Tensor], autocast: Option<Autocast>) -> (Vec<Tensor>, Vec<Option<Tensor>>) {
     let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
     let grads = GradBuckets::new(&params).unwrap();
-    let mut cx = Cx::train(&params, SEED, STEP);
+    let cx = Cx::train(&params, SEED, STEP);
     cx.set_autocast(autocast);
     let target = |o: &Operand| sample.op.name().starts_with("masked_") && std::ptr::eq(o, &sample.ins[1]);
     let enter = |(o, t): (&Operand, &Tensor)| {
@@ -296,7 +297,7 @@ fn the_loss_scale_multiplies_every_gradient() {
     let (x, y) = data(16, 32);
     let (_, expected, _) = net.gradients(None, &x, &y);
     net.grads.zero().unwrap();
-    let mut cx = Cx::train(&net.params, SEED, STEP);
+    let cx = Cx::train(&net.params, SEED, STEP);
     cx.set_loss_scale(&Tensor::from(1024.0f32));
     let loss = net.loss(&cx, &x, &y);
     cx.backward(&loss, &net.grads, &mut |_, _| Ok(())).unwrap();

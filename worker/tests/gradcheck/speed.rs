@@ -110,8 +110,9 @@ fn where_a_step_of_the_default_model_spends_its_time() {
         if timed {
             cx.set_launcher(&TIMED);
         }
-        let output = model.forward(&cx, &x, &x_mask).unwrap();
-        let targets = model.targets(&y, &y_mask).unwrap();
+        let input = |t: &Tensor| cx.input(t.shallow_clone());
+        let output = model.forward(&cx, &input(&x), &input(&x_mask)).unwrap();
+        let targets = model.targets(&cx, &input(&y), &input(&y_mask)).unwrap();
         let loss = objective.forward(&cx, &output, &targets).unwrap();
         let forward = (now() - start).as_secs_f64() * 1e3;
         cx.backward(&loss.sum, &grads, &mut |_, _| Ok(())).unwrap();

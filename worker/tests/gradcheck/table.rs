@@ -206,11 +206,11 @@ fn shape_rules_refuse_what_does_not_fit_and_say_where() {
         f::narrow(&cx, &x(&[2, 3]), 1, 2, 2).unwrap_err(),
         f::cat(&cx, &[&x(&[2, 3]), &x(&[3, 3])], 1).unwrap_err(),
         f::cat(&cx, &[], 1).unwrap_err(),
-        f::embedding(&cx, &x(&[2, 3]), &ids).unwrap_err(),
+        f::embedding(&cx, &x(&[2, 3]), &cx.input(ids.shallow_clone())).unwrap_err(),
         f::softmax(&cx, &x(&[2, 3]), 2).unwrap_err(),
         f::squeeze(&cx, &x(&[2, 3]), 0).unwrap_err(),
         f::clamp(&cx, &x(&[2]), 1.0, 0.0).unwrap_err(),
-        f::masked_mse(&cx, &x(&[2, 3]), &Tensor::zeros([3], (Kind::Float, Device::Cpu)), &ids.ge(0.0)).unwrap_err(),
+        f::masked_mse(&cx, &x(&[2, 3]), &x(&[3]), &cx.input(ids.ge(0.0))).unwrap_err(),
         f::add(&cx, &x(&[2]), &cx.input(Tensor::zeros([2], (Kind::Double, Device::Cpu)))).unwrap_err(),
     ];
     for error in errors {

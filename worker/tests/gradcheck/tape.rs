@@ -232,49 +232,6 @@ fn loading_is_strict_and_in_place() {
 }
 
 #[test]
-fn adamw_follows_its_formula_and_skips_when_told() {
-    tch::manual_seed(8);
-    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
-    let scalar = |x: f64| Tensor::from(x as f32);
-    let options = (Kind::Float, Device::Cpu);
-    let (p, m, v) = (Tensor::randn([9], options), Tensor::zeros([9], options), Tensor::zeros([9], options));
-    let constants = f::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, decay: 0.1 };
-    let list = |t: &Tensor| Vec::<f64>::try_from(t.to_kind(Kind::Double)).unwrap();
-    let (mut ep, mut em, mut ev) = (list(&p), vec![0.0; 9], vec![0.0; 9]);
-    for t in 1..=10 {
-        let g = Tensor::randn([9], options);
-        let skip = t == 4;
-        let cx = Cx::eval(&params);
-        let (step, rate, factor, flag) =
-            (scalar(f64::from(t)), scalar(0.01), scalar(0.5), scalar(f64::from(u8::from(skip))));
-        let state = f::AdamWState {
-            param: &p,
-            grad: &g,
-            exp_avg: &m,
-            exp_avg_sq: &v,
-            step: &step,
-            rate: &rate,
-            factor: Some(&factor),
-            skip: Some(&flag),
-        };
-        f::adamw_step(&cx, constants, &state).unwrap();
-        if skip {
-            continue;
-        }
-        for (i, g) in list(&g).into_iter().enumerate() {
-            let g = 0.5 * g;
-            em[i] = 0.9 * em[i] + 0.1 * g;
-            ev[i] = 0.99 * ev[i] + 0.01 * g * g;
-            let hat = em[i] / (1.0 - 0.9f64.powi(t)) / ((ev[i] / (1.0 - 0.99f64.powi(t))).sqrt() + 1e-8);
-            ep[i] = ep[i] * (1.0 - 0.01 * 0.1) - 0.01 * hat;
-        }
-        for (a, b) in list(&p).into_iter().zip(&ep) {
-            assert!((a - b).abs() < 1e-5, "step {t}: {a} {b}");
-        }
-    }
-}
-
-#[test]
 fn the_random_words_of_every_device_are_the_same() {
     use enn_worker::op::random::philox_words;
     let (seed, step) = (0xdead_beef_0123_4567_u64, (1 << 40) + 5_u64);

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{
     data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind},
     raw::Value,
-    train::{Device, Nproc},
+    train::{Device, Nproc, Precision},
 };
 use std::path::{Path, PathBuf};
 

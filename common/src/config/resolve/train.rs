@@ -5,7 +5,7 @@ use crate::config::{
     facts::Facts,
     raw::Value,
     section::Section,
-    train::{ClusterConfig, Device, Loss, Nproc, Precision, TrainConfig},
+    train::{ClusterConfig, Device, Execution, Loss, Nproc, Precision, TrainConfig},
 };
 
 const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
@@ -17,6 +17,8 @@ const PRECISIONS: &[(&str, Precision)] = &[
     ("fp16", Precision::Fp16),
     ("fp8", Precision::Fp8),
 ];
+const EXECUTIONS: &[(&str, Execution)] =
+    &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
 
@@ -46,6 +48,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
         precision: s.name("precision", PRECISIONS).unwrap_or(default.precision),
+        execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
         threads: s.integer("threads", 0..=4096, default.threads),
     };
     section.finish(errors);

@@ -4,6 +4,8 @@ mod result;
 pub mod safe;
 mod sys;
 
+pub(super) use result::check;
+
 /// The C++ side raised an exception.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]

@@ -12,7 +12,8 @@ use torch_sys::C_tensor;
 /// Results a boxed call may have.
 const RESULTS_MAX: usize = 16;
 
-fn check(status: i32) -> Result<(), ShimError> {
+/// A status of any shim function that reports through `enn_aten_error`.
+pub(in crate::backend) fn check(status: i32) -> Result<(), ShimError> {
     if status == 0 {
         return Ok(());
     }

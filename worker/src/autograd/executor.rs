@@ -1,0 +1,245 @@
+//! How a step is executed: recorded by its code, replayed from the record, or launched as a captured graph.
+//!
+//! The first steps run the code and record. When two steps in a row record the same program, the code is left out and the
+//! plan runs; on a device that can, the plan is captured. A change of the inputs' shapes begins anew, beside the old plan.
+//!
+//! **Invariant:** the mode changes nothing but the time: all three compute the same bits with the same kernels.
+
+use super::cx::Cx;
+use super::graph::Captured;
+use super::leaf::Leaves;
+use super::plan::{Plan, Seen};
+use super::program::Phase;
+use crate::error::OpError;
+use crate::kernel::Launcher;
+use crate::op::collective::Collectives;
+use crate::op::value::{Meta, Tensor, Val};
+use tch::Tensor as Raw;
+
+/// Programs kept ready: one per shape of the inputs.
+const PLANS_MAX: usize = 4;
+/// Runs of a plan before it is captured: libraries have made their workspaces on this stream by then.
+const RUNS_BEFORE_CAPTURE: u32 = 3;
+/// Equal recordings in a row before the code is left out.
+const RECORDINGS: u32 = 2;
+
+/// How far a step may go from its code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// The code runs and records.
+    Tape,
+    /// The record runs.
+    Plan,
+    /// The captured record is launched.
+    Graph,
+}
+
+impl Mode {
+    /// The name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tape => "tape",
+            Self::Plan => "plan",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+/// What a step needs beside its code.
+pub struct Request<'a> {
+    /// Parameters.
+    pub leaves: &'a dyn Leaves,
+    /// Seed of the random generator.
+    pub seed: u64,
+    /// Optimizer step.
+    pub step: u64,
+    /// Who chooses kernels; those of a plan are the ones it was recorded with.
+    pub launcher: &'a dyn Launcher,
+    /// The other ranks, if any.
+    pub collectives: Option<&'a dyn Collectives>,
+    /// What changes on every step, in a fixed order: data, rates, flags.
+    pub inputs: Vec<Raw>,
+    /// Told the phase of each record of a replay.
+    pub watch: Option<&'a mut dyn FnMut(Phase)>,
+}
+
+/// What a step gave.
+pub struct Ran {
+    /// What the code returned, or the same values of a replay.
+    pub outputs: Vec<Raw>,
+    /// How it was executed.
+    pub mode: Mode,
+}
+
+/// What is known of the steps with one shape of the inputs.
+struct Known {
+    metas: Vec<Meta>,
+    hash: String,
+    times: u32,
+    ready: Ready,
+    /// Why there will be no plan, or no graph.
+    refused: Option<String>,
+}
+
+/// How far the steps of one shape have come.
+enum Ready {
+    /// The code runs.
+    No,
+    /// The record runs; how often it has.
+    Plan(Box<Plan>, u32),
+    /// The graphs are launched.
+    Graph(Box<Captured>),
+}
+
+impl Known {
+    /// Captures a plan that has run often enough, on a device that can.
+    fn capture_when_due(&mut self, limit: Mode, inputs: &[Raw]) {
+        let due = matches!(&self.ready, Ready::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
+        let on_cuda = inputs.first().is_some_and(|raw| raw.device().is_cuda());
+        if limit != Mode::Graph || !due || !on_cuda {
+            return;
+        }
+        let Ready::Plan(plan, runs) = std::mem::replace(&mut self.ready, Ready::No) else { return };
+        self.ready = match Captured::new(*plan, inputs) {
+            Ok(captured) => {
+                tracing::info!(graphs = captured.graphs(), "the step is captured");
+                Ready::Graph(Box::new(captured))
+            }
+            Err((plan, reason)) => {
+                tracing::warn!(%reason, "the step cannot be captured; its record runs");
+                self.refused = Some(reason.to_string());
+                Ready::Plan(plan, runs)
+            }
+        };
+    }
+}
+
+/// Replays a record, telling the phases.
+fn run(plan: &mut Plan, inputs: &[Raw], request: &mut Request<'_>) -> Result<Vec<Raw>, OpError> {
+    let Some(watch) = request.watch.take() else {
+        return plan.run(inputs, request.step, request.collectives, None);
+    };
+    let mut observer = |seen: &Seen<'_>| {
+        watch(seen.rec.phase);
+        Ok(())
+    };
+    plan.run(inputs, request.step, request.collectives, Some(&mut observer))
+}
+
+/// Chooses and keeps.
+pub struct Executor {
+    limit: Mode,
+    known: Vec<Known>,
+}
+
+impl Executor {
+    /// Goes as far as `limit` from the code.
+    pub fn new(limit: Mode) -> Self {
+        Self { limit, known: Vec::new() }
+    }
+
+    /// Forgets every plan: after kernels, precision or the parameters' storage changed.
+    pub fn reset(&mut self) {
+        self.known.clear();
+    }
+
+    /// Why steps are not replayed, once that is known.
+    pub fn refusal(&self) -> Option<&str> {
+        self.known.iter().find_map(|known| known.refused.as_deref())
+    }
+
+    /// The plan of the last step, if it was replayed.
+    pub fn plan(&mut self) -> Option<&mut Plan> {
+        match &mut self.known.last_mut()?.ready {
+            Ready::No => None,
+            Ready::Plan(plan, _) => Some(plan),
+            Ready::Graph(captured) => Some(captured.plan()),
+        }
+    }
+
+    /// Executes one step. `code` computes it from the inputs and says what it gives; it is called unless a plan is ready.
+    ///
+    /// # Errors
+    /// Those of the code, and those of a kernel or a collective.
+    pub fn step<E: From<OpError>>(
+        &mut self,
+        mut request: Request<'_>,
+        code: impl FnOnce(&Cx<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
+    ) -> Result<Ran, E> {
+        let inputs = std::mem::take(&mut request.inputs);
+        let metas: Vec<Meta> = inputs.iter().map(Meta::of).collect();
+        // The last one used is the last in the list.
+        if let Some(at) = self.known.iter().position(|known| known.metas == metas) {
+            let known = self.known.remove(at);
+            self.known.push(known);
+        }
+        let limit = self.limit;
+        if let Some(known) = self.known.last_mut().filter(|known| known.metas == metas) {
+            known.capture_when_due(limit, &inputs);
+            match &mut known.ready {
+                Ready::No => {}
+                Ready::Plan(plan, runs) => {
+                    *runs = runs.saturating_add(1);
+                    let outputs = run(plan, &inputs, &mut request)?;
+                    return Ok(Ran { outputs, mode: Mode::Plan });
+                }
+                Ready::Graph(captured) => {
+                    let outputs = captured.run(&inputs, request.step, request.collectives)?;
+                    return Ok(Ran { outputs, mode: Mode::Graph });
+                }
+            }
+        }
+        self.record(&request, inputs, metas, code)
+    }
+
+    fn record<E: From<OpError>>(
+        &mut self,
+        request: &Request<'_>,
+        inputs: Vec<Raw>,
+        metas: Vec<Meta>,
+        code: impl FnOnce(&Cx<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
+    ) -> Result<Ran, E> {
+        let mut cx = Cx::train(request.leaves, request.seed, request.step);
+        cx.set_launcher(request.launcher);
+        if let Some(collectives) = request.collectives {
+            cx.set_collectives(collectives);
+        }
+        cx.keep_leaves();
+        let inputs: Vec<Tensor> = inputs.into_iter().map(|raw| cx.input(raw)).collect();
+        let outputs = code(&cx, &inputs)?;
+        let raws = outputs.iter().map(|t| t.raw().shallow_clone()).collect();
+        let declared: Vec<Val> = inputs.iter().map(Tensor::val).collect();
+        self.learn(cx, metas, &declared, &outputs);
+        Ok(Ran { outputs: raws, mode: Mode::Tape })
+    }
+
+    /// Counts equal recordings and freezes the last of them.
+    fn learn(&mut self, cx: Cx<'_>, metas: Vec<Meta>, inputs: &[Val], outputs: &[Tensor]) {
+        if self.limit == Mode::Tape {
+            return;
+        }
+        let hash = cx.program_hash();
+        if !self.known.last().is_some_and(|known| known.metas == metas) {
+            if self.known.len() == PLANS_MAX {
+                self.known.remove(0);
+            }
+            self.known.push(Known { metas, hash: String::new(), times: 0, ready: Ready::No, refused: None });
+        }
+        let Some(known) = self.known.last_mut() else { return };
+        if known.refused.is_some() {
+            return;
+        }
+        known.times = if known.hash == hash { known.times + 1 } else { 1 };
+        known.hash = hash;
+        if known.times < RECORDINGS {
+            return;
+        }
+        match Plan::freeze(cx, inputs, outputs) {
+            Ok(plan) => known.ready = Ready::Plan(Box::new(plan), 0),
+            Err(reason) => {
+                tracing::warn!(%reason, "steps are recorded anew each time");
+                known.refused = Some(reason.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A plan captured as CUDA graphs: one graph for each run of records between collectives, all in one pool of memory.
+//!
+//! **Invariant:** inputs are copied into tensors of the capture; everything a graph reads from outside is held here, so that
+//! no address in it can go away.
+
+use super::call::NoGrad;
+use super::plan::Plan;
+use crate::backend::graph::{Capture, Graph, Pool};
+use crate::error::{OpError, OpErrorKind};
+use crate::op::Op;
+use crate::op::collective::{self, Collectives};
+use crate::op::row::Launch;
+use tch::Tensor as Raw;
+
+/// What a replay does, in order.
+enum Part {
+    /// Launches a captured run.
+    Launch(Graph),
+    /// Runs one collective.
+    Together(Op, Vec<Raw>),
+}
+
+/// A captured plan.
+pub(super) struct Captured {
+    plan: Plan,
+    inputs: Vec<Raw>,
+    outputs: Vec<Raw>,
+    parts: Vec<Part>,
+}
+
+impl Captured {
+    /// Captures `plan`, which has run before on this thread's current stream. Nothing is computed by this.
+    ///
+    /// # Errors
+    /// The plan comes back with the reason: it can run on without being captured.
+    pub(super) fn new(mut plan: Plan, inputs: &[Raw]) -> Result<Self, (Box<Plan>, OpError)> {
+        match capture(&mut plan, inputs) {
+            Ok((inputs, outputs, parts)) => Ok(Self { plan, inputs, outputs, parts }),
+            Err(error) => {
+                plan.clear();
+                Err((Box::new(plan), error))
+            }
+        }
+    }
+
+    /// Number of graphs.
+    pub(super) fn graphs(&self) -> usize {
+        self.parts.iter().filter(|part| matches!(part, Part::Launch(_))).count()
+    }
+
+    /// The captured plan.
+    pub(super) fn plan(&mut self) -> &mut Plan {
+        &mut self.plan
+    }
+
+    /// Runs the step. The outputs are copies: the next run overwrites what the graphs made.
+    ///
+    /// # Errors
+    /// What the device or a collective says.
+    pub(super) fn run(
+        &mut self,
+        inputs: &[Raw],
+        step: u64,
+        collectives: Option<&dyn Collectives>,
+    ) -> Result<Vec<Raw>, OpError> {
+        let _no_grad = NoGrad::enter();
+        self.plan.set_step(step)?;
+        let mut go = || -> Result<Vec<Raw>, OpErrorKind> {
+            for (own, given) in self.inputs.iter_mut().zip(inputs) {
+                own.f_copy_(given)?;
+            }
+            for part in &self.parts {
+                match part {
+                    Part::Launch(graph) => graph.replay()?,
+                    Part::Together(op, ins) => {
+                        let ins: Vec<&Raw> = ins.iter().collect();
+                        collective::run(op, &Launch { ins: &ins }, collectives)?;
+                    }
+                }
+            }
+            let mut outputs = Vec::with_capacity(self.outputs.len());
+            for output in &self.outputs {
+                outputs.push(duplicate(output)?);
+            }
+            Ok(outputs)
+        };
+        let made = go();
+        made.map_err(|kind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) })
+    }
+}
+
+fn duplicate(raw: &Raw) -> Result<Raw, tch::TchError> {
+    let mut copy = raw.f_empty_like()?;
+    copy.f_copy_(raw)?;
+    Ok(copy)
+}
+
+type Parts = (Vec<Raw>, Vec<Raw>, Vec<Part>);
+
+fn capture(plan: &mut Plan, inputs: &[Raw]) -> Result<Parts, OpError> {
+    let _no_grad = NoGrad::enter();
+    let fail = |kind: OpErrorKind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) };
+    let own = inputs.iter().map(|raw| duplicate(raw)).collect::<Result<Vec<_>, _>>();
+    let own = own.map_err(|error| fail(error.into()))?;
+    let pool = Pool::new().map_err(|error| fail(error.into()))?;
+    plan.bind(&own, 0)?;
+    let mut parts = Vec::new();
+    for (range, together) in plan.segments() {
+        if together {
+            for at in range {
+                parts.push(Part::Together(plan.program().recs()[at].op.clone(), plan.operands(at)?));
+                plan.let_go(at);
+            }
+            continue;
+        }
+        let capture = Capture::begin(pool).map_err(|error| fail(error.into()))?;
+        plan.run_range(range, None, None)?;
+        parts.push(Part::Launch(capture.end().map_err(|error| fail(error.into()))?));
+    }
+    let outputs = plan.take_outputs()?;
+    Ok((own, outputs, parts))
+}

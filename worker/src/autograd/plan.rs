@@ -1,0 +1,293 @@
+//! A frozen step: the recorded program executed again without the code that recorded it.
+//!
+//! Records run in their order with the kernels they were recorded with; values live in numbered slots and are let go after
+//! their last use. Parameters, gradients, moments and buffers are bound to the storage they had; inputs and random keys
+//! are given anew at every run.
+//!
+//! **Invariant:** a plan computes what the recorded step computed, bit for bit. A program with an input that nobody declared
+//! is refused, since its values would silently stay those of the recording.
+
+use super::call::NoGrad;
+use super::cx::Cx;
+use super::program::{Phase, Program, Rec};
+use crate::backend::Outs;
+use crate::error::{OpError, OpErrorKind};
+use crate::op::Op;
+use crate::op::collective::{self, Collectives};
+use crate::op::row::{Launch, Launched, PLAIN};
+use crate::op::value::{Meta, Role, Tensor, Val};
+use smallvec::SmallVec;
+use std::ops::Range;
+use tch::{Device, Kind, Tensor as Raw};
+
+/// Why a recorded step cannot be frozen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unplannable {
+    /// The context was not told to keep its leaves.
+    #[error("the step was not recorded to be frozen")]
+    NotKept,
+    /// A tensor was entered during the step.
+    #[error(
+        "an input of shape {shape:?} was entered during the step\nhint: declare it as an input of the step, or cx.constant() if it never changes"
+    )]
+    Input {
+        /// Its shape.
+        shape: Vec<i64>,
+    },
+    /// A kernel that no longer exists.
+    #[error("{op} was recorded with the kernel {kernel}, which its row does not have")]
+    Kernel {
+        /// The operation.
+        op: &'static str,
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// libtorch refused to make the random keys.
+    #[error("the random keys could not be made: {0}")]
+    Keys(String),
+}
+
+/// One executed record of a run.
+pub struct Seen<'a> {
+    /// Its number.
+    pub at: usize,
+    /// The record.
+    pub rec: &'a Rec,
+    /// Operands, after the run.
+    pub ins: &'a [&'a Raw],
+    /// Results.
+    pub outs: &'a [Raw],
+}
+
+/// Watches a run. An error ends it.
+pub type Observer<'a> = &'a mut dyn FnMut(&Seen<'_>) -> Result<(), OpErrorKind>;
+
+/// One record, ready to run.
+struct Step {
+    launch: fn(&Op, &Launch<'_>) -> Launched,
+    /// Values that nothing reads after it.
+    last_use: SmallVec<[u32; 4]>,
+}
+
+/// A frozen step.
+pub struct Plan {
+    program: Program,
+    steps: Vec<Step>,
+    slots: Vec<Option<Raw>>,
+    inputs: Vec<Val>,
+    outputs: Vec<Val>,
+    /// (keys, 4) int64: the rows are bound to the keys' slots.
+    keys: Option<Raw>,
+    hash: String,
+}
+
+impl Plan {
+    /// Freezes what `cx` recorded. `inputs` were entered with [`Cx::input`] and are given anew at every run, in this order;
+    /// `outputs` are what a run returns.
+    pub(super) fn freeze(cx: Cx<'_>, inputs: &[Val], outputs: &[Tensor]) -> Result<Self, Unplannable> {
+        let state = cx.state.into_inner();
+        let bound = state.bound.ok_or(Unplannable::NotKept)?;
+        let program = state.program;
+        let mut slots: Vec<Option<Raw>> = (0..program.values()).map(|_| None).collect();
+        for (val, raw) in bound {
+            let stray = program.val(val).role == Role::Input && !inputs.contains(&val);
+            if stray {
+                return Err(Unplannable::Input { shape: program.val(val).meta.shape.to_vec() });
+            }
+            slots[val.index()] = Some(raw);
+        }
+        let keys = bind_keys(&state.keys, &mut slots).map_err(|error| Unplannable::Keys(error.to_string()))?;
+        let outputs: Vec<Val> = outputs.iter().map(Tensor::val).collect();
+        let steps = steps(&program, &outputs)?;
+        let hash = program.hash();
+        Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash })
+    }
+
+    /// Hash of the program: that of the recorded step.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Metas of the inputs, in order.
+    pub fn inputs(&self) -> impl Iterator<Item = &Meta> {
+        self.inputs.iter().map(|val| &self.program.val(*val).meta)
+    }
+
+    /// Runs the step with these inputs as optimizer step `step`; `observer` sees every record.
+    ///
+    /// # Errors
+    /// What a kernel or a collective says, with the place in the model. An error in a record before the optimizer leaves the
+    /// weights as they were.
+    pub fn run(
+        &mut self,
+        inputs: &[Raw],
+        step: u64,
+        collectives: Option<&dyn Collectives>,
+        observer: Option<Observer<'_>>,
+    ) -> Result<Vec<Raw>, OpError> {
+        let _no_grad = NoGrad::enter();
+        self.bind(inputs, step)?;
+        self.run_range(0..self.steps.len(), collectives, observer)?;
+        self.take_outputs()
+    }
+
+    /// Puts inputs and step number in place.
+    pub(super) fn bind(&mut self, inputs: &[Raw], step: u64) -> Result<(), OpError> {
+        for (val, raw) in self.inputs.iter().zip(inputs) {
+            self.slots[val.index()] = Some(raw.shallow_clone());
+        }
+        self.set_step(step)
+    }
+
+    pub(super) fn set_step(&mut self, step: u64) -> Result<(), OpError> {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let set = keys.f_select(1, 1).and_then(|mut column| column.f_fill_(step.cast_signed()));
+        set.map(|_| ()).map_err(|error| self.fail(0, error.into()))
+    }
+
+    pub(super) fn run_range(
+        &mut self,
+        range: Range<usize>,
+        collectives: Option<&dyn Collectives>,
+        mut observer: Option<Observer<'_>>,
+    ) -> Result<(), OpError> {
+        for at in range {
+            let outs = self.run_one(at, collectives, &mut observer).map_err(|kind| self.fail(at, kind))?;
+            let first = self.program.recs()[at].first_out.index();
+            for (i, raw) in outs.into_iter().enumerate() {
+                self.slots[first + i] = Some(raw);
+            }
+            self.let_go(at);
+        }
+        Ok(())
+    }
+
+    /// Lets go of the values that nothing reads after record `at`.
+    pub(super) fn let_go(&mut self, at: usize) {
+        for dead in &self.steps[at].last_use {
+            self.slots[*dead as usize] = None;
+        }
+    }
+
+    /// Lets go of everything a run made.
+    pub(super) fn clear(&mut self) {
+        for rec in self.program.recs() {
+            rec.outs().for_each(|val| self.slots[val.index()] = None);
+        }
+    }
+
+    /// Operands of record `at`, as they are.
+    pub(super) fn operands(&self, at: usize) -> Result<Vec<Raw>, OpError> {
+        let ins = self.program.recs()[at].ins.iter().map(|val| self.slots[val.index()].as_ref());
+        let ins: Option<Vec<Raw>> = ins.map(|raw| raw.map(Raw::shallow_clone)).collect();
+        ins.ok_or_else(|| self.fail(at, OpErrorKind::Lost))
+    }
+
+    fn run_one(
+        &self,
+        at: usize,
+        collectives: Option<&dyn Collectives>,
+        observer: &mut Option<Observer<'_>>,
+    ) -> Result<Outs, OpErrorKind> {
+        let rec = &self.program.recs()[at];
+        let mut ins: SmallVec<[&Raw; 8]> = SmallVec::with_capacity(rec.ins.len());
+        for val in &rec.ins {
+            ins.push(self.slots[val.index()].as_ref().ok_or(OpErrorKind::Lost)?);
+        }
+        let launch = Launch { ins: &ins };
+        let outs = if rec.op.is_collective() {
+            collective::run(&rec.op, &launch, collectives).map(|()| Outs::new())?
+        } else {
+            (self.steps[at].launch)(&rec.op, &launch)?
+        };
+        if let Some(watch) = observer {
+            watch(&Seen { at, rec, ins: &ins, outs: &outs })?;
+        }
+        Ok(outs)
+    }
+
+    pub(super) fn take_outputs(&mut self) -> Result<Vec<Raw>, OpError> {
+        let taken = self.outputs.iter().map(|val| self.slots[val.index()].as_ref().map(Raw::shallow_clone));
+        let taken: Option<Vec<Raw>> = taken.collect();
+        taken.ok_or_else(|| self.fail(0, OpErrorKind::Lost))
+    }
+
+    /// Numbers of the records between collectives, and of the collectives.
+    pub(super) fn segments(&self) -> Vec<(Range<usize>, bool)> {
+        let mut segments: Vec<(Range<usize>, bool)> = Vec::new();
+        for (at, rec) in self.program.recs().iter().enumerate() {
+            let together = rec.op.is_collective();
+            match segments.last_mut() {
+                Some((range, kind)) if *kind == together => range.end = at + 1,
+                _ => segments.push((at..at + 1, together)),
+            }
+        }
+        segments
+    }
+
+    /// Whether record `at` changes weights or moments.
+    pub fn updates(&self, at: usize) -> bool {
+        let rec = &self.program.recs()[at];
+        rec.phase == Phase::Optim && !matches!(rec.op, Op::Zero)
+    }
+
+    fn fail(&self, at: usize, kind: OpErrorKind) -> OpError {
+        let rec = self.program.recs().get(at);
+        let (op, place) = match rec {
+            Some(rec) => (rec.op.name(), self.program.place(rec.scope)),
+            None => ("plan", "top".to_owned()),
+        };
+        OpError { op, place, kind: Box::new(kind) }
+    }
+}
+
+/// One tensor for all random keys; each key's slot is a row of it.
+fn bind_keys(keys: &[Val], slots: &mut [Option<Raw>]) -> Result<Option<Raw>, tch::TchError> {
+    let raws = keys.iter().filter_map(|val| slots[val.index()].as_ref()).collect::<Vec<_>>();
+    if raws.is_empty() {
+        return Ok(None);
+    }
+    let all = tch::no_grad(|| Raw::f_stack(&raws, 0))?;
+    for (i, val) in keys.iter().enumerate() {
+        slots[val.index()] = Some(all.f_select(0, i as i64)?);
+    }
+    debug_assert_eq!(all.kind(), Kind::Int64);
+    debug_assert!(matches!(all.device(), Device::Cpu | Device::Cuda(_)));
+    Ok(Some(all))
+}
+
+/// Launches and last uses.
+fn steps(program: &Program, outputs: &[Val]) -> Result<Vec<Step>, Unplannable> {
+    let mut last = vec![None; program.values()];
+    for (at, rec) in program.recs().iter().enumerate() {
+        // A result that nothing reads dies where it is made.
+        rec.outs().for_each(|val| last[val.index()] = Some(at));
+        rec.ins.iter().for_each(|val| last[val.index()] = Some(at));
+    }
+    let mut steps = Vec::with_capacity(program.recs().len());
+    for rec in program.recs() {
+        let row = rec.op.row();
+        let launch = if rec.kernel == PLAIN {
+            row.launch
+        } else {
+            let kernel = row.kernels.iter().find(|kernel| kernel.id == rec.kernel);
+            kernel.ok_or(Unplannable::Kernel { op: row.name, kernel: rec.kernel })?.launch
+        };
+        steps.push(Step { launch, last_use: SmallVec::new() });
+    }
+    for (val, at) in last.into_iter().enumerate() {
+        let value = Val(val as u32);
+        if let Some(at) = at
+            && program.val(value).role == Role::Temp
+            && !outputs.contains(&value)
+        {
+            steps[at].last_use.push(val as u32);
+        }
+    }
+    Ok(steps)
+}

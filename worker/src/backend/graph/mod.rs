@@ -1,0 +1,26 @@
+//! CUDA graphs: a run of launches captured once and launched again as one.
+//!
+//! **Invariant:** a graph holds addresses. Whoever replays it keeps every tensor that was bound outside its capture, and never
+//! gives it another storage.
+
+mod result;
+mod sys;
+
+use super::torch::ShimError;
+pub use result::{Capture, Graph, Pool};
+
+/// Makes a stream of its own the current one of this thread on CUDA device `device`; the default one cannot be captured.
+///
+/// # Errors
+/// Without CUDA.
+pub fn use_own_stream(device: usize) -> Result<(), ShimError> {
+    result::use_own_stream(device)
+}
+
+/// Waits until the device has done everything.
+///
+/// # Errors
+/// What the device failed with.
+pub fn synchronize(device: usize) -> Result<(), ShimError> {
+    result::synchronize(device)
+}

@@ -1,0 +1,51 @@
+//! Collectives: recorded with the rest of the step, run by the ranks together.
+//!
+//! **Invariant:** a kernel never runs them; the door hands them to the step's [`Collectives`].
+
+use super::Op;
+use super::infer::Metas;
+use super::row::{Export, Launch, Launched, OpRow, free};
+use crate::error::{HookError, OpErrorKind};
+
+const NOT_EXPORTED: Export = Export::No("the ranks' business, not the model's");
+
+/// AllReduce, AllReduceWait.
+///
+/// AllReduce begins to sum its operands over the ranks, in place. AllReduceWait makes everything after it see the sums of
+/// all that was begun before it.
+pub static ROWS: [OpRow; 2] = [
+    OpRow::backward("all_reduce", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
+    OpRow::backward("all_reduce_wait", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
+];
+
+fn refuse(_: &Op, _: &Launch<'_>) -> Launched {
+    Err(OpErrorKind::NoCollectives)
+}
+
+/// How a step's ranks add up.
+pub trait Collectives {
+    /// Begins to sum `tensor` over the ranks, in place.
+    ///
+    /// # Errors
+    /// When the collective cannot be begun.
+    fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError>;
+
+    /// Lets what follows on this device see the sums of everything begun so far.
+    ///
+    /// # Errors
+    /// When a collective failed or did not end in time.
+    fn wait(&self) -> Result<(), HookError>;
+}
+
+/// Runs one recorded collective.
+///
+/// # Errors
+/// Those of `collectives`, and [`OpErrorKind::NoCollectives`] without any.
+pub fn run(op: &Op, l: &Launch<'_>, collectives: Option<&dyn Collectives>) -> Result<(), OpErrorKind> {
+    let collectives = collectives.ok_or(OpErrorKind::NoCollectives)?;
+    match op {
+        Op::AllReduceWait => collectives.wait(),
+        _ => l.ins.iter().try_for_each(|tensor| collectives.all_reduce(tensor)),
+    }
+    .map_err(OpErrorKind::Hook)
+}

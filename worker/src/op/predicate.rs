@@ -1,0 +1,66 @@
+//! Truth values: tests of numbers, their combination, and the choice of columns. What the model does to its inputs before
+//! the first weight.
+
+use super::Op;
+use super::infer::{Inferred, axis, broadcast, float, one, wrong};
+use super::row::{Export, Launch, Launched, OpRow, free};
+use super::value::Meta;
+use crate::error::OpErrorKind;
+use smallvec::smallvec;
+use tch::Kind;
+
+/// Test, And, Not, IndexSelect. None has a gradient.
+pub static ROWS: [OpRow; 4] = [
+    OpRow::backward("test", shape_test, launch).export(Export::Graph("IsNaN, IsInf, Not; GreaterOrEqual; Less")),
+    OpRow::backward("and", shape_and, launch).export(Export::Node("And")),
+    OpRow::backward("not", shape_not, launch).export(Export::Node("Not")),
+    OpRow::backward("index_select", shape_index_select, launch).flops(free).export(Export::Node("Gather")),
+];
+
+fn shape_test(_: &Op, ins: &[&Meta]) -> Inferred {
+    float(0, ins[0])?;
+    one(Meta { kind: Kind::Bool, ..ins[0].clone() })
+}
+
+fn boolean(operand: usize, meta: &Meta) -> Result<(), OpErrorKind> {
+    if meta.kind == Kind::Bool {
+        return Ok(());
+    }
+    Err(OpErrorKind::Kind { operand, found: meta.kind, expected: "Bool" })
+}
+
+fn shape_and(_: &Op, ins: &[&Meta]) -> Inferred {
+    boolean(0, ins[0])?;
+    boolean(1, ins[1])?;
+    one(ins[0].with_shape(broadcast(&ins[0].shape, &ins[1].shape)?))
+}
+
+fn shape_not(_: &Op, ins: &[&Meta]) -> Inferred {
+    boolean(0, ins[0])?;
+    one(ins[0].clone())
+}
+
+fn shape_index_select(op: &Op, ins: &[&Meta]) -> Inferred {
+    let Op::IndexSelect { axis: at } = op else { unreachable!("row of another operation") };
+    let at = axis(*at, ins[0].rank())?;
+    if ins[1].kind != Kind::Int64 || ins[1].rank() != 1 {
+        return Err(wrong(1, ins[1], "a list of 64-bit positions"));
+    }
+    let mut shape = ins[0].shape.clone();
+    shape[at] = ins[1].shape[0];
+    one(ins[0].with_shape(shape))
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    use super::attr::Test;
+    let x = l.at(0);
+    Ok(smallvec![match op {
+        Op::Test(Test::Finite) => x.f_isfinite()?,
+        Op::Test(Test::AtLeast(bound)) => x.f_ge(bound.get())?,
+        Op::Test(Test::Below(bound)) => x.f_lt(bound.get())?,
+        Op::And => x.f_logical_and(l.at(1))?,
+        Op::Not => x.f_logical_not()?,
+        Op::IndexSelect { axis } => x.f_index_select(*axis, l.at(1))?,
+        _ => unreachable!("row of another operation"),
+    }])
+}

@@ -1,0 +1,175 @@
+//! A replayed step computes what the recorded one computed, bit for bit.
+
+use enn_worker::autograd::{Cx, Executor, Mode, Request, Tensor as Traced};
+use enn_worker::error::OpError;
+use enn_worker::functional as f;
+use enn_worker::kernel::FirstFit;
+use enn_worker::optim::{AdamW, AdamWSettings, Ema, FlatParams};
+use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
+use std::cell::Cell;
+use tch::{Device, Kind, Tensor};
+
+struct Bench {
+    params: Params,
+    grads: GradBuckets,
+    weights: FlatParams,
+    optimizer: AdamW,
+    ema: Ema,
+    ids: [ParamId; 3],
+    executor: Executor,
+    /// How often the code ran.
+    calls: Cell<u32>,
+}
+
+fn bench(limit: Mode) -> Bench {
+    let mut b = ParamBuilder::new();
+    let w = b.param("w", &[5, 4], Init::Linear { fan_in: 4 }, Group::Decay);
+    let bias = b.param("b", &[5], Init::Linear { fan_in: 4 }, Group::NoDecay);
+    let out = b.param("out", &[1, 5], Init::Linear { fan_in: 5 }, Group::Decay);
+    let params = b.build(9, Device::Cpu).unwrap();
+    let grads = GradBuckets::new(&params).unwrap();
+    let weights = FlatParams::of(&params);
+    let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.1, clip: 0.5 };
+    let optimizer = AdamW::new(&weights, settings).unwrap();
+    let ema = Ema::new(&weights, 0.9).unwrap();
+    let ids = [w, bias, out];
+    Bench { params, grads, weights, optimizer, ema, ids, executor: Executor::new(limit), calls: Cell::new(0) }
+}
+
+/// Two micro-batches with dropout, clipped AdamW, averaged weights.
+fn code(bench: &Parts<'_>, cx: &Cx<'_>, inputs: &[Traced]) -> Result<Vec<Traced>, OpError> {
+    bench.calls.set(bench.calls.get() + 1);
+    let [x, y, rate] = inputs else { panic!("three inputs") };
+    cx.zero(bench.grads.buckets().map(|(_, flat)| flat))?;
+    let mut sum: Option<Traced> = None;
+    for micro in 0..2 {
+        cx.set_rows(4 * micro, 4);
+        let cut = |t: &Traced| f::narrow(cx, t, 0, 4 * micro as i64, 4);
+        let [w, bias, out] = bench.ids.map(|id| cx.param(id));
+        let hidden = f::dropout(cx, &f::gelu(cx, &f::linear(cx, &cut(x)?, &w, Some(&bias))?, false)?, 0.3)?;
+        let z = f::linear(cx, &hidden, &out, None)?;
+        let loss = f::sum_all(cx, &f::square(cx, &f::sub(cx, &z, &cut(y)?)?)?)?;
+        cx.backward(&loss, bench.grads, &mut |_, _| Ok(()))?;
+        let part = f::cast(cx, &f::detach(cx, &loss)?, Kind::Double)?;
+        sum = Some(match sum {
+            None => part,
+            Some(sum) => f::add(cx, &sum, &part)?,
+        });
+    }
+    let count = f::sum_all(cx, &f::ones(cx, &[8], Kind::Double)?)?;
+    let stats = bench.optimizer.step(cx, bench.grads, &count, rate)?;
+    bench.ema.update(cx, bench.weights)?;
+    Ok(vec![sum.unwrap(), stats.grad_norm])
+}
+
+struct Parts<'a> {
+    grads: &'a GradBuckets,
+    weights: &'a FlatParams,
+    optimizer: &'a AdamW,
+    ema: &'a Ema,
+    ids: [ParamId; 3],
+    calls: &'a Cell<u32>,
+}
+
+impl Bench {
+    fn step(&mut self, step: u64, rows: i64) -> (Vec<Tensor>, Mode) {
+        tch::manual_seed(step as i64);
+        let options = (Kind::Float, Device::Cpu);
+        let inputs = vec![
+            Tensor::randn([rows, 4], options),
+            Tensor::randn([rows, 1], options),
+            Tensor::from(1e-2 / (1.0 + step as f64)),
+        ];
+        let parts = Parts {
+            grads: &self.grads,
+            weights: &self.weights,
+            optimizer: &self.optimizer,
+            ema: &self.ema,
+            ids: self.ids,
+            calls: &self.calls,
+        };
+        let request = Request {
+            leaves: &self.params,
+            seed: 3,
+            step,
+            launcher: &FirstFit,
+            collectives: None,
+            inputs,
+            watch: None,
+        };
+        let ran = self.executor.step(request, |cx, inputs| code(&parts, cx, inputs)).unwrap();
+        (ran.outputs.iter().map(Tensor::copy).collect(), ran.mode)
+    }
+
+    fn state(&self) -> Vec<Tensor> {
+        let mut all: Vec<Tensor> = self.weights.slabs().iter().map(Tensor::copy).collect();
+        all.extend(self.optimizer.named(&self.weights).into_iter().map(|(_, raw)| raw.copy()));
+        all.extend(self.ema.named(&self.weights).into_iter().map(|(_, raw)| raw.copy()));
+        all
+    }
+}
+
+#[test]
+fn tape_and_plan_give_the_same_bits() {
+    let (mut tape, mut plan) = (bench(Mode::Tape), bench(Mode::Plan));
+    for step in 0..12 {
+        // Another shape in between begins anew and leaves the first plan ready.
+        let rows = if (5..8).contains(&step) { 9 } else { 8 };
+        let (recorded, replayed) = (tape.step(step, rows), plan.step(step, rows));
+        assert_eq!(recorded.1, Mode::Tape);
+        let expected = if [0, 1, 5, 6].contains(&step) { Mode::Tape } else { Mode::Plan };
+        assert_eq!(replayed.1, expected, "step {step}");
+        assert_eq!(recorded.0, replayed.0, "step {step}");
+        assert_eq!(tape.state(), plan.state(), "step {step}");
+    }
+    assert_eq!((tape.calls.get(), plan.calls.get()), (12, 4));
+}
+
+#[test]
+fn a_plan_has_the_programs_hash_and_shows_every_record() {
+    let mut bench = bench(Mode::Plan);
+    (0..3).for_each(|step| drop(bench.step(step, 8)));
+    let plan = bench.executor.plan().unwrap();
+    assert_eq!(plan.hash(), plan.program().hash());
+    let records = plan.program().recs().len();
+    let mut seen = Vec::new();
+    let options = (Kind::Float, Device::Cpu);
+    let inputs = [Tensor::randn([8, 4], options), Tensor::randn([8, 1], options), Tensor::from(0.0)];
+    plan.run(
+        &inputs,
+        3,
+        None,
+        Some(&mut |record| {
+            assert_eq!(record.ins.len(), record.rec.ins.len());
+            assert_eq!(record.outs.len(), usize::from(record.rec.outs));
+            seen.push(record.at);
+            Ok(())
+        }),
+    )
+    .unwrap();
+    assert_eq!(seen, (0..records).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_input_entered_during_the_step_keeps_the_tape_and_says_why() {
+    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+    let mut executor = Executor::new(Mode::Plan);
+    for step in 0..5 {
+        let request = Request {
+            leaves: &params,
+            seed: 0,
+            step,
+            launcher: &FirstFit,
+            collectives: None,
+            inputs: vec![Tensor::from(1.0_f32)],
+            watch: None,
+        };
+        let ran = executor.step(request, |cx, inputs| {
+            let stray = cx.input(Tensor::from(step as f32));
+            Ok::<_, OpError>(vec![f::add(cx, &inputs[0], &stray)?])
+        });
+        let ran = ran.unwrap();
+        assert_eq!((ran.mode, ran.outputs[0].double_value(&[])), (Mode::Tape, 1.0 + step as f64));
+    }
+    assert!(executor.refusal().unwrap().contains("declare it as an input"), "{:?}", executor.refusal());
+}
