@@ -36,7 +36,11 @@ pub(super) struct Casting {
 #[derive(Default)]
 pub(super) struct Made {
     casts: HashMap<(Val, Kind), WeakTensor>,
+    /// Casts of parameters, held until the backward pass: a bias's would be let go at once, as nothing saves it.
+    held: Vec<Tensor>,
     quantised: HashMap<Val, [WeakTensor; 3]>,
+    /// 8-bit parameters, held as long as the context: no gradient flows through them, and weights do not change in a step.
+    weights: Vec<Quantised>,
     shadows: Vec<Option<Tensor>>,
     refreshed: Vec<bool>,
     /// Whether a place runs in f32, by place.
@@ -98,11 +102,11 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Pr
     Ok(Some(Prepared { op: op.clone(), ins: cast? }))
 }
 
-/// Forgets the casts: what the backward pass needs, its nodes hold.
+/// Forgets the casts: what the backward pass needs, its nodes hold, and the next micro-batch needs nodes of its own.
 pub(super) fn forget(cx: &Cx<'_>) {
     let made = &mut cx.state.borrow_mut().made;
     made.casts.clear();
-    made.quantised.clear();
+    made.held.clear();
 }
 
 fn is_full(cx: &Cx<'_>, autocast: &Autocast) -> bool {
@@ -131,9 +135,13 @@ fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
     if let Some(known) = known {
         return Ok(known);
     }
-    let made = run(cx, Op::Cast { to }, &[x])?.swap_remove(0);
-    cx.state.borrow_mut().made.casts.insert((x.val(), to), made.downgrade());
-    Ok(made)
+    let (param, cast) = (is_param(cx, x), run(cx, Op::Cast { to }, &[x])?.swap_remove(0));
+    let made = &mut cx.state.borrow_mut().made;
+    made.casts.insert((x.val(), to), cast.downgrade());
+    if param {
+        made.held.push(cast.clone());
+    }
+    Ok(cast)
 }
 
 /// The low-precision copy of `x`, if it is a parameter whose copy has kind `to`.
@@ -195,7 +203,17 @@ fn quantised(cx: &Cx<'_>, x: &Tensor) -> Result<Quantised, OpError> {
     let (Some(q), Some(transposed), Some(scale)) = (q, transposed, scale) else {
         unreachable!("quantize returns three results")
     };
-    let made = [q.downgrade(), transposed.downgrade(), scale.downgrade()];
-    cx.state.borrow_mut().made.quantised.insert(x.val(), made);
-    Ok([q, transposed, scale])
+    let made = [q, transposed, scale];
+    let param = is_param(cx, x);
+    let known = &mut cx.state.borrow_mut().made;
+    let [q, transposed, scale] = &made;
+    known.quantised.insert(x.val(), [q.downgrade(), transposed.downgrade(), scale.downgrade()]);
+    if param {
+        known.weights.push(made.clone());
+    }
+    Ok(made)
+}
+
+fn is_param(cx: &Cx<'_>, x: &Tensor) -> bool {
+    cx.with_program(|p| p.val(x.val()).role.param().is_some())
 }

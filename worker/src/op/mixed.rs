@@ -10,8 +10,9 @@ use crate::error::OpErrorKind;
 use smallvec::SmallVec;
 use tch::Kind;
 
-/// The loss scale never falls below this: at 1 there is nothing left to undo.
-const SCALE_MIN: f64 = 1.0;
+/// The loss scale never falls below this, so that endless trouble does not make it 0, from which nothing grows. Below 1 is of
+/// use: a loss that is a sum over many cells has gradients that exceed half's range by themselves.
+pub const SCALE_MIN: f64 = 1.0 / 65536.0;
 
 /// CastInto, ScaleUpdate.
 ///

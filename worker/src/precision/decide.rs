@@ -31,6 +31,9 @@ pub enum Format {
     Fp8,
 }
 
+/// Every format, in the order of votes.
+const FORMATS: [Format; 5] = [Format::Fp32, Format::Tf32, Format::Bf16, Format::Fp16, Format::Fp8];
+
 impl Format {
     /// The kind products are cast to; `None` when nothing is cast.
     pub fn low_kind(self) -> Option<Kind> {
@@ -145,6 +148,24 @@ pub struct Choice {
     pub format: Format,
     /// Why: of several reasons, the one that speaks against what was wanted.
     pub reason: Reason,
+}
+
+impl Choice {
+    /// What this rank adds to the others' votes.
+    pub fn vote(&self) -> [f64; FORMATS.len()] {
+        FORMATS.map(|format| if format == self.format { 1.0 } else { 0.0 })
+    }
+
+    /// What follows from the sum of all votes: what all ranks took; bf16 where only the 8-bit products are missing somewhere;
+    /// else f32.
+    pub fn agreed(self, votes: &[f64]) -> Self {
+        let taken: Vec<Format> = FORMATS.into_iter().zip(votes).filter(|(_, n)| **n > 0.0).map(|(f, _)| f).collect();
+        match taken.as_slice() {
+            [_] => self,
+            [Format::Bf16, Format::Fp8] => Self { format: Format::Bf16, reason: Reason::Ranks },
+            _ => Self { format: Format::Fp32, reason: Reason::Ranks },
+        }
+    }
 }
 
 /// Decides by what is wanted, the device and the largest standardised value of the data.
@@ -263,6 +284,20 @@ mod tests {
         assert_eq!(format(Precision::Tf32, Support::Cpu, 1.0), Format::Fp32);
         assert_eq!(format(Precision::Bf16, Support::Cuda(7, 0), 1.0), Format::Fp16);
         assert_eq!(format(Precision::Bf16, Support::Cuda(6, 0), 1.0), Format::Fp32);
+    }
+
+    #[test]
+    fn ranks_take_what_all_of_them_can() {
+        let agree = |formats: &[Format]| {
+            let choices = || formats.iter().map(|format| Choice { format: *format, reason: Reason::Asked });
+            let votes: Vec<f64> = (0..FORMATS.len()).map(|i| choices().map(|choice| choice.vote()[i]).sum()).collect();
+            let agreed: Vec<Choice> = choices().map(|choice| choice.agreed(&votes)).collect();
+            assert!(agreed.iter().all(|choice| *choice == agreed[0]), "{agreed:?}");
+            agreed[0].clone()
+        };
+        assert_eq!(agree(&[Format::Bf16; 3]), Choice { format: Format::Bf16, reason: Reason::Asked });
+        assert_eq!(agree(&[Format::Fp8, Format::Bf16]), Choice { format: Format::Bf16, reason: Reason::Ranks });
+        assert_eq!(agree(&[Format::Fp16, Format::Bf16]).format, Format::Fp32);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! gradients, into which a number that is not finite on any rank carries over on every rank, and equal flags make equal
 //! scales.
 
+use crate::op::mixed::SCALE_MIN;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// How the scale moves.
@@ -21,9 +22,21 @@ pub struct ScaleSettings {
     pub interval: i64,
 }
 
+/// Largest start: what a mean loss begins with.
+const START_MAX: f64 = 65536.0;
+
+impl ScaleSettings {
+    /// For a loss that is a sum over `cells`: its gradients are larger than a mean's by about as much, so the scale starts
+    /// smaller. A power of two, which changes no mantissa.
+    pub fn for_sum_of(cells: u64) -> Self {
+        let start = (START_MAX / cells.max(1) as f64).log2().floor().exp2();
+        Self { start: start.max(SCALE_MIN), ..Self::default() }
+    }
+}
+
 impl Default for ScaleSettings {
     fn default() -> Self {
-        Self { start: 65536.0, growth: 2.0, backoff: 0.5, interval: 2000 }
+        Self { start: START_MAX, growth: 2.0, backoff: 0.5, interval: 2000 }
     }
 }
 
@@ -60,5 +73,17 @@ impl LossScale {
     /// By name, for checkpoints; written in place when one is loaded.
     pub fn named(&self) -> [(&'static str, &Tensor); 2] {
         [("scale", &self.scale), ("good", &self.good)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_over_many_cells_starts_with_a_small_power_of_two() {
+        let start = |cells| ScaleSettings::for_sum_of(cells).start;
+        assert_eq!((start(0), start(1), start(72), start(65536)), (65536.0, 65536.0, 512.0, 1.0));
+        assert_eq!((start(1 << 20), start(u64::MAX)), (1.0 / 16.0, SCALE_MIN));
     }
 }

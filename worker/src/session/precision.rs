@@ -31,13 +31,14 @@ impl Precision {
         Self { choice, autocast: None, cooldown: Cooldown::default(), scale: None }
     }
 
-    /// Decides from the configuration, the device and the data; one collective makes all ranks take the same.
+    /// Decides from the configuration, the device, the data and the rows of a micro-batch; one collective makes all ranks
+    /// take the same.
     ///
     /// # Errors
     /// When the device does not answer, or a rank is lost.
     pub fn decide(
         wanted: Wanted,
-        spec: &ModelSpec,
+        (spec, rows): (&ModelSpec, u64),
         device: Device,
         group: &dyn ProcessGroup,
     ) -> Result<Self, SessionError> {
@@ -45,9 +46,11 @@ impl Precision {
         let range = largest_standardised(&spec.x_stats).max(largest_standardised(&spec.y_stats));
         let choice = tested(choose(wanted, support, range), (support, range), device);
         let choice = common(choice, device, group)?;
-        allow_tf32(choice.format != Format::Fp32)?;
+        allow_tf32(choice.format == Format::Tf32)?;
         let scale = match choice.format {
-            Format::Fp16 => Some(LossScale::new(ScaleSettings::default(), device)?),
+            Format::Fp16 => {
+                Some(LossScale::new(ScaleSettings::for_sum_of(rows.saturating_mul(spec.cells() as u64)), device)?)
+            }
             _ => None,
         };
         tracing::info!(format = choice.format.name(), reason = %choice.reason, "precision");
@@ -122,22 +125,12 @@ fn tested(choice: Choice, (support, range): (Support, f64), device: Device) -> C
     Choice { format: choose(Wanted::Bf16, support, range).format, reason }
 }
 
-/// Every format, as ranks tell each other.
-const FORMATS: [Format; 5] = [Format::Fp32, Format::Tf32, Format::Bf16, Format::Fp16, Format::Fp8];
-
-/// What all ranks can do: what they agree on; bf16 where only the 8-bit products are missing somewhere; else f32.
+/// What all ranks can do; one collective.
 fn common(choice: Choice, device: Device, group: &dyn ProcessGroup) -> Result<Choice, SessionError> {
     if group.size() == 1 {
         return Ok(choice);
     }
-    let mine: Vec<f64> = FORMATS.iter().map(|format| if *format == choice.format { 1.0 } else { 0.0 }).collect();
-    let votes = Raw::f_from_slice(&mine)?.f_to_device(device)?;
+    let votes = Raw::f_from_slice(&choice.vote())?.f_to_device(device)?;
     group.all_reduce_sum(&votes)?.wait(COLLECTIVE_WAIT_MAX)?;
-    let votes = Vec::<f64>::try_from(votes.f_to_device(Device::Cpu)?)?;
-    let taken: Vec<Format> = FORMATS.into_iter().zip(votes).filter(|(_, n)| *n > 0.0).map(|(f, _)| f).collect();
-    Ok(match taken.as_slice() {
-        [_] => choice,
-        [Format::Bf16, Format::Fp8] => Choice { format: Format::Bf16, reason: Reason::Ranks },
-        _ => Choice { format: Format::Fp32, reason: Reason::Ranks },
-    })
+    Ok(choice.agreed(&Vec::<f64>::try_from(votes.f_to_device(Device::Cpu)?)?))
 }

@@ -136,7 +136,8 @@ impl<'a> Trainer<'a> {
         let spec = ModelSpec::from_meta(data.staged.0.meta());
         let steps_total = config.train.epochs * sampler.steps_per_epoch();
         let mut learner = Learner::build(config, &spec, steps_total, task.device)?;
-        learner.take_precision(Precision::decide(config.train.precision, &spec, task.device, group)?)?;
+        let rows = sampler.batch.div_ceil(sampler.world).div_ceil(accumulation);
+        learner.take_precision(Precision::decide(config.train.precision, (&spec, rows), task.device, group)?)?;
         let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
         let place = Place { group, reporter, device: task.device, seed: config.seed, accumulation, first_row };
         let sums = EpochSums::new(task.device)?;

@@ -3,10 +3,12 @@
 use crate::operands::{SEED, STEP, differentiable, distance, tensor};
 use enn_worker::autograd::{Cx, Tensor as Traced, call};
 use enn_worker::functional as f;
+use enn_worker::op::mixed::SCALE_MIN;
 use enn_worker::op::sample::{Draw, Operand, Sample};
 use enn_worker::op::{Op, rows};
+use enn_worker::optim::{AdamW, AdamWSettings, FlatParams};
 use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
-use enn_worker::precision::{Autocast, Class, Fp8, class};
+use enn_worker::precision::{Autocast, Class, Fp8, LossScale, ScaleSettings, class};
 use tch::{Device, Kind, Tensor};
 
 const F32: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -124,7 +126,7 @@ fn copies_follow_the_masters_unless_the_caller_vouches_for_them() {
     let (x, y) = data(16, 32);
     net.params.keep_shadows(Kind::BFloat16).unwrap();
     let before = net.gradients(Some(Autocast::bf16()), &x, &y).0;
-    tch::no_grad(|| net.params.get(net.ids[3]).shallow_clone().fill_(0.0));
+    let _ = tch::no_grad(|| net.params.get(net.ids[3]).shallow_clone().fill_(0.0));
     let stale = {
         let cx = Cx::train(&net.params, SEED, STEP);
         cx.set_autocast(Some(Autocast::bf16()));
@@ -283,7 +285,7 @@ fn a_zero_and_an_infinite_matrix_survive_quantising() {
         outs[0].raw().to_kind(Kind::Float) * outs[2].raw()
     };
     assert_eq!(quantise(Tensor::zeros([16, 32], F32)).abs().max().double_value(&[]), 0.0);
-    let mut bad = Tensor::ones([16, 32], F32);
+    let bad = Tensor::ones([16, 32], F32);
     let _ = bad.narrow(0, 3, 1).fill_(f64::INFINITY);
     assert!(!quantise(bad).isfinite().all().int64_value(&[]).eq(&1), "what is not finite shows");
     let x = Tensor::randn([32, 48], F32);
@@ -304,4 +306,102 @@ fn the_loss_scale_multiplies_every_gradient() {
     for (id, expected) in net.ids.iter().zip(&expected) {
         assert!(relative(&(net.grads.view(*id) / 1024.0), expected) < 1e-6);
     }
+}
+
+/// A net with its optimizer; one step on fixed data per call.
+struct Trainer {
+    net: Net,
+    weights: FlatParams,
+    optimizer: AdamW,
+}
+
+impl Trainer {
+    fn new(width: i64, copies: Option<Kind>) -> Self {
+        let mut net = net(width);
+        if let Some(kind) = copies {
+            net.params.keep_shadows(kind).unwrap();
+        }
+        let weights = FlatParams::of(&net.params);
+        let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.01, clip: 1.0 };
+        let optimizer = AdamW::new(&weights, settings).unwrap();
+        Self { net, weights, optimizer }
+    }
+
+    /// Mean loss, and whether the step was taken.
+    fn step(&mut self, autocast: Option<Autocast>, scale: Option<&LossScale>, x: &Tensor, y: &Tensor) -> (f64, bool) {
+        self.net.grads.zero().unwrap();
+        let cx = Cx::train(&self.net.params, SEED, STEP);
+        cx.set_autocast(autocast);
+        if let Some(scale) = scale {
+            cx.set_loss_scale(scale.scale());
+        }
+        let loss = self.net.loss(&cx, x, y);
+        cx.backward(&loss, &self.net.grads, &mut |_, _| Ok(())).unwrap();
+        let count = y.numel() as f64;
+        let divisor = scale.map_or(Tensor::from(count), |s| s.scale().to_kind(Kind::Double) * count);
+        let (divisor, rate) = (cx.input(divisor), cx.input(Tensor::from(3e-3)));
+        let stats = self.optimizer.step(&cx, &self.net.grads, &divisor, &rate).unwrap();
+        if let Some(scale) = scale {
+            cx.optim(|cx| f::update_loss_scale(cx, scale, &stats.taken)).unwrap();
+        }
+        (loss.raw().double_value(&[]) / count, stats.taken.raw().double_value(&[]) == 1.0)
+    }
+}
+
+#[test]
+fn low_precision_learns_as_f32_does_over_200_steps() {
+    const STEPS: usize = 200;
+    let (x, y) = data(64, 32);
+    let learn = |autocast: Option<Autocast>, scale: Option<LossScale>| {
+        let mut trainer = Trainer::new(32, autocast.as_ref().map(|a| a.low));
+        let losses: Vec<f64> = (0..STEPS).map(|_| trainer.step(autocast.clone(), scale.as_ref(), &x, &y).0).collect();
+        assert!(trainer.weights.slabs().iter().all(|slab| slab.kind() == Kind::Float), "masters stay f32");
+        losses
+    };
+    let expected = learn(None, None);
+    assert!(expected[STEPS - 1] < 0.2 * expected[0], "{expected:?}");
+    let scale = || LossScale::new(ScaleSettings { start: 1024.0, ..ScaleSettings::default() }, Device::Cpu).unwrap();
+    let eight = Autocast { fp8: Some(Fp8 { side_min: 16 }), ..Autocast::bf16() };
+    for (name, autocast, scale, limit) in [
+        ("bf16", Autocast::bf16(), None, 0.05),
+        ("fp16", Autocast::fp16(), Some(scale()), 0.05),
+        ("fp8", eight, None, 0.15),
+    ] {
+        let found = learn(Some(autocast), scale);
+        for (step, (a, b)) in found.iter().zip(&expected).enumerate() {
+            assert!((a - b).abs() < limit * (b + 0.1 * expected[0]), "{name}, step {step}: loss {a} against {b}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_scale_backs_off_on_overflow_and_recovers() {
+    let (x, y) = data(64, 32);
+    let mut trainer = Trainer::new(32, Some(Kind::Half));
+    let settings = ScaleSettings { start: 2f64.powi(24), interval: 4, ..ScaleSettings::default() };
+    let scale = LossScale::new(settings, Device::Cpu).unwrap();
+    let mut history = Vec::new();
+    for _ in 0..40 {
+        let before = trainer.weights.slabs()[0].copy();
+        let at = scale.scale().double_value(&[]);
+        let (_, taken) = trainer.step(Some(Autocast::fp16()), Some(&scale), &x, &y);
+        let moved = !trainer.weights.slabs()[0].equal(&before);
+        assert_eq!(moved, taken, "a refused step changes no weight, a taken one does");
+        history.push((at, taken));
+    }
+    assert!(!history[0].1, "half overflows at 2^24: {history:?}");
+    for pair in history.windows(2) {
+        let ratio = pair[1].0 / pair[0].0;
+        let allowed: &[f64] = if pair[0].1 { &[1.0, 2.0] } else { &[0.5] };
+        assert!(allowed.contains(&ratio), "{history:?}");
+    }
+    assert!(history.windows(2).any(|pair| pair[1].0 > pair[0].0), "it grows again: {history:?}");
+    assert!(history.iter().filter(|(_, taken)| *taken).count() > 20, "{history:?}");
+    // Endless trouble does not make it 0.
+    let low = LossScale::new(ScaleSettings { start: SCALE_MIN, ..ScaleSettings::default() }, Device::Cpu).unwrap();
+    let net = net(8);
+    let cx = Cx::train(&net.params, SEED, STEP);
+    let refused = cx.input(Tensor::from(0.0f64));
+    cx.optim(|cx| f::update_loss_scale(cx, &low, &refused)).unwrap();
+    assert_eq!(low.scale().double_value(&[]), SCALE_MIN);
 }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 
 mod data;
+mod precision;
 mod process;
 
 use data::{CELLS, ROWS, commit_last, config, stage, task};
