@@ -42,6 +42,8 @@ pub struct TrainConfig {
     pub precision: Precision,
     /// How steps are executed.
     pub execution: Execution,
+    /// Whether blocks let go of their activations and compute them again in the backward pass.
+    pub recompute: Recompute,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
     pub threads: usize,
 }
@@ -56,6 +58,18 @@ pub enum Execution {
     Tape,
     /// The record of the first steps is replayed.
     Plan,
+}
+
+/// Activation checkpointing. It changes memory and time, never a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Where the activations would not fit into the device's free memory.
+    Auto,
+    /// Every block.
+    Always,
+    /// No block.
+    Never,
 }
 
 /// Element losses.
@@ -108,6 +122,7 @@ impl Default for TrainConfig {
             checkpoint_keep: 2,
             precision: Precision::Auto,
             execution: Execution::Auto,
+            recompute: Recompute::Auto,
             threads: 0,
         }
     }

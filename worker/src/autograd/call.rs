@@ -3,7 +3,7 @@
 use super::cast;
 use super::cx::Cx;
 use super::program::Rec;
-use super::tape::Node;
+use super::tape::{Node, Taped};
 use crate::backend::Outs;
 use crate::backend::torch::safe::version;
 use crate::error::OpError;
@@ -95,7 +95,10 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
         kept.extend(sources.map(|(i, t)| keep(i as u8, t)));
         let made = results.iter().enumerate().filter(|(i, _)| save.outs & (1 << i) != 0);
         kept.extend(made.map(|(i, t)| keep(RESULT_SLOT + i as u8, t)));
-        state.nodes.push(Node { rec, kept });
+        state.nodes.push(Node::Rec(Taped { rec, kept }));
+    }
+    if let Some(open) = &mut state.open {
+        open.note(ins);
     }
     Ok(results)
 }

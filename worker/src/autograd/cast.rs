@@ -1,7 +1,7 @@
 //! Autocast at the door: which operands of a call are cast, each cast a record of its own.
 //!
 //! A cast is made once per value and kind as long as someone holds it. A parameter's low-precision copy stands in for a
-//! cast of it; copies are refreshed once per context, one record per bucket, before their first use.
+//! cast of it; copies are refreshed when a context begins to cast.
 //!
 //! **Invariant:** only the forward pass is cast; reverse rules find the kinds as the forward pass left them.
 
@@ -42,7 +42,6 @@ pub(super) struct Made {
     /// 8-bit parameters, held as long as the context: no gradient flows through them, and weights do not change in a step.
     weights: Vec<Quantised>,
     shadows: Vec<Option<Tensor>>,
-    refreshed: Vec<bool>,
     /// Whether a place runs in f32, by place.
     full: Vec<Option<bool>>,
 }
@@ -57,13 +56,25 @@ pub(super) struct Prepared {
 type Quantised = [Tensor; 3];
 
 impl Cx<'_> {
-    /// Lets the door cast what `autocast` says.
-    pub fn set_autocast(&self, autocast: Option<Autocast>) {
+    /// Lets the door cast what `autocast` says, and refreshes the weights' low-precision copies, if there are any, by one
+    /// record for each flat array.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn set_autocast(&self, autocast: Option<Autocast>) -> Result<(), OpError> {
+        if autocast.is_some() && !self.casting.fresh.get() {
+            let (copies, masters) = self.leaves.shadow_flats();
+            for (copy, master) in copies.iter().zip(masters) {
+                let [copy, master] = [copy, master].map(|flat| self.leaf(flat.shallow_clone(), Role::OptState, false));
+                run(self, Op::CastInto, &[&copy, &master])?;
+            }
+        }
         self.casting.autocast.replace(autocast.map(Rc::new));
+        Ok(())
     }
 
-    /// Says that the weights have not changed since their low-precision copies were refreshed: when the optimizer writes the
-    /// copies itself.
+    /// Says that the weights have not changed since their low-precision copies were refreshed, when the optimizer writes the
+    /// copies itself: [`Cx::set_autocast`] then leaves them alone.
     pub fn keep_shadows(&self) {
         self.casting.fresh.set(true);
     }
@@ -147,27 +158,13 @@ fn cast(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Tensor, OpError> {
 /// The low-precision copy of `x`, if it is a parameter whose copy has kind `to`.
 fn shadow(cx: &Cx<'_>, x: &Tensor, to: Kind) -> Result<Option<Tensor>, OpError> {
     let Role::Param(id) = cx.with_program(|p| p.val(x.val()).role) else { return Ok(None) };
-    let Some(shadow) = cx.leaves.shadow(id).filter(|shadow| shadow.copy.kind() == to) else { return Ok(None) };
+    let Some(shadow) = cx.leaves.shadow(id).filter(|shadow| shadow.kind() == to) else { return Ok(None) };
     if let Some(Some(known)) = cx.state.borrow().made.shadows.get(id.index()) {
         return Ok(Some(known.clone()));
     }
-    let bucket = shadow.bucket.index();
-    if !cx.casting.fresh.get() && !slot(&mut cx.state.borrow_mut().made.refreshed, bucket, true) {
-        let copies = cx.leaf(shadow.copies.shallow_clone(), Role::OptState, false);
-        let masters = cx.leaf(shadow.masters.shallow_clone(), Role::OptState, false);
-        run(cx, Op::CastInto, &[&copies, &masters])?;
-    }
-    let made = cx.leaf(shadow.copy.shallow_clone(), Role::Shadow(id), x.requires_grad());
+    let made = cx.leaf(shadow.shallow_clone(), Role::Shadow(id), x.requires_grad());
     remember(cx, id, &made);
     Ok(Some(made))
-}
-
-/// Sets a flag that may lie beyond the end; what it was before.
-fn slot(flags: &mut Vec<bool>, at: usize, to: bool) -> bool {
-    if flags.len() <= at {
-        flags.resize(at + 1, false);
-    }
-    std::mem::replace(&mut flags[at], to)
 }
 
 fn remember(cx: &Cx<'_>, id: ParamId, shadow: &Tensor) {

@@ -6,6 +6,7 @@ use super::call::call;
 use super::cast::{Casting, Made};
 use super::leaf::Leaves;
 use super::program::{Phase, Program};
+use super::recompute::Open;
 use super::scope::{ScopeGuard, ScopeId};
 use super::tape::Node;
 use crate::error::{OpError, OpErrorKind};
@@ -27,6 +28,8 @@ pub(super) struct State {
     /// The random key, once something drew.
     random: Option<Tensor>,
     pub(super) made: Made,
+    /// The part of the forward pass that is being recorded to be computed again.
+    pub(super) open: Option<Open>,
     /// Random keys so far.
     pub(super) keys: Vec<Val>,
     /// What every leaf was when it was entered, if asked for.
@@ -44,6 +47,7 @@ pub struct Cx<'p> {
     pub(super) taping: Cell<bool>,
     pub(super) casting: Casting,
     pub(super) loss_scale: RefCell<Option<tch::Tensor>>,
+    pub(super) recompute: Cell<bool>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
@@ -82,6 +86,7 @@ impl<'p> Cx<'p> {
                 params,
                 random: None,
                 made: Made::default(),
+                open: None,
                 keys: Vec::new(),
                 bound: None,
             }),
@@ -93,6 +98,7 @@ impl<'p> Cx<'p> {
             taping: Cell::new(training),
             casting: Casting::default(),
             loss_scale: RefCell::default(),
+            recompute: Cell::new(false),
             key: Cell::new(key),
             site: Cell::new(0),
             training,
@@ -113,6 +119,11 @@ impl<'p> Cx<'p> {
     /// Gives this step the ranks that [`Cx::all_reduce`] adds over.
     pub fn set_collectives(&mut self, collectives: &'p dyn Collectives) {
         self.collectives = Some(collectives);
+    }
+
+    /// Saves memory: every [`Cx::part`] of the forward pass is computed again in the backward pass.
+    pub fn set_recompute(&self, on: bool) {
+        self.recompute.set(on);
     }
 
     /// Keeps what every leaf was, so that the step can be frozen into a [`super::Plan`].
@@ -214,7 +225,7 @@ impl<'p> Cx<'p> {
         if let Some(bound) = &mut state.bound {
             bound.push((val, raw.shallow_clone()));
         }
-        Tensor::new(raw, val, meta, requires_grad)
+        Tensor::leaf(raw, val, meta, requires_grad)
     }
 
     /// Enters a named place until the guard is dropped.

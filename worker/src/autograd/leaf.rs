@@ -12,22 +12,13 @@ pub trait Leaves {
     /// Where they live.
     fn device(&self) -> Device;
     /// The low-precision copy of a parameter, if copies are kept.
-    fn shadow(&self, _: ParamId) -> Option<Shadow<'_>> {
+    fn shadow(&self, _: ParamId) -> Option<&Tensor> {
         None
     }
-}
-
-/// A parameter's low-precision copy and the storage it is part of.
-#[derive(Debug, Clone, Copy)]
-pub struct Shadow<'a> {
-    /// The copy, shaped like the parameter.
-    pub copy: &'a Tensor,
-    /// The bucket it lies in.
-    pub bucket: BucketId,
-    /// The bucket's copies, flat.
-    pub copies: &'a Tensor,
-    /// The bucket's masters, flat.
-    pub masters: &'a Tensor,
+    /// All copies and all masters as flat arrays of equal lengths; empty if no copies are kept.
+    fn shadow_flats(&self) -> (&[Tensor], &[Tensor]) {
+        (&[], &[])
+    }
 }
 
 /// Gradient storage in flat buckets, one slot per parameter.

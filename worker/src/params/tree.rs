@@ -2,7 +2,7 @@
 
 use super::init::Init;
 use super::layout::Layout;
-use crate::autograd::{BucketId, Leaves, ParamId, Shadow};
+use crate::autograd::{BucketId, Leaves, ParamId};
 use std::collections::HashMap;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -270,14 +270,11 @@ impl Leaves for Params {
         self.device
     }
 
-    fn shadow(&self, id: ParamId) -> Option<Shadow<'_>> {
-        let shadows = self.shadows.as_ref()?;
-        let bucket = self.layout.place(id).0;
-        Some(Shadow {
-            copy: &shadows.views[id.index()],
-            bucket,
-            copies: &shadows.flats[bucket.index()],
-            masters: &self.flats[bucket.index()],
-        })
+    fn shadow(&self, id: ParamId) -> Option<&Tensor> {
+        self.shadows.as_ref().map(|shadows| &shadows.views[id.index()])
+    }
+
+    fn shadow_flats(&self) -> (&[Tensor], &[Tensor]) {
+        self.shadows.as_ref().map_or((&[], &[]), |shadows| (&shadows.flats, &self.flats))
     }
 }

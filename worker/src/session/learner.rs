@@ -38,6 +38,8 @@ pub struct Learner {
     pub executor: Executor,
     /// What is computed with.
     pub precision: Precision,
+    /// Whether blocks compute their activations again in the backward pass.
+    pub recompute: bool,
 }
 
 /// What the code of a step reads; the rest of a [`Learner`] is the executor's.
@@ -58,6 +60,8 @@ pub struct Parts<'a> {
     pub objective: &'a Objective,
     /// What is computed with.
     pub precision: &'a Precision,
+    /// Whether blocks compute their activations again.
+    pub recompute: bool,
 }
 
 impl Learner {
@@ -96,6 +100,7 @@ impl Learner {
             schedule,
             executor,
             precision: Precision::full(),
+            recompute: false,
         })
     }
 
@@ -123,6 +128,7 @@ impl Learner {
             ema: self.ema.as_ref(),
             objective: &self.objective,
             precision: &self.precision,
+            recompute: self.recompute,
         };
         (&mut self.executor, parts)
     }

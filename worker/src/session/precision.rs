@@ -3,7 +3,7 @@
 use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
 use crate::{
     autograd::{Cx, Tensor},
-    comm::ProcessGroup,
+    comm::{ProcessGroup, Reduce},
     error::OpError,
     functional,
     model::ModelSpec,
@@ -82,11 +82,15 @@ impl Precision {
     }
 
     /// Tells a step's context.
-    pub fn enter(&self, cx: &Cx<'_>) {
-        cx.set_autocast(self.autocast.clone());
+    ///
+    /// # Errors
+    /// When the weights' low-precision copies cannot be refreshed.
+    pub fn enter(&self, cx: &Cx<'_>) -> Result<(), OpError> {
+        cx.set_autocast(self.autocast.clone())?;
         if let Some(scale) = &self.scale {
             cx.set_loss_scale(scale.scale());
         }
+        Ok(())
     }
 
     /// What the summed gradient is divided by: the count, and the loss scale if there is one. Both f64, 0 axes.
@@ -131,6 +135,6 @@ fn common(choice: Choice, device: Device, group: &dyn ProcessGroup) -> Result<Ch
         return Ok(choice);
     }
     let votes = Raw::f_from_slice(&choice.vote())?.f_to_device(device)?;
-    group.all_reduce_sum(&votes)?.wait(COLLECTIVE_WAIT_MAX)?;
+    group.all_reduce(&votes, Reduce::Sum)?.wait(COLLECTIVE_WAIT_MAX)?;
     Ok(choice.agreed(&Vec::<f64>::try_from(votes.f_to_device(Device::Cpu)?)?))
 }

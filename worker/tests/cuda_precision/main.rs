@@ -155,7 +155,7 @@ impl Net {
     fn step(&mut self, autocast: Option<Autocast>, x: &Tensor) -> f64 {
         self.grads.zero().unwrap();
         let cx = Cx::train(&self.params, 1, 1);
-        cx.set_autocast(autocast);
+        cx.set_autocast(autocast).unwrap();
         let loss = self.loss(&cx, x);
         cx.backward(&loss, &self.grads, &mut |_, _| Ok(())).unwrap();
         loss.raw().double_value(&[])

@@ -10,7 +10,12 @@ mod process;
 use data::{CELLS, ROWS, commit_last, config, stage, task};
 use enn_broker::store::{Limits, serve};
 use enn_common::{
-    artifact::chunk::Chunk, checkpoint::Checkpoint, config::RunConfig, metrics::Metrics, staged::Staged,
+    artifact::chunk::Chunk,
+    checkpoint::Checkpoint,
+    config::RunConfig,
+    config::train::{Execution, Recompute, TrainConfig},
+    metrics::Metrics,
+    staged::Staged,
     wire::message::FromWorker,
 };
 use enn_worker::{
@@ -48,6 +53,22 @@ fn tensors(path: &Path) -> BTreeMap<String, Vec<u8>> {
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[test]
+fn execution_and_recomputing_change_no_bit() {
+    let end = |change: &dyn Fn(&mut TrainConfig)| {
+        let dir = tempfile::tempdir().unwrap();
+        let staged = stage(dir.path());
+        let mut config = config(4);
+        config.train.accumulation = 2;
+        change(&mut config.train);
+        let (_, messages) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
+        tensors(&commit_last(&messages, &config, &staged))
+    };
+    let tape = end(&|train| train.execution = Execution::Tape);
+    assert!(tape == end(&|train| train.execution = Execution::Plan), "a replayed step");
+    assert!(tape == end(&|train| train.recompute = Recompute::Always), "activations computed again");
 }
 
 #[test]
