@@ -61,6 +61,18 @@ pub enum OpErrorKind {
         /// What the operation takes, in words.
         expected: &'static str,
     },
+    /// A call of an operator with too few or too many arguments.
+    #[error(
+        "{name} was called with {found} arguments, expected {expected}\nhint: every argument of the schema, in its order"
+    )]
+    Arguments {
+        /// The operator.
+        name: String,
+        /// Arguments given.
+        found: usize,
+        /// Arguments of the schema.
+        expected: usize,
+    },
     /// An attribute outside its range.
     #[error("{name} is {found}, expected {expected}")]
     Attribute {
@@ -77,6 +89,9 @@ pub enum OpErrorKind {
     /// The C++ shim refused.
     #[error("libtorch dispatcher: {0}")]
     Shim(#[from] crate::backend::torch::ShimError),
+    /// An own CUDA kernel did not run.
+    #[error(transparent)]
+    Cuda(#[from] crate::backend::cuda::CudaError),
     /// A tensor saved for the backward pass was written in between.
     #[error(
         "saved operand {slot} was written after the forward pass (version {found}, expected {expected})\nhint: update parameters and buffers only after backward()"

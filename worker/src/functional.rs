@@ -7,6 +7,7 @@
 
 use crate::autograd::{Cx, Tensor, call};
 use crate::error::OpError;
+use crate::op::aten::{AtenArg, AtenCall};
 use crate::op::attr::{Axes, Binary, Test, Unary};
 use crate::op::{Op, elementwise};
 use crate::precision::LossScale;
@@ -136,6 +137,22 @@ pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> Made {
 /// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back.
 pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> Made {
     one(cx, Op::Keep { when: true }, &[keep, x])
+}
+
+/// Any operator of libtorch's dispatcher, recorded, e.g. `aten::cumsum` with an empty overload. `ins` fill the arguments that
+/// are operands, in order. No gradient flows back: an input that asks for one is refused.
+pub fn aten(
+    cx: &Cx<'_>,
+    name: &str,
+    overload: &str,
+    args: Vec<AtenArg>,
+    ins: &[&Tensor],
+) -> Result<SmallVec<[Tensor; 2]>, OpError> {
+    let made = AtenCall::new(name, overload, args).map_err(|kind| cx.fail("aten", kind))?;
+    if ins.iter().any(|tensor| tensor.requires_grad()) {
+        return Err(cx.fail("aten", crate::error::OpErrorKind::NotDifferentiable));
+    }
+    call(cx, Op::Aten(Box::new(made)), ins)
 }
 
 /// Moves the loss scale after a step; `taken` (0 axes) is 1, or 0 for a step that was refused.
@@ -391,4 +408,12 @@ pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Te
 /// Sum over valid cells of (prediction − target)². Masks as for [`masked_huber`].
 pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor) -> Made {
     one(cx, Op::MaskedMse, &[prediction, target, mask])
+}
+
+/// Sum over rows of log Σ exp(logits) − logit of the target, for logits (…, C) and 64-bit ids (…); rows whose target is
+/// `ignore` count for nothing. The result has 0 axes; divide by the number of rows that count.
+pub fn cross_entropy(cx: &Cx<'_>, logits: &Tensor, targets: &Tensor, ignore: i64) -> Made {
+    let targets = reshape(cx, targets, &[targets.meta().numel()])?;
+    let logits = reshape(cx, logits, &[targets.meta().numel(), logits.dim(-1)])?;
+    one(cx, Op::CrossEntropy { ignore }, &[&logits, &targets])
 }

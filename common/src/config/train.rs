@@ -155,6 +155,18 @@ pub struct ClusterConfig {
     pub grace_s: f64,
     /// Where workers compute.
     pub device: Device,
+    /// How workers on CPUs add up their gradients.
+    pub collectives: Collectives,
+}
+
+/// Way of the collectives between workers that compute on CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Collectives {
+    /// Shared memory when all workers are on one node and can share it, else Gloo.
+    Auto,
+    /// Gloo, over the network or loopback.
+    Gloo,
 }
 
 /// How many workers to start.
@@ -178,7 +190,7 @@ pub enum Nproc {
 pub enum Device {
     /// CUDA when a GPU and a CUDA build are there, else CPU.
     Auto,
-    /// CPU, process group Gloo.
+    /// CPU, process group of shared memory or Gloo.
     Cpu,
     /// CUDA, process group NCCL.
     Cuda,
@@ -186,6 +198,12 @@ pub enum Device {
 
 impl Default for ClusterConfig {
     fn default() -> Self {
-        Self { nproc_per_node: Nproc::Auto, max_restarts: 3, grace_s: 30.0, device: Device::Auto }
+        Self {
+            nproc_per_node: Nproc::Auto,
+            max_restarts: 3,
+            grace_s: 30.0,
+            device: Device::Auto,
+            collectives: Collectives::Auto,
+        }
     }
 }

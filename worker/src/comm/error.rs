@@ -33,7 +33,7 @@ pub enum CommError {
     /// The ranks did not come together.
     #[error("rank {rank} of {size} could not form the {backend} process group: {message}")]
     Form {
-        /// "gloo" or "nccl".
+        /// "shm", "gloo" or "nccl".
         backend: &'static str,
         /// Rank of this process.
         rank: u32,
@@ -68,7 +68,75 @@ pub enum CommError {
         /// Limit that passed.
         timeout: Duration,
     },
-    /// A tensor c10d cannot take.
+    /// A peer is no longer there.
+    #[error(
+        "{operation} on rank {rank} of {size} cannot end: rank {peer} {what}\nhint: rank {peer}'s own log says why"
+    )]
+    PeerLost {
+        /// Collective.
+        operation: &'static str,
+        /// Rank of this process.
+        rank: u32,
+        /// Ranks in the group.
+        size: u32,
+        /// The rank it is about.
+        peer: u32,
+        /// What became of it.
+        what: &'static str,
+    },
+    /// A peer did not come to a collective in time.
+    #[error(
+        "{operation} on rank {rank} of {size}: rank {peer} did not come within {timeout:?}\nhint: rank {peer} hangs, or is that much slower"
+    )]
+    PeerSilent {
+        /// Collective.
+        operation: &'static str,
+        /// Rank of this process.
+        rank: u32,
+        /// Ranks in the group.
+        size: u32,
+        /// The rank that was waited for.
+        peer: u32,
+        /// Limit that passed.
+        timeout: Duration,
+    },
+    /// Two ranks called different collectives.
+    #[error(
+        "rank {rank} of {size} called {mine}, and rank {peer} called {theirs}\nhint: every rank must call the same collectives in the same order"
+    )]
+    OutOfStep {
+        /// Rank of this process.
+        rank: u32,
+        /// Ranks in the group.
+        size: u32,
+        /// The rank that differs.
+        peer: u32,
+        /// What this rank called.
+        mine: String,
+        /// What the other one called.
+        theirs: String,
+    },
+    /// This rank ended the group while the collective was in flight.
+    #[error("{operation} on rank {rank} of {size} was cut: this rank ended the group")]
+    Aborted {
+        /// Collective.
+        operation: &'static str,
+        /// Rank of this process.
+        rank: u32,
+        /// Ranks in the group.
+        size: u32,
+    },
+    /// A kind of number the group cannot add up.
+    #[error("{operation} over {backend} found {found:?}, expected Float, Double, Int64, BFloat16 or Half")]
+    Kind {
+        /// Collective.
+        operation: &'static str,
+        /// "shm".
+        backend: &'static str,
+        /// Kind of the tensor.
+        found: tch::Kind,
+    },
+    /// A tensor a collective cannot take.
     #[error("{operation} needs a defined, dense, contiguous tensor, found {found}")]
     Tensor {
         /// Collective.

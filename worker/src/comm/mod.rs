@@ -1,7 +1,7 @@
 //! Process groups: how the workers of a round add up gradients and agree.
 //!
-//! One trait, three groups: [`Solo`] (a world of one), [`Gloo`] (CPU) and, with the feature `cuda`, [`Nccl`]; the latter
-//! two are libtorch's own c10d, reached through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's
+//! One trait, four groups: [`Solo`] (a world of one), [`Shm`] (CPU ranks of one node), [`Gloo`] (CPU) and, with the feature
+//! `cuda`, [`Nccl`]; the latter two are libtorch's own c10d, reached through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's
 //! TCPStore client, that talks to the broker's store.
 //!
 //! Every rank must call the same collectives in the same order with the same shapes and kinds. Nothing here waits
@@ -9,6 +9,7 @@
 
 mod c10d;
 mod error;
+mod shm;
 mod solo;
 
 #[cfg(feature = "cuda")]
@@ -19,6 +20,10 @@ pub use c10d::{
     work::C10dWork,
 };
 pub use error::CommError;
+pub use shm::{
+    group::{Shm, ShmFormed, ShmOptions},
+    work::ShmWork,
+};
 pub use solo::Solo;
 
 use std::time::Duration;
@@ -43,7 +48,7 @@ pub trait ProcessGroup: Send {
     /// Number of ranks.
     fn size(&self) -> u32;
 
-    /// "solo", "gloo" or "nccl".
+    /// "solo", "shm", "gloo" or "nccl".
     fn backend(&self) -> &'static str;
 
     /// Begins reducing `tensor` over all ranks, in place. Dense, same shape and kind on every rank.
@@ -54,6 +59,14 @@ pub trait ProcessGroup: Send {
     /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank.
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError>;
 
+    /// Zeros shaped like `tensor` in memory where this group reduces fastest, or `None` when it knows no such memory. The
+    /// memory stays until the process ends. Every rank calls it in the same order for the same shape and kind, and reduces
+    /// the same part of the tensor as the others.
+    fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
+        let _private_is_best = tensor;
+        Ok(None)
+    }
+
     /// Returns when every rank has come here, or fails after `timeout`.
     fn barrier(&self, timeout: Duration) -> Result<(), CommError>;
 
@@ -61,6 +74,8 @@ pub trait ProcessGroup: Send {
     fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
 
     /// Ends the group whatever is in flight, without the other ranks. Work that was begun ends in an error.
+    ///
+    /// Shared memory is cut at once, and the other ranks' collectives end in an error that names this one.
     ///
     /// Gloo cannot cut a collective in flight: it is left to its own time limit on a thread of its own, and the call
     /// returns [`CommError::TimedOut`] after `timeout`; the process may go on, or end.
@@ -80,6 +95,8 @@ pub enum Work {
     Done,
     /// In c10d's hands.
     C10d(C10dWork),
+    /// In the hands of the thread that shares memory with the other ranks.
+    Shm(ShmWork),
 }
 
 impl Work {
@@ -88,6 +105,7 @@ impl Work {
         match self {
             Self::Done => Ok(()),
             Self::C10d(work) => work.wait(timeout),
+            Self::Shm(work) => work.wait(timeout),
         }
     }
 
@@ -97,6 +115,7 @@ impl Work {
         match self {
             Self::Done => Ok(()),
             Self::C10d(work) => work.order(timeout),
+            Self::Shm(work) => work.wait(timeout),
         }
     }
 
@@ -105,6 +124,7 @@ impl Work {
         match self {
             Self::Done => Ok(true),
             Self::C10d(work) => work.is_done(),
+            Self::Shm(work) => Ok(work.is_done()),
         }
     }
 }

@@ -43,6 +43,16 @@ pub static ROWS: [OpRow; 3] = [
     .kernels(&[CUBLAS_LINEAR]),
 ];
 
+/// The row of an operation of this family.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    match op {
+        Op::Quantize { .. } => &ROWS[0],
+        Op::ScaledMm { .. } => &ROWS[1],
+        Op::Fp8Linear { .. } => &ROWS[2],
+        _ => unreachable!("an operation of another family"),
+    }
+}
+
 /// Largest finite number of a kind.
 fn largest(kind: Kind) -> Result<f64, OpErrorKind> {
     match kind {
@@ -186,7 +196,7 @@ const CUBLAS: Kernel = Kernel {
     id: "cublas.scaled_mm",
     fits: on_cuda,
     launch: |op, l| Ok(smallvec![product(op, l).cublas()?]),
-    tolerance: Tolerance::Reduction,
+    tolerance: Tolerance::EightBits,
     deterministic: true,
 };
 

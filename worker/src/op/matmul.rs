@@ -170,12 +170,9 @@ fn shape_linear_backward(op: &Op, ins: &[&Meta]) -> Inferred {
 type AddProduct = fn(&tch::Tensor, &tch::Tensor, &tch::Tensor) -> Result<(), OpErrorKind>;
 
 fn add_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
-    let (mut storage, at) = (storage.shallow_clone(), a.f_transpose(0, 1)?);
-    if storage.kind() == a.kind() {
-        let _ = storage.f_addmm_(&at, b)?;
-    } else {
-        let _ = storage.f_add_(&at.f_mm(b)?)?;
-    }
+    // In the storage's kind: a low-precision product would be rounded before it is added.
+    let (at, b) = (a.f_transpose(0, 1)?.f_to_kind(storage.kind())?, b.f_to_kind(storage.kind())?);
+    let _ = storage.shallow_clone().f_addmm_(&at, &b)?;
     Ok(())
 }
 

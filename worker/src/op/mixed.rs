@@ -29,6 +29,15 @@ pub static ROWS: [OpRow; 2] = [
     },
 ];
 
+/// The row of an operation of this family.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    match op {
+        Op::CastInto => &ROWS[0],
+        Op::ScaleUpdate { .. } => &ROWS[1],
+        _ => unreachable!("an operation of another family"),
+    }
+}
+
 fn shape_cast_into(_: &Op, ins: &[&Meta]) -> Inferred {
     float(0, ins[0])?;
     float(1, ins[1])?;

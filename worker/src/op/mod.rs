@@ -4,9 +4,13 @@
 //!
 //! **Invariant:** the enum is exhaustive and hashable; an attribute that changes a result is a field of its variant.
 
+pub mod aten;
 pub mod attention;
+mod attention_aten;
 pub mod attr;
 pub mod collective;
+pub mod cross_entropy;
+mod cuda;
 pub mod elementwise;
 pub mod fp8;
 pub mod index;
@@ -28,6 +32,7 @@ pub mod softmax;
 pub mod value;
 pub mod vjp;
 
+use aten::AtenCall;
 use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Test, Unary};
 use row::OpRow;
 use tch::{Device, Kind};
@@ -99,18 +104,22 @@ pub enum Op {
     Retention { dir: Dir, state: bool },
     RetentionBackward { dir: Dir, state: bool, gstate: bool },
     Sdpa { mask: Structural, bias: bool },
-    SdpaBackward { dbias: bool },
+    SdpaBackward { mask: Structural, bias: bool, dbias: bool },
     // Losses.
     MaskedHuber { delta: F64Bits },
     MaskedHuberBackward { delta: F64Bits },
     MaskedMse,
     MaskedMseBackward,
+    CrossEntropy { ignore: i64 },
+    CrossEntropyBackward { ignore: i64 },
     // Optimizer.
     GlobalNorm,
     StepScalars { beta1: F64Bits, beta2: F64Bits, decay: F64Bits, clip: F64Bits },
     AdamW { eps: F64Bits, decays: Axes },
     Average { decay: F64Bits },
     Zero,
+    // Anything else libtorch has.
+    Aten(Box<AtenCall>),
     // Collectives.
     AllReduce,
     AllReduceWait,
@@ -140,7 +149,9 @@ pub static OPS: &[&[OpRow]] = &[
     &retention::ROWS,
     &attention::ROWS,
     &loss::ROWS,
+    &cross_entropy::ROWS,
     &optim::ROWS,
+    &aten::ROWS,
     &collective::ROWS,
     &mixed::ROWS,
     &fp8::ROWS,
@@ -169,10 +180,7 @@ impl Op {
             Self::SwiGluBackward => &pairwise::ROWS[3],
             Self::Where => &pairwise::ROWS[4],
             Self::Keep { .. } => &pairwise::ROWS[5],
-            Self::Test(_) => &predicate::ROWS[0],
-            Self::And => &predicate::ROWS[1],
-            Self::Not => &predicate::ROWS[2],
-            Self::IndexSelect { .. } => &predicate::ROWS[3],
+            Self::Test(_) | Self::And | Self::Not | Self::IndexSelect { .. } => predicate::row(self),
             Self::Sum { .. } => &reduce::ROWS[0],
             Self::Mean { .. } => &reduce::ROWS[1],
             Self::SumTo { .. } => &reduce::ROWS[2],
@@ -213,18 +221,17 @@ impl Op {
             Self::MaskedHuberBackward { .. } => &loss::ROWS[1],
             Self::MaskedMse => &loss::ROWS[2],
             Self::MaskedMseBackward => &loss::ROWS[3],
+            Self::CrossEntropy { .. } => &cross_entropy::ROWS[0],
+            Self::CrossEntropyBackward { .. } => &cross_entropy::ROWS[1],
             Self::GlobalNorm => &optim::ROWS[0],
             Self::StepScalars { .. } => &optim::ROWS[1],
             Self::AdamW { .. } => &optim::ROWS[2],
             Self::Average { .. } => &optim::ROWS[3],
             Self::Zero => &optim::ROWS[4],
-            Self::AllReduce => &collective::ROWS[0],
-            Self::AllReduceWait => &collective::ROWS[1],
-            Self::CastInto => &mixed::ROWS[0],
-            Self::ScaleUpdate { .. } => &mixed::ROWS[1],
-            Self::Quantize { .. } => &fp8::ROWS[0],
-            Self::ScaledMm { .. } => &fp8::ROWS[1],
-            Self::Fp8Linear { .. } => &fp8::ROWS[2],
+            Self::Aten(_) => &aten::ROWS[0],
+            Self::AllReduce | Self::AllReduceWait => collective::row(self),
+            Self::CastInto | Self::ScaleUpdate { .. } => mixed::row(self),
+            Self::Quantize { .. } | Self::ScaledMm { .. } | Self::Fp8Linear { .. } => fp8::row(self),
         }
     }
 
@@ -244,6 +251,7 @@ impl Op {
             Self::StepScalars { .. } => i >= 3,
             Self::AdamW { .. } => i >= 1,
             Self::Average { .. } => i == 0 || i % 2 == 1,
+            Self::Aten(call) => call.writes(i),
             Self::Zero | Self::AllReduce => true,
             _ => false,
         }

@@ -26,6 +26,26 @@ impl GradBuckets {
         Ok(Self { flats, views, layout })
     }
 
+    /// Asks `place` for other storage, bucket by bucket, and moves to what it gives. What the buckets hold is lost: they
+    /// begin with what the new storage holds, which must be zeros.
+    ///
+    /// # Errors
+    /// Those of `place`, and libtorch's.
+    pub fn move_to<E: From<TchError>>(
+        &mut self,
+        params: &Params,
+        mut place: impl FnMut(&Tensor) -> Result<Option<Tensor>, E>,
+    ) -> Result<(), E> {
+        for flat in &mut self.flats {
+            if let Some(other) = place(flat)? {
+                *flat = other;
+            }
+        }
+        let view = |id| params.view_of(id, &self.flats[self.layout.place(id).0.index()]);
+        self.views = params.ids().map(view).collect::<Result<Vec<_>, _>>()?;
+        Ok(())
+    }
+
     /// Sets all gradients to 0: before each optimizer step, not between accumulated micro-batches.
     ///
     /// # Errors

@@ -34,7 +34,8 @@ pub fn class(op: &Op) -> Class {
         | Op::LogSoftmax { .. }
         | Op::Retention { .. }
         | Op::MaskedHuber { .. }
-        | Op::MaskedMse => Class::Full,
+        | Op::MaskedMse
+        | Op::CrossEntropy { .. } => Class::Full,
         Op::Binary(_) | Op::SiluMul | Op::Where | Op::Cat { .. } | Op::Stack { .. } => Class::Widest,
         Op::Scale { .. }
         | Op::AddScalar { .. }
@@ -53,6 +54,7 @@ pub fn class(op: &Op) -> Class {
         | Op::Dropout { .. }
         | Op::DropPath { .. }
         | Op::Detach
+        | Op::Aten(_)
         | Op::Test(_)
         | Op::And
         | Op::Not
@@ -76,6 +78,7 @@ pub fn class(op: &Op) -> Class {
         | Op::SdpaBackward { .. }
         | Op::MaskedHuberBackward { .. }
         | Op::MaskedMseBackward
+        | Op::CrossEntropyBackward { .. }
         | Op::GlobalNorm
         | Op::StepScalars { .. }
         | Op::AdamW { .. }

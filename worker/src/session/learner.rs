@@ -143,6 +143,14 @@ impl Learner {
         Ok(report)
     }
 
+    /// Lets gradients lie where the group adds them up fastest. Before the first step.
+    ///
+    /// # Errors
+    /// The collective's.
+    pub fn share_gradients(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        self.grads.move_to(&self.params, |flat| Ok::<_, SessionError>(group.shared_like(flat)?))
+    }
+
     /// Gives every rank rank 0's weights and lets average and best begin there.
     ///
     /// # Errors

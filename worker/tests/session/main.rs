@@ -7,7 +7,7 @@ mod data;
 mod precision;
 mod process;
 
-use data::{CELLS, ROWS, commit_last, config, stage, task};
+use data::{CELLS, FEATURES, ROWS, commit_last, config, stage, task};
 use enn_broker::store::{Limits, serve};
 use enn_common::{
     artifact::chunk::Chunk,
@@ -20,7 +20,7 @@ use enn_common::{
 };
 use enn_worker::{
     comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr},
-    session::{Outcome, PredictTask, Recorder, SessionError, predict, train},
+    session::{KernelTask, Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
 };
 use std::{
     collections::BTreeMap,
@@ -55,20 +55,40 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
+/// The last checkpoint of a short run on `device` with accumulation and dropout.
+fn last(device: Device, change: &dyn Fn(&mut TrainConfig)) -> BTreeMap<String, Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(4);
+    config.train.accumulation = 2;
+    change(&mut config.train);
+    tch::set_num_threads(1);
+    let recorder = Recorder::default();
+    let task = TrainTask { device, ..task(dir.path(), &staged, None) };
+    train(&config, &task, &recorder, &Solo).unwrap();
+    tensors(&commit_last(&recorder.take(), &config, &staged))
+}
+
+fn modes_agree(device: Device) {
+    let tape = last(device, &|train| train.execution = Execution::Tape);
+    assert!(tape == last(device, &|train| train.execution = Execution::Plan), "a replayed step");
+    assert!(tape == last(device, &|train| train.execution = Execution::Auto), "a captured step");
+    assert!(tape == last(device, &|train| train.recompute = Recompute::Always), "activations computed again");
+}
+
 #[test]
 fn execution_and_recomputing_change_no_bit() {
-    let end = |change: &dyn Fn(&mut TrainConfig)| {
-        let dir = tempfile::tempdir().unwrap();
-        let staged = stage(dir.path());
-        let mut config = config(4);
-        config.train.accumulation = 2;
-        change(&mut config.train);
-        let (_, messages) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
-        tensors(&commit_last(&messages, &config, &staged))
-    };
-    let tape = end(&|train| train.execution = Execution::Tape);
-    assert!(tape == end(&|train| train.execution = Execution::Plan), "a replayed step");
-    assert!(tape == end(&|train| train.recompute = Recompute::Always), "activations computed again");
+    modes_agree(Device::Cpu);
+}
+
+#[test]
+fn execution_and_recomputing_change_no_bit_on_a_gpu() {
+    if !tch::Cuda::is_available() {
+        eprintln!("skipped: no CUDA device");
+        return;
+    }
+    enn_worker::backend::graph::use_own_stream(0).unwrap();
+    modes_agree(Device::Cuda(0));
 }
 
 #[test]
@@ -89,9 +109,10 @@ fn a_run_learns_saves_and_predicts() {
             FromWorker::EpochEnded(_) => "epoch",
             FromWorker::ShardWritten { step: 360, epoch: 60, .. } => "shard",
             FromWorker::Trained { .. } => "trained",
+            FromWorker::KernelsRan(_) => "kernels",
             other => panic!("{other:?}"),
         })
-        .filter(|word| *word != "step")
+        .filter(|word| !["step", "kernels"].contains(word))
         .collect();
     assert_eq!(order[..3], ["ready", "precision", "built"]);
     assert!(order[3..63].iter().all(|word| *word == "epoch"));
@@ -112,6 +133,7 @@ fn a_run_learns_saves_and_predicts() {
         done: vec![(40, 80)],
         place: (0, 1),
         device: Device::Cpu,
+        kernels: KernelTask::default(),
     };
     let recorder = Recorder::default();
     assert!(!predict(&predict_task, &recorder).unwrap());
@@ -272,7 +294,37 @@ fn a_diverging_run_says_so() {
     config.train.clip = 0.0;
     config.train.warmup_ratio = 0.0;
     let error = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap_err();
-    assert!(matches!(error, SessionError::Diverged { .. }), "{error}");
+    assert!(matches!(error, SessionError::Poisoned { step: 1, .. }), "{error}");
+    assert!(error.to_string().contains("a smaller train.lr"), "{error}");
+}
+
+#[test]
+fn a_row_out_of_range_is_named_and_costs_its_step_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    // Behind the statistics' back, in a training row: standardised it is infinite.
+    let x = staged.join("x.npy");
+    let mut bytes = std::fs::read(&x).unwrap();
+    let at = bytes.len() - (ROWS - 20) * FEATURES * 4;
+    bytes[at..at + 4].copy_from_slice(&3e38f32.to_le_bytes());
+    std::fs::write(&x, bytes).unwrap();
+    let (outcome, messages) = alone(&config(3), dir.path(), &staged, None, &Recorder::default()).unwrap();
+    assert_eq!(outcome.step, 18);
+    let skipped = messages.iter().filter_map(|message| match message {
+        FromWorker::EpochEnded(report) => Some(report.skipped),
+        _ => None,
+    });
+    assert_eq!(skipped.collect::<Vec<_>>(), [1, 1, 1]);
+    let told: Vec<&String> = messages
+        .iter()
+        .filter_map(|message| match message {
+            FromWorker::Warned { message } => Some(message),
+            FromWorker::KernelFaulted(fault) => panic!("{fault:?}"),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].contains("1 rows of this worker's batch are not finite"), "{told:?}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use enn_worker::{
     model::ModelSpec,
     session::{
         Recorder,
+        kernels::{KernelTask, Kernels},
         learner::Learner,
         precision::Precision,
         step::{Place, step},
@@ -115,8 +116,15 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     let mut learner = Learner::build(&config, &spec, 100, Device::Cpu).unwrap();
     learner.take_precision(Precision::decide(Wanted::Bf16, (&spec, 12), Device::Cpu, &Solo).unwrap()).unwrap();
     let recorder = Recorder::default();
-    let place =
-        Place { group: &Solo, reporter: &recorder, device: Device::Cpu, seed: 1, accumulation: 1, first_row: 0 };
+    let place = Place {
+        group: &Solo,
+        reporter: &recorder,
+        kernels: Kernels::new(&config, &KernelTask::default(), &recorder).unwrap(),
+        device: Device::Cpu,
+        seed: 1,
+        accumulation: 1,
+        first_row: 0,
+    };
     let batch = batch(&staged, 12);
     let low_products = |learner: &mut Learner| {
         let plan = learner.executor.plan().unwrap();

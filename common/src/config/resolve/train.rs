@@ -5,7 +5,7 @@ use crate::config::{
     facts::Facts,
     raw::Value,
     section::Section,
-    train::{ClusterConfig, Device, Execution, Loss, Nproc, Precision, Recompute, TrainConfig},
+    train::{ClusterConfig, Collectives, Device, Execution, Loss, Nproc, Precision, Recompute, TrainConfig},
 };
 
 const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
@@ -21,6 +21,7 @@ const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
+const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
 
@@ -74,6 +75,7 @@ pub(super) fn resolve_cluster(
     let nproc = nproc(s);
     let max_restarts = s.integer("max_restarts", 0..=1_000_000, default.max_restarts);
     let grace_s = s.number("grace_s", 0.0..=86_400.0, default.grace_s);
+    let collectives = s.name("collectives", COLLECTIVES).unwrap_or(default.collectives);
     let device = device(s, wanted, nproc, facts);
     let workers = count(nproc, device, facts);
     if device == Device::Cuda && workers as usize > facts.gpus {
@@ -81,7 +83,7 @@ pub(super) fn resolve_cluster(
         s.error_at("nproc_per_node", kind);
     }
     section.finish(errors);
-    ClusterConfig { nproc_per_node: Nproc::Count(workers), max_restarts, grace_s, device }
+    ClusterConfig { nproc_per_node: Nproc::Count(workers), max_restarts, grace_s, device, collectives }
 }
 
 fn nproc(s: &mut Section<'_>) -> Nproc {

@@ -1,0 +1,117 @@
+//! How a collective of this group can fail, as small values that travel between threads and ranks.
+
+use super::super::CommError;
+use std::time::Duration;
+
+/// How a rank stands to the group, as the others read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// In it.
+    Member,
+    /// Gone after its last collective.
+    Left,
+    /// Ended the group on purpose.
+    Aborted,
+    /// Gave the group up because of this rank.
+    GaveUp(u32),
+}
+
+impl State {
+    const GAVE_UP: u32 = 3;
+
+    pub(super) fn word(self) -> u32 {
+        match self {
+            Self::Member => 0,
+            Self::Left => 1,
+            Self::Aborted => 2,
+            Self::GaveUp(about) => Self::GAVE_UP + about,
+        }
+    }
+
+    pub(super) fn read(word: u32) -> Self {
+        match word {
+            0 => Self::Member,
+            1 => Self::Left,
+            2 => Self::Aborted,
+            gave_up => Self::GaveUp(gave_up - Self::GAVE_UP),
+        }
+    }
+}
+
+/// What a rank does in a collective: the others must do the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Call {
+    /// Operation, kind and root, packed.
+    pub(super) what: u64,
+    /// Bytes.
+    pub(super) bytes: u64,
+    /// Where in the memory of shared tensors, if there.
+    pub(super) at: u64,
+}
+
+/// Why a collective did not end well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The process of `peer` is gone.
+    Died { peer: u32 },
+    /// `peer` left after what it thought was the last collective.
+    Left { peer: u32 },
+    /// `peer` ended the group.
+    PeerAborted { peer: u32 },
+    /// Another rank gave up because of `peer`.
+    GivenUp { peer: u32 },
+    /// `peer` did not come in time.
+    Silent { peer: u32 },
+    /// `peer` called something else.
+    OutOfStep { peer: u32, mine: Call, theirs: Call },
+    /// This rank ended the group.
+    Aborted,
+}
+
+impl Fault {
+    /// What the others shall read of this rank.
+    pub(super) fn state(self) -> State {
+        match self {
+            Self::Died { peer }
+            | Self::Left { peer }
+            | Self::PeerAborted { peer }
+            | Self::GivenUp { peer }
+            | Self::Silent { peer }
+            | Self::OutOfStep { peer, .. } => State::GaveUp(peer),
+            Self::Aborted => State::Aborted,
+        }
+    }
+}
+
+/// Which collective, and where: what its errors say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) operation: &'static str,
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    /// Longest time of one collective.
+    pub(super) timeout: Duration,
+}
+
+impl Place {
+    pub(super) fn error(self, fault: Fault) -> CommError {
+        let Self { operation, rank, size, timeout } = self;
+        let lost = |peer, what| CommError::PeerLost { operation, rank, size, peer, what };
+        match fault {
+            Fault::Died { peer } => lost(peer, "died"),
+            Fault::Left { peer } => lost(peer, "left the group after fewer collectives"),
+            Fault::PeerAborted { peer } => lost(peer, "ended the group"),
+            Fault::GivenUp { peer } => lost(peer, "was given up by another rank"),
+            Fault::Silent { peer } => CommError::PeerSilent { operation, rank, size, peer, timeout },
+            Fault::OutOfStep { peer, mine, theirs } => {
+                CommError::OutOfStep { rank, size, peer, mine: mine.to_string(), theirs: theirs.to_string() }
+            }
+            Fault::Aborted => CommError::Aborted { operation, rank, size },
+        }
+    }
+
+    pub(super) fn timed_out(self, timeout: Duration) -> CommError {
+        let Self { operation, rank, size, .. } = self;
+        CommError::TimedOut { operation, rank, size, timeout }
+    }
+}

@@ -1,0 +1,187 @@
+//! The group of one node behind [`ProcessGroup`].
+
+use super::{
+    engine::{Engine, Task},
+    fault::Place,
+    meet::{Met, meet},
+    region::{REGIONS_MAX, Region},
+    ring::Ring,
+    safe::tensor_in,
+    watch::Watch,
+    work::ShmWork,
+};
+use crate::comm::{CommError, ProcessGroup, Reduce, Store, Work};
+use std::{cell::RefCell, sync::Arc, thread, time::Duration};
+use tch::{Device, Kind, Tensor};
+
+/// Identity and limits of a [`Shm`] rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShmOptions {
+    /// This process's rank, `0..size`.
+    pub rank: u32,
+    /// Number of ranks, all of this node.
+    pub size: u32,
+    /// Longest time one collective may take from its turn on before it fails.
+    pub timeout: Duration,
+}
+
+/// What the ranks agreed on.
+#[derive(Debug)]
+pub enum ShmFormed {
+    /// All share the memory.
+    Group(Shm),
+    /// None does: the first rank that could not, and why. The same answer on every rank; [`crate::comm::Gloo`] remains.
+    Refused {
+        /// That rank.
+        rank: u32,
+        /// Its reason.
+        reason: String,
+    },
+}
+
+/// The CPU group of the ranks of one node.
+#[derive(Debug)]
+pub struct Shm {
+    engine: Engine,
+    _watch: Watch,
+    /// Memory of tensors made by `shared_like`.
+    regions: RefCell<Vec<&'static Region>>,
+    at: Place,
+}
+
+impl Shm {
+    /// Meets the other ranks in `store`. Blocks at most the store's own limit.
+    pub fn form(store: &Store, options: &ShmOptions) -> Result<ShmFormed, CommError> {
+        let ShmOptions { rank, size, timeout } = *options;
+        let (segment, pids) = match meet(store, rank, size)? {
+            Met::Together(segment, pids) => (segment, pids),
+            Met::Apart { rank, reason } => return Ok(ShmFormed::Refused { rank, reason }),
+        };
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let ring = Arc::new(Ring::new(segment, (rank, size), cores));
+        let watch = Watch::begin(&ring, &pids)?;
+        let engine = Engine::start(ring, timeout)?;
+        let at = Place { operation: "form", rank, size, timeout };
+        Ok(ShmFormed::Group(Self { engine, _watch: watch, regions: RefCell::default(), at }))
+    }
+
+    fn at(&self, operation: &'static str) -> Place {
+        Place { operation, ..self.at }
+    }
+
+    /// The region in which `tensor` lies, and where.
+    fn shared(&self, tensor: &Tensor) -> Option<(&'static Region, usize)> {
+        if !matches!(tensor.kind(), Kind::Float | Kind::Double | Kind::Int64) || tensor.numel() == 0 {
+            return None;
+        }
+        let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+        let found =
+            |region: &&'static Region| Some((*region, region.find(self.at.rank, tensor.data_ptr().addr(), bytes)?));
+        self.regions.borrow().iter().find_map(found)
+    }
+
+    fn issue(&self, operation: &'static str, task: Task) -> Work {
+        Work::Shm(ShmWork { outcome: self.engine.issue(task), at: self.at(operation) })
+    }
+}
+
+impl ProcessGroup for Shm {
+    fn rank(&self) -> u32 {
+        self.at.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.at.size
+    }
+
+    fn backend(&self) -> &'static str {
+        "shm"
+    }
+
+    fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
+        let operation = "all_reduce";
+        check(tensor, operation)?;
+        match tensor.kind() {
+            Kind::Float | Kind::Double | Kind::Int64 | Kind::BFloat16 | Kind::Half => {}
+            found => return Err(CommError::Kind { operation, backend: "shm", found }),
+        }
+        let task = match self.shared(tensor) {
+            Some(place) => Task::AllReduceShared(tensor.shallow_clone(), reduce, place),
+            None => Task::AllReduce(tensor.shallow_clone(), reduce),
+        };
+        Ok(self.issue(operation, task))
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
+        check(tensor, "broadcast")?;
+        if root >= self.at.size {
+            return Err(CommError::RootOutside { root, size: self.at.size });
+        }
+        Ok(self.issue("broadcast", Task::Broadcast(tensor.shallow_clone(), root)))
+    }
+
+    fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
+        check(tensor, "shared_like")?;
+        let (rank, size) = (self.at.rank, self.at.size);
+        let number = self.regions.borrow().len() + 1;
+        let mut place = [0i64; 4];
+        let mut made = None;
+        // Rank 0 keeps the file open until everybody has answered.
+        let mut _file = None;
+        if rank == 0 && number <= REGIONS_MAX {
+            match Region::create(tensor, size, number) {
+                Ok((region, file, at)) => (made, _file, place) = (Some(region), Some(file), at),
+                Err(error) => tracing::info!(%error, "tensors are not shared"),
+            }
+        }
+        let told = Tensor::from_slice(&place);
+        self.broadcast(&told, 0)?.wait(self.at.timeout)?;
+        if rank != 0 {
+            place.iter_mut().enumerate().for_each(|(i, word)| *word = told.int64_value(&[i as i64]));
+            match Region::open(tensor, size, number, place) {
+                Ok(region) => made = Some(region),
+                Err(error) => tracing::info!(%error, "tensors are not shared"),
+            }
+        }
+        let ours = made.and_then(|region| Some((region, tensor_in(region, rank, tensor).ok()?)));
+        let all = Tensor::from_slice(&[i64::from(ours.is_some())]);
+        self.all_reduce(&all, Reduce::Min)?.wait(self.at.timeout)?;
+        Ok(ours.filter(|_| all.int64_value(&[0]) == 1).map(|(region, tensor)| {
+            self.regions.borrow_mut().push(region);
+            tensor
+        }))
+    }
+
+    fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
+        self.issue("barrier", Task::Barrier).wait(timeout)
+    }
+
+    fn shutdown(mut self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
+        if self.engine.finish(timeout) {
+            return Ok(());
+        }
+        let error = self.at("shutdown").timed_out(timeout);
+        self.engine.cut(Duration::ZERO);
+        Err(error)
+    }
+
+    fn abort(mut self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
+        if self.engine.cut(timeout) { Ok(()) } else { Err(self.at("abort").timed_out(timeout)) }
+    }
+}
+
+/// The engine reads the raw storage: a view with gaps would be reduced wrongly.
+fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
+    let found = if !tensor.defined() {
+        "an undefined one"
+    } else if tensor.is_sparse() {
+        "a sparse one"
+    } else if tensor.device() != Device::Cpu {
+        "one on a device"
+    } else if !tensor.is_contiguous() {
+        "a view with gaps"
+    } else {
+        return Ok(());
+    };
+    Err(CommError::Tensor { operation, found })
+}

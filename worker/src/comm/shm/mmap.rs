@@ -1,0 +1,140 @@
+//! The segment: sealed anonymous memory that rank 0 makes and the other ranks of the same user map.
+//!
+//! **Invariant:** words are only touched through atomics. Areas are plain memory: the protocol in `exchange` says who may
+//! write which part when, and nobody reads a part while somebody may write it.
+
+use super::layout::{BYTES_AT, MAGIC, MAGIC_AT, NONCE_AT};
+use enn_common::fs::mmap::{Plain, bytes_of};
+use memmap2::{MmapOptions, MmapRaw};
+use nix::{
+    fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate},
+    sys::memfd::{MFdFlags, memfd_create},
+    unistd::geteuid,
+};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::MetadataExt,
+    slice,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+/// The mapped segment.
+#[derive(Debug)]
+pub(super) struct Segment {
+    map: MmapRaw,
+}
+
+/// Nobody may change the length any more: a shorter segment would kill its readers.
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
+}
+
+impl Segment {
+    /// Makes a segment of so many bytes, the header included; the file gives others a way to it as long as it is open.
+    pub(super) fn create(bytes: usize, nonce: [u64; 2]) -> io::Result<(Self, File)> {
+        let file = File::from(memfd_create("enn-collectives", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+        file.set_len(bytes as u64)?;
+        // Taken now: a machine out of memory is an error here and not a signal in the middle of a step.
+        posix_fallocate(&file, 0, i64::try_from(bytes).map_err(io::Error::other)?)?;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals()))?;
+        let segment = Self::map(&file, bytes)?;
+        for (at, word) in NONCE_AT.into_iter().zip(nonce) {
+            segment.word64(at).store(word, Ordering::Relaxed);
+        }
+        segment.word64(BYTES_AT).store(bytes as u64, Ordering::Relaxed);
+        segment.word64(MAGIC_AT).store(MAGIC, Ordering::Release);
+        Ok((segment, file))
+    }
+
+    /// Maps the segment of `expected` bytes that process `pid` holds open as `fd`, if it is the one with this nonce.
+    pub(super) fn open(expected: usize, (pid, fd): (u32, i32), nonce: [u64; 2]) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}"))?;
+        let meta = file.metadata()?;
+        if meta.uid() != geteuid().as_raw() || meta.len() != expected as u64 {
+            let text = format!("{} bytes of user {} where {expected} of ours were expected", meta.len(), meta.uid());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        if !SealFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GET_SEALS)?).contains(seals()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the segment's length is not sealed"));
+        }
+        let segment = Self::map(&file, expected)?;
+        let same = segment.word64(MAGIC_AT).load(Ordering::Acquire) == MAGIC
+            && segment.word64(BYTES_AT).load(Ordering::Relaxed) == expected as u64
+            && NONCE_AT.into_iter().zip(nonce).all(|(at, word)| segment.word64(at).load(Ordering::Relaxed) == word);
+        if same { Ok(segment) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "it is another segment")) }
+    }
+
+    fn map(file: &File, bytes: usize) -> io::Result<Self> {
+        Ok(Self { map: MmapOptions::new().len(bytes).populate().map_raw(file)? })
+    }
+
+    /// The word at byte `at`.
+    pub(super) fn word32(&self, at: usize) -> &AtomicU32 {
+        let at = self.inside(at, 4, 4);
+        // SAFETY: `inside` checked place and alignment; the map lives as long as `self`, and all access is atomic.
+        unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
+    }
+
+    /// The word at byte `at`.
+    pub(super) fn word64(&self, at: usize) -> &AtomicU64 {
+        let at = self.inside(at, 8, 8);
+        // SAFETY: as in `word32`.
+        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
+    }
+
+    /// Where byte `at` is in this process.
+    pub(super) fn address(&self, at: usize) -> *mut u8 {
+        self.map.as_mut_ptr().wrapping_add(at)
+    }
+
+    /// Copies numbers into an area that no other rank reads or writes now.
+    pub(super) fn put<T: Plain>(&self, at: usize, numbers: &[T]) {
+        let bytes = bytes_of(numbers);
+        let at = self.inside(at, bytes.len(), align_of::<T>());
+        // SAFETY: the range lies in the map, which no Rust slice owns; the protocol keeps every other rank away from it.
+        unsafe { self.map.as_mut_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Looks at `count` numbers in an area that no rank writes until the look is over.
+    pub(super) fn view<T: Plain>(&self, at: usize, count: usize) -> &[T] {
+        let at = self.inside(at, count * size_of::<T>(), align_of::<T>());
+        // SAFETY: the range lies in the map and is aligned, any bits are a number, and the protocol keeps writers away.
+        unsafe { slice::from_raw_parts(self.map.as_ptr().add(at).cast(), count) }
+    }
+
+    /// `at`, when so many bytes lie there, aligned. Everything above computes places from the layout: a breach is a bug.
+    fn inside(&self, at: usize, bytes: usize, align: usize) -> usize {
+        assert!(
+            at % align == 0 && at + bytes <= self.map.len(),
+            "{bytes} bytes at {at} of a segment of {}",
+            self.map.len()
+        );
+        at
+    }
+}
+
+// SAFETY: the map is memory that lives as long as the value; words are atomic, and areas follow the protocol above.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::layout::Layout, *};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_segment_is_found_by_its_nonce_only() {
+        let layout = Layout::of(2);
+        let (segment, file) = Segment::create(layout.bytes(), [1, 2]).unwrap();
+        let at = (std::process::id(), file.as_raw_fd());
+        let other = Segment::open(layout.bytes(), at, [1, 2]).unwrap();
+        segment.put(layout.area(1, 1), &[1.5f32, -2.0]);
+        assert_eq!(other.view::<f32>(layout.area(1, 1), 2), [1.5, -2.0]);
+        assert!(Segment::open(layout.bytes(), at, [1, 3]).unwrap_err().to_string().contains("another segment"));
+        assert!(Segment::open(Layout::of(3).bytes(), at, [1, 2]).unwrap_err().to_string().contains("bytes"));
+        assert!(Segment::open(layout.bytes(), (at.0, 9999), [1, 2]).is_err());
+        assert!(file.set_len(1).is_err(), "its length is sealed");
+    }
+}

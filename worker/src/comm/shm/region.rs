@@ -1,0 +1,67 @@
+//! Tensors that lie in memory of all ranks, such as gradients: reduced where they are, without a copy.
+//!
+//! A region holds the same tensor of every rank. It stays mapped until the process ends, because nobody knows who still
+//! looks at the tensor; groups end with their process, and there are few regions.
+
+use super::{layout::HEADER_BYTES, meet::nonce, mmap::Segment};
+use std::{fs::File, io, os::fd::AsRawFd};
+use tch::Tensor;
+
+/// Most regions of a group.
+pub(super) const REGIONS_MAX: usize = 1 << 16;
+
+/// One tensor per rank.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) segment: Segment,
+    /// From one rank's tensor to the next one's.
+    stride: usize,
+    /// Number of the region in its group, from 1.
+    number: usize,
+}
+
+/// What another rank needs to find a region: process, descriptor, nonce; zeros for none.
+pub(super) type Place = [i64; 4];
+
+impl Region {
+    fn stride(tensor: &Tensor) -> usize {
+        (tensor.numel() * tensor.kind().elt_size_in_bytes()).next_multiple_of(HEADER_BYTES)
+    }
+
+    /// Makes a region; the file gives others a way to it as long as it is open.
+    pub(super) fn create(tensor: &Tensor, size: u32, number: usize) -> io::Result<(&'static Self, File, Place)> {
+        let (stride, nonce) = (Self::stride(tensor), nonce()?);
+        let (segment, file) = Segment::create(HEADER_BYTES + size as usize * stride, nonce)?;
+        let [a, b] = nonce.map(u64::cast_signed);
+        let place = [i64::from(std::process::id()), i64::from(file.as_raw_fd()), a, b];
+        Ok((Box::leak(Box::new(Self { segment, stride, number })), file, place))
+    }
+
+    /// Maps the region at `place`.
+    pub(super) fn open(tensor: &Tensor, size: u32, number: usize, place: Place) -> io::Result<&'static Self> {
+        let stride = Self::stride(tensor);
+        let [pid, fd, a, b] = place;
+        let (Ok(pid), Ok(fd)) = (u32::try_from(pid), i32::try_from(fd)) else {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        };
+        let nonce = [a.cast_unsigned(), b.cast_unsigned()];
+        let segment = Segment::open(HEADER_BYTES + size as usize * stride, (pid, fd), nonce)?;
+        Ok(Box::leak(Box::new(Self { segment, stride, number })))
+    }
+
+    /// Where `rank`'s tensor begins.
+    pub(super) fn at(&self, rank: u32) -> usize {
+        HEADER_BYTES + rank as usize * self.stride
+    }
+
+    /// Where a tensor of so many bytes at `address` begins within `rank`'s part, if it lies there.
+    pub(super) fn find(&self, rank: u32, address: usize, bytes: usize) -> Option<usize> {
+        let start = address.checked_sub(self.segment.address(self.at(rank)).addr())?;
+        (start + bytes <= self.stride).then_some(start)
+    }
+
+    /// A number that says which region, and where in it.
+    pub(super) fn mark(&self, start: usize) -> u64 {
+        (self.number as u64) << 40 | start as u64
+    }
+}

@@ -1,0 +1,27 @@
+//! Tensors as slices of numbers, for the time of one collective.
+
+use super::region::Region;
+use enn_common::fs::mmap::Plain;
+use std::slice;
+use tch::{Device, TchError, Tensor};
+
+/// The values of a dense, contiguous tensor on the host, of which `T` is the kind (or `u8`: its bytes).
+///
+/// Exclusive as far as Rust sees it. As with c10d, whoever began the collective leaves the values alone until it ended.
+pub(super) fn numbers<T: Plain>(tensor: &mut Tensor) -> &mut [T] {
+    let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if bytes == 0 {
+        return &mut [];
+    }
+    debug_assert!(tensor.is_contiguous() && bytes.is_multiple_of(size_of::<T>()));
+    // SAFETY: contiguous storage holds `bytes` bytes from the data pointer on, aligned for its kind, and lives as long as
+    // the tensor, which is borrowed exclusively; any bits are a number.
+    unsafe { slice::from_raw_parts_mut(tensor.data_ptr().cast(), bytes / size_of::<T>()) }
+}
+
+/// This rank's tensor in `region`, shaped like `tensor`, zeroed as fresh memory is.
+pub(super) fn tensor_in(region: &'static Region, rank: u32, tensor: &Tensor) -> Result<Tensor, TchError> {
+    let data = region.segment.address(region.at(rank));
+    // SAFETY: a region holds the bytes of such a tensor for every rank, at pages' starts, and is never unmapped.
+    unsafe { Tensor::f_from_blob(data, &tensor.size(), &tensor.stride(), tensor.kind(), Device::Cpu) }
+}
