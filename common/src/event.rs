@@ -123,6 +123,8 @@ pub enum What {
     KernelQuarantined { rank: Rank, entry: Box<Quarantine> },
     /// A kernel was tried again after its cool-down and was right.
     KernelRecovered { rank: Rank, entry: Box<Quarantine> },
+    /// What training computes with, and why; rank 0 says.
+    PrecisionChosen { format: String, reason: String },
     /// The run ended.
     RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
 }

@@ -10,6 +10,7 @@ use crate::error::OpError;
 use crate::op::aten::{AtenArg, AtenCall};
 use crate::op::attr::{Axes, Binary, Test, Unary};
 use crate::op::{Op, elementwise};
+use crate::precision::LossScale;
 use smallvec::SmallVec;
 use tch::Kind;
 
@@ -152,6 +153,19 @@ pub fn aten(
         return Err(cx.fail("aten", crate::error::OpErrorKind::NotDifferentiable));
     }
     call(cx, Op::Aten(Box::new(made)), ins)
+}
+
+/// Moves the loss scale after a step; `taken` (0 axes) is 1, or 0 for a step that was refused.
+pub fn update_loss_scale(cx: &Cx<'_>, scale: &LossScale, taken: &Tensor) -> Result<(), OpError> {
+    let refused = add_scalar(cx, &neg(cx, &cast(cx, taken, Kind::Float)?)?, 1.0)?;
+    let settings = scale.settings;
+    let op = Op::ScaleUpdate {
+        growth: settings.growth.into(),
+        backoff: settings.backoff.into(),
+        interval: settings.interval,
+    };
+    let state = [scale.scale(), scale.good()].map(|raw| cx.opt_state(raw.shallow_clone()));
+    call(cx, op, &[&state[0], &state[1], &refused]).map(|_| ())
 }
 
 /// x without its history: no gradient flows back.

@@ -1,7 +1,7 @@
 //! ENN's worker: trains and serves the ENN model on libtorch. A library, so that users build workers around their own model,
 //! and the binary `enn-worker`.
 //!
-//! Floors (an arrow never points up): `backend < op < kernel < autograd < functional, params < layer < block, loss < model < session`.
+//! Floors (an arrow never points up): `backend < op < kernel, precision < autograd < functional, params < layer < block, loss < model < session`.
 //! Side towers `data`, `comm`, `optim`, `checkpoint` know tensors and parameter names, not `model`; only `session` sees all.
 
 pub mod autograd;
@@ -19,6 +19,7 @@ pub mod model;
 pub mod op;
 pub mod optim;
 pub mod params;
+pub mod precision;
 pub mod probe;
 pub mod session;
 

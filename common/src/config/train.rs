@@ -38,7 +38,7 @@ pub struct TrainConfig {
     pub checkpoint_every: u64,
     /// Checkpoints kept besides the newest.
     pub checkpoint_keep: usize,
-    /// Numeric precision of the forward pass.
+    /// Numeric precision of training; masters, statistics, heads and losses are f32 whatever it says.
     pub precision: Precision,
     /// How steps are executed.
     pub execution: Execution,
@@ -82,12 +82,23 @@ pub enum Loss {
     Huber,
 }
 
-/// Forward precision. Later issues add the reduced ones.
+/// What matrix products of training are computed in. What the device or the data forbid gives way to the next best: the
+/// worker says what it took, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
+    /// bf16 on a GPU that has it, else the best it has; fp32 on the CPU.
+    Auto,
     /// IEEE single.
     Fp32,
+    /// IEEE single in memory, products of 10-bit mantissas on the GPU.
+    Tf32,
+    /// bfloat16: the range of fp32, 7-bit mantissas.
+    Bf16,
+    /// IEEE half with a loss scale; refused when the standardised data exceed its range.
+    Fp16,
+    /// 8-bit products of large matrices with per-tensor scales, bf16 elsewhere.
+    Fp8,
 }
 
 impl Default for TrainConfig {
@@ -109,7 +120,7 @@ impl Default for TrainConfig {
             accumulation: 1,
             checkpoint_every: 5,
             checkpoint_keep: 2,
-            precision: Precision::Fp32,
+            precision: Precision::Auto,
             execution: Execution::Auto,
             recompute: Recompute::Auto,
             threads: 0,

@@ -47,6 +47,8 @@ pub enum FromWorker {
     KernelRecovered { op: String, kernel: String, sig: u64, step: u64 },
     /// Rank 0: which kernels ran and which were passed over since it last said so.
     KernelsRan(Vec<OpKernels>),
+    /// Rank 0: what training computes with, and why.
+    PrecisionChosen { format: String, reason: String },
 }
 
 /// From the broker to a worker.

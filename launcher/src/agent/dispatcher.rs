@@ -354,6 +354,7 @@ impl Agent<'_> {
             FromWorker::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
                 Some(What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total })
             }
+            FromWorker::PrecisionChosen { format, reason } => Some(What::PrecisionChosen { format, reason }),
             FromWorker::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s } => {
                 Some(What::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s })
             }

@@ -41,6 +41,7 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::StageProgressed { .. }
         | What::Staged { .. }
         | What::BaselinesComputed { .. }
+        | What::PrecisionChosen { .. }
         | What::ModelBuilt { .. } => preparation(&event.what, view),
         What::RoundStarted { .. }
         | What::WorkerStarted { .. }
@@ -115,6 +116,7 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             lines.extend(notes.iter().flat_map(|note| detail(format!("baselines: {note}"))));
             lines
         }
+        What::PrecisionChosen { format, reason } => detail(format!("precision: {format} ({reason})")),
         What::ModelBuilt { parameters, batch, steps_per_epoch, steps_total, .. } => {
             let [parameters, batch, per_epoch, total] =
                 [*parameters, *batch, *steps_per_epoch, *steps_total].map(figures::count);

@@ -68,6 +68,8 @@ pub struct RunView {
     pub gathered: Vec<(PathBuf, u64, u64)>,
     /// Warnings: time, message.
     pub warnings: Vec<(f64, String)>,
+    /// What training computes with, and why.
+    pub precision: Option<(String, String)>,
     /// Lines of the journal that could not be understood.
     pub unreadable: Vec<u64>,
     /// Time and step of the first step of the current round, from which the remaining time is judged.
@@ -142,6 +144,7 @@ impl RunView {
             | What::WorkerReady { .. }
             | What::WorkerExited { .. }
             | What::WorkerFailed { .. } => self.apply_worker(time, &event.what),
+            What::PrecisionChosen { format, reason } => self.precision = Some((format.clone(), reason.clone())),
             What::ModelBuilt { .. } | What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => {
                 self.apply_training(time, &event.what);
             }

@@ -1,5 +1,6 @@
-//! The choke point: infers shapes, launches, records, and tapes one operation.
+//! The choke point: casts, infers shapes, launches, records, and tapes one operation.
 
+use super::cast;
 use super::cx::Cx;
 use super::program::Rec;
 use super::tape::{Node, Taped};
@@ -51,6 +52,14 @@ impl Drop for NoGrad {
 /// # Errors
 /// The operation's name, the place in the model, and what did not fit or what libtorch said.
 pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
+    match cast::prepare(cx, &op, ins)? {
+        None => run(cx, op, ins),
+        Some(cast) => run(cx, cast.op, &cast.ins.iter().collect::<SmallVec<[&Tensor; 4]>>()),
+    }
+}
+
+/// [`call`] with operands as they are.
+pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
     let row = op.row();
     let metas: SmallVec<[&Meta; 4]> = ins.iter().map(|t| t.meta()).collect();
     let inferred = (row.shape)(&op, &metas).map_err(|kind| cx.fail(row.name, kind))?;

@@ -3,6 +3,7 @@
 //! **Invariant:** layers see this and tensors, and nothing of ranks, paths, environment, clock or log.
 
 use super::call::call;
+use super::cast::{Casting, Made};
 use super::leaf::Leaves;
 use super::program::{Phase, Program};
 use super::recompute::Open;
@@ -26,6 +27,7 @@ pub(super) struct State {
     pub(super) params: Vec<Option<Tensor>>,
     /// The random key, once something drew.
     random: Option<Tensor>,
+    pub(super) made: Made,
     /// The part of the forward pass that is being recorded to be computed again.
     pub(super) open: Option<Open>,
     /// Random keys so far.
@@ -43,6 +45,8 @@ pub struct Cx<'p> {
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
+    pub(super) casting: Casting,
+    pub(super) loss_scale: RefCell<Option<tch::Tensor>>,
     pub(super) recompute: Cell<bool>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
@@ -81,6 +85,7 @@ impl<'p> Cx<'p> {
                 nodes: Vec::new(),
                 params,
                 random: None,
+                made: Made::default(),
                 open: None,
                 keys: Vec::new(),
                 bound: None,
@@ -91,6 +96,8 @@ impl<'p> Cx<'p> {
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
+            casting: Casting::default(),
+            loss_scale: RefCell::default(),
             recompute: Cell::new(false),
             key: Cell::new(key),
             site: Cell::new(0),
@@ -102,6 +109,11 @@ impl<'p> Cx<'p> {
     /// Lets `launcher` choose the kernels of this step.
     pub fn set_launcher(&mut self, launcher: &'p dyn Launcher) {
         self.launcher = launcher;
+    }
+
+    /// Lets the backward pass start from `scale` (f32, 0 axes, on the device) instead of 1: all gradients come multiplied.
+    pub fn set_loss_scale(&self, scale: &tch::Tensor) {
+        self.loss_scale.replace(Some(scale.shallow_clone()));
     }
 
     /// Gives this step the ranks that [`Cx::all_reduce`] adds over.

@@ -11,6 +11,14 @@ pub trait Leaves {
     fn leaf(&self, id: ParamId) -> &Tensor;
     /// Where they live.
     fn device(&self) -> Device;
+    /// The low-precision copy of a parameter, if copies are kept.
+    fn shadow(&self, _: ParamId) -> Option<&Tensor> {
+        None
+    }
+    /// All copies and all masters as flat arrays of equal lengths; empty if no copies are kept.
+    fn shadow_flats(&self) -> (&[Tensor], &[Tensor]) {
+        (&[], &[])
+    }
 }
 
 /// Gradient storage in flat buckets, one slot per parameter.

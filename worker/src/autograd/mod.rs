@@ -6,6 +6,7 @@
 //! **Invariant:** [`call`] is the only way to compute; everything runs with libtorch's own gradient recording off.
 
 mod call;
+mod cast;
 mod cx;
 mod executor;
 mod graph;

@@ -109,10 +109,7 @@ impl Emitter<'_, '_> {
     }
 
     fn param_of(&self, val: Val) -> Option<ParamId> {
-        self.cx.with_program(|p| match p.val(val).role {
-            Role::Param(id) => Some(id),
-            _ => None,
-        })
+        self.cx.with_program(|p| p.val(val).role.param())
     }
 }
 
@@ -190,6 +187,7 @@ impl Cx<'_> {
         on_ready: OnReady<'_>,
         wanted: &[&Tensor],
     ) -> Result<Vec<Option<tch::Tensor>>, OpError> {
+        super::cast::forget(self);
         let nodes = std::mem::take(&mut self.state.borrow_mut().nodes);
         let reach = self.reach(&nodes, loss, grads.count());
         let hook = |e: HookError| self.fail("grad_ready", OpErrorKind::Hook(e));
@@ -203,9 +201,7 @@ impl Cx<'_> {
         }
         let emitter = Emitter { cx: self, grads, slots: RefCell::new(vec![None; grads.count()]) };
         let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
-        let meta = loss.meta();
-        let seed = Op::Ones { shape: Axes::from_slice(&meta.shape), kind: meta.kind, device: meta.device };
-        slots[loss.val().0 as usize] = Some(call(self, seed, &[])?.swap_remove(0));
+        slots[loss.val().0 as usize] = Some(self.seed(loss)?);
         if let Some(id) = emitter.param_of(loss.val()) {
             self.deliver_param(&emitter, &mut ready, id, slots[loss.val().0 as usize].take())?;
         }
@@ -213,6 +209,21 @@ impl Cx<'_> {
         self.reverse_all(nodes, &emitter, &mut walk, &mut ready)?;
         let mut slots = walk.slots;
         Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
+    }
+
+    /// The gradient of the loss by itself: 1, or the loss scale.
+    fn seed(&self, loss: &Tensor) -> Result<Tensor, OpError> {
+        let meta = loss.meta();
+        let shape = Axes::from_slice(&meta.shape);
+        let Some(scale) = self.loss_scale.borrow().as_ref().map(tch::Tensor::shallow_clone) else {
+            let ones = Op::Ones { shape, kind: meta.kind, device: meta.device };
+            return Ok(call(self, ones, &[])?.swap_remove(0));
+        };
+        let mut scale = self.leaf(scale, Role::OptState, false);
+        if scale.kind() != meta.kind {
+            scale = call(self, Op::Cast { to: meta.kind }, &[&scale])?.swap_remove(0);
+        }
+        Ok(call(self, Op::Reshape { shape }, &[&scale])?.swap_remove(0))
     }
 
     /// Which values the loss reaches, and how often each parameter is contributed to.
@@ -223,7 +234,7 @@ impl Cx<'_> {
                 let value = program.val(val);
                 if value.requires_grad {
                     reach.reached[val.0 as usize] = true;
-                    if let Role::Param(id) = value.role {
+                    if let Some(id) = value.role.param() {
                         reach.pending[id.index()] += 1;
                     }
                 }

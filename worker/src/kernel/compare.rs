@@ -14,6 +14,17 @@ const REDUCTION_UNITS: f64 = 4096.0;
 /// Units for long sums whose results are kept in 16 bits: the reference itself rounds at each step.
 const REDUCTION_UNITS_HALF: f64 = 16.0;
 
+/// Share of the largest result for sums of 8-bit products.
+const EIGHT_BITS: f64 = 0.02;
+
+/// In a kind that libtorch compares: it has no such functions for 8-bit floats.
+fn readable(tensor: &Tensor) -> Result<Tensor, OpErrorKind> {
+    match tensor.kind() {
+        Kind::Float8e4m3fn | Kind::Float8e5m2 => Ok(tensor.f_to_kind(Kind::Float)?),
+        _ => Ok(tensor.shallow_clone()),
+    }
+}
+
 /// What is wrong with `found`, given the reference's `expected`; none when it is within the tolerance.
 ///
 /// # Errors
@@ -41,6 +52,7 @@ pub(super) fn fault(
 /// What libtorch says.
 pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for (one, other) in one.iter().zip(other) {
+        let (one, other) = (&readable(one)?, &readable(other)?);
         if one.is_floating_point() {
             let either = one.f_eq_tensor(other)?.f_logical_or(&one.f_isnan()?.f_logical_and(&other.f_isnan()?)?)?;
             if !truth(&either.f_all()?)? {
@@ -59,7 +71,7 @@ pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKi
 /// What libtorch says.
 pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for tensor in tensors.iter().filter(|tensor| tensor.is_floating_point()) {
-        if !truth(&tensor.f_isfinite()?.f_all()?)? {
+        if !truth(&readable(tensor)?.f_isfinite()?.f_all()?)? {
             return Ok(false);
         }
     }
@@ -72,7 +84,7 @@ pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
 /// What libtorch says.
 pub(super) fn all_zero(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     for tensor in tensors {
-        if truth(&tensor.f_any()?)? {
+        if truth(&readable(tensor)?.f_any()?)? {
             return Ok(false);
         }
     }
@@ -92,6 +104,8 @@ fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor)
         let wrong = || Fault::Wrong { found: format!("result {index} has other whole numbers") };
         return Ok((!found.f_equal(expected)?).then(wrong));
     }
+    let unit = unit(expected.kind());
+    let (found, expected) = (&readable(found)?, &readable(expected)?);
     let (finite, wanted) = (found.f_isfinite()?, expected.f_isfinite()?);
     let lost = wanted.f_logical_and(&finite.f_logical_not()?)?;
     if truth(&lost.f_any()?)? {
@@ -107,7 +121,6 @@ fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor)
     }
     let (a, b) = (zero(found)?, zero(expected)?);
     let distance = a.f_sub(&b)?.f_abs()?;
-    let unit = unit(expected.kind());
     let allowed = match tolerance {
         Tolerance::Exact => b.f_zeros_like()?,
         Tolerance::Rounding => {
@@ -119,6 +132,7 @@ fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor)
             let units = unit * if half { REDUCTION_UNITS_HALF } else { REDUCTION_UNITS };
             b.f_abs()?.f_max()?.f_mul_scalar(units)?.f_expand_as(&b)?
         }
+        Tolerance::EightBits => b.f_abs()?.f_max()?.f_mul_scalar(EIGHT_BITS)?.f_expand_as(&b)?,
     };
     let excess = distance.f_sub(&allowed)?;
     if excess.f_max()?.f_double_value(&[])? <= 0.0 {
@@ -137,6 +151,8 @@ fn unit(kind: Kind) -> f64 {
         Kind::Double => f64::EPSILON,
         Kind::Half => 2f64.powi(-10),
         Kind::BFloat16 => 2f64.powi(-7),
+        Kind::Float8e4m3fn => 2f64.powi(-3),
+        Kind::Float8e5m2 => 2f64.powi(-2),
         _ => f64::from(f32::EPSILON),
     }
 }

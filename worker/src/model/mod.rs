@@ -142,27 +142,33 @@ impl Model {
         let features = functional::scale(cx, &features, 1.0 / (self.embedding.width() as f64).sqrt())?;
         let latents = self.fuser.forward(cx, &features)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
-        let base = self.base.forward(cx, &pooled, &features)?;
+        // The tail is f32 in every precision: what is lost there shows in each prediction.
+        let base = cx.full_precision(|cx| self.base.forward(cx, &pooled, &features))?;
         let tokens = self.collector.forward(cx, &latents)?;
-        let patches = self.refine.forward(cx, &tokens)?;
+        cx.full_precision(|cx| self.tail(cx, base, &pooled, &tokens))
+    }
+
+    /// Base (B, O), mean latent (B, D) and grid tokens (B, G, D) → refinement, gate and their sum.
+    fn tail(&self, cx: &Cx, base: Tensor, pooled: &Tensor, tokens: &Tensor) -> Result<Output, OpError> {
+        let patches = self.refine.forward(cx, tokens)?;
         let delta = self.grid.unpatch(cx, &patches)?;
         let refined = functional::add(cx, &base, &delta)?;
         let Some(gate) = &self.gate else {
-            let gate = functional::ones(cx, &[x.dim(0), 1], Kind::Float)?;
+            let gate = functional::ones(cx, &[pooled.dim(0), 1], Kind::Float)?;
             return Ok(Output { z: refined.clone(), base, refined, gate });
         };
         let _scope = cx.scope("gate");
         let (p, shift) = match self.gate_kind {
             Gate::Tile => {
                 let energy = mean_square(cx, &patches, 2)?;
-                let p = gate.forward(cx, &functional::cat(cx, &[&tokens, &energy], 2)?)?;
+                let p = gate.forward(cx, &functional::cat(cx, &[tokens, &energy], 2)?)?;
                 let shift = self.grid.unpatch(cx, &functional::mul(cx, &p, &patches)?)?;
                 (functional::reshape(cx, &p, &[p.dim(0), self.grid.tokens()])?, shift)
             }
             Gate::Scalar | Gate::Off => {
-                let seen = functional::mean(cx, &tokens, &[1], false)?;
+                let seen = functional::mean(cx, tokens, &[1], false)?;
                 let (a, r) = (mean_square(cx, &base, 1)?, mean_square(cx, &delta, 1)?);
-                let p = gate.forward(cx, &functional::cat(cx, &[&pooled, &seen, &a, &r], 1)?)?;
+                let p = gate.forward(cx, &functional::cat(cx, &[pooled, &seen, &a, &r], 1)?)?;
                 let shift = functional::mul(cx, &p, &delta)?;
                 (p, shift)
             }

@@ -18,9 +18,13 @@ pub static ROWS: [OpRow; 2] = [
     OpRow::backward("all_reduce_wait", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
 ];
 
-/// The row of either operation.
+/// The row of an operation of this family.
 pub(super) fn row(op: &Op) -> &'static OpRow {
-    &ROWS[usize::from(matches!(op, Op::AllReduceWait))]
+    match op {
+        Op::AllReduce => &ROWS[0],
+        Op::AllReduceWait => &ROWS[1],
+        _ => unreachable!("an operation of another family"),
+    }
 }
 
 fn refuse(_: &Op, _: &Launch<'_>) -> Launched {

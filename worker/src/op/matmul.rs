@@ -3,12 +3,14 @@
 use super::Op;
 use super::attr::Into;
 use super::infer::{Inferred, Metas, broadcast, float, mismatch, one, same_kind, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp};
-use crate::error::OpError;
+use crate::backend::torch::safe::{Arg, AtenOp, kind_code};
+use crate::error::{OpError, OpErrorKind};
 use smallvec::{SmallVec, smallvec};
+use tch::{Device, Kind};
 
 /// MatMul, Linear, LinearBackward.
 pub static ROWS: [OpRow; 3] = [
@@ -20,8 +22,19 @@ pub static ROWS: [OpRow; 3] = [
         .saves(0b11, 0)
         .flops(flops_linear)
         .export(Export::Graph("Gemm, or MatMul and Add")),
-    OpRow::backward("linear_backward", shape_linear_backward, launch_linear_backward).flops(flops_linear_backward),
+    OpRow::backward("linear_backward", shape_linear_backward, |op, l| linear_backward(op, l, add_product))
+        .kernels(&[MAIN_GRAD])
+        .flops(flops_linear_backward),
 ];
+
+/// Adds the weight's gradient from low-precision operands to f32 storage inside the product, so that it is never rounded.
+const MAIN_GRAD: Kernel = Kernel {
+    id: "cublas.main_grad",
+    fits: fits_main_grad,
+    launch: |op, l| linear_backward(op, l, add_product_in_f32),
+    tolerance: Tolerance::Reduction,
+    deterministic: true,
+};
 
 /// The last two sizes as the product sees them.
 fn matrix(meta: &Meta, transposed: bool) -> (i64, i64) {
@@ -153,7 +166,41 @@ fn shape_linear_backward(op: &Op, ins: &[&Meta]) -> Inferred {
     Ok(metas)
 }
 
-fn launch_linear_backward(op: &Op, l: &Launch<'_>) -> Launched {
+/// Adds aᵀ b to storage.
+type AddProduct = fn(&tch::Tensor, &tch::Tensor, &tch::Tensor) -> Result<(), OpErrorKind>;
+
+fn add_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
+    // In the storage's kind: a low-precision product would be rounded before it is added.
+    let (at, b) = (a.f_transpose(0, 1)?.f_to_kind(storage.kind())?, b.f_to_kind(storage.kind())?);
+    let _ = storage.shallow_clone().f_addmm_(&at, &b)?;
+    Ok(())
+}
+
+static ADDMM_INTO: AtenOp = AtenOp::new(c"aten::addmm", c"dtype_out");
+
+fn add_product_in_f32(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
+    ADDMM_INTO.call(&[
+        Arg::Tensor(storage),
+        Arg::Tensor(&a.f_transpose(0, 1)?),
+        Arg::Tensor(b),
+        Arg::Int(kind_code(Kind::Float)),
+        Arg::Real(1.0),
+        Arg::Real(1.0),
+        Arg::Tensor(storage),
+    ])?;
+    Ok(())
+}
+
+fn fits_main_grad(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
+    let low = matches!(l.at(0).kind(), Kind::Half | Kind::BFloat16);
+    match op {
+        Op::LinearBackward { dw: Into::Add, .. } if low && l.at(3).kind() == Kind::Float => {}
+        _ => return Err("no low-precision product into f32 storage"),
+    }
+    if matches!(l.at(0).device(), Device::Cuda(_)) { Ok(()) } else { Err("not on CUDA") }
+}
+
+fn linear_backward(op: &Op, l: &Launch<'_>, add: AddProduct) -> Launched {
     let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
     let (g, x, w) = (l.at(0), l.at(1), l.at(2));
     let mut outs = crate::backend::Outs::new();
@@ -165,13 +212,14 @@ fn launch_linear_backward(op: &Op, l: &Launch<'_>) -> Launched {
     }
     let sizes = w.size();
     let g = g.f_reshape([-1, sizes[0]])?;
+    let rows = || x.f_reshape([-1, sizes[1]]);
     let mut storages = l.ins[3..].iter();
     match dw {
         Into::Skip => {}
-        Into::New => outs.push(g.f_transpose(0, 1)?.f_mm(&x.f_reshape([-1, sizes[1]])?)?),
+        Into::New => outs.push(g.f_transpose(0, 1)?.f_mm(&rows()?)?),
         Into::Add => {
             if let Some(storage) = storages.next() {
-                let _ = storage.shallow_clone().f_addmm_(&g.f_transpose(0, 1)?, &x.f_reshape([-1, sizes[1]])?)?;
+                add(storage, &g, &rows()?)?;
             }
         }
     }
@@ -180,7 +228,9 @@ fn launch_linear_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Into::New => outs.push(g.f_sum_dim_intlist(0, false, None)?),
         Into::Add => {
             if let Some(storage) = storages.next() {
-                let _ = storage.shallow_clone().f_add_(&g.f_sum_dim_intlist(0, false, None)?)?;
+                // In the storage's kind: a sum over rows is not rounded before it is added.
+                let sum = g.f_sum_dim_intlist(0, false, storage.kind())?;
+                let _ = storage.shallow_clone().f_add_(&sum)?;
             }
         }
     }

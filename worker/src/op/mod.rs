@@ -13,11 +13,13 @@ pub mod collective;
 pub mod cross_entropy;
 mod cuda;
 pub mod elementwise;
+pub mod fp8;
 pub mod index;
 pub mod infer;
 pub mod layout;
 pub mod loss;
 pub mod matmul;
+pub mod mixed;
 pub mod norm;
 pub mod optim;
 pub mod pairwise;
@@ -124,6 +126,12 @@ pub enum Op {
     // Collectives.
     AllReduce,
     AllReduceWait,
+    // Low precision.
+    CastInto,
+    ScaleUpdate { growth: F64Bits, backoff: F64Bits, interval: i64 },
+    Quantize { to: Kind },
+    ScaledMm { out: Kind, bias: bool, fast: bool },
+    Fp8Linear { bias: bool, out: Kind },
 }
 
 /// The table: all rows, by family.
@@ -149,6 +157,8 @@ pub static OPS: &[&[OpRow]] = &[
     &optim::ROWS,
     &aten::ROWS,
     &collective::ROWS,
+    &mixed::ROWS,
+    &fp8::ROWS,
 ];
 
 /// All rows.
@@ -174,10 +184,7 @@ impl Op {
             Self::SwiGluBackward => &pairwise::ROWS[3],
             Self::Where => &pairwise::ROWS[4],
             Self::Keep { .. } => &pairwise::ROWS[5],
-            Self::Test(_) => &predicate::ROWS[0],
-            Self::And => &predicate::ROWS[1],
-            Self::Not => &predicate::ROWS[2],
-            Self::IndexSelect { .. } => &predicate::ROWS[3],
+            Self::Test(_) | Self::And | Self::Not | Self::IndexSelect { .. } => predicate::row(self),
             Self::Sum { .. } => &reduce::ROWS[0],
             Self::Mean { .. } => &reduce::ROWS[1],
             Self::SumTo { .. } => &reduce::ROWS[2],
@@ -227,6 +234,8 @@ impl Op {
             Self::Zero => &optim::ROWS[4],
             Self::Aten(_) => &aten::ROWS[0],
             Self::AllReduce | Self::AllReduceWait => collective::row(self),
+            Self::CastInto | Self::ScaleUpdate { .. } => mixed::row(self),
+            Self::Quantize { .. } | Self::ScaledMm { .. } | Self::Fp8Linear { .. } => fp8::row(self),
         }
     }
 
@@ -238,7 +247,8 @@ impl Op {
     /// Whether operand `i` is written in place.
     pub fn writes(&self, i: usize) -> bool {
         match self {
-            Self::GradAdd => i == 0,
+            Self::GradAdd | Self::CastInto => i == 0,
+            Self::ScaleUpdate { .. } => i <= 1,
             Self::LinearBackward { dw, db, .. } => {
                 i >= 3 && i < 3 + usize::from(*dw == Into::Add) + usize::from(*db == Into::Add)
             }

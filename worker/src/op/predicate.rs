@@ -17,6 +17,17 @@ pub static ROWS: [OpRow; 4] = [
     OpRow::backward("index_select", shape_index_select, launch).flops(free).export(Export::Node("Gather")),
 ];
 
+/// The row of an operation of this family.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    match op {
+        Op::Test(_) => &ROWS[0],
+        Op::And => &ROWS[1],
+        Op::Not => &ROWS[2],
+        Op::IndexSelect { .. } => &ROWS[3],
+        _ => unreachable!("an operation of another family"),
+    }
+}
+
 fn shape_test(_: &Op, ins: &[&Meta]) -> Inferred {
     float(0, ins[0])?;
     one(Meta { kind: Kind::Bool, ..ins[0].clone() })

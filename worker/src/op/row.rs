@@ -61,6 +61,8 @@ pub enum Tolerance {
     Rounding,
     /// Rounding of a long sum in the results' kind.
     Reduction,
+    /// A long sum of products of 8-bit numbers, which the hardware keeps in about 14 bits whatever the results' kind.
+    EightBits,
 }
 
 /// A faster way to run an operation than its row's plain reference.

@@ -1,7 +1,7 @@
 //! Values of a recorded program: identifiers, what is known of each value, and the tensor handle that layers hold.
 
 use smallvec::SmallVec;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use tch::{Device, Kind};
 
 /// Sizes of a tensor.
@@ -47,6 +47,8 @@ pub enum Role {
     Input,
     /// Master weights.
     Param(ParamId),
+    /// The low-precision copy of a parameter, which autocast uses in its place. Its gradient is the parameter's.
+    Shadow(ParamId),
     /// Storage of a parameter's gradient.
     Grad(ParamId),
     /// Moments and counters of the optimizer.
@@ -57,6 +59,16 @@ pub enum Role {
     Const,
     /// Made by a record of this program.
     Temp,
+}
+
+impl Role {
+    /// The parameter this value stands for: its master, or its low-precision copy.
+    pub fn param(self) -> Option<ParamId> {
+        match self {
+            Self::Param(id) | Self::Shadow(id) => Some(id),
+            _ => None,
+        }
+    }
 }
 
 /// Shape, element type and device of a value.
@@ -120,6 +132,11 @@ impl Tensor {
         self.0.leaf
     }
 
+    /// A handle that does not keep the tensor alive.
+    pub(crate) fn downgrade(&self) -> WeakTensor {
+        WeakTensor(Rc::downgrade(&self.0))
+    }
+
     /// The libtorch tensor. It takes no part in libtorch's autograd.
     pub fn raw(&self) -> &tch::Tensor {
         &self.0.raw
@@ -160,5 +177,16 @@ impl Tensor {
     /// Whether a gradient flows through it.
     pub fn requires_grad(&self) -> bool {
         self.0.requires_grad
+    }
+}
+
+/// A handle that does not keep its tensor alive.
+#[derive(Debug, Clone)]
+pub(crate) struct WeakTensor(Weak<Inner>);
+
+impl WeakTensor {
+    /// The tensor, if someone else still holds it.
+    pub(crate) fn upgrade(&self) -> Option<Tensor> {
+        self.0.upgrade().map(Tensor)
     }
 }

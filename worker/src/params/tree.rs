@@ -84,7 +84,7 @@ impl ParamBuilder {
         }
         let index = self.declared.iter().enumerate().map(|(i, d)| (d.path.clone(), ParamId(i as u32))).collect();
         let (names, groups) = self.declared.into_iter().map(|d| (d.path, d.group)).unzip();
-        Ok(Params { names, groups, views, flats, layout, index, device })
+        Ok(Params { names, groups, views, flats, shadows: None, layout, index, device })
     }
 }
 
@@ -95,9 +95,17 @@ pub struct Params {
     groups: Vec<Group>,
     views: Vec<Tensor>,
     flats: Vec<Tensor>,
+    shadows: Option<Shadows>,
     layout: Layout,
     index: HashMap<String, ParamId>,
     device: Device,
+}
+
+/// Low-precision copies of all parameters, in the masters' layout.
+#[derive(Debug)]
+struct Shadows {
+    views: Vec<Tensor>,
+    flats: Vec<Tensor>,
 }
 
 /// A set of tensors does not fit the tree.
@@ -193,6 +201,24 @@ impl Params {
         flat.f_narrow(0, slot.start, slot.len)?.f_view(self.views[id.index()].size().as_slice())
     }
 
+    /// Keeps a copy of every parameter in a low-precision kind, which autocast uses in the masters' place and refreshes.
+    ///
+    /// # Errors
+    /// What libtorch says, e.g. no memory.
+    pub fn keep_shadows(&mut self, kind: Kind) -> Result<(), TchError> {
+        let flats = self.flats.iter().map(|flat| Tensor::f_zeros(flat.size(), (kind, self.device)));
+        let flats = flats.collect::<Result<Vec<_>, _>>()?;
+        let views = self.ids().map(|id| self.view_of(id, &flats[self.layout.place(id).0.index()]));
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        self.shadows = Some(Shadows { views, flats });
+        Ok(())
+    }
+
+    /// The flat low-precision copies of a bucket, for an optimizer that writes them beside the masters.
+    pub fn shadow_flat(&self, bucket: BucketId) -> Option<&Tensor> {
+        self.shadows.as_ref().map(|shadows| &shadows.flats[bucket.index()])
+    }
+
     /// New zero tensors of the buckets' lengths, e.g. for moments.
     ///
     /// # Errors
@@ -242,5 +268,13 @@ impl Leaves for Params {
 
     fn device(&self) -> Device {
         self.device
+    }
+
+    fn shadow(&self, id: ParamId) -> Option<&Tensor> {
+        self.shadows.as_ref().map(|shadows| &shadows.views[id.index()])
+    }
+
+    fn shadow_flats(&self) -> (&[Tensor], &[Tensor]) {
+        self.shadows.as_ref().map_or((&[], &[]), |shadows| (&shadows.flats, &self.flats))
     }
 }

@@ -1,6 +1,6 @@
 //! What learns: model, weights, gradients, optimizer, average and best weights; and their names in a checkpoint.
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX};
+use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision};
 use crate::{
     autograd::{Executor, Mode},
     checkpoint::{Named, Wanted},
@@ -36,6 +36,8 @@ pub struct Learner {
     pub schedule: Schedule,
     /// How steps are executed.
     pub executor: Executor,
+    /// What is computed with.
+    pub precision: Precision,
     /// Whether blocks compute their activations again in the backward pass.
     pub recompute: bool,
 }
@@ -56,6 +58,8 @@ pub struct Parts<'a> {
     pub ema: Option<&'a Ema>,
     /// What is minimised.
     pub objective: &'a Objective,
+    /// What is computed with.
+    pub precision: &'a Precision,
     /// Whether blocks compute their activations again.
     pub recompute: bool,
 }
@@ -95,8 +99,22 @@ impl Learner {
             objective,
             schedule,
             executor,
+            precision: Precision::full(),
             recompute: false,
         })
+    }
+
+    /// Computes in `precision` from now on.
+    ///
+    /// # Errors
+    /// When there is no memory for the weights' low-precision copies.
+    pub fn take_precision(&mut self, precision: Precision) -> Result<(), SessionError> {
+        if let Some(kind) = precision.copies() {
+            self.params.keep_shadows(kind)?;
+        }
+        self.precision = precision;
+        self.executor.reset();
+        Ok(())
     }
 
     /// The executor, and what it executes.
@@ -109,6 +127,7 @@ impl Learner {
             optimizer: &self.optimizer,
             ema: self.ema.as_ref(),
             objective: &self.objective,
+            precision: &self.precision,
             recompute: self.recompute,
         };
         (&mut self.executor, parts)

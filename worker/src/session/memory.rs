@@ -52,6 +52,7 @@ fn probe(parts: &Parts<'_>, place: &Place<'_>, batch: &Batch, rows: i64) -> Resu
     let part = batch.narrow(0, rows)?;
     let mut cx = Cx::train(parts.params, 0, 0);
     cx.set_launcher(&place.kernels.manager);
+    parts.precision.enter(&cx)?;
     let output = parts.model.forward(&cx, &cx.input(part.x), &cx.input(part.x_mask))?;
     let targets = parts.model.targets(&cx, &cx.input(part.y), &cx.input(part.y_mask))?;
     let loss = parts.objective.forward(&cx, &output, &targets)?;

@@ -21,6 +21,7 @@ pub mod link;
 pub mod measure;
 mod memory;
 mod mmap;
+pub mod precision;
 pub mod predict;
 pub mod progress;
 pub mod refusal;

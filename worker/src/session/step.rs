@@ -132,7 +132,8 @@ pub fn step(
             part = now;
         }
     };
-    if place.kernels.has_changed() {
+    let (kernels, casts) = (place.kernels.has_changed(), learner.precision.advance(step));
+    if kernels || casts {
         learner.executor.reset();
     }
     let (executor, parts) = learner.split();
@@ -192,6 +193,7 @@ fn code(
     let [x, x_mask, y, y_mask, numbers] = inputs else {
         unreachable!("a step was given five inputs");
     };
+    learner.precision.enter(cx)?;
     cx.set_recompute(learner.recompute);
     let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
     cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
@@ -230,7 +232,9 @@ fn code(
     laps.end(Part::Comm);
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
     let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
-    let stats = learner.optimizer.step(cx, learner.grads, &count, &scalar(number(1)?)?)?;
+    let divisor = learner.precision.divisor(cx, &count)?;
+    let stats = learner.optimizer.step(cx, learner.grads, &divisor, &scalar(number(1)?)?)?;
+    learner.precision.after(cx, &stats.taken)?;
     if let Some(ema) = learner.ema {
         ema.update(cx, learner.weights)?;
     }

@@ -9,6 +9,7 @@ use super::{
     kernels::{KernelTask, Kernels},
     learner::{Counts, Learner},
     memory,
+    precision::Precision,
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
@@ -76,7 +77,7 @@ pub struct Outcome {
 /// Trains to the end, or until the listener asks for a stop. Every rank calls it with the same configuration; the process
 /// group may be [`crate::comm::Solo`].
 ///
-/// Messages to `reporter`: `Ready`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardWritten` or `ShardFailed`, `Trained`.
+/// Messages to `reporter`: `Ready`, `PrecisionChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardWritten` or `ShardFailed`, `Trained`.
 ///
 /// # Errors
 /// Those of data, model, libtorch, collectives and a resumed checkpoint that does not fit. A checkpoint that cannot be
@@ -140,7 +141,9 @@ impl<'a> Trainer<'a> {
         };
         let spec = ModelSpec::from_meta(data.staged.0.meta());
         let steps_total = config.train.epochs * sampler.steps_per_epoch();
-        let learner = Learner::build(config, &spec, steps_total, task.device)?;
+        let mut learner = Learner::build(config, &spec, steps_total, task.device)?;
+        let rows = sampler.batch.div_ceil(sampler.world).div_ceil(accumulation);
+        learner.take_precision(Precision::decide(config.train.precision, (&spec, rows), task.device, group)?)?;
         let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
         let place = Place { group, reporter, kernels, device: task.device, seed: config.seed, accumulation, first_row };
@@ -176,7 +179,12 @@ impl<'a> Trainer<'a> {
             self.learner.share_weights(self.place.group, self.config.train.ema)?;
         }
         self.learner.prove_equal(self.place.group, self.task.device)?;
-        super::ready(self.place.reporter, self.task.device, self.place.group.backend())
+        super::ready(self.place.reporter, self.task.device, self.place.group.backend())?;
+        let choice = self.learner.precision.choice();
+        self.tell_from_first(FromWorker::PrecisionChosen {
+            format: choice.format.name().to_owned(),
+            reason: choice.reason.to_string(),
+        })
     }
 
     fn resume(&mut self, path: &Path) -> Result<(), SessionError> {

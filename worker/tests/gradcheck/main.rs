@@ -8,6 +8,7 @@ mod attention;
 mod operands;
 mod oracle;
 mod plan;
+mod precision;
 mod retention;
 mod speed;
 mod table;

@@ -171,7 +171,7 @@ fn every_row_is_whole() {
     for row in rows() {
         let samples = (row.samples)(&mut draw);
         assert_eq!(
-            row.vjp.is_some() && row.name != "cast",
+            row.vjp.is_some() && !["cast", "fp8_linear"].contains(&row.name),
             !samples.is_empty(),
             "{}: differentiable rows have samples",
             row.name

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 
 mod data;
+mod precision;
 mod process;
 
 use data::{CELLS, FEATURES, ROWS, commit_last, config, stage, task};
@@ -102,6 +103,7 @@ fn a_run_learns_saves_and_predicts() {
         .iter()
         .map(|message| match message {
             FromWorker::Ready { .. } => "ready",
+            FromWorker::PrecisionChosen { format, .. } if format == "fp32" => "precision",
             FromWorker::ModelBuilt { batch: 12, steps_per_epoch: 6, steps_total: 360, .. } => "built",
             FromWorker::Stepped { .. } => "step",
             FromWorker::EpochEnded(_) => "epoch",
@@ -112,9 +114,9 @@ fn a_run_learns_saves_and_predicts() {
         })
         .filter(|word| !["step", "kernels"].contains(word))
         .collect();
-    assert_eq!(order[..2], ["ready", "built"]);
-    assert!(order[2..62].iter().all(|word| *word == "epoch"));
-    assert_eq!(order[62..], ["shard", "trained"]);
+    assert_eq!(order[..3], ["ready", "precision", "built"]);
+    assert!(order[3..63].iter().all(|word| *word == "epoch"));
+    assert_eq!(order[63..], ["shard", "trained"]);
 
     // The spread of a target cell is about 4.5: the constant prediction has an RMSE of that; noise alone has 0.12.
     let val = outcome.split["val"];

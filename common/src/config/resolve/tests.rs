@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{
     data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind},
     raw::Value,
-    train::{Device, Nproc},
+    train::{Device, Nproc, Precision},
 };
 use std::path::{Path, PathBuf};
 
@@ -142,6 +142,19 @@ fn devices_are_decided_by_the_machine() {
     let unbuilt = Facts { cuda_worker: false, ..gpus };
     let errors = resolve(&parse("[cluster]\nnproc_per_node = \"gpu\"\n"), &unbuilt).unwrap_err();
     assert!(errors[0].to_string().contains("make cuda"), "{}", errors[0]);
+}
+
+#[test]
+fn precisions_have_names_and_the_worker_decides_by_default() {
+    let at = |text: &str| resolve(&parse(text), &facts()).unwrap().train.precision;
+    assert_eq!(at(""), Precision::Auto);
+    let all = [Precision::Auto, Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16, Precision::Fp8];
+    for (name, precision) in ["auto", "fp32", "tf32", "bf16", "fp16", "fp8"].into_iter().zip(all) {
+        assert_eq!(at(&format!("[train]\nprecision = \"{name}\"\n")), precision);
+        assert_eq!(serde_json::to_value(precision).unwrap(), name, "run.json says what the user says");
+    }
+    let wrong = mistakes("[train]\nprecision = \"half\"\n");
+    assert!(wrong[0].contains("train.precision: unknown value \"half\""), "{wrong:?}");
 }
 
 #[test]

@@ -9,7 +9,14 @@ use crate::config::{
 };
 
 const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
-const PRECISIONS: &[(&str, Precision)] = &[("fp32", Precision::Fp32)];
+const PRECISIONS: &[(&str, Precision)] = &[
+    ("auto", Precision::Auto),
+    ("fp32", Precision::Fp32),
+    ("tf32", Precision::Tf32),
+    ("bf16", Precision::Bf16),
+    ("fp16", Precision::Fp16),
+    ("fp8", Precision::Fp8),
+];
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const RECOMPUTES: &[(&str, Recompute)] =

@@ -307,6 +307,9 @@ pub(super) fn surroundings(html: &mut Html, inputs: &ReportInputs) {
             all.push(fact("libtorch", ready.libtorch.clone()));
         }
         all.push(fact("enn", env!("CARGO_PKG_VERSION")));
+        if let Some((format, reason)) = &view.precision {
+            all.push(fact("precision", format!("{format}: {reason}")));
+        }
         if let Some(model) = &view.model {
             all.push(fact("program", model.program_hash.clone()));
         }

@@ -142,6 +142,35 @@ fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l SmallVec<[*co
     raw
 }
 
+/// libtorch's number of an element kind, as operators take it; −1 for a kind that none here asks for.
+pub fn kind_code(kind: Kind) -> i64 {
+    match kind {
+        Kind::Half => 5,
+        Kind::Float => 6,
+        Kind::Double => 7,
+        Kind::BFloat16 => 15,
+        _ => -1,
+    }
+}
+
+/// Lets products of f32 matrices on CUDA drop to 10-bit mantissas, or not; for the whole process.
+///
+/// # Errors
+/// libtorch's sentence.
+pub fn allow_tf32(on: bool) -> Result<(), ShimError> {
+    result::allow_tf32(on)
+}
+
+/// (major, minor) of a CUDA device.
+///
+/// # Errors
+/// The driver's words: no driver, or no such device.
+pub fn compute_capability(index: usize) -> Result<(u32, u32), ShimError> {
+    let told = cudarc::driver::CudaContext::new(index).and_then(|context| context.compute_capability());
+    let (major, minor) = told.map_err(|error| ShimError { message: format!("compute capability: {error}") })?;
+    Ok((major.unsigned_abs(), minor.unsigned_abs()))
+}
+
 /// Number of in-place writes to the tensor's storage so far, through any view; −1 where libtorch keeps none.
 pub fn version(tensor: &Tensor) -> i64 {
     result::version(tensor).unwrap_or(-1)

@@ -1,4 +1,4 @@
-//! The shim's functions as they are in C++: `shim/aten.cpp` and `shim/cpu_kernels.cpp`.
+//! The shim's functions as they are in C++: `shim/aten.cpp`, `shim/precision.cpp` and `shim/cpu_kernels.cpp`.
 //!
 //! **Invariant:** no logic; only [`super::result`] calls these.
 
@@ -34,6 +34,7 @@ unsafe extern "C" {
         out: *mut *mut C_tensor,
     ) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
+    pub(super) fn enn_allow_tf32(on: i32) -> i32;
     pub(super) fn enn_retention(
         v: *const C_tensor,
         lambda: *const C_tensor,

@@ -1,0 +1,68 @@
+//! Stateful autocast: a place in the model that had trouble runs in f32 for a while, then tries again.
+//!
+//! **Invariant:** a function of step numbers and of places that all ranks report at the same step, so that all ranks
+//! cast alike.
+
+/// Steps in f32 after trouble.
+pub const COOLDOWN_STEPS: u64 = 64;
+
+/// Places that cool down, each until a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cooldown {
+    /// Dotted path and the first step that casts again, by path.
+    places: Vec<(String, u64)>,
+}
+
+impl Cooldown {
+    /// `place` (a dotted path; everything below it too) had trouble at `step`. Every rank must say so for the same step.
+    pub fn trouble(&mut self, place: &str, step: u64) {
+        let until = step.saturating_add(COOLDOWN_STEPS).saturating_add(1);
+        match self.places.binary_search_by(|(known, _)| known.as_str().cmp(place)) {
+            Ok(at) => self.places[at].1 = self.places[at].1.max(until),
+            Err(at) => self.places.insert(at, (place.to_owned(), until)),
+        }
+    }
+
+    /// Places that run in f32 at `step`, in order. Forgets those that have cooled down.
+    pub fn at(&mut self, step: u64) -> Vec<String> {
+        self.places.retain(|(_, until)| step < *until);
+        self.places.iter().map(|(place, _)| place.clone()).collect()
+    }
+}
+
+/// Whether `path` is `place` or below it. The empty place is the whole model.
+pub(super) fn covers(place: &str, path: &str) -> bool {
+    place.is_empty() || path.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_cools_for_64_steps_and_tries_again() {
+        let mut cooldown = Cooldown::default();
+        cooldown.trouble("fuser.block_1", 10);
+        assert_eq!(cooldown.at(11), ["fuser.block_1"]);
+        assert_eq!(cooldown.at(10 + COOLDOWN_STEPS), ["fuser.block_1"]);
+        assert!(cooldown.at(11 + COOLDOWN_STEPS).is_empty());
+        assert_eq!(cooldown, Cooldown::default(), "nothing is kept of it");
+    }
+
+    #[test]
+    fn trouble_again_starts_the_time_anew_and_never_shortens_it() {
+        let mut cooldown = Cooldown::default();
+        cooldown.trouble("b", 10);
+        cooldown.trouble("a", 20);
+        cooldown.trouble("b", 30);
+        cooldown.trouble("b", 5);
+        assert_eq!(cooldown.at(31), ["a", "b"], "the same order on every rank");
+        assert_eq!(cooldown.at(90), ["b"]);
+    }
+
+    #[test]
+    fn a_place_covers_what_is_below_it() {
+        assert!(covers("fuser", "fuser") && covers("fuser", "fuser.block_1") && covers("", "anything"));
+        assert!(!covers("fuser.block_1", "fuser.block_10") && !covers("fuser.block_1", "fuser"));
+    }
+}

@@ -1,0 +1,209 @@
+//! The policy table: what autocast does with the operands of each operation. Pure.
+//!
+//! Only the forward pass is cast. A cast's reverse rule gives the gradient back in the kind of its operand, so that every
+//! value's gradient has the value's own kind and the operations of the backward pass need no policy.
+
+use crate::op::Op;
+use crate::op::attr::Unary;
+use tch::Kind;
+
+/// What happens to floating-point operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// All in the low-precision kind: products, which accumulate in f32 inside.
+    Low,
+    /// None below f32: statistics, long sums, exponentials and logarithms, losses, scans with decays near 1.
+    Full,
+    /// All in the widest kind among them: arithmetic of two operands, joins.
+    Widest,
+    /// As they are: views, copies, selections, functions of one operand that stay near it.
+    Pass,
+}
+
+/// The class of an operation.
+pub fn class(op: &Op) -> Class {
+    match op {
+        Op::MatMul { .. } | Op::Linear { .. } | Op::Sdpa { .. } => Class::Low,
+        Op::Unary(unary) => of_unary(*unary),
+        Op::Sum { .. }
+        | Op::Mean { .. }
+        | Op::SumTo { .. }
+        | Op::LayerNorm { .. }
+        | Op::RmsNorm { .. }
+        | Op::Softmax { .. }
+        | Op::LogSoftmax { .. }
+        | Op::Retention { .. }
+        | Op::MaskedHuber { .. }
+        | Op::MaskedMse
+        | Op::CrossEntropy { .. } => Class::Full,
+        Op::Binary(_) | Op::SiluMul | Op::Where | Op::Cat { .. } | Op::Stack { .. } => Class::Widest,
+        Op::Scale { .. }
+        | Op::AddScalar { .. }
+        | Op::Clamp { .. }
+        | Op::Cast { .. }
+        | Op::SwiGlu
+        | Op::MaxDim { .. }
+        | Op::Reshape { .. }
+        | Op::Permute { .. }
+        | Op::Expand { .. }
+        | Op::Narrow { .. }
+        | Op::Split { .. }
+        | Op::Zeros { .. }
+        | Op::Ones { .. }
+        | Op::Embedding
+        | Op::Dropout { .. }
+        | Op::DropPath { .. }
+        | Op::Detach
+        | Op::Aten(_)
+        | Op::Test(_)
+        | Op::And
+        | Op::Not
+        | Op::IndexSelect { .. } => Class::Pass,
+        // Emitted by reverse rules, by autocast itself or by the optimizer: their kinds are settled.
+        Op::UnaryBackward(_)
+        | Op::ClampBackward { .. }
+        | Op::SiluMulBackward
+        | Op::SwiGluBackward
+        | Op::Keep { .. }
+        | Op::MaxDimBackward { .. }
+        | Op::LinearBackward { .. }
+        | Op::NarrowBackward { .. }
+        | Op::GradAdd
+        | Op::LayerNormBackward { .. }
+        | Op::RmsNormBackward { .. }
+        | Op::SoftmaxBackward { .. }
+        | Op::LogSoftmaxBackward { .. }
+        | Op::EmbeddingBackward { .. }
+        | Op::RetentionBackward { .. }
+        | Op::SdpaBackward { .. }
+        | Op::MaskedHuberBackward { .. }
+        | Op::MaskedMseBackward
+        | Op::CrossEntropyBackward { .. }
+        | Op::GlobalNorm
+        | Op::StepScalars { .. }
+        | Op::AdamW { .. }
+        | Op::Average { .. }
+        | Op::Zero
+        | Op::AllReduce
+        | Op::AllReduceWait
+        | Op::CastInto
+        | Op::ScaleUpdate { .. }
+        | Op::Quantize { .. }
+        | Op::ScaledMm { .. }
+        | Op::Fp8Linear { .. } => Class::Pass,
+    }
+}
+
+fn of_unary(unary: Unary) -> Class {
+    match unary {
+        Unary::Exp | Unary::Log | Unary::Sqrt | Unary::Square | Unary::Reciprocal | Unary::Softplus => Class::Full,
+        Unary::Neg
+        | Unary::Abs
+        | Unary::Relu
+        | Unary::Silu
+        | Unary::Gelu
+        | Unary::GeluTanh
+        | Unary::Sigmoid
+        | Unary::Tanh => Class::Pass,
+    }
+}
+
+/// How many mantissa bits and how wide a range: a kind of higher rank holds more of a lower one. `None` for kinds that
+/// autocast leaves alone.
+fn rank(kind: Kind) -> Option<u8> {
+    match kind {
+        Kind::Half => Some(0),
+        Kind::BFloat16 => Some(1),
+        Kind::Float => Some(2),
+        Kind::Double => Some(3),
+        _ => None,
+    }
+}
+
+/// Whether autocast may cast a value of this kind.
+pub fn castable(kind: Kind) -> bool {
+    rank(kind).is_some()
+}
+
+/// The kind that all floating-point operands of a call are cast to; `None` leaves them as they are. Nothing is ever cast
+/// down from f64, nor to a kind other than `low` and the operands' own ones.
+pub fn target(class: Class, kinds: impl Iterator<Item = Kind>, low: Kind) -> Option<Kind> {
+    let mut floats = kinds.filter(|kind| castable(*kind));
+    let first = floats.next()?;
+    let (mut widest, mut equal) = (first, true);
+    for kind in floats {
+        equal &= kind == first;
+        if rank(kind) > rank(widest) {
+            widest = kind;
+        }
+    }
+    // Half and bfloat16 together fit into neither.
+    let joint = if equal || rank(widest) > rank(Kind::BFloat16) { widest } else { Kind::Float };
+    let wanted = match class {
+        Class::Pass => return None,
+        Class::Widest => joint,
+        Class::Full if rank(widest) < rank(Kind::Float) => Kind::Float,
+        Class::Full => widest,
+        Class::Low if widest == Kind::Double => Kind::Double,
+        Class::Low => low,
+    };
+    (!equal || wanted != first).then_some(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Kind::{BFloat16, Bool, Double, Float, Half, Int64};
+
+    fn to(class: Class, kinds: &[Kind]) -> Option<Kind> {
+        target(class, kinds.iter().copied(), BFloat16)
+    }
+
+    #[test]
+    fn products_go_low_unless_a_double_takes_part() {
+        assert_eq!(to(Class::Low, &[Float, Float]), Some(BFloat16));
+        assert_eq!(to(Class::Low, &[BFloat16, Float]), Some(BFloat16));
+        assert_eq!(to(Class::Low, &[BFloat16, BFloat16]), None);
+        assert_eq!(to(Class::Low, &[Double, Double]), None);
+        assert_eq!(to(Class::Low, &[Double, Float]), Some(Double));
+    }
+
+    #[test]
+    fn statistics_are_at_least_f32() {
+        assert_eq!(to(Class::Full, &[BFloat16, Float, Float]), Some(Float));
+        assert_eq!(to(Class::Full, &[Half]), Some(Float));
+        assert_eq!(to(Class::Full, &[Float]), None);
+        assert_eq!(to(Class::Full, &[Double]), None);
+    }
+
+    #[test]
+    fn joins_take_the_widest_and_leave_masks_alone() {
+        assert_eq!(to(Class::Widest, &[Bool, BFloat16, Float]), Some(Float));
+        assert_eq!(to(Class::Widest, &[BFloat16, BFloat16]), None);
+        assert_eq!(to(Class::Widest, &[Half, BFloat16]), Some(Float));
+        assert_eq!(to(Class::Widest, &[Int64, Bool]), None);
+        assert_eq!(to(Class::Pass, &[BFloat16, Float]), None);
+    }
+
+    #[test]
+    fn every_differentiable_row_is_decided_by_what_it_computes() {
+        let low: Vec<&str> = forward().filter(|op| class(op) == Class::Low).map(|op| op.name()).collect();
+        assert_eq!(dedup(low), ["matmul", "linear", "sdpa"]);
+        for op in forward() {
+            let sums = ["sum", "mean", "norm", "softmax", "masked", "entropy"];
+            if sums.iter().any(|part| op.name().contains(part)) || ["exp", "log"].contains(&op.name()) {
+                assert_eq!(class(&op), Class::Full, "{} sums or exponentiates", op.name());
+            }
+        }
+    }
+
+    fn forward() -> impl Iterator<Item = Op> {
+        let mut draw = crate::op::sample::Draw::new(1);
+        crate::op::rows().flat_map(move |row| (row.samples)(&mut draw)).map(|sample| sample.op)
+    }
+
+    fn dedup(mut names: Vec<&str>) -> Vec<&str> {
+        names.dedup();
+        names
+    }
+}

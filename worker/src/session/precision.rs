@@ -1,0 +1,140 @@
+//! The precision of a training: decided once before the first step, the same on every rank, and applied to every step.
+
+use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
+use crate::{
+    autograd::{Cx, Tensor},
+    comm::{ProcessGroup, Reduce},
+    error::OpError,
+    functional,
+    model::ModelSpec,
+    precision::{
+        Autocast, Choice, Cooldown, Format, LossScale, Reason, ScaleSettings, Support, allow_tf32, choose, fp8,
+        largest_standardised, support,
+    },
+};
+use enn_common::config::train::Precision as Wanted;
+use tch::{Device, Kind, Tensor as Raw};
+
+/// What a training computes with.
+#[derive(Debug)]
+pub struct Precision {
+    choice: Choice,
+    autocast: Option<Autocast>,
+    cooldown: Cooldown,
+    scale: Option<LossScale>,
+}
+
+impl Precision {
+    /// f32 everywhere.
+    pub fn full() -> Self {
+        let choice = Choice { format: Format::Fp32, reason: Reason::Asked };
+        Self { choice, autocast: None, cooldown: Cooldown::default(), scale: None }
+    }
+
+    /// Decides from the configuration, the device, the data and the rows of a micro-batch; one collective makes all ranks
+    /// take the same.
+    ///
+    /// # Errors
+    /// When the device does not answer, or a rank is lost.
+    pub fn decide(
+        wanted: Wanted,
+        (spec, rows): (&ModelSpec, u64),
+        device: Device,
+        group: &dyn ProcessGroup,
+    ) -> Result<Self, SessionError> {
+        let support = support(device)?;
+        let range = largest_standardised(&spec.x_stats).max(largest_standardised(&spec.y_stats));
+        let choice = tested(choose(wanted, support, range), (support, range), device);
+        let choice = common(choice, device, group)?;
+        allow_tf32(choice.format == Format::Tf32)?;
+        let scale = match choice.format {
+            Format::Fp16 => {
+                Some(LossScale::new(ScaleSettings::for_sum_of(rows.saturating_mul(spec.cells() as u64)), device)?)
+            }
+            _ => None,
+        };
+        tracing::info!(format = choice.format.name(), reason = %choice.reason, "precision");
+        Ok(Self { autocast: Autocast::of(choice.format), choice, cooldown: Cooldown::default(), scale })
+    }
+
+    /// What was taken, and why.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Kind of the weights' low-precision copies, if there are any.
+    pub fn copies(&self) -> Option<Kind> {
+        self.choice.format.low_kind()
+    }
+
+    /// Notes that `place` had trouble at `step`: it runs in f32 for a while. Every rank says so for the same step.
+    pub fn trouble(&mut self, place: &str, step: u64) {
+        self.cooldown.trouble(place, step);
+    }
+
+    /// Brings the places in f32 up to `step`; whether they changed, so that recorded programs no longer hold.
+    pub fn advance(&mut self, step: u64) -> bool {
+        let Some(autocast) = &mut self.autocast else { return false };
+        let full = self.cooldown.at(step);
+        let changed = autocast.full != full;
+        autocast.full = full;
+        changed
+    }
+
+    /// Tells a step's context.
+    ///
+    /// # Errors
+    /// When the weights' low-precision copies cannot be refreshed.
+    pub fn enter(&self, cx: &Cx<'_>) -> Result<(), OpError> {
+        cx.set_autocast(self.autocast.clone())?;
+        if let Some(scale) = &self.scale {
+            cx.set_loss_scale(scale.scale());
+        }
+        Ok(())
+    }
+
+    /// What the summed gradient is divided by: the count, and the loss scale if there is one. Both f64, 0 axes.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn divisor(&self, cx: &Cx<'_>, count: &Tensor) -> Result<Tensor, OpError> {
+        let Some(scale) = &self.scale else { return Ok(count.clone()) };
+        let scale = cx.opt_state(scale.scale().shallow_clone());
+        functional::mul(cx, count, &functional::cast(cx, &scale, Kind::Double)?)
+    }
+
+    /// Moves the loss scale after a step; `taken` is 1, or 0 for a refused one.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn after(&self, cx: &Cx<'_>, taken: &Tensor) -> Result<(), OpError> {
+        let Some(scale) = &self.scale else { return Ok(()) };
+        cx.optim(|cx| functional::update_loss_scale(cx, scale, taken))
+    }
+}
+
+/// Without 8-bit products where the device computes them wrongly.
+fn tested(choice: Choice, (support, range): (Support, f64), device: Device) -> Choice {
+    if choice.format != Format::Fp8 {
+        return choice;
+    }
+    let found = fp8::self_test(device).unwrap_or_else(|error| {
+        tracing::warn!(%error, "8-bit products do not run");
+        f64::INFINITY
+    });
+    if found <= fp8::ERROR_MAX {
+        return choice;
+    }
+    let reason = Reason::SelfTest { wanted: Format::Fp8, found, limit: fp8::ERROR_MAX };
+    Choice { format: choose(Wanted::Bf16, support, range).format, reason }
+}
+
+/// What all ranks can do; one collective.
+fn common(choice: Choice, device: Device, group: &dyn ProcessGroup) -> Result<Choice, SessionError> {
+    if group.size() == 1 {
+        return Ok(choice);
+    }
+    let votes = Raw::f_from_slice(&choice.vote())?.f_to_device(device)?;
+    group.all_reduce(&votes, Reduce::Sum)?.wait(COLLECTIVE_WAIT_MAX)?;
+    Ok(choice.agreed(&Vec::<f64>::try_from(votes.f_to_device(Device::Cpu)?)?))
+}

@@ -1,0 +1,147 @@
+//! Whole trainings in low precision: what they take, that they learn as f32 does, and that replays change nothing.
+
+use crate::alone;
+use crate::data::{commit_last, config, stage};
+use enn_common::{
+    checkpoint::Checkpoint,
+    config::{
+        RunConfig,
+        train::{Execution, Precision as Wanted},
+    },
+    staged::Staged,
+    wire::message::FromWorker,
+};
+use enn_worker::{
+    comm::Solo,
+    data::Batch,
+    model::ModelSpec,
+    session::{
+        Recorder,
+        kernels::{KernelTask, Kernels},
+        learner::Learner,
+        precision::Precision,
+        step::{Place, step},
+    },
+};
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+
+const EPOCHS: u64 = 34;
+
+fn wanting(precision: Wanted) -> RunConfig {
+    let mut config = config(EPOCHS);
+    config.train.precision = precision;
+    config
+}
+
+/// What was taken and why, and the mean loss of each epoch.
+fn losses(messages: &[FromWorker]) -> (String, String, Vec<f64>) {
+    let chosen = messages.iter().find_map(|message| match message {
+        FromWorker::PrecisionChosen { format, reason } => Some((format.clone(), reason.clone())),
+        _ => None,
+    });
+    let (format, reason) = chosen.unwrap();
+    let epochs = messages.iter().filter_map(|message| match message {
+        FromWorker::EpochEnded(report) => Some(report.train_loss),
+        _ => None,
+    });
+    (format, reason, epochs.collect())
+}
+
+#[test]
+fn every_precision_of_the_cpu_learns_alike_and_says_what_it_took() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let run = |wanted: Wanted, name: &str| {
+        let config = wanting(wanted);
+        let place = dir.path().join(name);
+        let (outcome, messages) = alone(&config, &place, &staged, None, &Recorder::default()).unwrap();
+        let checkpoint = Checkpoint::open(&commit_last(&messages, &config, &staged)).unwrap();
+        for name in checkpoint.tensor_names().filter(|name| name.starts_with("model.")) {
+            let dtype = format!("{:?}", checkpoint.tensor(name).unwrap().dtype).to_lowercase();
+            assert!(!dtype.contains("16"), "{name} is {dtype}: checkpoints hold the f32 masters only");
+        }
+        (outcome, losses(&messages))
+    };
+    let (full, (format, reason, expected)) = run(Wanted::Auto, "auto");
+    assert_eq!((format.as_str(), reason.as_str()), ("fp32", "the best for the CPU"));
+    let (_, (format, reason, _)) = run(Wanted::Fp8, "fp8");
+    assert_eq!(format, "bf16");
+    assert!(reason.contains("fp8 needs a GPU of compute capability 8.9, found the CPU"), "{reason}");
+    for wanted in [Wanted::Bf16, Wanted::Fp16] {
+        let (outcome, (format, reason, found)) = run(wanted, &format!("{wanted:?}"));
+        assert_eq!(reason, "train.precision asks for it");
+        for (epoch, (a, b)) in found.iter().zip(&expected).enumerate() {
+            assert!((a - b).abs() < 0.15 * b + 0.02, "{format}, epoch {epoch}: {a} against {b}");
+        }
+        let (a, b) = (outcome.split["val"].rmse, full.split["val"].rmse);
+        assert!((a - b).abs() < 0.15 * b, "{format}: validation error {a} against {b}");
+    }
+}
+
+#[test]
+fn replayed_steps_compute_the_bits_of_recorded_ones_in_bf16_and_fp16() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    for wanted in [Wanted::Bf16, Wanted::Fp16] {
+        let run = |execution: Execution| {
+            let mut config = wanting(wanted);
+            (config.train.epochs, config.train.execution) = (3, execution);
+            let place = dir.path().join(format!("{wanted:?}{execution:?}"));
+            let (_, messages) = alone(&config, &place, &staged, None, &Recorder::default()).unwrap();
+            losses(&messages).2
+        };
+        assert_eq!(run(Execution::Plan), run(Execution::Tape), "{wanted:?}");
+    }
+}
+
+/// A batch of the first rows.
+fn batch(staged: &Path, rows: usize) -> Batch {
+    let open = Staged::open(staged).unwrap();
+    let stack = |values: Vec<Tensor>| Tensor::stack(&values, 0);
+    let x = stack((0..rows).map(|row| Tensor::from_slice(open.x_row(row))).collect());
+    let y = stack((0..rows).map(|row| Tensor::from_slice(open.y_row(row))).collect());
+    let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
+    Batch { x, x_mask, y, y_mask, real: rows }
+}
+
+#[test]
+fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
+    tch::set_num_threads(1);
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = wanting(Wanted::Bf16);
+    config.train.execution = Execution::Plan;
+    let spec = ModelSpec::from_meta(Staged::open(&staged).unwrap().meta());
+    let mut learner = Learner::build(&config, &spec, 100, Device::Cpu).unwrap();
+    learner.take_precision(Precision::decide(Wanted::Bf16, (&spec, 12), Device::Cpu, &Solo).unwrap()).unwrap();
+    let recorder = Recorder::default();
+    let place = Place {
+        group: &Solo,
+        reporter: &recorder,
+        kernels: Kernels::new(&config, &KernelTask::default(), &recorder).unwrap(),
+        device: Device::Cpu,
+        seed: 1,
+        accumulation: 1,
+        first_row: 0,
+    };
+    let batch = batch(&staged, 12);
+    let low_products = |learner: &mut Learner| {
+        let plan = learner.executor.plan().unwrap();
+        let program = plan.program();
+        let fuser = program.recs().iter().filter(|rec| program.place(rec.scope).starts_with("fuser"));
+        fuser.filter(|rec| rec.op.name() == "linear" && program.val(rec.first_out).meta.kind == Kind::BFloat16).count()
+    };
+    let mut seen = Vec::new();
+    for at in 0..80 {
+        if at == 4 {
+            learner.precision.trouble("fuser", 3);
+        }
+        step(&mut learner, &place, &batch, at, at == 0).unwrap();
+        if learner.executor.plan().is_some() {
+            seen.push((at, low_products(&mut learner) > 0));
+        }
+    }
+    let low = |at: u64| seen.iter().find(|(step, _)| *step == at).map(|(_, low)| *low);
+    assert_eq!((low(3), low(10), low(67), low(75)), (Some(true), Some(false), Some(false), Some(true)), "{seen:?}");
+}
