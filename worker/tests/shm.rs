@@ -157,13 +157,13 @@ fn beside_gloo(port: u16, shm: &dyn ProcessGroup) {
     for count in sizes {
         // The large one in one kind only: this is a test, and not the bench.
         for kind in KINDS.into_iter().take(if count == MIB_64 { 1 } else { KINDS.len() }) {
-            for reduce in REDUCES {
+            for reduce in REDUCES.into_iter().take(if count == MIB_64 { 1 } else { REDUCES.len() }) {
                 let (ours, theirs) = (values(count, kind, shm.rank()), values(count, kind, shm.rank()));
                 shm.all_reduce(&ours, reduce).unwrap().wait(PATIENCE).unwrap();
                 gloo.all_reduce(&theirs, reduce).unwrap().wait(PATIENCE).unwrap();
                 assert_eq!(ours, theirs, "{count} {kind:?} {reduce:?}");
             }
-            if matches!(kind, Kind::Float | Kind::Double) {
+            if matches!(kind, Kind::Float | Kind::Double) && count < MIB_64 {
                 let (ours, theirs) = (fractions(count, kind, shm.rank()), fractions(count, kind, shm.rank()));
                 shm.all_reduce_sum(&ours).unwrap().wait(PATIENCE).unwrap();
                 gloo.all_reduce_sum(&theirs).unwrap().wait(PATIENCE).unwrap();
@@ -171,7 +171,7 @@ fn beside_gloo(port: u16, shm: &dyn ProcessGroup) {
                 same_on_all(shm, &ours);
             }
         }
-        for kind in [Kind::Float, Kind::Bool, Kind::Int64] {
+        for kind in [Kind::Float, Kind::Bool, Kind::Int64].into_iter().take(if count == MIB_64 { 1 } else { 3 }) {
             let root = shm.size() - 1;
             let received = values(count, Kind::Int64, shm.rank()).to_kind(kind);
             shm.broadcast(&received, root).unwrap().wait(PATIENCE).unwrap();
