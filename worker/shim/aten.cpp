@@ -5,6 +5,7 @@
 
 #include "aten_guard.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -29,6 +30,26 @@ int32_t enn_aten_find(const char* name, const char* overload, void** out) {
   return enn::guarded([&] {
     auto found = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
     *out = new c10::OperatorHandle(found);
+  });
+}
+
+// For each argument of the schema 1 if it is written in place, else 0.
+int32_t enn_aten_arguments(void* handle, uint8_t* writes, size_t room, size_t* count) {
+  return enn::guarded([&] {
+    const auto& arguments = static_cast<const c10::OperatorHandle*>(handle)->schema().arguments();
+    TORCH_CHECK(arguments.size() <= room, "a schema of ", arguments.size(), " arguments");
+    *count = arguments.size();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const auto* alias = arguments[i].alias_info();
+      writes[i] = alias != nullptr && alias->isWrite() ? 1 : 0;
+    }
+  });
+}
+
+// A tensor of the meta device: sizes and kind, no memory.
+int32_t enn_aten_hollow(const int64_t* sizes, size_t axes, const at::Tensor* like, at::Tensor** out) {
+  return enn::guarded([&] {
+    *out = new at::Tensor(at::empty(at::IntArrayRef(sizes, axes), like->options().device(at::kMeta)));
   });
 }
 

@@ -8,6 +8,7 @@
 
 #ifdef ENN_CUDA
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -28,6 +29,17 @@ int32_t enn_cuda_synchronize(int32_t device) {
   return enn::guarded([&] {
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
     c10::cuda::device_synchronize();
+  });
+}
+
+// Free bytes of the device, and all of its bytes.
+int32_t enn_cuda_memory(int32_t device, uint64_t* free_total) {
+  return enn::guarded([&] {
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+    size_t available = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&available, &total));
+    free_total[0] = available;
+    free_total[1] = total;
   });
 }
 
@@ -69,6 +81,7 @@ static int32_t no_cuda() {
 }
 int32_t enn_cuda_use_own_stream(int32_t) { return no_cuda(); }
 int32_t enn_cuda_synchronize(int32_t) { return no_cuda(); }
+int32_t enn_cuda_memory(int32_t, uint64_t*) { return no_cuda(); }
 int32_t enn_graph_pool(uint64_t*) { return no_cuda(); }
 int32_t enn_graph_begin(const uint64_t*, void**) { return no_cuda(); }
 int32_t enn_graph_end(void*) { return no_cuda(); }

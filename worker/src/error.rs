@@ -61,6 +61,18 @@ pub enum OpErrorKind {
         /// What the operation takes, in words.
         expected: &'static str,
     },
+    /// A call of an operator with too few or too many arguments.
+    #[error(
+        "{name} was called with {found} arguments, expected {expected}\nhint: every argument of the schema, in its order"
+    )]
+    Arguments {
+        /// The operator.
+        name: String,
+        /// Arguments given.
+        found: usize,
+        /// Arguments of the schema.
+        expected: usize,
+    },
     /// An attribute outside its range.
     #[error("{name} is {found}, expected {expected}")]
     Attribute {

@@ -7,6 +7,7 @@
 
 use crate::autograd::{Cx, Tensor, call};
 use crate::error::OpError;
+use crate::op::aten::{AtenArg, AtenCall};
 use crate::op::attr::{Axes, Binary, Test, Unary};
 use crate::op::{Op, elementwise};
 use smallvec::SmallVec;
@@ -135,6 +136,22 @@ pub fn index_select(cx: &Cx<'_>, x: &Tensor, dim: i64, at: &Tensor) -> Made {
 /// x where `keep` (Bool, x's shape) is true, else 0, also where x is NaN. No gradient flows back.
 pub fn zero_where_not(cx: &Cx<'_>, x: &Tensor, keep: &Tensor) -> Made {
     one(cx, Op::Keep { when: true }, &[keep, x])
+}
+
+/// Any operator of libtorch's dispatcher, recorded, e.g. `aten::cumsum` with an empty overload. `ins` fill the arguments that
+/// are operands, in order. No gradient flows back: an input that asks for one is refused.
+pub fn aten(
+    cx: &Cx<'_>,
+    name: &str,
+    overload: &str,
+    args: Vec<AtenArg>,
+    ins: &[&Tensor],
+) -> Result<SmallVec<[Tensor; 2]>, OpError> {
+    let made = AtenCall::new(name, overload, args).map_err(|kind| cx.fail("aten", kind))?;
+    if ins.iter().any(|tensor| tensor.requires_grad()) {
+        return Err(cx.fail("aten", crate::error::OpErrorKind::NotDifferentiable));
+    }
+    call(cx, Op::Aten(Box::new(made)), ins)
 }
 
 /// x without its history: no gradient flows back.

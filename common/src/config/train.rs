@@ -42,6 +42,10 @@ pub struct TrainConfig {
     pub precision: Precision,
     /// How steps are executed.
     pub execution: Execution,
+    /// Whether blocks let go of their activations and compute them again in the backward pass.
+    pub recompute: Recompute,
+    /// Whether a few steps are timed operation by operation.
+    pub profile: bool,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
     pub threads: usize,
 }
@@ -56,6 +60,18 @@ pub enum Execution {
     Tape,
     /// The record of the first steps is replayed.
     Plan,
+}
+
+/// Activation checkpointing. It changes memory and time, never a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Where the activations would not fit into the device's free memory.
+    Auto,
+    /// Every block.
+    Always,
+    /// No block.
+    Never,
 }
 
 /// Element losses.
@@ -97,6 +113,8 @@ impl Default for TrainConfig {
             checkpoint_keep: 2,
             precision: Precision::Fp32,
             execution: Execution::Auto,
+            recompute: Recompute::Auto,
+            profile: false,
             threads: 0,
         }
     }

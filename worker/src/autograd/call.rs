@@ -2,7 +2,7 @@
 
 use super::cx::Cx;
 use super::program::Rec;
-use super::tape::Node;
+use super::tape::{Node, Taped};
 use crate::backend::Outs;
 use crate::backend::torch::safe::version;
 use crate::error::OpError;
@@ -86,7 +86,10 @@ pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
         kept.extend(sources.map(|(i, t)| keep(i as u8, t)));
         let made = results.iter().enumerate().filter(|(i, _)| save.outs & (1 << i) != 0);
         kept.extend(made.map(|(i, t)| keep(RESULT_SLOT + i as u8, t)));
-        state.nodes.push(Node { rec, kept });
+        state.nodes.push(Node::Rec(Taped { rec, kept }));
+    }
+    if let Some(open) = &mut state.open {
+        open.note(ins);
     }
     Ok(results)
 }

@@ -5,6 +5,7 @@
 use super::call::call;
 use super::leaf::Leaves;
 use super::program::{Phase, Program};
+use super::recompute::Open;
 use super::scope::{ScopeGuard, ScopeId};
 use super::tape::Node;
 use crate::error::{OpError, OpErrorKind};
@@ -25,6 +26,8 @@ pub(super) struct State {
     pub(super) params: Vec<Option<Tensor>>,
     /// The random key, once something drew.
     random: Option<Tensor>,
+    /// The part of the forward pass that is being recorded to be computed again.
+    pub(super) open: Option<Open>,
     /// Random keys so far.
     pub(super) keys: Vec<Val>,
     /// What every leaf was when it was entered, if asked for.
@@ -40,6 +43,7 @@ pub struct Cx<'p> {
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
+    pub(super) recompute: Cell<bool>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
@@ -77,6 +81,7 @@ impl<'p> Cx<'p> {
                 nodes: Vec::new(),
                 params,
                 random: None,
+                open: None,
                 keys: Vec::new(),
                 bound: None,
             }),
@@ -86,6 +91,7 @@ impl<'p> Cx<'p> {
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
+            recompute: Cell::new(false),
             key: Cell::new(key),
             site: Cell::new(0),
             training,
@@ -101,6 +107,11 @@ impl<'p> Cx<'p> {
     /// Gives this step the ranks that [`Cx::all_reduce`] adds over.
     pub fn set_collectives(&mut self, collectives: &'p dyn Collectives) {
         self.collectives = Some(collectives);
+    }
+
+    /// Saves memory: every [`Cx::part`] of the forward pass is computed again in the backward pass.
+    pub fn set_recompute(&self, on: bool) {
+        self.recompute.set(on);
     }
 
     /// Keeps what every leaf was, so that the step can be frozen into a [`super::Plan`].
@@ -202,7 +213,7 @@ impl<'p> Cx<'p> {
         if let Some(bound) = &mut state.bound {
             bound.push((val, raw.shallow_clone()));
         }
-        Tensor::new(raw, val, meta, requires_grad)
+        Tensor::leaf(raw, val, meta, requires_grad)
     }
 
     /// Enters a named place until the guard is dropped.

@@ -10,8 +10,10 @@ mod cx;
 mod executor;
 mod graph;
 mod leaf;
+mod memory;
 mod plan;
 mod program;
+mod recompute;
 mod scope;
 mod tape;
 

@@ -12,6 +12,8 @@ use tch::Device;
 pub enum Phase {
     /// The model and the loss.
     Forward,
+    /// A part of the forward pass, computed again to save memory.
+    Recompute,
     /// Emitted by reverse rules.
     Backward,
     /// Parameter updates.
@@ -90,6 +92,10 @@ impl Program {
     /// What is known of a value.
     pub fn val(&self, val: Val) -> &ValMeta {
         &self.vals[val.0 as usize]
+    }
+
+    pub(super) fn at(&self, index: usize) -> &ValMeta {
+        &self.vals[index]
     }
 
     /// Number of values.

@@ -7,7 +7,8 @@
 use super::call::call;
 use super::cx::Cx;
 use super::leaf::GradLeaves;
-use super::program::{Phase, Rec};
+use super::program::{Phase, Program, Rec};
+use super::recompute::Segment;
 use crate::backend::torch::safe::version;
 use crate::error::{HookError, OpError, OpErrorKind};
 use crate::op::Op;
@@ -17,8 +18,16 @@ use crate::op::vjp::{Emit, Kept, Results, Vjp};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// One taped record with what its reverse rule reads.
-pub(super) struct Node {
+/// What the reverse walk meets.
+pub(super) enum Node {
+    /// One taped record with what its reverse rule reads.
+    Rec(Taped),
+    /// Records whose results were let go; they are computed again when the walk comes here.
+    Segment(Segment),
+}
+
+/// One taped record.
+pub(super) struct Taped {
     pub(super) rec: u32,
     pub(super) kept: SmallVec<[Kept; 3]>,
 }
@@ -32,6 +41,30 @@ struct Reach {
     reached: Vec<bool>,
     /// Contributions still to come, by parameter.
     pending: Vec<u32>,
+}
+
+/// Whether a record of a segment was taped when it ran.
+fn taped(program: &Program, rec: &Rec) -> bool {
+    rec.op.row().vjp.is_some() && rec.outs().any(|v| program.val(v).requires_grad)
+}
+
+/// Gradients on their way, by value.
+struct Walk {
+    reached: Vec<bool>,
+    slots: Vec<Option<Tensor>>,
+}
+
+impl Walk {
+    /// Moves what belongs to values that were let go to the values computed again: (old, new).
+    fn rename(&mut self, made: &[(Val, Val)]) {
+        let room = made.iter().map(|(_, new)| new.index() + 1).max().unwrap_or(0).max(self.slots.len());
+        self.reached.resize(room, false);
+        self.slots.resize(room, None);
+        for (old, new) in made {
+            self.reached[new.index()] = self.reached[old.index()];
+            self.slots[new.index()] = self.slots[old.index()].take();
+        }
+    }
 }
 
 /// Parameters and buckets that still wait.
@@ -176,9 +209,9 @@ impl Cx<'_> {
         if let Some(id) = emitter.param_of(loss.val()) {
             self.deliver_param(&emitter, &mut ready, id, slots[loss.val().0 as usize].take())?;
         }
-        for node in nodes.into_iter().rev() {
-            self.reverse(node, &emitter, &reach.reached, &mut slots, &mut ready)?;
-        }
+        let mut walk = Walk { reached: reach.reached, slots };
+        self.reverse_all(nodes, &emitter, &mut walk, &mut ready)?;
+        let mut slots = walk.slots;
         Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
     }
 
@@ -196,31 +229,62 @@ impl Cx<'_> {
                 }
             };
             arrive(&mut reach, loss.val());
-            for node in nodes.iter().rev() {
-                let rec = &program.recs()[node.rec as usize];
+            let pass = |reach: &mut Reach, rec: &Rec| {
                 if rec.outs().any(|v| reach.reached[v.0 as usize]) {
-                    rec.ins.iter().for_each(|v| arrive(&mut reach, *v));
+                    rec.ins.iter().for_each(|v| arrive(reach, *v));
+                }
+            };
+            for node in nodes.iter().rev() {
+                match node {
+                    Node::Rec(taped) => pass(&mut reach, &program.recs()[taped.rec as usize]),
+                    Node::Segment(segment) => {
+                        let recs = &program.recs()[segment.range()];
+                        recs.iter().rev().filter(|rec| taped(program, rec)).for_each(|rec| pass(&mut reach, rec));
+                    }
                 }
             }
             reach
         })
     }
 
+    fn reverse_all(
+        &self,
+        nodes: Vec<Node>,
+        emitter: &Emitter<'_, '_>,
+        walk: &mut Walk,
+        ready: &mut Ready<'_, '_>,
+    ) -> Result<(), OpError> {
+        for node in nodes.into_iter().rev() {
+            match node {
+                Node::Rec(taped) => self.reverse(taped, emitter, walk, ready)?,
+                Node::Segment(segment) => {
+                    if !segment.values().any(|v| walk.reached[v]) {
+                        continue;
+                    }
+                    let (again, made) = self.recompute(segment)?;
+                    walk.rename(&made);
+                    self.phase.set(Phase::Backward);
+                    self.reverse_all(again, emitter, walk, ready)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// One node: checks what was saved, runs the rule, delivers the gradients, frees what was saved.
     fn reverse(
         &self,
-        node: Node,
+        node: Taped,
         emitter: &Emitter<'_, '_>,
-        reached: &[bool],
-        slots: &mut [Option<Tensor>],
+        walk: &mut Walk,
         ready: &mut Ready<'_, '_>,
     ) -> Result<(), OpError> {
         let rec: Rec = self.with_program(|p| p.recs()[node.rec as usize].clone());
-        if !rec.outs().any(|v| reached[v.0 as usize]) {
+        if !rec.outs().any(|v| walk.reached[v.0 as usize]) {
             return Ok(());
         }
         self.scope.set(rec.scope);
-        let gouts: SmallVec<[Option<Tensor>; 2]> = rec.outs().map(|v| slots[v.0 as usize].take()).collect();
+        let gouts: SmallVec<[Option<Tensor>; 2]> = rec.outs().map(|v| walk.slots[v.0 as usize].take()).collect();
         let needs = self.needs(&rec);
         let mut gradients = SmallVec::new();
         if gouts.iter().any(Option::is_some) {
@@ -233,7 +297,7 @@ impl Cx<'_> {
         gradients.resize(rec.ins.len(), None);
         for (i, (val, gradient)) in rec.ins.iter().zip(gradients).enumerate() {
             if needs & (1 << i) != 0 {
-                self.deliver(emitter, ready, *val, gradient, slots)?;
+                self.deliver(emitter, ready, *val, gradient, &mut walk.slots)?;
             }
         }
         Ok(())

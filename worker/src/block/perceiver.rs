@@ -47,12 +47,14 @@ impl CrossBlock {
         keys: &Tensor,
         key_bias: Option<&Tensor>,
     ) -> Result<Tensor, OpError> {
-        let q = self.norm_query.forward(cx, queries)?;
-        let k = self.norm_key.forward(cx, keys)?;
-        let read = self.attention.forward(cx, &q, &k, key_bias)?;
-        let x = self.regularise.add(cx, queries, &read)?;
-        let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
-        self.regularise.add(cx, &x, &fed)
+        cx.part(|cx| {
+            let q = self.norm_query.forward(cx, queries)?;
+            let k = self.norm_key.forward(cx, keys)?;
+            let read = self.attention.forward(cx, &q, &k, key_bias)?;
+            let x = self.regularise.add(cx, queries, &read)?;
+            let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+            self.regularise.add(cx, &x, &fed)
+        })
     }
 }
 
@@ -83,11 +85,13 @@ impl SelfBlock {
     /// # Errors
     /// As [`Attention::forward`].
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Result<Tensor, OpError> {
-        let normed = self.norm.forward(cx, x)?;
-        let mixed = self.attention.forward(cx, &normed, &normed, None)?;
-        let x = self.regularise.add(cx, x, &mixed)?;
-        let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
-        self.regularise.add(cx, &x, &fed)
+        cx.part(|cx| {
+            let normed = self.norm.forward(cx, x)?;
+            let mixed = self.attention.forward(cx, &normed, &normed, None)?;
+            let x = self.regularise.add(cx, x, &mixed)?;
+            let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+            self.regularise.add(cx, &x, &fed)
+        })
     }
 }
 

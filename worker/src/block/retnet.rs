@@ -36,9 +36,11 @@ impl RetNetBlock {
     /// # Errors
     /// As [`Retention::forward`].
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
-        let (mixed, state) = self.retention.forward(cx, &self.norm_retention.forward(cx, x)?, state)?;
-        let x = self.regularise.add(cx, x, &mixed)?;
-        let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
-        Ok((self.regularise.add(cx, &x, &fed)?, state))
+        cx.part(|cx| {
+            let (mixed, state) = self.retention.forward(cx, &self.norm_retention.forward(cx, x)?, state)?;
+            let x = self.regularise.add(cx, x, &mixed)?;
+            let fed = self.feed.forward(cx, &self.norm_feed.forward(cx, &x)?)?;
+            Ok((self.regularise.add(cx, &x, &fed)?, state))
+        })
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! **Invariant:** the enum is exhaustive and hashable; an attribute that changes a result is a field of its variant.
 
+pub mod aten;
 pub mod attention;
 pub mod attr;
 pub mod collective;
@@ -26,6 +27,7 @@ pub mod softmax;
 pub mod value;
 pub mod vjp;
 
+use aten::AtenCall;
 use attr::{Axes, Binary, Dir, F64Bits, Into, Structural, Test, Unary};
 use row::OpRow;
 use tch::{Device, Kind};
@@ -109,6 +111,8 @@ pub enum Op {
     AdamW { eps: F64Bits, decays: Axes },
     Average { decay: F64Bits },
     Zero,
+    // Anything else libtorch has.
+    Aten(Box<AtenCall>),
     // Collectives.
     AllReduce,
     AllReduceWait,
@@ -133,6 +137,7 @@ pub static OPS: &[&[OpRow]] = &[
     &attention::ROWS,
     &loss::ROWS,
     &optim::ROWS,
+    &aten::ROWS,
     &collective::ROWS,
 ];
 
@@ -208,6 +213,7 @@ impl Op {
             Self::AdamW { .. } => &optim::ROWS[2],
             Self::Average { .. } => &optim::ROWS[3],
             Self::Zero => &optim::ROWS[4],
+            Self::Aten(_) => &aten::ROWS[0],
             Self::AllReduce => &collective::ROWS[0],
             Self::AllReduceWait => &collective::ROWS[1],
         }
@@ -228,6 +234,7 @@ impl Op {
             Self::StepScalars { .. } => i >= 3,
             Self::AdamW { .. } => i >= 1,
             Self::Average { .. } => i == 0 || i % 2 == 1,
+            Self::Aten(call) => call.writes(i),
             Self::Zero | Self::AllReduce => true,
             _ => false,
         }

@@ -102,11 +102,22 @@ struct Inner {
     val: Val,
     meta: Meta,
     requires_grad: bool,
+    leaf: bool,
 }
 
 impl Tensor {
     pub(crate) fn new(raw: tch::Tensor, val: Val, meta: Meta, requires_grad: bool) -> Self {
-        Self(Rc::new(Inner { raw, val, meta, requires_grad }))
+        Self(Rc::new(Inner { raw, val, meta, requires_grad, leaf: false }))
+    }
+
+    /// A value that no record makes.
+    pub(crate) fn leaf(raw: tch::Tensor, val: Val, meta: Meta, requires_grad: bool) -> Self {
+        Self(Rc::new(Inner { raw, val, meta, requires_grad, leaf: true }))
+    }
+
+    /// Whether no record makes it.
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.0.leaf
     }
 
     /// The libtorch tensor. It takes no part in libtorch's autograd.

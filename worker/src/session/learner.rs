@@ -36,6 +36,8 @@ pub struct Learner {
     pub schedule: Schedule,
     /// How steps are executed.
     pub executor: Executor,
+    /// Whether blocks compute their activations again in the backward pass.
+    pub recompute: bool,
 }
 
 /// What the code of a step reads; the rest of a [`Learner`] is the executor's.
@@ -54,6 +56,8 @@ pub struct Parts<'a> {
     pub ema: Option<&'a Ema>,
     /// What is minimised.
     pub objective: &'a Objective,
+    /// Whether blocks compute their activations again.
+    pub recompute: bool,
 }
 
 impl Learner {
@@ -80,7 +84,19 @@ impl Learner {
             Execution::Plan => Mode::Plan,
             Execution::Tape => Mode::Tape,
         });
-        Ok(Self { model, params, grads, weights, optimizer, ema, best, objective, schedule, executor })
+        Ok(Self {
+            model,
+            params,
+            grads,
+            weights,
+            optimizer,
+            ema,
+            best,
+            objective,
+            schedule,
+            executor,
+            recompute: false,
+        })
     }
 
     /// The executor, and what it executes.
@@ -93,6 +109,7 @@ impl Learner {
             optimizer: &self.optimizer,
             ema: self.ema.as_ref(),
             objective: &self.objective,
+            recompute: self.recompute,
         };
         (&mut self.executor, parts)
     }

@@ -17,6 +17,7 @@ pub mod init;
 pub mod learner;
 pub mod link;
 pub mod measure;
+mod memory;
 mod mmap;
 pub mod predict;
 pub mod progress;

@@ -92,7 +92,7 @@ impl Laps {
         let mut times = self.times.get();
         match part {
             Part::Forward => times.forward += ms,
-            Part::Backward => times.backward += ms,
+            Part::Backward | Part::Recompute => times.backward += ms,
             Part::Comm => times.comm += ms,
             Part::Optim => times.optimizer += ms,
         }
@@ -167,6 +167,7 @@ fn code(
     let [x, x_mask, y, y_mask, numbers] = inputs else {
         unreachable!("a step was given five inputs");
     };
+    cx.set_recompute(learner.recompute);
     let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
     cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
     let slots = x.dim(0) / place.accumulation.cast_signed();

@@ -7,6 +7,7 @@ use super::{
     decide,
     evaluate::evaluate,
     learner::{Counts, Learner},
+    memory,
     progress::{EpochSums, Progress},
     report::Reporter,
     step::{self, Place, Stepped},
@@ -203,6 +204,10 @@ impl<'a> Trainer<'a> {
         let _ = self.pace.watch.lap_ms();
         let batch = prefetch.next(self.progress.position)?.to_device(self.task.device)?;
         let waited = self.pace.watch.lap_ms();
+        if first {
+            let (_, parts) = self.learner.split();
+            self.learner.recompute = memory::recompute(self.config.train.recompute, &parts, &self.place, &batch)?;
+        }
         let mut done = step::step(&mut self.learner, &self.place, &batch, self.progress.step, first)?;
         self.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         self.progress.step += 1;

@@ -9,12 +9,17 @@ mod process;
 use data::{CELLS, ROWS, commit_last, config, stage, task};
 use enn_broker::store::{Limits, serve};
 use enn_common::{
-    artifact::chunk::Chunk, checkpoint::Checkpoint, config::RunConfig, metrics::Metrics, staged::Staged,
+    artifact::chunk::Chunk,
+    checkpoint::Checkpoint,
+    config::RunConfig,
+    config::train::{Execution, Recompute, TrainConfig},
+    metrics::Metrics,
+    staged::Staged,
     wire::message::FromWorker,
 };
 use enn_worker::{
     comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr},
-    session::{Outcome, PredictTask, Recorder, SessionError, predict, train},
+    session::{Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
 };
 use std::{
     collections::BTreeMap,
@@ -47,6 +52,42 @@ fn tensors(path: &Path) -> BTreeMap<String, Vec<u8>> {
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// The last checkpoint of a short run on `device` with accumulation and dropout.
+fn last(device: Device, change: &dyn Fn(&mut TrainConfig)) -> BTreeMap<String, Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(4);
+    config.train.accumulation = 2;
+    change(&mut config.train);
+    tch::set_num_threads(1);
+    let recorder = Recorder::default();
+    let task = TrainTask { device, ..task(dir.path(), &staged, None) };
+    train(&config, &task, &recorder, &Solo).unwrap();
+    tensors(&commit_last(&recorder.take(), &config, &staged))
+}
+
+fn modes_agree(device: Device) {
+    let tape = last(device, &|train| train.execution = Execution::Tape);
+    assert!(tape == last(device, &|train| train.execution = Execution::Plan), "a replayed step");
+    assert!(tape == last(device, &|train| train.execution = Execution::Auto), "a captured step");
+    assert!(tape == last(device, &|train| train.recompute = Recompute::Always), "activations computed again");
+}
+
+#[test]
+fn execution_and_recomputing_change_no_bit() {
+    modes_agree(Device::Cpu);
+}
+
+#[test]
+fn execution_and_recomputing_change_no_bit_on_a_gpu() {
+    if !tch::Cuda::is_available() {
+        eprintln!("skipped: no CUDA device");
+        return;
+    }
+    enn_worker::backend::graph::use_own_stream(0).unwrap();
+    modes_agree(Device::Cuda(0));
 }
 
 #[test]

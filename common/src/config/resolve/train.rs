@@ -5,7 +5,7 @@ use crate::config::{
     facts::Facts,
     raw::Value,
     section::Section,
-    train::{ClusterConfig, Collectives, Device, Execution, Loss, Nproc, Precision, TrainConfig},
+    train::{ClusterConfig, Collectives, Device, Execution, Loss, Nproc, Precision, Recompute, TrainConfig},
 };
 
 const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
@@ -13,6 +13,8 @@ const PRECISIONS: &[(&str, Precision)] = &[("fp32", Precision::Fp32)];
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
+const RECOMPUTES: &[(&str, Recompute)] =
+    &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
 
@@ -43,6 +45,8 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
         precision: s.name("precision", PRECISIONS).unwrap_or(default.precision),
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
+        profile: s.truth("profile", default.profile),
+        recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
         threads: s.integer("threads", 0..=4096, default.threads),
     };
     section.finish(errors);

@@ -17,6 +17,14 @@ pub fn use_own_stream(device: usize) -> Result<(), ShimError> {
     result::use_own_stream(device)
 }
 
+/// Free and total bytes of a device's memory.
+///
+/// # Errors
+/// Without CUDA.
+pub fn memory(device: usize) -> Result<(u64, u64), ShimError> {
+    result::memory(device)
+}
+
 /// Waits until the device has done everything.
 ///
 /// # Errors

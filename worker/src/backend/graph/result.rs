@@ -94,3 +94,10 @@ pub(super) fn synchronize(device: usize) -> Result<(), ShimError> {
     // SAFETY: no pointers.
     check(unsafe { sys::enn_cuda_synchronize(device as i32) })
 }
+
+pub(super) fn memory(device: usize) -> Result<(u64, u64), ShimError> {
+    let mut both = [0; 2];
+    // SAFETY: room for the two numbers.
+    check(unsafe { sys::enn_cuda_memory(device as i32, both.as_mut_ptr()) })?;
+    Ok((both[0], both[1]))
+}

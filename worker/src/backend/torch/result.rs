@@ -11,6 +11,8 @@ use torch_sys::C_tensor;
 
 /// Results a boxed call may have.
 const RESULTS_MAX: usize = 16;
+/// Arguments a schema may have.
+const ARGUMENTS_MAX: usize = 64;
 
 /// A status of any shim function that reports through `enn_aten_error`.
 pub(in crate::backend) fn check(status: i32) -> Result<(), ShimError> {
@@ -46,6 +48,22 @@ pub(super) fn find(name: &CStr, overload: &CStr) -> Result<Handle, ShimError> {
     // SAFETY: both strings are NUL-terminated and `out` is writable.
     check(unsafe { sys::enn_aten_find(name.as_ptr(), overload.as_ptr(), &raw mut out) })?;
     Ok(Handle(out))
+}
+
+/// Arguments of an operator's schema: whether each is written in place.
+pub(super) fn arguments(handle: Handle) -> Result<Vec<bool>, ShimError> {
+    let (mut writes, mut count) = ([0u8; ARGUMENTS_MAX], 0);
+    // SAFETY: the handle came from `find`; `writes` has the room given.
+    check(unsafe { sys::enn_aten_arguments(handle.0, writes.as_mut_ptr(), ARGUMENTS_MAX, &raw mut count) })?;
+    Ok(writes[..count].iter().map(|written| *written != 0).collect())
+}
+
+/// A tensor on the meta device, of the kind of `like`.
+pub(super) fn hollow(sizes: &[i64], like: &Tensor) -> Result<Tensor, ShimError> {
+    let mut out = ptr::null_mut();
+    // SAFETY: `sizes` has the length given, `like` is alive and `out` is writable.
+    check(unsafe { sys::enn_aten_hollow(sizes.as_ptr(), sizes.len(), like.as_ptr(), &raw mut out) })?;
+    Ok(owned(out))
 }
 
 /// Calls an operator.

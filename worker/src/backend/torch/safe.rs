@@ -57,15 +57,70 @@ impl AtenOp {
                 move || found
             }),
         };
-        let lists = args.iter().filter_map(|arg| match arg {
-            Arg::Tensors(tensors) => Some(result::pointers(tensors)),
-            _ => None,
-        });
-        let lists: SmallVec<[SmallVec<[*const C_tensor; 4]>; 1]> = lists.collect();
-        let mut next_list = lists.iter();
-        let raw: SmallVec<[RawArg; 12]> = args.iter().map(|arg| raw_arg(arg, &mut next_list)).collect();
-        result::call(handle, &raw)
+        call(handle, args)
     }
+}
+
+/// An operator found by a name that is known at run time only.
+#[derive(Debug)]
+pub struct AnyOp {
+    name: String,
+    handle: Handle,
+    writes: Vec<bool>,
+}
+
+impl AnyOp {
+    /// Finds an operator.
+    ///
+    /// # Errors
+    /// libtorch's sentence when there is none.
+    pub fn find(name: &str, overload: &str) -> Result<Self, ShimError> {
+        let handle = result::find(&nul(name)?, &nul(overload)?)?;
+        let full = if overload.is_empty() { name.to_owned() } else { format!("{name}.{overload}") };
+        Ok(Self { name: full, writes: result::arguments(handle)?, handle })
+    }
+
+    /// Its name with the overload.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The arguments of its schema: whether each is written in place.
+    pub fn arguments(&self) -> &[bool] {
+        &self.writes
+    }
+
+    /// Calls it with all arguments of its schema, in order.
+    ///
+    /// # Errors
+    /// libtorch's sentence.
+    pub fn call(&self, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
+        call(self.handle, args)
+    }
+
+    /// A tensor without memory, on which an operator computes shapes only.
+    ///
+    /// # Errors
+    /// libtorch's sentence.
+    pub fn hollow(shape: &[i64], kind: Kind) -> Result<Tensor, ShimError> {
+        let like = Tensor::f_empty(0, (kind, Device::Cpu)).map_err(|e| ShimError { message: e.to_string() })?;
+        result::hollow(shape, &like)
+    }
+}
+
+fn nul(text: &str) -> Result<std::ffi::CString, ShimError> {
+    std::ffi::CString::new(text).map_err(|_| ShimError { message: format!("{text:?} holds a zero byte") })
+}
+
+fn call(handle: Handle, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
+    let lists = args.iter().filter_map(|arg| match arg {
+        Arg::Tensors(tensors) => Some(result::pointers(tensors)),
+        _ => None,
+    });
+    let lists: SmallVec<[SmallVec<[*const C_tensor; 4]>; 1]> = lists.collect();
+    let mut next_list = lists.iter();
+    let raw: SmallVec<[RawArg; 12]> = args.iter().map(|arg| raw_arg(arg, &mut next_list)).collect();
+    result::call(handle, &raw)
 }
 
 fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l SmallVec<[*const C_tensor; 4]>>) -> RawArg {

@@ -26,6 +26,13 @@ unsafe extern "C" {
         room: usize,
         made: *mut usize,
     ) -> i32;
+    pub(super) fn enn_aten_arguments(handle: *mut c_void, writes: *mut u8, room: usize, count: *mut usize) -> i32;
+    pub(super) fn enn_aten_hollow(
+        sizes: *const i64,
+        axes: usize,
+        like: *const C_tensor,
+        out: *mut *mut C_tensor,
+    ) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
     pub(super) fn enn_retention(
         v: *const C_tensor,
