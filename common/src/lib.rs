@@ -15,5 +15,6 @@ pub mod fs;
 pub mod id;
 pub mod metrics;
 pub mod probe;
+pub mod profile;
 pub mod staged;
 pub mod wire;

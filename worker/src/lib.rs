@@ -2,7 +2,7 @@
 //! and the binary `enn-worker`.
 //!
 //! Floors (an arrow never points up): `backend < op < kernel < autograd < functional, params < layer < block, loss < model < session`.
-//! Side towers `data`, `comm`, `optim`, `checkpoint` know tensors and parameter names, not `model`; only `session` sees all.
+//! Side towers `data`, `comm`, `optim`, `checkpoint`, `profile` know tensors and parameter names, not `model`; only `session` sees all.
 
 pub mod autograd;
 pub mod backend;
@@ -20,4 +20,5 @@ pub mod op;
 pub mod optim;
 pub mod params;
 pub mod probe;
+pub mod profile;
 pub mod session;

@@ -4,6 +4,7 @@
 
 use super::call::call;
 use super::leaf::Leaves;
+use super::observe::Observe;
 use super::program::{Phase, Program};
 use super::recompute::Open;
 use super::scope::{ScopeGuard, ScopeId};
@@ -40,6 +41,7 @@ pub struct Cx<'p> {
     pub(super) leaves: &'p dyn Leaves,
     pub(super) launcher: &'p dyn Launcher,
     pub(super) collectives: Option<&'p dyn Collectives>,
+    pub(super) observer: Option<&'p dyn Observe>,
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
@@ -88,6 +90,7 @@ impl<'p> Cx<'p> {
             leaves,
             launcher: &FIRST_FIT,
             collectives: None,
+            observer: None,
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
@@ -102,6 +105,11 @@ impl<'p> Cx<'p> {
     /// Lets `launcher` choose the kernels of this step.
     pub fn set_launcher(&mut self, launcher: &'p dyn Launcher) {
         self.launcher = launcher;
+    }
+
+    /// Shows every operation of this step to `observer`.
+    pub fn set_observer(&mut self, observer: &'p dyn Observe) {
+        self.observer = Some(observer);
     }
 
     /// Gives this step the ranks that [`Cx::all_reduce`] adds over.

@@ -20,11 +20,13 @@ use crate::{
         prefetch::{Arrays, Plan},
     },
     model::ModelSpec,
+    profile::Profile,
 };
 use enn_common::{
     config::RunConfig,
     event::{EpochReport, StepTimes},
     metrics::Metrics,
+    profile::FOLDER,
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
@@ -85,9 +87,13 @@ pub fn train(
 ) -> Result<Outcome, SessionError> {
     reporter.mark(Phase::Load, 0);
     let data = Dataset::for_training(&task.staged)?;
-    let mut trainer = Trainer::new(config, task, reporter, group, data)?;
+    let folder = task.checkpoints.with_file_name(FOLDER);
+    let profile = config.train.profile.then(|| Profile::new(folder, group.rank(), task.device));
+    let mut trainer = Trainer::new(config, task, (reporter, profile.as_ref()), group, data)?;
     trainer.begin()?;
-    trainer.run()
+    let outcome = trainer.run();
+    profile.iter().for_each(Profile::finish);
+    outcome
 }
 
 struct Trainer<'a> {
@@ -119,7 +125,7 @@ impl<'a> Trainer<'a> {
     fn new(
         config: &'a RunConfig,
         task: &'a TrainTask,
-        reporter: &'a dyn Reporter,
+        (reporter, profile): (&'a dyn Reporter, Option<&'a Profile>),
         group: &'a dyn ProcessGroup,
         data: Dataset,
     ) -> Result<Self, SessionError> {
@@ -137,7 +143,7 @@ impl<'a> Trainer<'a> {
         let steps_total = config.train.epochs * sampler.steps_per_epoch();
         let learner = Learner::build(config, &spec, steps_total, task.device)?;
         let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
-        let place = Place { group, reporter, device: task.device, seed: config.seed, accumulation, first_row };
+        let place = Place { group, reporter, device: task.device, seed: config.seed, accumulation, first_row, profile };
         let sums = EpochSums::new(task.device)?;
         let progress = Progress::default();
         let pace = Pace::new();
