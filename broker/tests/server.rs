@@ -31,6 +31,7 @@ fn plan(round: u64, world: u32) -> RoundPlan {
         device: "cpu".into(),
         threads: 1,
         run_dir: "/run".into(),
+        kernels: enn_common::kernels::Quarantined::default(),
         task: Task::Init { meta: "/m".into(), attempt: "0".into() },
     };
     RoundPlan { round: Round(round), assignments: (0..world).map(assignment).collect() }

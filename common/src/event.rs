@@ -6,6 +6,7 @@ use crate::{
     failure::Failure,
     finite,
     id::{LocalRank, Rank, Round},
+    kernels::Quarantine,
     metrics::{Baseline, Metrics},
     staged::meta::CleaningReport,
 };
@@ -118,6 +119,10 @@ pub enum What {
     Gathered { path: PathBuf, files: u64, bytes: u64 },
     /// Something the user should know.
     Warned { message: String },
+    /// A kernel may not run any more on such operands, on all ranks.
+    KernelQuarantined { rank: Rank, entry: Box<Quarantine> },
+    /// A kernel was tried again after its cool-down and was right.
+    KernelRecovered { rank: Rank, entry: Box<Quarantine> },
     /// The run ended.
     RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
 }

@@ -13,6 +13,7 @@ pub mod failure;
 pub mod finite;
 pub mod fs;
 pub mod id;
+pub mod kernels;
 pub mod metrics;
 pub mod probe;
 pub mod profile;

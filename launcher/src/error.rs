@@ -10,7 +10,7 @@ use crate::{
     slurm::SlurmError,
     stage::StageError,
     torchrun::RunError,
-    ui::{JournalError, MetricsError, TopError},
+    ui::{JournalError, KernelsError, MetricsError, TopError},
 };
 use enn_common::{
     artifact::seal::SealError,
@@ -51,6 +51,9 @@ pub enum Error {
     /// The run's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The run's kernels.
+    #[error(transparent)]
+    Kernels(#[from] KernelsError),
     /// The command line of `enn run`.
     #[error(transparent)]
     Run(#[from] Box<RunError>),
@@ -166,6 +169,7 @@ impl Error {
             | Self::Convert(_)
             | Self::Checkpoint(_)
             | Self::Seal(_)
+            | Self::Kernels(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
             | Self::Top(_)

@@ -301,6 +301,7 @@ mod tests {
             model: ModelConfig::default(),
             train: TrainConfig::default(),
             cluster: ClusterConfig::default(),
+            kernels: std::collections::BTreeMap::new(),
         }
     }
 

@@ -89,6 +89,9 @@ pub enum OpErrorKind {
     /// The C++ shim refused.
     #[error("libtorch dispatcher: {0}")]
     Shim(#[from] crate::backend::torch::ShimError),
+    /// An own CUDA kernel did not run.
+    #[error(transparent)]
+    Cuda(#[from] crate::backend::cuda::CudaError),
     /// A tensor saved for the backward pass was written in between.
     #[error(
         "saved operand {slot} was written after the forward pass (version {found}, expected {expected})\nhint: update parameters and buffers only after backward()"

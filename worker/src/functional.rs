@@ -395,3 +395,11 @@ pub fn masked_huber(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Te
 pub fn masked_mse(cx: &Cx<'_>, prediction: &Tensor, target: &Tensor, mask: &Tensor) -> Made {
     one(cx, Op::MaskedMse, &[prediction, target, mask])
 }
+
+/// Sum over rows of log Σ exp(logits) − logit of the target, for logits (…, C) and 64-bit ids (…); rows whose target is
+/// `ignore` count for nothing. The result has 0 axes; divide by the number of rows that count.
+pub fn cross_entropy(cx: &Cx<'_>, logits: &Tensor, targets: &Tensor, ignore: i64) -> Made {
+    let targets = reshape(cx, targets, &[targets.meta().numel()])?;
+    let logits = reshape(cx, logits, &[targets.meta().numel(), logits.dim(-1)])?;
+    one(cx, Op::CrossEntropy { ignore }, &[&logits, &targets])
+}

@@ -22,3 +22,6 @@ pub mod params;
 pub mod probe;
 pub mod profile;
 pub mod session;
+
+/// libtorch's bindings of the version this library is built against, for programs of one's own.
+pub use tch;

@@ -6,6 +6,7 @@ use super::{
     train::{ClusterConfig, TrainConfig},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Everything a run is. A worker gets this plus its rank identity, and nothing else.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,4 +25,7 @@ pub struct RunConfig {
     pub train: TrainConfig,
     /// Processes.
     pub cluster: ClusterConfig,
+    /// Kernels in the order in which they are tried, by operation; operations that are not named decide by themselves.
+    #[serde(default)]
+    pub kernels: BTreeMap<String, Vec<String>>,
 }

@@ -8,8 +8,14 @@
 //!     16  step       u64   worker     optimizer steps done
 //!     24  heartbeat  u64   worker     CLOCK_MONOTONIC nanoseconds of the last step or phase change
 //!     32  collective u64   worker     sequence number of the collective being waited for
-//!     40  rest             reserved (kernel intent record)
+//!     40  intent     u64   worker     0 none, else the bytes of the intent's text: a kernel runs on such operands for the
+//!                                  first time
+//!     48  signature  u64   worker     the operands' signature
+//!     56  text       424 B worker     operation, kernel and operands, separated by line feeds, UTF-8
+//!    480  rest             reserved
 //! ```
+//! A worker that dies with an open intent leaves it to be read: that kernel is not tried again on such operands.
+//!
 //! The launcher makes it as a memfd and the worker inherits the descriptor named by `ENN_CONTROL_FD`. Whoever maps it
 //! (launcher/src/agent/unix.rs, the worker's boot) hands the mapping over as a slice of atomics; this file has no unsafe.
 
@@ -93,7 +99,27 @@ const WORD_STOP_PHASE: usize = 1;
 const WORD_STEP: usize = 2;
 const WORD_HEARTBEAT: usize = 3;
 const WORD_COLLECTIVE: usize = 4;
+const WORD_INTENT: usize = 5;
+const WORD_SIGNATURE: usize = 6;
+const WORD_TEXT: usize = 7;
+/// Words of the intent's text.
+const TEXT_WORDS: usize = 53;
+/// Bytes of the intent's text; a longer one is cut.
+pub const INTENT_BYTES_MAX: usize = TEXT_WORDS * WORD_BYTES;
 const STOP_MASK: u64 = 0xffff_ffff;
+
+/// A kernel that was about to run for the first time on operands of a signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Intent {
+    /// Operation.
+    pub op: String,
+    /// Kernel.
+    pub kernel: String,
+    /// Signature.
+    pub sig: u64,
+    /// The operands in words.
+    pub operands: String,
+}
 
 /// The page through its fields. Copy it freely: it is a reference.
 #[derive(Debug, Clone, Copy)]
@@ -177,6 +203,42 @@ impl<'a> ControlPage<'a> {
     pub fn set_collective(self, sequence: u64) {
         self.words[WORD_COLLECTIVE].store(sequence, Ordering::Relaxed);
     }
+
+    /// Worker: a kernel is about to run for the first time on such operands.
+    pub fn open_intent(self, intent: &Intent) {
+        let text = format!("{}\n{}\n{}", intent.op, intent.kernel, intent.operands);
+        let mut bytes = text.as_bytes();
+        bytes = &bytes[..bytes.len().min(INTENT_BYTES_MAX)];
+        for (word, chunk) in self.words[WORD_TEXT..].iter().zip(bytes.chunks(WORD_BYTES)) {
+            let mut padded = [0; WORD_BYTES];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
+        }
+        self.words[WORD_SIGNATURE].store(intent.sig, Ordering::Relaxed);
+        // Last: a page with an open intent holds all of it.
+        self.words[WORD_INTENT].store(bytes.len() as u64, Ordering::Release);
+    }
+
+    /// Worker: the kernel ran and the device has said so.
+    pub fn close_intent(self) {
+        self.words[WORD_INTENT].store(0, Ordering::Release);
+    }
+
+    /// Launcher: the intent that a dead worker left open.
+    pub fn intent(self) -> Option<Intent> {
+        let length = usize::try_from(self.words[WORD_INTENT].load(Ordering::Acquire)).ok()?;
+        if length == 0 || length > INTENT_BYTES_MAX {
+            return None;
+        }
+        let words = &self.words[WORD_TEXT..WORD_TEXT + TEXT_WORDS];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+        bytes.truncate(length);
+        let text = String::from_utf8_lossy(&bytes);
+        let mut parts = text.splitn(3, '\n').map(str::to_owned);
+        let (op, kernel) = (parts.next()?, parts.next()?);
+        let sig = self.words[WORD_SIGNATURE].load(Ordering::Relaxed);
+        Some(Intent { op, kernel, sig, operands: parts.next().unwrap_or_default() })
+    }
 }
 
 #[cfg(test)]
@@ -206,6 +268,27 @@ mod tests {
         // The layout promised at the head of the file, seen as bytes.
         let word = words[1].load(Ordering::Relaxed).to_le_bytes();
         assert_eq!(word, [1, 0, 0, 0, 6, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_intent_is_there_until_it_is_closed_and_long_words_are_cut() {
+        let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
+        let page = ControlPage::create(&words).unwrap();
+        assert_eq!(page.intent(), None);
+        let sig = u64::MAX;
+        let intent =
+            |operands: &str| Intent { op: "sdpa".into(), kernel: "flash".into(), sig, operands: operands.into() };
+        page.open_intent(&intent("f32 2×3"));
+        assert_eq!(page.intent(), Some(intent("f32 2×3")));
+        // The layout promised at the head of the file.
+        assert_eq!(words[5].load(Ordering::Relaxed), "sdpa\nflash\nf32 2×3".len() as u64);
+        assert_eq!(&words[7].load(Ordering::Relaxed).to_le_bytes(), b"sdpa\nfla");
+        page.close_intent();
+        assert_eq!(page.intent(), None);
+        page.open_intent(&intent(&"x".repeat(4096)));
+        assert_eq!(page.intent().unwrap().operands.len(), INTENT_BYTES_MAX - "sdpa\nflash\n".len());
+        assert_eq!(words[7 + TEXT_WORDS].load(Ordering::Relaxed), 0);
+        assert_eq!((page.step(), page.stop()), (0, false));
     }
 
     #[test]

@@ -2,12 +2,17 @@
 
 #![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
 
-use crate::{checkpoint::table::ShardTable, event::EpochReport, metrics::Metrics};
+use crate::{
+    checkpoint::table::ShardTable,
+    event::EpochReport,
+    kernels::{KernelFault, OpKernels, Quarantined},
+    metrics::Metrics,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +41,12 @@ pub enum FromWorker {
     Failed { error: String },
     /// The worker is about to exit 0.
     Done { stopped: bool },
+    /// A kernel was wrong or could not run: the launcher quarantines it for all ranks.
+    KernelFaulted(Box<KernelFault>),
+    /// A kernel in quarantine was tried again after its cool-down and was right.
+    KernelRecovered { op: String, kernel: String, sig: u64, step: u64 },
+    /// Rank 0: which kernels ran and which were passed over since it last said so.
+    KernelsRan(Vec<OpKernels>),
 }
 
 /// From the broker to a worker.
@@ -49,6 +60,8 @@ pub enum ToWorker {
     Abandoned { step: u64, error: String },
     /// The worker is not wanted: protocol, round or credentials do not fit.
     Refused { error: String },
+    /// Kernels in quarantine, all of them; each entry takes effect with its epoch, at the same step on all ranks.
+    Kernels(Box<Quarantined>),
 }
 
 /// A worker's identity in a round, and its task.
@@ -74,6 +87,8 @@ pub struct Assignment {
     pub threads: u32,
     /// Run directory.
     pub run_dir: PathBuf,
+    /// Kernels in quarantine, in force from the first step.
+    pub kernels: Quarantined,
     /// What to do.
     pub task: Task,
 }

@@ -1,7 +1,12 @@
 //! The sentence that says why a worker failed: its own words when it had any, else how its process ended. Pure.
 
+use super::kernels;
 use crate::{process::Exit, ui::signal};
-use enn_common::{id::Rank, wire::control::Phase};
+use enn_common::{
+    id::Rank,
+    kernels::KernelFault,
+    wire::control::{Intent, Phase},
+};
 
 /// Lines of standard error that are shown with a failure.
 pub(super) const STDERR_LINES: usize = 20;
@@ -17,6 +22,8 @@ pub(super) struct Evidence {
     pub(super) done: bool,
     pub(super) phase: Phase,
     pub(super) step: u64,
+    /// A kernel that ran for the first time on such operands when the worker ended.
+    pub(super) intent: Option<Intent>,
     /// End of its standard error.
     pub(super) stderr: String,
 }
@@ -30,7 +37,7 @@ pub(super) fn succeeded(evidence: &Evidence) -> bool {
 pub(super) fn sentence(evidence: &Evidence) -> String {
     let Evidence { rank, step, .. } = evidence;
     if let Some(words) = &evidence.words {
-        return format!("rank {rank}: {words}");
+        return format!("rank {rank}: {words}{}", first_launch(evidence));
     }
     let place = format!("while {} (step {step})", evidence.phase.words());
     let what = match evidence.exit {
@@ -39,11 +46,22 @@ pub(super) fn sentence(evidence: &Evidence) -> String {
         Some(Exit::Code(code)) => format!("exited with code {code} without saying why, {place}"),
         None => format!("does not answer, {place}"),
     };
+    let what = format!("{what}{}", first_launch(evidence));
     let stderr = evidence.stderr.trim_end();
     if stderr.is_empty() {
         format!("rank {rank} {what}")
     } else {
         format!("rank {rank} {what}; its standard error ends with:\n{stderr}")
+    }
+}
+
+/// The kernel that is to blame, when there is one.
+fn first_launch(evidence: &Evidence) -> String {
+    match kernels::accused(evidence) {
+        Some(KernelFault { op, kernel, operands, .. }) => {
+            format!(", in the first launch of kernel {kernel} of {op} on {operands}, which is not tried again")
+        }
+        None => String::new(),
     }
 }
 
@@ -63,7 +81,7 @@ mod tests {
 
     fn evidence() -> Evidence {
         let (exit, phase) = (Some(Exit::Code(0)), Phase::Collective);
-        Evidence { rank: Rank(1), words: None, exit, done: true, phase, step: 7, stderr: String::new() }
+        Evidence { rank: Rank(1), words: None, exit, done: true, phase, step: 7, intent: None, stderr: String::new() }
     }
 
     #[test]
@@ -85,6 +103,13 @@ mod tests {
         );
         let words = sentence(&Evidence { words: Some("no space".into()), exit: Some(Exit::Code(1)), ..evidence() });
         assert_eq!(words, "rank 1: no space");
+        let intent = Intent { op: "sdpa".into(), kernel: "flash".into(), sig: 1, operands: "f32[2]".into() };
+        let crashed = sentence(&Evidence { exit: Some(Exit::Signal(6)), intent: Some(intent), ..evidence() });
+        assert!(
+            crashed
+                .ends_with("(step 7), in the first launch of kernel flash of sdpa on f32[2], which is not tried again"),
+            "{crashed}"
+        );
         let early = sentence(&Evidence { done: false, ..evidence() });
         assert_eq!(early, "rank 1 exited with code 0 before its work was done, while waiting in a collective (step 7)");
     }

@@ -8,7 +8,7 @@ use super::{
     unix::Page,
 };
 use crate::process::{Binding, Exit, Guard, Outlets, Process, StartError};
-use enn_common::wire::control::Phase;
+use enn_common::wire::control::{Intent, Phase};
 use nix::sys::signal::Signal;
 use std::{
     fs::File,
@@ -83,6 +83,11 @@ impl Child {
     /// What the worker was doing last.
     pub(super) fn place(&self) -> (Phase, u64) {
         self.page.fields().map_or((Phase::Boot, 0), |page| (page.phase(), page.step()))
+    }
+
+    /// The kernel that was running for the first time on such operands, if the worker said so last.
+    pub(super) fn intent(&self) -> Option<Intent> {
+        self.page.fields().and_then(|page| page.intent())
     }
 
     /// Signals the group, if the process has not been reaped.

@@ -56,6 +56,7 @@ enum Request {
     Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
     Commit(ShardSet),
     Predicted(Chunk),
+    Write(PathBuf, Vec<u8>),
 }
 
 /// The thread's handle. Dropping it waits for commits under way.
@@ -106,6 +107,13 @@ impl Committer {
         }
     }
 
+    /// Replaces a file whole. A disk that is slower than the workers slows the agent here.
+    pub(super) fn write(&self, (path, bytes): (PathBuf, Vec<u8>)) {
+        if let Some(requests) = &self.requests {
+            let _gone = requests.send(Request::Write(path, bytes));
+        }
+    }
+
     /// The next verdict, if one waits.
     pub(super) fn verdict(&mut self) -> Option<Verdict> {
         let verdict = self.verdicts.try_recv().ok();
@@ -146,6 +154,11 @@ fn serve(
                 let _gone = answer.send(checkpoints.prepare());
             }
             Request::Predicted(chunk) => checkpoints.predicted(&chunk),
+            Request::Write(path, bytes) => {
+                if let Err(error) = enn_common::fs::atomic::write(&path, &bytes) {
+                    tracing::warn!("{error}");
+                }
+            }
             Request::Commit(shards) => {
                 let began = std::time::Instant::now();
                 let result = checkpoints.commit(&shards);

@@ -6,6 +6,7 @@ use super::{
     committer::{Checkpoints, Committed, Committer},
     env::Identity,
     error::AgentError,
+    kernels::{self, Kernels},
     policy::{self, Decision, History, Limits},
     round::{Mode, RoundState, WARNINGS_MAX, Worker},
     spec::{AgentSpec, Chunk, Ended, Job, Outcome, Signal},
@@ -17,6 +18,7 @@ use enn_common::{
     config::train::Device,
     event::What,
     id::{LocalRank, Rank, Round},
+    kernels::KernelFault,
     wire::message::{Assignment, FromWorker, Task, ToWorker},
 };
 use std::{
@@ -54,6 +56,7 @@ pub fn run(
         sources,
         guard,
         store,
+        kernels: Kernels::open(&spec.run_dir, &spec.worker.program),
         history: History::default(),
         outcome: Outcome {
             ended: Ended::Finished,
@@ -76,6 +79,7 @@ struct Agent<'a> {
     sources: Sources,
     guard: Guard,
     store: Option<store::StoreHandle>,
+    kernels: Kernels,
     history: History,
     outcome: Outcome,
     began: Instant,
@@ -165,6 +169,7 @@ impl Agent<'_> {
             device: device.into(),
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
+            kernels: self.kernels.told(),
             task,
         }
     }
@@ -322,6 +327,17 @@ impl Agent<'_> {
                 worker.done.get_or_insert((Instant::now(), stopped));
                 return Ok(());
             }
+            FromWorker::KernelFaulted(fault) => return self.kernel_faulted(rank, *fault),
+            FromWorker::KernelRecovered { op, kernel, sig, step } => {
+                let Some(entry) = self.kernels.recovered(&op, &kernel, sig, step) else { return Ok(()) };
+                self.sources.committer.write(self.kernels.file());
+                What::KernelRecovered { rank, entry: Box::new(entry) }
+            }
+            FromWorker::KernelsRan(ops) => {
+                self.kernels.ran(ops);
+                self.sources.committer.write(self.kernels.file());
+                return Ok(());
+            }
             FromWorker::ChunkWritten { start, end, path, blake3 } => self.chunk(Chunk { start, end, path, blake3 }),
             message => match self.news(message) {
                 Some(what) => what,
@@ -349,6 +365,23 @@ impl Agent<'_> {
             }
             // Handled before, or by the broker.
             _ => None,
+        }
+    }
+
+    /// A kernel is out of use: on disk, in the journal, and for all workers.
+    fn kernel_faulted(&mut self, rank: Rank, fault: KernelFault) -> Result<(), AgentError> {
+        let Some(entry) = self.kernels.faulted(fault) else { return Ok(()) };
+        self.sources.committer.write(self.kernels.file());
+        (self.emit)(What::KernelQuarantined { rank, entry: Box::new(entry) });
+        Ok(self.sources.broker.tell_all(ToWorker::Kernels(Box::new(self.kernels.told())))?)
+    }
+
+    /// Quarantines the kernel that a worker died in, if it did.
+    fn accuse(&mut self, state: &RoundState, index: usize) -> Result<(), AgentError> {
+        let worker = &state.workers[index];
+        match kernels::accused(&worker.evidence()) {
+            Some(fault) => self.kernel_faulted(worker.rank, fault),
+            None => Ok(()),
         }
     }
 
@@ -382,6 +415,7 @@ impl Agent<'_> {
 
     /// The worker's process is gone and everything it said has been heard.
     fn judge(&mut self, state: &mut RoundState, index: usize) -> Result<(), AgentError> {
+        self.accuse(state, index)?;
         let worker = &mut state.workers[index];
         worker.judged = true;
         let expected = matches!(state.mode, Mode::Failing(_) | Mode::Killed);
@@ -396,6 +430,7 @@ impl Agent<'_> {
         if matches!(state.mode, Mode::Failing(_) | Mode::Killed) {
             return Ok(());
         }
+        self.accuse(state, index)?;
         state.blame(index);
         state.mode = RoundState::failing(Instant::now());
         for worker in &state.workers {

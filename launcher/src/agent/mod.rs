@@ -17,6 +17,7 @@ mod dispatcher;
 mod durable;
 mod env;
 mod error;
+mod kernels;
 mod policy;
 mod round;
 mod spec;

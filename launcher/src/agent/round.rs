@@ -72,7 +72,8 @@ impl Worker {
         let silent_death = self.words.is_none() && self.child.exit() != Some(Exit::Code(0));
         let stderr = if silent_death { self.child.stderr_tail() } else { String::new() };
         let (words, exit) = (self.words.clone(), self.child.exit());
-        Evidence { rank: self.rank, words, exit, done: self.done.is_some(), phase, step, stderr }
+        let (rank, done, intent) = (self.rank, self.done.is_some(), self.child.intent());
+        Evidence { rank, words, exit, done, phase, step, intent, stderr }
     }
 
     /// When the worker must have taken its next step towards its work, and what it is then accused of.

@@ -6,6 +6,7 @@ mod completions;
 mod doctor;
 mod flags;
 mod init;
+mod kernels;
 mod logs;
 mod man;
 mod metrics;
@@ -54,6 +55,7 @@ enum Command {
     Status(status::Args),
     Top(top::Args),
     Logs(logs::Args),
+    Kernels(kernels::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
     Slurm(slurm::Args),
@@ -63,7 +65,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "run",
     "train",
     "predict",
@@ -74,6 +76,7 @@ const NAMES: [&str; 16] = [
     "status",
     "top",
     "logs",
+    "kernels",
     "ckpt",
     "model",
     "slurm",
@@ -140,6 +143,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Status(args) => status::run(&args, facts),
         Command::Top(args) => top::run(&args, facts),
         Command::Logs(args) => logs::run(&args, facts),
+        Command::Kernels(args) => kernels::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
         Command::Slurm(args) => slurm::run(&args, facts),

@@ -24,6 +24,11 @@ pub const VARIABLES: &[Variable] = &[
         "enn, enn-worker",
         "what to log: off, error, warn (default), info, debug, or tracing's filter language",
     ),
+    variable(
+        "ENN_ATTENTION",
+        "enn-worker",
+        "kernels of attention in the order in which they are tried, e.g. flash,math; over kernels.attention",
+    ),
     variable("ENN_RUNS", "enn", "folder of new runs, instead of ./runs"),
     variable(
         "XDG_STATE_HOME",
@@ -68,4 +73,14 @@ pub const FOR_WORKERS: &[Variable] = &[
     variable("ENN_RUN_DIR", "enn-worker", "run directory"),
     variable("ENN_CONTROL_FD", "enn-worker", "descriptor of the control page"),
     variable("LOCAL_RANK", "enn-worker", "index of the worker on its node"),
+    variable("LOCAL_WORLD_SIZE", "own programs", "workers of the node"),
+    variable("WORLD_SIZE", "own programs", "workers of the round"),
+    variable("MASTER_ADDR", "own programs", "host of the store in which the workers meet"),
+    variable("MASTER_PORT", "own programs", "its port"),
+    variable(
+        "ENN_PROGRESS_FILE",
+        "own programs",
+        "file that is touched to say that the worker is alive, under `enn run`",
+    ),
+    variable("TORCHELASTIC_RESTART_COUNT", "own programs", "restarts so far, under `enn run`"),
 ];

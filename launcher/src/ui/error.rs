@@ -75,3 +75,32 @@ pub enum MetricsError {
         source: io::Error,
     },
 }
+
+/// Failures of `enn kernels`.
+#[derive(Debug, Error)]
+pub enum KernelsError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// kernels.json.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{}: {source}", path.display())]
+    Json {
+        /// kernels.json.
+        path: PathBuf,
+        /// What the parser found.
+        source: serde_json::Error,
+    },
+    /// Another version of ENN wrote it.
+    #[error("{} has version {found}, expected {}", path.display(), enn_common::kernels::VERSION)]
+    Version {
+        /// kernels.json.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+}

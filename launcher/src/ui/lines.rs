@@ -75,6 +75,16 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::RoundFormed { .. }
         | What::FailureReported { .. }
         | What::HangDetected { .. } => rendezvous(&event.what, view),
+        What::KernelQuarantined { rank, entry } => {
+            let then = match entry.retry_at() {
+                Some(step) => format!("it is tried again at step {}", figures::count(step)),
+                None => "it is not tried again in this build".to_owned(),
+            };
+            alert(format!("warning: rank {rank}: {}; the next kernel runs instead, {then}", entry.sentence()))
+        }
+        What::KernelRecovered { entry, .. } => {
+            notable(format!("kernel {} of {} is right again and runs", entry.kernel, entry.op))
+        }
         What::RunEnded { .. } => ended(&event.what, view),
     }
 }

@@ -12,6 +12,7 @@ pub mod failure;
 pub mod figures;
 pub mod follow;
 pub mod journal;
+pub mod kernels;
 pub mod lines;
 pub mod metrics;
 pub mod metrics_server;
@@ -28,7 +29,7 @@ pub mod status;
 pub mod top;
 pub mod trace;
 
-pub use error::{JournalError, MetricsError, TopError};
+pub use error::{JournalError, KernelsError, MetricsError, TopError};
 pub use metrics_server::MetricsServer;
 pub use model::RunView;
 pub use sink::{Mode, Sink};

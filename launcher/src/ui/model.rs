@@ -154,6 +154,8 @@ impl RunView {
             What::Warned { message } | What::GaveUp { reason: message } => {
                 self.warnings.push((time, message.clone()));
             }
+            What::KernelQuarantined { entry, .. } => self.warnings.push((time, entry.sentence())),
+            What::KernelRecovered { .. } => {}
             What::Waiting { .. }
             | What::NodeJoined { .. }
             | What::NodeLost { .. }

@@ -187,6 +187,10 @@ impl Executor {
                 Ready::Plan(plan, runs) => {
                     *runs = runs.saturating_add(1);
                     let outputs = run(plan, &inputs, &mut request)?;
+                    if plan.take_fell_back() {
+                        known.ready = Ready::No;
+                        known.times = 0;
+                    }
                     return Ok(Ran { outputs, mode: Mode::Plan });
                 }
                 Ready::Graph(captured) => {

@@ -34,15 +34,16 @@ impl Program {
         }
         let (mut alive, mut peak) = (0u64, 0u64);
         for (rec, dead) in self.recs().iter().zip(&dying) {
-            alive += rec.outs().filter(|v| owner[v.index()] == v.index()).map(|v| self.bytes(v.index())).sum::<u64>();
+            alive +=
+                rec.outs().filter(|v| owner[v.index()] == v.index()).map(|v| self.temp_bytes(v.index())).sum::<u64>();
             peak = peak.max(alive);
-            alive -= dead.iter().map(|val| self.bytes(*val)).sum::<u64>().min(alive);
+            alive -= dead.iter().map(|val| self.temp_bytes(*val)).sum::<u64>().min(alive);
         }
         peak
     }
 
     /// Bytes of a value made by a record; 0 for leaves.
-    fn bytes(&self, at: usize) -> u64 {
+    fn temp_bytes(&self, at: usize) -> u64 {
         let value = self.at(at);
         if value.role != Role::Temp {
             return 0;

@@ -12,11 +12,13 @@ use super::cx::Cx;
 use super::program::{Phase, Program, Rec};
 use crate::backend::Outs;
 use crate::error::{OpError, OpErrorKind};
+use crate::kernel::Launcher;
 use crate::op::Op;
 use crate::op::collective::{self, Collectives};
 use crate::op::row::{Launch, Launched, PLAIN};
 use crate::op::value::{Meta, Role, Tensor, Val};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::ops::Range;
 use tch::{Device, Kind, Tensor as Raw};
 
@@ -65,6 +67,8 @@ pub type Observer<'a> = &'a mut dyn FnMut(&Seen<'_>) -> Result<(), OpErrorKind>;
 /// One record, ready to run.
 struct Step {
     launch: fn(&Op, &Launch<'_>) -> Launched,
+    /// What runs when that cannot be launched.
+    plain: Option<fn(&Op, &Launch<'_>) -> Launched>,
     /// Values that nothing reads after it.
     last_use: SmallVec<[u32; 4]>,
 }
@@ -79,12 +83,15 @@ pub struct Plan {
     /// (keys, 4) int64: the rows are bound to the keys' slots.
     keys: Option<Raw>,
     hash: String,
+    /// Whether a kernel could not be launched.
+    fell_back: Cell<bool>,
 }
 
 impl Plan {
     /// Freezes what `cx` recorded. `inputs` were entered with [`Cx::input`] and are given anew at every run, in this order;
     /// `outputs` are what a run returns.
     pub(super) fn freeze(cx: Cx<'_>, inputs: &[Val], outputs: &[Tensor]) -> Result<Self, Unplannable> {
+        let launcher = cx.launcher;
         let state = cx.state.into_inner();
         let bound = state.bound.ok_or(Unplannable::NotKept)?;
         let program = state.program;
@@ -98,9 +105,9 @@ impl Plan {
         }
         let keys = bind_keys(&state.keys, &mut slots).map_err(|error| Unplannable::Keys(error.to_string()))?;
         let outputs: Vec<Val> = outputs.iter().map(Tensor::val).collect();
-        let steps = steps(&program, &outputs)?;
+        let steps = steps(&program, &outputs, launcher)?;
         let hash = program.hash();
-        Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash })
+        Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, fell_back: Cell::new(false) })
     }
 
     /// Hash of the program: that of the recorded step.
@@ -203,12 +210,30 @@ impl Plan {
         let outs = if rec.op.is_collective() {
             collective::run(&rec.op, &launch, collectives).map(|()| Outs::new())?
         } else {
-            (self.steps[at].launch)(&rec.op, &launch)?
+            self.launch(at, &rec.op, &launch)?
         };
         if let Some(watch) = observer {
             watch(&Seen { at, rec, ins: &ins, outs: &outs })?;
         }
         Ok(outs)
+    }
+
+    /// The recorded kernel, or the plain reference where it cannot be launched: the ranks are in the middle of a step.
+    fn launch(&self, at: usize, op: &Op, l: &Launch<'_>) -> Launched {
+        let step = &self.steps[at];
+        match ((step.launch)(op, l), step.plain) {
+            (Err(error), Some(plain)) => {
+                tracing::warn!(op = op.name(), %error, "a recorded kernel could not be launched");
+                self.fell_back.set(true);
+                plain(op, l)
+            }
+            (made, _) => made,
+        }
+    }
+
+    /// Whether a kernel could not be launched since the last call: the step is to be recorded anew.
+    pub(super) fn take_fell_back(&self) -> bool {
+        self.fell_back.take()
     }
 
     pub(super) fn take_outputs(&mut self) -> Result<Vec<Raw>, OpError> {
@@ -262,7 +287,7 @@ fn bind_keys(keys: &[Val], slots: &mut [Option<Raw>]) -> Result<Option<Raw>, tch
 }
 
 /// Launches and last uses.
-fn steps(program: &Program, outputs: &[Val]) -> Result<Vec<Step>, Unplannable> {
+fn steps(program: &Program, outputs: &[Val], launcher: &dyn Launcher) -> Result<Vec<Step>, Unplannable> {
     let mut last = vec![None; program.values()];
     for (at, rec) in program.recs().iter().enumerate() {
         // A result that nothing reads dies where it is made.
@@ -272,13 +297,14 @@ fn steps(program: &Program, outputs: &[Val]) -> Result<Vec<Step>, Unplannable> {
     let mut steps = Vec::with_capacity(program.recs().len());
     for rec in program.recs() {
         let row = rec.op.row();
-        let launch = if rec.kernel == PLAIN {
-            row.launch
+        let (launch, plain) = if rec.kernel == PLAIN {
+            (row.launch, None)
         } else {
-            let kernel = row.kernels.iter().find(|kernel| kernel.id == rec.kernel);
-            kernel.ok_or(Unplannable::Kernel { op: row.name, kernel: rec.kernel })?.launch
+            let kernel = launcher.kernel(&rec.op, rec.kernel);
+            let kernel = kernel.ok_or(Unplannable::Kernel { op: row.name, kernel: rec.kernel })?;
+            (kernel.launch, Some(row.launch))
         };
-        steps.push(Step { launch, last_use: SmallVec::new() });
+        steps.push(Step { launch, plain, last_use: SmallVec::new() });
     }
     for (val, at) in last.into_iter().enumerate() {
         let value = Val(val as u32);

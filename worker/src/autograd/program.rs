@@ -125,6 +125,10 @@ impl Program {
 
     /// The canonical bytes: operations, attributes, shapes, kinds, roles, edges, kernels and places; no addresses, no device index.
     pub fn canonical_bytes(&self) -> Vec<u8> {
+        self.bytes(true)
+    }
+
+    fn bytes(&self, kernels: bool) -> Vec<u8> {
         let mut bytes = CanonicalBytes(Vec::with_capacity(64 * self.recs.len()));
         for v in &self.vals {
             bytes.put(&v.meta.shape);
@@ -137,9 +141,17 @@ impl Program {
         }
         for rec in &self.recs {
             bytes.put(&(&rec.op, &rec.ins, rec.first_out, rec.outs));
-            bytes.put(&(rec.kernel, rec.phase, rec.scope));
+            bytes.put(&(rec.phase, rec.scope));
+            if kernels {
+                bytes.put(&rec.kernel);
+            }
         }
         bytes.0
+    }
+
+    /// Hexadecimal hash of what is computed, whichever kernels compute it: equal on all ranks.
+    pub fn structure_hash(&self) -> String {
+        blake3::hash(&self.bytes(false)).to_hex().to_string()
     }
 
     /// Hexadecimal hash of the canonical bytes. Equal for equal steps of the same build; comparable between ranks.

@@ -1,7 +1,7 @@
 //! What can go wrong with a worker's shard.
 
 use enn_common::{
-    checkpoint::{ReadError, ShardError},
+    checkpoint::{CommitError, ReadError, ShardError},
     fs::FileError,
 };
 use std::path::PathBuf;
@@ -41,6 +41,9 @@ pub enum CheckpointError {
     /// The shard could not be written.
     #[error(transparent)]
     Shard(#[from] ShardError),
+    /// The shard did not become a checkpoint.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
     /// The disk.
     #[error(transparent)]
     File(#[from] FileError),

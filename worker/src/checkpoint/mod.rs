@@ -8,10 +8,13 @@ pub mod error;
 pub mod load;
 pub mod plan;
 pub mod save;
+pub mod whole;
 
+pub use enn_common::checkpoint::Draft;
 pub use error::CheckpointError;
 pub use load::{Wanted, load, load_part};
 pub use save::write_share;
+pub use whole::{latest, save_whole};
 
 /// A tensor under its fully qualified name.
 #[derive(Debug)]

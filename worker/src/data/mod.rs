@@ -12,6 +12,7 @@ pub mod rows;
 pub mod sampler;
 
 pub use batch::{Batch, View};
+pub use enn_common::fs::{FileError, mmap::ReadMap};
 pub use error::DataError;
 pub use prefetch::Prefetch;
 pub use rows::RowIndex;

@@ -3,8 +3,9 @@
 //! **Invariant:** one mask convention, true = keep, on every kernel.
 
 use super::Op;
+use super::attention_aten;
 use super::attr::Structural;
-use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
+use super::infer::{Inferred, Metas, float, mismatch, same_kind, wide, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
@@ -15,15 +16,18 @@ use tch::Kind;
 
 /// Sdpa, SdpaBackward.
 ///
-/// Operands: q (B,H,Nq,Dh), k and v (B,H,Nk,Dh), optional bias (Nk) or (B,Nk). Results: (B,H,Nq,Dh) and the attention
-/// weights (B,H,Nq,Nk) as saved intermediate.
+/// Operands: q (B,H,Nq,Dh), k and v (B,H,Nk,Dh), optional bias (Nk) or (B,Nk). Results: (B,H,Nq,Dh), and log Σ exp of each
+/// query's scores (B,H,Nq), f32 at least, as saved intermediate: the reverse rule makes the weights again from it, so that
+/// no (Nq,Nk) lives between forward and backward. Operands of the backward row: gradient, q, k, v, result, log Σ exp, bias.
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("sdpa", shape, launch, vjp, samples)
-        .saves(0b1111, 0b10)
+        .saves(0b1111, 0b11)
+        .kernels(&attention_aten::FORWARD)
         .flops(|_, ins, outs| (4 * outs[0].numel() * ins[1].shape[2]).max(0) as u64)
         .export(Export::Graph("MatMul, Add, Softmax, MatMul")),
     OpRow::backward("sdpa_backward", shape_backward, launch_backward)
-        .flops(|_, ins, _| (8 * ins[1].numel() * ins[2].shape[2]).max(0) as u64),
+        .kernels(&attention_aten::BACKWARD)
+        .flops(|_, ins, _| (10 * ins[1].numel() * ins[2].shape[2]).max(0) as u64),
 ];
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
@@ -51,9 +55,8 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     }
     let mut out = q.shape.clone();
     out[3] = v.shape[3];
-    let mut weights = q.shape.clone();
-    weights[3] = keys;
-    Ok(smallvec![q.with_shape(out), q.with_shape(weights)])
+    let rows = Meta { kind: wide(q.kind), ..q.with_shape(&q.shape[..3]) };
+    Ok(smallvec![q.with_shape(out), rows])
 }
 
 /// Which keys each query sees, (N,N) of booleans; `None` for all.
@@ -66,59 +69,76 @@ fn visible(mask: Structural, n: i64, device: tch::Device) -> Result<Option<tch::
     })
 }
 
-fn launch(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
-    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
-    let sizes = q.size();
-    let scale = 1.0 / (sizes[3].max(1) as f64).sqrt();
-    let mut scores = q.f_mul_scalar(scale)?.f_matmul(&k.f_transpose(-2, -1)?)?;
-    if *bias {
-        let bias = l.at(3);
+/// 1/√Dh
+pub(super) fn scale(q: &tch::Tensor) -> f64 {
+    1.0 / (q.size()[3].max(1) as f64).sqrt()
+}
+
+/// (B,H,Nq,Nk): q kᵀ/√Dh plus bias, −∞ where hidden; f32 at least.
+fn scores(
+    q: &tch::Tensor,
+    k: &tch::Tensor,
+    bias: Option<&tch::Tensor>,
+    mask: Structural,
+) -> Result<tch::Tensor, OpErrorKind> {
+    let mut scores = q.f_mul_scalar(scale(q))?.f_matmul(&k.f_transpose(-2, -1)?)?.f_to_kind(wide(q.kind()))?;
+    if let Some(bias) = bias {
         let bias = if bias.dim() == 2 { bias.f_unsqueeze(1)?.f_unsqueeze(1)? } else { bias.shallow_clone() };
         scores = scores.f_add_(&bias)?;
     }
-    if let Some(keep) = visible(*mask, sizes[2], q.device())? {
+    if let Some(keep) = visible(mask, q.size()[2], q.device())? {
         scores = scores.f_masked_fill_(&keep.f_logical_not()?, f64::NEG_INFINITY)?;
     }
-    let weights = scores.f_internal_softmax(-1, false)?;
-    Ok(smallvec![weights.f_matmul(v)?, weights])
+    Ok(scores)
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
+    let scores = scores(q, k, bias.then(|| l.at(3)), *mask)?;
+    let lse = scores.f_logsumexp(-1i64, false)?;
+    let weights = scores.f_internal_softmax(-1, false)?.f_to_kind(v.kind())?;
+    Ok(smallvec![weights.f_matmul(v)?, lse])
 }
 
 fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
-    let Op::Sdpa { bias, .. } = *v.op() else { unreachable!("row of another operation") };
+    let Op::Sdpa { mask, bias } = *v.op() else { unreachable!("row of another operation") };
     let dbias = bias && v.needs(3);
-    let mut ins: SmallVec<[&Tensor; 6]> = smallvec![v.g()?, v.input(0)?, v.input(1)?, v.input(2)?, v.output(1)?];
-    if dbias {
+    let mut ins: SmallVec<[&Tensor; 7]> =
+        smallvec![v.g()?, v.input(0)?, v.input(1)?, v.input(2)?, v.output(0)?, v.output(1)?];
+    if bias {
         ins.push(v.input(3)?);
     }
-    let mut grads: Grads = v.call_all(Op::SdpaBackward { dbias }, &ins)?.into_iter().map(Some).collect();
+    let mut grads: Grads = v.call_all(Op::SdpaBackward { mask, bias, dbias }, &ins)?.into_iter().map(Some).collect();
     grads.resize(v.arity(), None);
     Ok(grads)
 }
 
 fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
-    let Op::SdpaBackward { dbias } = op else { unreachable!("row of another operation") };
+    let Op::SdpaBackward { dbias, .. } = op else { unreachable!("row of another operation") };
     let mut metas: Metas = ins[1..4].iter().map(|m| (*m).clone()).collect();
     if *dbias {
-        metas.push(ins[5].clone());
+        metas.push(ins[6].clone());
     }
     Ok(metas)
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    use tch::Tensor as T;
-    let Op::SdpaBackward { dbias } = op else { unreachable!("row of another operation") };
-    let (g, q, k, v, weights) = (l.at(0), l.at(1), l.at(2), l.at(3), l.at(4));
-    let scale = 1.0 / (q.size()[3].max(1) as f64).sqrt();
-    let dv = weights.f_transpose(-2, -1)?.f_matmul(g)?;
-    let dweights = g.f_matmul(&v.f_transpose(-2, -1)?)?;
-    let dscores = T::f_internal_softmax_backward_data(&dweights, weights, -1, weights.kind())?;
-    let dq = dscores.f_matmul(k)?.f_mul_scalar_(scale)?;
-    let dk = dscores.f_transpose(-2, -1)?.f_matmul(q)?.f_mul_scalar_(scale)?;
+    let Op::SdpaBackward { mask, bias, dbias } = op else { unreachable!("row of another operation") };
+    let (g, q, k, v, out, lse) = (l.at(0), l.at(1), l.at(2), l.at(3), l.at(4), l.at(5));
+    let weights = scores(q, k, bias.then(|| l.at(6)), *mask)?.f_sub_(&lse.f_unsqueeze(-1)?)?.f_exp_()?;
+    let dv = weights.f_to_kind(g.kind())?.f_transpose(-2, -1)?.f_matmul(g)?;
+    // Σ over keys of weight · its gradient, which is the same as Σ over the width of gradient · result.
+    let along = g.f_mul(out)?.f_to_kind(wide(q.kind()))?.f_sum_dim_intlist(-1, true, None)?;
+    let dweights = g.f_matmul(&v.f_transpose(-2, -1)?)?.f_to_kind(wide(q.kind()))?;
+    let dscores = dweights.f_sub(&along)?.f_mul_(&weights)?;
+    let low = dscores.f_to_kind(q.kind())?;
+    let dq = low.f_matmul(k)?.f_mul_scalar_(scale(q))?;
+    let dk = low.f_transpose(-2, -1)?.f_matmul(q)?.f_mul_scalar_(scale(q))?;
     let mut outs: crate::backend::Outs = SmallVec::from_iter([dq, dk, dv]);
     if *dbias {
-        let over: &[i64] = if l.at(5).dim() == 2 { &[1, 2] } else { &[0, 1, 2] };
-        outs.push(dscores.f_sum_dim_intlist(over, false, None)?);
+        let over: &[i64] = if l.at(6).dim() == 2 { &[1, 2] } else { &[0, 1, 2] };
+        outs.push(dscores.f_sum_dim_intlist(over, false, None)?.f_to_kind(l.at(6).kind())?);
     }
     Ok(outs)
 }

@@ -61,6 +61,11 @@ pub fn same_kind(ins: &[&Meta]) -> Result<(), OpErrorKind> {
     Ok(())
 }
 
+/// The kind in which sums over values of `kind` are kept: f32 at least.
+pub fn wide(kind: tch::Kind) -> tch::Kind {
+    if kind == tch::Kind::Double { kind } else { tch::Kind::Float }
+}
+
 /// Refuses an operand that is not floating point.
 pub fn float(operand: usize, meta: &Meta) -> Result<(), OpErrorKind> {
     use tch::Kind::{BFloat16, Double, Float, Half};

@@ -6,8 +6,11 @@
 
 pub mod aten;
 pub mod attention;
+mod attention_aten;
 pub mod attr;
 pub mod collective;
+pub mod cross_entropy;
+mod cuda;
 pub mod elementwise;
 pub mod index;
 pub mod infer;
@@ -99,12 +102,14 @@ pub enum Op {
     Retention { dir: Dir, state: bool },
     RetentionBackward { dir: Dir, state: bool, gstate: bool },
     Sdpa { mask: Structural, bias: bool },
-    SdpaBackward { dbias: bool },
+    SdpaBackward { mask: Structural, bias: bool, dbias: bool },
     // Losses.
     MaskedHuber { delta: F64Bits },
     MaskedHuberBackward { delta: F64Bits },
     MaskedMse,
     MaskedMseBackward,
+    CrossEntropy { ignore: i64 },
+    CrossEntropyBackward { ignore: i64 },
     // Optimizer.
     GlobalNorm,
     StepScalars { beta1: F64Bits, beta2: F64Bits, decay: F64Bits, clip: F64Bits },
@@ -136,6 +141,7 @@ pub static OPS: &[&[OpRow]] = &[
     &retention::ROWS,
     &attention::ROWS,
     &loss::ROWS,
+    &cross_entropy::ROWS,
     &optim::ROWS,
     &aten::ROWS,
     &collective::ROWS,
@@ -208,6 +214,8 @@ impl Op {
             Self::MaskedHuberBackward { .. } => &loss::ROWS[1],
             Self::MaskedMse => &loss::ROWS[2],
             Self::MaskedMseBackward => &loss::ROWS[3],
+            Self::CrossEntropy { .. } => &cross_entropy::ROWS[0],
+            Self::CrossEntropyBackward { .. } => &cross_entropy::ROWS[1],
             Self::GlobalNorm => &optim::ROWS[0],
             Self::StepScalars { .. } => &optim::ROWS[1],
             Self::AdamW { .. } => &optim::ROWS[2],

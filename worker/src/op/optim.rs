@@ -3,6 +3,7 @@
 //! **Invariant:** nothing here reads a number from a device. On the CPU a refused step is seen at once and costs nothing.
 
 use super::Op;
+use super::cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::value::Meta;
@@ -49,10 +50,12 @@ pub const SCALARS: i64 = 6;
 /// | Zero | any number of arrays, written | none |
 pub static ROWS: [OpRow; 5] = [
     OpRow::backward("global_norm", shape_norm, launch_norm)
+        .kernels(&[cuda::GLOBAL_NORM])
         .flops(|_, ins, _| 2 * elements(ins, 1))
         .export(NOT_EXPORTED),
-    OpRow::backward("step_scalars", shape_scalars, launch_scalars).export(NOT_EXPORTED),
+    OpRow::backward("step_scalars", shape_scalars, launch_scalars).kernels(&[cuda::STEP_SCALARS]).export(NOT_EXPORTED),
     OpRow::backward("adamw", shape_adamw, launch_adamw)
+        .kernels(&[cuda::ADAMW])
         .flops(|_, ins, _| 14 * elements(&ins[1..], 4))
         .export(NOT_EXPORTED),
     OpRow::backward("average", shape_average, launch_average)

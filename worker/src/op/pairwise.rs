@@ -2,6 +2,7 @@
 
 use super::Op;
 use super::attr::Binary;
+use super::cuda;
 use super::infer::{Inferred, axis, broadcast, float, mismatch, one, same_kind, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, between, bools, normal, sample};
@@ -36,8 +37,9 @@ pub static ROWS: [OpRow; 6] = [
         ]
     })
     .saves(0b11, 0)
+    .kernels(&[cuda::SILU_MUL])
     .export(Export::Graph("Mul(Mul(a, Sigmoid(a)), b)")),
-    OpRow::backward("silu_mul_backward", shape_silu_backward, launch_silu_backward),
+    OpRow::backward("silu_mul_backward", shape_silu_backward, launch_silu_backward).kernels(&[cuda::SILU_MUL_BACKWARD]),
     OpRow::forward("swiglu", shape_swiglu, launch_swiglu, vjp_swiglu, |d| {
         let (a, b) = (d.size(2, 4), d.size(3, 5));
         vec![
@@ -47,8 +49,10 @@ pub static ROWS: [OpRow; 6] = [
         ]
     })
     .saves(1, 0)
+    .kernels(&[cuda::SWIGLU])
     .export(Export::Graph("Split, Sigmoid, Mul, Mul")),
-    OpRow::backward("swiglu_backward", |_, ins| one(ins[1].clone()), launch_swiglu_backward),
+    OpRow::backward("swiglu_backward", |_, ins| one(ins[1].clone()), launch_swiglu_backward)
+        .kernels(&[cuda::SWIGLU_BACKWARD]),
     OpRow::forward("where", shape_where, launch_where, vjp_where, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![

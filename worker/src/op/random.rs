@@ -7,6 +7,7 @@
 
 use super::Op;
 use super::attr::F64Bits;
+use super::cuda;
 use super::infer::{Inferred, float, one, wrong};
 use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, key, normal, sample};
@@ -23,12 +24,12 @@ use tch::{Kind, Tensor as Raw};
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("dropout", shape, launch, vjp, |d| samples(d, |p| Op::Dropout { p, site: 3 }))
         .saves(0b10, 0)
-        .kernels(&[CPU])
+        .kernels(&[CPU, cuda::DROPOUT])
         .flops(|_, ins, _| 10 * ins[0].numel().max(0) as u64)
         .export(Export::Graph("nothing: identity outside training")),
     OpRow::forward("drop_path", shape, launch, vjp, |d| samples(d, |p| Op::DropPath { p, site: 5 }))
         .saves(0b10, 0)
-        .kernels(&[CPU])
+        .kernels(&[CPU, cuda::DROPOUT])
         .export(Export::Graph("nothing: identity outside training")),
 ];
 
@@ -109,7 +110,7 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
 }
 
 /// Words below this are kept.
-fn keep_threshold(p: f64) -> i64 {
+pub(super) fn keep_threshold(p: f64) -> i64 {
     (((1.0 - p) * 4294967296.0) as i64).min(MASK)
 }
 

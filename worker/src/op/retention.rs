@@ -1,16 +1,18 @@
 //! The retention scan y_t = λ·y_{t−1} + v_t per head, causal or in both directions, as one operation.
 //!
-//! On the CPU a kernel of the shim runs along the positions. Elsewhere it runs in chunks of 64 and then scans the chunk
-//! ends the same way. Either way cost is linear in the length and no power of λ is ever divided by. Carries have the kind
+//! The reference runs in chunks of 64 and then scans the chunk ends the same way; a kernel of the shim runs along the
+//! positions on the CPU. Either way cost is linear in the length and no power of λ is ever divided by. Carries have the kind
 //! of the operands, never less than f32.
 
 use super::Op;
 use super::attr::Dir;
+use super::cuda;
 use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
+use crate::backend::Outs;
 use crate::backend::torch::safe::{self, RetentionBackward, has_cpu_kernel};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::{SmallVec, smallvec};
@@ -25,11 +27,29 @@ pub const CHUNK: i64 = 64;
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("retention", shape, launch, vjp, samples)
         .saves(0b111, 1)
+        .kernels(&[cuda::RETENTION, CPU])
         .flops(|_, ins, _| 2 * ins[0].numel().max(0) as u64)
         .export(Export::Graph("Scan over positions, or MatMul with powers of λ")),
     OpRow::backward("retention_backward", shape_backward, launch_backward)
+        .kernels(&[cuda::RETENTION_BACKWARD, CPU_BACKWARD])
         .flops(|_, ins, _| 6 * ins[0].numel().max(0) as u64),
 ];
+
+/// The scan of `shim/cpu_kernels.cpp`, along the positions.
+const CPU: Kernel = Kernel {
+    id: "cpu.retention",
+    fits: fits_cpu,
+    launch: launch_cpu,
+    tolerance: Tolerance::Reduction,
+    deterministic: true,
+};
+
+/// Its reverse.
+const CPU_BACKWARD: Kernel = Kernel { launch: launch_backward_cpu, ..CPU };
+
+fn fits_cpu(_: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
+    if has_cpu_kernel(l.at(0)) { Ok(()) } else { Err("not f32 or f64 on the CPU") }
+}
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::Retention { dir, state } = op else { unreachable!("row of another operation") };
@@ -116,16 +136,28 @@ pub fn reference(
     })
 }
 
-fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+/// Operands of a scan: v, λ, state.
+type Scan<'a> = (&'a tch::Tensor, &'a tch::Tensor, Option<&'a tch::Tensor>);
+
+fn operands<'a>(op: &Op, l: &'a Launch<'_>) -> (Scan<'a>, Dir) {
     let Op::Retention { dir, state } = op else { unreachable!("row of another operation") };
-    let (v, lambda) = (l.at(0), l.at(1));
-    let state = state.then(|| l.at(2));
-    let y = if has_cpu_kernel(v) {
-        safe::retention(v, lambda, state, *dir == Dir::Bidirectional)?
-    } else {
-        reference(v, lambda, state, *dir)?
-    };
-    if *dir == Dir::Bidirectional {
+    ((l.at(0), l.at(1), state.then(|| l.at(2))), *dir)
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let ((v, lambda, state), dir) = operands(op, l);
+    with_last_state(reference(v, lambda, state, dir)?, (v, lambda, state), dir)
+}
+
+fn launch_cpu(op: &Op, l: &Launch<'_>) -> Launched {
+    let ((v, lambda, state), dir) = operands(op, l);
+    let y = safe::retention(v, lambda, state, dir == Dir::Bidirectional)?;
+    with_last_state(y, (v, lambda, state), dir)
+}
+
+/// The results: y, and for the causal direction the state after the last position.
+fn with_last_state(y: tch::Tensor, (v, _, state): Scan<'_>, dir: Dir) -> Launched {
+    if dir == Dir::Bidirectional {
         return Ok(smallvec![y]);
     }
     let (b, n, h, d) = v.size4()?;
@@ -178,9 +210,9 @@ fn shifted(y: &tch::Tensor, first: &tch::Tensor) -> Result<tch::Tensor, OpErrorK
     Ok(tch::Tensor::f_cat(&[&first.f_unsqueeze(1)?, &y.f_narrow(1, 0, n - 1)?], 1)?)
 }
 
-fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+fn reverse<'a>(op: &Op, l: &'a Launch<'_>) -> RetentionBackward<'a> {
     let Op::RetentionBackward { dir, state, gstate } = op else { unreachable!("row of another operation") };
-    let reverse = RetentionBackward {
+    RetentionBackward {
         v: l.at(0),
         lambda: l.at(1),
         y: l.at(2),
@@ -188,10 +220,22 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
         state: state.then(|| l.at(4)),
         gstate: gstate.then(|| l.at(l.ins.len() - 1)),
         both: *dir == Dir::Bidirectional,
-    };
-    let made =
-        if has_cpu_kernel(reverse.v) { safe::retention_backward(&reverse)? } else { reference_backward(&reverse)? };
-    Ok(made.into_iter().take(if *state { 3 } else { 2 }).collect())
+    }
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let reverse = reverse(op, l);
+    Ok(asked_for(&reverse, reference_backward(&reverse)?))
+}
+
+fn launch_backward_cpu(op: &Op, l: &Launch<'_>) -> Launched {
+    let reverse = reverse(op, l);
+    Ok(asked_for(&reverse, safe::retention_backward(&reverse)?))
+}
+
+/// Gradients of v and λ, and of the incoming state if there is one.
+fn asked_for(reverse: &RetentionBackward<'_>, made: [tch::Tensor; 3]) -> Outs {
+    made.into_iter().take(if reverse.state.is_some() { 3 } else { 2 }).collect()
 }
 
 /// The reverse scan in tensor operations of any device: gradients of v, λ and the incoming state.

@@ -30,6 +30,8 @@ pub struct Environment {
     pub local_rank: u32,
     /// `ENN_CONTROL_FD`: descriptor of the control page.
     pub control_fd: Option<i32>,
+    /// `ENN_ATTENTION`: kernels of attention in the order in which they are tried, over `kernels.attention`.
+    pub attention: Option<Vec<String>>,
     /// `ENN_LOG`: what to log, in `tracing`'s filter language.
     pub log: String,
 }
@@ -49,8 +51,70 @@ impl Environment {
         let round = number(&variable, "ENN_ROUND")?.unwrap_or(0);
         let local_rank = number(&variable, "LOCAL_RANK")?.unwrap_or(0);
         let control_fd = number(&variable, "ENN_CONTROL_FD")?;
+        let names = |text: String| text.split(',').map(|name| name.trim().to_owned()).collect();
+        let attention = variable("ENN_ATTENTION").filter(|text| !text.is_empty()).map(names);
         let log = variable("ENN_LOG").unwrap_or_else(|| "warn".to_owned());
-        Ok(Self { broker: broker.into(), round, local_rank, control_fd, log })
+        Ok(Self { broker: broker.into(), round, local_rank, control_fd, attention, log })
+    }
+}
+
+/// What a launcher of torchrun's kind (`enn run`, torchrun) tells a program about its place. Nothing set is a world of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TorchrunEnvironment {
+    /// `RANK`.
+    pub rank: u32,
+    /// `WORLD_SIZE`.
+    pub world_size: u32,
+    /// `LOCAL_RANK`: index on the node.
+    pub local_rank: u32,
+    /// `LOCAL_WORLD_SIZE`: ranks of the node.
+    pub local_world_size: u32,
+    /// `MASTER_ADDR` and `MASTER_PORT`: the store in which the ranks meet; there when there are others.
+    pub store: Option<(String, u16)>,
+    /// `ENN_ROUND`, or `TORCHELASTIC_RESTART_COUNT` under torchrun: tells this meeting from earlier ones.
+    pub round: u64,
+    /// `ENN_PROGRESS_FILE`: touched to say that the process is alive.
+    pub progress_file: Option<PathBuf>,
+    /// `ENN_RUN_DIR`: where the run keeps its files.
+    pub run_dir: Option<PathBuf>,
+}
+
+impl TorchrunEnvironment {
+    /// Reads the environment of this process.
+    ///
+    /// # Errors
+    /// [`SessionError::Variable`] naming the variable, what was found and what was expected.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub fn read() -> Result<Self, SessionError> {
+        Self::parse(|name| std::env::var(name).ok())
+    }
+
+    fn parse(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self, SessionError> {
+        let rank = number(&variable, "RANK")?.unwrap_or(0);
+        let world_size = number(&variable, "WORLD_SIZE")?.unwrap_or(1);
+        let wrong = |name, found: u32, expected| SessionError::Variable { name, found: found.to_string(), expected };
+        if rank >= world_size {
+            return Err(wrong("RANK", rank, "a number below WORLD_SIZE"));
+        }
+        let port = number(&variable, "MASTER_PORT")?;
+        let store = variable("MASTER_ADDR").zip(port);
+        if world_size > 1 && store.is_none() {
+            return Err(wrong("WORLD_SIZE", world_size, "1 where MASTER_ADDR and MASTER_PORT are not set"));
+        }
+        let round = match number(&variable, "ENN_ROUND")? {
+            None => number(&variable, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
+            Some(round) => round,
+        };
+        Ok(Self {
+            rank,
+            world_size,
+            local_rank: number(&variable, "LOCAL_RANK")?.unwrap_or(0),
+            local_world_size: number(&variable, "LOCAL_WORLD_SIZE")?.unwrap_or(1),
+            store,
+            round,
+            progress_file: variable("ENN_PROGRESS_FILE").map(PathBuf::from),
+            run_dir: variable("ENN_RUN_DIR").map(PathBuf::from),
+        })
     }
 }
 
@@ -102,15 +166,23 @@ pub fn meet(environment: &Environment) -> Result<(Link, Assignment), SessionErro
 /// # Errors
 /// [`SessionError::Device`] when it is unknown or this build or machine has none.
 pub fn device(assignment: &Assignment) -> Result<Device, SessionError> {
-    let wrong = |expected| SessionError::Device { found: assignment.device.clone(), expected };
-    match assignment.device.as_str() {
+    named_device(&assignment.device, assignment.local_rank)
+}
+
+/// The device called "cpu" or "cuda" of the `local_rank`-th worker of a node.
+///
+/// # Errors
+/// As [`device`].
+pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, SessionError> {
+    let wrong = |expected| SessionError::Device { found: name.to_owned(), expected };
+    match name {
         "cpu" => Ok(Device::Cpu),
-        "cuda" if !cfg!(feature = "cuda") => Err(wrong("cpu (this enn-worker was built without CUDA: `make cuda`)")),
-        "cuda" if i64::from(assignment.local_rank) >= tch::Cuda::device_count() => {
+        "cuda" if !cfg!(feature = "cuda") => Err(wrong("cpu (this program was built without CUDA: `make cuda`)")),
+        "cuda" if i64::from(local_rank) >= tch::Cuda::device_count() => {
             Err(wrong("a CUDA device for every worker of the node (start fewer workers)"))
         }
         "cuda" => {
-            let index = assignment.local_rank as usize;
+            let index = local_rank as usize;
             // The default stream cannot be captured.
             graph::use_own_stream(index)?;
             Ok(Device::Cuda(index))
@@ -138,29 +210,46 @@ pub fn group(
         port: assignment.store_port,
         prefix: format!("round-{}", assignment.round),
     };
+    let place = Place { rank: assignment.rank, size: assignment.world_size, local: assignment.local_world_size };
+    form(addr, place, device, wanted)
+}
+
+/// A rank's place in its world.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    /// Ranks on this node.
+    pub(super) local: u32,
+}
+
+/// The group that meets in the store at `addr`: NCCL on a GPU, else shared memory or Gloo.
+pub(super) fn form(
+    addr: StoreAddr,
+    place: Place,
+    device: Device,
+    wanted: Collectives,
+) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
-            let place = (assignment.rank, assignment.world_size);
-            Ok(Box::new(crate::comm::Nccl::form(&store, place, index as u32, COLLECTIVE_WAIT_MAX)?))
+            let at = (place.rank, place.size);
+            Ok(Box::new(crate::comm::Nccl::form(&store, at, index as u32, COLLECTIVE_WAIT_MAX)?))
         }
-        _ => host_group(&store, assignment, wanted),
+        _ => host_group(&store, place, wanted),
     }
 }
 
 /// Shared memory when it is wanted and can be had, else Gloo. Every rank comes to the same answer: from the assignment and
 /// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
-fn host_group(
-    store: &Store,
-    assignment: &Assignment,
-    wanted: Collectives,
-) -> Result<Box<dyn ProcessGroup>, SessionError> {
-    let (rank, size, timeout) = (assignment.rank, assignment.world_size, COLLECTIVE_WAIT_MAX);
+fn host_group(store: &Store, place: Place, wanted: Collectives) -> Result<Box<dyn ProcessGroup>, SessionError> {
+    let Place { rank, size, local } = place;
+    let timeout = COLLECTIVE_WAIT_MAX;
     let reason = if wanted == Collectives::Gloo {
         "the configuration asks for it".to_owned()
-    } else if assignment.local_world_size != size {
-        format!("{} of {size} workers are on this node", assignment.local_world_size)
+    } else if local != size {
+        format!("{local} of {size} workers are on this node")
     } else {
         match Shm::form(store, &ShmOptions { rank, size, timeout })? {
             ShmFormed::Group(group) => return Ok(Box::new(group)),
@@ -186,6 +275,7 @@ mod tests {
             ("ENN_ROUND", "3"),
             ("LOCAL_RANK", "1"),
             ("ENN_CONTROL_FD", "9"),
+            ("ENN_ATTENTION", "flash, math"),
             ("ENN_LOG", "info"),
         ])
         .unwrap();
@@ -194,9 +284,31 @@ mod tests {
             round: 3,
             local_rank: 1,
             control_fd: Some(9),
+            attention: Some(vec!["flash".into(), "math".into()]),
             log: "info".into(),
         };
         assert_eq!(environment, expected);
+    }
+
+    fn torchrun(pairs: &[(&str, &str)]) -> Result<TorchrunEnvironment, SessionError> {
+        TorchrunEnvironment::parse(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    #[test]
+    fn torchruns_variables_say_the_place_and_none_is_a_world_of_one() {
+        let alone = torchrun(&[]).unwrap();
+        assert_eq!((alone.rank, alone.world_size, alone.store), (0, 1, None));
+        let place = [("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+        let store = [("MASTER_ADDR", "n1"), ("MASTER_PORT", "29400"), ("TORCHELASTIC_RESTART_COUNT", "2")];
+        let found = torchrun(&[place.as_slice(), &store].concat()).unwrap();
+        assert_eq!((found.rank, found.local_rank, found.local_world_size, found.round), (3, 1, 2, 2));
+        assert_eq!(found.store, Some(("n1".to_owned(), 29400)));
+        let ours = torchrun(&[place.as_slice(), &store, &[("ENN_ROUND", "5")]].concat()).unwrap();
+        assert_eq!(ours.round, 5, "rounds also grow when nodes come and go");
+        let error = torchrun(&place).unwrap_err().to_string();
+        assert!(error.contains("MASTER_ADDR"), "{error}");
+        let error = torchrun(&[("RANK", "1"), ("WORLD_SIZE", "1")]).unwrap_err().to_string();
+        assert!(error.contains("RANK") && error.contains("WORLD_SIZE"), "{error}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
 use crate::{
-    checkpoint::CheckpointError, comm::CommError, data::DataError, error::OpError, model::ModelError,
-    optim::OptimError, params::LoadError,
+    checkpoint::CheckpointError, comm::CommError, data::DataError, error::OpError, kernel::KernelNameError,
+    model::ModelError, optim::OptimError, params::LoadError,
 };
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
@@ -91,6 +91,24 @@ pub enum SessionError {
     /// An operation of the model failed.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A kernel is configured that is not there.
+    #[error(transparent)]
+    KernelName(#[from] KernelNameError),
+    /// A weight is not finite: nothing can be learnt with it any more.
+    #[error(
+        "weight {weight} is not finite before step {step} ({op} at {place})\n  hint: training goes on from the last \
+         checkpoint; when it happens again, look at the memory of the machine or take a smaller train.lr"
+    )]
+    Poisoned {
+        /// Weight.
+        weight: String,
+        /// First operation that read it.
+        op: &'static str,
+        /// Place of the operation.
+        place: String,
+        /// Steps done.
+        step: u64,
+    },
     /// The optimizer failed.
     #[error(transparent)]
     Optim(#[from] OptimError),
@@ -112,6 +130,15 @@ pub enum SessionError {
     /// A JSON file of the run cannot be read.
     #[error("failed to read {}", path.display())]
     Read {
+        /// File.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The launcher's file of progress cannot be written.
+    #[error("failed to say that this worker is alive in {} (ENN_PROGRESS_FILE)", path.display())]
+    Progress {
         /// File.
         path: PathBuf,
         /// What the system said.

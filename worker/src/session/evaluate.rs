@@ -5,7 +5,7 @@ use super::{
     dataset::Dataset,
     measure::{Measured, Sums},
 };
-use crate::{autograd::Cx, comm::ProcessGroup, model::Model, params::Params};
+use crate::{autograd::Cx, comm::ProcessGroup, kernel::Manager, model::Model, params::Params};
 use enn_common::staged::Split;
 use tch::Device;
 
@@ -17,7 +17,7 @@ const EVALUATION_ROWS: u64 = 256;
 /// # Errors
 /// Those of the forward pass and of the collective.
 pub fn evaluate(
-    (model, params): (&Model, &Params),
+    (model, params, kernels): (&Model, &Params, &Manager),
     data: &Dataset,
     split: Split,
     group: &dyn ProcessGroup,
@@ -30,7 +30,8 @@ pub fn evaluate(
     while at < end {
         let next = (at + EVALUATION_ROWS).min(end);
         let batch = data.gather(split, at..next, device)?;
-        let cx = Cx::eval(params);
+        let mut cx = Cx::eval(params);
+        cx.set_launcher(kernels);
         let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
         let prediction = model.denorm(&cx, &output.z)?;
         let valid = batch.y_mask.f_logical_and(&batch.y.f_isfinite()?)?;

@@ -1,22 +1,30 @@
 //! The connection to the launcher while the worker works: messages out, a control page, and a thread that listens.
 
 use super::{SessionError, report::Reporter, unix};
-use enn_common::wire::{
-    client::{Client, ClientError, Receiver, Sender},
-    control::{ControlPage, Phase},
-    message::{FromWorker, ToWorker},
+use crate::kernel::{Intents, NoIntents};
+use crossbeam_channel::TrySendError;
+use enn_common::{
+    kernels::Quarantined,
+    wire::{
+        client::{Client, ClientError, Receiver, Sender},
+        control::{ControlPage, Intent, Phase},
+        message::{FromWorker, ToWorker},
+    },
 };
 use nix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 
 /// Exit status when the launcher is gone: nobody will read it.
 const ORPHAN_EXIT: i32 = 1;
+/// Lists of quarantined kernels between two steps; each holds all of the one before.
+const LISTS_MAX: usize = 64;
 
 /// The launcher, as the session sees it.
 #[derive(Debug)]
 pub struct Link {
     sender: Sender,
     page: Option<ControlPage<'static>>,
+    lists: crossbeam_channel::Receiver<Quarantined>,
     step: Cell<u64>,
 }
 
@@ -27,11 +35,12 @@ impl Link {
     /// [`SessionError::Thread`] when the system refuses the listening thread.
     pub(crate) fn new(client: Client, page: Option<ControlPage<'static>>) -> Result<Self, SessionError> {
         let (sender, receiver) = client.into_parts();
+        let (lists_in, lists) = crossbeam_channel::bounded(LISTS_MAX);
         std::thread::Builder::new()
             .name("launcher".to_owned())
-            .spawn(move || listen(receiver))
+            .spawn(move || listen(receiver, &lists_in))
             .map_err(SessionError::Thread)?;
-        let link = Self { sender, page, step: Cell::new(0) };
+        let link = Self { sender, page, lists, step: Cell::new(0) };
         link.phase(Phase::Boot);
         Ok(link)
     }
@@ -64,16 +73,46 @@ impl Reporter for Link {
     fn stop_requested(&self) -> bool {
         self.page.is_some_and(ControlPage::stop)
     }
+
+    fn quarantined(&self) -> Vec<Quarantined> {
+        self.lists.try_iter().collect()
+    }
+
+    fn intents(&self) -> Box<dyn Intents> {
+        match self.page {
+            Some(page) => Box::new(PageIntents(page)),
+            None => Box::new(NoIntents),
+        }
+    }
+}
+
+/// Intents on the control page, where the launcher finds them when this process is gone.
+struct PageIntents(ControlPage<'static>);
+
+impl Intents for PageIntents {
+    fn open(&self, intent: &Intent) {
+        self.0.open_intent(intent);
+    }
+
+    fn close(&self) {
+        self.0.close_intent();
+    }
 }
 
 /// Reads until the launcher goes; then so does the worker, whatever its main thread is waiting for.
-fn listen(mut receiver: Receiver) {
+fn listen(mut receiver: Receiver, lists: &crossbeam_channel::Sender<Quarantined>) {
     loop {
         match receiver.recv() {
             Ok(ToWorker::Committed { step, path }) => {
                 tracing::info!(step, path = %path.display(), "checkpoint committed");
             }
             Ok(ToWorker::Abandoned { step, error }) => tracing::warn!(step, error, "checkpoint abandoned"),
+            Ok(ToWorker::Kernels(told)) => {
+                // A session that reads none needs none; a full queue means that it is far behind, and the next list holds all.
+                if let Err(TrySendError::Full(_)) = lists.try_send(*told) {
+                    tracing::warn!("more than {LISTS_MAX} lists of kernels between two steps");
+                }
+            }
             Ok(other) => tracing::warn!(?other, "the launcher sent something a working worker does not expect"),
             Err(error) => {
                 tracing::error!(%error, "lost the launcher");

@@ -1,7 +1,8 @@
 //! One worker's life: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
 //!
 //! A program that builds its own worker calls [`run`] from its `main`, or [`train::train`] with a listener of its own
-//! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted.
+//! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
+//! takes its place among the other ranks from [`torchrun::join`].
 //!
 //! **Invariant:** decisions come from reduced numbers (`decide`) and never from the clock, so that every rank takes the same
 //! ones and a resumed run takes them again.
@@ -14,6 +15,7 @@ pub mod decide;
 mod error;
 pub mod evaluate;
 pub mod init;
+pub mod kernels;
 pub mod learner;
 pub mod link;
 pub mod measure;
@@ -21,18 +23,21 @@ mod memory;
 mod mmap;
 pub mod predict;
 pub mod progress;
+pub mod refusal;
 pub mod report;
 pub mod saved;
 pub mod step;
+pub mod torchrun;
 pub mod train;
 mod unix;
 
 pub use error::SessionError;
+pub use kernels::KernelTask;
 pub use predict::{PredictTask, predict};
 pub use report::{Recorder, Reporter};
 pub use train::{Outcome, TrainTask, train};
 
-use crate::probe::libtorch_version;
+use crate::{kernel::Extra, probe::libtorch_version};
 use enn_common::{
     config::RunConfig,
     staged::StagedMeta,
@@ -54,9 +59,20 @@ const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 /// # Errors
 /// What ended it early. The launcher has been told, when there was a connection.
 pub fn run(environment: &boot::Environment) -> Result<(), SessionError> {
+    run_with(environment, &[])
+}
+
+/// The same for a program of the user's with kernels of its own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(environment: &boot::Environment, extras: &[Extra]) -> Result<(), SessionError> {
     let (link, assignment) = boot::meet(environment)?;
     tell_panics(&link);
-    match perform(&link, &assignment) {
+    let order = environment.attention.iter().map(|order| ("attention".to_owned(), order.clone())).collect();
+    let quarantined = assignment.kernels.clone();
+    let kernels = KernelTask { quarantined, order, extras: extras.to_vec() };
+    match perform(&link, &assignment, kernels) {
         Ok(stopped) => {
             link.phase(Phase::Done);
             link.send(FromWorker::Done { stopped })?;
@@ -74,7 +90,7 @@ pub fn run(environment: &boot::Environment) -> Result<(), SessionError> {
 }
 
 /// Does the task; whether it was stopped on request.
-fn perform(link: &Link, assignment: &Assignment) -> Result<bool, SessionError> {
+fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<bool, SessionError> {
     let threads = assignment.threads.max(1);
     tch::set_num_threads(threads.cast_signed());
     let device = boot::device(assignment)?;
@@ -89,6 +105,7 @@ fn perform(link: &Link, assignment: &Assignment) -> Result<bool, SessionError> {
                 checkpoints,
                 attempt: attempt.clone(),
                 device,
+                kernels,
             };
             let outcome = train(&config, &task, link, group.as_ref())?;
             link.phase(Phase::Done);
@@ -107,6 +124,7 @@ fn perform(link: &Link, assignment: &Assignment) -> Result<bool, SessionError> {
                 done: done.clone(),
                 place: (assignment.rank, assignment.world_size),
                 device,
+                kernels,
             };
             predict(&task, link)
         }

@@ -1,10 +1,18 @@
 //! Prediction: every row of a staged set, in chunks. The ranks share nothing: chunk c is done by rank c mod world, so that no
 //! process group is needed and a lost worker costs its unfinished chunk only.
 
-use super::{SessionError, dataset::Dataset, learner::restore_buffers, report::Reporter, saved::SavedModel};
+use super::{
+    SessionError,
+    dataset::Dataset,
+    kernels::{KernelTask, Kernels},
+    learner::restore_buffers,
+    report::Reporter,
+    saved::SavedModel,
+};
 use crate::{
     autograd::Cx,
     checkpoint::{self, Wanted},
+    kernel::Manager,
     model::{Model, ModelSpec},
     params::{ParamBuilder, Params},
 };
@@ -38,6 +46,8 @@ pub struct PredictTask {
     pub place: (u32, u32),
     /// Device of this rank.
     pub device: Device,
+    /// Kernels.
+    pub kernels: KernelTask,
 }
 
 /// Predicts this rank's chunks; whether it was stopped on request. Messages: `Ready`, then `ChunkWritten` for each.
@@ -50,6 +60,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let data = Dataset::open(&task.staged)?;
     fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
     let (model, params) = load(&saved, task.device)?;
+    let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
     super::ready(reporter, task.device, "none")?;
     let rows = data.staged.0.rows() as u64;
     let chunk_rows = task.chunk_rows.max(1);
@@ -62,18 +73,20 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
         if reporter.stop_requested() {
             return Ok(true);
         }
-        let values = forward((&model, &params), &data, start..end, task.device, reporter)?;
+        let values = forward((&model, &params, &kernels.manager), &data, start..end, task.device, reporter)?;
+        kernels.tell_news()?;
         let extent = chunk::Extent { start, end, out_shape: &saved.meta.out_shape };
         let ids = &data.staged.0.row_id()[start as usize..end as usize];
         let written = chunk::write(&task.out, extent, &values, ids)?;
         reporter.send(FromWorker::ChunkWritten { start, end, path: written.path, blake3: written.blake3 })?;
     }
+    kernels.tell_calls(None)?;
     Ok(false)
 }
 
 /// Predictions of staged rows, row-major, the user's units.
 fn forward(
-    (model, params): (&Model, &Params),
+    (model, params, kernels): (&Model, &Params, &Manager),
     data: &Dataset,
     rows: std::ops::Range<u64>,
     device: Device,
@@ -85,7 +98,8 @@ fn forward(
         reporter.mark(Phase::Predict, at);
         let next = (at + FORWARD_ROWS).min(rows.end);
         let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), device)?;
-        let cx = Cx::eval(params);
+        let mut cx = Cx::eval(params);
+        cx.set_launcher(kernels);
         let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
         let y = model.denorm(&cx, &output.z)?.raw().f_to_device(Device::Cpu)?;
         values.extend(Vec::<f32>::try_from(y.f_contiguous()?.f_view([-1])?)?);

@@ -1,7 +1,11 @@
 //! How a session speaks to whoever runs it, and hears that it should stop. The launcher behind a socket is one listener;
 //! a test or a user's own program is another.
 
-use enn_common::wire::{client::ClientError, control::Phase, message::FromWorker};
+use crate::kernel::{Intents, NoIntents};
+use enn_common::{
+    kernels::Quarantined,
+    wire::{client::ClientError, control::Phase, message::FromWorker},
+};
 use std::{
     cell::{Cell, RefCell},
     sync::atomic::{AtomicBool, Ordering},
@@ -20,6 +24,16 @@ pub trait Reporter {
 
     /// Whether the session was asked to finish its step, save and end.
     fn stop_requested(&self) -> bool;
+
+    /// Lists of quarantined kernels that came since the last call, the oldest first. Must cost next to nothing.
+    fn quarantined(&self) -> Vec<Quarantined> {
+        Vec::new()
+    }
+
+    /// Where it is written that a kernel is about to run for the first time.
+    fn intents(&self) -> Box<dyn Intents> {
+        Box::new(NoIntents)
+    }
 }
 
 /// A listener in the same process: keeps the messages, and asks for a stop at a chosen step.

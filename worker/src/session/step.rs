@@ -6,16 +6,17 @@ use super::{
     agree::agree,
     boot::COLLECTIVE_WAIT_MAX,
     clock::Stopwatch,
+    kernels::Kernels,
     learner::{Learner, Parts},
     report::Reporter,
 };
 use crate::{
-    autograd::{BucketId, Cx, Mode, Phase as Part, Request, Tensor},
+    autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor},
     comm::{ProcessGroup, Work},
     data::Batch,
     error::HookError,
     functional,
-    kernel::FirstFit,
+    loss::BatchLoss,
     op::collective::Collectives,
     profile::Profile,
 };
@@ -29,6 +30,8 @@ pub struct Place<'a> {
     pub group: &'a dyn ProcessGroup,
     /// Whoever listens.
     pub reporter: &'a dyn Reporter,
+    /// Chooses kernels.
+    pub kernels: Kernels<'a>,
     /// Device.
     pub device: Device,
     /// Seed of dropout.
@@ -43,7 +46,7 @@ pub struct Place<'a> {
 
 /// What a step gives, on the device.
 pub struct Stepped {
-    /// Loss sum, valid cells, stop wishes; over all ranks.
+    /// Loss sum, valid cells, stop wishes, ranks that heard of a quarantine that is not in force; over all ranks.
     pub control: Raw,
     /// Norm of the mean gradient before clipping.
     pub grad_norm: Raw,
@@ -120,7 +123,8 @@ pub fn step(
     let lr = learner.schedule.rate(step);
     place.reporter.mark(Phase::Compute, step);
     let wish = if place.reporter.stop_requested() { 1.0 } else { 0.0 };
-    let numbers = Raw::f_from_slice(&[wish, lr])?.f_to_device(place.device)?;
+    let waiting = if place.kernels.listen(step) { 1.0 } else { 0.0 };
+    let numbers = Raw::f_from_slice(&[wish, lr, waiting])?.f_to_device(place.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
     let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
     let reduction = Reduction { place, step, works: RefCell::default() };
@@ -131,12 +135,15 @@ pub fn step(
             part = now;
         }
     };
+    if place.kernels.has_changed() {
+        learner.executor.reset();
+    }
     let (executor, parts) = learner.split();
     let request = Request {
         leaves: parts.params,
         seed: place.seed,
         step,
-        launcher: &FirstFit,
+        launcher: &place.kernels.manager,
         collectives: Some(&reduction),
         inputs,
         watch: Some(&mut watch),
@@ -146,19 +153,37 @@ pub fn step(
     let ran = executor.step(request, |cx, inputs| {
         let compare = |cx: &Cx<'_>| {
             let hash = cx.program_hash();
-            agree(place.group, place.device, "recorded program", hash.as_bytes())?;
+            // Which kernel ran may differ in the very step in which a rank finds one wrong.
+            agree(place.group, place.device, "recorded program", cx.with_program(Program::structure_hash).as_bytes())?;
             program.replace(Some(hash));
             Ok(())
         };
         code(cx, inputs, (&parts, place), (&laps, if first { Some(&compare) } else { None }))
     })?;
     laps.end(Part::Optim);
+    place.kernels.ran(ran.mode);
     let mut outputs = ran.outputs.into_iter();
     let (Some(control), Some(grad_norm), Some(taken)) = (outputs.next(), outputs.next(), outputs.next()) else {
         unreachable!("the code of a step gives three values");
     };
     let (program, times) = (program.into_inner(), laps.times.get());
     Ok(Stepped { control, grad_norm, taken, lr, program, mode: ran.mode, times })
+}
+
+/// The loss of one micro-batch.
+pub(super) fn loss(
+    cx: &Cx<'_>,
+    [x, x_mask, y, y_mask]: [&Tensor; 4],
+    (learner, place): (&Parts<'_>, &Place<'_>),
+    micro: u64,
+) -> Result<BatchLoss, SessionError> {
+    let slots = x.dim(0) / place.accumulation.cast_signed();
+    let cut = |t: &Tensor| functional::narrow(cx, t, 0, micro.cast_signed() * slots, slots);
+    // Dropout follows the rows of the global batch, so that it is the same in every world.
+    cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
+    let output = learner.model.forward(cx, &cut(x)?, &cut(x_mask)?)?;
+    let targets = learner.model.targets(cx, &cut(y)?, &cut(y_mask)?)?;
+    Ok(learner.objective.forward(cx, &output, &targets)?)
 }
 
 /// What a step computes: the control sums, the norm of the gradient, whether the step was taken.
@@ -174,17 +199,11 @@ fn code(
     cx.set_recompute(learner.recompute);
     let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
     cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
-    let slots = x.dim(0) / place.accumulation.cast_signed();
     let mut sums: Option<(Tensor, Tensor)> = None;
     let mut control = None;
     for micro in 0..place.accumulation {
         let last = micro + 1 == place.accumulation;
-        let cut = |t: &Tensor| functional::narrow(cx, t, 0, micro.cast_signed() * slots, slots);
-        // Dropout follows the rows of the global batch, so that it is the same in every world.
-        cx.set_rows(place.first_row + micro * slots.cast_unsigned(), slots.cast_unsigned());
-        let output = learner.model.forward(cx, &cut(x)?, &cut(x_mask)?)?;
-        let targets = learner.model.targets(cx, &cut(y)?, &cut(y_mask)?)?;
-        let loss = learner.objective.forward(cx, &output, &targets)?;
+        let loss = loss(cx, [x, x_mask, y, y_mask], (learner, place), micro)?;
         let wide = functional::cast(cx, &functional::detach(cx, &loss.sum)?, Kind::Double)?;
         let (sum, count) = match sums.take() {
             None => (wide, loss.count),
@@ -196,7 +215,7 @@ fn code(
         laps.end(Part::Forward);
         if last {
             let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
-            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?], 0)?;
+            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?], 0)?;
             cx.all_reduce_value(&all)?;
             control = Some(all);
         }

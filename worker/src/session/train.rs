@@ -6,9 +6,11 @@ use super::{
     dataset::Dataset,
     decide,
     evaluate::evaluate,
+    kernels::{KernelTask, Kernels},
     learner::{Counts, Learner},
     memory,
     progress::{EpochSums, Progress},
+    refusal::Refusals,
     report::Reporter,
     step::{self, Place, Stepped},
 };
@@ -56,6 +58,8 @@ pub struct TrainTask {
     pub attempt: String,
     /// Device of this rank.
     pub device: Device,
+    /// Kernels.
+    pub kernels: KernelTask,
 }
 
 /// How training ended.
@@ -105,6 +109,7 @@ struct Trainer<'a> {
     learner: Learner,
     progress: Progress,
     sums: EpochSums,
+    refusals: Refusals,
     saved_step: Option<u64>,
     pace: Pace,
 }
@@ -143,11 +148,25 @@ impl<'a> Trainer<'a> {
         let steps_total = config.train.epochs * sampler.steps_per_epoch();
         let learner = Learner::build(config, &spec, steps_total, task.device)?;
         let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
-        let place = Place { group, reporter, device: task.device, seed: config.seed, accumulation, first_row, profile };
+        let kernels = Kernels::new(config, &task.kernels, reporter)?;
+        let (device, seed) = (task.device, config.seed);
+        let place = Place { group, reporter, kernels, device, seed, accumulation, first_row, profile };
         let sums = EpochSums::new(task.device)?;
         let progress = Progress::default();
         let pace = Pace::new();
-        Ok(Self { config, task, place, data, sampler, learner, progress, sums, saved_step: None, pace })
+        Ok(Self {
+            config,
+            task,
+            place,
+            data,
+            sampler,
+            learner,
+            progress,
+            sums,
+            refusals: Refusals::default(),
+            saved_step: None,
+            pace,
+        })
     }
 
     /// Initial or saved weights, equal on all ranks.
@@ -219,8 +238,9 @@ impl<'a> Trainer<'a> {
         self.progress.step += 1;
         self.progress.position = self.sampler.after(self.progress.position);
         self.place.reporter.mark(Phase::Compute, self.progress.step);
+        self.refusals.note(self.progress.step - 1, &batch, &done.taken);
         let look = self.task.device == Device::Cpu || self.progress.step.is_multiple_of(DEVICE_STOP_EVERY);
-        let stop = look && done.control.f_double_value(&[2])? > 0.0;
+        let stop = look && self.look(&done)?;
         done.times.data = waited;
         let total = waited + self.pace.watch.lap_ms();
         self.pace.note(&done.times, total, self.batch_samples());
@@ -231,6 +251,18 @@ impl<'a> Trainer<'a> {
             self.tell_step(&done)?;
         }
         Ok(stop)
+    }
+
+    /// Reads what the device is waited for: whether a stop is wished, kernels all ranks have heard of, refused steps.
+    fn look(&mut self, done: &Stepped) -> Result<bool, SessionError> {
+        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        self.place.kernels.agree(control[3], self.place.group.size());
+        let explained = self.refusals.explain(&mut self.learner, &self.place)?;
+        self.place.kernels.tell_news()?;
+        if let Some(message) = explained {
+            self.tell(FromWorker::Warned { message })?;
+        }
+        Ok(control[2] > 0.0)
     }
 
     /// Samples of the global batch just done.
@@ -279,6 +311,10 @@ impl<'a> Trainer<'a> {
         self.sums.clear()?;
         self.pace.begin_epoch();
         self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
+        if self.place.group.rank() == 0 {
+            let plan = self.learner.executor.plan().map(|plan| plan.program());
+            self.place.kernels.tell_calls(plan)?;
+        }
         if decide::save_due(epoch, self.config.train.checkpoint_every, self.progress.finished) {
             self.save()?;
         }
@@ -286,7 +322,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
-        let model = (&self.learner.model, &self.learner.params);
+        let model = (&self.learner.model, &self.learner.params, &self.place.kernels.manager);
         evaluate(model, &self.data, split, self.place.group, self.task.device)
     }
 

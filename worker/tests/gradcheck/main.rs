@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its operands has failed")]
 
 mod aten;
+mod attention;
 mod operands;
 mod oracle;
 mod plan;

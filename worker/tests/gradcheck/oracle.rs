@@ -72,8 +72,17 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             one((cells * x[2].to_kind(x[0].kind())).sum(None))
         }
         Op::MaskedMse => one(((&x[0] - &x[1]).square() * x[2].to_kind(x[0].kind())).sum(None)),
+        Op::CrossEntropy { ignore } => one(cross_entropy(*ignore, &x[0], &x[1])),
         other => panic!("{} has samples but no oracle", other.name()),
     }
+}
+
+/// Minus the log-probability of each target, for the rows that count.
+fn cross_entropy(ignore: i64, logits: &Tensor, targets: &Tensor) -> Tensor {
+    let (classes, kind) = (logits.size()[1], logits.kind());
+    let hot = targets.unsqueeze(1).eq_tensor(&Tensor::arange(classes, (Kind::Int64, Device::Cpu)));
+    let counts = targets.ne(ignore).to_kind(kind);
+    -(logits.log_softmax(1, None) * hot.to_kind(kind) * counts.unsqueeze(1)).sum(None)
 }
 
 fn binary(b: Binary, x: &Tensor, y: &Tensor) -> Tensor {

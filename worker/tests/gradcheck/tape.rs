@@ -82,6 +82,39 @@ fn fan_out_and_tied_weights_sum_to_finite_differences() {
 }
 
 #[test]
+fn a_table_that_is_embedding_and_output_head_gets_both_gradients_before_its_bucket_fires() {
+    let mut b = ParamBuilder::new();
+    let table = b.param("table", &[6, 4], Init::Normal { std: 0.5 }, Group::Decay);
+    let params = b.build_kind(4, Device::Cpu, Kind::Double).unwrap();
+    let grads = GradBuckets::new(&params).unwrap();
+    let (ids, next) = (Tensor::from_slice(&[0i64, 5, 2, 5, 1]), Tensor::from_slice(&[5i64, 2, -1, 1, 3]));
+    let cx = Cx::train(&params, 1, 2);
+    let t = cx.param(table);
+    let hidden = f::tanh(&cx, &f::embedding(&cx, &t, &cx.input(ids.shallow_clone())).unwrap()).unwrap();
+    let logits = f::linear(&cx, &hidden, &t, None).unwrap();
+    let loss = f::cross_entropy(&cx, &logits, &cx.input(next), -1).unwrap();
+    let mut seen = Vec::new();
+    cx.backward(&loss, &grads, &mut |bucket, flat| {
+        seen.push((bucket, flat.copy()));
+        Ok(())
+    })
+    .unwrap();
+
+    let leaf = params.get(table).copy().set_requires_grad(true);
+    let (rows, target) = (Tensor::from_slice(&[0i64, 1, 3, 4]), Tensor::from_slice(&[5i64, 2, 1, 3]));
+    let (theirs, gradient) = tch::with_grad(|| {
+        let logits = leaf.index_select(0, &ids).tanh().matmul(&leaf.transpose(0, 1)).index_select(0, &rows);
+        let loss = -logits.log_softmax(1, None).gather(1, &target.unsqueeze(1), false).sum(None);
+        let gradient = Tensor::run_backward(&[&loss], &[&leaf], false, false).remove(0);
+        (loss, gradient)
+    });
+    assert!(distance(loss.raw(), &theirs.detach()) < 1e-12);
+    assert!(distance(grads.view(table), &gradient) < 1e-12);
+    assert_eq!(seen.len(), 1, "the bucket fires once");
+    assert_eq!(distance(&seen[0].1, grads.bucket(seen[0].0)), 0.0, "after the second contribution");
+}
+
+#[test]
 fn every_bucket_fires_once_and_after_its_last_gradient() {
     let (net, x) = (net(), data());
     let grads = GradBuckets::new(&net.params).unwrap();

@@ -135,6 +135,7 @@ pub(crate) fn config(epochs: u64) -> RunConfig {
             ..TrainConfig::default()
         },
         cluster: ClusterConfig::default(),
+        kernels: std::collections::BTreeMap::new(),
     }
 }
 
@@ -145,6 +146,7 @@ pub(crate) fn task(dir: &Path, staged: &Path, resume: Option<PathBuf>) -> TrainT
         checkpoints: dir.join("checkpoints"),
         attempt: "a".to_owned(),
         device: Device::Cpu,
+        kernels: enn_worker::session::KernelTask::default(),
     }
 }
 

@@ -6,7 +6,7 @@
 mod data;
 mod process;
 
-use data::{CELLS, ROWS, commit_last, config, stage, task};
+use data::{CELLS, FEATURES, ROWS, commit_last, config, stage, task};
 use enn_broker::store::{Limits, serve};
 use enn_common::{
     artifact::chunk::Chunk,
@@ -20,7 +20,7 @@ use enn_common::{
 };
 use enn_worker::{
     comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
-    session::{Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
+    session::{KernelTask, Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
 };
 use std::{
     collections::BTreeMap,
@@ -108,9 +108,10 @@ fn a_run_learns_saves_and_predicts() {
             FromWorker::EpochEnded(_) => "epoch",
             FromWorker::ShardWritten { step: 360, epoch: 60, .. } => "shard",
             FromWorker::Trained { .. } => "trained",
+            FromWorker::KernelsRan(_) => "kernels",
             other => panic!("{other:?}"),
         })
-        .filter(|word| *word != "step")
+        .filter(|word| !["step", "kernels"].contains(word))
         .collect();
     assert_eq!(order[..2], ["ready", "built"]);
     assert!(order[2..62].iter().all(|word| *word == "epoch"));
@@ -131,6 +132,7 @@ fn a_run_learns_saves_and_predicts() {
         done: vec![(40, 80)],
         place: (0, 1),
         device: Device::Cpu,
+        kernels: KernelTask::default(),
     };
     let recorder = Recorder::default();
     assert!(!predict(&predict_task, &recorder).unwrap());
@@ -337,7 +339,37 @@ fn a_diverging_run_says_so() {
     config.train.clip = 0.0;
     config.train.warmup_ratio = 0.0;
     let error = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap_err();
-    assert!(matches!(error, SessionError::Diverged { .. }), "{error}");
+    assert!(matches!(error, SessionError::Poisoned { step: 1, .. }), "{error}");
+    assert!(error.to_string().contains("a smaller train.lr"), "{error}");
+}
+
+#[test]
+fn a_row_out_of_range_is_named_and_costs_its_step_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    // Behind the statistics' back, in a training row: standardised it is infinite.
+    let x = staged.join("x.npy");
+    let mut bytes = std::fs::read(&x).unwrap();
+    let at = bytes.len() - (ROWS - 20) * FEATURES * 4;
+    bytes[at..at + 4].copy_from_slice(&3e38f32.to_le_bytes());
+    std::fs::write(&x, bytes).unwrap();
+    let (outcome, messages) = alone(&config(3), dir.path(), &staged, None, &Recorder::default()).unwrap();
+    assert_eq!(outcome.step, 18);
+    let skipped = messages.iter().filter_map(|message| match message {
+        FromWorker::EpochEnded(report) => Some(report.skipped),
+        _ => None,
+    });
+    assert_eq!(skipped.collect::<Vec<_>>(), [1, 1, 1]);
+    let told: Vec<&String> = messages
+        .iter()
+        .filter_map(|message| match message {
+            FromWorker::Warned { message } => Some(message),
+            FromWorker::KernelFaulted(fault) => panic!("{fault:?}"),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].contains("1 rows of this worker's batch are not finite"), "{told:?}");
 }
 
 #[test]

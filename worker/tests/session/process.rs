@@ -148,6 +148,7 @@ impl Run {
             device: "cpu".to_owned(),
             threads: 1,
             run_dir: self.dir.path().to_owned(),
+            kernels: enn_common::kernels::Quarantined::default(),
             task: Task::Train { staged: self.staged.clone(), resume: None, attempt: "x".to_owned() },
         }
     }

@@ -1,6 +1,7 @@
 //! `resolve`: what was typed becomes what it means. Pure: text and facts in, the configuration or all mistakes out.
 
 mod data;
+mod kernels;
 mod model;
 mod train;
 
@@ -26,10 +27,11 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     let model = root.section("model").map_or_else(ModelConfig::default, |section| model::resolve(section, &mut inner));
     let train = root.section("train").map_or_else(TrainConfig::default, |section| train::resolve(section, &mut inner));
     let cluster = train::resolve_cluster(root.section("cluster"), facts, &mut inner);
+    let kernels = kernels::resolve(&mut root);
     root.finish(&mut errors);
     errors.append(&mut inner);
     if errors.is_empty() {
-        Ok(RunConfig { version: RUN_VERSION, name, seed, data: data.flatten(), model, train, cluster })
+        Ok(RunConfig { version: RUN_VERSION, name, seed, data: data.flatten(), model, train, cluster, kernels })
     } else {
         Err(errors)
     }

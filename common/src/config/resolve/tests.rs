@@ -184,3 +184,18 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn kernels_are_one_name_or_an_order() {
+    let config = resolve(&parse("[kernels]\nattention = \"plain\"\nretention = [\"a\", \"b\"]\n"), &facts()).unwrap();
+    assert_eq!(config.kernels["attention"], ["plain"]);
+    assert_eq!(config.kernels["retention"], ["a", "b"]);
+    let wrong = mistakes("[kernels]\nattention = 3\nretention = []\nsdpa = [\"a\", \"a\"]\n");
+    assert_eq!(wrong.len(), 3, "{wrong:?}");
+    assert!(
+        wrong[0].contains("2:13: kernels.attention: found the number 3, expected the name of a kernel"),
+        "{wrong:?}"
+    );
+    assert!(wrong[1].contains("kernels.retention: the list is empty"), "{wrong:?}");
+    assert!(wrong[2].contains("kernels.sdpa: \"a\" is listed twice"), "{wrong:?}");
+}

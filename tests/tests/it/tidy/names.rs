@@ -204,7 +204,8 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
         quoted_variables(text.split("#[cfg(test)]").next().unwrap())
     };
     let (facts, boot) = (quoted("launcher/src/facts.rs"), quoted("worker/src/session/boot.rs"));
-    let set = quoted("launcher/src/agent/env.rs");
+    let mut set = quoted("launcher/src/agent/env.rs");
+    set.extend(quoted("launcher/src/group/contract.rs"));
     let named = |name: &String, table: &[Variable]| table.iter().any(|variable| variable.name == name);
     let mut breaches = Vec::new();
     for name in facts.iter().filter(|name| !named(name, VARIABLES)) {
@@ -219,10 +220,10 @@ fn the_variables_that_are_read_are_those_doctor_lists() {
         breaches.push(format!("{} is listed but nobody reads it", variable.name));
     }
     for variable in FOR_WORKERS.iter().filter(|variable| !set.contains(variable.name)) {
-        breaches.push(format!("{} is listed but env.rs does not set it", variable.name));
+        breaches.push(format!("{} is listed but neither env.rs nor contract.rs sets it", variable.name));
     }
     hold(
-        "facts.rs and boot.rs read, and env.rs sets, exactly the variables of doctor's table",
+        "facts.rs and boot.rs read, and env.rs and contract.rs set, exactly the variables of doctor's table",
         "edit launcher/src/doctor/variables.rs",
         breaches,
     );

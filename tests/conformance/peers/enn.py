@@ -1,4 +1,4 @@
-"""The ENN model of worker/src/model written as one would in PyTorch eager: the peer of the step bench. Not shipped.
+"""The ENN model of worker/src/model written as one would in PyTorch: the peer of the step benches. Not shipped.
 
 Names and shapes follow the table in worker/src/model/mod.rs, so that the parameter count can be compared.
 """
@@ -25,7 +25,7 @@ class Retention(nn.Module):
         b, n, d = x.shape
         q, v, g = self.qvg(x).chunk(3, -1)
         decay = 1 - torch.exp2(-self.beta.clamp(1, 16))
-        t = torch.arange(n)
+        t = torch.arange(n, device=x.device)
         gap = (t[:, None] - t[None, :]).float()
         weight = decay[:, None, None] ** gap.abs()
         if self.causal:
@@ -182,3 +182,28 @@ class Model(nn.Module):
         delta = delta[:, : self.shape[0], : self.shape[1]].reshape(b, -1)
         gate = torch.cat([pooled, g.mean(1), base.square().mean(1, True), delta.square().mean(1, True)], 1)
         return base + torch.sigmoid(self.gate(gate)) * delta, base
+
+
+class Training(nn.Module):
+    """The model with its objective: Huber on the gated output plus half of that on the base, over valid cells."""
+
+    def __init__(self, size: dict) -> None:
+        super().__init__()
+        shape = size["out_shape"]
+        rank = size["config"].get("head_rank") or min(32, math.prod(shape), size["train_rows"] // 4)
+        self.model = Model(size["config"], size["features"], torch.zeros(0, dtype=torch.long), shape, rank)
+
+    def forward(self, x: torch.Tensor, x_mask: torch.Tensor, y: torch.Tensor, y_mask: torch.Tensor) -> torch.Tensor:
+        """Mean loss."""
+        z, base = self.model(x, x_mask)
+        target = torch.where(y_mask, y, 0.0)
+        loss = (F.huber_loss(z, target, reduction="none") * y_mask).sum()
+        loss = loss + 0.5 * (F.huber_loss(base, target, reduction="none") * y_mask).sum()
+        return loss / y_mask.sum()
+
+    @staticmethod
+    def batch(size: dict, count: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Random x, where it is valid, y, where it is valid."""
+        x = torch.randn(count, size["features"], device=device)
+        y = torch.randn(count, math.prod(size["out_shape"]), device=device)
+        return x, x.isfinite(), y, y.isfinite()

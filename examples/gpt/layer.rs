@@ -1,0 +1,156 @@
+//! Layers of one's own: what GPT-2 needs and `enn_worker::layer` does not have. A layer is a struct that declares its
+//! parameters in `new` and calls `functional` in `forward`; gradients, names in checkpoints and names in errors follow.
+
+use enn_worker::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional::{self as f, Structural},
+    params::{Group, Init, ParamBuilder, ParamId},
+};
+
+/// Added to variances.
+const EPS: f64 = 1e-5;
+/// Spread of initial weights.
+pub(crate) const SPREAD: f64 = 0.02;
+
+/// y = x Wᵀ + b with normally distributed weights.
+pub(crate) struct Affine {
+    weight: ParamId,
+    bias: ParamId,
+}
+
+impl Affine {
+    /// Weights (outputs, inputs) of spread `std`, bias zero.
+    pub(crate) fn new(pb: &mut ParamBuilder, name: &str, inputs: i64, outputs: i64, std: f64) -> Self {
+        pb.scoped(name, |pb| Self {
+            weight: pb.param("weight", &[outputs, inputs], Init::Normal { std }, Group::Decay),
+            bias: pb.param("bias", &[outputs], Init::Zeros, Group::NoDecay),
+        })
+    }
+
+    /// (…, inputs) → (…, outputs).
+    pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
+        f::linear(cx, x, &cx.param(self.weight), Some(&cx.param(self.bias)))
+    }
+}
+
+/// Normalisation over the last axis with learned scale and shift.
+pub(crate) struct Norm {
+    weight: ParamId,
+    bias: ParamId,
+}
+
+impl Norm {
+    /// Scale 1, shift 0.
+    pub(crate) fn new(pb: &mut ParamBuilder, name: &str, width: i64) -> Self {
+        pb.scoped(name, |pb| Self {
+            weight: pb.param("weight", &[width], Init::Ones, Group::NoDecay),
+            bias: pb.param("bias", &[width], Init::Zeros, Group::NoDecay),
+        })
+    }
+
+    /// (…, D) → (…, D).
+    pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
+        f::layer_norm(cx, x, &cx.param(self.weight), &cx.param(self.bias), EPS)
+    }
+}
+
+/// Sizes of a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    /// Width of a token, D.
+    pub(crate) width: i64,
+    /// Heads of attention.
+    pub(crate) heads: i64,
+    /// Spread of the weights that write into the residual stream.
+    pub(crate) out_std: f64,
+    /// Rate of dropout.
+    pub(crate) dropout: f64,
+}
+
+/// Self-attention in which a position sees itself and what came before.
+pub(crate) struct CausalAttention {
+    qkv: Affine,
+    out: Affine,
+    size: Size,
+}
+
+impl CausalAttention {
+    /// Declares the two maps.
+    pub(crate) fn new(pb: &mut ParamBuilder, name: &str, size: Size) -> Self {
+        let d = size.width;
+        pb.scoped(name, |pb| Self {
+            qkv: Affine::new(pb, "qkv", d, 3 * d, SPREAD),
+            out: Affine::new(pb, "out", d, d, size.out_std),
+            size,
+        })
+    }
+
+    /// (B, N, D) → (B, N, D).
+    pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
+        let (batch, tokens, d, heads) = (x.dim(0), x.dim(1), self.size.width, self.size.heads);
+        let qkv = self.qkv.forward(cx, x)?;
+        let parts = f::split(cx, &qkv, &[d, d, d], 2)?;
+        let head = |part: &Tensor| {
+            let part = f::reshape(cx, part, &[batch, tokens, heads, d / heads])?;
+            f::transpose(cx, &part, 1, 2)
+        };
+        let (q, k, v) = (head(&parts[0])?, head(&parts[1])?, head(&parts[2])?);
+        let mixed = f::sdpa(cx, &q, &k, &v, None, Structural::Causal)?;
+        let mixed = f::transpose(cx, &mixed, 1, 2)?;
+        self.out.forward(cx, &f::reshape(cx, &mixed, &[batch, tokens, d])?)
+    }
+}
+
+/// Two maps with GELU between, four times as wide.
+pub(crate) struct Mlp {
+    up: Affine,
+    down: Affine,
+}
+
+impl Mlp {
+    /// Declares the two maps.
+    pub(crate) fn new(pb: &mut ParamBuilder, name: &str, size: Size) -> Self {
+        let d = size.width;
+        pb.scoped(name, |pb| Self {
+            up: Affine::new(pb, "up", d, 4 * d, SPREAD),
+            down: Affine::new(pb, "down", 4 * d, d, size.out_std),
+        })
+    }
+
+    /// (…, D) → (…, D).
+    pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
+        let wide = f::gelu(cx, &self.up.forward(cx, x)?, true)?;
+        self.down.forward(cx, &wide)
+    }
+}
+
+/// Attention, then the feed-forward, each on a normalised copy and added to the stream.
+pub(crate) struct Block {
+    norm_attention: Norm,
+    attention: CausalAttention,
+    norm_mlp: Norm,
+    mlp: Mlp,
+    dropout: f64,
+}
+
+impl Block {
+    /// Declares the parts.
+    pub(crate) fn new(pb: &mut ParamBuilder, name: &str, size: Size) -> Self {
+        pb.scoped(name, |pb| Self {
+            norm_attention: Norm::new(pb, "norm_attention", size.width),
+            attention: CausalAttention::new(pb, "attention", size),
+            norm_mlp: Norm::new(pb, "norm_mlp", size.width),
+            mlp: Mlp::new(pb, "mlp", size),
+            dropout: size.dropout,
+        })
+    }
+
+    /// (B, N, D) → (B, N, D).
+    pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
+        let mixed = self.attention.forward(cx, &self.norm_attention.forward(cx, x)?)?;
+        let x = f::add(cx, x, &f::dropout(cx, &mixed, self.dropout)?)?;
+        let made = self.mlp.forward(cx, &self.norm_mlp.forward(cx, &x)?)?;
+        f::add(cx, &x, &f::dropout(cx, &made, self.dropout)?)
+    }
+}

@@ -1,0 +1,113 @@
+//! A worker around a model of one's own: GPT-2's shape, trained on the bytes of a text file, alone or on many ranks.
+//!
+//! `target/release/gpt --data FILE`, or `enn run --nproc-per-node 2 --no-python target/release/gpt -- --data FILE`.
+//! README.md beside this file says how to make it yours.
+
+mod error;
+mod layer;
+mod learner;
+mod model;
+mod sample;
+mod settings;
+mod text;
+
+use clap::Parser;
+use enn_worker::{
+    optim::Schedule,
+    session::torchrun::{self, Place},
+};
+use error::GptError;
+use learner::{Learner, Step, over_ranks};
+use settings::Settings;
+use std::{
+    io::{Write, stdout},
+    process::ExitCode,
+    time::Instant,
+};
+use text::{Share, Text};
+
+/// Part of all steps in which the learning rate rises.
+const WARM_UP: f64 = 0.05;
+/// Last learning rate over the largest.
+const FLOOR: f64 = 0.1;
+/// Bytes of the text's beginning that the sample goes on from.
+const PROMPT_BYTES: usize = 16;
+
+fn main() -> ExitCode {
+    match train(&Settings::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _gone = writeln!(std::io::stderr(), "gpt: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train(settings: &Settings) -> Result<(), GptError> {
+    let size = settings.size()?;
+    let place = torchrun::join(settings.device()?)?;
+    let share = Share {
+        rank: place.rank(),
+        world: place.world(),
+        batch: settings.batch,
+        accumulation: settings.accumulation,
+        seed: settings.seed,
+    };
+    let text = Text::open(&settings.data, size.context, share)?;
+    let mut learner = Learner::new(size, settings.seed, place.device)?;
+    let first = match &settings.checkpoints {
+        Some(folder) => learner.resume(folder, place.group.as_ref())?,
+        None => 0,
+    };
+    say(&place, format_args!("{} parameters, {} ranks on {:?}", learner.params.numel(), place.world(), place.device))?;
+    say(&place, format_args!("from step {first}; unigram {:.4} nats per byte", text.unigram_nats()))?;
+    steps(settings, &place, &text, &mut learner, first)?;
+    if place.leads() && settings.sample > 0 {
+        let prompt = &text.bytes()[..PROMPT_BYTES.min(text.bytes().len())];
+        let made = sample::text(&learner.model, &learner.params, prompt, settings.sample, settings.seed)?;
+        let (prompt, made) = (String::from_utf8_lossy(prompt), String::from_utf8_lossy(&made));
+        say(&place, format_args!("sample: {prompt}|{made}"))?;
+    }
+    Ok(place.leave()?)
+}
+
+fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner, first: u64) -> Result<(), GptError> {
+    let tokens = settings.batch * learner.model.size().context as u64;
+    let schedule = Schedule {
+        peak: settings.lr,
+        floor: settings.lr * FLOOR,
+        warmup_steps: (settings.steps as f64 * WARM_UP) as u64,
+        total_steps: settings.steps,
+    };
+    let (mut since, mut counted) = (Instant::now(), 0);
+    for number in first..settings.steps {
+        let rate = schedule.rate(number);
+        let step = Step { number, tokens, rate, accumulation: settings.accumulation };
+        let sum = learner.step(place, text, &step)?;
+        let done = number + 1;
+        counted += tokens;
+        place.alive(done)?;
+        if done % settings.log_every.max(1) == 0 || done == settings.steps {
+            let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;
+            let speed = counted as f64 / since.elapsed().as_secs_f64();
+            say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
+            (since, counted) = (Instant::now(), 0);
+        }
+        if let Some(folder) = &settings.checkpoints {
+            if place.leads() && (done % settings.save_every.max(1) == 0 || done == settings.steps) {
+                learner.save(folder, done)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints on rank 0, at once: a launcher reads it through a pipe.
+fn say(place: &Place, words: std::fmt::Arguments<'_>) -> Result<(), GptError> {
+    if place.leads() {
+        let mut out = stdout().lock();
+        writeln!(out, "{words}")?;
+        out.flush()?;
+    }
+    Ok(())
+}

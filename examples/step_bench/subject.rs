@@ -1,0 +1,113 @@
+//! What is trained: the ENN model or the GPT of the example, with one fixed random batch on the device.
+
+use crate::gpt::model::{Gpt, GptSize};
+use enn_common::{
+    config::{model::ModelConfig, train::TrainConfig},
+    staged::meta::{FeatureMeta, Stats},
+};
+use enn_worker::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    loss::Objective,
+    model::{Model, ModelSpec},
+    params::ParamBuilder,
+    tch::{Device, Kind, Tensor as Raw, manual_seed},
+};
+use serde_json::Value;
+use std::error::Error;
+
+/// Rows of the batch are drawn from this seed, as the peer draws its own.
+const SEED: i64 = 5;
+
+/// A model and its batch.
+pub(crate) enum Subject {
+    /// The ENN model: x, where it is valid, y, where it is valid.
+    Enn(Box<Model>, Objective, [Raw; 4]),
+    /// The GPT: ids, the ids that follow.
+    Gpt(Gpt, [Raw; 2]),
+}
+
+impl Subject {
+    /// Declares the model that `sizes` describes and draws a batch.
+    pub(crate) fn new(
+        sizes: &Value,
+        batch: i64,
+        device: Device,
+        pb: &mut ParamBuilder,
+    ) -> Result<Self, Box<dyn Error>> {
+        manual_seed(SEED);
+        match sizes["kind"].as_str() {
+            Some("enn") => enn(sizes, batch, device, pb),
+            Some("gpt") => gpt(sizes, batch, device, pb),
+            _ => Err("the sizes have no kind, expected \"enn\" or \"gpt\"".into()),
+        }
+    }
+
+    /// The batch: what changes from step to step in a training.
+    pub(crate) fn batch(&self) -> Vec<Raw> {
+        match self {
+            Self::Enn(_, _, batch) => batch.iter().map(Raw::shallow_clone).collect(),
+            Self::Gpt(_, batch) => batch.iter().map(Raw::shallow_clone).collect(),
+        }
+    }
+
+    /// The summed loss of the batch, and what to divide it by.
+    pub(crate) fn loss(&self, cx: &Cx<'_>, batch: &[Tensor]) -> Result<(Tensor, Tensor), OpError> {
+        match (self, batch) {
+            (Self::Enn(model, objective, _), [x, x_mask, y, y_mask]) => {
+                let output = model.forward(cx, x, x_mask)?;
+                let loss = objective.forward(cx, &output, &model.targets(cx, y, y_mask)?)?;
+                Ok((loss.sum, loss.count))
+            }
+            (Self::Gpt(model, _), [ids, next]) => {
+                let tokens = Raw::full([0i64; 0], ids.meta().numel() as f64, (Kind::Double, ids.device()));
+                Ok((model.loss(cx, ids, next)?, cx.constant(tokens)))
+            }
+            _ => unreachable!("the batch is the subject's own"),
+        }
+    }
+
+    /// Whether training keeps an average of the weights.
+    pub(crate) fn averages(&self) -> bool {
+        matches!(self, Self::Enn(..))
+    }
+}
+
+fn number(sizes: &Value, key: &str) -> Result<i64, Box<dyn Error>> {
+    sizes[key].as_i64().ok_or_else(|| format!("the sizes have no whole number {key:?}").into())
+}
+
+fn enn(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Result<Subject, Box<dyn Error>> {
+    let config: ModelConfig = serde_json::from_value(sizes["config"].clone())?;
+    let out_shape: Vec<usize> = serde_json::from_value(sizes["out_shape"].clone())?;
+    let features = number(sizes, "features")?;
+    let cells = out_shape.iter().product::<usize>() as i64;
+    let stats = Stats { n: 1000, mean: 0.0, std: 1.0, min: -4.0, max: 4.0 };
+    let feature = |i| FeatureMeta { name: format!("f{i}"), categories: Vec::new(), has_missing: false };
+    let spec = ModelSpec {
+        features: (0..features).map(feature).collect(),
+        out_shape,
+        train_rows: number(sizes, "train_rows")? as u64,
+        x_stats: vec![stats; features as usize],
+        y_stats: vec![stats; cells as usize],
+    };
+    let mut model = Model::build(&config, &spec, pb)?;
+    model.to_device(device);
+    let (x, y) =
+        (Raw::randn([batch, features], (Kind::Float, device)), Raw::randn([batch, cells], (Kind::Float, device)));
+    let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
+    Ok(Subject::Enn(Box::new(model), Objective::new(&TrainConfig::default()), [x, x_mask, y, y_mask]))
+}
+
+fn gpt(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Result<Subject, Box<dyn Error>> {
+    let size = GptSize {
+        vocabulary: number(sizes, "vocabulary")?,
+        context: number(sizes, "context")?,
+        width: number(sizes, "width")?,
+        depth: number(sizes, "depth")?,
+        heads: number(sizes, "heads")?,
+        dropout: sizes["dropout"].as_f64().unwrap_or(0.0),
+    };
+    let ids = || Raw::randint(size.vocabulary, [batch, size.context], (Kind::Int64, device));
+    Ok(Subject::Gpt(Gpt::new(pb, size), [ids(), ids()]))
+}

@@ -1,0 +1,29 @@
+//! `enn kernels`.
+
+use super::{flags::Which, output};
+use crate::{Error, facts::Facts, ui};
+use enn_common::exit::ExitCode;
+
+/// Show which kernels a run's workers used, what they passed over and why, and what is in quarantine
+///
+/// Works on a run that is under way and on one that is over. Calls are those of rank 0, as of its last finished epoch.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let run = args.which.find(facts)?;
+    let book = ui::kernels::read(&run)?;
+    if args.json {
+        let value = serde_json::to_value(book).map_err(|source| Error::Json { path: run, source })?;
+        output::json(&value)?;
+    } else {
+        output::bytes(ui::kernels::text(&book).as_bytes())?;
+    }
+    Ok(ExitCode::Success)
+}

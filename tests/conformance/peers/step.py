@@ -1,0 +1,143 @@
+"""Times optimizer steps of the peers: forward, backward, clip, fused AdamW and, for the ENN model, the average of the weights.
+
+Usage: step.py --model NAME[,NAME…] [--compile] [--precision fp32|tf32|bf16] [--device cpu|cuda]. Prints one line of JSON per model,
+as examples/step_bench does; a model that fails is a line with "error".
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import statistics
+import time
+
+import torch
+from enn import Training
+from gpt import Gpt
+
+SIZES = pathlib.Path(__file__).resolve().parents[2] / "bench" / "sizes.json"
+GROUPS = 6
+# A matrix product of this many rows is the ceiling that figures are compared with.
+CEILING_ROWS = {"cuda": 8192, "cpu": 1024}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--sizes", type=pathlib.Path, default=SIZES)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32")
+    parser.add_argument("--compile", action="store_true", help="torch.compile(mode='max-autotune')")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--warm-up", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--ceiling", action="store_true", help="also time a large matrix product")
+    return parser.parse_args()
+
+
+def optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
+    """Matrices decay, vectors do not; one fused kernel."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), fused=True)
+
+
+def stand_still(device: torch.device) -> None:
+    """Waits for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+class Trainer:
+    """A model, its batch and what a step changes."""
+
+    def __init__(self, options: argparse.Namespace, size: dict, device: torch.device) -> None:
+        kind = Gpt if size["kind"] == "gpt" else Training
+        torch.manual_seed(5)
+        self.model = kind(size).to(device).train()
+        self.batch = kind.batch(size, options.batch or size["batch"], device)
+        self.optimizer = optimizer(self.model)
+        self.average = None if kind is Gpt else [p.detach().clone() for p in self.model.parameters()]
+        self.loss = torch.compile(self.model, mode="max-autotune") if options.compile else self.model
+        bf16 = options.precision == "bf16"
+        self.autocast = lambda: torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
+
+    def step(self) -> torch.Tensor:
+        """One step; its loss, not waited for."""
+        with self.autocast():
+            loss = self.loss(*self.batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            torch._foreach_lerp_(self.average, list(self.model.parameters()), 0.02)
+        return loss.detach().clone()
+
+
+def measure(options: argparse.Namespace, name: str, device: torch.device) -> dict:
+    """The line of one model."""
+    size = json.loads(options.sizes.read_text())[name]
+    trainer = Trainer(options, size, device)
+    for _ in range(options.warm_up):
+        loss = trainer.step()
+    per_group, groups = max(1, options.steps // GROUPS), []
+    for _ in range(GROUPS):
+        stand_still(device)
+        start = time.perf_counter()
+        for _ in range(per_group):
+            loss = trainer.step()
+        stand_still(device)
+        groups.append(1000 * (time.perf_counter() - start) / per_group)
+    about = {
+        "model": name,
+        "batch": options.batch or size["batch"],
+        "device": options.device,
+        "precision": options.precision,
+        "mode": "compile" if options.compile else "eager",
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+    }
+    result = {"ms": statistics.median(groups), "groups": groups, "steps": per_group * GROUPS, "loss": loss.item()}
+    return {"about": about, "result": result}
+
+
+def ceiling(options: argparse.Namespace, device: torch.device) -> float:
+    """TFLOP/s of a large matrix product in this precision: the best of some."""
+    rows = CEILING_ROWS[device.type]
+    a, b = (torch.randn(rows, rows, device=device, dtype=torch.bfloat16 if options.precision == "bf16" else None) for _ in range(2))
+    best = float("inf")
+    for _ in range(10):
+        stand_still(device)
+        start = time.perf_counter()
+        _ = a @ b
+        stand_still(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * rows**3 / best / 1e12
+
+
+def main() -> None:
+    """One line per model, at once."""
+    options = arguments()
+    device = torch.device(options.device)
+    torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.ceiling:
+        print(json.dumps({"ceiling_tflops": ceiling(options, device), "precision": options.precision}), flush=True)
+    for name in options.model.split(","):
+        try:
+            line = measure(options, name, device)
+        except (RuntimeError, KeyError) as error:
+            line = {"about": {"model": name}, "error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(line), flush=True)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

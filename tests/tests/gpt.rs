@@ -1,0 +1,110 @@
+//! A user's own worker (examples/gpt) with real processes: what ranks change, what is learnt, what a killed rank costs.
+//!
+//! Needs `enn` and `gpt`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+use enn_common::checkpoint::{Checkpoint, latest};
+use enn_tests::launch::{Ended, Place, end, enn, kill, until};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// A text that is always there.
+const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../launcher/LAUNCH.md");
+/// Largest difference of a weight after some steps whose sums were rounded in another order.
+const ROUNDING_MAX: f32 = 2e-5;
+
+/// A place whose workers are gpt with these flags, its checkpoints in `checkpoints`.
+fn place(flags: &str) -> Place {
+    let gpt = enn().with_file_name("gpt");
+    assert!(gpt.exists(), "{} is not there; run `make build`", gpt.display());
+    let begin = "mkdir -p pids checkpoints; echo $$ > pids/${RANK:-0}.${ENN_ROUND:-0}";
+    Place::new(&format!(
+        "{begin}\nexec {} --data {TEXT} --device cpu --context 32 --checkpoints checkpoints {flags}",
+        gpt.display()
+    ))
+}
+
+fn alone(place: &Place) -> Ended {
+    let mut command = Command::new("./worker.sh");
+    command.current_dir(place.dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("OMP_NUM_THREADS", "1");
+    good(end(command.spawn().unwrap()))
+}
+
+fn good(ended: Ended) -> Ended {
+    assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
+    ended
+}
+
+fn newest(place: &Place) -> Checkpoint {
+    latest(&place.path("checkpoints")).found.unwrap()
+}
+
+/// Weights of the newest checkpoint, one after the other.
+fn weights(place: &Place) -> Vec<f32> {
+    let checkpoint = newest(place);
+    let names = checkpoint.tensor_names().filter(|name| name.starts_with("model."));
+    let bytes: Vec<u8> = names.flat_map(|name| checkpoint.tensor(name).unwrap().bytes).collect();
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+}
+
+/// The number after `word` in the last line that has it.
+fn number(text: &str, word: &str) -> f64 {
+    let line = text.lines().rfind(|line| line.contains(word)).unwrap_or_else(|| panic!("no {word} in {text}"));
+    let after = line.split(word).last().unwrap().split_whitespace().next().unwrap();
+    after.trim_end_matches(';').parse().unwrap_or_else(|_| panic!("{line}"))
+}
+
+#[test]
+fn two_ranks_equal_one_rank_with_the_doubled_batch_and_one_that_accumulates() {
+    let common = "--steps 6 --batch 8 --dropout 0.1 --sample 0";
+    let (one, two, parts) = (place(common), place(common), place(&format!("{common} --accumulation 4")));
+    alone(&one);
+    alone(&parts);
+    good(two.run(&["--standalone", "--nproc-per-node", "2"]));
+    let reference = weights(&one);
+    assert!(reference.len() > 800_000);
+    for other in [weights(&two), weights(&parts)] {
+        assert_eq!(reference.len(), other.len());
+        let apart = reference.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < ROUNDING_MAX, "{apart}");
+        assert!(other.iter().all(|weight| weight.is_finite()));
+    }
+}
+
+#[test]
+fn the_loss_falls_below_what_the_frequencies_of_bytes_explain_and_text_is_written() {
+    let place = place("--steps 80 --batch 16 --sample 40 --log-every 10");
+    let ended = alone(&place);
+    let (loss, unigram) = (number(&ended.stdout, "loss "), number(&ended.stdout, "unigram "));
+    assert!(loss < unigram - 0.1, "{loss} against {unigram}");
+    let sample = ended.stdout.split_once("sample: ").unwrap().1;
+    assert!(sample.contains('|') && sample.len() > 40, "{sample}");
+}
+
+#[test]
+fn a_killed_rank_costs_the_steps_since_the_checkpoint_and_nothing_else() {
+    let common = "--steps 30 --batch 8 --dropout 0.1 --sample 0 --save-every 5";
+    let (calm, struck) = (place(common), place(common));
+    good(calm.run(&["--standalone", "--nproc-per-node", "2"]));
+    let child = struck.command(&["--standalone", "--nproc-per-node=2", "--max-restarts=1"]).spawn().unwrap();
+    until("a checkpoint", || latest(&struck.path("checkpoints")).found.is_some());
+    let victim = fs::read_dir(struck.path("pids")).unwrap().flatten().map(|entry| entry.path());
+    let victim = victim.min_by_key(|path| std::cmp::Reverse(rank_of(path))).unwrap();
+    let pid = fs::read_to_string(victim).unwrap().trim().parse().unwrap();
+    kill(pid, nix::sys::signal::Signal::SIGKILL);
+    let ended = good(end(child));
+    assert!(number(&ended.stdout, "from step ") >= 5.0, "{}", ended.stdout);
+    assert_eq!(fs::read_dir(struck.path("pids")).unwrap().count(), 4, "two rounds of two workers");
+    assert_eq!(newest(&struck).manifest().unwrap().step, 30);
+    assert_eq!(weights(&calm), weights(&struck), "the same bits as without the kill");
+}
+
+/// The rank in "RANK.ROUND".
+fn rank_of(path: &Path) -> u32 {
+    path.file_stem().unwrap().to_str().unwrap().parse().unwrap()
+}

@@ -1,0 +1,194 @@
+//! AdamW over many flat arrays, the numbers of its step, and the norm of many gradients. Nothing is read back.
+
+use super::call::{Call, grid};
+use super::check::{Check, PACK_BYTES, ceil};
+use super::error::CudaError;
+use super::source::{Element, Source, Variant};
+use tch::{Device, Kind, Tensor};
+
+pub(super) static SOURCE: Source =
+    Source { name: "adamw", text: include_str!("src/adamw.cu"), numbers: &["VEC"], shared_bytes_max: 0 };
+
+const THREADS: u32 = 256;
+/// Elements a block takes; the source's PER_BLOCK.
+const PER_BLOCK: i64 = 4096;
+/// Arrays of one launch; the source's ARRAYS_MAX.
+const ARRAYS_MAX: usize = 56;
+/// 64-bit words of an array's entry in the table.
+const ARRAY_WORDS: usize = 8;
+/// Elements of a pack.
+const PACK: i64 = 4;
+/// Numbers of a step.
+const NUMBERS: i64 = 6;
+
+/// One flat array of weights with its gradient and moments.
+#[derive(Debug, Clone, Copy)]
+pub struct Array<'a> {
+    /// Master weights, f32; written.
+    pub p: &'a Tensor,
+    /// First moment, f32; written.
+    pub m: &'a Tensor,
+    /// Second moment, f32; written.
+    pub v: &'a Tensor,
+    /// Gradient: f32, bf16 or f16, the same for all arrays.
+    pub grad: &'a Tensor,
+    /// Receives the weights in bf16.
+    pub shadow: Option<&'a Tensor>,
+    /// Whether the weights decay.
+    pub decays: bool,
+}
+
+/// Constants of the step's numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Constants {
+    /// β₁, β₂.
+    pub betas: (f64, f64),
+    /// Decay of the arrays that decay.
+    pub decay: f64,
+    /// Global-norm clip; 0 switches it off.
+    pub clip: f64,
+}
+
+/// One launch's table in the making.
+struct Table {
+    words: Vec<u64>,
+    arrays: usize,
+    blocks: i64,
+}
+
+impl Table {
+    fn new() -> Self {
+        Self { words: vec![0; 2], arrays: 0, blocks: 0 }
+    }
+
+    fn add(&mut self, pointers: [Option<&Tensor>; 5], count: i64, decays: bool) {
+        self.words.extend(pointers.map(|tensor| tensor.map_or(0, |tensor| tensor.data_ptr() as u64)));
+        self.words.extend([count.cast_unsigned(), u64::from(decays), self.blocks.cast_unsigned()]);
+        self.arrays += 1;
+        self.blocks += ceil(count, PER_BLOCK);
+    }
+
+    /// The bytes of the kernel's parameter: always the whole table.
+    fn finish(&self) -> Vec<u64> {
+        let mut words = self.words.clone();
+        (words[0], words[1]) = (self.arrays as u64, self.blocks.cast_unsigned());
+        words.resize(2 + ARRAYS_MAX * ARRAY_WORDS, 0);
+        words
+    }
+}
+
+/// Whether all of `tensors`, of `count` elements, can be taken four elements at a time.
+fn packs(tensors: [Option<&Tensor>; 5], count: i64) -> bool {
+    let fits = |tensor: &Tensor| {
+        let bytes = PACK * Element::of(tensor.kind()).map_or(PACK_BYTES, Element::bytes);
+        tensor.data_ptr() as i64 % bytes.min(PACK_BYTES) == 0
+    };
+    count % PACK == 0 && tensors.into_iter().flatten().all(fits)
+}
+
+/// Tables for arrays of one kind of gradient: those that can be packed, then the others, in order.
+fn tables(arrays: &[([Option<&Tensor>; 5], i64, bool)]) -> Vec<(u32, Table)> {
+    let mut tables: Vec<(u32, Table)> = Vec::new();
+    for packed in [true, false] {
+        let vec = if packed { PACK as u32 } else { 1 };
+        for (pointers, count, decays) in arrays.iter().filter(|(p, n, _)| *n > 0 && packs(*p, *n) == packed) {
+            if tables.last().is_none_or(|(v, table)| *v != vec || table.arrays == ARRAYS_MAX) {
+                tables.push((vec, Table::new()));
+            }
+            if let Some((_, table)) = tables.last_mut() {
+                table.add(*pointers, *count, *decays);
+            }
+        }
+    }
+    tables
+}
+
+/// Norm of the summed gradient, what to divide it by, learning rate, steps (written), refused steps (written), all f64 of
+/// 0 axes → the six numbers of `op::optim`, the norm of the mean gradient, and 1 if the step is taken.
+///
+/// # Errors
+/// When the kernel is not written for the operands, or is not launched.
+pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor; 3], CudaError> {
+    let check = Check { kernel: "step_scalars" };
+    check.device("norm", ins[0])?;
+    for (name, scalar) in ["norm", "count", "rate", "steps", "skipped"].into_iter().zip(ins) {
+        check.numbers(name, scalar, Kind::Double, 1, ins[0])?;
+    }
+    let device = ins[0].device();
+    let scalar = || Tensor::f_empty([0_i64; 0], (Kind::Double, device));
+    let (numbers, mean, taken) = (Tensor::f_empty([NUMBERS], (Kind::Float, device))?, scalar()?, scalar()?);
+    let (b1, b2) = constants.betas;
+    let settings = [b1, b2, constants.decay, constants.clip].map(f64::to_bits);
+    let variant = Variant::new(&SOURCE, Element::F32, &[1]);
+    let call = ins.into_iter().fold(Call::new(&variant, "step_scalars"), Call::tensor);
+    call.tensor(&numbers).tensor(&mean).tensor(&taken).structure(&settings).launch(ins[0], grid(1, 1))?;
+    Ok([numbers, mean, taken])
+}
+
+/// One step over all arrays with the six numbers of `op::optim`; a refused step writes nothing. With `keep_gradient`,
+/// gradients come back multiplied by their factor.
+///
+/// # Errors
+/// When the kernel is not written for the operands, or is not launched.
+pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64, keep_gradient: bool) -> Result<(), CudaError> {
+    let check = Check { kernel: "adamw" };
+    let Some(first) = arrays.first() else { return Ok(()) };
+    let element = check.element("grad", first.grad)?;
+    check.device("p", first.p)?;
+    let mut entries = Vec::with_capacity(arrays.len());
+    for array in arrays {
+        let count = array.p.numel() as i64;
+        for (name, tensor) in [("p", array.p), ("m", array.m), ("v", array.v)] {
+            check.numbers(name, tensor, Kind::Float, count, first.p)?;
+        }
+        check.numbers("grad", array.grad, first.grad.kind(), count, first.p)?;
+        if let Some(shadow) = array.shadow {
+            check.numbers("shadow", shadow, Kind::BFloat16, count, first.p)?;
+        }
+        let pointers = [Some(array.p), Some(array.m), Some(array.v), Some(array.grad), array.shadow];
+        entries.push((pointers, count, array.decays));
+    }
+    check.numbers("numbers", numbers, Kind::Float, NUMBERS, first.p)?;
+    for (vec, table) in tables(&entries) {
+        let variant = Variant::new(&SOURCE, element, &[vec]);
+        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
+        let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers);
+        call.float(eps).word(u32::from(keep_gradient)).launch(first.p, grid(blocks, THREADS))?;
+    }
+    Ok(())
+}
+
+/// Norm of all gradients together, f64 of 0 axes; not finite if an element is not.
+///
+/// # Errors
+/// As [`adamw`].
+pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
+    let check = Check { kernel: "global_norm" };
+    let Some(first) = grads.first() else {
+        return Ok(Tensor::f_zeros([0_i64; 0], (Kind::Double, Device::Cpu))?);
+    };
+    let (element, device) = (check.element("grad", first)?, first.device());
+    check.device("grad", first)?;
+    let mut entries = Vec::with_capacity(grads.len());
+    for grad in grads {
+        let count = grad.numel() as i64;
+        check.numbers("grad", grad, first.kind(), count, first)?;
+        entries.push(([None, None, None, Some(*grad), None], count, false));
+    }
+    let tables = tables(&entries);
+    let total: i64 = tables.iter().map(|(_, table)| table.blocks).sum();
+    let partial = Tensor::f_empty([total], (Kind::Double, device))?;
+    let mut done = 0;
+    for (vec, table) in &tables {
+        let variant = Variant::new(&SOURCE, element, &[*vec]);
+        let part = partial.f_narrow(0, done, table.blocks)?;
+        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
+        Call::new(&variant, "squares").structure(&table.finish()).tensor(&part).launch(first, grid(blocks, THREADS))?;
+        done += table.blocks;
+    }
+    let norm = Tensor::f_empty([0_i64; 0], (Kind::Double, device))?;
+    let variant = Variant::new(&SOURCE, element, &[1]);
+    let call = Call::new(&variant, "norm_of").tensor(&partial).int(total).tensor(&norm);
+    call.launch(first, grid(1, THREADS))?;
+    Ok(norm)
+}

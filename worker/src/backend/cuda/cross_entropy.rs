@@ -1,0 +1,107 @@
+//! Cross entropy over classes in one pass over the logits.
+
+use super::call::{Call, grid};
+use super::check::{Check, aligned, blocks, pack};
+use super::error::CudaError;
+use super::result::Grid;
+use super::source::{Element, Source, Variant};
+use tch::{Kind, Tensor};
+
+pub(super) static SOURCE: Source = Source {
+    name: "cross_entropy",
+    text: include_str!("src/cross_entropy.cu"),
+    numbers: &["THREADS", "VEC"],
+    shared_bytes_max: 0,
+};
+
+/// Up to so many classes, a warp takes a row.
+const WARP_CLASSES: i64 = 1024;
+/// Up to so many, 256 threads; beyond, 1024.
+const BLOCK_CLASSES: i64 = 16384;
+const WARP_ROWS: u32 = 4;
+const THREADS_BACKWARD: u32 = 256;
+
+/// Rows, classes and the kernel for them.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    variant: Variant,
+    rows: i64,
+    classes: i64,
+    threads: u32,
+}
+
+fn layout(check: Check, logits: &Tensor, targets: &Tensor, others: &[&Tensor]) -> Result<Layout, CudaError> {
+    let element: Element = check.element("logits", logits)?;
+    check.device("logits", logits)?;
+    let [rows, classes] = logits.size()[..] else {
+        return Err(check.refuse("logits", logits, "rows by classes"));
+    };
+    check.that(classes > 0, "logits", logits, "at least one class")?;
+    check.dense("logits", logits, logits)?;
+    check.numbers("targets", targets, Kind::Int64, rows, logits)?;
+    let vec = if aligned(others) && aligned(&[logits]) { pack(element, classes) } else { 1 };
+    let threads = match classes {
+        ..=WARP_CLASSES => 32,
+        ..=BLOCK_CLASSES => 256,
+        _ => 1024,
+    };
+    Ok(Layout { variant: Variant::new(&SOURCE, element, &[threads, vec]), rows, classes, threads })
+}
+
+/// Loss and log-sum-exp of each row (f32): logits (R, C), targets (R). A target of `ignored` gives a loss of 0, one
+/// outside the classes NaN.
+///
+/// # Errors
+/// When the kernel is not written for the operands, or is not launched.
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor, ignored: i64) -> Result<[Tensor; 2], CudaError> {
+    let (logits, targets) = (logits.f_contiguous()?, targets.f_contiguous()?);
+    let l = layout(Check { kernel: "cross_entropy" }, &logits, &targets, &[])?;
+    let empty = || Tensor::f_empty([l.rows], (Kind::Float, logits.device()));
+    let (loss, lse) = (empty()?, empty()?);
+    let per_block = if l.threads == 32 { WARP_ROWS } else { 1 };
+    let call = Call::new(&l.variant, "cross_entropy").tensor(&logits).tensor(&targets).tensor(&loss).tensor(&lse);
+    let call = call.int(l.rows).int(l.classes).int(ignored);
+    let threads = (l.threads, per_block);
+    call.launch(&logits, Grid { blocks: blocks(l.rows, i64::from(per_block)), threads, shared: 0 })?;
+    Ok([loss, lse])
+}
+
+/// Operands of the reverse.
+#[derive(Debug, Clone, Copy)]
+pub struct CrossEntropyBackward<'a> {
+    /// Gradient of the losses (f32): one per row, or one for all.
+    pub g: &'a Tensor,
+    /// Logits (R, C).
+    pub logits: &'a Tensor,
+    /// Targets (R).
+    pub targets: &'a Tensor,
+    /// Log-sum-exp of each row.
+    pub lse: &'a Tensor,
+    /// Target without loss.
+    pub ignored: i64,
+    /// Whether the result may take the logits' memory; they must be dense then.
+    pub in_place: bool,
+}
+
+/// Gradient of the logits.
+///
+/// # Errors
+/// As [`cross_entropy`].
+pub fn cross_entropy_backward(c: &CrossEntropyBackward<'_>) -> Result<Tensor, CudaError> {
+    let check = Check { kernel: "cross_entropy_backward" };
+    if c.in_place {
+        check.dense("logits", c.logits, c.logits)?;
+    }
+    let (logits, targets) = (c.logits.f_contiguous()?, c.targets.f_contiguous()?);
+    let g = c.g.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let out = if c.in_place { logits.shallow_clone() } else { logits.f_empty_like()? };
+    let l = layout(check, &logits, &targets, &[&out])?;
+    check.numbers("lse", c.lse, Kind::Float, l.rows, &logits)?;
+    let one = g.numel() == 1;
+    check.numbers("g", &g, Kind::Float, if one { 1 } else { l.rows }, &logits)?;
+    let packs = l.rows * (l.classes / i64::from(l.variant.numbers[1]));
+    let call = Call::new(&l.variant, "cross_entropy_back").tensor(&g).int(i64::from(!one)).tensor(&logits);
+    let call = call.tensor(&targets).tensor(c.lse).tensor(&out).int(l.rows).int(l.classes).int(c.ignored);
+    call.launch(&logits, grid(blocks(packs, i64::from(THREADS_BACKWARD)), THREADS_BACKWARD))?;
+    Ok(out)
+}

@@ -1,0 +1,45 @@
+//! Own CUDA kernels, compiled at run time by NVRTC for the device at hand and launched on libtorch's current stream.
+//!
+//! One Rust file per family, beside one file of CUDA C++ in `src/`. A function here takes tensors and returns tensors; it
+//! refuses operands it was not written for, and leaves the choice between kernels to others.
+//!
+//! **Invariant:** no launch waits for the device or allocates but through libtorch, so that every launch can be captured
+//! in a graph once its module is loaded; results do not depend on the order in which blocks run.
+
+pub mod adamw;
+pub mod attention;
+pub mod cache;
+mod call;
+mod check;
+pub mod cross_entropy;
+pub mod dropout;
+mod engine;
+mod error;
+pub mod gated;
+pub mod norm;
+mod result;
+pub mod retention;
+mod source;
+mod sys;
+
+pub use engine::{compile, is_present};
+pub use error::CudaError;
+pub use source::{Element, Source, Variant};
+
+/// Every source for every element type, specialised so that each of its loops is there: what a test compiles.
+pub fn examples() -> Vec<Variant> {
+    let numbers: [(&'static Source, &'static [[u32; 4]]); 7] = [
+        (&adamw::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
+        (&attention::SOURCE, &[[20, 1, 0, 0], [64, 4, 0, 0]]),
+        (&cross_entropy::SOURCE, &[[32, 1, 0, 0], [1024, 4, 0, 0]]),
+        (&dropout::SOURCE, &[[0, 0, 0, 0], [1, 0, 0, 0]]),
+        (&gated::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
+        (&norm::SOURCE, &[[33, 32, 1, 0], [512, 32, 4, 1], [16384, 1024, 4, 1]]),
+        (&retention::SOURCE, &[[0, 0, 0, 0]]),
+    ];
+    let elements = [Element::F32, Element::Bf16, Element::F16];
+    let of = |(source, all): (&'static Source, &'static [[u32; 4]])| {
+        all.iter().flat_map(move |numbers| elements.map(|element| Variant::new(source, element, numbers)))
+    };
+    numbers.into_iter().flat_map(of).collect()
+}

@@ -1,0 +1,196 @@
+//! NVRTC, the driver and the shim's stream with `Result`.
+//!
+//! **Invariant:** nothing is called before the library was seen to be there: cudarc panics on a missing one.
+
+use super::sys;
+use crate::backend::torch::{ShimError, check};
+use cudarc::driver::{result as driver, sys as cu};
+use cudarc::nvrtc::{result as nvrtc, sys as rtc};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// Whether libnvrtc can be opened.
+pub(super) fn nvrtc_is_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: opens a library and looks at nothing in it.
+    *PRESENT.get_or_init(|| unsafe { rtc::is_culib_present() })
+}
+
+/// Whether libcuda, the driver, can be opened.
+pub(super) fn driver_is_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: as above.
+    *PRESENT.get_or_init(|| unsafe { cu::is_culib_present() })
+}
+
+/// Version of NVRTC. The caller has seen that it is present.
+pub(super) fn nvrtc_version() -> (i32, i32) {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both places are writable.
+    unsafe {
+        let _ = rtc::nvrtcVersion(&raw mut major, &raw mut minor);
+    }
+    (major, minor)
+}
+
+/// Status and log of a compilation that failed.
+pub(super) struct Refusal {
+    pub(super) status: String,
+    pub(super) log: String,
+}
+
+struct Program(rtc::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by create_program, destroyed only here.
+        let _ = unsafe { nvrtc::destroy_program(self.0) };
+    }
+}
+
+/// Compiles `text` to machine code. The caller has seen that NVRTC is present.
+pub(super) fn cubin(text: &CString, name: &CString, options: &[String]) -> Result<Vec<u8>, Refusal> {
+    let plain = |error: nvrtc::NvrtcError| Refusal { status: error.to_string(), log: String::new() };
+    let program = Program(nvrtc::create_program(text, Some(name)).map_err(plain)?);
+    // SAFETY: the program is alive; `text` and `name` outlive it.
+    let compiled = unsafe { nvrtc::compile_program(program.0, options) };
+    if let Err(error) = compiled {
+        // SAFETY: the program is alive.
+        let log = unsafe { nvrtc::get_program_log(program.0) }.unwrap_or_default();
+        let bytes: Vec<u8> = log.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
+        return Err(Refusal { status: error.to_string(), log: String::from_utf8_lossy(&bytes).trim().to_owned() });
+    }
+    let mut size = 0_usize;
+    // SAFETY: the program is compiled, `size` is writable.
+    unsafe { rtc::nvrtcGetCUBINSize(program.0, &raw mut size) }.result().map_err(plain)?;
+    let mut image = vec![0_u8; size];
+    // SAFETY: `image` has the size NVRTC asked for.
+    unsafe { rtc::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast::<c_char>()) }.result().map_err(plain)?;
+    Ok(image)
+}
+
+/// A device's primary context, the one libtorch uses. Retained for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Context(usize);
+
+fn text(error: driver::DriverError) -> String {
+    error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into_owned())
+}
+
+fn status(result: cu::CUresult) -> Result<(), String> {
+    result.result().map_err(text)
+}
+
+/// The primary context of a device. The caller has seen that the driver is present.
+pub(super) fn primary(device: usize) -> Result<Context, String> {
+    driver::init().map_err(text)?;
+    let id = driver::device::get(i32::try_from(device).unwrap_or(-1)).map_err(text)?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the device exists, `context` is writable.
+    status(unsafe { cu::cuDevicePrimaryCtxRetain(&raw mut context, id) })?;
+    Ok(Context(context as usize))
+}
+
+/// A number of the device.
+pub(super) fn attribute(device: usize, which: cu::CUdevice_attribute) -> Result<i32, String> {
+    let id = driver::device::get(i32::try_from(device).unwrap_or(-1)).map_err(text)?;
+    // SAFETY: the device exists.
+    unsafe { driver::device::get_attribute(id, which) }.map_err(text)
+}
+
+/// Runs `body` with `context` current, and puts back what was current before.
+fn inside<T>(context: Context, body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let mut before = ptr::null_mut();
+    // SAFETY: `before` is writable.
+    status(unsafe { cu::cuCtxGetCurrent(&raw mut before) })?;
+    let wanted = context.0 as cu::CUcontext;
+    if before == wanted {
+        return body();
+    }
+    // SAFETY: the context is retained for the life of the process.
+    status(unsafe { cu::cuCtxSetCurrent(wanted) })?;
+    let done = body();
+    // SAFETY: `before` was current on this thread a moment ago.
+    status(unsafe { cu::cuCtxSetCurrent(before) })?;
+    done
+}
+
+/// A loaded module; never unloaded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Module(usize);
+
+/// Puts machine code on the device.
+pub(super) fn load(context: Context, image: &[u8]) -> Result<Module, String> {
+    inside(context, || {
+        let mut module = ptr::null_mut();
+        // SAFETY: `image` is a whole cubin; the driver copies it.
+        status(unsafe { cu::cuModuleLoadData(&raw mut module, image.as_ptr().cast::<c_void>()) })?;
+        Ok(Module(module as usize))
+    })
+}
+
+/// A kernel of a loaded module.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Function {
+    raw: usize,
+    context: Context,
+}
+
+/// Finds a kernel and allows it `shared` bytes of dynamic shared memory, 0 for the default.
+pub(super) fn function(context: Context, module: Module, name: &CStr, shared: u32) -> Result<Function, String> {
+    inside(context, || {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the module is loaded, the name NUL-terminated.
+        status(unsafe { cu::cuModuleGetFunction(&raw mut raw, module.0 as cu::CUmodule, name.as_ptr()) })?;
+        if shared > 0 {
+            let what = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function was just found.
+            status(unsafe { cu::cuFuncSetAttribute(raw, what, shared.cast_signed()) })?;
+        }
+        Ok(Function { raw: raw as usize, context })
+    })
+}
+
+/// Blocks, threads of a block, bytes of dynamic shared memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grid {
+    pub(super) blocks: u32,
+    pub(super) threads: (u32, u32),
+    pub(super) shared: u32,
+}
+
+/// Launches on `stream`. `slots` holds the arguments' bytes, `starts` where each begins.
+///
+/// The caller's arguments have the number, types and order of the kernel's parameters.
+pub(super) fn launch(
+    function: Function,
+    grid: Grid,
+    stream: Stream,
+    slots: &mut [u64],
+    starts: &[u16],
+) -> Result<(), String> {
+    let mut pointers: smallvec::SmallVec<[*mut c_void; 32]> =
+        starts.iter().map(|&at| (&raw mut slots[usize::from(at)]).cast::<c_void>()).collect();
+    inside(function.context, || {
+        let (raw, stream) = (function.raw as cu::CUfunction, stream.0 as cu::CUstream);
+        let (x, y) = grid.threads;
+        let params = pointers.as_mut_ptr();
+        // SAFETY: the function belongs to the current context; the driver copies the arguments before it returns.
+        status(unsafe {
+            cu::cuLaunchKernel(raw, grid.blocks, 1, 1, x, y, 1, grid.shared, stream, params, ptr::null_mut())
+        })
+    })
+}
+
+/// A stream of libtorch's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stream(usize);
+
+/// The stream libtorch launches on now.
+pub(super) fn current_stream(device: usize) -> Result<Stream, ShimError> {
+    let mut out = ptr::null_mut();
+    // SAFETY: `out` is writable.
+    check(unsafe { sys::enn_cuda_current_stream(i32::try_from(device).unwrap_or(-1), &raw mut out) })?;
+    Ok(Stream(out as usize))
+}

@@ -1,0 +1,118 @@
+//! Sources of the kernels, and what one of them is specialised for.
+//!
+//! A kernel is compiled once per element type and per number that decides its loops (a row's width, say): the compiler
+//! then sees constants.
+
+use std::fmt::Write as _;
+use tch::Kind;
+
+/// What all sources begin with: element types, conversions, reductions, Philox.
+const PRELUDE: &str = include_str!("src/prelude.cu");
+
+/// Most numbers a source is specialised by.
+pub(super) const NUMBERS_MAX: usize = 4;
+
+/// One file of CUDA C++.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Name in messages, also the file's.
+    pub name: &'static str,
+    /// The file.
+    pub text: &'static str,
+    /// Names of the numbers it is specialised by.
+    pub numbers: &'static [&'static str],
+    /// Bytes of dynamic shared memory its kernels may ask for beyond the 48 KiB that need no asking; 0 for none.
+    pub shared_bytes_max: u32,
+}
+
+/// Element type of the operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// 32-bit float.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// 16-bit float.
+    F16,
+}
+
+impl Element {
+    /// The element type of a tensor's kind, if kernels exist for it.
+    pub fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Float => Some(Self::F32),
+            Kind::BFloat16 => Some(Self::Bf16),
+            Kind::Half => Some(Self::F16),
+            _ => None,
+        }
+    }
+
+    /// Bytes of one element.
+    pub fn bytes(self) -> i64 {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    /// Its name in the sources.
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+}
+
+/// A source with its specialisation.
+#[derive(Debug, Clone, Copy)]
+pub struct Variant {
+    /// The source.
+    pub source: &'static Source,
+    /// Element type.
+    pub element: Element,
+    /// One number per name in the source; the rest are 0.
+    pub numbers: [u32; NUMBERS_MAX],
+}
+
+impl Variant {
+    /// `source` for `element` and `numbers`, in the order of the source's names.
+    pub fn new(source: &'static Source, element: Element, numbers: &[u32]) -> Self {
+        let mut all = [0; NUMBERS_MAX];
+        for (to, from) in all.iter_mut().zip(numbers) {
+            *to = *from;
+        }
+        Self { source, element, numbers: all }
+    }
+
+    /// What the compiler reads.
+    pub fn text(&self) -> String {
+        format!("{PRELUDE}\n#line 1 \"{}.cu\"\n{}", self.source.name, self.source.text)
+    }
+
+    /// Options for the compiler.
+    pub fn options(&self, arch: &str) -> Vec<String> {
+        let mut options = vec![
+            format!("--gpu-architecture={arch}"),
+            "--std=c++17".to_owned(),
+            "-lineinfo".to_owned(),
+            format!("-DELEMENT={}", self.element.name()),
+            format!("-DELEMENT_BYTES={}", self.element.bytes()),
+        ];
+        options.extend(self.source.numbers.iter().zip(self.numbers).map(|(name, number)| format!("-D{name}={number}")));
+        options
+    }
+
+    /// Name in messages.
+    pub fn name(&self) -> String {
+        let mut name = format!("{}<{}", self.source.name, self.element.name());
+        for (what, number) in self.source.numbers.iter().zip(self.numbers) {
+            let _ = write!(name, ", {what}={number}");
+        }
+        name.push('>');
+        name
+    }
+
+    /// What tells it from other variants.
+    pub fn identity(&self) -> (&'static str, Element, [u32; NUMBERS_MAX]) {
+        (self.source.name, self.element, self.numbers)
+    }
+}

@@ -1,0 +1,147 @@
+// AdamW over many flat arrays in one launch, the numbers of its step, and the norm of many gradients, which is not finite
+// if one of their elements is not. ELEMENT is the gradient's type; weights and moments are f32.
+//
+// Per element, with g the gradient times `gradient`:
+//   p ← p · shrink (decayed arrays)   m ← m + first·(g − m)   v ← v + second·(g² − v)
+//   p ← p + m·update / (√v·spread + ε)
+
+#define THREADS 256
+#define PER_BLOCK 4096 // Elements of an array a block takes.
+#define ARRAYS_MAX 56  // Arrays of one launch: the table travels in the kernel's arguments, 4 KiB at most.
+
+struct Array {
+  float* p;
+  float* m;
+  float* v;
+  ELEMENT* g;
+  bf16* shadow; // Receives p in bf16, or null.
+  i64 count;
+  i64 decays;
+  i64 first_block; // Blocks of the arrays before this one.
+};
+
+struct Table {
+  i64 arrays, blocks;
+  Array at[ARRAYS_MAX];
+};
+
+// Numbers of one step, made on the device by `step_scalars`; their order is op::optim's.
+struct Numbers {
+  float gradient, first, second, shrink, update, spread;
+};
+
+__device__ __forceinline__ const Array& array_of(const Table& table, i64 block) {
+  i64 low = 0, high = table.arrays - 1;
+  while (low < high) {
+    i64 middle = (low + high + 1) / 2;
+    if (table.at[middle].first_block <= block) low = middle;
+    else high = middle - 1;
+  }
+  return table.at[low];
+}
+
+struct Settings {
+  double beta1, beta2, decay, clip;
+};
+
+// Nothing divides by 0 while no step has been taken.
+__device__ __forceinline__ double falling(double beta, double steps) { return fmax(1.0 - pow(beta, steps), 2.2250738585072014e-308); }
+
+// One thread. The norm of the summed gradient and what to divide it by → the numbers of the step, the norm of the mean
+// gradient, and 1 if the step is taken: it is not when the norm is not finite. `steps` and `skipped` count.
+extern "C" __global__ void step_scalars(const double* norm, const double* count, const double* rate, double* steps, double* skipped, Numbers* out, double* mean_norm, double* taken_out, Settings s) {
+  double inverse = 1.0 / fmax(*count, 1.0), mean = *norm * inverse;
+  bool finite = mean - mean == 0.0;
+  double taken = finite ? 1.0 : 0.0;
+  *steps += taken;
+  *skipped += 1.0 - taken;
+  double gradient = inverse;
+  if (s.clip > 0.0) gradient = fmin(s.clip / (mean + 1e-6), 1.0) * inverse;
+  Numbers n;
+  n.gradient = finite ? (float)gradient : 0.0f;
+  n.first = (float)(taken * (1.0 - s.beta1));
+  n.second = (float)(taken * (1.0 - s.beta2));
+  n.shrink = (float)(1.0 - taken * *rate * s.decay);
+  n.update = (float)(-taken * *rate / falling(s.beta1, *steps));
+  n.spread = (float)(1.0 / sqrt(falling(s.beta2, *steps)));
+  *out = n;
+  *mean_norm = mean;
+  *taken_out = taken;
+}
+
+// a + w·(b − a), from the nearer end, as libtorch does it.
+__device__ __forceinline__ float between(float a, float b, float w) {
+  float d = b - a;
+  return w < 0.5f ? a + w * d : b - d * (1.0f - w);
+}
+
+// With `keep_gradient` the scaled gradient is stored back. A refused step (first = 0) leaves everything as it is.
+extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ Table table, const Numbers* numbers, float eps, u32 keep_gradient) {
+  Numbers n = *numbers;
+  if (n.first == 0.0f) return;
+  i64 block = blockIdx.x;
+  const Array& a = array_of(table, block);
+  i64 from = (block - a.first_block) * PER_BLOCK;
+  i64 to = from + PER_BLOCK < a.count ? from + PER_BLOCK : a.count;
+  float shrink = a.decays ? n.shrink : 1.0f;
+  for (i64 i = from + threadIdx.x * VEC; i < to; i += THREADS * VEC) {
+    // Arrays that are loaded in packs hold whole packs.
+    Pack<float, VEC> p = load<float, VEC>(a.p + i), m = load<float, VEC>(a.m + i), v = load<float, VEC>(a.v + i);
+    Pack<ELEMENT, VEC> g = load<ELEMENT, VEC>(a.g + i);
+    Pack<bf16, VEC> shadow;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      float grad = wide(g.at[j]) * n.gradient;
+      g.at[j] = narrow<ELEMENT>(grad);
+      float first = between(m.at[j], grad, n.first);
+      float second = between(v.at[j], grad * grad, n.second);
+      float denominator = sqrtf(second) * n.spread + eps;
+      float weight = p.at[j] * shrink + first * n.update / denominator;
+      m.at[j] = first;
+      v.at[j] = second;
+      p.at[j] = weight;
+      shadow.at[j] = narrow<bf16>(weight);
+    }
+    store<float, VEC>(a.p + i, p);
+    store<float, VEC>(a.m + i, m);
+    store<float, VEC>(a.v + i, v);
+    if (keep_gradient) store<ELEMENT, VEC>(a.g + i, g);
+    if (a.shadow) store<bf16, VEC>(a.shadow + i, shadow);
+  }
+}
+
+// Σ g² of each block's elements. Squares of f32 are added in f64: no finite gradient overflows.
+extern "C" __global__ void __launch_bounds__(THREADS) squares(const __grid_constant__ Table table, double* partial) {
+  __shared__ double scratch[THREADS];
+  i64 block = blockIdx.x;
+  const Array& a = array_of(table, block);
+  i64 from = (block - a.first_block) * PER_BLOCK;
+  i64 to = from + PER_BLOCK < a.count ? from + PER_BLOCK : a.count;
+  double total = 0.0;
+  for (i64 i = from + threadIdx.x * VEC; i < to; i += THREADS * VEC) {
+    Pack<ELEMENT, VEC> g = load<ELEMENT, VEC>(a.g + i);
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) total += (double)wide(g.at[j]) * (double)wide(g.at[j]);
+  }
+  scratch[threadIdx.x] = total;
+  __syncthreads();
+  for (int half = THREADS / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) partial[block] = scratch[0];
+}
+
+// norm = √Σ partial. One block.
+extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* partial, i64 count, double* norm) {
+  __shared__ double scratch[THREADS];
+  double total = 0.0;
+  for (i64 i = threadIdx.x; i < count; i += THREADS) total += partial[i];
+  scratch[threadIdx.x] = total;
+  __syncthreads();
+  for (int half = THREADS / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *norm = sqrt(scratch[0]);
+}

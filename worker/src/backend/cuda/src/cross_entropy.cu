@@ -1,0 +1,93 @@
+// Cross entropy over `classes` logits per row: the row's maximum and sum of exponentials in one pass, never a softmax in
+// memory. THREADS threads share a row: 32 (four rows per block) or more (one row).
+//
+// A row whose target is `ignored` has loss and gradient 0. A target outside the classes gives NaN: it must not go unseen.
+
+#define ROWS (THREADS == 32 ? 4 : 1)
+
+// max and Σ exp(x − max) of the numbers seen so far.
+struct Tally {
+  float max, sum;
+};
+
+__device__ __forceinline__ Tally merged(Tally a, Tally b) {
+  Tally out;
+  out.max = fmaxf(a.max, b.max);
+  // While nothing but −∞ was seen the sum is 0, not exp(−∞ + ∞). NaN logits come in by the sum.
+  if (out.max == -INFINITE) {
+    out.sum = a.sum + b.sum;
+    return out;
+  }
+  out.sum = a.sum * expf(a.max - out.max) + b.sum * expf(b.max - out.max);
+  return out;
+}
+
+__device__ __forceinline__ Tally with(Tally t, float x) {
+  if (x <= t.max) {
+    if (x != -INFINITE) t.sum += expf(x - t.max);
+    return t;
+  }
+  // Larger, or not a number.
+  t.sum = (t.sum == 0.0f ? 0.0f : t.sum * expf(t.max - x)) + (x == x ? 1.0f : x);
+  t.max = fmaxf(t.max, x);
+  return t;
+}
+
+__device__ __forceinline__ Tally over_threads(Tally t, Tally* scratch) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    Tally other = {__shfl_xor_sync(FULL_WARP, t.max, distance), __shfl_xor_sync(FULL_WARP, t.sum, distance)};
+    // Both partners merge in the same order, so that both have the same bits.
+    bool low = (threadIdx.x & distance) == 0;
+    t = merged(low ? t : other, low ? other : t);
+  }
+  if (THREADS <= 32) return t;
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = t;
+  __syncthreads();
+  t = scratch[0];
+  for (int i = 1; i < THREADS / 32; ++i) t = merged(t, scratch[i]);
+  return t;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS) cross_entropy(const ELEMENT* logits, const i64* targets, float* loss, float* lse_out, i64 rows, i64 classes, i64 ignored) {
+  __shared__ Tally scratch[32];
+  for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS) {
+    i64 row = first + threadIdx.y;
+    bool live = row < rows;
+    const ELEMENT* x = logits + (live ? row * classes : 0);
+    Tally t = {-INFINITE, 0.0f};
+    if (live) {
+      for (i64 c = (i64)threadIdx.x * VEC; c < classes; c += THREADS * VEC) {
+        Pack<ELEMENT, VEC> pack = load<ELEMENT, VEC>(x + c);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) t = with(t, wide(pack.at[j]));
+      }
+    }
+    t = over_threads(t, scratch);
+    if (!live || threadIdx.x != 0) continue;
+    float lse = t.max + logf(t.sum);
+    i64 target = targets[row];
+    bool known = target >= 0 && target < classes;
+    lse_out[row] = lse;
+    loss[row] = target == ignored ? 0.0f : known ? lse - wide(x[target]) : NOT_A_NUMBER;
+  }
+}
+
+// dlogits = g · (softmax − one-hot). `g` has one number per row, or one for all (`g_stride` 0). May write onto the logits.
+extern "C" __global__ void cross_entropy_back(const float* g, i64 g_stride, const ELEMENT* logits, const i64* targets, const float* lse, ELEMENT* dlogits, i64 rows, i64 classes, i64 ignored) {
+  i64 packs = rows * (classes / VEC);
+  for (i64 p = thread_of_grid(); p < packs; p += threads_of_grid()) {
+    i64 row = p / (classes / VEC), c = p % (classes / VEC) * VEC;
+    i64 at = row * classes + c, target = targets[row];
+    float grad = g[row * g_stride], level = lse[row];
+    bool known = target >= 0 && target < classes;
+    Pack<ELEMENT, VEC> x = load<ELEMENT, VEC>(logits + at), out;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      float share = expf(wide(x.at[j]) - level) - (c + j == target ? 1.0f : 0.0f);
+      float d = target == ignored ? 0.0f : known ? grad * share : NOT_A_NUMBER;
+      out.at[j] = narrow<ELEMENT>(d);
+    }
+    store<ELEMENT, VEC>(dlogits + at, out);
+  }
+}

@@ -1,0 +1,185 @@
+// Layer norm (CENTRED = 1) and RMS norm over rows of WIDTH elements, forward and backward, with the sum of a residual
+// branch taken along.
+//
+// THREADS threads share a row: 32 (then a block has four rows, one per warp) or more (then one row). Each holds ITEMS packs
+// of VEC elements in registers; statistics and sums are f32.
+
+#define ROWS (THREADS == 32 ? 4 : 1)
+#define ITEMS ((WIDTH + THREADS * VEC - 1) / (THREADS * VEC))
+
+typedef Pack<ELEMENT, VEC> Chunk;
+
+__device__ __forceinline__ int column_of(int item) { return (item * THREADS + (int)threadIdx.x) * VEC; }
+
+// y = (x − mean) / σ · w + b. With `residual`, x + residual is normalised, and stored to `sum` first.
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const ELEMENT* x, const ELEMENT* residual, const ELEMENT* w, const ELEMENT* b, ELEMENT* sum, ELEMENT* y, float* mean_out, float* rstd_out, i64 rows, float eps) {
+  __shared__ float scratch[32];
+  for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS) {
+    i64 row = first + threadIdx.y;
+    // A warp without a row goes along, for the barriers, and touches nothing.
+    bool live = row < rows;
+    float v[ITEMS][VEC];
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      int c = column_of(i);
+      bool inside = live && c < WIDTH;
+      Chunk chunk, other;
+      if (inside) chunk = load<ELEMENT, VEC>(x + row * WIDTH + c);
+      if (inside && residual) {
+        other = load<ELEMENT, VEC>(residual + row * WIDTH + c);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) chunk.at[j] = narrow<ELEMENT>(wide(chunk.at[j]) + wide(other.at[j]));
+        store<ELEMENT, VEC>(sum + row * WIDTH + c, chunk);
+      }
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) {
+        v[i][j] = inside ? wide(chunk.at[j]) : 0.0f;
+        total += v[i][j];
+      }
+    }
+    float mean = CENTRED ? over_row<THREADS>(total, Sum(), scratch) / WIDTH : 0.0f;
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      bool inside = column_of(i) < WIDTH;
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) {
+        float d = v[i][j] - mean;
+        squares += inside ? d * d : 0.0f;
+      }
+    }
+    float rstd = 1.0f / sqrtf(over_row<THREADS>(squares, Sum(), scratch) / WIDTH + eps);
+    if (!live) continue;
+    if (threadIdx.x == 0) {
+      if (CENTRED) mean_out[row] = mean;
+      rstd_out[row] = rstd;
+    }
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      int c = column_of(i);
+      if (c >= WIDTH) continue;
+      Chunk pw, pb, out;
+      if (w) pw = load<ELEMENT, VEC>(w + c);
+      if (b) pb = load<ELEMENT, VEC>(b + c);
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) {
+        float hat = (v[i][j] - mean) * rstd;
+        if (w) hat *= wide(pw.at[j]);
+        if (b) hat += wide(pb.at[j]);
+        out.at[j] = narrow<ELEMENT>(hat);
+      }
+      store<ELEMENT, VEC>(y + row * WIDTH + c, out);
+    }
+  }
+}
+
+// Adds the sums of a block's four rows up in its first warp, in order.
+__device__ __forceinline__ void fold(float (&sums)[ITEMS][VEC]) {
+  if (ROWS == 1) return;
+  __shared__ float others[ROWS == 1 ? 1 : ROWS - 1][ITEMS * VEC * 32];
+  __syncthreads();
+  if (threadIdx.y > 0) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i)
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) others[threadIdx.y - 1][(i * VEC + j) * 32 + threadIdx.x % 32] = sums[i][j];
+  }
+  __syncthreads();
+  if (threadIdx.y > 0) return;
+  for (int r = 0; r < ROWS - 1; ++r) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i)
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) sums[i][j] += others[r][(i * VEC + j) * 32 + threadIdx.x % 32];
+  }
+}
+
+// dx = (gw − mean(gw) − x̂ · mean(gw · x̂)) / σ, plus `gsum`, the gradient that reaches the sum by the residual branch.
+// Each block adds up its rows' shares of dw and db and leaves them in its row of `partial`:
+// first all of dw, then, with `bias`, all of db. `w` null: no weight, no partial sums.
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const ELEMENT* g, const ELEMENT* gsum, const ELEMENT* x, const float* mean_in, const float* rstd_in, const ELEMENT* w, ELEMENT* dx, float* partial, i64 rows, u32 bias) {
+  __shared__ float scratch[32];
+  float dw[ITEMS][VEC], db[ITEMS][VEC];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i)
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) dw[i][j] = db[i][j] = 0.0f;
+  for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS) {
+    i64 row = first + threadIdx.y;
+    bool live = row < rows;
+    float mean = live && CENTRED ? mean_in[row] : 0.0f, rstd = live ? rstd_in[row] : 0.0f;
+    float hat[ITEMS][VEC], gw[ITEMS][VEC];
+    float along = 0.0f, level = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      int c = column_of(i);
+      bool inside = live && c < WIDTH;
+      Chunk px, pg, pw;
+      if (inside) {
+        px = load<ELEMENT, VEC>(x + row * WIDTH + c);
+        pg = load<ELEMENT, VEC>(g + row * WIDTH + c);
+        if (w) pw = load<ELEMENT, VEC>(w + c);
+      }
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) {
+        hat[i][j] = inside ? (wide(px.at[j]) - mean) * rstd : 0.0f;
+        float grad = inside ? wide(pg.at[j]) : 0.0f;
+        dw[i][j] += grad * hat[i][j];
+        db[i][j] += grad;
+        gw[i][j] = inside && w ? grad * wide(pw.at[j]) : grad;
+        along += gw[i][j] * hat[i][j];
+        level += gw[i][j];
+      }
+    }
+    along = over_row<THREADS>(along, Sum(), scratch) / WIDTH;
+    level = CENTRED ? over_row<THREADS>(level, Sum(), scratch) / WIDTH : 0.0f;
+    if (!live) continue;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      int c = column_of(i);
+      if (c >= WIDTH) continue;
+      Chunk other, out;
+      if (gsum) other = load<ELEMENT, VEC>(gsum + row * WIDTH + c);
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) {
+        float d = (gw[i][j] - level - hat[i][j] * along) * rstd;
+        if (gsum) d += wide(other.at[j]);
+        out.at[j] = narrow<ELEMENT>(d);
+      }
+      store<ELEMENT, VEC>(dx + row * WIDTH + c, out);
+    }
+  }
+  if (!w) return;
+  fold(dw);
+  if (bias) fold(db);
+  if (threadIdx.y != 0) return;
+  i64 groups = gridDim.x, group = blockIdx.x;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    int c = column_of(i);
+    if (c >= WIDTH) continue;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      partial[group * WIDTH + c + j] = dw[i][j];
+      if (bias) partial[(groups + group) * WIDTH + c + j] = db[i][j];
+    }
+  }
+}
+
+// Sums `groups` rows of `partial` in a fixed order: blocks of 32 columns by 32 strides. Blocks past WIDTH/32 make db.
+extern "C" __global__ void __launch_bounds__(1024) norm_sum(const float* partial, ELEMENT* dw, ELEMENT* db, i64 groups) {
+  __shared__ float tile[32][33];
+  constexpr int ACROSS = (WIDTH + 31) / 32;
+  bool second = blockIdx.x >= ACROSS;
+  const float* from = partial + (second ? groups * WIDTH : 0);
+  int c = (int)(blockIdx.x % ACROSS) * 32 + (int)threadIdx.x;
+  float total = 0.0f;
+  if (c < WIDTH)
+    for (i64 r = threadIdx.y; r < groups; r += 32) total += from[r * WIDTH + c];
+  tile[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= WIDTH) return;
+  for (int i = 1; i < 32; ++i) total += tile[i][threadIdx.x];
+  (second ? db : dw)[c] = narrow<ELEMENT>(total);
+}

@@ -1,0 +1,206 @@
+//! How far a kernel's results lie from the plain reference's.
+//!
+//! **Invariant:** operands are only read. It waits for the device: never during capture.
+
+use crate::error::OpErrorKind;
+use crate::op::row::Tolerance;
+use enn_common::kernels::Fault;
+use tch::{Kind, Tensor};
+
+/// Units in the last place for results that are rounded once or twice.
+const ROUNDING_UNITS: f64 = 4.0;
+/// Units for long sums in f32 and f64: the order of summation is free.
+const REDUCTION_UNITS: f64 = 4096.0;
+/// Units for long sums whose results are kept in 16 bits: the reference itself rounds at each step.
+const REDUCTION_UNITS_HALF: f64 = 16.0;
+
+/// What is wrong with `found`, given the reference's `expected`; none when it is within the tolerance.
+///
+/// # Errors
+/// What libtorch says, e.g. that the device does not answer any more.
+pub(super) fn fault(
+    tolerance: Tolerance,
+    found: &[&Tensor],
+    expected: &[&Tensor],
+) -> Result<Option<Fault>, OpErrorKind> {
+    if found.len() != expected.len() {
+        let found = format!("{} results, {} expected", found.len(), expected.len());
+        return Ok(Some(Fault::Wrong { found }));
+    }
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        if let Some(fault) = of_one(tolerance, index, found, expected)? {
+            return Ok(Some(fault));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether two runs gave the same bits; a NaN equals a NaN.
+///
+/// # Errors
+/// What libtorch says.
+pub(super) fn same(one: &[&Tensor], other: &[&Tensor]) -> Result<bool, OpErrorKind> {
+    for (one, other) in one.iter().zip(other) {
+        if one.is_floating_point() {
+            let either = one.f_eq_tensor(other)?.f_logical_or(&one.f_isnan()?.f_logical_and(&other.f_isnan()?)?)?;
+            if !truth(&either.f_all()?)? {
+                return Ok(false);
+            }
+        } else if !one.f_equal(other)? {
+            return Ok(false);
+        }
+    }
+    Ok(one.len() == other.len())
+}
+
+/// Whether every element of every floating tensor is finite.
+///
+/// # Errors
+/// What libtorch says.
+pub(super) fn all_finite(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
+    for tensor in tensors.iter().filter(|tensor| tensor.is_floating_point()) {
+        if !truth(&tensor.f_isfinite()?.f_all()?)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether every element is 0: a comparison with that says little.
+///
+/// # Errors
+/// What libtorch says.
+pub(super) fn all_zero(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
+    for tensor in tensors {
+        if truth(&tensor.f_any()?)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor) -> Result<Option<Fault>, OpErrorKind> {
+    let shape = |t: &Tensor| (t.size(), t.kind());
+    if shape(found) != shape(expected) {
+        let found = format!("result {index} is {:?}, expected {:?}", shape(found), shape(expected));
+        return Ok(Some(Fault::Wrong { found }));
+    }
+    if found.numel() == 0 {
+        return Ok(None);
+    }
+    if !expected.is_floating_point() {
+        let wrong = || Fault::Wrong { found: format!("result {index} has other whole numbers") };
+        return Ok((!found.f_equal(expected)?).then(wrong));
+    }
+    let (finite, wanted) = (found.f_isfinite()?, expected.f_isfinite()?);
+    let lost = wanted.f_logical_and(&finite.f_logical_not()?)?;
+    if truth(&lost.f_any()?)? {
+        return Ok(Some(Fault::NonFinite));
+    }
+    // Where the reference is infinite or NaN the kernel must be the same.
+    let zero = |t: &Tensor| t.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0);
+    let odd = wanted.f_logical_not()?;
+    let (a, b) = (found.f_masked_fill(&wanted, 0.0)?, expected.f_masked_fill(&wanted, 0.0)?);
+    if truth(&odd.f_any()?)? && !same(&[&a], &[&b])? {
+        let found = format!("result {index} is not infinite or not a number where the reference is");
+        return Ok(Some(Fault::Wrong { found }));
+    }
+    let (a, b) = (zero(found)?, zero(expected)?);
+    let distance = a.f_sub(&b)?.f_abs()?;
+    let unit = unit(expected.kind());
+    let allowed = match tolerance {
+        Tolerance::Exact => b.f_zeros_like()?,
+        Tolerance::Rounding => {
+            let units = ROUNDING_UNITS * unit;
+            b.f_abs()?.f_mul_scalar(units)?.f_add(&b.f_abs()?.f_mean(Kind::Double)?.f_mul_scalar(units)?)?
+        }
+        Tolerance::Reduction => {
+            let half = matches!(expected.kind(), Kind::Half | Kind::BFloat16);
+            let units = unit * if half { REDUCTION_UNITS_HALF } else { REDUCTION_UNITS };
+            b.f_abs()?.f_max()?.f_mul_scalar(units)?.f_expand_as(&b)?
+        }
+    };
+    let excess = distance.f_sub(&allowed)?;
+    if excess.f_max()?.f_double_value(&[])? <= 0.0 {
+        return Ok(None);
+    }
+    let worst = excess.f_view(-1)?.f_argmax(None, false)?.f_int64_value(&[])?;
+    let at = |t: &Tensor| t.f_reshape(-1)?.f_double_value(&[worst]);
+    let found =
+        format!("element {worst} of result {index} is {:e}, expected {:e} ± {:e}", at(&a)?, at(&b)?, at(&allowed)?);
+    Ok(Some(Fault::Wrong { found }))
+}
+
+/// Distance from 1 to the next number.
+fn unit(kind: Kind) -> f64 {
+    match kind {
+        Kind::Double => f64::EPSILON,
+        Kind::Half => 2f64.powi(-10),
+        Kind::BFloat16 => 2f64.powi(-7),
+        _ => f64::from(f32::EPSILON),
+    }
+}
+
+fn truth(scalar: &Tensor) -> Result<bool, OpErrorKind> {
+    Ok(scalar.f_int64_value(&[])? != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::Device;
+
+    fn drawn(kind: Kind) -> Tensor {
+        tch::manual_seed(3);
+        Tensor::randn([64, 33], (Kind::Double, Device::Cpu)).to_kind(kind)
+    }
+
+    fn judged(tolerance: Tolerance, found: &Tensor, expected: &Tensor) -> Option<Fault> {
+        fault(tolerance, &[found], &[expected]).unwrap()
+    }
+
+    #[test]
+    fn rounding_passes_and_one_percent_does_not() {
+        for kind in [Kind::Float, Kind::Double] {
+            let x = drawn(kind);
+            let rounded = &x * (1.0 + unit(kind));
+            assert_eq!(judged(Tolerance::Rounding, &rounded, &x), None, "{kind:?}");
+            assert!(judged(Tolerance::Exact, &rounded, &x).is_some(), "{kind:?}");
+            for tolerance in [Tolerance::Exact, Tolerance::Rounding, Tolerance::Reduction] {
+                assert_eq!(judged(tolerance, &x, &x), None);
+                let wrong = judged(tolerance, &(&x * 1.01), &x);
+                assert!(matches!(&wrong, Some(Fault::Wrong { found }) if found.contains("of result 0")), "{wrong:?}");
+            }
+        }
+        let x = drawn(Kind::BFloat16);
+        assert_eq!(judged(Tolerance::Rounding, &(&x * 1.01), &x), None, "a unit of bf16 is 0.8 %");
+        assert!(judged(Tolerance::Rounding, &(&x * 1.1), &x).is_some());
+    }
+
+    #[test]
+    fn the_finite_pattern_must_agree() {
+        let x = drawn(Kind::Float);
+        let mut nan = x.copy();
+        let _ = nan.get(3).get(4).fill_(f64::NAN);
+        assert_eq!(judged(Tolerance::Reduction, &nan, &x), Some(Fault::NonFinite));
+        assert!(matches!(judged(Tolerance::Reduction, &x, &nan), Some(Fault::Wrong { .. })), "the reference is NaN");
+        assert_eq!(judged(Tolerance::Reduction, &nan, &nan), None);
+        let infinite = |sign: f64| x.masked_fill(&x.gt(2.0), sign * f64::INFINITY);
+        assert_eq!(judged(Tolerance::Exact, &infinite(1.0), &infinite(1.0)), None);
+        assert!(judged(Tolerance::Exact, &infinite(-1.0), &infinite(1.0)).is_some());
+        let _ = nan.fill_(f64::NAN);
+        assert!(!all_finite(&[&x, &nan]).unwrap() && all_finite(&[&x]).unwrap());
+    }
+
+    #[test]
+    fn shapes_kinds_and_whole_numbers_are_exact() {
+        let x = drawn(Kind::Float);
+        assert!(judged(Tolerance::Reduction, &x.tr(), &x).is_some());
+        assert!(judged(Tolerance::Reduction, &x.to_kind(Kind::Double), &x).is_some());
+        let (one, two) = (Tensor::from_slice(&[1i64, 2]), Tensor::from_slice(&[1i64, 3]));
+        assert!(judged(Tolerance::Reduction, &one, &two).is_some());
+        assert_eq!(judged(Tolerance::Exact, &one, &one), None);
+        assert!(same(&[&one], &[&one]).unwrap() && !same(&[&one], &[&two]).unwrap());
+        assert!(fault(Tolerance::Exact, &[&x], &[]).unwrap().is_some());
+    }
+}

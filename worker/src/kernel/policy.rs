@@ -1,0 +1,170 @@
+//! Whether a kernel may run, and in which order kernels are tried. Pure.
+//!
+//! ```text
+//! closed ──3 failed launches, or 1 wrong result──► open ──cool-down, in steps──► half open ──right──► closed
+//!                                                    ▲                              │
+//!                                                    └────────────wrong─────────────┘  (cool-down doubled)
+//! ```
+//! A kernel that ended a process stays open in this build.
+
+use enn_common::kernels::{COOL_DOWN_STEPS, Fault, Quarantine};
+
+/// Launches in a row that may fail before a kernel is passed over.
+const FAILURES_MAX: u32 = 3;
+/// The cool-down is doubled this many times at most.
+const DOUBLINGS_MAX: u32 = 10;
+
+/// The plain reference's name in a configured order, besides its own.
+const PLAIN_ALIAS: &str = "math";
+
+/// What a breaker says of a kernel at a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It may run.
+    Closed,
+    /// It is passed over until a step; none: for good.
+    Open(Option<u64>),
+    /// It may run once more, beside the reference.
+    HalfOpen,
+}
+
+/// The history of one kernel on one signature, or on all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Breaker {
+    failures: u32,
+    opened: u32,
+    /// Open: the step at which it may be tried again; inner none: never.
+    retry: Option<Option<u64>>,
+}
+
+impl Breaker {
+    /// Takes a failure in; whether the kernel is now passed over.
+    pub(super) fn failed(&mut self, fault: &Fault, step: u64) -> bool {
+        self.failures += 1;
+        let half_open = self.standing(step) == Standing::HalfOpen;
+        if matches!(fault, Fault::Launch { .. }) && self.failures < FAILURES_MAX && !half_open {
+            return false;
+        }
+        let cool_down = COOL_DOWN_STEPS << self.opened.min(DOUBLINGS_MAX);
+        self.opened += 1;
+        self.failures = 0;
+        self.retry = Some((!fault.is_final()).then(|| step + cool_down));
+        true
+    }
+
+    /// Takes what all ranks agreed on.
+    pub(super) fn agreed(&mut self, entry: &Quarantine) {
+        self.opened = entry.count;
+        self.failures = 0;
+        self.retry = entry.recovered.is_none().then(|| entry.retry_at());
+    }
+
+    /// It was right; whether it had been passed over before.
+    pub(super) fn succeeded(&mut self) -> bool {
+        self.failures = 0;
+        self.retry.take().is_some()
+    }
+
+    /// The step behind `step` at which it may be tried again, if that is still to come.
+    pub(super) fn retry_after(&self, step: u64) -> Option<u64> {
+        self.retry.flatten().filter(|retry| *retry > step)
+    }
+
+    /// Whether it may run at `step`.
+    pub(super) fn standing(&self, step: u64) -> Standing {
+        match self.retry {
+            None => Standing::Closed,
+            Some(Some(retry)) if step >= retry => Standing::HalfOpen,
+            Some(retry) => Standing::Open(retry),
+        }
+    }
+}
+
+/// Whether a configured name means the kernel `id`: its whole name, or one of the words between its dots.
+fn means(wanted: &str, id: &str) -> bool {
+    wanted == id || id.split('.').any(|word| word == wanted)
+}
+
+/// Whether a configured name means the plain reference.
+pub(super) fn means_plain(wanted: &str, plain: &str) -> bool {
+    wanted == plain || wanted == PLAIN_ALIAS
+}
+
+/// Positions in `ids` in the order of `wanted`; what comes behind the plain reference is not tried.
+pub(super) fn order(ids: &[&str], wanted: Option<&[String]>, plain: &str) -> Vec<usize> {
+    let Some(wanted) = wanted else { return (0..ids.len()).collect() };
+    let mut order = Vec::new();
+    for name in wanted.iter().take_while(|name| !means_plain(name, plain)) {
+        let fitting = (0..ids.len()).filter(|index| means(name, ids[*index]));
+        for index in fitting {
+            if !order.contains(&index) {
+                order.push(index);
+            }
+        }
+    }
+    order
+}
+
+/// The operations that a configured key speaks of: itself with its reverse, "attention" for scaled dot-product attention.
+pub(super) fn operations(key: &str) -> [String; 2] {
+    let name = if key == "attention" { "sdpa" } else { key };
+    [name.to_owned(), format!("{name}_backward")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch() -> Fault {
+        Fault::Launch { error: "no".into() }
+    }
+
+    #[test]
+    fn three_failed_launches_or_one_wrong_result_open() {
+        let mut breaker = Breaker::default();
+        assert!(!breaker.failed(&launch(), 1) && !breaker.failed(&launch(), 2));
+        assert_eq!(breaker.standing(2), Standing::Closed);
+        assert!(breaker.failed(&launch(), 3));
+        assert_eq!(breaker.standing(3), Standing::Open(Some(3 + COOL_DOWN_STEPS)));
+        assert!(Breaker::default().failed(&Fault::NonFinite, 3));
+    }
+
+    #[test]
+    fn a_success_between_failures_begins_the_count_anew() {
+        let mut breaker = Breaker::default();
+        breaker.failed(&launch(), 1);
+        breaker.failed(&launch(), 2);
+        assert!(!breaker.succeeded());
+        assert!(!breaker.failed(&launch(), 3));
+    }
+
+    #[test]
+    fn after_the_cool_down_one_try_decides() {
+        let mut breaker = Breaker::default();
+        breaker.failed(&Fault::Unstable, 0);
+        assert_eq!(breaker.standing(COOL_DOWN_STEPS - 1), Standing::Open(Some(COOL_DOWN_STEPS)));
+        assert_eq!(breaker.standing(COOL_DOWN_STEPS), Standing::HalfOpen);
+        assert!(breaker.failed(&launch(), COOL_DOWN_STEPS), "one failed launch is enough now");
+        assert_eq!(breaker.standing(COOL_DOWN_STEPS), Standing::Open(Some(3 * COOL_DOWN_STEPS)));
+        assert!(breaker.succeeded());
+        assert_eq!(breaker.standing(0), Standing::Closed);
+    }
+
+    #[test]
+    fn a_crash_is_for_good() {
+        let mut breaker = Breaker::default();
+        breaker.failed(&Fault::Crash { how: "SIGSEGV".into() }, 5);
+        assert_eq!(breaker.standing(u64::MAX), Standing::Open(None));
+    }
+
+    #[test]
+    fn a_configured_order_ends_at_the_plain_reference() {
+        let ids = ["cuda.flash", "aten.flash", "aten.cudnn"];
+        let named = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(order(&ids, None, "plain"), [0, 1, 2]);
+        assert_eq!(order(&ids, Some(&named(&["cudnn", "flash"])), "plain"), [2, 0, 1]);
+        assert_eq!(order(&ids, Some(&named(&["aten.flash", "math", "cudnn"])), "plain"), [1]);
+        assert!(order(&ids, Some(&named(&["plain"])), "plain").is_empty());
+        assert_eq!(operations("attention"), ["sdpa", "sdpa_backward"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! A kernel's first launch on operands of a signature: run beside the plain reference, twice where it promises equal bits.
+//!
+//! The kernel works on the call's own operands and the reference on copies of what is written, so that a kernel that is
+//! right leaves exactly the bits it leaves at every later call; a kernel that is wrong has its writes replaced.
+//!
+//! **Invariant:** the intent is open while the kernel may end the process, and stays open when the device does not answer
+//! after it: whoever reads it then knows the cause.
+
+use super::sig::{self, Sig};
+use super::{Intents, compare};
+use crate::backend::Outs;
+use crate::error::OpErrorKind;
+use crate::op::Op;
+use crate::op::row::{Kernel, Launch};
+use enn_common::kernels::Fault;
+use enn_common::wire::control::Intent;
+use smallvec::SmallVec;
+use tch::{Device, Kind, Tensor};
+
+/// What came of a first launch.
+pub(super) enum FirstUse {
+    /// The kernel is right; its results.
+    Right(Outs),
+    /// The reference's results, which say nothing: they are all zero.
+    Empty(Outs),
+    /// It is not; the reference's results.
+    Faulty(Fault, Outs),
+    /// It was not launched, and wrote nothing.
+    NotLaunched(OpErrorKind),
+}
+
+/// Operands of a call, with copies of those that are written.
+pub(super) struct Copied {
+    own: SmallVec<[(usize, Tensor); 4]>,
+}
+
+impl Copied {
+    /// Copies what `op` writes.
+    pub(super) fn of(op: &Op, l: &Launch<'_>) -> Result<Self, OpErrorKind> {
+        let mut own = SmallVec::new();
+        for (index, tensor) in l.ins.iter().enumerate().filter(|(index, _)| op.writes(*index)) {
+            let mut copy = tensor.f_empty_like()?;
+            copy.f_copy_(tensor)?;
+            own.push((index, copy));
+        }
+        Ok(Self { own })
+    }
+
+    /// The operands of the call with the copies in place.
+    pub(super) fn operands<'a>(&'a self, l: &Launch<'a>) -> SmallVec<[&'a Tensor; 8]> {
+        let mut ins: SmallVec<[&Tensor; 8]> = l.ins.iter().copied().collect();
+        for (index, copy) in &self.own {
+            ins[*index] = copy;
+        }
+        ins
+    }
+
+    /// Gives the call's operands what the copies hold.
+    pub(super) fn restore(&self, l: &Launch<'_>) -> Result<(), OpErrorKind> {
+        for (index, copy) in &self.own {
+            l.at(*index).shallow_clone().f_copy_(copy)?;
+        }
+        Ok(())
+    }
+}
+
+/// Results of a call and, behind them, the operands it wrote.
+pub(super) fn effects<'a>(op: &Op, outs: &'a [Tensor], ins: &[&'a Tensor]) -> SmallVec<[&'a Tensor; 8]> {
+    let written = ins.iter().enumerate().filter(|(index, _)| op.writes(*index)).map(|(_, tensor)| *tensor);
+    outs.iter().chain(written).collect()
+}
+
+/// Launches `kernel` for the first time on such operands.
+///
+/// # Errors
+/// The reference's own error; or that of a device that does not answer any more, with the intent left open.
+pub(super) fn first_use(
+    kernel: &'static Kernel,
+    op: &Op,
+    l: &Launch<'_>,
+    sig: Sig,
+    intents: &dyn Intents,
+) -> Result<FirstUse, OpErrorKind> {
+    let reference = Copied::of(op, l)?;
+    let again = if kernel.deterministic { Some(Copied::of(op, l)?) } else { None };
+    let (op_name, kernel_name) = (op.name().to_owned(), kernel.id.to_owned());
+    intents.open(&Intent { op: op_name, kernel: kernel_name, sig: sig.0, operands: sig::words(l.ins) });
+    let used = beside_reference(kernel, op, l, &reference, again.as_ref());
+    match used {
+        Err(error) if !answers(l) => Err(error),
+        Ok(FirstUse::NotLaunched(error)) if !answers(l) => Err(error),
+        used => {
+            intents.close();
+            used
+        }
+    }
+}
+
+fn beside_reference(
+    kernel: &Kernel,
+    op: &Op,
+    l: &Launch<'_>,
+    reference: &Copied,
+    again: Option<&Copied>,
+) -> Result<FirstUse, OpErrorKind> {
+    let outs = match (kernel.launch)(op, l) {
+        Ok(outs) => outs,
+        Err(error) => return Ok(FirstUse::NotLaunched(error)),
+    };
+    let plain_ins = reference.operands(l);
+    let plain = (op.row().launch)(op, &Launch { ins: &plain_ins })?;
+    let compared = compare::fault(kernel.tolerance, &effects(op, &outs, l.ins), &effects(op, &plain, &plain_ins))?;
+    let fault = match compared {
+        None => second_run(kernel, op, l, &outs, again)?,
+        wrong => wrong,
+    };
+    let empty = compare::all_zero(&effects(op, &plain, &plain_ins))?;
+    if fault.is_none() && !empty {
+        return Ok(FirstUse::Right(outs));
+    }
+    reference.restore(l)?;
+    Ok(match fault {
+        None => FirstUse::Empty(plain),
+        Some(fault) => FirstUse::Faulty(fault, plain),
+    })
+}
+
+/// A second run on the operands as they were, for a kernel that promises equal bits.
+fn second_run(
+    kernel: &Kernel,
+    op: &Op,
+    l: &Launch<'_>,
+    outs: &[Tensor],
+    again: Option<&Copied>,
+) -> Result<Option<Fault>, OpErrorKind> {
+    let Some(again) = again else { return Ok(None) };
+    let ins = again.operands(l);
+    Ok(match (kernel.launch)(op, &Launch { ins: &ins }) {
+        Ok(second) if compare::same(&effects(op, outs, l.ins), &effects(op, &second, &ins))? => None,
+        Ok(_) => Some(Fault::Unstable),
+        Err(error) => Some(Fault::Launch { error: error.to_string() }),
+    })
+}
+
+/// Whether the operands' device still does what it is told. The CPU does, or there is nobody to ask.
+fn answers(l: &Launch<'_>) -> bool {
+    let device = l.ins.iter().map(|tensor| tensor.device()).find(|device| matches!(device, Device::Cuda(_)));
+    device.is_none_or(|device| {
+        let asked = Tensor::f_ones([1], (Kind::Int64, device)).and_then(|one| one.f_int64_value(&[0]));
+        matches!(asked, Ok(1))
+    })
+}

@@ -1,0 +1,305 @@
+//! Kernels that misbehave, each survived: what the manager returns, remembers and tells.
+
+use super::*;
+use crate::op::attr::{Binary, Unary};
+use crate::op::row::{Launched, Tolerance};
+use enn_common::kernels::{COOL_DOWN_STEPS, Fault, KernelBook, Quarantined};
+use smallvec::smallvec;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use tch::{Device, Kind, Tensor};
+
+const EXP: Op = Op::Unary(Unary::Exp);
+
+thread_local! {
+    /// Launches of the kernels below.
+    static LAUNCHES: Cell<u32> = const { Cell::new(0) };
+    /// While set, `flaky` is right.
+    static HEALTHY: Cell<bool> = const { Cell::new(false) };
+}
+
+fn launched() -> u32 {
+    LAUNCHES.with(Cell::get)
+}
+
+fn fits(_: &Op, _: &Launch<'_>) -> Result<(), &'static str> {
+    Ok(())
+}
+
+fn right(_: &Op, l: &Launch<'_>) -> Launched {
+    LAUNCHES.with(|n| n.set(n.get() + 1));
+    Ok(smallvec![l.at(0).f_exp()?])
+}
+
+fn percent(op: &Op, l: &Launch<'_>) -> Launched {
+    Ok(smallvec![right(op, l)?[0].f_mul_scalar(1.01)?])
+}
+
+fn nan(op: &Op, l: &Launch<'_>) -> Launched {
+    let made = right(op, l)?.remove(0);
+    let _ = made.f_view(-1)?.f_narrow(0, 0, 1)?.f_fill_(f64::NAN)?;
+    Ok(smallvec![made])
+}
+
+fn fails(_: &Op, _: &Launch<'_>) -> Launched {
+    LAUNCHES.with(|n| n.set(n.get() + 1));
+    Err(OpErrorKind::NotDifferentiable)
+}
+
+fn random(op: &Op, l: &Launch<'_>) -> Launched {
+    let noise = 1.0 + f64::from(launched() % 2) * 2e-7;
+    Ok(smallvec![right(op, l)?[0].f_mul_scalar(noise)?])
+}
+
+fn flaky(op: &Op, l: &Launch<'_>) -> Launched {
+    if HEALTHY.with(Cell::get) { right(op, l) } else { nan(op, l) }
+}
+
+/// Writes too much into the operand that it adds to.
+fn add_wrong(_: &Op, l: &Launch<'_>) -> Launched {
+    let _ = l.at(0).shallow_clone().f_add_(&l.at(1).f_mul_scalar(2.0)?)?;
+    Ok(smallvec![])
+}
+
+const fn kernel(id: &'static str, launch: fn(&Op, &Launch<'_>) -> Launched) -> Kernel {
+    Kernel { id, fits, launch, tolerance: Tolerance::Rounding, deterministic: true }
+}
+
+static RIGHT: Kernel = kernel("test.right", right);
+static PERCENT: Kernel = kernel("test.percent", percent);
+static NAN: Kernel = kernel("test.nan", nan);
+static FAILS: Kernel = kernel("test.fails", fails);
+static RANDOM: Kernel = kernel("test.random", random);
+static FLAKY: Kernel = kernel("test.flaky", flaky);
+static FREE: Kernel = Kernel { deterministic: false, ..kernel("test.free", right) };
+static PICKY: Kernel = Kernel { fits: |_, _| Err("never"), ..kernel("test.picky", right) };
+static ADD_WRONG: Kernel = kernel("test.add", add_wrong);
+
+fn manager(kernels: &[&'static Kernel]) -> Manager {
+    let extras = kernels.iter().map(|kernel| Extra { op: "exp", kernel }).collect();
+    Manager::new(Settings::default(), extras, Box::new(NoIntents)).unwrap()
+}
+
+fn x() -> Tensor {
+    tch::manual_seed(1);
+    Tensor::randn([5, 7], (Kind::Float, Device::Cpu))
+}
+
+fn run(manager: &Manager) -> &'static str {
+    let x = x();
+    let (outs, id) = manager.launch(&EXP, &Launch { ins: &[&x] }).unwrap();
+    assert!(outs[0].equal(&x.exp()), "{id} gave other numbers than the reference");
+    id
+}
+
+fn faults(manager: &Manager) -> Vec<KernelFaultOf> {
+    let of = |news| match news {
+        News::Faulted(fault) => KernelFaultOf(fault.kernel, fault.fault),
+        News::Recovered { kernel, .. } => KernelFaultOf(kernel.to_owned(), Fault::NonFinite),
+    };
+    manager.take_news().into_iter().map(of).collect()
+}
+
+#[derive(Debug, PartialEq)]
+struct KernelFaultOf(String, Fault);
+
+#[test]
+fn a_right_kernel_is_checked_once_and_then_runs_alone() {
+    let manager = manager(&[&RIGHT]);
+    assert_eq!(run(&manager), "test.right");
+    let checked = launched();
+    assert_eq!(checked, 2, "once for the call, once for equal bits");
+    assert_eq!(run(&manager), "test.right");
+    assert_eq!(launched(), checked + 1);
+    let calls = manager.take_calls();
+    let exp = calls.iter().find(|op| op.op == "exp").unwrap();
+    assert_eq!((exp.ran["test.right"].calls, exp.ran["test.right"].checked), (2, 1));
+    assert_eq!(exp.order, ["test.right", "plain"]);
+    assert!(manager.take_calls().is_empty() && manager.take_news().is_empty());
+}
+
+#[test]
+fn wrong_numbers_never_leave_and_quarantine_the_kernel_at_once() {
+    let wrong = |fault: &Fault| matches!(fault, Fault::Wrong { .. });
+    let cases: [(&'static Kernel, fn(&Fault) -> bool); 3] =
+        [(&PERCENT, wrong), (&NAN, |fault| *fault == Fault::NonFinite), (&RANDOM, |fault| *fault == Fault::Unstable)];
+    for (kernel, expected) in cases {
+        let manager = manager(&[kernel, &RIGHT]);
+        assert_eq!(run(&manager), "plain", "{}", kernel.id);
+        let told = faults(&manager);
+        assert!(told.len() == 1 && told[0].0 == kernel.id && expected(&told[0].1), "{told:?}");
+        assert_eq!(run(&manager), "test.right", "the next kernel takes over");
+        assert!(faults(&manager).is_empty());
+    }
+}
+
+#[test]
+fn a_launch_that_fails_falls_back_and_the_third_one_is_the_last() {
+    let manager = manager(&[&FAILS]);
+    for call in 0..5 {
+        assert_eq!(run(&manager), "plain");
+        assert_eq!(launched(), (call + 1).min(3));
+        assert_eq!(faults(&manager).len(), usize::from(call == 2));
+    }
+    let calls = manager.take_calls();
+    let exp = calls.iter().find(|op| op.op == "exp").unwrap();
+    assert_eq!(exp.ran["plain"].calls, 5);
+    assert_eq!((exp.passed_over["test.fails: launch failed"], exp.passed_over["test.fails: in quarantine"]), (3, 2));
+}
+
+#[test]
+fn where_the_reference_fails_too_no_kernel_is_blamed() {
+    let manager = manager(&[&FAILS]);
+    let x = Tensor::zeros([2], (Kind::Float, Device::Cpu));
+    let extra = Extra { op: "add", kernel: &FAILS };
+    let add = Manager::new(Settings::default(), vec![extra], Box::new(NoIntents)).unwrap();
+    let other = Tensor::zeros([3], (Kind::Float, Device::Cpu));
+    for _ in 0..4 {
+        assert!(add.launch(&Op::Binary(Binary::Add), &Launch { ins: &[&x, &other] }).is_err());
+    }
+    assert!(add.take_news().is_empty() && manager.take_news().is_empty());
+}
+
+#[test]
+fn after_the_cool_down_a_kernel_is_tried_beside_the_reference() {
+    let manager = manager(&[&FLAKY]);
+    HEALTHY.with(|healthy| healthy.set(false));
+    assert_eq!(run(&manager), "plain");
+    assert_eq!(faults(&manager).len(), 1);
+    manager.set_step(COOL_DOWN_STEPS - 1);
+    let before = launched();
+    assert_eq!((run(&manager), launched()), ("plain", before));
+    // Still wrong at the first try: twice as long.
+    manager.set_step(COOL_DOWN_STEPS);
+    assert_eq!((run(&manager), faults(&manager).len()), ("plain", 1));
+    manager.set_step(3 * COOL_DOWN_STEPS - 1);
+    HEALTHY.with(|healthy| healthy.set(true));
+    assert_eq!(run(&manager), "plain");
+    manager.set_step(3 * COOL_DOWN_STEPS);
+    assert_eq!(run(&manager), "test.flaky");
+    let news = manager.take_news();
+    assert!(matches!(&news[..], [News::Recovered { kernel: "test.flaky", step, .. }] if *step == 3 * COOL_DOWN_STEPS));
+}
+
+#[test]
+fn an_agreed_quarantine_waits_for_its_epoch() {
+    let faulty = manager(&[&NAN]);
+    run(&faulty);
+    let Some(News::Faulted(fault)) = faulty.take_news().pop() else { panic!("no fault") };
+    let mut book = KernelBook::default();
+    book.enter(enn_common::kernels::KernelFault { kernel: "test.right".into(), ..fault }, "b");
+    let other = manager(&[&RIGHT]);
+    assert_eq!(run(&other), "test.right");
+    other.hear(&book.told());
+    assert_eq!((run(&other), other.is_waiting(), other.epoch()), ("test.right", true, 0));
+    other.advance();
+    assert_eq!((run(&other), other.is_waiting(), other.epoch()), ("plain", false, 1));
+    // A worker that starts later has it from its first call.
+    let late = manager(&[&RIGHT]);
+    late.begin(&book.told());
+    assert_eq!((run(&late), late.epoch()), ("plain", 1));
+    late.hear(&Quarantined::default());
+    assert!(!late.is_waiting());
+}
+
+#[test]
+fn what_is_written_in_place_is_put_right() {
+    let extra = Extra { op: "grad_add", kernel: &ADD_WRONG };
+    let manager = Manager::new(Settings::default(), vec![extra], Box::new(NoIntents)).unwrap();
+    let (sum, more) = (Tensor::ones([4], (Kind::Float, Device::Cpu)), Tensor::ones([4], (Kind::Float, Device::Cpu)));
+    let (_, id) = tch::no_grad(|| manager.launch(&Op::GradAdd, &Launch { ins: &[&sum, &more] }).unwrap());
+    assert_eq!((id, sum.double_value(&[0]), faults(&manager).len()), ("plain", 2.0, 1));
+}
+
+#[test]
+fn a_capture_runs_only_what_was_checked_and_an_export_only_the_reference() {
+    let manager = manager(&[&RIGHT]);
+    manager.set_capturing(true);
+    assert_eq!((run(&manager), launched()), ("plain", 0));
+    manager.set_capturing(false);
+    assert_eq!(run(&manager), "test.right");
+    manager.set_capturing(true);
+    assert_eq!(run(&manager), "test.right");
+    manager.set_plain_only(true);
+    assert_eq!(run(&manager), "plain");
+}
+
+#[test]
+fn order_determinism_and_fitness_are_obeyed() {
+    let extras: Vec<Extra> = [&PICKY, &FREE, &RIGHT].map(|kernel| Extra { op: "exp", kernel }).into();
+    let with = |order: &[&str], deterministic| {
+        let order = order.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let order = if order.is_empty() { [].into() } else { [("exp".to_owned(), order)].into() };
+        Manager::new(Settings { order, deterministic }, extras.clone(), Box::new(NoIntents))
+    };
+    assert_eq!(run(&with(&[], false).unwrap()), "test.free");
+    assert_eq!(run(&with(&[], true).unwrap()), "test.right");
+    assert_eq!(run(&with(&["right", "free"], false).unwrap()), "test.right");
+    assert_eq!(run(&with(&["picky", "plain", "right"], false).unwrap()), "plain");
+    let error = with(&["flash"], false).err().unwrap().to_string();
+    assert!(error.contains("kernels.exp: \"flash\"") && error.contains("test.picky, test.free"), "{error}");
+    let order = [("atention".to_owned(), vec!["plain".to_owned()])].into();
+    let error = Manager::new(Settings { order, deterministic: false }, extras, Box::new(NoIntents)).err().unwrap();
+    assert!(error.to_string().contains("kernels.atention") && error.to_string().contains("exp"), "{error}");
+}
+
+/// Writes down what is opened and closed.
+#[derive(Clone, Default)]
+struct Notes(Rc<RefCell<Vec<String>>>);
+
+impl Intents for Notes {
+    fn open(&self, intent: &Intent) {
+        self.0.borrow_mut().push(format!("{} {} {}", intent.op, intent.kernel, intent.operands));
+    }
+
+    fn close(&self) {
+        self.0.borrow_mut().push("closed".into());
+    }
+}
+
+#[test]
+fn an_intent_stands_around_the_first_launch_only() {
+    let notes = Notes::default();
+    let extras = vec![Extra { op: "exp", kernel: &RIGHT }];
+    let manager = Manager::new(Settings::default(), extras, Box::new(notes.clone())).unwrap();
+    run(&manager);
+    run(&manager);
+    assert_eq!(*notes.0.borrow(), ["exp test.right f32[5,7]", "closed"]);
+}
+
+#[test]
+fn many_signatures_are_forgotten_and_checked_again() {
+    let manager = manager(&[&RIGHT]);
+    for width in 1..=5000 {
+        let x = Tensor::zeros([width], (Kind::Float, Device::Cpu));
+        assert_eq!(manager.launch(&EXP, &Launch { ins: &[&x] }).unwrap().1, "test.right");
+    }
+    let calls = manager.take_calls();
+    assert_eq!(calls.iter().find(|op| op.op == "exp").unwrap().ran["test.right"].calls, 5000);
+}
+
+/// The kernel that the manager chose while it was healthy, then a replay while it is not.
+#[test]
+fn a_replay_accuses_the_kernel_the_data_or_the_numbers() {
+    let manager = manager(&[&FLAKY]);
+    HEALTHY.with(|healthy| healthy.set(true));
+    assert_eq!(run(&manager), "test.flaky");
+    let replay = |x: &Tensor| {
+        let bisect = Bisect::new(&manager);
+        let zeros = x.zeros_like();
+        bisect.launch(&Op::Binary(Binary::Add), &Launch { ins: &[x, &zeros] }).unwrap();
+        bisect.launch(&EXP, &Launch { ins: &[x] }).unwrap();
+        bisect.finding()
+    };
+    assert_eq!(replay(&x()), None);
+    let data = x();
+    let _ = data.get(3).get(2).shallow_clone().fill_(f64::NAN);
+    let rows = Blame::Operand { operand: 0, rows: vec![3], rows_total: 1 };
+    assert_eq!(replay(&data), Some(Finding { record: 0, op: "add", blame: rows }));
+    assert_eq!(replay(&(x() * 1e4)), Some(Finding { record: 1, op: "exp", blame: Blame::Result }));
+    assert!(manager.take_news().is_empty());
+    HEALTHY.with(|healthy| healthy.set(false));
+    let found = replay(&x()).unwrap();
+    assert!(matches!(&found.blame, Blame::Kernel(fault) if fault.kernel == "test.flaky"), "{found:?}");
+    assert_eq!((found.record, run(&manager), faults(&manager).len()), (1, "plain", 1));
+}

@@ -1,0 +1,208 @@
+//! libtorch's attention kernels that keep no (Nq,Nk) in memory: flash on the CPU, flash and memory-efficient on CUDA.
+//!
+//! All of them give the same log Σ exp as the plain reference, so that any forward goes with any backward.
+
+use super::Op;
+use super::attention::scale;
+use super::attr::Structural;
+use super::row::{Kernel, Launch, Launched, Tolerance};
+use crate::backend::torch::safe::{Arg, AtenOp};
+use crate::error::OpErrorKind;
+use smallvec::{SmallVec, smallvec};
+use tch::{Device, Kind, Tensor};
+
+/// Widest head flash attention takes.
+const FLASH_WIDTH_MAX: i64 = 256;
+/// Elements a row of operands must be a multiple of on CUDA: 16 bytes of half precision.
+const ALIGN: i64 = 8;
+/// The memory-efficient kernels keep log Σ exp in rows of a multiple of this length.
+const LSE_ALIGN: i64 = 32;
+
+/// For Sdpa.
+pub(super) static FORWARD: [Kernel; 3] = [
+    kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 0), flash_cpu, true),
+    kernel("aten.flash", |op, l| fits_flash(op, l, 0), flash, true),
+    kernel("aten.efficient", |op, l| fits_efficient(op, l, 0), efficient, true),
+];
+
+/// For SdpaBackward.
+pub(super) static BACKWARD: [Kernel; 3] = [
+    kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 1), flash_cpu_backward, true),
+    kernel("aten.flash", |op, l| fits_flash(op, l, 1), flash_backward, false),
+    kernel("aten.efficient", |op, l| fits_efficient(op, l, 1), efficient_backward, false),
+];
+
+type Fits = fn(&Op, &Launch<'_>) -> Result<(), &'static str>;
+
+const fn kernel(id: &'static str, fits: Fits, launch: fn(&Op, &Launch<'_>) -> Launched, deterministic: bool) -> Kernel {
+    Kernel { id, fits, launch, tolerance: Tolerance::Reduction, deterministic }
+}
+
+/// What forward and backward have in common: q, k, v begin at operand `at`.
+fn fits(op: &Op, l: &Launch<'_>, at: usize) -> Result<(Structural, bool), &'static str> {
+    let (mask, bias) = match *op {
+        Op::Sdpa { mask, bias } => (mask, bias),
+        Op::SdpaBackward { dbias: true, .. } => return Err("gives no gradient of the bias"),
+        Op::SdpaBackward { mask, bias, .. } => (mask, bias),
+        _ => return Err("another operation"),
+    };
+    let (q, k, v) = (l.at(at), l.at(at + 1), l.at(at + 2));
+    if matches!(mask, Structural::Window(_)) {
+        return Err("knows no windows");
+    }
+    if mask == Structural::Causal && bias {
+        return Err("takes a causal mask or a bias, not both");
+    }
+    if q.size()[3] != v.size()[3] {
+        return Err("takes values of the keys' width only");
+    }
+    if q.numel() == 0 || k.numel() == 0 {
+        return Err("takes no empty operands");
+    }
+    if [q, k, v].iter().any(|t| t.stride()[3] != 1) {
+        return Err("takes operands whose last axis is dense");
+    }
+    Ok((mask, bias))
+}
+
+fn fits_cpu(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
+    fits(op, l, at)?;
+    let q = l.at(at);
+    match (q.device(), q.kind()) {
+        (Device::Cpu, Kind::Float | Kind::Double) => Ok(()),
+        (Device::Cpu, _) => Err("adds up half precision too coarsely"),
+        _ => Err("runs on the CPU"),
+    }
+}
+
+fn on_cuda(q: &Tensor) -> Result<(), &'static str> {
+    if matches!(q.device(), Device::Cuda(_)) { Ok(()) } else { Err("runs on CUDA") }
+}
+
+fn fits_flash(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
+    let (_, bias) = fits(op, l, at)?;
+    let q = l.at(at);
+    on_cuda(q)?;
+    if bias {
+        return Err("takes no bias");
+    }
+    if !matches!(q.kind(), Kind::BFloat16 | Kind::Half) {
+        return Err("takes bf16 and f16 only");
+    }
+    let width = q.size()[3];
+    if width % ALIGN != 0 || width > FLASH_WIDTH_MAX {
+        return Err("takes heads of a width that is a multiple of 8, up to 256");
+    }
+    Ok(())
+}
+
+fn fits_efficient(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
+    let (_, bias) = fits(op, l, at)?;
+    let (q, k) = (l.at(at), l.at(at + 1));
+    on_cuda(q)?;
+    if !matches!(q.kind(), Kind::Float | Kind::BFloat16 | Kind::Half) {
+        return Err("takes f32, bf16 and f16 only");
+    }
+    if q.size()[3] % ALIGN != 0 {
+        return Err("takes heads of a width that is a multiple of 8");
+    }
+    if bias && k.size()[2] % ALIGN != 0 {
+        return Err("takes a bias of a multiple of 8 keys");
+    }
+    Ok(())
+}
+
+/// Whether the operation masks what comes later.
+fn causal(op: &Op) -> bool {
+    matches!(op, Op::Sdpa { mask: Structural::Causal, .. } | Op::SdpaBackward { mask: Structural::Causal, .. })
+}
+
+/// The bias, operand `at` if there is one, as (B or 1,1,1,Nk).
+fn bias4(l: &Launch<'_>, at: usize) -> Result<Option<Tensor>, OpErrorKind> {
+    let Some(bias) = l.ins.get(at) else { return Ok(None) };
+    Ok(Some(bias.f_view([if bias.dim() == 2 { bias.size()[0] } else { 1 }, 1, 1, -1])?))
+}
+
+/// The same as (B,H,Nq,Nk) without a copy: CUDA's kernels do not broadcast.
+fn bias_expanded(l: &Launch<'_>, at: usize, q: &Tensor, k: &Tensor) -> Result<Option<Tensor>, OpErrorKind> {
+    let Some(bias) = bias4(l, at)? else { return Ok(None) };
+    let (rows, keys) = (q.size(), k.size()[2]);
+    Ok(Some(bias.f_contiguous()?.f_expand([rows[0], rows[1], rows[2], keys], false)?))
+}
+
+fn arg(tensor: &Option<Tensor>) -> Arg<'_> {
+    tensor.as_ref().map_or(Arg::None, Arg::Tensor)
+}
+
+fn dense_last(t: &Tensor) -> Result<Tensor, OpErrorKind> {
+    Ok(if t.stride().last() == Some(&1) { t.shallow_clone() } else { t.f_contiguous()? })
+}
+
+static FLASH_CPU: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attention_for_cpu", c"");
+static FLASH_CPU_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attention_for_cpu_backward", c"");
+static FLASH: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attention", c"");
+static FLASH_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attention_backward", c"");
+static EFFICIENT: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_efficient_attention", c"");
+static EFFICIENT_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_efficient_attention_backward", c"");
+
+fn flash_cpu(op: &Op, l: &Launch<'_>) -> Launched {
+    let (q, k, v, bias) = (l.at(0), l.at(1), l.at(2), bias4(l, 3)?);
+    let (q, k, v) = (Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v));
+    let none = Arg::Real(0.0);
+    Ok(FLASH_CPU.call(&[q, k, v, none, Arg::Bool(causal(op)), arg(&bias), Arg::Real(scale(l.at(0)))])?)
+}
+
+fn flash_cpu_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let (g, bias) = (dense_last(l.at(0))?, bias4(l, 6)?);
+    let saved = (1..6).map(|i| Arg::Tensor(l.at(i)));
+    let mut args: SmallVec<[Arg<'_>; 10]> = smallvec![Arg::Tensor(&g)];
+    args.extend(saved);
+    args.extend([Arg::Real(0.0), Arg::Bool(causal(op)), arg(&bias), Arg::Real(scale(l.at(1)))]);
+    Ok(FLASH_CPU_BACKWARD.call(&args)?)
+}
+
+fn flash(op: &Op, l: &Launch<'_>) -> Launched {
+    let (q, k, v) = (Arg::Tensor(l.at(0)), Arg::Tensor(l.at(1)), Arg::Tensor(l.at(2)));
+    let (drop, debug) = (Arg::Real(0.0), Arg::Bool(false));
+    let mut outs = FLASH.call(&[q, k, v, drop, Arg::Bool(causal(op)), debug, Arg::Real(scale(l.at(0)))])?;
+    outs.truncate(2);
+    Ok(outs)
+}
+
+fn flash_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let (g, q, k) = (dense_last(l.at(0))?, l.at(1), l.at(2));
+    // Undefined: the batch is not a packed one. The random state of a dropout that is not there is never read.
+    let (packed, random) = (Tensor::new(), Tensor::f_empty([2], (Kind::Int64, q.device()))?);
+    let mut args: SmallVec<[Arg<'_>; 15]> = smallvec![Arg::Tensor(&g)];
+    args.extend((1..6).map(|i| Arg::Tensor(l.at(i))));
+    args.extend([Arg::Tensor(&packed), Arg::Tensor(&packed), Arg::Int(q.size()[2]), Arg::Int(k.size()[2])]);
+    args.extend([Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Tensor(&random), Arg::Tensor(&random)]);
+    args.push(Arg::Real(scale(q)));
+    Ok(FLASH_BACKWARD.call(&args)?)
+}
+
+fn efficient(op: &Op, l: &Launch<'_>) -> Launched {
+    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
+    let bias = bias_expanded(l, 3, q, k)?;
+    let operands = [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), arg(&bias)];
+    let how = [Arg::Bool(true), Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Real(scale(q))];
+    let outs = EFFICIENT.call(&[operands, how].concat())?;
+    let lse = outs[1].f_narrow(2, 0, q.size()[2])?;
+    Ok(smallvec![outs[0].shallow_clone(), lse])
+}
+
+fn efficient_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let (g, q, k, lse) = (dense_last(l.at(0))?, l.at(1), l.at(2), l.at(5));
+    let bias = bias_expanded(l, 6, q, k)?.unwrap_or_else(Tensor::new);
+    let missing = (-q.size()[2]).rem_euclid(LSE_ALIGN);
+    let lse = lse.f_pad([0, missing], "constant", f64::INFINITY)?;
+    let random = Tensor::f_zeros([0i64; 0], (Kind::Int64, q.device()))?;
+    let tensors = [&g, q, k, l.at(3), &bias, l.at(4), &lse, &random, &random].map(Arg::Tensor);
+    let wanted = [true, true, true, false];
+    let how = [Arg::Real(0.0), Arg::Bools(&wanted), Arg::Bool(causal(op)), Arg::Real(scale(q))];
+    let mut args: SmallVec<[Arg<'_>; 13]> = SmallVec::from_iter(tensors);
+    args.extend(how);
+    let mut outs = EFFICIENT_BACKWARD.call(&args)?;
+    outs.truncate(3);
+    Ok(outs)
+}

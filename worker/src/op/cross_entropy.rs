@@ -1,0 +1,86 @@
+//! Cross entropy of classes: the sum over rows of log Σ exp(logits) − logit of the target.
+//!
+//! **Invariant:** a row whose target is the ignored id contributes exactly 0 to the value and to the gradient, whatever
+//! its logits hold. Sums are never kept in less than f32.
+
+use super::Op;
+use super::infer::{Inferred, float, mismatch, one, wide, wrong};
+use super::row::{Export, Launch, Launched, OpRow};
+use super::sample::{ids, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::smallvec;
+use tch::{Kind, Tensor};
+
+/// CrossEntropy, CrossEntropyBackward.
+///
+/// Operands: logits (R, C), targets (R) of 64-bit ids. Results: the sum over rows, 0 axes, and log Σ exp(logits) (R) as
+/// saved intermediate; both f32, or f64 for f64 logits.
+pub static ROWS: [OpRow; 2] = [
+    OpRow::forward("cross_entropy", shape, launch, vjp, |d| {
+        let (rows, classes) = (d.size(8, 11), d.size(3, 6));
+        let op = |ignore| Op::CrossEntropy { ignore };
+        vec![
+            sample(op(-100), [normal(&[rows, classes]), ids(&[rows], classes)]),
+            sample(op(1), [normal(&[rows, classes]).transposed(), ids(&[rows], classes).strided()]),
+            sample(op(0), [normal(&[rows, classes]).strided(), ids(&[rows], classes)]),
+            sample(op(0), [normal(&[rows, classes]), ids(&[rows], 1)]),
+            sample(op(-100), [normal(&[0, classes]), ids(&[0], classes)]),
+        ]
+    })
+    .saves(0b11, 0b10)
+    .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
+    .export(Export::No("a training objective, not part of the model")),
+    OpRow::backward("cross_entropy_backward", |_, ins| one(ins[1].clone()), launch_backward)
+        .flops(|_, ins, _| 4 * ins[1].numel().max(0) as u64),
+];
+
+fn shape(_: &Op, ins: &[&Meta]) -> Inferred {
+    let (logits, targets) = (ins[0], ins[1]);
+    float(0, logits)?;
+    if logits.rank() != 2 {
+        return Err(wrong(0, logits, "logits of shape (rows, classes)"));
+    }
+    if targets.kind != Kind::Int64 {
+        return Err(OpErrorKind::Kind { operand: 1, found: targets.kind, expected: "Int64 ids" });
+    }
+    if targets.shape.as_slice() != [logits.shape[0]] {
+        return Err(mismatch(&logits.shape, &targets.shape, "one target per row of logits"));
+    }
+    let like = Meta { kind: wide(logits.kind), ..logits.clone() };
+    Ok(smallvec![like.with_shape([].as_slice()), like.with_shape([logits.shape[0]].as_slice())])
+}
+
+/// Targets with 0 in place of the ignored id, and where it was.
+fn safe_targets(targets: &Tensor, ignore: i64) -> Result<(Tensor, Tensor), OpErrorKind> {
+    let ignored = targets.f_eq(ignore)?;
+    Ok((targets.f_masked_fill(&ignored, 0)?, ignored))
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::CrossEntropy { ignore } = op else { unreachable!("row of another operation") };
+    let (logits, (targets, ignored)) = (l.at(0), safe_targets(l.at(1), *ignore)?);
+    let wide_logits = logits.f_to_kind(wide(logits.kind()))?;
+    let lse = wide_logits.f_logsumexp(1i64, false)?;
+    let hit = wide_logits.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
+    let sum = lse.f_sub(&hit)?.f_masked_fill_(&ignored, 0.0)?.f_sum(None)?;
+    Ok(smallvec![sum, lse])
+}
+
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let Op::CrossEntropy { ignore } = *v.op() else { unreachable!("row of another operation") };
+    let ins = [v.g()?, v.input(0)?, v.input(1)?, v.output(1)?];
+    Ok(smallvec![Some(v.call(Op::CrossEntropyBackward { ignore }, &ins)?), None])
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::CrossEntropyBackward { ignore } = op else { unreachable!("row of another operation") };
+    let (g, logits, lse) = (l.at(0), l.at(1), l.at(3));
+    let (targets, ignored) = safe_targets(l.at(2), *ignore)?;
+    let mut p = logits.f_to_kind(wide(logits.kind()))?.f_sub(&lse.f_unsqueeze(1)?)?.f_exp_()?;
+    let at = targets.f_unsqueeze(1)?;
+    let _ = p.f_scatter_add_(1, &at, &Tensor::f_full(at.size(), -1.0, (p.kind(), p.device()))?)?;
+    let _ = p.f_mul_(g)?.f_masked_fill_(&ignored.f_unsqueeze(1)?, 0.0)?;
+    Ok(smallvec![p.f_to_kind(logits.kind())?])
+}

@@ -1,0 +1,126 @@
+//! A place among other ranks for a program with a training loop of its own, from torchrun's environment: under `enn run`,
+//! under torchrun, or alone.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use enn_worker::session::torchrun::{DeviceChoice, join};
+//! let place = join(DeviceChoice::Auto)?;
+//! println!("rank {} of {} on {:?}", place.rank(), place.world(), place.device);
+//! place.leave()?;
+//! # Ok(())
+//! # }
+//! ```
+//! **Invariant:** speaks to nobody but the store and the other ranks; needs no launcher of ours.
+
+use super::{
+    SHUTDOWN_WAIT_MAX, SessionError,
+    boot::{self, TorchrunEnvironment},
+    clock::Throttle,
+};
+use crate::{
+    comm::{ProcessGroup, Solo, StoreAddr, Work},
+    error::HookError,
+    op::collective::Collectives,
+};
+use std::{cell::RefCell, path::Path, time::Duration};
+use tch::Device;
+
+use enn_common::config::train::Collectives as WantedCollectives;
+pub use enn_common::config::train::Device as DeviceChoice;
+
+/// Least time between two signs of life.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+
+/// This process among the others.
+pub struct Place {
+    /// The others: for adding gradients up.
+    pub group: Box<dyn ProcessGroup>,
+    /// Where to compute.
+    pub device: Device,
+    environment: TorchrunEnvironment,
+    alive: RefCell<Throttle>,
+    works: RefCell<Vec<Work>>,
+}
+
+/// What a step's [`crate::autograd::Cx::all_reduce`] adds over: all ranks.
+impl Collectives for Place {
+    fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
+        self.works.borrow_mut().push(self.group.all_reduce_sum(tensor)?);
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), HookError> {
+        for work in self.works.take() {
+            work.order(boot::COLLECTIVE_WAIT_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads who this process is and meets the others.
+///
+/// # Errors
+/// A variable that makes no sense, a device that is not there, a rank that does not come in time.
+pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
+    let environment = TorchrunEnvironment::read()?;
+    let name = match device {
+        DeviceChoice::Cpu => "cpu",
+        DeviceChoice::Cuda => "cuda",
+        DeviceChoice::Auto if cfg!(feature = "cuda") && tch::Cuda::device_count() > 0 => "cuda",
+        DeviceChoice::Auto => "cpu",
+    };
+    let device = boot::named_device(name, environment.local_rank)?;
+    let group: Box<dyn ProcessGroup> = match &environment.store {
+        Some((host, port)) if environment.world_size > 1 => {
+            let prefix = format!("round-{}", environment.round);
+            let addr = StoreAddr { host: host.clone(), port: *port, prefix };
+            let (rank, size, local) = (environment.rank, environment.world_size, environment.local_world_size);
+            boot::form(addr, boot::Place { rank, size, local }, device, WantedCollectives::Auto)?
+        }
+        _ => Box::new(Solo),
+    };
+    Ok(Place { group, device, environment, alive: RefCell::new(Throttle::new(ALIVE_EVERY)), works: RefCell::default() })
+}
+
+impl Place {
+    /// This rank, `0..world()`.
+    pub fn rank(&self) -> u32 {
+        self.environment.rank
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> u32 {
+        self.environment.world_size
+    }
+
+    /// Rank 0: the one that prints and saves.
+    pub fn leads(&self) -> bool {
+        self.environment.rank == 0
+    }
+
+    /// The run's directory, under `enn run`.
+    pub fn run_dir(&self) -> Option<&Path> {
+        self.environment.run_dir.as_deref()
+    }
+
+    /// Says that step `step` is done, for the launcher's watch over hanging workers. Costs next to nothing.
+    ///
+    /// # Errors
+    /// When the launcher's file cannot be written.
+    pub fn alive(&self, step: u64) -> Result<(), SessionError> {
+        let Some(path) = &self.environment.progress_file else { return Ok(()) };
+        if self.alive.borrow_mut().due() {
+            std::fs::write(path, format!("step {step}\n"))
+                .map_err(|source| SessionError::Progress { path: path.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the group after the last collective; every rank does.
+    ///
+    /// # Errors
+    /// When the others do not come to the end in time.
+    pub fn leave(self) -> Result<(), SessionError> {
+        Ok(self.group.shutdown(SHUTDOWN_WAIT_MAX)?)
+    }
+}

@@ -1,0 +1,10 @@
+//! The own CUDA kernels: they compile for every architecture we name (where NVRTC is), and give what the plain reference
+//! gives (where a CUDA device is). Without either, a test says so and ends.
+//!
+//! `on_cpu/check.py` runs the same sources on a CPU.
+
+mod compile;
+mod operands;
+mod table;
+mod tiles;
+mod updates;

@@ -1,0 +1,393 @@
+"""Every kernel against torch on the CPU, at sizes that miss every tile."""
+
+import ctypes
+import math
+
+import torch
+import torch.nn.functional as F
+
+from kernels import Kernels, word
+
+KINDS = [torch.float32, torch.bfloat16, torch.float16]
+# Distance allowed, relative to 1 + |expected|.
+CLOSE = {torch.float32: 3e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
+torch.manual_seed(0)
+
+
+def near(name, found, expected, kind, times=1.0):
+    found, expected = found.double(), expected.double()
+    assert found.shape == expected.shape, (name, found.shape, expected.shape)
+    if found.numel() == 0:
+        return
+    both_nan = found.isnan() & expected.isnan()
+    distance = ((found - expected).abs() / (1 + expected.abs())).masked_fill(both_nan, 0)
+    worst = distance.max().item()
+    assert worst <= CLOSE[kind] * times, f"{name} {kind}: {worst}"
+
+
+def mask32(x):
+    return x & 0xFFFFFFFF
+
+
+def philox_words(seed, step, site, first, count):
+    """The generator as op/random.rs describes it, in Python integers."""
+    words = []
+    for element in range(first, first + count):
+        block = element // 4
+        c = [mask32(block), mask32(block >> 32), site, mask32(step)]
+        k = [mask32(seed), mask32(seed >> 32) ^ mask32(step >> 32)]
+        for _ in range(10):
+            a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+            c = [mask32(b >> 32) ^ c[1] ^ k[0], mask32(b), mask32(a >> 32) ^ c[3] ^ k[1], mask32(a)]
+            k = [mask32(k[0] + 0x9E3779B9), mask32(k[1] + 0xBB67AE85)]
+        words.append(c[element % 4])
+    return torch.tensor(words, dtype=torch.int64)
+
+
+def check_dropout():
+    for kind in KINDS:
+        for shape, rows, first_row in [((5, 7), 5, 0), ((3, 4), 3, 5), ((6, 10), 6, 3), ((1, 1), 1, 7), ((9, 3), 0, 4)]:
+            seed, step, site, p = 0x1234567_89ABCDEF, 0x3_00000007, 11, 0.3
+            x = torch.randn(shape).to(kind)
+            n, threshold, scale = x.numel(), int((1 - p) * 2**32), 1 / (1 - p)
+            key = torch.tensor([seed, step, first_row, rows])
+            first = first_row * (n // rows) if rows else 0
+            keep = (philox_words(seed, step, site, first, n) < threshold).view(shape)
+            scaled = (x.float() * torch.tensor(scale, dtype=torch.float32)).to(kind)
+            for packed in (0, 1):
+                y = torch.full_like(x, 9)
+                Kernels("dropout", kind, PACKED=packed)("dropout", 2, 4, x, y, key, n, word(site), word(threshold), scale)
+                assert torch.equal(y, scaled * keep), (kind, shape)
+            first = first_row * (shape[0] // rows) if rows else 0
+            keep = (philox_words(seed, step, site, first, shape[0]) < threshold)[:, None]
+            y = torch.full_like(x, 9)
+            Kernels("dropout", kind, PACKED=0)("drop_rows", 2, 4, x, y, key, shape[0], shape[1], word(site), word(threshold), scale)
+            assert torch.equal(y, scaled * keep), (kind, shape, "rows")
+
+
+def check_gated():
+    for kind in KINDS:
+        for rows, width, vec in [(5, 7, 1), (3, 16, 4), (1, 1, 1), (4, 8, 8)]:
+            x, g = torch.randn(rows, 2 * width).to(kind), torch.randn(rows, width).to(kind)
+            kernels = Kernels("gated", kind, VEC=vec)
+            y, dx = torch.empty_like(g), torch.empty_like(x)
+            half = x.flatten()[width:]
+            kernels("gate", 2, 4, x, half, y, rows, width, 2 * width)
+            wide = x.double().requires_grad_()
+            a, b = wide.chunk(2, -1)
+            expected = F.silu(a) * b
+            near("gate", y, expected, kind)
+            kernels("gate_back", 2, 4, g, x, half, dx, dx.flatten()[width:], rows, width, 2 * width)
+            near("gate_back", dx, torch.autograd.grad(expected, wide, g.double())[0], kind)
+
+
+def check_norm():
+    cases = [(5, 7, 32, 1), (9, 64, 32, 4), (1, 33, 32, 1), (3, 200, 64, 1), (6, 256, 64, 4), (2, 1000, 128, 8)]
+    for kind in KINDS:
+        for rows, width, threads, vec in cases:
+            for centred in (0, 1):
+                for residual in (False, True):
+                    norm_case(kind, rows, width, threads, vec, centred, residual)
+
+
+def norm_case(kind, rows, width, threads, vec, centred, residual):
+    kernels = Kernels("norm", kind, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred)
+    block = (threads, 4 if threads == 32 else 1)
+    x, r, w, b, g, gs = (torch.randn(s).to(kind) for s in [(rows, width)] * 2 + [(width,)] * 2 + [(rows, width)] * 2)
+    total, y = torch.empty_like(x), torch.empty_like(x)
+    mean, rstd = torch.empty(rows), torch.empty(rows)
+    bias = b if centred else None
+    kernels("norm_forward", 2, block, x, r if residual else None, w, bias, total, y, mean, rstd, rows, 1e-5)
+    base = (x.float() + r.float()).to(kind) if residual else x
+    if residual:
+        assert torch.equal(total, base)
+    wide, ww, wb = base.double().requires_grad_(), w.double().requires_grad_(), b.double().requires_grad_()
+    if centred:
+        expected = F.layer_norm(wide, (width,), ww, wb, 1e-5)
+    else:
+        expected = wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * ww
+    near("norm", y, expected, kind)
+    dx, blocks = torch.empty_like(x), 2
+    groups = blocks
+    partial = torch.full(((2 if centred else 1) * groups, width), float("nan"))
+    args = (g, gs if residual else None, base, mean, rstd, w, dx, partial, rows, word(centred))
+    kernels("norm_backward", blocks, block, *args)
+    dw, db = torch.empty_like(w), torch.empty_like(b)
+    across = (width + 31) // 32
+    kernels("norm_sum", across * (2 if centred else 1), (32, 32), partial, dw, db if centred else None, groups)
+    wanted = torch.autograd.grad(expected, [wide, ww, wb] if centred else [wide, ww], g.double())
+    near("norm dx", dx, wanted[0] + (gs.double() if residual else 0), kind)
+    near("norm dw", dw, wanted[1], kind)
+    if centred:
+        near("norm db", db, wanted[2], kind)
+    plain = torch.empty_like(x)
+    kernels("norm_forward", 2, block, x, None, None, None, None, plain, mean, rstd, rows, 1e-5)
+    kernels("norm_backward", 1, block, g, None, x, mean, rstd, None, dx, None, rows, word(0))
+    wide = x.double().requires_grad_()
+    expected = F.layer_norm(wide, (width,)) if centred else wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    near("norm plain", plain, expected, kind)
+    near("norm plain dx", dx, torch.autograd.grad(expected, wide, g.double())[0], kind)
+
+
+def check_cross_entropy():
+    for kind in KINDS:
+        for rows, classes, threads, vec in [(5, 7, 32, 1), (3, 64, 32, 4), (6, 1003, 128, 1), (2, 2048, 256, 8), (3, 1, 32, 1)]:
+            kernels = Kernels("cross_entropy", kind, THREADS=threads, VEC=vec)
+            x = (torch.randn(rows, classes) * 3).to(kind)
+            x[0, 0] = -math.inf if classes > 1 else 0.5
+            targets = torch.randint(classes, (rows,))
+            targets[-1] = -100
+            targets[0] = classes - 1
+            loss, lse = torch.empty(rows), torch.empty(rows)
+            kernels("cross_entropy", 2, (threads, 4 if threads == 32 else 1), x, targets, loss, lse, rows, classes, -100)
+            wide = x.double().requires_grad_()
+            expected = F.cross_entropy(wide, targets, reduction="none", ignore_index=-100)
+            near("loss", loss, expected, torch.float32)
+            near("lse", lse, wide.logsumexp(-1), torch.float32)
+            g = torch.randn(rows)
+            want = torch.autograd.grad(expected, wide, g.double())[0]
+            dx = x.clone()
+            kernels("cross_entropy_back", 3, 8, g, 1, dx, targets, lse, dx, rows, classes, -100)
+            near("dlogits", dx, want, kind)
+    kernels = Kernels("cross_entropy", torch.float32, THREADS=32, VEC=1)
+    x, loss, lse = torch.randn(3, 5), torch.empty(3), torch.empty(3)
+    x[1, 2] = math.nan
+    kernels("cross_entropy", 1, (32, 4), x, torch.tensor([5, 0, 1]), loss, lse, 3, 5, -100)
+    assert loss[0].isnan() and loss[1].isnan() and not loss[2].isnan()
+
+
+class Shape(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_longlong) for n in ["batch", "positions", "columns", "head", "length", "chunks"]]
+
+
+class Rows(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("batch_stride", ctypes.c_longlong), ("stride", ctypes.c_longlong)]
+
+
+def rows_of(x):
+    return Rows(x.data_ptr(), x.stride(0), x.stride(1))
+
+
+def scan(v, lam, state=None):
+    value = torch.zeros_like(v[:, 0]) if state is None else state
+    out = []
+    for t in range(v.shape[1]):
+        value = lam[None, :, None] * value + v[:, t]
+        out.append(value)
+    return torch.stack(out, 1)
+
+
+def check_retention():
+    sizes = [(2, 1, 2, 3, 64), (1, 5, 1, 4, 16), (2, 37, 3, 5, 16), (1, 100, 2, 33, 32), (3, 64, 2, 2, 16), (1, 300, 1, 3, 64)]
+    for kind in KINDS:
+        for b, n, h, d, length in sizes:
+            for state in (False, True):
+                retention_case(kind, b, n, h, d, length, state, chunked=True)
+            retention_case(kind, b, n, h, d, length, True, chunked=False)
+
+
+def retention_case(kind, b, n, h, d, length, with_state, chunked):
+    kernels = Kernels("retention", kind)
+    wide_rows = torch.randn(b, n, h, 3 * d).to(kind)
+    v = wide_rows.reshape(b, n, 3 * h * d)[..., : h * d].view(b, n, h, d) if h == 1 else torch.randn(b, n, h, d).to(kind)
+    g, lam = torch.randn(b, n, h, d).to(kind), (torch.rand(h) * 0.4 + 0.59).to(kind)
+    state = torch.randn(b, h, d).to(kind) if with_state else None
+    gstate = torch.randn(b, h, d).to(kind) if with_state else None
+    chunks = (n + length - 1) // length if chunked else 1
+    s = Shape(b, n, h * d, d, length if chunked else max(n, 1), chunks)
+    blocks = (b * chunks * h * d + 127) // 128
+    across = (b * h * d + 127) // 128
+    carry = lambda: torch.full((b, chunks, h * d), float("nan"))
+    up, y, last = carry(), torch.empty(b, n, h, d, dtype=kind), torch.empty(b, h, d, dtype=kind)
+    if chunks > 1:
+        kernels("ends", blocks, 128, rows_of(v), lam, up, None, s)
+        kernels("carries", across, 128, up, lam, state, word(1), word(0), s)
+    kernels("scan_up", blocks, 128, rows_of(v), lam, up, state, y, last, s)
+    vw, lw, gw = v.double().requires_grad_(), lam.double().requires_grad_(), g.double()
+    sw = state.double().requires_grad_() if with_state else None
+    want = scan(vw, lw, sw)
+    near("scan", y, want, kind)
+    near("last", last, want[:, -1], kind)
+    down, share, dv = carry(), carry(), torch.empty_like(y)
+    dfirst, dlam = torch.empty_like(last), torch.empty_like(lam)
+    if chunks > 1:
+        kernels("ends", blocks, 128, rows_of(g), lam, None, down, s)
+        kernels("carries", across, 128, down, lam, gstate, word(0), word(1), s)
+    kernels("scan_down", blocks, 128, rows_of(g), lam, down, y, state, gstate, dv, dfirst, share, s)
+    kernels("lambda_sum", h, 256, share, dlam, s)
+    objective = (want * gw).sum() + ((want[:, -1] * gstate.double()).sum() if with_state else 0)
+    grads = torch.autograd.grad(objective, [vw, lw] + ([sw] if with_state else []))
+    near("dv", dv, grads[0], kind)
+    # λ's share multiplies numbers rounded to the kind, summed over everything.
+    near("dlambda", dlam, grads[1], kind, times=4)
+    if with_state:
+        near("dstate", dfirst, grads[2], kind)
+    if n > 256 and chunks == 1:
+        return
+    two_way_case(kernels, kind, v, lam, g, s)
+
+
+def two_way_case(kernels, kind, v, lam, g, s):
+    b, n, h, d = v.shape
+    blocks, across = (b * s.chunks * h * d + 127) // 128, (b * h * d + 127) // 128
+    carries = [torch.full((b, s.chunks, h * d), float("nan")) for _ in range(4)]
+    vu, vd, gu, gd = carries
+    y, dv, share, dlam = torch.empty_like(g), torch.empty_like(g), torch.empty_like(vu), torch.empty_like(lam)
+    if s.chunks > 1:
+        for rows, a, z in [(v, vu, vd), (g, gu, gd)]:
+            kernels("ends", blocks, 128, rows_of(rows), lam, a, z, s)
+            kernels("carries", across, 128, a, lam, None, word(1), word(0), s)
+            kernels("carries", across, 128, z, lam, None, word(1), word(1), s)
+    else:
+        vu = vd = gu = gd = None
+    kernels("both", blocks, 128, rows_of(v), lam, vu, vd, y, s)
+    vw, lw = v.double().requires_grad_(), lam.double().requires_grad_()
+    want = scan(vw, lw) + scan(vw.flip(1), lw).flip(1) - vw
+    near("both", y, want, kind)
+    kernels("both_back", blocks, 128, rows_of(g), rows_of(v), lam, gu, gd, vu, vd, dv, share, s)
+    kernels("lambda_sum", h, 256, share, dlam, s)
+    grads = torch.autograd.grad((want * g.double()).sum(), [vw, lw])
+    near("both dv", dv, grads[0], kind)
+    near("both dlambda", dlam, grads[1], kind)
+
+
+ARRAYS_MAX, PER_BLOCK = 56, 4096
+
+
+class Array(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_void_p) for n in "pmvgs"] + [(n, ctypes.c_longlong) for n in ["count", "decays", "first_block"]]
+
+
+class Table(ctypes.Structure):
+    _fields_ = [("arrays", ctypes.c_longlong), ("blocks", ctypes.c_longlong), ("at", Array * ARRAYS_MAX)]
+
+
+class Settings(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_double) for n in ["beta1", "beta2", "decay", "clip"]]
+
+
+def check_adamw():
+    settings = Settings(0.9, 0.99, 0.1, 0.0)
+    for kind in KINDS:
+        for sizes, vec in [([7, 5000, 1, 4097], 1), ([16, 8192, 4], 4)]:
+            kernels = Kernels("adamw", kind, VEC=vec)
+            table, arrays, blocks = Table(), [], 0
+            for i, n in enumerate(sizes):
+                p, m, v = torch.randn(n), torch.randn(n) * 0.1, torch.rand(n)
+                g, shadow = (torch.randn(n) * 8).to(kind), torch.zeros(n, dtype=torch.bfloat16)
+                arrays.append((p, m, v, g, shadow, i % 2))
+                pointers = [t.data_ptr() for t in (p, m, v, g, shadow)]
+                table.at[i] = Array(*pointers, n, i % 2, blocks)
+                blocks += (n + PER_BLOCK - 1) // PER_BLOCK
+            table.arrays, table.blocks = len(sizes), blocks
+            scalar = lambda x: torch.tensor(x, dtype=torch.float64)
+            partial, norm, numbers = torch.empty(blocks).double(), scalar(0.0), torch.empty(6)
+            mean, taken, steps, skipped = (scalar(x) for x in (9.0, 9.0, 2.0, 5.0))
+            kernels("squares", blocks, 256, table, partial)
+            kernels("norm_of", 1, 256, partial, blocks, norm)
+            whole = torch.cat([a[3].double() for a in arrays]).norm()
+            near("norm", norm, whole, torch.float32)
+            before = [[t.clone() for t in a[:5]] for a in arrays]
+            given = (scalar(8.0), scalar(1e-2), steps, skipped, numbers, mean, taken)
+            eps = ctypes.c_float(1e-8)
+            kernels("step_scalars", 1, 1, scalar(math.nan), *given, settings)
+            assert (taken.item(), steps.item(), skipped.item()) == (0, 2, 6)
+            kernels("adamw", blocks, 256, table, numbers, eps, word(1))
+            assert all(torch.equal(t, o) for a, b in zip(arrays, before) for t, o in zip(a, b))
+            kernels("step_scalars", 1, 1, norm, *given, Settings(0.9, 0.99, 0.1, 1.0))
+            near("clip", numbers[0], min(1.0, 1 / (whole / 8 + 1e-6)) / 8, torch.float32)
+            steps.fill_(2.0)
+            kernels("step_scalars", 1, 1, norm, *given, settings)
+            assert (taken.item(), steps.item(), skipped.item()) == (1, 3, 6)
+            kernels("adamw", blocks, 256, table, numbers, eps, word(1))
+            for (p, m, v, g, shadow, decays), (p0, m0, v0, g0, _) in zip(arrays, before):
+                grad = g0.double() * 0.125
+                m1, v1 = m0 * 0.9 + grad * 0.1, v0 * 0.99 + grad.square() * 0.01
+                p1 = p0.double() * (1 - (0.01 * 0.1 if decays else 0))
+                p1 = p1 - 0.01 * (m1 / (1 - 0.9**3)) / ((v1 / (1 - 0.99**3)).sqrt() + 1e-8)
+                for name, found_, wanted in [("m", m, m1), ("v", v, v1), ("p", p, p1)]:
+                    near(f"adamw {name}", found_, wanted, torch.float32)
+                near("adamw g", g, grad, kind)
+                assert torch.equal(shadow, p.bfloat16())
+            arrays[1][3][2] = math.nan if kind == torch.float32 else math.inf
+            kernels("squares", blocks, 256, table, partial)
+            kernels("norm_of", 1, 256, partial, blocks, norm)
+            assert not norm.isfinite()
+
+
+class View(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("batch", ctypes.c_longlong), ("head", ctypes.c_longlong), ("row", ctypes.c_longlong)]
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_longlong) for n in ["batch", "heads", "queries", "keys"]]
+
+
+class Mask(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_longlong) for n in ["causal", "window", "dilation"]]
+
+
+def view(x):
+    return View(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2))
+
+
+def check_attention():
+    cases = [
+        # batch, heads, queries, keys, width, (causal, window, dilation), bias axes, vec
+        (1, 2, 5, 7, 8, (0, -1, 1), 0, 1),
+        (2, 1, 70, 33, 16, (0, -1, 1), 1, 4),
+        (2, 2, 3, 130, 20, (0, -1, 1), 2, 1),
+        (1, 1, 100, 100, 32, (1, -1, 1), 2, 4),
+        (1, 2, 150, 150, 16, (0, 9, 1), 1, 1),
+        (1, 1, 140, 140, 16, (1, 20, 3), 0, 1),
+        (1, 1, 65, 65, 128, (1, -1, 1), 1, 4),
+    ]
+    for kind in KINDS:
+        for case in cases:
+            attention_case(kind, *case)
+
+
+def attention_case(kind, b, h, n, m, d, mask, bias_axes, vec):
+    q, k, v, g = (torch.randn(b, rows, h, d).to(kind).transpose(1, 2) for rows in (n, m, m, n))
+    bias = torch.randn([m] if bias_axes == 1 else [b, m]).to(kind) if bias_axes else None
+    stride = m if bias_axes == 2 else 0
+    kernels, problem, scale = Kernels("attention", kind, HEAD=d, VEC=vec), Problem(b, h, n, m), 1 / math.sqrt(d)
+    out, lse = torch.full_like(q, 9), torch.empty(b, h, n)
+    rows, keys = b * h * ((n + 63) // 64), b * h * ((m + 63) // 64)
+    kernels("attention", rows, 128, view(q), view(k), view(v), bias, stride, view(out), lse, problem, Mask(*mask), scale)
+    qw, kw, vw = (x.double().requires_grad_() for x in (q, k, v))
+    bw = bias.double().requires_grad_() if bias is not None else None
+    scores = qw @ kw.transpose(-1, -2) * scale
+    if bw is not None:
+        scores = scores + (bw[:, None, None, :] if bias_axes == 2 else bw)
+    i, j = torch.arange(n)[:, None], torch.arange(m)
+    causal, window, dilation = mask
+    keep = torch.ones(n, m, dtype=torch.bool)
+    keep &= (j <= i) | (not causal)
+    keep &= ((i - j).abs() <= window) | (window < 0)
+    keep &= (i - j) % dilation == 0
+    scores = scores.masked_fill(~keep, -math.inf)
+    want = scores.softmax(-1) @ vw
+    near("attention", out, want, kind)
+    near("attention lse", lse, scores.logsumexp(-1), kind)
+    delta = torch.empty(b, h, n)
+    kernels("attention_delta", (b * h * n + 3) // 4, 128, view(g), view(out), delta, problem)
+    dq, dk, dv = (torch.full_like(x, 9) for x in (q, k, v))
+    dbias = torch.full((b, h, m), math.nan)
+    given = (view(q), view(k), view(v), bias, stride, view(g), lse, delta)
+    kernels("attention_queries", rows, 128, *given, view(dq), problem, Mask(*mask), scale)
+    kernels("attention_keys", keys, 128, *given, view(dk), view(dv), dbias, problem, Mask(*mask), scale)
+    wanted = torch.autograd.grad(want, [qw, kw, vw] + ([bw] if bias is not None else []), g.double())
+    for name, found, expected in zip(["dq", "dk", "dv"], (dq, dk, dv), wanted):
+        near(f"attention {name}", found, expected, kind, times=2)
+    if bias is not None:
+        near("attention dbias", dbias.sum(1) if bias_axes == 2 else dbias.sum((0, 1)), wanted[3], kind, times=2)
+
+
+if __name__ == "__main__":
+    import sys
+
+    for name, check in list(globals().items()):
+        if name.startswith("check_") and (len(sys.argv) < 2 or name[6:] in sys.argv[1:]):
+            check()
+            print(f"{name[6:]}: right")

@@ -1,0 +1,162 @@
+//! Entries of the table of operations against the plain reference in f64 on the CPU.
+
+use crate::operands::{KINDS, LAYOUTS, Layout, between, device, lay, near, normal, same};
+use enn_worker::backend::Outs;
+use enn_worker::op::attr::Dir;
+use enn_worker::op::row::{Kernel, Launch};
+use enn_worker::op::{Op, rows};
+use tch::{Device, Kind, Tensor};
+
+fn kernel(op: &Op) -> &'static Kernel {
+    let own = |kernel: &&Kernel| kernel.id.starts_with("cuda.");
+    op.row().kernels.iter().find(own).unwrap_or_else(|| panic!("{} has no own kernel", op.name()))
+}
+
+fn plain(op: &Op, ins: &[Tensor]) -> Outs {
+    let wide: Vec<Tensor> =
+        ins.iter().map(|x| if x.is_floating_point() { x.to_kind(Kind::Double) } else { x.shallow_clone() }).collect();
+    (op.row().launch)(op, &Launch { ins: &wide.iter().collect::<Vec<_>>() }).unwrap()
+}
+
+fn own(op: &Op, ins: &[Tensor]) -> Outs {
+    let (kernel, refs) = (kernel(op), ins.iter().collect::<Vec<_>>());
+    let launch = Launch { ins: &refs };
+    (kernel.fits)(op, &launch).unwrap_or_else(|why| panic!("{} does not fit: {why}", kernel.id));
+    (kernel.launch)(op, &launch).unwrap_or_else(|error| panic!("{}: {error}", kernel.id))
+}
+
+/// Runs the own kernel in every layout, twice, and compares.
+fn check(op: &Op, ins: &[Tensor], kind: Kind, device: Device) {
+    let expected = plain(op, ins);
+    for layout in LAYOUTS {
+        let laid: Vec<Tensor> = ins.iter().map(|x| lay(x, layout, device)).collect();
+        let (found, again) = (own(op, &laid), own(op, &laid));
+        assert_eq!(found.len(), expected.len(), "{op:?}");
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let shapes: Vec<Vec<i64>> = ins.iter().map(Tensor::size).collect();
+            let what = format!("result {i} of {op:?} on {shapes:?} {layout:?}");
+            near(&what, found, expected, kind);
+            same(&what, found, &again[i]);
+        }
+    }
+}
+
+#[test]
+fn every_own_kernel_has_a_name_of_its_own_kind_and_keeps_to_its_device() {
+    let mut seen = 0;
+    for row in rows() {
+        for kernel in row.kernels.iter().filter(|kernel| kernel.id.starts_with("cuda.")) {
+            seen += 1;
+            let x = Tensor::zeros([2, 2], (Kind::Float, Device::Cpu));
+            let ins = [&x; 9];
+            let fit = (kernel.fits)(&Op::Zero, &Launch { ins: &ins });
+            assert!(fit.is_err(), "{} takes operands on the CPU", kernel.id);
+        }
+    }
+    assert!(seen >= 15, "{seen} entries");
+}
+
+#[test]
+fn dropout_has_the_bits_of_the_cpu() {
+    let Some(device) = device() else { return };
+    for kind in KINDS {
+        for (shape, rows, first_row) in [
+            (vec![5, 7], 5, 0),
+            (vec![64, 128], 64, 3),
+            (vec![3, 4, 9], 3, 1 << 31),
+            (vec![0, 4], 0, 0),
+            (vec![1], 1, 7),
+        ] {
+            let x = normal(&shape, kind);
+            let key = Tensor::from_slice(&[0x0123_4567_89ab_cdef_i64, (3 << 32) + 7, first_row, rows]);
+            for op in [Op::Dropout { p: 0.3.into(), site: 11 }, Op::DropPath { p: 0.5.into(), site: u32::MAX }] {
+                let ins = [&x, &key];
+                let expected = (op.row().launch)(&op, &Launch { ins: &ins }).unwrap();
+                for layout in LAYOUTS {
+                    let found = own(&op, &[lay(&x, layout, device), key.to_device(device)]);
+                    same(&format!("{op:?} {shape:?} {layout:?}"), &found[0], &expected[0]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gates() {
+    let Some(device) = device() else { return };
+    for kind in KINDS {
+        for (rows, width) in [(5, 7), (3, 64), (1, 1), (0, 8), (1000, 24)] {
+            let n = |w| normal(&[rows, w], kind);
+            check(&Op::SiluMul, &[n(width), n(width)], kind, device);
+            check(&Op::SiluMulBackward, &[n(width), n(width), n(width)], kind, device);
+            check(&Op::SwiGlu, &[n(2 * width)], kind, device);
+            check(&Op::SwiGluBackward, &[n(width), n(2 * width)], kind, device);
+        }
+    }
+}
+
+#[test]
+fn norms() {
+    let Some(device) = device() else { return };
+    for kind in KINDS {
+        for (rows, width) in [(5, 1), (3, 33), (700, 64), (7, 1000), (2, 4096), (3, 16384), (0, 8)] {
+            let x = normal(&[rows, width], kind);
+            let g = normal(&[rows, width], kind);
+            let (w, b) = (between(&[width], 0.5, 1.5, kind), normal(&[width], kind));
+            for centred in [true, false] {
+                let (op, back) = if centred {
+                    (Op::LayerNorm { affine: true, eps: 1e-5.into() }, Op::LayerNormBackward { affine: true })
+                } else {
+                    (Op::RmsNorm { affine: true, eps: 1e-5.into() }, Op::RmsNormBackward { affine: true })
+                };
+                let mut ins = vec![x.shallow_clone(), w.shallow_clone()];
+                ins.extend(centred.then(|| b.shallow_clone()));
+                check(&op, &ins, kind, device);
+                let stats = plain(&op, &ins).into_iter().skip(1).map(|stats| stats.to_kind(Kind::Float));
+                let mut ins = vec![g.shallow_clone(), x.shallow_clone()];
+                ins.extend(stats);
+                ins.push(w.shallow_clone());
+                check(&back, &ins, kind, device);
+            }
+        }
+        let x = normal(&[6, 40], kind);
+        check(&Op::LayerNorm { affine: false, eps: 1e-5.into() }, &[x.shallow_clone()], kind, device);
+        check(&Op::RmsNorm { affine: false, eps: 1e-5.into() }, &[x], kind, device);
+    }
+}
+
+#[test]
+fn scans() {
+    let Some(device) = device() else { return };
+    let sizes =
+        [[2, 1, 2, 3], [1, 5, 1, 4], [2, 37, 3, 5], [1, 1000, 2, 33], [3, 64, 2, 2], [1, 4099, 4, 16], [2, 0, 2, 3]];
+    for kind in KINDS {
+        for [b, n, h, d] in sizes {
+            let (v, g) = (normal(&[b, n, h, d], kind), normal(&[b, n, h, d], kind));
+            let lambda = between(&[h], 0.6, 0.98, kind);
+            let (state, gstate) = (normal(&[b, h, d], kind), normal(&[b, h, d], kind));
+            for (dir, with) in [(Dir::Causal, true), (Dir::Causal, false), (Dir::Bidirectional, false)] {
+                let mut ins = vec![v.shallow_clone(), lambda.shallow_clone()];
+                ins.extend(with.then(|| state.shallow_clone()));
+                let op = Op::Retention { dir, state: with };
+                check(&op, &ins, kind, device);
+                let y = plain(&op, &ins)[0].to_kind(kind);
+                let mut ins = vec![v.shallow_clone(), lambda.shallow_clone(), y, g.shallow_clone()];
+                ins.extend(with.then(|| state.shallow_clone()));
+                ins.extend(with.then(|| gstate.shallow_clone()));
+                check(&Op::RetentionBackward { dir, state: with, gstate: with }, &ins, kind, device);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_scan_of_few_columns() {
+    let Some(device) = device() else { return };
+    let (v, lambda) = (normal(&[1, 65_537, 1, 2], Kind::Float), between(&[1], 0.9, 0.99, Kind::Float));
+    for dir in [Dir::Causal, Dir::Bidirectional] {
+        let op = Op::Retention { dir, state: false };
+        let found = own(&op, &[lay(&v, Layout::Dense, device), lay(&lambda, Layout::Dense, device)]);
+        near("long scan", &found[0], &plain(&op, &[v.shallow_clone(), lambda.shallow_clone()])[0], Kind::Float);
+    }
+}

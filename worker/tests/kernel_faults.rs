@@ -1,0 +1,247 @@
+//! Whole runs of `enn train` whose workers have a kernel that misbehaves: each ends as if the kernel were not there.
+//!
+//! The worker is this test binary started again (`worker`, through a script), with one kernel of its own added to `linear`: what
+//! a user's own worker program may do. Needs `enn` and `enn-worker`, which `make build` makes.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
+#![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
+
+use enn_common::event::{Event, What};
+use enn_common::kernels::{Fault, KernelBook};
+use enn_worker::error::OpErrorKind;
+use enn_worker::kernel::Extra;
+use enn_worker::op::Op;
+use enn_worker::op::row::{Kernel, Launch, Launched, Tolerance};
+use enn_worker::session::{boot::Environment, run_with};
+use std::{
+    cell::Cell,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use tch::Tensor;
+
+/// Which kernel the child adds, and a file that says that a fault of one time has been.
+const PART: &str = "ENN_TEST_KERNEL";
+const ONCE: &str = "ENN_TEST_KERNEL_ONCE";
+/// Launches after which the late ones misbehave: in the second epoch.
+const LATE: u32 = 400;
+
+thread_local! {
+    static LAUNCHES: Cell<u32> = const { Cell::new(0) };
+}
+
+fn fits(_: &Op, _: &Launch<'_>) -> Result<(), &'static str> {
+    Ok(())
+}
+
+fn plain(op: &Op, l: &Launch<'_>) -> Launched {
+    LAUNCHES.with(|n| n.set(n.get() + 1));
+    (op.row().launch)(op, l)
+}
+
+fn spoilt(op: &Op, l: &Launch<'_>, spoil: impl Fn(&Tensor) -> Result<Tensor, tch::TchError>) -> Launched {
+    let mut outs = plain(op, l)?;
+    outs[0] = spoil(&outs[0])?;
+    Ok(outs)
+}
+
+fn nan(op: &Op, l: &Launch<'_>) -> Launched {
+    spoilt(op, l, |y| y.f_mul_scalar(f64::NAN))
+}
+
+fn percent(op: &Op, l: &Launch<'_>) -> Launched {
+    spoilt(op, l, |y| y.f_mul_scalar(1.01))
+}
+
+fn late_nan(op: &Op, l: &Launch<'_>) -> Launched {
+    if LAUNCHES.with(Cell::get) < LATE { plain(op, l) } else { nan(op, l) }
+}
+
+fn refuses(_: &Op, _: &Launch<'_>) -> Launched {
+    Err(OpErrorKind::NotDifferentiable)
+}
+
+fn aborts(_: &Op, _: &Launch<'_>) -> Launched {
+    std::process::abort()
+}
+
+/// Writes where it must not, once in the life of the run: into a weight, past libtorch's book-keeping.
+fn poisons(op: &Op, l: &Launch<'_>) -> Launched {
+    let outs = plain(op, l)?;
+    let once = PathBuf::from(std::env::var(ONCE).unwrap());
+    if LAUNCHES.with(Cell::get) >= LATE && !once.exists() {
+        fs::write(once, "").unwrap();
+        let _ = l.at(1).f_data()?.f_view(-1)?.f_narrow(0, 0, 1)?.f_fill_(f64::NAN)?;
+    }
+    Ok(outs)
+}
+
+const fn kernel(id: &'static str, launch: fn(&Op, &Launch<'_>) -> Launched) -> Kernel {
+    Kernel { id, fits, launch, tolerance: Tolerance::Rounding, deterministic: true }
+}
+
+static KERNELS: [Kernel; 6] = [
+    kernel("test.nan", nan),
+    kernel("test.percent", percent),
+    kernel("test.late_nan", late_nan),
+    kernel("test.refuses", refuses),
+    kernel("test.aborts", aborts),
+    kernel("test.poisons", poisons),
+];
+
+/// The child: a worker of the user's own. As a test of its own it has nothing to do.
+#[test]
+fn worker() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let kernel = KERNELS.iter().find(|kernel| kernel.id == part);
+    let extras: Vec<Extra> = kernel.map(|kernel| Extra { op: "linear", kernel }).into_iter().collect();
+    run_with(&Environment::read().unwrap(), &extras).unwrap();
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+struct Ended {
+    dir: tempfile::TempDir,
+    run: PathBuf,
+    events: Vec<What>,
+}
+
+/// Trains the example with a worker that has the kernel `part`, to a good end.
+fn train(part: &str, workers: u32) -> Ended {
+    let enn = root().join("target/release/enn");
+    assert!(enn.exists(), "{} is not there; run `make build`", enn.display());
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("worker.sh");
+    let test = std::env::current_exe().unwrap();
+    let text = format!("#!/bin/sh\nexec '{}' worker --exact --nocapture --test-threads 1\n", test.display());
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = Command::new(enn)
+        .current_dir(root())
+        .args(["train", "examples/weather/weather.toml", "--quiet", "--device", "cpu"])
+        .args(["--set", "train.epochs=3", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"])
+        .args(["--set", "train.threads=1", "--nproc-per-node", &workers.to_string()])
+        .arg("--runs-dir")
+        .arg(dir.path().join("runs"))
+        .env("ENN_WORKER", &script)
+        .env(PART, part)
+        .env(ONCE, dir.path().join("once"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{part}: {said}");
+    let mut runs = fs::read_dir(dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let run = runs.find(|path| path.join("run.json").is_file()).unwrap();
+    let journal = fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let events = journal.lines().map(|line| serde_json::from_str::<Event>(line).unwrap().what).collect();
+    Ended { dir, run, events }
+}
+
+impl Ended {
+    /// The last checkpoint's tensors, as bytes.
+    fn weights(&self) -> Vec<u8> {
+        let checkpoint = enn_common::checkpoint::latest(&self.run.join("checkpoints")).found.unwrap();
+        let names: Vec<String> = checkpoint.tensor_names().map(ToOwned::to_owned).collect();
+        names.iter().flat_map(|name| checkpoint.tensor(name).unwrap().bytes).collect()
+    }
+
+    fn book(&self) -> KernelBook {
+        serde_json::from_slice(&fs::read(self.run.join("kernels.json")).unwrap()).unwrap()
+    }
+
+    fn rounds(&self) -> u64 {
+        let rounds = self.events.iter().filter_map(|what| match what {
+            What::RunEnded { rounds, .. } => Some(*rounds),
+            _ => None,
+        });
+        rounds.last().unwrap()
+    }
+
+    fn causes(&self) -> Vec<&str> {
+        let causes = self.events.iter().filter_map(|what| match what {
+            What::RoundFailed { cause, .. } => Some(cause.as_str()),
+            _ => None,
+        });
+        causes.collect()
+    }
+
+    /// What `enn kernels` prints.
+    fn page(&self) -> String {
+        let mut command = Command::new(root().join("target/release/enn"));
+        let output = command.args(["kernels"]).arg(&self.run).output().unwrap();
+        assert!(output.status.success() && self.dir.path().exists());
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[test]
+fn kernels_that_are_wrong_or_refuse_change_no_bit() {
+    let expected = train("none", 2).weights();
+    for (part, fits) in [
+        ("test.nan", (|fault| *fault == Fault::NonFinite) as fn(&Fault) -> bool),
+        ("test.percent", |fault| matches!(fault, Fault::Wrong { .. })),
+        ("test.refuses", |fault| matches!(fault, Fault::Launch { .. })),
+    ] {
+        let ended = train(part, 2);
+        assert!(ended.weights() == expected, "{part}");
+        let book = ended.book();
+        assert_eq!((ended.rounds(), book.quarantine.len()), (1, 1), "{part}: {book:?}");
+        let entry = &book.quarantine[0];
+        assert!(entry.kernel == part && entry.sig.is_none() && fits(&entry.fault), "the whole kernel: {entry:?}");
+        let linear = &book.ops["linear"];
+        assert!(
+            linear.ran.get(part).is_none_or(|calls| calls.calls == 0) && linear.ran["plain"].calls > 100,
+            "{linear:?}"
+        );
+        assert!(ended.events.iter().any(|what| matches!(what, What::KernelQuarantined { .. })));
+        let page = ended.page();
+        assert!(page.contains(&format!("tries {part}, plain")) && page.contains("in quarantine"), "{page}");
+    }
+}
+
+#[test]
+fn a_kernel_that_ends_the_process_is_not_tried_again() {
+    let expected = train("none", 2).weights();
+    let ended = train("test.aborts", 2);
+    assert!(ended.weights() == expected);
+    // The first crash takes the signature out, the second the kernel.
+    assert_eq!(ended.rounds(), 3);
+    let causes = ended.causes();
+    assert!(
+        causes[0].contains("SIGABRT") && causes[0].contains("in the first launch of kernel test.aborts of linear"),
+        "{causes:?}"
+    );
+    let book = ended.book();
+    assert!(matches!(&book.quarantine[..], [entry] if entry.sig.is_none() && entry.retry_at().is_none()), "{book:?}");
+    assert!(ended.page().contains("until another build of the worker"), "{}", ended.page());
+}
+
+#[test]
+fn a_kernel_that_fails_late_costs_a_step_and_a_weight_that_is_lost_a_restart() {
+    let ended = train("test.late_nan", 1);
+    let skipped = ended.events.iter().filter_map(|what| match what {
+        What::EpochEnded(report) => Some(report.skipped),
+        _ => None,
+    });
+    let skipped: u64 = skipped.sum();
+    assert!((1..=4).contains(&skipped), "one step for each signature, at most: {skipped}");
+    assert_eq!(ended.rounds(), 1);
+    let told = ended.events.iter().any(|what| {
+        matches!(what, What::Warned { message } if message.contains("was refused") && message.contains("kernel test.late_nan"))
+    });
+    assert!(told, "{:?}", ended.events);
+    assert!(ended.book().quarantine.iter().all(|entry| entry.fault == Fault::NonFinite));
+
+    let ended = train("test.poisons", 1);
+    assert_eq!(ended.rounds(), 2);
+    assert!(
+        ended.causes()[0].contains("weight ") && ended.causes()[0].contains("is not finite"),
+        "{:?}",
+        ended.causes()
+    );
+    assert!(ended.weights() == train("none", 1).weights());
+}
