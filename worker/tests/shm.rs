@@ -390,7 +390,7 @@ fn a_peer_that_left_is_named_and_one_that_hangs_at_the_deadline() {
     group.barrier(PATIENCE).unwrap();
     let begun = Instant::now();
     let error = group.barrier(PATIENCE).unwrap_err();
-    assert!(error.to_string().contains("rank 1 left the group"), "{error}");
+    assert!(error.to_string().contains("rank 1, left the group"), "{error}");
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 
     let store = self::store();
@@ -416,7 +416,7 @@ fn ranks_out_of_step_hear_of_both_sides() {
     let error = work.wait(PATIENCE).unwrap_err().to_string();
     // Whoever looks first tells the other side.
     assert!(
-        (error.contains("64 bytes") && error.contains("28 bytes")) || error.contains("rank 1 ended the group"),
+        (error.contains("64 bytes") && error.contains("28 bytes")) || error.contains("rank 1, ended the group"),
         "{error}"
     );
     other.ends_well();
