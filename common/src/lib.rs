@@ -16,5 +16,6 @@ pub mod id;
 pub mod kernels;
 pub mod metrics;
 pub mod probe;
+pub mod profile;
 pub mod staged;
 pub mod wire;

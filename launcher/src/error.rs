@@ -110,6 +110,9 @@ pub enum Error {
     /// The logs of a run.
     #[error(transparent)]
     Logs(#[from] LogReadError),
+    /// There is no profile to show.
+    #[error(transparent)]
+    Profile(#[from] crate::ui::roofline::ProfileError),
     /// What we wrote ourselves does not parse.
     #[error("{}: {source}", path.display())]
     Json {
@@ -171,6 +174,7 @@ impl Error {
             Self::RunDir(_)
             | Self::Top(_)
             | Self::Metrics(_)
+            | Self::Profile(_)
             | Self::Agent(_)
             | Self::Group(_)
             | Self::Logs(_)

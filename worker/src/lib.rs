@@ -2,7 +2,7 @@
 //! and the binary `enn-worker`.
 //!
 //! Floors (an arrow never points up): `backend < op < kernel, precision < autograd < functional, params < layer < block, loss < model < session`.
-//! Side towers `data`, `comm`, `optim`, `checkpoint` know tensors and parameter names, not `model`; only `session` sees all.
+//! Side towers `data`, `comm`, `optim`, `checkpoint`, `profile` know tensors and parameter names, not `model`; only `session` sees all.
 
 pub mod autograd;
 pub mod backend;
@@ -21,6 +21,7 @@ pub mod optim;
 pub mod params;
 pub mod precision;
 pub mod probe;
+pub mod profile;
 pub mod session;
 
 /// libtorch's bindings of the version this library is built against, for programs of one's own.

@@ -157,13 +157,13 @@ fn beside_gloo(port: u16, shm: &dyn ProcessGroup) {
     for count in sizes {
         // The large one in one kind only: this is a test, and not the bench.
         for kind in KINDS.into_iter().take(if count == MIB_64 { 1 } else { KINDS.len() }) {
-            for reduce in REDUCES {
+            for reduce in REDUCES.into_iter().take(if count == MIB_64 { 1 } else { REDUCES.len() }) {
                 let (ours, theirs) = (values(count, kind, shm.rank()), values(count, kind, shm.rank()));
                 shm.all_reduce(&ours, reduce).unwrap().wait(PATIENCE).unwrap();
                 gloo.all_reduce(&theirs, reduce).unwrap().wait(PATIENCE).unwrap();
                 assert_eq!(ours, theirs, "{count} {kind:?} {reduce:?}");
             }
-            if matches!(kind, Kind::Float | Kind::Double) {
+            if matches!(kind, Kind::Float | Kind::Double) && count < MIB_64 {
                 let (ours, theirs) = (fractions(count, kind, shm.rank()), fractions(count, kind, shm.rank()));
                 shm.all_reduce_sum(&ours).unwrap().wait(PATIENCE).unwrap();
                 gloo.all_reduce_sum(&theirs).unwrap().wait(PATIENCE).unwrap();
@@ -171,7 +171,7 @@ fn beside_gloo(port: u16, shm: &dyn ProcessGroup) {
                 same_on_all(shm, &ours);
             }
         }
-        for kind in [Kind::Float, Kind::Bool, Kind::Int64] {
+        for kind in [Kind::Float, Kind::Bool, Kind::Int64].into_iter().take(if count == MIB_64 { 1 } else { 3 }) {
             let root = shm.size() - 1;
             let received = values(count, Kind::Int64, shm.rank()).to_kind(kind);
             shm.broadcast(&received, root).unwrap().wait(PATIENCE).unwrap();
@@ -390,7 +390,7 @@ fn a_peer_that_left_is_named_and_one_that_hangs_at_the_deadline() {
     group.barrier(PATIENCE).unwrap();
     let begun = Instant::now();
     let error = group.barrier(PATIENCE).unwrap_err();
-    assert!(error.to_string().contains("rank 1 left the group"), "{error}");
+    assert!(error.to_string().contains("rank 1, left the group"), "{error}");
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 
     let store = self::store();
@@ -416,7 +416,7 @@ fn ranks_out_of_step_hear_of_both_sides() {
     let error = work.wait(PATIENCE).unwrap_err().to_string();
     // Whoever looks first tells the other side.
     assert!(
-        (error.contains("64 bytes") && error.contains("28 bytes")) || error.contains("rank 1 ended the group"),
+        (error.contains("64 bytes") && error.contains("28 bytes")) || error.contains("rank 1, ended the group"),
         "{error}"
     );
     other.ends_well();

@@ -13,6 +13,7 @@ mod metrics;
 mod model;
 mod output;
 mod predict;
+mod profile;
 mod run;
 mod slurm;
 mod stage;
@@ -50,6 +51,7 @@ enum Command {
     Stage(stage::Args),
     Init(init::Args),
     Metrics(metrics::Args),
+    Profile(profile::Args),
     Status(status::Args),
     Top(top::Args),
     Logs(logs::Args),
@@ -63,13 +65,14 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "run",
     "train",
     "predict",
     "stage",
     "init",
     "metrics",
+    "profile",
     "status",
     "top",
     "logs",
@@ -136,6 +139,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),
+        Command::Profile(args) => profile::run(&args, facts),
         Command::Status(args) => status::run(&args, facts),
         Command::Top(args) => top::run(&args, facts),
         Command::Logs(args) => logs::run(&args, facts),

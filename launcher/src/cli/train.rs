@@ -9,7 +9,10 @@ use crate::{
     facts::Facts,
     run_dir,
 };
-use enn_common::{config::RunConfig, exit::ExitCode};
+use enn_common::{
+    config::{RunConfig, raw::Value},
+    exit::ExitCode,
+};
 use std::path::PathBuf;
 
 /// Train a model: stage the data, start workers, keep them alive
@@ -25,6 +28,9 @@ pub(super) struct Args {
     /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none.
     #[arg(long, value_name = "RUN", help_heading = "Job")]
     resume: Option<String>,
+    /// Time a few steps operation by operation; `enn profile RUN` shows the result
+    #[arg(long, help_heading = "Output")]
+    profile: bool,
     #[command(flatten)]
     runs: Runs,
     #[command(flatten)]
@@ -41,6 +47,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let runs_dir = args.runs.dir(facts);
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
+    if args.profile {
+        overrides.push(Override::Flag("train.profile", Value::Bool(true), "--profile".to_owned()));
+    }
     let (config, resume) = match (&args.config, args.resume.as_deref()) {
         (None, None) => return Err(Error::Usage(Usage::NothingToTrain)),
         (None, Some("auto")) => return Err(Error::Usage(Usage::AutoWithoutConfig)),

@@ -21,6 +21,7 @@ pub mod openmetrics;
 pub mod plain;
 mod progress;
 pub mod report;
+pub mod roofline;
 pub mod signal;
 mod sink;
 pub mod standing;

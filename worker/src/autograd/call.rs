@@ -65,12 +65,18 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
     let inferred = (row.shape)(&op, &metas).map_err(|kind| cx.fail(row.name, kind))?;
     let raws: SmallVec<[&tch::Tensor; 4]> = ins.iter().map(|t| t.raw()).collect();
     let launch = Launch { ins: &raws };
-    let (outs, kernel) = if op.is_collective() {
+    if let Some(observer) = cx.observer {
+        observer.begin();
+    }
+    let launched = if op.is_collective() {
         collective::run(&op, &launch, cx.collectives).map(|()| (Outs::new(), PLAIN))
     } else {
         cx.launcher.launch(&op, &launch)
+    };
+    if let Some(observer) = cx.observer {
+        observer.end();
     }
-    .map_err(|kind| cx.fail(row.name, kind))?;
+    let (outs, kernel) = launched.map_err(|kind| cx.fail(row.name, kind))?;
     debug_assert_eq!(outs.len(), inferred.len(), "{} returns what its shape rule says", row.name);
 
     let mut state = cx.state.borrow_mut();

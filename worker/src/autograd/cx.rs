@@ -5,6 +5,7 @@
 use super::call::call;
 use super::cast::{Casting, Made};
 use super::leaf::Leaves;
+use super::observe::Observe;
 use super::program::{Phase, Program};
 use super::recompute::Open;
 use super::scope::{ScopeGuard, ScopeId};
@@ -42,6 +43,7 @@ pub struct Cx<'p> {
     pub(super) leaves: &'p dyn Leaves,
     pub(super) launcher: &'p dyn Launcher,
     pub(super) collectives: Option<&'p dyn Collectives>,
+    pub(super) observer: Option<&'p dyn Observe>,
     pub(super) phase: Cell<Phase>,
     pub(super) scope: Cell<ScopeId>,
     pub(super) taping: Cell<bool>,
@@ -93,6 +95,7 @@ impl<'p> Cx<'p> {
             leaves,
             launcher: &FIRST_FIT,
             collectives: None,
+            observer: None,
             phase: Cell::new(Phase::Forward),
             scope: Cell::new(ScopeId::default()),
             taping: Cell::new(training),
@@ -114,6 +117,11 @@ impl<'p> Cx<'p> {
     /// Lets the backward pass start from `scale` (f32, 0 axes, on the device) instead of 1: all gradients come multiplied.
     pub fn set_loss_scale(&self, scale: &tch::Tensor) {
         self.loss_scale.replace(Some(scale.shallow_clone()));
+    }
+
+    /// Shows every operation of this step to `observer`.
+    pub fn set_observer(&mut self, observer: &'p dyn Observe) {
+        self.observer = Some(observer);
     }
 
     /// Gives this step the ranks that [`Cx::all_reduce`] adds over.

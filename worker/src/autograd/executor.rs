@@ -8,6 +8,7 @@
 use super::cx::Cx;
 use super::graph::Captured;
 use super::leaf::Leaves;
+use super::observe::Observe;
 use super::plan::{Plan, Seen};
 use super::program::Phase;
 use crate::error::OpError;
@@ -61,6 +62,8 @@ pub struct Request<'a> {
     pub inputs: Vec<Raw>,
     /// Told the phase of each record of a replay.
     pub watch: Option<&'a mut dyn FnMut(Phase)>,
+    /// Sees every operation; then the step runs by its code.
+    pub observer: Option<&'a dyn Observe>,
 }
 
 /// What a step gave.
@@ -173,6 +176,9 @@ impl Executor {
             let known = self.known.remove(at);
             self.known.push(known);
         }
+        if request.observer.is_some() {
+            return self.record(&request, inputs, metas, code);
+        }
         let limit = self.limit;
         if let Some(known) = self.known.last_mut().filter(|known| known.metas == metas) {
             known.capture_when_due(limit, &inputs);
@@ -208,12 +214,18 @@ impl Executor {
         if let Some(collectives) = request.collectives {
             cx.set_collectives(collectives);
         }
+        if let Some(observer) = request.observer {
+            cx.set_observer(observer);
+        }
         cx.keep_leaves();
         let inputs: Vec<Tensor> = inputs.into_iter().map(|raw| cx.input(raw)).collect();
         let outputs = code(&cx, &inputs)?;
         let raws = outputs.iter().map(|t| t.raw().shallow_clone()).collect();
         let declared: Vec<Val> = inputs.iter().map(Tensor::val).collect();
-        self.learn(cx, metas, &declared, &outputs);
+        match request.observer {
+            Some(observer) => cx.with_program(|program| observer.step(program)),
+            None => self.learn(cx, metas, &declared, &outputs),
+        }
         Ok(Ran { outputs: raws, mode: Mode::Tape })
     }
 

@@ -70,7 +70,7 @@ pub enum CommError {
     },
     /// A peer is no longer there.
     #[error(
-        "{operation} on rank {rank} of {size} cannot end: rank {peer} {what}\nhint: rank {peer}'s own log says why"
+        "{operation} on rank {rank} of {size} cannot end: its peer, rank {peer}, {what}\nhint: rank {peer}'s own log says why"
     )]
     PeerLost {
         /// Collective.
@@ -86,7 +86,7 @@ pub enum CommError {
     },
     /// A peer did not come to a collective in time.
     #[error(
-        "{operation} on rank {rank} of {size}: rank {peer} did not come within {timeout:?}\nhint: rank {peer} hangs, or is that much slower"
+        "{operation} on rank {rank} of {size}: its peer, rank {peer}, did not come within {timeout:?}\nhint: rank {peer} hangs, or is that much slower"
     )]
     PeerSilent {
         /// Collective.

@@ -29,6 +29,7 @@ pub fn class(op: &Op) -> Class {
         | Op::Mean { .. }
         | Op::SumTo { .. }
         | Op::LayerNorm { .. }
+        | Op::AddNorm { .. }
         | Op::RmsNorm { .. }
         | Op::Softmax { .. }
         | Op::LogSoftmax { .. }
@@ -70,6 +71,7 @@ pub fn class(op: &Op) -> Class {
         | Op::NarrowBackward { .. }
         | Op::GradAdd
         | Op::LayerNormBackward { .. }
+        | Op::AddNormBackward { .. }
         | Op::RmsNormBackward { .. }
         | Op::SoftmaxBackward { .. }
         | Op::LogSoftmaxBackward { .. }

@@ -18,6 +18,7 @@ use crate::{
     functional,
     loss::BatchLoss,
     op::collective::Collectives,
+    profile::Profile,
 };
 use enn_common::{event::StepTimes, wire::control::Phase};
 use std::cell::{Cell, RefCell};
@@ -39,6 +40,8 @@ pub struct Place<'a> {
     pub accumulation: u64,
     /// Where this rank's share begins in the global batch.
     pub first_row: u64,
+    /// Whoever times a few steps.
+    pub profile: Option<&'a Profile>,
 }
 
 /// What a step gives, on the device.
@@ -145,6 +148,7 @@ pub fn step(
         collectives: Some(&reduction),
         inputs,
         watch: Some(&mut watch),
+        observer: place.profile.and_then(|profile| profile.next(step)),
     };
     let program = RefCell::new(None);
     let ran = executor.step(request, |cx, inputs| {

@@ -23,11 +23,13 @@ use crate::{
         prefetch::{Arrays, Plan},
     },
     model::ModelSpec,
+    profile::Profile,
 };
 use enn_common::{
     config::RunConfig,
     event::{EpochReport, StepTimes},
     metrics::Metrics,
+    profile::FOLDER,
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
@@ -90,9 +92,13 @@ pub fn train(
 ) -> Result<Outcome, SessionError> {
     reporter.mark(Phase::Load, 0);
     let data = Dataset::for_training(&task.staged)?;
-    let mut trainer = Trainer::new(config, task, reporter, group, data)?;
+    let folder = task.checkpoints.with_file_name(FOLDER);
+    let profile = config.train.profile.then(|| Profile::new(folder, group.rank(), task.device));
+    let mut trainer = Trainer::new(config, task, (reporter, profile.as_ref()), group, data)?;
     trainer.begin()?;
-    trainer.run()
+    let outcome = trainer.run();
+    profile.iter().for_each(Profile::finish);
+    outcome
 }
 
 struct Trainer<'a> {
@@ -125,7 +131,7 @@ impl<'a> Trainer<'a> {
     fn new(
         config: &'a RunConfig,
         task: &'a TrainTask,
-        reporter: &'a dyn Reporter,
+        (reporter, profile): (&'a dyn Reporter, Option<&'a Profile>),
         group: &'a dyn ProcessGroup,
         data: Dataset,
     ) -> Result<Self, SessionError> {
@@ -146,7 +152,8 @@ impl<'a> Trainer<'a> {
         learner.take_precision(Precision::decide(config.train.precision, (&spec, rows), task.device, group)?)?;
         let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
-        let place = Place { group, reporter, kernels, device: task.device, seed: config.seed, accumulation, first_row };
+        let (device, seed) = (task.device, config.seed);
+        let place = Place { group, reporter, kernels, device, seed, accumulation, first_row, profile };
         let sums = EpochSums::new(task.device)?;
         let progress = Progress::default();
         let pace = Pace::new();

@@ -65,6 +65,7 @@ fn it_is_recorded_and_replayed() {
             collectives: None,
             inputs: vec![x],
             watch: None,
+            observer: None,
         };
         let ran = executor.step(request, |cx, inputs| {
             let args = vec![AtenArg::Operand, AtenArg::Int(0), AtenArg::None];

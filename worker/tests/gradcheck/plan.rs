@@ -117,6 +117,7 @@ impl Bench {
             collectives: None,
             inputs,
             watch: None,
+            observer: None,
         };
         let ran = self.executor.step(request, |cx, inputs| code(&parts, cx, inputs)).unwrap();
         (ran.outputs.iter().map(Tensor::copy).collect(), ran.mode)
@@ -198,6 +199,7 @@ fn an_input_entered_during_the_step_keeps_the_tape_and_says_why() {
             collectives: None,
             inputs: vec![Tensor::from(1.0_f32)],
             watch: None,
+            observer: None,
         };
         let ran = executor.step(request, |cx, inputs| {
             let stray = cx.input(Tensor::from(step as f32));

@@ -15,11 +15,12 @@ use enn_common::{
     config::RunConfig,
     config::train::{Execution, Recompute, TrainConfig},
     metrics::Metrics,
+    profile::Roofline,
     staged::Staged,
     wire::message::FromWorker,
 };
 use enn_worker::{
-    comm::{Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr},
+    comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
     session::{KernelTask, Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
 };
 use std::{
@@ -214,6 +215,20 @@ fn stopping_anywhere_and_resuming_changes_no_bit() {
 
 #[test]
 fn two_ranks_train_as_one() {
+    two_train_as_one(|store, rank| {
+        Box::new(Gloo::form(store, &GlooOptions { rank, size: 2, timeout: PATIENCE }).unwrap())
+    });
+}
+
+#[test]
+fn two_ranks_that_share_memory_train_as_one() {
+    two_train_as_one(|store, rank| match Shm::form(store, &ShmOptions { rank, size: 2, timeout: PATIENCE }).unwrap() {
+        ShmFormed::Group(group) => Box::new(group),
+        ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
+    });
+}
+
+fn two_train_as_one(form: impl Fn(&Store, u32) -> Box<dyn ProcessGroup> + Sync) {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
     let config = config(3);
@@ -225,14 +240,14 @@ fn two_ranks_train_as_one() {
     let (both, messages) = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
-                let (config, staged, two) = (&config, &staged, dir.path().join("two"));
+                let (config, staged, two, form) = (&config, &staged, dir.path().join("two"), &form);
                 scope.spawn(move || {
                     let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
                     let store = Store::connect(addr, PATIENCE).unwrap();
-                    let group = Gloo::form(&store, &GlooOptions { rank, size: 2, timeout: PATIENCE }).unwrap();
+                    let group = form(&store, rank);
                     let recorder = Recorder::default();
-                    let outcome = train(config, &task(&two, staged, None), &recorder, &group).unwrap();
-                    Box::new(group).shutdown(PATIENCE).unwrap();
+                    let outcome = train(config, &task(&two, staged, None), &recorder, &*group).unwrap();
+                    group.shutdown(PATIENCE).unwrap();
                     (outcome, recorder.take())
                 })
             })
@@ -257,6 +272,38 @@ fn two_ranks_train_as_one() {
         let other = both.split[split];
         assert!((metrics.mae - other.mae).abs() < 1e-3 && metrics.n == other.n, "{split}: {metrics:?} {other:?}");
     }
+}
+
+#[test]
+fn a_profiled_run_leaves_a_trace_and_a_table_and_learns_the_same() {
+    let checkpoint = |profile: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let staged = stage(dir.path());
+        let mut config = config(4);
+        config.train.profile = profile;
+        let run = dir.path().join("run");
+        let (_, messages) = alone(&config, &run, &staged, None, &Recorder::default()).unwrap();
+        let folder = task(&run, &staged, None).checkpoints.with_file_name("profile");
+        let found = profile.then(|| {
+            let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+            let trace: serde_json::Value = serde_json::from_slice(&read("trace-0.json")).unwrap();
+            let table: Roofline = serde_json::from_slice(&read("roofline.json")).unwrap();
+            (trace, table)
+        });
+        assert_eq!(folder.exists(), profile);
+        (tensors(&commit_last(&messages, &config, &staged)), found)
+    };
+    let (weights, found) = checkpoint(true);
+    let (trace, table) = found.unwrap();
+    assert!(weights == checkpoint(false).0, "being watched changes no bit");
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |category: &str| events.iter().filter(|event| event["cat"] == category).count();
+    assert_eq!((of("step") as u64, of("op") as u64), (table.steps, table.ops.iter().map(|op| op.calls).sum()));
+    let told: u64 =
+        events.iter().filter(|e| e["cat"] == "step").map(|e| e["args"]["operations"].as_u64().unwrap()).sum();
+    assert_eq!(of("op") as u64, told, "a slice for every record");
+    assert!(events.iter().any(|event| event["args"]["place"].as_str().is_some_and(|place| place.contains('.'))));
+    assert!(table.steps == 3 && table.ops.iter().any(|op| op.flops > 0 && op.seconds > 0.0));
 }
 
 #[test]

@@ -124,6 +124,7 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
         seed: 1,
         accumulation: 1,
         first_row: 0,
+        profile: None,
     };
     let batch = batch(&staged, 12);
     let low_products = |learner: &mut Learner| {

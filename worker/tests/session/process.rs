@@ -166,7 +166,7 @@ fn two_workers_train_and_say_so() {
     for (rank, messages) in told.iter().enumerate() {
         assert!(
             matches!(&messages[0], FromWorker::Ready { device, backend, libtorch }
-                if device == "cpu" && backend == "gloo" && libtorch.starts_with("2.")),
+                if device == "cpu" && backend == "shm" && libtorch.starts_with("2.")),
             "{:?}",
             messages[0]
         );
@@ -219,7 +219,11 @@ fn a_dead_peer_and_a_dead_launcher_end_a_worker_soon() {
     workers[2].socket.shutdown(std::net::Shutdown::Both).unwrap();
     assert_eq!(workers[2].status().code(), Some(1));
     let rest = workers[0].rest();
-    assert!(matches!(rest.last(), Some(FromWorker::Failed { error }) if error.contains("peer")), "{:?}", rest.last());
+    assert!(
+        matches!(rest.last(), Some(FromWorker::Failed { error }) if error.contains("its peer, rank 2,")),
+        "{:?}",
+        rest.last()
+    );
     assert_eq!(workers[0].status().code(), Some(1));
     workers[1].rest();
     assert_eq!(workers[1].status().code(), Some(1));

@@ -1,0 +1,34 @@
+//! `enn profile`.
+
+use super::{flags::Runs, output};
+use crate::{Error, facts::Facts, run_dir, ui};
+use enn_common::exit::ExitCode;
+
+/// Print what the operations of a run cost beside what the machine can do
+///
+/// For runs started with `enn train --profile`. The traces of all ranks are put together in `profile/trace.json` of the run,
+/// which Perfetto and Chrome's tracing page show.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Run: its directory, its name, the beginning of its name, or "latest"
+    #[arg(value_name = "RUN", help_heading = "Job")]
+    run: String,
+    #[command(flatten)]
+    runs: Runs,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
+    let roofline = ui::roofline::read(&run)?;
+    let trace = ui::roofline::gather_traces(&run)?;
+    if args.json {
+        let value = serde_json::to_value(roofline).map_err(|source| Error::Json { path: run, source })?;
+        output::json(&value)?;
+    } else {
+        output::text_line(&format!("{}\ntrace: {}", ui::roofline::table(&roofline), trace.display()))?;
+    }
+    Ok(ExitCode::Success)
+}

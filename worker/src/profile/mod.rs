@@ -1,0 +1,143 @@
+//! `train.profile`: a few steps timed operation by operation, as a trace to look at and a table to reckon with.
+//!
+//! On a CPU an operation's time is that of its launch; on CUDA it is the device's, between two events on the stream. The
+//! timed steps run by their code, one record after the other, and never from a captured graph.
+//!
+//! **Invariant:** a profile that cannot be written is a warning; training goes on.
+
+mod ceiling;
+mod roofline;
+mod timing;
+mod trace;
+
+use crate::autograd::{Observe, Program};
+use crate::error::OpErrorKind;
+use enn_common::{
+    fs::{FileError, atomic},
+    profile::{ROOFLINE_JSON, trace_name},
+};
+use roofline::Costs;
+use std::{
+    cell::{Cell, RefCell},
+    path::{Path, PathBuf},
+};
+use tch::Device;
+use timing::Timing;
+use trace::Trace;
+
+/// Steps before the first timed one: by then libraries have chosen their algorithms and memory is taken.
+const STEPS_BEFORE: u32 = 5;
+/// Steps that are timed.
+const STEPS_TIMED: u32 = 3;
+
+/// What went wrong with a profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// A file could not be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The machine's ceiling could not be measured.
+    #[error("the ceiling of {device:?} could not be measured: {source}")]
+    Ceiling {
+        /// Device.
+        device: Device,
+        /// Cause.
+        source: OpErrorKind,
+    },
+}
+
+/// Times steps and writes what it saw.
+pub struct Profile {
+    folder: PathBuf,
+    rank: u32,
+    device: Device,
+    seen: Cell<u32>,
+    step: Cell<u64>,
+    timing: RefCell<Timing>,
+    trace: RefCell<Trace>,
+    costs: RefCell<Costs>,
+    written: Cell<bool>,
+}
+
+impl Profile {
+    /// A profile of `rank` on `device`, written into `folder`.
+    pub fn new(folder: PathBuf, rank: u32, device: Device) -> Self {
+        Self {
+            folder,
+            rank,
+            device,
+            seen: Cell::new(0),
+            step: Cell::new(0),
+            timing: RefCell::new(Timing::new(device)),
+            trace: RefCell::new(Trace::new(rank)),
+            costs: RefCell::default(),
+            written: Cell::new(false),
+        }
+    }
+
+    /// Optimizer step `step` begins: the observer it needs, if it is one of those that are timed.
+    pub fn next(&self, step: u64) -> Option<&dyn Observe> {
+        let seen = self.seen.get();
+        self.seen.set(seen.saturating_add(1));
+        if seen >= STEPS_BEFORE + STEPS_TIMED {
+            self.finish();
+        }
+        if !(STEPS_BEFORE..STEPS_BEFORE + STEPS_TIMED).contains(&seen) {
+            return None;
+        }
+        self.step.set(step);
+        Some(self)
+    }
+
+    /// Writes what was seen, once.
+    pub fn finish(&self) {
+        if self.written.replace(true) {
+            return;
+        }
+        let steps = self.costs.borrow().steps();
+        if steps == 0 {
+            tracing::warn!("no step was profiled: the run ended within its first {STEPS_BEFORE} steps");
+            return;
+        }
+        if let Err(error) = self.write() {
+            tracing::warn!(%error, "the profile is not written");
+        }
+    }
+
+    fn write(&self) -> Result<(), ProfileError> {
+        std::fs::create_dir_all(&self.folder).map_err(FileError::of("make", &self.folder))?;
+        put(&self.folder.join(trace_name(self.rank)), &self.trace.borrow().json())?;
+        if self.rank == 0 {
+            let ceiling = ceiling::measure(self.device)
+                .map_err(|source| ProfileError::Ceiling { device: self.device, source: source.into() })?;
+            let table = self.costs.borrow().table(self.device, ceiling);
+            let json = serde_json::to_value(table).unwrap_or_default();
+            put(&self.folder.join(ROOFLINE_JSON), &json)?;
+        }
+        Ok(())
+    }
+}
+
+fn put(path: &Path, json: &serde_json::Value) -> Result<(), ProfileError> {
+    Ok(atomic::write(path, json.to_string().as_bytes())?)
+}
+
+impl Observe for Profile {
+    fn begin(&self) {
+        self.timing.borrow_mut().begin();
+    }
+
+    fn end(&self) {
+        self.timing.borrow_mut().end();
+    }
+
+    fn step(&self, program: &Program) {
+        let spans = self.timing.borrow_mut().take();
+        debug_assert_eq!(spans.len(), program.recs().len(), "every operation makes one record");
+        self.trace.borrow_mut().add(self.step.get(), program, &spans);
+        self.costs.borrow_mut().add(program, &spans);
+    }
+}
+
+#[cfg(test)]
+mod tests;
