@@ -22,7 +22,7 @@ const CLIP_EPS: f64 = 1e-6;
 /// Numbers of [`Op::StepScalars`]' first result, by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scalar {
-    /// Multiplies the summed gradient: 1/count, clip.
+    /// Multiplies the summed gradient: 1/count, clip; 0 when the step is refused.
     Gradient,
     /// 1 − β₁, or 0 when the step is refused.
     First,
@@ -118,8 +118,8 @@ fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
     };
     let gated = taken.f_mul(rate)?.f_neg()?;
     let numbers = [
-        // The norm of a refused gradient is NaN or infinite, and so would be the factor made of it.
-        gradient.f_nan_to_num(0.0, 0.0, 0.0)?,
+        // 0 when the step is refused: a factor made of a norm that is not finite is none either.
+        gradient.f_nan_to_num(0.0, 0.0, 0.0)?.f_mul(&taken)?,
         taken.f_mul_scalar(1.0 - beta1.get())?,
         taken.f_mul_scalar(1.0 - beta2.get())?,
         gated.f_mul_scalar(decay.get())?.f_add_scalar(1.0)?,
