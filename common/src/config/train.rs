@@ -42,6 +42,8 @@ pub struct TrainConfig {
     pub precision: Precision,
     /// How steps are executed.
     pub execution: Execution,
+    /// Whether the collectives are captured with the rest of a step, in one CUDA graph, instead of running between graphs.
+    pub capture_collectives: bool,
     /// Whether blocks let go of their activations and compute them again in the backward pass.
     pub recompute: Recompute,
     /// Whether a few steps are timed operation by operation.
@@ -124,6 +126,7 @@ impl Default for TrainConfig {
             checkpoint_keep: 2,
             precision: Precision::Auto,
             execution: Execution::Auto,
+            capture_collectives: false,
             recompute: Recompute::Auto,
             profile: false,
             threads: 0,

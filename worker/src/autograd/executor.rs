@@ -96,14 +96,14 @@ enum Ready {
 
 impl Known {
     /// Captures a plan that has run often enough, on a device that can.
-    fn capture_when_due(&mut self, limit: Mode, inputs: &[Raw]) {
+    fn capture_when_due(&mut self, limit: Mode, inputs: &[Raw], inside: Option<&dyn Collectives>) {
         let due = matches!(&self.ready, Ready::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
         let on_cuda = inputs.first().is_some_and(|raw| raw.device().is_cuda());
         if limit != Mode::Graph || !due || !on_cuda {
             return;
         }
         let Ready::Plan(plan, runs) = std::mem::replace(&mut self.ready, Ready::No) else { return };
-        self.ready = match Captured::new(*plan, inputs) {
+        self.ready = match Captured::new(*plan, inputs, inside) {
             Ok(captured) => {
                 tracing::info!(graphs = captured.graphs(), "the step is captured");
                 Ready::Graph(Box::new(captured))
@@ -132,13 +132,20 @@ fn run(plan: &mut Plan, inputs: &[Raw], request: &mut Request<'_>) -> Result<Vec
 /// Chooses and keeps.
 pub struct Executor {
     limit: Mode,
+    capture_collectives: bool,
     known: Vec<Known>,
 }
 
 impl Executor {
     /// Goes as far as `limit` from the code.
     pub fn new(limit: Mode) -> Self {
-        Self { limit, known: Vec::new() }
+        Self { limit, capture_collectives: false, known: Vec::new() }
+    }
+
+    /// Captures the collectives with the rest of the step, in one graph, instead of running them between graphs. They must be
+    /// such that a capture takes: NCCL's.
+    pub fn capture_collectives(&mut self, inside: bool) {
+        self.capture_collectives = inside;
     }
 
     /// Forgets every plan: after kernels, precision or the parameters' storage changed.
@@ -179,9 +186,9 @@ impl Executor {
         if request.observer.is_some() {
             return self.record(&request, inputs, metas, code);
         }
-        let limit = self.limit;
+        let (limit, inside) = (self.limit, self.capture_collectives);
         if let Some(known) = self.known.last_mut().filter(|known| known.metas == metas) {
-            known.capture_when_due(limit, &inputs);
+            known.capture_when_due(limit, &inputs, request.collectives.filter(|_| inside));
             match &mut known.ready {
                 Ready::No => {}
                 Ready::Plan(plan, runs) => {

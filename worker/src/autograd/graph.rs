@@ -29,12 +29,17 @@ pub(super) struct Captured {
 }
 
 impl Captured {
-    /// Captures `plan`, which has run before on this thread's current stream. Nothing is computed by this.
+    /// Captures `plan`, which has run before on this thread's current stream. Nothing is computed by this. With `inside`, the
+    /// collectives are captured too, in one graph with everything else; else they run between graphs.
     ///
     /// # Errors
     /// The plan comes back with the reason: it can run on without being captured.
-    pub(super) fn new(mut plan: Plan, inputs: &[Raw]) -> Result<Self, (Box<Plan>, OpError)> {
-        match capture(&mut plan, inputs) {
+    pub(super) fn new(
+        mut plan: Plan,
+        inputs: &[Raw],
+        inside: Option<&dyn Collectives>,
+    ) -> Result<Self, (Box<Plan>, OpError)> {
+        match capture(&mut plan, inputs, inside) {
             Ok((inputs, outputs, parts)) => Ok(Self { plan, inputs, outputs, parts }),
             Err(error) => {
                 plan.clear();
@@ -97,7 +102,7 @@ fn duplicate(raw: &Raw) -> Result<Raw, tch::TchError> {
 
 type Parts = (Vec<Raw>, Vec<Raw>, Vec<Part>);
 
-fn capture(plan: &mut Plan, inputs: &[Raw]) -> Result<Parts, OpError> {
+fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) -> Result<Parts, OpError> {
     let _no_grad = NoGrad::enter();
     let fail = |kind: OpErrorKind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) };
     let own = inputs.iter().map(|raw| duplicate(raw)).collect::<Result<Vec<_>, _>>();
@@ -105,7 +110,11 @@ fn capture(plan: &mut Plan, inputs: &[Raw]) -> Result<Parts, OpError> {
     let pool = Pool::new().map_err(|error| fail(error.into()))?;
     plan.bind(&own, 0)?;
     let mut parts = Vec::new();
-    for (range, together) in plan.segments() {
+    let segments = match inside {
+        Some(_) => vec![(0..plan.program().recs().len(), false)],
+        None => plan.segments(),
+    };
+    for (range, together) in segments {
         if together {
             for at in range {
                 parts.push(Part::Together(plan.program().recs()[at].op.clone(), plan.operands(at)?));
@@ -114,7 +123,7 @@ fn capture(plan: &mut Plan, inputs: &[Raw]) -> Result<Parts, OpError> {
             continue;
         }
         let capture = Capture::begin(pool).map_err(|error| fail(error.into()))?;
-        plan.run_range(range, None, None)?;
+        plan.run_range(range, inside, None)?;
         parts.push(Part::Launch(capture.end().map_err(|error| fail(error.into()))?));
     }
     let outputs = plan.take_outputs()?;

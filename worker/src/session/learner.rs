@@ -83,11 +83,12 @@ impl Learner {
         let best = copies(weights.slabs())?;
         let objective = Objective::new(train);
         let schedule = Schedule::new(train, steps_total);
-        let executor = Executor::new(match train.execution {
+        let mut executor = Executor::new(match train.execution {
             Execution::Auto => Mode::Graph,
             Execution::Plan => Mode::Plan,
             Execution::Tape => Mode::Tape,
         });
+        executor.capture_collectives(train.capture_collectives);
         Ok(Self {
             model,
             params,

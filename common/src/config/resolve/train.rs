@@ -52,6 +52,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
         precision: s.name("precision", PRECISIONS).unwrap_or(default.precision),
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
+        capture_collectives: s.truth("capture_collectives", default.capture_collectives),
         profile: s.truth("profile", default.profile),
         recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
         threads: s.integer("threads", 0..=4096, default.threads),
