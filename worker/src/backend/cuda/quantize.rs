@@ -21,8 +21,10 @@ const UNROLL: i64 = 4;
 const SIDE: i64 = 128;
 /// What both sizes of a matrix are multiples of.
 const ALIGN: i64 = 16;
-/// Blocks one multiprocessor runs at once, about.
-const RESIDENT_BLOCKS: i64 = 6;
+/// Blocks of the first kernel one multiprocessor runs at once: 32 registers a thread.
+const READING_BLOCKS: i64 = 8;
+/// The same of the second: 64 registers a thread.
+const WRITING_BLOCKS: i64 = 4;
 
 /// An 8-bit matrix.
 #[derive(Debug)]
@@ -54,10 +56,10 @@ pub fn quantize(x: &Tensor, to: Kind) -> Result<Quantized, CudaError> {
 
     let vec = if aligned(&[&x]) { pack(element, columns) } else { 1 };
     let variant = Variant::new(&SOURCE, element, &[vec, u32::from(gradient)]);
-    let resident = i64::from(engine::facts(device)?.processors) * RESIDENT_BLOCKS;
+    let processors = i64::from(engine::facts(device)?.processors);
     let packs = elements / i64::from(vec);
-    let reading = ceil(packs, i64::from(THREADS) * UNROLL).min(resident);
-    let writing = (ceil(rows, SIDE) * ceil(columns, SIDE)).min(resident);
+    let reading = ceil(packs, i64::from(THREADS) * UNROLL).min(processors * READING_BLOCKS);
+    let writing = (ceil(rows, SIDE) * ceil(columns, SIDE)).min(processors * WRITING_BLOCKS);
 
     let on = x.device();
     let partial = Tensor::f_empty([reading], (Kind::Int, on))?;
