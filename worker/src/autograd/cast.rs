@@ -12,7 +12,7 @@ use super::scope::ScopeId;
 use crate::error::OpError;
 use crate::op::Op;
 use crate::op::fp8::FORWARD;
-use crate::op::value::{ParamId, Role, Tensor, Val, WeakTensor};
+use crate::op::value::{BucketId, ParamId, Role, Tensor, Val, WeakTensor};
 use crate::op::vjp::Results;
 use crate::precision::{Autocast, Class, class, fp8, target};
 use smallvec::SmallVec;
@@ -77,6 +77,11 @@ impl Cx<'_> {
     /// copies itself: [`Cx::set_autocast`] then leaves them alone.
     pub fn keep_shadows(&self) {
         self.casting.fresh.set(true);
+    }
+
+    /// The flat low-precision copies of a bucket's weights, for an optimizer that writes them beside the weights.
+    pub(crate) fn shadow_flat(&self, bucket: BucketId) -> Option<&tch::Tensor> {
+        self.leaves.shadow_flats().0.get(bucket.index())
     }
 
     /// Runs `f` without low precision: heads, gates, losses. Operands below f32 are cast up.

@@ -19,20 +19,20 @@ const ALIGN: i64 = 8;
 /// The memory-efficient kernels keep log Σ exp in rows of a multiple of this length.
 const LSE_ALIGN: i64 = 32;
 
-/// For Sdpa.
+/// For Sdpa. The own kernel last: libtorch's are faster where they fit.
 pub(super) static FORWARD: [Kernel; 4] = [
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 0), flash_cpu, true),
     kernel("aten.flash", |op, l| fits_flash(op, l, 0), flash, true),
-    cuda::ATTENTION,
     kernel("aten.efficient", |op, l| fits_efficient(op, l, 0), efficient, true),
+    cuda::ATTENTION,
 ];
 
 /// For SdpaBackward.
 pub(super) static BACKWARD: [Kernel; 4] = [
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 1), flash_cpu_backward, true),
     kernel("aten.flash", |op, l| fits_flash(op, l, 1), flash_backward, false),
-    cuda::ATTENTION_BACKWARD,
     kernel("aten.efficient", |op, l| fits_efficient(op, l, 1), efficient_backward, false),
+    cuda::ATTENTION_BACKWARD,
 ];
 
 type Fits = fn(&Op, &Launch<'_>) -> Result<(), &'static str>;

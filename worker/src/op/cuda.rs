@@ -11,9 +11,9 @@ use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::cuda::attention::{self, Attention, Mask};
 use crate::backend::cuda::cross_entropy::{self, CrossEntropyBackward};
 use crate::backend::cuda::retention::{Scan, ScanBackward};
-use crate::backend::cuda::{self, Element, adamw, dropout, gated, norm, retention};
+use crate::backend::cuda::{self, Element, dropout, gated, norm, quantize, retention};
 use smallvec::{SmallVec, smallvec};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 /// Sdpa.
 pub(super) const ATTENTION: Kernel = entry("cuda.attention", |op, l| fits_attention(op, l, 0), launch_attention);
@@ -26,9 +26,11 @@ pub(super) const CROSS_ENTROPY: Kernel = entry("cuda.cross_entropy", |_, l| clas
 pub(super) const CROSS_ENTROPY_BACKWARD: Kernel =
     entry("cuda.cross_entropy_backward", |_, l| classes_fit(l.at(1)), launch_cross_entropy_backward);
 
-type Fit = Result<(), &'static str>;
+/// Whether a kernel takes the operands; if not, why.
+pub(super) type Fit = Result<(), &'static str>;
 
-const fn entry(
+/// An entry with what most have in common.
+pub(super) const fn entry(
     id: &'static str,
     fits: fn(&Op, &Launch<'_>) -> Fit,
     launch: fn(&Op, &Launch<'_>) -> Launched,
@@ -71,22 +73,20 @@ pub(super) const SWIGLU_BACKWARD: Kernel = entry(
     |_, l| on_device(l.at(1)),
     |_, l| Ok(smallvec![gated::swiglu_backward(l.at(0), l.at(1))?]),
 );
-/// GlobalNorm.
-pub(super) const GLOBAL_NORM: Kernel =
-    entry("cuda.global_norm", |_, l| arrays_fit(l.ins), |_, l| Ok(smallvec![adamw::norm(l.ins)?]));
-/// StepScalars.
-pub(super) const STEP_SCALARS: Kernel = entry("cuda.step_scalars", fits_scalars, launch_scalars);
-/// AdamW.
-pub(super) const ADAMW: Kernel = entry("cuda.adamw", fits_adamw, launch_adamw);
+/// Quantize.
+pub(super) const QUANTIZE: Kernel =
+    Kernel { tolerance: Tolerance::Exact, ..entry("cuda.quantize", |_, l| on_device(l.at(0)), launch_quantize) };
 
-fn present(x: &Tensor) -> Fit {
+/// Whether the own kernels run where `x` is.
+pub(super) fn present(x: &Tensor) -> Fit {
     if !matches!(x.device(), Device::Cuda(_)) {
         return Err("not on a CUDA device");
     }
     if cuda::is_present() { Ok(()) } else { Err("the CUDA driver or NVRTC was not found") }
 }
 
-fn on_device(x: &Tensor) -> Fit {
+/// Whether they take its kind too.
+pub(super) fn on_device(x: &Tensor) -> Fit {
     if Element::of(x.kind()).is_none() {
         return Err("neither f32, bf16 nor f16");
     }
@@ -189,48 +189,10 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(std::iter::once(made.dx).chain(made.dw).chain(made.db).collect())
 }
 
-/// Dense arrays of one kind on one device.
-fn arrays_fit(arrays: &[&Tensor]) -> Fit {
-    let Some(first) = arrays.first() else { return Err("no arrays") };
-    if arrays.iter().any(|x| x.kind() != first.kind() || x.device() != first.device() || !x.is_contiguous()) {
-        return Err("arrays of several kinds or devices, or not dense");
-    }
-    on_device(first)
-}
-
-fn fits_scalars(_: &Op, l: &Launch<'_>) -> Fit {
-    if l.ins.iter().any(|x| x.device() != l.at(0).device()) {
-        return Err("numbers on several devices");
-    }
-    present(l.at(0))
-}
-
-fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::StepScalars { beta1, beta2, decay, clip } = op else { unreachable!("row of another operation") };
-    let constants = adamw::Constants { betas: (beta1.get(), beta2.get()), decay: decay.get(), clip: clip.get() };
-    let made = adamw::step_scalars([l.at(0), l.at(1), l.at(2), l.at(3), l.at(4)], &constants)?;
-    Ok(made.into_iter().collect())
-}
-
-fn fits_adamw(_: &Op, l: &Launch<'_>) -> Fit {
-    let segments = || l.ins[1..].chunks_exact(4);
-    let masters: SmallVec<[&Tensor; 12]> = segments().flat_map(|s| [s[0], s[2], s[3]]).collect();
-    if masters.iter().any(|x| x.kind() != Kind::Float) {
-        return Err("weights or moments other than f32");
-    }
-    arrays_fit(&masters)?;
-    let grads: SmallVec<[&Tensor; 4]> = segments().map(|s| s[1]).collect();
-    arrays_fit(&grads)
-}
-
-fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AdamW { eps, decays } = op else { unreachable!("row of another operation") };
-    let segments = l.ins[1..].chunks_exact(4).zip(decays);
-    let arrays: SmallVec<[adamw::Array<'_>; 4]> = segments
-        .map(|(s, decays)| adamw::Array { p: s[0], grad: s[1], m: s[2], v: s[3], shadow: None, decays: *decays != 0 })
-        .collect();
-    adamw::adamw(&arrays, l.at(0), eps.get(), true)?;
-    Ok(SmallVec::new())
+fn launch_quantize(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Quantize { to } = op else { unreachable!("row of another operation") };
+    let made = quantize::quantize(l.at(0), *to)?;
+    Ok(smallvec![made.q, made.transposed, made.scale])
 }
 
 /// q, k, v begin at operand `at`.

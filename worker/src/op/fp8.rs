@@ -7,6 +7,7 @@
 
 use super::Op;
 use super::attr::Axes;
+use super::cuda;
 use super::infer::{Inferred, float, mismatch, one, wrong};
 use super::row::{Export, Kernel, Launch, Launched, OpRow, Save, Tolerance};
 use super::value::{Meta, Shape};
@@ -31,7 +32,7 @@ const SCALE_MIN: f64 = 1e-30;
 /// ScaledMm: a (M,K), b (N,K), their multipliers, a bias (N) if `bias` → a bᵀ (M,N).
 /// Fp8Linear: x (…, K), w (N,K), q of x and its s, q of w and its s, qᵀ of x, qᵀ of w, a bias (N) if `bias` → (…, N).
 pub static ROWS: [OpRow; 3] = [
-    OpRow::backward("quantize", shape_quantize, launch_quantize),
+    OpRow::backward("quantize", shape_quantize, launch_quantize).kernels(&[cuda::QUANTIZE]),
     OpRow::backward("scaled_mm", shape_mm, launch_mm).kernels(&[CUBLAS]).flops(flops_mm),
     OpRow {
         vjp: Some(vjp_linear),
@@ -106,8 +107,10 @@ fn launch_quantize(op: &Op, l: &Launch<'_>) -> Launched {
         if x.kind() == Kind::Double { Arg::None } else { in_f32 },
     ])?;
     let scale = size.swap_remove(0).f_to_kind(Kind::Float)?.f_mul_scalar_(1.0 / largest)?.f_clamp_min_(SCALE_MIN)?;
+    // In f32 at least: x in 16 bits would round the multiplier to 16 bits too.
+    let wide = if x.kind() == Kind::Double { x } else { x.f_to_kind(Kind::Float)? };
     // The cast to 8 bits does not saturate: what rounding puts above the largest number would become NaN.
-    let q = x.f_div(&scale)?.f_clamp_(-largest, largest)?.f_to_kind(*to)?;
+    let q = wide.f_mul(&scale.f_reciprocal()?)?.f_clamp_(-largest, largest)?.f_to_kind(*to)?;
     let qt = q.f_transpose(0, 1)?.f_contiguous()?;
     Ok(smallvec![q, qt, scale])
 }

@@ -12,6 +12,7 @@ pub mod attr;
 pub mod collective;
 pub mod cross_entropy;
 mod cuda;
+mod cuda_optim;
 pub mod elementwise;
 pub mod fp8;
 pub mod index;
@@ -118,7 +119,7 @@ pub enum Op {
     // Optimizer.
     GlobalNorm,
     StepScalars { beta1: F64Bits, beta2: F64Bits, decay: F64Bits, clip: F64Bits },
-    AdamW { eps: F64Bits, decays: Axes },
+    AdamW { eps: F64Bits, decays: Axes, shadows: bool },
     Average { decay: F64Bits },
     Zero,
     // Anything else libtorch has.

@@ -3,7 +3,7 @@
 //! **Invariant:** nothing here reads a number from a device. On the CPU a refused step is seen at once and costs nothing.
 
 use super::Op;
-use super::cuda;
+use super::cuda_optim as cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
 use super::row::{Export, Launch, Launched, OpRow};
 use super::value::Meta;
@@ -45,7 +45,7 @@ pub const SCALARS: i64 = 6;
 /// |---|---|---|
 /// | GlobalNorm | any number of arrays | √Σx², f64, 0 axes |
 /// | StepScalars | norm, count, rate, steps (written), skipped (written); f64, 0 axes | six f32 ([`Scalar`]); norm of the mean gradient; 1 if the step is taken, else 0; f64, 0 axes |
-/// | AdamW | the six numbers, then weight, gradient, first and second moment of each segment, all written | none |
+/// | AdamW | the six numbers, then weight, gradient, first and second moment of each segment, and the weight's low-precision copy if `shadows`, all written | none |
 /// | Average | updates so far (f64, 0 axes, written), then average (written) and weights of each array | none |
 /// | Zero | any number of arrays, written | none |
 pub static ROWS: [OpRow; 5] = [
@@ -56,17 +56,31 @@ pub static ROWS: [OpRow; 5] = [
     OpRow::backward("step_scalars", shape_scalars, launch_scalars).kernels(&[cuda::STEP_SCALARS]).export(NOT_EXPORTED),
     OpRow::backward("adamw", shape_adamw, launch_adamw)
         .kernels(&[cuda::ADAMW])
-        .flops(|_, ins, _| 14 * elements(&ins[1..], 4))
+        .flops(|op, ins, _| 14 * elements(&ins[1..], arrays_of(op)))
         .export(NOT_EXPORTED),
     OpRow::backward("average", shape_average, launch_average)
+        .kernels(&[cuda::AVERAGE])
         .flops(|_, ins, _| 3 * elements(&ins[1..], 2))
         .export(NOT_EXPORTED),
-    OpRow::backward("zero", |_, _| Ok(Metas::new()), launch_zero).flops(super::row::free).export(NOT_EXPORTED),
+    OpRow::backward("zero", |_, _| Ok(Metas::new()), launch_zero)
+        .kernels(&[cuda::ZERO])
+        .flops(super::row::free)
+        .export(NOT_EXPORTED),
 ];
 
 /// Elements of every `each`-th operand.
 fn elements(ins: &[&Meta], each: usize) -> u64 {
     ins.iter().step_by(each).map(|m| m.numel().max(0) as u64).sum()
+}
+
+/// Arrays of a segment of AdamW.
+fn arrays_of(op: &Op) -> usize {
+    4 + usize::from(matches!(op, Op::AdamW { shadows: true, .. }))
+}
+
+/// The arrays of AdamW, by segment.
+pub(super) fn segments<'a>(l: &Launch<'a>, shadows: bool) -> std::slice::ChunksExact<'a, &'a Raw> {
+    l.ins[1..].chunks_exact(4 + usize::from(shadows))
 }
 
 fn scalar_of(meta: &Meta) -> Meta {
@@ -131,13 +145,18 @@ fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn shape_adamw(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::AdamW { decays, .. } = op else { unreachable!("row of another operation") };
-    if ins.len() != 1 + 4 * decays.len() || ins[0].shape.as_slice() != [SCALARS] {
-        return Err(wrong(0, ins[0], "six numbers, then four arrays for each segment"));
+    let each = arrays_of(op);
+    if ins.len() != 1 + each * decays.len() || ins[0].shape.as_slice() != [SCALARS] {
+        return Err(wrong(0, ins[0], "six numbers, then four arrays for each segment, five with low-precision copies"));
     }
-    for segment in ins[1..].chunks(4) {
+    for segment in ins[1..].chunks(each) {
         for other in &segment[1..] {
             if other.shape != segment[0].shape {
-                return Err(mismatch(&segment[0].shape, &other.shape, "weight, gradient and moments of one shape"));
+                return Err(mismatch(
+                    &segment[0].shape,
+                    &other.shape,
+                    "weight, gradient, moments and copy of one shape",
+                ));
             }
         }
     }
@@ -145,20 +164,24 @@ fn shape_adamw(op: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AdamW { eps, decays } = op else { unreachable!("row of another operation") };
+    let Op::AdamW { eps, decays, shadows } = op else { unreachable!("row of another operation") };
     let numbers = l.at(0);
     let on_cpu = numbers.device() == Device::Cpu;
     if on_cpu && numbers.f_double_value(&[Scalar::First as i64])? == 0.0 {
         return Ok(SmallVec::new());
     }
-    for (segment, decays) in l.ins[1..].chunks(4).zip(decays) {
+    for (segment, decays) in segments(l, *shadows).zip(decays) {
         let len = segment[0].numel() as i64;
         let piece = if on_cpu { CHUNK_ELEMENTS } else { len.max(1) };
         let mut start = 0;
         while start < len {
             let cut = |raw: &Raw| raw.f_narrow(0, start, piece.min(len - start));
             let arrays = [cut(segment[0])?, cut(segment[1])?, cut(segment[2])?, cut(segment[3])?];
+            let weight = arrays[0].shallow_clone();
             update(arrays, numbers, (*decays != 0, !on_cpu), eps.get())?;
+            if let Some(copy) = segment.get(4) {
+                cut(copy)?.f_copy_(&weight)?;
+            }
             start += piece;
         }
     }

@@ -97,7 +97,7 @@ impl AdamW {
 
     /// One update of the weights from `grads`, the summed gradient over the global batch, and `count`, what to divide it by:
     /// the global number of valid cells. `rate` is the learning rate. Both f64 scalars on the device. The buckets are
-    /// overwritten with the clipped mean gradient.
+    /// overwritten with the clipped mean gradient. Low-precision copies of the weights, where they are kept, follow the weights.
     ///
     /// A gradient that is not finite changes nothing but the count of refused steps.
     ///
@@ -114,13 +114,19 @@ impl AdamW {
             let mut made = call(cx, scalars, &[&norm, count, rate, &state(&self.steps), &state(&self.skipped)])?;
             let (taken, grad_norm, numbers) = (made.swap_remove(2), made.swap_remove(1), made.swap_remove(0));
             let mut ins = vec![numbers];
+            let mut shadows = false;
             for piece in &self.pieces {
-                let grad = grads.bucket(piece.bucket).f_narrow(0, piece.start, piece.length);
-                let grad = cx.opt_state(grad.map_err(|kind| cx.fail("adamw", kind))?);
+                let cut =
+                    |flat: &Raw| flat.f_narrow(0, piece.start, piece.length).map_err(|kind| cx.fail("adamw", kind));
+                let grad = cx.opt_state(cut(grads.bucket(piece.bucket))?);
                 ins.extend([state(&piece.weight), grad, state(&piece.exp_avg), state(&piece.exp_avg_sq)]);
+                if let Some(copy) = cx.shadow_flat(piece.bucket) {
+                    shadows = true;
+                    ins.push(cx.opt_state(cut(copy)?));
+                }
             }
             let decays = self.pieces.iter().map(|piece| i64::from(piece.decays)).collect();
-            call(cx, Op::AdamW { eps: EPS.into(), decays }, &ins.iter().collect::<Vec<_>>())?;
+            call(cx, Op::AdamW { eps: EPS.into(), decays, shadows }, &ins.iter().collect::<Vec<_>>())?;
             Ok(StepStats { grad_norm, taken })
         })
     }

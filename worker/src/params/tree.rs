@@ -201,7 +201,8 @@ impl Params {
         flat.f_narrow(0, slot.start, slot.len)?.f_view(self.views[id.index()].size().as_slice())
     }
 
-    /// Keeps a copy of every parameter in a low-precision kind, which autocast uses in the masters' place and refreshes.
+    /// Keeps a copy of every parameter in a low-precision kind, which autocast uses in the masters' place. It begins as the
+    /// parameter is now; the optimizer writes it with the parameter.
     ///
     /// # Errors
     /// What libtorch says, e.g. no memory.
@@ -211,6 +212,19 @@ impl Params {
         let views = self.ids().map(|id| self.view_of(id, &flats[self.layout.place(id).0.index()]));
         let views = views.collect::<Result<Vec<_>, _>>()?;
         self.shadows = Some(Shadows { views, flats });
+        self.refresh_shadows()
+    }
+
+    /// Makes the low-precision copies, if there are any, what the parameters are now: after weights were written otherwise
+    /// than by the optimizer.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn refresh_shadows(&self) -> Result<(), TchError> {
+        let Some(shadows) = &self.shadows else { return Ok(()) };
+        for (copy, flat) in shadows.flats.iter().zip(&self.flats) {
+            tch::no_grad(|| copy.shallow_clone().f_copy_(flat))?;
+        }
         Ok(())
     }
 

@@ -141,6 +141,7 @@ impl Learner {
     pub fn start_from(&mut self, rows: &crate::data::Batch) -> Result<StartReport, SessionError> {
         let report =
             self.model.initialise_from_data(&mut self.params, [&rows.x, &rows.x_mask], [&rows.y, &rows.y_mask])?;
+        self.params.refresh_shadows()?;
         Ok(report)
     }
 
@@ -164,7 +165,7 @@ impl Learner {
             self.ema = Some(Ema::new(&self.weights, ema)?);
         }
         self.best = copies(self.weights.slabs())?;
-        Ok(())
+        Ok(self.params.refresh_shadows()?)
     }
 
     /// Proves that all ranks have the same parameters: names, shapes and values.
@@ -247,6 +248,7 @@ impl Learner {
         for (name, view) in self.weights.views(self.weights.slabs()) {
             copy(&view, saved.get(&format!("model.{name}")))?;
         }
+        self.params.refresh_shadows()?;
         for (name, view) in self.weights.views(&self.best) {
             copy(&view, saved.get(&format!("best.{name}")))?;
         }

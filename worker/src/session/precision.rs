@@ -81,11 +81,13 @@ impl Precision {
         changed
     }
 
-    /// Tells a step's context.
+    /// Tells a step's context. The weights' low-precision copies are as the weights: the optimizer writes both, and the
+    /// learner refreshes them after every other change.
     ///
     /// # Errors
-    /// When the weights' low-precision copies cannot be refreshed.
+    /// What libtorch says.
     pub fn enter(&self, cx: &Cx<'_>) -> Result<(), OpError> {
+        cx.keep_shadows();
         cx.set_autocast(self.autocast.clone())?;
         if let Some(scale) = &self.scale {
             cx.set_loss_scale(scale.scale());

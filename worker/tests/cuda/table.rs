@@ -191,3 +191,71 @@ fn attention_and_cross_entropy_as_operations() {
         check(&Op::CrossEntropyBackward { ignore: 1 }, &[g, logits, targets, lse], kind, device);
     }
 }
+
+#[test]
+fn eight_bit_matrices_have_the_bits_of_the_plain_reference() {
+    let Some(device) = device() else { return };
+    for kind in KINDS {
+        for to in [Kind::Float8e4m3fn, Kind::Float8e5m2] {
+            let op = Op::Quantize { to };
+            for (rows, columns) in [(16, 16), (32, 144), (128, 128), (1040, 2064), (8192, 16), (16, 8192)] {
+                // Over many sizes, so that numbers below the normal ones and 0 are met.
+                let sizes = between(&[rows, columns], -14.0, 3.0, Kind::Double).exp2();
+                let x = (normal(&[rows, columns], Kind::Double) * sizes).to_kind(kind);
+                eights(&op, &x, device);
+            }
+            eights(&op, &Tensor::zeros([16, 32], (kind, Device::Cpu)), device);
+            for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                let x = normal(&[3, 32, 16], kind);
+                let _ = x.get(2).get(7).get(3).fill_(odd);
+                eights(&op, &x, device);
+            }
+        }
+    }
+}
+
+/// Against the reference on the CPU and on the device, in every layout.
+#[track_caller]
+fn eights(op: &Op, x: &Tensor, device: Device) {
+    let readable = |t: &Tensor| t.to_device(Device::Cpu).to_kind(Kind::Float).nan_to_num(7e7, 8e7, 9e7);
+    for on in [Device::Cpu, device] {
+        let expected = (op.row().launch)(op, &Launch { ins: &[&x.to_device(on)] }).unwrap();
+        for layout in LAYOUTS {
+            let found = own(op, &[lay(x, layout, device)]);
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                assert_eq!(found.kind(), expected.kind());
+                let what =
+                    format!("result {i} of {op:?} on {:?} {:?} {layout:?}, reference on {on:?}", x.size(), x.kind());
+                same(&what, &readable(found), &readable(expected));
+            }
+        }
+    }
+}
+
+/// A measurement, not a test: `cuda --ignored --nocapture --test-threads 1 bytes_per_second`.
+#[test]
+#[ignore = "measures; run it alone on an idle GPU"]
+fn bytes_per_second_of_quantising() {
+    let Some(device) = device() else { return };
+    for kind in [Kind::Float, Kind::BFloat16] {
+        for side in [1024, 4096, 8192] {
+            let op = Op::Quantize { to: Kind::Float8e4m3fn };
+            let x = normal(&[side, side], kind).to_device(device);
+            let time = |run: &dyn Fn() -> Outs| {
+                (0..3).for_each(|_| assert_eq!(run().len(), 3));
+                tch::Cuda::synchronize(0);
+                let start = std::time::Instant::now();
+                (0..20).for_each(|_| assert_eq!(run().len(), 3));
+                tch::Cuda::synchronize(0);
+                start.elapsed().as_secs_f64() / 20.0
+            };
+            let fast = time(&|| own(&op, &[x.shallow_clone()]));
+            let slow = time(&|| (op.row().launch)(&op, &Launch { ins: &[&x] }).unwrap());
+            // Read twice, written twice in 8 bits.
+            let bytes = (side * side) as f64 * (2.0 * kind.elt_size_in_bytes() as f64 + 2.0);
+            let rate = bytes / fast / 1e12;
+            println!("quantize {side}² {kind:?}: {:.1} µs, {rate:.2} TB/s; plain {:.1} µs", fast * 1e6, slow * 1e6);
+            assert!(fast.is_finite());
+        }
+    }
+}

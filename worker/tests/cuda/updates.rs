@@ -49,7 +49,7 @@ fn adamw_over_more_arrays_than_one_launch_takes() {
         for layout in [Layout::Dense, Layout::Misaligned] {
             let lengths: Vec<i64> = [7, 5000, 1, 4097, 0, 16, 8192].into_iter().cycle().take(130).collect();
             let decays = (0..130).map(|i| i % 2).collect();
-            let op = Op::AdamW { eps: 1e-8.into(), decays };
+            let op = Op::AdamW { eps: 1e-8.into(), decays, shadows: false };
             let (mut cpu, mut gpu, mut again) =
                 (vec![numbers.shallow_clone()], vec![numbers.to_device(device)], vec![numbers.to_device(device)]);
             for length in lengths {
@@ -74,6 +74,62 @@ fn adamw_over_more_arrays_than_one_launch_takes() {
                 near(&format!("operand {i}"), found, expected, if i % 4 == 2 { kind } else { Kind::Float });
                 same("repeat", found, &again[i]);
             }
+        }
+    }
+}
+
+#[test]
+fn adamw_writes_the_copies_as_the_plain_reference_does() {
+    let Some(device) = device() else { return };
+    let numbers = Tensor::from_slice(&[0.125f32, 0.1, 0.05, 0.999, -1e-2, 1.4]);
+    let op = Op::AdamW { eps: 1e-8.into(), decays: [1, 0].into_iter().collect(), shadows: true };
+    for low in [Kind::BFloat16, Kind::Half] {
+        let arrays: Vec<Tensor> = [1003, 4096]
+            .into_iter()
+            .flat_map(|n| {
+                let f32s = |scale: f64| (normal(&[n], Kind::Float) * scale).to_kind(Kind::Float);
+                let second = between(&[n], 0.0, 1.0, Kind::Float);
+                [f32s(1.0), f32s(4.0), f32s(0.1), second, Tensor::full([n], 9.0, (low, Device::Cpu))]
+            })
+            .collect();
+        let on = |device: Device| -> Vec<Tensor> {
+            std::iter::once(&numbers).chain(&arrays).map(|x| lay(x, Layout::Dense, device)).collect()
+        };
+        let (plain, own) = (on(device), on(device));
+        launch(&op, &plain, false);
+        launch(&op, &own, true);
+        for at in [1, 6] {
+            near("weights", &own[at], &plain[at].to_device(Device::Cpu), Kind::Float);
+            for arrays in [&plain, &own] {
+                same("the copy is the rounded weight", &arrays[at + 4], &arrays[at].to_kind(low));
+            }
+        }
+    }
+}
+
+#[test]
+fn averages_and_zeros() {
+    let Some(device) = device() else { return };
+    let op = Op::Average { decay: 0.99.into() };
+    for layout in [Layout::Dense, Layout::Misaligned] {
+        let mut cpu = vec![scalar(6.0, Device::Cpu)];
+        for length in [7, 5000, 0, 16, 8192].into_iter().cycle().take(130) {
+            cpu.extend([normal(&[length], Kind::Float), normal(&[length], Kind::Float)]);
+        }
+        let lie = |x: &Tensor| lay(x, layout, device);
+        let (gpu, again): (Vec<_>, Vec<_>) = cpu.iter().map(|x| (lie(x), lie(x))).unzip();
+        launch(&op, &cpu, false);
+        launch(&op, &gpu, true);
+        launch(&op, &again, true);
+        same("updates", &gpu[0], &cpu[0]);
+        for (i, (found, expected)) in gpu.iter().zip(&cpu).enumerate() {
+            near(&format!("operand {i}"), found, expected, Kind::Float);
+            same("repeat", found, &again[i]);
+        }
+        for kind in KINDS {
+            let arrays: Vec<Tensor> = [7, 5000, 0, 4096].iter().map(|&n| lie(&normal(&[n], kind))).collect();
+            launch(&Op::Zero, &arrays, true);
+            assert!(arrays.iter().all(|x| x.count_nonzero(None::<i64>).int64_value(&[]) == 0), "{kind:?} {layout:?}");
         }
     }
 }

@@ -339,6 +339,8 @@ struct Trainer {
     net: Net,
     weights: FlatParams,
     optimizer: AdamW,
+    /// Whether a step trusts the optimizer to have written the weights' copies.
+    trusts: bool,
 }
 
 impl Trainer {
@@ -350,13 +352,16 @@ impl Trainer {
         let weights = FlatParams::of(&net.params);
         let settings = AdamWSettings { betas: (0.9, 0.99), weight_decay: 0.01, clip: 1.0 };
         let optimizer = AdamW::new(&weights, settings).unwrap();
-        Self { net, weights, optimizer }
+        Self { net, weights, optimizer, trusts: false }
     }
 
     /// Mean loss, and whether the step was taken.
     fn step(&mut self, autocast: Option<Autocast>, scale: Option<&LossScale>, x: &Tensor, y: &Tensor) -> (f64, bool) {
         self.net.grads.zero().unwrap();
         let cx = Cx::train(&self.net.params, SEED, STEP);
+        if self.trusts {
+            cx.keep_shadows();
+        }
         cx.set_autocast(autocast).unwrap();
         if let Some(scale) = scale {
             cx.set_loss_scale(scale.scale());
@@ -396,6 +401,29 @@ fn low_precision_learns_as_f32_does_over_200_steps() {
         let found = learn(Some(autocast), scale);
         for (step, (a, b)) in found.iter().zip(&expected).enumerate() {
             assert!((a - b).abs() < limit * (b + 0.1 * expected[0]), "{name}, step {step}: loss {a} against {b}");
+        }
+    }
+}
+
+#[test]
+fn the_optimizer_writes_the_copies_that_a_cast_would_make() {
+    let (x, y) = data(64, 32);
+    for autocast in [Autocast::bf16(), Autocast::fp16()] {
+        let low = autocast.low;
+        let [mut cast, mut trusting] = [false, true].map(|trusts| Trainer { trusts, ..Trainer::new(32, Some(low)) });
+        for step in 0..5 {
+            // The fourth gradient is not finite: a refused step leaves weights and copies as they are.
+            let x = if step == 3 { &x * f64::INFINITY } else { x.shallow_clone() };
+            let (one, other) =
+                (cast.step(Some(autocast.clone()), None, &x, &y), trusting.step(Some(autocast.clone()), None, &x, &y));
+            assert_eq!((one.1, other.1), (step != 3, step != 3), "step {step}");
+            let (one, other) = (cast.weights.slabs(), trusting.weights.slabs());
+            assert!(one.iter().zip(other).all(|(a, b)| a.equal(b)), "{low:?}, step {step}");
+            let params = &trusting.net.params;
+            for (bucket, _) in trusting.net.grads.buckets() {
+                let copy = params.shadow_flat(bucket).unwrap();
+                assert!(copy.equal(&params.flat(bucket).to_kind(low)), "{low:?}, step {step}");
+            }
         }
     }
 }

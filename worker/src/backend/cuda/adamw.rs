@@ -1,4 +1,5 @@
-//! AdamW over many flat arrays, the numbers of its step, and the norm of many gradients. Nothing is read back.
+//! What an optimizer step does to many flat arrays at once: AdamW, the numbers of its step, the norm of all gradients, the
+//! average of the weights, zeros. Nothing is read back.
 
 use super::call::{Call, grid};
 use super::check::{Check, PACK_BYTES, ceil};
@@ -7,7 +8,7 @@ use super::source::{Element, Source, Variant};
 use tch::{Device, Kind, Tensor};
 
 pub(super) static SOURCE: Source =
-    Source { name: "adamw", text: include_str!("src/adamw.cu"), numbers: &["VEC"], shared_bytes_max: 0 };
+    Source { name: "adamw", text: include_str!("src/adamw.cu"), numbers: &["VEC", "HALF_SHADOW"], shared_bytes_max: 0 };
 
 const THREADS: u32 = 256;
 /// Elements a block takes; the source's PER_BLOCK.
@@ -32,7 +33,7 @@ pub struct Array<'a> {
     pub v: &'a Tensor,
     /// Gradient: f32, bf16 or f16, the same for all arrays.
     pub grad: &'a Tensor,
-    /// Receives the weights in bf16.
+    /// Receives the weights in bf16 or f16, in the same kind for all arrays.
     pub shadow: Option<&'a Tensor>,
     /// Whether the weights decay.
     pub decays: bool,
@@ -135,6 +136,7 @@ pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64, keep_gradient: bo
     let Some(first) = arrays.first() else { return Ok(()) };
     let element = check.element("grad", first.grad)?;
     check.device("p", first.p)?;
+    let copies = arrays.iter().find_map(|array| array.shadow).map_or(Kind::BFloat16, Tensor::kind);
     let mut entries = Vec::with_capacity(arrays.len());
     for array in arrays {
         let count = array.p.numel() as i64;
@@ -143,14 +145,16 @@ pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64, keep_gradient: bo
         }
         check.numbers("grad", array.grad, first.grad.kind(), count, first.p)?;
         if let Some(shadow) = array.shadow {
-            check.numbers("shadow", shadow, Kind::BFloat16, count, first.p)?;
+            let low = matches!(copies, Kind::BFloat16 | Kind::Half);
+            check.that(low, "shadow", shadow, "bf16 or f16")?;
+            check.numbers("shadow", shadow, copies, count, first.p)?;
         }
         let pointers = [Some(array.p), Some(array.m), Some(array.v), Some(array.grad), array.shadow];
         entries.push((pointers, count, array.decays));
     }
     check.numbers("numbers", numbers, Kind::Float, NUMBERS, first.p)?;
     for (vec, table) in tables(&entries) {
-        let variant = Variant::new(&SOURCE, element, &[vec]);
+        let variant = Variant::new(&SOURCE, element, &[vec, u32::from(copies == Kind::Half)]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
         let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers);
         call.float(eps).word(u32::from(keep_gradient)).launch(first.p, grid(blocks, THREADS))?;
@@ -191,4 +195,55 @@ pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
     let call = Call::new(&variant, "norm_of").tensor(&partial).int(total).tensor(&norm);
     call.launch(first, grid(1, THREADS))?;
     Ok(norm)
+}
+
+/// One more update (`updates`, f64 of 0 axes, written) of averages (written), each with its weights: all f32.
+///
+/// # Errors
+/// As [`adamw`].
+pub fn average(updates: &Tensor, pairs: &[[&Tensor; 2]], decay: f64) -> Result<(), CudaError> {
+    let check = Check { kernel: "average" };
+    check.device("updates", updates)?;
+    check.numbers("updates", updates, Kind::Double, 1, updates)?;
+    let mut entries = Vec::with_capacity(pairs.len());
+    for [average, weights] in pairs {
+        let count = average.numel() as i64;
+        check.numbers("average", average, Kind::Float, count, updates)?;
+        check.numbers("weights", weights, Kind::Float, count, updates)?;
+        entries.push(([Some(*average), Some(*weights), None, None, None], count, false));
+    }
+    let share = Tensor::f_empty([1], (Kind::Float, updates.device()))?;
+    let variant = Variant::new(&SOURCE, Element::F32, &[1]);
+    let call = Call::new(&variant, "average_share").tensor(updates).tensor(&share);
+    call.structure(&[decay.to_bits()]).launch(updates, grid(1, 1))?;
+    for (vec, table) in tables(&entries) {
+        let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
+        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
+        let call = Call::new(&variant, "average").structure(&table.finish()).tensor(&share);
+        call.launch(updates, grid(blocks, THREADS))?;
+    }
+    Ok(())
+}
+
+/// Sets every element of `arrays`, of one kind, to 0.
+///
+/// # Errors
+/// As [`adamw`].
+pub fn zero(arrays: &[&Tensor]) -> Result<(), CudaError> {
+    let check = Check { kernel: "zero" };
+    let Some(first) = arrays.first() else { return Ok(()) };
+    let element = check.element("array", first)?;
+    check.device("array", first)?;
+    let mut entries = Vec::with_capacity(arrays.len());
+    for array in arrays {
+        let count = array.numel() as i64;
+        check.numbers("array", array, first.kind(), count, first)?;
+        entries.push(([None, None, None, Some(*array), None], count, false));
+    }
+    for (vec, table) in tables(&entries) {
+        let variant = Variant::new(&SOURCE, element, &[vec]);
+        let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
+        Call::new(&variant, "zero").structure(&table.finish()).launch(first, grid(blocks, THREADS))?;
+    }
+    Ok(())
 }

@@ -17,6 +17,7 @@ mod engine;
 mod error;
 pub mod gated;
 pub mod norm;
+pub mod quantize;
 mod result;
 pub mod retention;
 mod source;
@@ -28,13 +29,14 @@ pub use source::{Element, Source, Variant};
 
 /// Every source for every element type, specialised so that each of its loops is there: what a test compiles.
 pub fn examples() -> Vec<Variant> {
-    let numbers: [(&'static Source, &'static [[u32; 4]]); 7] = [
-        (&adamw::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
+    let numbers: [(&'static Source, &'static [[u32; 4]]); 8] = [
+        (&adamw::SOURCE, &[[1, 0, 0, 0], [4, 1, 0, 0]]),
         (&attention::SOURCE, &[[20, 1, 0, 0], [32, 4, 0, 0]]),
         (&cross_entropy::SOURCE, &[[32, 1, 0, 0], [1024, 4, 0, 0]]),
         (&dropout::SOURCE, &[[0, 0, 0, 0], [1, 0, 0, 0]]),
         (&gated::SOURCE, &[[1, 0, 0, 0], [4, 0, 0, 0]]),
         (&norm::SOURCE, &[[33, 32, 1, 0], [512, 32, 4, 1], [16384, 1024, 4, 1]]),
+        (&quantize::SOURCE, &[[1, 0, 0, 0], [4, 1, 0, 0]]),
         (&retention::SOURCE, &[[0, 0, 0, 0]]),
     ];
     let elements = [Element::F32, Element::Bf16, Element::F16];

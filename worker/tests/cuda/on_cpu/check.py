@@ -270,11 +270,12 @@ def check_adamw():
     settings = Settings(0.9, 0.99, 0.1, 0.0)
     for kind in KINDS:
         for sizes, vec in [([7, 5000, 1, 4097], 1), ([16, 8192, 4], 4)]:
-            kernels = Kernels("adamw", kind, VEC=vec)
+            low = torch.float16 if vec == 4 else torch.bfloat16
+            kernels = Kernels("adamw", kind, VEC=vec, HALF_SHADOW=int(vec == 4))
             table, arrays, blocks = Table(), [], 0
             for i, n in enumerate(sizes):
                 p, m, v = torch.randn(n), torch.randn(n) * 0.1, torch.rand(n)
-                g, shadow = (torch.randn(n) * 8).to(kind), torch.zeros(n, dtype=torch.bfloat16)
+                g, shadow = (torch.randn(n) * 8).to(kind), torch.zeros(n, dtype=low)
                 arrays.append((p, m, v, g, shadow, i % 2))
                 pointers = [t.data_ptr() for t in (p, m, v, g, shadow)]
                 table.at[i] = Array(*pointers, n, i % 2, blocks)
@@ -308,11 +309,59 @@ def check_adamw():
                 for name, found_, wanted in [("m", m, m1), ("v", v, v1), ("p", p, p1)]:
                     near(f"adamw {name}", found_, wanted, torch.float32)
                 near("adamw g", g, grad, kind)
-                assert torch.equal(shadow, p.bfloat16())
+                assert torch.equal(shadow, p.to(low))
             arrays[1][3][2] = math.nan if kind == torch.float32 else math.inf
             kernels("squares", blocks, 256, table, partial)
             kernels("norm_of", 1, 256, partial, blocks, norm)
             assert not norm.isfinite()
+            check_average(kernels, table, arrays, blocks)
+            kernels("zero", blocks, 256, table)
+            assert all((a[3] == 0).all() for a in arrays)
+
+
+def check_average(kernels, table, arrays, blocks):
+    """The first moments stand for the weights."""
+    updates, share = torch.tensor(6.0, dtype=torch.float64), torch.empty(1)
+    kernels("average_share", 1, 1, updates, share, ctypes.c_double(0.99))
+    assert updates.item() == 7
+    w = 0.01 / (1 - 0.99**7)
+    near("share", share, torch.tensor([w]), torch.float32)
+    before = [p.clone() for p, *_ in arrays]
+    kernels("average", blocks, 256, table, share)
+    for old, (p, m, *_) in zip(before, arrays):
+        near("average", p, torch.lerp(old.double(), m.double(), w), torch.float32)
+
+
+def check_quantize():
+    cases = [(16, 16), (32, 144), (128, 128), (144, 272), (400, 16)]
+    for kind in KINDS:
+        for gradient, to, most in [(0, torch.float8_e4m3fn, 448.0), (1, torch.float8_e5m2, 57344.0)]:
+            for vec in (1, 16 // kind.itemsize):
+                kernels = Kernels("quantize", kind, VEC=vec, GRADIENT=gradient)
+                for rows, columns in cases:
+                    # Over many sizes, so that numbers below the normal ones and 0 are met.
+                    x = torch.randn(rows, columns) * torch.exp2(torch.randint(-14, 3, (rows, columns)).float())
+                    quantize_case(kernels, x.to(kind), to, most, vec)
+                quantize_case(kernels, torch.zeros(16, 32).to(kind), to, most, vec)
+                for odd in (math.nan, math.inf, -math.inf):
+                    x = torch.randn(32, 16).to(kind)
+                    x[17, 3] = odd
+                    quantize_case(kernels, x, to, most, vec)
+
+
+def quantize_case(kernels, x, to, most, vec):
+    (rows, columns), packs = x.shape, x.numel() // vec
+    blocks = min((packs + 1023) // 1024, 3)
+    partial, scale = torch.full((blocks,), -1, dtype=torch.int32), torch.tensor(9.0)
+    q, qt = torch.zeros(rows, columns, dtype=torch.uint8), torch.zeros(columns, rows, dtype=torch.uint8)
+    kernels("largest", blocks, 256, x, packs, partial)
+    kernels("quantize", 2, 256, x, partial, blocks, q, qt, scale, rows, columns)
+    want = (x.float().abs().max() * (1 / most)).clamp_min(1e-30)
+    assert torch.equal(scale, want) or (scale.isnan() and want.isnan()), (scale, want)
+    expected = (x.float() * want.reciprocal()).clamp(-most, most).to(to).float()
+    found = q.view(to).float()
+    assert ((found == expected) | (found.isnan() & expected.isnan())).all(), (x.dtype, to, x.shape)
+    assert torch.equal(q.t(), qt)
 
 
 class View(ctypes.Structure):

@@ -1,5 +1,6 @@
 // AdamW over many flat arrays in one launch, the numbers of its step, and the norm of many gradients, which is not finite
-// if one of their elements is not. ELEMENT is the gradient's type; weights and moments are f32.
+// if one of their elements is not; the average of the weights, and zeros. ELEMENT is the gradient's type; weights, moments
+// and averages are f32. HALF_SHADOW: the weights' copies are f16, else bf16.
 //
 // Per element, with g the gradient times `gradient`:
 //   p ← p · shrink (decayed arrays)   m ← m + first·(g − m)   v ← v + second·(g² − v)
@@ -9,12 +10,18 @@
 #define PER_BLOCK 4096 // Elements of an array a block takes.
 #define ARRAYS_MAX 56  // Arrays of one launch: the table travels in the kernel's arguments, 4 KiB at most.
 
+#if HALF_SHADOW
+typedef f16 low;
+#else
+typedef bf16 low;
+#endif
+
 struct Array {
   float* p;
   float* m;
   float* v;
   ELEMENT* g;
-  bf16* shadow; // Receives p in bf16, or null.
+  low* shadow; // Receives p in low precision, or null.
   i64 count;
   i64 decays;
   i64 first_block; // Blocks of the arrays before this one.
@@ -88,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
     // Arrays that are loaded in packs hold whole packs.
     Pack<float, VEC> p = load<float, VEC>(a.p + i), m = load<float, VEC>(a.m + i), v = load<float, VEC>(a.v + i);
     Pack<ELEMENT, VEC> g = load<ELEMENT, VEC>(a.g + i);
-    Pack<bf16, VEC> shadow;
+    Pack<low, VEC> shadow;
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
       float grad = wide(g.at[j]) * n.gradient;
@@ -100,13 +107,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
       m.at[j] = first;
       v.at[j] = second;
       p.at[j] = weight;
-      shadow.at[j] = narrow<bf16>(weight);
+      shadow.at[j] = narrow<low>(weight);
     }
     store<float, VEC>(a.p + i, p);
     store<float, VEC>(a.m + i, m);
     store<float, VEC>(a.v + i, v);
     if (keep_gradient) store<ELEMENT, VEC>(a.g + i, g);
-    if (a.shadow) store<bf16, VEC>(a.shadow + i, shadow);
+    if (a.shadow) store<low, VEC>(a.shadow + i, shadow);
   }
 }
 
@@ -144,4 +151,36 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* part
     __syncthreads();
   }
   if (threadIdx.x == 0) *norm = sqrt(scratch[0]);
+}
+
+// One thread. Counts an update, and gives what an average moves by: (1 − d)/(1 − dᵗ).
+extern "C" __global__ void average_share(double* updates, float* share, double decay) {
+  *updates += 1.0;
+  *share = (float)((1.0 - decay) / (1.0 - pow(decay, *updates)));
+}
+
+// average ← average + share·(weights − average); p is the average, m the weights.
+extern "C" __global__ void __launch_bounds__(THREADS) average(const __grid_constant__ Table table, const float* share) {
+  float w = *share;
+  i64 block = blockIdx.x;
+  const Array& a = array_of(table, block);
+  i64 from = (block - a.first_block) * PER_BLOCK;
+  i64 to = from + PER_BLOCK < a.count ? from + PER_BLOCK : a.count;
+  for (i64 i = from + threadIdx.x * VEC; i < to; i += THREADS * VEC) {
+    Pack<float, VEC> p = load<float, VEC>(a.p + i), weights = load<float, VEC>(a.m + i);
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) p.at[j] = between(p.at[j], weights.at[j], w);
+    store<float, VEC>(a.p + i, p);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) zero(const __grid_constant__ Table table) {
+  i64 block = blockIdx.x;
+  const Array& a = array_of(table, block);
+  i64 from = (block - a.first_block) * PER_BLOCK;
+  i64 to = from + PER_BLOCK < a.count ? from + PER_BLOCK : a.count;
+  Pack<ELEMENT, VEC> nothing;
+#pragma unroll
+  for (int j = 0; j < VEC; ++j) nothing.at[j] = narrow<ELEMENT>(0.0f);
+  for (i64 i = from + threadIdx.x * VEC; i < to; i += THREADS * VEC) store<ELEMENT, VEC>(a.g + i, nothing);
 }
