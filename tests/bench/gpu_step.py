@@ -13,34 +13,19 @@ set_float32_matmul_precision("high") for tf32; fp8 has none and is compared with
 """
 
 import argparse
-import json
 import os
 import pathlib
-import subprocess
 import sys
-import time
 
 import _record as record
+import _steps as steps
 
-PEERS = record.ROOT / "tests" / "conformance" / "peers" / "step.py"
 # Smallest ratio of the peer's time to ours that passes. Like is compared with like; our eager against their compiled is for information.
 LIMITS = {("eager", "eager"): 1.0, ("graph", "eager"): 1.0, ("graph", "compile"): 0.95, ("plan", "eager"): 1.0}
 LIMIT_SMALL_EAGER = 1 / 0.6
 LIMIT_FP8 = 1.3
 # On the CPU there is neither a graph nor time for the large ones.
 MODELS = {"cuda": "small,medium,large,gpt124m", "cpu": "small"}
-
-
-class Left:
-    """What was left out, and why."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, what: str, why: str) -> None:
-        """Adds a line, and shows it."""
-        self.lines.append(f"left out: {what}: {why.strip()}")
-        print(self.lines[-1], flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -64,43 +49,13 @@ class Bench:
     """Runs both sides and keeps what they said."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.left, self.began = options, Left(), time.monotonic()
-        self.python = os.environ.get("ENN_PYTHON") or sys.executable
-        folder = "cuda/release" if options.device == "cuda" else "release"
-        self.binary = options.binary or record.ROOT / "target" / folder / "step_bench"
+        self.options, self.runner = options, steps.Runner(options.total_s)
+        self.binary = options.binary or steps.binary("step_bench", options.device)
         if not self.binary.exists():
             sys.exit(f"{self.binary}: not found; `make build`, or `make cuda` for a GPU, makes it")
         self.results: dict[tuple[str, str, str, str], dict] = {}
         self.ceilings: dict[str, float] = {}
         self.machine: str | None = None
-
-    def remaining(self) -> float:
-        """Seconds until no run is begun."""
-        return self.options.total_s - (time.monotonic() - self.began)
-
-    def library_environment(self) -> dict[str, str]:
-        """Ours on a GPU runs on the libtorch of the peer: one library for both."""
-        if self.options.device == "cpu":
-            return record.environment()
-        code = "import torch, pathlib; print(pathlib.Path(torch.__file__).parent / 'lib')"
-        found = subprocess.run([self.python, "-c", code], env=record.peer_environment(), capture_output=True, text=True, check=True)
-        return dict(os.environ, LD_LIBRARY_PATH=found.stdout.strip())
-
-    def run(self, what: str, command: list[str], environment: dict[str, str], limit: float) -> list[dict]:
-        """The lines of JSON a run printed, whether or not it came to its end."""
-        limit = min(limit, self.remaining())
-        if limit <= 0:
-            self.left.say(what, f"{self.options.total_s:.0f} s are over")
-            return []
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit)
-            out, error = done.stdout, done.stderr if done.returncode else ""
-        except subprocess.TimeoutExpired as cut:
-            out, error = (cut.stdout or b"").decode(), f"not done after {limit:.0f} s"
-        lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        if error:
-            self.left.say(what, error[-600:])
-        return lines
 
     def keep(self, side: str, precision: str, lines: list[dict]) -> None:
         """Files results by side, model, precision and mode."""
@@ -108,7 +63,7 @@ class Bench:
             if "ceiling_tflops" in line:
                 self.ceilings[precision], self.machine = line["ceiling_tflops"], line["machine"]
             elif "error" in line:
-                self.left.say(f"{side} {line['about']['model']} {precision} {line['about'].get('mode', '')}", line["error"])
+                self.runner.left_out(f"{side} {line['about']['model']} {precision} {line['about'].get('mode', '')}", line["error"])
             else:
                 about = line["about"]
                 result = line["result"]
@@ -118,14 +73,14 @@ class Bench:
 
     def ours(self, models: list[str], precision: str) -> None:
         """Every model in every mode, each model in a process of its own."""
-        environment = self.library_environment()
+        environment = steps.library_environment(self.options.device)
         modes = ",".join(self.modes())
         for model in models:
-            command = [str(self.binary), "--sizes", str(PEERS.parents[2] / "bench" / "sizes.json"), "--model", model]
+            command = [str(self.binary), "--sizes", str(steps.SIZES), "--model", model]
             command += ["--mode", modes, "--precision", precision, *self.common()]
             for line in self.options.kernels:
                 command += ["--kernels", line]
-            self.keep("ours", precision, self.run(f"ours {model} {precision} {modes}", command, environment, 120))
+            self.keep("ours", precision, self.runner.run(f"ours {model} {precision} {modes}", command, environment, 120))
 
     def modes(self) -> list[str]:
         """Those that the device has."""
@@ -133,16 +88,16 @@ class Bench:
 
     def peers(self, models: list[str], precision: str) -> None:
         """Eager runs in one process; compile runs each in its own, so that one that is cut costs no other."""
-        command = [self.python, str(PEERS), "--precision", precision, *self.common()]
+        command = [steps.python(), str(steps.PEERS), "--precision", precision, *self.common()]
         environment = record.peer_environment()
         eager = [*command, "--ceiling"] + (["--model", ",".join(models)] if precision != "fp8" else [])
         if precision == "fp8" and self.options.device == "cpu":
             return
-        self.keep("peer", precision, self.run(f"peer {precision} eager", eager, environment, 180))
+        self.keep("peer", precision, self.runner.run(f"peer {precision} eager", eager, environment, 180))
         for model in [] if self.options.no_compile or precision == "fp8" else models:
             compiled = [*command, "--compile", "--model", model]
             what = f"peer {model} {precision} compile"
-            self.keep("peer", precision, self.run(what, compiled, environment, self.options.limit_s))
+            self.keep("peer", precision, self.runner.run(what, compiled, environment, self.options.limit_s))
 
     def common(self) -> list[str]:
         """Flags both sides take."""
@@ -227,7 +182,7 @@ def main() -> None:
         if key[0] == "ours":
             ran = {op: "+".join(found["ran"]) for op, found in line["result"]["kernels"].items()}
             print("kernels", *key[1:], *(f"{op}={kernels}" for op, kernels in sorted(ran.items())))
-    print(f"{sum(v is not None for v in verdicts.values())} figures in {time.monotonic() - bench.began:.0f} s; below the limit: {below or 'none'}")
+    print(f"{sum(v is not None for v in verdicts.values())} figures in {bench.runner.elapsed():.0f} s; below the limit: {below or 'none'}")
     sys.exit(0 if any(v is not None for v in verdicts.values()) else 1)
 
 
