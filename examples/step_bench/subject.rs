@@ -1,4 +1,4 @@
-//! What is trained: the ENN model or the GPT of the example, with one fixed random batch on the device.
+//! What is trained: the ENN model, the GPT of the example or a few large matrices, with one fixed random batch on the device.
 
 use crate::gpt::model::{Gpt, GptSize};
 use enn_common::{
@@ -8,6 +8,8 @@ use enn_common::{
 use enn_worker::{
     autograd::{Cx, Tensor},
     error::OpError,
+    functional as f,
+    layer::Linear,
     loss::Objective,
     model::{Model, ModelSpec},
     params::ParamBuilder,
@@ -22,9 +24,11 @@ const SEED: i64 = 5;
 /// A model and its batch.
 pub(crate) enum Subject {
     /// The ENN model: x, where it is valid, y, where it is valid.
-    Enn(Box<Model>, Objective, [Raw; 4]),
+    Enn(Box<Model>, Box<ModelSpec>, Objective, [Raw; 4]),
     /// The GPT: ids, the ids that follow.
     Gpt(Gpt, [Raw; 2]),
+    /// Square linear layers one after the other: x.
+    Matrix(Vec<Linear>, Raw),
 }
 
 impl Subject {
@@ -39,38 +43,59 @@ impl Subject {
         match sizes["kind"].as_str() {
             Some("enn") => enn(sizes, batch, device, pb),
             Some("gpt") => gpt(sizes, batch, device, pb),
-            _ => Err("the sizes have no kind, expected \"enn\" or \"gpt\"".into()),
+            Some("matrix") => matrix(sizes, batch, device, pb),
+            _ => Err("the sizes have no kind, expected \"enn\", \"gpt\" or \"matrix\"".into()),
         }
     }
 
     /// The batch: what changes from step to step in a training.
     pub(crate) fn batch(&self) -> Vec<Raw> {
         match self {
-            Self::Enn(_, _, batch) => batch.iter().map(Raw::shallow_clone).collect(),
+            Self::Enn(_, _, _, batch) => batch.iter().map(Raw::shallow_clone).collect(),
             Self::Gpt(_, batch) => batch.iter().map(Raw::shallow_clone).collect(),
+            Self::Matrix(_, x) => vec![x.shallow_clone()],
         }
     }
 
     /// The summed loss of the batch, and what to divide it by.
     pub(crate) fn loss(&self, cx: &Cx<'_>, batch: &[Tensor]) -> Result<(Tensor, Tensor), OpError> {
         match (self, batch) {
-            (Self::Enn(model, objective, _), [x, x_mask, y, y_mask]) => {
+            (Self::Enn(model, _, objective, _), [x, x_mask, y, y_mask]) => {
                 let output = model.forward(cx, x, x_mask)?;
                 let loss = objective.forward(cx, &output, &model.targets(cx, y, y_mask)?)?;
                 Ok((loss.sum, loss.count))
             }
             (Self::Gpt(model, _), [ids, next]) => {
-                let tokens = Raw::full([0i64; 0], ids.meta().numel() as f64, (Kind::Double, ids.device()));
-                Ok((model.loss(cx, ids, next)?, cx.constant(tokens)))
+                Ok((model.loss(cx, ids, next)?, count_of(cx, ids)))
+            }
+            (Self::Matrix(layers, _), [x]) => {
+                let y = layers.iter().try_fold(x.clone(), |x, layer| layer.forward(cx, &x))?;
+                Ok((f::sum_all(cx, &f::square(cx, &y)?)?, count_of(cx, &y)))
             }
             _ => unreachable!("the batch is the subject's own"),
         }
+    }
+
+    /// What precision depends on: what the data are like, and how many cells a sample's loss adds up.
+    pub(crate) fn spec(&self) -> Result<ModelSpec, Box<dyn Error>> {
+        let cells = match self {
+            Self::Enn(_, spec, ..) => return Ok(spec.as_ref().clone()),
+            Self::Gpt(_, [ids, _]) => ids.size()[1],
+            Self::Matrix(_, x) => x.size()[1],
+        };
+        let out_shape = vec![usize::try_from(cells)?];
+        Ok(ModelSpec { features: Vec::new(), out_shape, train_rows: 1, x_stats: Vec::new(), y_stats: Vec::new() })
     }
 
     /// Whether training keeps an average of the weights.
     pub(crate) fn averages(&self) -> bool {
         matches!(self, Self::Enn(..))
     }
+}
+
+/// Elements of a tensor: what a summed loss is divided by.
+fn count_of(cx: &Cx<'_>, x: &Tensor) -> Tensor {
+    cx.constant(Raw::full([0i64; 0], x.meta().numel() as f64, (Kind::Double, x.device())))
 }
 
 fn number(sizes: &Value, key: &str) -> Result<i64, Box<dyn Error>> {
@@ -96,7 +121,7 @@ fn enn(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Resu
     let (x, y) =
         (Raw::randn([batch, features], (Kind::Float, device)), Raw::randn([batch, cells], (Kind::Float, device)));
     let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
-    Ok(Subject::Enn(Box::new(model), Objective::new(&TrainConfig::default()), [x, x_mask, y, y_mask]))
+    Ok(Subject::Enn(Box::new(model), Box::new(spec), Objective::new(&TrainConfig::default()), [x, x_mask, y, y_mask]))
 }
 
 fn gpt(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Result<Subject, Box<dyn Error>> {
@@ -110,4 +135,11 @@ fn gpt(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Resu
     };
     let ids = || Raw::randint(size.vocabulary, [batch, size.context], (Kind::Int64, device));
     Ok(Subject::Gpt(Gpt::new(pb, size), [ids(), ids()]))
+}
+
+fn matrix(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Result<Subject, Box<dyn Error>> {
+    let width = number(sizes, "width")?;
+    let layer = |i| Linear::unbiased(pb, &format!("linear{i}"), width, width);
+    let layers = (0..number(sizes, "depth")?).map(layer).collect();
+    Ok(Subject::Matrix(layers, Raw::randn([batch, width], (Kind::Float, device))))
 }

@@ -1,43 +1,31 @@
-"""Optimizer steps against PyTorch in one run: step_{small,medium,large,gpt124m}_{eager,graph}_vs_{eager,compile}.
+"""Optimizer steps against PyTorch in one run: step_{small,medium,large,gpt124m}_{eager,graph}_vs_{eager,compile}, and fp8_vs_bf16.
 
-    gpu_step.py [--device cuda|cpu] [--precision fp32[,bf16…]] [--models small,medium,large,gpt124m] [--total-s 240]
+    gpu_step.py [--device cuda|cpu] [--precision fp32,tf32,bf16,fp16,fp8] [--models small,medium,large,gpt124m] [--total-s 240]
+    gpu_step.py --precision bf16,fp8 --models matrix
 
 The same sizes (sizes.json), batch and work on both sides: forward, backward, clip, AdamW, average of the weights where training has
 one. Ours: examples/step_bench, built with `--features cuda` for a GPU (`make cuda`). Peers: tests/conformance/peers, eager and
 torch.compile(mode="max-autotune"). Refuses to compare models of different size. What does not fit in the time is said, not guessed:
 compile runs are cut at --limit-s each. Needs ENN_PYTHON, a Python with torch 2.11, or runs under it.
 
-A precision other than the first one named is part of the figure's name: step_large_eager_vs_eager_bf16.
+A precision other than fp32 is part of the figure's name: step_large_eager_vs_eager_bf16. Peers: autocast for bf16 and fp16,
+set_float32_matmul_precision("high") for tf32; fp8 has none and is compared with our own bf16, with PyTorch's bf16 beside it.
 """
 
 import argparse
-import json
 import os
 import pathlib
-import subprocess
 import sys
-import time
 
 import _record as record
+import _steps as steps
 
-PEERS = record.ROOT / "tests" / "conformance" / "peers" / "step.py"
 # Smallest ratio of the peer's time to ours that passes. Like is compared with like; our eager against their compiled is for information.
 LIMITS = {("eager", "eager"): 1.0, ("graph", "eager"): 1.0, ("graph", "compile"): 0.95, ("plan", "eager"): 1.0}
 LIMIT_SMALL_EAGER = 1 / 0.6
+LIMIT_FP8 = 1.3
 # On the CPU there is neither a graph nor time for the large ones.
 MODELS = {"cuda": "small,medium,large,gpt124m", "cpu": "small"}
-
-
-class Left:
-    """What was left out, and why."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, what: str, why: str) -> None:
-        """Adds a line, and shows it."""
-        self.lines.append(f"left out: {what}: {why.strip()}")
-        print(self.lines[-1], flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -53,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--total-s", type=float, default=240, help="no run is begun after that")
     parser.add_argument("--limit-s", type=float, default=60, help="longest a compile run may take")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--kernels", action="append", default=[], help="OP=KERNEL,…: an order of kernels for ours")
     return parser.parse_args()
 
 
@@ -60,43 +49,13 @@ class Bench:
     """Runs both sides and keeps what they said."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.left, self.began = options, Left(), time.monotonic()
-        self.python = os.environ.get("ENN_PYTHON") or sys.executable
-        folder = "cuda/release" if options.device == "cuda" else "release"
-        self.binary = options.binary or record.ROOT / "target" / folder / "step_bench"
+        self.options, self.runner = options, steps.Runner(options.total_s)
+        self.binary = options.binary or steps.binary("step_bench", options.device)
         if not self.binary.exists():
             sys.exit(f"{self.binary}: not found; `make build`, or `make cuda` for a GPU, makes it")
         self.results: dict[tuple[str, str, str, str], dict] = {}
         self.ceilings: dict[str, float] = {}
         self.machine: str | None = None
-
-    def remaining(self) -> float:
-        """Seconds until no run is begun."""
-        return self.options.total_s - (time.monotonic() - self.began)
-
-    def library_environment(self) -> dict[str, str]:
-        """Ours on a GPU runs on the libtorch of the peer: one library for both."""
-        if self.options.device == "cpu":
-            return record.environment()
-        code = "import torch, pathlib; print(pathlib.Path(torch.__file__).parent / 'lib')"
-        found = subprocess.run([self.python, "-c", code], env=record.peer_environment(), capture_output=True, text=True, check=True)
-        return dict(os.environ, LD_LIBRARY_PATH=found.stdout.strip())
-
-    def run(self, what: str, command: list[str], environment: dict[str, str], limit: float) -> list[dict]:
-        """The lines of JSON a run printed, whether or not it came to its end."""
-        limit = min(limit, self.remaining())
-        if limit <= 0:
-            self.left.say(what, f"{self.options.total_s:.0f} s are over")
-            return []
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit)
-            out, error = done.stdout, done.stderr if done.returncode else ""
-        except subprocess.TimeoutExpired as cut:
-            out, error = (cut.stdout or b"").decode(), f"not done after {limit:.0f} s"
-        lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        if error:
-            self.left.say(what, error[-600:])
-        return lines
 
     def keep(self, side: str, precision: str, lines: list[dict]) -> None:
         """Files results by side, model, precision and mode."""
@@ -104,33 +63,41 @@ class Bench:
             if "ceiling_tflops" in line:
                 self.ceilings[precision], self.machine = line["ceiling_tflops"], line["machine"]
             elif "error" in line:
-                self.left.say(f"{side} {line['about']['model']} {precision}", line["error"])
+                self.runner.left_out(f"{side} {line['about']['model']} {precision} {line['about'].get('mode', '')}", line["error"])
             else:
                 about = line["about"]
+                result = line["result"]
                 self.results[side, about["model"], precision, about["mode"]] = line
-                print(f"{side:5} {about['model']:8} {precision} {about['mode']:8} {line['result']['ms']:10.3f} ms", flush=True)
+                words = f"{side:5} {about['model']:8} {precision} {about['mode']:8} {result['ms']:10.3f} ms loss {result['loss']:.4f}"
+                print(words, *result.get("faults", []), flush=True)
 
     def ours(self, models: list[str], precision: str) -> None:
-        """Every model in every mode, each in a process of its own."""
-        environment = self.library_environment()
+        """Every model in every mode, each model in a process of its own."""
+        environment = steps.library_environment(self.options.device)
+        modes = ",".join(self.modes())
         for model in models:
-            for mode in self.options.modes.split(","):
-                if mode == "graph" and self.options.device == "cpu":
-                    continue
-                command = [str(self.binary), "--sizes", str(PEERS.parents[2] / "bench" / "sizes.json"), "--model", model]
-                command += ["--mode", mode, "--precision", precision, *self.common()]
-                self.keep("ours", precision, self.run(f"ours {model} {precision} {mode}", command, environment, 120))
+            command = [str(self.binary), "--sizes", str(steps.SIZES), "--model", model]
+            command += ["--mode", modes, "--precision", precision, *self.common()]
+            for line in self.options.kernels:
+                command += ["--kernels", line]
+            self.keep("ours", precision, self.runner.run(f"ours {model} {precision} {modes}", command, environment, 120))
+
+    def modes(self) -> list[str]:
+        """Those that the device has."""
+        return [mode for mode in self.options.modes.split(",") if (mode, self.options.device) != ("graph", "cpu")]
 
     def peers(self, models: list[str], precision: str) -> None:
         """Eager runs in one process; compile runs each in its own, so that one that is cut costs no other."""
-        command = [self.python, str(PEERS), "--precision", precision, *self.common()]
+        command = [steps.python(), str(steps.PEERS), "--precision", precision, *self.common()]
         environment = record.peer_environment()
-        eager = [*command, "--ceiling", "--model", ",".join(models)]
-        self.keep("peer", precision, self.run(f"peer {precision} eager", eager, environment, 180))
-        for model in [] if self.options.no_compile else models:
+        eager = [*command, "--ceiling"] + (["--model", ",".join(models)] if precision != "fp8" else [])
+        if precision == "fp8" and self.options.device == "cpu":
+            return
+        self.keep("peer", precision, self.runner.run(f"peer {precision} eager", eager, environment, 180))
+        for model in [] if self.options.no_compile or precision == "fp8" else models:
             compiled = [*command, "--compile", "--model", model]
             what = f"peer {model} {precision} compile"
-            self.keep("peer", precision, self.run(what, compiled, environment, self.options.limit_s))
+            self.keep("peer", precision, self.runner.run(what, compiled, environment, self.options.limit_s))
 
     def common(self) -> list[str]:
         """Flags both sides take."""
@@ -149,27 +116,49 @@ class Bench:
         if counts[0] != counts[1] or batches[0] != batches[1]:
             sys.exit(f"not the same work for {model}: {counts[0]} parameters, batch {batches[0]} here; {counts[1]}, {batches[1]} there")
         kind = "eager" if mode == "tape" else mode
-        suffix = "" if precision == self.options.precision.split(",")[0] else f"_{precision}"
+        suffix = "" if precision == "fp32" else f"_{precision}"
         limit = LIMITS.get((kind, peer_mode))
         if (model, kind, peer_mode) == ("small", "eager", "eager"):
             limit = LIMIT_SMALL_EAGER
         peer_name = {"eager": "PyTorch eager, fused AdamW", "compile": "torch.compile(max-autotune), fused AdamW"}[peer_mode]
-        reached = ours["result"]["flops"] / ours["result"]["ms"] / 1e9
-        ceiling = self.ceilings.get(precision)
-        more = {
-            "precision": precision,
-            "batch": batches[0],
-            "parameters": counts[0],
-            "operations": ours["result"]["operations"],
-            "tflops": reached,
-            "ceiling_tflops": ceiling,
-            "of_ceiling": None if not ceiling else reached / ceiling,
-        }
-        if self.machine:
-            more["machine"] = self.machine
+        more = self.about(ours, precision)
         name = f"step_{model}_{kind}_vs_{peer_mode}{suffix}"
         groups = ours["result"]["groups"], peer["result"]["groups"]
         return record.record(name, "ms", "lower", *groups, peer_name, limit, more)
+
+    def fp8(self, model: str, mode: str) -> bool | None:
+        """Writes fp8 against our own bf16; whether it passes, none when a side is missing."""
+        ours = self.results.get(("ours", model, "fp8", mode))
+        bf16 = self.results.get(("ours", model, "bf16", mode))
+        if ours is None or bf16 is None:
+            return None
+        more = self.about(ours, "fp8")
+        of_torch = {kind: self.results.get(("peer", model, "bf16", kind)) for kind in ("eager", "compile")}
+        more["torch_bf16_ms"] = {kind: line["result"]["ms"] for kind, line in of_torch.items() if line}
+        more["bf16_tflops"] = bf16["result"]["flops"] / bf16["result"]["ms"] / 1e9
+        # The issue's figure is that of the matrices, as a captured graph.
+        matrix = model.startswith("matrix")
+        name = ("fp8_vs_bf16" if matrix else f"fp8_vs_bf16_{model}") + ("" if mode == "graph" else f"_{mode}")
+        groups = ours["result"]["groups"], bf16["result"]["groups"]
+        return record.record(name, "ms", "lower", *groups, "our own bf16", LIMIT_FP8 if matrix else None, more)
+
+    def about(self, ours: dict, precision: str) -> dict:
+        """What else there is to say of a result of ours."""
+        result = ours["result"]
+        reached = result["flops"] / result["ms"] / 1e9
+        ceiling = self.ceilings.get(precision)
+        more = {
+            "precision": precision,
+            "batch": ours["about"]["batch"],
+            "parameters": ours["about"]["parameters"],
+            "operations": result["operations"],
+            "tflops": reached,
+            "ceiling_tflops": ceiling,
+            "of_ceiling": None if not ceiling else reached / ceiling,
+            "kernels": result["kernels"],
+            "faults": result["faults"],
+        }
+        return more | ({"machine": self.machine} if self.machine else {})
 
 
 def main() -> None:
@@ -183,11 +172,17 @@ def main() -> None:
     verdicts = {}
     for precision in options.precision.split(","):
         for model in models:
-            for mode in options.modes.split(","):
+            for mode in bench.modes():
                 for peer_mode in ("eager", "compile"):
                     verdicts[model, precision, mode, peer_mode] = bench.figure(model, precision, mode, peer_mode)
+                if precision == "fp8":
+                    verdicts[model, precision, mode, "bf16"] = bench.fp8(model, mode)
     below = [" ".join(key) for key, passed in verdicts.items() if passed is False]
-    print(f"{sum(v is not None for v in verdicts.values())} figures in {time.monotonic() - bench.began:.0f} s; below the limit: {below or 'none'}")
+    for key, line in bench.results.items():
+        if key[0] == "ours":
+            ran = {op: "+".join(found["ran"]) for op, found in line["result"]["kernels"].items()}
+            print("kernels", *key[1:], *(f"{op}={kernels}" for op, kernels in sorted(ran.items())))
+    print(f"{sum(v is not None for v in verdicts.values())} figures in {bench.runner.elapsed():.0f} s; below the limit: {below or 'none'}")
     sys.exit(0 if any(v is not None for v in verdicts.values()) else 1)
 
 
