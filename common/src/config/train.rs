@@ -44,6 +44,8 @@ pub struct TrainConfig {
     pub execution: Execution,
     /// Whether blocks let go of their activations and compute them again in the backward pass.
     pub recompute: Recompute,
+    /// Whether only computations that give the same bits each time are used.
+    pub deterministic: bool,
     /// Whether a few steps are timed operation by operation.
     pub profile: bool,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
@@ -125,6 +127,7 @@ impl Default for TrainConfig {
             precision: Precision::Auto,
             execution: Execution::Auto,
             recompute: Recompute::Auto,
+            deterministic: false,
             profile: false,
             threads: 0,
         }

@@ -54,6 +54,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
         profile: s.truth("profile", default.profile),
         recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
+        deterministic: s.truth("deterministic", default.deterministic),
         threads: s.integer("threads", 0..=4096, default.threads),
     };
     section.finish(errors);
