@@ -2,6 +2,8 @@
 //!
 //! The libraries are linked dynamically and without an rpath: whoever starts the binary says where libtorch is.
 
+#![expect(clippy::disallowed_methods, reason = "the environment is how cargo speaks to a build script")]
+
 use std::{
     env, fs, io,
     path::{Path, PathBuf},

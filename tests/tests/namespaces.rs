@@ -2,6 +2,13 @@
 //!
 //! Needs root and iproute2; elsewhere the tests say so and pass. What is made here is removed at the end.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "tests: what goes wrong panics, what is skipped is said, and a slow network takes its time"
+)]
+
 use enn_tests::launch::{Place, end, kill, until};
 use nix::sys::signal::Signal;
 use std::{

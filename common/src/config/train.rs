@@ -46,6 +46,8 @@ pub struct TrainConfig {
     pub capture_collectives: bool,
     /// Whether blocks let go of their activations and compute them again in the backward pass.
     pub recompute: Recompute,
+    /// Whether only computations that give the same bits each time are used.
+    pub deterministic: bool,
     /// Whether a few steps are timed operation by operation.
     pub profile: bool,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
@@ -128,6 +130,7 @@ impl Default for TrainConfig {
             execution: Execution::Auto,
             capture_collectives: false,
             recompute: Recompute::Auto,
+            deterministic: false,
             profile: false,
             threads: 0,
         }

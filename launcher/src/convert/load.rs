@@ -53,6 +53,9 @@ enum Weights {
     Pt(StateFile),
 }
 
+/// Element type (`None`: one that is not loaded) and shape.
+type Described = (Option<DType>, Vec<u64>);
+
 impl Weights {
     fn about(&self) -> Result<Option<String>, ConvertError> {
         match self {
@@ -61,8 +64,8 @@ impl Weights {
         }
     }
 
-    /// Element type (`None`: one that is not loaded) and shape by name.
-    fn tensors(&self) -> Result<BTreeMap<String, (Option<DType>, Vec<u64>)>, ConvertError> {
+    /// What every tensor is, by name.
+    fn tensors(&self) -> Result<BTreeMap<String, Described>, ConvertError> {
         Ok(match self {
             Self::Safetensors(mapped) => {
                 mapped.tensors()?.into_iter().map(|(name, dtype, shape)| (name, (dtype, shape))).collect()

@@ -46,6 +46,9 @@ pub(super) fn write(
     Ok(file.sync()?)
 }
 
+/// Name, element type (`None`: one that is not loaded) and shape of a tensor.
+pub(super) type Described = (String, Option<DType>, Vec<u64>);
+
 /// A mapped file: the format's own reader checks the header against the file.
 pub(super) struct Mapped {
     map: ReadMap,
@@ -73,8 +76,8 @@ impl Mapped {
         Ok(header.metadata().as_ref().and_then(|about| about.get(card::KEY)).cloned())
     }
 
-    /// Name, element type (`None`: one that is not loaded) and shape of every tensor.
-    pub(super) fn tensors(&self) -> Result<Vec<(String, Option<DType>, Vec<u64>)>, ConvertError> {
+    /// What every tensor is.
+    pub(super) fn tensors(&self) -> Result<Vec<Described>, ConvertError> {
         let shape = |shape: &[usize]| shape.iter().map(|&length| length as u64).collect();
         let described = self.parse()?.tensors().into_iter();
         Ok(described.map(|(name, view)| (name, dtype_of(view.dtype()), shape(view.shape()))).collect())

@@ -88,7 +88,12 @@ mod tests {
         let log = LogFile { attempt: 0, rank: 0, name: Name::Out, path: path.clone() };
         let text = |growing: &mut Growing| {
             let mut text = Vec::new();
-            growing.read(|_, bytes| Ok(text.extend_from_slice(bytes))).unwrap();
+            growing
+                .read(|_, bytes| {
+                    text.extend_from_slice(bytes);
+                    Ok(())
+                })
+                .unwrap();
             String::from_utf8(text).unwrap()
         };
         let open = |last| Growing::open(log.clone(), last).unwrap();

@@ -29,9 +29,7 @@ impl Attempt {
     pub(super) fn create(dir: &Path, number: u32) -> Result<Self, LogError> {
         let dir = dir.join(format!("attempt_{number}"));
         match fs::remove_dir_all(&dir) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(LogError::Directory { path: dir, source });
-            }
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(LogError::Directory { path: dir, source }),
             _ => make(dir).map(|dir| Self { dir }),
         }
     }

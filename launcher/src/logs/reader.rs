@@ -202,8 +202,8 @@ impl Reader {
         if !self.asked() {
             return;
         }
-        let owed = |(id, stream): (&StreamId, &Box<Stream>)| (stream.owed > 0 && !stream.paused).then_some(*id);
-        let ids: Vec<StreamId> = self.streams.iter().filter_map(owed).collect();
+        let owed = self.streams.iter().filter(|(_, stream)| stream.owed > 0 && !stream.paused);
+        let ids: Vec<StreamId> = owed.map(|(id, _)| *id).collect();
         for id in ids {
             self.read(id);
         }
@@ -373,8 +373,8 @@ impl Reader {
     }
 
     fn show_parts(&mut self) {
-        let waiting = |(id, stream): (&StreamId, &Box<Stream>)| stream.lines.waiting().then_some(*id);
-        let ids: Vec<StreamId> = self.streams.iter().filter_map(waiting).collect();
+        let waiting = self.streams.iter().filter(|(_, stream)| stream.lines.waiting());
+        let ids: Vec<StreamId> = waiting.map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.show_part(id));
     }
 

@@ -276,7 +276,7 @@ mod tests {
             let expected = [old(kept) * 3.0 + 1.0, old(kept) * 3.0 + 2.0];
             for (found, expected) in x.iter().zip(expected) {
                 assert!(
-                    *found == expected || (found.is_nan() && expected as u64 % 7 == 0),
+                    *found == expected || (found.is_nan() && (expected as u64).is_multiple_of(7)),
                     "{kept}: {found} {expected}"
                 );
             }

@@ -19,7 +19,7 @@ fn feature(column: &str, kind: FeatureKind) -> Feature {
 
 impl Bench {
     /// A table `name` whose number column `a` predicts `y`.
-    pub fn rows(name: &str, text: &[u8]) -> Self {
+    pub(super) fn rows(name: &str, text: &[u8]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(name);
         fs::write(&file, text).unwrap();
@@ -43,7 +43,7 @@ impl Bench {
         Self { dir, config }
     }
 
-    pub fn layout(&mut self) -> &mut RowsLayout {
+    pub(super) fn layout(&mut self) -> &mut RowsLayout {
         match &mut self.config.layout {
             Layout::Rows(layout) => layout,
             _ => panic!("rows"),
@@ -54,18 +54,18 @@ impl Bench {
         self.dir.path().join("staged")
     }
 
-    pub fn try_stage(&self, threads: usize, for_prediction: Option<StagedMeta>) -> Result<Staged, StageError> {
+    pub(super) fn try_stage(&self, threads: usize, for_prediction: Option<StagedMeta>) -> Result<Staged, StageError> {
         let options = StageOptions { out: self.out(), threads, for_prediction };
         stage(&self.config, &options, &mut |_| {})
     }
 
-    pub fn stage(&self) -> (Staged, Arrays) {
+    pub(super) fn stage(&self) -> (Staged, Arrays) {
         let staged = self.try_stage(2, None).unwrap();
         let arrays = Arrays::open(&staged.dir).unwrap();
         (staged, arrays)
     }
 
-    pub fn error(&self) -> String {
+    pub(super) fn error(&self) -> String {
         let names = || -> BTreeSet<OsString> {
             let entries = fs::read_dir(self.out()).into_iter().flatten().flatten();
             entries.map(|entry| entry.file_name()).filter(|name| name != ".sources.json").collect()

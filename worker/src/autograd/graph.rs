@@ -105,7 +105,7 @@ type Parts = (Vec<Raw>, Vec<Raw>, Vec<Part>);
 fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) -> Result<Parts, OpError> {
     let _no_grad = NoGrad::enter();
     let fail = |kind: OpErrorKind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) };
-    let own = inputs.iter().map(|raw| duplicate(raw)).collect::<Result<Vec<_>, _>>();
+    let own = inputs.iter().map(duplicate).collect::<Result<Vec<_>, _>>();
     let own = own.map_err(|error| fail(error.into()))?;
     let pool = Pool::new().map_err(|error| fail(error.into()))?;
     plan.bind(&own, 0)?;

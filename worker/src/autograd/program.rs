@@ -113,6 +113,11 @@ impl Program {
         self.scopes.path(scope)
     }
 
+    /// The dotted paths of all places by number; the top's is empty.
+    pub fn places(&self) -> Vec<String> {
+        self.scopes.paths()
+    }
+
     /// Floating-point operations of all records.
     pub fn flops(&self) -> u64 {
         let cost = |rec: &Rec| {

@@ -17,6 +17,9 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ops::Range;
 
+/// A new value, and the old one it stands for.
+type StandsFor = (Val, Val);
+
 /// A part of the forward pass to be computed again.
 pub(super) struct Segment {
     recs: Range<usize>,
@@ -89,7 +92,7 @@ impl Cx<'_> {
     }
 
     /// Computes a segment again. Returns its tape, and which new value stands for which old one.
-    pub(super) fn recompute(&self, segment: Segment) -> Result<(Vec<Node>, Vec<(Val, Val)>), OpError> {
+    pub(super) fn recompute(&self, segment: Segment) -> Result<(Vec<Node>, Vec<StandsFor>), OpError> {
         let recs: Vec<_> = self.with_program(|p| p.recs()[segment.range()].to_vec());
         let mut known: HashMap<Val, Tensor> = segment.border.into_iter().map(|t| (t.val(), t)).collect();
         let mut made = Vec::new();

@@ -6,6 +6,13 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ScopeId(pub(crate) u32);
 
+impl ScopeId {
+    /// Its number in the order of first use.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 #[derive(Debug)]
 struct Scope {
     name: String,
@@ -50,6 +57,12 @@ impl Scopes {
         }
         parts.reverse();
         parts.join(".")
+    }
+
+    /// The dotted paths of all places by number; the root's is empty.
+    pub(super) fn paths(&self) -> Vec<String> {
+        let all = (0..self.0.len() as u32).map(|id| if id == 0 { String::new() } else { self.path(ScopeId(id)) });
+        all.collect()
     }
 
     /// Name and parent of every place but the root, in order of first use.

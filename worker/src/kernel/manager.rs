@@ -6,29 +6,21 @@
 //!                        ▼
 //!         configured order ► fits ► deterministic ► not in quarantine ► checked beside the reference (shadow)
 //! ```
-//! **Invariant:** every way ends in the row's plain reference. Nothing is checked, and no unchecked kernel runs, while a graph
-//! is being captured. What it keeps is bounded.
+//! The choice for one call is in `choice`, what is kept in `state`. A graph is captured from a plan, whose kernels are fixed:
+//! the manager is not asked then.
+//!
+//! **Invariant:** every way ends in the row's plain reference. What it keeps is bounded.
 
-use super::ledger::Ledger;
-use super::policy::{self, Breaker, Standing};
-use super::shadow::{self, FirstUse};
+use super::policy::{self, Breaker};
 use super::sig::{self, Sig};
-use super::{Extra, Intents, KernelNameError, Launcher, NoIntents};
-use crate::backend::Outs;
-use crate::error::OpErrorKind;
+use super::state::{Known, State};
+use super::{Extra, Intents, KernelNameError, NoIntents};
 use crate::op::Op;
 use crate::op::row::{Kernel, Launch, OpRow, PLAIN};
-use enn_common::kernels::{Fault, KernelFault, OpKernels, Quarantine, Quarantined};
+use enn_common::kernels::{Fault, KernelFault, OpKernels, Quarantined};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, VecDeque};
-
-/// Signatures remembered; beyond them all are forgotten, and kernels are checked again.
-const SIGNATURES_MAX: usize = 4096;
-/// Comparisons of a signature that may be with zeros only, before the kernel is taken for right.
-const EMPTY_MAX: u32 = 16;
-/// Faults and recoveries waiting to be told.
-const NEWS_MAX: usize = 256;
+use std::collections::BTreeMap;
 
 /// Something all ranks must hear.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,56 +49,18 @@ pub struct Settings {
     pub deterministic: bool,
 }
 
-/// What was decided for a signature.
-struct Known {
-    op: &'static str,
-    /// None: the plain reference.
-    kernel: Option<&'static Kernel>,
-    /// Calls since the last report.
-    calls: u64,
-    /// Kernels passed over and why.
-    passed_over: SmallVec<[(&'static str, &'static str); 1]>,
-    /// The step at which to decide anew.
-    until: u64,
-}
-
-#[derive(Default)]
-struct State {
-    /// Kernels of each operation in the order in which they are tried.
-    tried: HashMap<&'static str, Vec<&'static Kernel>>,
-    known: HashMap<Sig, Known>,
-    /// By kernel, operation and signature; none: any.
-    breakers: HashMap<(&'static str, &'static str, Option<Sig>), Breaker>,
-    /// Comparisons with zeros so far.
-    empty: HashMap<Sig, u32>,
-    ledger: Ledger,
-    news: Vec<News>,
-    /// Agreed entries that are not yet in force, by epoch.
-    heard: VecDeque<Quarantine>,
-    heard_epoch: u64,
-}
-
-/// One call's choice.
-enum Choice {
-    Plain,
-    Checked(&'static Kernel),
-    Unchecked(&'static Kernel),
-}
-
 /// Chooses, checks and remembers. Belongs to one thread; lives as long as the session.
 pub struct Manager {
-    settings: Settings,
-    extras: Vec<Extra>,
-    intents: Box<dyn Intents>,
-    state: RefCell<State>,
-    step: Cell<u64>,
+    pub(super) settings: Settings,
+    pub(super) extras: Vec<Extra>,
+    pub(super) intents: Box<dyn Intents>,
+    pub(super) state: RefCell<State>,
+    pub(super) step: Cell<u64>,
     epoch: Cell<u64>,
-    capturing: Cell<bool>,
-    plain_only: Cell<bool>,
     /// Changes when a kernel chosen before may not be chosen again.
     generation: Cell<u64>,
     /// The next step at which a kernel in quarantine may be tried again.
-    retry: Cell<u64>,
+    pub(super) retry: Cell<u64>,
 }
 
 impl Default for Manager {
@@ -118,8 +72,6 @@ impl Default for Manager {
             state: RefCell::default(),
             step: Cell::new(0),
             epoch: Cell::new(0),
-            capturing: Cell::new(false),
-            plain_only: Cell::new(false),
             generation: Cell::new(0),
             retry: Cell::new(u64::MAX),
         }
@@ -155,16 +107,6 @@ impl Manager {
         let (state, step) = (self.state.borrow(), self.step.get());
         let retries = state.breakers.values().filter_map(|breaker| breaker.retry_after(step));
         self.retry.set(retries.min().unwrap_or(u64::MAX));
-    }
-
-    /// Says whether a graph is being captured: then only checked kernels run.
-    pub fn set_capturing(&self, capturing: bool) {
-        self.capturing.set(capturing);
-    }
-
-    /// Runs plain references only, e.g. for an export.
-    pub fn set_plain_only(&self, plain_only: bool) {
-        self.plain_only.set(plain_only);
     }
 
     /// The selection epoch in force: how many of the quarantines that all ranks agreed on are.
@@ -238,12 +180,12 @@ impl Manager {
     }
 
     /// Whether an operation has more than its plain reference.
-    fn has_choice(&self, row: &OpRow) -> bool {
+    pub(super) fn has_choice(&self, row: &OpRow) -> bool {
         !row.kernels.is_empty() || self.extras.iter().any(|extra| extra.op == row.name)
     }
 
     /// The kernels that could run a call, whatever their standing.
-    fn candidates(&self, op: &Op, row: &'static OpRow) -> Vec<&'static Kernel> {
+    pub(super) fn candidates(&self, op: &Op, row: &'static OpRow) -> Vec<&'static Kernel> {
         let own = row.kernels.iter().chain(self.extras.iter().filter(|e| e.op == row.name).map(|e| e.kernel));
         let all: Vec<&'static Kernel> = own.collect();
         let ids: Vec<&str> = all.iter().map(|kernel| kernel.id).collect();
@@ -251,60 +193,14 @@ impl Manager {
         policy::order(&ids, wanted, PLAIN).into_iter().map(|index| all[index]).collect()
     }
 
-    fn wanted(&self, op: &str) -> Option<&[String]> {
+    /// The configured order of an operation.
+    pub(super) fn wanted(&self, op: &str) -> Option<&[String]> {
         let fitting = self.settings.order.iter().find(|(key, _)| policy::operations(key).iter().any(|name| name == op));
         fitting.map(|(_, order)| order.as_slice())
     }
 
-    fn choose(&self, op: &Op, l: &Launch<'_>, sig: Sig, failed: &[&'static Kernel]) -> Choice {
-        let (row, step) = (op.row(), self.step.get());
-        let mut state = self.state.borrow_mut();
-        let state = &mut *state;
-        if failed.is_empty()
-            && let Some(known) = state.known.get_mut(&sig)
-            && step < known.until
-        {
-            known.calls += 1;
-            return known.kernel.map_or(Choice::Plain, Choice::Checked);
-        }
-        let tried = state.tried.entry(row.name).or_insert_with(|| {
-            let kernels = self.candidates(op, row);
-            let order = kernels.iter().map(|kernel| kernel.id).chain([PLAIN]).map(str::to_owned).collect();
-            state.ledger.ordered(row.name, order, self.wanted(row.name).is_some());
-            kernels
-        });
-        let mut known = Known { op: row.name, kernel: None, calls: 1, passed_over: SmallVec::new(), until: u64::MAX };
-        for kernel in tried.iter() {
-            if failed.iter().any(|other| std::ptr::eq(*other, *kernel)) {
-                continue;
-            }
-            let fits = (kernel.fits)(op, l);
-            let standing = standing(&state.breakers, kernel.id, row.name, sig, step);
-            let reason = match (fits, standing) {
-                (Err(reason), _) => reason,
-                (Ok(()), _) if self.settings.deterministic && !kernel.deterministic => "not deterministic",
-                (Ok(()), Standing::Open(retry)) => {
-                    known.until = known.until.min(retry.unwrap_or(u64::MAX));
-                    "in quarantine"
-                }
-                (Ok(()), _) if self.capturing.get() => {
-                    state.ledger.passed_over(row.name, kernel.id, "not checked before the capture", 1);
-                    continue;
-                }
-                (Ok(()), _) => return Choice::Unchecked(kernel),
-            };
-            known.passed_over.push((kernel.id, reason));
-        }
-        if self.capturing.get() || !failed.is_empty() {
-            state.ledger.ran(row.name, PLAIN, 1);
-        } else {
-            state.remember(sig, known);
-        }
-        Choice::Plain
-    }
-
     /// A kernel was right beside the reference: it is chosen from now on.
-    fn passed(&self, kernel: &'static Kernel, op: &Op, sig: Sig, calls: u64) {
+    pub(super) fn passed(&self, kernel: &'static Kernel, op: &Op, sig: Sig, calls: u64) {
         let row = op.row();
         let mut state = self.state.borrow_mut();
         let mut recovered = false;
@@ -335,160 +231,5 @@ impl Manager {
             self.changed();
         }
         fault
-    }
-
-    /// The first launch on such operands, beside the reference.
-    fn first_use(&self, kernel: &'static Kernel, op: &Op, l: &Launch<'_>, sig: Sig) -> Result<Try, OpErrorKind> {
-        match shadow::first_use(kernel, op, l, sig, self.intents.as_ref())? {
-            FirstUse::Right(outs) => {
-                self.passed(kernel, op, sig, 1);
-                Ok(Try::Ran(outs, kernel.id))
-            }
-            FirstUse::Faulty(fault, outs) => {
-                self.failed(kernel, op, l.ins, fault);
-                self.state.borrow_mut().ledger.ran(op.name(), PLAIN, 1);
-                Ok(Try::Ran(outs, PLAIN))
-            }
-            FirstUse::Empty(outs) => {
-                let mut state = self.state.borrow_mut();
-                let seen = state.empty.entry(sig).or_default();
-                *seen += 1;
-                let enough = *seen >= EMPTY_MAX;
-                state.ledger.ran(op.name(), PLAIN, 1);
-                drop(state);
-                if enough {
-                    self.passed(kernel, op, sig, 0);
-                }
-                Ok(Try::Ran(outs, PLAIN))
-            }
-            FirstUse::NotLaunched(error) => Ok(Try::Failed(error)),
-        }
-    }
-}
-
-/// What one try gave.
-enum Try {
-    Ran(Outs, &'static str),
-    Failed(OpErrorKind),
-}
-
-impl Launcher for Manager {
-    fn kernel(&self, op: &Op, id: &str) -> Option<&'static Kernel> {
-        let row = op.row();
-        let extra = || self.extras.iter().filter(|extra| extra.op == row.name).map(|extra| extra.kernel);
-        row.kernels.iter().chain(extra()).find(|kernel| kernel.id == id)
-    }
-
-    fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
-        let row = op.row();
-        if !self.has_choice(row) || self.plain_only.get() {
-            return Ok(((row.launch)(op, l)?, PLAIN));
-        }
-        let sig = Sig::of(op, l.ins);
-        let mut failed: SmallVec<[&'static Kernel; 2]> = SmallVec::new();
-        let mut errors: SmallVec<[OpErrorKind; 2]> = SmallVec::new();
-        let ran = loop {
-            let (kernel, tried) = match self.choose(op, l, sig, &failed) {
-                Choice::Plain => break ((row.launch)(op, l)?, PLAIN),
-                Choice::Checked(kernel) => match (kernel.launch)(op, l) {
-                    Ok(outs) => (kernel, Try::Ran(outs, kernel.id)),
-                    Err(error) => (kernel, Try::Failed(error)),
-                },
-                Choice::Unchecked(kernel) => (kernel, self.first_use(kernel, op, l, sig)?),
-            };
-            match tried {
-                Try::Ran(outs, id) => break (outs, id),
-                Try::Failed(error) => {
-                    failed.push(kernel);
-                    errors.push(error);
-                }
-            }
-        };
-        // Only now: where the reference fails too, the operands are at fault and no kernel is.
-        for (kernel, error) in failed.into_iter().zip(errors) {
-            let error = error.to_string();
-            self.state.borrow_mut().ledger.passed_over(row.name, kernel.id, "launch failed", 1);
-            self.failed(kernel, op, l.ins, Fault::Launch { error });
-        }
-        Ok(ran)
-    }
-}
-
-fn standing(
-    breakers: &HashMap<(&'static str, &'static str, Option<Sig>), Breaker>,
-    kernel: &'static str,
-    op: &'static str,
-    sig: Sig,
-    step: u64,
-) -> Standing {
-    let of = |sig| breakers.get(&(kernel, op, sig)).map_or(Standing::Closed, |breaker| breaker.standing(step));
-    match (of(Some(sig)), of(None)) {
-        (open @ Standing::Open(_), _) | (_, open @ Standing::Open(_)) => open,
-        (Standing::HalfOpen, _) | (_, Standing::HalfOpen) => Standing::HalfOpen,
-        _ => Standing::Closed,
-    }
-}
-
-impl State {
-    fn remember(&mut self, sig: Sig, known: Known) {
-        if self.known.len() >= SIGNATURES_MAX {
-            self.count();
-            self.known.clear();
-            self.empty.clear();
-        }
-        if let Some(before) = self.known.insert(sig, known) {
-            self.ledger_of(&before);
-        }
-    }
-
-    fn forget(&mut self, sig: Sig) {
-        if let Some(before) = self.known.remove(&sig) {
-            self.ledger_of(&before);
-        }
-    }
-
-    /// Moves the counts of all signatures to the ledger.
-    fn count(&mut self) {
-        let ledger = &mut self.ledger;
-        for known in self.known.values_mut() {
-            note(ledger, known);
-            known.calls = 0;
-        }
-    }
-
-    fn ledger_of(&mut self, known: &Known) {
-        note(&mut self.ledger, known);
-    }
-
-    fn tell(&mut self, news: News) {
-        if self.news.len() < NEWS_MAX {
-            self.news.push(news);
-        }
-    }
-
-    fn agree(&mut self, entry: &Quarantine, extras: &[Extra]) {
-        let Some((op, kernel)) = super::names::interned(&entry.op, &entry.kernel, extras) else { return };
-        let sig = entry.sig.map(Sig);
-        self.breakers.entry((kernel, op, sig)).or_default().agreed(entry);
-        match sig {
-            Some(sig) => self.forget(sig),
-            None => {
-                let gone: Vec<Sig> =
-                    self.known.iter().filter(|(_, known)| known.op == op).map(|(sig, _)| *sig).collect();
-                gone.into_iter().for_each(|sig| self.forget(sig));
-                // The whole kernel is out: what was known of single signatures is of no more use.
-                self.breakers.retain(|key, _| key.0 != kernel || key.1 != op || key.2.is_none());
-            }
-        }
-    }
-}
-
-fn note(ledger: &mut Ledger, known: &Known) {
-    if known.calls == 0 {
-        return;
-    }
-    ledger.ran(known.op, known.kernel.map_or(PLAIN, |kernel| kernel.id), known.calls);
-    for (kernel, reason) in &known.passed_over {
-        ledger.passed_over(known.op, kernel, reason, known.calls);
     }
 }

@@ -4,6 +4,7 @@
 //! **Invariant:** every way ends in the row's plain reference, which takes everything the shape rule takes.
 
 mod bisect;
+mod choice;
 mod compare;
 mod ledger;
 mod manager;
@@ -11,6 +12,7 @@ mod names;
 mod policy;
 mod shadow;
 mod sig;
+mod state;
 
 pub use bisect::{Bisect, Blame, Finding, Rows};
 pub use manager::{Manager, News, Settings};

@@ -21,12 +21,22 @@ use tch::{Device, Kind, Tensor};
 pub(super) enum FirstUse {
     /// The kernel is right; its results.
     Right(Outs),
-    /// The reference's results; the comparison says nothing: they are all zero, or differ for operands that are not finite.
-    Empty(Outs),
+    /// The reference's results; the comparison says nothing.
+    Unsettled(Unsettled, Outs),
     /// It is not; the reference's results.
     Faulty(Fault, Outs),
     /// It was not launched, and wrote nothing.
     NotLaunched(OpErrorKind),
+}
+
+/// Why a comparison says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Unsettled {
+    /// The reference's results are all zero.
+    Zeros,
+    /// They differ, but operands or the reference's own results are not finite: where a NaN or an infinity appears then
+    /// follows the order of operations, and every order is right.
+    NotFinite,
 }
 
 /// Operands of a call, with copies of those that are written.
@@ -117,12 +127,13 @@ fn beside_reference(
     if fault.is_none() && !compare::all_zero(&effects(op, &plain, &plain_ins))? {
         return Ok(FirstUse::Right(outs));
     }
-    let odd = fault.is_some() && !reads_finite(op, l)?;
+    let proof = matches!(fault, Some(Fault::Unstable | Fault::Launch { .. }))
+        || reads_finite(op, l)? && compare::all_finite(&effects(op, &plain, &plain_ins))?;
     reference.restore(l)?;
     Ok(match fault {
-        Some(_) if odd => FirstUse::Empty(plain),
-        None => FirstUse::Empty(plain),
-        Some(fault) => FirstUse::Faulty(fault, plain),
+        Some(fault) if proof => FirstUse::Faulty(fault, plain),
+        Some(_) => FirstUse::Unsettled(Unsettled::NotFinite, plain),
+        None => FirstUse::Unsettled(Unsettled::Zeros, plain),
     })
 }
 

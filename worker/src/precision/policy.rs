@@ -20,7 +20,7 @@ pub enum Class {
     Pass,
 }
 
-/// The class of an operation.
+/// The class of an operation. Those that reverse rules, autocast itself or the optimizer emit pass: their kinds are settled.
 pub fn class(op: &Op) -> Class {
     match op {
         Op::MatMul { .. } | Op::Linear { .. } | Op::Sdpa { .. } => Class::Low,
@@ -60,7 +60,6 @@ pub fn class(op: &Op) -> Class {
         | Op::And
         | Op::Not
         | Op::IndexSelect { .. } => Class::Pass,
-        // Emitted by reverse rules, by autocast itself or by the optimizer: their kinds are settled.
         Op::UnaryBackward(_)
         | Op::ClampBackward { .. }
         | Op::SiluMulBackward

@@ -17,8 +17,8 @@ const TRIES: u32 = 6;
 pub(super) fn measure(device: Device) -> Result<Ceiling, TchError> {
     let (side, bytes) = if device.is_cuda() { (SIDE_CUDA, COPY_BYTES_CUDA) } else { (SIDE_CPU, COPY_BYTES_CPU) };
     let matrix = |_| Tensor::f_ones([side, side], (Kind::Float, device));
-    let (a, b, mut product) = (matrix(0)?, matrix(1)?, matrix(2)?);
-    let seconds = best(device, || a.f_matmul_out(&mut product, &b).map(|_| ()))?;
+    let (a, b, product) = (matrix(0)?, matrix(1)?, matrix(2)?);
+    let seconds = best(device, || a.f_matmul_out(&product, &b).map(|_| ()))?;
     let flops_per_s = 2.0 * (side as f64).powi(3) / seconds;
     let from = Tensor::f_ones([bytes / 4], (Kind::Float, device))?;
     let mut to = from.f_zeros_like()?;
@@ -28,10 +28,11 @@ pub(super) fn measure(device: Device) -> Result<Ceiling, TchError> {
 
 fn best(device: Device, mut run: impl FnMut() -> Result<(), TchError>) -> Result<f64, TchError> {
     let _no_grad = tch::no_grad_guard();
-    let settle = || match device {
-        // A device that failed says so at its next use.
-        Device::Cuda(index) => drop(synchronize(index)),
-        _ => {}
+    let settle = || {
+        if let Device::Cuda(index) = device {
+            // A device that failed says so at its next use.
+            drop(synchronize(index));
+        }
     };
     let mut best = f64::INFINITY;
     for attempt in 0..TRIES {

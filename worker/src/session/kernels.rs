@@ -8,6 +8,7 @@
 use super::{SessionError, report::Reporter};
 use crate::{
     autograd::{Mode, Program},
+    backend::torch::safe,
     kernel::{Extra, Manager, News, Settings},
 };
 use enn_common::{config::RunConfig, kernels::Quarantined, wire::message::FromWorker};
@@ -39,11 +40,12 @@ impl<'a> Kernels<'a> {
     /// For a session of `config`.
     ///
     /// # Errors
-    /// When an operation or kernel is configured that is not there.
+    /// When an operation or kernel is configured that is not there, or libtorch refuses its switch.
     pub fn new(config: &RunConfig, task: &KernelTask, reporter: &'a dyn Reporter) -> Result<Self, SessionError> {
         let mut order = config.kernels.clone();
         order.extend(task.order.clone());
-        let settings = Settings { order, deterministic: false };
+        safe::deterministic(config.train.deterministic)?;
+        let settings = Settings { order, deterministic: config.train.deterministic };
         let manager = Manager::new(settings, task.extras.clone(), reporter.intents())?;
         manager.begin(&task.quarantined);
         let generation = Cell::new(manager.generation());

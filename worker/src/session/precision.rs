@@ -13,7 +13,7 @@ use crate::{
     },
 };
 use enn_common::config::train::Precision as Wanted;
-use tch::{Device, Kind, Tensor as Raw};
+use tch::{Device, Kind, TchError, Tensor as Raw};
 
 /// What a training computes with.
 #[derive(Debug)]
@@ -70,6 +70,23 @@ impl Precision {
     /// Notes that `place` had trouble at `step`: it runs in f32 for a while. Every rank says so for the same step.
     pub fn trouble(&mut self, place: &str, step: u64) {
         self.cooldown.trouble(place, step);
+    }
+
+    /// Whether anything is computed below f32.
+    pub fn is_low(&self) -> bool {
+        self.autocast.is_some()
+    }
+
+    /// 1 when nothing is to be explained of a step, else 0: a refused one is, unless its gradient was too large for the loss
+    /// scale only, its loss being finite. On the device.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn sound(&self, taken: &Raw, loss: &Raw) -> Result<Raw, TchError> {
+        if self.scale.is_none() {
+            return Ok(taken.shallow_clone());
+        }
+        taken.f_maximum(&loss.f_isfinite()?.f_to_kind(taken.kind())?.f_view_as(taken)?)
     }
 
     /// Brings the places in f32 up to `step`; whether they changed, so that recorded programs no longer hold.

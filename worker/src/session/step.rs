@@ -85,6 +85,9 @@ impl Collectives for Reduction<'_> {
     }
 }
 
+/// Compares what was recorded so far with the other ranks.
+type Compare<'a> = dyn Fn(&Cx<'_>) -> Result<(), SessionError> + 'a;
+
 /// The host's clock, read where one part of the step ends and the next begins.
 struct Laps {
     watch: RefCell<Stopwatch>,
@@ -192,7 +195,7 @@ fn code(
     cx: &Cx<'_>,
     inputs: &[Tensor],
     (learner, place): (&Parts<'_>, &Place<'_>),
-    (laps, compare): (&Laps, Option<&dyn Fn(&Cx<'_>) -> Result<(), SessionError>>),
+    (laps, compare): (&Laps, Option<&Compare<'_>>),
 ) -> Result<Vec<Tensor>, SessionError> {
     let [x, x_mask, y, y_mask, numbers] = inputs else {
         unreachable!("a step was given five inputs");

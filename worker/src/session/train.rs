@@ -246,7 +246,8 @@ impl<'a> Trainer<'a> {
         self.progress.step += 1;
         self.progress.position = self.sampler.after(self.progress.position);
         self.place.reporter.mark(Phase::Compute, self.progress.step);
-        self.refusals.note(self.progress.step - 1, &batch, &done.taken);
+        let sound = self.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
+        self.refusals.note(self.progress.step - 1, &batch, &sound);
         let look = self.task.device == Device::Cpu || self.progress.step.is_multiple_of(DEVICE_STOP_EVERY);
         let stop = look && self.look(&done)?;
         done.times.data = waited;

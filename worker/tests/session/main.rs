@@ -7,7 +7,7 @@ mod data;
 mod precision;
 mod process;
 
-use data::{CELLS, FEATURES, ROWS, commit_last, config, stage, task};
+use data::{CELLS, ROWS, commit_last, config, spoil, stage, task};
 use enn_broker::store::{Limits, serve};
 use enn_common::{
     artifact::chunk::Chunk,
@@ -215,9 +215,7 @@ fn stopping_anywhere_and_resuming_changes_no_bit() {
 
 #[test]
 fn two_ranks_train_as_one() {
-    two_train_as_one(|store, rank| {
-        Box::new(Gloo::form(store, &GlooOptions { rank, size: 2, timeout: PATIENCE }).unwrap())
-    });
+    two_train_as_one(gloo);
 }
 
 #[test]
@@ -228,25 +226,29 @@ fn two_ranks_that_share_memory_train_as_one() {
     });
 }
 
-fn two_train_as_one(form: impl Fn(&Store, u32) -> Box<dyn ProcessGroup> + Sync) {
-    let dir = tempfile::tempdir().unwrap();
-    let staged = stage(dir.path());
-    let config = config(3);
-    let (one, messages) = alone(&config, &dir.path().join("one"), &staged, None, &Recorder::default()).unwrap();
-    let expected = tensors(&commit_last(&messages, &config, &staged));
+fn gloo(store: &Store, rank: u32) -> Box<dyn ProcessGroup> {
+    Box::new(Gloo::form(store, &GlooOptions { rank, size: 2, timeout: PATIENCE }).unwrap())
+}
 
+/// Trains with two ranks in `dir`: what both of them tell, and the messages of one behind those of the other.
+fn two_ranks(
+    config: &RunConfig,
+    dir: &Path,
+    staged: &Path,
+    form: impl Fn(&Store, u32) -> Box<dyn ProcessGroup> + Sync,
+) -> (Outcome, Vec<FromWorker>) {
     let store = serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
     let port = store.addr().port();
-    let (both, messages) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
-                let (config, staged, two, form) = (&config, &staged, dir.path().join("two"), &form);
+                let form = &form;
                 scope.spawn(move || {
                     let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
                     let store = Store::connect(addr, PATIENCE).unwrap();
                     let group = form(&store, rank);
                     let recorder = Recorder::default();
-                    let outcome = train(config, &task(&two, staged, None), &recorder, &*group).unwrap();
+                    let outcome = train(config, &task(dir, staged, None), &recorder, &*group).unwrap();
                     group.shutdown(PATIENCE).unwrap();
                     (outcome, recorder.take())
                 })
@@ -254,8 +256,18 @@ fn two_train_as_one(form: impl Fn(&Store, u32) -> Box<dyn ProcessGroup> + Sync) 
             .collect();
         let done: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
         assert_eq!(done[0].0, done[1].0, "both ranks tell the same metrics");
-        (done[0].0.clone(), done.into_iter().flat_map(|(_, messages)| messages).collect::<Vec<_>>())
-    });
+        (done[0].0.clone(), done.into_iter().flat_map(|(_, messages)| messages).collect())
+    })
+}
+
+fn two_train_as_one(form: impl Fn(&Store, u32) -> Box<dyn ProcessGroup> + Sync) {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let config = config(3);
+    let (one, messages) = alone(&config, &dir.path().join("one"), &staged, None, &Recorder::default()).unwrap();
+    let expected = tensors(&commit_last(&messages, &config, &staged));
+
+    let (both, messages) = two_ranks(&config, &dir.path().join("two"), &staged, form);
     assert_eq!(messages.iter().filter(|m| matches!(m, FromWorker::Trained { .. })).count(), 1);
     assert_eq!(messages.iter().filter(|m| matches!(m, FromWorker::ShardWritten { .. })).count(), 2);
     let found = tensors(&commit_last(&messages, &config, &staged));
@@ -349,12 +361,8 @@ fn a_diverging_run_says_so() {
 fn a_row_out_of_range_is_named_and_costs_its_step_only() {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
-    // Behind the statistics' back, in a training row: standardised it is infinite.
-    let x = staged.join("x.npy");
-    let mut bytes = std::fs::read(&x).unwrap();
-    let at = bytes.len() - (ROWS - 20) * FEATURES * 4;
-    bytes[at..at + 4].copy_from_slice(&3e38f32.to_le_bytes());
-    std::fs::write(&x, bytes).unwrap();
+    // Standardised it is infinite.
+    spoil(&staged, 3e38);
     let (outcome, messages) = alone(&config(3), dir.path(), &staged, None, &Recorder::default()).unwrap();
     assert_eq!(outcome.step, 18);
     let skipped = messages.iter().filter_map(|message| match message {

@@ -1,7 +1,7 @@
 //! Whole trainings in low precision: what they take, that they learn as f32 does, and that replays change nothing.
 
-use crate::alone;
-use crate::data::{commit_last, config, stage};
+use crate::data::{commit_last, config, spoil, stage};
+use crate::{alone, gloo, two_ranks};
 use enn_common::{
     checkpoint::Checkpoint,
     config::{
@@ -145,4 +145,32 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     }
     let low = |at: u64| seen.iter().find(|(step, _)| *step == at).map(|(_, low)| *low);
     assert_eq!((low(3), low(10), low(67), low(75)), (Some(true), Some(false), Some(false), Some(true)), "{seen:?}");
+}
+
+/// A row far out of range is refused in fp16; the place whose numbers outgrow fp16 then computes in f32, and the row is taken.
+/// Only one rank has the row, and both go on alike.
+#[test]
+fn numbers_that_outgrow_fp16_cool_their_place_down_and_the_row_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    spoil(&staged, 1e6);
+    let mut config = wanting(Wanted::Fp16);
+    config.train.epochs = 6;
+    let one = alone(&config, &dir.path().join("one"), &staged, None, &Recorder::default()).unwrap();
+    let two = two_ranks(&config, &dir.path().join("two"), &staged, gloo);
+    for (outcome, messages) in [one, two] {
+        let skipped: Vec<u64> = messages
+            .iter()
+            .filter_map(
+                |message| if let FromWorker::EpochEnded(report) = message { Some(report.skipped) } else { None },
+            )
+            .collect();
+        let told: Vec<&String> = messages
+            .iter()
+            .filter_map(|message| if let FromWorker::Warned { message } = message { Some(message) } else { None })
+            .collect();
+        assert_eq!(outcome.step, 36);
+        assert!(!told.is_empty() && told[0].contains("computes in fp32 for 64 steps"), "{told:?}");
+        assert!(skipped[0] > 0 && skipped[5] == 0, "{skipped:?}: {told:?}");
+    }
 }

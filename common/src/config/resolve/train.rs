@@ -55,6 +55,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         capture_collectives: s.truth("capture_collectives", default.capture_collectives),
         profile: s.truth("profile", default.profile),
         recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
+        deterministic: s.truth("deterministic", default.deterministic),
         threads: s.integer("threads", 0..=4096, default.threads),
     };
     section.finish(errors);

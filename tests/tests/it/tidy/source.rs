@@ -1,5 +1,7 @@
 //! The workspace's sources, parsed once: lines, syntax tree, what is test and what is not.
 
+#![expect(clippy::unwrap_used, reason = "it is part of tests")]
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -133,20 +135,20 @@ impl<'ast> Visit<'ast> for Uses<'_> {
             group.items.iter().for_each(|tree| self.under_root(tree));
             return;
         }
-        if let UseTree::Path(path) = tree {
-            if path.ident == self.root {
-                tree = &path.tree;
-                self.tree(tree);
-            }
+        if let UseTree::Path(path) = tree
+            && path.ident == self.root
+        {
+            tree = &path.tree;
+            self.tree(tree);
         }
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let mut segments = path.segments.iter();
-        if segments.next().is_some_and(|first| first.ident == self.root) {
-            if let Some(second) = segments.next() {
-                self.found.insert((second.ident.to_string(), second.span().start().line));
-            }
+        if segments.next().is_some_and(|first| first.ident == self.root)
+            && let Some(second) = segments.next()
+        {
+            self.found.insert((second.ident.to_string(), second.span().start().line));
         }
         syn::visit::visit_path(self, path);
     }
@@ -154,10 +156,10 @@ impl<'ast> Visit<'ast> for Uses<'_> {
 
 impl Uses<'_> {
     fn under_root(&mut self, tree: &UseTree) {
-        if let UseTree::Path(path) = tree {
-            if path.ident == self.root {
-                self.tree(&path.tree);
-            }
+        if let UseTree::Path(path) = tree
+            && path.ident == self.root
+        {
+            self.tree(&path.tree);
         }
     }
 }

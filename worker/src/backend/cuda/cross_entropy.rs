@@ -40,10 +40,12 @@ fn layout(check: Check, logits: &Tensor, targets: &Tensor, others: &[&Tensor]) -
     check.dense("logits", logits, logits)?;
     check.numbers("targets", targets, Kind::Int64, rows, logits)?;
     let vec = if aligned(others) && aligned(&[logits]) { pack(element, classes) } else { 1 };
-    let threads = match classes {
-        ..=WARP_CLASSES => 32,
-        ..=BLOCK_CLASSES => 256,
-        _ => 1024,
+    let threads = if classes <= WARP_CLASSES {
+        32
+    } else if classes <= BLOCK_CLASSES {
+        256
+    } else {
+        1024
     };
     Ok(Layout { variant: Variant::new(&SOURCE, element, &[threads, vec]), rows, classes, threads })
 }

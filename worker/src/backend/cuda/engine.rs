@@ -53,10 +53,10 @@ pub fn compile(variant: &Variant, arch: &str, folder: Option<&Path>) -> Result<V
     let nul = |_| failed("a NUL byte in the source".to_owned(), String::new());
     let (text, name) = (CString::new(text).map_err(nul)?, CString::new(variant.source.name).map_err(nul)?);
     let cubin = result::cubin(&text, &name, &options).map_err(|refusal| failed(refusal.status, refusal.log))?;
-    if let Some(folder) = folder {
-        if let Err(error) = cache::write(folder, &key, &cubin) {
-            tracing::warn!("compiled kernels are not kept in {}: {error}", folder.display());
-        }
+    if let Some(folder) = folder
+        && let Err(error) = cache::write(folder, &key, &cubin)
+    {
+        tracing::warn!("compiled kernels are not kept in {}: {error}", folder.display());
     }
     Ok(cubin)
 }

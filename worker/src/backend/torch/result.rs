@@ -93,6 +93,11 @@ pub(super) fn allow_tf32(on: bool) -> Result<(), ShimError> {
     check(unsafe { sys::enn_allow_tf32(i32::from(on)) })
 }
 
+pub(super) fn deterministic(on: bool) -> Result<(), ShimError> {
+    // SAFETY: no pointers; the shim writes flags of libtorch's global context.
+    check(unsafe { sys::enn_deterministic(i32::from(on)) })
+}
+
 pub(super) fn retention(v: &Tensor, lambda: &Tensor, state: Option<&Tensor>, both: bool) -> Result<Tensor, ShimError> {
     let mut y = ptr::null_mut();
     // SAFETY: operands are alive; a missing state is null, which the shim checks; `y` is writable.

@@ -161,6 +161,14 @@ pub fn allow_tf32(on: bool) -> Result<(), ShimError> {
     result::allow_tf32(on)
 }
 
+/// Makes libtorch's operators take the form that gives the same bits each time, where they have one; for the whole process.
+///
+/// # Errors
+/// libtorch's sentence.
+pub fn deterministic(on: bool) -> Result<(), ShimError> {
+    result::deterministic(on)
+}
+
 /// (major, minor) of a CUDA device.
 ///
 /// # Errors

@@ -35,6 +35,7 @@ unsafe extern "C" {
     ) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
     pub(super) fn enn_allow_tf32(on: i32) -> i32;
+    pub(super) fn enn_deterministic(on: i32) -> i32;
     pub(super) fn enn_retention(
         v: *const C_tensor,
         lambda: *const C_tensor,

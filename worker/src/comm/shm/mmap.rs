@@ -106,7 +106,7 @@ impl Segment {
     /// `at`, when so many bytes lie there, aligned. Everything above computes places from the layout: a breach is a bug.
     fn inside(&self, at: usize, bytes: usize, align: usize) -> usize {
         assert!(
-            at % align == 0 && at + bytes <= self.map.len(),
+            at.is_multiple_of(align) && at + bytes <= self.map.len(),
             "{bytes} bytes at {at} of a segment of {}",
             self.map.len()
         );
