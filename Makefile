@@ -71,7 +71,7 @@ cuda: ## The CUDA worker, on any machine, also one without a GPU
 	$(CARGO) build --release --target-dir $(TARGET)/cuda -p enn-worker -p enn-examples --bin enn-worker --bin gpt --bin step_bench \
 		--features enn-worker/cuda,enn-examples/cuda
 	echo "worker       $(TARGET)/cuda/release/enn-worker"
-	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=the torch/lib of its PyTorch 2.11"
+	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=torch/lib and nvidia/cu13/lib of its PyTorch 2.11"
 
 asan: libtorch ## The C++ shim's tests under AddressSanitizer
 	@$(WITH_TORCH)
