@@ -219,7 +219,8 @@ fn eight_bit_matrices_have_the_bits_of_the_plain_reference() {
 fn eights(op: &Op, x: &Tensor, device: Device) {
     let readable = |t: &Tensor| t.to_device(Device::Cpu).to_kind(Kind::Float).nan_to_num(7e7, 8e7, 9e7);
     for on in [Device::Cpu, device] {
-        let expected = (op.row().launch)(op, &Launch { ins: &[&x.to_device(on)] }).unwrap();
+        let launched = (op.row().launch)(op, &Launch { ins: &[&x.to_device(on)] });
+        let expected = launched.unwrap_or_else(|error| panic!("plain: {error}"));
         for layout in LAYOUTS {
             let found = own(op, &[lay(x, layout, device)]);
             for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -229,6 +230,28 @@ fn eights(op: &Op, x: &Tensor, device: Device) {
                 same(&what, &readable(found), &readable(expected));
             }
         }
+    }
+}
+
+#[test]
+fn libtorchs_attention_comes_first_where_it_fits() {
+    let Some(device) = device() else { return };
+    let first = |op: &Op, ins: &[Tensor]| {
+        let refs: Vec<&Tensor> = ins.iter().collect();
+        let launch = Launch { ins: &refs };
+        op.row().kernels.iter().find(|kernel| (kernel.fits)(op, &launch).is_ok()).map(|kernel| kernel.id)
+    };
+    for (kind, mask, expected) in [
+        (Kind::Float, Structural::Causal, ["aten.efficient"; 2]),
+        (Kind::BFloat16, Structural::Causal, ["aten.flash"; 2]),
+        (Kind::Float, Structural::Window(9), ["cuda.attention", "cuda.attention_backward"]),
+    ] {
+        let tokens = || normal(&[2, 64, 4, 32], kind).to_device(device).transpose(1, 2);
+        let (op, back) = (Op::Sdpa { mask, bias: false }, Op::SdpaBackward { mask, bias: false, dbias: false });
+        let lse = normal(&[2, 4, 64], Kind::Float).to_device(device);
+        let found = first(&op, &[tokens(), tokens(), tokens()]);
+        let found = [found, first(&back, &[tokens(), tokens(), tokens(), tokens(), tokens(), lse])];
+        assert_eq!(found, expected.map(Some), "{kind:?} {mask:?}");
     }
 }
 
