@@ -65,9 +65,7 @@ impl Subject {
                 let loss = objective.forward(cx, &output, &model.targets(cx, y, y_mask)?)?;
                 Ok((loss.sum, loss.count))
             }
-            (Self::Gpt(model, _), [ids, next]) => {
-                Ok((model.loss(cx, ids, next)?, count_of(cx, ids)))
-            }
+            (Self::Gpt(model, _), [ids, next]) => Ok((model.loss(cx, ids, next)?, count_of(cx, ids))),
             (Self::Matrix(layers, _), [x]) => {
                 let y = layers.iter().try_fold(x.clone(), |x, layer| layer.forward(cx, &x))?;
                 Ok((f::sum_all(cx, &f::square(cx, &y)?)?, count_of(cx, &y)))

@@ -197,7 +197,8 @@ impl Trainer {
         let several = self.kernels.take_calls().into_iter().filter(|op| op.order.len() > 1);
         let kernels: BTreeMap<String, Value> = several.map(|op| (op.op.clone(), kernels(&op))).collect();
         let news = self.kernels.take_news();
-        let faults: Vec<String> = news.iter().filter(|n| matches!(n, News::Faulted(_))).map(|n| format!("{n:?}")).collect();
+        let faults: Vec<String> =
+            news.iter().filter(|n| matches!(n, News::Faulted(_))).map(|n| format!("{n:?}")).collect();
         Ok(json!({
             "loss": loss.f_double_value(&[])?, "flops": flops, "operations": operations, "kernels": kernels,
             "faults": faults,
