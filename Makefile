@@ -18,7 +18,7 @@ ENN_PYTHON ?= $(TARGET)/venv/bin/python
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test conformance venv bench bench-gpu cuda doctor lint clean-runs
+.PHONY: help libtorch build demo test conformance venv bench bench-gpu cuda asan doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,11 @@ cuda: ## The CUDA worker, on any machine, also one without a GPU
 		--features enn-worker/cuda,enn-examples/cuda
 	echo "worker       $(TARGET)/cuda/release/enn-worker"
 	echo "on a machine with GPUs: ENN_WORKER=that file, LD_LIBRARY_PATH=the torch/lib of its PyTorch 2.11"
+
+asan: libtorch ## The C++ shim's tests under AddressSanitizer
+	@$(WITH_TORCH)
+	export ENN_ASAN=1 ASAN_OPTIONS=detect_leaks=0
+	$(CARGO) test --release --target-dir $(TARGET)/asan -p enn-worker --test gradcheck --test comm
 
 doctor: build ## What this machine has, what is missing, and the command that mends it
 	@$(WITH_TORCH)

@@ -10,7 +10,7 @@ use std::{
 const SHIM: &str = "shim";
 
 fn main() {
-    for name in ["LIBTORCH_INCLUDE", "ENN_CUDA_INCLUDE"] {
+    for name in ["LIBTORCH_INCLUDE", "ENN_CUDA_INCLUDE", "ENN_ASAN"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     println!("cargo:rerun-if-changed=build.rs");
@@ -41,6 +41,11 @@ fn compile() -> Result<(), String> {
         for dir in cuda_includes(&lib)? {
             build.flag("-isystem").flag(dir);
         }
+    }
+    if env::var_os("ENN_ASAN").is_some() {
+        // For `make asan`: the shim's own memory errors show; libtorch is not instrumented.
+        build.flag("-fsanitize=address").flag("-fno-omit-frame-pointer").flag("-g");
+        println!("cargo:rustc-link-arg=-fsanitize=address");
     }
     build.files(&sources).try_compile("enn_shim").map_err(|error| error.to_string())?;
     link(&lib, cuda);

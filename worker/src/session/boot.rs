@@ -3,7 +3,7 @@
 //! **Invariant:** the only place of the worker that reads the environment.
 
 use super::{SessionError, link::Link, mmap, unix};
-use crate::backend::graph;
+use crate::backend::{cuda::cache, graph};
 use crate::comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
 use enn_common::{
     config::train::Collectives,
@@ -185,10 +185,21 @@ pub(super) fn named_device(name: &str, local_rank: u32) -> Result<Device, Sessio
             let index = local_rank as usize;
             // The default stream cannot be captured.
             graph::use_own_stream(index)?;
+            if let Some(folder) = kernel_folder() {
+                cache::set_folder(folder);
+            }
             Ok(Device::Cuda(index))
         }
         _ => Err(wrong("cpu or cuda")),
     }
+}
+
+/// Where compiled kernels are kept from run to run; nowhere for a user without a home.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn kernel_folder() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
+    cache.map(|cache| cache.join("enn").join("kernels"))
 }
 
 /// Meets the other ranks of the round.

@@ -210,3 +210,27 @@ fn an_input_entered_during_the_step_keeps_the_tape_and_says_why() {
     }
     assert!(executor.refusal().unwrap().contains("declare it as an input"), "{:?}", executor.refusal());
 }
+
+/// Resident memory of this process.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn ten_thousand_steps_take_no_more_memory_than_one_thousand() {
+    // Tests beside this one take memory too; what 9,000 steps would leak is far more.
+    const GROWTH_MAX: u64 = 48 << 20;
+    for (limit, steps) in [(Mode::Tape, 3_000), (Mode::Plan, 10_000)] {
+        let mut bench = bench(limit);
+        let mut early = 0;
+        for step in 0..steps {
+            bench.step(step, 8);
+            if step == steps / 10 {
+                early = resident_bytes();
+            }
+        }
+        let grown = resident_bytes().saturating_sub(early);
+        assert!(grown < GROWTH_MAX, "{limit:?}: {} MiB in {steps} steps", grown >> 20);
+    }
+}
