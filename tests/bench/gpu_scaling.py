@@ -37,7 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--binary", type=pathlib.Path, help="step_bench, instead of the one under target/")
     parser.add_argument("--enn", type=pathlib.Path, help="enn, instead of the one under target/")
     parser.add_argument("--steps", type=int, default=18)
-    parser.add_argument("--warm-up", type=int, default=8)
+    parser.add_argument("--warm-up", type=int, default=12)
     parser.add_argument("--total-s", type=float, default=200, help="no run is begun or goes on after that")
     parser.add_argument("--no-peer", action="store_true")
     return parser.parse_args()
@@ -136,6 +136,11 @@ class Bench:
             "bus_gb_per_s": moved / alone / 1e6,
             "exposed_ms": result["ms"] - without,
         }
+        peer = self.results.get(("peer", ranks, model, "eager"))
+        if peer:
+            # Against the same all-reduces: DDP's move as many bytes.
+            more["ddp_exposed_ms"] = peer["result"]["ms"] - statistics.median(peer["result"]["without_groups"])
+            more["ddp_percent"] = 100 * (1 - max(0.0, more["ddp_exposed_ms"]) / alone)
         name = self.name("overlap", ranks, model, mode)
         print(f"{name}: {statistics.median(hidden):.1f} % hidden", {key: round(value, 3) for key, value in more.items()})
         limit = [OVERLAP_MIN_PERCENT]
