@@ -37,7 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--modes", default="tape,graph", help="how ours runs; tape is called eager in the figures' names")
     parser.add_argument("--binary", type=pathlib.Path, help="step_bench, instead of the one under target/")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--warm-up", type=int, default=10)
+    parser.add_argument("--warm-up", type=int, default=12)
     parser.add_argument("--total-s", type=float, default=240, help="no run is begun after that")
     parser.add_argument("--limit-s", type=float, default=60, help="longest a compile run may take")
     parser.add_argument("--no-compile", action="store_true")

@@ -79,13 +79,16 @@ class Trainer:
             self.loss = torch.compile(self.loss, mode="max-autotune")
         low = LOW.get(options.precision)
         self.autocast = lambda: torch.autocast(device.type, low) if low else contextlib.nullcontext()
+        # What a backward pass runs in; DDP's no_sync leaves out its all-reduces.
+        self.within = contextlib.nullcontext
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")
 
     def step(self) -> torch.Tensor:
         """One step; its loss, not waited for."""
-        with self.autocast():
-            loss = self.loss(*self.batch)
-        self.scaler.scale(loss).backward()
+        with self.within():
+            with self.autocast():
+                loss = self.loss(*self.batch)
+            self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)
@@ -96,20 +99,31 @@ class Trainer:
         return loss.detach().clone()
 
 
+def per_group(options: argparse.Namespace) -> int:
+    """Steps between two standstills."""
+    return max(1, options.steps // GROUPS)
+
+
+def timed(options: argparse.Namespace, trainer: Trainer, device: torch.device) -> tuple[list[float], torch.Tensor]:
+    """Milliseconds of a step, from each part of the run; the last loss."""
+    groups = []
+    for _ in range(options.warm_up):
+        trainer.step()
+    for _ in range(GROUPS):
+        stand_still(device)
+        start = time.perf_counter()
+        for _ in range(per_group(options)):
+            loss = trainer.step()
+        stand_still(device)
+        groups.append(1000 * (time.perf_counter() - start) / per_group(options))
+    return groups, loss
+
+
 def measure(options: argparse.Namespace, name: str, device: torch.device) -> dict:
     """The line of one model."""
     size = json.loads(options.sizes.read_text())[name]
     trainer = Trainer(options, size, device)
-    for _ in range(options.warm_up):
-        loss = trainer.step()
-    per_group, groups = max(1, options.steps // GROUPS), []
-    for _ in range(GROUPS):
-        stand_still(device)
-        start = time.perf_counter()
-        for _ in range(per_group):
-            loss = trainer.step()
-        stand_still(device)
-        groups.append(1000 * (time.perf_counter() - start) / per_group)
+    groups, loss = timed(options, trainer, device)
     about = {
         "model": name,
         "batch": options.batch or size["batch"],
@@ -119,7 +133,10 @@ def measure(options: argparse.Namespace, name: str, device: torch.device) -> dic
         "world": WORLD,
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
     }
-    result = {"ms": statistics.median(groups), "groups": groups, "steps": per_group * GROUPS, "loss": loss.item()}
+    result = {"ms": statistics.median(groups), "groups": groups, "steps": len(groups) * per_group(options), "loss": loss.item()}
+    if WORLD > 1 and not options.compile:
+        trainer.within = trainer.loss.no_sync
+        result["without_groups"], _ = timed(options, trainer, device)
     return {"about": about, "result": result}
 
 

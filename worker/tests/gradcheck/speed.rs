@@ -1,4 +1,4 @@
-//! What the tape costs, and where a step's time goes. Run by hand:
+//! Where a step's time goes. Run by hand:
 //! `cargo test --release -p enn-worker --test gradcheck -- --ignored --nocapture --test-threads=1 speed`.
 
 use enn_common::config::{model::ModelConfig, train::TrainConfig};
@@ -6,7 +6,6 @@ use enn_common::staged::meta::{FeatureMeta, Stats};
 use enn_worker::autograd::Cx;
 use enn_worker::backend::Outs;
 use enn_worker::error::OpErrorKind;
-use enn_worker::functional as f;
 use enn_worker::kernel::{FirstFit, Launcher};
 use enn_worker::loss::Objective;
 use enn_worker::model::{Model, ModelSpec};
@@ -22,43 +21,6 @@ use tch::{Device, Kind, Tensor};
 /// Processor time of this thread, which other processes on the machine do not add to.
 fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
-}
-
-/// Overhead of our own that an operation may cost, forward, above libtorch's.
-const OVERHEAD_MAX_US: f64 = 1.5;
-
-#[test]
-#[ignore = "a measurement; run alone on an idle machine"]
-fn overhead_per_operation_is_small() {
-    tch::set_num_threads(1);
-    let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
-    let grads = GradBuckets::new(&params).unwrap();
-    let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
-    const CALLS: usize = 4000;
-    let (mut bare, mut forward, mut both) = (f64::MAX, f64::MAX, f64::MAX);
-    for _ in 0..15 {
-        let start = now();
-        tch::no_grad(|| {
-            let mut kept = vec![x.shallow_clone()];
-            for i in 0..CALLS {
-                kept.push(kept[i].f_tanh().unwrap());
-            }
-        });
-        bare = bare.min((now() - start).as_secs_f64());
-        let start = now();
-        let cx = Cx::train(&params, 0, 0);
-        let mut y = cx.variable(x.shallow_clone());
-        for _ in 0..CALLS {
-            y = f::tanh(&cx, &y).unwrap();
-        }
-        forward = forward.min((now() - start).as_secs_f64());
-        let loss = f::sum_all(&cx, &y).unwrap();
-        cx.backward(&loss, &grads, &mut |_, _| Ok(())).unwrap();
-        both = both.min((now() - start).as_secs_f64());
-    }
-    let us = |s: f64| s * 1e6 / CALLS as f64;
-    println!("bare {:.2} us, taped {:.2} us, taped with backward {:.2} us", us(bare), us(forward), us(both));
-    assert!(us(forward) - us(bare) < OVERHEAD_MAX_US, "overhead {:.2} us", us(forward) - us(bare));
 }
 
 /// Counts calls and time per operation.
