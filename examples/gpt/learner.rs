@@ -66,6 +66,7 @@ impl Learner {
             collectives: Some(place),
             inputs: vec![windows.ids, windows.next, numbers],
             watch: None,
+            observer: None,
         };
         let ran = executor.step(request, |cx, inputs| {
             let [ids, next, numbers] = inputs else { unreachable!("three inputs were given") };

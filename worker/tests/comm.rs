@@ -2,6 +2,7 @@
 //!
 //! Every rank but 0 is this test binary started again (`child`, told who it is through the environment).
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 #![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 
 use enn_broker::store::{Limits, StoreHandle, serve};
