@@ -2,62 +2,26 @@
 //!
 //! Every rank but 0 is this test binary started again (`child`, told who it is through the environment).
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 #![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 
-use enn_broker::store::{Limits, StoreHandle, serve};
+mod peer;
+
 use enn_worker::comm::{CommError, Gloo, GlooOptions, ProcessGroup, Reduce, Solo, Store, StoreAddr};
-use std::{
-    env,
-    net::Ipv4Addr,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use peer::{PATIENCE, Peer, connect, peer, store};
+use std::time::{Duration, Instant};
 use tch::{Kind, Tensor};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-const PART: &str = "ENN_TEST_COMM";
-
-fn store() -> StoreHandle {
-    serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap()
-}
-
-fn connect(port: u16) -> Store {
-    let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
-    Store::connect(addr, PATIENCE).unwrap()
-}
 
 fn gloo(port: u16, rank: u32, size: u32, timeout: Duration) -> Result<Gloo, CommError> {
     Gloo::form(&connect(port), &GlooOptions { rank, size, timeout })
 }
 
-/// A peer that is killed when the test ends, however it ends.
-struct Peer(Child);
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn peer(port: u16, rank: u32, size: u32, part: &str) -> Peer {
-    let child = Command::new(env::current_exe().unwrap())
-        .args(["child", "--exact", "--ignored", "--nocapture"])
-        .env(PART, format!("{port} {rank} {size} {part}"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    Peer(child)
-}
-
 #[test]
 #[ignore = "the part of a peer; the other tests start it"]
 fn child() {
-    let Ok(part) = env::var(PART) else { return };
-    let words: Vec<&str> = part.split(' ').collect();
-    let (port, rank, size) = (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
+    let Some((port, rank, size, word)) = peer::part() else { return };
     let group = gloo(port, rank, size, PATIENCE).unwrap();
-    match words[3] {
+    match word.as_str() {
         "reduce" => {
             let own = f64::from(rank + 1);
             for reduce in [Reduce::Sum, Reduce::Min, Reduce::Max] {
@@ -107,9 +71,7 @@ fn three_processes_reduce_broadcast_and_meet() {
     }
     group.barrier(PATIENCE).unwrap();
     Box::new(group).shutdown(PATIENCE).unwrap();
-    for peer in &mut peers {
-        assert!(peer.0.wait().unwrap().success());
-    }
+    peers.iter_mut().for_each(Peer::ends_well);
 }
 
 #[test]

@@ -154,11 +154,11 @@ impl Ended {
     }
 
     fn rounds(&self) -> u64 {
-        let rounds = self.events.iter().filter_map(|what| match what {
+        let mut rounds = self.events.iter().filter_map(|what| match what {
             What::RunEnded { rounds, .. } => Some(*rounds),
             _ => None,
         });
-        rounds.last().unwrap()
+        rounds.next_back().unwrap()
     }
 
     fn causes(&self) -> Vec<&str> {

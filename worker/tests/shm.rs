@@ -3,68 +3,27 @@
 //!
 //! Every rank but 0 is this test binary started again (`child`, told who it is through the environment).
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 #![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 
-use enn_broker::store::{Limits, StoreHandle, serve};
-use enn_worker::comm::{
-    CommError, Gloo, GlooOptions, ProcessGroup, Reduce, Shm, ShmFormed, ShmOptions, Store, StoreAddr,
-};
-use std::{
-    env,
-    net::Ipv4Addr,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+mod peer;
+
+use enn_worker::comm::{CommError, Gloo, GlooOptions, ProcessGroup, Reduce, Shm, ShmFormed, ShmOptions};
+use peer::{PATIENCE, Peer, connect, peer, store};
+use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// A death or an abort is known long before this.
 const SOON: Duration = Duration::from_secs(1);
-const PART: &str = "ENN_TEST_SHM";
 const KINDS: [Kind; 5] = [Kind::Float, Kind::Double, Kind::Int64, Kind::BFloat16, Kind::Half];
 const REDUCES: [Reduce; 3] = [Reduce::Sum, Reduce::Min, Reduce::Max];
 const MIB_64: i64 = 16 << 20;
-
-fn store() -> StoreHandle {
-    serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap()
-}
-
-fn connect(port: u16) -> Store {
-    let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
-    Store::connect(addr, PATIENCE).unwrap()
-}
 
 fn shm(port: u16, rank: u32, size: u32, timeout: Duration) -> Box<Shm> {
     match Shm::form(&connect(port), &ShmOptions { rank, size, timeout }).unwrap() {
         ShmFormed::Group(group) => Box::new(group),
         ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
     }
-}
-
-/// A peer that is killed when the test ends, however it ends.
-struct Peer(Child);
-
-impl Peer {
-    fn ends_well(&mut self) {
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn peer(port: u16, rank: u32, size: u32, part: &str) -> Peer {
-    let child = Command::new(env::current_exe().unwrap())
-        .args(["child", "--exact", "--ignored", "--nocapture"])
-        .env(PART, format!("{port} {rank} {size} {part}"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    Peer(child)
 }
 
 fn peers(port: u16, size: u32, part: &str) -> Vec<Peer> {
@@ -74,12 +33,10 @@ fn peers(port: u16, size: u32, part: &str) -> Vec<Peer> {
 #[test]
 #[ignore = "the part of a peer; the other tests start it"]
 fn child() {
-    let Ok(part) = env::var(PART) else { return };
+    let Some((port, rank, size, word)) = peer::part() else { return };
     tch::set_num_threads(1);
-    let words: Vec<&str> = part.split(' ').collect();
-    let (port, rank, size) = (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
     let group = shm(port, rank, size, PATIENCE);
-    match words[3] {
+    match word.as_str() {
         "gloo" => {
             beside_gloo(port, &*group);
             group.shutdown(PATIENCE).unwrap();
@@ -397,9 +354,7 @@ fn a_peer_that_left_is_named_and_one_that_hangs_at_the_deadline() {
     let port = store.addr().port();
     let _peer = peer(port, 1, 2, "linger");
     let group = shm(port, 0, 2, Duration::from_millis(300));
-    while group.barrier(PATIENCE).is_err() {
-        panic!("the peer was there");
-    }
+    assert!(group.barrier(PATIENCE).is_ok(), "the peer was there");
     let begun = Instant::now();
     let error = group.barrier(PATIENCE).unwrap_err();
     assert!(matches!(error, CommError::PeerSilent { operation: "barrier", peer: 1, .. }), "{error}");

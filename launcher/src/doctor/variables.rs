@@ -63,6 +63,7 @@ pub const VARIABLES: &[Variable] = &[
         "where the first failure of `enn run` is left, as a worker of a launcher leaves its own",
     ),
     variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
+    variable("XDG_CACHE_HOME", "enn-worker", "folder in which compiled CUDA kernels are kept, instead of ~/.cache"),
     variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
 ];
 

@@ -122,8 +122,9 @@ fn a_right_kernel_is_checked_once_and_then_runs_alone() {
 
 #[test]
 fn wrong_numbers_never_leave_and_quarantine_the_kernel_at_once() {
+    type Case = (&'static Kernel, fn(&Fault) -> bool);
     let wrong = |fault: &Fault| matches!(fault, Fault::Wrong { .. });
-    let cases: [(&'static Kernel, fn(&Fault) -> bool); 3] =
+    let cases: [Case; 3] =
         [(&PERCENT, wrong), (&NAN, |fault| *fault == Fault::NonFinite), (&RANDOM, |fault| *fault == Fault::Unstable)];
     for (kernel, expected) in cases {
         let manager = manager(&[kernel, &RIGHT]);

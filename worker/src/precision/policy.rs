@@ -25,73 +25,24 @@ pub fn class(op: &Op) -> Class {
     match op {
         Op::MatMul { .. } | Op::Linear { .. } | Op::Sdpa { .. } => Class::Low,
         Op::Unary(unary) => of_unary(*unary),
-        Op::Sum { .. }
-        | Op::Mean { .. }
-        | Op::SumTo { .. }
-        | Op::LayerNorm { .. }
-        | Op::AddNorm { .. }
-        | Op::RmsNorm { .. }
-        | Op::Softmax { .. }
-        | Op::LogSoftmax { .. }
-        | Op::Retention { .. }
-        | Op::MaskedHuber { .. }
-        | Op::MaskedMse
-        | Op::CrossEntropy { .. } => Class::Full,
+        Op::Sum { .. } | Op::Mean { .. } | Op::SumTo { .. } | Op::LayerNorm { .. } => Class::Full,
+        Op::AddNorm { .. } | Op::RmsNorm { .. } | Op::Softmax { .. } | Op::LogSoftmax { .. } => Class::Full,
+        Op::Retention { .. } | Op::MaskedHuber { .. } | Op::MaskedMse | Op::CrossEntropy { .. } => Class::Full,
         Op::Binary(_) | Op::SiluMul | Op::Where | Op::Cat { .. } | Op::Stack { .. } => Class::Widest,
-        Op::Scale { .. }
-        | Op::AddScalar { .. }
-        | Op::Clamp { .. }
-        | Op::Cast { .. }
-        | Op::SwiGlu
-        | Op::MaxDim { .. }
-        | Op::Reshape { .. }
-        | Op::Permute { .. }
-        | Op::Expand { .. }
-        | Op::Narrow { .. }
-        | Op::Split { .. }
-        | Op::Zeros { .. }
-        | Op::Ones { .. }
-        | Op::Embedding
-        | Op::Dropout { .. }
-        | Op::DropPath { .. }
-        | Op::Detach
-        | Op::Aten(_)
-        | Op::Test(_)
-        | Op::And
-        | Op::Not
-        | Op::IndexSelect { .. } => Class::Pass,
-        Op::UnaryBackward(_)
-        | Op::ClampBackward { .. }
-        | Op::SiluMulBackward
-        | Op::SwiGluBackward
-        | Op::Keep { .. }
-        | Op::MaxDimBackward { .. }
-        | Op::LinearBackward { .. }
-        | Op::NarrowBackward { .. }
-        | Op::GradAdd
-        | Op::LayerNormBackward { .. }
-        | Op::AddNormBackward { .. }
-        | Op::RmsNormBackward { .. }
-        | Op::SoftmaxBackward { .. }
-        | Op::LogSoftmaxBackward { .. }
-        | Op::EmbeddingBackward { .. }
-        | Op::RetentionBackward { .. }
-        | Op::SdpaBackward { .. }
-        | Op::MaskedHuberBackward { .. }
-        | Op::MaskedMseBackward
-        | Op::CrossEntropyBackward { .. }
-        | Op::GlobalNorm
-        | Op::StepScalars { .. }
-        | Op::AdamW { .. }
-        | Op::Average { .. }
-        | Op::Zero
-        | Op::AllReduce
-        | Op::AllReduceWait
-        | Op::CastInto
-        | Op::ScaleUpdate { .. }
-        | Op::Quantize { .. }
-        | Op::ScaledMm { .. }
-        | Op::Fp8Linear { .. } => Class::Pass,
+        Op::Scale { .. } | Op::AddScalar { .. } | Op::Clamp { .. } | Op::Cast { .. } | Op::SwiGlu => Class::Pass,
+        Op::MaxDim { .. } | Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } => Class::Pass,
+        Op::Narrow { .. } | Op::Split { .. } | Op::Zeros { .. } | Op::Ones { .. } | Op::Embedding => Class::Pass,
+        Op::Dropout { .. } | Op::DropPath { .. } | Op::Detach | Op::Aten(_) | Op::Test(_) | Op::And => Class::Pass,
+        Op::Not | Op::IndexSelect { .. } => Class::Pass,
+        Op::UnaryBackward(_) | Op::ClampBackward { .. } | Op::SiluMulBackward | Op::SwiGluBackward => Class::Pass,
+        Op::Keep { .. } | Op::MaxDimBackward { .. } | Op::LinearBackward { .. } => Class::Pass,
+        Op::NarrowBackward { .. } | Op::GradAdd | Op::LayerNormBackward { .. } => Class::Pass,
+        Op::AddNormBackward { .. } | Op::RmsNormBackward { .. } | Op::SoftmaxBackward { .. } => Class::Pass,
+        Op::LogSoftmaxBackward { .. } | Op::EmbeddingBackward { .. } | Op::RetentionBackward { .. } => Class::Pass,
+        Op::SdpaBackward { .. } | Op::MaskedHuberBackward { .. } | Op::MaskedMseBackward => Class::Pass,
+        Op::CrossEntropyBackward { .. } | Op::GlobalNorm | Op::StepScalars { .. } | Op::AdamW { .. } => Class::Pass,
+        Op::Average { .. } | Op::Zero | Op::AllReduce | Op::AllReduceWait | Op::CastInto => Class::Pass,
+        Op::ScaleUpdate { .. } | Op::Quantize { .. } | Op::ScaledMm { .. } | Op::Fp8Linear { .. } => Class::Pass,
     }
 }
 

@@ -85,7 +85,7 @@ fn scores(q: &Tensor, k: &Tensor, bias: Option<&Tensor>, mask: Mask, scale: f64)
     let (n, m) = (q.size()[2], k.size()[2]);
     let mut scores = q.matmul(&k.transpose(-2, -1)) * scale;
     if let Some(bias) = bias {
-        scores = scores + if bias.dim() == 2 { bias.unsqueeze(1).unsqueeze(1) } else { bias.shallow_clone() };
+        scores += if bias.dim() == 2 { bias.unsqueeze(1).unsqueeze(1) } else { bias.shallow_clone() };
     }
     let long = (Kind::Int64, Device::Cpu);
     let distance = Tensor::arange(n, long).unsqueeze(1) - Tensor::arange(m, long);

@@ -2,6 +2,7 @@
 //! skips where there is no CUDA device.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its operands has failed")]
+#![expect(clippy::print_stdout, reason = "a test says that it is skipped")]
 
 use enn_worker::autograd::{Cx, Tensor as Traced};
 use enn_worker::functional as f;

@@ -23,7 +23,7 @@ fn devices() -> Vec<(Device, Kind, f64)> {
         all.extend([(Device::Cuda(0), Kind::Float, 1e-4), (Device::Cuda(0), Kind::BFloat16, 4e-2)]);
         all.push((Device::Cuda(0), Kind::Half, 6e-3));
     } else {
-        println!("no CUDA device: attention kernels were checked on the CPU only");
+        eprintln!("no CUDA device: attention kernels were checked on the CPU only");
     }
     all
 }

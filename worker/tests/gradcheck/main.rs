@@ -2,6 +2,7 @@
 //! the tape: fan-out, tied and unused parameters, saved tensors, the program's hash, reproducible dropout.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its operands has failed")]
+#![expect(clippy::print_stderr, reason = "a test says what it skips")]
 
 mod aten;
 mod attention;

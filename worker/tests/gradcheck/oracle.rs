@@ -19,7 +19,6 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             let halves = x[0].chunk(2, -1);
             one(halves[0].silu() * &halves[1])
         }
-        Op::Where => one(x[1].where_self(&x[0], &x[2])),
         Op::Sum { axes, keepdim } => one(x[0].sum_dim_intlist(axes.as_slice(), *keepdim, None)),
         Op::Mean { axes, keepdim } => one(x[0].mean_dim(axes.as_slice(), *keepdim, None)),
         Op::SumTo { shape } => one(x[0].sum_to_size(shape.as_slice())),
@@ -32,13 +31,6 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             let y = x[0].matmul(&x[1].transpose(0, 1));
             one(if *bias { y + &x[2] } else { y })
         }
-        Op::Reshape { shape } => one(x[0].reshape(shape.as_slice())),
-        Op::Permute { axes } => one(x[0].permute(axes.as_slice())),
-        Op::Expand { shape } => one(x[0].expand(shape.as_slice(), false)),
-        Op::Narrow { axis, start, len } => one(x[0].narrow(*axis, *start, *len)),
-        Op::Cat { axis } => one(Tensor::cat(x, *axis)),
-        Op::Stack { axis } => one(Tensor::stack(x, *axis)),
-        Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
         Op::LayerNorm { affine, eps } => {
             let width = x[0].size().pop().unwrap();
             let (w, b) = (affine.then(|| &x[1]), affine.then(|| &x[2]));
@@ -60,10 +52,6 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
         }
         Op::Softmax { axis } => one(x[0].softmax(*axis, None)),
         Op::LogSoftmax { axis } => one(x[0].log_softmax(*axis, None)),
-        Op::Embedding => {
-            let shape: Vec<i64> = x[1].size().into_iter().chain([x[0].size()[1]]).collect();
-            one(x[0].index_select(0, &x[1].reshape(-1)).reshape(shape))
-        }
         Op::Dropout { p, site } => {
             let keep = keep_mask(seed, step, *site, x[0].numel(), p.get()).view(x[0].size().as_slice());
             one(&x[0] * keep.to_kind(x[0].kind()) / (1.0 - p.get()))
@@ -83,6 +71,26 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
         }
         Op::MaskedMse => one(((&x[0] - &x[1]).square() * x[2].to_kind(x[0].kind())).sum(None)),
         Op::CrossEntropy { ignore } => one(cross_entropy(*ignore, &x[0], &x[1])),
+        other => arranged(other, x),
+    }
+}
+
+/// The operations that only move or choose numbers.
+fn arranged(op: &Op, x: &[Tensor]) -> Vec<Tensor> {
+    let one = |t: Tensor| vec![t];
+    match op {
+        Op::Reshape { shape } => one(x[0].reshape(shape.as_slice())),
+        Op::Permute { axes } => one(x[0].permute(axes.as_slice())),
+        Op::Expand { shape } => one(x[0].expand(shape.as_slice(), false)),
+        Op::Narrow { axis, start, len } => one(x[0].narrow(*axis, *start, *len)),
+        Op::Cat { axis } => one(Tensor::cat(x, *axis)),
+        Op::Stack { axis } => one(Tensor::stack(x, *axis)),
+        Op::Where => one(x[1].where_self(&x[0], &x[2])),
+        Op::Embedding => {
+            let shape: Vec<i64> = x[1].size().into_iter().chain([x[0].size()[1]]).collect();
+            one(x[0].index_select(0, &x[1].reshape(-1)).reshape(shape))
+        }
+        Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
         other => panic!("{} has samples but no oracle", other.name()),
     }
 }

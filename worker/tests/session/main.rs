@@ -93,6 +93,19 @@ fn execution_and_recomputing_change_no_bit_on_a_gpu() {
 }
 
 #[test]
+fn a_deterministic_training_repeats_itself_bit_for_bit() {
+    let mut devices = vec![Device::Cpu];
+    if tch::Cuda::is_available() {
+        enn_worker::backend::graph::use_own_stream(0).unwrap();
+        devices.push(Device::Cuda(0));
+    }
+    for device in devices {
+        let once = || last(device, &|train| train.deterministic = true);
+        assert!(once() == once(), "{device:?}");
+    }
+}
+
+#[test]
 fn a_run_learns_saves_and_predicts() {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
