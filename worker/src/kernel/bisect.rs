@@ -124,7 +124,7 @@ impl<'m> Bisect<'m> {
         }
         // A kernel that cannot be launched gives no wrong numbers.
         let Ok(found) = (kernel.launch)(op, &Launch { ins: &ins }) else { return Ok(()) };
-        if let Some(fault) = compare::fault(kernel.tolerance, &effects(op, &found, &ins), &plain)? {
+        if let Some(fault) = compare::fault(kernel.tolerance, &effects(op, &found, &ins), &plain, &ins)? {
             let place = if fault == Fault::NonFinite { &self.kernel } else { &self.suspect };
             let blame = Blame::Kernel(self.manager.failed(kernel, op, l.ins, fault));
             place.borrow_mut().get_or_insert(Finding { record: self.calls.get(), op: op.name(), blame });

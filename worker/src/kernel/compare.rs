@@ -14,6 +14,11 @@ const REDUCTION_UNITS: f64 = 4096.0;
 /// Units for long sums whose results are kept in 16 bits: the reference itself rounds at each step.
 const REDUCTION_UNITS_HALF: f64 = 16.0;
 
+/// Units of the largest operand that a long sum may be off by: what cancels in it leaves that. In 16 bits the results' own
+/// units are wide enough, with one of the operands.
+const OPERAND_UNITS: f64 = 64.0;
+const OPERAND_UNITS_HALF: f64 = 1.0;
+
 /// Share of the largest result for sums of 8-bit products.
 const EIGHT_BITS: f64 = 0.02;
 
@@ -25,7 +30,8 @@ fn readable(tensor: &Tensor) -> Result<Tensor, OpErrorKind> {
     }
 }
 
-/// What is wrong with `found`, given the reference's `expected`; none when it is within the tolerance.
+/// What is wrong with `found`, given the reference's `expected` and what both were made of; none when it is within the
+/// tolerance.
 ///
 /// # Errors
 /// What libtorch says, e.g. that the device does not answer any more.
@@ -33,13 +39,14 @@ pub(super) fn fault(
     tolerance: Tolerance,
     found: &[&Tensor],
     expected: &[&Tensor],
+    operands: &[&Tensor],
 ) -> Result<Option<Fault>, OpErrorKind> {
     if found.len() != expected.len() {
         let found = format!("{} results, {} expected", found.len(), expected.len());
         return Ok(Some(Fault::Wrong { found }));
     }
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        if let Some(fault) = of_one(tolerance, index, found, expected)? {
+        if let Some(fault) = of_one(tolerance, index, (found, expected), operands)? {
             return Ok(Some(fault));
         }
     }
@@ -91,7 +98,12 @@ pub(super) fn all_zero(tensors: &[&Tensor]) -> Result<bool, OpErrorKind> {
     Ok(true)
 }
 
-fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor) -> Result<Option<Fault>, OpErrorKind> {
+fn of_one(
+    tolerance: Tolerance,
+    index: usize,
+    (found, expected): (&Tensor, &Tensor),
+    operands: &[&Tensor],
+) -> Result<Option<Fault>, OpErrorKind> {
     let shape = |t: &Tensor| (t.size(), t.kind());
     if shape(found) != shape(expected) {
         let found = format!("result {index} is {:?}, expected {:?}", shape(found), shape(expected));
@@ -104,7 +116,10 @@ fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor)
         let wrong = || Fault::Wrong { found: format!("result {index} has other whole numbers") };
         return Ok((!found.f_equal(expected)?).then(wrong));
     }
-    let unit = unit(expected.kind());
+    // Sums of f32 that end in f64 are as exact as f32.
+    let narrow = operands.iter().any(|operand| operand.kind() == Kind::Float);
+    let kind = if expected.kind() == Kind::Double && narrow { Kind::Float } else { expected.kind() };
+    let unit = unit(kind);
     let (found, expected) = (&readable(found)?, &readable(expected)?);
     let (finite, wanted) = (found.f_isfinite()?, expected.f_isfinite()?);
     let lost = wanted.f_logical_and(&finite.f_logical_not()?)?;
@@ -129,8 +144,10 @@ fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor)
         }
         Tolerance::Reduction => {
             let half = matches!(expected.kind(), Kind::Half | Kind::BFloat16);
-            let units = unit * if half { REDUCTION_UNITS_HALF } else { REDUCTION_UNITS };
-            b.f_abs()?.f_max()?.f_mul_scalar(units)?.f_expand_as(&b)?
+            let (own, theirs) =
+                if half { (REDUCTION_UNITS_HALF, OPERAND_UNITS_HALF) } else { (REDUCTION_UNITS, OPERAND_UNITS) };
+            let reach = unit * theirs * largest(operands)?;
+            b.f_abs()?.f_max()?.f_mul_scalar(unit * own)?.f_add_scalar(reach)?.f_expand_as(&b)?
         }
         Tolerance::EightBits => b.f_abs()?.f_max()?.f_mul_scalar(EIGHT_BITS)?.f_expand_as(&b)?,
     };
@@ -138,11 +155,21 @@ fn of_one(tolerance: Tolerance, index: usize, found: &Tensor, expected: &Tensor)
     if excess.f_max()?.f_double_value(&[])? <= 0.0 {
         return Ok(None);
     }
-    let worst = excess.f_view(-1)?.f_argmax(None, false)?.f_int64_value(&[])?;
+    let worst = excess.f_reshape(-1)?.f_argmax(None, false)?.f_int64_value(&[])?;
     let at = |t: &Tensor| t.f_reshape(-1)?.f_double_value(&[worst]);
     let found =
         format!("element {worst} of result {index} is {:e}, expected {:e} ± {:e}", at(&a)?, at(&b)?, at(&allowed)?);
     Ok(Some(Fault::Wrong { found }))
+}
+
+/// Largest finite magnitude among the floating operands; 0 without any.
+fn largest(operands: &[&Tensor]) -> Result<f64, OpErrorKind> {
+    let mut found = 0f64;
+    for operand in operands.iter().filter(|operand| operand.is_floating_point() && operand.numel() > 0) {
+        let size = readable(operand)?.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0)?.f_abs()?.f_max()?;
+        found = found.max(size.f_double_value(&[])?);
+    }
+    Ok(found)
 }
 
 /// Distance from 1 to the next number.
@@ -172,7 +199,7 @@ mod tests {
     }
 
     fn judged(tolerance: Tolerance, found: &Tensor, expected: &Tensor) -> Option<Fault> {
-        fault(tolerance, &[found], &[expected]).unwrap()
+        fault(tolerance, &[found], &[expected], &[]).unwrap()
     }
 
     #[test]
@@ -217,6 +244,21 @@ mod tests {
         assert!(judged(Tolerance::Reduction, &one, &two).is_some());
         assert_eq!(judged(Tolerance::Exact, &one, &one), None);
         assert!(same(&[&one], &[&one]).unwrap() && !same(&[&one], &[&two]).unwrap());
-        assert!(fault(Tolerance::Exact, &[&x], &[]).unwrap().is_some());
+        assert!(fault(Tolerance::Exact, &[&x], &[], &[]).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_cancels_is_measured_by_the_operands_and_f64_sums_of_f32_by_f32() {
+        let (x, one) = (Tensor::from_slice(&[3.0f32, -3.0]), Tensor::from_slice(&[1.0f32]));
+        let near = |a: f32, b: f32, operands: &[&Tensor]| {
+            let (a, b) = (Tensor::from_slice(&[a]), Tensor::from_slice(&[b]));
+            fault(Tolerance::Reduction, &[&a], &[&b], operands).unwrap().is_none()
+        };
+        assert!(near(1.5e-8, -4.5e-8, &[&x]), "a mean of nearly 0");
+        assert!(!near(1e-3, -1e-3, &[&x]));
+        assert!(!near(1.01, 1.0, &[&one]), "one per cent shows");
+        let (a, b) = (Tensor::from_slice(&[34_654.533_89f64]), Tensor::from_slice(&[34_654.533_95f64]));
+        assert!(fault(Tolerance::Reduction, &[&a], &[&b], &[&x]).unwrap().is_none());
+        assert!(fault(Tolerance::Reduction, &[&a], &[&b], &[]).unwrap().is_some());
     }
 }

@@ -119,7 +119,10 @@ fn beside_reference(
     };
     let plain_ins = reference.operands(l);
     let plain = (op.row().launch)(op, &Launch { ins: &plain_ins })?;
-    let compared = compare::fault(kernel.tolerance, &effects(op, &outs, l.ins), &effects(op, &plain, &plain_ins))?;
+    let compared = {
+        let (found, expected) = (effects(op, &outs, l.ins), effects(op, &plain, &plain_ins));
+        compare::fault(kernel.tolerance, &found, &expected, &plain_ins)?
+    };
     let fault = match compared {
         None => second_run(kernel, op, l, &outs, again)?,
         wrong => wrong,

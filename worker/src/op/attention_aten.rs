@@ -190,7 +190,8 @@ fn efficient(op: &Op, l: &Launch<'_>) -> Launched {
     let operands = [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), arg(&bias)];
     let how = [Arg::Bool(true), Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Real(scale(q))];
     let outs = EFFICIENT.call(&[operands, how].concat())?;
-    let lse = outs[1].f_narrow(2, 0, q.size()[2])?;
+    // Other kernels, and libtorch's own flash, read it densely.
+    let lse = outs[1].f_narrow(2, 0, q.size()[2])?.f_contiguous()?;
     Ok(smallvec![outs[0].shallow_clone(), lse])
 }
 

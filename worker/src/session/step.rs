@@ -206,6 +206,8 @@ fn code(
     cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
     let mut sums: Option<(Tensor, Tensor)> = None;
     let mut control = None;
+    // A collective of one rank would only cut the step's graph in two.
+    let together = place.group.size() > 1;
     for micro in 0..place.accumulation {
         let last = micro + 1 == place.accumulation;
         let loss = loss(cx, [x, x_mask, y, y_mask], (learner, place), micro)?;
@@ -221,11 +223,13 @@ fn code(
         if last {
             let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
             let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?], 0)?;
-            cx.all_reduce_value(&all)?;
+            if together {
+                cx.all_reduce_value(&all)?;
+            }
             control = Some(all);
         }
         let mut reduce = |_: BucketId, gradient: &Raw| -> Result<(), HookError> {
-            if last {
+            if last && together {
                 cx.all_reduce(gradient)?;
             }
             Ok(())
@@ -235,7 +239,9 @@ fn code(
         sums = Some((sum, count));
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
-    cx.all_reduce_wait()?;
+    if together {
+        cx.all_reduce_wait()?;
+    }
     laps.end(Part::Comm);
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
     let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
