@@ -290,8 +290,8 @@ fn what_a_dead_worker_started_dies_with_it() {
 fn a_foreign_protocol_is_refused_with_the_reason() {
     let end = start("*.*=hello_foreign", 1, 0, 5.0).end();
     assert_eq!(end.code, Some(1));
-    let refused =
-        |what: &What| matches!(what, What::Warned { message } if message.contains("enn-worker speaks protocol 2"));
+    let words = format!("enn-worker speaks protocol {}", enn_common::wire::message::PROTOCOL + 1);
+    let refused = |what: &What| matches!(what, What::Warned { message } if message.contains(&words));
     assert_eq!(end.count(refused), 1, "{:#?}", end.events);
 }
 

@@ -86,7 +86,9 @@ fn scores(
     bias: Option<&tch::Tensor>,
     mask: Structural,
 ) -> Result<tch::Tensor, OpErrorKind> {
-    let mut scores = q.f_mul_scalar(scale(q))?.f_matmul(&k.f_transpose(-2, -1)?)?.f_to_kind(wide(q.kind()))?;
+    // Kernels multiply 16-bit numbers exactly and add in f32: so must what they are measured by.
+    let (q, k) = (q.f_to_kind(wide(q.kind()))?, k.f_to_kind(wide(k.kind()))?);
+    let mut scores = q.f_mul_scalar(scale(&q))?.f_matmul(&k.f_transpose(-2, -1)?)?;
     if let Some(bias) = bias {
         let bias = if bias.dim() == 2 { bias.f_unsqueeze(1)?.f_unsqueeze(1)? } else { bias.shallow_clone() };
         scores = scores.f_add_(&bias)?;
