@@ -5,6 +5,7 @@ use super::run::{RunOptions, run};
 use crate::{
     Error,
     facts::Facts,
+    process::outlive,
     slurm::{self, Allocation, Leader, Meeting, OnPath, Part, SlurmError, WorkersFrom},
     torchrun::{self, Flags, Launch, Manner, Own},
 };
@@ -106,6 +107,8 @@ fn agent(
     fill(&mut flags, &meeting, &slurm::address(&meeting.endpoint, &OnPath));
     let mut launch = torchrun::resolve(flags, own, options.manner, facts).map_err(Box::new)?;
     settle(&mut launch, &meeting, allocation);
+    // The run may end by another node's word before Slurm's signal comes here; the job is put back into the queue after that.
+    outlive(Signal::SIGUSR1);
     let code = run(launch, facts, options)?;
     // The others end with 0: a bad exit of theirs makes srun end the host, which alone asks.
     let again = || if meeting.is_host { again(allocation.job_id) } else { true };

@@ -150,6 +150,14 @@ impl Drop for Signals {
     }
 }
 
+/// From now on `signal` does not end this process, also while no [`Signals`] are installed. Programs started later are not
+/// affected.
+pub(crate) fn outlive(signal: Signal) {
+    let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler is async-signal-safe, see there; without a pipe it does nothing.
+    let _refused = unsafe { sigaction(signal, &action) };
+}
+
 /// Groups the guard can hold.
 const GUARDED_MAX: usize = 4096;
 
