@@ -224,23 +224,25 @@ impl Executor {
         if let Some(observer) = request.observer {
             cx.set_observer(observer);
         }
-        cx.keep_leaves();
+        let refused = self.known.iter().any(|known| known.metas == metas && known.refused.is_some());
+        let learns = self.limit != Mode::Tape && request.observer.is_none() && !refused;
+        if learns {
+            cx.keep_leaves();
+        }
         let inputs: Vec<Tensor> = inputs.into_iter().map(|raw| cx.input(raw)).collect();
         let outputs = code(&cx, &inputs)?;
         let raws = outputs.iter().map(|t| t.raw().shallow_clone()).collect();
         let declared: Vec<Val> = inputs.iter().map(Tensor::val).collect();
         match request.observer {
             Some(observer) => cx.with_program(|program| observer.step(program)),
-            None => self.learn(cx, metas, &declared, &outputs),
+            None if learns => self.learn(cx, metas, &declared, &outputs),
+            None => {}
         }
         Ok(Ran { outputs: raws, mode: Mode::Tape })
     }
 
     /// Counts equal recordings and freezes the last of them.
     fn learn(&mut self, cx: Cx<'_>, metas: Vec<Meta>, inputs: &[Val], outputs: &[Tensor]) {
-        if self.limit == Mode::Tape {
-            return;
-        }
         let hash = cx.program_hash();
         if !self.known.last().is_some_and(|known| known.metas == metas) {
             if self.known.len() == PLANS_MAX {
@@ -249,15 +251,12 @@ impl Executor {
             self.known.push(Known { metas, hash: String::new(), times: 0, ready: Ready::No, refused: None });
         }
         let Some(known) = self.known.last_mut() else { return };
-        if known.refused.is_some() {
-            return;
-        }
         known.times = if known.hash == hash { known.times + 1 } else { 1 };
-        known.hash = hash;
+        known.hash = hash.clone();
         if known.times < RECORDINGS {
             return;
         }
-        match Plan::freeze(cx, inputs, outputs) {
+        match Plan::freeze(cx, hash, inputs, outputs) {
             Ok(plan) => known.ready = Ready::Plan(Box::new(plan), 0),
             Err(reason) => {
                 tracing::warn!(%reason, "steps are recorded anew each time");

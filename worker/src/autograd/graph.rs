@@ -5,6 +5,7 @@
 
 use super::call::NoGrad;
 use super::plan::Plan;
+use crate::backend::duplicate;
 use crate::backend::graph::{Capture, Graph, Pool};
 use crate::error::{OpError, OpErrorKind};
 use crate::op::Op;
@@ -83,21 +84,11 @@ impl Captured {
                     }
                 }
             }
-            let mut outputs = Vec::with_capacity(self.outputs.len());
-            for output in &self.outputs {
-                outputs.push(duplicate(output)?);
-            }
-            Ok(outputs)
+            Ok(self.outputs.iter().map(duplicate).collect::<Result<_, _>>()?)
         };
         let made = go();
         made.map_err(|kind| OpError { op: "graph", place: "top".to_owned(), kind: Box::new(kind) })
     }
-}
-
-fn duplicate(raw: &Raw) -> Result<Raw, tch::TchError> {
-    let mut copy = raw.f_empty_like()?;
-    copy.f_copy_(raw)?;
-    Ok(copy)
 }
 
 type Parts = (Vec<Raw>, Vec<Raw>, Vec<Part>);

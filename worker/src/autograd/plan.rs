@@ -9,18 +9,18 @@
 
 use super::call::NoGrad;
 use super::cx::Cx;
-use super::program::{Phase, Program, Rec};
+use super::program::{Program, Rec};
 use crate::backend::Outs;
 use crate::error::{OpError, OpErrorKind};
 use crate::kernel::Launcher;
 use crate::op::Op;
 use crate::op::collective::{self, Collectives};
 use crate::op::row::{Launch, Launched, PLAIN};
-use crate::op::value::{Meta, Role, Tensor, Val};
+use crate::op::value::{Role, Tensor, Val};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ops::Range;
-use tch::{Device, Kind, Tensor as Raw};
+use tch::Tensor as Raw;
 
 /// Why a recorded step cannot be frozen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,9 +88,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Freezes what `cx` recorded. `inputs` were entered with [`Cx::input`] and are given anew at every run, in this order;
+    /// Freezes what `cx` recorded, whose program has hash `hash`. `inputs` were entered with [`Cx::input`] and are given anew at every run, in this order;
     /// `outputs` are what a run returns.
-    pub(super) fn freeze(cx: Cx<'_>, inputs: &[Val], outputs: &[Tensor]) -> Result<Self, Unplannable> {
+    pub(super) fn freeze(cx: Cx<'_>, hash: String, inputs: &[Val], outputs: &[Tensor]) -> Result<Self, Unplannable> {
         let launcher = cx.launcher;
         let state = cx.state.into_inner();
         let bound = state.bound.ok_or(Unplannable::NotKept)?;
@@ -106,7 +106,6 @@ impl Plan {
         let keys = bind_keys(&state.keys, &mut slots).map_err(|error| Unplannable::Keys(error.to_string()))?;
         let outputs: Vec<Val> = outputs.iter().map(Tensor::val).collect();
         let steps = steps(&program, &outputs, launcher)?;
-        let hash = program.hash();
         Ok(Self { program, steps, slots, inputs: inputs.to_vec(), outputs, keys, hash, fell_back: Cell::new(false) })
     }
 
@@ -118,11 +117,6 @@ impl Plan {
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
-    }
-
-    /// Metas of the inputs, in order.
-    pub fn inputs(&self) -> impl Iterator<Item = &Meta> {
-        self.inputs.iter().map(|val| &self.program.val(*val).meta)
     }
 
     /// Runs the step with these inputs as optimizer step `step`; `observer` sees every record.
@@ -255,12 +249,6 @@ impl Plan {
         segments
     }
 
-    /// Whether record `at` changes weights or moments.
-    pub fn updates(&self, at: usize) -> bool {
-        let rec = &self.program.recs()[at];
-        rec.phase == Phase::Optim && !matches!(rec.op, Op::Zero)
-    }
-
     fn fail(&self, at: usize, kind: OpErrorKind) -> OpError {
         let rec = self.program.recs().get(at);
         let (op, place) = match rec {
@@ -281,8 +269,6 @@ fn bind_keys(keys: &[Val], slots: &mut [Option<Raw>]) -> Result<Option<Raw>, tch
     for (i, val) in keys.iter().enumerate() {
         slots[val.index()] = Some(all.f_select(0, i as i64)?);
     }
-    debug_assert_eq!(all.kind(), Kind::Int64);
-    debug_assert!(matches!(all.device(), Device::Cpu | Device::Cuda(_)));
     Ok(Some(all))
 }
 

@@ -9,5 +9,17 @@ pub mod torch;
 
 use smallvec::SmallVec;
 
+/// A copy of a tensor in memory of its own, laid out alike and without a gradient's history.
+///
+/// # Errors
+/// What libtorch says, e.g. no memory.
+pub fn duplicate(tensor: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
+    tch::no_grad(|| {
+        let mut copy = tensor.f_empty_like()?;
+        copy.f_copy_(tensor)?;
+        Ok(copy)
+    })
+}
+
 /// Tensors an operation made.
 pub type Outs = SmallVec<[tch::Tensor; 2]>;

@@ -26,7 +26,7 @@ pub use shm::{
 };
 pub use solo::Solo;
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 use tch::Tensor;
 
 /// How values of the ranks are brought together, element by element.
@@ -126,5 +126,28 @@ impl Work {
             Self::C10d(work) => work.is_done(),
             Self::Shm(work) => Ok(work.is_done()),
         }
+    }
+}
+
+/// Sums that were begun and not yet waited for, in their order.
+#[derive(Debug, Default)]
+pub struct Pending(RefCell<Vec<Work>>);
+
+impl Pending {
+    /// Begins to sum `tensor` over the ranks of `group`, in place.
+    ///
+    /// # Errors
+    /// When the collective cannot be begun.
+    pub fn begin(&self, group: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CommError> {
+        self.0.borrow_mut().push(group.all_reduce_sum(tensor)?);
+        Ok(())
+    }
+
+    /// [`Work::order`] for everything begun.
+    ///
+    /// # Errors
+    /// That of the first collective that failed.
+    pub fn order(&self, timeout: Duration) -> Result<(), CommError> {
+        self.0.take().iter().try_for_each(|work| work.order(timeout))
     }
 }

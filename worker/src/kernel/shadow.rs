@@ -8,7 +8,7 @@
 
 use super::sig::{self, Sig};
 use super::{Intents, compare};
-use crate::backend::Outs;
+use crate::backend::{Outs, duplicate};
 use crate::error::OpErrorKind;
 use crate::op::Op;
 use crate::op::row::{Kernel, Launch};
@@ -49,9 +49,7 @@ impl Copied {
     pub(super) fn of(op: &Op, l: &Launch<'_>) -> Result<Self, OpErrorKind> {
         let mut own = SmallVec::new();
         for (index, tensor) in l.ins.iter().enumerate().filter(|(index, _)| op.writes(*index)) {
-            let mut copy = tensor.f_empty_like()?;
-            copy.f_copy_(tensor)?;
-            own.push((index, copy));
+            own.push((index, duplicate(tensor)?));
         }
         Ok(Self { own })
     }

@@ -49,11 +49,6 @@ fn check(ins: &[&Meta]) -> Result<i64, OpErrorKind> {
     Ok(width)
 }
 
-/// Meta of a row's statistic beside results like `meta`.
-pub(super) fn statistic(meta: &Meta, narrow: &[i64]) -> Meta {
-    meta.with_shape(narrow)
-}
-
 fn with_stats(ins: &[&Meta], stats: usize) -> Inferred {
     check(ins)?;
     let mut shape = ins[0].shape.clone();
@@ -61,7 +56,7 @@ fn with_stats(ins: &[&Meta], stats: usize) -> Inferred {
         *last = 1;
     }
     let mut metas: Metas = smallvec![ins[0].clone()];
-    metas.extend((0..stats).map(|_| statistic(ins[0], &shape)));
+    metas.extend((0..stats).map(|_| ins[0].with_shape(shape.clone())));
     Ok(metas)
 }
 

@@ -6,6 +6,7 @@
 use super::{FlatParams, OptimError, error::failed};
 use crate::{
     autograd::{Cx, call},
+    backend::duplicate,
     error::OpError,
     op::Op,
 };
@@ -86,12 +87,6 @@ impl Ema {
         let _ = tch::no_grad(|| self.updates.f_fill_(updates as f64)).map_err(failed("restore the average"))?;
         Ok(())
     }
-}
-
-fn duplicate(t: &Raw) -> Result<Raw, TchError> {
-    let mut copy = t.f_empty_like()?;
-    tch::no_grad(|| copy.f_copy_(t))?;
-    Ok(copy)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision};
 use crate::{
     autograd::{Executor, Mode},
+    backend::duplicate,
     checkpoint::{Named, Wanted},
     comm::ProcessGroup,
     loss::Objective,
@@ -309,11 +310,5 @@ fn copy(view: &Tensor, saved: Option<&Tensor>) -> Result<(), SessionError> {
 }
 
 fn copies(slabs: &[Tensor]) -> Result<Vec<Tensor>, SessionError> {
-    let mut made = Vec::with_capacity(slabs.len());
-    for slab in slabs {
-        let mut copy = slab.f_detach()?.f_empty_like()?;
-        copy.f_copy_(slab)?;
-        made.push(copy);
-    }
-    Ok(made)
+    Ok(slabs.iter().map(duplicate).collect::<Result<_, _>>()?)
 }

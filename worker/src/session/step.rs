@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor},
-    comm::{ProcessGroup, Work},
+    comm::{Pending, ProcessGroup},
     data::Batch,
     error::HookError,
     functional,
@@ -66,20 +66,17 @@ pub struct Stepped {
 struct Reduction<'a> {
     place: &'a Place<'a>,
     step: u64,
-    works: RefCell<Vec<Work>>,
+    pending: Pending,
 }
 
 impl Collectives for Reduction<'_> {
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
-        self.works.borrow_mut().push(self.place.group.all_reduce_sum(tensor)?);
-        Ok(())
+        Ok(self.pending.begin(self.place.group, tensor)?)
     }
 
     fn wait(&self) -> Result<(), HookError> {
         self.place.reporter.mark(Phase::Collective, self.step);
-        for work in self.works.take() {
-            work.order(COLLECTIVE_WAIT_MAX)?;
-        }
+        self.pending.order(COLLECTIVE_WAIT_MAX)?;
         self.place.reporter.mark(Phase::Compute, self.step);
         Ok(())
     }
@@ -130,7 +127,7 @@ pub fn step(
     let numbers = Raw::f_from_slice(&[wish, lr, waiting])?.f_to_device(place.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
     let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
-    let reduction = Reduction { place, step, works: RefCell::default() };
+    let reduction = Reduction { place, step, pending: Pending::default() };
     let mut part = Part::Forward;
     let mut watch = |now: Part| {
         if now != part {

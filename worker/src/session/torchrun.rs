@@ -18,7 +18,7 @@ use super::{
     clock::Throttle,
 };
 use crate::{
-    comm::{ProcessGroup, Solo, StoreAddr, Work},
+    comm::{Pending, ProcessGroup, Solo, StoreAddr},
     error::HookError,
     op::collective::Collectives,
 };
@@ -39,21 +39,17 @@ pub struct Place {
     pub device: Device,
     environment: TorchrunEnvironment,
     alive: RefCell<Throttle>,
-    works: RefCell<Vec<Work>>,
+    pending: Pending,
 }
 
 /// What a step's [`crate::autograd::Cx::all_reduce`] adds over: all ranks.
 impl Collectives for Place {
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
-        self.works.borrow_mut().push(self.group.all_reduce_sum(tensor)?);
-        Ok(())
+        Ok(self.pending.begin(self.group.as_ref(), tensor)?)
     }
 
     fn wait(&self) -> Result<(), HookError> {
-        for work in self.works.take() {
-            work.order(boot::COLLECTIVE_WAIT_MAX)?;
-        }
-        Ok(())
+        Ok(self.pending.order(boot::COLLECTIVE_WAIT_MAX)?)
     }
 }
 
@@ -79,7 +75,13 @@ pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
         }
         _ => Box::new(Solo),
     };
-    Ok(Place { group, device, environment, alive: RefCell::new(Throttle::new(ALIVE_EVERY)), works: RefCell::default() })
+    Ok(Place {
+        group,
+        device,
+        environment,
+        alive: RefCell::new(Throttle::new(ALIVE_EVERY)),
+        pending: Pending::default(),
+    })
 }
 
 impl Place {
