@@ -155,15 +155,14 @@ pub fn requeued(facts: &Facts) -> Result<bool, SlurmError> {
     Ok(Allocation::from(&facts.slurm)?.is_some_and(|allocation| again(allocation.job_id)))
 }
 
-/// Puts the job back into the queue, and says so.
+/// Says that the job goes back into the queue, and puts it there: Slurm ends this process as soon as it has agreed.
 fn again(job: u64) -> bool {
-    let asked = slurm::requeue(job, &OnPath);
-    let line = match &asked {
-        Ok(()) => format!("stopped before the time limit; job {job} is back in the queue"),
-        Err(error) => format!("stopped before the time limit; job {job} cannot be requeued: {error}"),
-    };
     // A standard error that is gone leaves the exit code to tell.
-    let _gone = writeln!(io::stderr(), "{line}");
+    let _gone = writeln!(io::stderr(), "stopped before the time limit; putting job {job} back in the queue");
+    let asked = slurm::requeue(job, &OnPath);
+    if let Err(error) = &asked {
+        let _gone = writeln!(io::stderr(), "job {job} cannot be requeued: {error}");
+    }
     asked.is_ok()
 }
 
