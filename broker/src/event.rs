@@ -2,29 +2,27 @@
 
 use enn_common::{
     checkpoint::table::ShardTable,
-    id::{LocalRank, Round},
-    wire::message::{Assignment, FromWorker, ToWorker},
+    id::{Round, WorkerId},
+    wire::message::{Assignment, FromWorker, Standby, ToWorker},
 };
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// What the broker saw. Past tense.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BrokerEvent {
-    /// A worker introduced itself, fits, and got its assignment.
+    /// An expected worker introduced itself. It got its seat, if the round has one for it, or was told to stand by.
     Joined {
-        /// Round.
-        round: Round,
         /// Worker.
-        worker: LocalRank,
+        worker: WorkerId,
         /// Process, as the worker says.
         pid: u32,
     },
     /// A worker said something (never `Hello`, `ShardWritten` or `ShardFailed`: those are handled here).
     Reported {
-        /// Round.
-        round: Round,
+        /// The round that the worker was in when it said so; `None` before its first.
+        round: Option<Round>,
         /// Worker.
-        worker: LocalRank,
+        worker: WorkerId,
         /// What it said.
         message: FromWorker,
     },
@@ -46,10 +44,8 @@ pub enum BrokerEvent {
     },
     /// A worker's connection ended; with an error when it broke the protocol.
     Left {
-        /// Round.
-        round: Round,
         /// Worker.
-        worker: LocalRank,
+        worker: WorkerId,
         /// What was wrong, if anything.
         error: Option<String>,
     },
@@ -85,23 +81,40 @@ pub struct ShardSet {
     pub tables: Vec<ShardTable>,
 }
 
-/// Who is expected in a round and what each is told.
+/// The seats of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundPlan {
     /// Round.
     pub round: Round,
-    /// Indexed by local rank.
-    pub assignments: Vec<Assignment>,
+    /// What each worker of the round is told. Their `rank`s are the round's ranks on this node.
+    pub seats: BTreeMap<WorkerId, Assignment>,
 }
 
 /// What the agent wants. Imperative.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Forget the last round, expect these workers.
+    /// Let this worker in when it comes. Without a seat in the round it is told to stand by.
+    Expect {
+        /// Worker.
+        worker: WorkerId,
+        /// What a spare prepares for; `None`: without a seat it is only let in.
+        standby: Option<Box<Standby>>,
+    },
+    /// Give these workers their seats, now or when they come. What is left of the round before is forgotten.
     BeginRound(Box<RoundPlan>),
-    /// Close all connections; workers of the round that still come are refused.
-    EndRound,
-    /// Send to every worker of the round.
+    /// Tell the workers of the round that it is over. They stay connected.
+    EndRound {
+        /// Why, for people.
+        reason: String,
+    },
+    /// Close a worker's connection, and let it in no more.
+    Dismiss {
+        /// Worker.
+        worker: WorkerId,
+    },
+    /// Close all connections, and let nobody in any more.
+    CloseAll,
+    /// Send to every worker with a seat in the round.
     TellAll(Box<ToWorker>),
     /// Read all that has arrived, then report `Synced`.
     Sync {

@@ -6,7 +6,10 @@ use crate::{
     server::{Server, WAKER},
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
-use enn_common::wire::message::ToWorker;
+use enn_common::{
+    id::WorkerId,
+    wire::message::{Standby, ToWorker},
+};
 use mio::{Poll, Waker, net::UnixListener};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
@@ -65,17 +68,33 @@ impl Broker {
         &self.socket
     }
 
-    /// Expects the plan's workers, and forgets the round before. Call before starting them.
+    /// Lets a worker in when it comes. Call before starting it. Without a seat it is told to stand by, when there is something
+    /// to prepare for.
+    pub fn expect(&self, worker: WorkerId, standby: Option<Standby>) -> Result<(), BrokerError> {
+        self.command(Command::Expect { worker, standby: standby.map(Box::new) })
+    }
+
+    /// Gives the plan's workers their seats, now or when they come.
     pub fn begin_round(&self, plan: RoundPlan) -> Result<(), BrokerError> {
         self.command(Command::BeginRound(Box::new(plan)))
     }
 
-    /// Closes the round's connections: its workers end themselves.
-    pub fn end_round(&self) -> Result<(), BrokerError> {
-        self.command(Command::EndRound)
+    /// Tells the round's workers that it is over: they leave it and stay connected.
+    pub fn end_round(&self, reason: String) -> Result<(), BrokerError> {
+        self.command(Command::EndRound { reason })
     }
 
-    /// Sends to every worker of the round.
+    /// Closes one worker's connection: it ends itself.
+    pub fn dismiss(&self, worker: WorkerId) -> Result<(), BrokerError> {
+        self.command(Command::Dismiss { worker })
+    }
+
+    /// Closes all connections: the workers end themselves.
+    pub fn close_all(&self) -> Result<(), BrokerError> {
+        self.command(Command::CloseAll)
+    }
+
+    /// Sends to every worker with a seat in the round.
     pub fn tell_all(&self, message: ToWorker) -> Result<(), BrokerError> {
         self.command(Command::TellAll(Box::new(message)))
     }

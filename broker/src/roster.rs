@@ -1,12 +1,16 @@
-//! Who is in the round, and what a message or a closed connection means. Pure: effects are returned, `server` applies them.
+//! Who is let in, who has a seat in the round, and what a message or a closed connection means. Pure: effects are returned,
+//! `server` applies them.
+//!
+//! **Invariant:** a worker connects once and stays through many rounds. What it says belongs to the round that it entered last;
+//! a shard of any other round than the present one is not counted.
 
 use crate::{
     event::{BrokerEvent, RoundPlan},
     shards::{Report, Shards, Verdict},
 };
 use enn_common::{
-    id::{LocalRank, Round},
-    wire::message::{FromWorker, PROTOCOL, ToWorker},
+    id::{Round, WorkerId},
+    wire::message::{FromWorker, PROTOCOL, Standby, ToWorker},
 };
 use std::collections::BTreeMap;
 
@@ -25,62 +29,116 @@ pub(crate) enum Effect {
     Emit(BrokerEvent),
 }
 
-/// The round's members.
+/// Everybody who may come, is here, or has a seat.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
+    /// Not yet connected.
+    expected: BTreeMap<WorkerId, Option<Box<Standby>>>,
+    members: BTreeMap<ConnectionId, Member>,
     current: Option<Current>,
 }
 
+/// A connected worker.
+#[derive(Debug)]
+struct Member {
+    worker: WorkerId,
+    /// The round it entered last.
+    round: Option<Round>,
+}
+
+/// The round under way.
 #[derive(Debug)]
 struct Current {
     plan: RoundPlan,
-    members: BTreeMap<ConnectionId, LocalRank>,
     shards: Shards,
 }
 
 impl Roster {
-    /// Whether the connection belongs to a worker of the round.
+    /// Whether the connection belongs to a worker that was let in.
     pub(crate) fn is_member(&self, id: ConnectionId) -> bool {
-        self.current.as_ref().is_some_and(|current| current.members.contains_key(&id))
+        self.members.contains_key(&id)
     }
 
-    /// Expects the plan's workers; those of the round before are dropped.
+    /// Lets a worker in when it comes.
+    pub(crate) fn expect(&mut self, worker: WorkerId, standby: Option<Box<Standby>>) -> Vec<Effect> {
+        self.expected.insert(worker, standby);
+        Vec::new()
+    }
+
+    /// Gives seats: now to those who are here, to others when they come.
     pub(crate) fn begin(&mut self, plan: RoundPlan) -> Vec<Effect> {
-        let effects = self.end();
-        let shards = Shards::new(plan.assignments.len());
-        self.current = Some(Current { plan, members: BTreeMap::new(), shards });
+        let seated = |(id, member): (&ConnectionId, &Member)| {
+            let seat = plan.seats.get(&member.worker)?;
+            Some(Effect::Send(*id, ToWorker::Assign(Box::new(seat.clone()))))
+        };
+        let effects = self.members.iter().filter_map(seated).collect();
+        let shards = Shards::new(plan.seats.len());
+        self.current = Some(Current { plan, shards });
         effects
     }
 
-    /// Ends the round.
-    pub(crate) fn end(&mut self) -> Vec<Effect> {
-        let members = self.current.take().map(|current| current.members).unwrap_or_default();
-        members.into_keys().map(Effect::Close).collect()
+    /// Tells everybody with a seat that the round is over.
+    pub(crate) fn end(&mut self, reason: &str) -> Vec<Effect> {
+        let Some(Current { plan, .. }) = &self.current else { return Vec::new() };
+        let effects = self.tell_all(&ToWorker::RoundEnded { round: plan.round.0, reason: reason.to_owned() });
+        self.current = None;
+        effects
     }
 
-    /// The same message to every member.
+    /// Closes one worker's connection and lets it in no more.
+    pub(crate) fn dismiss(&mut self, worker: WorkerId) -> Vec<Effect> {
+        self.expected.remove(&worker);
+        let here = self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, _)| *id);
+        here.inspect(|id| drop(self.members.remove(id))).map(Effect::Close).into_iter().collect()
+    }
+
+    /// Closes all connections and lets nobody in any more.
+    pub(crate) fn close_all(&mut self) -> Vec<Effect> {
+        self.expected.clear();
+        self.current = None;
+        std::mem::take(&mut self.members).into_keys().map(Effect::Close).collect()
+    }
+
+    /// The same message to everybody with a seat.
     pub(crate) fn tell_all(&self, message: &ToWorker) -> Vec<Effect> {
-        let members = self.current.iter().flat_map(|current| current.members.keys());
-        members.map(|id| Effect::Send(*id, message.clone())).collect()
+        let Some(current) = &self.current else { return Vec::new() };
+        let seated = self.members.iter().filter(|(_, member)| current.plan.seats.contains_key(&member.worker));
+        seated.map(|(id, _)| Effect::Send(*id, message.clone())).collect()
     }
 
     /// A message came.
     pub(crate) fn on_message(&mut self, id: ConnectionId, message: FromWorker) -> Vec<Effect> {
-        if let FromWorker::Hello { protocol, round, local_rank, pid } = message {
-            return self.on_hello(id, (protocol, Round(round), LocalRank(local_rank), pid));
+        if let FromWorker::Hello { protocol, worker, pid } = message {
+            return self.on_hello(id, (protocol, WorkerId(worker), pid));
         }
-        let Some((current, worker)) = self.member(id) else {
+        let Some(member) = self.members.get_mut(&id) else {
             return refuse(id, "the first message on a connection must be Hello".into());
         };
-        let round = current.plan.round;
-        let rank = current.plan.assignments[worker.0 as usize].rank;
-        let verdicts = match message {
-            FromWorker::ShardWritten { step, epoch, dir, metric, table } => {
+        if let FromWorker::Entered { round } = message {
+            member.round = Some(Round(round));
+        }
+        let (worker, round) = (member.worker, member.round);
+        let seat = self.current.as_mut().and_then(|current| {
+            let rank = current.plan.seats.get(&worker)?.rank;
+            (round == Some(current.plan.round)).then_some((current, rank))
+        });
+        let verdicts = match (message, seat) {
+            (FromWorker::ShardWritten { step, epoch, dir, metric, table }, Some((current, rank))) => {
                 current.shards.written(Report { rank, step, epoch, dir, metric, table })
             }
-            FromWorker::ShardFailed { step, error } => current.shards.failed(rank, step, &error),
-            message => return vec![Effect::Emit(BrokerEvent::Reported { round, worker, message })],
+            (FromWorker::ShardFailed { step, error }, Some((current, rank))) => {
+                current.shards.failed(rank, step, &error)
+            }
+            // Shards of a round that is over: nobody can complete them.
+            (FromWorker::ShardWritten { .. } | FromWorker::ShardFailed { .. }, None) => return Vec::new(),
+            (message, _) => return vec![Effect::Emit(BrokerEvent::Reported { round, worker, message })],
         };
+        self.judged(verdicts)
+    }
+
+    /// What verdicts on shards of the present round lead to.
+    fn judged(&self, verdicts: Vec<Verdict>) -> Vec<Effect> {
+        let Some(round) = self.current.as_ref().map(|current| current.plan.round) else { return Vec::new() };
         let mut effects = Vec::new();
         for verdict in verdicts {
             match verdict {
@@ -94,47 +152,33 @@ impl Roster {
         effects
     }
 
-    fn on_hello(&mut self, id: ConnectionId, hello: (u32, Round, LocalRank, u32)) -> Vec<Effect> {
-        let (protocol, round, worker, pid) = hello;
+    fn on_hello(&mut self, id: ConnectionId, (protocol, worker, pid): (u32, WorkerId, u32)) -> Vec<Effect> {
         if protocol != PROTOCOL {
             let hint = "are enn and enn-worker of one version?";
             return refuse(id, format!("enn-worker speaks protocol {protocol}, enn speaks {PROTOCOL} ({hint})"));
         }
-        let Some(current) = &mut self.current else {
-            return refuse(id, format!("a worker of round {round} came when no round was open"));
-        };
-        let now = current.plan.round;
-        if round != now {
-            return refuse(id, format!("a worker of round {round} came in round {now}"));
+        if self.is_member(id) || self.members.values().any(|member| member.worker == worker) {
+            return refuse(id, format!("worker {worker} is already here"));
         }
-        let Some(assignment) = current.plan.assignments.get(worker.0 as usize) else {
-            let world = current.plan.assignments.len();
-            return refuse(id, format!("a worker says local rank {worker}, the round has {world} workers"));
+        let Some(standby) = self.expected.remove(&worker) else {
+            return refuse(id, format!("worker {worker} is not expected: it is of an attempt that is over"));
         };
-        if current.members.values().any(|member| *member == worker) || current.members.contains_key(&id) {
-            return refuse(id, format!("local rank {worker} is already taken"));
-        }
-        let assignment = Box::new(assignment.clone());
-        current.members.insert(id, worker);
-        vec![Effect::Send(id, ToWorker::Assign(assignment)), Effect::Emit(BrokerEvent::Joined { round, worker, pid })]
+        self.members.insert(id, Member { worker, round: None });
+        let seat = self.current.as_ref().and_then(|current| current.plan.seats.get(&worker));
+        let answer = match (seat, standby) {
+            (Some(seat), _) => Some(ToWorker::Assign(Box::new(seat.clone()))),
+            (None, standby) => standby.map(ToWorker::Stand),
+        };
+        let told = answer.map(|message| Effect::Send(id, message));
+        told.into_iter().chain([Effect::Emit(BrokerEvent::Joined { worker, pid })]).collect()
     }
 
     /// A connection ended, from the worker's side or because of `error`.
     pub(crate) fn on_closed(&mut self, id: ConnectionId, error: Option<String>) -> Vec<Effect> {
-        match self.member(id) {
-            Some((current, worker)) => {
-                let round = current.plan.round;
-                current.members.remove(&id);
-                vec![Effect::Emit(BrokerEvent::Left { round, worker, error })]
-            }
+        match self.members.remove(&id) {
+            Some(Member { worker, .. }) => vec![Effect::Emit(BrokerEvent::Left { worker, error })],
             None => error.map(|error| Effect::Emit(BrokerEvent::Refused { error })).into_iter().collect(),
         }
-    }
-
-    fn member(&mut self, id: ConnectionId) -> Option<(&mut Current, LocalRank)> {
-        let current = self.current.as_mut()?;
-        let worker = *current.members.get(&id)?;
-        Some((current, worker))
     }
 }
 
@@ -152,79 +196,122 @@ mod tests {
     use super::*;
     use enn_common::wire::message::{Assignment, Task};
 
-    fn plan(round: u64, world: u32) -> RoundPlan {
-        let assignment = |rank| Assignment {
-            round,
-            rank,
-            world_size: world,
-            local_rank: rank,
-            local_world_size: world,
-            store_host: String::new(),
-            store_port: 0,
-            device: "cpu".into(),
-            threads: 1,
-            run_dir: "/run".into(),
-            kernels: enn_common::kernels::Quarantined::default(),
-            task: Task::Init { meta: "/m".into(), attempt: "0".into() },
+    fn plan(round: u64, workers: &[u32]) -> RoundPlan {
+        let world_size = workers.len() as u32;
+        let seat = |(rank, worker): (usize, &u32)| {
+            let assignment = Assignment {
+                round,
+                rank: rank as u32,
+                world_size,
+                local_rank: rank as u32,
+                local_world_size: world_size,
+                store_host: String::new(),
+                store_port: 0,
+                device: "cpu".into(),
+                threads: 1,
+                run_dir: "/run".into(),
+                kernels: enn_common::kernels::Quarantined::default(),
+                task: Task::Init { meta: "/m".into(), attempt: "0".into() },
+            };
+            (WorkerId(*worker), assignment)
         };
-        RoundPlan { round: Round(round), assignments: (0..world).map(assignment).collect() }
+        RoundPlan { round: Round(round), seats: workers.iter().enumerate().map(seat).collect() }
     }
 
-    fn hello(round: u64, local_rank: u32) -> FromWorker {
-        FromWorker::Hello { protocol: PROTOCOL, round, local_rank, pid: 5 }
+    fn hello(worker: u32) -> FromWorker {
+        FromWorker::Hello { protocol: PROTOCOL, worker, pid: 5 }
+    }
+
+    fn standby() -> Box<Standby> {
+        let (run_dir, staged) = ("/run".into(), "/staged".into());
+        Box::new(Standby { device: "cpu".into(), local_rank: 0, threads: 1, run_dir, staged })
+    }
+
+    /// Workers 0, 1, … on connections of the same numbers, in the round `round`.
+    fn seated(round: u64, workers: &[u32]) -> Roster {
+        let mut roster = Roster::default();
+        roster.begin(plan(round, workers));
+        for worker in workers {
+            roster.expect(WorkerId(*worker), None);
+            roster.on_message(ConnectionId(*worker as usize), hello(*worker));
+            roster.on_message(ConnectionId(*worker as usize), FromWorker::Entered { round });
+        }
+        roster
     }
 
     fn refused(effects: &[Effect], text: &str) -> bool {
         matches!(effects, [Effect::Send(_, ToWorker::Refused { error }), Effect::Close(_), Effect::Emit(BrokerEvent::Refused { .. })] if error.contains(text))
     }
 
+    fn written(step: u64) -> FromWorker {
+        let table = enn_common::checkpoint::table::ShardTable::default();
+        FromWorker::ShardWritten { step, epoch: 1, dir: "/d".into(), metric: None, table }
+    }
+
     #[test]
-    fn a_worker_joins_once_with_its_own_assignment() {
+    fn who_is_expected_gets_a_seat_or_stands_by() {
         let mut roster = Roster::default();
-        assert!(refused(&roster.on_message(ConnectionId(1), hello(0, 0)), "no round was open"));
-        assert!(roster.begin(plan(3, 2)).is_empty());
-        let effects = roster.on_message(ConnectionId(2), hello(3, 1));
+        assert!(refused(&roster.on_message(ConnectionId(1), hello(0)), "not expected"));
+        for (worker, prepare) in [(7, None), (8, Some(standby())), (9, None)] {
+            roster.expect(WorkerId(worker), prepare);
+        }
+        assert!(roster.begin(plan(3, &[4, 7])).is_empty());
+        let effects = roster.on_message(ConnectionId(2), hello(7));
         let [
             Effect::Send(ConnectionId(2), ToWorker::Assign(assignment)),
-            Effect::Emit(BrokerEvent::Joined { worker, .. }),
+            Effect::Emit(BrokerEvent::Joined { worker: WorkerId(7), .. }),
         ] = &effects[..]
         else {
             panic!("{effects:?}")
         };
-        assert_eq!((assignment.rank, *worker), (1, LocalRank(1)));
-        assert!(refused(&roster.on_message(ConnectionId(3), hello(3, 1)), "already taken"));
-        assert!(refused(&roster.on_message(ConnectionId(4), hello(2, 0)), "round 2 came in round 3"));
-        assert!(refused(&roster.on_message(ConnectionId(5), hello(3, 2)), "the round has 2 workers"));
+        assert_eq!((assignment.rank, assignment.round), (1, 3));
+        let effects = roster.on_message(ConnectionId(3), hello(8));
+        assert!(matches!(&effects[..], [Effect::Send(_, ToWorker::Stand(_)), Effect::Emit(_)]), "{effects:?}");
+        let effects = roster.on_message(ConnectionId(4), hello(9));
+        assert!(matches!(&effects[..], [Effect::Emit(BrokerEvent::Joined { .. })]), "{effects:?}");
+        assert!(refused(&roster.on_message(ConnectionId(5), hello(7)), "already here"));
         assert!(refused(&roster.on_message(ConnectionId(6), FromWorker::Done { stopped: false }), "must be Hello"));
-        let foreign = FromWorker::Hello { protocol: 9, round: 3, local_rank: 0, pid: 5 };
+        let foreign = FromWorker::Hello { protocol: 9, worker: 4, pid: 5 };
         assert!(refused(&roster.on_message(ConnectionId(7), foreign), "protocol 9"));
     }
 
     #[test]
-    fn a_new_round_closes_the_old_and_late_words_are_refused() {
-        let mut roster = Roster::default();
-        roster.begin(plan(0, 1));
-        roster.on_message(ConnectionId(1), hello(0, 0));
-        assert_eq!(roster.begin(plan(1, 1)), [Effect::Close(ConnectionId(1))]);
-        assert!(!roster.is_member(ConnectionId(1)));
-        assert!(refused(&roster.on_message(ConnectionId(1), FromWorker::Done { stopped: true }), "must be Hello"));
-        assert!(roster.on_closed(ConnectionId(1), None).is_empty());
+    fn workers_live_through_rounds_and_their_words_belong_to_the_round_they_entered() {
+        let mut roster = seated(0, &[0, 1]);
+        let over = roster.end("rank 1 died");
+        assert!(
+            matches!(&over[..], [Effect::Send(_, ToWorker::RoundEnded { round: 0, .. }), Effect::Send(..)]),
+            "{over:?}"
+        );
+        assert_eq!(roster.on_closed(ConnectionId(1), None).len(), 1);
+        let effects = roster.begin(plan(1, &[0]));
+        assert!(matches!(&effects[..], [Effect::Send(ConnectionId(0), ToWorker::Assign(_))]), "{effects:?}");
+        // Said before it entered the new round.
+        let late = roster.on_message(ConnectionId(0), FromWorker::Halted { round: 0, step: 3 });
+        assert!(matches!(&late[..], [Effect::Emit(BrokerEvent::Reported { round: Some(Round(0)), .. })]), "{late:?}");
+        assert!(
+            roster.on_message(ConnectionId(0), written(3)).is_empty(),
+            "a shard of the round before counts for nothing"
+        );
+        roster.on_message(ConnectionId(0), FromWorker::Entered { round: 1 });
+        let effects = roster.on_message(ConnectionId(0), written(3));
+        assert!(matches!(&effects[..], [Effect::Emit(BrokerEvent::ShardsWritten { .. })]), "{effects:?}");
+    }
+
+    #[test]
+    fn who_is_dismissed_is_let_in_no_more() {
+        let mut roster = seated(0, &[0, 1]);
+        roster.expect(WorkerId(2), None);
+        assert_eq!(roster.dismiss(WorkerId(1)), [Effect::Close(ConnectionId(1))]);
+        assert!(roster.dismiss(WorkerId(2)).is_empty());
+        assert!(refused(&roster.on_message(ConnectionId(9), hello(2)), "not expected"));
+        assert_eq!(roster.close_all(), [Effect::Close(ConnectionId(0))]);
+        assert!(roster.on_closed(ConnectionId(0), None).is_empty());
     }
 
     #[test]
     fn shards_of_all_ranks_become_one_event_and_a_failure_is_told_to_all() {
-        let mut roster = Roster::default();
-        roster.begin(plan(0, 2));
-        for rank in 0..2 {
-            roster.on_message(ConnectionId(rank as usize), hello(0, rank));
-        }
-        let written = |step| FromWorker::ShardWritten {
-            step,
-            epoch: 1,
-            dir: "/d".into(),
-            metric: None,
-            table: enn_common::checkpoint::table::ShardTable::default(),
-        };
+        let mut roster = seated(0, &[0, 1]);
         assert!(roster.on_message(ConnectionId(0), written(5)).is_empty());
         let effects = roster.on_message(ConnectionId(1), written(5));
         assert!(

@@ -184,7 +184,10 @@ impl Server {
             };
             let effects = match command {
                 Command::BeginRound(plan) => self.state.roster.begin(*plan),
-                Command::EndRound => self.state.roster.end(),
+                Command::Expect { worker, standby } => self.state.roster.expect(worker, standby),
+                Command::EndRound { reason } => self.state.roster.end(&reason),
+                Command::Dismiss { worker } => self.state.roster.dismiss(worker),
+                Command::CloseAll => self.state.roster.close_all(),
                 Command::TellAll(message) => self.state.roster.tell_all(&message),
                 Command::Sync { token } => {
                     if self.read_all()? == Flow::End {

@@ -4,7 +4,7 @@
 
 use enn_broker::{Broker, BrokerEvent, RoundPlan};
 use enn_common::{
-    id::{LocalRank, Round},
+    id::{Round, WorkerId},
     wire::{
         client::{Client, ClientError},
         message::{Assignment, FromWorker, PROTOCOL, Task, ToWorker},
@@ -34,11 +34,19 @@ fn plan(round: u64, world: u32) -> RoundPlan {
         kernels: enn_common::kernels::Quarantined::default(),
         task: Task::Init { meta: "/m".into(), attempt: "0".into() },
     };
-    RoundPlan { round: Round(round), assignments: (0..world).map(assignment).collect() }
+    RoundPlan { round: Round(round), seats: (0..world).map(|rank| (WorkerId(rank), assignment(rank))).collect() }
 }
 
-fn hello(round: u64, local_rank: u32) -> FromWorker {
-    FromWorker::Hello { protocol: PROTOCOL, round, local_rank, pid: std::process::id() }
+/// Begins a round of new workers, which are named by their ranks.
+fn begin(broker: &Broker, round: u64, world: u32) {
+    for worker in 0..world {
+        broker.expect(WorkerId(worker), None).unwrap();
+    }
+    broker.begin_round(plan(round, world)).unwrap();
+}
+
+fn hello(worker: u32) -> FromWorker {
+    FromWorker::Hello { protocol: PROTOCOL, worker, pid: std::process::id() }
 }
 
 /// Waits for the event that `wanted` picks; others are dropped.
@@ -67,9 +75,9 @@ fn a_worker_is_assigned_heard_and_told() {
     let (dir, broker) = serve();
     assert_eq!(std::fs::metadata(broker.socket()).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::metadata(broker.socket().parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
-    broker.begin_round(plan(4, 2)).unwrap();
+    begin(&broker, 4, 2);
     let mut client = Client::connect(broker.socket()).unwrap();
-    client.send(&hello(4, 1)).unwrap();
+    client.send(&hello(1)).unwrap();
     let ToWorker::Assign(assignment) = client.recv().unwrap() else { panic!() };
     assert_eq!((assignment.rank, assignment.round), (1, 4));
     client.send(&FromWorker::Warned { message: "w".into() }).unwrap();
@@ -77,21 +85,47 @@ fn a_worker_is_assigned_heard_and_told() {
         BrokerEvent::Reported { worker, message: FromWorker::Warned { .. }, .. } => Some(worker),
         _ => None,
     });
-    assert_eq!(worker, LocalRank(1));
+    assert_eq!(worker, WorkerId(1));
     broker.tell_all(ToWorker::Committed { step: 3, path: "/c".into() }).unwrap();
     assert_eq!(client.recv().unwrap(), ToWorker::Committed { step: 3, path: "/c".into() });
-    broker.end_round().unwrap();
+    broker.close_all().unwrap();
     assert!(matches!(client.recv(), Err(ClientError::Closed)));
     drop(broker);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the socket's directory stays behind");
 }
 
 #[test]
+fn a_worker_stays_connected_through_rounds() {
+    let (_dir, broker) = serve();
+    begin(&broker, 0, 2);
+    let mut client = Client::connect(broker.socket()).unwrap();
+    client.send(&hello(1)).unwrap();
+    assert!(matches!(client.recv().unwrap(), ToWorker::Assign(_)));
+    client.send(&FromWorker::Entered { round: 0 }).unwrap();
+    client.send(&FromWorker::Warned { message: "w".into() }).unwrap();
+    let reported = |event| match event {
+        BrokerEvent::Reported { round, message, .. } => Some((round, message)),
+        _ => None,
+    };
+    assert_eq!(wait(&broker, reported), (Some(Round(0)), FromWorker::Entered { round: 0 }));
+    assert_eq!(wait(&broker, reported).0, Some(Round(0)));
+    broker.end_round("rank 0 died".into()).unwrap();
+    assert_eq!(client.recv().unwrap(), ToWorker::RoundEnded { round: 0, reason: "rank 0 died".into() });
+    client.send(&FromWorker::Halted { round: 0, step: 7 }).unwrap();
+    assert_eq!(wait(&broker, reported), (Some(Round(0)), FromWorker::Halted { round: 0, step: 7 }));
+    broker.begin_round(plan(1, 2)).unwrap();
+    let ToWorker::Assign(seat) = client.recv().unwrap() else { panic!() };
+    assert_eq!((seat.round, seat.rank), (1, 1));
+    broker.dismiss(WorkerId(1)).unwrap();
+    assert!(matches!(client.recv(), Err(ClientError::Closed)));
+}
+
+#[test]
 fn a_foreign_protocol_is_refused_in_words() {
     let (_dir, broker) = serve();
-    broker.begin_round(plan(0, 1)).unwrap();
+    begin(&broker, 0, 1);
     let mut client = Client::connect(broker.socket()).unwrap();
-    client.send(&FromWorker::Hello { protocol: PROTOCOL + 1, round: 0, local_rank: 0, pid: 1 }).unwrap();
+    client.send(&FromWorker::Hello { protocol: PROTOCOL + 1, worker: 0, pid: 1 }).unwrap();
     let ToWorker::Refused { error } = client.recv().unwrap() else { panic!() };
     assert!(error.contains(&format!("protocol {}", PROTOCOL + 1)), "{error}");
     let mut http = UnixStream::connect(broker.socket()).unwrap();
@@ -105,17 +139,17 @@ fn a_foreign_protocol_is_refused_in_words() {
 #[test]
 fn garbage_costs_the_sender_its_connection_only() {
     let (_dir, broker) = serve();
-    broker.begin_round(plan(0, 2)).unwrap();
+    begin(&broker, 0, 2);
     let mut good = Client::connect(broker.socket()).unwrap();
-    good.send(&hello(0, 0)).unwrap();
+    good.send(&hello(0)).unwrap();
     good.recv().unwrap();
     let mut bad = UnixStream::connect(broker.socket()).unwrap();
     let mut bytes = Vec::new();
-    enn_common::wire::frame::encode(&hello(0, 1), &mut bytes).unwrap();
+    enn_common::wire::frame::encode(&hello(1), &mut bytes).unwrap();
     bad.write_all(&bytes).unwrap();
     bad.write_all(&[2, 0, 0, 0, 250, 250]).unwrap();
     let error = wait(&broker, |event| match event {
-        BrokerEvent::Left { worker: LocalRank(1), error, .. } => error,
+        BrokerEvent::Left { worker: WorkerId(1), error, .. } => error,
         _ => None,
     });
     assert!(error.contains("not a message"), "{error}");
@@ -126,10 +160,11 @@ fn garbage_costs_the_sender_its_connection_only() {
 #[test]
 fn sync_comes_behind_everything_sent_before() {
     let (_dir, broker) = serve();
-    broker.begin_round(plan(0, 1)).unwrap();
+    begin(&broker, 0, 1);
     for token in 0..50 {
+        broker.expect(WorkerId(0), None).unwrap();
         let client = Client::connect(broker.socket()).unwrap();
-        client.send(&hello(0, 0)).unwrap();
+        client.send(&hello(0)).unwrap();
         for _ in 0..20 {
             client.send(&FromWorker::Warned { message: "x".repeat(1000) }).unwrap();
         }
@@ -156,24 +191,24 @@ fn sync_comes_behind_everything_sent_before() {
 #[test]
 fn a_flood_is_slowed_and_others_are_heard() {
     let (_dir, broker) = serve();
-    broker.begin_round(plan(0, 2)).unwrap();
+    begin(&broker, 0, 2);
     let flood = Client::connect(broker.socket()).unwrap();
-    flood.send(&hello(0, 0)).unwrap();
+    flood.send(&hello(0)).unwrap();
     let sender = flood.sender();
     let flooder = std::thread::spawn(move || {
         let message = FromWorker::Warned { message: "x".repeat(100_000) };
         while sender.send(&message).is_ok() {}
     });
     let quiet = Client::connect(broker.socket()).unwrap();
-    quiet.send(&hello(0, 1)).unwrap();
+    quiet.send(&hello(1)).unwrap();
     quiet.send(&FromWorker::Done { stopped: false }).unwrap();
     let mut before = 0;
     wait(&broker, |event| match event {
-        BrokerEvent::Reported { worker: LocalRank(0), .. } => {
+        BrokerEvent::Reported { worker: WorkerId(0), .. } => {
             before += 1;
             None
         }
-        BrokerEvent::Reported { worker: LocalRank(1), .. } => Some(()),
+        BrokerEvent::Reported { worker: WorkerId(1), .. } => Some(()),
         _ => None,
     });
     assert!(before < 3000, "{before} messages of the flood came first");

@@ -4,7 +4,7 @@
 //! # use enn_common::wire::{client::Client, message::{FromWorker, PROTOCOL}};
 //! # fn f() -> Result<(), enn_common::wire::client::ClientError> {
 //! let mut client = Client::connect("/run/enn/broker.sock".as_ref())?;
-//! client.send(&FromWorker::Hello { protocol: PROTOCOL, round: 0, local_rank: 0, pid: 1 })?;
+//! client.send(&FromWorker::Hello { protocol: PROTOCOL, worker: 0, pid: 1 })?;
 //! let assignment = client.recv()?;
 //! let (sender, mut receiver) = client.into_parts(); // the receiver for a reader thread, `sender.clone()` for others
 //! # Ok(()) }

@@ -12,13 +12,14 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// First message on a connection. The broker checks peer credentials, round and protocol.
-    Hello { protocol: u32, round: u64, local_rank: u32, pid: u32 },
+    /// First message on a connection. The broker checks peer credentials, protocol and name. A worker connects once and then
+    /// lives through as many rounds as it is given a seat in.
+    Hello { protocol: u32, worker: u32, pid: u32 },
     /// Libtorch is loaded, data is mapped, the process group is made: the first step can begin.
     Ready { device: String, backend: String, libtorch: String },
     /// Rank 0 built the model.
@@ -49,12 +50,20 @@ pub enum FromWorker {
     KernelsRan(Vec<OpKernels>),
     /// Rank 0: what training computes with, and why.
     PrecisionChosen { format: String, reason: String },
+    /// The assignment of `round` has been taken: what follows belongs to that round.
+    Entered { round: u64 },
+    /// A spare has loaded what can be loaded before it has a seat.
+    Warm,
+    /// The worker has left the process group of `round`. It stands after `step` whole steps, and waits for an assignment.
+    Halted { round: u64, step: u64 },
+    /// The state of training came from rank `from`, who stood furthest, after `step` steps; no file was read.
+    StateReceived { round: u64, step: u64, from: u32, bytes: u64, seconds: f64 },
 }
 
 /// From the broker to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// Answer to `Hello`: who the worker is and what it does.
+    /// A seat in a round: who the worker is there and what it does. Comes after `Hello` or `Stand`, and again after each `Halted`.
     Assign(Box<Assignment>),
     /// The checkpoint of `step` is committed under `path`.
     Committed { step: u64, path: PathBuf },
@@ -64,6 +73,25 @@ pub enum ToWorker {
     Refused { error: String },
     /// Kernels in quarantine, all of them; each entry takes effect with its epoch, at the same step on all ranks.
     Kernels(Box<Quarantined>),
+    /// No seat yet: load what can be loaded, say `Warm`, and wait.
+    Stand(Box<Standby>),
+    /// The round is over: leave its process group, whatever is in flight, say `Halted`, and wait for an assignment.
+    RoundEnded { round: u64, reason: String },
+}
+
+/// What a spare can prepare for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Standby {
+    /// "cpu" or "cuda".
+    pub device: String,
+    /// Index of the device it will most likely get.
+    pub local_rank: u32,
+    /// Intra-op threads.
+    pub threads: u32,
+    /// Run directory.
+    pub run_dir: PathBuf,
+    /// Staged data.
+    pub staged: PathBuf,
 }
 
 /// A worker's identity in a round, and its task.
