@@ -143,6 +143,14 @@ impl Pending {
         Ok(())
     }
 
+    /// [`Work::wait`] for everything begun.
+    ///
+    /// # Errors
+    /// That of the first collective that failed.
+    pub fn wait(&self, timeout: Duration) -> Result<(), CommError> {
+        self.0.take().iter().try_for_each(|work| work.wait(timeout))
+    }
+
     /// [`Work::order`] for everything begun.
     ///
     /// # Errors

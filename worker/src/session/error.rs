@@ -1,7 +1,7 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
 use crate::{
-    checkpoint::CheckpointError, comm::CommError, data::DataError, error::OpError, kernel::KernelNameError,
+    checkpoint::CheckpointError, comm::CommError, data::DataError, error::{OpError, OpErrorKind}, kernel::KernelNameError,
     model::ModelError, optim::OptimError, params::LoadError,
 };
 use enn_common::{
@@ -214,6 +214,15 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// Whether it came out of the process group: then another rank may be its cause.
+    pub fn is_of_the_group(&self) -> bool {
+        match self {
+            Self::Comm(_) => true,
+            Self::Op(error) => matches!(&*error.kind, OpErrorKind::Hook(cause) if cause.is::<CommError>()),
+            _ => false,
+        }
+    }
+
     /// The error with its causes as one text for people.
     pub fn sentence(&self) -> String {
         let mut text = self.to_string();

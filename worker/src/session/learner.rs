@@ -191,15 +191,16 @@ impl Learner {
         agree(group, device, "initial weights", hasher.finalize().as_bytes())
     }
 
-    /// Keeps the current averaged weights as the best. Call between the two exchanges of `averaged`.
+    /// Keeps the average of now as the best weights; the weights themselves where there is no average.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn keep_as_best(&mut self) -> Result<(), SessionError> {
+    pub fn keep_average_as_best(&mut self) -> Result<(), SessionError> {
+        self.swap_average()?;
         for (best, slab) in self.best.iter_mut().zip(self.weights.slabs()) {
             tch::no_grad(|| best.f_copy_(slab))?;
         }
-        Ok(())
+        self.swap_average()
     }
 
     /// Exchanges weights and average, when there is one. Twice changes nothing.

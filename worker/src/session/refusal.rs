@@ -46,6 +46,11 @@ pub struct Refusals {
 }
 
 impl Refusals {
+    /// The steps remembered are explained no more: other ranks may not remember them.
+    pub fn forget(&mut self) {
+        self.last.clear();
+    }
+
     /// Remembers a step. `sound` is 1 when there is nothing to explain, else 0.
     pub fn note(&mut self, step: u64, batch: &Batch, sound: &Tensor) {
         if self.replays >= REPLAYS_MAX {

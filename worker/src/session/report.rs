@@ -25,6 +25,11 @@ pub trait Reporter {
     /// Whether the session was asked to finish its step, save and end.
     fn stop_requested(&self) -> bool;
 
+    /// Whether the session was asked to finish its step and leave the round.
+    fn leave_requested(&self) -> bool {
+        false
+    }
+
     /// Lists of quarantined kernels that came since the last call, the oldest first. Must cost next to nothing.
     fn quarantined(&self) -> Vec<Quarantined> {
         Vec::new()

@@ -31,7 +31,7 @@ pub struct Place<'a> {
     /// Whoever listens.
     pub reporter: &'a dyn Reporter,
     /// Chooses kernels.
-    pub kernels: Kernels<'a>,
+    pub kernels: &'a Kernels<'a>,
     /// Device.
     pub device: Device,
     /// Seed of dropout.
@@ -46,7 +46,8 @@ pub struct Place<'a> {
 
 /// What a step gives, on the device.
 pub struct Stepped {
-    /// Loss sum, valid cells, stop wishes, ranks that heard of a quarantine that is not in force; over all ranks.
+    /// Loss sum, valid cells, wishes to stop, ranks that heard of a quarantine that is not in force, wishes to leave the round;
+    /// over all ranks.
     pub control: Raw,
     /// Norm of the mean gradient before clipping.
     pub grad_norm: Raw,
@@ -76,7 +77,8 @@ impl Collectives for Reduction<'_> {
 
     fn wait(&self) -> Result<(), HookError> {
         self.place.reporter.mark(Phase::Collective, self.step);
-        self.pending.order(COLLECTIVE_WAIT_MAX)?;
+        // The host waits, also for a device: what follows changes weights, and a sum that was cut must not.
+        self.pending.wait(COLLECTIVE_WAIT_MAX)?;
         self.place.reporter.mark(Phase::Compute, self.step);
         Ok(())
     }
@@ -124,7 +126,8 @@ pub fn step(
     place.reporter.mark(Phase::Compute, step);
     let wish = if place.reporter.stop_requested() { 1.0 } else { 0.0 };
     let waiting = if place.kernels.listen(step) { 1.0 } else { 0.0 };
-    let numbers = Raw::f_from_slice(&[wish, lr, waiting])?.f_to_device(place.device)?;
+    let leave = if place.reporter.leave_requested() { 1.0 } else { 0.0 };
+    let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave])?.f_to_device(place.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
     let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
     let reduction = Reduction { place, step, pending: Pending::default() };
@@ -219,7 +222,7 @@ fn code(
         laps.end(Part::Forward);
         if last {
             let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
-            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?], 0)?;
+            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?, &number(3)?], 0)?;
             if together {
                 cx.all_reduce_value(&all)?;
             }
