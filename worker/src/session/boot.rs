@@ -4,7 +4,7 @@
 
 use super::{SessionError, link::Link, mmap, unix};
 use crate::backend::{cuda::cache, graph};
-use crate::comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
+use crate::comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
 use enn_common::{
     config::train::Collectives,
     wire::{
@@ -242,19 +242,25 @@ pub(super) fn form(
     wanted: Collectives,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
+    let forming = Forming::within(COLLECTIVE_WAIT_MAX);
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
             let at = (place.rank, place.size);
-            Ok(Box::new(crate::comm::Nccl::form(&store, at, index as u32, COLLECTIVE_WAIT_MAX)?))
+            Ok(Box::new(crate::comm::Nccl::form(&store, at, index as u32, COLLECTIVE_WAIT_MAX, &forming)?))
         }
-        _ => host_group(&store, place, wanted),
+        _ => host_group(&store, place, wanted, &forming),
     }
 }
 
 /// Shared memory when it is wanted and can be had, else Gloo. Every rank comes to the same answer: from the assignment and
 /// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
-fn host_group(store: &Store, place: Place, wanted: Collectives) -> Result<Box<dyn ProcessGroup>, SessionError> {
+fn host_group(
+    store: &Store,
+    place: Place,
+    wanted: Collectives,
+    forming: &Forming,
+) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let Place { rank, size, local } = place;
     let timeout = COLLECTIVE_WAIT_MAX;
     let reason = if wanted == Collectives::Gloo {
@@ -262,13 +268,13 @@ fn host_group(store: &Store, place: Place, wanted: Collectives) -> Result<Box<dy
     } else if local != size {
         format!("{local} of {size} workers are on this node")
     } else {
-        match Shm::form(store, &ShmOptions { rank, size, timeout })? {
+        match Shm::form(store, &ShmOptions { rank, size, timeout }, forming)? {
             ShmFormed::Group(group) => return Ok(Box::new(group)),
             ShmFormed::Refused { rank, reason } => format!("rank {rank} cannot share memory: {reason}"),
         }
     };
     tracing::info!(reason, "collectives go through Gloo");
-    Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout })?))
+    Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout }, forming)?))
 }
 
 #[cfg(test)]
