@@ -7,13 +7,13 @@
 
 mod peer;
 
-use enn_worker::comm::{CommError, Gloo, GlooOptions, ProcessGroup, Reduce, Solo, Store, StoreAddr};
+use enn_worker::comm::{CommError, Forming, Gloo, GlooOptions, ProcessGroup, Reduce, Solo, Store, StoreAddr};
 use peer::{PATIENCE, Peer, connect, peer, store};
 use std::time::{Duration, Instant};
 use tch::{Kind, Tensor};
 
 fn gloo(port: u16, rank: u32, size: u32, timeout: Duration) -> Result<Gloo, CommError> {
-    Gloo::form(&connect(port), &GlooOptions { rank, size, timeout })
+    Gloo::form(&connect(port), &GlooOptions { rank, size, timeout }, &Forming::within(timeout))
 }
 
 #[test]
@@ -108,9 +108,8 @@ fn a_hanging_peer_is_an_error_at_the_deadline_and_does_not_hold_up_the_end() {
     let begun = Instant::now();
     let error = work.wait(Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, CommError::TimedOut { operation: "all_reduce", .. }), "{error}");
-    let ended = Box::new(group).abort(Duration::from_millis(300));
-    assert!(matches!(ended, Err(CommError::TimedOut { operation: "abort", .. })), "{ended:?}");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    Box::new(group).abort(PATIENCE).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -119,7 +118,7 @@ fn a_peer_that_never_comes_is_an_error_at_the_deadline() {
     let begun = Instant::now();
     let error = gloo(store.addr().port(), 0, 2, Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, CommError::Form { backend: "gloo", rank: 0, size: 2, .. }), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub enum FromWorker {
     /// The worker has left the process group of `round`. It stands after `step` whole steps, and waits for an assignment.
     Halted { round: u64, step: u64 },
     /// The state of training came from rank `from`, who stood furthest, after `step` steps; no file was read.
-    StateReceived { round: u64, step: u64, from: u32, bytes: u64, seconds: f64 },
+    StateReceived { step: u64, from: u32, bytes: u64, seconds: f64 },
 }
 
 /// From the broker to a worker.

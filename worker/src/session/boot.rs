@@ -147,11 +147,7 @@ pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionEr
         ),
     };
     let mut client = Client::connect(&environment.broker)?;
-    client.send(&FromWorker::Hello {
-        protocol: PROTOCOL,
-        worker: environment.worker,
-        pid: std::process::id(),
-    })?;
+    client.send(&FromWorker::Hello { protocol: PROTOCOL, worker: environment.worker, pid: std::process::id() })?;
     let first = match client.recv()? {
         ToWorker::Refused { error } => return Err(SessionError::Refused { error }),
         told => Order::of(told).map_err(|other| SessionError::Unexpected {

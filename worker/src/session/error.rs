@@ -1,8 +1,14 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
 use crate::{
-    checkpoint::CheckpointError, comm::CommError, data::DataError, error::{OpError, OpErrorKind}, kernel::KernelNameError,
-    model::ModelError, optim::OptimError, params::LoadError,
+    checkpoint::CheckpointError,
+    comm::CommError,
+    data::DataError,
+    error::{OpError, OpErrorKind},
+    kernel::KernelNameError,
+    model::ModelError,
+    optim::OptimError,
+    params::LoadError,
 };
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},

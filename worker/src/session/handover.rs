@@ -111,12 +111,14 @@ fn list(items: &[Named], group: &dyn ProcessGroup, device: Device, root: u32) ->
     let length = Tensor::f_from_slice(&[words.len() as i64])?.f_to_device(device)?;
     group.broadcast(&length, root)?.wait(COLLECTIVE_WAIT_MAX)?;
     let length = length.f_int64_value(&[0])?;
-    let told = if leads { Tensor::f_from_slice(&words)? } else { Tensor::f_zeros([length], (Kind::Int64, Device::Cpu))? };
+    let told =
+        if leads { Tensor::f_from_slice(&words)? } else { Tensor::f_zeros([length], (Kind::Int64, Device::Cpu))? };
     let told = told.f_to_device(device)?;
     group.broadcast(&told, root)?.wait(COLLECTIVE_WAIT_MAX)?;
     let words = Vec::<i64>::try_from(told.f_to_device(Device::Cpu)?)?;
     let text: Vec<u8> = words.into_iter().flat_map(i64::to_le_bytes).collect();
-    serde_json::from_slice(&text).map_err(|source| SessionError::Parse { path: format!("rank {root}'s list of its state").into(), source })
+    serde_json::from_slice(&text)
+        .map_err(|source| SessionError::Parse { path: format!("rank {root}'s list of its state").into(), source })
 }
 
 /// The sum of a tensor's words as whole numbers, on its device.

@@ -224,7 +224,9 @@ impl Listener {
                             tracing::warn!(?order, "more than {ORDERS_MAX} orders that were not taken");
                         }
                     }
-                    Err(other) => tracing::warn!(?other, "the launcher sent something a working worker does not expect"),
+                    Err(other) => {
+                        tracing::warn!(?other, "the launcher sent something a working worker does not expect")
+                    }
                 },
                 Err(error) => {
                     tracing::error!(%error, "lost the launcher");

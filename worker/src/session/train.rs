@@ -27,10 +27,7 @@ use enn_common::{
     staged::Split,
     wire::control::Phase,
 };
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 use tch::Device;
 
 /// What to train, and where things are.

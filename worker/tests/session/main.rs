@@ -20,7 +20,7 @@ use enn_common::{
     wire::message::FromWorker,
 };
 use enn_worker::{
-    comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
+    comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
     session::{KernelTask, Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
 };
 use std::{
@@ -233,14 +233,16 @@ fn two_ranks_train_as_one() {
 
 #[test]
 fn two_ranks_that_share_memory_train_as_one() {
-    two_train_as_one(|store, rank| match Shm::form(store, &ShmOptions { rank, size: 2, timeout: PATIENCE }).unwrap() {
-        ShmFormed::Group(group) => Box::new(group),
-        ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
+    two_train_as_one(|store, rank| {
+        match Shm::form(store, &ShmOptions { rank, size: 2, timeout: PATIENCE }, &Forming::within(PATIENCE)).unwrap() {
+            ShmFormed::Group(group) => Box::new(group),
+            ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
+        }
     });
 }
 
 fn gloo(store: &Store, rank: u32) -> Box<dyn ProcessGroup> {
-    Box::new(Gloo::form(store, &GlooOptions { rank, size: 2, timeout: PATIENCE }).unwrap())
+    Box::new(Gloo::form(store, &GlooOptions { rank, size: 2, timeout: PATIENCE }, &Forming::within(PATIENCE)).unwrap())
 }
 
 /// Trains with two ranks in `dir`: what both of them tell, and the messages of one behind those of the other.

@@ -1,7 +1,7 @@
 //! The ranks' meeting place: libtorch's own TCPStore client, speaking to the broker's store.
 
 use super::result::{Fault, RawStore};
-use crate::comm::CommError;
+use crate::comm::{CommError, Forming};
 use std::{ffi::CString, time::Duration};
 
 /// Where the store is and under which prefix this round's keys live.
@@ -86,6 +86,14 @@ impl Store {
     /// Number of keys in the whole store, those of other prefixes included.
     pub fn num_keys(&self) -> Result<i64, CommError> {
         self.raw.num_keys().map_err(|fault| fault.at("num_keys", ""))
+    }
+}
+
+impl Store {
+    /// The same store for forming one group: its waits end when `forming` is cut or out of time.
+    pub(in crate::comm) fn guarded(&self, forming: &Forming) -> Result<Self, CommError> {
+        let raw = self.raw.guarded(&forming.line().raw, forming.left()).map_err(|fault| fault.at("guard", ""))?;
+        Ok(Self { raw, addr: self.addr.clone() })
     }
 }
 
