@@ -1,7 +1,7 @@
 //! Whole trainings in low precision: what they take, that they learn as f32 does, and that replays change nothing.
 
 use crate::data::{commit_last, config, spoil, stage};
-use crate::{alone, floats, gloo, resumed_as_whole, two_ranks};
+use crate::{alone, floats, gloo, resumed_as_whole, tensors, two_ranks};
 use enn_common::{
     checkpoint::Checkpoint,
     config::{
@@ -198,4 +198,22 @@ fn stopping_anywhere_and_resuming_changes_no_bit_in_fp16() {
     let scales: Vec<f32> = states.iter().map(scale).collect();
     assert!(scales[4] < scales[0], "refused steps made it smaller: {scales:?}");
     assert!(states[4].contains_key("precision.good_steps"));
+}
+
+#[test]
+fn a_training_goes_on_in_another_precision() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut resume = None;
+    for (index, wanted) in [Wanted::Fp32, Wanted::Fp16, Wanted::Bf16, Wanted::Fp16].into_iter().enumerate() {
+        let (config, stop) = (wanting(wanted), 3 * (index as u64 + 1));
+        let place = dir.path().join(format!("part{index}"));
+        let (outcome, messages) = alone(&config, &place, &staged, resume, &Recorder::stopping_at(stop - 1)).unwrap();
+        assert_eq!((outcome.stopped, outcome.step), (true, stop));
+        let checkpoint = commit_last(&messages, &config, &staged);
+        let names = tensors(&checkpoint).into_keys();
+        let own = names.filter(|name| name.starts_with("precision.")).count();
+        assert_eq!(own, if wanted == Wanted::Fp16 { 2 } else { 0 }, "{wanted:?}");
+        resume = Some(checkpoint);
+    }
 }

@@ -252,7 +252,6 @@ fn a_rank_whose_step_fails_does_not_leave_the_others_waiting() {
         );
         let missed = sound.until(|m| matches!(m, FromWorker::Failed { .. }));
         let hung = began.elapsed();
-        eprintln!("{collectives:?}: {hung:?}");
         assert!(matches!(&missed, FromWorker::Failed { error } if error.contains("all_reduce")), "{missed:?}");
         assert!(hung < Duration::from_secs(1), "{collectives:?}: {hung:?}");
         assert_eq!((failing.status().code(), sound.status().code()), (Some(1), Some(1)));
