@@ -34,6 +34,8 @@ pub struct Progress {
     pub replays: u64,
     /// Epochs that were judged: validated, and their sums cleared.
     pub ended: u64,
+    /// The step after which a checkpoint was due last.
+    pub due: u64,
     /// Training ended early.
     pub stopped_early: bool,
     /// All epochs are done, or training ended early.
@@ -123,6 +125,7 @@ impl Progress {
             self.skipped,
             self.replays,
             self.ended,
+            self.due,
             u64::from(self.stopped_early),
             u64::from(self.finished),
         ]
@@ -138,7 +141,7 @@ impl Progress {
     /// Names, shapes and kinds that `named` gives.
     pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
         vec![
-            (COUNTS.to_owned(), vec![10], Kind::Int64),
+            (COUNTS.to_owned(), vec![11], Kind::Int64),
             (BEST.to_owned(), vec![1], Kind::Double),
             (SUMS.to_owned(), vec![EPOCH_SUMS], Kind::Double),
             (ORDER.to_owned(), vec![3], Kind::Int64),
@@ -182,8 +185,9 @@ impl Progress {
             skipped: count(5),
             replays: count(6),
             ended: count(7),
-            stopped_early: count(8) != 0,
-            finished: count(9) != 0,
+            due: count(8),
+            stopped_early: count(9) != 0,
+            finished: count(10) != 0,
         })
     }
 }
@@ -222,6 +226,7 @@ mod tests {
             skipped: 4,
             replays: 6,
             ended: 3,
+            due: 40,
             stopped_early: true,
             finished: false,
         };

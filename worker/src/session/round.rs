@@ -165,8 +165,9 @@ impl<'a> Round<'a> {
 
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
         let epochs = self.host.config.train.epochs;
-        // A round that broke may have left an epoch at its end.
+        // A round that broke may have left an epoch at its end, or a checkpoint of which some ranks wrote their share.
         self.end_epoch_if_owed()?;
+        self.save_if_owed()?;
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
             let plan = Plan {
                 arrays: Arc::<super::dataset::Mapped>::clone(&self.host.data.staged) as Arc<dyn Arrays>,
@@ -305,6 +306,17 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
+    /// The checkpoint that was due after this very step, unless it is there.
+    fn save_if_owed(&mut self) -> Result<(), SessionError> {
+        let step = self.state.progress.step;
+        let path = self.host.checkpoints.join(enn_common::checkpoint::name::committed(step));
+        if self.fresh || self.state.progress.due != step || path.exists() {
+            return Ok(());
+        }
+        self.state.saved_step = None;
+        self.save()
+    }
+
     fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
         let learner = &self.state.learner;
         let model = (&learner.model, &learner.params, &self.place.kernels.manager);
@@ -317,6 +329,7 @@ impl<'a> Round<'a> {
         if self.state.saved_step == Some(step) {
             return Ok(());
         }
+        self.state.progress.due = step;
         self.place.reporter.mark(Phase::Save, step);
         // What follows from them belongs to the state, and weights that are lost must not be saved.
         self.explain()?;
