@@ -310,7 +310,7 @@ impl<'a> Round<'a> {
     fn save_if_owed(&mut self) -> Result<(), SessionError> {
         let step = self.state.progress.step;
         let path = self.host.checkpoints.join(enn_common::checkpoint::name::committed(step));
-        if self.fresh || self.state.progress.due != step || path.exists() {
+        if self.fresh || step == 0 || self.state.progress.due != step || path.exists() {
             return Ok(());
         }
         self.state.saved_step = None;

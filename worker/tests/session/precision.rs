@@ -116,10 +116,11 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     let mut learner = Learner::build(&config, &spec, 100, Device::Cpu).unwrap();
     learner.take_precision(Precision::decide(Wanted::Bf16, (&spec, 12), Device::Cpu, &Solo).unwrap()).unwrap();
     let recorder = Recorder::default();
+    let kernels = Kernels::new(&config, &KernelTask::default(), &recorder).unwrap();
     let place = Place {
         group: &Solo,
         reporter: &recorder,
-        kernels: Kernels::new(&config, &KernelTask::default(), &recorder).unwrap(),
+        kernels: &kernels,
         device: Device::Cpu,
         seed: 1,
         accumulation: 1,
