@@ -211,6 +211,7 @@ mod tests {
                 threads: 1,
                 run_dir: "/run".into(),
                 kernels: enn_common::kernels::Quarantined::default(),
+                split: 1,
                 task: Task::Init { meta: "/m".into(), attempt: "0".into() },
             };
             (WorkerId(*worker), assignment)

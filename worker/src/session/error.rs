@@ -229,6 +229,12 @@ impl SessionError {
         }
     }
 
+    /// Whether memory was short, on the device or the host: libtorch says it in words only.
+    pub fn is_out_of_memory(&self) -> bool {
+        let text = self.sentence();
+        ["out of memory", "can't allocate memory", "bad_alloc"].iter().any(|words| text.contains(words))
+    }
+
     /// The error with its causes as one text for people.
     pub fn sentence(&self) -> String {
         let mut text = self.to_string();

@@ -114,7 +114,7 @@ impl<'a> Life<'a> {
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
-        let round = RoundTask { resume: resume.clone(), attempt: attempt.clone() };
+        let round = RoundTask { resume: resume.clone(), attempt: attempt.clone(), split: seat.split };
         let ended = match boot::group(self.link, seat, training.device(), config.cluster.collectives, &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
             Err(error) => Err(error),
@@ -130,7 +130,12 @@ impl<'a> Life<'a> {
                 self.halt(seat.round)
             }
             Err(error) => {
-                let wait = if error.is_of_the_group() { WORD_WAIT_MAX } else { Duration::ZERO };
+                let smaller = error.is_out_of_memory() && training.can_split(seat.world_size, seat.split);
+                if smaller {
+                    let (step, error) = (training.step(), error.sentence());
+                    self.link.send(FromWorker::OutOfMemory { step, error })?;
+                }
+                let wait = if smaller || error.is_of_the_group() { WORD_WAIT_MAX } else { Duration::ZERO };
                 let Some(reason) = self.link.over(seat.round, wait) else { return Err(error) };
                 tracing::info!(%error, reason, round = seat.round, "left the round");
                 if let Some(Err(error)) = self.group.take().map(|group| group.abort(ABORT_WAIT_MAX)) {

@@ -65,7 +65,8 @@ impl<'a> Round<'a> {
         task: &'a RoundTask,
     ) -> Result<Self, SessionError> {
         let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
-        let sampler = Sampler { rank, world, ..host.order };
+        let accumulation = host.order.accumulation * u64::from(task.split.max(1));
+        let sampler = Sampler { rank, world, accumulation, ..host.order };
         let place = Place {
             group,
             reporter: host.reporter,
@@ -217,6 +218,7 @@ impl<'a> Round<'a> {
         let wish = if look { self.look(&done)? } else { Wish::GoOn };
         done.times.data = waited;
         let state = &mut *self.state;
+        self.place.reporter.waited(self.place.group.waited());
         let total = waited + state.pace.watch.lap_ms();
         state.pace.note(&done.times, total, batch_samples(&self.sampler, state.progress.position.step));
         if let Some(hash) = done.program.as_ref().filter(|_| self.fresh) {

@@ -46,12 +46,20 @@ pub struct TrainTask {
 }
 
 /// What differs from round to round.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct RoundTask {
     /// Committed checkpoint to go on from, when no rank has any state.
     pub resume: Option<PathBuf>,
     /// Name of this start of the workers; part of the names of unfinished checkpoints.
     pub attempt: String,
+    /// Into so many each micro-batch is cut; the same on all ranks.
+    pub split: u32,
+}
+
+impl Default for RoundTask {
+    fn default() -> Self {
+        Self { resume: None, attempt: String::new(), split: 1 }
+    }
 }
 
 /// How a round ended.
@@ -196,6 +204,12 @@ impl<'a> Training<'a> {
     /// Puts kernels in quarantine before the first step of a round.
     pub fn quarantine(&self, told: &Quarantined) {
         self.host.kernels.manager.begin(told);
+    }
+
+    /// Whether micro-batches that are cut into `split` by `world` ranks can be cut once more.
+    pub fn can_split(&self, world: u32, split: u32) -> bool {
+        let accumulation = self.host.order.accumulation * u64::from(split.max(1));
+        Sampler { world: u64::from(world), accumulation, ..self.host.order }.micro_slots() > 1
     }
 
     /// Device it computes on.

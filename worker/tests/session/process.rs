@@ -178,6 +178,7 @@ impl Run {
             threads: 1,
             run_dir: self.dir.path().to_owned(),
             kernels: enn_common::kernels::Quarantined::default(),
+            split: 1,
             task: Task::Train { staged: self.staged.clone(), resume: None, attempt: "x".to_owned() },
         }
     }
