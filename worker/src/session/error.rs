@@ -229,10 +229,9 @@ impl SessionError {
         }
     }
 
-    /// Whether memory was short, on the device or the host: libtorch says it in words only.
+    /// Whether a step ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
-        let text = self.sentence();
-        ["out of memory", "can't allocate memory", "bad_alloc"].iter().any(|words| text.contains(words))
+        matches!(self, Self::Op(error) if error.kind.is_out_of_memory())
     }
 
     /// The error with its causes as one text for people.

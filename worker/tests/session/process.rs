@@ -54,7 +54,7 @@ impl Worker {
         shared.word64(0).unwrap().store(MAGIC, Ordering::Release);
         let child = Command::new(env!("CARGO_BIN_EXE_enn-worker"))
             .env("ENN_BROKER", &path)
-            .env("ENN_WORKER", name.to_string())
+            .env("ENN_WORKER_ID", name.to_string())
             .env("ENN_CONTROL_FD", page.as_raw_fd().to_string())
             .env("OMP_NUM_THREADS", "1")
             .stderr(Stdio::null())
