@@ -3,7 +3,8 @@
 //! ```text
 //! offset  field            writer     meaning
 //!      0  magic      u64   launcher   `MAGIC`
-//!      8  stop       u32   launcher   0 go on, 1 finish the step and checkpoint
+//!      8  wishes     u32   launcher   bit 0 (1): finish the step, checkpoint and end; bit 1 (2): finish the step, leave the round,
+//!                                  say `Halted`; both: the end
 //!     12  phase      u32   worker     `Phase`
 //!     16  step       u64   worker     optimizer steps done
 //!     24  heartbeat  u64   worker     CLOCK_MONOTONIC nanoseconds of the last step or phase change
@@ -94,8 +95,8 @@ pub enum ControlError {
 
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 const WORD_MAGIC: usize = 0;
-/// `stop` is the low half, `phase` the high half.
-const WORD_STOP_PHASE: usize = 1;
+/// The wishes are the low half, `phase` the high half.
+const WORD_WISHES_PHASE: usize = 1;
 const WORD_STEP: usize = 2;
 const WORD_HEARTBEAT: usize = 3;
 const WORD_COLLECTIVE: usize = 4;
@@ -106,7 +107,9 @@ const WORD_TEXT: usize = 7;
 const TEXT_WORDS: usize = 53;
 /// Bytes of the intent's text; a longer one is cut.
 pub const INTENT_BYTES_MAX: usize = TEXT_WORDS * WORD_BYTES;
-const STOP_MASK: u64 = 0xffff_ffff;
+const WISHES_MASK: u64 = 0xffff_ffff;
+const WISH_STOP: u64 = 1;
+const WISH_REGROUP: u64 = 2;
 
 /// A kernel that was about to run for the first time on operands of a signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,25 +158,41 @@ impl<'a> ControlPage<'a> {
 
     /// Whether the launcher asked to finish the step, checkpoint and end.
     pub fn stop(self) -> bool {
-        self.words[WORD_STOP_PHASE].load(Ordering::Relaxed) & STOP_MASK != 0
+        self.words[WORD_WISHES_PHASE].load(Ordering::Relaxed) & WISH_STOP != 0
+    }
+
+    /// Whether the launcher asked to finish the step and leave the round, so that others can join. The end comes first.
+    pub fn regroup(self) -> bool {
+        let wishes = self.words[WORD_WISHES_PHASE].load(Ordering::Relaxed);
+        wishes & WISH_REGROUP != 0 && wishes & WISH_STOP == 0
     }
 
     /// Launcher: ask for the end.
     pub fn set_stop(self) {
-        self.words[WORD_STOP_PHASE].fetch_or(1, Ordering::Relaxed);
+        self.words[WORD_WISHES_PHASE].fetch_or(WISH_STOP, Ordering::Relaxed);
+    }
+
+    /// Launcher: ask to leave the round.
+    pub fn set_regroup(self) {
+        self.words[WORD_WISHES_PHASE].fetch_or(WISH_REGROUP, Ordering::Relaxed);
+    }
+
+    /// Launcher: a new round begins, or nobody is to leave the old one any more.
+    pub fn clear_regroup(self) {
+        self.words[WORD_WISHES_PHASE].fetch_and(!WISH_REGROUP, Ordering::Relaxed);
     }
 
     /// What the worker is doing; an unknown number reads as `Boot`.
     pub fn phase(self) -> Phase {
-        let number = self.words[WORD_STOP_PHASE].load(Ordering::Relaxed) >> 32;
+        let number = self.words[WORD_WISHES_PHASE].load(Ordering::Relaxed) >> 32;
         Phase::ALL.into_iter().find(|phase| *phase as u64 == number).unwrap_or(Phase::Boot)
     }
 
     /// Worker: say what it is doing now. `now_ns` is CLOCK_MONOTONIC.
     pub fn set_phase(self, phase: Phase, now_ns: u64) {
-        // The launcher may set `stop` in the same word at the same time.
-        let _previous = self.words[WORD_STOP_PHASE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
-            Some((word & STOP_MASK) | ((phase as u64) << 32))
+        // The launcher may set a wish in the same word at the same time.
+        let _previous = self.words[WORD_WISHES_PHASE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            Some((word & WISHES_MASK) | ((phase as u64) << 32))
         });
         self.words[WORD_HEARTBEAT].store(now_ns, Ordering::Relaxed);
     }
@@ -268,6 +287,20 @@ mod tests {
         // The layout promised at the head of the file, seen as bytes.
         let word = words[1].load(Ordering::Relaxed).to_le_bytes();
         assert_eq!(word, [1, 0, 0, 0, 6, 0, 0, 0]);
+    }
+
+    #[test]
+    fn leaving_a_round_is_no_end_and_the_end_comes_first() {
+        let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
+        let page = ControlPage::create(&words).unwrap();
+        page.set_phase(Phase::Compute, 1);
+        page.set_regroup();
+        assert_eq!((page.regroup(), page.stop(), page.phase()), (true, false, Phase::Compute));
+        assert_eq!(words[1].load(Ordering::Relaxed).to_le_bytes(), [2, 0, 0, 0, 3, 0, 0, 0]);
+        page.set_stop();
+        assert_eq!((page.regroup(), page.stop()), (false, true));
+        page.clear_regroup();
+        assert_eq!((page.regroup(), page.stop(), page.phase()), (false, true, Phase::Compute));
     }
 
     #[test]
