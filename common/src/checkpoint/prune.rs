@@ -39,7 +39,9 @@ pub fn remove_leftovers(checkpoints: &Path) -> Result<Vec<PathBuf>, FileError> {
 
 /// Removes checkpoints that the workers of `attempt` began and nobody will commit. Others may write at the same time.
 pub fn remove_attempt(checkpoints: &Path, attempt: &str) -> Result<Vec<PathBuf>, FileError> {
-    remove_all(checkpoints, |name| name::is_leftover(name) && name.split_once(".tmp-").is_some_and(|(_, of)| of == attempt))
+    remove_all(checkpoints, |name| {
+        name::is_leftover(name) && name.split_once(".tmp-").is_some_and(|(_, of)| of == attempt)
+    })
 }
 
 fn remove_all(checkpoints: &Path, unwanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, FileError> {

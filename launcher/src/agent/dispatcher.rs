@@ -19,7 +19,7 @@ use enn_broker::{Broker, store};
 use enn_common::{
     config::train::Recovery,
     event::What,
-    id::{Rank, Round, WorkerId},
+    id::{Rank, WorkerId},
     kernels::KernelFault,
     wire::message::ToWorker,
 };
@@ -237,7 +237,7 @@ impl Agent<'_> {
 
     /// A process without a seat is gone.
     fn spare_ended(&mut self, worker: &Worker) -> Result<(), AgentError> {
-        let sent_away = worker.kill_at.is_some() || self.state.mode.is_last();
+        let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
         let (code, signal) = match worker.child.exit() {
             Some(Exit::Code(code)) => (Some(code), None),
             Some(Exit::Signal(signal)) => (None, Some(signal)),
@@ -288,6 +288,7 @@ impl Agent<'_> {
     pub(super) fn leave(&mut self, reason: String) -> Result<(), AgentError> {
         if self.state.mode.is_under_way() {
             self.sources.broker.end_round(reason)?;
+            self.pool.unseat_strangers();
             self.state.mode = Mode::Halting(Some(Instant::now() + HALT_WAIT_MAX));
         }
         Ok(())
@@ -384,7 +385,7 @@ impl Agent<'_> {
             worker.words.get_or_insert(accusation);
             match &worker.place {
                 Place::Seat(_) => self.fail_living(id)?,
-                Place::Spare { .. } => worker.child.signal(Posix::SIGKILL),
+                Place::Spare => worker.child.signal(Posix::SIGKILL),
             }
         }
         Ok(())
@@ -409,7 +410,8 @@ impl Agent<'_> {
     /// Kills who did not leave the round in time.
     fn not_halted(&mut self) {
         self.state.mode = Mode::Halting(None);
-        let late: Vec<WorkerId> = self.pool.seated().filter(|worker| !worker.stands()).map(|worker| worker.id).collect();
+        let late: Vec<WorkerId> =
+            self.pool.seated().filter(|worker| !worker.stands()).map(|worker| worker.id).collect();
         for id in late {
             let Some(worker) = self.pool.get_mut(id) else { continue };
             worker.dismissed |= worker.done.is_some();
@@ -424,9 +426,4 @@ impl Agent<'_> {
         self.state.mode = Mode::Killed;
         self.pool.signal_all(Posix::SIGKILL);
     }
-}
-
-/// Names the first round of a launch and those after it.
-pub(super) fn round_after(first: Round, begun: u64) -> Round {
-    Round(first.0 + begun)
 }

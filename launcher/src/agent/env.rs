@@ -86,9 +86,15 @@ mod tests {
             (get("RANK"), get("WORLD_SIZE"), get("ENN_ROUND"), get("ENN_CONTROL_FD")),
             ("1".into(), "4".into(), "2".into(), "9".into())
         );
-        assert_eq!((get("LOCAL_RANK"), get("LOCAL_WORLD_SIZE"), get("ENN_WORKER")), ("3".into(), "4".into(), "7".into()));
+        assert_eq!(
+            (get("LOCAL_RANK"), get("LOCAL_WORLD_SIZE"), get("ENN_WORKER")),
+            ("3".into(), "4".into(), "7".into())
+        );
         assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
         let spare = super::variables(&spec, &Identity { seat: None, ..identity });
-        assert!(!spare.iter().any(|(name, _)| OF_A_SEAT.contains(name)) && spare.iter().any(|(name, _)| *name == "ENN_WORKER"));
+        assert!(
+            !spare.iter().any(|(name, _)| OF_A_SEAT.contains(name))
+                && spare.iter().any(|(name, _)| *name == "ENN_WORKER")
+        );
     }
 }

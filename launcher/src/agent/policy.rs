@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn spares_that_die_are_started_ever_more_slowly_and_then_not_at_all() {
-        let waits: Vec<_> = (0..=SPARE_DEATHS_MAX).map(|deaths| spare_backoff(deaths).map(|wait| wait.as_secs())).collect();
+        let waits: Vec<_> =
+            (0..=SPARE_DEATHS_MAX).map(|deaths| spare_backoff(deaths).map(|wait| wait.as_secs())).collect();
         assert_eq!(waits[..5], [Some(0), Some(1), Some(2), Some(4), Some(8)]);
         assert_eq!((waits[SPARE_DEATHS_MAX as usize - 1], waits[SPARE_DEATHS_MAX as usize]), (Some(60), None));
     }

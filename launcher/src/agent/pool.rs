@@ -5,7 +5,7 @@
 use super::{
     child::Child,
     policy,
-    seats::Candidates,
+    seats::{Candidate, Candidates},
     worker::{Place, Worker},
 };
 use enn_common::id::{LocalRank, WorkerId};
@@ -86,9 +86,9 @@ impl Pool {
         self.seated().all(|worker| worker.seat().is_some_and(|seat| seat.ready.is_some()))
     }
 
-    /// The furthest of those who left the round: whole steps, and who.
+    /// The furthest of those who left the round with the state of training: whole steps, and who.
     pub(super) fn furthest(&self) -> Option<(u64, WorkerId)> {
-        let stands = self.seated().filter(|worker| worker.stands());
+        let stands = self.seated().filter(|worker| worker.keeps_state());
         let halted = stands.filter_map(|worker| Some((worker.seat()?.halted?, worker)));
         let first = halted.max_by_key(|(step, worker)| (*step, std::cmp::Reverse(worker.rank())));
         first.map(|(step, worker)| (step, worker.id))
@@ -97,6 +97,19 @@ impl Pool {
     /// The furthest step that a page of the round shows.
     pub(super) fn reached(&self) -> u64 {
         self.seated().map(|worker| worker.child.place().1).max().unwrap_or(0)
+    }
+
+    /// Those who left the round with the state of training.
+    pub(super) fn savers(&self) -> Vec<Candidate> {
+        self.seated().filter(|worker| worker.keeps_state()).map(Worker::candidate).collect()
+    }
+
+    /// Takes the seat from those who never entered a round: they know nothing of the one that is over, and need not leave it.
+    pub(super) fn unseat_strangers(&mut self) {
+        let strangers = self.workers.values_mut().filter(|worker| !worker.entered && worker.lives());
+        for worker in strangers.filter(|worker| worker.kill_at.is_none()) {
+            worker.place = Place::Spare;
+        }
     }
 
     /// Everybody who could sit in the next round.
@@ -161,9 +174,9 @@ impl Pool {
     /// A spare said that it is warm.
     pub(super) fn warmed(&mut self, id: WorkerId) -> bool {
         let Some(worker) = self.workers.get_mut(&id) else { return false };
-        let news = worker.place == Place::Spare { warm: false };
+        let news = !worker.warm && worker.place == Place::Spare;
+        worker.warm = true;
         if news {
-            worker.place = Place::Spare { warm: true };
             (self.spare_deaths, self.spare_not_before) = (0, None);
         }
         news

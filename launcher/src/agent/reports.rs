@@ -66,17 +66,16 @@ impl Agent<'_> {
                     (self.emit)(What::WorkerFailed { round, rank, error });
                     return self.fail_living(id);
                 }
+                self.pool.send_away(id, Instant::now());
             }
             FromWorker::Done { stopped } => {
                 worker.done.get_or_insert((Instant::now(), stopped));
                 self.recovered();
             }
-            FromWorker::Warm => {
-                let (pid, seconds) = (worker.child.pid(), worker.started.elapsed().as_secs_f64());
-                if self.pool.warmed(id) {
-                    (self.emit)(What::SpareReady { pid, seconds });
-                }
-            }
+            FromWorker::Entered { round: entered } => worker.entered |= Round(entered) == round,
+            FromWorker::Warm => self.warm(id),
+            // It lost its seat before it sat, and has loaded everything since.
+            FromWorker::Halted { .. } if worker.seat().is_none() => self.warm(id),
             FromWorker::Halted { round: left, step } if Round(left) == round => return self.halted(id, step),
             FromWorker::KernelFaulted(fault) => return self.kernel_faulted(rank, *fault),
             FromWorker::KernelRecovered { op, kernel, sig, step } => {
@@ -94,6 +93,14 @@ impl Agent<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    fn warm(&mut self, id: WorkerId) {
+        let Some(worker) = self.pool.get(id) else { return };
+        let (pid, seconds) = (worker.child.pid(), worker.started.elapsed().as_secs_f64());
+        if self.pool.warmed(id) {
+            (self.emit)(What::SpareReady { pid, seconds });
+        }
     }
 
     fn warned(&mut self, id: WorkerId, rank: Rank, message: String) {
@@ -130,6 +137,7 @@ impl Agent<'_> {
                 let started = worker.started;
                 let Some(seat) = worker.seat_mut() else { return };
                 seat.ready = Some(Instant::now());
+                seat.stateful = true;
                 let seconds = seat.since.max(started).elapsed().as_secs_f64();
                 self.state.ready = true;
                 What::WorkerReady { round, rank, device, backend, libtorch, seconds }

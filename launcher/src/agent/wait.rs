@@ -56,7 +56,11 @@ impl Sources {
     }
 
     /// Waits until something happens to the agent or its living children, or until `deadline`.
-    pub(super) fn wait(&mut self, children: &[(WorkerId, &Child)], deadline: Option<Instant>) -> Result<Vec<Event>, AgentError> {
+    pub(super) fn wait(
+        &mut self,
+        children: &[(WorkerId, &Child)],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Event>, AgentError> {
         let began = Instant::now();
         let ready = self.ready(children, deadline)?;
         let now = Instant::now();

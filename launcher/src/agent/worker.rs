@@ -1,11 +1,6 @@
 //! What is known of one worker process, from its start to its end, through all rounds it has a seat in.
 
-use super::{
-    cause::Evidence,
-    child::Child,
-    hang::Pulse,
-    seats::Candidate,
-};
+use super::{cause::Evidence, child::Child, hang::Pulse, seats::Candidate};
 use crate::process::Exit;
 use enn_common::id::{LocalRank, Rank, WorkerId};
 use std::time::{Duration, Instant};
@@ -21,11 +16,8 @@ pub(super) const WARNINGS_MAX: u32 = 100;
 /// Where a worker is.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Place {
-    /// It stands by; `warm`: it has loaded what it can.
-    Spare {
-        /// Whether it said so.
-        warm: bool,
-    },
+    /// It stands by.
+    Spare,
     /// It has a seat in the present round, or in the one that is just over.
     Seat(Seat),
 }
@@ -36,10 +28,19 @@ pub(super) struct Seat {
     pub(super) rank: Rank,
     /// When it was given.
     pub(super) since: Instant,
+    /// It has the state of training, kept from rounds before or made in this one.
+    pub(super) stateful: bool,
     /// When the worker could do its first step.
     pub(super) ready: Option<Instant>,
     /// It has left the round, after so many whole steps, and waits.
     pub(super) halted: Option<u64>,
+}
+
+impl Seat {
+    /// A seat given now.
+    pub(super) fn new(rank: Rank, stateful: bool, since: Instant) -> Self {
+        Self { rank, since, stateful, ready: None, halted: None }
+    }
 }
 
 /// One worker process.
@@ -52,6 +53,10 @@ pub(super) struct Worker {
     pub(super) place: Place,
     pub(super) started: Instant,
     pub(super) joined: Option<Instant>,
+    /// It has loaded all that it can without a seat.
+    pub(super) warm: bool,
+    /// It entered a round, this one or one before.
+    pub(super) entered: bool,
     /// Said Done, then: whether because it was asked to stop.
     pub(super) done: Option<(Instant, bool)>,
     /// What it said was wrong, or what is wrong with it.
@@ -73,6 +78,8 @@ impl Worker {
             place,
             started: now,
             joined: None,
+            warm: false,
+            entered: false,
             done: None,
             words: None,
             dismissed: false,
@@ -89,14 +96,14 @@ impl Worker {
     pub(super) fn seat(&self) -> Option<&Seat> {
         match &self.place {
             Place::Seat(seat) => Some(seat),
-            Place::Spare { .. } => None,
+            Place::Spare => None,
         }
     }
 
     pub(super) fn seat_mut(&mut self) -> Option<&mut Seat> {
         match &mut self.place {
             Place::Seat(seat) => Some(seat),
-            Place::Spare { .. } => None,
+            Place::Spare => None,
         }
     }
 
@@ -105,12 +112,17 @@ impl Worker {
         self.lives() && self.kill_at.is_none() && self.seat().is_some_and(|seat| seat.halted.is_some())
     }
 
+    /// The same, with the state of training.
+    pub(super) fn keeps_state(&self) -> bool {
+        self.stands() && self.seat().is_some_and(|seat| seat.stateful)
+    }
+
     pub(super) fn rank(&self) -> Option<Rank> {
         self.seat().map(|seat| seat.rank)
     }
 
     pub(super) fn is_warm(&self) -> bool {
-        self.place == Place::Spare { warm: true }
+        self.warm && self.place == Place::Spare
     }
 
     pub(super) fn candidate(&self) -> Candidate {
@@ -149,10 +161,8 @@ impl Worker {
             return Some((self.started + HELLO_WAIT_MAX, late("did not connect", HELLO_WAIT_MAX, "its start")));
         };
         match &self.place {
-            Place::Spare { warm: true } => None,
-            Place::Spare { warm: false } => {
-                Some((joined + READY_WAIT_MAX, late("was not warm", READY_WAIT_MAX, "its connection")))
-            }
+            Place::Spare if self.warm => None,
+            Place::Spare => Some((joined + READY_WAIT_MAX, late("was not warm", READY_WAIT_MAX, "its connection"))),
             Place::Seat(Seat { ready: None, halted: None, since, .. }) => {
                 let from = joined.max(*since);
                 Some((from + READY_WAIT_MAX, late("was not ready", READY_WAIT_MAX, "its connection")))
