@@ -105,7 +105,8 @@ impl Worker {
             "hello_foreign" => return self.hello(PROTOCOL + 1),
             "warm" => self.send(&FromWorker::Warm),
             "seat" => return self.seat(),
-            "halt" => return self.halt(argument.parse().unwrap()),
+            "halt" => return self.halt(argument.parse().unwrap(), true),
+            "halt_through_stop" => return self.halt(argument.parse().unwrap(), false),
             "step" => self.step(argument.parse().unwrap()),
             "received" => {
                 let step = argument.parse().unwrap();
@@ -224,8 +225,9 @@ impl Worker {
         }
     }
 
-    /// Waits until the round is over, one way or the other, and then for the next seat. A wish to stop lets it act on.
-    fn halt(&mut self, step: u64) -> Next {
+    /// Waits until the round is over, one way or the other, and then for the next seat. A wish to stop lets it act on, if it
+    /// heeds it.
+    fn halt(&mut self, step: u64, heeds_stop: bool) -> Next {
         loop {
             match self.inbox.recv_timeout(Duration::from_millis(2)) {
                 Ok(ToWorker::RoundEnded { round, .. }) if round == self.round => break,
@@ -235,7 +237,8 @@ impl Worker {
             match self.wishes() {
                 0 => {}
                 REGROUP => break,
-                _ => return Next::Action,
+                _ if heeds_stop => return Next::Action,
+                _ => {}
             }
         }
         self.send(&FromWorker::Halted { round: self.round, step });
