@@ -145,6 +145,9 @@ impl RunView {
                 exit: None,
                 error: None,
             }),
+            What::SeatTaken { round, rank, local_rank, pid, .. } => {
+                self.seat_taken(time, (round.0, rank.0, local_rank.0), *pid)
+            }
             What::WorkerReady { round, rank, device, backend, libtorch, seconds } => {
                 if let Some(worker) = self.worker(round.0, rank.0) {
                     worker.ready = Some(ReadyView {
@@ -169,6 +172,39 @@ impl RunView {
             }
             _ => {}
         }
+    }
+
+    /// A process of an earlier round, or a spare, is a worker of this one.
+    fn seat_taken(&mut self, time: f64, (round, rank, local_rank): (u64, u32, u32), pid: u32) {
+        let mine = |worker: &&mut WorkerView| worker.pid == pid && worker.exit.is_none() && worker.host.is_empty();
+        match self.workers.iter_mut().rev().find(mine) {
+            Some(worker) => {
+                (worker.round, worker.rank, worker.local_rank) = (round, rank, local_rank);
+                worker.ready = None;
+            }
+            None => self.workers.push(WorkerView {
+                round,
+                rank,
+                local_rank,
+                host: String::new(),
+                pid,
+                started: time,
+                ready: None,
+                exit: None,
+                error: None,
+            }),
+        }
+    }
+
+    /// Whether the workers of a round kept their state from the round before.
+    pub fn goes_on(&self, round: u64) -> bool {
+        let before = self.rounds.iter().rev().skip_while(|view| view.round != round).nth(1);
+        let left =
+            before.is_some_and(|before| before.failure.is_none() && before.ended.is_some() && before.nodes.is_empty());
+        left && self
+            .sessions
+            .last()
+            .is_some_and(|session| before.is_some_and(|before| before.started >= session.started))
     }
 
     fn worker(&mut self, round: u64, rank: u32) -> Option<&mut WorkerView> {
