@@ -322,6 +322,7 @@ impl Agent<'_> {
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
             kernels: self.kernels.told(),
+            split: 1,
             task,
         }
     }
