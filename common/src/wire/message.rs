@@ -89,6 +89,8 @@ pub struct Standby {
     pub device: String,
     /// Index of the device it will most likely get.
     pub local_rank: u32,
+    /// Ranks of the world in which it will most likely be.
+    pub world_size: u32,
     /// Intra-op threads.
     pub threads: u32,
     /// Run directory.

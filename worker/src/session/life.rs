@@ -79,6 +79,9 @@ impl<'a> Life<'a> {
         tch::set_num_threads(standby.threads.max(1).cast_signed());
         let device = boot::named_device(&standby.device, standby.local_rank)?;
         self.prepare(&standby.run_dir, &standby.staged, device, standby.local_rank)?;
+        if let Some(training) = &mut self.training {
+            training.rehearse(standby.world_size)?;
+        }
         Ok(self.link.send(FromWorker::Warm)?)
     }
 

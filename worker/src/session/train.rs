@@ -16,7 +16,7 @@ use super::{
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
-    round::Round,
+    round::{Round, rehearse},
 };
 use crate::{comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
 use enn_common::{
@@ -176,6 +176,15 @@ impl<'a> Training<'a> {
         };
         let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
         Ok(Self { host: Host { config, checkpoints, device, reporter, kernels, profile, data, spec, order }, state })
+    }
+
+    /// Forward and backward pass of a rank's first share, which changes nothing: what is slow only the first time (device
+    /// libraries, compiled kernels, the checks of kernels beside their references) is over before there is a seat.
+    ///
+    /// # Errors
+    /// Those of data, model and libtorch.
+    pub fn rehearse(&mut self, world: u32) -> Result<(), SessionError> {
+        rehearse(&self.host, &mut self.state, world)
     }
 
     /// Trains among the ranks of `group` until training is over, all are asked to leave, or something breaks.

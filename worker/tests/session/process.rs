@@ -321,6 +321,7 @@ fn a_spare_takes_the_seat_of_a_dead_worker_and_no_bit_changes() {
         spare.send(&ToWorker::Stand(Box::new(Standby {
             device: "cpu".into(),
             local_rank: 1,
+            world_size: 2,
             threads: 1,
             run_dir,
             staged,
