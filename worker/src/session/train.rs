@@ -9,7 +9,7 @@ use super::{
     kernels::{KernelTask, Kernels},
     learner::{Counts, Learner},
     memory,
-    precision::Precision,
+    precision::{Demand, Precision},
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
@@ -149,7 +149,8 @@ impl<'a> Trainer<'a> {
         let steps_total = config.train.epochs * sampler.steps_per_epoch();
         let mut learner = Learner::build(config, &spec, steps_total, task.device)?;
         let rows = sampler.batch.div_ceil(sampler.world).div_ceil(accumulation);
-        learner.take_precision(Precision::decide(config.train.precision, (&spec, rows), task.device, group)?)?;
+        let demand = Demand::of(&spec, rows);
+        learner.take_precision(Precision::decide(config.train.precision, demand, task.device, group)?)?;
         let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
         let (device, seed) = (task.device, config.seed);
