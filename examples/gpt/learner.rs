@@ -8,7 +8,7 @@ use crate::{
 };
 use enn_worker::{
     autograd::{self, Mode},
-    checkpoint::{self, Draft, latest, save_whole},
+    checkpoint::{Draft, latest, save_whole},
     comm::ProcessGroup,
     functional as f, kernel,
     optim::AdamWSettings,
@@ -99,7 +99,7 @@ impl Learner {
         let step = found.as_ref().and_then(|c| c.manifest()).map_or(0, |manifest| manifest.step);
         agree(place.group.as_ref(), step, place.device)?;
         if let Some(checkpoint) = found {
-            self.steps.restore(&checkpoint::load(checkpoint.dir(), &self.steps.wanted())?, step)?;
+            self.steps.restore(checkpoint.dir(), step)?;
         }
         Ok(step)
     }

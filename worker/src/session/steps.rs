@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     autograd::{Cx, Executor, Mode, Ran, Request, Tensor},
-    checkpoint::{Named, Wanted},
+    checkpoint::{self, Named},
     error::OpError,
     kernel::{self, Manager, NoIntents},
     op::collective::Collectives,
@@ -21,7 +21,7 @@ use crate::{
     params::{GradBuckets, ParamBuilder, Params},
     profile::Profile,
 };
-use std::{collections::BTreeMap, path::PathBuf};
+use std::path::{Path, PathBuf};
 use tch::Tensor as Raw;
 
 pub use enn_common::config::train::Precision as WantedPrecision;
@@ -148,24 +148,20 @@ impl Steps {
         model.chain(optimizer.map(|(fqn, tensor)| Named { fqn, tensor })).collect()
     }
 
-    /// What [`Steps::state`] gives, without the values.
-    pub fn wanted(&self) -> Vec<Wanted> {
-        self.state().into_iter().map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
-    }
-
-    /// Puts the state after `steps` steps in place.
+    /// Puts the state after `steps` steps in place, from the checkpoint in `folder`.
     ///
     /// # Errors
     /// When an entry is missing or has another shape.
-    pub fn restore(&mut self, saved: &BTreeMap<String, Raw>, steps: u64) -> Result<(), SessionError> {
+    pub fn restore(&mut self, folder: &Path, steps: u64) -> Result<(), SessionError> {
+        let wanted: Vec<_> = self.state().into_iter().map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect();
+        let saved = checkpoint::load(folder, &wanted)?;
         let weights = self.weights.views(self.weights.slabs());
         // Refused steps are not in the optimizer's count.
         let taken = weights.first().and_then(|(name, _)| saved.get(&format!("optim.state.{name}.step")));
         let taken = taken.map_or(Ok(steps as f64), |taken| taken.f_double_value(&[]))? as u64;
-        self.optimizer.restore(&self.weights, saved, taken, steps.saturating_sub(taken))?;
-        let named = |name: &str| saved.get(&format!("model.{name}"));
-        for (mut view, saved) in weights.into_iter().filter_map(|(name, view)| Some((view, named(&name)?))) {
-            tch::no_grad(|| view.f_copy_(saved))?;
+        self.optimizer.restore(&self.weights, &saved, taken, steps.saturating_sub(taken))?;
+        for (name, mut view) in weights {
+            tch::no_grad(|| view.f_copy_(&saved[&format!("model.{name}")]))?;
         }
         Ok(self.params.refresh_shadows()?)
     }
