@@ -3,6 +3,7 @@
 use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
 use crate::{
     autograd::{Cx, Tensor},
+    checkpoint::Named,
     comm::{ProcessGroup, Reduce},
     error::OpError,
     functional,
@@ -15,7 +16,13 @@ use crate::{
     },
 };
 use enn_common::config::train::Precision as Wanted;
+use std::collections::BTreeMap;
 use tch::{Device, Kind, TchError, Tensor as Raw};
+
+/// Begins the names of all that a checkpoint holds of precision. It may be there or not: a training may go on in another one.
+pub const STATE: &str = "precision.";
+/// A place that cools down; its path follows.
+const COOLDOWN: &str = "cooldown";
 
 /// What a training's data ask of its precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -85,6 +92,37 @@ impl Precision {
     /// Notes that `place` had trouble at `step`: it runs in f32 for a while. Every rank says so for the same step.
     pub fn trouble(&mut self, place: &str, step: u64) {
         self.cooldown.trouble(place, step);
+    }
+
+    /// What a resumed training must know, by name: the loss scale, and each place that cools down with the first step that
+    /// casts again.
+    pub fn named(&self) -> Vec<Named> {
+        let scale = self.scale.iter().flat_map(LossScale::named);
+        let scale = scale.map(|(name, raw)| Named::of(format!("{STATE}{name}"), raw));
+        let places = self.cooldown.places().iter().map(|(place, until)| {
+            let dot = if place.is_empty() { "" } else { "." };
+            Named::of(format!("{STATE}{COOLDOWN}{dot}{place}"), &Raw::from(until.cast_signed()))
+        });
+        scale.chain(places).collect()
+    }
+
+    /// Takes up what `saved` holds of it, as far as this precision has use for it.
+    ///
+    /// # Errors
+    /// When a value is not a single number.
+    pub fn restore(&mut self, saved: &BTreeMap<String, Raw>) -> Result<(), TchError> {
+        if let Some(scale) = &self.scale {
+            scale.restore(|name| saved.get(&format!("{STATE}{name}")))?;
+        }
+        if self.is_low() {
+            let cooling = saved.iter().filter_map(|(name, until)| {
+                let place = name.strip_prefix(STATE)?.strip_prefix(COOLDOWN)?;
+                Some((place.strip_prefix('.').unwrap_or(place).to_owned(), until))
+            });
+            let places = cooling.map(|(place, until)| Ok((place, until.f_int64_value(&[])?.cast_unsigned())));
+            self.cooldown = Cooldown::of(places.collect::<Result<Vec<_>, TchError>>()?);
+        }
+        Ok(())
     }
 
     /// Whether anything is computed below f32.

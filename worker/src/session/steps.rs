@@ -8,7 +8,7 @@
 
 use super::{
     SessionError,
-    precision::{Demand, Precision},
+    precision::{self, Demand, Precision},
     torchrun::Place,
 };
 use crate::{
@@ -140,12 +140,13 @@ impl Steps {
         self.profile.iter().for_each(Profile::finish);
     }
 
-    /// Weights and moments by name, as views: what a checkpoint holds.
+    /// Weights, moments and loss scale by name: what a checkpoint holds.
     pub fn state(&self) -> Vec<Named> {
         let weights = self.weights.views(self.weights.slabs()).into_iter();
         let model = weights.map(|(name, tensor)| Named { fqn: format!("model.{name}"), tensor });
         let optimizer = self.optimizer.named(&self.weights).into_iter();
-        model.chain(optimizer.map(|(fqn, tensor)| Named { fqn, tensor })).collect()
+        let optimizer = optimizer.map(|(fqn, tensor)| Named { fqn, tensor });
+        model.chain(optimizer).chain(self.precision.named()).collect()
     }
 
     /// Puts the state after `steps` steps in place, from the checkpoint in `folder`.
@@ -153,8 +154,11 @@ impl Steps {
     /// # Errors
     /// When an entry is missing or has another shape.
     pub fn restore(&mut self, folder: &Path, steps: u64) -> Result<(), SessionError> {
-        let wanted: Vec<_> = self.state().into_iter().map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect();
-        let saved = checkpoint::load(folder, &wanted)?;
+        // What a checkpoint holds of precision may be there or not: a training may go on in another one.
+        let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
+        let wanted: Vec<_> = always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect();
+        let saved = checkpoint::load_with(folder, &wanted, precision::STATE)?;
+        self.precision.restore(&saved)?;
         let weights = self.weights.views(self.weights.slabs());
         // Refused steps are not in the optimizer's count.
         let taken = weights.first().and_then(|(name, _)| saved.get(&format!("optim.state.{name}.step")));

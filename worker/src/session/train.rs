@@ -9,7 +9,7 @@ use super::{
     kernels::{KernelTask, Kernels},
     learner::{Counts, Learner},
     memory,
-    precision::{Demand, Precision},
+    precision::{self, Demand, Precision},
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
@@ -198,9 +198,12 @@ impl<'a> Trainer<'a> {
     fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
         let mut wanted = self.learner.wanted();
         wanted.extend(Progress::wanted());
-        let saved = checkpoint::load(path, &wanted)?;
+        let saved = checkpoint::load_with(path, &wanted, precision::STATE)?;
         self.progress = Progress::restore(&saved, &mut self.sums, &self.sampler, path)?;
-        let counts = Counts { steps: self.progress.step, skipped: self.progress.skipped };
+        self.refusals = Refusals::after(self.progress.replays);
+        // The progress counts completed epochs, the sums the one that is under way.
+        let skipped = self.progress.skipped + self.sums.read()?.skipped as u64;
+        let counts = Counts { steps: self.progress.step, skipped };
         self.learner.restore(&saved, counts)?;
         self.saved_step = Some(self.progress.step);
         Ok(())
@@ -267,12 +270,18 @@ impl<'a> Trainer<'a> {
     fn look(&mut self, done: &Stepped) -> Result<bool, SessionError> {
         let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
         self.place.kernels.agree(control[3], self.place.group.size());
+        self.explain()?;
+        Ok(control[2] > 0.0)
+    }
+
+    /// Explains refused steps at which nobody has looked yet. Waits for the device.
+    fn explain(&mut self) -> Result<(), SessionError> {
         let explained = self.refusals.explain(&mut self.learner, &self.place)?;
         self.place.kernels.tell_news()?;
-        if let Some(message) = explained {
-            self.tell(FromWorker::Warned { message })?;
+        match explained {
+            Some(message) => self.tell(FromWorker::Warned { message }),
+            None => Ok(()),
         }
-        Ok(control[2] > 0.0)
     }
 
     /// Samples of the global batch just done.
@@ -343,6 +352,9 @@ impl<'a> Trainer<'a> {
             return Ok(());
         }
         self.place.reporter.mark(Phase::Save, step);
+        // What follows from them belongs to the state, and weights that are lost must not be saved.
+        self.explain()?;
+        self.progress.replays = self.refusals.replays();
         if self.progress.best_epoch == 0 {
             // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
             self.learner.swap_average()?;
