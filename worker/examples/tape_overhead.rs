@@ -1,11 +1,13 @@
-//! What recording costs: thousands of operations on a small tensor, through libtorch's bindings alone and through the tape.
-//! Prints microseconds per operation as JSON, one number per round. `tests/bench/tape_overhead.py` judges them.
+//! What recording costs: thousands of operations on a small tensor, through libtorch's bindings alone, through the tape, and
+//! through the tape with a manager of kernels that knows the operands' signature, as in every worker. Prints microseconds per operation as JSON, one number per round. `tests/bench/tape_overhead.py` judges them.
 //!
 //! The clock is this thread's processor time, which other processes on the machine do not add to.
 
 use enn_worker::{
     autograd::Cx,
     functional as f,
+    kernel::{Extra, FirstFit, Launcher, Manager, NoIntents, Settings},
+    op::row::{Kernel, Tolerance},
     params::{GradBuckets, ParamBuilder, Params},
 };
 use nix::time::{ClockId, clock_gettime};
@@ -23,26 +25,39 @@ const CALLS: usize = 4000;
 const PASSES: usize = 5;
 /// Rounds.
 const ROUNDS: usize = 7;
+/// What the plain reference does: only the way to it is measured.
+static SECOND: Kernel = Kernel {
+    id: "bench.tanh",
+    fits: |_, _| Ok(()),
+    launch: |op, l| (op.row().launch)(op, l),
+    tolerance: Tolerance::Exact,
+    deterministic: true,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     tch::set_num_threads(1);
     let params = ParamBuilder::new().build(0, Device::Cpu)?;
     let grads = GradBuckets::new(&params)?;
     let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
-    let (mut bare, mut taped, mut both) = (Vec::new(), Vec::new(), Vec::new());
+    let second = Extra { op: "tanh", kernel: &SECOND };
+    let manager = Manager::new(Settings::default(), vec![second], Box::new(NoIntents))?;
+    let mut rounds = [const { Vec::new() }; 4];
     for _ in 0..ROUNDS {
-        let mut best = [f64::MAX; 3];
+        let mut best = [f64::MAX; 4];
         for _ in 0..PASSES {
-            let (forward, backward) = through_the_tape(&params, &grads, &x)?;
-            for (best, found) in best.iter_mut().zip([through_tch(&x)?, forward, backward]) {
+            let bare = through_tch(&x)?;
+            let (taped, both) = through_the_tape(&params, &grads, &x, &FirstFit)?;
+            let (managed, _) = through_the_tape(&params, &grads, &x, &manager)?;
+            for (best, found) in best.iter_mut().zip([bare, taped, both, managed]) {
                 *best = best.min(found.as_secs_f64() * 1e6 / CALLS as f64);
             }
         }
-        bare.push(best[0]);
-        taped.push(best[1]);
-        both.push(best[2]);
+        rounds.iter_mut().zip(best).for_each(|(all, best)| all.push(best));
     }
-    let found = json!({ "operations": CALLS, "tch_us": bare, "taped_us": taped, "taped_with_backward_us": both });
+    let [bare, taped, both, managed] = rounds;
+    let found = json!({
+        "operations": CALLS, "tch_us": bare, "taped_us": taped, "taped_with_backward_us": both, "managed_us": managed,
+    });
     Ok(writeln!(stdout().lock(), "{found}")?)
 }
 
@@ -65,9 +80,15 @@ fn through_tch(x: &Tensor) -> Result<Duration, Box<dyn Error>> {
 }
 
 /// Forward, and forward with backward.
-fn through_the_tape(params: &Params, grads: &GradBuckets, x: &Tensor) -> Result<(Duration, Duration), Box<dyn Error>> {
+fn through_the_tape(
+    params: &Params,
+    grads: &GradBuckets,
+    x: &Tensor,
+    launcher: &dyn Launcher,
+) -> Result<(Duration, Duration), Box<dyn Error>> {
     let start = now()?;
-    let cx = Cx::train(params, 0, 0);
+    let mut cx = Cx::train(params, 0, 0);
+    cx.set_launcher(launcher);
     let mut y = cx.variable(x.shallow_clone());
     for _ in 0..CALLS {
         y = f::tanh(&cx, &y)?;

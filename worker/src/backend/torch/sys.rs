@@ -33,6 +33,12 @@ unsafe extern "C" {
         like: *const C_tensor,
         out: *mut *mut C_tensor,
     ) -> i32;
+    pub(super) fn enn_aten_layouts(
+        tensors: *const *const C_tensor,
+        count: usize,
+        alignment_max: u64,
+        hash: *mut u64,
+    ) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
     pub(super) fn enn_allow_tf32(on: i32) -> i32;
     pub(super) fn enn_deterministic(on: i32) -> i32;
