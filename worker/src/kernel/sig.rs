@@ -123,6 +123,7 @@ fn kind_name(kind: Kind) -> String {
 mod tests {
     use super::*;
     use crate::op::attr::Unary;
+    use tch::Device;
 
     #[test]
     fn what_a_kernel_may_depend_on_changes_it_and_values_do_not() {
