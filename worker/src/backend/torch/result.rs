@@ -124,6 +124,13 @@ pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Resul
     Ok(outs.map(owned))
 }
 
+/// Weight, gradient, first and second moment are written.
+pub(super) fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f32) -> Result<(), ShimError> {
+    let arrays = arrays.map(Tensor::as_ptr);
+    // SAFETY: four arrays and the numbers are alive; the shim checks kinds and lengths before it writes.
+    check(unsafe { sys::enn_adamw(arrays.as_ptr().cast(), numbers.as_ptr(), i32::from(decays), eps) })
+}
+
 /// Numbers of one dropout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drop {

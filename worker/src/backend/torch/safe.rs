@@ -230,6 +230,15 @@ pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], Shim
     result::retention_backward(ins, r.both)
 }
 
+/// One pass of AdamW on the CPU over weight, gradient, first and second moment, all written: dense, f32, of one length.
+/// `numbers` are the six that the optimizer's operation names.
+///
+/// # Errors
+/// Arrays that are not so.
+pub fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f64) -> Result<(), ShimError> {
+    result::adamw(arrays, numbers, decays, eps as f32)
+}
+
 /// One dropout: where in the random stream, and how much.
 #[derive(Debug, Clone, Copy)]
 pub struct Drop {

@@ -50,6 +50,7 @@ unsafe extern "C" {
         y: *mut *mut C_tensor,
     ) -> i32;
     pub(super) fn enn_retention_backward(ins: *const *const C_tensor, both: i32, outs: *mut *mut C_tensor) -> i32;
+    pub(super) fn enn_adamw(arrays: *const *const C_tensor, numbers: *const C_tensor, decays: i32, eps: f32) -> i32;
     pub(super) fn enn_dropout(
         x: *const C_tensor,
         rows: i32,
