@@ -20,7 +20,7 @@
 #include <immintrin.h>
 #endif
 #if defined(ENN_X86) && !defined(__clang__)
-#define ENN_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default"), optimize("O3", "no-math-errno")))
+#define ENN_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default"), optimize("O3")))
 #define ENN_AVX2 __attribute__((target("avx2"), optimize("O3")))
 #else
 #define ENN_CLONES

@@ -253,13 +253,7 @@ fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     let _ = updates.f_add_scalar_(1.0)?;
     let falling = updates.f_full_like(decay.get())?.f_pow(&updates)?.f_neg()?.f_add_scalar(1.0)?;
     let weight = falling.f_reciprocal()?.f_mul_scalar(1.0 - decay.get())?;
-    // On the CPU the number is at hand, and libtorch is three times as fast with it as with a tensor.
-    let number = if weight.device() == Device::Cpu { Some(weight.f_double_value(&[])?) } else { None };
     for pair in l.ins[1..].chunks(2) {
-        if let Some(number) = number {
-            let _ = pair[0].shallow_clone().f_lerp_(pair[1], number)?;
-            continue;
-        }
         let weight = weight.f_to_kind(pair[0].kind())?;
         let _ = pair[0].shallow_clone().f_lerp_tensor_(pair[1], &weight)?;
     }
