@@ -49,7 +49,8 @@ fn compile() -> Result<(), String> {
     if env::var_os("ENN_ASAN").is_some() {
         // For `make asan`: the shim's own memory errors show; libtorch is not instrumented.
         build.flag("-fsanitize=address").flag("-fno-omit-frame-pointer").flag("-g");
-        println!("cargo:rustc-link-arg=-fsanitize=address");
+        // rustc links with -nodefaultlibs, which leaves the runtime out.
+        println!("cargo:rustc-link-arg=-lasan");
     }
     build.files(&sources).try_compile("enn_shim").map_err(|error| error.to_string())?;
     link(&lib, cuda);
