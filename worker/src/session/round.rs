@@ -10,7 +10,7 @@ use super::{
     handover::{self, Standing},
     learner::Counts,
     memory,
-    precision::{self, Precision},
+    precision::{self, Demand, Precision},
     progress::Progress,
     refusal::Refusals,
     step::{self, Place, Stepped},
@@ -95,9 +95,8 @@ impl<'a> Round<'a> {
     /// Every rank takes the same; one that went on from another round keeps its loss scale.
     fn decide_precision(&mut self) -> Result<(), SessionError> {
         let host = self.host;
-        let rows = self.sampler.micro_slots();
-        let group = self.place.group;
-        let decided = Precision::decide(host.config.train.precision, (&host.spec, rows), host.device, group)?;
+        let demand = Demand::of(&host.spec, self.sampler.micro_slots());
+        let decided = Precision::decide(host.config.train.precision, demand, host.device, self.place.group)?;
         if self.state.begun && decided.choice().format == self.state.learner.precision.choice().format {
             return Ok(());
         }
@@ -406,8 +405,8 @@ pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result
         // Another worker may be computing on this device: no more memory than libraries and kernels need.
         sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
     }
-    let decided =
-        Precision::decide(host.config.train.precision, (&host.spec, sampler.micro_slots()), host.device, group)?;
+    let demand = Demand::of(&host.spec, sampler.micro_slots());
+    let decided = Precision::decide(host.config.train.precision, demand, host.device, group)?;
     state.learner.take_precision(decided)?;
     let place = host.place(group, &sampler);
     let plan = host.plan(sampler);
