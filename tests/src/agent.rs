@@ -119,6 +119,11 @@ impl Run {
         (0..count).map(|_| self.until(ready)).collect()
     }
 
+    /// Lets workers go on that await this mark.
+    pub fn mark(&self, name: &str) {
+        std::fs::write(self.dir.path().join(name), "").unwrap();
+    }
+
     /// Sends a signal to the agent.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.agent.id().try_into().unwrap()), signal).unwrap();

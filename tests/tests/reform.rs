@@ -125,9 +125,12 @@ fn two_deaths_at_once_end_one_round() {
 #[test]
 fn a_death_during_regrouping_begins_one_more_round() {
     // The replacement dies before it has a round, and then in its first one.
-    let script = "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,kill:SIGKILL;1.0=halt:3;1.1=kill:SIGKILL;2.0=halt:3;\
+    let script = "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,await:go,kill:SIGKILL;1.0=halt:3;1.1=kill:SIGKILL;2.0=halt:3;\
                   2.1=hello,kill:SIGKILL;3.0=ready,step:4,done,exit:0;3.1=hello,ready,done,exit:0";
-    let end = start(script, 2, &[]).end();
+    let mut run = start(script, 2, &[]);
+    run.all_ready(2);
+    run.mark("go");
+    let end = run.end();
     ends_with(&end, 0, 4);
     assert_eq!((end.left().len(), restarts(&end), started(&end)), (3, 0, 5));
     let recoveries = end.all(recovered);
@@ -140,7 +143,7 @@ fn a_survivor_that_does_not_leave_is_killed_and_the_others_go_on() {
                   1.*=hello,ready,done,exit:0";
     let mut run = start(script, 3, &[]);
     let pids = run.pids(3);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.all_ready(3);
     let began = Instant::now();
     kill_9(pids[2]);
     let end = run.end();
@@ -187,8 +190,10 @@ fn when_all_die_the_newest_checkpoint_is_taken_and_that_is_a_restart() {
 #[test]
 fn failures_without_a_step_between_them_use_the_budget_up_and_the_survivor_saves() {
     let script = "0.0=hello,ready,step:3,halt:3;3.0=ready,wait_stop,shard:4,stopped,exit:0;*.0=ready,halt:3;\
-                  *.1=hello,ready,failed:no such device,exit:1";
+                  *.1=hello,ready,await:go,failed:no such device,exit:1";
     let mut run = start_with(script, (2, 2, GRACE_S), &[]);
+    run.all_ready(2);
+    run.mark("go");
     let step = run.until(|what| match what {
         What::CheckpointCommitted { step, .. } => Some(*step),
         _ => None,
@@ -203,14 +208,18 @@ fn failures_without_a_step_between_them_use_the_budget_up_and_the_survivor_saves
 #[test]
 fn failures_with_steps_between_them_use_nothing_up() {
     let rounds = 6;
-    let lines = (1..rounds)
-        .map(|n| format!("{n}.0=ready,step:{},halt:{};{n}.1=hello,ready,sleep_ms:100,kill:SIGKILL;", n + 1, n + 1));
-    let lines: String = lines.collect();
-    let script = format!(
-        "0.0=hello,ready,step:1,halt:1;0.1=hello,ready,sleep_ms:100,kill:SIGKILL;{lines}{rounds}.0=ready,done,exit:0;\
-         {rounds}.1=hello,ready,done,exit:0"
-    );
-    let end = start_with(&script, (2, 1, GRACE_S), &[]).end();
+    let line = |n: usize| {
+        let (hello, step) = (if n == 0 { "hello," } else { "" }, n + 1);
+        format!("{n}.0={hello}ready,step:{step},halt:{step};{n}.1=hello,ready,await:{n},kill:SIGKILL;")
+    };
+    let lines: String = (0..rounds).map(line).collect();
+    let script = format!("{lines}{rounds}.0=ready,done,exit:0;{rounds}.1=hello,ready,done,exit:0");
+    let mut run = start_with(&script, (2, 1, GRACE_S), &[]);
+    for round in 0..rounds {
+        run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+        run.mark(&round.to_string());
+    }
+    let end = run.end();
     ends_with(&end, 0, rounds + 1);
     assert_eq!((end.left().len(), restarts(&end)), (rounds, 0));
 }
@@ -221,7 +230,7 @@ fn a_round_shrinks_at_once_and_grows_when_the_missing_worker_is_warm() {
                   1.0=ready,step:5,halt:5;1.1=ready,halt:5;2.*=ready,step:6,done,exit:0";
     let mut run = start(script, 3, &["min=1"]);
     let pids = run.pids(3);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.all_ready(3);
     kill_9(pids[0]);
     let end = run.end();
     ends_with(&end, 0, 3);
@@ -240,7 +249,7 @@ fn below_the_minimum_the_round_waits_for_the_replacements() {
         "0.0=hello,ready,step:3,halt:3;0.*=hello,ready,hang;1.0=ready,step:4,done,exit:0;1.*=hello,ready,done,exit:0";
     let mut run = start(script, 3, &["min=2"]);
     let pids = run.pids(3);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.all_ready(3);
     kill_9(pids[1]);
     kill_9(pids[2]);
     let end = run.end();
@@ -347,9 +356,11 @@ fn dying_before_ready_is_tried_once_more_only() {
 #[test]
 fn the_last_ones_end_forgives_nobody() {
     // Rank 1 is done when rank 0 dies: nobody is left to go on with.
-    let script =
-        "0.0=hello,ready,step:3,sleep_ms:300,kill:SIGKILL;0.1=hello,ready,done,exit:0;1.*=hello,ready,done,exit:0";
-    let end = start(script, 2, &[]).end();
+    let script = "0.0=hello,ready,step:3,await:go,kill:SIGKILL;0.1=hello,ready,done,exit:0;1.*=hello,ready,done,exit:0";
+    let mut run = start(script, 2, &[]);
+    run.until(|what| matches!(what, What::WorkerExited { code: Some(0), .. }).then_some(()));
+    run.mark("go");
+    let end = run.end();
     ends_with(&end, 0, 2);
     assert_eq!((restarts(&end), started(&end)), (1, 4));
 }

@@ -142,6 +142,12 @@ impl Worker {
                     sleep(Duration::from_millis(2));
                 }
             }
+            "await" => {
+                let mark = self.run_dir.join(argument);
+                while !mark.exists() {
+                    sleep(Duration::from_millis(2));
+                }
+            }
             "garbage" => {
                 let mut socket = UnixStream::connect(&self.broker).unwrap();
                 socket.write_all(&[0xff; 4096]).unwrap();
