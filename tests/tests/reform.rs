@@ -4,8 +4,6 @@
 //! A script has a line for each round and rank. `halt` waits until the round is over; the worker then goes on with the line of
 //! its next seat. "Nobody is left" is asserted at the end of every run.
 
-#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
-
 use enn_common::event::What;
 use enn_tests::agent::{self, End, Run, kill_9};
 use nix::sys::signal::Signal;
@@ -135,6 +133,27 @@ fn a_death_during_regrouping_begins_one_more_round() {
     assert_eq!((end.left().len(), restarts(&end), started(&end)), (3, 0, 5));
     let recoveries = end.all(recovered);
     assert_eq!((recoveries.len(), recoveries[0].0, recoveries[0].3), (1, 3, Some(0)));
+}
+
+#[test]
+fn a_replacement_that_still_starts_keeps_its_place_when_another_worker_dies() {
+    let script = "0.2=hello,ready,hang;0.*=hello,ready,halt:0;1.0=ready,halt:0;1.1=await:die,kill:SIGKILL;1.2=await:go,hello;\
+                  2.1=hello,ready,done,exit:0;2.*=ready,done,exit:0";
+    let mut run = start(script, 3, &[]);
+    let pids = run.pids(3);
+    run.all_ready(3);
+    kill_9(pids[2]);
+    let replacement = run.pids(1)[0];
+    // Rank 0 works in the round that rank 1 dies in.
+    run.all_ready(1);
+    run.mark("die");
+    run.until(|what| matches!(what, What::RoundStarted { round, .. } if round.0 == 2).then_some(()));
+    run.mark("go");
+    let end = run.end();
+    ends_with(&end, 0, 3);
+    let kept = |round, rank: u32| (round, rank, pids[rank as usize], false);
+    assert_eq!(seats(&end), [kept(1, 0), kept(1, 1), kept(2, 0), (2, 2, replacement, true)]);
+    assert_eq!((started(&end), restarts(&end)), (5, 0));
 }
 
 #[test]

@@ -142,12 +142,7 @@ impl Worker {
                     sleep(Duration::from_millis(2));
                 }
             }
-            "await" => {
-                let mark = self.run_dir.join(argument);
-                while !mark.exists() {
-                    sleep(Duration::from_millis(2));
-                }
-            }
+            "await" => self.wait_for(argument),
             "garbage" => {
                 let mut socket = UnixStream::connect(&self.broker).unwrap();
                 socket.write_all(&[0xff; 4096]).unwrap();
@@ -162,13 +157,18 @@ impl Worker {
                 command.args(["-c", "trap '' TERM; echo $$ > \"$0\"; sleep 600 & wait; sleep 600"]);
                 command.arg(self.run_dir.join(format!("grandchild-{}", self.rank)));
                 self.grandchild = Some(command.spawn().unwrap());
-                while !self.run_dir.join(format!("grandchild-{}", self.rank)).exists() {
-                    sleep(Duration::from_millis(1));
-                }
+                self.wait_for(&format!("grandchild-{}", self.rank));
             }
             other => panic!("unknown action {other}"),
         }
         Next::Action
+    }
+
+    /// Waits for a file in the run directory.
+    fn wait_for(&self, name: &str) {
+        while !self.run_dir.join(name).exists() {
+            sleep(Duration::from_millis(2));
+        }
     }
 
     fn hello(&mut self, protocol: u32) -> Next {
