@@ -383,3 +383,53 @@ fn the_last_ones_end_forgives_nobody() {
     ends_with(&end, 0, 2);
     assert_eq!((restarts(&end), started(&end)), (1, 4));
 }
+
+/// Numbers without a pattern, the same for a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap_or(0) % sides
+    }
+}
+
+#[test]
+fn deaths_at_any_time_leave_a_run_that_stops_when_asked() {
+    for seed in 0..6 {
+        let mut dice = Dice(seed);
+        let min = ["min=1", "min=3"][dice.below(2)];
+        let spares = ["spares=0", "spares=2"][dice.below(2)];
+        let script = "spare.*=hello,warm,seat;*.*=hello,ready,run";
+        let mut run = start_with(script, (3, 100, GRACE_S), &[min, spares]);
+        let mut living = run.pids(3);
+        // From here on the start-up is known to be right.
+        run.until(|what| matches!(what, What::WorkerReady { .. }).then_some(()));
+        for _ in 0..15 {
+            // Some events later, which may be in the middle of anything.
+            for _ in 0..=dice.below(12) {
+                let Some(event) = run.event() else { panic!("seed {seed}: the run ended: {:#?}", run.seen) };
+                match event.what {
+                    What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
+                    What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+                        living.retain(|living| *living != pid.cast_signed());
+                    }
+                    _ => {}
+                }
+            }
+            for _ in 0..=dice.below(2) {
+                if !living.is_empty() {
+                    kill_9(living.swap_remove(dice.below(living.len())));
+                }
+            }
+        }
+        // The last failure is recovered from before the run is asked to stop.
+        run.until(|what| matches!(what, What::Recovered { .. }).then_some(()));
+        run.signal(Signal::SIGTERM);
+        let end = run.end();
+        assert_eq!(end.code, Some(143), "seed {seed}: {}\n{:#?}", end.stderr, end.events);
+        let rounds = end.rounds();
+        let left = end.left().len() + restarts(&end);
+        assert!(rounds == left + 1 || rounds == left, "seed {seed}: {rounds} rounds, {left} left: {:#?}", end.events);
+    }
+}
