@@ -42,8 +42,8 @@ fn form(
     }
 }
 
-fn group(way: &str, port: u16, round: u32, at: (u32, u32)) -> Box<dyn ProcessGroup> {
-    form(way, &connect(port, round), at, &Forming::within(PATIENCE)).unwrap()
+fn group(way: &str, store: &Store, at: (u32, u32)) -> Box<dyn ProcessGroup> {
+    form(way, store, at, &Forming::within(PATIENCE)).unwrap()
 }
 
 fn ones() -> Tensor {
@@ -61,9 +61,9 @@ fn bucket(group: &dyn ProcessGroup) -> Tensor {
 }
 
 /// One round of a long life: formed, used, and ended in one of three ways. How long each part took.
-fn live(way: &str, port: u16, round: u32, at: (u32, u32)) -> [Duration; 4] {
+fn live(way: &str, store: &Store, round: u32, at: (u32, u32)) -> [Duration; 4] {
     let begun = Instant::now();
-    let group = group(way, port, round, at);
+    let group = group(way, &store.round(&round.to_string()).unwrap(), at);
     let formed = begun.elapsed();
     let bucket = bucket(&*group);
     let shared = begun.elapsed();
@@ -91,13 +91,13 @@ fn child() {
     let words: Vec<&str> = words.split(' ').collect();
     match words[..] {
         ["linger", way] => {
-            let group = group(way, port, 0, (rank, size));
+            let group = group(way, &connect(port, 0), (rank, size));
             group.barrier(PATIENCE).unwrap();
             thread::park_timeout(PATIENCE);
         }
         // Waits in a collective that rank 0 never comes to, and must hear of its cut.
         ["hear", way] => {
-            let group = group(way, port, 0, (rank, size));
+            let group = group(way, &connect(port, 0), (rank, size));
             group.barrier(PATIENCE).unwrap();
             let begun = Instant::now();
             let error = group.all_reduce_sum(&ones()).unwrap().wait(PATIENCE).unwrap_err();
@@ -105,12 +105,13 @@ fn child() {
             assert!(begun.elapsed() < PATIENCE / 4, "{:?}", begun.elapsed());
         }
         ["rounds", way, rounds] => {
+            let store = connect(port, 0);
             for round in 0..rounds.parse().unwrap() {
-                live(way, port, round, (rank, size));
+                live(way, &store, round, (rank, size));
             }
         }
         ["once", way, round] => {
-            let group = group(way, port, round.parse().unwrap(), (rank, size));
+            let group = group(way, &connect(port, round.parse().unwrap()), (rank, size));
             let bucket = bucket(&*group);
             group.all_reduce_sum(&bucket).unwrap().wait(PATIENCE).unwrap();
             thread::park_timeout(PATIENCE);
@@ -139,7 +140,7 @@ fn cut_while_peers_stand(way: &str, soon: Duration) {
     let store = store();
     let port = store.addr().port();
     let peers = [1, 2].map(|rank| peer(port, rank, 3, &format!("linger {way}")));
-    let group = group(way, port, 0, (0, 3));
+    let group = group(way, &connect(port, 0), (0, 3));
     group.barrier(PATIENCE).unwrap();
     peers.iter().for_each(stop);
     let bucket = ones();
@@ -190,7 +191,7 @@ fn peers_of_a_rank_that_was_cut_get_an_error() {
         let store = store();
         let port = store.addr().port();
         let mut peers = [1, 2].map(|rank| peer(port, rank, 3, &format!("hear {way}")));
-        let group = group(way, port, 0, (0, 3));
+        let group = group(way, &connect(port, 0), (0, 3));
         group.barrier(PATIENCE).unwrap();
         thread::park_timeout(A_WHILE);
         group.cutter().cut();
@@ -239,18 +240,20 @@ fn many_rounds(way: &str, size: u32, rounds: u32) {
     let port = store.addr().port();
     let mut peers: Vec<Peer> =
         (1..size).map(|rank| peer(port, rank, size, &format!("rounds {way} {rounds}"))).collect();
+    let (server, store) = (store, connect(port, 0));
     let warm = rounds / 10;
     for round in 0..warm {
-        live(way, port, round, (0, size));
+        live(way, &store, round, (0, size));
     }
     let before = settled();
     let mut took = [Duration::ZERO; 4];
     for round in warm..rounds {
-        let parts = live(way, port, round, (0, size));
+        let parts = live(way, &store, round, (0, size));
         took.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part / (rounds - warm));
     }
     println!("{way}, {size} ranks: a round is {took:?}: formed, shared, used, ended");
     no_more_than(before);
+    assert!(server.clients_seen() >= u64::from(size));
     peers.iter_mut().for_each(Peer::ends_well);
 }
 
@@ -265,7 +268,7 @@ fn deadly_rounds(way: &str, rounds: u32) {
             before = Some(settled());
         }
         let mut peer = peer(port, 1, 2, &format!("once {way} {round}"));
-        let group = group(way, port, round, (0, 2));
+        let group = group(way, &connect(port, round), (0, 2));
         let bucket = bucket(&*group);
         group.all_reduce_sum(&bucket).unwrap().wait(PATIENCE).unwrap();
         let work = group.all_reduce_sum(&bucket).unwrap();
