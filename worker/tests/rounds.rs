@@ -38,7 +38,10 @@ fn form(
     }
     match Shm::form(store, &ShmOptions { rank, size, timeout }, forming)? {
         ShmFormed::Group(group) => Ok(Box::new(group)),
-        ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
+        // Where all live on one node, only one that was cut meanwhile has no memory to share.
+        ShmFormed::Refused { rank: refused, reason } => {
+            Err(CommError::Form { backend: "shm", rank, size, message: format!("rank {refused}: {reason}") })
+        }
     }
 }
 
@@ -295,8 +298,8 @@ fn thousand_gloo() {
 #[test]
 #[ignore = "alone in its process; see below"]
 fn four_ranks() {
-    many_rounds("shm", 4, 60);
-    many_rounds("gloo", 4, 60);
+    many_rounds("shm", 4, 200);
+    many_rounds("gloo", 4, 300);
 }
 
 #[test]
@@ -414,4 +417,45 @@ fn the_time_to_form_does_not_limit_collectives() {
     let waited = group.waited() - before;
     assert!(waited > Duration::from_secs(2), "{waited:?}");
     assert!(late.join().unwrap() < waited, "who comes last waits least");
+}
+
+/// Forms, adds up until something ends it, and ends the group; how long after `cut` that took.
+fn until_cut(way: &str, store: &Store, rank: u32, forming: &Forming) -> Instant {
+    if let Ok(group) = form(way, store, (rank, 2), forming) {
+        let tensor = Tensor::ones([1 << 12], (Kind::Float, Device::Cpu));
+        while group.all_reduce_sum(&tensor).and_then(|work| work.wait(PATIENCE)).is_ok() {}
+        group.abort(PATIENCE).unwrap();
+    }
+    Instant::now()
+}
+
+/// A cut may come at any moment of a group's life, and both ranks come out of it: the one that was cut at once, the other
+/// by an error or by its own cut.
+#[test]
+fn a_cut_may_come_at_any_moment() {
+    let server = store();
+    let port = server.addr().port();
+    for way in ["shm", "gloo"] {
+        let stores = [0, 1].map(|_| connect(port, 0));
+        let mut worst = Duration::ZERO;
+        for round in 0..200u32 {
+            let [mine, theirs] = [0, 1].map(|rank: usize| stores[rank].round(&format!("{way}-{round}")).unwrap());
+            let formings = [Forming::within(PATIENCE), Forming::within(PATIENCE)];
+            let cutters = formings.each_ref().map(Forming::cutter);
+            let [first, second] = formings;
+            thread::scope(|scope| {
+                let other = scope.spawn(move || until_cut(way, &theirs, 1, &second));
+                let one = scope.spawn(move || until_cut(way, &mine, 0, &first));
+                // From the first instant to well within the collectives.
+                thread::park_timeout(Duration::from_micros(u64::from(round) * 97));
+                let cut = Instant::now();
+                cutters[0].cut();
+                worst = worst.max(one.join().unwrap().saturating_duration_since(cut));
+                cutters[1].cut();
+                other.join().unwrap();
+            });
+        }
+        println!("{way}: at worst {worst:?} from the cut to the end");
+        assert!(worst < Duration::from_secs(1), "{worst:?}");
+    }
 }
