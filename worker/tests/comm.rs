@@ -42,6 +42,13 @@ fn child() {
             // Until the test kills it.
             std::thread::park_timeout(PATIENCE);
         }
+        "abort" => {
+            let begun = group.all_reduce_sum(&Tensor::ones([1000], (Kind::Float, tch::Device::Cpu))).unwrap();
+            // Its peer may come to the sum later: then a thread of its own ends the group.
+            let _told = Box::new(group).abort(Duration::from_millis(100));
+            drop(begun);
+            std::thread::park_timeout(PATIENCE);
+        }
         part => panic!("no part {part}"),
     }
 }
@@ -93,6 +100,24 @@ fn a_killed_peer_is_an_error_at_once() {
     let ending = Instant::now();
     Box::new(group).abort(Duration::from_secs(5)).unwrap();
     assert!(ending.elapsed() < Duration::from_secs(2), "{:?}", ending.elapsed());
+}
+
+#[test]
+fn a_peer_that_aborts_is_missed_at_once_even_while_its_process_lives_on() {
+    for late in [Duration::ZERO, Duration::from_millis(300)] {
+        let store = store();
+        let port = store.addr().port();
+        let _peer = peer(port, 1, 2, "abort");
+        let group = gloo(port, 0, 2, PATIENCE).unwrap();
+        // What the peer had begun ends well, before or after it gave up; what it never comes to does not last.
+        std::thread::park_timeout(late);
+        let tensor = Tensor::ones([1000], (Kind::Float, tch::Device::Cpu));
+        group.all_reduce_sum(&tensor).unwrap().wait(PATIENCE).unwrap();
+        let waiting = Instant::now();
+        let error = group.all_reduce_sum(&tensor).and_then(|work| work.wait(PATIENCE)).unwrap_err();
+        assert!(matches!(error, CommError::Collective { operation: "all_reduce", .. }), "{error}");
+        assert!(waiting.elapsed() < Duration::from_secs(1), "{:?}", waiting.elapsed());
+    }
 }
 
 #[test]

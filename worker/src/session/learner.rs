@@ -1,6 +1,11 @@
 //! What learns: model, weights, gradients, optimizer, average and best weights; and their names in a checkpoint.
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision};
+use super::{
+    SessionError,
+    agree::agree,
+    boot::COLLECTIVE_WAIT_MAX,
+    precision::{self, Precision},
+};
 use crate::{
     autograd::{Executor, Mode},
     backend::duplicate,
@@ -232,12 +237,14 @@ impl Learner {
         }
         all.extend(prefixed("best", self.weights.views(&self.best)));
         all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        all.extend(self.precision.named());
         all
     }
 
-    /// What `state` gives, without the values.
+    /// What `state` gives, without the values and without what depends on the precision ([`precision::STATE`]).
     pub fn wanted(&self) -> Vec<Wanted> {
-        self.state().into_iter().map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
+        let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
+        always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
     }
 
     /// Puts a saved state in place. `steps` optimizer steps were done, `skipped` of them refused. Before the first step only the
@@ -261,6 +268,7 @@ impl Learner {
             return Ok(());
         }
         restore_buffers(&mut self.model, saved)?;
+        self.precision.restore(saved)?;
         let taken = counts.steps.saturating_sub(counts.skipped);
         self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
         Ok(())

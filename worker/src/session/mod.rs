@@ -2,7 +2,7 @@
 //!
 //! A program that builds its own worker calls [`run`] from its `main`, or [`train::train`] with a listener of its own
 //! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
-//! takes its place among the other ranks from [`torchrun::join`].
+//! takes its place among the other ranks from [`torchrun::join`] and makes its steps with [`steps::Steps`].
 //!
 //! **Invariant:** decisions come from reduced numbers (`decide`) and never from the clock, so that every rank takes the same
 //! ones and a resumed run takes them again.
@@ -28,6 +28,7 @@ pub mod refusal;
 pub mod report;
 pub mod saved;
 pub mod step;
+pub mod steps;
 pub mod torchrun;
 pub mod train;
 mod unix;
@@ -38,7 +39,7 @@ pub use predict::{PredictTask, predict};
 pub use report::{Recorder, Reporter};
 pub use train::{Outcome, TrainTask, train};
 
-use crate::{kernel::Extra, probe::libtorch_version};
+use crate::{comm::ProcessGroup, kernel::Extra, probe::libtorch_version};
 use enn_common::{
     config::RunConfig,
     staged::StagedMeta,
@@ -54,6 +55,8 @@ use tch::Device;
 
 /// Longest wait for the other ranks to leave the process group.
 const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for a process group that is cut: the end of the process cuts what is left.
+const ABORT_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Lives the life of a worker that the launcher started: from the environment to the last message.
 ///
@@ -73,7 +76,8 @@ pub fn run_with(environment: &boot::Environment, extras: &[Extra]) -> Result<(),
     let order = environment.attention.iter().map(|order| ("attention".to_owned(), order.clone())).collect();
     let quarantined = assignment.kernels.clone();
     let kernels = KernelTask { quarantined, order, extras: extras.to_vec() };
-    match perform(&link, &assignment, kernels) {
+    let mut group = None;
+    match perform(&link, &assignment, kernels, &mut group) {
         Ok(stopped) => {
             link.phase(Phase::Done);
             link.send(FromWorker::Done { stopped })?;
@@ -85,13 +89,22 @@ pub fn run_with(environment: &boot::Environment, extras: &[Extra]) -> Result<(),
             if let Err(lost) = told {
                 tracing::error!(%lost, "could not tell the launcher");
             }
+            // Behind the word to the launcher, so that it blames this worker and not one that misses it in a collective.
+            if let Some(Err(error)) = group.map(|group| group.abort(ABORT_WAIT_MAX)) {
+                tracing::debug!(%error, "cutting the process group");
+            }
             Err(error)
         }
     }
 }
 
-/// Does the task; whether it was stopped on request.
-fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<bool, SessionError> {
+/// Does the task; whether it was stopped on request. An error leaves the others' group in `group`, to be cut.
+fn perform(
+    link: &Link,
+    assignment: &Assignment,
+    kernels: KernelTask,
+    group: &mut Option<Box<dyn ProcessGroup>>,
+) -> Result<bool, SessionError> {
     let threads = assignment.threads.max(1);
     tch::set_num_threads(threads.cast_signed());
     let device = boot::device(assignment)?;
@@ -99,7 +112,7 @@ fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<
     match &assignment.task {
         Task::Train { staged, resume, attempt } => {
             let config: RunConfig = read_json(&assignment.run_dir.join("run.json"))?;
-            let group = boot::group(link, assignment, device, config.cluster.collectives)?;
+            let joined = group.insert(boot::group(link, assignment, device, config.cluster.collectives)?);
             let task = TrainTask {
                 staged: staged.clone(),
                 resume: resume.clone(),
@@ -108,9 +121,9 @@ fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<
                 device,
                 kernels,
             };
-            let outcome = train(&config, &task, link, group.as_ref())?;
+            let outcome = train(&config, &task, link, joined.as_ref())?;
             link.phase(Phase::Done);
-            if let Err(error) = group.shutdown(SHUTDOWN_WAIT_MAX) {
+            if let Some(Err(error)) = group.take().map(|group| group.shutdown(SHUTDOWN_WAIT_MAX)) {
                 // Everything is saved and told: a peer that left without a word changes nothing.
                 tracing::debug!(%error, "leaving the process group");
             }

@@ -30,6 +30,8 @@ pub struct Progress {
     pub best_epoch: u64,
     /// Steps of completed epochs that were skipped because loss or gradient was not finite.
     pub skipped: u64,
+    /// Refused steps that were run once more in vain: there is a limit.
+    pub replays: u64,
     /// Training ended early.
     pub stopped_early: bool,
     /// All epochs are done, or training ended early.
@@ -112,6 +114,7 @@ impl Progress {
             self.standing.bad_epochs,
             self.best_epoch,
             self.skipped,
+            self.replays,
             u64::from(self.stopped_early),
             u64::from(self.finished),
         ]
@@ -127,7 +130,7 @@ impl Progress {
     /// Names, shapes and kinds that `named` gives.
     pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
         vec![
-            (COUNTS.to_owned(), vec![8], Kind::Int64),
+            (COUNTS.to_owned(), vec![9], Kind::Int64),
             (BEST.to_owned(), vec![1], Kind::Double),
             (SUMS.to_owned(), vec![EPOCH_SUMS], Kind::Double),
             (ORDER.to_owned(), vec![3], Kind::Int64),
@@ -169,8 +172,9 @@ impl Progress {
             standing: Standing { best: best.first().copied().unwrap_or(f64::INFINITY), bad_epochs: count(3) },
             best_epoch: count(4),
             skipped: count(5),
-            stopped_early: count(6) != 0,
-            finished: count(7) != 0,
+            replays: count(6),
+            stopped_early: count(7) != 0,
+            finished: count(8) != 0,
         })
     }
 }
@@ -207,6 +211,7 @@ mod tests {
             standing: Standing { best: 1.0 / 3.0, bad_epochs: 2 },
             best_epoch: 1,
             skipped: 4,
+            replays: 6,
             stopped_early: true,
             finished: false,
         };

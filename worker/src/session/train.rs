@@ -9,7 +9,7 @@ use super::{
     kernels::{KernelTask, Kernels},
     learner::{Counts, Learner},
     memory,
-    precision::Precision,
+    precision::{self, Demand, Precision},
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
@@ -149,7 +149,8 @@ impl<'a> Trainer<'a> {
         let steps_total = config.train.epochs * sampler.steps_per_epoch();
         let mut learner = Learner::build(config, &spec, steps_total, task.device)?;
         let rows = sampler.batch.div_ceil(sampler.world).div_ceil(accumulation);
-        learner.take_precision(Precision::decide(config.train.precision, (&spec, rows), task.device, group)?)?;
+        let demand = Demand::of(&spec, rows);
+        learner.take_precision(Precision::decide(config.train.precision, demand, task.device, group)?)?;
         let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
         let (device, seed) = (task.device, config.seed);
@@ -197,9 +198,12 @@ impl<'a> Trainer<'a> {
     fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
         let mut wanted = self.learner.wanted();
         wanted.extend(Progress::wanted());
-        let saved = checkpoint::load(path, &wanted)?;
+        let saved = checkpoint::load_with(path, &wanted, precision::STATE)?;
         self.progress = Progress::restore(&saved, &mut self.sums, &self.sampler, path)?;
-        let counts = Counts { steps: self.progress.step, skipped: self.progress.skipped };
+        self.refusals = Refusals::after(self.progress.replays);
+        // The progress counts completed epochs, the sums the one that is under way.
+        let skipped = self.progress.skipped + self.sums.read()?.skipped as u64;
+        let counts = Counts { steps: self.progress.step, skipped };
         self.learner.restore(&saved, counts)?;
         self.saved_step = Some(self.progress.step);
         Ok(())
@@ -266,12 +270,18 @@ impl<'a> Trainer<'a> {
     fn look(&mut self, done: &Stepped) -> Result<bool, SessionError> {
         let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
         self.place.kernels.agree(control[3], self.place.group.size());
+        self.explain()?;
+        Ok(control[2] > 0.0)
+    }
+
+    /// Explains refused steps at which nobody has looked yet. Waits for the device.
+    fn explain(&mut self) -> Result<(), SessionError> {
         let explained = self.refusals.explain(&mut self.learner, &self.place)?;
         self.place.kernels.tell_news()?;
-        if let Some(message) = explained {
-            self.tell(FromWorker::Warned { message })?;
+        match explained {
+            Some(message) => self.tell(FromWorker::Warned { message }),
+            None => Ok(()),
         }
-        Ok(control[2] > 0.0)
     }
 
     /// Samples of the global batch just done.
@@ -342,6 +352,9 @@ impl<'a> Trainer<'a> {
             return Ok(());
         }
         self.place.reporter.mark(Phase::Save, step);
+        // What follows from them belongs to the state, and weights that are lost must not be saved.
+        self.explain()?;
+        self.progress.replays = self.refusals.replays();
         if self.progress.best_epoch == 0 {
             // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
             self.learner.swap_average()?;

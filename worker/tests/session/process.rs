@@ -3,7 +3,7 @@
 use crate::data::{config, stage};
 use enn_broker::store::{Limits, StoreHandle, serve};
 use enn_common::{
-    config::RunConfig,
+    config::{RunConfig, train::Collectives},
     fs::mmap::SharedMap,
     wire::{
         control::{MAGIC, PAGE_BYTES, Phase},
@@ -228,6 +228,34 @@ fn a_dead_peer_and_a_dead_launcher_end_a_worker_soon() {
     workers[1].rest();
     assert_eq!(workers[1].status().code(), Some(1));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+/// A rank whose step fails leaves the others in the middle of a collective: they hear of it at once.
+#[test]
+fn a_rank_whose_step_fails_does_not_leave_the_others_waiting() {
+    for collectives in [Collectives::Auto, Collectives::Gloo] {
+        let mut config = config(1_000_000);
+        (config.train.clip, config.train.warmup_ratio, config.cluster.collectives) = (0.0, 0.0, collectives);
+        let run = Run::of(&config);
+        // Rank 1 alone learns so fast that its weights are lost with the first step.
+        config.train.lr = 1e38;
+        let own = run.dir.path().join("own");
+        std::fs::create_dir(&own).unwrap();
+        std::fs::write(own.join("run.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+        let mut sound = run.start(&run.assignment(0, 2));
+        let mut failing = run.start(&Assignment { run_dir: own, ..run.assignment(1, 2) });
+        let told = failing.until(|m| matches!(m, FromWorker::Failed { .. }));
+        let began = Instant::now();
+        assert!(
+            matches!(&told, FromWorker::Failed { error } if error.contains("is not finite before step")),
+            "{told:?}"
+        );
+        let missed = sound.until(|m| matches!(m, FromWorker::Failed { .. }));
+        let hung = began.elapsed();
+        assert!(matches!(&missed, FromWorker::Failed { error } if error.contains("all_reduce")), "{missed:?}");
+        assert!(hung < Duration::from_secs(1), "{collectives:?}: {hung:?}");
+        assert_eq!((failing.status().code(), sound.status().code()), (Some(1), Some(1)));
+    }
 }
 
 #[test]
