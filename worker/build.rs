@@ -32,6 +32,8 @@ fn compile() -> Result<(), String> {
     let sources = sources().map_err(|error| format!("{SHIM}: {error}"))?;
     let mut build = cc::Build::new();
     build.cpp(true).pic(true).std("c++17").warnings(false).opt_level(2);
+    // Nobody reads errno after a root, and only so is it taken of many numbers at once.
+    build.flag("-fno-math-errno");
     build.define("USE_C10D_GLOO", None).define("GLOG_USE_GLOG_EXPORT", None);
     // Libtorch's own headers are not ours to warn about.
     for dir in [include.clone(), include.join("torch/csrc/api/include")] {
@@ -47,7 +49,8 @@ fn compile() -> Result<(), String> {
     if env::var_os("ENN_ASAN").is_some() {
         // For `make asan`: the shim's own memory errors show; libtorch is not instrumented.
         build.flag("-fsanitize=address").flag("-fno-omit-frame-pointer").flag("-g");
-        println!("cargo:rustc-link-arg=-fsanitize=address");
+        // rustc links with -nodefaultlibs, which leaves the runtime out.
+        println!("cargo:rustc-link-arg=-lasan");
     }
     build.files(&sources).try_compile("enn_shim").map_err(|error| error.to_string())?;
     link(&lib, cuda);

@@ -4,7 +4,7 @@
 //! Rank 0 is this process; the others are this binary started again with the store's port and their rank behind.
 
 use enn_broker::store::{Limits, serve};
-use enn_worker::comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Store, StoreAddr};
+use enn_worker::comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Store, StoreAddr};
 use std::{
     env,
     error::Error,
@@ -58,10 +58,11 @@ fn run(load: &Load, port: u16, rank: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "bench".into() };
     let store = Store::connect(addr, TIMEOUT)?;
     let (size, timeout) = (load.size, TIMEOUT);
+    let forming = Forming::within(TIMEOUT);
     let group: Box<dyn ProcessGroup> = if load.way == "gloo" {
-        Box::new(Gloo::form(&store, &GlooOptions { rank, size, timeout })?)
+        Box::new(Gloo::form(&store, &GlooOptions { rank, size, timeout }, &forming)?)
     } else {
-        match Shm::form(&store, &ShmOptions { rank, size, timeout })? {
+        match Shm::form(&store, &ShmOptions { rank, size, timeout }, &forming)? {
             ShmFormed::Group(group) => Box::new(group),
             ShmFormed::Refused { rank, reason } => return Err(format!("rank {rank}: {reason}").into()),
         }

@@ -2,7 +2,10 @@
 //
 // Contract of every function: returns ENN_OK, ENN_FAILED or ENN_TIMED_OUT; after the latter two enn_c10d_error() gives
 // the sentence for this thread. No C++ exception crosses. Pointers come from the `_new`/`_connect` functions and end in
-// the matching `_free`/`_end`; nothing else frees them. Tensors are borrowed: c10d keeps its own reference.
+// the matching `_free`/`_end`; nothing else frees them. Tensors are borrowed: c10d keeps its own reference. Functions on a
+// group are called from one thread at a time, `enn_cut_now` and `enn_cut_is` from any.
+
+#include "c10d_cut.h"
 
 #include <algorithm>
 #include <chrono>
@@ -31,6 +34,9 @@ namespace {
 constexpr int32_t ENN_OK = 0;
 constexpr int32_t ENN_FAILED = 1;
 constexpr int32_t ENN_TIMED_OUT = 2;
+
+// A wait on another thread's work looks this often whether it is still wanted.
+constexpr std::chrono::milliseconds GLANCE(50);
 
 thread_local std::string last_error;
 
@@ -72,22 +78,28 @@ struct enn_store {
   c10::intrusive_ptr<c10d::Store> store;
 };
 
+struct enn_cut {
+  std::shared_ptr<enn::Line> line;
+};
+
 struct enn_group {
   c10::intrusive_ptr<c10d::Backend> backend;
+  std::shared_ptr<enn::Line> line;
   bool on_device;
 };
 
 struct enn_work {
   c10::intrusive_ptr<c10d::Work> work;
+  std::shared_ptr<enn::Line> line;
   bool on_device;
 };
 
 namespace {
 
 // Runs `body` on a thread of its own and waits for it at most `timeout`. When that passes, the thread is left behind with
-// what it holds: Gloo has no way to call back a collective in flight, and waiting for it is what the caller must not do.
+// what it holds, and waiting for it is what the caller must not do. With a `line`, it is left behind when that is cut, too.
 template <class F>
-int32_t within(std::chrono::milliseconds timeout, const char* what, F body) {
+int32_t within(std::chrono::milliseconds timeout, const char* what, const enn::Line* line, F body) {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
@@ -108,20 +120,24 @@ int32_t within(std::chrono::milliseconds timeout, const char* what, F body) {
     state->error = std::move(error);
     state->changed.notify_all();
   }).detach();
+  const auto until = enn::Clock::now() + timeout;
   std::unique_lock<std::mutex> lock(state->mutex);
-  if (!state->changed.wait_for(lock, timeout, [&] { return state->done; })) {
+  while (!state->changed.wait_until(lock, std::min(until, enn::Clock::now() + GLANCE), [&] { return state->done; })) {
+    if (line != nullptr) line->check();
+    if (enn::Clock::now() < until) continue;
     last_error = std::string(what) + " did not end in time";
     return ENN_TIMED_OUT;
   }
   return state->error.empty() ? ENN_OK : failed(state->error);
 }
 
-// Waits on the host until the work ended, or the deadline passed. CUDA works have no condition variable, so they are
+// Waits on the host until the work ended, the group was cut, or the deadline passed. CUDA works have no condition variable, so they are
 // looked at with growing pauses: 20 µs while a collective is likely to end soon, then up to 1 ms.
-int32_t await_device(const c10::intrusive_ptr<c10d::Work>& work, std::chrono::milliseconds timeout) {
+int32_t await_device(const c10::intrusive_ptr<c10d::Work>& work, const enn::Line& line, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   auto pause = std::chrono::microseconds(20);
   while (!work->isCompleted()) {
+    line.check();
     if (std::chrono::steady_clock::now() >= deadline) {
       last_error = "the collective did not end in time";
       return ENN_TIMED_OUT;
@@ -137,9 +153,10 @@ int32_t await_device(const c10::intrusive_ptr<c10d::Work>& work, std::chrono::mi
 template <class F>
 int32_t start(enn_group* group, enn_work** out, F&& begin) {
   return guarded([&] {
+    group->line->check();
     auto work = begin(*group->backend);
     TORCH_CHECK(work, "the process group returned no work");
-    *out = new enn_work{std::move(work), group->on_device};
+    *out = new enn_work{std::move(work), group->line, group->on_device};
     return ENN_OK;
   });
 }
@@ -163,6 +180,14 @@ int32_t enn_store_connect(const char* host, uint16_t port, const char* prefix, i
     c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(std::string(host), options);
     if (*prefix != '\0') store = c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store);
     *out = new enn_store{std::move(store)};
+    return ENN_OK;
+  });
+}
+
+// The same connection, with `prefix` before every key.
+int32_t enn_store_prefixed(enn_store* store, const char* prefix, enn_store** out) {
+  return guarded([&] {
+    *out = new enn_store{c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store->store)};
     return ENN_OK;
   });
 }
@@ -240,30 +265,89 @@ int32_t enn_store_num_keys(enn_store* store, int64_t* keys) {
   });
 }
 
-// Meets the other `size` ranks in `store` and connects to them from the local address `bind`.
-int32_t enn_gloo_new(
-    enn_store* store, int32_t rank, int32_t size, const char* bind, int32_t threads, int64_t timeout_ms, enn_group** out) {
+// What ends a group: made before the group, given to it, freed when nobody wants to end it any more.
+enn_cut* enn_cut_new() {
+  return new enn_cut{std::make_shared<enn::Line>()};
+}
+
+void enn_cut_free(enn_cut* cut) {
+  delete cut;
+}
+
+// Ends the group, whether it forms, is formed, or is gone. Any thread.
+int32_t enn_cut_now(enn_cut* cut) {
   return guarded([&] {
-    auto options = c10d::ProcessGroupGloo::Options::create(at_least_one(timeout_ms));
-    options->threads = threads;
-    options->devices.push_back(
-        *bind == '\0' ? c10d::ProcessGroupGloo::createDefaultDevice()
-                      : c10d::ProcessGroupGloo::createDeviceForHostname(bind));
-    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store->store, rank, size, options);
-    *out = new enn_group{std::move(backend), false};
+    cut->line->cut();
     return ENN_OK;
   });
 }
 
-#ifdef ENN_CUDA
-int32_t enn_nccl_new(enn_store* store, int32_t rank, int32_t size, int32_t device, int64_t timeout_ms, enn_group** out) {
+int32_t enn_cut_is(enn_cut* cut) {
+  return cut->line->is_cut() ? 1 : 0;
+}
+
+// The same store; waits end when `cut` is cut, and `timeout_ms` from now.
+int32_t enn_store_guarded(enn_store* store, enn_cut* cut, int64_t timeout_ms, enn_store** out) {
   return guarded([&] {
-    c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+    *out = new enn_store{c10::make_intrusive<enn::GuardedStore>(store->store, cut->line, at_least_one(timeout_ms))};
+    return ENN_OK;
+  });
+}
+
+// Meets the other `size` ranks in `store` within `form_ms` and connects to them from the local address `bind`.
+int32_t enn_gloo_new(
+    enn_store* store, enn_cut* cut, int32_t rank, int32_t size, const char* bind, int32_t threads, int64_t form_ms,
+    int64_t timeout_ms, enn_group** out) {
+  return guarded([&] {
+    const auto line = cut->line;
+    const auto limit = at_least_one(form_ms);
+    try {
+      auto options = c10d::ProcessGroupGloo::Options::create(limit);
+      options->threads = threads;
+      auto device = *bind == '\0' ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                  : c10d::ProcessGroupGloo::createDeviceForHostname(bind);
+      options->devices.push_back(std::make_shared<enn::LineDevice>(std::move(device), line));
+      auto guard = c10::make_intrusive<enn::GuardedStore>(store->store, line, limit);
+      auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(guard, rank, size, options);
+      backend->setTimeout(at_least_one(timeout_ms));
+      line->formed();
+      *out = new enn_group{std::move(backend), line, false};
+      return ENN_OK;
+    } catch (...) {
+      const auto message = text_of(std::current_exception());
+      line->release();
+      return failed(message);
+    }
+  });
+}
+
+#ifdef ENN_CUDA
+// Meets the other `size` ranks in `store` and connects to them, all within `form_ms`. NCCL's own connecting cannot be cut:
+// when it is given up, its thread is left behind.
+int32_t enn_nccl_new(
+    enn_store* store, enn_cut* cut, int32_t rank, int32_t size, int32_t device, int64_t form_ms, int64_t timeout_ms,
+    enn_group** out) {
+  return guarded([&] {
+    const auto line = cut->line;
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    c10::cuda::set_device(index);
+    auto guard = c10::make_intrusive<enn::GuardedStore>(store->store, line, at_least_one(form_ms));
+    // Whoever does not come is noticed here, where waiting can be given up, and not inside NCCL.
+    guard->set("nccl/rank-" + std::to_string(rank), std::vector<uint8_t>{1});
+    for (int32_t peer = 0; peer < size; ++peer) guard->wait({"nccl/rank-" + std::to_string(peer)});
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = at_least_one(timeout_ms);
-    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store->store, rank, size, options);
-    backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
-    *out = new enn_group{std::move(backend), true};
+    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(guard, rank, size, options);
+    backend->setBoundDeviceId(at::Device(at::kCUDA, index));
+    const auto status = within(at_least_one(form_ms), "connecting the devices", line.get(), [backend, index] {
+      c10::cuda::set_device(index);
+      backend->eagerConnectSingleDevice(at::Device(at::kCUDA, index));
+    });
+    if (status != ENN_OK) return status;
+    guard->unlimited();
+    line->keep(backend);
+    line->formed();
+    *out = new enn_group{std::move(backend), line, true};
     return ENN_OK;
   });
 }
@@ -298,26 +382,32 @@ int32_t enn_group_barrier(enn_group* group, int64_t timeout_ms, enn_work** out) 
   });
 }
 
-// Ends the group and frees it. `abort` != 0 cuts collectives in flight where the backend can (NCCL).
+// Ends the group and frees it. `abort` != 0 cuts collectives in flight; else they are cut when `timeout_ms` passed.
 int32_t enn_group_end(enn_group* group, int32_t abort, int64_t timeout_ms) {
   return guarded([&] {
     std::unique_ptr<enn_group> owned(group);
+    auto line = owned->line;
     auto backend = std::move(owned->backend);
-    return within(at_least_one(timeout_ms), "the process group", [backend = std::move(backend), abort]() mutable {
-      if (abort != 0) {
-        backend->abort();
-      } else {
-        backend->shutdown();
-      }
+    const auto end = [backend = std::move(backend), line, abort]() mutable {
+      if (abort != 0) line->cut();
+      if (!line->is_cut()) backend->shutdown();
       backend.reset();
-    });
+      line->release();
+    };
+    const auto status = within(at_least_one(timeout_ms), "the process group", nullptr, std::move(end));
+    if (status == ENN_TIMED_OUT) {
+      const auto message = last_error;
+      line->cut();
+      last_error = message;
+    }
+    return status;
   });
 }
 
 int32_t enn_work_wait(enn_work* work, int64_t timeout_ms) {
   return guarded([&] {
     const auto timeout = at_least_one(timeout_ms);
-    if (work->on_device) return await_device(work->work, timeout);
+    if (work->on_device) return await_device(work->work, *work->line, timeout);
     try {
       work->work->wait(timeout);
       return ENN_OK;

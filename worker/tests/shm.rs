@@ -8,7 +8,7 @@
 
 mod peer;
 
-use enn_worker::comm::{CommError, Gloo, GlooOptions, ProcessGroup, Reduce, Shm, ShmFormed, ShmOptions};
+use enn_worker::comm::{CommError, Forming, Gloo, GlooOptions, ProcessGroup, Reduce, Shm, ShmFormed, ShmOptions};
 use peer::{PATIENCE, Peer, connect, peer, store};
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
@@ -20,7 +20,7 @@ const REDUCES: [Reduce; 3] = [Reduce::Sum, Reduce::Min, Reduce::Max];
 const MIB_64: i64 = 16 << 20;
 
 fn shm(port: u16, rank: u32, size: u32, timeout: Duration) -> Box<Shm> {
-    match Shm::form(&connect(port), &ShmOptions { rank, size, timeout }).unwrap() {
+    match Shm::form(&connect(port, 0), &ShmOptions { rank, size, timeout }, &Forming::within(PATIENCE)).unwrap() {
         ShmFormed::Group(group) => Box::new(group),
         ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
     }
@@ -106,7 +106,7 @@ fn same_on_all(group: &dyn ProcessGroup, tensor: &Tensor) {
 
 fn beside_gloo(port: u16, shm: &dyn ProcessGroup) {
     let options = GlooOptions { rank: shm.rank(), size: shm.size(), timeout: PATIENCE };
-    let gloo = Gloo::form(&connect(port), &options).unwrap();
+    let gloo = Gloo::form(&connect(port, 0), &options, &Forming::within(PATIENCE)).unwrap();
     let mut sizes = vec![0, 1, 3, 1023, 16_384, 70_001, 262_147];
     if shm.size() == 2 {
         sizes.push(MIB_64);
@@ -395,15 +395,17 @@ fn what_cannot_be_reduced_is_refused_by_name() {
 #[test]
 fn one_rank_that_cannot_map_makes_all_say_no() {
     let server = store();
-    let store = connect(server.addr().port());
+    let store = connect(server.addr().port(), 0);
     // Rank 0 of a node where nothing can be shared.
     store.set("shm/segment", b"none").unwrap();
     store.set("shm/rank-0", b"no memory").unwrap();
-    let formed = Shm::form(&store, &ShmOptions { rank: 1, size: 2, timeout: PATIENCE }).unwrap();
+    let formed =
+        Shm::form(&store, &ShmOptions { rank: 1, size: 2, timeout: PATIENCE }, &Forming::within(PATIENCE)).unwrap();
     assert!(matches!(&formed, ShmFormed::Refused { rank: 0, reason } if reason == "memory"), "{formed:?}");
     // And the other way round: rank 1 looks in the wrong place.
     store.set("shm/segment", format!("{} 9999 1 2", std::process::id()).as_bytes()).unwrap();
     store.set("shm/rank-0", b"ok 1").unwrap();
-    let formed = Shm::form(&store, &ShmOptions { rank: 1, size: 2, timeout: PATIENCE }).unwrap();
+    let formed =
+        Shm::form(&store, &ShmOptions { rank: 1, size: 2, timeout: PATIENCE }, &Forming::within(PATIENCE)).unwrap();
     assert!(matches!(&formed, ShmFormed::Refused { rank: 1, .. }), "{formed:?}");
 }

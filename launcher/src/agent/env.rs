@@ -32,7 +32,7 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
     let number = |value: u64| OsString::from(value.to_string());
     let mut variables = vec![
         ("OMP_NUM_THREADS", number(spec.threads.into())),
-        ("ENN_WORKER", number(identity.worker.into())),
+        ("ENN_WORKER_ID", number(identity.worker.into())),
         ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
         ("ENN_BROKER", identity.broker.into()),
         ("ENN_RUN_DIR", identity.run_dir.into()),
@@ -87,14 +87,14 @@ mod tests {
             ("1".into(), "4".into(), "2".into(), "9".into())
         );
         assert_eq!(
-            (get("LOCAL_RANK"), get("LOCAL_WORLD_SIZE"), get("ENN_WORKER")),
+            (get("LOCAL_RANK"), get("LOCAL_WORLD_SIZE"), get("ENN_WORKER_ID")),
             ("3".into(), "4".into(), "7".into())
         );
         assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
         let spare = super::variables(&spec, &Identity { seat: None, ..identity });
         assert!(
             !spare.iter().any(|(name, _)| OF_A_SEAT.contains(name))
-                && spare.iter().any(|(name, _)| *name == "ENN_WORKER")
+                && spare.iter().any(|(name, _)| *name == "ENN_WORKER_ID")
         );
     }
 }

@@ -322,6 +322,7 @@ impl Agent<'_> {
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
             kernels: self.kernels.told(),
+            split: 1,
             task,
         }
     }
@@ -348,6 +349,7 @@ impl Agent<'_> {
         self.reforms().then(|| Standby {
             device: self.device().into(),
             local_rank: slot.0,
+            world_size: self.spec.world,
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
             staged: staged.clone(),

@@ -59,7 +59,7 @@ enum Next {
 
 fn main() {
     let text = |name: &str| std::env::var(name);
-    let (round, worker) = (text("ENN_ROUND"), text("ENN_WORKER").unwrap());
+    let (round, worker) = (text("ENN_ROUND"), text("ENN_WORKER_ID").unwrap());
     assert_eq!(round.is_ok(), text("RANK").is_ok(), "a spare has neither");
     let rank = text("RANK").unwrap_or_default();
     let place = round.as_ref().map_or_else(|_| format!("spare.{worker}"), |round| format!("{round}.{rank}"));
@@ -114,7 +114,7 @@ impl Worker {
             "received" => {
                 let step = argument.parse().unwrap();
                 let (round, from) = (self.round, 0);
-                self.send(&FromWorker::StateReceived { round, step, from, bytes: 8, seconds: 0.1 });
+                self.send(&FromWorker::StateReceived { step, from, bytes: 8, seconds: 0.1 });
             }
             "phase" => self.write(12, &argument.parse::<u32>().unwrap().to_le_bytes()),
             "halted" => {
@@ -177,7 +177,7 @@ impl Worker {
     fn hello(&mut self, protocol: u32) -> Next {
         let client = Client::connect(&self.broker).unwrap();
         let (sender, mut receiver) = client.into_parts();
-        let worker = std::env::var("ENN_WORKER").unwrap().parse().unwrap();
+        let worker = std::env::var("ENN_WORKER_ID").unwrap().parse().unwrap();
         sender.send(&FromWorker::Hello { protocol, worker, pid: std::process::id() }).unwrap();
         let (into, inbox) = channel();
         std::thread::spawn(move || {

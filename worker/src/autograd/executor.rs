@@ -80,8 +80,10 @@ struct Known {
     hash: String,
     times: u32,
     ready: Ready,
-    /// Why there will be no plan, or no graph.
-    refused: Option<String>,
+    /// Why there will be no plan.
+    no_plan: Option<String>,
+    /// Why there will be no graph; the plan runs all the same.
+    no_graph: Option<String>,
 }
 
 /// How far the steps of one shape have come.
@@ -99,7 +101,7 @@ impl Known {
     fn capture_when_due(&mut self, limit: Mode, inputs: &[Raw], inside: Option<&dyn Collectives>) {
         let due = matches!(&self.ready, Ready::Plan(_, runs) if *runs == RUNS_BEFORE_CAPTURE);
         let on_cuda = inputs.first().is_some_and(|raw| raw.device().is_cuda());
-        if limit != Mode::Graph || !due || !on_cuda {
+        if limit != Mode::Graph || !due || !on_cuda || self.no_graph.is_some() {
             return;
         }
         let Ready::Plan(plan, runs) = std::mem::replace(&mut self.ready, Ready::No) else { return };
@@ -110,7 +112,7 @@ impl Known {
             }
             Err((plan, reason)) => {
                 tracing::warn!(%reason, "the step cannot be captured; its record runs");
-                self.refused = Some(reason.to_string());
+                self.no_graph = Some(reason.to_string());
                 Ready::Plan(plan, runs)
             }
         };
@@ -153,9 +155,9 @@ impl Executor {
         self.known.clear();
     }
 
-    /// Why steps are not replayed, once that is known.
+    /// Why steps are not replayed, or not captured, once that is known.
     pub fn refusal(&self) -> Option<&str> {
-        self.known.iter().find_map(|known| known.refused.as_deref())
+        self.known.iter().find_map(|known| known.no_plan.as_deref().or(known.no_graph.as_deref()))
     }
 
     /// The plan of the last step, if it was replayed.
@@ -224,7 +226,7 @@ impl Executor {
         if let Some(observer) = request.observer {
             cx.set_observer(observer);
         }
-        let refused = self.known.iter().any(|known| known.metas == metas && known.refused.is_some());
+        let refused = self.known.iter().any(|known| known.metas == metas && known.no_plan.is_some());
         let learns = self.limit != Mode::Tape && request.observer.is_none() && !refused;
         if learns {
             cx.keep_leaves();
@@ -248,7 +250,8 @@ impl Executor {
             if self.known.len() == PLANS_MAX {
                 self.known.remove(0);
             }
-            self.known.push(Known { metas, hash: String::new(), times: 0, ready: Ready::No, refused: None });
+            let (hash, ready) = (String::new(), Ready::No);
+            self.known.push(Known { metas, hash, times: 0, ready, no_plan: None, no_graph: None });
         }
         let Some(known) = self.known.last_mut() else { return };
         known.times = if known.hash == hash { known.times + 1 } else { 1 };
@@ -260,8 +263,87 @@ impl Executor {
             Ok(plan) => known.ready = Ready::Plan(Box::new(plan), 0),
             Err(reason) => {
                 tracing::warn!(%reason, "steps are recorded anew each time");
-                known.refused = Some(reason.to_string());
+                known.no_plan = Some(reason.to_string());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::Outs,
+        error::OpErrorKind,
+        functional,
+        op::{
+            Op,
+            row::{Kernel, Launch, Launched, Tolerance},
+        },
+        params::{ParamBuilder, Params},
+    };
+    use std::cell::Cell;
+    use tch::Device;
+
+    thread_local! {
+        /// Whether the kernel below can be launched.
+        static WORKS: Cell<bool> = const { Cell::new(true) };
+    }
+
+    fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+        if WORKS.get() { (op.row().launch)(op, l) } else { Err(OpErrorKind::Lost) }
+    }
+
+    static KERNEL: Kernel =
+        Kernel { id: "moody", fits: |_, _| Ok(()), launch, tolerance: Tolerance::Exact, deterministic: true };
+
+    /// Runs everything with that kernel.
+    struct Moody;
+
+    impl Launcher for Moody {
+        fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
+            Ok((launch(op, l)?, KERNEL.id))
+        }
+
+        fn kernel(&self, _op: &Op, _id: &str) -> Option<&'static Kernel> {
+            Some(&KERNEL)
+        }
+    }
+
+    fn step(executor: &mut Executor, leaves: &Params, step: u64) -> Mode {
+        let request = Request {
+            leaves,
+            seed: 0,
+            step,
+            launcher: &Moody,
+            collectives: None,
+            inputs: vec![Raw::from(1.0_f32)],
+            watch: None,
+            observer: None,
+        };
+        let code =
+            |cx: &Cx<'_>, inputs: &[Tensor]| Ok::<_, OpError>(vec![functional::add(cx, &inputs[0], &inputs[0])?]);
+        let ran = executor.step(request, code).unwrap();
+        assert_eq!(ran.outputs[0].double_value(&[]), 2.0);
+        ran.mode
+    }
+
+    #[test]
+    fn a_step_that_cannot_be_captured_is_recorded_and_replayed_again_after_a_launch_that_failed() {
+        use Mode::{Plan, Tape};
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let mut executor = Executor::new(Mode::Graph);
+        let run = |executor: &mut Executor, steps: std::ops::Range<u64>| -> Vec<Mode> {
+            steps.map(|at| step(executor, &params, at)).collect()
+        };
+        assert_eq!(run(&mut executor, 0..3), [Tape, Tape, Plan]);
+        // As a capture that the device refused leaves it.
+        executor.known[0].no_graph = Some("the device refuses".to_owned());
+        assert_eq!(run(&mut executor, 3..5), [Plan, Plan]);
+        WORKS.set(false);
+        assert_eq!(run(&mut executor, 5..6), [Plan], "the plain reference stands in");
+        WORKS.set(true);
+        assert_eq!(run(&mut executor, 6..10), [Tape, Tape, Plan, Plan]);
+        assert_eq!(executor.refusal(), Some("the device refuses"));
     }
 }

@@ -16,7 +16,15 @@ pub type Wanted = (String, Vec<i64>, Kind);
 /// # Errors
 /// [`CheckpointError::OtherModel`] listing what is missing, different or unexpected; damage that the reader finds.
 pub fn load(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, true)
+    read(path, wanted, Others::Refused)
+}
+
+/// `load`, and with it every tensor whose name begins with `prefix`, of whatever shape and kind: some or none.
+///
+/// # Errors
+/// As `load`.
+pub fn load_with(path: &Path, wanted: &[Wanted], prefix: &str) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    read(path, wanted, Others::Taken(prefix))
 }
 
 /// `load`, of a checkpoint that may hold more.
@@ -24,10 +32,21 @@ pub fn load(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, 
 /// # Errors
 /// As `load`.
 pub fn load_part(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, false)
+    read(path, wanted, Others::Left)
 }
 
-fn read(path: &Path, wanted: &[Wanted], exactly: bool) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+/// What becomes of tensors that are not wanted by name.
+#[derive(Clone, Copy)]
+enum Others<'a> {
+    /// There must be none.
+    Refused,
+    /// There may be any.
+    Left,
+    /// Those with this prefix come too; others there must be none.
+    Taken(&'a str),
+}
+
+fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let checkpoint = Checkpoint::open(path)?;
     let held: BTreeMap<String, (Vec<i64>, Option<Kind>)> = checkpoint
         .tensor_names()
@@ -37,16 +56,21 @@ fn read(path: &Path, wanted: &[Wanted], exactly: bool) -> Result<BTreeMap<String
             Some((name.to_owned(), (shape, entry.dtype().map(dtype::to_kind))))
         })
         .collect();
-    let differences = differences(&held, wanted, exactly);
+    let mut wanted = wanted.to_vec();
+    if let Others::Taken(prefix) = others {
+        let taken = held.iter().filter(|(fqn, _)| fqn.starts_with(prefix));
+        wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
+    }
+    let differences = differences(&held, &wanted, !matches!(others, Others::Left));
     if !differences.is_empty() {
         return Err(CheckpointError::OtherModel { path: path.to_owned(), differences: told(&differences) });
     }
     let mut tensors = BTreeMap::new();
     for (fqn, shape, kind) in wanted {
-        let data = checkpoint.tensor(fqn)?;
-        let tensor = Tensor::f_from_data_size(&data.bytes, shape, *kind)
+        let data = checkpoint.tensor(&fqn)?;
+        let tensor = Tensor::f_from_data_size(&data.bytes, &shape, kind)
             .map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
-        tensors.insert(fqn.clone(), tensor);
+        tensors.insert(fqn, tensor);
     }
     Ok(tensors)
 }
@@ -141,5 +165,19 @@ mod tests {
         }
         assert!(load_part(&path, &wanted(&items[..1])).is_ok());
         assert!(load(&path, &wanted(&items[..1])).is_err());
+    }
+
+    #[test]
+    fn what_may_be_there_comes_too_and_only_that() {
+        let items = state();
+        let dir = tempfile::tempdir().unwrap();
+        let path = saved_by(2, &items, dir.path());
+        let model = wanted(&items[..2]);
+        let rest = [model.clone(), wanted(&items[3..])].concat();
+        let back = load_with(&path, &rest, "optim.").unwrap();
+        assert_eq!((back.len(), back["optim.step"].double_value(&[])), (items.len(), 3.0));
+        assert_eq!(load_with(&path, &wanted(&items), "precision.").unwrap().len(), items.len());
+        let error = load_with(&path, &model, "optim.").unwrap_err().to_string();
+        assert!(error.contains("progress.counts is unexpected") && !error.contains("optim.step"), "{error}");
     }
 }

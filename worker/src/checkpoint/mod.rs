@@ -12,7 +12,7 @@ pub mod whole;
 
 pub use enn_common::checkpoint::Draft;
 pub use error::CheckpointError;
-pub use load::{Wanted, load, load_part};
+pub use load::{Wanted, load, load_part, load_with};
 pub use save::write_share;
 pub use whole::{latest, save_whole};
 

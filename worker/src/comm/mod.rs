@@ -5,12 +5,16 @@
 //! TCPStore client, that talks to the broker's store.
 //!
 //! Every rank must call the same collectives in the same order with the same shapes and kinds. Nothing here waits
-//! without a limit, and nothing here retries: a failed collective ends the round, and the round's owner decides.
+//! without a limit, and nothing here retries: a failed collective ends the round, and the round's owner decides. A group is
+//! formed with a [`Forming`], by which any thread can end it, from the beginning on; one process may form group after group,
+//! and each gives back all it took.
 
 mod c10d;
+mod cut;
 mod error;
 mod shm;
 mod solo;
+mod waited;
 
 #[cfg(feature = "cuda")]
 pub use c10d::group::Nccl;
@@ -19,6 +23,7 @@ pub use c10d::{
     store::{Store, StoreAddr},
     work::C10dWork,
 };
+pub use cut::{Cut, Forming};
 pub use error::CommError;
 pub use shm::{
     group::{Shm, ShmFormed, ShmOptions},
@@ -60,7 +65,9 @@ pub trait ProcessGroup: Send {
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError>;
 
     /// Zeros shaped like `tensor` in memory where this group reduces fastest, or `None` when it knows no such memory. The
-    /// memory stays until the process ends. Every rank calls it in the same order for the same shape and kind, and reduces
+    /// memory is given back when the tensors on it and the group are gone. **The others can write there**: when the group
+    /// ended before its time, a peer that was stopped in a collective may still do so when it goes on; use the tensor no
+    /// more then. Every rank calls it in the same order for the same shape and kind, and reduces
     /// the same part of the tensor as the others.
     fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
         let _private_is_best = tensor;
@@ -77,9 +84,16 @@ pub trait ProcessGroup: Send {
     ///
     /// Shared memory is cut at once, and the other ranks' collectives end in an error that names this one.
     ///
-    /// Gloo cannot cut a collective in flight: it is left to its own time limit on a thread of its own, and the call
-    /// returns [`CommError::TimedOut`] after `timeout`; the process may go on, or end.
+    /// Gloo's connections are closed, and the others see them close. NCCL's communicators are aborted; when that takes
+    /// longer than `timeout`, it is left to a thread of its own, and the call returns [`CommError::TimedOut`].
     fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
+
+    /// What ends the group from any thread, while its owner waits in it, too.
+    fn cutter(&self) -> Box<dyn Cut>;
+
+    /// How long the owner has waited for collectives since the group was formed: in [`Work::wait`], [`Work::order`] and
+    /// [`ProcessGroup::barrier`]. On a device this is what the host waited.
+    fn waited(&self) -> Duration;
 
     /// [`ProcessGroup::all_reduce`] with [`Reduce::Sum`].
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Work, CommError> {
@@ -141,6 +155,14 @@ impl Pending {
     pub fn begin(&self, group: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CommError> {
         self.0.borrow_mut().push(group.all_reduce_sum(tensor)?);
         Ok(())
+    }
+
+    /// [`Work::wait`] for everything begun.
+    ///
+    /// # Errors
+    /// That of the first collective that failed.
+    pub fn wait(&self, timeout: Duration) -> Result<(), CommError> {
+        self.0.take().iter().try_for_each(|work| work.wait(timeout))
     }
 
     /// [`Work::order`] for everything begun.

@@ -1,6 +1,6 @@
 //! A world of one: every collective is the identity.
 
-use super::{CommError, ProcessGroup, Reduce, Work};
+use super::{CommError, Cut, ProcessGroup, Reduce, Work, cut::Nothing};
 use std::time::Duration;
 use tch::Tensor;
 
@@ -31,6 +31,14 @@ impl ProcessGroup for Solo {
 
     fn barrier(&self, _timeout: Duration) -> Result<(), CommError> {
         Ok(())
+    }
+
+    fn cutter(&self) -> Box<dyn Cut> {
+        Box::new(Nothing)
+    }
+
+    fn waited(&self) -> Duration {
+        Duration::ZERO
     }
 
     fn shutdown(self: Box<Self>, _timeout: Duration) -> Result<(), CommError> {

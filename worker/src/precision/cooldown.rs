@@ -23,6 +23,18 @@ impl Cooldown {
         }
     }
 
+    /// Places with the first step that casts again, in order: what a resumed training must know.
+    pub fn places(&self) -> &[(String, u64)] {
+        &self.places
+    }
+
+    /// The same places again.
+    pub fn of(places: impl IntoIterator<Item = (String, u64)>) -> Self {
+        let mut places: Vec<_> = places.into_iter().collect();
+        places.sort_unstable();
+        Self { places }
+    }
+
     /// Places that run in f32 at `step`, in order. Forgets those that have cooled down.
     pub fn at(&mut self, step: u64) -> Vec<String> {
         self.places.retain(|(_, until)| step < *until);
@@ -58,6 +70,15 @@ mod tests {
         cooldown.trouble("b", 5);
         assert_eq!(cooldown.at(31), ["a", "b"], "the same order on every rank");
         assert_eq!(cooldown.at(90), ["b"]);
+    }
+
+    #[test]
+    fn what_was_kept_cools_on() {
+        let mut cooldown = Cooldown::default();
+        ["b", "a", "c"].into_iter().zip(10..).for_each(|(place, step)| cooldown.trouble(place, step));
+        let mut back = Cooldown::of(cooldown.places().iter().rev().cloned());
+        assert_eq!(back, cooldown);
+        assert_eq!(back.at(11 + COOLDOWN_STEPS), ["a", "c"]);
     }
 
     #[test]

@@ -70,9 +70,22 @@ impl LossScale {
         &self.good
     }
 
-    /// By name, for checkpoints; written in place when one is loaded.
+    /// By name, for checkpoints.
     pub fn named(&self) -> [(&'static str, &Tensor); 2] {
-        [("scale", &self.scale), ("good", &self.good)]
+        [("loss_scale", &self.scale), ("good_steps", &self.good)]
+    }
+
+    /// Takes up what `saved` holds of the names of `named`, in place.
+    ///
+    /// # Errors
+    /// When a value is not a single number.
+    pub fn restore<'a>(&self, saved: impl Fn(&str) -> Option<&'a Tensor>) -> Result<(), TchError> {
+        for (name, own) in self.named() {
+            if let Some(value) = saved(name) {
+                tch::no_grad(|| own.shallow_clone().f_copy_(value))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -2,9 +2,13 @@
 //!
 //! **Invariant:** the only place of the worker that reads the environment.
 
-use super::{SessionError, link::Link, mmap, unix};
+use super::{
+    SessionError,
+    link::{Link, Order},
+    mmap, unix,
+};
 use crate::backend::{cuda::cache, graph};
-use crate::comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
+use crate::comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
 use enn_common::{
     config::train::Collectives,
     wire::{
@@ -24,10 +28,8 @@ pub const COLLECTIVE_WAIT_MAX: Duration = Duration::from_secs(300);
 pub struct Environment {
     /// `ENN_BROKER`: the broker's socket.
     pub broker: PathBuf,
-    /// `ENN_ROUND`: the round this process was started for.
-    pub round: u64,
-    /// `LOCAL_RANK`: index on the node.
-    pub local_rank: u32,
+    /// `ENN_WORKER_ID`: the name of this process among those of its launcher.
+    pub worker: u32,
     /// `ENN_CONTROL_FD`: descriptor of the control page.
     pub control_fd: Option<i32>,
     /// `ENN_ATTENTION`: kernels of attention in the order in which they are tried, over `kernels.attention`.
@@ -48,13 +50,12 @@ impl Environment {
 
     fn parse(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self, SessionError> {
         let broker = variable("ENN_BROKER").ok_or(SessionError::NotLaunched)?;
-        let round = number(&variable, "ENN_ROUND")?.unwrap_or(0);
-        let local_rank = number(&variable, "LOCAL_RANK")?.unwrap_or(0);
+        let worker = number(&variable, "ENN_WORKER_ID")?.unwrap_or(0);
         let control_fd = number(&variable, "ENN_CONTROL_FD")?;
         let names = |text: String| text.split(',').map(|name| name.trim().to_owned()).collect();
         let attention = variable("ENN_ATTENTION").filter(|text| !text.is_empty()).map(names);
         let log = variable("ENN_LOG").unwrap_or_else(|| "warn".to_owned());
-        Ok(Self { broker: broker.into(), round, local_rank, control_fd, attention, log })
+        Ok(Self { broker: broker.into(), worker, control_fd, attention, log })
     }
 }
 
@@ -131,11 +132,11 @@ fn number<T: std::str::FromStr>(
     }
 }
 
-/// Connects, says hello, and learns who this worker is. From here on the launcher's death ends the process.
+/// Connects, says hello, and learns what this worker is to do. From here on the launcher's death ends the process.
 ///
 /// # Errors
 /// When the socket cannot be used, the launcher refuses the worker, or the control page does not fit.
-pub fn meet(environment: &Environment) -> Result<(Link, Assignment), SessionError> {
+pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionError> {
     unix::ignore_interrupts().map_err(SessionError::Signals)?;
     let page = match environment.control_fd {
         None => None,
@@ -146,19 +147,16 @@ pub fn meet(environment: &Environment) -> Result<(Link, Assignment), SessionErro
         ),
     };
     let mut client = Client::connect(&environment.broker)?;
-    client.send(&FromWorker::Hello {
-        protocol: PROTOCOL,
-        round: environment.round,
-        local_rank: environment.local_rank,
-        pid: std::process::id(),
-    })?;
-    let assignment = match client.recv()? {
-        ToWorker::Assign(assignment) => *assignment,
+    client.send(&FromWorker::Hello { protocol: PROTOCOL, worker: environment.worker, pid: std::process::id() })?;
+    let first = match client.recv()? {
         ToWorker::Refused { error } => return Err(SessionError::Refused { error }),
-        other => return Err(SessionError::Unexpected { found: format!("{other:?}"), expected: "Assign" }),
+        told => Order::of(told).map_err(|other| SessionError::Unexpected {
+            found: format!("{other:?}"),
+            expected: "a seat in a round, or word to stand by",
+        })?,
     };
     let link = Link::new(client, page)?;
-    Ok((link, assignment))
+    Ok((link, first))
 }
 
 /// The device an assignment names.
@@ -206,11 +204,12 @@ fn kernel_folder() -> Option<PathBuf> {
 ///
 /// # Errors
 /// When the store cannot be reached or a rank does not come within [`COLLECTIVE_WAIT_MAX`].
-pub fn group(
+pub(super) fn group(
     link: &Link,
     assignment: &Assignment,
     device: Device,
     wanted: Collectives,
+    forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     if assignment.world_size == 1 {
         return Ok(Box::new(Solo));
@@ -222,7 +221,7 @@ pub fn group(
         prefix: format!("round-{}", assignment.round),
     };
     let place = Place { rank: assignment.rank, size: assignment.world_size, local: assignment.local_world_size };
-    form(addr, place, device, wanted)
+    form(addr, (place, device), wanted, forming)
 }
 
 /// A rank's place in its world.
@@ -237,24 +236,29 @@ pub(super) struct Place {
 /// The group that meets in the store at `addr`: NCCL on a GPU, else shared memory or Gloo.
 pub(super) fn form(
     addr: StoreAddr,
-    place: Place,
-    device: Device,
+    (place, device): (Place, Device),
     wanted: Collectives,
+    forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
             let at = (place.rank, place.size);
-            Ok(Box::new(crate::comm::Nccl::form(&store, at, index as u32, COLLECTIVE_WAIT_MAX)?))
+            Ok(Box::new(crate::comm::Nccl::form(&store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?))
         }
-        _ => host_group(&store, place, wanted),
+        _ => host_group(&store, place, wanted, forming),
     }
 }
 
 /// Shared memory when it is wanted and can be had, else Gloo. Every rank comes to the same answer: from the assignment and
 /// the configuration, which are equal, and then in [`Shm::form`] from everybody's word.
-fn host_group(store: &Store, place: Place, wanted: Collectives) -> Result<Box<dyn ProcessGroup>, SessionError> {
+fn host_group(
+    store: &Store,
+    place: Place,
+    wanted: Collectives,
+    forming: &Forming,
+) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let Place { rank, size, local } = place;
     let timeout = COLLECTIVE_WAIT_MAX;
     let reason = if wanted == Collectives::Gloo {
@@ -262,13 +266,13 @@ fn host_group(store: &Store, place: Place, wanted: Collectives) -> Result<Box<dy
     } else if local != size {
         format!("{local} of {size} workers are on this node")
     } else {
-        match Shm::form(store, &ShmOptions { rank, size, timeout })? {
+        match Shm::form(store, &ShmOptions { rank, size, timeout }, forming)? {
             ShmFormed::Group(group) => return Ok(Box::new(group)),
             ShmFormed::Refused { rank, reason } => format!("rank {rank} cannot share memory: {reason}"),
         }
     };
     tracing::info!(reason, "collectives go through Gloo");
-    Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout })?))
+    Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout }, forming)?))
 }
 
 #[cfg(test)]
@@ -283,8 +287,7 @@ mod tests {
     fn reads_what_the_launcher_sets() {
         let environment = parse(&[
             ("ENN_BROKER", "/run/b.sock"),
-            ("ENN_ROUND", "3"),
-            ("LOCAL_RANK", "1"),
+            ("ENN_WORKER_ID", "3"),
             ("ENN_CONTROL_FD", "9"),
             ("ENN_ATTENTION", "flash, math"),
             ("ENN_LOG", "info"),
@@ -292,8 +295,7 @@ mod tests {
         .unwrap();
         let expected = Environment {
             broker: "/run/b.sock".into(),
-            round: 3,
-            local_rank: 1,
+            worker: 3,
             control_fd: Some(9),
             attention: Some(vec!["flash".into(), "math".into()]),
             log: "info".into(),
@@ -326,7 +328,7 @@ mod tests {
     fn mistakes_name_the_variable() {
         let error = parse(&[]).unwrap_err().to_string();
         assert!(error.contains("ENN_BROKER") && error.contains("enn train"), "{error}");
-        let error = parse(&[("ENN_BROKER", "b"), ("ENN_ROUND", "first")]).unwrap_err().to_string();
-        assert!(error.contains("ENN_ROUND") && error.contains("first"), "{error}");
+        let error = parse(&[("ENN_BROKER", "b"), ("ENN_WORKER_ID", "first")]).unwrap_err().to_string();
+        assert!(error.contains("ENN_WORKER_ID") && error.contains("first"), "{error}");
     }
 }

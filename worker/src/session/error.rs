@@ -1,8 +1,14 @@
 //! What can end a session: one sentence each, with place, found, expected and a hint.
 
 use crate::{
-    checkpoint::CheckpointError, comm::CommError, data::DataError, error::OpError, kernel::KernelNameError,
-    model::ModelError, optim::OptimError, params::LoadError,
+    checkpoint::CheckpointError,
+    comm::CommError,
+    data::DataError,
+    error::{OpError, OpErrorKind},
+    kernel::KernelNameError,
+    model::ModelError,
+    optim::OptimError,
+    params::LoadError,
 };
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
@@ -214,6 +220,20 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// Whether it came out of the process group: then another rank may be its cause.
+    pub fn is_of_the_group(&self) -> bool {
+        match self {
+            Self::Comm(_) => true,
+            Self::Op(error) => matches!(&*error.kind, OpErrorKind::Hook(cause) if cause.is::<CommError>()),
+            _ => false,
+        }
+    }
+
+    /// Whether a step ran out of memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Op(error) if error.kind.is_out_of_memory())
+    }
+
     /// The error with its causes as one text for people.
     pub fn sentence(&self) -> String {
         let mut text = self.to_string();

@@ -1,6 +1,11 @@
 //! What learns: model, weights, gradients, optimizer, average and best weights; and their names in a checkpoint.
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision};
+use super::{
+    SessionError,
+    agree::agree,
+    boot::COLLECTIVE_WAIT_MAX,
+    precision::{self, Precision},
+};
 use crate::{
     autograd::{Executor, Mode},
     backend::duplicate,
@@ -191,15 +196,16 @@ impl Learner {
         agree(group, device, "initial weights", hasher.finalize().as_bytes())
     }
 
-    /// Keeps the current averaged weights as the best. Call between the two exchanges of `averaged`.
+    /// Keeps the average of now as the best weights; the weights themselves where there is no average.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn keep_as_best(&mut self) -> Result<(), SessionError> {
+    pub fn keep_average_as_best(&mut self) -> Result<(), SessionError> {
+        self.swap_average()?;
         for (best, slab) in self.best.iter_mut().zip(self.weights.slabs()) {
             tch::no_grad(|| best.f_copy_(slab))?;
         }
-        Ok(())
+        self.swap_average()
     }
 
     /// Exchanges weights and average, when there is one. Twice changes nothing.
@@ -232,12 +238,14 @@ impl Learner {
         }
         all.extend(prefixed("best", self.weights.views(&self.best)));
         all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        all.extend(self.precision.named());
         all
     }
 
-    /// What `state` gives, without the values.
+    /// What `state` gives, without the values and without what depends on the precision ([`precision::STATE`]).
     pub fn wanted(&self) -> Vec<Wanted> {
-        self.state().into_iter().map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
+        let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
+        always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
     }
 
     /// Puts a saved state in place. `steps` optimizer steps were done, `skipped` of them refused. Before the first step only the
@@ -261,6 +269,7 @@ impl Learner {
             return Ok(());
         }
         restore_buffers(&mut self.model, saved)?;
+        self.precision.restore(saved)?;
         let taken = counts.steps.saturating_sub(counts.skipped);
         self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
         Ok(())

@@ -1,30 +1,91 @@
 //! The connection to the launcher while the worker works: messages out, a control page, and a thread that listens.
+//!
+//! The main thread may wait in a collective when the launcher says that the round is over: the listening thread cuts it then.
 
 use super::{SessionError, report::Reporter, unix};
-use crate::kernel::{Intents, NoIntents};
+use crate::{
+    comm::Cut,
+    kernel::{Intents, NoIntents},
+};
 use crossbeam_channel::TrySendError;
 use enn_common::{
     kernels::Quarantined,
     wire::{
         client::{Client, ClientError, Receiver, Sender},
         control::{ControlPage, Intent, Phase},
-        message::{FromWorker, ToWorker},
+        message::{Assignment, FromWorker, Standby, ToWorker},
     },
 };
 use nix::time::{ClockId, clock_gettime};
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::Duration,
+};
 
 /// Exit status when the launcher is gone: nobody will read it.
 const ORPHAN_EXIT: i32 = 1;
 /// Lists of quarantined kernels between two steps; each holds all of the one before.
 const LISTS_MAX: usize = 64;
 
-/// The launcher, as the session sees it.
+/// Orders that were not taken yet: a worker that halts gets one.
+const ORDERS_MAX: usize = 4;
+
+/// What a worker is to do next.
 #[derive(Debug)]
+pub(crate) enum Order {
+    /// A seat in a round.
+    Work(Box<Assignment>),
+    /// No seat yet.
+    Stand(Box<Standby>),
+}
+
+impl Order {
+    /// The order in a message, if it is one.
+    pub(crate) fn of(message: ToWorker) -> Result<Self, ToWorker> {
+        match message {
+            ToWorker::Assign(seat) => Ok(Self::Work(seat)),
+            ToWorker::Stand(standby) => Ok(Self::Stand(standby)),
+            other => Err(other),
+        }
+    }
+}
+
+/// The round under way, as both threads see it.
+#[derive(Default)]
+struct Rounds {
+    state: Mutex<Running>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Running {
+    /// The newest round that the launcher ended, and why.
+    over: Option<(u64, String)>,
+    /// Cuts the process group of a round.
+    cut: Option<(u64, Box<dyn Cut>)>,
+}
+
+impl Rounds {
+    fn end(&self, round: u64, reason: String) {
+        let mut running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        running.over = Some((round, reason));
+        if let Some((of, cut)) = &running.cut
+            && *of <= round
+        {
+            cut.cut();
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// The launcher, as the session sees it.
 pub struct Link {
     sender: Sender,
     page: Option<ControlPage<'static>>,
     lists: crossbeam_channel::Receiver<Quarantined>,
+    orders: crossbeam_channel::Receiver<Order>,
+    rounds: Arc<Rounds>,
     step: Cell<u64>,
 }
 
@@ -36,11 +97,14 @@ impl Link {
     pub(crate) fn new(client: Client, page: Option<ControlPage<'static>>) -> Result<Self, SessionError> {
         let (sender, receiver) = client.into_parts();
         let (lists_in, lists) = crossbeam_channel::bounded(LISTS_MAX);
+        let (orders_in, orders) = crossbeam_channel::bounded(ORDERS_MAX);
+        let rounds = Arc::<Rounds>::default();
+        let listener = Listener { lists: lists_in, orders: orders_in, rounds: Arc::clone(&rounds) };
         std::thread::Builder::new()
             .name("launcher".to_owned())
-            .spawn(move || listen(receiver, &lists_in))
+            .spawn(move || listener.listen(receiver))
             .map_err(SessionError::Thread)?;
-        let link = Self { sender, page, lists, step: Cell::new(0) };
+        let link = Self { sender, page, lists, orders, rounds, step: Cell::new(0) };
         link.phase(Phase::Boot);
         Ok(link)
     }
@@ -48,6 +112,34 @@ impl Link {
     /// Notes what the worker is doing.
     pub fn phase(&self, phase: Phase) {
         self.mark(phase, self.step.get());
+    }
+
+    /// Waits for the next order. The launcher's death ends the process meanwhile.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`] when the listening thread is gone.
+    pub(crate) fn order(&self) -> Result<Order, ClientError> {
+        self.orders.recv().map_err(|_| ClientError::Closed)
+    }
+
+    /// Lets the end of `round` cut its process group. A round that is over already is cut at once.
+    pub(crate) fn watch(&self, round: u64, cut: Box<dyn Cut>) {
+        let mut running = self.rounds.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.over.as_ref().is_some_and(|(over, _)| *over >= round) {
+            cut.cut();
+        }
+        running.cut = Some((round, cut));
+    }
+
+    /// Why the launcher ended `round`; waits so long for its word.
+    pub(crate) fn over(&self, round: u64, wait: Duration) -> Option<String> {
+        let running = self.rounds.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let goes_on = |running: &mut Running| running.over.as_ref().is_none_or(|(over, _)| *over < round);
+        let waited = self.rounds.changed.wait_timeout_while(running, wait, goes_on);
+        let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let over = running.over.as_ref().filter(|(over, _)| *over >= round).map(|(_, reason)| reason.clone());
+        running.cut = None;
+        over
     }
 
     /// A sender for other threads and the panic hook.
@@ -72,6 +164,16 @@ impl Reporter for Link {
 
     fn stop_requested(&self) -> bool {
         self.page.is_some_and(ControlPage::stop)
+    }
+
+    fn waited(&self, for_others: Duration) {
+        if let Some(page) = self.page {
+            page.set_waited(for_others.as_nanos() as u64);
+        }
+    }
+
+    fn leave_requested(&self) -> bool {
+        self.page.is_some_and(ControlPage::regroup)
     }
 
     fn quarantined(&self) -> Vec<Quarantined> {
@@ -99,24 +201,43 @@ impl Intents for PageIntents {
     }
 }
 
-/// Reads until the launcher goes; then so does the worker, whatever its main thread is waiting for.
-fn listen(mut receiver: Receiver, lists: &crossbeam_channel::Sender<Quarantined>) {
-    loop {
-        match receiver.recv() {
-            Ok(ToWorker::Committed { step, path }) => {
-                tracing::info!(step, path = %path.display(), "checkpoint committed");
-            }
-            Ok(ToWorker::Abandoned { step, error }) => tracing::warn!(step, error, "checkpoint abandoned"),
-            Ok(ToWorker::Kernels(told)) => {
-                // A session that reads none needs none; a full queue means that it is far behind, and the next list holds all.
-                if let Err(TrySendError::Full(_)) = lists.try_send(*told) {
-                    tracing::warn!("more than {LISTS_MAX} lists of kernels between two steps");
+/// What the listening thread holds.
+struct Listener {
+    lists: crossbeam_channel::Sender<Quarantined>,
+    orders: crossbeam_channel::Sender<Order>,
+    rounds: Arc<Rounds>,
+}
+
+impl Listener {
+    /// Reads until the launcher goes; then so does the worker, whatever its main thread is waiting for.
+    fn listen(self, mut receiver: Receiver) {
+        loop {
+            match receiver.recv() {
+                Ok(ToWorker::Committed { step, path }) => {
+                    tracing::info!(step, path = %path.display(), "checkpoint committed");
                 }
-            }
-            Ok(other) => tracing::warn!(?other, "the launcher sent something a working worker does not expect"),
-            Err(error) => {
-                tracing::error!(%error, "lost the launcher");
-                unix::exit_now(ORPHAN_EXIT);
+                Ok(ToWorker::Abandoned { step, error }) => tracing::warn!(step, error, "checkpoint abandoned"),
+                Ok(ToWorker::RoundEnded { round, reason }) => self.rounds.end(round, reason),
+                Ok(ToWorker::Kernels(told)) => {
+                    // A session that reads none needs none; a full queue means that it is far behind, and the next list holds all.
+                    if let Err(TrySendError::Full(_)) = self.lists.try_send(*told) {
+                        tracing::warn!("more than {LISTS_MAX} lists of kernels between two steps");
+                    }
+                }
+                Ok(other) => match Order::of(other) {
+                    Ok(order) => {
+                        if let Err(TrySendError::Full(order)) = self.orders.try_send(order) {
+                            tracing::warn!(?order, "more than {ORDERS_MAX} orders that were not taken");
+                        }
+                    }
+                    Err(other) => {
+                        tracing::warn!(?other, "the launcher sent something a working worker does not expect")
+                    }
+                },
+                Err(error) => {
+                    tracing::error!(%error, "lost the launcher");
+                    unix::exit_now(ORPHAN_EXIT);
+                }
             }
         }
     }

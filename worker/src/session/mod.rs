@@ -2,7 +2,7 @@
 //!
 //! A program that builds its own worker calls [`run`] from its `main`, or [`train::train`] with a listener of its own
 //! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
-//! takes its place among the other ranks from [`torchrun::join`].
+//! takes its place among the other ranks from [`torchrun::join`] and makes its steps with [`steps::Steps`].
 //!
 //! **Invariant:** decisions come from reduced numbers (`decide`) and never from the clock, so that every rank takes the same
 //! ones and a resumed run takes them again.
@@ -14,20 +14,25 @@ pub mod dataset;
 pub mod decide;
 mod error;
 pub mod evaluate;
+mod handover;
 pub mod init;
 pub mod kernels;
 pub mod learner;
+mod life;
 pub mod link;
 pub mod measure;
 mod memory;
 mod mmap;
+mod pace;
 pub mod precision;
 pub mod predict;
 pub mod progress;
 pub mod refusal;
 pub mod report;
+mod round;
 pub mod saved;
 pub mod step;
+pub mod steps;
 pub mod torchrun;
 pub mod train;
 mod unix;
@@ -36,24 +41,28 @@ pub use error::SessionError;
 pub use kernels::KernelTask;
 pub use predict::{PredictTask, predict};
 pub use report::{Recorder, Reporter};
-pub use train::{Outcome, TrainTask, train};
+pub use train::{Ended, Outcome, RoundTask, TrainTask, Training, train};
 
 use crate::{kernel::Extra, probe::libtorch_version};
 use enn_common::{
     config::RunConfig,
+    kernels::Quarantined,
     staged::StagedMeta,
     wire::{
         control::Phase,
         message::{Assignment, FromWorker, Task},
     },
 };
-use link::Link;
+use life::Life;
+use link::{Link, Order};
 use serde::de::DeserializeOwned;
 use std::{path::Path, time::Duration};
 use tch::Device;
 
 /// Longest wait for the other ranks to leave the process group.
 const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for a process group that is cut: the end of the process cuts what is left.
+const ABORT_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Lives the life of a worker that the launcher started: from the environment to the last message.
 ///
@@ -68,12 +77,19 @@ pub fn run(environment: &boot::Environment) -> Result<(), SessionError> {
 /// # Errors
 /// As [`run`].
 pub fn run_with(environment: &boot::Environment, extras: &[Extra]) -> Result<(), SessionError> {
-    let (link, assignment) = boot::meet(environment)?;
+    let (link, first) = boot::meet(environment)?;
     tell_panics(&link);
     let order = environment.attention.iter().map(|order| ("attention".to_owned(), order.clone())).collect();
-    let quarantined = assignment.kernels.clone();
-    let kernels = KernelTask { quarantined, order, extras: extras.to_vec() };
-    match perform(&link, &assignment, kernels) {
+    let kernels = KernelTask { quarantined: Quarantined::default(), order, extras: extras.to_vec() };
+    let (done, group) = match first {
+        Order::Work(seat) if !matches!(seat.task, Task::Train { .. }) => (perform(&link, &seat, kernels), None),
+        first => {
+            let mut life = Life::new(&link, kernels);
+            let done = life.live(first);
+            (done, life.into_group())
+        }
+    };
+    match done {
         Ok(stopped) => {
             link.phase(Phase::Done);
             link.send(FromWorker::Done { stopped })?;
@@ -85,37 +101,23 @@ pub fn run_with(environment: &boot::Environment, extras: &[Extra]) -> Result<(),
             if let Err(lost) = told {
                 tracing::error!(%lost, "could not tell the launcher");
             }
+            // Behind the word to the launcher, so that it blames this worker and not one that misses it in a collective.
+            if let Some(Err(error)) = group.map(|group| group.abort(ABORT_WAIT_MAX)) {
+                tracing::debug!(%error, "cutting the process group");
+            }
             Err(error)
         }
     }
 }
 
-/// Does the task; whether it was stopped on request.
-fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<bool, SessionError> {
-    let threads = assignment.threads.max(1);
-    tch::set_num_threads(threads.cast_signed());
-    let device = boot::device(assignment)?;
-    let checkpoints = assignment.run_dir.join("checkpoints");
-    match &assignment.task {
-        Task::Train { staged, resume, attempt } => {
-            let config: RunConfig = read_json(&assignment.run_dir.join("run.json"))?;
-            let group = boot::group(link, assignment, device, config.cluster.collectives)?;
-            let task = TrainTask {
-                staged: staged.clone(),
-                resume: resume.clone(),
-                checkpoints,
-                attempt: attempt.clone(),
-                device,
-                kernels,
-            };
-            let outcome = train(&config, &task, link, group.as_ref())?;
-            link.phase(Phase::Done);
-            if let Err(error) = group.shutdown(SHUTDOWN_WAIT_MAX) {
-                // Everything is saved and told: a peer that left without a word changes nothing.
-                tracing::debug!(%error, "leaving the process group");
-            }
-            Ok(outcome.stopped)
-        }
+/// Does a task without other ranks; whether it was stopped on request.
+fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask) -> Result<bool, SessionError> {
+    link.send(FromWorker::Entered { round: seat.round })?;
+    kernels.quarantined = seat.kernels.clone();
+    tch::set_num_threads(seat.threads.max(1).cast_signed());
+    let device = boot::device(seat)?;
+    match &seat.task {
+        Task::Train { .. } => unreachable!("training is a life of its own"),
         Task::Predict { staged, checkpoint, out, chunk_rows, done } => {
             let task = PredictTask {
                 staged: staged.clone(),
@@ -123,16 +125,16 @@ fn perform(link: &Link, assignment: &Assignment, kernels: KernelTask) -> Result<
                 out: out.clone(),
                 chunk_rows: *chunk_rows,
                 done: done.clone(),
-                place: (assignment.rank, assignment.world_size),
+                place: (seat.rank, seat.world_size),
                 device,
                 kernels,
             };
             predict(&task, link)
         }
         Task::Init { meta, attempt } => {
-            let config: RunConfig = read_json(&assignment.run_dir.join("run.json"))?;
+            let config: RunConfig = read_json(&seat.run_dir.join("run.json"))?;
             let meta: StagedMeta = read_json(meta)?;
-            init::init(&config, &meta, (&checkpoints, attempt), link)?;
+            init::init(&config, &meta, (&seat.run_dir.join("checkpoints"), attempt), link)?;
             Ok(false)
         }
     }

@@ -30,6 +30,12 @@ pub struct Progress {
     pub best_epoch: u64,
     /// Steps of completed epochs that were skipped because loss or gradient was not finite.
     pub skipped: u64,
+    /// Refused steps that were run once more in vain: there is a limit.
+    pub replays: u64,
+    /// Epochs that were judged: validated, and their sums cleared.
+    pub ended: u64,
+    /// The step after which a checkpoint was due last.
+    pub due: u64,
     /// Training ended early.
     pub stopped_early: bool,
     /// All epochs are done, or training ended early.
@@ -103,6 +109,11 @@ impl EpochSums {
 }
 
 impl Progress {
+    /// Whether an epoch's last step was done and the epoch was not judged yet.
+    pub fn owes_epoch(&self) -> bool {
+        self.position.step == 0 && self.position.epoch > self.ended
+    }
+
     /// The state as tensors. `order` is what the sampler's order depends on.
     pub fn named(&self, sums: &EpochSums, order: &Sampler) -> Vec<Named> {
         let counts = [
@@ -112,6 +123,9 @@ impl Progress {
             self.standing.bad_epochs,
             self.best_epoch,
             self.skipped,
+            self.replays,
+            self.ended,
+            self.due,
             u64::from(self.stopped_early),
             u64::from(self.finished),
         ]
@@ -127,7 +141,7 @@ impl Progress {
     /// Names, shapes and kinds that `named` gives.
     pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
         vec![
-            (COUNTS.to_owned(), vec![8], Kind::Int64),
+            (COUNTS.to_owned(), vec![11], Kind::Int64),
             (BEST.to_owned(), vec![1], Kind::Double),
             (SUMS.to_owned(), vec![EPOCH_SUMS], Kind::Double),
             (ORDER.to_owned(), vec![3], Kind::Int64),
@@ -169,8 +183,11 @@ impl Progress {
             standing: Standing { best: best.first().copied().unwrap_or(f64::INFINITY), bad_epochs: count(3) },
             best_epoch: count(4),
             skipped: count(5),
-            stopped_early: count(6) != 0,
-            finished: count(7) != 0,
+            replays: count(6),
+            ended: count(7),
+            due: count(8),
+            stopped_early: count(9) != 0,
+            finished: count(10) != 0,
         })
     }
 }
@@ -207,6 +224,9 @@ mod tests {
             standing: Standing { best: 1.0 / 3.0, bad_epochs: 2 },
             best_epoch: 1,
             skipped: 4,
+            replays: 6,
+            ended: 3,
+            due: 40,
             stopped_early: true,
             finished: false,
         };

@@ -27,8 +27,8 @@ use tch::{Device, Kind, Tensor};
 
 /// Steps remembered until the device is asked.
 const STEPS_MAX: usize = 8;
-/// Replays of one session: data that are never finite must not cost every step twice.
-const REPLAYS_MAX: u32 = 8;
+/// Replays of one training that found no place to cool down: data that are never finite must not cost every step twice.
+const REPLAYS_MAX: u64 = 8;
 
 /// A step that was done.
 struct Done {
@@ -42,10 +42,25 @@ struct Done {
 #[derive(Default)]
 pub struct Refusals {
     last: VecDeque<Done>,
-    replays: u32,
+    replays: u64,
 }
 
 impl Refusals {
+    /// The steps remembered are explained no more: other ranks may not remember them.
+    pub fn forget(&mut self) {
+        self.last.clear();
+    }
+
+    /// Of a training in which `replays` found no place to cool down.
+    pub fn after(replays: u64) -> Self {
+        Self { replays, ..Self::default() }
+    }
+
+    /// Replays that found no place to cool down.
+    pub fn replays(&self) -> u64 {
+        self.replays
+    }
+
     /// Remembers a step. `sound` is 1 when there is nothing to explain, else 0.
     pub fn note(&mut self, step: u64, batch: &Batch, sound: &Tensor) {
         if self.replays >= REPLAYS_MAX {

@@ -31,7 +31,7 @@ pub struct Place<'a> {
     /// Whoever listens.
     pub reporter: &'a dyn Reporter,
     /// Chooses kernels.
-    pub kernels: Kernels<'a>,
+    pub kernels: &'a Kernels<'a>,
     /// Device.
     pub device: Device,
     /// Seed of dropout.
@@ -46,7 +46,8 @@ pub struct Place<'a> {
 
 /// What a step gives, on the device.
 pub struct Stepped {
-    /// Loss sum, valid cells, stop wishes, ranks that heard of a quarantine that is not in force; over all ranks.
+    /// Loss sum, valid cells, wishes to stop, ranks that heard of a quarantine that is not in force, wishes to leave the round;
+    /// over all ranks.
     pub control: Raw,
     /// Norm of the mean gradient before clipping.
     pub grad_norm: Raw,
@@ -70,13 +71,18 @@ struct Reduction<'a> {
 }
 
 impl Collectives for Reduction<'_> {
+    fn ranks(&self) -> u32 {
+        self.place.group.size()
+    }
+
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
         Ok(self.pending.begin(self.place.group, tensor)?)
     }
 
     fn wait(&self) -> Result<(), HookError> {
         self.place.reporter.mark(Phase::Collective, self.step);
-        self.pending.order(COLLECTIVE_WAIT_MAX)?;
+        // The host waits, also for a device: what follows changes weights, and a sum that was cut must not.
+        self.pending.wait(COLLECTIVE_WAIT_MAX)?;
         self.place.reporter.mark(Phase::Compute, self.step);
         Ok(())
     }
@@ -124,7 +130,8 @@ pub fn step(
     place.reporter.mark(Phase::Compute, step);
     let wish = if place.reporter.stop_requested() { 1.0 } else { 0.0 };
     let waiting = if place.kernels.listen(step) { 1.0 } else { 0.0 };
-    let numbers = Raw::f_from_slice(&[wish, lr, waiting])?.f_to_device(place.device)?;
+    let leave = if place.reporter.leave_requested() { 1.0 } else { 0.0 };
+    let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave])?.f_to_device(place.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
     let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
     let reduction = Reduction { place, step, pending: Pending::default() };
@@ -203,8 +210,6 @@ fn code(
     cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
     let mut sums: Option<(Tensor, Tensor)> = None;
     let mut control = None;
-    // A collective of one rank would only cut the step's graph in two.
-    let together = place.group.size() > 1;
     for micro in 0..place.accumulation {
         let last = micro + 1 == place.accumulation;
         let loss = loss(cx, [x, x_mask, y, y_mask], (learner, place), micro)?;
@@ -219,14 +224,12 @@ fn code(
         laps.end(Part::Forward);
         if last {
             let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
-            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?], 0)?;
-            if together {
-                cx.all_reduce_value(&all)?;
-            }
+            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?, &number(3)?], 0)?;
+            cx.all_reduce_value(&all)?;
             control = Some(all);
         }
         let mut reduce = |_: BucketId, gradient: &Raw| -> Result<(), HookError> {
-            if last && together {
+            if last {
                 cx.all_reduce(gradient)?;
             }
             Ok(())
@@ -236,15 +239,12 @@ fn code(
         sums = Some((sum, count));
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
-    if together {
-        cx.all_reduce_wait()?;
-    }
+    cx.all_reduce_wait()?;
     laps.end(Part::Comm);
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
     let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
-    let divisor = learner.precision.divisor(cx, &count)?;
-    let stats = learner.optimizer.step(cx, learner.grads, &divisor, &scalar(number(1)?)?)?;
-    learner.precision.after(cx, &stats.taken)?;
+    let rate = scalar(number(1)?)?;
+    let stats = learner.precision.optimize(cx, (learner.optimizer, learner.grads), &count, &rate)?;
     if let Some(ema) = learner.ema {
         ema.update(cx, learner.weights)?;
     }

@@ -18,7 +18,7 @@ use super::{
     clock::Throttle,
 };
 use crate::{
-    comm::{Pending, ProcessGroup, Solo, StoreAddr},
+    comm::{Forming, Pending, ProcessGroup, Solo, StoreAddr},
     error::HookError,
     op::collective::Collectives,
 };
@@ -44,6 +44,10 @@ pub struct Place {
 
 /// What a step's [`crate::autograd::Cx::all_reduce`] adds over: all ranks.
 impl Collectives for Place {
+    fn ranks(&self) -> u32 {
+        self.world()
+    }
+
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
         Ok(self.pending.begin(self.group.as_ref(), tensor)?)
     }
@@ -71,7 +75,8 @@ pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
             let prefix = format!("round-{}", environment.round);
             let addr = StoreAddr { host: host.clone(), port: *port, prefix };
             let (rank, size, local) = (environment.rank, environment.world_size, environment.local_world_size);
-            boot::form(addr, boot::Place { rank, size, local }, device, WantedCollectives::Auto)?
+            let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
+            boot::form(addr, (boot::Place { rank, size, local }, device), WantedCollectives::Auto, &forming)?
         }
         _ => Box::new(Solo),
     };

@@ -1,66 +1,74 @@
-//! Training: the loop that owns learner, progress and data, from the first step to the final metrics.
+//! Training that lives through rounds: what one process keeps from the first to the last of them.
+//!
+//! ```text
+//! prepare ─► round 0 ─┬─► finished
+//!                     └─► left, or broken ─► round 1 (other ranks, another world) ─► …
+//! ```
+//! A round is one process group; [`super::round`] is what happens in it. Weights change only after all sums of a step have come,
+//! so that a round that breaks leaves whole steps behind: of the ranks that are left none is more than one step ahead.
 
 use super::{
     SessionError,
-    clock::{Stopwatch, Throttle},
     dataset::Dataset,
-    decide,
-    evaluate::evaluate,
     kernels::{KernelTask, Kernels},
-    learner::{Counts, Learner},
-    memory,
-    precision::Precision,
+    learner::Learner,
+    pace::Pace,
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
-    step::{self, Place, Stepped},
+    round::{Round, rehearse},
 };
-use crate::{
-    checkpoint,
-    comm::ProcessGroup,
-    data::{
-        Prefetch, Sampler,
-        prefetch::{Arrays, Plan},
-    },
-    model::ModelSpec,
-    profile::Profile,
-};
+use crate::{comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
 use enn_common::{
-    config::RunConfig,
-    event::{EpochReport, StepTimes},
+    config::{RunConfig, train::Execution},
+    kernels::Quarantined,
     metrics::Metrics,
     profile::FOLDER,
     staged::Split,
-    wire::{control::Phase, message::FromWorker},
+    wire::control::Phase,
 };
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 use tch::Device;
-
-/// At most ten step reports a second.
-const STEP_REPORT_EVERY: Duration = Duration::from_millis(100);
-/// On a device a stop wish is looked at every so many steps: looking waits for the device.
-const DEVICE_STOP_EVERY: u64 = 8;
 
 /// What to train, and where things are.
 #[derive(Debug, Clone)]
 pub struct TrainTask {
     /// Staged directory.
     pub staged: PathBuf,
-    /// Committed checkpoint to go on from.
-    pub resume: Option<PathBuf>,
     /// Folder of the run's checkpoints.
     pub checkpoints: PathBuf,
-    /// Name of this start of the workers; part of the names of unfinished checkpoints.
-    pub attempt: String,
     /// Device of this rank.
     pub device: Device,
     /// Kernels.
     pub kernels: KernelTask,
+    /// The only round, for [`train`].
+    pub round: RoundTask,
+}
+
+/// What differs from round to round.
+#[derive(Debug, Clone)]
+pub struct RoundTask {
+    /// Committed checkpoint to go on from, when no rank has any state.
+    pub resume: Option<PathBuf>,
+    /// Name of this start of the workers; part of the names of unfinished checkpoints.
+    pub attempt: String,
+    /// Into so many each micro-batch is cut; the same on all ranks.
+    pub split: u32,
+}
+
+impl Default for RoundTask {
+    fn default() -> Self {
+        Self { resume: None, attempt: String::new(), split: 1 }
+    }
+}
+
+/// How a round ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ended {
+    /// Training is over.
+    Finished(Outcome),
+    /// All ranks left it at the same step, because they were asked to.
+    Left,
 }
 
 /// How training ended.
@@ -76,8 +84,8 @@ pub struct Outcome {
     pub split: BTreeMap<String, Metrics>,
 }
 
-/// Trains to the end, or until the listener asks for a stop. Every rank calls it with the same configuration; the process
-/// group may be [`crate::comm::Solo`].
+/// Trains to the end, or until the listener asks for a stop, in one round. Every rank calls it with the same configuration; the
+/// process group may be [`crate::comm::Solo`].
 ///
 /// Messages to `reporter`: `Ready`, `PrecisionChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardWritten` or `ShardFailed`, `Trained`.
 ///
@@ -90,389 +98,146 @@ pub fn train(
     reporter: &dyn Reporter,
     group: &dyn ProcessGroup,
 ) -> Result<Outcome, SessionError> {
-    reporter.mark(Phase::Load, 0);
-    let data = Dataset::for_training(&task.staged)?;
-    let folder = task.checkpoints.with_file_name(FOLDER);
-    let profile = config.train.profile.then(|| Profile::new(folder, group.rank(), task.device));
-    let mut trainer = Trainer::new(config, task, (reporter, profile.as_ref()), group, data)?;
-    trainer.begin()?;
-    let outcome = trainer.run();
-    profile.iter().for_each(Profile::finish);
-    outcome
+    let mut training = Training::prepare(config, task, reporter, group.rank())?;
+    match training.round(group, &task.round)? {
+        Ended::Finished(outcome) => Ok(outcome),
+        Ended::Left => Ok(training.outcome()),
+    }
 }
 
-struct Trainer<'a> {
-    config: &'a RunConfig,
-    task: &'a TrainTask,
-    place: Place<'a>,
-    data: Dataset,
-    sampler: Sampler,
-    learner: Learner,
-    progress: Progress,
-    sums: EpochSums,
-    refusals: Refusals,
-    saved_step: Option<u64>,
-    pace: Pace,
+/// One process's training.
+pub struct Training<'a> {
+    host: Host<'a>,
+    state: State,
 }
 
-/// Times since the epoch and the last report began; for people only.
-struct Pace {
-    watch: Stopwatch,
-    throttle: Throttle,
-    epoch: StepTimes,
-    epoch_steps: u64,
-    samples: u64,
-    ms: f64,
-    reported_samples: u64,
-    reported_ms: f64,
+/// What no step changes.
+pub(super) struct Host<'a> {
+    pub(super) config: RunConfig,
+    pub(super) checkpoints: PathBuf,
+    pub(super) device: Device,
+    pub(super) reporter: &'a dyn Reporter,
+    pub(super) kernels: Kernels<'a>,
+    pub(super) profile: Option<Profile>,
+    pub(super) data: Dataset,
+    pub(super) spec: ModelSpec,
+    /// The order of samples; ranks take their shares of it.
+    pub(super) order: Sampler,
 }
 
-impl<'a> Trainer<'a> {
-    fn new(
-        config: &'a RunConfig,
-        task: &'a TrainTask,
-        (reporter, profile): (&'a dyn Reporter, Option<&'a Profile>),
-        group: &'a dyn ProcessGroup,
-        data: Dataset,
+/// What training is about.
+pub(super) struct State {
+    pub(super) learner: Learner,
+    pub(super) progress: Progress,
+    pub(super) sums: EpochSums,
+    pub(super) refusals: Refusals,
+    pub(super) saved_step: Option<u64>,
+    pub(super) pace: Pace,
+    /// Weights and progress are those of this training, and not those every process begins with.
+    pub(super) begun: bool,
+}
+
+impl<'a> Training<'a> {
+    /// Everything that needs no other rank: data are mapped, the model is built.
+    ///
+    /// # Errors
+    /// Those of data, model and libtorch.
+    pub fn prepare(
+        config: &RunConfig,
+        task: &TrainTask,
+        reporter: &'a dyn Reporter,
+        rank: u32,
     ) -> Result<Self, SessionError> {
+        reporter.mark(Phase::Load, 0);
+        let data = Dataset::for_training(&task.staged)?;
+        let folder = task.checkpoints.with_file_name(FOLDER);
+        let profile = config.train.profile.then(|| Profile::new(folder, rank, task.device));
         let rows = data.rows(Split::Train).len();
-        let accumulation = config.train.accumulation.max(1) as u64;
-        let sampler = Sampler {
+        let order = Sampler {
             rows,
             batch: config.train.global_batch(rows as usize) as u64,
             seed: config.seed,
-            rank: u64::from(group.rank()),
-            world: u64::from(group.size()),
-            accumulation,
+            rank: 0,
+            world: 1,
+            accumulation: config.train.accumulation.max(1) as u64,
         };
         let spec = ModelSpec::from_meta(data.staged.0.meta());
-        let steps_total = config.train.epochs * sampler.steps_per_epoch();
-        let mut learner = Learner::build(config, &spec, steps_total, task.device)?;
-        let rows = sampler.batch.div_ceil(sampler.world).div_ceil(accumulation);
-        learner.take_precision(Precision::decide(config.train.precision, (&spec, rows), task.device, group)?)?;
-        let first_row = sampler.rank * sampler.batch.div_ceil(sampler.world);
+        let steps_total = config.train.epochs * order.steps_per_epoch();
+        let learner = Learner::build(config, &spec, steps_total, task.device)?;
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
-        let (device, seed) = (task.device, config.seed);
-        let place = Place { group, reporter, kernels, device, seed, accumulation, first_row, profile };
-        let sums = EpochSums::new(task.device)?;
-        let progress = Progress::default();
-        let pace = Pace::new();
-        Ok(Self {
-            config,
-            task,
-            place,
-            data,
-            sampler,
+        let state = State {
             learner,
-            progress,
-            sums,
+            progress: Progress::default(),
+            sums: EpochSums::new(task.device)?,
             refusals: Refusals::default(),
             saved_step: None,
-            pace,
-        })
-    }
-
-    /// Initial or saved weights, equal on all ranks.
-    fn begin(&mut self) -> Result<(), SessionError> {
-        self.learner.share_gradients(self.place.group)?;
-        if let Some(path) = &self.task.resume {
-            self.resume(path)?;
-        } else {
-            if self.place.group.rank() == 0 {
-                let rows = self.data.start_rows(self.task.device)?;
-                let report = self.learner.start_from(&rows)?;
-                tracing::info!(?report, "initial weights from data");
-            }
-            self.learner.share_weights(self.place.group, self.config.train.ema)?;
-        }
-        self.learner.prove_equal(self.place.group, self.task.device)?;
-        super::ready(self.place.reporter, self.task.device, self.place.group.backend())?;
-        let choice = self.learner.precision.choice();
-        self.tell_from_first(FromWorker::PrecisionChosen {
-            format: choice.format.name().to_owned(),
-            reason: choice.reason.to_string(),
-        })
-    }
-
-    fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
-        let mut wanted = self.learner.wanted();
-        wanted.extend(Progress::wanted());
-        let saved = checkpoint::load(path, &wanted)?;
-        self.progress = Progress::restore(&saved, &mut self.sums, &self.sampler, path)?;
-        let counts = Counts { steps: self.progress.step, skipped: self.progress.skipped };
-        self.learner.restore(&saved, counts)?;
-        self.saved_step = Some(self.progress.step);
-        Ok(())
-    }
-
-    fn run(&mut self) -> Result<Outcome, SessionError> {
-        let epochs = self.config.train.epochs;
-        if !self.progress.finished && self.progress.position.epoch < epochs {
-            let plan = Plan {
-                arrays: Arc::<super::dataset::Mapped>::clone(&self.data.staged) as Arc<dyn Arrays>,
-                rows: Arc::clone(self.data.rows(Split::Train)),
-                sampler: self.sampler,
-                epochs,
-                device: self.task.device,
-            };
-            let prefetch = Prefetch::start(plan, self.progress.position)?;
-            let mut first = true;
-            while !self.progress.finished {
-                let stop = self.step(&prefetch, first)?;
-                first = false;
-                if self.progress.position.step == 0 {
-                    self.end_epoch()?;
-                }
-                if stop && !self.progress.finished {
-                    self.save()?;
-                    return Ok(self.outcome(true, BTreeMap::new()));
-                }
-            }
-        }
-        self.end()
-    }
-
-    /// One optimizer step; whether a stop is wished.
-    fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<bool, SessionError> {
-        let _ = self.pace.watch.lap_ms();
-        let batch = prefetch.next(self.progress.position)?.to_device(self.task.device)?;
-        let waited = self.pace.watch.lap_ms();
-        if first {
-            let (_, parts) = self.learner.split();
-            self.learner.recompute = memory::recompute(self.config.train.recompute, &parts, &self.place, &batch)?;
-        }
-        let mut done = step::step(&mut self.learner, &self.place, &batch, self.progress.step, first)?;
-        self.sums.add(&done.control, &done.grad_norm, &done.taken)?;
-        self.progress.step += 1;
-        self.progress.position = self.sampler.after(self.progress.position);
-        self.place.reporter.mark(Phase::Compute, self.progress.step);
-        let sound = self.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
-        self.refusals.note(self.progress.step - 1, &batch, &sound);
-        let look = self.task.device == Device::Cpu || self.progress.step.is_multiple_of(DEVICE_STOP_EVERY);
-        let stop = look && self.look(&done)?;
-        done.times.data = waited;
-        let total = waited + self.pace.watch.lap_ms();
-        self.pace.note(&done.times, total, self.batch_samples());
-        if let Some(hash) = &done.program {
-            self.tell_model(hash)?;
-        }
-        if self.place.group.rank() == 0 && self.pace.throttle.due() {
-            self.tell_step(&done)?;
-        }
-        Ok(stop)
-    }
-
-    /// Reads what the device is waited for: whether a stop is wished, kernels all ranks have heard of, refused steps.
-    fn look(&mut self, done: &Stepped) -> Result<bool, SessionError> {
-        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
-        self.place.kernels.agree(control[3], self.place.group.size());
-        let explained = self.refusals.explain(&mut self.learner, &self.place)?;
-        self.place.kernels.tell_news()?;
-        if let Some(message) = explained {
-            self.tell(FromWorker::Warned { message })?;
-        }
-        Ok(control[2] > 0.0)
-    }
-
-    /// Samples of the global batch just done.
-    fn batch_samples(&self) -> u64 {
-        match self.progress.position.step {
-            0 => self.sampler.rows - (self.sampler.steps_per_epoch() - 1) * self.sampler.batch,
-            _ => self.sampler.batch,
-        }
-    }
-
-    /// Validation, judgement, report and, when due, a checkpoint.
-    fn end_epoch(&mut self) -> Result<(), SessionError> {
-        let epoch = self.progress.position.epoch;
-        let sums = self.sums.read()?;
-        if sums.landed == 0.0 {
-            return Err(SessionError::Diverged { epoch, steps: sums.skipped as u64 });
-        }
-        self.place.reporter.mark(Phase::Validate, self.progress.step);
-        self.learner.swap_average()?;
-        let measured = self.measure(Split::Val)?;
-        let error = (measured.metrics.n > 0).then_some(measured.metrics.mae);
-        let (standing, verdict) = decide::judge(self.progress.standing, error, self.config.train.patience);
-        if verdict.best {
-            self.learner.keep_as_best()?;
-            self.progress.best_epoch = epoch;
-        }
-        self.learner.swap_average()?;
-        self.progress.standing = standing;
-        self.progress.stopped_early = verdict.stop;
-        self.progress.finished = verdict.stop || epoch >= self.config.train.epochs;
-        self.progress.skipped += sums.skipped as u64;
-        let report = EpochReport {
-            epoch,
-            step: self.progress.step,
-            train_loss: sums.loss / sums.cells,
-            val: measured.metrics,
-            best: verdict.best,
-            lr: self.learner.schedule.rate(self.progress.step.saturating_sub(1)),
-            grad_norm: sums.grad_norm / sums.landed,
-            gate_mean: measured.gate_mean,
-            reactivity: measured.reactivity,
-            step_ms: self.pace.epoch_mean(),
-            samples_per_s: self.pace.rate(),
-            skipped: sums.skipped as u64,
+            pace: Pace::new(),
+            begun: false,
         };
-        self.sums.clear()?;
-        self.pace.begin_epoch();
-        self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
-        if self.place.group.rank() == 0 {
-            let plan = self.learner.executor.plan().map(|plan| plan.program());
-            self.place.kernels.tell_calls(plan)?;
+        let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
+        Ok(Self { host: Host { config, checkpoints, device, reporter, kernels, profile, data, spec, order }, state })
+    }
+
+    /// Forward and backward pass of a rank's first share, which changes nothing: what is slow only the first time (device
+    /// libraries, compiled kernels, the checks of kernels beside their references) is over before there is a seat.
+    ///
+    /// # Errors
+    /// Those of data, model and libtorch.
+    pub fn rehearse(&mut self, world: u32) -> Result<(), SessionError> {
+        rehearse(&self.host, &mut self.state, world)
+    }
+
+    /// Trains among the ranks of `group` until training is over, all are asked to leave, or something breaks.
+    ///
+    /// # Errors
+    /// Those of [`train`]. After a collective's error the training may go on in another round, once [`Training::mend`] was called.
+    pub fn round(&mut self, group: &dyn ProcessGroup, task: &RoundTask) -> Result<Ended, SessionError> {
+        let ended = Round::enter(&self.host, &mut self.state, group, task)?.run()?;
+        if let (Ended::Finished(_), Some(profile)) = (&ended, &self.host.profile) {
+            profile.finish();
         }
-        if decide::save_due(epoch, self.config.train.checkpoint_every, self.progress.finished) {
-            self.save()?;
+        Ok(ended)
+    }
+
+    /// After a round that broke: only whole steps are left.
+    pub fn mend(&mut self) {
+        let config = &self.host.config.train;
+        // Steps whose sums are part of a captured graph change weights whether the sums came or not.
+        if config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda() {
+            self.state.begun = false;
         }
-        Ok(())
+        self.state.learner.executor.reset();
+        self.state.refusals.forget();
     }
 
-    fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
-        let model = (&self.learner.model, &self.learner.params, &self.place.kernels.manager);
-        evaluate(model, &self.data, split, self.place.group, self.task.device)
+    /// Puts kernels in quarantine before the first step of a round.
+    pub fn quarantine(&self, told: &Quarantined) {
+        self.host.kernels.manager.begin(told);
     }
 
-    /// Writes this rank's share of the state. A failure is told, not fatal.
-    fn save(&mut self) -> Result<(), SessionError> {
-        let step = self.progress.step;
-        if self.saved_step == Some(step) {
-            return Ok(());
-        }
-        self.place.reporter.mark(Phase::Save, step);
-        if self.progress.best_epoch == 0 {
-            // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
-            self.learner.swap_average()?;
-            self.learner.keep_as_best()?;
-            self.learner.swap_average()?;
-        }
-        let mut items = self.learner.state();
-        items.extend(self.progress.named(&self.sums, &self.sampler));
-        let dir = self.task.checkpoints.join(enn_common::checkpoint::name::temporary(step, &self.task.attempt));
-        let message = match checkpoint::write_share(&dir, self.place.group.rank(), self.place.group.size(), &items) {
-            Ok(table) => {
-                self.saved_step = Some(step);
-                let best = self.progress.standing.best;
-                let metric = best.is_finite().then_some(best);
-                FromWorker::ShardWritten { step, epoch: self.progress.position.epoch, dir, metric, table }
-            }
-            Err(error) => FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() },
-        };
-        self.tell(message)
+    /// Whether micro-batches that are cut into `split` by `world` ranks can be cut once more.
+    pub fn can_split(&self, world: u32, split: u32) -> bool {
+        let accumulation = self.host.order.accumulation * u64::from(split.max(1));
+        Sampler { world: u64::from(world), accumulation, ..self.host.order }.micro_slots() > 1
     }
 
-    /// Final metrics of the best weights.
-    fn end(&mut self) -> Result<Outcome, SessionError> {
-        self.place.reporter.mark(Phase::Validate, self.progress.step);
-        self.learner.take_best()?;
-        let mut split = BTreeMap::new();
-        for which in Split::ALL {
-            let metrics = self.measure(which)?.metrics;
-            if metrics.n > 0 {
-                split.insert(which.name().to_owned(), metrics);
-            }
-        }
-        self.tell_from_first(FromWorker::Trained {
-            epoch: self.progress.position.epoch,
-            step: self.progress.step,
-            stopped_early: self.progress.stopped_early,
-            split: split.clone(),
-            samples_per_s: self.pace.rate(),
-        })?;
-        Ok(self.outcome(false, split))
+    /// Device it computes on.
+    pub fn device(&self) -> Device {
+        self.host.device
     }
 
-    fn outcome(&self, stopped: bool, split: BTreeMap<String, Metrics>) -> Outcome {
-        Outcome { stopped, epoch: self.progress.position.epoch, step: self.progress.step, split }
+    /// Whole steps done.
+    pub fn step(&self) -> u64 {
+        self.state.progress.step
     }
 
-    fn tell(&self, message: FromWorker) -> Result<(), SessionError> {
-        Ok(self.place.reporter.send(message)?)
-    }
-
-    fn tell_from_first(&self, message: FromWorker) -> Result<(), SessionError> {
-        if self.place.group.rank() == 0 { self.tell(message) } else { Ok(()) }
-    }
-
-    fn tell_model(&self, hash: &str) -> Result<(), SessionError> {
-        let steps_per_epoch = self.sampler.steps_per_epoch();
-        self.tell_from_first(FromWorker::ModelBuilt {
-            parameters: self.learner.params.numel() as u64,
-            program_hash: hash.to_owned(),
-            batch: self.sampler.batch,
-            steps_per_epoch,
-            steps_total: self.config.train.epochs * steps_per_epoch,
-        })
-    }
-
-    fn tell_step(&mut self, done: &Stepped) -> Result<(), SessionError> {
-        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
-        let message = FromWorker::Stepped {
-            epoch: self.progress.position.epoch + u64::from(self.progress.position.step > 0),
-            step: self.progress.step,
-            loss: control[0] / control[1],
-            lr: done.lr,
-            grad_norm: done.grad_norm.f_double_value(&[])?,
-            samples_per_s: self.pace.rate_since_report(),
-        };
-        self.tell(message)
+    fn outcome(&self) -> Outcome {
+        self.state.outcome(true, BTreeMap::new())
     }
 }
 
-impl Pace {
-    fn new() -> Self {
-        Self {
-            watch: Stopwatch::start(),
-            throttle: Throttle::new(STEP_REPORT_EVERY),
-            epoch: StepTimes::default(),
-            epoch_steps: 0,
-            samples: 0,
-            ms: 0.0,
-            reported_samples: 0,
-            reported_ms: 0.0,
-        }
-    }
-
-    fn begin_epoch(&mut self) {
-        self.epoch = StepTimes::default();
-        self.epoch_steps = 0;
-    }
-
-    fn note(&mut self, step: &StepTimes, total_ms: f64, samples: u64) {
-        self.epoch.total += total_ms;
-        self.epoch.data += step.data;
-        self.epoch.forward += step.forward;
-        self.epoch.backward += step.backward;
-        self.epoch.comm += step.comm;
-        self.epoch.optimizer += step.optimizer;
-        self.epoch_steps += 1;
-        self.samples += samples;
-        self.ms += total_ms;
-    }
-
-    fn epoch_mean(&self) -> StepTimes {
-        let n = self.epoch_steps.max(1) as f64;
-        StepTimes {
-            total: self.epoch.total / n,
-            data: self.epoch.data / n,
-            forward: self.epoch.forward / n,
-            backward: self.epoch.backward / n,
-            comm: self.epoch.comm / n,
-            optimizer: self.epoch.optimizer / n,
-        }
-    }
-
-    /// Samples per second of training time; NaN before the first step.
-    fn rate(&self) -> f64 {
-        self.samples as f64 / self.ms * 1e3
-    }
-
-    fn rate_since_report(&mut self) -> f64 {
-        let rate = (self.samples - self.reported_samples) as f64 / (self.ms - self.reported_ms) * 1e3;
-        self.reported_samples = self.samples;
-        self.reported_ms = self.ms;
-        rate
+impl State {
+    pub(super) fn outcome(&self, stopped: bool, split: BTreeMap<String, Metrics>) -> Outcome {
+        Outcome { stopped, epoch: self.progress.position.epoch, step: self.progress.step, split }
     }
 }

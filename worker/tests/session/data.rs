@@ -14,7 +14,7 @@ use enn_common::{
     },
     wire::message::FromWorker,
 };
-use enn_worker::session::TrainTask;
+use enn_worker::session::{RoundTask, TrainTask};
 use std::path::{Path, PathBuf};
 use tch::Device;
 
@@ -151,11 +151,10 @@ pub(crate) fn config(epochs: u64) -> RunConfig {
 pub(crate) fn task(dir: &Path, staged: &Path, resume: Option<PathBuf>) -> TrainTask {
     TrainTask {
         staged: staged.to_owned(),
-        resume,
         checkpoints: dir.join("checkpoints"),
-        attempt: "a".to_owned(),
         device: Device::Cpu,
         kernels: enn_worker::session::KernelTask::default(),
+        round: RoundTask { resume, attempt: "a".to_owned(), ..RoundTask::default() },
     }
 }
 

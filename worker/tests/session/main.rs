@@ -20,7 +20,7 @@ use enn_common::{
     wire::message::FromWorker,
 };
 use enn_worker::{
-    comm::{Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
+    comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
     session::{KernelTask, Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
 };
 use std::{
@@ -201,29 +201,42 @@ fn errors(staged: &Staged, values: &[f32], split: u8) -> Metrics {
     Metrics { mae: mae / n as f64, rmse: (square / n as f64).sqrt(), r2: f64::NAN, n }
 }
 
-#[test]
-fn stopping_anywhere_and_resuming_changes_no_bit() {
-    let dir = tempfile::tempdir().unwrap();
-    let staged = stage(dir.path());
-    let config = config(4);
-    let (whole, messages) = alone(&config, &dir.path().join("whole"), &staged, None, &Recorder::default()).unwrap();
-    let expected = tensors(&commit_last(&messages, &config, &staged));
-
-    // Stopped in the middle of the first epoch, at the end of the second, and in the middle of the last.
+/// Stops a training after these steps, resumes it each time, and proves that it ends as one that was not stopped. Returns
+/// the checkpoints' tensors, the last one's behind those of the stops.
+fn resumed_as_whole(config: &RunConfig, dir: &Path, staged: &Path, stops: &[u64]) -> Vec<BTreeMap<String, Vec<u8>>> {
+    let (whole, messages) = alone(config, &dir.join("whole"), staged, None, &Recorder::default()).unwrap();
+    let expected = tensors(&commit_last(&messages, config, staged));
     let mut resume = None;
-    for (index, stop) in [2, 12, 22].into_iter().enumerate() {
-        let dir = dir.path().join(format!("part{index}"));
-        let (outcome, messages) = alone(&config, &dir, &staged, resume, &Recorder::stopping_at(stop - 1)).unwrap();
+    let mut all = Vec::new();
+    for (index, &stop) in stops.iter().enumerate() {
+        let dir = dir.join(format!("part{index}"));
+        let (outcome, messages) = alone(config, &dir, staged, resume, &Recorder::stopping_at(stop - 1)).unwrap();
         assert_eq!((outcome.stopped, outcome.step), (true, stop));
-        resume = Some(commit_last(&messages, &config, &staged));
+        let checkpoint = commit_last(&messages, config, staged);
+        all.push(tensors(&checkpoint));
+        resume = Some(checkpoint);
     }
-    let (resumed, messages) = alone(&config, &dir.path().join("rest"), &staged, resume, &Recorder::default()).unwrap();
-    assert_eq!(resumed, whole);
-    let found = tensors(&commit_last(&messages, &config, &staged));
+    let (resumed, messages) = alone(config, &dir.join("rest"), staged, resume, &Recorder::default()).unwrap();
+    // In words, where a number that is none equals itself: rows far out of range have such errors.
+    assert_eq!(format!("{resumed:?}"), format!("{whole:?}"));
+    let found = tensors(&commit_last(&messages, config, staged));
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (name, bytes) in &expected {
         assert!(found[name] == *bytes, "{name} differs after resuming");
     }
+    all.push(found);
+    all
+}
+
+#[test]
+fn stopping_anywhere_and_resuming_changes_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    // In the middle of the first epoch, at the end of the second, and in the middle of the last.
+    resumed_as_whole(&config(4), dir.path(), &staged, &[2, 12, 22]);
+    // With a step that is refused in each epoch, also in the one that is resumed in its middle.
+    spoil(&staged, 3e38);
+    resumed_as_whole(&config(3), &dir.path().join("spoilt"), &staged, &[1, 2, 3, 4, 5]);
 }
 
 #[test]
@@ -233,14 +246,16 @@ fn two_ranks_train_as_one() {
 
 #[test]
 fn two_ranks_that_share_memory_train_as_one() {
-    two_train_as_one(|store, rank| match Shm::form(store, &ShmOptions { rank, size: 2, timeout: PATIENCE }).unwrap() {
-        ShmFormed::Group(group) => Box::new(group),
-        ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
+    two_train_as_one(|store, rank| {
+        match Shm::form(store, &ShmOptions { rank, size: 2, timeout: PATIENCE }, &Forming::within(PATIENCE)).unwrap() {
+            ShmFormed::Group(group) => Box::new(group),
+            ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
+        }
     });
 }
 
 fn gloo(store: &Store, rank: u32) -> Box<dyn ProcessGroup> {
-    Box::new(Gloo::form(store, &GlooOptions { rank, size: 2, timeout: PATIENCE }).unwrap())
+    Box::new(Gloo::form(store, &GlooOptions { rank, size: 2, timeout: PATIENCE }, &Forming::within(PATIENCE)).unwrap())
 }
 
 /// Trains with two ranks in `dir`: what both of them tell, and the messages of one behind those of the other.

@@ -1,7 +1,7 @@
 //! Whole trainings in low precision: what they take, that they learn as f32 does, and that replays change nothing.
 
 use crate::data::{commit_last, config, spoil, stage};
-use crate::{alone, gloo, two_ranks};
+use crate::{alone, floats, gloo, resumed_as_whole, tensors, two_ranks};
 use enn_common::{
     checkpoint::Checkpoint,
     config::{
@@ -19,11 +19,11 @@ use enn_worker::{
         Recorder,
         kernels::{KernelTask, Kernels},
         learner::Learner,
-        precision::Precision,
+        precision::{Demand, Precision},
         step::{Place, step},
     },
 };
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 use tch::{Device, Kind, Tensor};
 
 const EPOCHS: u64 = 34;
@@ -114,12 +114,14 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     config.train.execution = Execution::Plan;
     let spec = ModelSpec::from_meta(Staged::open(&staged).unwrap().meta());
     let mut learner = Learner::build(&config, &spec, 100, Device::Cpu).unwrap();
-    learner.take_precision(Precision::decide(Wanted::Bf16, (&spec, 12), Device::Cpu, &Solo).unwrap()).unwrap();
+    let demand = Demand::of(&spec, 12);
+    learner.take_precision(Precision::decide(Wanted::Bf16, demand, Device::Cpu, &Solo).unwrap()).unwrap();
     let recorder = Recorder::default();
+    let kernels = Kernels::new(&config, &KernelTask::default(), &recorder).unwrap();
     let place = Place {
         group: &Solo,
         reporter: &recorder,
-        kernels: Kernels::new(&config, &KernelTask::default(), &recorder).unwrap(),
+        kernels: &kernels,
         device: Device::Cpu,
         seed: 1,
         accumulation: 1,
@@ -172,5 +174,48 @@ fn numbers_that_outgrow_fp16_cool_their_place_down_and_the_row_is_taken() {
         assert_eq!(outcome.step, 36);
         assert!(!told.is_empty() && told[0].contains("computes in fp32 for 64 steps"), "{told:?}");
         assert!(skipped[0] > 0 && skipped[5] == 0, "{skipped:?}: {told:?}");
+    }
+}
+
+/// The loss scale, the places in f32 and the ends of their times come back: a training in fp16 may be stopped when a place
+/// begins to cool down, while it does, and after that.
+#[test]
+fn stopping_anywhere_and_resuming_changes_no_bit_in_fp16() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    spoil(&staged, 1e6);
+    let mut config = wanting(Wanted::Fp16);
+    config.train.epochs = 14;
+    let states = resumed_as_whole(&config, dir.path(), &staged, &[1, 9, 40, 72]);
+    let number = |bytes: &Vec<u8>| i64::from_le_bytes(bytes.as_slice().try_into().unwrap());
+    // The first steps that cast again, by place.
+    let cooling = |state: &BTreeMap<String, Vec<u8>>| -> Vec<i64> {
+        let places = state.iter().filter(|(name, _)| name.starts_with("precision.cooldown."));
+        places.map(|(_, until)| number(until)).collect()
+    };
+    let (begun, last) = (cooling(&states[0]), cooling(&states[4]));
+    assert!(!begun.is_empty() && begun.iter().all(|until| (65..84).contains(until)), "{begun:?}");
+    assert!(last.iter().all(|until| *until > 84), "they cooled down and had trouble again: {last:?}");
+    let scale = |state: &BTreeMap<String, Vec<u8>>| floats(&state["precision.loss_scale"])[0];
+    let scales: Vec<f32> = states.iter().map(scale).collect();
+    assert!(scales[4] < scales[0], "refused steps made it smaller: {scales:?}");
+    assert!(states[4].contains_key("precision.good_steps"));
+}
+
+#[test]
+fn a_training_goes_on_in_another_precision() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut resume = None;
+    for (index, wanted) in [Wanted::Fp32, Wanted::Fp16, Wanted::Bf16, Wanted::Fp16].into_iter().enumerate() {
+        let (config, stop) = (wanting(wanted), 3 * (index as u64 + 1));
+        let place = dir.path().join(format!("part{index}"));
+        let (outcome, messages) = alone(&config, &place, &staged, resume, &Recorder::stopping_at(stop - 1)).unwrap();
+        assert_eq!((outcome.stopped, outcome.step), (true, stop));
+        let checkpoint = commit_last(&messages, &config, &staged);
+        let names = tensors(&checkpoint).into_keys();
+        let own = names.filter(|name| name.starts_with("precision.")).count();
+        assert_eq!(own, if wanted == Wanted::Fp16 { 2 } else { 0 }, "{wanted:?}");
+        resume = Some(checkpoint);
     }
 }

@@ -1,13 +1,14 @@
 //! The process groups of c10d behind [`ProcessGroup`].
 
 use super::{
-    result::RawGroup,
+    result::{Fault, RawForm, RawGroup, RawWork},
     store::{Store, c_string},
-    work::{C10dWork, Place},
+    work::{C10dWork, Member},
 };
-use crate::comm::{CommError, ProcessGroup, Reduce, Work};
+use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, waited::Waited};
 use std::{
     net::{IpAddr, ToSocketAddrs, UdpSocket},
+    sync::Arc,
     time::Duration,
 };
 use tch::Tensor;
@@ -22,7 +23,7 @@ pub struct GlooOptions {
     pub rank: u32,
     /// Number of ranks.
     pub size: u32,
-    /// Longest time forming the group or one collective may take before it fails.
+    /// Longest time one collective may take before it fails.
     pub timeout: Duration,
 }
 
@@ -33,19 +34,20 @@ pub struct Gloo {
 }
 
 impl Gloo {
-    /// Meets the other ranks in `store` and connects to each. Blocks at most `options.timeout`.
+    /// Meets the other ranks in `store` and connects to each, as long as `forming` allows.
     ///
     /// Peers reach this process on the address from which it reaches the store.
-    pub fn form(store: &Store, options: &GlooOptions) -> Result<Self, CommError> {
+    pub fn form(store: &Store, options: &GlooOptions, forming: &Forming) -> Result<Self, CommError> {
         let bind = match local_address(&store.addr.host, store.addr.port) {
             Some(address) => address.to_string(),
             None => String::new(),
         };
         let bind = c_string("host", &bind)?;
         let GlooOptions { rank, size, timeout } = *options;
-        let raw = RawGroup::gloo(&store.raw, (rank.cast_signed(), size.cast_signed()), &bind, GLOO_THREADS, timeout)
-            .map_err(|fault| CommError::Form { backend: "gloo", rank, size, message: fault.message })?;
-        Ok(Self { group: C10dGroup { raw, rank, size } })
+        let form = RawForm { rank, size, cut: &forming.line().raw, form: forming.left(), timeout };
+        let group =
+            C10dGroup::new(RawGroup::gloo(&store.raw, form, &bind, GLOO_THREADS), "gloo", (rank, size), forming)?;
+        Ok(Self { group })
     }
 }
 
@@ -67,11 +69,21 @@ pub struct Nccl {
 
 #[cfg(feature = "cuda")]
 impl Nccl {
-    /// Makes the group of `(rank, size)` on CUDA device `device`; communicators are made at the first collective.
-    pub fn form(store: &Store, (rank, size): (u32, u32), device: u32, timeout: Duration) -> Result<Self, CommError> {
-        let raw = RawGroup::nccl(&store.raw, (rank.cast_signed(), size.cast_signed()), device.cast_signed(), timeout)
-            .map_err(|fault| CommError::Form { backend: "nccl", rank, size, message: fault.message })?;
-        Ok(Self { group: C10dGroup { raw, rank, size } })
+    /// Meets the other ranks in `store` and connects CUDA device `device` to theirs, as long as `forming` allows. One
+    /// collective may take `timeout`.
+    ///
+    /// A peer that dies while the devices connect holds NCCL up: the call returns when `forming` is cut or out of time, and
+    /// leaves a thread behind that stays as long as NCCL waits.
+    pub fn form(
+        store: &Store,
+        (rank, size): (u32, u32),
+        device: u32,
+        timeout: Duration,
+        forming: &Forming,
+    ) -> Result<Self, CommError> {
+        let form = RawForm { rank, size, cut: &forming.line().raw, form: forming.left(), timeout };
+        let raw = RawGroup::nccl(&store.raw, form, device.cast_signed());
+        Ok(Self { group: C10dGroup::new(raw, "nccl", (rank, size), forming)? })
     }
 }
 
@@ -79,47 +91,58 @@ impl Nccl {
 #[derive(Debug)]
 struct C10dGroup {
     raw: RawGroup,
-    rank: u32,
-    size: u32,
+    member: Arc<Member>,
 }
 
 impl C10dGroup {
-    fn at(&self, operation: &'static str) -> Place {
-        Place { operation, rank: self.rank, size: self.size }
+    fn new(
+        raw: Result<RawGroup, Fault>,
+        backend: &'static str,
+        (rank, size): (u32, u32),
+        forming: &Forming,
+    ) -> Result<Self, CommError> {
+        let raw = raw.map_err(|fault| forming.failed((rank, size), backend, fault.message))?;
+        let line = Arc::clone(forming.line());
+        Ok(Self { raw, member: Arc::new(Member { rank, size, line, waited: Waited::default() }) })
     }
 
     fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
-        let at = self.at("all_reduce");
-        check(tensor, at)?;
-        let raw = self.raw.all_reduce(tensor, reduce).map_err(|fault| at.fault(fault, Duration::ZERO))?;
-        Ok(Work::C10d(C10dWork::new(raw, at)))
+        check(tensor, "all_reduce")?;
+        self.work("all_reduce", self.raw.all_reduce(tensor, reduce)).map(Work::C10d)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
-        let at = self.at("broadcast");
-        check(tensor, at)?;
-        if root >= self.size {
-            return Err(CommError::RootOutside { root, size: self.size });
+        check(tensor, "broadcast")?;
+        if root >= self.member.size {
+            return Err(CommError::RootOutside { root, size: self.member.size });
         }
-        let raw = self.raw.broadcast(tensor, root.cast_signed()).map_err(|fault| at.fault(fault, Duration::ZERO))?;
-        Ok(Work::C10d(C10dWork::new(raw, at)))
+        self.work("broadcast", self.raw.broadcast(tensor, root.cast_signed())).map(Work::C10d)
     }
 
     fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
-        let at = self.at("barrier");
-        let raw = self.raw.barrier(timeout).map_err(|fault| at.fault(fault, timeout))?;
-        C10dWork::new(raw, at).wait(timeout)
+        self.work("barrier", self.raw.barrier(timeout))?.wait(timeout)
+    }
+
+    fn work(&self, operation: &'static str, begun: Result<RawWork, Fault>) -> Result<C10dWork, CommError> {
+        let raw = begun.map_err(|fault| self.member.error(operation, fault, Duration::ZERO))?;
+        Ok(C10dWork::new(raw, operation, &self.member))
     }
 
     fn end(self, abort: bool, timeout: Duration) -> Result<(), CommError> {
-        let at = self.at(if abort { "abort" } else { "shutdown" });
-        self.raw.end(abort, timeout).map_err(|fault| at.fault(fault, timeout))
+        let operation = if abort { "abort" } else { "shutdown" };
+        let Self { raw, member } = self;
+        raw.end(abort, timeout).map_err(|fault| {
+            let Member { rank, size, .. } = *member;
+            match fault {
+                Fault { timed_out: true, .. } => CommError::TimedOut { operation, rank, size, timeout },
+                Fault { message, .. } => CommError::Collective { operation, rank, size, message },
+            }
+        })
     }
 }
 
 /// c10d reads the raw storage, so a view with gaps would be reduced wrongly or refused deep inside.
-fn check(tensor: &Tensor, at: Place) -> Result<(), CommError> {
-    let operation = at.operation;
+fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
     if !tensor.defined() {
         Err(CommError::Tensor { operation, found: "an undefined one" })
     } else if tensor.is_sparse() {
@@ -135,11 +158,11 @@ macro_rules! process_group {
     ($group:ty, $name:literal) => {
         impl ProcessGroup for $group {
             fn rank(&self) -> u32 {
-                self.group.rank
+                self.group.member.rank
             }
 
             fn size(&self) -> u32 {
-                self.group.size
+                self.group.member.size
             }
 
             fn backend(&self) -> &'static str {
@@ -156,6 +179,14 @@ macro_rules! process_group {
 
             fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
                 self.group.barrier(timeout)
+            }
+
+            fn cutter(&self) -> Box<dyn Cut> {
+                self.group.member.line.cutter()
+            }
+
+            fn waited(&self) -> Duration {
+                self.group.member.waited.total()
             }
 
             fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {

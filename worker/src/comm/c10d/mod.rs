@@ -1,7 +1,7 @@
 //! Libtorch's c10d in three floors: [`sys`] the C face, [`result`] the same with `Result`, and the safe types.
 
 pub(super) mod group;
-mod result;
+pub(super) mod result;
 pub(super) mod store;
 mod sys;
 pub(super) mod work;

@@ -125,6 +125,22 @@ impl RawStore {
         Ok(deleted != 0)
     }
 
+    /// The same connection, with `prefix` before every key.
+    pub(super) fn prefixed(&self, prefix: &CStr) -> Result<Self, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: the handle lives during the call, and the shim takes its own reference; `out` is writable.
+        let status = unsafe { sys::enn_store_prefixed(self.0.as_ptr(), prefix.as_ptr(), &raw mut out) };
+        owned(status, out).map(Self)
+    }
+
+    /// The same store for forming one group: its waits end when `cut` is cut, and `timeout` from now.
+    pub(super) fn guarded(&self, cut: &RawCut, timeout: Duration) -> Result<Self, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: both handles live during the call, and the shim takes its own references; `out` is writable.
+        let status = unsafe { sys::enn_store_guarded(self.0.as_ptr(), cut.0.as_ptr(), millis(timeout), &raw mut out) };
+        owned(status, out).map(Self)
+    }
+
     pub(super) fn num_keys(&self) -> Result<i64, Fault> {
         let mut keys = 0;
         // SAFETY: as in `add`.
@@ -140,6 +156,56 @@ impl Drop for RawStore {
     }
 }
 
+/// What ends a group from any thread.
+#[derive(Debug)]
+pub(in crate::comm) struct RawCut(NonNull<sys::enn_cut>);
+
+// SAFETY: the shim's functions on it may be called from any thread at any time; it is freed by its only owner.
+unsafe impl Send for RawCut {}
+// SAFETY: as above.
+unsafe impl Sync for RawCut {}
+
+impl Default for RawCut {
+    fn default() -> Self {
+        // SAFETY: takes nothing, and never returns null: running out of memory ends the process.
+        Self(unsafe { NonNull::new_unchecked(sys::enn_cut_new()) })
+    }
+}
+
+impl RawCut {
+    /// Ends the group. What libtorch says to it goes to the log: there is nothing else to be done.
+    pub(in crate::comm) fn cut(&self) {
+        // SAFETY: the handle lives as long as self.
+        if let Err(fault) = check(unsafe { sys::enn_cut_now(self.0.as_ptr()) }) {
+            tracing::warn!(message = fault.message, "a process group was cut with an error");
+        }
+    }
+
+    pub(in crate::comm) fn is_cut(&self) -> bool {
+        // SAFETY: the handle lives as long as self.
+        unsafe { sys::enn_cut_is(self.0.as_ptr()) != 0 }
+    }
+}
+
+impl Drop for RawCut {
+    fn drop(&mut self) {
+        // SAFETY: the only owner frees once; groups hold references of their own.
+        unsafe { sys::enn_cut_free(self.0.as_ptr()) }
+    }
+}
+
+/// Limits and leave of a group to be formed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RawForm<'a> {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    pub(super) cut: &'a RawCut,
+    /// Longest time of forming.
+    pub(super) form: Duration,
+    /// Longest time of one collective.
+    pub(super) timeout: Duration,
+}
+
 /// A formed process group.
 #[derive(Debug)]
 pub(super) struct RawGroup(NonNull<sys::enn_group>);
@@ -148,31 +214,43 @@ pub(super) struct RawGroup(NonNull<sys::enn_group>);
 unsafe impl Send for RawGroup {}
 
 impl RawGroup {
-    pub(super) fn gloo(
-        store: &RawStore,
-        (rank, size): (i32, i32),
-        bind: &CString,
-        threads: i32,
-        timeout: Duration,
-    ) -> Result<Self, Fault> {
+    pub(super) fn gloo(store: &RawStore, form: RawForm<'_>, bind: &CString, threads: i32) -> Result<Self, Fault> {
+        let RawForm { rank, size, cut, form, timeout } = form;
         let mut out = ptr::null_mut();
-        // SAFETY: the store outlives the call, and the shim takes its own reference to it; `out` is writable.
+        // SAFETY: store and cut outlive the call, and the shim takes its own references to them; `out` is writable.
         let status = unsafe {
-            sys::enn_gloo_new(store.0.as_ptr(), rank, size, bind.as_ptr(), threads, millis(timeout), &raw mut out)
+            sys::enn_gloo_new(
+                store.0.as_ptr(),
+                cut.0.as_ptr(),
+                rank.cast_signed(),
+                size.cast_signed(),
+                bind.as_ptr(),
+                threads,
+                millis(form),
+                millis(timeout),
+                &raw mut out,
+            )
         };
         owned(status, out).map(Self)
     }
 
     #[cfg(feature = "cuda")]
-    pub(super) fn nccl(
-        store: &RawStore,
-        (rank, size): (i32, i32),
-        device: i32,
-        timeout: Duration,
-    ) -> Result<Self, Fault> {
+    pub(super) fn nccl(store: &RawStore, form: RawForm<'_>, device: i32) -> Result<Self, Fault> {
+        let RawForm { rank, size, cut, form, timeout } = form;
         let mut out = ptr::null_mut();
         // SAFETY: as in `gloo`.
-        let status = unsafe { sys::enn_nccl_new(store.0.as_ptr(), rank, size, device, millis(timeout), &raw mut out) };
+        let status = unsafe {
+            sys::enn_nccl_new(
+                store.0.as_ptr(),
+                cut.0.as_ptr(),
+                rank.cast_signed(),
+                size.cast_signed(),
+                device,
+                millis(form),
+                millis(timeout),
+                &raw mut out,
+            )
+        };
         owned(status, out).map(Self)
     }
 

@@ -1,7 +1,7 @@
 //! The ranks' meeting place: libtorch's own TCPStore client, speaking to the broker's store.
 
 use super::result::{Fault, RawStore};
-use crate::comm::CommError;
+use crate::comm::{CommError, Forming};
 use std::{ffi::CString, time::Duration};
 
 /// Where the store is and under which prefix this round's keys live.
@@ -33,6 +33,18 @@ impl Store {
                 Err(CommError::Connect { host: addr.host, port: addr.port, timeout, message })
             }
         }
+    }
+
+    /// The same connection for another round: `prefix` comes before every key, behind this store's own.
+    ///
+    /// Connecting anew for every round costs more than forming a group: libtorch asks the name service who the store is,
+    /// and waits for its answer, or for seconds when there is none.
+    pub fn round(&self, prefix: &str) -> Result<Self, CommError> {
+        let name = c_string("prefix", prefix)?;
+        let raw = self.raw.prefixed(&name).map_err(|fault| fault.at("prefix", prefix))?;
+        let own = &self.addr.prefix;
+        let prefix = if own.is_empty() { prefix.to_owned() } else { format!("{own}/{prefix}") };
+        Ok(Self { raw, addr: StoreAddr { prefix, ..self.addr.clone() } })
     }
 
     /// Sets `key` to `value` and wakes who waits for it.
@@ -86,6 +98,14 @@ impl Store {
     /// Number of keys in the whole store, those of other prefixes included.
     pub fn num_keys(&self) -> Result<i64, CommError> {
         self.raw.num_keys().map_err(|fault| fault.at("num_keys", ""))
+    }
+}
+
+impl Store {
+    /// The same store for forming one group: its waits end when `forming` is cut or out of time.
+    pub(in crate::comm) fn guarded(&self, forming: &Forming) -> Result<Self, CommError> {
+        let raw = self.raw.guarded(&forming.line().raw, forming.left()).map_err(|fault| fault.at("guard", ""))?;
+        Ok(Self { raw, addr: self.addr.clone() })
     }
 }
 

@@ -17,6 +17,11 @@ pub(super) struct enn_group {
 }
 
 #[repr(C)]
+pub(super) struct enn_cut {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
 pub(super) struct enn_work {
     _opaque: [u8; 0],
 }
@@ -34,6 +39,7 @@ unsafe extern "C" {
         timeout_ms: i64,
         out: *mut *mut enn_store,
     ) -> i32;
+    pub(super) fn enn_store_prefixed(store: *mut enn_store, prefix: *const c_char, out: *mut *mut enn_store) -> i32;
     pub(super) fn enn_store_free(store: *mut enn_store);
     pub(super) fn enn_store_set(store: *mut enn_store, key: *const c_char, data: *const u8, bytes: usize) -> i32;
     pub(super) fn enn_store_get(store: *mut enn_store, key: *const c_char, sink: Sink, context: *mut c_void) -> i32;
@@ -54,21 +60,37 @@ unsafe extern "C" {
     pub(super) fn enn_store_delete(store: *mut enn_store, key: *const c_char, deleted: *mut i32) -> i32;
     pub(super) fn enn_store_num_keys(store: *mut enn_store, keys: *mut i64) -> i32;
 
+    pub(super) fn enn_store_guarded(
+        store: *mut enn_store,
+        cut: *mut enn_cut,
+        timeout_ms: i64,
+        out: *mut *mut enn_store,
+    ) -> i32;
+
+    pub(super) fn enn_cut_new() -> *mut enn_cut;
+    pub(super) fn enn_cut_free(cut: *mut enn_cut);
+    pub(super) fn enn_cut_now(cut: *mut enn_cut) -> i32;
+    pub(super) fn enn_cut_is(cut: *mut enn_cut) -> i32;
+
     pub(super) fn enn_gloo_new(
         store: *mut enn_store,
+        cut: *mut enn_cut,
         rank: i32,
         size: i32,
         bind: *const c_char,
         threads: i32,
+        form_ms: i64,
         timeout_ms: i64,
         out: *mut *mut enn_group,
     ) -> i32;
     #[cfg(feature = "cuda")]
     pub(super) fn enn_nccl_new(
         store: *mut enn_store,
+        cut: *mut enn_cut,
         rank: i32,
         size: i32,
         device: i32,
+        form_ms: i64,
         timeout_ms: i64,
         out: *mut *mut enn_group,
     ) -> i32;

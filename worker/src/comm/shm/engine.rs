@@ -24,7 +24,7 @@ const QUEUE_MAX: usize = 1024;
 pub(super) enum Task {
     AllReduce(Tensor, Reduce),
     /// Of a tensor that begins at this byte of its rank's part of a region.
-    AllReduceShared(Tensor, Reduce, (&'static Region, usize)),
+    AllReduceShared(Tensor, Reduce, (Arc<Region>, usize)),
     Broadcast(Tensor, u32),
     Barrier,
 }
@@ -110,6 +110,7 @@ fn run(mut exchange: Exchange, queue: &Receiver<Job>, timeout: Duration) {
     while let Ok(mut job) = queue.recv() {
         let result = match broken {
             Some(fault) => Err(fault),
+            None if exchange.ring.is_aborted() => Err(Fault::Aborted),
             None => perform(&mut exchange, &mut job.task, Instant::now() + timeout),
         };
         if let Err(fault) = result
@@ -143,7 +144,7 @@ fn perform(exchange: &mut Exchange, task: &mut Task, deadline: Instant) -> Resul
             }
         }
         Task::AllReduceShared(tensor, reduce, (region, start)) => {
-            let (kind, place) = (tensor.kind(), (*region, *start, tensor.numel()));
+            let (kind, place) = (tensor.kind(), (&**region, *start, tensor.numel()));
             let what = (*reduce, kind as u8);
             match kind {
                 Kind::Double => exchange.all_reduce_shared::<f64>(place, what, deadline),

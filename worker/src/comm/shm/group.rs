@@ -10,7 +10,7 @@ use super::{
     watch::Watch,
     work::ShmWork,
 };
-use crate::comm::{CommError, ProcessGroup, Reduce, Store, Work};
+use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Store, Work, cut::Line, waited::Waited};
 use std::{cell::RefCell, sync::Arc, thread, time::Duration};
 use tch::{Device, Kind, Tensor};
 
@@ -45,24 +45,30 @@ pub struct Shm {
     engine: Engine,
     _watch: Watch,
     /// Memory of tensors made by `shared_like`.
-    regions: RefCell<Vec<&'static Region>>,
+    regions: RefCell<Vec<Arc<Region>>>,
+    line: Arc<Line>,
+    waited: Arc<Waited>,
     at: Place,
 }
 
 impl Shm {
-    /// Meets the other ranks in `store`. Blocks at most the store's own limit.
-    pub fn form(store: &Store, options: &ShmOptions) -> Result<ShmFormed, CommError> {
+    /// Meets the other ranks in `store`, as long as `forming` allows.
+    pub fn form(store: &Store, options: &ShmOptions, forming: &Forming) -> Result<ShmFormed, CommError> {
         let ShmOptions { rank, size, timeout } = *options;
-        let (segment, pids) = match meet(store, rank, size)? {
+        let met = store.guarded(forming).and_then(|store| meet(&store, rank, size));
+        let met = met.map_err(|error| forming.failed((rank, size), "shm", error.to_string()))?;
+        let (segment, pids) = match met {
             Met::Together(segment, pids) => (segment, pids),
             Met::Apart { rank, reason } => return Ok(ShmFormed::Refused { rank, reason }),
         };
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let ring = Arc::new(Ring::new(segment, (rank, size), cores));
         let watch = Watch::begin(&ring, &pids)?;
+        forming.line().tie(&ring);
         let engine = Engine::start(ring, timeout)?;
         let at = Place { operation: "form", rank, size, timeout };
-        Ok(ShmFormed::Group(Self { engine, _watch: watch, regions: RefCell::default(), at }))
+        let (line, waited) = (Arc::clone(forming.line()), Arc::default());
+        Ok(ShmFormed::Group(Self { engine, _watch: watch, regions: RefCell::default(), line, waited, at }))
     }
 
     fn at(&self, operation: &'static str) -> Place {
@@ -70,18 +76,21 @@ impl Shm {
     }
 
     /// The region in which `tensor` lies, and where.
-    fn shared(&self, tensor: &Tensor) -> Option<(&'static Region, usize)> {
+    fn shared(&self, tensor: &Tensor) -> Option<(Arc<Region>, usize)> {
         if !matches!(tensor.kind(), Kind::Float | Kind::Double | Kind::Int64) || tensor.numel() == 0 {
             return None;
         }
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let found =
-            |region: &&'static Region| Some((*region, region.find(self.at.rank, tensor.data_ptr().addr(), bytes)?));
+        let found = |region: &Arc<Region>| {
+            let start = region.find(self.at.rank, tensor.data_ptr().addr(), bytes)?;
+            Some((Arc::clone(region), start))
+        };
         self.regions.borrow().iter().find_map(found)
     }
 
     fn issue(&self, operation: &'static str, task: Task) -> Work {
-        Work::Shm(ShmWork { outcome: self.engine.issue(task), at: self.at(operation) })
+        let waited = Arc::clone(&self.waited);
+        Work::Shm(ShmWork { outcome: self.engine.issue(task), at: self.at(operation), waited })
     }
 }
 
@@ -143,7 +152,13 @@ impl ProcessGroup for Shm {
                 Err(error) => tracing::info!(%error, "tensors are not shared"),
             }
         }
-        let ours = made.and_then(|region| Some((region, tensor_in(region, rank, tensor).ok()?)));
+        let ours = made.and_then(|region| match tensor_in(&region, rank, tensor) {
+            Ok(tensor) => Some((region, tensor)),
+            Err(error) => {
+                tracing::info!(%error, "tensors are not shared");
+                None
+            }
+        });
         let all = Tensor::from_slice(&[i64::from(ours.is_some())]);
         self.all_reduce(&all, Reduce::Min)?.wait(self.at.timeout)?;
         Ok(ours.filter(|_| all.int64_value(&[0]) == 1).map(|(region, tensor)| {
@@ -154,6 +169,14 @@ impl ProcessGroup for Shm {
 
     fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
         self.issue("barrier", Task::Barrier).wait(timeout)
+    }
+
+    fn cutter(&self) -> Box<dyn Cut> {
+        self.line.cutter()
+    }
+
+    fn waited(&self) -> Duration {
+        self.waited.total()
     }
 
     fn shutdown(mut self: Box<Self>, timeout: Duration) -> Result<(), CommError> {

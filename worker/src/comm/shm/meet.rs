@@ -22,7 +22,7 @@ pub(super) enum Met {
     Apart { rank: u32, reason: String },
 }
 
-/// Meets the other ranks. Blocks at most the store's own limit for every rank.
+/// Meets the other ranks. Blocks as long as the store lets it.
 pub(super) fn meet(store: &Store, rank: u32, size: u32) -> Result<Met, CommError> {
     let layout = Layout::of(size);
     let answer = |rank: u32| format!("shm/rank-{rank}");

@@ -17,7 +17,7 @@ mod layout;
 mod meet;
 mod mmap;
 mod region;
-mod ring;
+pub(super) mod ring;
 mod safe;
 mod sys;
 mod watch;

@@ -1,10 +1,10 @@
 //! Tensors that lie in memory of all ranks, such as gradients: reduced where they are, without a copy.
 //!
-//! A region holds the same tensor of every rank. It stays mapped until the process ends, because nobody knows who still
-//! looks at the tensor; groups end with their process, and there are few regions.
+//! A region holds the same tensor of every rank. It stays mapped as long as its group, the collectives in it, or a tensor
+//! on it: each holds it by an [`Arc`].
 
 use super::{layout::HEADER_BYTES, meet::nonce, mmap::Segment};
-use std::{fs::File, io, os::fd::AsRawFd};
+use std::{fs::File, io, os::fd::AsRawFd, sync::Arc};
 use tch::Tensor;
 
 /// Most regions of a group.
@@ -29,16 +29,16 @@ impl Region {
     }
 
     /// Makes a region; the file gives others a way to it as long as it is open.
-    pub(super) fn create(tensor: &Tensor, size: u32, number: usize) -> io::Result<(&'static Self, File, Place)> {
+    pub(super) fn create(tensor: &Tensor, size: u32, number: usize) -> io::Result<(Arc<Self>, File, Place)> {
         let (stride, nonce) = (Self::stride(tensor), nonce()?);
         let (segment, file) = Segment::create(HEADER_BYTES + size as usize * stride, nonce)?;
         let [a, b] = nonce.map(u64::cast_signed);
         let place = [i64::from(std::process::id()), i64::from(file.as_raw_fd()), a, b];
-        Ok((Box::leak(Box::new(Self { segment, stride, number })), file, place))
+        Ok((Arc::new(Self { segment, stride, number }), file, place))
     }
 
     /// Maps the region at `place`.
-    pub(super) fn open(tensor: &Tensor, size: u32, number: usize, place: Place) -> io::Result<&'static Self> {
+    pub(super) fn open(tensor: &Tensor, size: u32, number: usize, place: Place) -> io::Result<Arc<Self>> {
         let stride = Self::stride(tensor);
         let [pid, fd, a, b] = place;
         let (Ok(pid), Ok(fd)) = (u32::try_from(pid), i32::try_from(fd)) else {
@@ -46,7 +46,7 @@ impl Region {
         };
         let nonce = [a.cast_unsigned(), b.cast_unsigned()];
         let segment = Segment::open(HEADER_BYTES + size as usize * stride, (pid, fd), nonce)?;
-        Ok(Box::leak(Box::new(Self { segment, stride, number })))
+        Ok(Arc::new(Self { segment, stride, number }))
     }
 
     /// Where `rank`'s tensor begins.

@@ -22,7 +22,7 @@ const SPINS: u32 = 200;
 
 /// What the threads of this rank share.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(in crate::comm) struct Ring {
     pub(super) segment: Segment,
     pub(super) layout: Layout,
     pub(super) rank: u32,
@@ -124,7 +124,7 @@ impl Ring {
 
     /// What keeps a wait for `awaited` from ever ending well.
     fn fault(&self, awaited: u32) -> Option<Fault> {
-        if self.aborted.load(Ordering::Acquire) {
+        if self.is_aborted() {
             return Some(Fault::Aborted);
         }
         self.peers().find_map(|peer| {
@@ -150,10 +150,15 @@ impl Ring {
     }
 
     /// Ends every wait of this rank, now and later, and tells the others.
-    pub(super) fn abort(&self) {
+    pub(in crate::comm) fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         self.ring(self.rank);
         self.say(State::Aborted);
+    }
+
+    /// Whether this rank wants no more.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
     }
 
     /// Notes that the process of `peer` is gone.

@@ -1,7 +1,7 @@
 //! A collective in the engine's hands.
 
 use super::fault::{Fault, Place};
-use crate::comm::CommError;
+use crate::comm::{CommError, waited::Waited};
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
@@ -40,11 +40,12 @@ impl Outcome {
 pub struct ShmWork {
     pub(super) outcome: Arc<Outcome>,
     pub(super) at: Place,
+    pub(super) waited: Arc<Waited>,
 }
 
 impl ShmWork {
     pub(in crate::comm) fn wait(&self, timeout: Duration) -> Result<(), CommError> {
-        match self.outcome.wait(timeout) {
+        match self.waited.during(|| self.outcome.wait(timeout)) {
             Some(result) => result.map_err(|fault| self.at.error(fault)),
             None => Err(self.at.timed_out(timeout)),
         }

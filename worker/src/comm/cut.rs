@@ -1,0 +1,113 @@
+//! Ending a group from any thread: before it is formed, while it forms, and while its owner waits in it.
+
+use super::{CommError, c10d::result::RawCut, shm::ring::Ring};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+/// What ends a group from any thread.
+pub trait Cut: fmt::Debug + Send + Sync {
+    /// Ends the group whatever is in flight: every collective begun here, and every later one, soon fails with
+    /// [`CommError::Aborted`], and ranks that wait for this one get an error, too. Returns when that is on its way: at once
+    /// for shared memory, in 10 ms per peer for Gloo, and in a few hundred for NCCL.
+    ///
+    /// May be called any number of times, and when the group is gone.
+    fn cut(&self);
+}
+
+/// Leave to form a group: until when, and as long as nobody cuts it.
+///
+/// It stays tied to the group that is formed with it: a cut that comes while the group forms ends the forming, and one that
+/// comes later ends the group. One group is formed with it, at most.
+#[derive(Debug)]
+pub struct Forming {
+    deadline: Instant,
+    line: Arc<Line>,
+}
+
+impl Forming {
+    /// Forming may take so long from now on.
+    #[must_use]
+    pub fn within(timeout: Duration) -> Self {
+        let now = Instant::now();
+        // A limit beyond what a clock can say is none that anybody will see.
+        let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));
+        Self { deadline, line: Arc::default() }
+    }
+
+    /// What ends the forming, and afterwards the group.
+    #[must_use]
+    pub fn cutter(&self) -> Box<dyn Cut> {
+        self.line.cutter()
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn line(&self) -> &Arc<Line> {
+        &self.line
+    }
+
+    /// What is to be said when forming failed: that it was cut, if it was.
+    pub(super) fn failed(&self, (rank, size): (u32, u32), backend: &'static str, message: String) -> CommError {
+        if self.line.is_cut() {
+            CommError::Aborted { operation: "form", rank, size }
+        } else {
+            CommError::Form { backend, rank, size, message }
+        }
+    }
+}
+
+/// What a group and its cutters share.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    pub(super) raw: RawCut,
+    ring: Mutex<Weak<Ring>>,
+}
+
+impl Line {
+    pub(super) fn is_cut(&self) -> bool {
+        self.raw.is_cut()
+    }
+
+    pub(super) fn cutter(self: &Arc<Self>) -> Box<dyn Cut> {
+        Box::new(Cutter(Arc::clone(self)))
+    }
+
+    /// A cut ends the waits of `ring` from now on; one that came before does so now.
+    pub(super) fn tie(&self, ring: &Arc<Ring>) {
+        *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(ring);
+        if self.is_cut() {
+            ring.abort();
+        }
+    }
+
+    fn cut(&self) {
+        // The word first: whoever ties a ring in between sees it.
+        self.raw.cut();
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        if let Some(ring) = ring {
+            ring.abort();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Cutter(Arc<Line>);
+
+impl Cut for Cutter {
+    fn cut(&self) {
+        self.0.cut();
+    }
+}
+
+/// Of a group without others, in which nothing waits.
+#[derive(Debug)]
+pub(super) struct Nothing;
+
+impl Cut for Nothing {
+    fn cut(&self) {}
+}

@@ -1,0 +1,25 @@
+//! How long this rank waited for the others: a rank that never waits is the one the others wait for.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// Nanoseconds the owner's thread spent waiting for collectives.
+#[derive(Debug, Default)]
+pub(super) struct Waited(AtomicU64);
+
+impl Waited {
+    /// Runs `wait` and adds the time it took.
+    pub(super) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let result = wait();
+        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(nanos, Ordering::Relaxed);
+        result
+    }
+
+    pub(super) fn total(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,169 @@
+//! The life of a training worker: from order to order, from round to round, until training is over.
+//!
+//! ```text
+//! Stand ─► prepare ─► Warm ─┐
+//!                           ├─► Assign ─► Entered ─► meet ─► train ─┬─► finished
+//! Assign ─► prepare ────────┘      ▲                                │
+//!                                  └────────── Halted ◄─────────────┘ left, or broken when the launcher ended the round
+//! ```
+//! **Invariant:** only the launcher ends a round. A collective's error is a fault of this worker unless the launcher says, within
+//! [`WORD_WAIT_MAX`], that the round is over.
+
+use super::{
+    ABORT_WAIT_MAX, KernelTask, SHUTDOWN_WAIT_MAX, SessionError, boot,
+    link::{Link, Order},
+    read_json,
+    report::Reporter,
+    train::{Ended, RoundTask, TrainTask, Training},
+};
+use crate::comm::{Forming, ProcessGroup};
+use enn_common::{
+    config::RunConfig,
+    wire::{
+        control::Phase,
+        message::{Assignment, FromWorker, Standby, Task},
+    },
+};
+use std::{path::Path, time::Duration};
+use tch::Device;
+
+/// Longest wait for the launcher's word that a round is over, after a collective failed: it learns of a death by itself.
+const WORD_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A worker that trains.
+pub(super) struct Life<'a> {
+    link: &'a Link,
+    kernels: KernelTask,
+    training: Option<Training<'a>>,
+    config: Option<RunConfig>,
+    /// The round's group, to be cut when the worker fails.
+    group: Option<Box<dyn ProcessGroup>>,
+}
+
+/// What came of a round.
+enum After {
+    /// Training is over; whether it was stopped on request.
+    Over(bool),
+    /// The worker waits for its next order.
+    Halted,
+}
+
+impl<'a> Life<'a> {
+    pub(super) fn new(link: &'a Link, kernels: KernelTask) -> Self {
+        Self { link, kernels, training: None, config: None, group: None }
+    }
+
+    /// Lives from `first` to the end of training; whether it was stopped on request.
+    pub(super) fn live(&mut self, first: Order) -> Result<bool, SessionError> {
+        let mut order = first;
+        loop {
+            match order {
+                Order::Stand(standby) => self.stand(&standby)?,
+                Order::Work(seat) => {
+                    if let After::Over(stopped) = self.work(&seat)? {
+                        return Ok(stopped);
+                    }
+                }
+            }
+            order = self.link.order()?;
+        }
+    }
+
+    /// The group that is left when `live` returned an error.
+    pub(super) fn into_group(self) -> Option<Box<dyn ProcessGroup>> {
+        self.group
+    }
+
+    /// Loads what can be loaded before there is a seat.
+    fn stand(&mut self, standby: &Standby) -> Result<(), SessionError> {
+        tch::set_num_threads(standby.threads.max(1).cast_signed());
+        let device = boot::named_device(&standby.device, standby.local_rank)?;
+        self.prepare(&standby.run_dir, &standby.staged, device, standby.local_rank)?;
+        if let Some(training) = &mut self.training {
+            training.rehearse(standby.world_size)?;
+        }
+        Ok(self.link.send(FromWorker::Warm)?)
+    }
+
+    fn prepare(&mut self, run_dir: &Path, staged: &Path, device: Device, rank: u32) -> Result<(), SessionError> {
+        if self.training.as_ref().is_some_and(|training| training.device() == device) {
+            return Ok(());
+        }
+        let config: RunConfig = read_json(&run_dir.join("run.json"))?;
+        let task = TrainTask {
+            staged: staged.to_owned(),
+            checkpoints: run_dir.join("checkpoints"),
+            device,
+            kernels: self.kernels.clone(),
+            round: RoundTask::default(),
+        };
+        self.training = Some(Training::prepare(&config, &task, self.link, rank)?);
+        self.config = Some(config);
+        Ok(())
+    }
+
+    /// One round.
+    fn work(&mut self, seat: &Assignment) -> Result<After, SessionError> {
+        let Task::Train { staged, resume, attempt } = &seat.task else {
+            let found = "another task than training".to_owned();
+            return Err(SessionError::Unexpected { found, expected: "a seat in the next round of training" });
+        };
+        self.link.send(FromWorker::Entered { round: seat.round })?;
+        tch::set_num_threads(seat.threads.max(1).cast_signed());
+        self.prepare(&seat.run_dir, staged, boot::device(seat)?, seat.rank)?;
+        let (Some(training), Some(config)) = (&mut self.training, &self.config) else {
+            unreachable!("it was just prepared");
+        };
+        training.quarantine(&seat.kernels);
+        let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
+        self.link.watch(seat.round, forming.cutter());
+        let round = RoundTask { resume: resume.clone(), attempt: attempt.clone(), split: seat.split };
+        let ended = match boot::group(self.link, seat, training.device(), config.cluster.collectives, &forming) {
+            Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(Ended::Finished(outcome)) => {
+                self.link.phase(Phase::Done);
+                self.leave();
+                Ok(After::Over(outcome.stopped))
+            }
+            Ok(Ended::Left) => {
+                self.leave();
+                self.halt(seat.round)
+            }
+            Err(error) => {
+                let smaller = error.is_out_of_memory() && training.can_split(seat.world_size, seat.split);
+                if smaller {
+                    let (step, error) = (training.step(), error.sentence());
+                    self.link.send(FromWorker::OutOfMemory { step, error })?;
+                }
+                let wait = if smaller || error.is_of_the_group() { WORD_WAIT_MAX } else { Duration::ZERO };
+                let Some(reason) = self.link.over(seat.round, wait) else { return Err(error) };
+                tracing::info!(%error, reason, round = seat.round, "left the round");
+                if let Some(Err(error)) = self.group.take().map(|group| group.abort(ABORT_WAIT_MAX)) {
+                    tracing::debug!(%error, "cutting the process group");
+                }
+                if let Some(training) = &mut self.training {
+                    training.mend();
+                }
+                self.halt(seat.round)
+            }
+        }
+    }
+
+    /// Leaves a group in which nothing is in flight.
+    fn leave(&mut self) {
+        if let Some(Err(error)) = self.group.take().map(|group| group.shutdown(SHUTDOWN_WAIT_MAX)) {
+            // Everything is told: a peer that left without a word changes nothing.
+            tracing::debug!(%error, "leaving the process group");
+        }
+    }
+
+    fn halt(&self, round: u64) -> Result<After, SessionError> {
+        self.link.phase(Phase::Rendezvous);
+        let step = self.training.as_ref().map_or(0, Training::step);
+        self.link.send(FromWorker::Halted { round, step })?;
+        Ok(After::Halted)
+    }
+}

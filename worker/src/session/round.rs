@@ -1,0 +1,473 @@
+//! One round of training: the ranks of a process group come to the same state, and take steps until training is over, they are
+//! all asked to leave, or a collective breaks.
+//!
+//! **Invariant:** what a round leaves behind is whole: weights, progress and sums of the same number of steps, also when it ends
+//! in an error.
+
+use super::{
+    SessionError, decide,
+    evaluate::evaluate,
+    handover::{self, Standing},
+    learner::Counts,
+    memory,
+    precision::{self, Demand, Precision},
+    progress::Progress,
+    refusal::Refusals,
+    step::{self, Place, Stepped},
+    train::{Ended, Host, RoundTask, State},
+};
+use crate::{
+    autograd::Cx,
+    checkpoint,
+    comm::{ProcessGroup, Solo},
+    data::{
+        Position, Prefetch, Sampler,
+        prefetch::{Arrays, Plan},
+    },
+};
+use enn_common::{
+    event::EpochReport,
+    staged::Split,
+    wire::{control::Phase, message::FromWorker},
+};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+use tch::Device;
+
+/// Rows that a spare rehearses with on a device, at most.
+const REHEARSED_ROWS_MAX: u64 = 8;
+/// On a device a wish is looked at every so many steps: looking waits for the device.
+const DEVICE_LOOK_EVERY: u64 = 8;
+
+/// A round under way.
+pub(super) struct Round<'a> {
+    host: &'a Host<'a>,
+    state: &'a mut State,
+    place: Place<'a>,
+    sampler: Sampler,
+    attempt: &'a str,
+    /// Nobody had any state when it began.
+    fresh: bool,
+}
+
+/// What the ranks were asked to do after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    GoOn,
+    /// Save and end.
+    Stop,
+    /// Leave the round.
+    Leave,
+}
+
+impl<'a> Round<'a> {
+    /// Brings all ranks to the same state: that of the rank which stands furthest, else a checkpoint's, else a new one.
+    pub(super) fn enter(
+        host: &'a Host<'a>,
+        state: &'a mut State,
+        group: &'a dyn ProcessGroup,
+        task: &'a RoundTask,
+    ) -> Result<Self, SessionError> {
+        let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
+        let accumulation = host.order.accumulation * u64::from(task.split.max(1));
+        let sampler = Sampler { rank, world, accumulation, ..host.order };
+        let place = host.place(group, &sampler);
+        state.learner.executor.reset();
+        state.learner.share_gradients(group)?;
+        state.pace.report_next();
+        let mut round = Self { host, state, place, sampler, attempt: &task.attempt, fresh: false };
+        round.decide_precision()?;
+        let mine = round.state.begun.then(|| Standing::of(&round.state.progress));
+        match handover::furthest(group, host.device, mine)? {
+            None => round.start(task.resume.as_deref())?,
+            Some(furthest) if furthest.everybody => round.agree_on_precision()?,
+            Some(furthest) => round.receive(mine, furthest)?,
+        }
+        round.state.begun = true;
+        super::ready(round.place.reporter, host.device, group.backend())?;
+        if round.fresh {
+            let choice = round.state.learner.precision.choice();
+            let (format, reason) = (choice.format.name().to_owned(), choice.reason.to_string());
+            round.tell_from_first(FromWorker::PrecisionChosen { format, reason })?;
+        }
+        Ok(round)
+    }
+
+    /// Every rank takes the same; one that went on from another round keeps its loss scale.
+    fn decide_precision(&mut self) -> Result<(), SessionError> {
+        let host = self.host;
+        let demand = Demand::of(&host.spec, self.sampler.micro_slots());
+        let decided = Precision::decide(host.config.train.precision, demand, host.device, self.place.group)?;
+        if self.state.begun && decided.choice().format == self.state.learner.precision.choice().format {
+            return Ok(());
+        }
+        self.state.learner.take_precision(decided)
+    }
+
+    /// Initial or saved weights, equal on all ranks.
+    fn start(&mut self, resume: Option<&Path>) -> Result<(), SessionError> {
+        self.fresh = true;
+        let (host, group) = (self.host, self.place.group);
+        if let Some(path) = resume {
+            self.resume(path)?;
+        } else {
+            if group.rank() == 0 {
+                let rows = host.data.start_rows(host.device)?;
+                let report = self.state.learner.start_from(&rows)?;
+                tracing::info!(?report, "initial weights from data");
+            }
+            self.state.learner.share_weights(group, host.config.train.ema)?;
+        }
+        self.state.learner.prove_equal(group, host.device)
+    }
+
+    fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
+        let state = &mut *self.state;
+        let mut wanted = state.learner.wanted();
+        wanted.extend(Progress::wanted());
+        let saved = checkpoint::load_with(path, &wanted, precision::STATE)?;
+        state.take(&saved, &self.host.order, path)?;
+        state.saved_step = Some(state.progress.step);
+        Ok(())
+    }
+
+    /// Ranks that stand alike have the same weights; a round that broke while they agreed on a place to cool down may have left
+    /// them with different ones.
+    fn agree_on_precision(&mut self) -> Result<(), SessionError> {
+        let items = self.state.learner.precision.named();
+        let (items, _) = handover::share(items, self.place.group, self.host.device, 0)?;
+        let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
+        Ok(self.state.learner.precision.restore(&saved)?)
+    }
+
+    /// The state of the rank that stands furthest, over the group: no file is read.
+    fn receive(&mut self, mine: Option<Standing>, furthest: handover::Furthest) -> Result<(), SessionError> {
+        self.place.reporter.mark(Phase::Load, self.state.progress.step);
+        let _ = self.state.pace.watch.lap_ms();
+        let behind = mine != Some(furthest.standing);
+        let mut items = self.state.learner.state();
+        items.extend(self.state.progress.named(&self.state.sums, &self.host.order));
+        let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
+        if behind {
+            let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
+            self.state.take(&saved, &self.host.order, Path::new("the state of another rank"))?;
+            self.state.saved_step = None;
+            let (step, seconds) = (self.state.progress.step, self.state.pace.watch.lap_ms() / 1e3);
+            self.tell(FromWorker::StateReceived { step, from: furthest.root, bytes, seconds })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn run(mut self) -> Result<Ended, SessionError> {
+        let epochs = self.host.config.train.epochs;
+        // A round that broke may have left an epoch at its end, or a checkpoint of which some ranks wrote their share.
+        self.end_epoch_if_owed()?;
+        self.save_if_owed()?;
+        if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
+            let prefetch = Prefetch::start(self.host.plan(self.sampler), self.state.progress.position)?;
+            let mut first = true;
+            while !self.state.progress.finished {
+                let wish = self.step(&prefetch, first)?;
+                first = false;
+                self.end_epoch_if_owed()?;
+                match wish {
+                    _ if self.state.progress.finished => {}
+                    Wish::GoOn => {}
+                    Wish::Stop => {
+                        self.save()?;
+                        return Ok(Ended::Finished(self.state.outcome(true, BTreeMap::new())));
+                    }
+                    Wish::Leave => return Ok(Ended::Left),
+                }
+            }
+        }
+        self.end()
+    }
+
+    /// One optimizer step, and what is wished after it.
+    fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<Wish, SessionError> {
+        let (host, state) = (self.host, &mut *self.state);
+        let _ = state.pace.watch.lap_ms();
+        let batch = prefetch.next(state.progress.position)?.to_device(host.device)?;
+        let waited = state.pace.watch.lap_ms();
+        if first {
+            let (_, parts) = state.learner.split();
+            state.learner.recompute = memory::recompute(host.config.train.recompute, &parts, &self.place, &batch)?;
+        }
+        let mut done = step::step(&mut state.learner, &self.place, &batch, state.progress.step, first)?;
+        state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
+        state.progress.step += 1;
+        state.progress.position = self.sampler.after(state.progress.position);
+        self.place.reporter.mark(Phase::Compute, state.progress.step);
+        let sound = state.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
+        state.refusals.note(state.progress.step - 1, &batch, &sound);
+        let look = host.device == Device::Cpu || state.progress.step.is_multiple_of(DEVICE_LOOK_EVERY);
+        let wish = if look { self.look(&done)? } else { Wish::GoOn };
+        done.times.data = waited;
+        let state = &mut *self.state;
+        self.place.reporter.waited(self.place.group.waited());
+        let total = waited + state.pace.watch.lap_ms();
+        state.pace.note(&done.times, total, batch_samples(&self.sampler, state.progress.position.step));
+        if let Some(hash) = done.program.as_ref().filter(|_| self.fresh) {
+            self.tell_model(hash)?;
+        }
+        if self.place.group.rank() == 0 && self.state.pace.throttle.due() {
+            self.tell_step(&done)?;
+        }
+        Ok(wish)
+    }
+
+    /// Reads what the device is waited for: wishes, kernels all ranks have heard of, refused steps.
+    fn look(&mut self, done: &Stepped) -> Result<Wish, SessionError> {
+        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        self.place.kernels.agree(control[3], self.place.group.size());
+        self.explain()?;
+        Ok(match (control[2] > 0.0, control[4] > 0.0) {
+            (true, _) => Wish::Stop,
+            (false, true) => Wish::Leave,
+            (false, false) => Wish::GoOn,
+        })
+    }
+
+    /// Explains refused steps at which nobody has looked yet. Waits for the device.
+    fn explain(&mut self) -> Result<(), SessionError> {
+        let explained = self.state.refusals.explain(&mut self.state.learner, &self.place)?;
+        self.place.kernels.tell_news()?;
+        match explained {
+            Some(message) => self.tell(FromWorker::Warned { message }),
+            None => Ok(()),
+        }
+    }
+
+    /// Validation, judgement, report and, when due, a checkpoint; once for every epoch whose steps are done.
+    fn end_epoch_if_owed(&mut self) -> Result<(), SessionError> {
+        if !self.state.progress.owes_epoch() {
+            return Ok(());
+        }
+        let train = &self.host.config.train;
+        let epoch = self.state.progress.position.epoch;
+        let sums = self.state.sums.read()?;
+        if sums.landed == 0.0 {
+            return Err(SessionError::Diverged { epoch, steps: sums.skipped as u64 });
+        }
+        self.place.reporter.mark(Phase::Validate, self.state.progress.step);
+        self.state.learner.swap_average()?;
+        let measured = self.measure(Split::Val);
+        // Back before anything else: what a broken round leaves is not the average.
+        self.state.learner.swap_average()?;
+        let measured = measured?;
+        let state = &mut *self.state;
+        let error = (measured.metrics.n > 0).then_some(measured.metrics.mae);
+        let (standing, verdict) = decide::judge(state.progress.standing, error, train.patience);
+        if verdict.best {
+            state.learner.keep_average_as_best()?;
+            state.progress.best_epoch = epoch;
+        }
+        state.progress.standing = standing;
+        state.progress.stopped_early = verdict.stop;
+        state.progress.finished = verdict.stop || epoch >= train.epochs;
+        state.progress.skipped += sums.skipped as u64;
+        state.progress.ended = epoch;
+        let report = EpochReport {
+            epoch,
+            step: state.progress.step,
+            train_loss: sums.loss / sums.cells,
+            val: measured.metrics,
+            best: verdict.best,
+            lr: state.learner.schedule.rate(state.progress.step.saturating_sub(1)),
+            grad_norm: sums.grad_norm / sums.landed,
+            gate_mean: measured.gate_mean,
+            reactivity: measured.reactivity,
+            step_ms: state.pace.epoch_mean(),
+            samples_per_s: state.pace.rate(),
+            skipped: sums.skipped as u64,
+        };
+        state.sums.clear()?;
+        state.pace.begin_epoch();
+        self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
+        if self.place.group.rank() == 0 {
+            let plan = self.state.learner.executor.plan().map(|plan| plan.program());
+            self.place.kernels.tell_calls(plan)?;
+        }
+        if decide::save_due(epoch, train.checkpoint_every, self.state.progress.finished) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// The checkpoint that was due after this very step, unless it is there.
+    fn save_if_owed(&mut self) -> Result<(), SessionError> {
+        let step = self.state.progress.step;
+        let path = self.host.checkpoints.join(enn_common::checkpoint::name::committed(step));
+        if self.fresh || step == 0 || self.state.progress.due != step || path.exists() {
+            return Ok(());
+        }
+        self.state.saved_step = None;
+        self.save()
+    }
+
+    fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
+        let learner = &self.state.learner;
+        let model = (&learner.model, &learner.params, &self.place.kernels.manager);
+        evaluate(model, &self.host.data, split, self.place.group, self.host.device)
+    }
+
+    /// Writes this rank's share of the state. A failure is told, not fatal.
+    fn save(&mut self) -> Result<(), SessionError> {
+        let step = self.state.progress.step;
+        if self.state.saved_step == Some(step) {
+            return Ok(());
+        }
+        self.state.progress.due = step;
+        self.place.reporter.mark(Phase::Save, step);
+        // What follows from them belongs to the state, and weights that are lost must not be saved.
+        self.explain()?;
+        let state = &mut *self.state;
+        if state.progress.best_epoch == 0 {
+            // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
+            state.learner.keep_average_as_best()?;
+        }
+        state.progress.replays = state.refusals.replays();
+        let mut items = state.learner.state();
+        items.extend(state.progress.named(&state.sums, &self.host.order));
+        let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, self.attempt));
+        let message = match checkpoint::write_share(&dir, self.place.group.rank(), self.place.group.size(), &items) {
+            Ok(table) => {
+                state.saved_step = Some(step);
+                let best = state.progress.standing.best;
+                let metric = best.is_finite().then_some(best);
+                FromWorker::ShardWritten { step, epoch: state.progress.position.epoch, dir, metric, table }
+            }
+            Err(error) => FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() },
+        };
+        self.tell(message)
+    }
+
+    /// Final metrics of the best weights.
+    fn end(&mut self) -> Result<Ended, SessionError> {
+        self.place.reporter.mark(Phase::Validate, self.state.progress.step);
+        self.state.learner.take_best()?;
+        let mut split = BTreeMap::new();
+        for which in Split::ALL {
+            let metrics = self.measure(which)?.metrics;
+            if metrics.n > 0 {
+                split.insert(which.name().to_owned(), metrics);
+            }
+        }
+        self.tell_from_first(FromWorker::Trained {
+            epoch: self.state.progress.position.epoch,
+            step: self.state.progress.step,
+            stopped_early: self.state.progress.stopped_early,
+            split: split.clone(),
+            samples_per_s: self.state.pace.rate(),
+        })?;
+        Ok(Ended::Finished(self.state.outcome(false, split)))
+    }
+
+    fn tell(&self, message: FromWorker) -> Result<(), SessionError> {
+        Ok(self.place.reporter.send(message)?)
+    }
+
+    fn tell_from_first(&self, message: FromWorker) -> Result<(), SessionError> {
+        if self.place.group.rank() == 0 { self.tell(message) } else { Ok(()) }
+    }
+
+    fn tell_model(&self, hash: &str) -> Result<(), SessionError> {
+        let steps_per_epoch = self.sampler.steps_per_epoch();
+        self.tell_from_first(FromWorker::ModelBuilt {
+            parameters: self.state.learner.params.numel() as u64,
+            program_hash: hash.to_owned(),
+            batch: self.sampler.batch,
+            steps_per_epoch,
+            steps_total: self.host.config.train.epochs * steps_per_epoch,
+        })
+    }
+
+    fn tell_step(&mut self, done: &Stepped) -> Result<(), SessionError> {
+        let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        let progress = &self.state.progress;
+        let message = FromWorker::Stepped {
+            epoch: progress.position.epoch + u64::from(progress.position.step > 0),
+            step: progress.step,
+            loss: control[0] / control[1],
+            lr: done.lr,
+            grad_norm: done.grad_norm.f_double_value(&[])?,
+            samples_per_s: self.state.pace.rate_since_report(),
+        };
+        self.tell(message)
+    }
+}
+
+/// See [`super::train::Training::rehearse`].
+pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result<(), SessionError> {
+    let group: &dyn ProcessGroup = &Solo;
+    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order };
+    if host.device != Device::Cpu {
+        // Another worker may be computing on this device: no more memory than libraries and kernels need.
+        sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
+    }
+    let demand = Demand::of(&host.spec, sampler.micro_slots());
+    let decided = Precision::decide(host.config.train.precision, demand, host.device, group)?;
+    state.learner.take_precision(decided)?;
+    let place = host.place(group, &sampler);
+    let plan = host.plan(sampler);
+    let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(host.device)?;
+    let (_, parts) = state.learner.split();
+    let mut cx = Cx::train(parts.params, host.config.seed, 0);
+    cx.set_launcher(&host.kernels.manager);
+    parts.precision.enter(&cx)?;
+    let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
+    let loss = step::loss(&cx, inputs.each_ref(), (&parts, &place), 0)?;
+    cx.backward(&loss.sum, parts.grads, &mut |_, _| Ok(()))?;
+    Ok(())
+}
+
+impl Host<'_> {
+    /// Where the steps of a round run.
+    fn place<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> Place<'a> {
+        Place {
+            group,
+            reporter: self.reporter,
+            kernels: &self.kernels,
+            device: self.device,
+            seed: self.config.seed,
+            accumulation: sampler.accumulation,
+            first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
+            profile: self.profile.as_ref(),
+        }
+    }
+
+    /// What is read ahead in a round.
+    fn plan(&self, sampler: Sampler) -> Plan {
+        Plan {
+            arrays: Arc::<super::dataset::Mapped>::clone(&self.data.staged) as Arc<dyn Arrays>,
+            rows: Arc::clone(self.data.rows(Split::Train)),
+            sampler,
+            epochs: self.config.train.epochs,
+            device: self.device,
+        }
+    }
+}
+
+impl State {
+    /// Takes up a saved or received state.
+    fn take(
+        &mut self,
+        saved: &BTreeMap<String, tch::Tensor>,
+        order: &Sampler,
+        from: &Path,
+    ) -> Result<(), SessionError> {
+        self.progress = Progress::restore(saved, &mut self.sums, order, from)?;
+        self.refusals = Refusals::after(self.progress.replays);
+        // The progress counts completed epochs, the sums the one that is under way.
+        let skipped = self.progress.skipped + self.sums.read()?.skipped as u64;
+        self.learner.restore(saved, Counts { steps: self.progress.step, skipped })
+    }
+}
+
+/// Samples of the global batch just done; `next` is the step of the epoch that comes now.
+fn batch_samples(sampler: &Sampler, next: u64) -> u64 {
+    match next {
+        0 => sampler.rows - (sampler.steps_per_epoch() - 1) * sampler.batch,
+        _ => sampler.batch,
+    }
+}
