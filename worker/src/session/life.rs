@@ -114,7 +114,7 @@ impl<'a> Life<'a> {
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
-        let round = RoundTask { resume: resume.clone(), attempt: attempt.clone() };
+        let round = RoundTask { round: seat.round, resume: resume.clone(), attempt: attempt.clone() };
         let ended = match boot::group(self.link, seat, training.device(), config.cluster.collectives, &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
             Err(error) => Err(error),

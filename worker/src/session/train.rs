@@ -12,7 +12,9 @@ use super::{
     dataset::Dataset,
     kernels::{KernelTask, Kernels},
     learner::Learner,
+    ledger::Ledger,
     pace::Pace,
+    poisoned::Poisoned,
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
@@ -48,6 +50,8 @@ pub struct TrainTask {
 /// What differs from round to round.
 #[derive(Debug, Clone, Default)]
 pub struct RoundTask {
+    /// Number of the round.
+    pub round: u64,
     /// Committed checkpoint to go on from, when no rank has any state.
     pub resume: Option<PathBuf>,
     /// Name of this start of the workers; part of the names of unfinished checkpoints.
@@ -111,6 +115,7 @@ pub(super) struct Host<'a> {
     pub(super) reporter: &'a dyn Reporter,
     pub(super) kernels: Kernels<'a>,
     pub(super) profile: Option<Profile>,
+    pub(super) ledger: Option<Ledger>,
     pub(super) data: Dataset,
     pub(super) spec: ModelSpec,
     /// The order of samples; ranks take their shares of it.
@@ -123,6 +128,7 @@ pub(super) struct State {
     pub(super) progress: Progress,
     pub(super) sums: EpochSums,
     pub(super) refusals: Refusals,
+    pub(super) poisoned: Poisoned,
     pub(super) saved_step: Option<u64>,
     pub(super) pace: Pace,
     /// Weights and progress are those of this training, and not those every process begins with.
@@ -144,6 +150,8 @@ impl<'a> Training<'a> {
         let data = Dataset::for_training(&task.staged)?;
         let folder = task.checkpoints.with_file_name(FOLDER);
         let profile = config.train.profile.then(|| Profile::new(folder, rank, task.device));
+        let run = task.checkpoints.parent().unwrap_or(&task.checkpoints);
+        let ledger = config.train.ledger.then(|| Ledger::open(run)).transpose()?;
         let rows = data.rows(Split::Train).len();
         let order = Sampler {
             rows,
@@ -162,12 +170,14 @@ impl<'a> Training<'a> {
             progress: Progress::default(),
             sums: EpochSums::new(task.device)?,
             refusals: Refusals::default(),
+            poisoned: Poisoned::default(),
             saved_step: None,
             pace: Pace::new(),
             begun: false,
         };
         let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
-        Ok(Self { host: Host { config, checkpoints, device, reporter, kernels, profile, data, spec, order }, state })
+        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, order };
+        Ok(Self { host, state })
     }
 
     /// Trains among the ranks of `group` until training is over, all are asked to leave, or something breaks.

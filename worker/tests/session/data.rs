@@ -154,7 +154,7 @@ pub(crate) fn task(dir: &Path, staged: &Path, resume: Option<PathBuf>) -> TrainT
         checkpoints: dir.join("checkpoints"),
         device: Device::Cpu,
         kernels: enn_worker::session::KernelTask::default(),
-        round: RoundTask { resume, attempt: "a".to_owned() },
+        round: RoundTask { resume, attempt: "a".to_owned(), ..RoundTask::default() },
     }
 }
 
