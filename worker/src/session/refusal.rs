@@ -4,8 +4,8 @@
 //! A refused step changed no weight. On the CPU it is seen at once, and the replay is that step exactly; a device is asked when
 //! it is waited for anyway, and the replay uses the weights of then.
 //!
-//! Where numbers outgrew a low-precision kind, the place runs in f32 for a while. Rows of the data are to blame when they hold
-//! numbers that are not finite, or when the step is finite as soon as they weigh nothing: they are left out from then on. All
+//! Where numbers outgrew a low-precision kind, the place runs in f32 for a while. Rows of the data are to blame when a
+//! result is not finite in them only and the step is finite as soon as they weigh nothing: they are left out from then on. All
 //! ranks look at the same steps, so that one collective after the replay makes them agree on places and rows.
 //!
 //! **Invariant:** a replay takes part in no collective and changes nothing but the gradient storage, which the next step clears,
@@ -125,12 +125,9 @@ impl Refusals {
         if !cooled && left_out.is_empty() {
             self.replays += 1;
         }
-        let own = |slots: &[usize]| -> BTreeSet<i64> {
-            let mine = slots.iter().filter(|slot| left_out.binary_search(&ballot.place(**slot)).is_ok());
-            mine.map(|slot| rows.ids[batch.rows[*slot] as usize]).collect()
-        };
-        let (proven, suspected) = (own(&replay.proven), own(&replay.suspected));
-        let message = told(replay.found, learner, step, (&proven, &suspected))?;
+        let own = replay.suspected.iter().filter(|slot| left_out.binary_search(&ballot.place(**slot)).is_ok());
+        let own: BTreeSet<i64> = own.map(|slot| rows.ids[batch.rows[*slot] as usize]).collect();
+        let message = replay.found.map(|found| found.told(learner, step, &own)).transpose()?;
         Ok(Explained { at: Some(done.at), left_out, message })
     }
 }
@@ -138,12 +135,10 @@ impl Refusals {
 /// What a replay gave.
 #[derive(Default)]
 struct Replay {
-    /// The first cause beside the rows that are proven bad.
+    /// The first cause.
     found: Option<Found>,
     /// The dotted paths of all places of the model, in the order of its code: the same on every rank.
     places: Vec<String>,
-    /// Slots of rows that hold numbers that are not finite.
-    proven: Vec<usize>,
     /// Slots of rows without which a step is finite that is not finite with them.
     suspected: Vec<usize>,
 }
@@ -160,9 +155,8 @@ struct Found {
 
 /// Replays a step's share of this rank.
 fn replay(learner: &mut Learner, place: &Place<'_>, batch: &Batch, step: u64) -> Result<Replay, SessionError> {
-    let mut replay = Replay { proven: batch.not_finite()?, ..Replay::default() };
+    let mut replay = Replay::default();
     let batch = batch.duplicate()?;
-    batch.leave_out(&replay.proven)?;
     for micro in 0..place.accumulation {
         search(learner, place, &batch, (step, micro), &mut replay)?;
     }
@@ -184,8 +178,11 @@ fn search(
             replay.suspected.append(&mut suspected);
             return Ok(());
         };
-        let mut more = found.slots(slots);
-        more.iter_mut().for_each(|slot| *slot += micro as usize * slots);
+        let begin = micro as usize * slots;
+        let mut more = match found.role {
+            Some(Role::Input) => batch.not_finite()?,
+            _ => found.slots(slots).into_iter().map(|slot| begin + slot).collect(),
+        };
         more.retain(|slot| !suspected.contains(slot));
         replay.found.get_or_insert(found);
         if more.is_empty() {
@@ -249,14 +246,12 @@ fn vote(
     (ballot, now): (&Ballot, u64),
 ) -> Result<(bool, Vec<usize>), SessionError> {
     let places = replay.places.len();
-    let mut votes = vec![0.0; places + 2 * ballot.samples];
+    let mut votes = vec![0.0; places + ballot.samples];
     if let Some(low) = replay.found.as_ref().and_then(|found| found.low) {
         votes[low] = 1.0;
     }
-    for (slots, begin) in [(&replay.proven, places), (&replay.suspected, places + ballot.samples)] {
-        for slot in slots {
-            votes[begin + ballot.place(*slot)] = 1.0;
-        }
+    for slot in &replay.suspected {
+        votes[places + ballot.place(*slot)] = 1.0;
     }
     let votes = agree::sum(place.group, place.device, &votes)?;
     let (low, rows) = votes.split_at(places);
@@ -264,14 +259,10 @@ fn vote(
     for (path, _) in replay.places.iter().zip(low).filter(|(_, votes)| **votes > 0.0) {
         learner.precision.trouble(path, now);
     }
-    let (proven, suspected) = rows.split_at(ballot.samples);
-    let named = |votes: &[f64]| -> Vec<usize> { (0..ballot.samples).filter(|&at| votes[at] > 0.0).collect() };
-    let (mut left_out, suspected) = (named(proven), named(suspected));
+    let mut left_out: Vec<usize> = (0..ballot.samples).filter(|&at| rows[at] > 0.0).collect();
     // Where most rows are too much, the weights are.
-    if 2 * suspected.len() <= ballot.samples {
-        left_out.extend(suspected);
-        left_out.sort_unstable();
-        left_out.dedup();
+    if 2 * left_out.len() > ballot.samples {
+        left_out.clear();
     }
     Ok((cooled, left_out))
 }
@@ -309,30 +300,6 @@ fn named(rows: &kernel::Rows) -> String {
     format!("{} rows ({})", rows.total, listed(rows.first.iter().copied()))
 }
 
-/// The sentence for the user: the cause, and the identities of this rank's rows that are left out from now on, because they
-/// are not finite or because of what comes of them.
-fn told(
-    found: Option<Found>,
-    learner: &Learner,
-    step: u64,
-    (proven, suspected): (&BTreeSet<i64>, &BTreeSet<i64>),
-) -> Result<Option<String>, SessionError> {
-    let mut causes = Vec::new();
-    if !proven.is_empty() {
-        let rows = listed(proven.iter().copied());
-        causes.push(format!("data with row_id {rows} are not finite and left out from now on"));
-    }
-    if let Some(found) = found {
-        causes.push(found.told(learner, step)?);
-    }
-    if !suspected.is_empty() {
-        let rows = listed(suspected.iter().copied());
-        causes.push(format!("data with row_id {rows} are the cause and left out from now on"));
-    }
-    let told = (!causes.is_empty()).then(|| causes.join("; "));
-    Ok(told.map(|causes| format!("step {step} was refused because its gradient was not finite: {causes}")))
-}
-
 impl Found {
     /// Slots of a micro-batch of `slots` that may be the cause: rows of a result that is not finite though its operands are.
     fn slots(&self, slots: usize) -> Vec<usize> {
@@ -349,8 +316,8 @@ impl Found {
         found
     }
 
-    /// The cause in words.
-    fn told(self, learner: &Learner, step: u64) -> Result<String, SessionError> {
+    /// The sentence for the user. `left_out` are the identities of this rank's rows that are left out because of it.
+    fn told(self, learner: &Learner, step: u64, left_out: &BTreeSet<i64>) -> Result<String, SessionError> {
         let Self { finding, place, low, role } = self;
         let op = finding.op;
         let cause = match (finding.blame, role) {
@@ -374,6 +341,11 @@ impl Found {
                 named(&rows)
             ),
         };
-        Ok(format!("{op} at {place}: {cause}"))
+        let mut told = format!("step {step} was refused because its gradient was not finite: {op} at {place}: {cause}");
+        if !left_out.is_empty() {
+            let rows = listed(left_out.iter().copied());
+            told.push_str(&format!("; data with row_id {rows} are the cause and left out from now on"));
+        }
+        Ok(told)
     }
 }
