@@ -153,7 +153,7 @@ impl Trainer {
             let stats = optimizer.step(cx, grads, &precision.divisor(cx, &count)?, rate)?;
             precision.after(cx, &stats.taken)?;
             if let Some(average) = average {
-                average.update(cx, weights)?;
+                average.update(cx, weights, &stats.taken)?;
             }
             Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
         })?;

@@ -249,7 +249,7 @@ fn code(
     let stats = learner.optimizer.step(cx, learner.grads, &divisor, &scalar(number(1)?)?)?;
     learner.precision.after(cx, &stats.taken)?;
     if let Some(ema) = learner.ema {
-        ema.update(cx, learner.weights)?;
+        ema.update(cx, learner.weights, &stats.taken)?;
     }
     Ok(vec![control, stats.grad_norm, stats.taken])
 }

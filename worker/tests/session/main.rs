@@ -237,11 +237,10 @@ fn stopping_anywhere_and_resuming_changes_no_bit() {
     let staged = stage(dir.path());
     // In the middle of the first epoch, at the end of the second, and in the middle of the last.
     resumed_as_whole(&config(4), dir.path(), &staged, &[2, 12, 22]);
-    // With a row that is left out from the first epoch on, which is stopped before and after that.
+    // With a row that is left out from the first step on.
     spoil(&staged, 3e38);
     let states = resumed_as_whole(&config(3), &dir.path().join("spoilt"), &staged, &[1, 2, 3, 4, 5]);
-    assert!(!states[0].contains_key("progress.poisoned_rows"));
-    assert_eq!(states[5]["progress.poisoned_rows"], 20i64.to_le_bytes());
+    assert!(states.iter().all(|state| state["progress.poisoned_rows"] == 20i64.to_le_bytes()));
 }
 
 #[test]
