@@ -32,6 +32,8 @@ fn compile() -> Result<(), String> {
     let sources = sources().map_err(|error| format!("{SHIM}: {error}"))?;
     let mut build = cc::Build::new();
     build.cpp(true).pic(true).std("c++17").warnings(false).opt_level(2);
+    // Nobody reads errno after a root, and only so is it taken of many numbers at once.
+    build.flag("-fno-math-errno");
     build.define("USE_C10D_GLOO", None).define("GLOG_USE_GLOG_EXPORT", None);
     // Libtorch's own headers are not ours to warn about.
     for dir in [include.clone(), include.join("torch/csrc/api/include")] {

@@ -211,6 +211,7 @@ mod tests {
                 threads: 1,
                 run_dir: "/run".into(),
                 kernels: enn_common::kernels::Quarantined::default(),
+                split: 1,
                 task: Task::Init { meta: "/m".into(), attempt: "0".into() },
             };
             (WorkerId(*worker), assignment)
@@ -224,7 +225,7 @@ mod tests {
 
     fn standby() -> Box<Standby> {
         let (run_dir, staged) = ("/run".into(), "/staged".into());
-        Box::new(Standby { device: "cpu".into(), local_rank: 0, threads: 1, run_dir, staged })
+        Box::new(Standby { device: "cpu".into(), local_rank: 0, world_size: 2, threads: 1, run_dir, staged })
     }
 
     /// Workers 0, 1, … on connections of the same numbers, in the round `round`.

@@ -32,6 +32,7 @@ fn plan(round: u64, world: u32) -> RoundPlan {
         threads: 1,
         run_dir: "/run".into(),
         kernels: enn_common::kernels::Quarantined::default(),
+        split: 1,
         task: Task::Init { meta: "/m".into(), attempt: "0".into() },
     };
     RoundPlan { round: Round(round), seats: (0..world).map(|rank| (WorkerId(rank), assignment(rank))).collect() }

@@ -47,7 +47,7 @@ pub enum What {
     },
     /// Baselines were computed: split name → baseline name → errors.
     BaselinesComputed { split: BTreeMap<String, BTreeMap<String, Baseline>>, notes: Vec<String> },
-    /// A round began: its workers are being started.
+    /// A round began: its workers are being started, or go on from `resume_step`.
     RoundStarted { round: Round, world_size: u32, attempt: u32, resume_step: Option<u64> },
     /// A worker process was forked.
     WorkerStarted {
@@ -100,8 +100,21 @@ pub enum What {
     GaveUp { reason: String },
     /// No worker made progress for so long; `stacks` holds what they were doing.
     HangDetected { round: Round, seconds: f64, stacks: Option<PathBuf> },
-    /// The nodes of the round changed: those that are left meet again, which is no restart.
+    /// The nodes or workers of the round changed: those that are left meet again, which is no restart.
     RoundLeft { round: Round, reason: String },
+    /// A process without a seat was started; it loads what it can and waits.
+    SpareStarted { pid: u32, local_rank: LocalRank },
+    /// A spare has loaded what can be loaded, so many seconds after its start.
+    SpareReady { pid: u32, seconds: f64 },
+    /// A spare ended without having had a seat; another one takes its place.
+    SpareEnded { pid: u32, code: Option<i32>, signal: Option<i32> },
+    /// A living process has this seat in a round: one that stood by, or one that kept its state from the round before.
+    SeatTaken { round: Round, rank: Rank, local_rank: LocalRank, pid: u32, spare: bool },
+    /// A worker has the state of training from rank `from`; no file was read.
+    StateReceived { round: Round, rank: Rank, from: Rank, step: u64, bytes: u64, seconds: f64 },
+    /// The first step after a failure is done, so many seconds after the failure was noticed. `from_rank`: who had the state;
+    /// `None`: the newest checkpoint.
+    Recovered { round: Round, seconds: f64, lost_steps: u64, from_rank: Option<Rank> },
     /// The user asked to stop.
     StopRequested { signal: String, second: bool },
     /// Training ended: final metrics of the best model per split.

@@ -54,17 +54,20 @@ fn train(settings: &Settings) -> Result<(), GptError> {
         seed: settings.seed,
     };
     let text = Text::open(&settings.data, size.context, share)?;
-    let mut learner = Learner::new(size, settings.seed, place.device)?;
+    let mut learner = Learner::new(size, settings, &place)?;
     let first = match &settings.checkpoints {
-        Some(folder) => learner.resume(folder, place.group.as_ref())?,
+        Some(folder) => learner.resume(folder, &place)?,
         None => 0,
     };
-    say(&place, format_args!("{} parameters, {} ranks on {:?}", learner.params.numel(), place.world(), place.device))?;
+    let (parameters, choice) = (learner.steps.params.numel(), learner.steps.precision.choice());
+    say(&place, format_args!("{parameters} parameters, {} ranks on {:?}", place.world(), place.device))?;
+    say(&place, format_args!("{}: {}", choice.format.name(), choice.reason))?;
     say(&place, format_args!("from step {first}; unigram {:.4} nats per byte", text.unigram_nats()))?;
     steps(settings, &place, &text, &mut learner, first)?;
+    learner.steps.finish_profile();
     if place.leads() && settings.sample > 0 {
         let prompt = &text.bytes()[..PROMPT_BYTES.min(text.bytes().len())];
-        let made = sample::text(&learner.model, &learner.params, prompt, settings.sample, settings.seed)?;
+        let made = sample::text(&learner.model, &learner.steps.params, prompt, settings.sample, settings.seed)?;
         let (prompt, made) = (String::from_utf8_lossy(prompt), String::from_utf8_lossy(&made));
         say(&place, format_args!("sample: {prompt}|{made}"))?;
     }
@@ -91,6 +94,9 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
             let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;
             let speed = counted as f64 / since.elapsed().as_secs_f64();
             say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
+            for news in learner.steps.kernels.take_news() {
+                say(place, format_args!("a kernel was left out or taken up again: {news:?}"))?;
+            }
             (since, counted) = (Instant::now(), 0);
         }
         let due = done % settings.save_every.max(1) == 0 || done == settings.steps;

@@ -2,7 +2,7 @@
 
 use crate::{error::GptError, model::GptSize};
 use clap::Parser;
-use enn_worker::session::torchrun::DeviceChoice;
+use enn_worker::session::{steps::WantedPrecision, torchrun::DeviceChoice};
 use std::path::PathBuf;
 
 /// Trains a GPT on the bytes of a text file, then writes some text of its own.
@@ -39,6 +39,12 @@ pub(crate) struct Settings {
     /// auto, cpu or cuda.
     #[arg(long, default_value = "auto")]
     pub(crate) device: String,
+    /// auto, fp32, tf32, bf16, fp16 or fp8.
+    #[arg(long, default_value = "auto", value_parser = precision)]
+    pub(crate) precision: WantedPrecision,
+    /// Folder for a profile of a few steps: a trace and a table.
+    #[arg(long)]
+    pub(crate) profile: Option<PathBuf>,
     /// Folder of checkpoints; training goes on from the newest in it.
     #[arg(long)]
     pub(crate) checkpoints: Option<PathBuf>,
@@ -85,4 +91,8 @@ impl Settings {
             }
         }
     }
+}
+
+fn precision(name: &str) -> Result<WantedPrecision, serde_json::Error> {
+    serde_json::from_value(name.into())
 }

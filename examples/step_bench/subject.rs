@@ -13,6 +13,7 @@ use enn_worker::{
     loss::Objective,
     model::{Model, ModelSpec},
     params::ParamBuilder,
+    session::precision::Demand,
     tch::{Device, Kind, Tensor as Raw, manual_seed},
 };
 use serde_json::Value;
@@ -20,11 +21,13 @@ use std::error::Error;
 
 /// Rows of the batch are drawn from this seed, as the peer draws its own.
 const SEED: i64 = 5;
+/// No standard normal number that is drawn is larger.
+const NORMAL_MAX: f64 = 8.0;
 
 /// A model and its batch.
 pub(crate) enum Subject {
     /// The ENN model: x, where it is valid, y, where it is valid.
-    Enn(Box<Model>, Box<ModelSpec>, Objective, [Raw; 4]),
+    Enn(Box<Model>, Objective, [Raw; 4]),
     /// The GPT: ids, the ids that follow.
     Gpt(Gpt, [Raw; 2]),
     /// Square linear layers one after the other: x.
@@ -51,7 +54,7 @@ impl Subject {
     /// The batch: what changes from step to step in a training.
     pub(crate) fn batch(&self) -> Vec<Raw> {
         match self {
-            Self::Enn(_, _, _, batch) => batch.iter().map(Raw::shallow_clone).collect(),
+            Self::Enn(_, _, batch) => batch.iter().map(Raw::shallow_clone).collect(),
             Self::Gpt(_, batch) => batch.iter().map(Raw::shallow_clone).collect(),
             Self::Matrix(_, x) => vec![x.shallow_clone()],
         }
@@ -60,7 +63,7 @@ impl Subject {
     /// The summed loss of the batch, and what to divide it by.
     pub(crate) fn loss(&self, cx: &Cx<'_>, batch: &[Tensor]) -> Result<(Tensor, Tensor), OpError> {
         match (self, batch) {
-            (Self::Enn(model, _, objective, _), [x, x_mask, y, y_mask]) => {
+            (Self::Enn(model, objective, _), [x, x_mask, y, y_mask]) => {
                 let output = model.forward(cx, x, x_mask)?;
                 let loss = objective.forward(cx, &output, &model.targets(cx, y, y_mask)?)?;
                 Ok((loss.sum, loss.count))
@@ -74,15 +77,10 @@ impl Subject {
         }
     }
 
-    /// What precision depends on: what the data are like, and how many cells a sample's loss adds up.
-    pub(crate) fn spec(&self) -> Result<ModelSpec, Box<dyn Error>> {
-        let cells = match self {
-            Self::Enn(_, spec, ..) => return Ok(spec.as_ref().clone()),
-            Self::Gpt(_, [ids, _]) => ids.size()[1],
-            Self::Matrix(_, x) => x.size()[1],
-        };
-        let out_shape = vec![usize::try_from(cells)?];
-        Ok(ModelSpec { features: Vec::new(), out_shape, train_rows: 1, x_stats: Vec::new(), y_stats: Vec::new() })
+    /// What precision depends on: the largest value, and how many cells the loss adds up.
+    pub(crate) fn demand(&self) -> Demand {
+        let (Self::Enn(_, _, [_, _, targets, _]) | Self::Gpt(_, [targets, _]) | Self::Matrix(_, targets)) = self;
+        Demand { largest: NORMAL_MAX, cells: targets.numel() as u64 }
     }
 
     /// Whether training keeps an average of the weights.
@@ -119,7 +117,7 @@ fn enn(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Resu
     let (x, y) =
         (Raw::randn([batch, features], (Kind::Float, device)), Raw::randn([batch, cells], (Kind::Float, device)));
     let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
-    Ok(Subject::Enn(Box::new(model), Box::new(spec), Objective::new(&TrainConfig::default()), [x, x_mask, y, y_mask]))
+    Ok(Subject::Enn(Box::new(model), Objective::new(&TrainConfig::default()), [x, x_mask, y, y_mask]))
 }
 
 fn gpt(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Result<Subject, Box<dyn Error>> {

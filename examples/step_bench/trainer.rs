@@ -4,13 +4,17 @@
 use crate::subject::Subject;
 use enn_common::{config::train::Precision as Wanted, kernels::OpKernels};
 use enn_worker::{
-    autograd::{Executor, Mode, Program, Request},
+    autograd::{Mode, Program},
     error::OpError,
     functional as f,
-    kernel::{Manager, News, NoIntents, Settings},
-    optim::{AdamW, AdamWSettings, Ema, FlatParams},
-    params::{GradBuckets, ParamBuilder, Params},
-    session::{SessionError, precision::Precision, torchrun::Place},
+    kernel::{News, Settings},
+    op::collective::{Alone, Collectives},
+    optim::{AdamWSettings, Ema},
+    params::ParamBuilder,
+    session::{
+        steps::{Setup, Steps},
+        torchrun::Place,
+    },
     tch::{Kind, Tensor},
 };
 use serde_json::{Value, json};
@@ -37,15 +41,8 @@ pub(crate) struct Work<'a> {
 /// Everything a step changes.
 pub(crate) struct Trainer {
     subject: Subject,
-    params: Params,
-    grads: GradBuckets,
-    weights: FlatParams,
-    optimizer: AdamW,
+    steps: Steps,
     average: Option<Ema>,
-    precision: Precision,
-    kernels: Manager,
-    generation: u64,
-    executor: Executor,
     rate: Tensor,
     wanted: Mode,
     reduces: bool,
@@ -57,40 +54,29 @@ pub(crate) struct Trainer {
 impl Trainer {
     /// The same weights on every rank. Refuses a precision that this device or build does not have.
     pub(crate) fn new(work: &Work<'_>, place: &Place) -> Result<Self, Box<dyn Error>> {
-        let (batch, device) = (work.batch, place.device);
         let mut pb = ParamBuilder::new();
-        let subject = Subject::new(work.size, batch, device, &mut pb)?;
-        let mut params = pb.build(1, device)?;
-        let mut grads = GradBuckets::new(&params)?;
-        grads.move_to(&params, |flat| Ok::<_, SessionError>(place.group.shared_like(flat)?))?;
-        let weights = FlatParams::of(&params);
-        let settings = AdamWSettings { betas: (0.9, 0.95), weight_decay: 0.1, clip: 1.0 };
-        let optimizer = AdamW::new(&weights, settings)?;
-        let average = if subject.averages() { Some(Ema::new(&weights, 0.98)?) } else { None };
-        let spec = (&subject.spec()?, batch.unsigned_abs());
-        let precision = Precision::decide(work.precision, spec, device, place.group.as_ref())?;
-        let choice = precision.choice();
+        let subject = Subject::new(work.size, work.batch, place.device, &mut pb)?;
+        let setup = Setup {
+            seed: 1,
+            optimizer: AdamWSettings { betas: (0.9, 0.95), weight_decay: 0.1, clip: 1.0 },
+            precision: work.precision,
+            demand: subject.demand(),
+            kernels: Settings { order: work.orders.clone(), deterministic: false },
+            limit: work.mode,
+            profile: None,
+        };
+        let steps = Steps::new(pb, place, setup)?;
+        let choice = steps.precision.choice();
         if json!(choice.format.name()) != json!(work.precision) {
             return Err(format!("{} instead: {}", choice.format.name(), choice.reason).into());
         }
-        if let Some(kind) = precision.copies() {
-            params.keep_shadows(kind)?;
-        }
-        let settings = Settings { order: work.orders.clone(), deterministic: false };
         Ok(Self {
+            average: if subject.averages() { Some(Ema::new(&steps.weights, 0.98)?) } else { None },
             subject,
-            params,
-            grads,
-            weights,
-            optimizer,
-            average,
-            precision,
-            kernels: Manager::new(settings, Vec::new(), Box::new(NoIntents))?,
-            generation: 0,
-            executor: Executor::new(work.mode),
-            rate: Tensor::from(RATE).to_device(device),
+            steps,
+            rate: Tensor::from(RATE).to_device(place.device),
             wanted: work.mode,
-            reduces: place.world() > 1,
+            reduces: true,
             last: None,
             cost: Cell::new(None),
         })
@@ -99,61 +85,34 @@ impl Trainer {
     /// Leaves the gradients as they are on each rank from now on.
     pub(crate) fn stop_reducing(&mut self) {
         self.reduces = false;
-        self.executor.reset();
+        self.steps.executor.reset();
     }
 
     /// Makes optimizer step `number`.
     pub(crate) fn step(&mut self, place: &Place, number: u64) -> Result<(), OpError> {
-        self.kernels.set_step(number);
-        let generation = self.kernels.generation();
-        if self.precision.advance(number) || generation != self.generation {
-            self.executor.reset();
-            self.generation = generation;
-        }
         let mut inputs = self.subject.batch();
         inputs.push(self.rate.shallow_clone());
-        let Self { subject, params, grads, weights, optimizer, average, precision, executor, cost, .. } = self;
-        let (reduces, batch) = (self.reduces, inputs[0].size()[0].unsigned_abs());
-        let request = Request {
-            leaves: params,
-            seed: 1,
-            step: number,
-            launcher: &self.kernels,
-            collectives: if reduces { Some(place) } else { None },
-            inputs,
-            watch: None,
-            observer: None,
-        };
-        let ran = executor.step(request, |cx, inputs| {
+        let Self { subject, steps, average, cost, .. } = self;
+        let collectives: &dyn Collectives = if self.reduces { place } else { &Alone };
+        let batch = inputs[0].size()[0].unsigned_abs();
+        let ran = steps.step(collectives, number, inputs, |cx, parts, inputs| {
             let Some((rate, data)) = inputs.split_last() else { unreachable!("the rate is the last input") };
-            precision.enter(cx)?;
             cx.set_rows(u64::from(place.rank()) * batch, batch);
-            cx.zero(grads.buckets().map(|(_, flat)| flat))?;
             let (loss, count) = subject.loss(cx, data)?;
             let wide = f::cast(cx, &f::detach(cx, &loss)?, Kind::Double)?;
             let flat = |t| f::reshape(cx, t, &[1]);
             let sums = f::cat(cx, &[&flat(&wide)?, &flat(&count)?], 0)?;
-            if reduces {
-                cx.all_reduce_value(&sums)?;
-            }
-            cx.backward(&loss, grads, &mut |_, gradient| {
-                if reduces {
-                    cx.all_reduce(gradient)?;
-                }
-                Ok(())
-            })?;
+            cx.all_reduce_value(&sums)?;
+            parts.backward(cx, &loss, true)?;
             if cost.get().is_none() {
                 cost.set(Some(cx.with_program(|program: &Program| (program.flops(), program.recs().len()))));
             }
-            if reduces {
-                cx.all_reduce_wait()?;
-            }
+            cx.all_reduce_wait()?;
             let number = |i| f::reshape(cx, &f::narrow(cx, &sums, 0, i, 1)?, &[]);
             let (sum, count) = (number(0)?, number(1)?);
-            let stats = optimizer.step(cx, grads, &precision.divisor(cx, &count)?, rate)?;
-            precision.after(cx, &stats.taken)?;
+            let stats = parts.optimize(cx, &count, rate)?;
             if let Some(average) = average {
-                average.update(cx, weights, &stats.taken)?;
+                average.update(cx, parts.weights, &stats.taken)?;
             }
             Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
         })?;
@@ -163,21 +122,20 @@ impl Trainer {
 
     /// All-reduces what a step does, and nothing else.
     pub(crate) fn all_reduce(&self, place: &Place) -> Result<(), Box<dyn Error>> {
-        let begin = |(_, flat): (_, &Tensor)| place.group.all_reduce_sum(flat);
         // Backward completes the last bucket first.
-        let flats: Vec<_> = self.grads.buckets().collect();
-        let works: Vec<_> = flats.into_iter().rev().map(begin).collect::<Result<_, _>>()?;
+        let begun = self.steps.grads.buckets().rev().map(|(_, flat)| place.group.all_reduce_sum(flat));
+        let works: Vec<_> = begun.collect::<Result<_, _>>()?;
         Ok(works.iter().try_for_each(|work| work.order(WAIT_MAX))?)
     }
 
     /// Bytes that a step all-reduces.
     pub(crate) fn gradient_bytes(&self) -> usize {
-        self.grads.buckets().map(|(_, flat)| flat.numel() * flat.kind().elt_size_in_bytes()).sum()
+        self.steps.grads.buckets().map(|(_, flat)| flat.numel() * flat.kind().elt_size_in_bytes()).sum()
     }
 
     /// Scalars that are learned.
     pub(crate) fn parameters(&self) -> i64 {
-        self.params.numel()
+        self.steps.params.numel()
     }
 
     /// Whether the last step was executed as wanted.
@@ -186,7 +144,7 @@ impl Trainer {
         if mode == Some(self.wanted) {
             return Ok(());
         }
-        let why = self.executor.refusal().unwrap_or("too few steps before, or not on a GPU");
+        let why = self.steps.executor.refusal().unwrap_or("too few steps before, or not on a GPU");
         Err(format!("the last step ran as {mode:?}, not as {}: {why}", self.wanted.name()))
     }
 
@@ -194,9 +152,9 @@ impl Trainer {
     pub(crate) fn found(&self) -> Result<Value, Box<dyn Error>> {
         let (loss, _) = self.last.as_ref().ok_or("no step was made")?;
         let (flops, operations) = self.cost.get().unwrap_or_default();
-        let several = self.kernels.take_calls().into_iter().filter(|op| op.order.len() > 1);
+        let several = self.steps.kernels.take_calls().into_iter().filter(|op| op.order.len() > 1);
         let kernels: BTreeMap<String, Value> = several.map(|op| (op.op.clone(), kernels(&op))).collect();
-        let news = self.kernels.take_news();
+        let news = self.steps.kernels.take_news();
         let faults: Vec<String> =
             news.iter().filter(|n| matches!(n, News::Faulted(_))).map(|n| format!("{n:?}")).collect();
         Ok(json!({

@@ -13,6 +13,8 @@ import tempfile
 import _record as record
 
 EPOCHS, STEPS, ROUNDS = 40, 200, 3
+# Smallest ratio of PyTorch's time to ours that passes: at most 0.8 of it.
+LIMIT = 1 / 0.8
 
 
 def ours(config: pathlib.Path, runs: pathlib.Path) -> tuple[float, int, pathlib.Path]:
@@ -50,7 +52,7 @@ def main() -> None:
             b.append(eager)
             if parameters != eager_parameters:
                 sys.exit(f"not the same model: {parameters} parameters here, {eager_parameters} in the peer")
-    sys.exit(0 if record.record("step_cpu_vs_pytorch_eager", "ms", "lower", a, b, "PyTorch eager, fused AdamW", 1.0) else 1)
+    sys.exit(0 if record.record("step_cpu_vs_pytorch_eager", "ms", "lower", a, b, "PyTorch eager, fused AdamW", LIMIT) else 1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 //! The outside world in miniature: programs under `bin/` that stand in for workers and clients, integration tests under
 //! `tests/`, checks against PyTorch under `conformance/`, measurements under `bench/`. The library holds what they share.
 
+pub mod agent;
 pub mod launch;

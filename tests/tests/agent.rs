@@ -1,142 +1,25 @@
-//! Supervision, with workers that misbehave on command: deaths, restarts, signals, hangs, orphans.
+//! Supervision, with workers that misbehave on command and all start again after a failure: deaths, restarts, signals, hangs,
+//! orphans.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::event::{Event, What};
-use enn_tests::launch::alive;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use enn_common::event::What;
+use enn_tests::{
+    agent::{self, Run, gone_within, grandchild, kill_9},
+    launch::alive,
 };
-use std::{
-    io::{BufRead, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-const AGENT: &str = env!("CARGO_BIN_EXE_agent_under_test");
-const WORKER: &str = env!("CARGO_BIN_EXE_fake_worker");
+const PROGRAMS: agent::Programs = (env!("CARGO_BIN_EXE_agent_under_test"), env!("CARGO_BIN_EXE_fake_worker"));
 
-struct Run {
-    dir: tempfile::TempDir,
-    agent: Child,
-    lines: BufReader<ChildStdout>,
-    seen: Vec<Event>,
-}
-
-struct End {
-    code: Option<i32>,
-    events: Vec<Event>,
-    stderr: String,
-}
-
+/// An agent under which all workers start again after a failure.
 fn start(script: &str, world: u32, restarts: u32, grace: f64) -> Run {
-    let dir = tempfile::tempdir().unwrap();
-    let mut agent = Command::new(AGENT)
-        .arg(dir.path())
-        .args([world.to_string(), restarts.to_string(), grace.to_string()])
-        .arg(WORKER)
-        .env("ENN_FAKE_SCRIPT", script)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(agent.stdout.take().unwrap());
-    Run { dir, agent, lines, seen: Vec::new() }
-}
-
-impl Run {
-    fn next(&mut self) -> Option<Event> {
-        let mut line = String::new();
-        if self.lines.read_line(&mut line).unwrap() == 0 {
-            return None;
-        }
-        let event: Event = serde_json::from_str(&line).unwrap();
-        self.seen.push(event.clone());
-        Some(event)
-    }
-
-    /// Reads events until one fits.
-    fn until<T>(&mut self, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
-        loop {
-            let event = self.next().unwrap_or_else(|| panic!("the agent ended; seen: {:#?}", self.seen));
-            if let Some(found) = wanted(&event.what) {
-                return found;
-            }
-        }
-    }
-
-    fn pids(&mut self, world: usize) -> Vec<i32> {
-        let pid = |what: &What| match what {
-            What::WorkerStarted { pid, .. } => Some(i32::try_from(*pid).unwrap()),
-            _ => None,
-        };
-        (0..world).map(|_| self.until(pid)).collect()
-    }
-
-    fn all_ready(&mut self, world: usize) {
-        for _ in 0..world {
-            self.until(|what| matches!(what, What::WorkerReady { .. }).then_some(()));
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.agent.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    fn end(mut self) -> End {
-        while self.next().is_some() {}
-        let output = self.agent.wait_with_output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        End { code: output.status.code(), events: self.seen, stderr }
-    }
-}
-
-impl End {
-    fn rounds(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event.what, What::RoundStarted { .. })).count()
-    }
-
-    fn cause(&self) -> String {
-        let cause = |event: &Event| match &event.what {
-            What::RoundFailed { cause, .. } => Some(cause.clone()),
-            _ => None,
-        };
-        self.events.iter().find_map(cause).unwrap_or_else(|| panic!("no round failed: {:#?}", self.events))
-    }
-
-    fn count(&self, wanted: impl Fn(&What) -> bool) -> usize {
-        self.events.iter().filter(|event| wanted(&event.what)).count()
-    }
+    agent::start(PROGRAMS, script, (world, restarts, grace), &[])
 }
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
-}
-
-fn grandchild(dir: &Path, rank: u32) -> i32 {
-    let path: PathBuf = dir.join(format!("grandchild-{rank}"));
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        match text.trim().parse() {
-            Ok(pid) => return pid,
-            Err(_) => assert!(Instant::now() < deadline, "no grandchild"),
-        }
-    }
-}
-
-/// Whether all are gone before the time is up.
-fn gone_within(pids: &[i32], wait: Duration) -> bool {
-    let deadline = Instant::now() + wait;
-    while pids.iter().any(|pid| alive(*pid)) {
-        if Instant::now() > deadline {
-            return false;
-        }
-        std::thread::yield_now();
-    }
-    true
 }
 
 #[test]
@@ -163,7 +46,7 @@ fn a_killed_worker_is_noticed_within_50_ms_and_the_round_restarted() {
     let pids = run.pids(2);
     run.until(|what| matches!(what, What::CheckpointCommitted { .. }).then_some(()));
     let killed_at = now();
-    kill(Pid::from_raw(pids[1]), Signal::SIGKILL).unwrap();
+    kill_9(pids[1]);
     let measured = run.until(|what| match what {
         What::WorkerExited { signal: Some(9), seconds_to_notice, .. } => Some(*seconds_to_notice),
         _ => None,

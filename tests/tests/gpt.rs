@@ -87,6 +87,20 @@ fn the_loss_falls_below_what_the_frequencies_of_bytes_explain_and_text_is_writte
 }
 
 #[test]
+fn products_in_bf16_learn_too_and_go_on_from_a_checkpoint_with_the_same_bits() {
+    let place = place("--precision bf16 --steps 60 --batch 16 --dropout 0.1 --sample 0 --log-every 10 --save-every 30");
+    let whole = alone(&place);
+    assert!(whole.stdout.contains("\nbf16: "), "{}", whole.stdout);
+    let (loss, unigram) = (number(&whole.stdout, "loss "), number(&whole.stdout, "unigram "));
+    assert!(loss < unigram - 0.1, "{loss} against {unigram}");
+    let end = weights(&place);
+    fs::remove_dir_all(newest(&place).dir()).unwrap();
+    let rest = alone(&place);
+    assert!(rest.stdout.contains("from step 30;"), "{}", rest.stdout);
+    assert_eq!(end, weights(&place), "the same bits as without the break");
+}
+
+#[test]
 fn a_killed_rank_costs_the_steps_since_the_checkpoint_and_nothing_else() {
     let common = "--steps 30 --batch 8 --dropout 0.1 --sample 0 --save-every 5";
     let (calm, struck) = (place(common), place(common));

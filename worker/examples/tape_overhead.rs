@@ -1,11 +1,14 @@
-//! What recording costs: thousands of operations on a small tensor, through libtorch's bindings alone and through the tape.
-//! Prints microseconds per operation as JSON, one number per round. `tests/bench/tape_overhead.py` judges them.
+//! What recording costs: thousands of operations on a small tensor, through libtorch's bindings alone, through the tape, and
+//! through the tape with a manager of kernels that knows the operands' signature, as in every worker. Prints microseconds per operation as JSON, one number per round. `tests/bench/tape_overhead.py` judges them.
 //!
 //! The clock is this thread's processor time, which other processes on the machine do not add to.
 
 use enn_worker::{
-    autograd::Cx,
+    autograd::{Cx, Executor, Mode, Request},
+    error::OpError,
     functional as f,
+    kernel::{Extra, FirstFit, Launcher, Manager, NoIntents, Settings},
+    op::row::{Kernel, Tolerance},
     params::{GradBuckets, ParamBuilder, Params},
 };
 use nix::time::{ClockId, clock_gettime};
@@ -23,26 +26,42 @@ const CALLS: usize = 4000;
 const PASSES: usize = 5;
 /// Rounds.
 const ROUNDS: usize = 7;
+/// What the plain reference does: only the way to it is measured.
+static SECOND: Kernel = Kernel {
+    id: "bench.tanh",
+    fits: |_, _| Ok(()),
+    launch: |op, l| (op.row().launch)(op, l),
+    tolerance: Tolerance::Exact,
+    deterministic: true,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     tch::set_num_threads(1);
     let params = ParamBuilder::new().build(0, Device::Cpu)?;
     let grads = GradBuckets::new(&params)?;
     let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
-    let (mut bare, mut taped, mut both) = (Vec::new(), Vec::new(), Vec::new());
+    let second = Extra { op: "tanh", kernel: &SECOND };
+    let manager = Manager::new(Settings::default(), vec![second], Box::new(NoIntents))?;
+    let mut executor = Executor::new(Mode::Plan);
+    let mut rounds = [const { Vec::new() }; 5];
     for _ in 0..ROUNDS {
-        let mut best = [f64::MAX; 3];
+        let mut best = [f64::MAX; 5];
         for _ in 0..PASSES {
-            let (forward, backward) = through_the_tape(&params, &grads, &x)?;
-            for (best, found) in best.iter_mut().zip([through_tch(&x)?, forward, backward]) {
+            let bare = through_tch(&x)?;
+            let (taped, both) = through_the_tape(&params, &grads, &x, &FirstFit)?;
+            let (managed, _) = through_the_tape(&params, &grads, &x, &manager)?;
+            let planned = again(&mut executor, &params, &x)?;
+            for (best, found) in best.iter_mut().zip([bare, taped, both, managed, planned]) {
                 *best = best.min(found.as_secs_f64() * 1e6 / CALLS as f64);
             }
         }
-        bare.push(best[0]);
-        taped.push(best[1]);
-        both.push(best[2]);
+        rounds.iter_mut().zip(best).for_each(|(all, best)| all.push(best));
     }
-    let found = json!({ "operations": CALLS, "tch_us": bare, "taped_us": taped, "taped_with_backward_us": both });
+    let [bare, taped, both, managed, planned] = rounds;
+    let found = json!({
+        "operations": CALLS, "tch_us": bare, "taped_us": taped, "taped_with_backward_us": both, "managed_us": managed,
+        "planned_us": planned,
+    });
     Ok(writeln!(stdout().lock(), "{found}")?)
 }
 
@@ -65,9 +84,15 @@ fn through_tch(x: &Tensor) -> Result<Duration, Box<dyn Error>> {
 }
 
 /// Forward, and forward with backward.
-fn through_the_tape(params: &Params, grads: &GradBuckets, x: &Tensor) -> Result<(Duration, Duration), Box<dyn Error>> {
+fn through_the_tape(
+    params: &Params,
+    grads: &GradBuckets,
+    x: &Tensor,
+    launcher: &dyn Launcher,
+) -> Result<(Duration, Duration), Box<dyn Error>> {
     let start = now()?;
-    let cx = Cx::train(params, 0, 0);
+    let mut cx = Cx::train(params, 0, 0);
+    cx.set_launcher(launcher);
     let mut y = cx.variable(x.shallow_clone());
     for _ in 0..CALLS {
         y = f::tanh(&cx, &y)?;
@@ -76,4 +101,25 @@ fn through_the_tape(params: &Params, grads: &GradBuckets, x: &Tensor) -> Result<
     let loss = f::sum_all(&cx, &y)?;
     cx.backward(&loss, grads, &mut |_, _| Ok(()))?;
     Ok((forward, now()? - start))
+}
+
+/// A step that the executor has seen often enough to run its record.
+fn again(executor: &mut Executor, params: &Params, x: &Tensor) -> Result<Duration, Box<dyn Error>> {
+    loop {
+        let inputs = vec![x.shallow_clone()];
+        let (leaves, launcher) = (params, &FirstFit);
+        let request =
+            Request { leaves, seed: 0, step: 0, launcher, collectives: None, inputs, watch: None, observer: None };
+        let start = now()?;
+        let ran = executor.step(request, |cx, inputs| {
+            let mut y = inputs[0].clone();
+            for _ in 0..CALLS {
+                y = f::tanh(cx, &y)?;
+            }
+            Ok::<_, OpError>(vec![y])
+        })?;
+        if ran.mode == Mode::Plan {
+            return Ok(now()? - start);
+        }
+    }
 }

@@ -56,6 +56,31 @@ int32_t enn_aten_hollow(const int64_t* sizes, size_t axes, const at::Tensor* lik
 int32_t enn_aten_version(const at::Tensor* tensor, int64_t* out) {
   return enn::guarded([&] { *out = static_cast<int64_t>(tensor->_version()); });
 }
+
+// Takes into `hash`, per tensor: kind, device class, alignment up to `alignment_max` (a power of two), sizes, and the strides
+// where they are not dense. No value, no address, no device's number.
+int32_t enn_aten_layouts(const at::Tensor* const* tensors, size_t count, uint64_t alignment_max, uint64_t* hash) {
+  return enn::guarded([&] {
+    uint64_t state = *hash;
+    const auto take = [&](uint64_t word) {
+      const auto product = static_cast<unsigned __int128>(state ^ word) * 0x9e3779b97f4a7c15u;
+      state = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+    };
+    for (size_t i = 0; i < count; ++i) {
+      const at::Tensor& tensor = *tensors[i];
+      const uint64_t address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) | alignment_max;
+      const uint64_t alignment = address & (~address + 1);
+      const bool dense = tensor.is_contiguous();
+      const auto kind = static_cast<uint64_t>(tensor.scalar_type());
+      const auto axes = static_cast<uint64_t>(tensor.dim());
+      take(kind | uint64_t{tensor.is_cuda()} << 8 | uint64_t{dense} << 9 | axes << 16 | alignment << 32 | uint64_t{1} << 63);
+      for (int64_t size : tensor.sizes()) take(static_cast<uint64_t>(size));
+      if (dense) continue;
+      for (int64_t stride : tensor.strides()) take(static_cast<uint64_t>(stride));
+    }
+    *hash = state;
+  });
+}
 }
 
 namespace {

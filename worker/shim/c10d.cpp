@@ -35,6 +35,9 @@ constexpr int32_t ENN_OK = 0;
 constexpr int32_t ENN_FAILED = 1;
 constexpr int32_t ENN_TIMED_OUT = 2;
 
+// A wait on another thread's work looks this often whether it is still wanted.
+constexpr std::chrono::milliseconds GLANCE(50);
+
 thread_local std::string last_error;
 
 int32_t failed(std::string message) {
@@ -119,7 +122,7 @@ int32_t within(std::chrono::milliseconds timeout, const char* what, const enn::L
   }).detach();
   const auto until = enn::Clock::now() + timeout;
   std::unique_lock<std::mutex> lock(state->mutex);
-  while (!state->changed.wait_until(lock, std::min(until, enn::Clock::now() + enn::STORE_SLICE), [&] { return state->done; })) {
+  while (!state->changed.wait_until(lock, std::min(until, enn::Clock::now() + GLANCE), [&] { return state->done; })) {
     if (line != nullptr) line->check();
     if (enn::Clock::now() < until) continue;
     last_error = std::string(what) + " did not end in time";
@@ -177,6 +180,14 @@ int32_t enn_store_connect(const char* host, uint16_t port, const char* prefix, i
     c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(std::string(host), options);
     if (*prefix != '\0') store = c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store);
     *out = new enn_store{std::move(store)};
+    return ENN_OK;
+  });
+}
+
+// The same connection, with `prefix` before every key.
+int32_t enn_store_prefixed(enn_store* store, const char* prefix, enn_store** out) {
+  return guarded([&] {
+    *out = new enn_store{c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store->store)};
     return ENN_OK;
   });
 }

@@ -5,8 +5,10 @@
 // lost in the last moment finds nothing freed.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -25,8 +27,10 @@ namespace enn {
 using Clock = std::chrono::steady_clock;
 using Millis = std::chrono::milliseconds;
 
-// A wait for a store's key looks this often whether it is still wanted.
-constexpr Millis STORE_SLICE(100);
+// How soon a wait for a store's key asks again, at first and at last. The store's own wait cannot be called back, and says so
+// in the log whenever it ends without the key.
+constexpr std::chrono::microseconds ASK_AGAIN_FIRST(200);
+constexpr std::chrono::microseconds ASK_AGAIN_LAST(20000);
 
 // What a group, its works and its cutters share.
 class Line {
@@ -37,6 +41,7 @@ class Line {
   void cut() {
     if (cut_.exchange(true, std::memory_order_acq_rel)) return;
     std::lock_guard<std::mutex> lock(mutex_);
+    was_cut_.notify_all();
     if (device_backend_) device_backend_->abort();
     if (!mesh_ || !met_) return;
     // While it forms, a connection may still come in, and must find nobody who would use it. Afterwards its threads may be
@@ -57,6 +62,12 @@ class Line {
     std::lock_guard<std::mutex> lock(mutex_);
     check();
     formed_ = true;
+  }
+
+  // Returns after `pause`, or when the group is cut.
+  void pause(std::chrono::microseconds pause) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    was_cut_.wait_for(lock, pause, [this] { return is_cut(); });
   }
 
   void check() const { TORCH_CHECK(!is_cut(), "this rank ended the group"); }
@@ -90,6 +101,7 @@ class Line {
 
   std::atomic<bool> cut_{false};
   std::mutex mutex_;
+  std::condition_variable was_cut_;
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> mesh_;
   c10::intrusive_ptr<c10d::Backend> device_backend_;
@@ -133,14 +145,12 @@ class GuardedStore final : public c10d::Store {
     line_->meet();
     auto until = Clock::now() + timeout;
     if (bounded_.load(std::memory_order_acquire)) until = std::min(until, until_);
-    for (;;) {
-      const auto left = std::chrono::duration_cast<Millis>(until - Clock::now());
-      try {
-        return inner_->wait(keys, std::max(Millis(1), std::min(left, STORE_SLICE)));
-      } catch (const c10::DistStoreError&) {
-        line_->check();
-        TORCH_CHECK(Clock::now() < until, "nobody set ", keys.empty() ? std::string("a key") : keys.front(), " in time");
-      }
+    auto pause = ASK_AGAIN_FIRST;
+    while (!inner_->check(keys)) {
+      TORCH_CHECK(Clock::now() < until, "nobody set ", keys.front(), keys.size() > 1 ? " and more" : "", " in time");
+      line_->pause(pause);
+      line_->check();
+      pause = std::min(pause * 5 / 4, ASK_AGAIN_LAST);
     }
   }
   const Millis& getTimeout() const noexcept override { return inner_->getTimeout(); }

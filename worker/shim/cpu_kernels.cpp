@@ -1,4 +1,5 @@
-// CPU kernels for the two operations libtorch has no kernel for: the retention scan and counter-based dropout.
+// CPU kernels for operations libtorch has no kernel for: the retention scan, counter-based dropout, and AdamW with its numbers
+// in a tensor.
 //
 // Each works on rows of contiguous numbers, sequentially along the positions, so that a scan reads and writes every
 // number once. Results do not depend on the number of threads: each batch row, each block of words is one task.
@@ -10,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +31,7 @@
 namespace {
 
 constexpr int64_t DROPOUT_GRAIN = 1 << 14;
+constexpr int64_t ADAMW_GRAIN = 1 << 15;
 
 // The operands of one batch row of a scan; `stride` is the distance between positions, `w` = heads · width.
 template <class T>
@@ -321,6 +324,23 @@ void dropped(const Key& key, uint64_t first, uint32_t threshold, double scale, c
   });
 }
 
+// Numbers of an update: the six of op/optim.rs, and what keeps the denominator from 0.
+struct Update {
+  float gradient, first, second, shrink, update, spread, eps;
+};
+
+// Weight, gradient, first and second moment; each number is read and written once.
+ENN_CLONES void run_adamw(const Update& u, float* __restrict p, float* __restrict g, float* __restrict m, float* __restrict v, int64_t count) {
+  const float gradient = u.gradient, first = u.first, second = u.second, shrink = u.shrink, update = u.update, spread = u.spread, eps = u.eps;
+  for (int64_t i = 0; i < count; ++i) {
+    const float mean = g[i] * gradient;
+    const float momentum = m[i] + first * (mean - m[i]);
+    const float square = v[i] + second * (mean * mean - v[i]);
+    p[i] = p[i] * shrink + momentum * update / (std::sqrt(square) * spread + eps);
+    g[i] = mean, m[i] = momentum, v[i] = square;
+  }
+}
+
 bool is_double(const at::Tensor& x) {
   TORCH_CHECK(x.device().is_cpu(), "the CPU kernel got a tensor on ", x.device());
   TORCH_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble, "the CPU kernel got ", x.scalar_type());
@@ -346,6 +366,24 @@ int32_t enn_retention_backward(const at::Tensor* const* ins, int32_t both, at::T
     outs[0] = new at::Tensor(std::move(made.dv));
     outs[1] = new at::Tensor(std::move(made.dlambda));
     outs[2] = new at::Tensor(std::move(made.dstate));
+  });
+}
+
+// arrays: weight, gradient, first and second moment, dense f32 of one length, all written.
+int32_t enn_adamw(const at::Tensor* const* arrays, const at::Tensor* numbers, int32_t decays, float eps) {
+  return enn::guarded([&] {
+    float* data[4];
+    const int64_t count = arrays[0]->numel();
+    TORCH_CHECK(numbers->numel() == 6, "six numbers, not ", numbers->numel());
+    for (int i = 0; i < 4; ++i) {
+      TORCH_CHECK(!is_double(*arrays[i]) && arrays[i]->is_contiguous() && arrays[i]->numel() == count, "array ", i, " is not as the first");
+      data[i] = arrays[i]->mutable_data_ptr<float>();
+    }
+    const float* n = numbers->const_data_ptr<float>();
+    const Update u{n[0], n[1], n[2], decays ? n[3] : 1.0f, n[4], n[5], eps};
+    at::parallel_for(0, count, ADAMW_GRAIN, [&](int64_t from, int64_t to) {
+      run_adamw(u, data[0] + from, data[1] + from, data[2] + from, data[3] + from, to - from);
+    });
   });
 }
 

@@ -128,3 +128,11 @@ pub enum OpErrorKind {
     #[error("no collectives were given to this step\nhint: Cx::set_collectives")]
     NoCollectives,
 }
+
+impl OpErrorKind {
+    /// Whether memory was short, on the device or the host: libtorch says it in words only.
+    pub fn is_out_of_memory(&self) -> bool {
+        let text = self.to_string();
+        ["out of memory", "can't allocate memory", "bad_alloc"].iter().any(|words| text.contains(words))
+    }
+}

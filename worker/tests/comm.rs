@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tch::{Kind, Tensor};
 
 fn gloo(port: u16, rank: u32, size: u32, timeout: Duration) -> Result<Gloo, CommError> {
-    Gloo::form(&connect(port), &GlooOptions { rank, size, timeout }, &Forming::within(timeout))
+    Gloo::form(&connect(port, 0), &GlooOptions { rank, size, timeout }, &Forming::within(timeout))
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn tensors_c10d_cannot_take_are_refused_by_name() {
 #[test]
 fn libtorch_client_and_our_store_understand_each_other() {
     let server = store();
-    let store = connect(server.addr().port());
+    let store = connect(server.addr().port(), 0);
     store.set("a", b"x\0y").unwrap();
     assert_eq!(store.get("a").unwrap(), b"x\0y");
     assert_eq!(store.compare_set("a", b"no", b"z").unwrap(), b"x\0y");
@@ -181,7 +181,7 @@ fn libtorch_client_and_our_store_understand_each_other() {
     assert_eq!(store.add("n", 0).unwrap(), 42);
     // A key above the limit ends this connection, not the store.
     assert!(matches!(store.get(&"long".repeat(3000)), Err(CommError::Store { operation: "get", .. })));
-    assert_eq!(connect(server.addr().port()).add("n", 0).unwrap(), 42);
+    assert_eq!(connect(server.addr().port(), 0).add("n", 0).unwrap(), 42);
 }
 
 #[test]

@@ -20,7 +20,7 @@ const REDUCES: [Reduce; 3] = [Reduce::Sum, Reduce::Min, Reduce::Max];
 const MIB_64: i64 = 16 << 20;
 
 fn shm(port: u16, rank: u32, size: u32, timeout: Duration) -> Box<Shm> {
-    match Shm::form(&connect(port), &ShmOptions { rank, size, timeout }, &Forming::within(PATIENCE)).unwrap() {
+    match Shm::form(&connect(port, 0), &ShmOptions { rank, size, timeout }, &Forming::within(PATIENCE)).unwrap() {
         ShmFormed::Group(group) => Box::new(group),
         ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
     }
@@ -106,7 +106,7 @@ fn same_on_all(group: &dyn ProcessGroup, tensor: &Tensor) {
 
 fn beside_gloo(port: u16, shm: &dyn ProcessGroup) {
     let options = GlooOptions { rank: shm.rank(), size: shm.size(), timeout: PATIENCE };
-    let gloo = Gloo::form(&connect(port), &options, &Forming::within(PATIENCE)).unwrap();
+    let gloo = Gloo::form(&connect(port, 0), &options, &Forming::within(PATIENCE)).unwrap();
     let mut sizes = vec![0, 1, 3, 1023, 16_384, 70_001, 262_147];
     if shm.size() == 2 {
         sizes.push(MIB_64);
@@ -395,7 +395,7 @@ fn what_cannot_be_reduced_is_refused_by_name() {
 #[test]
 fn one_rank_that_cannot_map_makes_all_say_no() {
     let server = store();
-    let store = connect(server.addr().port());
+    let store = connect(server.addr().port(), 0);
     // Rank 0 of a node where nothing can be shared.
     store.set("shm/segment", b"none").unwrap();
     store.set("shm/rank-0", b"no memory").unwrap();

@@ -37,7 +37,7 @@ pub use boxes::{CoverageError, Region};
 pub use commit::{CommitError, Committed, commit};
 pub use latest::{Latest, latest};
 pub use manifest::{Draft, Manifest};
-pub use prune::{prune, remove_leftovers};
+pub use prune::{prune, remove_attempt, remove_leftovers};
 pub use reader::{Checkpoint, ReadError, TensorData};
 pub use shard::{ShardError, ShardWriter, TensorBox};
 pub use table::{DType, ShardTable};

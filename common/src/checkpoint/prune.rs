@@ -34,12 +34,41 @@ pub fn prune(checkpoints: &Path, keep: usize) -> Result<Vec<PathBuf>, FileError>
 /// Removes checkpoints that were being written or removed by processes that are gone. Call it only when no worker of this
 /// run is alive. Returns what was removed.
 pub fn remove_leftovers(checkpoints: &Path) -> Result<Vec<PathBuf>, FileError> {
+    remove_all(checkpoints, name::is_leftover)
+}
+
+/// Removes checkpoints that the workers of `attempt` began and nobody will commit. Others may write at the same time.
+pub fn remove_attempt(checkpoints: &Path, attempt: &str) -> Result<Vec<PathBuf>, FileError> {
+    remove_all(checkpoints, |name| {
+        name::is_leftover(name) && name.split_once(".tmp-").is_some_and(|(_, of)| of == attempt)
+    })
+}
+
+fn remove_all(checkpoints: &Path, unwanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, FileError> {
     let mut removed = Vec::new();
     for entry in std::fs::read_dir(checkpoints).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(name::is_leftover) {
+        if entry.file_name().to_str().is_some_and(&unwanted) {
             Disk.remove_dir(&entry.path())?;
             removed.push(entry.path());
         }
     }
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_attempt_left_goes_and_what_others_write_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (step, other) = (name::temporary(8, "1-aa"), name::temporary(16, "11-aa"));
+        let stays = [other, name::temporary(8, "2-aa"), name::committed(8), "notes.tmp-1-aa".to_owned()];
+        for name in stays.iter().chain([&step]) {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("shard"), "x").unwrap();
+        }
+        assert_eq!(remove_attempt(dir.path(), "1-aa").unwrap(), [dir.path().join(&step)]);
+        assert!(stays.iter().all(|name| dir.path().join(name).join("shard").exists()));
+    }
 }

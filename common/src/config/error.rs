@@ -144,6 +144,17 @@ pub enum ConfigErrorKind {
         /// Devices found.
         gpus: usize,
     },
+    /// More workers at least than at most.
+    #[error("at least {fewest} workers are asked for, but only {workers} are started (nproc_per_node)")]
+    MinAboveAll {
+        /// Workers at least.
+        fewest: u32,
+        /// Workers in all.
+        workers: u32,
+    },
+    /// A key that means nothing under `policy = "restart"`.
+    #[error("needs policy = \"reform\": under \"restart\" all workers end and start again together")]
+    NeedsReform,
     /// CUDA asked for and not there.
     #[error("CUDA is asked for, but {0}")]
     NoCuda(&'static str),

@@ -170,14 +170,32 @@ impl TrainConfig {
 pub struct ClusterConfig {
     /// Workers on this node.
     pub nproc_per_node: Nproc,
-    /// Rounds that may be restarted after a worker failure.
+    /// Workers with which a round goes on at once while others are missing; 0: all.
+    pub workers_min: u32,
+    /// What happens after a failure.
+    pub policy: Recovery,
+    /// Processes that stand by for a seat.
+    pub spares: u32,
+    /// Failures that are recovered from: in a row without a step between them under `reform`, in all under `restart`.
     pub max_restarts: u32,
+    /// Time without any sign of progress from any worker after which one of them is taken for dead, seconds; 0: never.
+    pub hang_timeout_s: f64,
     /// Time a worker has to finish its step and checkpoint after the first signal, seconds.
     pub grace_s: f64,
     /// Where workers compute.
     pub device: Device,
     /// How workers on CPUs add up their gradients.
     pub collectives: Collectives,
+}
+
+/// What happens after a worker of a training run failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recovery {
+    /// The others keep their processes and their state, and meet again with a replacement.
+    Reform,
+    /// All workers end, and others start from the newest checkpoint.
+    Restart,
 }
 
 /// Way of the collectives between workers that compute on CPUs.
@@ -221,7 +239,11 @@ impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
             nproc_per_node: Nproc::Auto,
+            workers_min: 0,
+            policy: Recovery::Reform,
+            spares: 0,
             max_restarts: 3,
+            hang_timeout_s: 600.0,
             grace_s: 30.0,
             device: Device::Auto,
             collectives: Collectives::Auto,

@@ -13,7 +13,8 @@
 //!                                  first time
 //!     48  signature  u64   worker     the operands' signature
 //!     56  text       424 B worker     operation, kernel and operands, separated by line feeds, UTF-8
-//!    480  rest             reserved
+//!    480  waited     u64   worker     nanoseconds this rank has waited for others since the round began
+//!    488  rest             reserved
 //! ```
 //! A worker that dies with an open intent leaves it to be read: that kernel is not tried again on such operands.
 //!
@@ -105,6 +106,7 @@ const WORD_SIGNATURE: usize = 6;
 const WORD_TEXT: usize = 7;
 /// Words of the intent's text.
 const TEXT_WORDS: usize = 53;
+const WORD_WAITED: usize = WORD_TEXT + TEXT_WORDS;
 /// Bytes of the intent's text; a longer one is cut.
 pub const INTENT_BYTES_MAX: usize = TEXT_WORDS * WORD_BYTES;
 const WISHES_MASK: u64 = 0xffff_ffff;
@@ -221,6 +223,16 @@ impl<'a> ControlPage<'a> {
     /// Worker: about to wait in collective `sequence`.
     pub fn set_collective(self, sequence: u64) {
         self.words[WORD_COLLECTIVE].store(sequence, Ordering::Relaxed);
+    }
+
+    /// Nanoseconds the worker has waited for others since the round began.
+    pub fn waited_ns(self) -> u64 {
+        self.words[WORD_WAITED].load(Ordering::Relaxed)
+    }
+
+    /// Worker: has waited so long for others since the round began.
+    pub fn set_waited(self, ns: u64) {
+        self.words[WORD_WAITED].store(ns, Ordering::Relaxed);
     }
 
     /// Worker: a kernel is about to run for the first time on such operands.

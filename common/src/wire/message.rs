@@ -58,6 +58,9 @@ pub enum FromWorker {
     Halted { round: u64, step: u64 },
     /// The state of training came from rank `from`, who stood furthest, after `step` steps; no file was read.
     StateReceived { step: u64, from: u32, bytes: u64, seconds: f64 },
+    /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the
+    /// end of the round.
+    OutOfMemory { step: u64, error: String },
 }
 
 /// From the broker to a worker.
@@ -86,6 +89,8 @@ pub struct Standby {
     pub device: String,
     /// Index of the device it will most likely get.
     pub local_rank: u32,
+    /// Ranks of the world in which it will most likely be.
+    pub world_size: u32,
     /// Intra-op threads.
     pub threads: u32,
     /// Run directory.
@@ -119,6 +124,8 @@ pub struct Assignment {
     pub run_dir: PathBuf,
     /// Kernels in quarantine, in force from the first step.
     pub kernels: Quarantined,
+    /// Into so many each micro-batch is cut, on all ranks alike: more than 1 after a rank ran out of memory.
+    pub split: u32,
     /// What to do.
     pub task: Task,
 }

@@ -21,11 +21,16 @@ use std::{
 /// Bytes of standard error looked at for its last lines.
 const STDERR_TAIL_BYTES: u64 = 16 << 10;
 
+const STDOUT: &str = "stdout.log";
+const STDERR: &str = "stderr.log";
+
 /// A worker process and what belongs to it.
 #[derive(Debug)]
 pub(super) struct Child {
     process: Process,
     page: Page,
+    /// Directory of its log files.
+    logs: PathBuf,
     stderr: PathBuf,
 }
 
@@ -42,13 +47,16 @@ impl Child {
             move |source| AgentError::Log { path, source }
         };
         std::fs::create_dir_all(logs).map_err(log(logs))?;
-        let stdout_path = logs.join("stdout.log");
-        let stderr = logs.join("stderr.log");
+        let stdout_path = logs.join(STDOUT);
+        let stderr = logs.join(STDERR);
         let stdout_file = File::create(&stdout_path).map_err(log(&stdout_path))?;
         let stderr_file = File::create(&stderr).map_err(log(&stderr))?;
         let page = Page::create().map_err(|source| AgentError::System { what: "make a control page", source })?;
         let identity = Identity { control_fd: page.fd(), ..identity };
         let mut command = Command::new(&spec.program);
+        for name in env::OF_A_SEAT {
+            command.env_remove(name);
+        }
         command.args(&spec.args).envs(env::variables(spec, &identity));
         let outlets = Outlets { stdout: stdout_file.into(), stderr: stderr_file.into() };
         let binding = Binding::inheriting(page.fd());
@@ -56,7 +64,7 @@ impl Child {
             StartError::Spawn(source) => AgentError::Spawn { program: spec.program.clone(), source },
             StartError::Watch(source) => AgentError::System { what: "watch a worker by pidfd", source },
         })?;
-        Ok(Self { process, page, stderr })
+        Ok(Self { process, page, logs: logs.to_owned(), stderr })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -80,9 +88,32 @@ impl Child {
         }
     }
 
+    /// Asks through the control page to finish the step and leave the round, or takes that back.
+    pub(super) fn ask_to_regroup(&self, wanted: bool) {
+        match self.page.fields() {
+            Some(page) if wanted => page.set_regroup(),
+            Some(page) => page.clear_regroup(),
+            None => {}
+        }
+    }
+
     /// What the worker was doing last.
     pub(super) fn place(&self) -> (Phase, u64) {
         self.page.fields().map_or((Phase::Boot, 0), |page| (page.phase(), page.step()))
+    }
+
+    /// CLOCK_MONOTONIC nanoseconds of its last sign of progress, and the collectives it began; 0 before the first.
+    pub(super) fn pulse(&self) -> (u64, u64) {
+        self.page.fields().map_or((0, 0), |page| (page.heartbeat_ns(), page.collective()))
+    }
+
+    /// Its logs appear below `logs` too, where those of its new round are looked for.
+    pub(super) fn log_also_in(&self, logs: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(logs)?;
+        for name in [STDOUT, STDERR] {
+            std::fs::hard_link(self.logs.join(name), logs.join(name))?;
+        }
+        Ok(())
     }
 
     /// The kernel that was running for the first time on such operands, if the worker said so last.

@@ -38,6 +38,9 @@ pub trait Checkpoints: Send {
     /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
 
+    /// Removes what the workers of `attempt` wrote and nobody will commit; other workers live and may write elsewhere.
+    fn abandon(&mut self, _attempt: &str) {}
+
     /// Notes durably that rows are predicted, so that they need not be predicted again whatever happens.
     fn predicted(&mut self, _chunk: &Chunk) {}
 }
@@ -55,6 +58,7 @@ pub(super) struct Verdict {
 enum Request {
     Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
     Commit(ShardSet),
+    Abandon(String),
     Predicted(Chunk),
     Write(PathBuf, Vec<u8>),
 }
@@ -98,6 +102,14 @@ impl Committer {
             && self.requests.as_ref().is_some_and(|requests| requests.try_send(Request::Commit(shards)).is_ok());
         self.pending += usize::from(sent);
         sent
+    }
+
+    /// Behind the commits under way: removes what a round that is over left unfinished.
+    pub(super) fn abandon(&self, attempt: String) {
+        if let Some(requests) = &self.requests {
+            // A full queue leaves it to the next launch.
+            let _full = requests.try_send(Request::Abandon(attempt));
+        }
     }
 
     /// Notes a chunk. A disk that is slower than the workers slows the agent here.
@@ -153,6 +165,7 @@ fn serve(
             Request::Prepare(answer) => {
                 let _gone = answer.send(checkpoints.prepare());
             }
+            Request::Abandon(attempt) => checkpoints.abandon(&attempt),
             Request::Predicted(chunk) => checkpoints.predicted(&chunk),
             Request::Write(path, bytes) => {
                 if let Err(error) = enn_common::fs::atomic::write(&path, &bytes) {

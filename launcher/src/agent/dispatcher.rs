@@ -1,26 +1,29 @@
-//! The owner loop: one round after another, one event after another. It alone holds the state of the run.
+//! The owner loop: one event after another. It alone holds the state of the run.
 
 use super::{
-    cause,
-    child::Child,
+    cause::{self, Evidence},
     committer::{Checkpoints, Committed, Committer},
-    env::Identity,
     error::AgentError,
+    hang,
     kernels::{self, Kernels},
-    policy::{self, Decision, History, Limits},
-    round::{Mode, RoundState, WARNINGS_MAX, Worker},
-    spec::{AgentSpec, Chunk, Ended, Job, Outcome, Signal},
+    policy::History,
+    pool::Pool,
+    round::{FAILED_GRACE, HALT_WAIT_MAX, Mode, Recovering, RoundState},
+    spec::{AgentSpec, Ended, Job, Outcome, Signal},
+    unix,
     wait::{Event, Sources},
+    worker::{Place, Worker},
 };
 use crate::process::{Exit, Guard, STOP_SIGNALS, Signals};
-use enn_broker::{Broker, BrokerEvent, RoundPlan, store};
+use enn_broker::{Broker, store};
 use enn_common::{
-    config::train::Device,
+    config::train::Recovery,
     event::What,
-    id::{LocalRank, Rank, Round},
+    id::{Rank, WorkerId},
     kernels::KernelFault,
-    wire::message::{Assignment, FromWorker, Task, ToWorker},
+    wire::message::ToWorker,
 };
+use nix::sys::signal::Signal as Posix;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
@@ -40,7 +43,7 @@ pub fn run(
     let system = |what| move |source| AgentError::System { what, source };
     // The guard first: it must not inherit what comes after.
     let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
-    let handled = [&STOP_SIGNALS[..], &[nix::sys::signal::Signal::SIGUSR1]].concat();
+    let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
     let signals =
         if spec.handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
     let store = if matches!(spec.job, Job::Train { .. }) && spec.world > 1 {
@@ -57,7 +60,14 @@ pub fn run(
         guard,
         store,
         kernels: Kernels::open(&spec.run_dir, &spec.worker.program),
+        pool: Pool::default(),
+        state: RoundState::new(spec.first_round, String::new(), 0, false),
         history: History::default(),
+        stop: None,
+        stop_by: None,
+        giving_up: None,
+        recovering: None,
+        verdict: None,
         outcome: Outcome {
             ended: Ended::Finished,
             restarts: 0,
@@ -68,143 +78,75 @@ pub fn run(
         },
         began: Instant::now(),
     };
-    agent.rounds()?;
+    agent.work()?;
     agent.outcome.chunks.sort_by_key(|chunk| chunk.start);
     Ok(agent.outcome)
 }
 
-struct Agent<'a> {
-    spec: &'a AgentSpec,
-    emit: &'a mut dyn FnMut(What),
-    sources: Sources,
-    guard: Guard,
-    store: Option<store::StoreHandle>,
-    kernels: Kernels,
-    history: History,
-    outcome: Outcome,
-    began: Instant,
+pub(super) struct Agent<'a> {
+    pub(super) spec: &'a AgentSpec,
+    pub(super) emit: &'a mut dyn FnMut(What),
+    pub(super) sources: Sources,
+    pub(super) guard: Guard,
+    pub(super) store: Option<store::StoreHandle>,
+    pub(super) kernels: Kernels,
+    pub(super) pool: Pool,
+    pub(super) state: RoundState,
+    pub(super) history: History,
+    /// The first signal that asked to stop.
+    pub(super) stop: Option<Signal>,
+    /// Workers that were asked to end are killed then.
+    pub(super) stop_by: Option<Instant>,
+    /// Why the run ends as failed once the survivors have saved their state.
+    pub(super) giving_up: Option<String>,
+    pub(super) recovering: Option<Recovering>,
+    /// How the run ends, once nobody is left.
+    pub(super) verdict: Option<Ended>,
+    pub(super) outcome: Outcome,
+    pub(super) began: Instant,
 }
 
 impl Agent<'_> {
-    fn rounds(&mut self) -> Result<(), AgentError> {
-        loop {
-            let round = Round(self.spec.first_round.0 + self.outcome.rounds);
-            let state = self.round(round)?;
-            self.outcome.rounds += 1;
-            let Some(cause) = state.cause.clone() else {
-                let stopped = state.stop.filter(|_| state.stopped_early());
-                self.outcome.ended = stopped.map_or(Ended::Finished, Ended::Stopped);
-                return Ok(());
-            };
-            self.history.stopping = state.stop.is_some();
-            self.history.early_failures = if state.was_ready() { 0 } else { self.history.early_failures + 1 };
-            let limits = Limits { max_restarts: self.spec.max_restarts };
-            let (decision, reason) = policy::after_failure(self.history, limits);
-            let restarting = decision == Decision::Restart;
-            let restarts_left = limits.max_restarts - self.history.restarts - u32::from(restarting);
-            (self.emit)(What::RoundFailed { round, cause: cause.clone(), restarting, restarts_left });
-            if !restarting {
-                self.outcome.ended = match state.stop {
-                    Some(signal) => Ended::Stopped(signal),
-                    None => Ended::Failed { cause: format!("{cause}\n({reason})") },
-                };
-                return Ok(());
-            }
-            self.history.restarts += 1;
-            self.outcome.restarts = self.history.restarts;
-        }
-    }
-
-    fn round(&mut self, round: Round) -> Result<RoundState, AgentError> {
-        let newest = self.sources.committer.prepare()?;
-        self.outcome.checkpoint = newest.as_ref().map(|found| (found.step, found.path.clone()));
-        let assignments = (0..self.spec.world).map(|rank| self.assignment(round, rank, newest.as_ref())).collect();
-        self.sources.broker.begin_round(RoundPlan { round, assignments })?;
-        let resume_step = newest.map(|found| found.step);
-        let (world_size, attempt) = (self.spec.world, self.history.restarts);
-        (self.emit)(What::RoundStarted { round, world_size, attempt, resume_step });
-        let mut state = RoundState::new(round, self.spec.grace);
-        for rank in 0..self.spec.world {
-            let worker = self.spawn(round, rank)?;
-            state.workers.push(worker);
-        }
-        while !state.settled() || self.sources.committer.pending > 0 {
-            let children: Vec<&Child> = state.workers.iter().map(|worker| &worker.child).collect();
-            let events = self.sources.wait(&children, state.deadline())?;
+    fn work(&mut self) -> Result<(), AgentError> {
+        self.begin_anew()?;
+        while self.verdict.is_none() || !self.is_empty() {
+            let deadline = self.deadline();
+            let children = self.pool.children();
+            let events = self.sources.wait(&children, deadline)?;
             for event in events {
-                self.handle(&mut state, event)?;
+                self.handle(event)?;
             }
+            self.advance()?;
         }
-        self.sources.broker.end_round()?;
-        Ok(state)
-    }
-
-    fn assignment(&self, round: Round, rank: u32, newest: Option<&Committed>) -> Assignment {
-        let store = self.store.as_ref().map(store::StoreHandle::addr);
-        // Unique among all starts in this run directory, so that a dead attempt's files are never taken for a living one's.
-        let attempt = format!("{}-{:x}", round, std::process::id());
-        let task = match &self.spec.job {
-            Job::Train { staged, init } => {
-                let resume = newest.map(|found| found.path.clone()).or_else(|| init.clone());
-                Task::Train { staged: staged.clone(), resume, attempt }
-            }
-            Job::Predict { staged, checkpoint, out, chunk_rows, done, .. } => {
-                let written = self.outcome.chunks.iter().map(|chunk| (chunk.start, chunk.end));
-                let mut done: Vec<_> = done.iter().copied().chain(written).collect();
-                done.sort_unstable();
-                let (staged, checkpoint, out) = (staged.clone(), checkpoint.clone(), out.clone());
-                Task::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done }
-            }
-            Job::Init { meta } => Task::Init { meta: meta.clone(), attempt },
-        };
-        let device = if self.spec.worker.device == Device::Cuda { "cuda" } else { "cpu" };
-        Assignment {
-            round: round.0,
-            rank,
-            world_size: self.spec.world,
-            local_rank: rank,
-            local_world_size: self.spec.world,
-            store_host: store.map_or_else(String::new, |addr| addr.ip().to_string()),
-            store_port: store.map_or(0, |addr| addr.port()),
-            device: device.into(),
-            threads: self.spec.worker.threads,
-            run_dir: self.spec.run_dir.clone(),
-            kernels: self.kernels.told(),
-            task,
+        if let Some(ended) = self.verdict.take() {
+            self.outcome.ended = ended;
         }
+        self.sources.broker.close_all()?;
+        Ok(())
     }
 
-    fn spawn(&mut self, round: Round, rank: u32) -> Result<Worker, AgentError> {
-        let store = self.store.as_ref().map(|store| (store.addr().ip().to_string(), store.addr().port()));
-        let identity = Identity {
-            round: round.0,
-            rank,
-            world: self.spec.world,
-            control_fd: -1,
-            broker: self.sources.broker.socket(),
-            run_dir: &self.spec.run_dir,
-            store: store.as_ref().map(|(host, port)| (host.as_str(), *port)),
-        };
-        let logs = self.spec.run_dir.join("logs").join(round.to_string()).join(rank.to_string());
-        let child = Child::spawn(&self.spec.worker, identity, &logs, &mut self.guard)?;
-        let pid = child.pid();
-        (self.emit)(What::WorkerStarted {
-            round,
-            local_rank: LocalRank(rank),
-            rank: Rank(rank),
-            pid,
-            host: String::new(),
-        });
-        Ok(Worker::new(Rank(rank), child, Instant::now()))
+    /// Nobody lives and nothing is being committed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pool.is_empty() && self.sources.committer.pending == 0
     }
 
-    fn handle(&mut self, state: &mut RoundState, event: Event) -> Result<(), AgentError> {
+    /// Whether survivors keep their state.
+    pub(super) fn reforms(&self) -> bool {
+        self.spec.policy == Recovery::Reform
+    }
+
+    /// Whether the workers are to save and end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.is_some() || self.giving_up.is_some()
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), AgentError> {
         match event {
-            Event::Signalled(signal) => self.signalled(state, signal),
-            Event::Ended { worker, late } => self.ended(state, worker, late)?,
+            Event::Signalled(signal) => self.signalled(signal)?,
+            Event::Ended { worker, late } => self.ended(worker, late)?,
             Event::Spoken => {
                 while let Some(event) = self.sources.broker.event() {
-                    self.spoken(state, event)?;
+                    self.spoken(event)?;
                 }
             }
             Event::Committed => {
@@ -216,188 +158,156 @@ impl Agent<'_> {
                     }
                 }
             }
-            Event::TimeUp => self.time_up(state)?,
+            Event::TimeUp => self.time_up()?,
         }
         Ok(())
     }
 
-    fn signalled(&mut self, state: &mut RoundState, signal: Signal) {
+    fn signalled(&mut self, signal: Signal) -> Result<(), AgentError> {
         // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
-        let second = state.stop.is_some_and(|first| first != Signal::TimeLimit);
+        let second = self.stop.is_some_and(|first| first != Signal::TimeLimit);
         (self.emit)(What::StopRequested { signal: signal.name().into(), second });
-        state.stop.get_or_insert(signal);
-        match state.mode {
-            Mode::Running if !second => {
-                state.mode = Mode::Stopping(Instant::now() + self.spec.grace);
-                for worker in &state.workers {
-                    worker.child.ask_to_stop();
-                }
-            }
-            _ if second => kill(state),
-            _ => {}
+        self.stop.get_or_insert(signal);
+        if second {
+            self.kill();
+        } else if !self.state.mode.is_last() && self.stop_by.is_none() {
+            self.ask_to_stop()?;
         }
+        Ok(())
     }
 
-    fn ended(&mut self, state: &mut RoundState, index: usize, late: Duration) -> Result<(), AgentError> {
-        let round = state.round;
-        let worker = &mut state.workers[index];
+    /// The workers of the round are to save and end, and spares to end.
+    pub(super) fn ask_to_stop(&mut self) -> Result<(), AgentError> {
+        let now = Instant::now();
+        self.stop_by = Some(now + self.spec.grace);
+        if let Mode::Regrouping(_) = self.state.mode {
+            // Those who left already are given seats again when the others have left too.
+            self.pool.ask_to_regroup(false);
+            self.state.mode = Mode::Working;
+        }
+        self.pool.ask_to_stop();
+        for spare in self.pool.send_spares_away(now) {
+            self.sources.broker.dismiss(spare)?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, id: WorkerId, late: Duration) -> Result<(), AgentError> {
         let began = Instant::now();
+        let Some(worker) = self.pool.get_mut(id) else { return Ok(()) };
         let Some(exit) = worker.child.reap(&mut self.guard) else { return Ok(()) };
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
         let (code, signal) = match exit {
             Exit::Code(code) => (Some(code), None),
             Exit::Signal(signal) => (None, Some(signal)),
         };
-        let (rank, pid) = (worker.rank, worker.child.pid());
-        (self.emit)(What::WorkerExited { round, rank, pid, code, signal, seconds_to_notice });
+        let (rank, pid, round) = (worker.rank(), worker.child.pid(), self.state.round);
+        let forgiven = worker.dismissed || exit == Exit::Code(0);
+        if let Some(rank) = rank {
+            if self.reforms() && self.state.mode.is_under_way() && !forgiven {
+                // Before anything slow: the others may wait for it in a collective.
+                self.state.suspect(id, began);
+                self.leave(format!("rank {rank} ended"))?;
+            }
+            (self.emit)(What::WorkerExited { round, rank, pid, code, signal, seconds_to_notice });
+        }
         // Its last words may still be in the socket: it is judged when the broker has read them.
-        self.sources.broker.sync(token(round, index)).map_err(AgentError::from)
+        self.sources.broker.sync(id.0.into()).map_err(AgentError::from)
     }
 
-    fn spoken(&mut self, state: &mut RoundState, event: BrokerEvent) -> Result<(), AgentError> {
-        let current = state.round;
-        match event {
-            BrokerEvent::Joined { round, worker, .. } if round == current => {
-                if let Some(worker) = state.workers.get_mut(worker.0 as usize) {
-                    worker.joined = Some(Instant::now());
-                }
-            }
-            BrokerEvent::Reported { round, worker, message } if round == current => {
-                self.reported(state, worker.0 as usize, message)?;
-            }
-            BrokerEvent::ShardsWritten { round, shards } if round == current => {
-                let step = shards.step;
-                if !self.sources.committer.commit(shards) {
-                    self.abandoned(step, "too many commits are under way: the disk is too slow".into())?;
-                }
-            }
-            BrokerEvent::ShardsAbandoned { round, step, error } if round == current => {
-                (self.emit)(What::CheckpointFailed { step, error });
-            }
-            BrokerEvent::Left { round, worker, error } if round == current => {
-                if let (Some(error), Some(worker)) = (error, state.workers.get_mut(worker.0 as usize)) {
-                    worker.words.get_or_insert(error);
-                    let index = worker.rank.0 as usize;
-                    self.fail(state, index)?;
-                }
-            }
-            // Late comers of a round that is being ended are no news.
-            BrokerEvent::Refused { error } if state.mode == Mode::Running => {
-                (self.emit)(What::Warned { message: format!("refused: {error}") })
-            }
-            BrokerEvent::Synced { token: found } => {
-                let awaited = (0..state.workers.len()).find(|index| token(current, *index) == found);
-                if let Some(index) = awaited {
-                    self.judge(state, index)?;
-                }
-            }
-            BrokerEvent::Broke { error } => return Err(AgentError::BrokerBroke(error)),
-            // Words of a round that is over.
-            _ => {}
+    /// The worker's process is gone and everything it said has been heard.
+    pub(super) fn judge(&mut self, id: WorkerId) -> Result<(), AgentError> {
+        // A token of a worker that was judged, or of nobody.
+        let Some(worker) = self.pool.take(id) else { return Ok(()) };
+        self.sources.broker.dismiss(id)?;
+        let Some(rank) = worker.rank() else { return self.spare_ended(&worker) };
+        let evidence = worker.evidence(rank);
+        self.accuse(&evidence)?;
+        self.state.reached = self.state.reached.max(evidence.step);
+        if self.state.mode.is_last() {
+            return Ok(());
         }
-        Ok(())
+        if worker.dismissed || cause::succeeded(&evidence) {
+            self.state.finished += 1;
+            self.state.stopped |= !matches!(worker.done, Some((_, false)));
+            return Ok(());
+        }
+        self.fail(id, &evidence)
     }
 
-    fn reported(&mut self, state: &mut RoundState, index: usize, message: FromWorker) -> Result<(), AgentError> {
-        let round = state.round;
-        let Some(worker) = state.workers.get_mut(index) else { return Ok(()) };
-        let rank = worker.rank;
-        let what = match message {
-            FromWorker::Ready { device, backend, libtorch } => {
-                worker.ready = true;
-                let seconds = worker.started.elapsed().as_secs_f64();
-                What::WorkerReady { round, rank, device, backend, libtorch, seconds }
-            }
-            FromWorker::Warned { message } => {
-                worker.warnings += 1;
-                match worker.warnings {
-                    count if count < WARNINGS_MAX => What::Warned { message: format!("rank {rank}: {message}") },
-                    WARNINGS_MAX => {
-                        What::Warned { message: format!("rank {rank}: {message} (its further warnings are left out)") }
-                    }
-                    _ => return Ok(()),
-                }
-            }
-            FromWorker::Failed { error } => {
-                worker.words.get_or_insert_with(|| error.clone());
-                (self.emit)(What::WorkerFailed { round, rank, error });
-                return self.fail(state, index);
-            }
-            FromWorker::Done { stopped } => {
-                worker.done.get_or_insert((Instant::now(), stopped));
-                return Ok(());
-            }
-            FromWorker::KernelFaulted(fault) => return self.kernel_faulted(rank, *fault),
-            FromWorker::KernelRecovered { op, kernel, sig, step } => {
-                let Some(entry) = self.kernels.recovered(&op, &kernel, sig, step) else { return Ok(()) };
-                self.sources.committer.write(self.kernels.file());
-                What::KernelRecovered { rank, entry: Box::new(entry) }
-            }
-            FromWorker::KernelsRan(ops) => {
-                self.kernels.ran(ops);
-                self.sources.committer.write(self.kernels.file());
-                return Ok(());
-            }
-            FromWorker::ChunkWritten { start, end, path, blake3 } => self.chunk(Chunk { start, end, path, blake3 }),
-            message => match self.news(message) {
-                Some(what) => what,
-                None => return Ok(()),
-            },
+    /// A process without a seat is gone.
+    fn spare_ended(&mut self, worker: &Worker) -> Result<(), AgentError> {
+        let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
+        let (code, signal) = match worker.child.exit() {
+            Some(Exit::Code(code)) => (Some(code), None),
+            Some(Exit::Signal(signal)) => (None, Some(signal)),
+            None => (None, None),
         };
-        (self.emit)(what);
+        (self.emit)(What::SpareEnded { pid: worker.child.pid(), code, signal });
+        self.accuse(&worker.evidence(Rank(worker.slot.0)))?;
+        if !sent_away && self.pool.spare_lost(Instant::now()) {
+            let words = worker.words.clone().unwrap_or_else(|| worker.child.stderr_tail());
+            let message = format!("spares die before they are warm; no more are started: {}", words.trim());
+            (self.emit)(What::Warned { message });
+        }
         Ok(())
     }
 
-    /// Reports that are passed on as they are.
-    fn news(&mut self, message: FromWorker) -> Option<What> {
-        match message {
-            FromWorker::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
-                Some(What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total })
-            }
-            FromWorker::PrecisionChosen { format, reason } => Some(What::PrecisionChosen { format, reason }),
-            FromWorker::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s } => {
-                Some(What::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s })
-            }
-            FromWorker::EpochEnded(report) => Some(What::EpochEnded(report)),
-            FromWorker::Trained { epoch, step, stopped_early, split, samples_per_s } => {
-                self.outcome.metrics = Some(split.clone());
-                let seconds = self.began.elapsed().as_secs_f64();
-                Some(What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds })
-            }
-            // Handled before, or by the broker.
-            _ => None,
+    /// A worker with a seat failed: it is the cause if it is the first, and the round ends.
+    pub(super) fn fail(&mut self, id: WorkerId, evidence: &Evidence) -> Result<(), AgentError> {
+        if self.state.mode.is_last() {
+            return Ok(());
         }
+        let now = Instant::now();
+        self.accuse(evidence)?;
+        self.state.suspect(id, now);
+        if self.state.culprit == Some(id) && self.state.cause.is_none() {
+            self.state.cause = Some(cause::sentence(evidence));
+        }
+        if self.reforms() {
+            self.pool.send_away(id, now);
+            let reason = self.state.cause.clone().unwrap_or_default();
+            return self.leave(reason.lines().next().unwrap_or_default().to_owned());
+        }
+        self.state.mode = Mode::Ending(now + FAILED_GRACE);
+        self.pool.signal_all(Posix::SIGTERM);
+        // A worker ends itself at once when its socket closes, however deep it waits in a collective.
+        self.sources.broker.close_all().map_err(AgentError::from)
     }
 
-    /// A kernel is out of use: on disk, in the journal, and for all workers.
-    fn kernel_faulted(&mut self, rank: Rank, fault: KernelFault) -> Result<(), AgentError> {
-        let Some(entry) = self.kernels.faulted(fault) else { return Ok(()) };
-        self.sources.committer.write(self.kernels.file());
-        (self.emit)(What::KernelQuarantined { rank, entry: Box::new(entry) });
-        Ok(self.sources.broker.tell_all(ToWorker::Kernels(Box::new(self.kernels.told())))?)
-    }
-
-    /// Quarantines the kernel that a worker died in, if it did.
-    fn accuse(&mut self, state: &RoundState, index: usize) -> Result<(), AgentError> {
-        let worker = &state.workers[index];
-        match kernels::accused(&worker.evidence()) {
-            Some(fault) => self.kernel_faulted(worker.rank, fault),
+    /// The same for a worker that lives.
+    pub(super) fn fail_living(&mut self, id: WorkerId) -> Result<(), AgentError> {
+        let worker = self.pool.get(id);
+        match worker.and_then(|worker| Some(worker.evidence(worker.rank()?))) {
+            Some(evidence) => self.fail(id, &evidence),
             None => Ok(()),
         }
     }
 
-    fn chunk(&mut self, chunk: Chunk) -> What {
-        let known = self.outcome.chunks.iter().any(|other| other.start == chunk.start);
-        if !known {
-            self.sources.committer.predicted(chunk.clone());
-            self.outcome.chunks.push(chunk);
+    /// Ends the round for all who live in it.
+    pub(super) fn leave(&mut self, reason: String) -> Result<(), AgentError> {
+        if self.state.mode.is_under_way() {
+            self.sources.broker.end_round(reason)?;
+            self.pool.unseat_strangers();
+            self.state.mode = Mode::Halting(Some(Instant::now() + HALT_WAIT_MAX));
         }
-        let written = self.outcome.chunks.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>();
-        let (before, rows_total) = match &self.spec.job {
-            Job::Predict { done, rows, .. } => (done.iter().map(|(start, end)| end - start).sum(), *rows),
-            _ => (0, 0),
-        };
-        What::Predicted { rows: written + before, rows_total }
+        Ok(())
+    }
+
+    /// Quarantines the kernel that a worker died in, if it did.
+    fn accuse(&mut self, evidence: &Evidence) -> Result<(), AgentError> {
+        match kernels::accused(evidence) {
+            Some(fault) => self.kernel_faulted(evidence.rank, fault),
+            None => Ok(()),
+        }
+    }
+
+    /// A kernel is out of use: on disk, in the journal, and for all workers.
+    pub(super) fn kernel_faulted(&mut self, rank: Rank, fault: KernelFault) -> Result<(), AgentError> {
+        let Some(entry) = self.kernels.faulted(fault) else { return Ok(()) };
+        self.sources.committer.write(self.kernels.file());
+        (self.emit)(What::KernelQuarantined { rank, entry: Box::new(entry) });
+        Ok(self.sources.broker.tell_all(ToWorker::Kernels(Box::new(self.kernels.told())))?)
     }
 
     fn committed(&mut self, committed: Committed, seconds: f64) -> Result<(), AgentError> {
@@ -408,76 +318,112 @@ impl Agent<'_> {
         Ok(())
     }
 
-    fn abandoned(&mut self, step: u64, error: String) -> Result<(), AgentError> {
+    pub(super) fn abandoned(&mut self, step: u64, error: String) -> Result<(), AgentError> {
         self.sources.broker.tell_all(ToWorker::Abandoned { step, error: error.clone() })?;
         (self.emit)(What::CheckpointFailed { step, error });
         Ok(())
     }
 
-    /// The worker's process is gone and everything it said has been heard.
-    fn judge(&mut self, state: &mut RoundState, index: usize) -> Result<(), AgentError> {
-        self.accuse(state, index)?;
-        let worker = &mut state.workers[index];
-        worker.judged = true;
-        let expected = matches!(state.mode, Mode::Failing(_) | Mode::Killed);
-        if expected || worker.dismissed || cause::succeeded(&worker.evidence()) {
-            return Ok(());
-        }
-        self.fail(state, index)
+    /// The next moment at which something must be done.
+    fn deadline(&self) -> Option<Instant> {
+        let mode = self.state.mode;
+        let under_way = mode.is_under_way();
+        let worker = if under_way { self.pool.deadline(self.spec.grace) } else { None };
+        let stop = self.stop_by.filter(|_| !mode.is_last());
+        let hang = self.patience().map(|(patience, _)| Instant::now() + patience);
+        let spare = self.next_spare();
+        [mode.deadline(), self.pool.next_kill(), worker, stop, hang, spare].into_iter().flatten().min()
     }
 
-    /// A worker failed: it is the cause if it is the first, and the round ends for all.
-    fn fail(&mut self, state: &mut RoundState, index: usize) -> Result<(), AgentError> {
-        if matches!(state.mode, Mode::Failing(_) | Mode::Killed) {
-            return Ok(());
+    /// Time until the workers will have been silent for too long, and their pulses.
+    fn patience(&self) -> Option<(Duration, Vec<hang::Pulse>)> {
+        let limit = self.spec.hang_timeout?;
+        if !self.state.mode.is_under_way() || !self.pool.all_ready() || self.pool.all_halted() {
+            return None;
         }
-        self.accuse(state, index)?;
-        state.blame(index);
-        state.mode = RoundState::failing(Instant::now());
-        for worker in &state.workers {
-            worker.child.signal(nix::sys::signal::Signal::SIGTERM);
-        }
-        // A worker ends itself at once when its socket closes, however deep it waits in a collective.
-        self.sources.broker.end_round().map_err(AgentError::from)
+        let (now, now_ns) = (Instant::now(), unix::monotonic_ns());
+        let pulses: Vec<_> = self.pool.seated().filter_map(|worker| worker.pulse(now, now_ns)).collect();
+        Some((hang::patience(&pulses, limit), pulses))
     }
 
-    fn time_up(&mut self, state: &mut RoundState) -> Result<(), AgentError> {
-        match state.mode {
-            Mode::Running => {
-                for (index, accusation) in state.overdue(Instant::now()) {
-                    let worker = &mut state.workers[index];
-                    if accusation.is_empty() {
-                        let message = format!("rank {} finished but did not end; it was killed", worker.rank);
-                        (self.emit)(What::Warned { message });
-                        worker.dismissed = true;
-                        worker.child.signal(nix::sys::signal::Signal::SIGKILL);
-                    } else {
-                        worker.words.get_or_insert(accusation);
-                        self.fail(state, index)?;
-                    }
+    fn time_up(&mut self) -> Result<(), AgentError> {
+        let now = Instant::now();
+        self.pool.kill_late(now);
+        if self.stop_by.is_some_and(|at| at <= now) && !self.state.mode.is_last() {
+            let message = format!("workers did not end within {:.1} s and were killed", self.spec.grace.as_secs_f64());
+            (self.emit)(What::Warned { message });
+            self.kill();
+        }
+        match self.state.mode {
+            Mode::Working | Mode::Regrouping(_) => {
+                self.overdue(now)?;
+                self.hung()?;
+                if matches!(self.state.mode, Mode::Regrouping(at) if at <= now) {
+                    self.leave("the workers did not leave it together".into())?;
                 }
             }
-            Mode::Stopping(at) if Instant::now() >= at => {
-                let message =
-                    format!("workers did not end within {:.1} s and were killed", self.spec.grace.as_secs_f64());
-                (self.emit)(What::Warned { message });
-                kill(state);
-            }
-            Mode::Failing(at) if Instant::now() >= at => kill(state),
+            Mode::Halting(Some(at)) if at <= now => self.not_halted(),
+            Mode::Ending(at) if at <= now => self.kill(),
+            Mode::Closing(at) if at <= now => self.kill(),
             _ => {}
         }
         Ok(())
     }
-}
 
-fn kill(state: &mut RoundState) {
-    state.mode = Mode::Killed;
-    for worker in &state.workers {
-        worker.child.signal(nix::sys::signal::Signal::SIGKILL);
+    /// Workers that did not do in time what they had to.
+    fn overdue(&mut self, now: Instant) -> Result<(), AgentError> {
+        for (id, accusation) in self.pool.overdue(self.spec.grace, now) {
+            let Some(worker) = self.pool.get_mut(id) else { continue };
+            let name = worker.rank().map_or_else(|| "a spare".to_owned(), |rank| format!("rank {rank}"));
+            if accusation.is_empty() {
+                let message = format!("{name} finished but did not end; it was killed");
+                (self.emit)(What::Warned { message });
+                worker.dismissed = true;
+                worker.child.signal(Posix::SIGKILL);
+                continue;
+            }
+            worker.words.get_or_insert(accusation);
+            match &worker.place {
+                Place::Seat(_) => self.fail_living(id)?,
+                Place::Spare => self.pool.send_away(id, now),
+            }
+        }
+        Ok(())
     }
-}
 
-/// Names a worker of a round in `Command::Sync`.
-fn token(round: Round, index: usize) -> u64 {
-    (round.0 << 16) | index as u64
+    /// Takes one worker for dead when none makes progress.
+    fn hung(&mut self) -> Result<(), AgentError> {
+        let Some((Duration::ZERO, pulses)) = self.patience() else { return Ok(()) };
+        let Some(accused) = hang::accused(&pulses) else { return Ok(()) };
+        let seconds = accused.silent.as_secs_f64();
+        (self.emit)(What::HangDetected { round: self.state.round, seconds, stacks: None });
+        if let Some(worker) = self.pool.get_mut(accused.worker) {
+            let (what, step) = (accused.phase.words(), accused.step);
+            let words = format!("made no progress for {seconds:.0} s, nor did the others, while {what} (step {step})");
+            worker.words.get_or_insert(words);
+            // It would not hear a TERM.
+            worker.child.signal(Posix::SIGKILL);
+        }
+        self.fail_living(accused.worker)
+    }
+
+    /// Kills who did not leave the round in time.
+    fn not_halted(&mut self) {
+        self.state.mode = Mode::Halting(None);
+        let late: Vec<WorkerId> =
+            self.pool.seated().filter(|worker| !worker.stands()).map(|worker| worker.id).collect();
+        for id in late {
+            let Some(worker) = self.pool.get_mut(id) else { continue };
+            worker.dismissed |= worker.done.is_some();
+            let words = format!("did not leave the round within {} s of its end", HALT_WAIT_MAX.as_secs());
+            worker.words.get_or_insert(words);
+            worker.child.signal(Posix::SIGKILL);
+        }
+    }
+
+    /// Kills everybody: the run ends, or all start again.
+    fn kill(&mut self) {
+        self.state.mode = Mode::Killed;
+        self.pool.signal_all(Posix::SIGKILL);
+    }
 }

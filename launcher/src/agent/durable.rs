@@ -2,7 +2,7 @@
 
 use super::committer::{Checkpoints, Committed};
 use enn_broker::ShardSet;
-use enn_common::checkpoint::{self, Draft, latest, name, prune, remove_leftovers};
+use enn_common::checkpoint::{self, Draft, latest, name, prune, remove_attempt, remove_leftovers};
 use std::{path::PathBuf, time::SystemTime};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -62,5 +62,11 @@ impl Checkpoints for Durable {
             (self.warn)(format!("an old checkpoint could not be removed: {error}"));
         }
         Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
+    }
+
+    fn abandon(&mut self, attempt: &str) {
+        if let Err(error) = remove_attempt(&self.directory, attempt) {
+            (self.warn)(format!("an unfinished checkpoint could not be removed: {error}"));
+        }
     }
 }

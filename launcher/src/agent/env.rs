@@ -6,29 +6,41 @@ use std::{ffi::OsString, path::Path};
 /// Who a worker is, as far as its environment says it.
 #[derive(Debug, Clone)]
 pub(super) struct Identity<'a> {
-    pub(super) round: u64,
-    pub(super) rank: u32,
-    pub(super) world: u32,
+    pub(super) worker: u32,
+    /// The seat it is started for; a spare has none.
+    pub(super) seat: Option<SeatFacts>,
     pub(super) control_fd: i32,
     pub(super) broker: &'a Path,
     pub(super) run_dir: &'a Path,
     pub(super) store: Option<(&'a str, u16)>,
 }
 
+/// The seat a worker is started for. It may get others later.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeatFacts {
+    pub(super) round: u64,
+    pub(super) rank: u32,
+    pub(super) local_rank: u32,
+    pub(super) world: u32,
+}
+
+/// Variables that tell of a seat; who has none must not inherit the launcher's.
+pub(super) const OF_A_SEAT: [&str; 5] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ENN_ROUND"];
+
 /// Variables to set, over those inherited.
 pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'static str, OsString)> {
     let number = |value: u64| OsString::from(value.to_string());
     let mut variables = vec![
-        ("RANK", number(identity.rank.into())),
-        ("LOCAL_RANK", number(identity.rank.into())),
-        ("WORLD_SIZE", number(identity.world.into())),
-        ("LOCAL_WORLD_SIZE", number(identity.world.into())),
         ("OMP_NUM_THREADS", number(spec.threads.into())),
-        ("ENN_ROUND", number(identity.round)),
+        ("ENN_WORKER_ID", number(identity.worker.into())),
         ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
         ("ENN_BROKER", identity.broker.into()),
         ("ENN_RUN_DIR", identity.run_dir.into()),
     ];
+    if let Some(SeatFacts { round, rank, local_rank, world }) = identity.seat {
+        let values = [rank.into(), local_rank.into(), world.into(), world.into(), round];
+        variables.extend(OF_A_SEAT.into_iter().zip(values.map(number)));
+    }
     if let Some((host, port)) = identity.store {
         variables.push(("MASTER_ADDR", host.into()));
         variables.push(("MASTER_PORT", number(port.into())));
@@ -60,21 +72,29 @@ mod tests {
             threads: 3,
         };
         let identity = Identity {
-            round: 2,
-            rank: 1,
-            world: 4,
+            worker: 7,
+            seat: Some(SeatFacts { round: 2, rank: 1, local_rank: 3, world: 4 }),
             control_fd: 9,
             broker: Path::new("/tmp/b.sock"),
             run_dir: Path::new("/run"),
             store: Some(("127.0.0.1", 29500)),
         };
-        let variables = variables(&spec, &identity);
+        let variables = super::variables(&spec, &identity);
         let get = |name: &str| variables.iter().find(|(key, _)| *key == name).unwrap().1.to_str().unwrap().to_owned();
         assert_eq!(get("LD_LIBRARY_PATH"), "/t/lib:/a:/b");
         assert_eq!(
             (get("RANK"), get("WORLD_SIZE"), get("ENN_ROUND"), get("ENN_CONTROL_FD")),
             ("1".into(), "4".into(), "2".into(), "9".into())
         );
+        assert_eq!(
+            (get("LOCAL_RANK"), get("LOCAL_WORLD_SIZE"), get("ENN_WORKER_ID")),
+            ("3".into(), "4".into(), "7".into())
+        );
         assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
+        let spare = super::variables(&spec, &Identity { seat: None, ..identity });
+        assert!(
+            !spare.iter().any(|(name, _)| OF_A_SEAT.contains(name))
+                && spare.iter().any(|(name, _)| *name == "ENN_WORKER_ID")
+        );
     }
 }

@@ -1,12 +1,13 @@
 //! The agent: starts the workers of a run, keeps them alive, commits their checkpoints, and ends them all.
 //!
 //! ```text
-//! spec ─► run ─► per round: prepare checkpoints ─► broker expects ─► spawn ─► wait for events ─► verdict ─► policy
-//!                                                                    ▲  signal · exit · word · commit · deadline
+//! spec ─► run ─► seats ─► broker expects ─► spawn ─► wait for events ─► the round is over ─► verdict (policy) ─► seats ─► …
+//!                                                    ▲  signal · exit · word · commit · deadline
 //! ```
-//! One owner loop (`dispatcher`) waits on everything at once (`wait`), keeps what it knows of the round (`round`), and asks
-//! pure functions what to do (`policy`, `cause`). `child` is one process, `committer` one thread for slow disks, `unix` all that
-//! is unsafe.
+//! One owner loop (`dispatcher`) waits on everything at once (`wait`) and hears the workers (`reports`). What it knows is in the
+//! `pool` of worker processes, which live through many rounds, and in the `round`. How a round ends and the next one begins is
+//! in `turn`; pure functions decide (`policy`, `seats`, `hang`, `cause`). `child` is one process, `committer` one thread for slow
+//! disks, `unix` all that is unsafe.
 //!
 //! **Invariant:** nothing is polled, nothing outlives the agent, and the agent decides nothing about data or models.
 
@@ -17,16 +18,22 @@ mod dispatcher;
 mod durable;
 mod env;
 mod error;
+mod hang;
 mod kernels;
 mod policy;
+mod pool;
+mod reports;
 mod round;
+mod seats;
 mod spec;
+mod turn;
 mod unix;
 mod wait;
+mod worker;
 
 pub use committer::{Checkpoints, Committed};
 pub use dispatcher::run;
 pub use durable::Durable;
 pub use error::AgentError;
-pub use policy::{Decision, History, Limits, Reason, after_failure};
+pub use policy::{Decision, Failed, History, Limits, Reason, after_failure};
 pub use spec::{AgentSpec, Chunk, Ended, Job, Outcome, Signal, WorkerSpec};

@@ -1,33 +1,73 @@
 //! What follows a failed round. Pure; every decision has its reason.
 
-use std::fmt;
+use enn_common::config::train::Recovery;
+use std::{fmt, time::Duration};
 
 /// Restarts of a round in which no worker became ready: something in the start-up is wrong, and trying again and again
 /// would only hide it.
 const EARLY_RESTARTS_MAX: u32 = 1;
 
+/// Wait before a spare is started after one died, doubled with each that dies.
+const SPARE_BACKOFF: Duration = Duration::from_secs(1);
+/// Longest such wait.
+const SPARE_BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Spares that may die in a row before no more are started.
+pub(super) const SPARE_DEATHS_MAX: u32 = 12;
+
 /// What the run allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Restarts in all.
+    /// Failures that are recovered from.
     pub max_restarts: u32,
+    /// How.
+    pub policy: Recovery,
 }
 
 /// What happened so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct History {
-    /// Restarts used.
+    /// Failures that were recovered from; those since the last step under `Recovery::Reform`.
     pub restarts: u32,
-    /// Rounds in a row that failed before any worker was ready, the last one included.
+    /// Rounds in a row that failed before any worker was ready and had no state to go on with, the last one included.
     pub early_failures: u32,
+    /// Whether any worker was ever ready: the start-up is right.
+    pub proven: bool,
     /// Whether a signal asked to stop.
     pub stopping: bool,
+}
+
+/// How a round was when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failed {
+    /// Any worker was ready for its first step.
+    pub ready: bool,
+    /// A step was done since the round began.
+    pub progress: bool,
+    /// Somebody keeps the state of training.
+    pub survivors: bool,
+}
+
+impl History {
+    /// The history with one more failed round; the recovery from it is not yet counted.
+    #[must_use]
+    pub fn with(self, failed: Failed, policy: Recovery) -> Self {
+        let forgiven = policy == Recovery::Reform && failed.progress;
+        let proven = self.proven || failed.ready;
+        // Under `Restart` a start-up that stopped working is not tried again and again either.
+        let harmless = failed.ready || failed.survivors || (policy == Recovery::Reform && proven);
+        Self {
+            restarts: if forgiven { 0 } else { self.restarts },
+            early_failures: if harmless { 0 } else { self.early_failures + 1 },
+            proven,
+            ..self
+        }
+    }
 }
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Begin another round from the newest checkpoint.
+    /// Begin another round: with the state of the survivors, or from the newest checkpoint when there are none.
     Restart,
     /// End the run as failed.
     GiveUp,
@@ -40,6 +80,8 @@ pub enum Reason {
     RestartsLeft(u32),
     /// All restarts allowed were used.
     RestartsUsedUp(u32),
+    /// So many failures in a row had no step between them.
+    NoProgress(u32),
     /// No worker became ready, now for the second time.
     NeverReady,
     /// The user asked to stop.
@@ -52,6 +94,9 @@ impl fmt::Display for Reason {
             Self::RestartsLeft(left) => write!(f, "{left} restarts are left after this one"),
             Self::RestartsUsedUp(0) => write!(f, "no restarts are allowed (--max-restarts)"),
             Self::RestartsUsedUp(used) => write!(f, "all {used} restarts are used up (--max-restarts)"),
+            Self::NoProgress(failures) => {
+                write!(f, "no step was done between {failures} failures in a row (--max-restarts)")
+            }
             Self::NeverReady => write!(f, "no worker became ready in two rounds in a row"),
             Self::Stopping => write!(f, "the run was asked to stop"),
         }
@@ -63,11 +108,23 @@ pub fn after_failure(history: History, limits: Limits) -> (Decision, Reason) {
     if history.stopping {
         (Decision::GiveUp, Reason::Stopping)
     } else if history.restarts >= limits.max_restarts {
-        (Decision::GiveUp, Reason::RestartsUsedUp(history.restarts))
+        match limits.policy {
+            Recovery::Reform if limits.max_restarts > 0 => (Decision::GiveUp, Reason::NoProgress(history.restarts + 1)),
+            _ => (Decision::GiveUp, Reason::RestartsUsedUp(history.restarts)),
+        }
     } else if history.early_failures > EARLY_RESTARTS_MAX {
         (Decision::GiveUp, Reason::NeverReady)
     } else {
         (Decision::Restart, Reason::RestartsLeft(limits.max_restarts - history.restarts - 1))
+    }
+}
+
+/// Wait before the next spare is started, when so many died in a row; `None`: no more are.
+pub(super) fn spare_backoff(deaths: u32) -> Option<Duration> {
+    match deaths {
+        0 => Some(Duration::ZERO),
+        SPARE_DEATHS_MAX.. => None,
+        _ => Some(SPARE_BACKOFF.saturating_mul(1 << (deaths - 1)).min(SPARE_BACKOFF_MAX)),
     }
 }
 
@@ -76,8 +133,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const POLICIES: [Recovery; 2] = [Recovery::Restart, Recovery::Reform];
+
     fn decide(restarts: u32, early_failures: u32, stopping: bool, max_restarts: u32) -> (Decision, Reason) {
-        after_failure(History { restarts, early_failures, stopping }, Limits { max_restarts })
+        let limits = Limits { max_restarts, policy: Recovery::Restart };
+        after_failure(History { restarts, early_failures, stopping, proven: false }, limits)
     }
 
     #[test]
@@ -88,19 +148,58 @@ mod tests {
         assert_eq!(decide(1, 2, false, 3), (Decision::GiveUp, Reason::NeverReady));
         assert_eq!(decide(0, 0, true, 3), (Decision::GiveUp, Reason::Stopping));
         assert!(decide(0, 0, false, 0).1.to_string().contains("--max-restarts"));
+        let reform = |max_restarts| Limits { max_restarts, policy: Recovery::Reform };
+        let history = History { restarts: 2, ..History::default() };
+        assert_eq!(after_failure(history, reform(2)), (Decision::GiveUp, Reason::NoProgress(3)));
+        assert_eq!(after_failure(History::default(), reform(0)), (Decision::GiveUp, Reason::RestartsUsedUp(0)));
+    }
+
+    #[test]
+    fn spares_that_die_are_started_ever_more_slowly_and_then_not_at_all() {
+        let waits: Vec<_> =
+            (0..=SPARE_DEATHS_MAX).map(|deaths| spare_backoff(deaths).map(|wait| wait.as_secs())).collect();
+        assert_eq!(waits[..5], [Some(0), Some(1), Some(2), Some(4), Some(8)]);
+        assert_eq!((waits[SPARE_DEATHS_MAX as usize - 1], waits[SPARE_DEATHS_MAX as usize]), (Some(60), None));
+    }
+
+    fn failed() -> impl Strategy<Value = Failed> {
+        any::<(bool, bool, bool)>().prop_map(|(ready, progress, survivors)| Failed { ready, progress, survivors })
     }
 
     proptest! {
         #[test]
-        fn restarts_never_exceed_the_limit(max in 0u32..20, early in proptest::collection::vec(any::<bool>(), 0..60)) {
+        fn the_limit_holds(
+            max_restarts in 0u32..20,
+            reform in any::<bool>(),
+            rounds in proptest::collection::vec(failed(), 0..80),
+        ) {
+            let limits = Limits { max_restarts, policy: POLICIES[usize::from(reform)] };
             let mut history = History::default();
-            for failed_early in early {
-                history.early_failures = if failed_early { history.early_failures + 1 } else { 0 };
-                if after_failure(history, Limits { max_restarts: max }).0 == Decision::GiveUp {
+            let (mut in_all, mut in_row) = (0, 0);
+            for round in rounds {
+                history = history.with(round, limits.policy);
+                let (decision, reason) = after_failure(history, limits);
+                in_row = if round.progress { 0 } else { in_row };
+                let used = if reform { in_row } else { in_all };
+                if decision == Decision::GiveUp {
+                    // Never before its time.
+                    prop_assert!(used >= max_restarts || reason == Reason::NeverReady);
                     break;
                 }
+                prop_assert!(used < max_restarts && history.early_failures <= EARLY_RESTARTS_MAX);
                 history.restarts += 1;
-                prop_assert!(history.restarts <= max && history.early_failures < 2);
+                (in_all, in_row) = (in_all + 1, in_row + 1);
+            }
+        }
+
+        #[test]
+        fn progress_is_never_given_up_under_reform(max_restarts in 1u32..20, rounds in 1usize..200) {
+            let limits = Limits { max_restarts, policy: Recovery::Reform };
+            let mut history = History::default();
+            for _ in 0..rounds {
+                history = history.with(Failed { ready: true, progress: true, survivors: true }, limits.policy);
+                prop_assert_eq!(after_failure(history, limits).0, Decision::Restart);
+                history.restarts += 1;
             }
         }
     }

@@ -1,6 +1,10 @@
 //! What the agent is asked to do, and what became of it.
 
-use enn_common::{config::train::Device, id::Round, metrics::Metrics};
+use enn_common::{
+    config::train::{Device, Recovery},
+    id::Round,
+    metrics::Metrics,
+};
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 /// How a worker process is started.
@@ -25,15 +29,23 @@ pub struct WorkerSpec {
 pub struct AgentSpec {
     /// How to start one worker.
     pub worker: WorkerSpec,
-    /// Workers.
+    /// Workers, when none is missing.
     pub world: u32,
+    /// Workers with which a round goes on at once; 1 to `world`.
+    pub workers_min: u32,
+    /// What happens after a failure. Only training re-forms.
+    pub policy: Recovery,
+    /// Processes that stand by; only under `Recovery::Reform`.
+    pub spares: u32,
+    /// Time without progress of any worker after which one is taken for dead.
+    pub hang_timeout: Option<Duration>,
     /// Run directory, absolute; logs go into it.
     pub run_dir: PathBuf,
     /// Number of the first round: 0, or one more than the last round of the run that is resumed.
     pub first_round: Round,
     /// What the workers do.
     pub job: Job,
-    /// Rounds that may be restarted after a failure.
+    /// Failures that are recovered from: in a row without a step between them under `Reform`, in all under `Restart`.
     pub max_restarts: u32,
     /// Time to finish the step and checkpoint after the first signal.
     pub grace: Duration,
@@ -129,7 +141,7 @@ pub struct Chunk {
 pub struct Outcome {
     /// How it ended.
     pub ended: Ended,
-    /// Restarts used.
+    /// Rounds that began from a checkpoint because nobody had kept the state.
     pub restarts: u32,
     /// Rounds begun.
     pub rounds: u64,

@@ -1,4 +1,4 @@
-//! The control page's mapping: all of the agent that the type system cannot check.
+//! The control page's mapping and clock: all of the agent that the type system cannot check.
 
 use enn_common::wire::control::{ControlPage, PAGE_BYTES};
 use nix::{
@@ -63,6 +63,14 @@ impl Drop for Page {
         // SAFETY: mapped in `create` with this length; the slices borrowed from self are gone.
         let _mapped = unsafe { munmap(self.at, PAGE_BYTES) };
     }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, the clock of the pages' heartbeats.
+pub(super) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a timespec of ours to be written; the call fails for no clock that Linux has always had.
+    let _always_there = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::{child::Child, committer::Committer, error::AgentError, spec::Signal};
 use crate::process::{Signals, wait_ready};
 use enn_broker::Broker;
+use enn_common::id::WorkerId;
 use nix::poll::{PollFd, PollFlags};
 use std::{
     os::fd::BorrowedFd,
@@ -18,10 +19,10 @@ const BLOCKED_MIN: Duration = Duration::from_millis(1);
 pub(super) enum Event {
     /// A signal asks to stop.
     Signalled(Signal),
-    /// The worker process with this index ended. `late` bounds the time between its end and now.
+    /// This worker process ended. `late` bounds the time between its end and now.
     Ended {
-        /// Index of the worker.
-        worker: usize,
+        /// Worker.
+        worker: WorkerId,
         /// At most this long ago.
         late: Duration,
     },
@@ -46,7 +47,7 @@ enum Source {
     Signals,
     Broker,
     Committer,
-    Child(usize),
+    Child(WorkerId),
 }
 
 impl Sources {
@@ -55,7 +56,11 @@ impl Sources {
     }
 
     /// Waits until something happens to the agent or its living children, or until `deadline`.
-    pub(super) fn wait(&mut self, children: &[&Child], deadline: Option<Instant>) -> Result<Vec<Event>, AgentError> {
+    pub(super) fn wait(
+        &mut self,
+        children: &[(WorkerId, &Child)],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Event>, AgentError> {
         let began = Instant::now();
         let ready = self.ready(children, deadline)?;
         let now = Instant::now();
@@ -92,12 +97,12 @@ impl Sources {
         Ok(events)
     }
 
-    fn ready(&self, children: &[&Child], deadline: Option<Instant>) -> Result<Vec<Source>, AgentError> {
+    fn ready(&self, children: &[(WorkerId, &Child)], deadline: Option<Instant>) -> Result<Vec<Source>, AgentError> {
         let mut watched: Vec<(Source, BorrowedFd<'_>)> =
             vec![(Source::Broker, self.broker.wake_fd()), (Source::Committer, self.committer.wake_fd())];
         watched.extend(self.signals.as_ref().map(|signals| (Source::Signals, signals.fd())));
-        let living = children.iter().enumerate().filter(|(_, child)| child.exit().is_none());
-        watched.extend(living.map(|(index, child)| (Source::Child(index), child.pidfd())));
+        let living = children.iter().filter(|(_, child)| child.exit().is_none());
+        watched.extend(living.map(|(worker, child)| (Source::Child(*worker), child.pidfd())));
         let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
         wait_ready(&mut fds, deadline).map_err(|source| AgentError::System { what: "wait for events", source })?;
         let ready = watched.iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(false));

@@ -8,7 +8,7 @@ use crate::{
 };
 use enn_common::config::{
     RunConfig,
-    train::{Device, Nproc},
+    train::{Device, Nproc, Recovery},
 };
 use std::time::Duration;
 
@@ -37,14 +37,22 @@ pub(super) fn agent_spec(
         }
         Job::Train { .. } => world(config),
     };
+    let cluster = &config.cluster;
+    let training = matches!(job, Job::Train { .. });
+    let reforms = training && cluster.policy == Recovery::Reform;
+    let hang_timeout = Duration::try_from_secs_f64(cluster.hang_timeout_s).unwrap_or_default();
     Ok(AgentSpec {
         worker: worker(config, facts, world)?,
         world,
+        workers_min: if cluster.workers_min == 0 { world } else { cluster.workers_min.min(world) },
+        policy: if reforms { Recovery::Reform } else { Recovery::Restart },
+        spares: if reforms { cluster.spares } else { 0 },
+        hang_timeout: (training && !hang_timeout.is_zero()).then_some(hang_timeout),
         run_dir: run.path().to_owned(),
         first_round: run.next_round(),
         job,
-        max_restarts: config.cluster.max_restarts,
-        grace: Duration::try_from_secs_f64(config.cluster.grace_s).unwrap_or_default(),
+        max_restarts: cluster.max_restarts,
+        grace: Duration::try_from_secs_f64(cluster.grace_s).unwrap_or_default(),
         socket_parent: facts.socket_parent.clone(),
         handle_signals,
     })

@@ -31,7 +31,9 @@ pub(super) struct Cluster {
     /// auto: one per GPU, else one per two cores, at most 8. gpu: one per GPU. cpu: one per core.
     #[arg(long, alias = "nproc_per_node", value_name = "N")]
     nproc_per_node: Option<String>,
-    /// Rounds that may be restarted after a worker failed [default: 3]
+    /// Failures that are recovered from [default: 3]
+    ///
+    /// Under reform: in a row, without a step between them. Under restart: in all.
     #[arg(long, alias = "max_restarts", value_name = "N")]
     max_restarts: Option<u32>,
     /// Seconds to finish the step and checkpoint after Ctrl-C [default: 30]
@@ -40,6 +42,24 @@ pub(super) struct Cluster {
     /// Where workers compute: auto, cpu or cuda
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
+}
+
+/// Training that goes on when workers fail.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct Elastic {
+    /// Workers at least and at most: training goes on with fewer while the others are replaced
+    #[arg(long, value_name = "MIN:MAX", conflicts_with = "nproc_per_node", value_parser = workers)]
+    workers: Option<(u32, u32)>,
+    /// After a failure: reform (the others keep their state and go on) or restart (all start again) [default: reform]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+    /// Processes that stand by to replace a worker that fails [default: 0]
+    #[arg(long, value_name = "K")]
+    spares: Option<u32>,
+    /// Seconds without progress of any worker after which one is replaced; 0: never [default: 600]
+    #[arg(long, alias = "hang_timeout", value_name = "SECONDS")]
+    hang_timeout: Option<f64>,
 }
 
 /// Where runs are.
@@ -137,6 +157,7 @@ impl Cluster {
         if let Some(text) = &self.nproc_per_node {
             let value = text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Integer);
             flag("cluster.nproc_per_node", value, format!("--nproc-per-node {text}"));
+            flag("cluster.workers_min", Value::Integer(0), format!("--nproc-per-node {text}"));
         }
         if let Some(count) = self.max_restarts {
             flag("cluster.max_restarts", Value::Integer(count.into()), format!("--max-restarts {count}"));
@@ -151,6 +172,43 @@ impl Cluster {
     }
 }
 
+/// "2:4", or "4" for "4:4".
+fn workers(text: &str) -> Result<(u32, u32), String> {
+    let number = |text: &str| match text.trim().parse::<u32>() {
+        Ok(0) | Err(_) => Err(format!("found \"{text}\", expected a number of workers, or MIN:MAX, e.g. 2:4")),
+        Ok(number) => Ok(number),
+    };
+    match text.split_once(':') {
+        None => number(text).map(|count| (count, count)),
+        Some((fewest, most)) => match (number(fewest)?, number(most)?) {
+            (fewest, most) if fewest > most => Err(format!("found {fewest}:{most}, expected the smaller number first")),
+            both => Ok(both),
+        },
+    }
+}
+
+impl Elastic {
+    /// As overrides of `[cluster]`.
+    pub(super) fn overrides(&self) -> Vec<Override> {
+        let mut overrides = Vec::new();
+        let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
+        if let Some((fewest, most)) = self.workers {
+            flag("cluster.nproc_per_node", Value::Integer(most.into()), format!("--workers {fewest}:{most}"));
+            flag("cluster.workers_min", Value::Integer(fewest.into()), format!("--workers {fewest}:{most}"));
+        }
+        if let Some(policy) = &self.policy {
+            flag("cluster.policy", Value::Text(policy.clone()), format!("--policy {policy}"));
+        }
+        if let Some(count) = self.spares {
+            flag("cluster.spares", Value::Integer(count.into()), format!("--spares {count}"));
+        }
+        if let Some(seconds) = self.hang_timeout {
+            flag("cluster.hang_timeout_s", Value::Float(seconds), format!("--hang-timeout {seconds}"));
+        }
+        overrides
+    }
+}
+
 impl Show {
     /// As the user interface's mode.
     pub(super) fn mode(&self) -> Mode {
@@ -159,6 +217,19 @@ impl Show {
             (_, true, _) => Mode::Quiet,
             (_, _, true) => Mode::Lines,
             _ => Mode::Auto,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_a_number_or_two() {
+        assert_eq!((workers("3"), workers("2:4")), (Ok((3, 3)), Ok((2, 4))));
+        for wrong in ["", "0", "0:2", "4:2", "a:b", "1:2:3", "-1"] {
+            assert!(workers(wrong).is_err(), "{wrong}");
         }
     }
 }

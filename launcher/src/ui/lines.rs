@@ -51,6 +51,12 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::RoundFailed { .. }
         | What::RoundLeft { .. }
         | What::StopRequested { .. } => processes(&event.what, view),
+        What::SpareStarted { .. }
+        | What::SpareReady { .. }
+        | What::SpareEnded { .. }
+        | What::SeatTaken { .. }
+        | What::StateReceived { .. }
+        | What::Recovered { .. } => recovery(&event.what),
         What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => training(&event.what, view),
         What::CheckpointCommitted { step, bytes, seconds, .. } => {
             let (bytes, seconds) = (figures::bytes(*bytes), figures::seconds(*seconds));
@@ -171,7 +177,8 @@ fn processes(what: &What, view: &RunView) -> Vec<Line> {
             let workers = figures::plural(u64::from(*world_size), "worker");
             let from = resume_step.map_or_else(String::new, |step| format!(" from step {}", figures::count(step)));
             let weight = if round.0 == 0 { Weight::Detail } else { Weight::Notable };
-            vec![Line { weight, text: format!("round {round}: starting {workers}{from}") }]
+            let verb = if view.goes_on(round.0) { "going on with" } else { "starting" };
+            vec![Line { weight, text: format!("round {round}: {verb} {workers}{from}") }]
         }
         What::WorkerReady { round, .. } => all_ready(round.0, view),
         What::WorkerExited { rank, pid, code, signal, seconds_to_notice, .. } => {
@@ -187,7 +194,7 @@ fn processes(what: &What, view: &RunView) -> Vec<Line> {
             if view.stops.is_empty() && !any_program(view) { alert(text) } else { detail(text) }
         }
         What::WorkerFailed { rank, error, .. } => alert(format!("worker {rank} failed: {error}")),
-        What::RoundLeft { round, reason } => alert(format!("round {round} ended: {reason}; the nodes meet again")),
+        What::RoundLeft { round, reason } => alert(format!("round {round} ended: {reason}; the others meet again")),
         What::RoundFailed { round, cause, restarting, restarts_left } => {
             let then = if *restarting {
                 format!("starting again, {} left", figures::plural(u64::from(*restarts_left), "restart"))
@@ -213,6 +220,43 @@ fn processes(what: &What, view: &RunView) -> Vec<Line> {
             alert(format!("{signal}: finishing the step and writing a checkpoint (once more to kill the workers)"))
         }
         What::StopRequested { signal, second: true } => alert(format!("{signal} again: killing the workers")),
+        _ => Vec::new(),
+    }
+}
+
+fn recovery(what: &What) -> Vec<Line> {
+    match what {
+        What::SpareStarted { pid, local_rank } => detail(format!("spare for seat {local_rank} started (pid {pid})")),
+        What::SpareReady { pid, seconds } => {
+            detail(format!("spare ready in {} (pid {pid})", figures::seconds(*seconds)))
+        }
+        What::SpareEnded { pid, code, signal } => {
+            let how = match (code, signal) {
+                (_, Some(number)) => format!("was killed by {}", signal::name(*number)),
+                (Some(code), None) => format!("exited with code {code}"),
+                (None, None) => "ended without a status".to_owned(),
+            };
+            detail(format!("a spare (pid {pid}) {how}"))
+        }
+        What::SeatTaken { rank, pid, spare: true, .. } => {
+            notable(format!("a spare (pid {pid}) takes the seat of worker {rank}"))
+        }
+        What::SeatTaken { rank, pid, .. } => detail(format!("pid {pid} goes on as worker {rank}")),
+        What::StateReceived { rank, from, step, bytes, seconds, .. } => {
+            let (step, bytes, time) = (figures::count(*step), figures::bytes(*bytes), figures::seconds(*seconds));
+            detail(format!("worker {rank} has the state of step {step} from worker {from}: {bytes} in {time}"))
+        }
+        What::Recovered { seconds, lost_steps, from_rank, .. } => {
+            let lost = match lost_steps {
+                0 => "no step is lost".to_owned(),
+                lost => format!("{} done again", figures::plural(*lost, "step")),
+            };
+            let from = match from_rank {
+                Some(rank) => format!("with the state of worker {rank}"),
+                None => "from the newest checkpoint".to_owned(),
+            };
+            notable(format!("the next step was done {} after the failure, {from}; {lost}", figures::seconds(*seconds)))
+        }
         _ => Vec::new(),
     }
 }
@@ -342,7 +386,7 @@ fn alert(text: String) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ui::model::tests::{events, gang_events, view_after};
+    use crate::ui::model::tests::{events, gang_events, reform_events, view_after};
 
     fn told(all: &[Event]) -> String {
         let mut text = String::new();
@@ -357,6 +401,11 @@ mod tests {
     #[test]
     fn a_log_tells_the_story() {
         insta::assert_snapshot!(told(&events()));
+    }
+
+    #[test]
+    fn a_log_tells_of_survivors() {
+        insta::assert_snapshot!(told(&reform_events()));
     }
 
     #[test]

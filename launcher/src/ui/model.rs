@@ -143,6 +143,7 @@ impl RunView {
             What::WorkerStarted { .. }
             | What::WorkerReady { .. }
             | What::WorkerExited { .. }
+            | What::SeatTaken { .. }
             | What::WorkerFailed { .. } => self.apply_worker(time, &event.what),
             What::PrecisionChosen { format, reason } => self.precision = Some((format.clone(), reason.clone())),
             What::ModelBuilt { .. } | What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => {
@@ -158,7 +159,13 @@ impl RunView {
                 self.warnings.push((time, message.clone()));
             }
             What::KernelQuarantined { entry, .. } => self.warnings.push((time, entry.sentence())),
-            What::KernelRecovered { .. } => {}
+            // Told when they happen.
+            What::KernelRecovered { .. }
+            | What::SpareStarted { .. }
+            | What::SpareReady { .. }
+            | What::SpareEnded { .. }
+            | What::StateReceived { .. }
+            | What::Recovered { .. } => {}
             What::Waiting { .. }
             | What::NodeJoined { .. }
             | What::NodeLost { .. }

@@ -1,14 +1,19 @@
 //! The agent with a fake worker and checkpoints that are plain renames: events as JSON lines on standard output, the exit
 //! code as `enn` would give it.
 //!
-//! Arguments: run directory, world, max restarts, grace in seconds, the fake worker. The script comes by `ENN_FAKE_SCRIPT`.
+//! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
+//! given), min, spares, hang (seconds). The script comes by `ENN_FAKE_SCRIPT`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
 use enn_broker::ShardSet;
-use enn_common::{config::train::Device, event::Event, id::Round};
+use enn_common::{
+    config::train::{Device, Recovery},
+    event::Event,
+    id::Round,
+};
 use enn_launcher::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, Signal, WorkerSpec};
 use std::{
     fs,
@@ -46,8 +51,12 @@ impl Checkpoints for Renames {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [run_dir, world, max_restarts, grace, worker] = &arguments[..] else { panic!("arguments") };
+    let [run_dir, world, max_restarts, grace, worker, options @ ..] = &arguments[..] else { panic!("arguments") };
     let run_dir = PathBuf::from(run_dir);
+    let option = |name: &str| {
+        options.iter().filter_map(|option| option.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    let world: u32 = world.parse().unwrap();
     let spec = AgentSpec {
         worker: WorkerSpec {
             program: worker.into(),
@@ -57,7 +66,11 @@ fn main() {
             device: Device::Cpu,
             threads: 1,
         },
-        world: world.parse().unwrap(),
+        world,
+        workers_min: option("min").map_or(world, |text| text.parse().unwrap()),
+        policy: if option("policy") == Some("reform") { Recovery::Reform } else { Recovery::Restart },
+        spares: option("spares").map_or(0, |text| text.parse().unwrap()),
+        hang_timeout: option("hang").map(|text| Duration::from_secs_f64(text.parse().unwrap())),
         run_dir: run_dir.clone(),
         first_round: Round(0),
         job: Job::Train { staged: "/staged".into(), init: None },

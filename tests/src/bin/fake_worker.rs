@@ -1,7 +1,8 @@
 //! A worker that speaks the protocol and misbehaves on command: no libtorch, no data.
 //!
-//! `ENN_FAKE_SCRIPT` holds `round.rank=action,action…` separated by `;`; `*` matches any number; the first match counts.
-//! Actions are listed in `act`.
+//! `ENN_FAKE_SCRIPT` holds `round.rank=action,action…` separated by `;`, and `spare.worker=…` for who has no seat; `*` matches
+//! any number; the first match counts. A worker that gets another seat goes on with the line of its new round and rank. Actions
+//! are listed in `act`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,66 +13,114 @@
 use enn_common::{
     checkpoint::table::ShardTable,
     wire::{
-        client::Client,
+        client::{Client, Sender},
         control::PAGE_BYTES,
-        message::{FromWorker, PROTOCOL, ToWorker},
+        message::{Assignment, FromWorker, PROTOCOL, Task, ToWorker},
     },
 };
 use nix::sys::signal::{SigSet, Signal, raise};
 use std::{
     io::Write,
-    os::unix::net::UnixStream,
+    os::unix::{fs::FileExt, net::UnixStream},
     path::{Path, PathBuf},
     process::Command,
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread::sleep,
     time::Duration,
 };
 
+/// Bits of the control page's wishes.
+const STOP: u8 = 1;
+const REGROUP: u8 = 2;
+
 const HANG: Duration = Duration::from_secs(600);
 
 struct Worker {
-    client: Option<Client>,
+    script: String,
+    sender: Option<Sender>,
+    inbox: Receiver<ToWorker>,
     broker: PathBuf,
     run_dir: PathBuf,
+    /// "round.rank" or "spare.worker".
+    place: String,
     round: u64,
     rank: u32,
     attempt: String,
     grandchild: Option<std::process::Child>,
 }
 
+/// What follows an action.
+#[derive(PartialEq)]
+enum Next {
+    Action,
+    /// The line of another place.
+    Line,
+}
+
 fn main() {
-    let text = |name: &str| std::env::var(name).unwrap();
-    let (round, rank) = (text("ENN_ROUND"), text("LOCAL_RANK"));
-    let script = text("ENN_FAKE_SCRIPT");
-    let actions = script
-        .split(';')
-        .filter_map(|line| line.split_once('='))
-        .find(|(place, _)| {
-            let (r, k) = place.split_once('.').unwrap();
-            (r == "*" || r == round) && (k == "*" || k == rank)
-        })
-        .map(|(_, actions)| actions.to_owned())
-        .unwrap();
+    let text = |name: &str| std::env::var(name);
+    let (round, worker) = (text("ENN_ROUND"), text("ENN_WORKER_ID").unwrap());
+    assert_eq!(round.is_ok(), text("RANK").is_ok(), "a spare has neither");
+    let rank = text("RANK").unwrap_or_default();
+    let place = round.as_ref().map_or_else(|_| format!("spare.{worker}"), |round| format!("{round}.{rank}"));
     let mut worker = Worker {
-        client: None,
-        broker: text("ENN_BROKER").into(),
-        run_dir: text("ENN_RUN_DIR").into(),
-        round: round.parse().unwrap(),
-        rank: rank.parse().unwrap(),
+        script: text("ENN_FAKE_SCRIPT").unwrap(),
+        sender: None,
+        inbox: channel().1,
+        broker: text("ENN_BROKER").unwrap().into(),
+        run_dir: text("ENN_RUN_DIR").unwrap().into(),
+        place,
+        round: round.map_or(0, |round| round.parse().unwrap()),
+        rank: rank.parse().unwrap_or(0),
         attempt: String::new(),
         grandchild: None,
     };
-    for action in actions.split(',') {
-        let (name, argument) = action.split_once(':').unwrap_or((action, ""));
-        worker.act(name, argument);
-    }
+    while worker.line() == Next::Line {}
 }
 
 impl Worker {
-    fn act(&mut self, name: &str, argument: &str) {
+    /// Acts the line of its place out.
+    fn line(&mut self) -> Next {
+        let (round, rank) = self.place.split_once('.').unwrap();
+        let fits = |place: &str| {
+            let (r, k) = place.split_once('.').unwrap();
+            // A star stands for a number.
+            (r == round || (r == "*" && round != "spare")) && (k == "*" || k == rank)
+        };
+        let mut lines = self.script.split(';').filter_map(|line| line.split_once('='));
+        let found = lines.find(|(place, _)| fits(place)).map(|(_, actions)| actions.to_owned());
+        let actions = found.unwrap_or_else(|| panic!("no line for {}", self.place));
+        for action in actions.split(',') {
+            let (name, argument) = action.split_once(':').unwrap_or((action, ""));
+            if self.act(name, argument) == Next::Line {
+                return Next::Line;
+            }
+        }
+        Next::Action
+    }
+
+    fn act(&mut self, name: &str, argument: &str) -> Next {
         match name {
-            "hello" => self.hello(PROTOCOL),
-            "hello_foreign" => self.hello(PROTOCOL + 1),
+            // Who has a seat of an earlier round is connected.
+            "hello" if self.sender.is_some() => {}
+            "hello" => return self.hello(PROTOCOL),
+            "run" => return self.run(),
+            "hello_foreign" => return self.hello(PROTOCOL + 1),
+            "warm" => self.send(&FromWorker::Warm),
+            "seat" => return self.seat(),
+            "halt" => return self.halt(argument.parse().unwrap(), true),
+            "halt_through_stop" => return self.halt(argument.parse().unwrap(), false),
+            "step" => self.step(argument.parse().unwrap()),
+            "received" => {
+                let step = argument.parse().unwrap();
+                let (round, from) = (self.round, 0);
+                self.send(&FromWorker::StateReceived { step, from, bytes: 8, seconds: 0.1 });
+            }
+            "phase" => self.write(12, &argument.parse::<u32>().unwrap().to_le_bytes()),
+            "halted" => {
+                let step = argument.parse().unwrap();
+                self.send(&FromWorker::Halted { round: self.round, step });
+            }
             "ready" => {
                 self.send(&FromWorker::Ready { device: "cpu".into(), backend: "fake".into(), libtorch: "none".into() });
             }
@@ -89,20 +138,21 @@ impl Worker {
                 term.thread_block().unwrap();
             }
             "hang" => sleep(HANG),
-            "listen" => while self.client.as_mut().unwrap().recv().is_ok() {},
+            "listen" => while self.inbox.recv().is_ok() {},
             "sleep_ms" => sleep(Duration::from_millis(argument.parse().unwrap())),
             "wait_stop" => {
-                while !self.stop() {
+                while self.wishes() & STOP == 0 {
                     sleep(Duration::from_millis(2));
                 }
             }
+            "await" => self.wait_for(argument),
             "garbage" => {
                 let mut socket = UnixStream::connect(&self.broker).unwrap();
                 socket.write_all(&[0xff; 4096]).unwrap();
             }
             "flood" => {
                 let message = FromWorker::Warned { message: "x".repeat(1000) };
-                while self.client.as_ref().unwrap().send(&message).is_ok() {}
+                while self.sender.as_ref().unwrap().send(&message).is_ok() {}
             }
             "grandchild" => {
                 // Ignores TERM and stays in the group.
@@ -110,35 +160,130 @@ impl Worker {
                 command.args(["-c", "trap '' TERM; echo $$ > \"$0\"; sleep 600 & wait; sleep 600"]);
                 command.arg(self.run_dir.join(format!("grandchild-{}", self.rank)));
                 self.grandchild = Some(command.spawn().unwrap());
-                while !self.run_dir.join(format!("grandchild-{}", self.rank)).exists() {
-                    sleep(Duration::from_millis(1));
-                }
+                self.wait_for(&format!("grandchild-{}", self.rank));
             }
             other => panic!("unknown action {other}"),
         }
+        Next::Action
     }
 
-    fn hello(&mut self, protocol: u32) {
-        let mut client = Client::connect(&self.broker).unwrap();
-        let pid = std::process::id();
-        client.send(&FromWorker::Hello { protocol, round: self.round, local_rank: self.rank, pid }).unwrap();
-        match client.recv().unwrap() {
-            ToWorker::Assign(assignment) => {
-                assert_eq!((assignment.rank, assignment.round), (self.rank, self.round));
-                if let enn_common::wire::message::Task::Train { attempt, .. } = assignment.task {
-                    self.attempt = attempt;
+    /// Waits for a file in the run directory.
+    fn wait_for(&self, name: &str) {
+        while !self.run_dir.join(name).exists() {
+            sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn hello(&mut self, protocol: u32) -> Next {
+        let client = Client::connect(&self.broker).unwrap();
+        let (sender, mut receiver) = client.into_parts();
+        let worker = std::env::var("ENN_WORKER_ID").unwrap().parse().unwrap();
+        sender.send(&FromWorker::Hello { protocol, worker, pid: std::process::id() }).unwrap();
+        let (into, inbox) = channel();
+        std::thread::spawn(move || {
+            while let Ok(message) = receiver.recv() {
+                if into.send(message).is_err() {
+                    break;
                 }
+            }
+        });
+        (self.sender, self.inbox) = (Some(sender), inbox);
+        match self.inbox.recv().unwrap() {
+            ToWorker::Assign(assignment) => {
+                let before = self.place.clone();
+                self.sit(*assignment);
+                if before == self.place { Next::Action } else { Next::Line }
+            }
+            ToWorker::Stand(standby) => {
+                assert_eq!(standby.run_dir, self.run_dir);
+                if self.place.starts_with("spare") {
+                    return Next::Action;
+                }
+                // The round it was started for is over.
+                self.send(&FromWorker::Warm);
+                self.seat()
             }
             other => {
                 std::io::stderr().write_all(format!("not assigned: {other:?}\n").as_bytes()).unwrap();
                 std::process::exit(7);
             }
         }
-        self.client = Some(client);
+    }
+
+    fn sit(&mut self, assignment: Assignment) {
+        (self.round, self.rank) = (assignment.round, assignment.rank);
+        self.place = format!("{}.{}", self.round, self.rank);
+        if let Task::Train { attempt, .. } = assignment.task {
+            self.attempt = attempt;
+        }
+        self.send(&FromWorker::Entered { round: self.round });
+    }
+
+    /// Waits for a seat.
+    fn seat(&mut self) -> Next {
+        loop {
+            match self.inbox.recv() {
+                Ok(ToWorker::Assign(assignment)) => {
+                    self.sit(*assignment);
+                    return Next::Line;
+                }
+                Ok(_) => {}
+                // The launcher is gone, or does not want it any more.
+                Err(_) => std::process::exit(1),
+            }
+        }
+    }
+
+    /// Waits until the round is over, one way or the other, and then for the next seat. A wish to stop lets it act on, if it
+    /// heeds it.
+    fn halt(&mut self, step: u64, heeds_stop: bool) -> Next {
+        loop {
+            match self.inbox.recv_timeout(Duration::from_millis(2)) {
+                Ok(ToWorker::RoundEnded { round, .. }) if round == self.round => break,
+                Err(RecvTimeoutError::Disconnected) => std::process::exit(1),
+                _ => {}
+            }
+            match self.wishes() {
+                0 => {}
+                REGROUP => break,
+                _ if heeds_stop => return Next::Action,
+                _ => {}
+            }
+        }
+        self.send(&FromWorker::Halted { round: self.round, step });
+        self.seat()
+    }
+
+    /// Does steps until the round is over, or until it is asked to stop.
+    fn run(&mut self) -> Next {
+        let bytes = std::fs::read(page()).unwrap();
+        let mut step = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+        while self.wishes() == 0 {
+            match self.inbox.recv_timeout(Duration::from_millis(2)) {
+                Ok(ToWorker::RoundEnded { round, .. }) if round == self.round => break,
+                Err(RecvTimeoutError::Disconnected) => std::process::exit(1),
+                _ => {}
+            }
+            step += 1;
+            self.step(step);
+        }
+        if self.wishes() & STOP != 0 {
+            self.send(&FromWorker::Done { stopped: true });
+            std::process::exit(0);
+        }
+        self.send(&FromWorker::Halted { round: self.round, step });
+        self.seat()
+    }
+
+    /// Says that a step was done, in words and on the page.
+    fn step(&self, step: u64) {
+        self.write(16, &step.to_le_bytes());
+        let (loss, lr, grad_norm, samples_per_s) = (1.0, 0.1, 1.0, 1.0);
+        self.send(&FromWorker::Stepped { epoch: 1, step, loss, lr, grad_norm, samples_per_s });
     }
 
     fn send(&self, message: &FromWorker) {
-        self.client.as_ref().unwrap().send(message).unwrap();
+        self.sender.as_ref().unwrap().send(message).unwrap();
     }
 
     /// Writes a shard of a few bytes and waits for the commit.
@@ -149,17 +294,25 @@ impl Worker {
         std::fs::write(dir.join(&file), b"shard").unwrap();
         let table = ShardTable { file, bytes: 5, ..ShardTable::default() };
         self.send(&FromWorker::ShardWritten { step, epoch: 1, dir, metric: Some(1.5), table });
-        match self.client.as_mut().unwrap().recv().unwrap() {
+        match self.inbox.recv().unwrap() {
             ToWorker::Committed { step: found, path } => assert!(found == step && Path::new(&path).exists()),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Reads the stop flag through the inherited descriptor, as bytes of the page.
-    fn stop(&self) -> bool {
-        let fd = std::env::var("ENN_CONTROL_FD").unwrap();
-        let bytes = std::fs::read(format!("/proc/self/fd/{fd}")).unwrap();
+    /// Reads the wishes through the inherited descriptor, as bytes of the page.
+    fn wishes(&self) -> u8 {
+        let bytes = std::fs::read(page()).unwrap();
         assert_eq!((bytes.len(), &bytes[..8]), (PAGE_BYTES, b"ENNctl01".as_slice()));
-        bytes[8] == 1
+        bytes[8]
     }
+
+    /// Writes bytes of the page.
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        std::fs::File::options().write(true).open(page()).unwrap().write_all_at(bytes, offset).unwrap();
+    }
+}
+
+fn page() -> String {
+    format!("/proc/self/fd/{}", std::env::var("ENN_CONTROL_FD").unwrap())
 }

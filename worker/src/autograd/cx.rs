@@ -147,11 +147,15 @@ impl<'p> Cx<'p> {
         self.state.borrow_mut().random = None;
     }
 
-    /// Begins to sum a flat gradient over the ranks, in place; recorded. For the hook of [`Cx::backward`].
+    /// Begins to sum a flat gradient over the ranks, in place; recorded, unless there is only one. For the hook of
+    /// [`Cx::backward`].
     ///
     /// # Errors
     /// The collective's own; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
     pub fn all_reduce(&self, flat: &tch::Tensor) -> Result<(), OpError> {
+        if self.is_alone() {
+            return Ok(());
+        }
         let flat = self.opt_state(flat.shallow_clone());
         self.all_reduce_value(&flat)
     }
@@ -161,15 +165,26 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// As [`Cx::all_reduce`].
     pub fn all_reduce_value(&self, value: &Tensor) -> Result<(), OpError> {
+        if self.is_alone() {
+            return Ok(());
+        }
         self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduce, &[value]).map(|_| ()))
     }
 
-    /// Lets what follows see the sums of everything begun; recorded.
+    /// Lets what follows see the sums of everything begun; recorded, unless there is only one rank.
     ///
     /// # Errors
     /// When a collective failed or did not end in time.
     pub fn all_reduce_wait(&self) -> Result<(), OpError> {
+        if self.is_alone() {
+            return Ok(());
+        }
         self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduceWait, &[]).map(|_| ()))
+    }
+
+    /// Whether this step has no other rank to add with.
+    fn is_alone(&self) -> bool {
+        self.collectives.is_some_and(|collectives| collectives.ranks() == 1)
     }
 
     /// Sets gradients to 0; recorded.
@@ -288,5 +303,50 @@ impl<'p> Cx<'p> {
     pub(crate) fn fail(&self, op: &'static str, kind: impl Into<OpErrorKind>) -> OpError {
         let place = self.with_program(|p| p.place(self.scope.get()));
         OpError { op, place, kind: Box::new(kind.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::HookError;
+    use crate::params::ParamBuilder;
+    use tch::Tensor as Raw;
+
+    struct Ranks(u32, Cell<u32>);
+
+    impl Collectives for Ranks {
+        fn ranks(&self) -> u32 {
+            self.0
+        }
+
+        fn all_reduce(&self, _: &Raw) -> Result<(), HookError> {
+            self.1.set(self.1.get() + 1);
+            Ok(())
+        }
+
+        fn wait(&self) -> Result<(), HookError> {
+            self.1.set(self.1.get() + 10);
+            Ok(())
+        }
+    }
+
+    /// Collectives run, and names of what is recorded.
+    fn reduced(ranks: u32) -> (u32, Vec<&'static str>) {
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let collectives = Ranks(ranks, Cell::new(0));
+        let mut cx = Cx::train(&params, 0, 0);
+        cx.set_collectives(&collectives);
+        cx.all_reduce(&Raw::from_slice(&[1.0f32])).unwrap();
+        cx.all_reduce_value(&cx.input(Raw::from_slice(&[1.0f32]))).unwrap();
+        cx.all_reduce_wait().unwrap();
+        let names = cx.with_program(|program| program.recs().iter().map(|rec| rec.op.name()).collect());
+        (collectives.1.get(), names)
+    }
+
+    #[test]
+    fn collectives_of_one_rank_are_left_out_and_those_of_two_are_recorded() {
+        assert_eq!(reduced(1), (0, Vec::new()));
+        assert_eq!(reduced(2), (12, vec!["all_reduce", "all_reduce", "all_reduce_wait"]));
     }
 }

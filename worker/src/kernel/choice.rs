@@ -152,6 +152,8 @@ impl Launcher for Manager {
             };
             match tried {
                 Try::Ran(outs, id) => break (outs, id),
+                // That says nothing of the kernel: the step is done again in smaller parts.
+                Try::Failed(error) if error.is_out_of_memory() => return Err(error),
                 Try::Failed(error) => {
                     failed.push(kernel);
                     errors.push(error);

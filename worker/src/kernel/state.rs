@@ -6,7 +6,7 @@ use super::ledger::Ledger;
 use super::manager::News;
 use super::policy::{Breaker, Standing};
 use super::shadow::Unsettled;
-use super::sig::Sig;
+use super::sig::{BySig, Sig};
 use super::{Extra, names};
 use crate::op::row::{Kernel, PLAIN};
 use enn_common::kernels::Quarantine;
@@ -37,7 +37,7 @@ pub(super) struct Known {
 pub(super) struct State {
     /// Kernels of each operation in the order in which they are tried.
     pub(super) tried: HashMap<&'static str, Rc<[&'static Kernel]>>,
-    pub(super) known: HashMap<Sig, Known>,
+    pub(super) known: HashMap<Sig, Known, BySig>,
     /// By kernel, operation and signature; none: any.
     pub(super) breakers: HashMap<(&'static str, &'static str, Option<Sig>), Breaker>,
     /// Comparisons so far that said nothing.

@@ -33,6 +33,9 @@ fn refuse(_: &Op, _: &Launch<'_>) -> Launched {
 
 /// How a step's ranks add up.
 pub trait Collectives {
+    /// How many ranks there are. With one, nothing is begun, waited for or recorded: it would only cut the step's graph in two.
+    fn ranks(&self) -> u32;
+
     /// Begins to sum `tensor` over the ranks, in place.
     ///
     /// # Errors
@@ -44,6 +47,24 @@ pub trait Collectives {
     /// # Errors
     /// When a collective failed or did not end in time.
     fn wait(&self) -> Result<(), HookError>;
+}
+
+/// A step of one rank, in whatever world.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Alone;
+
+impl Collectives for Alone {
+    fn ranks(&self) -> u32 {
+        1
+    }
+
+    fn all_reduce(&self, _: &tch::Tensor) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), HookError> {
+        Ok(())
+    }
 }
 
 /// Runs one recorded collective.

@@ -5,8 +5,9 @@
 use super::Op;
 use super::cuda_optim as cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::value::Meta;
+use crate::backend::torch::safe::adamw;
 use crate::error::OpErrorKind;
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -55,7 +56,7 @@ pub static ROWS: [OpRow; 5] = [
         .export(NOT_EXPORTED),
     OpRow::backward("step_scalars", shape_scalars, launch_scalars).kernels(&[cuda::STEP_SCALARS]).export(NOT_EXPORTED),
     OpRow::backward("adamw", shape_adamw, launch_adamw)
-        .kernels(&[cuda::ADAMW])
+        .kernels(&[cuda::ADAMW, CPU])
         .flops(|op, ins, _| 14 * elements(&ins[1..], arrays_of(op)))
         .export(NOT_EXPORTED),
     OpRow::backward("average", shape_average, launch_average)
@@ -67,6 +68,15 @@ pub static ROWS: [OpRow; 5] = [
         .flops(super::row::free)
         .export(NOT_EXPORTED),
 ];
+
+/// One pass over the arrays, of `shim/cpu_kernels.cpp`.
+const CPU: Kernel = Kernel {
+    id: "cpu.adamw",
+    fits: fits_cpu,
+    launch: launch_adamw_cpu,
+    tolerance: Tolerance::Reduction,
+    deterministic: true,
+};
 
 /// Elements of every `each`-th operand.
 fn elements(ins: &[&Meta], each: usize) -> u64 {
@@ -188,6 +198,25 @@ fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(SmallVec::new())
 }
 
+fn fits_cpu(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
+    if matches!(op, Op::AdamW { shadows: true, .. }) {
+        return Err("weights with low-precision copies");
+    }
+    let fits = |x: &Raw| x.device() == Device::Cpu && x.kind() == Kind::Float && x.is_contiguous();
+    if l.ins.iter().all(|x| fits(x)) { Ok(()) } else { Err("not dense f32 on the CPU") }
+}
+
+fn launch_adamw_cpu(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::AdamW { eps, decays, .. } = op else { unreachable!("row of another operation") };
+    let numbers = l.at(0);
+    if numbers.f_double_value(&[Scalar::First as i64])? != 0.0 {
+        for (segment, decays) in segments(l, false).zip(decays) {
+            adamw([segment[0], segment[1], segment[2], segment[3]], numbers, *decays != 0, eps.get())?;
+        }
+    }
+    Ok(SmallVec::new())
+}
+
 /// One pass over weight, gradient, first and second moment. `clear` makes it safe for a refused gradient.
 fn update(arrays: [Raw; 4], numbers: &Raw, (decays, clear): (bool, bool), eps: f64) -> Result<(), TchError> {
     let [mut weight, mut grad, mut first, mut second] = arrays;
@@ -244,6 +273,26 @@ fn launch_zero(_: &Op, l: &Launch<'_>) -> Launched {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_pass_on_the_cpu_is_the_plain_reference() {
+        let op = Op::AdamW { eps: 1e-8.into(), decays: smallvec![1, 0], shadows: false };
+        for numbers in [[0.5_f32, 0.1, 0.01, 0.999, -1e-2, 3.0], [0.0, 0.0, 0.0, 1.0, 0.0, 3.0]] {
+            let numbers = Raw::from_slice(&numbers);
+            let found = [70_001, 19].map(|n| [0; 4].map(|_| Raw::rand([n], (Kind::Float, Device::Cpu))));
+            let expected = found.each_ref().map(|segment| segment.each_ref().map(Raw::copy));
+            let run = |segments: &[[Raw; 4]; 2], launch: fn(&Op, &Launch<'_>) -> Launched| {
+                let ins: Vec<&Raw> = std::iter::once(&numbers).chain(segments.iter().flatten()).collect();
+                fits_cpu(&op, &Launch { ins: &ins }).unwrap();
+                tch::no_grad(|| launch(&op, &Launch { ins: &ins })).unwrap();
+            };
+            run(&found, launch_adamw_cpu);
+            run(&expected, launch_adamw);
+            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+                assert!(found.allclose(expected, 1e-6, 1e-7, false));
+            }
+        }
+    }
 
     #[test]
     fn the_gate_of_a_device_refuses_without_looking() {

@@ -60,7 +60,7 @@ impl GradBuckets {
     }
 
     /// All buckets.
-    pub fn buckets(&self) -> impl Iterator<Item = (BucketId, &Tensor)> {
+    pub fn buckets(&self) -> impl DoubleEndedIterator<Item = (BucketId, &Tensor)> {
         self.flats.iter().enumerate().map(|(i, flat)| (BucketId(i as u32), flat))
     }
 

@@ -28,7 +28,7 @@ pub const COLLECTIVE_WAIT_MAX: Duration = Duration::from_secs(300);
 pub struct Environment {
     /// `ENN_BROKER`: the broker's socket.
     pub broker: PathBuf,
-    /// `ENN_WORKER`: the name of this process among those of its launcher.
+    /// `ENN_WORKER_ID`: the name of this process among those of its launcher.
     pub worker: u32,
     /// `ENN_CONTROL_FD`: descriptor of the control page.
     pub control_fd: Option<i32>,
@@ -50,7 +50,7 @@ impl Environment {
 
     fn parse(variable: impl Fn(&'static str) -> Option<String>) -> Result<Self, SessionError> {
         let broker = variable("ENN_BROKER").ok_or(SessionError::NotLaunched)?;
-        let worker = number(&variable, "ENN_WORKER")?.unwrap_or(0);
+        let worker = number(&variable, "ENN_WORKER_ID")?.unwrap_or(0);
         let control_fd = number(&variable, "ENN_CONTROL_FD")?;
         let names = |text: String| text.split(',').map(|name| name.trim().to_owned()).collect();
         let attention = variable("ENN_ATTENTION").filter(|text| !text.is_empty()).map(names);
@@ -287,7 +287,7 @@ mod tests {
     fn reads_what_the_launcher_sets() {
         let environment = parse(&[
             ("ENN_BROKER", "/run/b.sock"),
-            ("ENN_WORKER", "3"),
+            ("ENN_WORKER_ID", "3"),
             ("ENN_CONTROL_FD", "9"),
             ("ENN_ATTENTION", "flash, math"),
             ("ENN_LOG", "info"),
@@ -328,7 +328,7 @@ mod tests {
     fn mistakes_name_the_variable() {
         let error = parse(&[]).unwrap_err().to_string();
         assert!(error.contains("ENN_BROKER") && error.contains("enn train"), "{error}");
-        let error = parse(&[("ENN_BROKER", "b"), ("ENN_WORKER", "first")]).unwrap_err().to_string();
-        assert!(error.contains("ENN_WORKER") && error.contains("first"), "{error}");
+        let error = parse(&[("ENN_BROKER", "b"), ("ENN_WORKER_ID", "first")]).unwrap_err().to_string();
+        assert!(error.contains("ENN_WORKER_ID") && error.contains("first"), "{error}");
     }
 }

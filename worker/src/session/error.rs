@@ -251,6 +251,11 @@ impl SessionError {
         }
     }
 
+    /// Whether a step ran out of memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Op(error) if error.kind.is_out_of_memory())
+    }
+
     /// The error with its causes as one text for people.
     pub fn sentence(&self) -> String {
         let mut text = self.to_string();

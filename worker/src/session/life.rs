@@ -79,6 +79,9 @@ impl<'a> Life<'a> {
         tch::set_num_threads(standby.threads.max(1).cast_signed());
         let device = boot::named_device(&standby.device, standby.local_rank)?;
         self.prepare(&standby.run_dir, &standby.staged, device, standby.local_rank)?;
+        if let Some(training) = &mut self.training {
+            training.rehearse(standby.world_size)?;
+        }
         Ok(self.link.send(FromWorker::Warm)?)
     }
 
@@ -114,7 +117,8 @@ impl<'a> Life<'a> {
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
-        let round = RoundTask { round: seat.round, resume: resume.clone(), attempt: attempt.clone() };
+        let round =
+            RoundTask { round: seat.round, resume: resume.clone(), attempt: attempt.clone(), split: seat.split };
         let ended = match boot::group(self.link, seat, training.device(), config.cluster.collectives, &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
             Err(error) => Err(error),
@@ -130,7 +134,12 @@ impl<'a> Life<'a> {
                 self.halt(seat.round)
             }
             Err(error) => {
-                let wait = if error.is_of_the_group() { WORD_WAIT_MAX } else { Duration::ZERO };
+                let smaller = error.is_out_of_memory() && training.can_split(seat.world_size, seat.split);
+                if smaller {
+                    let (step, error) = (training.step(), error.sentence());
+                    self.link.send(FromWorker::OutOfMemory { step, error })?;
+                }
+                let wait = if smaller || error.is_of_the_group() { WORD_WAIT_MAX } else { Duration::ZERO };
                 let Some(reason) = self.link.over(seat.round, wait) else { return Err(error) };
                 tracing::info!(%error, reason, round = seat.round, "left the round");
                 if let Some(Err(error)) = self.group.take().map(|group| group.abort(ABORT_WAIT_MAX)) {

@@ -166,6 +166,12 @@ impl Reporter for Link {
         self.page.is_some_and(ControlPage::stop)
     }
 
+    fn waited(&self, for_others: Duration) {
+        if let Some(page) = self.page {
+            page.set_waited(for_others.as_nanos() as u64);
+        }
+    }
+
     fn leave_requested(&self) -> bool {
         self.page.is_some_and(ControlPage::regroup)
     }

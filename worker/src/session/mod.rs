@@ -2,7 +2,7 @@
 //!
 //! A program that builds its own worker calls [`run`] from its `main`, or [`train::train`] with a listener of its own
 //! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
-//! takes its place among the other ranks from [`torchrun::join`].
+//! takes its place among the other ranks from [`torchrun::join`] and makes its steps with [`steps::Steps`].
 //!
 //! **Invariant:** decisions come from reduced numbers (`decide`) and never from the clock, so that every rank takes the same
 //! ones and a resumed run takes them again.
@@ -34,6 +34,7 @@ pub mod report;
 mod round;
 pub mod saved;
 pub mod step;
+pub mod steps;
 pub mod torchrun;
 pub mod train;
 mod unix;

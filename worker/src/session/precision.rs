@@ -8,6 +8,8 @@ use crate::{
     error::OpError,
     functional,
     model::ModelSpec,
+    optim::{AdamW, StepStats},
+    params::GradBuckets,
     precision::{
         Autocast, Choice, Cooldown, Format, LossScale, Reason, ScaleSettings, Support, allow_tf32, choose, fp8,
         largest_standardised, support,
@@ -21,6 +23,23 @@ use tch::{Device, Kind, TchError, Tensor as Raw};
 pub const STATE: &str = "precision.";
 /// A place that cools down; its path follows.
 const COOLDOWN: &str = "cooldown";
+
+/// What a training's data ask of its precision.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Demand {
+    /// The largest value that goes in or is compared with: a format without room above it is refused. 0 for tokens.
+    pub largest: f64,
+    /// Losses that a micro-batch adds up: the more, the smaller is the loss scale at the start.
+    pub cells: u64,
+}
+
+impl Demand {
+    /// That of micro-batches of `rows` standardised samples.
+    pub fn of(spec: &ModelSpec, rows: u64) -> Self {
+        let largest = largest_standardised(&spec.x_stats).max(largest_standardised(&spec.y_stats));
+        Self { largest, cells: rows.saturating_mul(spec.cells() as u64) }
+    }
+}
 
 /// What a training computes with.
 #[derive(Debug)]
@@ -38,26 +57,22 @@ impl Precision {
         Self { choice, autocast: None, cooldown: Cooldown::default(), scale: None }
     }
 
-    /// Decides from the configuration, the device, the data and the rows of a micro-batch; one collective makes all ranks
-    /// take the same.
+    /// Decides from the configuration, the device and the data; one collective makes all ranks take the same.
     ///
     /// # Errors
     /// When the device does not answer, or a rank is lost.
     pub fn decide(
         wanted: Wanted,
-        (spec, rows): (&ModelSpec, u64),
+        Demand { largest, cells }: Demand,
         device: Device,
         group: &dyn ProcessGroup,
     ) -> Result<Self, SessionError> {
         let support = support(device)?;
-        let range = largest_standardised(&spec.x_stats).max(largest_standardised(&spec.y_stats));
-        let choice = tested(choose(wanted, support, range), (support, range), device);
+        let choice = tested(choose(wanted, support, largest), (support, largest), device);
         let choice = common(choice, device, group)?;
         allow_tf32(choice.format == Format::Tf32)?;
         let scale = match choice.format {
-            Format::Fp16 => {
-                Some(LossScale::new(ScaleSettings::for_sum_of(rows.saturating_mul(spec.cells() as u64)), device)?)
-            }
+            Format::Fp16 => Some(LossScale::new(ScaleSettings::for_sum_of(cells), device)?),
             _ => None,
         };
         tracing::info!(format = choice.format.name(), reason = %choice.reason, "precision");
@@ -150,23 +165,23 @@ impl Precision {
         Ok(())
     }
 
-    /// What the summed gradient is divided by: the count, and the loss scale if there is one. Both f64, 0 axes.
+    /// Updates the weights: the summed gradient is divided by `count` and by the loss scale, if there is one, which moves
+    /// then. `count` and `rate`, the learning rate: f64, 0 axes.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn divisor(&self, cx: &Cx<'_>, count: &Tensor) -> Result<Tensor, OpError> {
-        let Some(scale) = &self.scale else { return Ok(count.clone()) };
-        let scale = cx.opt_state(scale.scale().shallow_clone());
-        functional::mul(cx, count, &functional::cast(cx, &scale, Kind::Double)?)
-    }
-
-    /// Moves the loss scale after a step; `taken` is 1, or 0 for a refused one.
-    ///
-    /// # Errors
-    /// What libtorch says.
-    pub fn after(&self, cx: &Cx<'_>, taken: &Tensor) -> Result<(), OpError> {
-        let Some(scale) = &self.scale else { return Ok(()) };
-        cx.optim(|cx| functional::update_loss_scale(cx, scale, taken))
+    pub fn optimize(
+        &self,
+        cx: &Cx<'_>,
+        (optimizer, grads): (&AdamW, &GradBuckets),
+        count: &Tensor,
+        rate: &Tensor,
+    ) -> Result<StepStats, OpError> {
+        let Some(scale) = &self.scale else { return optimizer.step(cx, grads, count, rate) };
+        let factor = functional::cast(cx, &cx.opt_state(scale.scale().shallow_clone()), Kind::Double)?;
+        let stats = optimizer.step(cx, grads, &functional::mul(cx, count, &factor)?, rate)?;
+        cx.optim(|cx| functional::update_loss_scale(cx, scale, &stats.taken))?;
+        Ok(stats)
     }
 }
 

@@ -9,6 +9,7 @@ use enn_common::{
 use std::{
     cell::{Cell, RefCell},
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 /// The listener of a session. Called from the session's own thread only.
@@ -21,6 +22,9 @@ pub trait Reporter {
 
     /// Notes what the worker is doing and how many optimizer steps are done. Must cost next to nothing: called every step.
     fn mark(&self, phase: Phase, step: u64);
+
+    /// Notes how long this rank has waited for others since the round began. Called every step.
+    fn waited(&self, _for_others: Duration) {}
 
     /// Whether the session was asked to finish its step, save and end.
     fn stop_requested(&self) -> bool;

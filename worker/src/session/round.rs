@@ -11,17 +11,18 @@ use super::{
     learner::Counts,
     memory,
     poisoned::{self, Poisoned},
-    precision::{self, Precision},
+    precision::{self, Demand, Precision},
     progress::Progress,
     refusal::{self, Refusals, Rows},
     step::{self, Place, Stepped},
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
+    autograd::Cx,
     checkpoint::{self, Named},
-    comm::ProcessGroup,
+    comm::{ProcessGroup, Solo},
     data::{
-        Batch, Prefetch, Sampler,
+        Batch, Position, Prefetch, Sampler,
         prefetch::{Arrays, Plan},
     },
 };
@@ -34,6 +35,8 @@ use enn_common::{
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 use tch::Device;
 
+/// Rows that a spare rehearses with on a device, at most.
+const REHEARSED_ROWS_MAX: u64 = 8;
 /// On a device a wish is looked at every so many steps: looking waits for the device.
 const DEVICE_LOOK_EVERY: u64 = 8;
 
@@ -67,17 +70,9 @@ impl<'a> Round<'a> {
         task: &'a RoundTask,
     ) -> Result<Self, SessionError> {
         let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
-        let sampler = Sampler { rank, world, ..host.order };
-        let place = Place {
-            group,
-            reporter: host.reporter,
-            kernels: &host.kernels,
-            device: host.device,
-            seed: host.config.seed,
-            accumulation: sampler.accumulation,
-            first_row: rank * sampler.batch.div_ceil(world),
-            profile: host.profile.as_ref(),
-        };
+        let accumulation = host.order.accumulation * u64::from(task.split.max(1));
+        let sampler = Sampler { rank, world, accumulation, ..host.order };
+        let place = host.place(group, &sampler);
         state.learner.executor.reset();
         state.learner.share_gradients(group)?;
         state.pace.report_next();
@@ -102,9 +97,8 @@ impl<'a> Round<'a> {
     /// Every rank takes the same; one that went on from another round keeps its loss scale.
     fn decide_precision(&mut self) -> Result<(), SessionError> {
         let host = self.host;
-        let rows = self.sampler.micro_slots();
-        let group = self.place.group;
-        let decided = Precision::decide(host.config.train.precision, (&host.spec, rows), host.device, group)?;
+        let demand = Demand::of(&host.spec, self.sampler.micro_slots());
+        let decided = Precision::decide(host.config.train.precision, demand, host.device, self.place.group)?;
         if self.state.begun && decided.choice().format == self.state.learner.precision.choice().format {
             return Ok(());
         }
@@ -171,14 +165,7 @@ impl<'a> Round<'a> {
         self.end_epoch_if_owed()?;
         self.save_if_owed()?;
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
-            let plan = Plan {
-                arrays: Arc::<super::dataset::Mapped>::clone(&self.host.data.staged) as Arc<dyn Arrays>,
-                rows: Arc::clone(self.host.data.rows(Split::Train)),
-                sampler: self.sampler,
-                epochs,
-                device: self.host.device,
-            };
-            let prefetch = Prefetch::start(plan, self.state.progress.position)?;
+            let prefetch = Prefetch::start(self.host.plan(self.sampler), self.state.progress.position)?;
             let mut first = true;
             while !self.state.progress.finished {
                 let wish = self.step(&prefetch, first)?;
@@ -223,6 +210,7 @@ impl<'a> Round<'a> {
         let wish = if look { self.look(&done)? } else { Wish::GoOn };
         done.times.data = waited;
         let state = &mut *self.state;
+        self.place.reporter.waited(self.place.group.waited());
         let total = waited + state.pace.watch.lap_ms();
         state.pace.note(&done.times, total, batch_samples(&self.sampler, state.progress.position.step));
         if let Some(hash) = done.program.as_ref().filter(|_| self.fresh) {
@@ -466,6 +454,57 @@ impl<'a> Round<'a> {
             samples_per_s: self.state.pace.rate_since_report(),
         };
         self.tell(message)
+    }
+}
+
+/// See [`super::train::Training::rehearse`].
+pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result<(), SessionError> {
+    let group: &dyn ProcessGroup = &Solo;
+    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order };
+    if host.device != Device::Cpu {
+        // Another worker may be computing on this device: no more memory than libraries and kernels need.
+        sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
+    }
+    let demand = Demand::of(&host.spec, sampler.micro_slots());
+    let decided = Precision::decide(host.config.train.precision, demand, host.device, group)?;
+    state.learner.take_precision(decided)?;
+    let place = host.place(group, &sampler);
+    let plan = host.plan(sampler);
+    let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(host.device)?;
+    let (_, parts) = state.learner.split();
+    let mut cx = Cx::train(parts.params, host.config.seed, 0);
+    cx.set_launcher(&host.kernels.manager);
+    parts.precision.enter(&cx)?;
+    let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
+    let loss = step::loss(&cx, inputs.each_ref(), (&parts, &place), 0)?;
+    cx.backward(&loss.sum, parts.grads, &mut |_, _| Ok(()))?;
+    Ok(())
+}
+
+impl Host<'_> {
+    /// Where the steps of a round run.
+    fn place<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> Place<'a> {
+        Place {
+            group,
+            reporter: self.reporter,
+            kernels: &self.kernels,
+            device: self.device,
+            seed: self.config.seed,
+            accumulation: sampler.accumulation,
+            first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
+            profile: self.profile.as_ref(),
+        }
+    }
+
+    /// What is read ahead in a round.
+    fn plan(&self, sampler: Sampler) -> Plan {
+        Plan {
+            arrays: Arc::<super::dataset::Mapped>::clone(&self.data.staged) as Arc<dyn Arrays>,
+            rows: Arc::clone(self.data.rows(Split::Train)),
+            sampler,
+            epochs: self.config.train.epochs,
+            device: self.device,
+        }
     }
 }
 

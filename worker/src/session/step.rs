@@ -71,6 +71,10 @@ struct Reduction<'a> {
 }
 
 impl Collectives for Reduction<'_> {
+    fn ranks(&self) -> u32 {
+        self.place.group.size()
+    }
+
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
         Ok(self.pending.begin(self.place.group, tensor)?)
     }
@@ -206,8 +210,6 @@ fn code(
     cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
     let mut sums: Option<(Tensor, Tensor)> = None;
     let mut control = None;
-    // A collective of one rank would only cut the step's graph in two.
-    let together = place.group.size() > 1;
     for micro in 0..place.accumulation {
         let last = micro + 1 == place.accumulation;
         let loss = loss(cx, [x, x_mask, y, y_mask], (learner, place), micro)?;
@@ -223,13 +225,11 @@ fn code(
         if last {
             let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
             let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?, &number(3)?], 0)?;
-            if together {
-                cx.all_reduce_value(&all)?;
-            }
+            cx.all_reduce_value(&all)?;
             control = Some(all);
         }
         let mut reduce = |_: BucketId, gradient: &Raw| -> Result<(), HookError> {
-            if last && together {
+            if last {
                 cx.all_reduce(gradient)?;
             }
             Ok(())
@@ -239,15 +239,12 @@ fn code(
         sums = Some((sum, count));
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
-    if together {
-        cx.all_reduce_wait()?;
-    }
+    cx.all_reduce_wait()?;
     laps.end(Part::Comm);
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
     let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
-    let divisor = learner.precision.divisor(cx, &count)?;
-    let stats = learner.optimizer.step(cx, learner.grads, &divisor, &scalar(number(1)?)?)?;
-    learner.precision.after(cx, &stats.taken)?;
+    let rate = scalar(number(1)?)?;
+    let stats = learner.precision.optimize(cx, (learner.optimizer, learner.grads), &count, &rate)?;
     if let Some(ema) = learner.ema {
         ema.update(cx, learner.weights, &stats.taken)?;
     }

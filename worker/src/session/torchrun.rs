@@ -44,6 +44,10 @@ pub struct Place {
 
 /// What a step's [`crate::autograd::Cx::all_reduce`] adds over: all ranks.
 impl Collectives for Place {
+    fn ranks(&self) -> u32 {
+        self.world()
+    }
+
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
         Ok(self.pending.begin(self.group.as_ref(), tensor)?)
     }

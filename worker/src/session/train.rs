@@ -18,7 +18,7 @@ use super::{
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
-    round::Round,
+    round::{Round, rehearse},
 };
 use crate::{comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
 use enn_common::{
@@ -48,7 +48,7 @@ pub struct TrainTask {
 }
 
 /// What differs from round to round.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct RoundTask {
     /// Number of the round.
     pub round: u64,
@@ -56,6 +56,14 @@ pub struct RoundTask {
     pub resume: Option<PathBuf>,
     /// Name of this start of the workers; part of the names of unfinished checkpoints.
     pub attempt: String,
+    /// Into so many each micro-batch is cut; the same on all ranks.
+    pub split: u32,
+}
+
+impl Default for RoundTask {
+    fn default() -> Self {
+        Self { round: 0, resume: None, attempt: String::new(), split: 1 }
+    }
 }
 
 /// How a round ended.
@@ -180,6 +188,15 @@ impl<'a> Training<'a> {
         Ok(Self { host, state })
     }
 
+    /// Forward and backward pass of a rank's first share, which changes nothing: what is slow only the first time (device
+    /// libraries, compiled kernels, the checks of kernels beside their references) is over before there is a seat.
+    ///
+    /// # Errors
+    /// Those of data, model and libtorch.
+    pub fn rehearse(&mut self, world: u32) -> Result<(), SessionError> {
+        rehearse(&self.host, &mut self.state, world)
+    }
+
     /// Trains among the ranks of `group` until training is over, all are asked to leave, or something breaks.
     ///
     /// # Errors
@@ -206,6 +223,12 @@ impl<'a> Training<'a> {
     /// Puts kernels in quarantine before the first step of a round.
     pub fn quarantine(&self, told: &Quarantined) {
         self.host.kernels.manager.begin(told);
+    }
+
+    /// Whether micro-batches that are cut into `split` by `world` ranks can be cut once more.
+    pub fn can_split(&self, world: u32, split: u32) -> bool {
+        let accumulation = self.host.order.accumulation * u64::from(split.max(1));
+        Sampler { world: u64::from(world), accumulation, ..self.host.order }.micro_slots() > 1
     }
 
     /// Device it computes on.

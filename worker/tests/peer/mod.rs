@@ -19,9 +19,9 @@ pub(crate) fn store() -> StoreHandle {
     serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap()
 }
 
-/// A client of the store at `port`.
-pub(crate) fn connect(port: u16) -> Store {
-    let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
+/// A client of the store at `port`, with the keys of a round.
+pub(crate) fn connect(port: u16, round: u32) -> Store {
+    let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: format!("round-{round}") };
     Store::connect(addr, PATIENCE).unwrap()
 }
 

@@ -19,7 +19,7 @@ use enn_worker::{
         Recorder,
         kernels::{KernelTask, Kernels},
         learner::Learner,
-        precision::Precision,
+        precision::{Demand, Precision},
         step::{Place, step},
     },
 };
@@ -114,7 +114,8 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     config.train.execution = Execution::Plan;
     let spec = ModelSpec::from_meta(Staged::open(&staged).unwrap().meta());
     let mut learner = Learner::build(&config, &spec, 100, Device::Cpu).unwrap();
-    learner.take_precision(Precision::decide(Wanted::Bf16, (&spec, 12), Device::Cpu, &Solo).unwrap()).unwrap();
+    let demand = Demand::of(&spec, 12);
+    learner.take_precision(Precision::decide(Wanted::Bf16, demand, Device::Cpu, &Solo).unwrap()).unwrap();
     let recorder = Recorder::default();
     let kernels = Kernels::new(&config, &KernelTask::default(), &recorder).unwrap();
     let place = Place {

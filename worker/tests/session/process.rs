@@ -54,7 +54,7 @@ impl Worker {
         shared.word64(0).unwrap().store(MAGIC, Ordering::Release);
         let child = Command::new(env!("CARGO_BIN_EXE_enn-worker"))
             .env("ENN_BROKER", &path)
-            .env("ENN_WORKER", name.to_string())
+            .env("ENN_WORKER_ID", name.to_string())
             .env("ENN_CONTROL_FD", page.as_raw_fd().to_string())
             .env("OMP_NUM_THREADS", "1")
             .stderr(Stdio::null())
@@ -191,6 +191,7 @@ impl Run {
             threads: 1,
             run_dir: self.dir.path().to_owned(),
             kernels: enn_common::kernels::Quarantined::default(),
+            split: 1,
             task: Task::Train { staged: self.staged.clone(), resume: None, attempt: "x".to_owned() },
         }
     }
@@ -333,6 +334,7 @@ fn a_spare_takes_the_seat_of_a_dead_worker_and_no_bit_changes() {
         spare.send(&ToWorker::Stand(Box::new(Standby {
             device: "cpu".into(),
             local_rank: 1,
+            world_size: 2,
             threads: 1,
             run_dir,
             staged,

@@ -16,7 +16,7 @@ use enn_worker::{
         dataset::Dataset,
         kernels::{KernelTask, Kernels},
         learner::Learner,
-        precision::Precision,
+        precision::{Demand, Precision},
         step::{Place, step},
     },
 };
@@ -54,7 +54,9 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
     };
     let mut learner = Learner::build(config, &spec, 100, Device::Cpu).unwrap();
     let rows = sampler.micro_slots();
-    learner.take_precision(Precision::decide(Wanted::Fp32, (&spec, rows), Device::Cpu, group).unwrap()).unwrap();
+    learner
+        .take_precision(Precision::decide(Wanted::Fp32, Demand::of(&spec, rows), Device::Cpu, group).unwrap())
+        .unwrap();
     learner.share_gradients(group).unwrap();
     let recorder = Recorder::default();
     let kernels = Kernels::new(config, &KernelTask::default(), &recorder).unwrap();

@@ -5,7 +5,7 @@ use crate::config::{
     facts::Facts,
     raw::Value,
     section::Section,
-    train::{ClusterConfig, Collectives, Device, Execution, Loss, Nproc, Precision, Recompute, TrainConfig},
+    train::{ClusterConfig, Collectives, Device, Execution, Loss, Nproc, Precision, Recompute, Recovery, TrainConfig},
 };
 
 const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
@@ -25,6 +25,10 @@ const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("glo
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
 
+const POLICIES: &[(&str, Recovery)] = &[("reform", Recovery::Reform), ("restart", Recovery::Restart)];
+
+/// Spares of one node at most.
+const SPARES_MAX: u32 = 64;
 /// Workers of one node at most.
 pub(super) const NPROC_MAX: u32 = 1024;
 /// Workers that `auto` starts on a machine without GPUs, at most.
@@ -80,6 +84,9 @@ pub(super) fn resolve_cluster(
     let nproc = nproc(s);
     let max_restarts = s.integer("max_restarts", 0..=1_000_000, default.max_restarts);
     let grace_s = s.number("grace_s", 0.0..=86_400.0, default.grace_s);
+    let hang_timeout_s = s.number("hang_timeout_s", 0.0..=86_400.0 * 30.0, default.hang_timeout_s);
+    let policy = s.name("policy", POLICIES).unwrap_or(default.policy);
+    let spares = s.integer("spares", 0..=SPARES_MAX, default.spares);
     let collectives = s.name("collectives", COLLECTIVES).unwrap_or(default.collectives);
     let device = device(s, wanted, nproc, facts);
     let workers = count(nproc, device, facts);
@@ -87,8 +94,37 @@ pub(super) fn resolve_cluster(
         let kind = ConfigErrorKind::Gpus { workers: workers as usize, gpus: facts.gpus };
         s.error_at("nproc_per_node", kind);
     }
+    let workers_min = workers_min(s, workers);
+    if policy == Recovery::Restart {
+        let idle = [("spares", spares > 0), ("workers_min", workers_min > 0 && workers_min < workers)];
+        for (key, _) in idle.into_iter().filter(|(_, wanted)| *wanted) {
+            s.error_at(key, ConfigErrorKind::NeedsReform);
+        }
+    }
     section.finish(errors);
-    ClusterConfig { nproc_per_node: Nproc::Count(workers), max_restarts, grace_s, device, collectives }
+    let nproc_per_node = Nproc::Count(workers);
+    ClusterConfig {
+        nproc_per_node,
+        workers_min,
+        policy,
+        spares,
+        max_restarts,
+        hang_timeout_s,
+        grace_s,
+        device,
+        collectives,
+    }
+}
+
+/// 0, or a number of workers up to all.
+fn workers_min(s: &mut Section<'_>, workers: u32) -> u32 {
+    match s.integer("workers_min", 0..=NPROC_MAX, 0) {
+        fewest if fewest <= workers => fewest,
+        fewest => {
+            s.error_at("workers_min", ConfigErrorKind::MinAboveAll { fewest, workers });
+            0
+        }
+    }
 }
 
 fn nproc(s: &mut Section<'_>) -> Nproc {

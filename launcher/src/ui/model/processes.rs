@@ -20,6 +20,8 @@ pub struct RoundView {
     pub ended: Option<f64>,
     /// Cause of its failure, and whether another round followed.
     pub failure: Option<(String, bool)>,
+    /// Why it was left by workers that kept their state, or by its nodes.
+    pub left: Option<String>,
     /// Restarts that were left after its failure.
     pub restarts_left: Option<u32>,
     /// Its nodes in order of their rank; empty when the launcher is the only one.
@@ -94,8 +96,9 @@ impl RunView {
                 view.master.clone_from(master);
                 self.place_nodes(nodes);
             }
-            What::RoundLeft { round, .. } => {
+            What::RoundLeft { round, reason } => {
                 if let Some(view) = self.rounds.iter_mut().rev().find(|view| view.round == round.0) {
+                    view.left = Some(reason.clone());
                     view.ended = Some(time);
                     self.dismiss_nodes();
                 }
@@ -145,6 +148,9 @@ impl RunView {
                 exit: None,
                 error: None,
             }),
+            What::SeatTaken { round, rank, local_rank, pid, .. } => {
+                self.seat_taken(time, (round.0, rank.0, local_rank.0), *pid)
+            }
             What::WorkerReady { round, rank, device, backend, libtorch, seconds } => {
                 if let Some(worker) = self.worker(round.0, rank.0) {
                     worker.ready = Some(ReadyView {
@@ -169,6 +175,39 @@ impl RunView {
             }
             _ => {}
         }
+    }
+
+    /// A process of an earlier round, or a spare, is a worker of this one.
+    fn seat_taken(&mut self, time: f64, (round, rank, local_rank): (u64, u32, u32), pid: u32) {
+        let mine = |worker: &&mut WorkerView| worker.pid == pid && worker.exit.is_none() && worker.host.is_empty();
+        match self.workers.iter_mut().rev().find(mine) {
+            Some(worker) => {
+                (worker.round, worker.rank, worker.local_rank) = (round, rank, local_rank);
+                worker.ready = None;
+            }
+            None => self.workers.push(WorkerView {
+                round,
+                rank,
+                local_rank,
+                host: String::new(),
+                pid,
+                started: time,
+                ready: None,
+                exit: None,
+                error: None,
+            }),
+        }
+    }
+
+    /// Whether the workers of a round kept their state from the round before.
+    pub fn goes_on(&self, round: u64) -> bool {
+        let before = self.rounds.iter().rev().skip_while(|view| view.round != round).nth(1);
+        before.is_some_and(|before| before.left.is_some() && before.nodes.is_empty())
+    }
+
+    /// Rounds that were followed by another one without a restart, because the workers kept their state.
+    pub fn regroupings(&self) -> u64 {
+        self.rounds.iter().filter(|round| round.left.is_some() && round.nodes.is_empty()).count() as u64
     }
 
     fn worker(&mut self, round: u64, rank: u32) -> Option<&mut WorkerView> {

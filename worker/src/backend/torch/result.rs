@@ -88,6 +88,14 @@ pub(super) fn version(tensor: &Tensor) -> Result<i64, ShimError> {
     Ok(out)
 }
 
+/// Takes what is known of the tensors without looking at a device into `hash`.
+pub(super) fn layouts(tensors: &[&Tensor], alignment_max: u64, mut hash: u64) -> Result<u64, ShimError> {
+    let pointers = pointers(tensors);
+    // SAFETY: all tensors are alive, `pointers` has the length given and `hash` is writable.
+    check(unsafe { sys::enn_aten_layouts(pointers.as_ptr(), pointers.len(), alignment_max, &raw mut hash) })?;
+    Ok(hash)
+}
+
 pub(super) fn allow_tf32(on: bool) -> Result<(), ShimError> {
     // SAFETY: no pointers; the shim writes a flag of libtorch's global context.
     check(unsafe { sys::enn_allow_tf32(i32::from(on)) })
@@ -114,6 +122,13 @@ pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Resul
     // SAFETY: six operand pointers of which the last two may be null, and room for three results.
     check(unsafe { sys::enn_retention_backward(ins.as_ptr(), i32::from(both), outs.as_mut_ptr()) })?;
     Ok(outs.map(owned))
+}
+
+/// Weight, gradient, first and second moment are written.
+pub(super) fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f32) -> Result<(), ShimError> {
+    let arrays = arrays.map(Tensor::as_ptr);
+    // SAFETY: four arrays and the numbers are alive; the shim checks kinds and lengths before it writes.
+    check(unsafe { sys::enn_adamw(arrays.as_ptr().cast(), numbers.as_ptr(), i32::from(decays), eps) })
 }
 
 /// Numbers of one dropout.
@@ -143,7 +158,10 @@ pub(super) fn dropout(x: &Tensor, rows: bool, drop: &Drop) -> Result<Tensor, Shi
     Ok(owned(y))
 }
 
+/// Pointers of some tensors.
+pub(super) type Pointers = SmallVec<[*const C_tensor; 8]>;
+
 /// Pointers of a list of tensors.
-pub(super) fn pointers(tensors: &[&Tensor]) -> SmallVec<[*const C_tensor; 4]> {
+pub(super) fn pointers(tensors: &[&Tensor]) -> Pointers {
     tensors.iter().map(|t| t.as_ptr()).collect()
 }

@@ -1,7 +1,7 @@
 //! Typed access to the shim: dispatcher operators found once by name, the version counter, the CPU kernels.
 
 use super::ShimError;
-use super::result::{self, Handle};
+use super::result::{self, Handle, Pointers};
 use super::sys::Arg as RawArg;
 use crate::backend::Outs;
 use smallvec::SmallVec;
@@ -9,7 +9,6 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 use tch::{Device, Kind, Tensor};
-use torch_sys::C_tensor;
 
 /// One operand of a boxed call.
 #[derive(Debug, Clone, Copy)]
@@ -117,13 +116,13 @@ fn call(handle: Handle, args: &[Arg<'_>]) -> Result<Outs, ShimError> {
         Arg::Tensors(tensors) => Some(result::pointers(tensors)),
         _ => None,
     });
-    let lists: SmallVec<[SmallVec<[*const C_tensor; 4]>; 1]> = lists.collect();
+    let lists: SmallVec<[Pointers; 1]> = lists.collect();
     let mut next_list = lists.iter();
     let raw: SmallVec<[RawArg; 12]> = args.iter().map(|arg| raw_arg(arg, &mut next_list)).collect();
     result::call(handle, &raw)
 }
 
-fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l SmallVec<[*const C_tensor; 4]>>) -> RawArg {
+fn raw_arg<'l>(arg: &Arg<'_>, lists: &mut impl Iterator<Item = &'l Pointers>) -> RawArg {
     let mut raw = RawArg { tag: 0, integer: 0, real: 0.0, data: ptr::null(), count: 0 };
     match arg {
         Arg::None => {}
@@ -184,6 +183,12 @@ pub fn version(tensor: &Tensor) -> i64 {
     result::version(tensor).unwrap_or(-1)
 }
 
+/// Takes into `hash` what a kernel may ask about operands before it runs: kind, shape, strides where they are not dense,
+/// alignment up to `alignment_max` bytes (a power of two) and device class. What libtorch cannot describe counts as nothing.
+pub fn layouts(tensors: &[&Tensor], alignment_max: u64, hash: u64) -> u64 {
+    result::layouts(tensors, alignment_max, hash).unwrap_or(hash)
+}
+
 /// Whether the CPU kernels take this tensor.
 pub fn has_cpu_kernel(tensor: &Tensor) -> bool {
     tensor.device() == Device::Cpu && matches!(tensor.kind(), Kind::Float | Kind::Double)
@@ -223,6 +228,15 @@ pub struct RetentionBackward<'a> {
 pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], ShimError> {
     let ins = [Some(r.v), Some(r.lambda), Some(r.y), Some(r.g), r.state, r.gstate];
     result::retention_backward(ins, r.both)
+}
+
+/// One pass of AdamW on the CPU over weight, gradient, first and second moment, all written: dense, f32, of one length.
+/// `numbers` are the six that the optimizer's operation names.
+///
+/// # Errors
+/// Arrays that are not so.
+pub fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f64) -> Result<(), ShimError> {
+    result::adamw(arrays, numbers, decays, eps as f32)
 }
 
 /// One dropout: where in the random stream, and how much.

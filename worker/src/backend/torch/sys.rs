@@ -33,6 +33,12 @@ unsafe extern "C" {
         like: *const C_tensor,
         out: *mut *mut C_tensor,
     ) -> i32;
+    pub(super) fn enn_aten_layouts(
+        tensors: *const *const C_tensor,
+        count: usize,
+        alignment_max: u64,
+        hash: *mut u64,
+    ) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
     pub(super) fn enn_allow_tf32(on: i32) -> i32;
     pub(super) fn enn_deterministic(on: i32) -> i32;
@@ -44,6 +50,7 @@ unsafe extern "C" {
         y: *mut *mut C_tensor,
     ) -> i32;
     pub(super) fn enn_retention_backward(ins: *const *const C_tensor, both: i32, outs: *mut *mut C_tensor) -> i32;
+    pub(super) fn enn_adamw(arrays: *const *const C_tensor, numbers: *const C_tensor, decays: i32, eps: f32) -> i32;
     pub(super) fn enn_dropout(
         x: *const C_tensor,
         rows: i32,

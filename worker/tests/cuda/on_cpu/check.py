@@ -314,12 +314,12 @@ def check_adamw():
             kernels("squares", blocks, 256, table, partial)
             kernels("norm_of", 1, 256, partial, blocks, norm)
             assert not norm.isfinite()
-            check_average(kernels, table, arrays, blocks)
+            averages_are_right(kernels, table, arrays, blocks)
             kernels("zero", blocks, 256, table)
             assert all((a[3] == 0).all() for a in arrays)
 
 
-def check_average(kernels, table, arrays, blocks):
+def averages_are_right(kernels, table, arrays, blocks):
     """The first moments stand for the weights."""
     updates, share = torch.tensor(6.0, dtype=torch.float64), torch.empty(1)
     taken = torch.tensor(0.0, dtype=torch.float64)

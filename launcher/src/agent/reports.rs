@@ -1,0 +1,197 @@
+//! What the broker heard, and what follows for the run.
+
+use super::{
+    dispatcher::Agent,
+    error::AgentError,
+    round::Mode,
+    spec::{Chunk, Job},
+    worker::WARNINGS_MAX,
+};
+use enn_broker::BrokerEvent;
+use enn_common::{
+    event::What,
+    id::{Rank, Round, WorkerId},
+    wire::message::FromWorker,
+};
+use std::time::Instant;
+
+impl Agent<'_> {
+    pub(super) fn spoken(&mut self, event: BrokerEvent) -> Result<(), AgentError> {
+        match event {
+            BrokerEvent::Joined { worker, .. } => {
+                if let Some(worker) = self.pool.get_mut(worker) {
+                    worker.joined = Some(Instant::now());
+                }
+            }
+            BrokerEvent::Reported { round, worker, message } => self.reported(worker, round, message)?,
+            BrokerEvent::ShardsWritten { shards, .. } => {
+                let step = shards.step;
+                if !self.sources.committer.commit(shards) {
+                    self.abandoned(step, "too many commits are under way: the disk is too slow".into())?;
+                }
+            }
+            BrokerEvent::ShardsAbandoned { step, error, .. } => (self.emit)(What::CheckpointFailed { step, error }),
+            BrokerEvent::Left { worker, error: Some(error) } => {
+                if let Some(known) = self.pool.get_mut(worker) {
+                    known.words.get_or_insert(error);
+                    self.fail_living(worker)?;
+                }
+            }
+            BrokerEvent::Left { error: None, .. } => {}
+            // Late comers of a round that is being ended are no news.
+            BrokerEvent::Refused { error } if self.state.mode == Mode::Working && !self.is_stopping() => {
+                (self.emit)(What::Warned { message: format!("refused: {error}") })
+            }
+            BrokerEvent::Refused { .. } => {}
+            BrokerEvent::Synced { token } => {
+                if let Ok(worker) = u32::try_from(token) {
+                    self.judge(WorkerId(worker))?;
+                }
+            }
+            BrokerEvent::Broke { error } => return Err(AgentError::BrokerBroke(error)),
+        }
+        Ok(())
+    }
+
+    fn reported(&mut self, id: WorkerId, said_in: Option<Round>, message: FromWorker) -> Result<(), AgentError> {
+        let round = self.state.round;
+        let Some(worker) = self.pool.get_mut(id) else { return Ok(()) };
+        // A spare has the index it is prepared for.
+        let rank = worker.rank().unwrap_or(Rank(worker.slot.0));
+        match message {
+            FromWorker::Warned { message } => self.warned(id, rank, message),
+            FromWorker::Failed { error } => {
+                worker.words.get_or_insert_with(|| error.clone());
+                if worker.seat().is_some() {
+                    (self.emit)(What::WorkerFailed { round, rank, error });
+                    return self.fail_living(id);
+                }
+                self.pool.send_away(id, Instant::now());
+            }
+            FromWorker::Done { stopped } => {
+                worker.done.get_or_insert((Instant::now(), stopped));
+                self.recovered();
+            }
+            FromWorker::Entered { round: entered } => worker.entered |= Round(entered) == round,
+            FromWorker::Warm => self.warm(id),
+            // It lost its seat before it sat, and has loaded everything since.
+            FromWorker::Halted { .. } if worker.seat().is_none() => self.warm(id),
+            FromWorker::Halted { round: left, step } if Round(left) == round => return self.halted(id, step),
+            FromWorker::KernelFaulted(fault) => return self.kernel_faulted(rank, *fault),
+            FromWorker::KernelRecovered { op, kernel, sig, step } => {
+                if let Some(entry) = self.kernels.recovered(&op, &kernel, sig, step) {
+                    self.sources.committer.write(self.kernels.file());
+                    (self.emit)(What::KernelRecovered { rank, entry: Box::new(entry) });
+                }
+            }
+            FromWorker::KernelsRan(ops) => {
+                self.kernels.ran(ops);
+                self.sources.committer.write(self.kernels.file());
+            }
+            // Words of a round that is over.
+            message if said_in == Some(round) => self.news(id, rank, message),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn warm(&mut self, id: WorkerId) {
+        let Some(worker) = self.pool.get(id) else { return };
+        let (pid, seconds) = (worker.child.pid(), worker.started.elapsed().as_secs_f64());
+        if self.pool.warmed(id) {
+            (self.emit)(What::SpareReady { pid, seconds });
+        }
+    }
+
+    fn warned(&mut self, id: WorkerId, rank: Rank, message: String) {
+        let Some(worker) = self.pool.get_mut(id) else { return };
+        worker.warnings += 1;
+        let message = match worker.warnings {
+            count if count < WARNINGS_MAX => format!("rank {rank}: {message}"),
+            WARNINGS_MAX => format!("rank {rank}: {message} (its further warnings are left out)"),
+            _ => return,
+        };
+        (self.emit)(What::Warned { message });
+    }
+
+    /// A worker left the round and stands.
+    fn halted(&mut self, id: WorkerId, step: u64) -> Result<(), AgentError> {
+        let Some(seat) = self.pool.get_mut(id).and_then(|worker| worker.seat_mut()) else { return Ok(()) };
+        seat.halted = Some(step);
+        let rank = seat.rank;
+        if self.state.mode == Mode::Working && !self.is_stopping() && self.state.cause.is_none() {
+            // It saw what the agent does not see, a collective that broke for instance.
+            self.state.suspect(id, Instant::now());
+            self.state.cause = Some(format!("rank {rank} left the round by itself, after {step} steps"));
+            return self.leave(format!("rank {rank} left it"));
+        }
+        Ok(())
+    }
+
+    /// Reports of the present round that are told as they are.
+    fn news(&mut self, id: WorkerId, rank: Rank, message: FromWorker) {
+        let round = self.state.round;
+        let what = match message {
+            FromWorker::Ready { device, backend, libtorch } => {
+                let Some(worker) = self.pool.get_mut(id) else { return };
+                let started = worker.started;
+                let Some(seat) = worker.seat_mut() else { return };
+                seat.ready = Some(Instant::now());
+                seat.stateful = true;
+                let seconds = seat.since.max(started).elapsed().as_secs_f64();
+                self.state.ready = true;
+                What::WorkerReady { round, rank, device, backend, libtorch, seconds }
+            }
+            FromWorker::StateReceived { step, from, bytes, seconds, .. } => {
+                What::StateReceived { round, rank, from: Rank(from), step, bytes, seconds }
+            }
+            FromWorker::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total } => {
+                What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total }
+            }
+            FromWorker::PrecisionChosen { format, reason } => What::PrecisionChosen { format, reason },
+            FromWorker::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s } => {
+                self.recovered();
+                What::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s }
+            }
+            FromWorker::EpochEnded(report) => {
+                self.recovered();
+                What::EpochEnded(report)
+            }
+            FromWorker::Trained { epoch, step, stopped_early, split, samples_per_s } => {
+                self.recovered();
+                self.outcome.metrics = Some(split.clone());
+                let seconds = self.began.elapsed().as_secs_f64();
+                What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds }
+            }
+            FromWorker::ChunkWritten { start, end, path, blake3 } => self.chunk(Chunk { start, end, path, blake3 }),
+            // Handled before, or by the broker.
+            _ => return,
+        };
+        (self.emit)(what);
+    }
+
+    /// The first sign of progress after a failure.
+    fn recovered(&mut self) {
+        if self.state.mode.is_under_way()
+            && let Some(recovering) = self.recovering.take()
+        {
+            let seconds = recovering.since.elapsed().as_secs_f64();
+            let (lost_steps, from_rank) = (recovering.lost_steps, recovering.from_rank);
+            (self.emit)(What::Recovered { round: self.state.round, seconds, lost_steps, from_rank });
+        }
+    }
+
+    fn chunk(&mut self, chunk: Chunk) -> What {
+        let known = self.outcome.chunks.iter().any(|other| other.start == chunk.start);
+        if !known {
+            self.sources.committer.predicted(chunk.clone());
+            self.outcome.chunks.push(chunk);
+        }
+        let written = self.outcome.chunks.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>();
+        let (before, rows_total) = match &self.spec.job {
+            Job::Predict { done, rows, .. } => (done.iter().map(|(start, end)| end - start).sum(), *rows),
+            _ => (0, 0),
+        };
+        What::Predicted { rows: written + before, rows_total }
+    }
+}

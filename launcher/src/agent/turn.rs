@@ -1,0 +1,399 @@
+//! From one round to the next: the verdict on a round that is over, the seats of the next, and the spares between them.
+
+use super::{
+    child::Child,
+    dispatcher::Agent,
+    env::{Identity, SeatFacts},
+    error::AgentError,
+    policy::{self, Decision, Failed, Limits, Reason},
+    round::{FAILED_GRACE, Mode, REGROUP_WAIT_MAX, Recovering, RoundState},
+    seats::{self, Bounds, Seating, Taker},
+    spec::{Ended, Job},
+    worker::{Place, Seat, Worker},
+};
+use enn_broker::{RoundPlan, store};
+use enn_common::{
+    config::train::Device,
+    event::What,
+    id::{LocalRank, Rank, Round, WorkerId},
+    wire::message::{Assignment, Standby, Task},
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// A seat of the round that begins.
+#[derive(Debug, Clone, Copy)]
+struct Given {
+    rank: Rank,
+    slot: LocalRank,
+    worker: WorkerId,
+    taker: Taker,
+}
+
+/// Where a round begins.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    step: u64,
+    /// Workers keep the state of that step; else the newest checkpoint has it, if there is one.
+    kept: bool,
+}
+
+impl Agent<'_> {
+    /// Does what is due when all that happened has been handled.
+    pub(super) fn advance(&mut self) -> Result<(), AgentError> {
+        match self.state.mode {
+            Mode::Working | Mode::Regrouping(_) if self.pool.seated().next().is_none() => self.close(),
+            Mode::Working | Mode::Regrouping(_) | Mode::Halting(_) if self.pool.all_halted() => self.turn(),
+            Mode::Working => {
+                self.refill()?;
+                self.invite();
+                Ok(())
+            }
+            Mode::Ending(_) | Mode::Closing(_) | Mode::Killed if self.verdict.is_none() && self.is_empty() => {
+                self.all_ended()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a round in which nobody has state, from the newest checkpoint.
+    pub(super) fn begin_anew(&mut self) -> Result<(), AgentError> {
+        let newest = self.sources.committer.prepare()?;
+        let step = newest.as_ref().map_or(0, |found| found.step);
+        self.outcome.checkpoint = newest.map(|found| (found.step, found.path));
+        if self.state.failed_at.is_some() {
+            self.recovering(step, None);
+        }
+        let seating = seats::give(&self.pool.candidates(), self.bounds());
+        self.begin(seating, Start { step, kept: false })
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds { fewest: self.spec.workers_min, most: self.spec.world }
+    }
+
+    /// The round is over and everybody who lives stands.
+    fn turn(&mut self) -> Result<(), AgentError> {
+        self.state.reached = self.state.reached.max(self.pool.reached());
+        let candidates = self.pool.candidates();
+        let savers = self.pool.savers();
+        let Some(cause) = self.state.cause.clone() else {
+            if candidates.kept.is_empty() {
+                return self.close();
+            }
+            let reason = self.state.wish.clone().unwrap_or_else(|| "the workers were asked to leave it".into());
+            (self.emit)(What::RoundLeft { round: self.state.round, reason });
+            return self.go_on(if self.is_stopping() {
+                seats::last(&savers)
+            } else {
+                seats::give(&candidates, self.bounds())
+            });
+        };
+        let stopping = self.is_stopping();
+        let (decision, reason) = self.verdict_on_failure();
+        if decision == Decision::Restart {
+            self.history.restarts += 1;
+            if !savers.is_empty() {
+                (self.emit)(What::RoundLeft { round: self.state.round, reason: cause });
+                let seating = seats::give(&candidates, self.bounds());
+                return self.go_on(seating);
+            }
+            self.round_failed(cause, true);
+            self.outcome.restarts += 1;
+            return self.begin_anew();
+        }
+        if stopping && !savers.is_empty() {
+            (self.emit)(What::RoundLeft { round: self.state.round, reason: cause });
+            return self.go_on(seats::last(&savers));
+        }
+        self.round_failed(cause.clone(), false);
+        if stopping {
+            return self.close();
+        }
+        self.giving_up = Some(format!("{cause}\n({reason})"));
+        if savers.is_empty() {
+            return self.close();
+        }
+        let (count, end) = (savers.len(), "before the run ends");
+        (self.emit)(What::Warned { message: format!("{count} surviving workers save the state of training {end}") });
+        self.ask_to_stop()?;
+        self.go_on(seats::last(&savers))
+    }
+
+    /// What follows the failure of this round.
+    fn verdict_on_failure(&mut self) -> (Decision, Reason) {
+        let RoundState { base, reached, ready, survivors, .. } = self.state;
+        let furthest = self.pool.furthest().map_or(0, |(step, _)| step).max(reached);
+        let failed = Failed { ready, progress: furthest > base, survivors };
+        self.history.stopping = self.is_stopping();
+        self.history = self.history.with(failed, self.spec.policy);
+        policy::after_failure(self.history, Limits { max_restarts: self.spec.max_restarts, policy: self.spec.policy })
+    }
+
+    fn round_failed(&mut self, cause: String, restarting: bool) {
+        let restarts_left = self.spec.max_restarts.saturating_sub(self.history.restarts);
+        (self.emit)(What::RoundFailed { round: self.state.round, cause, restarting, restarts_left });
+    }
+
+    /// Everybody ended because one failed, or was killed.
+    fn all_ended(&mut self) -> Result<(), AgentError> {
+        let cause = self.state.cause.clone();
+        let Some(cause) = cause else {
+            self.verdict = Some(self.ended_early("the workers were killed".into()));
+            return Ok(());
+        };
+        let (decision, reason) = self.verdict_on_failure();
+        let restarting = decision == Decision::Restart && self.giving_up.is_none();
+        self.history.restarts += u32::from(restarting);
+        self.round_failed(cause.clone(), restarting);
+        if restarting {
+            self.outcome.restarts += 1;
+            return self.begin_anew();
+        }
+        self.verdict = Some(self.ended_early(format!("{cause}\n({reason})")));
+        Ok(())
+    }
+
+    fn ended_early(&self, cause: String) -> Ended {
+        match (&self.giving_up, self.stop) {
+            (Some(cause), _) => Ended::Failed { cause: cause.clone() },
+            (None, Some(signal)) => Ended::Stopped(signal),
+            (None, None) => Ended::Failed { cause },
+        }
+    }
+
+    /// Nobody has a seat any more and none is given: the run ends.
+    fn close(&mut self) -> Result<(), AgentError> {
+        let now = Instant::now();
+        let early = self.state.stopped || self.state.finished == 0;
+        let ended = self.ended_early(self.state.cause.clone().unwrap_or_default());
+        let failed = self.giving_up.is_some() || self.state.cause.is_some();
+        self.verdict = Some(if failed || (early && self.stop.is_some()) { ended } else { Ended::Finished });
+        // Also those who stand without a state that is worth saving.
+        let left: Vec<WorkerId> = self.pool.all().map(|worker| worker.id).collect();
+        for worker in left {
+            self.pool.send_away(worker, now);
+            self.sources.broker.dismiss(worker)?;
+        }
+        self.state.mode = Mode::Closing(now + FAILED_GRACE);
+        Ok(())
+    }
+
+    /// Begins the next round with workers that keep their state.
+    fn go_on(&mut self, seating: Seating) -> Result<(), AgentError> {
+        if seating.is_empty() {
+            return self.close();
+        }
+        self.sources.committer.abandon(self.state.attempt.clone());
+        let resume = self.outcome.checkpoint.as_ref().map_or(0, |(step, _)| *step);
+        let furthest = self.pool.furthest();
+        let step = furthest.map_or(resume, |(step, _)| step);
+        if self.state.failed_at.is_some() {
+            let from = furthest.and_then(|(_, id)| seating.iter().position(|(_, taker)| *taker == Taker::Kept(id)));
+            self.recovering(step, from.and_then(|rank| u32::try_from(rank).ok()).map(Rank));
+        }
+        self.begin(seating, Start { step, kept: furthest.is_some() })
+    }
+
+    /// The time from the failure to the next step runs. A failure before that step prolongs it.
+    fn recovering(&mut self, step: u64, from_rank: Option<Rank>) {
+        let before = self.recovering;
+        let since = before.map(|before| before.since).or(self.state.failed_at).unwrap_or_else(Instant::now);
+        let lost_steps = self.state.reached.saturating_sub(step).max(before.map_or(0, |before| before.lost_steps));
+        self.recovering = Some(Recovering { since, lost_steps, from_rank });
+    }
+
+    fn begin(&mut self, seating: Seating, start: Start) -> Result<(), AgentError> {
+        let now = Instant::now();
+        let round = Round(self.spec.first_round.0 + self.outcome.rounds);
+        self.outcome.rounds += 1;
+        // Unique among all starts in this run directory, so that a dead attempt's files are never taken for a living one's.
+        let attempt = format!("{round}-{:x}", std::process::id());
+        let places: Vec<Given> = (0..).zip(seating).map(|(rank, seat)| self.place(Rank(rank), seat)).collect();
+        let world = u32::try_from(places.len()).unwrap_or(u32::MAX);
+        for place in places.iter().filter(|place| place.taker == Taker::New) {
+            // When the round is over before it comes, it stands by.
+            self.sources.broker.expect(place.worker, self.standby(place.slot))?;
+        }
+        // What the pages show before it begins is no progress of this round.
+        let base = start.step.max(self.pool.reached());
+        // Before they are told of the round: a wish that is still there would make them leave it.
+        self.pool.ask_to_regroup(false);
+        let assigned =
+            |place: &Given| (place.worker, self.assignment(round, (place.rank, place.slot), world, &attempt));
+        let seats: BTreeMap<_, _> = places.iter().map(assigned).collect();
+        self.sources.broker.begin_round(RoundPlan { round, seats })?;
+        self.state = RoundState::new(round, attempt, base, start.kept);
+        let resume = self.outcome.checkpoint.as_ref().map(|(step, _)| *step);
+        let resume_step = if start.kept { Some(start.step) } else { resume };
+        (self.emit)(What::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
+        for place in &places {
+            let logs = self.logs().join(round.to_string()).join(place.rank.to_string());
+            match place.taker {
+                Taker::New => self.start(place, world, &logs, now)?,
+                Taker::Kept(_) | Taker::Spare(_) => self.take_seat(place, &logs, now),
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, rank: Rank, (slot, taker): (LocalRank, Taker)) -> Given {
+        let worker = match taker {
+            Taker::Kept(worker) | Taker::Spare(worker) => worker,
+            Taker::New => self.pool.name(),
+        };
+        Given { rank, slot, worker, taker }
+    }
+
+    /// A living process sits down.
+    fn take_seat(&mut self, place: &Given, logs: &Path, now: Instant) {
+        let Given { rank, slot, worker, taker } = *place;
+        let Some(worker) = self.pool.get_mut(worker) else { return };
+        worker.slot = slot;
+        let stateful = worker.seat().is_some_and(|seat| seat.stateful);
+        worker.place = Place::Seat(Seat::new(rank, stateful, now));
+        if let Err(error) = worker.child.log_also_in(logs) {
+            // The log is where it was; only `enn logs` of this round does not show it.
+            tracing::debug!("{}: {error}", logs.display());
+        }
+        let (pid, spare) = (worker.child.pid(), matches!(taker, Taker::Spare(_)));
+        (self.emit)(What::SeatTaken { round: self.state.round, rank, local_rank: slot, pid, spare });
+    }
+
+    /// Starts a process for a seat.
+    fn start(&mut self, place: &Given, world: u32, logs: &Path, now: Instant) -> Result<(), AgentError> {
+        let Given { rank, slot, worker, .. } = *place;
+        let round = self.state.round;
+        let facts = SeatFacts { round: round.0, rank: rank.0, local_rank: slot.0, world };
+        let child = self.spawn(worker, Some(facts), logs)?;
+        let pid = child.pid();
+        (self.emit)(What::WorkerStarted { round, local_rank: slot, rank, pid, host: String::new() });
+        let seat = Seat::new(rank, false, now);
+        self.pool.add(Worker::new(worker, child, (slot, Place::Seat(seat)), now));
+        Ok(())
+    }
+
+    fn spawn(&mut self, worker: WorkerId, seat: Option<SeatFacts>, logs: &Path) -> Result<Child, AgentError> {
+        let store = self.store.as_ref().map(|store| (store.addr().ip().to_string(), store.addr().port()));
+        let identity = Identity {
+            worker: worker.0,
+            seat,
+            control_fd: -1,
+            broker: self.sources.broker.socket(),
+            run_dir: &self.spec.run_dir,
+            store: store.as_ref().map(|(host, port)| (host.as_str(), *port)),
+        };
+        Child::spawn(&self.spec.worker, identity, logs, &mut self.guard)
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.spec.run_dir.join("logs")
+    }
+
+    fn assignment(&self, round: Round, (rank, slot): (Rank, LocalRank), world: u32, attempt: &str) -> Assignment {
+        let store = self.store.as_ref().map(store::StoreHandle::addr);
+        let attempt = attempt.to_owned();
+        let task = match &self.spec.job {
+            Job::Train { staged, init } => {
+                let newest = self.outcome.checkpoint.as_ref().map(|(_, path)| path.clone());
+                Task::Train { staged: staged.clone(), resume: newest.or_else(|| init.clone()), attempt }
+            }
+            Job::Predict { staged, checkpoint, out, chunk_rows, done, .. } => {
+                let written = self.outcome.chunks.iter().map(|chunk| (chunk.start, chunk.end));
+                let mut done: Vec<_> = done.iter().copied().chain(written).collect();
+                done.sort_unstable();
+                let (staged, checkpoint, out) = (staged.clone(), checkpoint.clone(), out.clone());
+                Task::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done }
+            }
+            Job::Init { meta } => Task::Init { meta: meta.clone(), attempt },
+        };
+        Assignment {
+            round: round.0,
+            rank: rank.0,
+            world_size: world,
+            local_rank: slot.0,
+            local_world_size: world,
+            store_host: store.map_or_else(String::new, |addr| addr.ip().to_string()),
+            store_port: store.map_or(0, |addr| addr.port()),
+            device: self.device().into(),
+            threads: self.spec.worker.threads,
+            run_dir: self.spec.run_dir.clone(),
+            kernels: self.kernels.told(),
+            split: 1,
+            task,
+        }
+    }
+
+    fn device(&self) -> &'static str {
+        if self.spec.worker.device == Device::Cuda { "cuda" } else { "cpu" }
+    }
+
+    /// When the next spare is started; `None`: none is wanted, or the round's workers are not yet at work.
+    pub(super) fn next_spare(&self) -> Option<Instant> {
+        let quiet = self.reforms() && self.state.mode == Mode::Working && !self.is_stopping();
+        if !quiet || self.state.finished > 0 || !self.pool.all_ready() {
+            return None;
+        }
+        let (seated, standing) = (self.pool.seated().count(), self.pool.spares().count());
+        let missing = (self.spec.world as usize).saturating_sub(seated);
+        let wanted = self.spec.spares as usize + missing;
+        if standing < wanted { self.pool.spare_from(Instant::now()) } else { None }
+    }
+
+    /// What a process without a seat prepares for.
+    fn standby(&self, slot: LocalRank) -> Option<Standby> {
+        let Job::Train { staged, .. } = &self.spec.job else { return None };
+        self.reforms().then(|| Standby {
+            device: self.device().into(),
+            local_rank: slot.0,
+            world_size: self.spec.world,
+            threads: self.spec.worker.threads,
+            run_dir: self.spec.run_dir.clone(),
+            staged: staged.clone(),
+        })
+    }
+
+    /// Starts the spares that are due.
+    fn refill(&mut self) -> Result<(), AgentError> {
+        while self.next_spare().is_some_and(|at| at <= Instant::now()) {
+            let (taken, hints) = self.pool.slots();
+            let slot = seats::hint(&taken, &hints, self.spec.world);
+            let id = self.pool.name();
+            self.sources.broker.expect(id, self.standby(slot))?;
+            let logs = self.logs().join("spares").join(format!("worker-{id}"));
+            match self.spawn(id, None, &logs) {
+                Ok(child) => {
+                    (self.emit)(What::SpareStarted { pid: child.pid(), local_rank: slot });
+                    let place = Place::Spare;
+                    self.pool.add(Worker::new(id, child, (slot, place), Instant::now()));
+                }
+                Err(error) => {
+                    self.sources.broker.dismiss(id)?;
+                    self.pool.spare_lost(Instant::now());
+                    (self.emit)(What::Warned { message: format!("no spare: {error}") });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the workers to leave the round when others are warm and have no seat yet.
+    fn invite(&mut self) {
+        let candidates = self.pool.candidates();
+        let seated = self.pool.seated().count();
+        let missing = (self.spec.world as usize).saturating_sub(seated);
+        let joining = candidates.warm.len().min(missing);
+        let awaited = candidates.warm.len() < missing && !candidates.warming.is_empty();
+        let busy = self.is_stopping() || self.state.finished > 0 || !self.pool.all_ready();
+        if !self.reforms() || joining == 0 || awaited || busy || self.pool.seated().any(|worker| worker.done.is_some())
+        {
+            return;
+        }
+        self.state.wish = Some(format!("{joining} of {missing} missing workers can join"));
+        self.pool.ask_to_regroup(true);
+        self.state.mode = Mode::Regrouping(Instant::now() + REGROUP_WAIT_MAX);
+    }
+}

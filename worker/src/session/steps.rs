@@ -1,0 +1,197 @@
+//! The steps of a training loop of one's own, as a session makes them: weights, gradients and AdamW; precision and loss scale;
+//! the manager of kernels; the executor that records a step and then runs its record.
+//!
+//! ```text
+//! Steps::step ─► your code: forward ─► StepParts::backward ─► Cx::all_reduce_wait ─► StepParts::optimize
+//! ```
+//! **Invariant:** knows neither model nor data, and reads nothing back from the device.
+
+use super::{
+    SessionError,
+    precision::{self, Demand, Precision},
+    torchrun::Place,
+};
+use crate::{
+    autograd::{Cx, Executor, Mode, Ran, Request, Tensor},
+    checkpoint::{self, Named},
+    error::OpError,
+    kernel::{self, Manager, NoIntents},
+    op::collective::Collectives,
+    optim::{AdamW, AdamWSettings, FlatParams, StepStats},
+    params::{GradBuckets, ParamBuilder, Params},
+    profile::Profile,
+};
+use std::path::{Path, PathBuf};
+use tch::Tensor as Raw;
+
+pub use enn_common::config::train::Precision as WantedPrecision;
+
+/// What a training is set up with.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Seed of weights and dropout: the same on every rank.
+    pub seed: u64,
+    /// How weights are updated.
+    pub optimizer: AdamWSettings,
+    /// What to compute with.
+    pub precision: WantedPrecision,
+    /// What the data ask of the precision.
+    pub demand: Demand,
+    /// Order of kernels.
+    pub kernels: kernel::Settings,
+    /// How far a step may go from its code.
+    pub limit: Mode,
+    /// Folder of a profile of a few steps, if one is wanted.
+    pub profile: Option<PathBuf>,
+}
+
+/// Everything that steps change.
+pub struct Steps {
+    /// Weights by name.
+    pub params: Params,
+    /// The same weights as flat arrays.
+    pub weights: FlatParams,
+    /// Gradients: what a step adds up over the ranks.
+    pub grads: GradBuckets,
+    /// What is computed with, and why.
+    pub precision: Precision,
+    /// Chooses kernels; knows which ran, and which were wrong.
+    pub kernels: Manager,
+    /// How steps are executed.
+    pub executor: Executor,
+    optimizer: AdamW,
+    profile: Option<Profile>,
+    /// The manager's generation when steps were last recorded anew.
+    generation: u64,
+    seed: u64,
+}
+
+/// What the code of a step has beside its context.
+pub struct StepParts<'a> {
+    /// Weights as flat arrays.
+    pub weights: &'a FlatParams,
+    grads: &'a GradBuckets,
+    optimizer: &'a AdamW,
+    precision: &'a Precision,
+}
+
+impl Steps {
+    /// Seeded weights, the same on every rank, for the parameters that a model declared. One collective, which makes all ranks
+    /// take the same precision.
+    ///
+    /// # Errors
+    /// A kernel that is not there, memory that is not there, a lost rank.
+    pub fn new(declared: ParamBuilder, place: &Place, setup: Setup) -> Result<Self, SessionError> {
+        let mut params = declared.build(setup.seed, place.device)?;
+        let mut grads = GradBuckets::new(&params)?;
+        grads.move_to(&params, |flat| Ok::<_, SessionError>(place.group.shared_like(flat)?))?;
+        let weights = FlatParams::of(&params);
+        let precision = Precision::decide(setup.precision, setup.demand, place.device, place.group.as_ref())?;
+        if let Some(kind) = precision.copies() {
+            params.keep_shadows(kind)?;
+        }
+        let optimizer = AdamW::new(&weights, setup.optimizer)?;
+        let kernels = Manager::new(setup.kernels, Vec::new(), Box::new(NoIntents))?;
+        let generation = kernels.generation();
+        let profile = setup.profile.map(|folder| Profile::new(folder, place.rank(), place.device));
+        let (executor, seed) = (Executor::new(setup.limit), setup.seed);
+        Ok(Self { params, weights, kernels, executor, grads, optimizer, precision, profile, generation, seed })
+    }
+
+    /// Makes optimizer step `number` (from 0). `code` computes it from `inputs` and says what it gives; it is recorded, and left
+    /// out when two steps in a row recorded the same: what differs between steps comes in as an input.
+    ///
+    /// # Errors
+    /// Those of the code, of a kernel or of a collective.
+    pub fn step<E: From<OpError>>(
+        &mut self,
+        collectives: &dyn Collectives,
+        number: u64,
+        inputs: Vec<Raw>,
+        code: impl FnOnce(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
+    ) -> Result<Ran, E> {
+        self.kernels.set_step(number);
+        let generation = self.kernels.generation();
+        if self.precision.advance(number) || generation != self.generation {
+            self.executor.reset();
+            self.generation = generation;
+        }
+        let Self { params, weights, kernels, executor, grads, optimizer, precision, profile, .. } = self;
+        let parts = StepParts { weights, grads, optimizer, precision };
+        let request = Request {
+            leaves: params,
+            seed: self.seed,
+            step: number,
+            launcher: kernels,
+            collectives: Some(collectives),
+            inputs,
+            watch: None,
+            observer: profile.as_ref().and_then(|profile| profile.next(number)),
+        };
+        executor.step(request, |cx, inputs| {
+            precision.enter(cx)?;
+            cx.zero(grads.buckets().map(|(_, flat)| flat))?;
+            code(cx, &parts, inputs)
+        })
+    }
+
+    /// Writes the profile, if one is wanted and not written yet.
+    pub fn finish_profile(&self) {
+        self.profile.iter().for_each(Profile::finish);
+    }
+
+    /// Weights, moments and loss scale by name: what a checkpoint holds.
+    pub fn state(&self) -> Vec<Named> {
+        let weights = self.weights.views(self.weights.slabs()).into_iter();
+        let model = weights.map(|(name, tensor)| Named { fqn: format!("model.{name}"), tensor });
+        let optimizer = self.optimizer.named(&self.weights).into_iter();
+        let optimizer = optimizer.map(|(fqn, tensor)| Named { fqn, tensor });
+        model.chain(optimizer).chain(self.precision.named()).collect()
+    }
+
+    /// Puts the state after `steps` steps in place, from the checkpoint in `folder`.
+    ///
+    /// # Errors
+    /// When an entry is missing or has another shape.
+    pub fn restore(&mut self, folder: &Path, steps: u64) -> Result<(), SessionError> {
+        // What a checkpoint holds of precision may be there or not: a training may go on in another one.
+        let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
+        let wanted: Vec<_> = always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect();
+        let saved = checkpoint::load_with(folder, &wanted, &[precision::STATE])?;
+        self.precision.restore(&saved)?;
+        let weights = self.weights.views(self.weights.slabs());
+        // Refused steps are not in the optimizer's count.
+        let taken = weights.first().and_then(|(name, _)| saved.get(&format!("optim.state.{name}.step")));
+        let taken = taken.map_or(Ok(steps as f64), |taken| taken.f_double_value(&[]))? as u64;
+        self.optimizer.restore(&self.weights, &saved, taken, steps.saturating_sub(taken))?;
+        for (name, mut view) in weights {
+            tch::no_grad(|| view.f_copy_(&saved[&format!("model.{name}")]))?;
+        }
+        Ok(self.params.refresh_shadows()?)
+    }
+}
+
+impl StepParts<'_> {
+    /// Adds the gradients of `loss`, a sum. With `last`, those of the last micro-batch, they travel to the other ranks while
+    /// backward goes on.
+    ///
+    /// # Errors
+    /// Those of a kernel or of a collective.
+    pub fn backward(&self, cx: &Cx<'_>, loss: &Tensor, last: bool) -> Result<(), OpError> {
+        cx.backward(loss, self.grads, &mut |_, gradient| {
+            if last {
+                cx.all_reduce(gradient)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Updates the weights with gradients that [`Cx::all_reduce_wait`] completed: clip, AdamW, loss scale. `count` is what the
+    /// summed loss is divided by, over all ranks; `rate` the learning rate. Both f64, 0 axes.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn optimize(&self, cx: &Cx<'_>, count: &Tensor, rate: &Tensor) -> Result<StepStats, OpError> {
+        self.precision.optimize(cx, (self.optimizer, self.grads), count, rate)
+    }
+}
