@@ -1,13 +1,19 @@
 //! Rows of the data that make a step not finite: named, left out from that step on, remembered, and counted.
 
 use crate::data::{ROWS, blank_row, commit_last, config, spoil, spoil_row, stage};
+use crate::process::{Run, Worker};
 use crate::{alone, gloo, tensors, two_ranks, two_ranks_from};
-use enn_common::{config::RunConfig, staged::Staged, wire::message::FromWorker};
+use enn_common::{
+    config::RunConfig,
+    staged::Staged,
+    wire::message::{Assignment, FromWorker},
+};
 use enn_worker::{
     data::{Position, RowIndex, Sampler},
     session::{Recorder, SessionError},
 };
-use std::{collections::BTreeMap, path::Path};
+use nix::sys::signal::Signal;
+use std::{collections::BTreeMap, path::Path, sync::atomic::Ordering};
 
 /// Name of the list in a checkpoint.
 const LIST: &str = "progress.poisoned_rows";
@@ -127,6 +133,38 @@ fn a_resumed_training_leaves_out_what_was_left_out() {
         alone(&config, &dir.path().join("two"), &staged, Some(checkpoint), &Recorder::default()).unwrap();
     assert_eq!(warnings(&messages).len(), 0, "it does not have to be found again");
     assert_eq!(tensors(&commit_last(&messages, &config, &staged))[LIST], 20i64.to_le_bytes());
+}
+
+/// The list comes with the state: a newcomer that is left alone does not have to find the row.
+#[test]
+fn a_newcomer_leaves_out_what_was_left_out() {
+    let config = config(1_000_000);
+    let run = Run::of(&config);
+    spoil(&run.staged, 3e38);
+    let mut first = Worker::start(run.dir.path(), &run.assignment(0, 1));
+    let told = first.until(|m| matches!(m, FromWorker::Warned { .. }));
+    assert_eq!(warnings(&[told]).len(), 1);
+    first.until(|m| matches!(m, FromWorker::EpochEnded(_)));
+    first.ask_to_leave(true);
+    let stood = first.halted(0);
+    first.ask_to_leave(false);
+    let mut newcomer = Worker::fork(run.dir.path(), 7);
+    first.seat(&Assignment { round: 1, ..run.assignment(0, 2) });
+    newcomer.seat(&Assignment { round: 1, ..run.assignment(1, 2) });
+    newcomer.until(|m| matches!(m, FromWorker::StateReceived { step, .. } if *step == stood));
+    first.until(|m| matches!(m, FromWorker::Stepped { .. }));
+    first.signal(Signal::SIGKILL);
+    newcomer.end_round(1);
+    newcomer.seat(&Assignment { round: 2, ..run.assignment(0, 1) });
+    let mut told = Vec::new();
+    while told.iter().filter(|m| matches!(m, FromWorker::EpochEnded(_))).count() < 3 {
+        told.push(newcomer.next().unwrap());
+    }
+    newcomer.page.word32(8).unwrap().store(1, Ordering::Relaxed);
+    told.extend(newcomer.rest());
+    assert!(newcomer.status().success() && warnings(&told).is_empty(), "{:?}", warnings(&told));
+    assert!(skipped(&told).iter().all(|skipped| *skipped == 0));
+    assert_eq!(tensors(&commit_last(&told, &config, &run.staged))[LIST], 20i64.to_le_bytes());
 }
 
 #[test]
