@@ -35,7 +35,8 @@ def main() -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        torch._foreach_lerp_(average, list(model.parameters()), 0.02)
+        with torch.no_grad():
+            torch._foreach_lerp_(average, list(model.parameters()), 0.02)
         times.append(1000 * (time.perf_counter() - start))
     print(json.dumps({"ms": statistics.median(times[WARM_UP:]), "parameters": sum(p.numel() for p in model.parameters())}))
 

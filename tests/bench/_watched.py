@@ -281,7 +281,18 @@ class Enn(Run):
         return pathlib.Path(self.events("staged")[0]["dir"])
 
 
-class Torchrun(Run):
+class Paged(Run):
+    """A peer, whose workers leave their pages in a folder."""
+
+    def discover(self) -> None:
+        for path in (self.folder / "pages").glob("*"):
+            pid = int(path.name)
+            if pid not in self.pages and path.stat().st_size == PAGE_BYTES:
+                with path.open("rb") as file:
+                    self.pages[pid] = Page(pid, mmap.mmap(file.fileno(), PAGE_BYTES, prot=mmap.PROT_READ))
+
+
+class Torchrun(Paged):
     """torchrun 2.11 with peers/elastic.py."""
 
     name = "torchrun"
@@ -292,16 +303,30 @@ class Torchrun(Run):
         environment = record.peer_environment() | {"OMP_NUM_THREADS": "1"}
         super().__init__([*launcher, "--max-restarts", str(restarts), *script], folder, environment)
 
-    def discover(self) -> None:
-        for path in (self.folder / "pages").glob("*"):
-            pid = int(path.name)
-            if pid not in self.pages and path.stat().st_size == PAGE_BYTES:
-                with path.open("rb") as file:
-                    self.pages[pid] = Page(pid, mmap.mmap(file.fileno(), PAGE_BYTES, prot=mmap.PROT_READ))
-
     def wait_snapshot(self) -> None:
         """Until there is something to start again from."""
         self.until((self.folder / "snapshot.pt").exists, "the first snapshot")
+
+
+class Torchft(Paged):
+    """TorchFT: a lighthouse, and torchrun for each of two replica groups of one worker. Its packages are in ENN_TORCHFT."""
+
+    name = "TorchFT"
+    port = 29710
+
+    def __init__(self, config: pathlib.Path, staged: pathlib.Path, folder: pathlib.Path, restarts: int) -> None:
+        Torchft.port += 1
+        folder.mkdir(parents=True, exist_ok=True)
+        lighthouse = folder / "lighthouse.py"
+        lighthouse.write_text("from torchft._torchft import lighthouse_main\nlighthouse_main()\n")
+        script = f"{PEERS / 'torchft_ddp.py'} {config} {staged} {folder}"
+        torchrun = f"{python()} -m torch.distributed.run --standalone --nproc-per-node 1 --max-restarts {restarts} {script}"
+        groups = " ".join(f"REPLICA_GROUP_ID={group} {torchrun} &" for group in range(WORKERS))
+        wanted = f"--min_replicas 1 --bind 127.0.0.1:{self.port}"
+        command = f"{python()} {lighthouse} {wanted} & {groups} wait"
+        environment = record.peer_environment() | {"OMP_NUM_THREADS": "1", "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}"}
+        environment["PYTHONPATH"] = os.environ["ENN_TORCHFT"]
+        super().__init__(["bash", "-c", command], folder, environment)
 
 
 class Folder:

@@ -77,7 +77,8 @@ def main() -> None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             training.optimizer.step()
-            torch._foreach_lerp_(training.average, weights, 0.02)
+            with torch.no_grad():
+                torch._foreach_lerp_(training.average, weights, 0.02)
             training.step += 1
             page.tell(training.step)
         training.epoch += 1
