@@ -30,7 +30,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What training ended with.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
+pub(super) struct Weights {
     split: BTreeMap<String, Metrics>,
     step: u64,
     bytes: BTreeMap<String, Vec<u8>>,
@@ -38,7 +38,7 @@ pub struct Weights {
 
 /// Undisturbed runs by shape, made when asked for.
 #[derive(Default)]
-pub struct References(RefCell<HashMap<Shape, Rc<Weights>>>);
+pub(super) struct References(RefCell<HashMap<Shape, Rc<Weights>>>);
 
 impl References {
     fn of(&self, shape: Shape) -> Rc<Weights> {
@@ -48,7 +48,7 @@ impl References {
 }
 
 /// A run that is over, with all its launches.
-pub struct Trial {
+pub(super) struct Trial {
     schedule: Schedule,
     dir: tempfile::TempDir,
     launches: Vec<Launch>,
@@ -56,7 +56,7 @@ pub struct Trial {
 
 impl Trial {
     /// Runs a schedule to its end: what is cut short is resumed.
-    pub fn run(schedule: &Schedule) -> Self {
+    pub(super) fn run(schedule: &Schedule) -> Self {
         let dir = tempfile::Builder::new().prefix("ec").tempdir().unwrap();
         fs::create_dir(dir.path().join("tmp")).unwrap();
         data::write(dir.path());
@@ -95,7 +95,7 @@ impl Trial {
     }
 
     /// The state of the newest checkpoint, and the errors that the journal tells.
-    pub fn weights(&self) -> Weights {
+    pub(super) fn weights(&self) -> Weights {
         let last = self.launches.last().unwrap();
         assert_eq!(last.code, Some(0), "{}", self.told());
         let trained = last.events.iter().find_map(|event| match &event.what {
@@ -114,7 +114,7 @@ impl Trial {
     }
 
     /// All that must hold.
-    pub fn check(&self, references: &References) {
+    pub(super) fn check(&self, references: &References) {
         let own = self.weights();
         let expected = references.of(self.schedule.shape);
         assert_eq!(own.step, expected.step, "{}", self.told());
@@ -197,6 +197,7 @@ impl Trial {
 fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
     let mut living = BTreeSet::new();
     let mut by_kill = BTreeSet::new();
+    let mut done = false;
     for event in &launch.events {
         match &event.what {
             What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => {
@@ -208,9 +209,10 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
                 if !living.remove(pid) {
                     return Err(format!("process {pid} ends without a beginning, or twice"));
                 }
-                by_kill.extend((*signal == Some(9)).then_some(*pid));
+                // One that had done its work may end of itself while the signal is on its way.
+                by_kill.extend((*signal == Some(9) || done).then_some(*pid));
             }
-            What::WorkerReady { .. } | What::SeatTaken { .. } => {}
+            What::Trained { .. } => done = true,
             _ => {}
         }
         if let What::SeatTaken { pid, .. } | What::SpareReady { pid, .. } = &event.what

@@ -4,7 +4,7 @@ use std::{fmt::Write, fs, path::Path};
 
 const ROWS: u64 = 480;
 /// Epochs of a run, and its optimizer steps in each.
-pub const EPOCHS: u64 = 8;
+pub(super) const EPOCHS: u64 = 8;
 
 const CONFIGURATION: &str = r#"
 name = "chaos"
@@ -42,7 +42,7 @@ max_restarts = 9
 "#;
 
 /// Writes both into `dir`; the configuration's file is named.
-pub fn write(dir: &Path) -> std::path::PathBuf {
+pub(super) fn write(dir: &Path) -> std::path::PathBuf {
     let mut text = "id,a,b,c,y\n".to_owned();
     for row in 0..ROWS {
         let value = |column: u64| (super::schedule::mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0;

@@ -23,17 +23,17 @@ use std::{
 const LAUNCH_MAX: Duration = Duration::from_secs(150);
 
 /// What became of a launch.
-pub struct Launch {
+pub(super) struct Launch {
     /// Exit code; `None`: killed.
-    pub code: Option<i32>,
-    pub events: Vec<Event>,
-    pub stderr: String,
+    pub(super) code: Option<i32>,
+    pub(super) events: Vec<Event>,
+    pub(super) stderr: String,
     /// Workers and spares that were killed by us.
-    pub killed: Vec<u32>,
+    pub(super) killed: Vec<u32>,
     /// Whether it was told to end before its work was done.
-    pub cut: bool,
+    pub(super) cut: bool,
     /// Faults whose moment has not come.
-    pub left: Vec<Fault>,
+    pub(super) left: Vec<Fault>,
 }
 
 struct Driver {
@@ -48,7 +48,7 @@ struct Driver {
 }
 
 /// Launches the run in `dir` and disturbs it by `faults`; `resume` goes on with a run.
-pub fn launch(dir: &Path, schedule: &Schedule, faults: &[Fault], resume: Option<&Path>) -> Launch {
+pub(super) fn launch(dir: &Path, schedule: &Schedule, faults: &[Fault], resume: Option<&Path>) -> Launch {
     let mut command = Command::new(enn_tests::launch::enn());
     command.current_dir(dir).arg("train").arg("chaos.toml").arg("--json").args(["--runs-dir", "runs"]);
     let workers = schedule.shape.workers;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The finaliser of SplitMix64.
-pub fn mix(value: u64) -> u64 {
+pub(super) fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -12,7 +12,7 @@ pub fn mix(value: u64) -> u64 {
 
 /// When a fault comes: a happening, and a little later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub(super) enum Moment {
     /// The first workers are started; they are not ready.
     Starting,
     /// A step with at least this number was done.
@@ -29,7 +29,7 @@ pub enum Moment {
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deed {
+pub(super) enum Deed {
     KillOne,
     KillTwo,
     KillFirst,
@@ -45,31 +45,31 @@ pub enum Deed {
 
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
-    pub moment: Moment,
+pub(super) struct Fault {
+    pub(super) moment: Moment,
     /// Milliseconds after it.
-    pub delay_ms: u64,
-    pub deed: Deed,
+    pub(super) delay_ms: u64,
+    pub(super) deed: Deed,
     /// Chooses the victims.
-    pub pick: u64,
+    pub(super) pick: u64,
 }
 
 /// Runs with the same of these have the same weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
-    pub workers: u32,
-    pub gloo: bool,
+pub(super) struct Shape {
+    pub(super) workers: u32,
+    pub(super) gloo: bool,
 }
 
 /// A run and its faults, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Schedule {
-    pub seed: u64,
-    pub shape: Shape,
-    pub spares: u32,
+pub(super) struct Schedule {
+    pub(super) seed: u64,
+    pub(super) shape: Shape,
+    pub(super) spares: u32,
     /// The fewest workers with which a round goes on at once; `None`: all.
-    pub fewest: Option<u32>,
-    pub faults: Vec<Fault>,
+    pub(super) fewest: Option<u32>,
+    pub(super) faults: Vec<Fault>,
 }
 
 struct Draw(u64);
@@ -82,7 +82,7 @@ impl Draw {
 }
 
 impl Schedule {
-    pub fn of(seed: u64) -> Self {
+    pub(super) fn of(seed: u64) -> Self {
         let mut draw = Draw(mix(seed) << 16);
         let workers = [2, 2, 3, 4][draw.below(4) as usize];
         let shape = Shape { workers, gloo: draw.below(3) == 0 };
@@ -90,17 +90,19 @@ impl Schedule {
         let fewest = (draw.below(3) == 0).then(|| 1 + draw.below(workers.into()) as u32);
         let count = 1 + draw.below(3);
         // By turns, so that each kind is there whatever the draws are.
-        let faults = (0..count).map(|which| fault(&mut draw, seed.wrapping_mul(5).wrapping_add(which * 3))).collect();
+        let faults = (0..count)
+            .map(|which| fault(&mut draw, seed.wrapping_mul(5).wrapping_add(which * 3), which == 0))
+            .collect();
         Self { seed, shape, spares, fewest, faults }
     }
 
     /// An undisturbed run.
-    pub fn calm(shape: Shape) -> Self {
+    pub(super) fn calm(shape: Shape) -> Self {
         Self { seed: 0, shape, spares: 0, fewest: None, faults: Vec::new() }
     }
 }
 
-fn fault(draw: &mut Draw, turn: u64) -> Fault {
+fn fault(draw: &mut Draw, turn: u64, first: bool) -> Fault {
     let deed = match turn % 12 {
         0..=2 => Deed::KillOne,
         3 => Deed::KillTwo,
@@ -117,6 +119,8 @@ fn fault(draw: &mut Draw, turn: u64) -> Fault {
         1..=4 => Moment::Step(1 + draw.below(70)),
         5..=7 => Moment::Saving(1 + draw.below(6)),
         8 | 9 => Moment::Validating(1 + draw.below(6)),
+        // Nobody meets again before somebody was disturbed.
+        _ if first => Moment::Step(1 + draw.below(30)),
         _ => Moment::Regrouping,
     };
     Fault { moment, delay_ms: [0, 0, 1, 3, 10, 40][draw.below(6) as usize], deed, pick: draw.below(1 << 20) }
