@@ -90,9 +90,11 @@ impl Schedule {
         let fewest = (draw.below(3) == 0).then(|| 1 + draw.below(workers.into()) as u32);
         let count = 1 + draw.below(3);
         // By turns, so that each kind is there whatever the draws are.
-        let faults = (0..count)
-            .map(|which| fault(&mut draw, seed.wrapping_mul(5).wrapping_add(which * 3), which == 0))
-            .collect();
+        let mut faults: Vec<Fault> = Vec::new();
+        for which in 0..count {
+            let turn = seed.wrapping_mul(5).wrapping_add(which * 3);
+            faults.push(fault(&mut draw, turn, faults.last()));
+        }
         Self { seed, shape, spares, fewest, faults }
     }
 
@@ -102,7 +104,7 @@ impl Schedule {
     }
 }
 
-fn fault(draw: &mut Draw, turn: u64, first: bool) -> Fault {
+fn fault(draw: &mut Draw, turn: u64, before: Option<&Fault>) -> Fault {
     let deed = match turn % 12 {
         0..=2 => Deed::KillOne,
         3 => Deed::KillTwo,
@@ -115,12 +117,14 @@ fn fault(draw: &mut Draw, turn: u64, first: bool) -> Fault {
     };
     let moment = match draw.below(12) {
         _ if deed == Deed::KillSpare => Moment::SpareWarm,
-        0 => Moment::Starting,
+        0 if before.is_none_or(|before| before.moment != Moment::Starting) => Moment::Starting,
+        0 => Moment::Step(1 + draw.below(10)),
         1..=4 => Moment::Step(1 + draw.below(70)),
         5..=7 => Moment::Saving(1 + draw.below(6)),
         8 | 9 => Moment::Validating(1 + draw.below(6)),
-        // Nobody meets again before somebody was disturbed.
-        _ if first => Moment::Step(1 + draw.below(30)),
+        // Nobody meets again before somebody was disturbed; and workers that twice die before one is ready are given up,
+        // rightly.
+        _ if before.is_none_or(|before| before.moment == Moment::Starting) => Moment::Step(1 + draw.below(30)),
         _ => Moment::Regrouping,
     };
     Fault { moment, delay_ms: [0, 0, 1, 3, 10, 40][draw.below(6) as usize], deed, pick: draw.below(1 << 20) }
