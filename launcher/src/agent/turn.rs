@@ -346,10 +346,13 @@ impl Agent<'_> {
     /// What a process without a seat prepares for.
     fn standby(&self, slot: LocalRank) -> Option<Standby> {
         let Job::Train { staged, .. } = &self.spec.job else { return None };
+        let store = self.store.as_ref().map(store::StoreHandle::addr);
         self.reforms().then(|| Standby {
             device: self.device().into(),
             local_rank: slot.0,
             world_size: self.spec.world,
+            store_host: store.map_or_else(String::new, |addr| addr.ip().to_string()),
+            store_port: store.map_or(0, |addr| addr.port()),
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
             staged: staged.clone(),

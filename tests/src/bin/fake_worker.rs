@@ -113,8 +113,7 @@ impl Worker {
             "step" => self.step(argument.parse().unwrap()),
             "received" => {
                 let step = argument.parse().unwrap();
-                let (round, from) = (self.round, 0);
-                self.send(&FromWorker::StateReceived { step, from, bytes: 8, seconds: 0.1 });
+                self.send(&FromWorker::StateReceived { step, from: 0, bytes: 8, seconds: 0.1 });
             }
             "phase" => self.write(12, &argument.parse::<u32>().unwrap().to_le_bytes()),
             "halted" => {

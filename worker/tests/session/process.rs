@@ -322,6 +322,8 @@ fn a_spare_takes_the_seat_of_a_dead_worker_and_no_bit_changes() {
             device: "cpu".into(),
             local_rank: 1,
             world_size: 2,
+            store_host: "127.0.0.1".into(),
+            store_port: run.store.addr().port(),
             threads: 1,
             run_dir,
             staged,
