@@ -2,6 +2,7 @@
 
 use crate::{
     agent::AgentError,
+    chaos::ChaosError,
     convert::ConvertError,
     gather::GatherError,
     group::GroupError,
@@ -110,6 +111,9 @@ pub enum Error {
     /// The logs of a run.
     #[error(transparent)]
     Logs(#[from] LogReadError),
+    /// Faults on purpose.
+    #[error(transparent)]
+    Chaos(#[from] ChaosError),
     /// There is no profile to show.
     #[error(transparent)]
     Profile(#[from] crate::ui::roofline::ProfileError),
@@ -154,7 +158,7 @@ impl Error {
             Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
-            Self::Logs(LogReadError::None { .. }) => ExitCode::Usage,
+            Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
             Self::Stage(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
@@ -178,6 +182,7 @@ impl Error {
             | Self::Agent(_)
             | Self::Group(_)
             | Self::Logs(_)
+            | Self::Chaos(_)
             | Self::NoWorker
             | Self::NoLibtorch
             | Self::File(_)

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
 //! not decide.
 
+mod chaos;
 mod ckpt;
 mod completions;
 mod doctor;
@@ -56,6 +57,7 @@ enum Command {
     Top(top::Args),
     Logs(logs::Args),
     Kernels(kernels::Args),
+    Chaos(chaos::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
     Slurm(slurm::Args),
@@ -65,7 +67,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "run",
     "train",
     "predict",
@@ -77,6 +79,7 @@ const NAMES: [&str; 17] = [
     "top",
     "logs",
     "kernels",
+    "chaos",
     "ckpt",
     "model",
     "slurm",
@@ -144,6 +147,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Top(args) => top::run(&args, facts),
         Command::Logs(args) => logs::run(&args, facts),
         Command::Kernels(args) => kernels::run(&args, facts),
+        Command::Chaos(args) => chaos::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
         Command::Slurm(args) => slurm::run(&args, facts),

@@ -219,13 +219,17 @@ impl Learner {
         Ok(())
     }
 
-    /// Makes the best weights the current ones. Training cannot go on after that.
+    /// Exchanges the weights and the best ones. Twice changes nothing.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn take_best(&mut self) -> Result<(), SessionError> {
-        for (slab, best) in self.weights.slabs_mut().iter_mut().zip(&self.best) {
-            tch::no_grad(|| slab.f_copy_(best))?;
+    pub fn swap_best(&mut self) -> Result<(), SessionError> {
+        for (slab, best) in self.weights.slabs_mut().iter_mut().zip(&mut self.best) {
+            tch::no_grad(|| -> Result<(), tch::TchError> {
+                let kept = duplicate(slab)?;
+                slab.f_copy_(best)?;
+                best.f_copy_(&kept)
+            })?;
         }
         Ok(())
     }

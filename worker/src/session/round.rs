@@ -29,6 +29,7 @@ use crate::{
 use enn_common::{
     event::EpochReport,
     ledger::Line,
+    metrics::Metrics,
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
@@ -372,6 +373,17 @@ impl<'a> Round<'a> {
         evaluate(model, &self.host.data, split, self.place.group, self.host.device)
     }
 
+    fn measure_all(&self) -> Result<BTreeMap<String, Metrics>, SessionError> {
+        let mut split = BTreeMap::new();
+        for which in Split::ALL {
+            let metrics = self.measure(which)?.metrics;
+            if metrics.n > 0 {
+                split.insert(which.name().to_owned(), metrics);
+            }
+        }
+        Ok(split)
+    }
+
     /// Writes this rank's share of the state. A failure is told, not fatal.
     fn save(&mut self) -> Result<(), SessionError> {
         let step = self.state.progress.step;
@@ -405,14 +417,11 @@ impl<'a> Round<'a> {
     /// Final metrics of the best weights.
     fn end(&mut self) -> Result<Ended, SessionError> {
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        self.state.learner.take_best()?;
-        let mut split = BTreeMap::new();
-        for which in Split::ALL {
-            let metrics = self.measure(which)?.metrics;
-            if metrics.n > 0 {
-                split.insert(which.name().to_owned(), metrics);
-            }
-        }
+        self.state.learner.swap_best()?;
+        let split = self.measure_all();
+        // Back before anything else: a round that broke here may owe a checkpoint of the weights.
+        self.state.learner.swap_best()?;
+        let split = split?;
         self.tell_from_first(FromWorker::Trained {
             epoch: self.state.progress.position.epoch,
             step: self.state.progress.step,
