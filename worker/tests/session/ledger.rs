@@ -54,7 +54,10 @@ impl Chaos {
     fn spare(&mut self) -> Worker {
         let mut spare = self.fork();
         let (run_dir, staged) = (self.run.dir.path().to_owned(), self.run.staged.clone());
-        let standby = Standby { device: "cpu".into(), local_rank: 1, threads: 1, run_dir, staged, world_size: 2 };
+        let (store_host, store_port) = ("127.0.0.1".into(), self.run.store.addr().port());
+        let (local_rank, world_size, threads) = (1, 2, 1);
+        let device = "cpu".into();
+        let standby = Standby { device, local_rank, world_size, store_host, store_port, threads, run_dir, staged };
         spare.send(&ToWorker::Stand(Box::new(standby)));
         assert_eq!(spare.next(), Some(FromWorker::Warm));
         spare
