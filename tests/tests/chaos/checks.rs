@@ -84,8 +84,14 @@ impl Trial {
         runs.into_iter().next()
     }
 
-    /// For the message of a failure.
-    fn told(&self) -> String {
+    /// The longest time in which nothing was told, seconds.
+    pub(super) fn longest_silence(&self) -> f64 {
+        let gaps = self.launches.iter().flat_map(|launch| launch.events.windows(2));
+        gaps.map(|two| two[1].time - two[0].time).fold(0.0, f64::max)
+    }
+
+    /// For the message of a failure, or of a run that was slow.
+    pub(super) fn told(&self) -> String {
         let launches = self.launches.iter().map(|launch| {
             let lines = launch.events.iter().filter(|event| !matches!(event.what, What::Stepped { .. }));
             let lines: Vec<String> = lines.map(|event| format!("{:.3} {:?}", event.time, event.what)).collect();
