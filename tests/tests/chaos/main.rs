@@ -2,6 +2,7 @@
 //! with the weights of an undisturbed one, leaves nothing behind, and its journal tells what was.
 //!
 //! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+//! A schedule takes some 2.5 seconds of one core, so that all of them take five minutes of two.
 //! `ENN_CHAOS_SCHEDULES=N` runs N schedules instead of the usual number, `ENN_CHAOS_SEED=N` that one alone, in `one_seed`.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
