@@ -162,8 +162,12 @@ impl<'a> Round<'a> {
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
         let epochs = self.host.config.train.epochs;
         // A round that broke may have left an epoch at its end, or a checkpoint of which some ranks wrote their share.
-        self.end_epoch_if_owed()?;
-        self.save_if_owed()?;
+        if self.state.progress.owes_epoch() {
+            // It saves what is due; a share that is written twice spoils the checkpoint.
+            self.end_epoch_if_owed()?;
+        } else {
+            self.save_if_owed()?;
+        }
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
             let prefetch = Prefetch::start(self.host.plan(self.sampler), self.state.progress.position)?;
             let mut first = true;
