@@ -5,7 +5,7 @@
 //! in an error.
 
 use super::{
-    SessionError, decide,
+    SessionError, agree, decide,
     evaluate::evaluate,
     handover::{self, Standing},
     learner::Counts,
@@ -362,11 +362,15 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// The checkpoint that was due after this very step, unless it is there.
+    /// The checkpoint that was due after this very step, unless any rank sees that it is there: a commit may be under way.
     fn save_if_owed(&mut self) -> Result<(), SessionError> {
         let step = self.state.progress.step;
+        if self.fresh || step == 0 || self.state.progress.due != step {
+            return Ok(());
+        }
         let path = self.host.checkpoints.join(enn_common::checkpoint::name::committed(step));
-        if self.fresh || step == 0 || self.state.progress.due != step || path.exists() {
+        let seen = if path.exists() { 1.0 } else { 0.0 };
+        if agree::sum(self.place.group, self.host.device, &[seen])?[0] > 0.0 {
             return Ok(());
         }
         self.state.saved_step = None;
