@@ -4,6 +4,7 @@
 mod ckpt;
 mod completions;
 mod doctor;
+mod drain;
 mod flags;
 mod init;
 mod kernels;
@@ -12,12 +13,16 @@ mod man;
 mod metrics;
 mod model;
 mod output;
+mod pause;
 mod predict;
+mod proceed;
 mod profile;
+mod resize;
 mod run;
 mod slurm;
 mod stage;
 mod status;
+mod stop;
 mod top;
 mod train;
 
@@ -54,6 +59,11 @@ enum Command {
     Profile(profile::Args),
     Status(status::Args),
     Top(top::Args),
+    Resize(resize::Args),
+    Pause(pause::Args),
+    Continue(proceed::Args),
+    Drain(drain::Args),
+    Stop(stop::Args),
     Logs(logs::Args),
     Kernels(kernels::Args),
     Ckpt(ckpt::Args),
@@ -65,7 +75,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 22] = [
     "run",
     "train",
     "predict",
@@ -75,6 +85,11 @@ const NAMES: [&str; 17] = [
     "profile",
     "status",
     "top",
+    "resize",
+    "pause",
+    "continue",
+    "drain",
+    "stop",
     "logs",
     "kernels",
     "ckpt",
@@ -142,6 +157,11 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Profile(args) => profile::run(&args, facts),
         Command::Status(args) => status::run(&args, facts),
         Command::Top(args) => top::run(&args, facts),
+        Command::Resize(args) => resize::run(&args, facts),
+        Command::Pause(args) => pause::run(&args, facts),
+        Command::Continue(args) => proceed::run(&args, facts),
+        Command::Drain(args) => drain::run(&args, facts),
+        Command::Stop(args) => stop::run(&args, facts),
         Command::Logs(args) => logs::run(&args, facts),
         Command::Kernels(args) => kernels::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
