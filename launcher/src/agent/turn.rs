@@ -52,7 +52,9 @@ impl Agent<'_> {
                 self.regroup();
                 Ok(())
             }
-            Mode::Paused(since) if self.paused.is_none() || self.is_stopping() => self.wake(since),
+            Mode::Paused(since) if (self.paused.is_none() || self.is_stopping()) && self.pool.all_halted() => {
+                self.wake(since)
+            }
             Mode::Ending(_) | Mode::Closing(_) | Mode::Killed if self.verdict.is_none() && self.is_empty() => {
                 self.all_ended()
             }
