@@ -355,7 +355,7 @@ impl Agent<'_> {
         let worker = if under_way { self.pool.deadline(self.spec.grace) } else { None };
         let stop = self.stop_by.filter(|_| !mode.is_last());
         let hang = self.patience().map(|(patience, _)| Instant::now() + patience);
-        let (spare, look) = (self.next_spare(), self.next_look());
+        let (spare, look) = (self.next_spare(), self.next_look(Instant::now()));
         [mode.deadline(), self.pool.next_kill(), worker, stop, hang, spare, look].into_iter().flatten().min()
     }
 

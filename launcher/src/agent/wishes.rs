@@ -203,15 +203,15 @@ impl Agent<'_> {
     }
 
     /// When the pages are looked at next for one whom the others wait for.
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
         let quiet = self.state.mode == Mode::Working && self.reforms() && !self.is_stopping();
         let several = self.pool.seated().nth(1).is_some();
-        (quiet && several && self.pool.all_ready()).then(|| self.watch.next(self.spec.straggler_window, Instant::now()))
+        (quiet && several && self.pool.all_ready()).then(|| self.watch.next(self.spec.straggler_window, now))
     }
 
     /// Looks at the pages, when it is time.
     pub(super) fn look(&mut self, now: Instant) {
-        if self.next_look().is_none_or(|at| at > now) {
+        if self.next_look(now).is_none_or(|at| at > now) {
             return;
         }
         let look = |worker: &super::worker::Worker| {
