@@ -164,7 +164,8 @@ fn a_run_is_paused_and_continued_and_nobody_computes_between() {
     asked(&run, &Request::Continue {}).unwrap();
     run.until(|what| matches!(what, What::Continued { .. }).then_some(()));
     assert_eq!(round(&mut run), 2);
-    assert!(stepped(&mut run) > step);
+    // Workers of a script keep no common step: one may be behind.
+    run.until(|what| matches!(what, What::Stepped { step: later, .. } if *later > step).then_some(()));
     run.signal(Signal::SIGTERM);
     let end = run.end();
     ends_with(&end, 143, 2);

@@ -133,7 +133,7 @@ impl Door {
             Answer::Refused { reason: format!("the run belongs to user {own}, and user {uid} asked") }
         };
         let line = format!("{}\n", serde_json::to_string(&answer).map_err(io::Error::other)?);
-        self.write(&mut stream, line.as_bytes())
+        write(&mut stream, line.as_bytes())
     }
 
     fn answer(&self, stream: &mut UnixStream) -> io::Result<Answer> {
@@ -175,18 +175,6 @@ impl Door {
         Err(io::Error::other("the line is too long"))
     }
 
-    fn write(&self, stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-        let deadline = Instant::now() + CALLER_WAIT_MAX;
-        while !bytes.is_empty() {
-            self.ready(stream.as_fd(), PollFlags::POLLOUT, Some(deadline))?;
-            match stream.write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => bytes = &bytes[written?..],
-            }
-        }
-        Ok(())
-    }
-
     /// Waits until `fd` is ready; an error when time is up or the door closes.
     fn ready(&self, fd: BorrowedFd<'_>, flags: PollFlags, deadline: Option<Instant>) -> io::Result<()> {
         let mut fds = [PollFd::new(fd, flags), PollFd::new(self.stop.as_fd(), PollFlags::POLLIN)];
@@ -198,4 +186,18 @@ impl Door {
             (false, false) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
+}
+
+/// Also while the door closes: the answer to `enn stop` may be on its way then.
+fn write(stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    let deadline = Instant::now() + CALLER_WAIT_MAX;
+    while !bytes.is_empty() && Instant::now() < deadline {
+        match stream.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait_ready(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)], Some(deadline))?;
+            }
+            written => bytes = &bytes[written?..],
+        }
+    }
+    Ok(())
 }
