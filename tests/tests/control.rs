@@ -7,7 +7,7 @@
 
 use enn_common::{event::What, wire::command::Request};
 use enn_launcher::agent::{AskError, ask};
-use enn_tests::agent::{self, End, Run, kill_9};
+use enn_tests::agent::{self, Dice, End, Run, kill_9};
 use nix::sys::signal::Signal;
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -324,4 +324,49 @@ fn a_run_that_is_over_or_was_killed_says_so() {
     assert!(matches!(ask(&dir, &Request::Stop {}, false), Err(AskError::NotRunning { .. })));
     assert!(matches!(ask(&dir, &Request::Stop {}, true), Err(AskError::NoDoor { .. })));
     std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn wishes_and_deaths_at_any_time_leave_a_run_that_stops_when_asked() {
+    for seed in 0..10 {
+        let mut dice = Dice(seed);
+        let options = [["min=1", "most=4", "spares=0"], ["min=2", "most=4", "spares=1"]][dice.below(2)];
+        let mut run = agent::start(PROGRAMS, WORK, (2, 100, GRACE_S), &[&["policy=reform"], &options[..]].concat());
+        let mut living = run.pids(2);
+        run.all_ready(1);
+        let mut paused = false;
+        for _ in 0..20 {
+            for _ in 0..=dice.below(12) {
+                // A paused run says nothing.
+                if paused && living.is_empty() {
+                    break;
+                }
+                let Some(event) = run.event_within(Duration::from_millis(50)) else { break };
+                match event.what {
+                    What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
+                    What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+                        living.retain(|living| *living != pid.cast_signed());
+                    }
+                    _ => {}
+                }
+            }
+            match dice.below(4) {
+                0 if !living.is_empty() => kill_9(living.swap_remove(dice.below(living.len()))),
+                1 => {
+                    let workers = 1 + u32::try_from(dice.below(4)).unwrap();
+                    asked(&run, &Request::Resize { workers }).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                }
+                2 => {
+                    let request = if paused { Request::Continue {} } else { Request::Pause {} };
+                    asked(&run, &request).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                    paused = !paused;
+                }
+                _ => {}
+            }
+        }
+        asked(&run, &Request::Stop {}).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let end = run.end();
+        assert_eq!(end.code, Some(130), "seed {seed}: {}\n{:#?}", end.stderr, end.events);
+        assert!(end.count(|what| matches!(what, What::Warned { .. })) == 0, "seed {seed}: {:#?}", end.events);
+    }
 }

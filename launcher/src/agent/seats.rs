@@ -151,6 +151,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_smaller_round_keeps_the_first_of_the_list_and_never_has_more_seats() {
+        let bounds = Bounds { fewest: 1, most: 2 };
+        let three = Candidates { kept: at(&[(7, 0), (9, 2), (8, 1)]), ..Candidates::default() };
+        assert_eq!(give(&three, bounds), slots(vec![(0, kept(7)), (2, kept(9))]));
+        // Index 1 is free, but the seats are given.
+        let gap = Candidates { kept: at(&[(7, 0), (9, 2)]), warm: at(&[(4, 1)]), ..Candidates::default() };
+        assert_eq!(give(&gap, bounds), slots(vec![(0, kept(7)), (2, kept(9))]));
+    }
+
     proptest! {
         #[test]
         fn nobody_sits_twice_and_enough_sit(

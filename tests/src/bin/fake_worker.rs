@@ -123,10 +123,7 @@ impl Worker {
             }
             "phase" => self.write(12, &argument.parse::<u32>().unwrap().to_le_bytes()),
             "split" => assert_eq!(self.split.to_string(), argument, "parts of micro-batches"),
-            "oom" => {
-                let error = "no room for 3 GiB".into();
-                self.send(&FromWorker::OutOfMemory { step: argument.parse().unwrap(), error });
-            }
+            "oom" => self.out_of_memory(argument.parse().unwrap()),
             "waits" => self.waits = argument.parse().unwrap(),
             "halted" => {
                 let step = argument.parse().unwrap();
@@ -288,6 +285,10 @@ impl Worker {
         }
         self.send(&FromWorker::Halted { round: self.round, step });
         self.seat()
+    }
+
+    fn out_of_memory(&self, step: u64) {
+        self.send(&FromWorker::OutOfMemory { step, error: "no room for 3 GiB".into() });
     }
 
     /// Says that a step was done, in words and on the page.
