@@ -3,6 +3,7 @@
 use crate::{
     error::BrokerError,
     event::{BrokerEvent, Command, RoundPlan},
+    private::{self, Private},
     server::{Server, WAKER},
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -14,11 +15,9 @@ use mio::{Poll, Waker, net::UnixListener};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     fs,
-    hash::{BuildHasher, Hasher, RandomState},
-    io,
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::fs::{DirBuilderExt, PermissionsExt},
+        unix::fs::PermissionsExt,
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -36,7 +35,8 @@ const COMMAND_WAIT_MAX: Duration = Duration::from_secs(10);
 /// A running broker. Dropping it ends the thread and removes the socket.
 #[derive(Debug)]
 pub struct Broker {
-    directory: PathBuf,
+    /// Removed, while its lock is held, before the lock is let go.
+    directory: Private,
     socket: PathBuf,
     commands: Sender<Command>,
     waker: Waker,
@@ -49,15 +49,15 @@ impl Broker {
     /// Listens on a socket (mode 0600) in a fresh directory (0700) under `parent`, which must exist and be short: Unix
     /// allows socket paths of 107 bytes.
     pub fn serve(parent: &Path) -> Result<Self, BrokerError> {
-        let directory = private_directory(parent)?;
-        let socket = directory.join("broker.sock");
+        let directory = Private::make(parent)?;
+        let socket = directory.path().join(private::SOCKET);
         let started = start(&socket);
         match started {
             Ok((commands, waker, events, wake, thread)) => {
                 Ok(Self { directory, socket, commands, waker, events, wake, thread: Some(thread) })
             }
             Err(error) => {
-                remove(&socket, &directory);
+                directory.remove();
                 Err(error)
             }
         }
@@ -134,7 +134,7 @@ impl Drop for Broker {
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }
-        remove(&self.socket, &self.directory);
+        self.directory.remove();
     }
 }
 
@@ -155,19 +155,4 @@ fn start(socket: &Path) -> Result<Started, BrokerError> {
     let server = server.map_err(BrokerError::Loop)?;
     let thread = std::thread::Builder::new().name("enn-broker".into()).spawn(|| server.run());
     Ok((commands, waker, events, wake, thread.map_err(BrokerError::Loop)?))
-}
-
-fn private_directory(parent: &Path) -> Result<PathBuf, BrokerError> {
-    // Keyed by the operating system's randomness, once per RandomState.
-    let random = RandomState::new().build_hasher().finish();
-    let path = parent.join(format!("enn-{random:016x}"));
-    let made = fs::DirBuilder::new().mode(0o700).create(&path);
-    made.map_err(|source: io::Error| BrokerError::Directory { path: path.clone(), source })?;
-    Ok(path)
-}
-
-fn remove(socket: &Path, directory: &Path) {
-    // What cannot be removed is a leftover of a few bytes; nothing depends on it.
-    let _absent = fs::remove_file(socket);
-    let _absent = fs::remove_dir(directory);
 }

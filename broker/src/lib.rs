@@ -13,6 +13,7 @@ mod connection;
 mod error;
 mod event;
 mod handle;
+mod private;
 mod roster;
 mod server;
 mod shards;

@@ -72,6 +72,7 @@ pub enum What {
         lr: f64,
         #[serde(with = "finite")]
         grad_norm: f64,
+        #[serde(with = "finite")]
         samples_per_s: f64,
     },
     /// An epoch ended, with validation.
@@ -135,6 +136,7 @@ pub enum What {
         step: u64,
         stopped_early: bool,
         split: BTreeMap<String, Metrics>,
+        #[serde(with = "finite")]
         samples_per_s: f64,
         seconds: f64,
     },
@@ -191,6 +193,7 @@ pub struct EpochReport {
     /// Mean step time, milliseconds, and its parts.
     pub step_ms: StepTimes,
     /// Training throughput over all workers.
+    #[serde(with = "finite")]
     pub samples_per_s: f64,
     /// Steps skipped because loss or gradient was not finite.
     pub skipped: u64,

@@ -47,6 +47,7 @@ pub struct RunMetrics {
     /// Unit of the target, empty when unknown.
     pub units: String,
     /// Training throughput, samples per second over all workers.
+    #[serde(with = "finite")]
     pub samples_per_s: f64,
     /// Worker restarts used.
     pub restarts: u64,

@@ -2,6 +2,7 @@
 
 use crate::{
     agent::{AgentError, AskError},
+    chaos::ChaosError,
     convert::ConvertError,
     gather::GatherError,
     group::GroupError,
@@ -113,6 +114,9 @@ pub enum Error {
     /// The logs of a run.
     #[error(transparent)]
     Logs(#[from] LogReadError),
+    /// Faults on purpose.
+    #[error(transparent)]
+    Chaos(#[from] ChaosError),
     /// There is no profile to show.
     #[error(transparent)]
     Profile(#[from] crate::ui::roofline::ProfileError),
@@ -157,7 +161,7 @@ impl Error {
             Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
-            Self::Logs(LogReadError::None { .. }) => ExitCode::Usage,
+            Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
             Self::Ask(AskError::NotRunning { .. } | AskError::NoDoor { .. } | AskError::Refused { .. }) => {
                 ExitCode::Usage
             }
@@ -185,6 +189,7 @@ impl Error {
             | Self::Ask(_)
             | Self::Group(_)
             | Self::Logs(_)
+            | Self::Chaos(_)
             | Self::NoWorker
             | Self::NoLibtorch
             | Self::File(_)

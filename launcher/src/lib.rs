@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod api;
 pub mod baselines;
+pub mod chaos;
 pub mod cli;
 pub mod convert;
 pub mod doctor;

@@ -69,7 +69,9 @@ def record(
     Returns whether it passes.
     """
     a, b = statistics.median(ours), statistics.median(peer)
-    ratio = b / a if better == "lower" else a / b
+    over, under = (b, a) if better == "lower" else (a, b)
+    # A count may be nothing at all; that has no ratio.
+    ratio = over / under if under else None
     result = {
         "name": name,
         "unit": unit,
@@ -88,4 +90,4 @@ def record(
     }
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    return limit is None or ratio >= limit
+    return limit is None or ratio is None or ratio >= limit

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
 //! not decide.
 
+mod chaos;
 mod ckpt;
 mod completions;
 mod doctor;
@@ -66,6 +67,7 @@ enum Command {
     Stop(stop::Args),
     Logs(logs::Args),
     Kernels(kernels::Args),
+    Chaos(chaos::Args),
     Ckpt(ckpt::Args),
     Model(model::Args),
     Slurm(slurm::Args),
@@ -75,7 +77,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "run",
     "train",
     "predict",
@@ -92,6 +94,7 @@ const NAMES: [&str; 22] = [
     "stop",
     "logs",
     "kernels",
+    "chaos",
     "ckpt",
     "model",
     "slurm",
@@ -164,6 +167,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Stop(args) => stop::run(&args, facts),
         Command::Logs(args) => logs::run(&args, facts),
         Command::Kernels(args) => kernels::run(&args, facts),
+        Command::Chaos(args) => chaos::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
         Command::Slurm(args) => slurm::run(&args, facts),

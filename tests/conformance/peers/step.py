@@ -95,7 +95,8 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
-            torch._foreach_lerp_(self.average, list(self.model.parameters()), 0.02)
+            with torch.no_grad():
+                torch._foreach_lerp_(self.average, list(self.model.parameters()), 0.02)
         return loss.detach().clone()
 
 

@@ -219,13 +219,17 @@ impl Learner {
         Ok(())
     }
 
-    /// Makes the best weights the current ones. Training cannot go on after that.
+    /// Exchanges the weights and the best ones. Twice changes nothing.
     ///
     /// # Errors
     /// What libtorch says.
-    pub fn take_best(&mut self) -> Result<(), SessionError> {
-        for (slab, best) in self.weights.slabs_mut().iter_mut().zip(&self.best) {
-            tch::no_grad(|| slab.f_copy_(best))?;
+    pub fn swap_best(&mut self) -> Result<(), SessionError> {
+        for (slab, best) in self.weights.slabs_mut().iter_mut().zip(&mut self.best) {
+            tch::no_grad(|| -> Result<(), tch::TchError> {
+                let kept = duplicate(slab)?;
+                slab.f_copy_(best)?;
+                best.f_copy_(&kept)
+            })?;
         }
         Ok(())
     }
@@ -261,8 +265,9 @@ impl Learner {
         for (name, view) in self.weights.views(&self.best) {
             copy(&view, saved.get(&format!("best.{name}")))?;
         }
+        let taken = counts.steps.saturating_sub(counts.skipped);
         if let Some(ema) = &mut self.ema {
-            ema.restore(&self.weights, saved, counts.steps)?;
+            ema.restore(&self.weights, saved, taken)?;
         }
         if counts.steps == 0 {
             // Initial weights made without data: the scaler stays that of the data.
@@ -270,7 +275,6 @@ impl Learner {
         }
         restore_buffers(&mut self.model, saved)?;
         self.precision.restore(saved)?;
-        let taken = counts.steps.saturating_sub(counts.skipped);
         self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
         Ok(())
     }

@@ -134,7 +134,8 @@ impl<'a> Life<'a> {
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
-        let round = RoundTask { resume: resume.clone(), attempt: attempt.clone(), split: seat.split };
+        let (resume, attempt) = (resume.clone(), attempt.clone());
+        let round = RoundTask { round: seat.round, resume, attempt, split: seat.split };
         let wanted = config.cluster.collectives;
         let ended = match boot::group(self.store.as_ref(), seat, (training.device(), wanted), &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),

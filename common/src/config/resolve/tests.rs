@@ -214,6 +214,19 @@ fn kernels_are_one_name_or_an_order() {
 }
 
 #[test]
+fn rows_may_be_written_down_and_so_many_left_out() {
+    let at = |text: &str| resolve(&parse(text), &facts()).unwrap().train;
+    let train = at("");
+    assert!(!train.ledger);
+    assert_eq!([500, 10_000, 1_000_000].map(|rows| train.poisoned_rows_limit(rows)), [10, 10, 1000]);
+    let train = at("[train]\nledger = true\npoisoned_rows_max = 0\n");
+    assert!(train.ledger);
+    assert_eq!(train.poisoned_rows_limit(1_000_000), 0);
+    let wrong = mistakes("[train]\npoisoned_rows_max = -1\n");
+    assert!(wrong[0].contains("train.poisoned_rows_max"), "{wrong:?}");
+}
+
+#[test]
 fn recovery_is_chosen_and_what_needs_it_says_so() {
     let with = |cluster: &str| WEATHER.split("[cluster]").next().unwrap().to_owned() + "[cluster]\n" + cluster;
     let cluster = resolve(&parse(&with("nproc_per_node = 3\n")), &facts()).unwrap().cluster;

@@ -156,6 +156,7 @@ fn t2_launcher_modules_keep_their_direction() {
             ("process" | "numa" | "rendezvous", _) => false,
             ("logs", _) => ["run_dir", "process"].contains(&other),
             ("stacks", _) => other == "process",
+            ("chaos", _) => ["process", "run_dir", "ui"].contains(&other),
             ("slurm", _) => other == "rendezvous",
             ("group", _) => ["process", "logs", "rendezvous", "stacks"].contains(&other),
             ("torchrun", _) => ["group", "logs", "numa", "rendezvous", "facts"].contains(&other),

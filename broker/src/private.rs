@@ -1,0 +1,129 @@
+//! The private directory of a broker's socket, and the removal of those whose broker was killed.
+//!
+//! **Invariant:** a directory has its name only while its broker holds the lock on it, so one that can be locked is a dead
+//! broker's. Nothing but a socket of our name and an empty directory of this user is ever removed.
+
+use crate::error::BrokerError;
+use nix::{
+    fcntl::{Flock, FlockArg},
+    unistd::geteuid,
+};
+use std::{
+    fs::{self, File},
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    os::unix::{
+        fs::{DirBuilderExt, MetadataExt},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+};
+
+/// Name of the socket in it.
+pub(crate) const SOCKET: &str = "broker.sock";
+const PREFIX: &str = "enn-";
+const DIGITS: usize = 16;
+
+/// A directory (0700) of this process, locked.
+#[derive(Debug)]
+pub(crate) struct Private {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Private {
+    /// Makes one below `parent`, after removing those of dead brokers.
+    pub(crate) fn make(parent: &Path) -> Result<Self, BrokerError> {
+        sweep(parent);
+        // Keyed by the operating system's randomness, once per RandomState.
+        let random = RandomState::new().build_hasher().finish();
+        let path = parent.join(format!("{PREFIX}{random:016x}"));
+        let made = (|| -> io::Result<Flock<File>> {
+            // It gets its name when it is locked: nobody takes it for a dead broker's.
+            let unnamed = parent.join(format!(".{PREFIX}{random:016x}"));
+            fs::DirBuilder::new().mode(0o700).create(&unnamed)?;
+            let lock = Flock::lock(File::open(&unnamed)?, FlockArg::LockExclusiveNonblock);
+            let lock = lock.map_err(|(_, errno)| io::Error::from(errno))?;
+            fs::rename(&unnamed, &path)?;
+            Ok(lock)
+        })();
+        match made {
+            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Err(source) => Err(BrokerError::Directory { path, source }),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it with its socket.
+    pub(crate) fn remove(&self) {
+        remove(&self.path);
+    }
+}
+
+/// Removes the directories of dead brokers of this user.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let ours = random.is_some_and(|rest| rest.len() == DIGITS && rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        if ours && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == geteuid().as_raw()) {
+            remove_dead(&entry.path());
+        }
+    }
+}
+
+fn remove_dead(directory: &Path) {
+    let Ok(file) = File::open(directory) else { return };
+    let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
+    // An enn that knew no lock may listen here.
+    let refused = UnixStream::connect(directory.join(SOCKET)).err();
+    if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        remove(directory);
+    }
+}
+
+fn remove(directory: &Path) {
+    // What cannot be removed is a leftover of a few bytes; nothing depends on it.
+    let _absent = fs::remove_file(directory.join(SOCKET));
+    let _absent = fs::remove_dir(directory);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn names(parent: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn those_of_dead_brokers_are_removed_and_no_others() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let (dead, unlocked, foreign) = ("enn-00000000000000aa", "enn-00000000000000bb", "enn-notes");
+        for name in [dead, unlocked, foreign] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        drop(UnixListener::bind(at(dead).join(SOCKET)).unwrap());
+        let _listening = UnixListener::bind(at(unlocked).join(SOCKET)).unwrap();
+        let first = Private::make(parent.path()).unwrap();
+        drop(UnixListener::bind(first.path().join(SOCKET)).unwrap());
+        let second = Private::make(parent.path()).unwrap();
+        assert!(first.path().exists() && second.path().exists(), "what is locked lives");
+        assert_eq!(names(parent.path()).len(), 4, "{:?}", names(parent.path()));
+        assert!(!at(dead).exists() && at(unlocked).exists() && at(foreign).exists());
+        let path = first.path().to_owned();
+        drop(first);
+        second.remove();
+        drop(second);
+        let third = Private::make(parent.path()).unwrap();
+        assert!(!path.exists() && third.path().exists());
+    }
+}

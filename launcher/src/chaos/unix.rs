@@ -1,0 +1,47 @@
+//! Signals and limits for processes that are not our children: by descriptor, so that a number that was given to another
+//! process meanwhile is never hit.
+
+use nix::sys::signal::Signal;
+use std::{
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+/// A descriptor of the process that has the number `pid` now.
+pub(super) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal to the process of `pidfd`.
+pub(super) fn signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+    let none = ptr::null::<libc::siginfo_t>();
+    // SAFETY: the descriptor is open; without a siginfo the kernel fills in its own.
+    match unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as libc::c_int, none, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sets how long a file may grow that process `pid` writes, bytes, and returns what it was. The hard limit stays, so that this
+/// can be undone.
+pub(super) fn limit_files(pid: u32, bytes: u64) -> io::Result<u64> {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is ours and of the type the kernel writes.
+    if unsafe { libc::prlimit(pid.cast_signed(), libc::RLIMIT_FSIZE, ptr::null(), &raw mut before) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let after = libc::rlimit { rlim_cur: bytes.min(before.rlim_max), rlim_max: before.rlim_max };
+    // SAFETY: the structure is ours and lives through the call; no old limit is asked for.
+    match unsafe { libc::prlimit(pid.cast_signed(), libc::RLIMIT_FSIZE, &raw const after, ptr::null_mut()) } {
+        0 => Ok(before.rlim_cur),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,101 @@
+//! `enn chaos`.
+
+use super::{flags::Which, output};
+use crate::{
+    Error,
+    chaos::{self, ChaosError, Ended, Kind, Means, Rate, Schedule},
+    facts::Facts,
+};
+use enn_common::exit::ExitCode;
+use nix::sys::signal::Signal;
+use std::io::{self, Write};
+
+/// Time of a schedule that is only printed, unless --for is given; seconds.
+const DRY_S: f64 = 600.0;
+
+/// Disturb a run that is under way: kill, stop, slow and starve its workers at random times
+///
+/// It shows whether a run goes on through faults. Only workers of this run are hit, and only those on this host and of this
+/// user: before every signal the process must be below the run's launcher and the same one that the run's journal tells of.
+/// A worker that waits as a spare is not hit. Every fault is a line here and in chaos.jsonl of the run.
+///
+/// A rate is how many in which time, as a mean: the times between faults are random (a Poisson process), decided by --seed.
+/// What lasts takes the time behind the colon. Times are 500ms, 2s, 10m or 1h.
+///
+/// It ends with the run, after --for, or at Ctrl-C or SIGTERM, and then undoes what lasts. If it is killed by SIGKILL nobody
+/// undoes it: `kill -CONT` continues a stopped worker. A cut network between nodes is not offered: it needs several nodes and
+/// the rights of their administrator.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("faults").required(true).multiple(true)))]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// Kill a worker by SIGKILL, e.g. 1/60s
+    #[arg(long, value_name = "N/TIME", value_parser = chaos::rate, group = "faults", help_heading = "Faults")]
+    kill: Option<Rate>,
+    /// Stop a worker by SIGSTOP and let it go on, e.g. 1/60s:2s [without a length: 2s]
+    #[arg(long, value_name = "N/TIME:LENGTH", value_parser = chaos::rate, group = "faults", help_heading = "Faults")]
+    stop: Option<Rate>,
+    /// Slow a worker down: it stands half of the time, 50 ms each, e.g. 1/60s:10s [without a length: 10s]
+    #[arg(long, value_name = "N/TIME:LENGTH", value_parser = chaos::rate, group = "faults", help_heading = "Faults")]
+    slow: Option<Rate>,
+    /// Let a worker write no file, e.g. 1/120s:5s [without a length: 5s]
+    ///
+    /// Its limit of file sizes (RLIMIT_FSIZE) becomes 0 for that long. That is harsher than a full disk: a write then brings
+    /// SIGXFSZ, which ends a program that does not ignore it; one that does gets EFBIG, not ENOSPC.
+    #[arg(long, value_name = "N/TIME:LENGTH", value_parser = chaos::rate, group = "faults", help_heading = "Faults")]
+    enospc: Option<Rate>,
+    /// Decides times and victims
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Faults")]
+    seed: u64,
+    /// End after this time, e.g. 10m [default: with the run]
+    #[arg(long = "for", value_name = "TIME", value_parser = chaos::duration, help_heading = "Faults")]
+    time: Option<f64>,
+    /// Hit only this rank
+    #[arg(long, value_name = "R", help_heading = "Faults")]
+    rank: Option<u32>,
+    /// Print when what would come, and do nothing; of 10 minutes unless --for says more
+    #[arg(long, help_heading = "Faults")]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let kinds =
+        [(Kind::Kill, args.kill), (Kind::Stop, args.stop), (Kind::Slow, args.slow), (Kind::Enospc, args.enospc)];
+    let rates: Vec<(Kind, Rate)> = kinds.into_iter().filter_map(|(kind, rate)| Some((kind, rate?))).collect();
+    if args.dry_run {
+        return dry(Schedule::new(args.seed, &rates, Some(args.time.unwrap_or(DRY_S))));
+    }
+    let run = args.which.find(facts)?;
+    let means = Means {
+        run_dir: &run,
+        host: &facts.host,
+        schedule: Schedule::new(args.seed, &rates, args.time),
+        until_s: args.time,
+        rank: args.rank,
+    };
+    let mut out = io::stdout().lock();
+    let mut tell = |line: &str| writeln!(out, "{line}").and_then(|()| out.flush());
+    tell(&format!("disturbing {} with seed {}", run.display(), args.seed)).map_err(Error::Output)?;
+    Ok(match chaos::run(means, &mut tell).map_err(failure)? {
+        Ended::WithTheRun | Ended::InTime => ExitCode::Success,
+        Ended::BySignal(Signal::SIGINT) => ExitCode::Interrupted,
+        Ended::BySignal(_) => ExitCode::Terminated,
+    })
+}
+
+/// A reader that has seen enough is no failure.
+fn failure(error: ChaosError) -> Error {
+    match error {
+        ChaosError::Output(source) => Error::Output(source),
+        error => Error::Chaos(error),
+    }
+}
+
+fn dry(schedule: Schedule) -> Result<ExitCode, Error> {
+    for fault in schedule {
+        let length = if fault.length_s > 0.0 { format!("  for {} s", fault.length_s) } else { String::new() };
+        output::text_line(&format!("{:10.3} s  {:<6}{length}", fault.at_s, fault.kind.word()))?;
+    }
+    Ok(ExitCode::Success)
+}

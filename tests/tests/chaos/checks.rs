@@ -1,0 +1,312 @@
+//! What must hold when a disturbed run is over: its weights, what it left behind, and what its journal says.
+
+use super::{
+    data,
+    driver::{self, Launch},
+    schedule::{Schedule, Shape},
+};
+use enn_common::{
+    checkpoint::name,
+    event::{Event, What},
+    metrics::Metrics,
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// Relative difference of errors between worlds of different sizes: sums of gradients are rounded in another order, and a
+/// hundred steps carry that on.
+const ROUNDING: f64 = 2e-3;
+/// Launches of one run, at most.
+const LAUNCHES_MAX: usize = 8;
+/// A killed process is gone from /proc when its parent has noticed.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What training ended with.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Weights {
+    split: BTreeMap<String, Metrics>,
+    step: u64,
+    bytes: BTreeMap<String, Vec<u8>>,
+}
+
+/// Undisturbed runs by shape, made when asked for.
+#[derive(Default)]
+pub(super) struct References(RefCell<HashMap<Shape, Rc<Weights>>>);
+
+impl References {
+    fn of(&self, shape: Shape) -> Rc<Weights> {
+        let made = || Rc::new(Trial::run(&Schedule::calm(shape)).weights());
+        self.0.borrow_mut().entry(shape).or_insert_with(made).clone()
+    }
+}
+
+/// A run that is over, with all its launches.
+pub(super) struct Trial {
+    schedule: Schedule,
+    dir: tempfile::TempDir,
+    launches: Vec<Launch>,
+}
+
+impl Trial {
+    /// Runs a schedule to its end: what is cut short is resumed.
+    pub(super) fn run(schedule: &Schedule) -> Self {
+        let dir = tempfile::Builder::new().prefix("ec").tempdir().unwrap();
+        fs::create_dir(dir.path().join("tmp")).unwrap();
+        data::write(dir.path());
+        let mut trial = Self { schedule: schedule.clone(), dir, launches: Vec::new() };
+        let mut faults = schedule.faults.clone();
+        loop {
+            let run = trial.run_dir();
+            let launch = driver::launch(trial.dir.path(), schedule, &faults, run.as_deref());
+            faults.clone_from(&launch.left);
+            let cut = launch.cut && launch.code != Some(0);
+            trial.launches.push(launch);
+            assert!(trial.nobody_is_left(), "processes outlive the launch: {}", trial.told());
+            if !cut {
+                return trial;
+            }
+            assert!(trial.launches.len() < LAUNCHES_MAX, "{}", trial.told());
+        }
+    }
+
+    fn run_dir(&self) -> Option<PathBuf> {
+        let entries = fs::read_dir(self.dir.path().join("runs")).into_iter().flatten().flatten();
+        let runs: Vec<PathBuf> =
+            entries.map(|entry| entry.path()).filter(|path| path.join("run.json").is_file()).collect();
+        assert!(runs.len() < 2, "{runs:?}");
+        runs.into_iter().next()
+    }
+
+    /// For the message of a failure.
+    fn told(&self) -> String {
+        let launches = self.launches.iter().map(|launch| {
+            let lines = launch.events.iter().filter(|event| !matches!(event.what, What::Stepped { .. }));
+            let lines: Vec<String> = lines.map(|event| format!("{:.3} {:?}", event.time, event.what)).collect();
+            format!("{}\ncode {:?}; killed {:?}\n{}", lines.join("\n"), launch.code, launch.killed, launch.stderr)
+        });
+        format!("{}\n{}", self.schedule, launches.collect::<Vec<_>>().join("\n--- resumed\n"))
+    }
+
+    /// The state of the newest checkpoint, and the errors that the journal tells.
+    pub(super) fn weights(&self) -> Weights {
+        let last = self.launches.last().unwrap();
+        assert_eq!(last.code, Some(0), "{}", self.told());
+        let trained = last.events.iter().find_map(|event| match &event.what {
+            What::Trained { step, split, .. } => Some((*step, split.clone())),
+            _ => None,
+        });
+        let (step, split) = trained.unwrap_or_else(|| panic!("no end of training: {}", self.told()));
+        let checkpoints = self.run_dir().unwrap().join("checkpoints");
+        let checkpoint = enn_common::checkpoint::latest(&checkpoints).found.unwrap();
+        let names: Vec<String> = checkpoint.tensor_names().map(ToOwned::to_owned).collect();
+        let bytes = names.into_iter().map(|name| {
+            let bytes = checkpoint.tensor(&name).unwrap().bytes.to_vec();
+            (name, bytes)
+        });
+        Weights { split, step, bytes: bytes.collect() }
+    }
+
+    /// All that must hold.
+    pub(super) fn check(&self, references: &References) {
+        let own = self.weights();
+        let expected = references.of(self.schedule.shape);
+        assert_eq!(own.step, expected.step, "{}", self.told());
+        if self.always_of_one_size() {
+            let other = own.bytes.iter().find(|(name, bytes)| expected.bytes.get(*name) != Some(bytes));
+            let differs = other.map(|(name, _)| name);
+            assert!(differs.is_none() && own == *expected, "{differs:?} differs: {}", self.told());
+        } else {
+            self.check_rounding(&own, &expected);
+        }
+        self.check_nothing_is_left();
+        self.check_journal();
+    }
+
+    fn always_of_one_size(&self) -> bool {
+        let worlds = self.all().filter_map(|event| match event.what {
+            What::RoundStarted { world_size, .. } => Some(world_size),
+            _ => None,
+        });
+        self.schedule.fewest.is_none() || worlds.into_iter().all(|world| world == self.schedule.shape.workers)
+    }
+
+    fn check_rounding(&self, own: &Weights, expected: &Weights) {
+        assert_eq!(own.bytes.keys().collect::<Vec<_>>(), expected.bytes.keys().collect::<Vec<_>>());
+        for (split, metrics) in &expected.split {
+            let found = own.split[split];
+            for (found, expected) in [(found.mae, metrics.mae), (found.rmse, metrics.rmse)] {
+                let off = (found / expected - 1.0).abs();
+                assert!(off <= ROUNDING, "{split}: {found} for {expected}, off by {off:e}: {}", self.told());
+            }
+            assert_eq!(found.n, metrics.n);
+        }
+    }
+
+    /// No process of the run is left; one that was killed may take a moment.
+    fn nobody_is_left(&self) -> bool {
+        let deadline = Instant::now() + GONE_WITHIN;
+        while !carriers(self.dir.path()).is_empty() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn check_nothing_is_left(&self) {
+        let left = names(&self.dir.path().join("tmp"));
+        assert!(left.is_empty(), "left where sockets are: {left:?}: {}", self.told());
+        let left: Vec<String> = names(&self.run_dir().unwrap().join("checkpoints"))
+            .into_iter()
+            .filter(|name| name::is_leftover(name))
+            .collect();
+        assert!(left.is_empty(), "left among the checkpoints: {left:?}: {}", self.told());
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Event> {
+        self.launches.iter().flat_map(|launch| &launch.events)
+    }
+
+    fn check_journal(&self) {
+        let mut round_next = None;
+        for launch in &self.launches {
+            let whole = launch.code.is_some();
+            check_processes(launch, whole).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
+            check_rounds(launch, &mut round_next, whole).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
+            check_recoveries(launch).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
+        }
+        // What was printed is what is kept; a killed launch may have written a line that nobody read.
+        let text = fs::read_to_string(self.run_dir().unwrap().join("events.jsonl")).unwrap();
+        let kept: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let told: Vec<&Event> = self.all().collect();
+        if self.launches.iter().all(|launch| launch.code.is_some()) {
+            assert!(kept.iter().eq(told), "the journal is not what was told: {}", self.told());
+        }
+    }
+}
+
+/// Every process has one beginning and, unless its launcher was killed, one end; those we killed died by it.
+fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
+    let mut living = BTreeSet::new();
+    let mut by_kill = BTreeSet::new();
+    let mut done = false;
+    for event in &launch.events {
+        match &event.what {
+            What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => {
+                if !living.insert(*pid) {
+                    return Err(format!("process {pid} is started twice"));
+                }
+            }
+            What::WorkerExited { pid, signal, .. } | What::SpareEnded { pid, signal, .. } => {
+                if !living.remove(pid) {
+                    return Err(format!("process {pid} ends without a beginning, or twice"));
+                }
+                // One that had done its work may end of itself while the signal is on its way.
+                by_kill.extend((*signal == Some(9) || done).then_some(*pid));
+            }
+            What::Trained { .. } => done = true,
+            _ => {}
+        }
+        if let What::SeatTaken { pid, .. } | What::SpareReady { pid, .. } = &event.what
+            && !living.contains(pid)
+        {
+            return Err(format!("process {pid} has a seat or is warm, and does not live"));
+        }
+    }
+    if whole && !living.is_empty() {
+        return Err(format!("no end of {living:?} is told"));
+    }
+    match launch.killed.iter().find(|pid| whole && !by_kill.contains(pid)) {
+        Some(pid) => Err(format!("{pid} was killed, and the journal does not say so")),
+        None => Ok(()),
+    }
+}
+
+/// Rounds are numbered without gaps, and counted at the end as they were.
+fn check_rounds(launch: &Launch, next: &mut Option<u64>, whole: bool) -> Result<(), String> {
+    let (mut rounds, mut restarts) = (0, 0);
+    for event in &launch.events {
+        match &event.what {
+            What::RoundStarted { round, .. } => {
+                if next.is_some_and(|next| next != round.0) {
+                    return Err(format!("round {round} follows round {:?}", next.map(|next| next - 1)));
+                }
+                *next = Some(round.0 + 1);
+                rounds += 1;
+            }
+            What::RoundFailed { restarting: true, .. } => restarts += 1,
+            What::RunEnded { rounds: told, restarts: told_restarts, code, .. } => {
+                if (*told, *told_restarts) != (rounds, restarts) {
+                    return Err(format!(
+                        "{rounds} rounds and {restarts} restarts, told are {told} and {told_restarts}"
+                    ));
+                }
+                if Some(i32::from(*code)) != launch.code {
+                    return Err(format!("code {:?}, told is {code}", launch.code));
+                }
+            }
+            _ => {}
+        }
+    }
+    let ended = launch.events.iter().filter(|event| matches!(event.what, What::RunEnded { .. })).count();
+    if whole && ended != 1 {
+        return Err(format!("{ended} ends are told"));
+    }
+    match launch.events.windows(2).find(|two| two[1].time < two[0].time) {
+        Some(two) => Err(format!("time goes back: {two:?}")),
+        None => Ok(()),
+    }
+}
+
+/// A recovery belongs to a round that began after a failure, each is told once, and only after one.
+fn check_recoveries(launch: &Launch) -> Result<(), String> {
+    let (mut round, mut failed, mut steps) = (None, false, 0);
+    for event in &launch.events {
+        match &event.what {
+            What::RoundStarted { round: begun, .. } => round = Some(*begun),
+            What::WorkerExited { code, .. } if *code != Some(0) => failed = true,
+            What::Recovered { round: of, seconds, .. } => {
+                if !failed || Some(*of) != round || !(0.0..60.0).contains(seconds) {
+                    return Err(format!(
+                        "a recovery without a failure before it, or of another round: {:?}",
+                        event.what
+                    ));
+                }
+                failed = false;
+            }
+            What::Stepped { step, .. } => {
+                if *step < steps && launch.events.iter().all(|event| !matches!(event.what, What::RoundFailed { .. })) {
+                    return Err(format!("step {step} after step {steps}, and nothing was restarted"));
+                }
+                steps = *step;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Processes whose environment names `dir`, zombies aside.
+fn carriers(dir: &Path) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let wanted = dir.as_os_str().as_bytes();
+        environment.windows(wanted.len()).any(|window| window == wanted)
+    })
+    .collect()
+}

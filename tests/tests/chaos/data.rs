@@ -1,0 +1,56 @@
+//! The data and the configuration of a run of a second or two: a few hundred rows, a small model, a save after every epoch.
+
+use std::{fmt::Write, fs, path::Path};
+
+const ROWS: u64 = 480;
+/// Epochs of a run, and its optimizer steps in each.
+pub(super) const EPOCHS: u64 = 8;
+
+const CONFIGURATION: &str = r#"
+name = "chaos"
+seed = 5
+[data]
+files = ["chaos.csv"]
+[data.rows]
+features = ["a", "b", "c"]
+targets = ["y"]
+row_id = "id"
+[data.split]
+kind = "random"
+val = 0.4
+test = 0.1
+[model]
+d_model = 16
+heads = 2
+preset = "spatial"
+spatial_depth = 1
+temporal_depth = 1
+spatial_latents = 2
+temporal_latents = 2
+fuser_latents = 4
+fuser_rounds = 1
+collector_depth = 1
+mlp_ratio = 2.0
+patch = [1]
+[train]
+batch = 24
+checkpoint_every = 1
+threads = 1
+[cluster]
+device = "cpu"
+max_restarts = 9
+"#;
+
+/// Writes both into `dir`; the configuration's file is named.
+pub(super) fn write(dir: &Path) -> std::path::PathBuf {
+    let mut text = "id,a,b,c,y\n".to_owned();
+    for row in 0..ROWS {
+        let value = |column: u64| (super::schedule::mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0;
+        let (a, b, c) = (value(0), value(1), value(2));
+        writeln!(text, "{row},{a},{b},{c},{:.4}", a * b + 0.5 * c + 0.1 * value(3)).unwrap();
+    }
+    fs::write(dir.join("chaos.csv"), text).unwrap();
+    let path = dir.join("chaos.toml");
+    fs::write(&path, CONFIGURATION.replace("[train]", &format!("[train]\nepochs = {EPOCHS}"))).unwrap();
+    path
+}
