@@ -323,7 +323,8 @@ fn a_run_that_is_over_or_was_killed_says_so() {
     std::fs::remove_file(dir.join("control")).unwrap();
     assert!(matches!(ask(&dir, &Request::Stop {}, false), Err(AskError::NotRunning { .. })));
     assert!(matches!(ask(&dir, &Request::Stop {}, true), Err(AskError::NoDoor { .. })));
-    std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    // The next agent of this user may have removed it.
+    let _swept = std::fs::remove_dir_all(socket.parent().unwrap());
 }
 
 #[test]

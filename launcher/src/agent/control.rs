@@ -5,6 +5,7 @@
 
 use crate::process::wait_ready;
 use crossbeam_channel::{Receiver, Sender, bounded};
+use enn_broker::CONTROL_SOCKET;
 use enn_common::wire::command::{Answer, LINE_BYTES_MAX, Request};
 use nix::{
     poll::{PollFd, PollFlags},
@@ -57,7 +58,7 @@ pub(super) struct Control {
 impl Control {
     /// Opens the door in `directory`, which is private to the user, and names it in `run_dir`.
     pub(super) fn open(directory: &Path, run_dir: &Path) -> io::Result<Self> {
-        let (socket, file) = (directory.join("control.sock"), run_dir.join(FILE));
+        let (socket, file) = (directory.join(CONTROL_SOCKET), run_dir.join(FILE));
         let listener = UnixListener::bind(&socket)?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
