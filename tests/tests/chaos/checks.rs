@@ -84,8 +84,14 @@ impl Trial {
         runs.into_iter().next()
     }
 
-    /// For the message of a failure.
-    fn told(&self) -> String {
+    /// The longest time in which nothing was told, seconds.
+    pub(super) fn longest_silence(&self) -> f64 {
+        let gaps = self.launches.iter().flat_map(|launch| launch.events.windows(2));
+        gaps.map(|two| two[1].time - two[0].time).fold(0.0, f64::max)
+    }
+
+    /// For the message of a failure, or of a run that was slow.
+    pub(super) fn told(&self) -> String {
         let launches = self.launches.iter().map(|launch| {
             let lines = launch.events.iter().filter(|event| !matches!(event.what, What::Stepped { .. }));
             let lines: Vec<String> = lines.map(|event| format!("{:.3} {:?}", event.time, event.what)).collect();
@@ -186,9 +192,14 @@ impl Trial {
         // What was printed is what is kept; a killed launch may have written a line that nobody read.
         let text = fs::read_to_string(self.run_dir().unwrap().join("events.jsonl")).unwrap();
         let kept: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let told: Vec<&Event> = self.all().collect();
+        // As text: a rate that is no number equals itself there.
+        let text = |event: &Event| serde_json::to_string(event).unwrap();
         if self.launches.iter().all(|launch| launch.code.is_some()) {
-            assert!(kept.iter().eq(told), "the journal is not what was told: {}", self.told());
+            assert!(
+                kept.iter().map(text).eq(self.all().map(text)),
+                "the journal is not what was told: {}",
+                self.told()
+            );
         }
     }
 }

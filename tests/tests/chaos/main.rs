@@ -2,6 +2,7 @@
 //! with the weights of an undisturbed one, leaves nothing behind, and its journal tells what was.
 //!
 //! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+//! A schedule takes some 2.5 seconds of one core, so that all of them take five minutes of two.
 //! `ENN_CHAOS_SCHEDULES=N` runs N schedules instead of the usual number, `ENN_CHAOS_SEED=N` that one alone, in `one_seed`.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
@@ -17,6 +18,8 @@ use std::time::Instant;
 
 /// Schedules unless the environment says how many.
 const SCHEDULES: u64 = 200;
+/// Nothing waits so long, unless something hangs; seconds.
+const SILENCE_MAX_S: f64 = 30.0;
 /// The schedules are dealt to so many tests, which run beside each other.
 const PARTS: u64 = 4;
 
@@ -39,7 +42,12 @@ fn part(which: u64) {
 fn passes(seed: u64, references: &References) -> bool {
     let began = Instant::now();
     let schedule = Schedule::of(seed);
-    let trial = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Trial::run(&schedule).check(references)));
+    let trial = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let trial = Trial::run(&schedule);
+        trial.check(references);
+        let silence = trial.longest_silence();
+        assert!(silence < SILENCE_MAX_S, "nothing happened for {silence:.1} s: {}", trial.told());
+    }));
     let verdict = if trial.is_ok() { "ok" } else { "FAILED" };
     println!("seed {seed:3}  {:5.1} s  {verdict:6}  {schedule}", began.elapsed().as_secs_f64());
     if trial.is_err() {

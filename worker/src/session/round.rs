@@ -18,7 +18,6 @@ use super::{
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
-    autograd::Cx,
     checkpoint::{self, Named},
     comm::{ProcessGroup, Solo},
     data::{
@@ -163,8 +162,12 @@ impl<'a> Round<'a> {
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
         let epochs = self.host.config.train.epochs;
         // A round that broke may have left an epoch at its end, or a checkpoint of which some ranks wrote their share.
-        self.end_epoch_if_owed()?;
-        self.save_if_owed()?;
+        if self.state.progress.owes_epoch() {
+            // It saves what is due; a share that is written twice spoils the checkpoint.
+            self.end_epoch_if_owed()?;
+        } else {
+            self.save_if_owed()?;
+        }
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
             let prefetch = Prefetch::start(self.host.plan(self.sampler), self.state.progress.position)?;
             let mut first = true;
@@ -214,6 +217,9 @@ impl<'a> Round<'a> {
         self.place.reporter.waited(self.place.group.waited());
         let total = waited + state.pace.watch.lap_ms();
         state.pace.note(&done.times, total, batch_samples(&self.sampler, state.progress.position.step));
+        if first {
+            self.tell(FromWorker::FirstStep { step: self.state.progress.step })?;
+        }
         if let Some(hash) = done.program.as_ref().filter(|_| self.fresh) {
             self.tell_model(hash)?;
         }
@@ -480,13 +486,9 @@ pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result
     let place = host.place(group, &sampler);
     let plan = host.plan(sampler);
     let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(host.device)?;
-    let (_, parts) = state.learner.split();
-    let mut cx = Cx::train(parts.params, host.config.seed, 0);
-    cx.set_launcher(&host.kernels.manager);
-    parts.precision.enter(&cx)?;
-    let inputs = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].map(|raw| cx.input(raw.shallow_clone()));
-    let loss = step::loss(&cx, inputs.each_ref(), (&parts, &place), 0)?;
-    cx.backward(&loss.sum, parts.grads, &mut |_, _| Ok(()))?;
+    // A whole step, so that every kernel has run: it changes this learner, and another takes its place.
+    step::step(&mut state.learner, &place, &batch, 0, false)?;
+    state.learner = host.learner()?;
     Ok(())
 }
 

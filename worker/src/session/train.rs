@@ -170,11 +170,11 @@ impl<'a> Training<'a> {
             accumulation: config.train.accumulation.max(1) as u64,
         };
         let spec = ModelSpec::from_meta(data.staged.0.meta());
-        let steps_total = config.train.epochs * order.steps_per_epoch();
-        let learner = Learner::build(config, &spec, steps_total, task.device)?;
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
+        let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
+        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, order };
         let state = State {
-            learner,
+            learner: host.learner()?,
             progress: Progress::default(),
             sums: EpochSums::new(task.device)?,
             refusals: Refusals::default(),
@@ -183,13 +183,11 @@ impl<'a> Training<'a> {
             pace: Pace::new(),
             begun: false,
         };
-        let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
-        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, order };
         Ok(Self { host, state })
     }
 
-    /// Forward and backward pass of a rank's first share, which changes nothing: what is slow only the first time (device
-    /// libraries, compiled kernels, the checks of kernels beside their references) is over before there is a seat.
+    /// A step with a rank's first share, on weights that are thrown away: what is slow only the first time (device libraries,
+    /// compiled kernels, the checks of kernels beside their references) is over before there is a seat.
     ///
     /// # Errors
     /// Those of data, model and libtorch.
@@ -243,6 +241,14 @@ impl<'a> Training<'a> {
 
     fn outcome(&self) -> Outcome {
         self.state.outcome(true, BTreeMap::new())
+    }
+}
+
+impl Host<'_> {
+    /// Seeded weights, the same in every process.
+    pub(super) fn learner(&self) -> Result<Learner, SessionError> {
+        let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
+        Learner::build(&self.config, &self.spec, steps_total, self.device)
     }
 }
 
