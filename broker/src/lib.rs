@@ -22,3 +22,4 @@ pub mod store;
 pub use error::BrokerError;
 pub use event::{BrokerEvent, Command, RoundPlan, ShardSet};
 pub use handle::Broker;
+pub use private::CONTROL_SOCKET;

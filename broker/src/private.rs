@@ -1,7 +1,7 @@
 //! The private directory of a broker's socket, and the removal of those whose broker was killed.
 //!
 //! **Invariant:** a directory has its name only while its broker holds the lock on it, so one that can be locked is a dead
-//! broker's. Nothing but a socket of our name and an empty directory of this user is ever removed.
+//! broker's. Nothing but sockets of our names and an empty directory of this user is ever removed.
 
 use crate::error::BrokerError;
 use nix::{
@@ -21,6 +21,8 @@ use std::{
 
 /// Name of the socket in it.
 pub(crate) const SOCKET: &str = "broker.sock";
+/// Name of the socket that the agent may have beside it, for people.
+pub const CONTROL_SOCKET: &str = "control.sock";
 const PREFIX: &str = "enn-";
 const DIGITS: usize = 16;
 
@@ -87,7 +89,10 @@ fn remove_dead(directory: &Path) {
 
 fn remove(directory: &Path) {
     // What cannot be removed is a leftover of a few bytes; nothing depends on it.
-    let _absent = fs::remove_file(directory.join(SOCKET));
+    // The broker's last: a directory that keeps it is swept again.
+    for name in [CONTROL_SOCKET, SOCKET] {
+        let _absent = fs::remove_file(directory.join(name));
+    }
     let _absent = fs::remove_dir(directory);
 }
 
@@ -112,6 +117,7 @@ mod tests {
             fs::create_dir(at(name)).unwrap();
         }
         drop(UnixListener::bind(at(dead).join(SOCKET)).unwrap());
+        drop(UnixListener::bind(at(dead).join(CONTROL_SOCKET)).unwrap());
         let _listening = UnixListener::bind(at(unlocked).join(SOCKET)).unwrap();
         let first = Private::make(parent.path()).unwrap();
         drop(UnixListener::bind(first.path().join(SOCKET)).unwrap());

@@ -89,7 +89,10 @@ impl Roster {
     pub(crate) fn dismiss(&mut self, worker: WorkerId) -> Vec<Effect> {
         self.expected.remove(&worker);
         let here = self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, _)| *id);
-        here.inspect(|id| drop(self.members.remove(id))).map(Effect::Close).into_iter().collect()
+        if let Some(id) = here {
+            self.members.remove(&id);
+        }
+        here.map(Effect::Close).into_iter().collect()
     }
 
     /// Closes all connections and lets nobody in any more.

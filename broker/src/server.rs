@@ -39,6 +39,8 @@ pub(crate) struct Server {
     pub(crate) poll: Poll,
     pub(crate) listener: UnixListener,
     pub(crate) commands: Receiver<Command>,
+    /// Taken in and not yet carried out.
+    queued: VecDeque<Command>,
     pub(crate) events: Sender<BrokerEvent>,
     pub(crate) wake: Arc<EventFd>,
     pub(crate) uid: u32,
@@ -68,7 +70,8 @@ impl Server {
         (events, wake): (Sender<BrokerEvent>, Arc<EventFd>),
         uid: u32,
     ) -> io::Result<Self> {
-        let mut server = Self { poll, listener, commands, events, wake, uid, state: State::default() };
+        let (queued, state) = (VecDeque::new(), State::default());
+        let mut server = Self { poll, listener, commands, queued, events, wake, uid, state };
         server.poll.registry().register(&mut server.listener, LISTENER, Interest::READABLE)?;
         server.state.next = FIRST_CONNECTION;
         Ok(server)
@@ -177,10 +180,9 @@ impl Server {
 
     fn take_commands(&mut self) -> io::Result<Flow> {
         loop {
-            let command = match self.commands.try_recv() {
-                Ok(command) => command,
-                Err(TryRecvError::Empty) => return Ok(Flow::On),
-                Err(TryRecvError::Disconnected) => return Ok(Flow::End),
+            let gone = self.fetch_commands();
+            let Some(command) = self.queued.pop_front() else {
+                return Ok(if gone { Flow::End } else { Flow::On });
             };
             let effects = match command {
                 Command::BeginRound(plan) => self.state.roster.begin(*plan),
@@ -203,6 +205,21 @@ impl Server {
         }
     }
 
+    /// Takes in what the agent said; true when nothing more will come. Who is expected is let in at once: its introduction may be
+    /// read while commands before that one are carried out.
+    fn fetch_commands(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Expect { worker, standby }) if !self.queued.contains(&Command::CloseAll) => {
+                    self.state.roster.expect(worker, standby);
+                }
+                Ok(command) => self.queued.push_back(command),
+                Err(TryRecvError::Empty) => return false,
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
     /// Reads everything that has arrived, on connections known and new.
     fn read_all(&mut self) -> io::Result<Flow> {
         if self.accept()? == Flow::End {
@@ -218,6 +235,9 @@ impl Server {
     }
 
     fn read(&mut self, id: ConnectionId, budget: usize) -> Flow {
+        if !self.state.roster.is_member(id) {
+            self.fetch_commands();
+        }
         let mut left = budget;
         loop {
             let Some(connection) = self.state.connections.get_mut(&id) else { return Flow::On };

@@ -116,6 +116,18 @@ pub enum What {
     /// The first step after a failure is done, so many seconds after the failure was noticed. `from_rank`: who had the state;
     /// `None`: the newest checkpoint.
     Recovered { round: Round, seconds: f64, lost_steps: u64, from_rank: Option<Rank> },
+    /// A rank ran out of memory: from the next round on every micro-batch is cut into `split`, on all ranks.
+    MicroBatchesSplit { round: Round, split: u32, rank: Rank, error: String },
+    /// Nothing was short of memory for long: the next round tries micro-batches cut into `split` only.
+    MicroBatchesGrown { round: Round, split: u32 },
+    /// The others wait for this worker: it computes `slower_by` times as long as they do.
+    Straggler { round: Round, rank: Rank, pid: u32, slower_by: f64, evicted: bool },
+    /// The run is to go on with so many workers.
+    Resized { before: u32, workers: u32 },
+    /// All workers left the round after `step` steps and wait, warm.
+    Paused { round: Round, step: u64 },
+    /// A run that was paused goes on.
+    Continued { seconds: f64 },
     /// The user asked to stop.
     StopRequested { signal: String, second: bool },
     /// Training ended: final metrics of the best model per split.

@@ -1,7 +1,7 @@
 //! Everything a command can end with besides success, and its exit code.
 
 use crate::{
-    agent::AgentError,
+    agent::{AgentError, AskError},
     chaos::ChaosError,
     convert::ConvertError,
     gather::GatherError,
@@ -70,6 +70,9 @@ pub enum Error {
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// A run that is asked for something.
+    #[error(transparent)]
+    Ask(#[from] AskError),
     /// The worker program is not there.
     #[error("the program enn-worker was found neither beside enn nor by ENN_WORKER\nhint: `make build` builds both")]
     NoWorker,
@@ -159,6 +162,9 @@ impl Error {
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
+            Self::Ask(AskError::NotRunning { .. } | AskError::NoDoor { .. } | AskError::Refused { .. }) => {
+                ExitCode::Usage
+            }
             Self::Stage(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
@@ -180,6 +186,7 @@ impl Error {
             | Self::Metrics(_)
             | Self::Profile(_)
             | Self::Agent(_)
+            | Self::Ask(_)
             | Self::Group(_)
             | Self::Logs(_)
             | Self::Chaos(_)

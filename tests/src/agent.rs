@@ -68,6 +68,13 @@ pub fn start(programs: Programs, script: &str, numbers: (u32, u32, f64), options
 }
 
 impl Run {
+    /// The next event, if one comes soon.
+    pub fn event_within(&mut self, wait: Duration) -> Option<Event> {
+        let event: Event = serde_json::from_str(&self.lines.recv_timeout(wait).ok()?).unwrap();
+        self.seen.push(event.clone());
+        Some(event)
+    }
+
     /// The next event; `None` at the end.
     pub fn event(&mut self) -> Option<Event> {
         let line = match self.lines.recv_timeout(WAIT_MAX) {
@@ -183,6 +190,17 @@ impl End {
     /// What the events of a kind say, in order.
     pub fn all<T>(&self, wanted: impl Fn(&What) -> Option<T>) -> Vec<T> {
         self.events.iter().filter_map(|event| wanted(&event.what)).collect()
+    }
+}
+
+/// Numbers without a pattern, the same for a seed.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// One of 0 to `sides` - 1.
+    pub fn below(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap_or(0) % sides
     }
 }
 

@@ -202,6 +202,34 @@ fn alive(pid: Pid) -> bool {
 }
 
 #[test]
+fn a_run_is_paused_resized_and_stopped_by_commands() {
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = train(runs.path(), 1, &["--set", "train.epochs=4000"]);
+    let ask = |words: &[&str]| {
+        let mut command = enn();
+        command.args(words).arg("latest").arg("--runs-dir").arg(runs.path());
+        command
+    };
+    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    let says = ask(&["pause"]).output().unwrap();
+    assert!(says.status.success(), "{}", String::from_utf8_lossy(&says.stderr));
+    run.until(|what| matches!(what, What::Paused { .. }).then_some(()));
+    let again = ask(&["pause"]).output().unwrap();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("paused already"));
+    assert!(ask(&["resize"]).arg("2").output().unwrap().status.success());
+    assert!(ask(&["continue"]).output().unwrap().status.success());
+    run.until(|what| matches!(what, What::RoundStarted { world_size: 2, .. }).then_some(()));
+    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    assert!(ask(&["resize"]).arg("1").output().unwrap().status.success());
+    run.until(|what| matches!(what, What::RoundStarted { world_size: 1, .. }).then_some(()));
+    assert!(ask(&["stop"]).output().unwrap().status.success());
+    let events = run.end(130);
+    let failed = |what: &What| matches!(what, What::RoundFailed { .. } | What::WorkerFailed { .. });
+    assert!(!events.iter().any(|event| failed(&event.what)), "{events:#?}");
+}
+
+#[test]
 fn predictions_do_not_depend_on_the_number_of_workers() {
     let runs = tempfile::tempdir().unwrap();
     train(runs.path(), 2, &[]).end(0);

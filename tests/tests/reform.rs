@@ -5,7 +5,7 @@
 //! its next seat. "Nobody is left" is asserted at the end of every run.
 
 use enn_common::event::What;
-use enn_tests::agent::{self, End, Run, kill_9};
+use enn_tests::agent::{self, Dice, End, Run, kill_9};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -382,16 +382,6 @@ fn the_last_ones_end_forgives_nobody() {
     let end = run.end();
     ends_with(&end, 0, 2);
     assert_eq!((restarts(&end), started(&end)), (1, 4));
-}
-
-/// Numbers without a pattern, the same for a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap_or(0) % sides
-    }
 }
 
 #[test]

@@ -176,6 +176,8 @@ pub struct ClusterConfig {
     pub policy: Recovery,
     /// Processes that stand by for a seat.
     pub spares: u32,
+    /// Whether a worker that the others wait for loses its seat to a spare.
+    pub evict_stragglers: bool,
     /// Failures that are recovered from: in a row without a step between them under `reform`, in all under `restart`.
     pub max_restarts: u32,
     /// Time without any sign of progress from any worker after which one of them is taken for dead, seconds; 0: never.
@@ -242,6 +244,7 @@ impl Default for ClusterConfig {
             workers_min: 0,
             policy: Recovery::Reform,
             spares: 0,
+            evict_stragglers: false,
             max_restarts: 3,
             hang_timeout_s: 600.0,
             grace_s: 30.0,

@@ -4,6 +4,7 @@
 //! broker's end is an event loop over the same `frame`.
 
 pub mod client;
+pub mod command;
 pub mod control;
 pub mod frame;
 pub mod message;

@@ -107,6 +107,11 @@ impl Child {
         self.page.fields().map_or((0, 0), |page| (page.heartbeat_ns(), page.collective()))
     }
 
+    /// Nanoseconds it has waited for others since the round began.
+    pub(super) fn waited_ns(&self) -> u64 {
+        self.page.fields().map_or(0, |page| page.waited_ns())
+    }
+
     /// Its logs appear below `logs` too, where those of its new round are looked for.
     pub(super) fn log_also_in(&self, logs: &Path) -> io::Result<()> {
         std::fs::create_dir_all(logs)?;

@@ -3,13 +3,16 @@
 use super::{
     cause::{self, Evidence},
     committer::{Checkpoints, Committed, Committer},
+    control::Control,
     error::AgentError,
     hang,
     kernels::{self, Kernels},
+    memory::Parts,
     policy::History,
     pool::Pool,
     round::{FAILED_GRACE, HALT_WAIT_MAX, Mode, Recovering, RoundState},
     spec::{AgentSpec, Ended, Job, Outcome, Signal},
+    straggler::Watch,
     unix,
     wait::{Event, Sources},
     worker::{Place, Worker},
@@ -46,13 +49,21 @@ pub fn run(
     let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
     let signals =
         if spec.handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
-    let store = if matches!(spec.job, Job::Train { .. }) && spec.world > 1 {
+    let may_grow = spec.policy == Recovery::Reform && spec.workers_most > 1;
+    let store = if matches!(spec.job, Job::Train { .. }) && (spec.world > 1 || may_grow) {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Some(store::serve(any, store::Limits::default())?)
     } else {
         None
     };
-    let sources = Sources::new(Broker::serve(&spec.socket_parent)?, Committer::start(checkpoints)?, signals);
+    let broker = Broker::serve(&spec.socket_parent)?;
+    let directory = broker.socket().parent().unwrap_or(&spec.socket_parent);
+    let control = Control::open(directory, &spec.run_dir);
+    let control = control.inspect_err(|error| {
+        let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
+        emit(What::Warned { message });
+    });
+    let sources = Sources::new((broker, control.ok()), Committer::start(checkpoints)?, signals);
     let mut agent = Agent {
         spec,
         emit,
@@ -61,6 +72,10 @@ pub fn run(
         store,
         kernels: Kernels::open(&spec.run_dir, &spec.worker.program),
         pool: Pool::default(),
+        world: spec.world,
+        parts: Parts::default(),
+        watch: Watch::default(),
+        paused: None,
         state: RoundState::new(spec.first_round, String::new(), 0, false),
         history: History::default(),
         stop: None,
@@ -91,6 +106,14 @@ pub(super) struct Agent<'a> {
     pub(super) store: Option<store::StoreHandle>,
     pub(super) kernels: Kernels,
     pub(super) pool: Pool,
+    /// Workers wanted.
+    pub(super) world: u32,
+    /// How micro-batches are cut.
+    pub(super) parts: Parts,
+    /// Who waits for whom.
+    pub(super) watch: Watch,
+    /// The run is to be paused, since then.
+    pub(super) paused: Option<Instant>,
     pub(super) state: RoundState,
     pub(super) history: History,
     /// The first signal that asked to stop.
@@ -158,6 +181,7 @@ impl Agent<'_> {
                     }
                 }
             }
+            Event::Asked => self.commanded()?,
             Event::TimeUp => self.time_up()?,
         }
         Ok(())
@@ -331,8 +355,8 @@ impl Agent<'_> {
         let worker = if under_way { self.pool.deadline(self.spec.grace) } else { None };
         let stop = self.stop_by.filter(|_| !mode.is_last());
         let hang = self.patience().map(|(patience, _)| Instant::now() + patience);
-        let spare = self.next_spare();
-        [mode.deadline(), self.pool.next_kill(), worker, stop, hang, spare].into_iter().flatten().min()
+        let (spare, look) = (self.next_spare(), self.next_look(Instant::now()));
+        [mode.deadline(), self.pool.next_kill(), worker, stop, hang, spare, look].into_iter().flatten().min()
     }
 
     /// Time until the workers will have been silent for too long, and their pulses.
@@ -356,6 +380,7 @@ impl Agent<'_> {
         }
         match self.state.mode {
             Mode::Working | Mode::Regrouping(_) => {
+                self.look(now);
                 self.overdue(now)?;
                 self.hung()?;
                 if matches!(self.state.mode, Mode::Regrouping(at) if at <= now) {

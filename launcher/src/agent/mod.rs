@@ -6,31 +6,38 @@
 //! ```
 //! One owner loop (`dispatcher`) waits on everything at once (`wait`) and hears the workers (`reports`). What it knows is in the
 //! `pool` of worker processes, which live through many rounds, and in the `round`. How a round ends and the next one begins is
-//! in `turn`; pure functions decide (`policy`, `seats`, `hang`, `cause`). `child` is one process, `committer` one thread for slow
+//! in `turn`, why it ends without a failure in `wishes`; pure functions decide (`policy`, `seats`, `hang`, `straggler`, `memory`,
+//! `cause`). People ask for things at the door (`control`), which `ask` is the other side of. `child` is one process, `committer` one thread for slow
 //! disks, `unix` all that is unsafe.
 //!
 //! **Invariant:** nothing is polled, nothing outlives the agent, and the agent decides nothing about data or models.
 
+mod ask;
 mod cause;
 mod child;
 mod committer;
+mod control;
 mod dispatcher;
 mod durable;
 mod env;
 mod error;
 mod hang;
 mod kernels;
+mod memory;
 mod policy;
 mod pool;
 mod reports;
 mod round;
 mod seats;
 mod spec;
+mod straggler;
 mod turn;
 mod unix;
 mod wait;
+mod wishes;
 mod worker;
 
+pub use ask::{AskError, ask};
 pub use committer::{Checkpoints, Committed};
 pub use dispatcher::run;
 pub use durable::Durable;

@@ -118,7 +118,10 @@ impl Pool {
             let list = self.spares().filter(|worker| worker.is_warm() == warm);
             list.map(Worker::candidate).collect()
         };
-        let kept = self.seated().filter(|worker| worker.stands()).map(Worker::candidate).collect();
+        // When there are more than seats, those with the state of training keep theirs.
+        let mut standing: Vec<&Worker> = self.seated().filter(|worker| worker.stands()).collect();
+        standing.sort_by_key(|worker| (!worker.keeps_state(), worker.slot));
+        let kept = standing.into_iter().map(Worker::candidate).collect();
         Candidates { kept, warm: spares(true), warming: spares(false) }
     }
 

@@ -77,6 +77,9 @@ impl Agent<'_> {
             // It lost its seat before it sat, and has loaded everything since.
             FromWorker::Halted { .. } if worker.seat().is_none() => self.warm(id),
             FromWorker::Halted { round: left, step } if Round(left) == round => return self.halted(id, step),
+            FromWorker::OutOfMemory { step, error } if said_in == Some(round) => {
+                return self.out_of_memory(rank, step, error);
+            }
             FromWorker::KernelFaulted(fault) => return self.kernel_faulted(rank, *fault),
             FromWorker::KernelRecovered { op, kernel, sig, step } => {
                 if let Some(entry) = self.kernels.recovered(&op, &kernel, sig, step) {

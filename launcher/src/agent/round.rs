@@ -5,7 +5,8 @@
 //! Working ───────────────► Halting ─────────────────────► (the verdict) ────────────────► Working, the next round
 //!    │  ▲ └─► Regrouping ──────┴─ a wish, not a failure ───────┘ │
 //!    │  │                                                         ▼
-//!    └──┴──────────────────────────────────► Ending, Closing ─► Killed ─► nobody is left: the run is over, or all start again
+//!    │  └───── Paused, until it is continued ◄──────────────────┤
+//!    └─────────────────────────────────────► Ending, Closing ─► Killed ─► nobody is left: the run is over, or all start again
 //! ```
 
 use enn_common::id::{Rank, Round, WorkerId};
@@ -27,6 +28,8 @@ pub(super) enum Mode {
     Regrouping(Instant),
     /// The round is over; those who live say so, by then. `None`: those who did not were killed.
     Halting(Option<Instant>),
+    /// All stand and wait, since then, for the run to be continued.
+    Paused(Instant),
     /// Everybody ends because a worker failed: TERM, and KILL then.
     Ending(Instant),
     /// The work is done; who is left has until then.
@@ -48,7 +51,7 @@ impl Mode {
 
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
-            Self::Working | Self::Killed => None,
+            Self::Working | Self::Paused(_) | Self::Killed => None,
             Self::Halting(at) => at,
             Self::Regrouping(at) | Self::Ending(at) | Self::Closing(at) => Some(at),
         }
@@ -80,6 +83,10 @@ pub(super) struct RoundState {
     pub(super) cause: Option<String>,
     /// When the first failure was noticed.
     pub(super) failed_at: Option<Instant>,
+    /// Into so many each micro-batch is cut.
+    pub(super) split: u32,
+    /// Who loses its seat when the round is left, if a spare is there.
+    pub(super) evicted: Option<WorkerId>,
     /// Why it is left without a failure.
     pub(super) wish: Option<String>,
 }
@@ -99,6 +106,8 @@ impl RoundState {
             culprit: None,
             cause: None,
             failed_at: None,
+            split: 1,
+            evicted: None,
             wish: None,
         }
     }

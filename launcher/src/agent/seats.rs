@@ -49,11 +49,14 @@ pub(super) type Seating = Vec<(LocalRank, Taker)>;
 
 /// Gives out the seats. Nobody waits for a process that is starting, unless fewer than `fewest` could go on without.
 pub(super) fn give(candidates: &Candidates, bounds: Bounds) -> Seating {
-    let mut seating = last(&candidates.kept);
+    // The first of the list: who has the state of training stands there.
+    let kept = &candidates.kept[..candidates.kept.len().min(bounds.most as usize)];
+    let mut seating = last(kept);
     fill(&mut seating, &candidates.warm, bounds);
     if seating.len() < bounds.fewest.max(1) as usize {
         fill(&mut seating, &candidates.warming, bounds);
-        seating.extend(vacant(&seating, bounds).into_iter().map(|slot| (slot, Taker::New)));
+        let room = room(&seating, bounds);
+        seating.extend(vacant(&seating, bounds).into_iter().take(room).map(|slot| (slot, Taker::New)));
     }
     seating.sort_by_key(|(slot, _)| *slot);
     seating
@@ -71,13 +74,20 @@ pub(super) fn vacant(seating: &[(LocalRank, Taker)], bounds: Bounds) -> BTreeSet
     (0..bounds.most).map(LocalRank).filter(|slot| !seating.iter().any(|(taken, _)| taken == slot)).collect()
 }
 
+/// Seats that may still be given: an index beyond `most` is one that is taken, too.
+fn room(seating: &[(LocalRank, Taker)], bounds: Bounds) -> usize {
+    (bounds.most as usize).saturating_sub(seating.len())
+}
+
 /// First everybody where it is prepared to sit, then the others where room is left.
 fn fill(seating: &mut Seating, spares: &[Candidate], bounds: Bounds) {
+    let room = room(seating, bounds);
     let mut free = vacant(seating, bounds);
     let (at_home, others): (Vec<&Candidate>, Vec<&Candidate>) =
         spares.iter().partition(|spare| free.remove(&spare.slot));
-    seating.extend(at_home.into_iter().map(|spare| (spare.slot, Taker::Spare(spare.worker))));
-    seating.extend(free.into_iter().zip(others).map(|(slot, spare)| (slot, Taker::Spare(spare.worker))));
+    let at_home = at_home.into_iter().map(|spare| (spare.slot, Taker::Spare(spare.worker)));
+    let elsewhere = free.into_iter().zip(others).map(|(slot, spare)| (slot, Taker::Spare(spare.worker)));
+    seating.extend(at_home.chain(elsewhere).take(room));
 }
 
 /// The index that the next spare is prepared for: one that nobody has, else the one with the fewest spares.
@@ -139,6 +149,16 @@ mod tests {
             assert_eq!(hint(&all, &spares, 3), LocalRank(expected));
             spares.push(LocalRank(expected));
         }
+    }
+
+    #[test]
+    fn a_smaller_round_keeps_the_first_of_the_list_and_never_has_more_seats() {
+        let bounds = Bounds { fewest: 1, most: 2 };
+        let three = Candidates { kept: at(&[(7, 0), (9, 2), (8, 1)]), ..Candidates::default() };
+        assert_eq!(give(&three, bounds), slots(vec![(0, kept(7)), (2, kept(9))]));
+        // Index 1 is free, but the seats are given.
+        let gap = Candidates { kept: at(&[(7, 0), (9, 2)]), warm: at(&[(4, 1)]), ..Candidates::default() };
+        assert_eq!(give(&gap, bounds), slots(vec![(0, kept(7)), (2, kept(9))]));
     }
 
     proptest! {

@@ -33,12 +33,20 @@ pub struct AgentSpec {
     pub world: u32,
     /// Workers with which a round goes on at once; 1 to `world`.
     pub workers_min: u32,
+    /// Workers that the machine has room for: the run may be resized up to there.
+    pub workers_most: u32,
     /// What happens after a failure. Only training re-forms.
     pub policy: Recovery,
     /// Processes that stand by; only under `Recovery::Reform`.
     pub spares: u32,
+    /// Whether a worker that the others wait for loses its seat to a warm spare.
+    pub evict_stragglers: bool,
+    /// Time between two looks at who waits for whom.
+    pub straggler_window: Duration,
     /// Time without progress of any worker after which one is taken for dead.
     pub hang_timeout: Option<Duration>,
+    /// Name of this host.
+    pub host: String,
     /// Run directory, absolute; logs go into it.
     pub run_dir: PathBuf,
     /// Number of the first round: 0, or one more than the last round of the run that is resumed.

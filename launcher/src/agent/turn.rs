@@ -6,7 +6,7 @@ use super::{
     env::{Identity, SeatFacts},
     error::AgentError,
     policy::{self, Decision, Failed, Limits, Reason},
-    round::{FAILED_GRACE, Mode, REGROUP_WAIT_MAX, Recovering, RoundState},
+    round::{FAILED_GRACE, Mode, Recovering, RoundState},
     seats::{self, Bounds, Seating, Taker},
     spec::{Ended, Job},
     worker::{Place, Seat, Worker},
@@ -49,8 +49,11 @@ impl Agent<'_> {
             Mode::Working | Mode::Regrouping(_) | Mode::Halting(_) if self.pool.all_halted() => self.turn(),
             Mode::Working => {
                 self.refill()?;
-                self.invite();
+                self.regroup();
                 Ok(())
+            }
+            Mode::Paused(since) if (self.paused.is_none() || self.is_stopping()) && self.pool.all_halted() => {
+                self.wake(since)
             }
             Mode::Ending(_) | Mode::Closing(_) | Mode::Killed if self.verdict.is_none() && self.is_empty() => {
                 self.all_ended()
@@ -67,30 +70,28 @@ impl Agent<'_> {
         if self.state.failed_at.is_some() {
             self.recovering(step, None);
         }
-        let seating = seats::give(&self.pool.candidates(), self.bounds());
+        let seating = self.seating()?;
         self.begin(seating, Start { step, kept: false })
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds { fewest: self.spec.workers_min, most: self.spec.world }
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds { fewest: self.spec.workers_min.min(self.world), most: self.world }
     }
 
     /// The round is over and everybody who lives stands.
     fn turn(&mut self) -> Result<(), AgentError> {
         self.state.reached = self.state.reached.max(self.pool.reached());
-        let candidates = self.pool.candidates();
         let savers = self.pool.savers();
         let Some(cause) = self.state.cause.clone() else {
-            if candidates.kept.is_empty() {
+            if self.pool.candidates().kept.is_empty() {
                 return self.close();
             }
             let reason = self.state.wish.clone().unwrap_or_else(|| "the workers were asked to leave it".into());
             (self.emit)(What::RoundLeft { round: self.state.round, reason });
-            return self.go_on(if self.is_stopping() {
-                seats::last(&savers)
-            } else {
-                seats::give(&candidates, self.bounds())
-            });
+            if self.is_stopping() {
+                return self.go_on(seats::last(&savers));
+            }
+            return self.go_on_or_pause();
         };
         let stopping = self.is_stopping();
         let (decision, reason) = self.verdict_on_failure();
@@ -98,11 +99,14 @@ impl Agent<'_> {
             self.history.restarts += 1;
             if !savers.is_empty() {
                 (self.emit)(What::RoundLeft { round: self.state.round, reason: cause });
-                let seating = seats::give(&candidates, self.bounds());
-                return self.go_on(seating);
+                return self.go_on_or_pause();
             }
             self.round_failed(cause, true);
             self.outcome.restarts += 1;
+            if self.paused.is_some() {
+                self.pause();
+                return Ok(());
+            }
             return self.begin_anew();
         }
         if stopping && !savers.is_empty() {
@@ -123,6 +127,16 @@ impl Agent<'_> {
         self.go_on(seats::last(&savers))
     }
 
+    /// The next round, unless the run is to pause.
+    fn go_on_or_pause(&mut self) -> Result<(), AgentError> {
+        if self.paused.is_some() {
+            self.pause();
+            return Ok(());
+        }
+        let seating = self.seating()?;
+        self.go_on(seating)
+    }
+
     /// What follows the failure of this round.
     fn verdict_on_failure(&mut self) -> (Decision, Reason) {
         let RoundState { base, reached, ready, survivors, .. } = self.state;
@@ -133,7 +147,7 @@ impl Agent<'_> {
         policy::after_failure(self.history, Limits { max_restarts: self.spec.max_restarts, policy: self.spec.policy })
     }
 
-    fn round_failed(&mut self, cause: String, restarting: bool) {
+    pub(super) fn round_failed(&mut self, cause: String, restarting: bool) {
         let restarts_left = self.spec.max_restarts.saturating_sub(self.history.restarts);
         (self.emit)(What::RoundFailed { round: self.state.round, cause, restarting, restarts_left });
     }
@@ -166,7 +180,7 @@ impl Agent<'_> {
     }
 
     /// Nobody has a seat any more and none is given: the run ends.
-    fn close(&mut self) -> Result<(), AgentError> {
+    pub(super) fn close(&mut self) -> Result<(), AgentError> {
         let now = Instant::now();
         let early = self.state.stopped || self.state.finished == 0;
         let ended = self.ended_early(self.state.cause.clone().unwrap_or_default());
@@ -183,7 +197,7 @@ impl Agent<'_> {
     }
 
     /// Begins the next round with workers that keep their state.
-    fn go_on(&mut self, seating: Seating) -> Result<(), AgentError> {
+    pub(super) fn go_on(&mut self, seating: Seating) -> Result<(), AgentError> {
         if seating.is_empty() {
             return self.close();
         }
@@ -227,6 +241,8 @@ impl Agent<'_> {
         let seats: BTreeMap<_, _> = places.iter().map(assigned).collect();
         self.sources.broker.begin_round(RoundPlan { round, seats })?;
         self.state = RoundState::new(round, attempt, base, start.kept);
+        self.state.split = self.parts.split();
+        self.watch.round_began();
         let resume = self.outcome.checkpoint.as_ref().map(|(step, _)| *step);
         let resume_step = if start.kept { Some(start.step) } else { resume };
         (self.emit)(What::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
@@ -322,7 +338,7 @@ impl Agent<'_> {
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
             kernels: self.kernels.told(),
-            split: 1,
+            split: self.parts.split(),
             task,
         }
     }
@@ -338,7 +354,7 @@ impl Agent<'_> {
             return None;
         }
         let (seated, standing) = (self.pool.seated().count(), self.pool.spares().count());
-        let missing = (self.spec.world as usize).saturating_sub(seated);
+        let missing = (self.world as usize).saturating_sub(seated);
         let wanted = self.spec.spares as usize + missing;
         if standing < wanted { self.pool.spare_from(Instant::now()) } else { None }
     }
@@ -350,7 +366,7 @@ impl Agent<'_> {
         self.reforms().then(|| Standby {
             device: self.device().into(),
             local_rank: slot.0,
-            world_size: self.spec.world,
+            world_size: self.world,
             store_host: store.map_or_else(String::new, |addr| addr.ip().to_string()),
             store_port: store.map_or(0, |addr| addr.port()),
             threads: self.spec.worker.threads,
@@ -363,7 +379,7 @@ impl Agent<'_> {
     fn refill(&mut self) -> Result<(), AgentError> {
         while self.next_spare().is_some_and(|at| at <= Instant::now()) {
             let (taken, hints) = self.pool.slots();
-            let slot = seats::hint(&taken, &hints, self.spec.world);
+            let slot = seats::hint(&taken, &hints, self.world);
             let id = self.pool.name();
             self.sources.broker.expect(id, self.standby(slot))?;
             let logs = self.logs().join("spares").join(format!("worker-{id}"));
@@ -381,22 +397,5 @@ impl Agent<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Asks the workers to leave the round when others are warm and have no seat yet.
-    fn invite(&mut self) {
-        let candidates = self.pool.candidates();
-        let seated = self.pool.seated().count();
-        let missing = (self.spec.world as usize).saturating_sub(seated);
-        let joining = candidates.warm.len().min(missing);
-        let awaited = candidates.warm.len() < missing && !candidates.warming.is_empty();
-        let busy = self.is_stopping() || self.state.finished > 0 || !self.pool.all_ready();
-        if !self.reforms() || joining == 0 || awaited || busy || self.pool.seated().any(|worker| worker.done.is_some())
-        {
-            return;
-        }
-        self.state.wish = Some(format!("{joining} of {missing} missing workers can join"));
-        self.pool.ask_to_regroup(true);
-        self.state.mode = Mode::Regrouping(Instant::now() + REGROUP_WAIT_MAX);
     }
 }

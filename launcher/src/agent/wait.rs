@@ -1,6 +1,6 @@
 //! Waiting for everything at once, and the closed list of what can happen.
 
-use super::{child::Child, committer::Committer, error::AgentError, spec::Signal};
+use super::{child::Child, committer::Committer, control::Control, error::AgentError, spec::Signal};
 use crate::process::{Signals, wait_ready};
 use enn_broker::Broker;
 use enn_common::id::WorkerId;
@@ -30,12 +30,16 @@ pub(super) enum Event {
     Spoken,
     /// The committer has verdicts.
     Committed,
+    /// Somebody asks for something at the door.
+    Asked,
     /// The deadline came.
     TimeUp,
 }
 
 /// The descriptors an agent waits on.
 pub(super) struct Sources {
+    /// Before the broker: it is in the broker's directory.
+    pub(super) control: Option<Control>,
     pub(super) broker: Broker,
     pub(super) committer: Committer,
     pub(super) signals: Option<Signals>,
@@ -47,12 +51,17 @@ enum Source {
     Signals,
     Broker,
     Committer,
+    Control,
     Child(WorkerId),
 }
 
 impl Sources {
-    pub(super) fn new(broker: Broker, committer: Committer, signals: Option<Signals>) -> Self {
-        Self { broker, committer, signals, returned: Instant::now() }
+    pub(super) fn new(
+        (broker, control): (Broker, Option<Control>),
+        committer: Committer,
+        signals: Option<Signals>,
+    ) -> Self {
+        Self { control, broker, committer, signals, returned: Instant::now() }
     }
 
     /// Waits until something happens to the agent or its living children, or until `deadline`.
@@ -91,6 +100,9 @@ impl Sources {
             self.committer.clear_wake();
             events.push(Event::Committed);
         }
+        if ready.iter().any(|source| matches!(source, Source::Control)) {
+            events.push(Event::Asked);
+        }
         if deadline.is_some_and(|deadline| now >= deadline) {
             events.push(Event::TimeUp);
         }
@@ -101,6 +113,7 @@ impl Sources {
         let mut watched: Vec<(Source, BorrowedFd<'_>)> =
             vec![(Source::Broker, self.broker.wake_fd()), (Source::Committer, self.committer.wake_fd())];
         watched.extend(self.signals.as_ref().map(|signals| (Source::Signals, signals.fd())));
+        watched.extend(self.control.as_ref().map(|control| (Source::Control, control.fd())));
         let living = children.iter().filter(|(_, child)| child.exit().is_none());
         watched.extend(living.map(|(worker, child)| (Source::Child(*worker), child.pidfd())));
         let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();

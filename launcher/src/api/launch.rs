@@ -12,6 +12,9 @@ use enn_common::config::{
 };
 use std::time::Duration;
 
+/// Time between two looks at who waits for whom.
+const STRAGGLER_WINDOW: Duration = Duration::from_secs(10);
+
 /// Workers the configuration asks for; `resolve` has made it a number.
 pub(super) fn world(config: &RunConfig) -> u32 {
     match config.cluster.nproc_per_node {
@@ -45,9 +48,13 @@ pub(super) fn agent_spec(
         worker: worker(config, facts, world)?,
         world,
         workers_min: if cluster.workers_min == 0 { world } else { cluster.workers_min.min(world) },
+        workers_most: most(config, facts).max(world),
         policy: if reforms { Recovery::Reform } else { Recovery::Restart },
         spares: if reforms { cluster.spares } else { 0 },
+        evict_stragglers: reforms && cluster.evict_stragglers,
+        straggler_window: STRAGGLER_WINDOW,
         hang_timeout: (training && !hang_timeout.is_zero()).then_some(hang_timeout),
+        host: facts.host.clone(),
         run_dir: run.path().to_owned(),
         first_round: run.next_round(),
         job,
@@ -56,6 +63,12 @@ pub(super) fn agent_spec(
         socket_parent: facts.socket_parent.clone(),
         handle_signals,
     })
+}
+
+/// Workers that the machine has room for.
+fn most(config: &RunConfig, facts: &Facts) -> u32 {
+    let places = if config.cluster.device == Device::Cuda { facts.gpus } else { facts.cores };
+    u32::try_from(places).unwrap_or(u32::MAX)
 }
 
 fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {

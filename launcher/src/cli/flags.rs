@@ -1,15 +1,19 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
+use super::output;
 use crate::{
-    Error,
+    Error, agent,
     api::Override,
     facts::Facts,
     run_dir,
     ui::{self, Mode},
 };
 use clap::Args;
-use enn_common::config::raw::Value;
-use std::{net::SocketAddr, path::PathBuf};
+use enn_common::{config::raw::Value, exit::ExitCode, wire::command::Request};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 /// Changes to the configuration.
 #[derive(Debug, Args)]
@@ -57,6 +61,9 @@ pub(super) struct Elastic {
     /// Processes that stand by to replace a worker that fails [default: 0]
     #[arg(long, value_name = "K")]
     spares: Option<u32>,
+    /// Replace a worker that the others wait for all the time with a spare
+    #[arg(long, alias = "evict_stragglers")]
+    evict_stragglers: bool,
     /// Seconds without progress of any worker after which one is replaced; 0: never [default: 600]
     #[arg(long, alias = "hang_timeout", value_name = "SECONDS")]
     hang_timeout: Option<f64>,
@@ -98,13 +105,39 @@ impl Which {
 
     /// The run directory.
     pub(super) fn find(&self, facts: &Facts) -> Result<PathBuf, Error> {
-        let mut dirs = match &self.runs_dir {
-            Some(dir) => vec![facts.cwd.join(dir)],
-            None => vec![facts.cwd.join(&facts.runs_dir), facts.cwd.join(&facts.launches_dir)],
-        };
-        // ENN_RUNS may name one for both: a run that is listed twice would not be found.
-        dirs.dedup();
-        Ok(run_dir::find_in(&dirs, &self.run)?)
+        find(&self.run, self.runs_dir.as_deref(), facts)
+    }
+}
+
+fn find(run: &str, runs_dir: Option<&Path>, facts: &Facts) -> Result<PathBuf, Error> {
+    let mut dirs = match runs_dir {
+        Some(dir) => vec![facts.cwd.join(dir)],
+        None => vec![facts.cwd.join(&facts.runs_dir), facts.cwd.join(&facts.launches_dir)],
+    };
+    // ENN_RUNS may name one for both: a run that is listed twice would not be found.
+    dirs.dedup();
+    Ok(run_dir::find_in(&dirs, run)?)
+}
+
+/// Which run is asked for something: it must be named.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Job")]
+pub(super) struct Asked {
+    /// Run: its directory, its name, the beginning of its name, or "latest"
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// Directory of runs [default: ENN_RUNS, else ./runs]
+    #[arg(long, value_name = "DIR")]
+    runs_dir: Option<PathBuf>,
+}
+
+impl Asked {
+    /// Asks the run; what it accepted with goes to standard output.
+    pub(super) fn ask(&self, request: &Request, facts: &Facts) -> Result<ExitCode, Error> {
+        let run = find(&self.run, self.runs_dir.as_deref(), facts)?;
+        let says = agent::ask(&run, request, run_dir::is_living(&run))?;
+        output::text_line(&says)?;
+        Ok(ExitCode::Success)
     }
 }
 
@@ -201,6 +234,9 @@ impl Elastic {
         }
         if let Some(count) = self.spares {
             flag("cluster.spares", Value::Integer(count.into()), format!("--spares {count}"));
+        }
+        if self.evict_stragglers {
+            flag("cluster.evict_stragglers", Value::Bool(true), "--evict-stragglers".to_owned());
         }
         if let Some(seconds) = self.hang_timeout {
             flag("cluster.hang_timeout_s", Value::Float(seconds), format!("--hang-timeout {seconds}"));

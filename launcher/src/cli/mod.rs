@@ -5,6 +5,7 @@ mod chaos;
 mod ckpt;
 mod completions;
 mod doctor;
+mod drain;
 mod flags;
 mod init;
 mod kernels;
@@ -13,12 +14,16 @@ mod man;
 mod metrics;
 mod model;
 mod output;
+mod pause;
 mod predict;
+mod proceed;
 mod profile;
+mod resize;
 mod run;
 mod slurm;
 mod stage;
 mod status;
+mod stop;
 mod top;
 mod train;
 
@@ -55,6 +60,11 @@ enum Command {
     Profile(profile::Args),
     Status(status::Args),
     Top(top::Args),
+    Resize(resize::Args),
+    Pause(pause::Args),
+    Continue(proceed::Args),
+    Drain(drain::Args),
+    Stop(stop::Args),
     Logs(logs::Args),
     Kernels(kernels::Args),
     Chaos(chaos::Args),
@@ -67,7 +77,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 23] = [
     "run",
     "train",
     "predict",
@@ -77,6 +87,11 @@ const NAMES: [&str; 18] = [
     "profile",
     "status",
     "top",
+    "resize",
+    "pause",
+    "continue",
+    "drain",
+    "stop",
     "logs",
     "kernels",
     "chaos",
@@ -145,6 +160,11 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Profile(args) => profile::run(&args, facts),
         Command::Status(args) => status::run(&args, facts),
         Command::Top(args) => top::run(&args, facts),
+        Command::Resize(args) => resize::run(&args, facts),
+        Command::Pause(args) => pause::run(&args, facts),
+        Command::Continue(args) => proceed::run(&args, facts),
+        Command::Drain(args) => drain::run(&args, facts),
+        Command::Stop(args) => stop::run(&args, facts),
         Command::Logs(args) => logs::run(&args, facts),
         Command::Kernels(args) => kernels::run(&args, facts),
         Command::Chaos(args) => chaos::run(&args, facts),

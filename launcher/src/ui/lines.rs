@@ -6,6 +6,7 @@ use super::{failure, figures, metrics, model::RunView, signal, standing::any_pro
 use enn_common::{
     event::{EpochReport, Event, What},
     exit::ExitCode,
+    id::Rank,
     metrics::Metrics,
     staged::meta::CleaningReport,
 };
@@ -57,6 +58,12 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::SeatTaken { .. }
         | What::StateReceived { .. }
         | What::Recovered { .. } => recovery(&event.what),
+        What::MicroBatchesSplit { .. }
+        | What::MicroBatchesGrown { .. }
+        | What::Straggler { .. }
+        | What::Paused { .. }
+        | What::Continued { .. }
+        | What::Resized { .. } => control(&event.what),
         What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => training(&event.what, view),
         What::CheckpointCommitted { step, bytes, seconds, .. } => {
             let (bytes, seconds) = (figures::bytes(*bytes), figures::seconds(*seconds));
@@ -222,6 +229,40 @@ fn processes(what: &What, view: &RunView) -> Vec<Line> {
         What::StopRequested { signal, second: true } => alert(format!("{signal} again: killing the workers")),
         _ => Vec::new(),
     }
+}
+
+fn control(what: &What) -> Vec<Line> {
+    match what {
+        What::MicroBatchesSplit { split, rank, error, .. } => {
+            alert(format!("{}: {error}", out_of_memory(*rank, *split)))
+        }
+        What::MicroBatchesGrown { split: 0 | 1, .. } => {
+            notable("memory was enough for long: whole micro-batches again".into())
+        }
+        What::MicroBatchesGrown { split, .. } => {
+            notable(format!("memory was enough for long: micro-batches are cut into {split} only"))
+        }
+        What::Straggler { rank, pid, slower_by, evicted, .. } => alert(straggler((*rank, *pid), *slower_by, *evicted)),
+        What::Paused { step, .. } => {
+            notable(format!("paused after step {}: the workers wait (enn continue)", figures::count(*step)))
+        }
+        What::Continued { seconds } => notable(format!("continued after {}", figures::seconds(*seconds))),
+        What::Resized { before, workers } => {
+            notable(format!("to go on with {} instead of {before}", figures::plural(u64::from(*workers), "worker")))
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What follows when memory was short.
+pub(super) fn out_of_memory(rank: Rank, split: u32) -> String {
+    format!("worker {rank} ran out of memory; micro-batches are cut into {split} on all workers")
+}
+
+/// Whom the others wait for.
+pub(super) fn straggler((rank, pid): (Rank, u32), slower_by: f64, evicted: bool) -> String {
+    let then = if evicted { "; a spare takes its seat" } else { "" };
+    format!("the others wait for worker {rank} (pid {pid}): its steps take {slower_by:.1} times as long{then}")
 }
 
 fn recovery(what: &What) -> Vec<Line> {

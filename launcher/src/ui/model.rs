@@ -11,7 +11,7 @@ pub use nodes::{FailureView, HangView, NodeState, NodeView, WaitView};
 pub use processes::{ExitView, ReadyView, RoundView, WorkerView};
 pub use training::{CheckpointView, ModelView, StagedView, StepView, TrainedView};
 
-use super::{error::JournalError, journal, trace::Trace};
+use super::{error::JournalError, journal, lines, trace::Trace};
 use enn_common::{
     event::{EpochReport, Event, What},
     metrics::Baseline,
@@ -70,6 +70,10 @@ pub struct RunView {
     pub warnings: Vec<(f64, String)>,
     /// What training computes with, and why.
     pub precision: Option<(String, String)>,
+    /// Since when the run is paused.
+    pub paused: Option<f64>,
+    /// Into how many parts micro-batches are cut because memory was short; 0 and 1: into none.
+    pub split: u32,
     /// Lines of the journal that could not be understood.
     pub unreadable: Vec<u64>,
     /// Time and step of the first step of the current round, from which the remaining time is judged.
@@ -152,6 +156,12 @@ impl RunView {
             What::CheckpointCommitted { .. } | What::CheckpointFailed { .. } => {
                 self.apply_checkpoint(time, &event.what);
             }
+            What::MicroBatchesSplit { .. }
+            | What::MicroBatchesGrown { .. }
+            | What::Straggler { .. }
+            | What::Paused { .. }
+            | What::Continued { .. }
+            | What::Resized { .. } => self.apply_control(time, &event.what),
             What::StopRequested { signal, .. } => self.stops.push((time, signal.clone())),
             What::Predicted { rows, rows_total } => self.predicted = Some((*rows, *rows_total)),
             What::Gathered { path, files, bytes } => self.gathered.push((path.clone(), *files, *bytes)),
@@ -174,11 +184,28 @@ impl RunView {
         }
     }
 
+    fn apply_control(&mut self, time: f64, what: &What) {
+        match what {
+            What::MicroBatchesSplit { split, rank, .. } => {
+                self.split = *split;
+                self.warnings.push((time, lines::out_of_memory(*rank, *split)));
+            }
+            What::MicroBatchesGrown { split, .. } => self.split = *split,
+            What::Straggler { rank, pid, slower_by, evicted, .. } => {
+                self.warnings.push((time, lines::straggler((*rank, *pid), *slower_by, *evicted)));
+            }
+            What::Paused { .. } => self.paused = Some(time),
+            What::Continued { .. } => self.paused = None,
+            // The next round's size tells.
+            _ => {}
+        }
+    }
+
     fn apply_session(&mut self, time: f64, what: &What) {
         match what {
             What::RunStarted { run, mode, dir, host, nproc, argv } => {
                 // A launcher that was killed said no end.
-                self.waiting = None;
+                (self.waiting, self.paused, self.split) = (None, None, 0);
                 self.dismiss_nodes();
                 self.sessions.push(SessionView {
                     run: run.clone(),

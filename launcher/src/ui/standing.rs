@@ -21,6 +21,8 @@ pub enum Standing {
     Waiting,
     /// A round is under way.
     Running,
+    /// Its workers wait for it to be continued.
+    Paused,
     /// A round failed and the next has not begun.
     Restarting,
     /// Somebody asked it to stop.
@@ -54,6 +56,7 @@ impl Standing {
         let round = view.rounds.last().filter(|round| round.started >= session.started);
         match round {
             _ if view.waiting.is_some() => Self::Waiting,
+            Some(_) if view.paused.is_some() => Self::Paused,
             Some(round) if matches!(round.failure, Some((_, true))) => Self::Restarting,
             Some(_) => Self::Running,
             None if view.staging.is_some() => Self::Staging,
@@ -68,6 +71,7 @@ impl Standing {
             Self::Staging => "staging",
             Self::Waiting => "waiting",
             Self::Running => "running",
+            Self::Paused => "paused",
             Self::Restarting => "restarting",
             Self::Stopping => "stopping",
             Self::Finished => "finished",
@@ -78,11 +82,12 @@ impl Standing {
     }
 
     /// All words, for the metrics.
-    pub const WORDS: [&'static str; 10] = [
+    pub const WORDS: [&'static str; 11] = [
         "starting",
         "staging",
         "waiting",
         "running",
+        "paused",
         "restarting",
         "stopping",
         "finished",

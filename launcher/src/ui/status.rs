@@ -87,6 +87,9 @@ impl Page {
         if let Some((_, signal)) = view.stops.last().filter(|_| *standing == Standing::Stopping) {
             self.row("stopping", &format!("{signal} came"));
         }
+        if let Some(since) = view.paused.filter(|_| *standing == Standing::Paused) {
+            self.row("paused", &format!("for {} (enn continue)", age(glance, view, since)));
+        }
         if let Some(round) = view.rounds.last() {
             let master = if round.master.is_empty() { String::new() } else { format!(", meet at {}", round.master) };
             let span = match round.ended {
@@ -142,6 +145,9 @@ impl Page {
             let step_text =
                 format!("{}{total}, epoch {}, loss {loss}, {rate} samples/s", figures::count(step.step), step.epoch);
             self.row("step", &step_text);
+        }
+        if view.split > 1 {
+            self.row("memory", &format!("was short: micro-batches are cut into {}", view.split));
         }
         if let Some(best) = view.best().filter(|report| report.val.n > 0) {
             self.row(
@@ -234,6 +240,7 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
             "steps_total": view.model.as_ref().map(|model| model.steps_total),
         })),
         "failure": view.failures.last().map(|told| &told.failure),
+        "paused": view.paused, "micro_batches_cut_into": view.split.max(1),
         "hangs": view.hangs.len(),
         "warnings": view.warnings.iter().map(|(time, message)| json!({ "time": time, "message": message }))
             .collect::<Vec<_>>(),

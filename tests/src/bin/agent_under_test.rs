@@ -2,7 +2,7 @@
 //! code as `enn` would give it.
 //!
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
-//! given), min, spares, hang (seconds). The script comes by `ENN_FAKE_SCRIPT`.
+//! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), evict (true). The script comes by `ENN_FAKE_SCRIPT`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
@@ -68,9 +68,13 @@ fn main() {
         },
         world,
         workers_min: option("min").map_or(world, |text| text.parse().unwrap()),
+        workers_most: option("most").map_or(world, |text| text.parse().unwrap()),
         policy: if option("policy") == Some("reform") { Recovery::Reform } else { Recovery::Restart },
         spares: option("spares").map_or(0, |text| text.parse().unwrap()),
+        evict_stragglers: option("evict") == Some("true"),
+        straggler_window: Duration::from_secs_f64(option("window").map_or(10.0, |text| text.parse().unwrap())),
         hang_timeout: option("hang").map(|text| Duration::from_secs_f64(text.parse().unwrap())),
+        host: "here".into(),
         run_dir: run_dir.clone(),
         first_round: Round(0),
         job: Job::Train { staged: "/staged".into(), init: None },

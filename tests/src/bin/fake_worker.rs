@@ -26,7 +26,7 @@ use std::{
     process::Command,
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread::sleep,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Bits of the control page's wishes.
@@ -46,6 +46,10 @@ struct Worker {
     round: u64,
     rank: u32,
     attempt: String,
+    /// Into so many its micro-batches are cut.
+    split: u32,
+    /// Percent of its time that it says it waits for others.
+    waits: u64,
     grandchild: Option<std::process::Child>,
 }
 
@@ -73,6 +77,8 @@ fn main() {
         round: round.map_or(0, |round| round.parse().unwrap()),
         rank: rank.parse().unwrap_or(0),
         attempt: String::new(),
+        split: 0,
+        waits: 0,
         grandchild: None,
     };
     while worker.line() == Next::Line {}
@@ -116,6 +122,9 @@ impl Worker {
                 self.send(&FromWorker::StateReceived { step, from: 0, bytes: 8, seconds: 0.1 });
             }
             "phase" => self.write(12, &argument.parse::<u32>().unwrap().to_le_bytes()),
+            "split" => assert_eq!(self.split.to_string(), argument, "parts of micro-batches"),
+            "oom" => self.out_of_memory(argument.parse().unwrap()),
+            "waits" => self.waits = argument.parse().unwrap(),
             "halted" => {
                 let step = argument.parse().unwrap();
                 self.send(&FromWorker::Halted { round: self.round, step });
@@ -212,6 +221,7 @@ impl Worker {
     fn sit(&mut self, assignment: Assignment) {
         (self.round, self.rank) = (assignment.round, assignment.rank);
         self.place = format!("{}.{}", self.round, self.rank);
+        self.split = assignment.split;
         if let Task::Train { attempt, .. } = assignment.task {
             self.attempt = attempt;
         }
@@ -257,6 +267,7 @@ impl Worker {
     fn run(&mut self) -> Next {
         let bytes = std::fs::read(page()).unwrap();
         let mut step = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+        let began = Instant::now();
         while self.wishes() == 0 {
             match self.inbox.recv_timeout(Duration::from_millis(2)) {
                 Ok(ToWorker::RoundEnded { round, .. }) if round == self.round => break,
@@ -265,6 +276,8 @@ impl Worker {
             }
             step += 1;
             self.step(step);
+            let waited = began.elapsed() * u32::try_from(self.waits).unwrap() / 100;
+            self.write(480, &u64::try_from(waited.as_nanos()).unwrap().to_le_bytes());
         }
         if self.wishes() & STOP != 0 {
             self.send(&FromWorker::Done { stopped: true });
@@ -272,6 +285,10 @@ impl Worker {
         }
         self.send(&FromWorker::Halted { round: self.round, step });
         self.seat()
+    }
+
+    fn out_of_memory(&self, step: u64) {
+        self.send(&FromWorker::OutOfMemory { step, error: "no room for 3 GiB".into() });
     }
 
     /// Says that a step was done, in words and on the page.

@@ -231,9 +231,10 @@ fn recovery_is_chosen_and_what_needs_it_says_so() {
     let with = |cluster: &str| WEATHER.split("[cluster]").next().unwrap().to_owned() + "[cluster]\n" + cluster;
     let cluster = resolve(&parse(&with("nproc_per_node = 3\n")), &facts()).unwrap().cluster;
     assert_eq!((cluster.policy, cluster.spares, cluster.workers_min), (Recovery::Reform, 0, 0));
-    let text = with("nproc_per_node = 3\nworkers_min = 2\nspares = 1\nhang_timeout_s = 0\n");
+    let text = with("nproc_per_node = 3\nworkers_min = 2\nspares = 1\nevict_stragglers = true\nhang_timeout_s = 0\n");
     let cluster = resolve(&parse(&text), &facts()).unwrap().cluster;
     assert_eq!((cluster.workers_min, cluster.spares, cluster.hang_timeout_s), (2, 1, 0.0));
+    assert!(cluster.evict_stragglers);
     let found = mistakes(&with("nproc_per_node = 2\nworkers_min = 3\nspares = 65\npolicy = \"reforn\"\n"));
     for sentence in [
         "cluster.workers_min: at least 3 workers are asked for, but only 2 are started",

@@ -87,6 +87,7 @@ pub(super) fn resolve_cluster(
     let hang_timeout_s = s.number("hang_timeout_s", 0.0..=86_400.0 * 30.0, default.hang_timeout_s);
     let policy = s.name("policy", POLICIES).unwrap_or(default.policy);
     let spares = s.integer("spares", 0..=SPARES_MAX, default.spares);
+    let evict_stragglers = s.truth("evict_stragglers", default.evict_stragglers);
     let collectives = s.name("collectives", COLLECTIVES).unwrap_or(default.collectives);
     let device = device(s, wanted, nproc, facts);
     let workers = count(nproc, device, facts);
@@ -96,7 +97,11 @@ pub(super) fn resolve_cluster(
     }
     let workers_min = workers_min(s, workers);
     if policy == Recovery::Restart {
-        let idle = [("spares", spares > 0), ("workers_min", workers_min > 0 && workers_min < workers)];
+        let idle = [
+            ("spares", spares > 0),
+            ("evict_stragglers", evict_stragglers),
+            ("workers_min", workers_min > 0 && workers_min < workers),
+        ];
         for (key, _) in idle.into_iter().filter(|(_, wanted)| *wanted) {
             s.error_at(key, ConfigErrorKind::NeedsReform);
         }
@@ -108,6 +113,7 @@ pub(super) fn resolve_cluster(
         workers_min,
         policy,
         spares,
+        evict_stragglers,
         max_restarts,
         hang_timeout_s,
         grace_s,

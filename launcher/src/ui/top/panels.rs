@@ -100,6 +100,7 @@ fn reason(scene: &Scene<'_>, standing: &Standing, now: f64) -> Option<Line<'stat
             let waiting = view.waiting.as_ref()?;
             format!("waiting: {}, for {}", waiting.reason, figures::seconds((now - waiting.since).max(0.0)))
         }
+        Standing::Paused => "paused: enn continue goes on".to_owned(),
         Standing::Stopping => format!("stopping: {} came", view.stops.last()?.1),
         Standing::Failed(_) | Standing::Restarting => {
             let (cause, _) = view.rounds.iter().rev().find_map(|round| round.failure.as_ref())?;

@@ -1,0 +1,109 @@
+//! The other side of the door: asks the agent of a run for something.
+
+use super::control::FILE;
+use enn_common::wire::command::{Answer, LINE_BYTES_MAX, Request};
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::{fs::MetadataExt, net::UnixStream},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Time the agent has to answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Why a run did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody works in it.
+    #[error("the run {} is not under way (`enn status` tells how it ended; `enn train --resume` goes on with it)", run.display())]
+    NotRunning {
+        /// Run directory.
+        run: PathBuf,
+    },
+    /// Somebody works in it who has no door: another kind of run, or one that has not begun its work.
+    #[error("the run {} takes no requests: its workers are not started yet, or it is no training of enn train", run.display())]
+    NoDoor {
+        /// Run directory.
+        run: PathBuf,
+    },
+    /// Not ours.
+    #[error("the run {} belongs to user {owner}; only that user may ask it for something", run.display())]
+    Foreign {
+        /// Run directory.
+        run: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// The run said no.
+    #[error("refused: {reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// The door does not work.
+    #[error("cannot ask the run through {}: {source}", path.display())]
+    Io {
+        /// Socket, or the file that names it.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// What came is no answer.
+    #[error("the run answered \"{found}\", expected an answer of this version of enn")]
+    Answer {
+        /// What came.
+        found: String,
+    },
+}
+
+/// Asks the agent that works in `run`; the sentence it accepted with. `living`: whether a launcher holds the run.
+///
+/// # Errors
+/// It is not under way, not ours, said no, or cannot be reached.
+pub fn ask(run: &Path, request: &Request, living: bool) -> Result<String, AskError> {
+    let owner = fs::metadata(run).map_err(io_error(run))?.uid();
+    if owner != nix::unistd::geteuid().as_raw() {
+        return Err(AskError::Foreign { run: run.to_owned(), owner });
+    }
+    let run_owned = || run.to_owned();
+    let absent =
+        || if living { AskError::NoDoor { run: run_owned() } } else { AskError::NotRunning { run: run_owned() } };
+    let file = run.join(FILE);
+    let socket = match fs::read_to_string(&file) {
+        Ok(socket) => PathBuf::from(socket.trim_end()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(absent()),
+        Err(error) => return Err(io_error(&file)(error)),
+    };
+    let stream = match UnixStream::connect(&socket) {
+        Ok(stream) => stream,
+        // A launcher that was killed leaves the file.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Err(AskError::NotRunning { run: run_owned() });
+        }
+        Err(error) => return Err(io_error(&socket)(error)),
+    };
+    let line = exchange(&stream, request).map_err(io_error(&socket))?;
+    match serde_json::from_slice(&line) {
+        Ok(Answer::Accepted { says }) => Ok(says),
+        Ok(Answer::Refused { reason }) => Err(AskError::Refused { reason }),
+        Err(_) => Err(AskError::Answer { found: String::from_utf8_lossy(&line).trim_end().to_owned() }),
+    }
+}
+
+fn exchange(mut stream: &UnixStream, request: &Request) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
+    stream.set_write_timeout(Some(ANSWER_WAIT_MAX))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream.take(LINE_BYTES_MAX as u64)).read_until(b'\n', &mut answer)?;
+    Ok(answer)
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AskError {
+    let path = path.to_owned();
+    move |source| AskError::Io { path, source }
+}

@@ -1,0 +1,234 @@
+//! What makes workers leave a round without a failure: others can join, the run is resized or paused, a straggler loses its
+//! seat, micro-batches change. And what people ask for, at the control socket.
+
+use super::{
+    control::Command,
+    dispatcher::Agent,
+    error::AgentError,
+    round::{Mode, REGROUP_WAIT_MAX},
+    seats::{self, Seating, Taker},
+    spec::Signal,
+    straggler::Look,
+    worker::Place,
+};
+use enn_common::{
+    event::What,
+    id::{Rank, WorkerId},
+    wire::command::{Answer, Request},
+};
+use std::time::{Duration, Instant};
+
+impl Agent<'_> {
+    /// Somebody asks for something at the door.
+    pub(super) fn commanded(&mut self) -> Result<(), AgentError> {
+        let commands = self.sources.control.as_ref().map(|control| control.take()).unwrap_or_default();
+        for Command { request, reply } in commands {
+            let answer = match self.obey(request)? {
+                Ok(says) => Answer::Accepted { says },
+                Err(reason) => Answer::Refused { reason },
+            };
+            // A caller that did not wait is told nothing.
+            let _gone = reply.send(answer);
+        }
+        Ok(())
+    }
+
+    /// Does what is asked, or says why not.
+    fn obey(&mut self, request: Request) -> Result<Result<String, String>, AgentError> {
+        if self.verdict.is_some() || self.state.mode.is_last() {
+            return Ok(Err("the run is ending".into()));
+        }
+        if self.is_stopping() {
+            return Ok(Err("the run is stopping: its workers save and end".into()));
+        }
+        match request {
+            Request::Stop {} => self.stop_for(Signal::Interrupt, "enn stop"),
+            Request::Drain { node: Some(node) } if node != self.spec.host => {
+                Ok(Err(format!("the run has one node, {}; found \"{node}\"", self.spec.host)))
+            }
+            Request::Drain { .. } => self.stop_for(Signal::Terminate, "enn drain"),
+            _ if !self.reforms() => Ok(Err("the run's workers do not meet again: it is no training, or one with \
+                                            --policy restart (stop it, and go on with --resume)"
+                .into())),
+            Request::Resize { workers } => Ok(self.resize(workers)),
+            Request::Pause {} => Ok(self.ask_to_pause()),
+            Request::Continue {} => Ok(self.ask_to_continue()),
+        }
+    }
+
+    fn stop_for(&mut self, signal: Signal, asked_by: &str) -> Result<Result<String, String>, AgentError> {
+        (self.emit)(What::StopRequested { signal: asked_by.into(), second: false });
+        self.stop = Some(signal);
+        if self.stop_by.is_none() {
+            self.ask_to_stop()?;
+        }
+        let grace = self.spec.grace.as_secs_f64();
+        Ok(Ok(format!("the workers finish the step, save and end; they have {grace:.0} s")))
+    }
+
+    fn resize(&mut self, workers: u32) -> Result<String, String> {
+        let (before, most) = (self.world, self.spec.workers_most);
+        if workers == 0 || workers > most {
+            return Err(format!("found {workers} workers, expected 1 to {most} on this machine"));
+        }
+        if workers == before {
+            return Ok(format!("the run has {workers} workers already"));
+        }
+        self.world = workers;
+        (self.emit)(What::Resized { before, workers });
+        let then = match (workers > before, self.paused) {
+            (_, Some(_)) => "when it continues",
+            (true, None) => "as soon as the new ones are warm",
+            (false, None) => "after the present step",
+        };
+        Ok(format!("the run goes on with {workers} workers instead of {before}, {then}"))
+    }
+
+    fn ask_to_pause(&mut self) -> Result<String, String> {
+        if self.paused.is_some() {
+            return Err("the run is paused already".into());
+        }
+        self.paused = Some(Instant::now());
+        Ok("the workers leave the round after the present step and stay warm (go on with enn continue)".into())
+    }
+
+    fn ask_to_continue(&mut self) -> Result<String, String> {
+        match self.paused.take() {
+            Some(_) => Ok("the run goes on".into()),
+            None => Err("the run is not paused".into()),
+        }
+    }
+
+    /// Nobody is to do anything until the run is continued. Why the round before ended has been told.
+    pub(super) fn pause(&mut self) {
+        let step = self.pool.furthest().map_or(self.state.reached, |(step, _)| step);
+        (self.emit)(What::Paused { round: self.state.round, step });
+        (self.state.cause, self.state.culprit, self.state.failed_at) = (None, None, None);
+        self.recovering = None;
+        self.state.mode = Mode::Paused(Instant::now());
+    }
+
+    /// A paused run is continued, or is to save and end.
+    pub(super) fn wake(&mut self, since: Instant) -> Result<(), AgentError> {
+        let savers = self.pool.savers();
+        if self.is_stopping() {
+            return if savers.is_empty() { self.close() } else { self.go_on(seats::last(&savers)) };
+        }
+        (self.emit)(What::Continued { seconds: since.elapsed().as_secs_f64() });
+        if !savers.is_empty() {
+            let seating = self.seating()?;
+            return self.go_on(seating);
+        }
+        if let Some(cause) = self.state.cause.take() {
+            self.round_failed(cause, true);
+            self.outcome.restarts += 1;
+        }
+        self.begin_anew()
+    }
+
+    /// The seats of the next round. Whoever stands and gets none is sent away.
+    pub(super) fn seating(&mut self) -> Result<Seating, AgentError> {
+        let mut candidates = self.pool.candidates();
+        if !candidates.warm.is_empty() && candidates.kept.len() > 1 {
+            candidates.kept.retain(|kept| Some(kept.worker) != self.state.evicted);
+        }
+        let seating = seats::give(&candidates, self.bounds());
+        let has_seat = |id: WorkerId| seating.iter().any(|(_, taker)| *taker == Taker::Kept(id));
+        let left: Vec<WorkerId> =
+            self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id)).map(|left| left.id).collect();
+        for id in left {
+            self.pool.send_away(id, Instant::now());
+            if let Some(worker) = self.pool.get_mut(id) {
+                worker.place = Place::Spare;
+            }
+            self.sources.broker.dismiss(id)?;
+        }
+        Ok(seating)
+    }
+
+    /// Asks the workers to leave the round when there is a reason to.
+    pub(super) fn regroup(&mut self) {
+        let done = self.pool.seated().any(|worker| worker.done.is_some());
+        let busy = done || self.is_stopping() || self.state.finished > 0 || !self.pool.all_ready();
+        if busy || !self.reforms() {
+            return;
+        }
+        if let Some(wish) = self.wish() {
+            self.state.wish = Some(wish);
+            self.pool.ask_to_regroup(true);
+            self.state.mode = Mode::Regrouping(Instant::now() + REGROUP_WAIT_MAX);
+        }
+    }
+
+    fn wish(&mut self) -> Option<String> {
+        if self.paused.is_some() {
+            return Some("the run is paused".into());
+        }
+        let (seated, world) = (self.pool.seated().count(), self.world as usize);
+        if seated > world {
+            return Some(format!("the run goes on with {world} workers instead of {seated}"));
+        }
+        let candidates = self.pool.candidates();
+        if let Some(worker) = self.state.evicted.and_then(|id| self.pool.get(id)) {
+            let (rank, pid) = (worker.rank().unwrap_or(Rank(0)), worker.child.pid());
+            return Some(format!("a spare takes the seat of rank {rank} (pid {pid}), which the others wait for"));
+        }
+        let missing = world - seated;
+        let joining = candidates.warm.len().min(missing);
+        if joining > 0 && (candidates.warm.len() >= missing || candidates.warming.is_empty()) {
+            return Some(format!("{joining} of {missing} missing workers can join"));
+        }
+        let step = self.pool.reached();
+        if self.parts.may_grow(step) {
+            self.parts.grow(step);
+            let split = self.parts.split();
+            (self.emit)(What::MicroBatchesGrown { round: self.state.round, split });
+            return Some(format!("no rank was short of memory for long; micro-batches are cut into {split} only"));
+        }
+        None
+    }
+
+    /// A rank ran out of memory: it changed nothing, and all leave the round to go on with smaller micro-batches.
+    pub(super) fn out_of_memory(&mut self, rank: Rank, step: u64, error: String) -> Result<(), AgentError> {
+        // When several ranks say so, the first one's word is enough.
+        if !self.reforms() || !self.state.mode.is_under_way() {
+            return Ok(());
+        }
+        self.parts.exhausted(self.state.split, step);
+        let (round, split) = (self.state.round, self.parts.split());
+        (self.emit)(What::MicroBatchesSplit { round, split, rank, error });
+        let reason = format!("rank {rank} ran out of memory; micro-batches are cut into {split}");
+        self.state.wish = Some(reason.clone());
+        self.leave(reason)
+    }
+
+    /// When the pages are looked at next for one whom the others wait for.
+    pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
+        let quiet = self.state.mode == Mode::Working && self.reforms() && !self.is_stopping();
+        let several = self.pool.seated().nth(1).is_some();
+        (quiet && several && self.pool.all_ready()).then(|| self.watch.next(self.spec.straggler_window, now))
+    }
+
+    /// Looks at the pages, when it is time.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.next_look(now).is_none_or(|at| at > now) {
+            return;
+        }
+        let look = |worker: &super::worker::Worker| {
+            let (_, step) = worker.child.place();
+            Look { worker: worker.id, step, waited: Duration::from_nanos(worker.child.waited_ns()) }
+        };
+        let looks = self.pool.seated().map(look).collect();
+        let Some(found) = self.watch.look(looks, now) else { return };
+        let Some(worker) = self.pool.get(found.worker) else { return };
+        let (rank, pid) = (worker.rank().unwrap_or(Rank(0)), worker.child.pid());
+        let evicted = self.spec.evict_stragglers && !self.pool.candidates().warm.is_empty();
+        if found.news || evicted {
+            let (round, slower_by) = (self.state.round, found.slower_by);
+            (self.emit)(What::Straggler { round, rank, pid, slower_by, evicted });
+        }
+        if evicted {
+            self.state.evicted = Some(found.worker);
+        }
+    }
+}
