@@ -61,8 +61,6 @@ pub enum FromWorker {
     /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the
     /// end of the round.
     OutOfMemory { step: u64, error: String },
-    /// Every rank: its first step of the round is done, `step` in all. The round is at work when all have said so.
-    FirstStep { step: u64 },
 }
 
 /// From the broker to a worker.

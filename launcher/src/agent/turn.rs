@@ -350,7 +350,8 @@ impl Agent<'_> {
     /// When the next spare is started; `None`: none is wanted, or the round's workers are not yet at work.
     pub(super) fn next_spare(&self) -> Option<Instant> {
         let quiet = self.reforms() && self.state.mode == Mode::Working && !self.is_stopping();
-        if !quiet || self.state.finished > 0 || !self.pool.all_ready() {
+        // After a failure the first step comes first: a process that starts takes the cores it needs.
+        if !quiet || self.state.finished > 0 || !self.pool.all_ready() || self.recovering.is_some() {
             return None;
         }
         let (seated, standing) = (self.pool.seated().count(), self.pool.spares().count());

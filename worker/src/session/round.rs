@@ -5,7 +5,9 @@
 //! in an error.
 
 use super::{
-    SessionError, agree, decide,
+    SessionError, agree,
+    boot::COLLECTIVE_WAIT_MAX,
+    decide,
     evaluate::evaluate,
     handover::{self, Standing},
     learner::Counts,
@@ -218,7 +220,8 @@ impl<'a> Round<'a> {
         let total = waited + state.pace.watch.lap_ms();
         state.pace.note(&done.times, total, batch_samples(&self.sampler, state.progress.position.step));
         if first {
-            self.tell(FromWorker::FirstStep { step: self.state.progress.step })?;
+            // The step is done when it is done everywhere: a newcomer's takes longest.
+            self.place.group.barrier(COLLECTIVE_WAIT_MAX)?;
         }
         if let Some(hash) = done.program.as_ref().filter(|_| self.fresh) {
             self.tell_model(hash)?;
