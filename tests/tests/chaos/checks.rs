@@ -8,6 +8,7 @@ use super::{
 use enn_common::{
     checkpoint::name,
     event::{Event, What},
+    ledger::{self, Line},
     metrics::Metrics,
 };
 use std::{
@@ -119,9 +120,47 @@ impl Trial {
         Weights { split, step, bytes: bytes.collect() }
     }
 
+    /// By the ledger of all processes: the rows of the rounds in which a step was done.
+    fn every_row_once_per_epoch(&self) {
+        type Attempt = (u64, u64, String);
+        let files = fs::read_dir(self.run_dir().unwrap().join(ledger::FOLDER)).unwrap();
+        let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+        let lines: Vec<Line> = texts.flat_map(|text| Line::decode_all(&text).unwrap()).collect();
+        let mut begun: HashMap<Attempt, (u64, Vec<i64>)> = HashMap::new();
+        for line in &lines {
+            if let Line::Begun { round, attempt, step, epoch, rows, .. } = line {
+                let entry = begun.entry((*step, *round, attempt.clone())).or_default();
+                entry.0 = *epoch;
+                entry.1.extend(rows);
+            }
+        }
+        let mut steps: BTreeMap<u64, (u64, Vec<i64>)> = BTreeMap::new();
+        for line in &lines {
+            let Line::Done { done, round, attempt } = line else { continue };
+            let mut used = begun[&(*done, *round, attempt.clone())].clone();
+            used.1.sort_unstable();
+            // A step that was done again, from a checkpoint, took the same rows.
+            assert_eq!(steps.entry(*done).or_insert_with(|| used.clone()), &used, "step {done}: {}", self.told());
+        }
+        let mut epochs: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
+        for (epoch, rows) in steps.into_values() {
+            epochs.entry(epoch).or_default().extend(rows);
+        }
+        assert_eq!(epochs.len() as u64, data::EPOCHS, "{}", self.told());
+        for rows in epochs.values_mut() {
+            rows.sort_unstable();
+            let count = rows.len();
+            rows.dedup();
+            assert_eq!(rows.len(), count, "a row was used twice in an epoch: {}", self.told());
+        }
+        let first = epochs.values().next().unwrap();
+        assert!(epochs.values().all(|rows| rows == first), "an epoch lacks rows: {}", self.told());
+    }
+
     /// All that must hold.
     pub(super) fn check(&self, references: &References) {
         let own = self.weights();
+        self.every_row_once_per_epoch();
         let expected = references.of(self.schedule.shape);
         assert_eq!(own.step, expected.step, "{}", self.told());
         if self.always_of_one_size() {

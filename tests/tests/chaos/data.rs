@@ -36,6 +36,7 @@ patch = [1]
 batch = 24
 checkpoint_every = 1
 threads = 1
+ledger = true
 [cluster]
 device = "cpu"
 max_restarts = 9

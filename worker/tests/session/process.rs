@@ -166,7 +166,7 @@ impl Drop for Worker {
 pub(crate) struct Run {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) staged: PathBuf,
-    store: StoreHandle,
+    pub(crate) store: StoreHandle,
 }
 
 impl Run {
