@@ -21,8 +21,11 @@ use enn_common::{
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+/// Longest time in which the first step after a failure keeps the next spare waiting.
+const REFILL_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A seat of the round that begins.
 #[derive(Debug, Clone, Copy)]
@@ -350,14 +353,15 @@ impl Agent<'_> {
     /// When the next spare is started; `None`: none is wanted, or the round's workers are not yet at work.
     pub(super) fn next_spare(&self) -> Option<Instant> {
         let quiet = self.reforms() && self.state.mode == Mode::Working && !self.is_stopping();
-        // After a failure the first step comes first: a process that starts takes the cores it needs.
-        if !quiet || self.state.finished > 0 || !self.pool.all_ready() || self.recovering.is_some() {
+        if !quiet || self.state.finished > 0 || !self.pool.all_ready() {
             return None;
         }
         let (seated, standing) = (self.pool.seated().count(), self.pool.spares().count());
         let missing = (self.world as usize).saturating_sub(seated);
         let wanted = self.spec.spares as usize + missing;
-        if standing < wanted { self.pool.spare_from(Instant::now()) } else { None }
+        let at = self.pool.spare_from(Instant::now()).filter(|_| standing < wanted)?;
+        // After a failure the first step comes first: a process that starts takes the cores it needs.
+        Some(self.recovering.map_or(at, |recovering| at.max(recovering.since + REFILL_WAIT_MAX)))
     }
 
     /// What a process without a seat prepares for.
