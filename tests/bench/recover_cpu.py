@@ -12,7 +12,7 @@ import sys
 import _record as record
 import _watched as watched
 
-ROUNDS, KILLS = 1, 4
+ROUNDS, KILLS = 2, 3
 # A restart may itself fail, when Gloo does not connect; the peer may try again.
 RESTARTS_MAX = 100
 SECONDS_MAX = 1.0
