@@ -225,7 +225,10 @@ mod tests {
 
     fn standby() -> Box<Standby> {
         let (run_dir, staged) = ("/run".into(), "/staged".into());
-        Box::new(Standby { device: "cpu".into(), local_rank: 0, world_size: 2, threads: 1, run_dir, staged })
+        let (store_host, store_port) = (String::new(), 0);
+        let (local_rank, world_size, threads) = (0, 2, 1);
+        let device = "cpu".into();
+        Box::new(Standby { device, local_rank, world_size, store_host, store_port, threads, run_dir, staged })
     }
 
     /// Workers 0, 1, … on connections of the same numbers, in the round `round`.

@@ -14,6 +14,7 @@ pub mod finite;
 pub mod fs;
 pub mod id;
 pub mod kernels;
+pub mod ledger;
 pub mod metrics;
 pub mod probe;
 pub mod profile;

@@ -110,9 +110,9 @@ impl Trainer {
             cx.all_reduce_wait()?;
             let number = |i| f::reshape(cx, &f::narrow(cx, &sums, 0, i, 1)?, &[]);
             let (sum, count) = (number(0)?, number(1)?);
-            parts.optimize(cx, &count, rate)?;
+            let stats = parts.optimize(cx, &count, rate)?;
             if let Some(average) = average {
-                average.update(cx, parts.weights)?;
+                average.update(cx, parts.weights, &stats.taken)?;
             }
             Ok::<_, OpError>(vec![f::div(cx, &sum, &count)?])
         })?;

@@ -3,11 +3,7 @@
 //!
 //! What goes wrong here is a failed test, so everything panics.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "it is part of tests, which look again until a deadline"
-)]
+#![expect(clippy::unwrap_used, reason = "it is part of tests, which fail by panicking")]
 
 use crate::launch::alive;
 use enn_common::event::{Event, What};
@@ -73,7 +69,7 @@ pub fn start(programs: Programs, script: &str, numbers: (u32, u32, f64), options
 
 impl Run {
     /// The next event; `None` at the end.
-    pub fn next(&mut self) -> Option<Event> {
+    pub fn event(&mut self) -> Option<Event> {
         let line = match self.lines.recv_timeout(WAIT_MAX) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => return None,
@@ -87,7 +83,7 @@ impl Run {
     /// Reads events until one fits.
     pub fn until<T>(&mut self, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
         loop {
-            let event = self.next().unwrap_or_else(|| panic!("the agent ended; seen: {:#?}", self.seen));
+            let event = self.event().unwrap_or_else(|| panic!("the agent ended; seen: {:#?}", self.seen));
             if let Some(found) = wanted(&event.what) {
                 return found;
             }
@@ -119,6 +115,11 @@ impl Run {
         (0..count).map(|_| self.until(ready)).collect()
     }
 
+    /// Lets workers go on that await this mark.
+    pub fn mark(&self, name: &str) {
+        std::fs::write(self.dir.path().join(name), "").unwrap();
+    }
+
     /// Sends a signal to the agent.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.agent.id().try_into().unwrap()), signal).unwrap();
@@ -126,7 +127,7 @@ impl Run {
 
     /// Reads to the end, and sees that nobody is left.
     pub fn end(mut self) -> End {
-        while self.next().is_some() {}
+        while self.event().is_some() {}
         let status = self.agent.wait().unwrap();
         let mut stderr = String::new();
         self.agent.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
@@ -198,9 +199,9 @@ pub fn grandchild(dir: &Path, rank: u32) -> i32 {
     }
 }
 
-/// Kills a process with a signal that it cannot handle.
+/// Kills a process with a signal that it cannot handle. One that is gone already is no mistake.
 pub fn kill_9(pid: i32) {
-    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    let _gone = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 
 /// Whether all are gone before the time is up.

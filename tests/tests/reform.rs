@@ -4,8 +4,6 @@
 //! A script has a line for each round and rank. `halt` waits until the round is over; the worker then goes on with the line of
 //! its next seat. "Nobody is left" is asserted at the end of every run.
 
-#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
-
 use enn_common::event::What;
 use enn_tests::agent::{self, End, Run, kill_9};
 use nix::sys::signal::Signal;
@@ -125,13 +123,37 @@ fn two_deaths_at_once_end_one_round() {
 #[test]
 fn a_death_during_regrouping_begins_one_more_round() {
     // The replacement dies before it has a round, and then in its first one.
-    let script = "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,kill:SIGKILL;1.0=halt:3;1.1=kill:SIGKILL;2.0=halt:3;\
+    let script = "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,await:go,kill:SIGKILL;1.0=halt:3;1.1=kill:SIGKILL;2.0=halt:3;\
                   2.1=hello,kill:SIGKILL;3.0=ready,step:4,done,exit:0;3.1=hello,ready,done,exit:0";
-    let end = start(script, 2, &[]).end();
+    let mut run = start(script, 2, &[]);
+    run.all_ready(2);
+    run.mark("go");
+    let end = run.end();
     ends_with(&end, 0, 4);
     assert_eq!((end.left().len(), restarts(&end), started(&end)), (3, 0, 5));
     let recoveries = end.all(recovered);
     assert_eq!((recoveries.len(), recoveries[0].0, recoveries[0].3), (1, 3, Some(0)));
+}
+
+#[test]
+fn a_replacement_that_still_starts_keeps_its_place_when_another_worker_dies() {
+    let script = "0.2=hello,ready,hang;0.*=hello,ready,halt:0;1.0=ready,halt:0;1.1=await:die,kill:SIGKILL;1.2=await:go,hello;\
+                  2.1=hello,ready,done,exit:0;2.*=ready,done,exit:0";
+    let mut run = start(script, 3, &[]);
+    let pids = run.pids(3);
+    run.all_ready(3);
+    kill_9(pids[2]);
+    let replacement = run.pids(1)[0];
+    // Rank 0 works in the round that rank 1 dies in.
+    run.all_ready(1);
+    run.mark("die");
+    run.until(|what| matches!(what, What::RoundStarted { round, .. } if round.0 == 2).then_some(()));
+    run.mark("go");
+    let end = run.end();
+    ends_with(&end, 0, 3);
+    let kept = |round, rank: u32| (round, rank, pids[rank as usize], false);
+    assert_eq!(seats(&end), [kept(1, 0), kept(1, 1), kept(2, 0), (2, 2, replacement, true)]);
+    assert_eq!((started(&end), restarts(&end)), (5, 0));
 }
 
 #[test]
@@ -140,7 +162,7 @@ fn a_survivor_that_does_not_leave_is_killed_and_the_others_go_on() {
                   1.*=hello,ready,done,exit:0";
     let mut run = start(script, 3, &[]);
     let pids = run.pids(3);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.all_ready(3);
     let began = Instant::now();
     kill_9(pids[2]);
     let end = run.end();
@@ -187,8 +209,10 @@ fn when_all_die_the_newest_checkpoint_is_taken_and_that_is_a_restart() {
 #[test]
 fn failures_without_a_step_between_them_use_the_budget_up_and_the_survivor_saves() {
     let script = "0.0=hello,ready,step:3,halt:3;3.0=ready,wait_stop,shard:4,stopped,exit:0;*.0=ready,halt:3;\
-                  *.1=hello,ready,failed:no such device,exit:1";
+                  *.1=hello,ready,await:go,failed:no such device,exit:1";
     let mut run = start_with(script, (2, 2, GRACE_S), &[]);
+    run.all_ready(2);
+    run.mark("go");
     let step = run.until(|what| match what {
         What::CheckpointCommitted { step, .. } => Some(*step),
         _ => None,
@@ -203,14 +227,18 @@ fn failures_without_a_step_between_them_use_the_budget_up_and_the_survivor_saves
 #[test]
 fn failures_with_steps_between_them_use_nothing_up() {
     let rounds = 6;
-    let lines = (1..rounds)
-        .map(|n| format!("{n}.0=ready,step:{},halt:{};{n}.1=hello,ready,sleep_ms:100,kill:SIGKILL;", n + 1, n + 1));
-    let lines: String = lines.collect();
-    let script = format!(
-        "0.0=hello,ready,step:1,halt:1;0.1=hello,ready,sleep_ms:100,kill:SIGKILL;{lines}{rounds}.0=ready,done,exit:0;\
-         {rounds}.1=hello,ready,done,exit:0"
-    );
-    let end = start_with(&script, (2, 1, GRACE_S), &[]).end();
+    let line = |n: usize| {
+        let (hello, step) = (if n == 0 { "hello," } else { "" }, n + 1);
+        format!("{n}.0={hello}ready,step:{step},halt:{step};{n}.1=hello,ready,await:{n},kill:SIGKILL;")
+    };
+    let lines: String = (0..rounds).map(line).collect();
+    let script = format!("{lines}{rounds}.0=ready,done,exit:0;{rounds}.1=hello,ready,done,exit:0");
+    let mut run = start_with(&script, (2, 1, GRACE_S), &[]);
+    for round in 0..rounds {
+        run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+        run.mark(&round.to_string());
+    }
+    let end = run.end();
     ends_with(&end, 0, rounds + 1);
     assert_eq!((end.left().len(), restarts(&end)), (rounds, 0));
 }
@@ -221,7 +249,7 @@ fn a_round_shrinks_at_once_and_grows_when_the_missing_worker_is_warm() {
                   1.0=ready,step:5,halt:5;1.1=ready,halt:5;2.*=ready,step:6,done,exit:0";
     let mut run = start(script, 3, &["min=1"]);
     let pids = run.pids(3);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.all_ready(3);
     kill_9(pids[0]);
     let end = run.end();
     ends_with(&end, 0, 3);
@@ -240,7 +268,7 @@ fn below_the_minimum_the_round_waits_for_the_replacements() {
         "0.0=hello,ready,step:3,halt:3;0.*=hello,ready,hang;1.0=ready,step:4,done,exit:0;1.*=hello,ready,done,exit:0";
     let mut run = start(script, 3, &["min=2"]);
     let pids = run.pids(3);
-    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.all_ready(3);
     kill_9(pids[1]);
     kill_9(pids[2]);
     let end = run.end();
@@ -347,9 +375,59 @@ fn dying_before_ready_is_tried_once_more_only() {
 #[test]
 fn the_last_ones_end_forgives_nobody() {
     // Rank 1 is done when rank 0 dies: nobody is left to go on with.
-    let script =
-        "0.0=hello,ready,step:3,sleep_ms:300,kill:SIGKILL;0.1=hello,ready,done,exit:0;1.*=hello,ready,done,exit:0";
-    let end = start(script, 2, &[]).end();
+    let script = "0.0=hello,ready,step:3,await:go,kill:SIGKILL;0.1=hello,ready,done,exit:0;1.*=hello,ready,done,exit:0";
+    let mut run = start(script, 2, &[]);
+    run.until(|what| matches!(what, What::WorkerExited { code: Some(0), .. }).then_some(()));
+    run.mark("go");
+    let end = run.end();
     ends_with(&end, 0, 2);
     assert_eq!((restarts(&end), started(&end)), (1, 4));
+}
+
+/// Numbers without a pattern, the same for a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap_or(0) % sides
+    }
+}
+
+#[test]
+fn deaths_at_any_time_leave_a_run_that_stops_when_asked() {
+    for seed in 0..12 {
+        let mut dice = Dice(seed);
+        let min = ["min=1", "min=3"][dice.below(2)];
+        let spares = ["spares=0", "spares=2"][dice.below(2)];
+        let script = "spare.*=hello,warm,seat;*.*=hello,ready,run";
+        let mut run = start_with(script, (3, 100, GRACE_S), &[min, spares]);
+        let mut living = run.pids(3);
+        // From here on the start-up is known to be right.
+        run.until(|what| matches!(what, What::WorkerReady { .. }).then_some(()));
+        for _ in 0..15 {
+            // Some events later, which may be in the middle of anything.
+            for _ in 0..=dice.below(12) {
+                let Some(event) = run.event() else { panic!("seed {seed}: the run ended: {:#?}", run.seen) };
+                match event.what {
+                    What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
+                    What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+                        living.retain(|living| *living != pid.cast_signed());
+                    }
+                    _ => {}
+                }
+            }
+            for _ in 0..=dice.below(2) {
+                if !living.is_empty() {
+                    kill_9(living.swap_remove(dice.below(living.len())));
+                }
+            }
+        }
+        run.signal(Signal::SIGTERM);
+        let end = run.end();
+        assert_eq!(end.code, Some(143), "seed {seed}: {}\n{:#?}", end.stderr, end.events);
+        let rounds = end.rounds();
+        let left = end.left().len() + restarts(&end);
+        assert_eq!(rounds, left + 1, "seed {seed}: {:#?}", end.events);
+    }
 }

@@ -184,6 +184,14 @@ int32_t enn_store_connect(const char* host, uint16_t port, const char* prefix, i
   });
 }
 
+// The same connection, with `prefix` before every key.
+int32_t enn_store_prefixed(enn_store* store, const char* prefix, enn_store** out) {
+  return guarded([&] {
+    *out = new enn_store{c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store->store)};
+    return ENN_OK;
+  });
+}
+
 void enn_store_free(enn_store* store) {
   delete store;
 }

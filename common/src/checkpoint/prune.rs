@@ -54,3 +54,21 @@ fn remove_all(checkpoints: &Path, unwanted: impl Fn(&str) -> bool) -> Result<Vec
     }
     Ok(removed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_attempt_left_goes_and_what_others_write_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (step, other) = (name::temporary(8, "1-aa"), name::temporary(16, "11-aa"));
+        let stays = [other, name::temporary(8, "2-aa"), name::committed(8), "notes.tmp-1-aa".to_owned()];
+        for name in stays.iter().chain([&step]) {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("shard"), "x").unwrap();
+        }
+        assert_eq!(remove_attempt(dir.path(), "1-aa").unwrap(), [dir.path().join(&step)]);
+        assert!(stays.iter().all(|name| dir.path().join(name).join("shard").exists()));
+    }
+}

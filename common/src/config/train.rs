@@ -50,6 +50,11 @@ pub struct TrainConfig {
     pub deterministic: bool,
     /// Whether a few steps are timed operation by operation.
     pub profile: bool,
+    /// Whether every rank writes down which rows it puts into each step (`crate::ledger`).
+    pub ledger: bool,
+    /// Rows that may be left out of training because they make a step not finite; more end it. `None` decides by
+    /// `poisoned_rows_limit`.
+    pub poisoned_rows_max: Option<u64>,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
     pub threads: usize,
 }
@@ -132,6 +137,8 @@ impl Default for TrainConfig {
             recompute: Recompute::Auto,
             deterministic: false,
             profile: false,
+            ledger: false,
+            poisoned_rows_max: None,
             threads: 0,
         }
     }
@@ -149,6 +156,11 @@ impl TrainConfig {
         let power = target.next_power_of_two();
         let batch = if power > target { power / 2 } else { power };
         batch.min(train_rows.max(1))
+    }
+
+    /// Rows that may be left out: as configured, or by rule a thousandth of the training rows, but at least 10.
+    pub fn poisoned_rows_limit(&self, train_rows: u64) -> u64 {
+        self.poisoned_rows_max.unwrap_or_else(|| (train_rows / 1000).max(10))
     }
 }
 

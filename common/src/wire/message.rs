@@ -91,6 +91,10 @@ pub struct Standby {
     pub local_rank: u32,
     /// Ranks of the world in which it will most likely be.
     pub world_size: u32,
+    /// Host of the c10d store; empty where there is none.
+    pub store_host: String,
+    /// Port of the c10d store.
+    pub store_port: u16,
     /// Intra-op threads.
     pub threads: u32,
     /// Run directory.

@@ -385,7 +385,7 @@ impl Agent<'_> {
             worker.words.get_or_insert(accusation);
             match &worker.place {
                 Place::Seat(_) => self.fail_living(id)?,
-                Place::Spare => worker.child.signal(Posix::SIGKILL),
+                Place::Spare => self.pool.send_away(id, now),
             }
         }
         Ok(())

@@ -30,6 +30,8 @@ pub struct History {
     pub restarts: u32,
     /// Rounds in a row that failed before any worker was ready and had no state to go on with, the last one included.
     pub early_failures: u32,
+    /// Whether any worker was ever ready: the start-up is right.
+    pub proven: bool,
     /// Whether a signal asked to stop.
     pub stopping: bool,
 }
@@ -50,10 +52,13 @@ impl History {
     #[must_use]
     pub fn with(self, failed: Failed, policy: Recovery) -> Self {
         let forgiven = policy == Recovery::Reform && failed.progress;
-        let harmless = failed.ready || failed.survivors;
+        let proven = self.proven || failed.ready;
+        // Under `Restart` a start-up that stopped working is not tried again and again either.
+        let harmless = failed.ready || failed.survivors || (policy == Recovery::Reform && proven);
         Self {
             restarts: if forgiven { 0 } else { self.restarts },
             early_failures: if harmless { 0 } else { self.early_failures + 1 },
+            proven,
             ..self
         }
     }
@@ -132,7 +137,7 @@ mod tests {
 
     fn decide(restarts: u32, early_failures: u32, stopping: bool, max_restarts: u32) -> (Decision, Reason) {
         let limits = Limits { max_restarts, policy: Recovery::Restart };
-        after_failure(History { restarts, early_failures, stopping }, limits)
+        after_failure(History { restarts, early_failures, stopping, proven: false }, limits)
     }
 
     #[test]

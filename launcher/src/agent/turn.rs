@@ -218,17 +218,17 @@ impl Agent<'_> {
             // When the round is over before it comes, it stands by.
             self.sources.broker.expect(place.worker, self.standby(place.slot))?;
         }
+        // What the pages show before it begins is no progress of this round.
+        let base = start.step.max(self.pool.reached());
         // Before they are told of the round: a wish that is still there would make them leave it.
         self.pool.ask_to_regroup(false);
         let assigned =
             |place: &Given| (place.worker, self.assignment(round, (place.rank, place.slot), world, &attempt));
         let seats: BTreeMap<_, _> = places.iter().map(assigned).collect();
         self.sources.broker.begin_round(RoundPlan { round, seats })?;
-        self.state = RoundState::new(round, attempt, start.step, start.kept);
+        self.state = RoundState::new(round, attempt, base, start.kept);
         let resume = self.outcome.checkpoint.as_ref().map(|(step, _)| *step);
         let resume_step = if start.kept { Some(start.step) } else { resume };
-        // What the pages show now is no progress of this round.
-        self.state.base = self.state.base.max(self.pool.reached());
         (self.emit)(What::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
         for place in &places {
             let logs = self.logs().join(round.to_string()).join(place.rank.to_string());
@@ -346,10 +346,13 @@ impl Agent<'_> {
     /// What a process without a seat prepares for.
     fn standby(&self, slot: LocalRank) -> Option<Standby> {
         let Job::Train { staged, .. } = &self.spec.job else { return None };
+        let store = self.store.as_ref().map(store::StoreHandle::addr);
         self.reforms().then(|| Standby {
             device: self.device().into(),
             local_rank: slot.0,
             world_size: self.spec.world,
+            store_host: store.map_or_else(String::new, |addr| addr.ip().to_string()),
+            store_port: store.map_or(0, |addr| addr.port()),
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
             staged: staged.clone(),

@@ -31,20 +31,6 @@ pub(super) struct Cluster {
     /// auto: one per GPU, else one per two cores, at most 8. gpu: one per GPU. cpu: one per core.
     #[arg(long, alias = "nproc_per_node", value_name = "N")]
     nproc_per_node: Option<String>,
-    /// Workers at least and at most: training goes on with fewer while the others are replaced
-    #[arg(long, value_name = "MIN:MAX", conflicts_with = "nproc_per_node", value_parser = workers)]
-    workers: Option<(u32, u32)>,
-    /// After a failure: reform (the others keep their state and go on) or restart (all start again) [default: reform]
-    ///
-    /// Predictions are always restarted: what is predicted is on disk.
-    #[arg(long, value_name = "POLICY")]
-    policy: Option<String>,
-    /// Processes that stand by to replace a worker that fails [default: 0]
-    #[arg(long, value_name = "K")]
-    spares: Option<u32>,
-    /// Seconds without progress of any worker after which one is replaced; 0: never [default: 600]
-    #[arg(long, alias = "hang_timeout", value_name = "SECONDS")]
-    hang_timeout: Option<f64>,
     /// Failures that are recovered from [default: 3]
     ///
     /// Under reform: in a row, without a step between them. Under restart: in all.
@@ -56,6 +42,24 @@ pub(super) struct Cluster {
     /// Where workers compute: auto, cpu or cuda
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
+}
+
+/// Training that goes on when workers fail.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct Elastic {
+    /// Workers at least and at most: training goes on with fewer while the others are replaced
+    #[arg(long, value_name = "MIN:MAX", conflicts_with = "nproc_per_node", value_parser = workers)]
+    workers: Option<(u32, u32)>,
+    /// After a failure: reform (the others keep their state and go on) or restart (all start again) [default: reform]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+    /// Processes that stand by to replace a worker that fails [default: 0]
+    #[arg(long, value_name = "K")]
+    spares: Option<u32>,
+    /// Seconds without progress of any worker after which one is replaced; 0: never [default: 600]
+    #[arg(long, alias = "hang_timeout", value_name = "SECONDS")]
+    hang_timeout: Option<f64>,
 }
 
 /// Where runs are.
@@ -155,19 +159,6 @@ impl Cluster {
             flag("cluster.nproc_per_node", value, format!("--nproc-per-node {text}"));
             flag("cluster.workers_min", Value::Integer(0), format!("--nproc-per-node {text}"));
         }
-        if let Some((fewest, most)) = self.workers {
-            flag("cluster.nproc_per_node", Value::Integer(most.into()), format!("--workers {fewest}:{most}"));
-            flag("cluster.workers_min", Value::Integer(fewest.into()), format!("--workers {fewest}:{most}"));
-        }
-        if let Some(policy) = &self.policy {
-            flag("cluster.policy", Value::Text(policy.clone()), format!("--policy {policy}"));
-        }
-        if let Some(count) = self.spares {
-            flag("cluster.spares", Value::Integer(count.into()), format!("--spares {count}"));
-        }
-        if let Some(seconds) = self.hang_timeout {
-            flag("cluster.hang_timeout_s", Value::Float(seconds), format!("--hang-timeout {seconds}"));
-        }
         if let Some(count) = self.max_restarts {
             flag("cluster.max_restarts", Value::Integer(count.into()), format!("--max-restarts {count}"));
         }
@@ -193,6 +184,28 @@ fn workers(text: &str) -> Result<(u32, u32), String> {
             (fewest, most) if fewest > most => Err(format!("found {fewest}:{most}, expected the smaller number first")),
             both => Ok(both),
         },
+    }
+}
+
+impl Elastic {
+    /// As overrides of `[cluster]`.
+    pub(super) fn overrides(&self) -> Vec<Override> {
+        let mut overrides = Vec::new();
+        let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
+        if let Some((fewest, most)) = self.workers {
+            flag("cluster.nproc_per_node", Value::Integer(most.into()), format!("--workers {fewest}:{most}"));
+            flag("cluster.workers_min", Value::Integer(fewest.into()), format!("--workers {fewest}:{most}"));
+        }
+        if let Some(policy) = &self.policy {
+            flag("cluster.policy", Value::Text(policy.clone()), format!("--policy {policy}"));
+        }
+        if let Some(count) = self.spares {
+            flag("cluster.spares", Value::Integer(count.into()), format!("--spares {count}"));
+        }
+        if let Some(seconds) = self.hang_timeout {
+            flag("cluster.hang_timeout_s", Value::Float(seconds), format!("--hang-timeout {seconds}"));
+        }
+        overrides
     }
 }
 

@@ -1,6 +1,6 @@
 //! `enn train`.
 
-use super::flags::{Changes, Cluster, Runs, Scrape, Show};
+use super::flags::{Changes, Cluster, Elastic, Runs, Scrape, Show};
 use crate::{
     Error,
     agent::{Ended, Signal},
@@ -38,6 +38,8 @@ pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,
     #[command(flatten)]
+    elastic: Elastic,
+    #[command(flatten)]
     show: Show,
     #[command(flatten)]
     scrape: Scrape,
@@ -47,6 +49,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let runs_dir = args.runs.dir(facts);
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
+    overrides.extend(args.elastic.overrides());
     if args.profile {
         overrides.push(Override::Flag("train.profile", Value::Bool(true), "--profile".to_owned()));
     }

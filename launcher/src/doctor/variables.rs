@@ -69,6 +69,7 @@ pub const VARIABLES: &[Variable] = &[
 
 /// Set by `enn` for each worker, with torchrun's RANK, WORLD_SIZE, … for programs that know those.
 pub const FOR_WORKERS: &[Variable] = &[
+    variable("ENN_WORKER_ID", "enn-worker", "name of the process among those of its launcher"),
     variable("ENN_BROKER", "enn-worker", "path of the broker's socket"),
     variable("ENN_ROUND", "enn-worker", "round the worker was started for"),
     variable("ENN_RUN_DIR", "enn-worker", "run directory"),

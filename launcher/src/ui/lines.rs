@@ -386,7 +386,7 @@ fn alert(text: String) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ui::model::tests::{events, gang_events, view_after};
+    use crate::ui::model::tests::{events, gang_events, reform_events, view_after};
 
     fn told(all: &[Event]) -> String {
         let mut text = String::new();
@@ -401,6 +401,11 @@ mod tests {
     #[test]
     fn a_log_tells_the_story() {
         insta::assert_snapshot!(told(&events()));
+    }
+
+    #[test]
+    fn a_log_tells_of_survivors() {
+        insta::assert_snapshot!(told(&reform_events()));
     }
 
     #[test]

@@ -96,7 +96,8 @@ impl Page {
             let left = round.restarts_left.map_or_else(String::new, |left| format!(", {left} left"));
             let restarts = figures::plural(view.restarts(), "restart");
             let world = figures::plural(u64::from(round.world_size), "worker");
-            self.row("round", &format!("{}, {world}, {span}{master}, {restarts}{left}", round.round));
+            let again = regroupings(view);
+            self.row("round", &format!("{}, {world}, {span}{master}, {restarts}{left}{again}", round.round));
         }
         if view.nodes.len() > 1 || view.nodes.iter().any(|node| matches!(node.state, NodeState::Lost(_))) {
             let unwell = |node: &&NodeView| view.nodes.len() <= LISTED_MAX || node.state != NodeState::InRound;
@@ -171,7 +172,18 @@ impl Page {
             self.row("failure", &format!("{headline}{words}"));
         } else if let Some((cause, _)) = view.rounds.iter().rev().find_map(|round| round.failure.as_ref()) {
             self.row("failure", cause);
+        } else if let Some(reason) = view.rounds.iter().rev().find_map(|round| round.left.as_ref()) {
+            self.row("regrouped", reason);
         }
+    }
+}
+
+/// How often workers that kept their state met again; empty when never.
+pub(super) fn regroupings(view: &RunView) -> String {
+    match view.regroupings() {
+        0 => String::new(),
+        1 => ", met again once".to_owned(),
+        times => format!(", met again {times} times"),
     }
 }
 

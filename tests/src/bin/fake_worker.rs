@@ -101,7 +101,10 @@ impl Worker {
 
     fn act(&mut self, name: &str, argument: &str) -> Next {
         match name {
+            // Who has a seat of an earlier round is connected.
+            "hello" if self.sender.is_some() => {}
             "hello" => return self.hello(PROTOCOL),
+            "run" => return self.run(),
             "hello_foreign" => return self.hello(PROTOCOL + 1),
             "warm" => self.send(&FromWorker::Warm),
             "seat" => return self.seat(),
@@ -110,8 +113,7 @@ impl Worker {
             "step" => self.step(argument.parse().unwrap()),
             "received" => {
                 let step = argument.parse().unwrap();
-                let (round, from) = (self.round, 0);
-                self.send(&FromWorker::StateReceived { round, step, from, bytes: 8, seconds: 0.1 });
+                self.send(&FromWorker::StateReceived { step, from: 0, bytes: 8, seconds: 0.1 });
             }
             "phase" => self.write(12, &argument.parse::<u32>().unwrap().to_le_bytes()),
             "halted" => {
@@ -142,6 +144,7 @@ impl Worker {
                     sleep(Duration::from_millis(2));
                 }
             }
+            "await" => self.wait_for(argument),
             "garbage" => {
                 let mut socket = UnixStream::connect(&self.broker).unwrap();
                 socket.write_all(&[0xff; 4096]).unwrap();
@@ -156,13 +159,18 @@ impl Worker {
                 command.args(["-c", "trap '' TERM; echo $$ > \"$0\"; sleep 600 & wait; sleep 600"]);
                 command.arg(self.run_dir.join(format!("grandchild-{}", self.rank)));
                 self.grandchild = Some(command.spawn().unwrap());
-                while !self.run_dir.join(format!("grandchild-{}", self.rank)).exists() {
-                    sleep(Duration::from_millis(1));
-                }
+                self.wait_for(&format!("grandchild-{}", self.rank));
             }
             other => panic!("unknown action {other}"),
         }
         Next::Action
+    }
+
+    /// Waits for a file in the run directory.
+    fn wait_for(&self, name: &str) {
+        while !self.run_dir.join(name).exists() {
+            sleep(Duration::from_millis(2));
+        }
     }
 
     fn hello(&mut self, protocol: u32) -> Next {
@@ -240,6 +248,27 @@ impl Worker {
                 _ if heeds_stop => return Next::Action,
                 _ => {}
             }
+        }
+        self.send(&FromWorker::Halted { round: self.round, step });
+        self.seat()
+    }
+
+    /// Does steps until the round is over, or until it is asked to stop.
+    fn run(&mut self) -> Next {
+        let bytes = std::fs::read(page()).unwrap();
+        let mut step = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+        while self.wishes() == 0 {
+            match self.inbox.recv_timeout(Duration::from_millis(2)) {
+                Ok(ToWorker::RoundEnded { round, .. }) if round == self.round => break,
+                Err(RecvTimeoutError::Disconnected) => std::process::exit(1),
+                _ => {}
+            }
+            step += 1;
+            self.step(step);
+        }
+        if self.wishes() & STOP != 0 {
+            self.send(&FromWorker::Done { stopped: true });
+            std::process::exit(0);
         }
         self.send(&FromWorker::Halted { round: self.round, step });
         self.seat()

@@ -19,12 +19,16 @@ pub fn load(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, 
     read(path, wanted, Others::Refused)
 }
 
-/// `load`, and with it every tensor whose name begins with `prefix`, of whatever shape and kind: some or none.
+/// `load`, and with it every tensor whose name begins with one of `prefixes`, of whatever shape and kind: some or none.
 ///
 /// # Errors
 /// As `load`.
-pub fn load_with(path: &Path, wanted: &[Wanted], prefix: &str) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Taken(prefix))
+pub fn load_with(
+    path: &Path,
+    wanted: &[Wanted],
+    prefixes: &[&str],
+) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    read(path, wanted, Others::Taken(prefixes))
 }
 
 /// `load`, of a checkpoint that may hold more.
@@ -42,8 +46,8 @@ enum Others<'a> {
     Refused,
     /// There may be any.
     Left,
-    /// Those with this prefix come too; others there must be none.
-    Taken(&'a str),
+    /// Those with one of these prefixes come too; others there must be none.
+    Taken(&'a [&'a str]),
 }
 
 fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
@@ -57,8 +61,8 @@ fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<S
         })
         .collect();
     let mut wanted = wanted.to_vec();
-    if let Others::Taken(prefix) = others {
-        let taken = held.iter().filter(|(fqn, _)| fqn.starts_with(prefix));
+    if let Others::Taken(prefixes) = others {
+        let taken = held.iter().filter(|(fqn, _)| prefixes.iter().any(|prefix| fqn.starts_with(prefix)));
         wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
     }
     let differences = differences(&held, &wanted, !matches!(others, Others::Left));
@@ -174,10 +178,10 @@ mod tests {
         let path = saved_by(2, &items, dir.path());
         let model = wanted(&items[..2]);
         let rest = [model.clone(), wanted(&items[3..])].concat();
-        let back = load_with(&path, &rest, "optim.").unwrap();
+        let back = load_with(&path, &rest, &["optim."]).unwrap();
         assert_eq!((back.len(), back["optim.step"].double_value(&[])), (items.len(), 3.0));
-        assert_eq!(load_with(&path, &wanted(&items), "precision.").unwrap().len(), items.len());
-        let error = load_with(&path, &model, "optim.").unwrap_err().to_string();
+        assert_eq!(load_with(&path, &wanted(&items), &["precision."]).unwrap().len(), items.len());
+        let error = load_with(&path, &model, &["optim."]).unwrap_err().to_string();
         assert!(error.contains("progress.counts is unexpected") && !error.contains("optim.step"), "{error}");
     }
 }

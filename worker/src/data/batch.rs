@@ -1,7 +1,11 @@
 //! Rows of the staged arrays gathered into tensors.
 
 use super::error::DataError;
-use crate::backend::torch::safe::{Arg, AtenOp};
+use crate::backend::{
+    duplicate,
+    torch::safe::{Arg, AtenOp},
+};
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 /// The staged arrays as slices, row-major. Checked once, so that gathering cannot run out of them.
@@ -54,6 +58,7 @@ impl<'a> View<'a> {
             x_mask: inputs(flags(&collect(self.x_mask, rows, self.inputs), n, self.inputs, pin))?,
             y: outputs(tensor(&collect(self.y, rows, self.outputs), n, self.outputs, pin))?,
             y_mask: outputs(flags(&y_mask, n, self.outputs, pin))?,
+            rows: rows.into(),
             real,
         })
     }
@@ -70,6 +75,8 @@ pub struct Batch {
     pub y: Tensor,
     /// (B, O) bool, true where valid; false in padding rows.
     pub y_mask: Tensor,
+    /// Row of the staged order in each slot.
+    pub rows: Arc<[u64]>,
     /// Rows that count; the rest is padding.
     pub real: usize,
 }
@@ -88,8 +95,62 @@ impl Batch {
             x_mask: move_one(&self.x_mask)?,
             y: move_one(&self.y)?,
             y_mask: move_one(&self.y_mask)?,
+            rows: Arc::clone(&self.rows),
             real: self.real,
         })
+    }
+
+    /// Slots in which a valid cell is not finite. Waits for the device.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn not_finite(&self) -> Result<Vec<usize>, tch::TchError> {
+        let bad = |values: &Tensor, valid: &Tensor| {
+            values.f_isfinite()?.f_logical_not()?.f_logical_and(valid)?.f_any_dim(1, false)
+        };
+        let either = bad(&self.x, &self.x_mask)?.f_logical_or(&bad(&self.y, &self.y_mask)?)?;
+        let slots = Vec::<i64>::try_from(either.f_nonzero()?.f_view(-1)?.f_to_device(Device::Cpu)?)?;
+        Ok(slots.into_iter().map(|slot| slot as usize).collect())
+    }
+
+    /// Lets these slots weigh nothing, in place: no cell of theirs is valid, and none holds a number that could do harm.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn leave_out(&self, slots: &[usize]) -> Result<(), tch::TchError> {
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let slots: Vec<i64> = slots.iter().map(|&slot| slot as i64).collect();
+        let slots = Tensor::f_from_slice(&slots)?.f_to_device(self.x.device())?;
+        for tensor in [&self.x, &self.x_mask, &self.y, &self.y_mask] {
+            let _ = tensor.shallow_clone().f_index_fill_(0, &slots, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The same tensors.
+    pub fn shallow_clone(&self) -> Self {
+        let share = |tensor: &Tensor| tensor.shallow_clone();
+        let (x, x_mask) = (share(&self.x), share(&self.x_mask));
+        Self {
+            x,
+            x_mask,
+            y: share(&self.y),
+            y_mask: share(&self.y_mask),
+            rows: Arc::clone(&self.rows),
+            real: self.real,
+        }
+    }
+
+    /// Tensors of its own.
+    ///
+    /// # Errors
+    /// What libtorch says, usually that memory is exhausted.
+    pub fn duplicate(&self) -> Result<Self, tch::TchError> {
+        let (x, x_mask) = (duplicate(&self.x)?, duplicate(&self.x_mask)?);
+        let (y, y_mask) = (duplicate(&self.y)?, duplicate(&self.y_mask)?);
+        Ok(Self { x, x_mask, y, y_mask, rows: Arc::clone(&self.rows), real: self.real })
     }
 
     /// Rows `start..start + len` as views.
@@ -102,6 +163,7 @@ impl Batch {
             x_mask: self.x_mask.f_narrow(0, start, len)?,
             y: self.y.f_narrow(0, start, len)?,
             y_mask: self.y_mask.f_narrow(0, start, len)?,
+            rows: self.rows.get(start as usize..(start + len) as usize).unwrap_or_default().into(),
             real: self.real.saturating_sub(start as usize).min(len as usize),
         })
     }
@@ -154,7 +216,25 @@ mod tests {
         assert_eq!(Vec::<bool>::try_from(batch.y_mask.flatten(0, 1)).unwrap(), [true, true, false]);
         let part = batch.narrow(1, 2).unwrap();
         assert_eq!(part.real, 1);
-        assert_eq!(part.y.size(), [2, 1]);
+        assert_eq!((part.y.size(), &part.rows[..]), (vec![2, 1], &[1, 3][..]));
+    }
+
+    #[test]
+    fn a_slot_that_is_left_out_has_no_valid_cell() {
+        let x = [1.0, f32::NAN, 3.0, f32::INFINITY];
+        let y = [1.0, f32::NAN, 3.0, 4.0];
+        // Row 1 is missing, and marked so.
+        let view = View::inputs(4, 1, &x, &[1, 0, 1, 1]).unwrap().with_targets(1, &y, &[1, 0, 1, 1]).unwrap();
+        let batch = view.gather(&[0, 1, 2, 3], 4, Device::Cpu).unwrap();
+        assert_eq!(batch.not_finite().unwrap(), [3]);
+        let copy = batch.duplicate().unwrap();
+        copy.leave_out(&[0, 3]).unwrap();
+        assert!(copy.not_finite().unwrap().is_empty());
+        assert_eq!(Vec::<f32>::try_from(copy.x.narrow(0, 2, 2).flatten(0, 1)).unwrap(), [3.0, 0.0]);
+        for mask in [&copy.x_mask, &copy.y_mask] {
+            assert_eq!(Vec::<bool>::try_from(mask.flatten(0, 1)).unwrap(), [false, false, true, false]);
+        }
+        assert_eq!(batch.not_finite().unwrap(), [3], "a copy has tensors of its own");
     }
 
     #[test]

@@ -58,6 +58,11 @@ impl Sampler {
         self.batch.div_ceil(self.world).div_ceil(self.accumulation)
     }
 
+    /// Samples of the global batch at `position`, which must lie inside an epoch.
+    pub fn samples(&self, position: Position) -> u64 {
+        self.batch.min(self.rows.saturating_sub(position.step * self.batch))
+    }
+
     /// The global batch: ordinals in `0..rows`, the same for every world.
     pub fn global(&self, position: Position) -> Vec<u64> {
         let permutation = Permutation::new(self.rows, self.seed, position.epoch);
@@ -118,6 +123,7 @@ mod tests {
                 }
                 // The ranks' shares, joined, are the one global batch of world 1.
                 prop_assert_eq!(&joined, &sampler(rows, base.batch, 1).global(position));
+                prop_assert_eq!(joined.len() as u64, base.samples(position));
                 for ordinal in joined {
                     seen[ordinal as usize] += 1;
                 }

@@ -21,8 +21,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use tch::Tensor;
 
-/// Rows that are named.
-const ROWS_MAX: usize = 8;
+/// Rows that are listed.
+const ROWS_MAX: usize = 1024;
 
 /// Rows of a tensor, along its first axis, that are not finite.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,6 +31,8 @@ pub struct Rows {
     pub first: Vec<i64>,
     /// How many there are.
     pub total: u64,
+    /// Rows of the tensor.
+    pub of: i64,
 }
 
 /// Who is to blame.
@@ -200,7 +202,8 @@ fn rows(tensor: &Tensor) -> Result<Rows, OpErrorKind> {
         None => bad.f_view(1)?,
         Some(rows) => bad.f_reshape([*rows, -1])?.f_any_dim(1, false)?,
     };
+    let of = per_row.numel() as i64;
     let rows = Vec::<i64>::try_from(per_row.f_nonzero()?.f_view(-1)?)?;
     let total = rows.len() as u64;
-    Ok(Rows { first: rows.into_iter().take(ROWS_MAX).collect(), total })
+    Ok(Rows { first: rows.into_iter().take(ROWS_MAX).collect(), total, of })
 }

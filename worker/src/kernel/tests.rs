@@ -286,7 +286,7 @@ fn a_replay_accuses_the_kernel_the_data_or_the_numbers() {
     assert_eq!(replay(&x(), 2), None);
     let data = x();
     let _ = data.get(3).get(2).fill_(f64::NAN);
-    let rows = Rows { first: vec![3], total: 1 };
+    let rows = Rows { first: vec![3], total: 1, of: 5 };
     assert_eq!(replay(&data, 1), None, "a mask removed it");
     let blame = Blame::Operand { operand: 0, rows: rows.clone() };
     assert_eq!(replay(&data, 2), Some(Finding { record: 0, op: "add", blame }));

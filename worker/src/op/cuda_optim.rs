@@ -83,19 +83,19 @@ fn fits_average(op: &Op, l: &Launch<'_>) -> Fit {
     if !matches!(op, Op::Average { .. }) {
         return Err("another operation");
     }
-    if l.ins[1..].iter().any(|x| x.kind() != Kind::Float) {
+    if l.ins[2..].iter().any(|x| x.kind() != Kind::Float) {
         return Err("averages or weights other than f32");
     }
     if l.at(0).device() != l.ins[l.ins.len() - 1].device() {
         return Err("the count and the averages on several devices");
     }
-    arrays_fit(&l.ins[1..])
+    arrays_fit(&l.ins[2..])
 }
 
 fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
-    let pairs: Vec<[&Tensor; 2]> = l.ins[1..].chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-    adamw::average(l.at(0), &pairs, decay.get())?;
+    let pairs: Vec<[&Tensor; 2]> = l.ins[2..].chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+    adamw::average([l.at(0), l.at(1)], &pairs, decay.get())?;
     Ok(SmallVec::new())
 }
 

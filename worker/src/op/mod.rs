@@ -255,7 +255,7 @@ impl Op {
             }
             Self::StepScalars { .. } => i >= 3,
             Self::AdamW { .. } => i >= 1,
-            Self::Average { .. } => i == 0 || i % 2 == 1,
+            Self::Average { .. } => i % 2 == 0,
             Self::Aten(call) => call.writes(i),
             Self::Zero | Self::AllReduce => true,
             _ => false,

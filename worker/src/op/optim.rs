@@ -47,7 +47,7 @@ pub const SCALARS: i64 = 6;
 /// | GlobalNorm | any number of arrays | √Σx², f64, 0 axes |
 /// | StepScalars | norm, count, rate, steps (written), skipped (written); f64, 0 axes | six f32 ([`Scalar`]); norm of the mean gradient; 1 if the step is taken, else 0; f64, 0 axes |
 /// | AdamW | the six numbers, then weight, gradient, first and second moment of each segment, and the weight's low-precision copy if `shadows`, all written | none |
-/// | Average | updates so far (f64, 0 axes, written), then average (written) and weights of each array | none |
+/// | Average | updates so far (f64, 0 axes, written); 1, or 0 where nothing is to change (f64, 0 axes); then average (written) and weights of each array | none |
 /// | Zero | any number of arrays, written | none |
 pub static ROWS: [OpRow; 5] = [
     OpRow::backward("global_norm", shape_norm, launch_norm)
@@ -61,7 +61,7 @@ pub static ROWS: [OpRow; 5] = [
         .export(NOT_EXPORTED),
     OpRow::backward("average", shape_average, launch_average)
         .kernels(&[cuda::AVERAGE])
-        .flops(|_, ins, _| 3 * elements(&ins[1..], 2))
+        .flops(|_, ins, _| 3 * elements(&ins[2..], 2))
         .export(NOT_EXPORTED),
     OpRow::backward("zero", |_, _| Ok(Metas::new()), launch_zero)
         .kernels(&[cuda::ZERO])
@@ -238,22 +238,25 @@ fn update(arrays: [Raw; 4], numbers: &Raw, (decays, clear): (bool, bool), eps: f
 }
 
 fn shape_average(_: &Op, ins: &[&Meta]) -> Inferred {
-    for pair in ins[1..].chunks(2) {
+    for pair in ins[2..].chunks(2) {
         if pair.len() != 2 || pair[0].shape != pair[1].shape {
-            return Err(wrong(1, pair[0], "averages and weights of one shape, in pairs"));
+            return Err(wrong(2, pair[0], "averages and weights of one shape, in pairs"));
         }
     }
     Ok(Metas::new())
 }
 
-/// avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ).
+/// avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ), or 0.
 fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
     let mut updates = l.at(0).shallow_clone();
-    let _ = updates.f_add_scalar_(1.0)?;
+    let taken = l.at(1);
+    let _ = updates.f_add_(taken)?;
     let falling = updates.f_full_like(decay.get())?.f_pow(&updates)?.f_neg()?.f_add_scalar(1.0)?;
     let weight = falling.f_reciprocal()?.f_mul_scalar(1.0 - decay.get())?;
-    for pair in l.ins[1..].chunks(2) {
+    // Selected: before the first update it is infinite.
+    let weight = weight.f_where_self(&taken.f_gt(0.5)?, &weight.f_zeros_like()?)?;
+    for pair in l.ins[2..].chunks(2) {
         let weight = weight.f_to_kind(pair[0].kind())?;
         let _ = pair[0].shallow_clone().f_lerp_tensor_(pair[1], &weight)?;
     }

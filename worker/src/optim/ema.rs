@@ -5,7 +5,7 @@
 
 use super::{FlatParams, OptimError, error::failed};
 use crate::{
-    autograd::{Cx, call},
+    autograd::{Cx, Tensor, call},
     backend::duplicate,
     error::OpError,
     op::Op,
@@ -36,14 +36,14 @@ impl Ema {
         go().map_err(failed("allocate the average"))
     }
 
-    /// Takes in the weights after an optimizer step; recorded.
+    /// Takes in the weights after an optimizer step, unless `taken` is 0: a refused step counts for nothing. Recorded.
     ///
     /// # Errors
     /// When the weights are not those given to `new`.
-    pub fn update(&self, cx: &Cx, weights: &FlatParams) -> Result<(), OpError> {
+    pub fn update(&self, cx: &Cx, weights: &FlatParams, taken: &Tensor) -> Result<(), OpError> {
         cx.optim(|cx| {
             let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
-            let mut ins = vec![state(&self.updates)];
+            let mut ins = vec![state(&self.updates), taken.clone()];
             for (average, slab) in self.averages.iter().zip(weights.slabs()) {
                 ins.extend([state(average), state(slab)]);
             }
@@ -111,7 +111,8 @@ mod tests {
     }
 
     fn update(ema: &Ema, params: &Params, flat: &FlatParams) {
-        ema.update(&Cx::train(params, 0, 0), flat).unwrap();
+        let cx = Cx::train(params, 0, 0);
+        ema.update(&cx, flat, &cx.input(Raw::from(1.0f64))).unwrap();
     }
 
     fn updates(ema: &Ema) -> u64 {
@@ -127,6 +128,10 @@ mod tests {
         let (params, mut flat) = weights();
         let ema = Ema::new(&flat, 0.9).unwrap();
         let (mut biased, mut weight) = (0.0, 1.0);
+        // A refused step changes nothing, not even before the first update.
+        let refused = Cx::train(&params, 0, 0);
+        ema.update(&refused, &flat, &refused.input(Raw::from(0.0f64))).unwrap();
+        assert_eq!((updates(&ema), value(&ema.named(&flat), "ema.b")), (0, 1.0));
         for t in 1..=20 {
             shift(&mut flat, 1.0);
             update(&ema, &params, &flat);

@@ -8,12 +8,11 @@ use super::{
     mmap, unix,
 };
 use crate::backend::{cuda::cache, graph};
-use crate::comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr};
+use crate::comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store};
 use enn_common::{
     config::train::Collectives,
     wire::{
         client::Client,
-        control::Phase,
         message::{Assignment, FromWorker, PROTOCOL, ToWorker},
     },
 };
@@ -200,28 +199,19 @@ fn kernel_folder() -> Option<PathBuf> {
     cache.map(|cache| cache.join("enn").join("kernels"))
 }
 
-/// Meets the other ranks of the round.
+/// Meets the other ranks of the round in `store`, which is there when there are others.
 ///
 /// # Errors
-/// When the store cannot be reached or a rank does not come within [`COLLECTIVE_WAIT_MAX`].
+/// When a rank does not come within [`COLLECTIVE_WAIT_MAX`], or the forming is cut.
 pub(super) fn group(
-    link: &Link,
-    assignment: &Assignment,
-    device: Device,
-    wanted: Collectives,
+    store: Option<&Store>,
+    seat: &Assignment,
+    (device, wanted): (Device, Collectives),
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
-    if assignment.world_size == 1 {
-        return Ok(Box::new(Solo));
-    }
-    link.phase(Phase::Rendezvous);
-    let addr = StoreAddr {
-        host: assignment.store_host.clone(),
-        port: assignment.store_port,
-        prefix: format!("round-{}", assignment.round),
-    };
-    let place = Place { rank: assignment.rank, size: assignment.world_size, local: assignment.local_world_size };
-    form(addr, (place, device), wanted, forming)
+    let Some(store) = store.filter(|_| seat.world_size > 1) else { return Ok(Box::new(Solo)) };
+    let place = Place { rank: seat.rank, size: seat.world_size, local: seat.local_world_size };
+    form(&store.round(&format!("round-{}", seat.round))?, (place, device), wanted, forming)
 }
 
 /// A rank's place in its world.
@@ -233,21 +223,20 @@ pub(super) struct Place {
     pub(super) local: u32,
 }
 
-/// The group that meets in the store at `addr`: NCCL on a GPU, else shared memory or Gloo.
+/// The group that meets in `store`: NCCL on a GPU, else shared memory or Gloo.
 pub(super) fn form(
-    addr: StoreAddr,
+    store: &Store,
     (place, device): (Place, Device),
     wanted: Collectives,
     forming: &Forming,
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
-    let store = Store::connect(addr, COLLECTIVE_WAIT_MAX)?;
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
             let at = (place.rank, place.size);
-            Ok(Box::new(crate::comm::Nccl::form(&store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?))
+            Ok(Box::new(crate::comm::Nccl::form(store, at, index as u32, COLLECTIVE_WAIT_MAX, forming)?))
         }
-        _ => host_group(&store, place, wanted, forming),
+        _ => host_group(store, place, wanted, forming),
     }
 }
 

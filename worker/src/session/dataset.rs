@@ -61,6 +61,11 @@ impl Dataset {
         Ok(data)
     }
 
+    /// Identities of all rows, in the staged order.
+    pub fn ids(&self) -> &[i64] {
+        self.staged.0.row_id()
+    }
+
     /// Rows of a split.
     pub fn rows(&self, split: Split) -> &Arc<RowIndex> {
         &self.splits[split as usize]
@@ -91,7 +96,8 @@ impl Dataset {
         let index = self.rows(Split::Train);
         let width = (self.staged.0.features() + self.staged.0.outputs()).max(1) as u64;
         let kept = index.len().min(START_ROWS_MAX).min((START_VALUES_MAX / width).max(1));
-        self.gather_rows(&(0..kept).map(|i| index.at(spread(i, index.len(), kept))).collect::<Vec<_>>(), device)
+        let rows: Vec<u64> = (0..kept).map(|i| index.at(spread(i, index.len(), kept))).collect();
+        self.gather_rows(&rows, device)
     }
 }
 

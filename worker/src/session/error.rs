@@ -207,6 +207,28 @@ pub enum SessionError {
         /// In this run.
         expected: i64,
     },
+    /// The ledger cannot be written.
+    #[error("failed to write the ledger {}\n  hint: make room, or leave out train.ledger", path.display())]
+    Ledger {
+        /// File.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Too many rows make steps not finite.
+    #[error(
+        "{found} training rows make loss or gradient not finite, expected at most {limit}: row_id {first}\n  hint: mend or \
+         remove these rows, or raise train.poisoned_rows_max"
+    )]
+    PoisonedRows {
+        /// How many.
+        found: u64,
+        /// `train.poisoned_rows_max`.
+        limit: u64,
+        /// Identities of the first of them.
+        first: String,
+    },
     /// Every step of a whole epoch was skipped.
     #[error(
         "all {steps} steps of epoch {epoch} were skipped because loss or gradient was not finite\n  hint: lower train.lr, or look for extreme values in the data report"

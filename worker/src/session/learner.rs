@@ -261,8 +261,9 @@ impl Learner {
         for (name, view) in self.weights.views(&self.best) {
             copy(&view, saved.get(&format!("best.{name}")))?;
         }
+        let taken = counts.steps.saturating_sub(counts.skipped);
         if let Some(ema) = &mut self.ema {
-            ema.restore(&self.weights, saved, counts.steps)?;
+            ema.restore(&self.weights, saved, taken)?;
         }
         if counts.steps == 0 {
             // Initial weights made without data: the scaler stays that of the data.
@@ -270,7 +271,6 @@ impl Learner {
         }
         restore_buffers(&mut self.model, saved)?;
         self.precision.restore(saved)?;
-        let taken = counts.steps.saturating_sub(counts.skipped);
         self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::{
     report::Reporter,
     train::{Ended, RoundTask, TrainTask, Training},
 };
-use crate::comm::{Forming, ProcessGroup};
+use crate::comm::{Forming, ProcessGroup, Store, StoreAddr};
 use enn_common::{
     config::RunConfig,
     wire::{
@@ -36,6 +36,8 @@ pub(super) struct Life<'a> {
     kernels: KernelTask,
     training: Option<Training<'a>>,
     config: Option<RunConfig>,
+    /// One connection for all rounds: libtorch asks the name service at each.
+    store: Option<Store>,
     /// The round's group, to be cut when the worker fails.
     group: Option<Box<dyn ProcessGroup>>,
 }
@@ -50,7 +52,7 @@ enum After {
 
 impl<'a> Life<'a> {
     pub(super) fn new(link: &'a Link, kernels: KernelTask) -> Self {
-        Self { link, kernels, training: None, config: None, group: None }
+        Self { link, kernels, training: None, config: None, store: None, group: None }
     }
 
     /// Lives from `first` to the end of training; whether it was stopped on request.
@@ -82,6 +84,9 @@ impl<'a> Life<'a> {
         if let Some(training) = &mut self.training {
             training.rehearse(standby.world_size)?;
         }
+        if standby.world_size > 1 {
+            self.connect(&standby.store_host, standby.store_port)?;
+        }
         Ok(self.link.send(FromWorker::Warm)?)
     }
 
@@ -102,6 +107,14 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
+    fn connect(&mut self, host: &str, port: u16) -> Result<(), SessionError> {
+        if self.store.is_none() {
+            let addr = StoreAddr { host: host.to_owned(), port, prefix: String::new() };
+            self.store = Some(Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?);
+        }
+        Ok(())
+    }
+
     /// One round.
     fn work(&mut self, seat: &Assignment) -> Result<After, SessionError> {
         let Task::Train { staged, resume, attempt } = &seat.task else {
@@ -111,14 +124,20 @@ impl<'a> Life<'a> {
         self.link.send(FromWorker::Entered { round: seat.round })?;
         tch::set_num_threads(seat.threads.max(1).cast_signed());
         self.prepare(&seat.run_dir, staged, boot::device(seat)?, seat.rank)?;
+        if seat.world_size > 1 {
+            self.link.phase(Phase::Rendezvous);
+            self.connect(&seat.store_host, seat.store_port)?;
+        }
         let (Some(training), Some(config)) = (&mut self.training, &self.config) else {
             unreachable!("it was just prepared");
         };
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
-        let round = RoundTask { resume: resume.clone(), attempt: attempt.clone(), split: seat.split };
-        let ended = match boot::group(self.link, seat, training.device(), config.cluster.collectives, &forming) {
+        let (resume, attempt) = (resume.clone(), attempt.clone());
+        let round = RoundTask { round: seat.round, resume, attempt, split: seat.split };
+        let wanted = config.cluster.collectives;
+        let ended = match boot::group(self.store.as_ref(), seat, (training.device(), wanted), &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
             Err(error) => Err(error),
         };

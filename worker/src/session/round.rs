@@ -10,23 +10,25 @@ use super::{
     handover::{self, Standing},
     learner::Counts,
     memory,
+    poisoned::{self, Poisoned},
     precision::{self, Demand, Precision},
     progress::Progress,
-    refusal::Refusals,
+    refusal::{self, Refusals, Rows},
     step::{self, Place, Stepped},
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
     autograd::Cx,
-    checkpoint,
+    checkpoint::{self, Named},
     comm::{ProcessGroup, Solo},
     data::{
-        Position, Prefetch, Sampler,
+        Batch, Position, Prefetch, Sampler,
         prefetch::{Arrays, Plan},
     },
 };
 use enn_common::{
     event::EpochReport,
+    ledger::Line,
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
@@ -44,7 +46,7 @@ pub(super) struct Round<'a> {
     state: &'a mut State,
     place: Place<'a>,
     sampler: Sampler,
-    attempt: &'a str,
+    task: &'a RoundTask,
     /// Nobody had any state when it began.
     fresh: bool,
 }
@@ -74,12 +76,12 @@ impl<'a> Round<'a> {
         state.learner.executor.reset();
         state.learner.share_gradients(group)?;
         state.pace.report_next();
-        let mut round = Self { host, state, place, sampler, attempt: &task.attempt, fresh: false };
+        let mut round = Self { host, state, place, sampler, task, fresh: false };
         round.decide_precision()?;
         let mine = round.state.begun.then(|| Standing::of(&round.state.progress));
         match handover::furthest(group, host.device, mine)? {
             None => round.start(task.resume.as_deref())?,
-            Some(furthest) if furthest.everybody => round.agree_on_precision()?,
+            Some(furthest) if furthest.everybody => round.agree_on_refusals()?,
             Some(furthest) => round.receive(mine, furthest)?,
         }
         round.state.begun = true;
@@ -124,18 +126,19 @@ impl<'a> Round<'a> {
         let state = &mut *self.state;
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
-        let saved = checkpoint::load_with(path, &wanted, precision::STATE)?;
+        let saved = checkpoint::load_with(path, &wanted, &[precision::STATE, poisoned::STATE])?;
         state.take(&saved, &self.host.order, path)?;
         state.saved_step = Some(state.progress.step);
         Ok(())
     }
 
-    /// Ranks that stand alike have the same weights; a round that broke while they agreed on a place to cool down may have left
-    /// them with different ones.
-    fn agree_on_precision(&mut self) -> Result<(), SessionError> {
-        let items = self.state.learner.precision.named();
+    /// Ranks that stand alike have the same weights; a round that broke while they agreed on a place to cool down, or on rows to
+    /// leave out, may have left them with different ones.
+    fn agree_on_refusals(&mut self) -> Result<(), SessionError> {
+        let items = self.state.learner.precision.named().into_iter().chain(self.state.poisoned.named()).collect();
         let (items, _) = handover::share(items, self.place.group, self.host.device, 0)?;
         let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
+        self.state.poisoned = Poisoned::restore(&saved)?;
         Ok(self.state.learner.precision.restore(&saved)?)
     }
 
@@ -144,8 +147,7 @@ impl<'a> Round<'a> {
         self.place.reporter.mark(Phase::Load, self.state.progress.step);
         let _ = self.state.pace.watch.lap_ms();
         let behind = mine != Some(furthest.standing);
-        let mut items = self.state.learner.state();
-        items.extend(self.state.progress.named(&self.state.sums, &self.host.order));
+        let items = self.state.named(&self.host.order);
         let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
         if behind {
             let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
@@ -187,19 +189,23 @@ impl<'a> Round<'a> {
     fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<Wish, SessionError> {
         let (host, state) = (self.host, &mut *self.state);
         let _ = state.pace.watch.lap_ms();
-        let batch = prefetch.next(state.progress.position)?.to_device(host.device)?;
+        let batch = prefetch.next(state.progress.position)?;
+        state.poisoned.leave_out_of(&batch)?;
+        let batch = batch.to_device(host.device)?;
         let waited = state.pace.watch.lap_ms();
         if first {
             let (_, parts) = state.learner.split();
             state.learner.recompute = memory::recompute(host.config.train.recompute, &parts, &self.place, &batch)?;
         }
-        let mut done = step::step(&mut state.learner, &self.place, &batch, state.progress.step, first)?;
+        self.enter_begun(&batch)?;
+        let mut done = self.attempt(&batch, first)?;
+        let state = &mut *self.state;
         state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
         self.place.reporter.mark(Phase::Compute, state.progress.step);
-        let sound = state.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
-        state.refusals.note(state.progress.step - 1, &batch, &sound);
+        self.enter_done()?;
+        let state = &mut *self.state;
         let look = host.device == Device::Cpu || state.progress.step.is_multiple_of(DEVICE_LOOK_EVERY);
         let wish = if look { self.look(&done)? } else { Wish::GoOn };
         done.times.data = waited;
@@ -228,14 +234,69 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Explains refused steps at which nobody has looked yet. Waits for the device.
-    fn explain(&mut self) -> Result<(), SessionError> {
-        let explained = self.state.refusals.explain(&mut self.state.learner, &self.place)?;
-        self.place.kernels.tell_news()?;
-        match explained {
-            Some(message) => self.tell(FromWorker::Warned { message }),
-            None => Ok(()),
+    /// Computes a step. On the CPU one that was refused because of rows is computed again without them.
+    fn attempt(&mut self, batch: &Batch, first: bool) -> Result<Stepped, SessionError> {
+        let mut program = None;
+        loop {
+            let state = &mut *self.state;
+            let (step, position) = (state.progress.step, state.progress.position);
+            let mut done = step::step(&mut state.learner, &self.place, batch, step, first && program.is_none())?;
+            let sound = state.learner.precision.sound(&done.taken, &done.control.f_get(0)?)?;
+            state.refusals.note((step, position), batch, &sound);
+            program = program.or(done.program.take());
+            // A device is asked when it is waited for anyway.
+            if self.host.device != Device::Cpu || !self.explain()? {
+                return Ok(Stepped { program, ..done });
+            }
+            self.state.poisoned.leave_out_of(batch)?;
         }
+    }
+
+    /// Explains refused steps at which nobody has looked yet, and whether rows are left out from now on. Waits for the device.
+    fn explain(&mut self) -> Result<bool, SessionError> {
+        let (host, state) = (self.host, &mut *self.state);
+        let data = Rows { order: &self.sampler, ids: host.data.ids() };
+        let explained = state.refusals.explain(&mut state.learner, &self.place, &data)?;
+        self.place.kernels.tell_news()?;
+        if let Some(message) = explained.message {
+            self.tell(FromWorker::Warned { message })?;
+        }
+        let Some((step, position)) = explained.at.filter(|_| !explained.left_out.is_empty()) else { return Ok(false) };
+        let (global, index) = (self.sampler.global(position), host.data.rows(Split::Train));
+        let rows: Vec<u64> = explained.left_out.iter().map(|&place| index.at(global[place])).collect();
+        self.state.poisoned.add(rows.iter().copied());
+        let id = |row: &u64| data.ids[*row as usize];
+        if let Some(ledger) = &host.ledger {
+            let left_out = rows.iter().map(id).collect();
+            ledger.write(&Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
+        }
+        let (found, limit) = (self.state.poisoned.len(), host.config.train.poisoned_rows_limit(index.len()));
+        if found > limit {
+            let first = refusal::listed(self.state.poisoned.rows().iter().map(id));
+            return Err(SessionError::PoisonedRows { found, limit, first });
+        }
+        Ok(true)
+    }
+
+    /// Into the ledger, before this rank contributes to a step.
+    fn enter_begun(&self, batch: &Batch) -> Result<(), SessionError> {
+        let Some(ledger) = &self.host.ledger else { return Ok(()) };
+        let (ids, progress) = (self.host.data.ids(), &self.state.progress);
+        ledger.write(&Line::Begun {
+            round: self.task.round,
+            attempt: self.task.attempt.clone(),
+            step: progress.step + 1,
+            epoch: progress.position.epoch + 1,
+            rank: self.place.group.rank(),
+            rows: batch.rows[..batch.real].iter().map(|&row| ids[row as usize]).collect(),
+        })
+    }
+
+    /// Into the ledger, after a step.
+    fn enter_done(&self) -> Result<(), SessionError> {
+        let Some(ledger) = &self.host.ledger else { return Ok(()) };
+        let (round, attempt) = (self.task.round, self.task.attempt.clone());
+        ledger.write(&Line::Done { done: self.state.progress.step, round, attempt })
     }
 
     /// Validation, judgement, report and, when due, a checkpoint; once for every epoch whose steps are done.
@@ -327,9 +388,8 @@ impl<'a> Round<'a> {
             state.learner.keep_average_as_best()?;
         }
         state.progress.replays = state.refusals.replays();
-        let mut items = state.learner.state();
-        items.extend(state.progress.named(&state.sums, &self.host.order));
-        let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, self.attempt));
+        let items = state.named(&self.host.order);
+        let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, &self.task.attempt));
         let message = match checkpoint::write_share(&dir, self.place.group.rank(), self.place.group.size(), &items) {
             Ok(table) => {
                 state.saved_step = Some(step);
@@ -449,6 +509,14 @@ impl Host<'_> {
 }
 
 impl State {
+    /// All there is, by name.
+    fn named(&self, order: &Sampler) -> Vec<Named> {
+        let mut items = self.learner.state();
+        items.extend(self.progress.named(&self.sums, order));
+        items.extend(self.poisoned.named());
+        items
+    }
+
     /// Takes up a saved or received state.
     fn take(
         &mut self,
@@ -458,6 +526,7 @@ impl State {
     ) -> Result<(), SessionError> {
         self.progress = Progress::restore(saved, &mut self.sums, order, from)?;
         self.refusals = Refusals::after(self.progress.replays);
+        self.poisoned = Poisoned::restore(saved)?;
         // The progress counts completed epochs, the sums the one that is under way.
         let skipped = self.progress.skipped + self.sums.read()?.skipped as u64;
         self.learner.restore(saved, Counts { steps: self.progress.step, skipped })

@@ -246,7 +246,7 @@ fn code(
     let rate = scalar(number(1)?)?;
     let stats = learner.precision.optimize(cx, (learner.optimizer, learner.grads), &count, &rate)?;
     if let Some(ema) = learner.ema {
-        ema.update(cx, learner.weights)?;
+        ema.update(cx, learner.weights, &stats.taken)?;
     }
     Ok(vec![control, stats.grad_norm, stats.taken])
 }

@@ -157,7 +157,7 @@ impl Steps {
         // What a checkpoint holds of precision may be there or not: a training may go on in another one.
         let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
         let wanted: Vec<_> = always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect();
-        let saved = checkpoint::load_with(folder, &wanted, precision::STATE)?;
+        let saved = checkpoint::load_with(folder, &wanted, &[precision::STATE])?;
         self.precision.restore(&saved)?;
         let weights = self.weights.views(self.weights.slabs());
         // Refused steps are not in the optimizer's count.

@@ -18,7 +18,7 @@ use super::{
     clock::Throttle,
 };
 use crate::{
-    comm::{Forming, Pending, ProcessGroup, Solo, StoreAddr},
+    comm::{Forming, Pending, ProcessGroup, Solo, Store, StoreAddr},
     error::HookError,
     op::collective::Collectives,
 };
@@ -75,8 +75,9 @@ pub fn join(device: DeviceChoice) -> Result<Place, SessionError> {
             let prefix = format!("round-{}", environment.round);
             let addr = StoreAddr { host: host.clone(), port: *port, prefix };
             let (rank, size, local) = (environment.rank, environment.world_size, environment.local_world_size);
+            let store = Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?;
             let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
-            boot::form(addr, (boot::Place { rank, size, local }, device), WantedCollectives::Auto, &forming)?
+            boot::form(&store, (boot::Place { rank, size, local }, device), WantedCollectives::Auto, &forming)?
         }
         _ => Box::new(Solo),
     };

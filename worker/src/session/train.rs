@@ -12,7 +12,9 @@ use super::{
     dataset::Dataset,
     kernels::{KernelTask, Kernels},
     learner::Learner,
+    ledger::Ledger,
     pace::Pace,
+    poisoned::Poisoned,
     progress::{EpochSums, Progress},
     refusal::Refusals,
     report::Reporter,
@@ -48,6 +50,8 @@ pub struct TrainTask {
 /// What differs from round to round.
 #[derive(Debug, Clone)]
 pub struct RoundTask {
+    /// Number of the round.
+    pub round: u64,
     /// Committed checkpoint to go on from, when no rank has any state.
     pub resume: Option<PathBuf>,
     /// Name of this start of the workers; part of the names of unfinished checkpoints.
@@ -58,7 +62,7 @@ pub struct RoundTask {
 
 impl Default for RoundTask {
     fn default() -> Self {
-        Self { resume: None, attempt: String::new(), split: 1 }
+        Self { round: 0, resume: None, attempt: String::new(), split: 1 }
     }
 }
 
@@ -119,6 +123,7 @@ pub(super) struct Host<'a> {
     pub(super) reporter: &'a dyn Reporter,
     pub(super) kernels: Kernels<'a>,
     pub(super) profile: Option<Profile>,
+    pub(super) ledger: Option<Ledger>,
     pub(super) data: Dataset,
     pub(super) spec: ModelSpec,
     /// The order of samples; ranks take their shares of it.
@@ -131,6 +136,7 @@ pub(super) struct State {
     pub(super) progress: Progress,
     pub(super) sums: EpochSums,
     pub(super) refusals: Refusals,
+    pub(super) poisoned: Poisoned,
     pub(super) saved_step: Option<u64>,
     pub(super) pace: Pace,
     /// Weights and progress are those of this training, and not those every process begins with.
@@ -152,6 +158,8 @@ impl<'a> Training<'a> {
         let data = Dataset::for_training(&task.staged)?;
         let folder = task.checkpoints.with_file_name(FOLDER);
         let profile = config.train.profile.then(|| Profile::new(folder, rank, task.device));
+        let run = task.checkpoints.parent().unwrap_or(&task.checkpoints);
+        let ledger = config.train.ledger.then(|| Ledger::open(run)).transpose()?;
         let rows = data.rows(Split::Train).len();
         let order = Sampler {
             rows,
@@ -170,12 +178,14 @@ impl<'a> Training<'a> {
             progress: Progress::default(),
             sums: EpochSums::new(task.device)?,
             refusals: Refusals::default(),
+            poisoned: Poisoned::default(),
             saved_step: None,
             pace: Pace::new(),
             begun: false,
         };
         let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
-        Ok(Self { host: Host { config, checkpoints, device, reporter, kernels, profile, data, spec, order }, state })
+        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, order };
+        Ok(Self { host, state })
     }
 
     /// Forward and backward pass of a rank's first share, which changes nothing: what is slow only the first time (device

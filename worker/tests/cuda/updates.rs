@@ -111,8 +111,8 @@ fn adamw_writes_the_copies_as_the_plain_reference_does() {
 fn averages_and_zeros() {
     let Some(device) = device() else { return };
     let op = Op::Average { decay: 0.99.into() };
-    for layout in [Layout::Dense, Layout::Misaligned] {
-        let mut cpu = vec![scalar(6.0, Device::Cpu)];
+    for (layout, taken) in [(Layout::Dense, 1.0), (Layout::Misaligned, 1.0), (Layout::Dense, 0.0)] {
+        let mut cpu = vec![scalar(6.0, Device::Cpu), scalar(taken, Device::Cpu)];
         for length in [7, 5000, 0, 16, 8192].into_iter().cycle().take(130) {
             cpu.extend([normal(&[length], Kind::Float), normal(&[length], Kind::Float)]);
         }

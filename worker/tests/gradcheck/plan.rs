@@ -73,7 +73,7 @@ fn code(bench: &Parts<'_>, cx: &Cx<'_>, inputs: &[Traced]) -> Result<Vec<Traced>
     }
     let count = f::sum_all(cx, &f::ones(cx, &[8], Kind::Double)?)?;
     let stats = bench.optimizer.step(cx, bench.grads, &count, rate)?;
-    bench.ema.update(cx, bench.weights)?;
+    bench.ema.update(cx, bench.weights, &stats.taken)?;
     Ok(vec![sum.unwrap(), stats.grad_norm])
 }
 

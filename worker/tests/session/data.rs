@@ -42,11 +42,30 @@ fn stats(values: impl Iterator<Item = f32>) -> Stats {
 
 /// Puts `value` into a training row behind the statistics' back.
 pub(crate) fn spoil(staged: &Path, value: f32) {
-    let x = staged.join("x.npy");
-    let mut bytes = std::fs::read(&x).unwrap();
-    let at = bytes.len() - (ROWS - 20) * FEATURES * 4;
-    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    std::fs::write(&x, bytes).unwrap();
+    spoil_row(staged, 20, value);
+}
+
+/// Puts `value` into the first cell of a row.
+pub(crate) fn spoil_row(staged: &Path, row: usize, value: f32) {
+    edit(staged, "x.npy", FEATURES * 4, row, |cells| cells[..4].copy_from_slice(&value.to_le_bytes()));
+}
+
+/// Lets a row weigh nothing.
+pub(crate) fn blank_row(staged: &Path, row: usize) {
+    for (name, width) in
+        [("x.npy", FEATURES * 4), ("x_mask.npy", FEATURES), ("y.npy", CELLS * 4), ("y_mask.npy", CELLS)]
+    {
+        edit(staged, name, width, row, |cells| cells.fill(0));
+    }
+}
+
+/// Changes the bytes of a row.
+fn edit(staged: &Path, name: &str, width: usize, row: usize, change: impl Fn(&mut [u8])) {
+    let path = staged.join(name);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.len() - (ROWS - row) * width;
+    change(&mut bytes[at..at + width]);
+    std::fs::write(&path, bytes).unwrap();
 }
 
 /// Stages 90 rows (every fifth validation, every tenth test) of 5 inputs and (2, 3) targets that depend on them.

@@ -35,16 +35,16 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A worker process and our ends of its socket and page. Killed when dropped.
-struct Worker {
+pub(crate) struct Worker {
     child: Child,
     socket: UnixStream,
     buffer: FrameBuffer,
-    page: SharedMap,
+    pub(crate) page: SharedMap,
 }
 
 impl Worker {
     /// Starts worker number `name`, which has said hello.
-    fn fork(dir: &Path, name: u32) -> Self {
+    pub(crate) fn fork(dir: &Path, name: u32) -> Self {
         let path = dir.join(format!("broker-{name}.sock"));
         let listener = UnixListener::bind(&path).unwrap();
         // Without close-on-exec: the child inherits it.
@@ -69,44 +69,44 @@ impl Worker {
     }
 
     /// Starts a worker with a seat.
-    fn start(dir: &Path, assignment: &Assignment) -> Self {
+    pub(crate) fn start(dir: &Path, assignment: &Assignment) -> Self {
         let mut worker = Self::fork(dir, assignment.rank);
         worker.seat(assignment);
         worker
     }
 
     /// Gives a seat, which is taken.
-    fn seat(&mut self, assignment: &Assignment) {
+    pub(crate) fn seat(&mut self, assignment: &Assignment) {
         self.send(&ToWorker::Assign(Box::new(assignment.clone())));
         assert_eq!(self.next(), Some(FromWorker::Entered { round: assignment.round }));
     }
 
     /// Ends the round; the step after which the worker stands.
-    fn end_round(&mut self, round: u64) -> u64 {
+    pub(crate) fn end_round(&mut self, round: u64) -> u64 {
         self.send(&ToWorker::RoundEnded { round, reason: "a test".to_owned() });
         self.halted(round)
     }
 
-    fn halted(&mut self, of: u64) -> u64 {
+    pub(crate) fn halted(&mut self, of: u64) -> u64 {
         let told = self.until(|m| matches!(m, FromWorker::Halted { round, .. } if *round == of));
         let FromWorker::Halted { step, .. } = told else { unreachable!() };
         step
     }
 
     /// Asks to leave the round, or no more.
-    fn ask_to_leave(&self, wanted: bool) {
+    pub(crate) fn ask_to_leave(&self, wanted: bool) {
         let wishes = self.page.word32(8).unwrap();
         wishes.store(if wanted { 2 } else { 0 }, Ordering::Relaxed);
     }
 
-    fn send(&mut self, message: &ToWorker) {
+    pub(crate) fn send(&mut self, message: &ToWorker) {
         let mut bytes = Vec::new();
         frame::encode(message, &mut bytes).unwrap();
         self.socket.write_all(&bytes).unwrap();
     }
 
     /// The next message; `None` when the worker closed the socket.
-    fn next(&mut self) -> Option<FromWorker> {
+    pub(crate) fn next(&mut self) -> Option<FromWorker> {
         let mut chunk = [0; 4096];
         loop {
             if let Some(message) = self.buffer.decode().unwrap() {
@@ -121,11 +121,24 @@ impl Worker {
         }
     }
 
-    fn rest(&mut self) -> Vec<FromWorker> {
+    /// The next message, if it comes within `patience`.
+    pub(crate) fn next_within(&mut self, patience: Duration) -> Option<FromWorker> {
+        if let Some(message) = self.buffer.decode().unwrap() {
+            return Some(message);
+        }
+        self.socket.set_read_timeout(Some(patience.max(Duration::from_millis(1)))).unwrap();
+        let mut chunk = [0; 4096];
+        let read = self.socket.read(&mut chunk);
+        self.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.buffer.extend(&chunk[..read.unwrap_or(0)]);
+        self.buffer.decode().unwrap()
+    }
+
+    pub(crate) fn rest(&mut self) -> Vec<FromWorker> {
         std::iter::from_fn(|| self.next()).collect()
     }
 
-    fn until(&mut self, wanted: impl Fn(&FromWorker) -> bool) -> FromWorker {
+    pub(crate) fn until(&mut self, wanted: impl Fn(&FromWorker) -> bool) -> FromWorker {
         loop {
             let message = self.next().unwrap();
             if wanted(&message) {
@@ -134,11 +147,11 @@ impl Worker {
         }
     }
 
-    fn status(&mut self) -> ExitStatus {
+    pub(crate) fn status(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 }
@@ -150,14 +163,14 @@ impl Drop for Worker {
     }
 }
 
-struct Run {
-    dir: tempfile::TempDir,
-    staged: PathBuf,
+pub(crate) struct Run {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) staged: PathBuf,
     store: StoreHandle,
 }
 
 impl Run {
-    fn of(config: &RunConfig) -> Self {
+    pub(crate) fn of(config: &RunConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("run.json"), serde_json::to_vec(config).unwrap()).unwrap();
         let staged = stage(dir.path());
@@ -165,7 +178,7 @@ impl Run {
         Self { dir, staged, store }
     }
 
-    fn assignment(&self, rank: u32, world_size: u32) -> Assignment {
+    pub(crate) fn assignment(&self, rank: u32, world_size: u32) -> Assignment {
         Assignment {
             round: 0,
             rank,
@@ -183,7 +196,7 @@ impl Run {
         }
     }
 
-    fn start(&self, assignment: &Assignment) -> Worker {
+    pub(crate) fn start(&self, assignment: &Assignment) -> Worker {
         Worker::start(self.dir.path(), assignment)
     }
 }
@@ -322,6 +335,8 @@ fn a_spare_takes_the_seat_of_a_dead_worker_and_no_bit_changes() {
             device: "cpu".into(),
             local_rank: 1,
             world_size: 2,
+            store_host: "127.0.0.1".into(),
+            store_port: run.store.addr().port(),
             threads: 1,
             run_dir,
             staged,

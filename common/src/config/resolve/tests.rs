@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{
     data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind},
     raw::Value,
-    train::{Device, Nproc, Precision},
+    train::{Device, Nproc, Precision, Recovery},
 };
 use std::path::{Path, PathBuf};
 
@@ -211,4 +211,38 @@ fn kernels_are_one_name_or_an_order() {
     );
     assert!(wrong[1].contains("kernels.retention: the list is empty"), "{wrong:?}");
     assert!(wrong[2].contains("kernels.sdpa: \"a\" is listed twice"), "{wrong:?}");
+}
+
+#[test]
+fn rows_may_be_written_down_and_so_many_left_out() {
+    let at = |text: &str| resolve(&parse(text), &facts()).unwrap().train;
+    let train = at("");
+    assert!(!train.ledger);
+    assert_eq!([500, 10_000, 1_000_000].map(|rows| train.poisoned_rows_limit(rows)), [10, 10, 1000]);
+    let train = at("[train]\nledger = true\npoisoned_rows_max = 0\n");
+    assert!(train.ledger);
+    assert_eq!(train.poisoned_rows_limit(1_000_000), 0);
+    let wrong = mistakes("[train]\npoisoned_rows_max = -1\n");
+    assert!(wrong[0].contains("train.poisoned_rows_max"), "{wrong:?}");
+}
+
+#[test]
+fn recovery_is_chosen_and_what_needs_it_says_so() {
+    let with = |cluster: &str| WEATHER.split("[cluster]").next().unwrap().to_owned() + "[cluster]\n" + cluster;
+    let cluster = resolve(&parse(&with("nproc_per_node = 3\n")), &facts()).unwrap().cluster;
+    assert_eq!((cluster.policy, cluster.spares, cluster.workers_min), (Recovery::Reform, 0, 0));
+    let text = with("nproc_per_node = 3\nworkers_min = 2\nspares = 1\nhang_timeout_s = 0\n");
+    let cluster = resolve(&parse(&text), &facts()).unwrap().cluster;
+    assert_eq!((cluster.workers_min, cluster.spares, cluster.hang_timeout_s), (2, 1, 0.0));
+    let found = mistakes(&with("nproc_per_node = 2\nworkers_min = 3\nspares = 65\npolicy = \"reforn\"\n"));
+    for sentence in [
+        "cluster.workers_min: at least 3 workers are asked for, but only 2 are started",
+        "cluster.spares: 65 is out of range, expected a whole number from 0 to 64",
+        "cluster.policy: unknown value \"reforn\" (did you mean `reform`?)",
+    ] {
+        assert!(found.iter().any(|line| line.contains(sentence)), "missing: {sentence}\nfound: {found:#?}");
+    }
+    let found = mistakes(&with("policy = \"restart\"\nnproc_per_node = 2\nworkers_min = 1\nspares = 1\n"));
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found.iter().all(|line| line.contains("needs policy = \"reform\"")), "{found:#?}");
 }

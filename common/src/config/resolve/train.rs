@@ -58,6 +58,8 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
         capture_collectives: s.truth("capture_collectives", default.capture_collectives),
         profile: s.truth("profile", default.profile),
+        ledger: s.truth("ledger", default.ledger),
+        poisoned_rows_max: s.has("poisoned_rows_max").then(|| s.integer("poisoned_rows_max", 0..=1 << 40, 0)),
         recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
         deterministic: s.truth("deterministic", default.deterministic),
         threads: s.integer("threads", 0..=4096, default.threads),

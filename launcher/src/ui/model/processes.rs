@@ -20,6 +20,8 @@ pub struct RoundView {
     pub ended: Option<f64>,
     /// Cause of its failure, and whether another round followed.
     pub failure: Option<(String, bool)>,
+    /// Why it was left by workers that kept their state, or by its nodes.
+    pub left: Option<String>,
     /// Restarts that were left after its failure.
     pub restarts_left: Option<u32>,
     /// Its nodes in order of their rank; empty when the launcher is the only one.
@@ -94,8 +96,9 @@ impl RunView {
                 view.master.clone_from(master);
                 self.place_nodes(nodes);
             }
-            What::RoundLeft { round, .. } => {
+            What::RoundLeft { round, reason } => {
                 if let Some(view) = self.rounds.iter_mut().rev().find(|view| view.round == round.0) {
+                    view.left = Some(reason.clone());
                     view.ended = Some(time);
                     self.dismiss_nodes();
                 }
@@ -199,12 +202,12 @@ impl RunView {
     /// Whether the workers of a round kept their state from the round before.
     pub fn goes_on(&self, round: u64) -> bool {
         let before = self.rounds.iter().rev().skip_while(|view| view.round != round).nth(1);
-        let left =
-            before.is_some_and(|before| before.failure.is_none() && before.ended.is_some() && before.nodes.is_empty());
-        left && self
-            .sessions
-            .last()
-            .is_some_and(|session| before.is_some_and(|before| before.started >= session.started))
+        before.is_some_and(|before| before.left.is_some() && before.nodes.is_empty())
+    }
+
+    /// Rounds that were followed by another one without a restart, because the workers kept their state.
+    pub fn regroupings(&self) -> u64 {
+        self.rounds.iter().filter(|round| round.left.is_some() && round.nodes.is_empty()).count() as u64
     }
 
     fn worker(&mut self, round: u64, rank: u32) -> Option<&mut WorkerView> {

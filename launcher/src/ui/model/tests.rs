@@ -193,6 +193,46 @@ pub(in crate::ui) fn view_after(events: &[Event]) -> RunView {
     view
 }
 
+/// A third story: a worker dies, a spare takes its seat; another dies and nobody survives.
+pub(in crate::ui) fn reform_events() -> Vec<Event> {
+    let mut all = preparation();
+    all.extend(round(0, None));
+    all.push((0.1, What::SpareStarted { pid: 4_900, local_rank: LocalRank(0) }));
+    all.push((0.1, What::SpareEnded { pid: 4_900, code: None, signal: Some(9) }));
+    all.push((1.0, What::SpareStarted { pid: 4_901, local_rank: LocalRank(0) }));
+    all.push((2.0, What::SpareReady { pid: 4_901, seconds: 2.0 }));
+    all.extend((1..=3).map(|step| (0.04, stepped(step, 1.0 / step as f64))));
+    all.push((0.0, exited(0, 1, None, Some(9))));
+    let reason = "rank 1 was killed by SIGKILL".to_owned();
+    all.push((0.01, What::RoundLeft { round: Round(0), reason }));
+    all.push((0.0, What::RoundStarted { round: Round(1), world_size: 2, attempt: 0, resume_step: Some(3) }));
+    let seat = |rank: u32, pid, spare| {
+        let (local_rank, rank) = (LocalRank(rank), Rank(rank));
+        (0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid, spare })
+    };
+    all.extend([seat(0, 4_000, false), seat(1, 4_901, true)]);
+    let (rank, from) = (Rank(1), Rank(0));
+    all.push((0.2, What::StateReceived { round: Round(1), rank, from, step: 3, bytes: 5_012_345, seconds: 0.02 }));
+    for rank in [0, 1].map(Rank) {
+        let (device, backend, libtorch) = ("cpu".to_owned(), "gloo".to_owned(), "2.11.0".to_owned());
+        all.push((0.0, What::WorkerReady { round: Round(1), rank, device, backend, libtorch, seconds: 0.2 }));
+    }
+    all.push((0.1, stepped(4, 0.2)));
+    all.push((0.0, What::Recovered { round: Round(1), seconds: 0.31, lost_steps: 0, from_rank: Some(Rank(0)) }));
+    timed(all)
+}
+
+#[test]
+fn survivors_and_spares_are_workers_of_the_next_round() {
+    let view = view_after(&reform_events());
+    let workers: Vec<_> =
+        view.current_workers().map(|worker| (worker.rank, worker.pid, worker.ready.is_some())).collect();
+    assert_eq!(workers, [(0, 4_000, true), (1, 4_901, true)]);
+    assert_eq!((view.alive(), view.regroupings(), view.restarts()), ((2, 2), 1, 0));
+    let dead = view.workers.iter().find(|worker| worker.pid == 4_001).unwrap();
+    assert_eq!((dead.round, dead.exit.map(|exit| exit.signal)), (0, Some(Some(9))));
+}
+
 /// A second story: any program on two nodes; a late node, a failure, a restart, a lost node, a hang, the end.
 pub(in crate::ui) fn gang_events() -> Vec<Event> {
     let node = |host: &str| NodeBrief { host: host.into(), workers: 2 };

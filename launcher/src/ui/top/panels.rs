@@ -10,7 +10,7 @@ use crate::ui::{
     lines::Weight,
     model::NodeState,
     standing::{Standing, WorkerStanding},
-    status::{moment, node_state},
+    status::{moment, node_state, regroupings},
 };
 use ratatui::{
     Frame,
@@ -69,7 +69,7 @@ pub(super) fn overview(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let mut parts = vec![figures::seconds((now - since).max(0.0))];
     if let Some(round) = view.rounds.last() {
         let left = round.restarts_left.map_or_else(String::new, |left| format!(" ({left} left)"));
-        parts.push(format!("round {}, {restarts}{left}", round.round));
+        parts.push(format!("round {}, {restarts}{left}{}", round.round, regroupings(view)));
         parts.push(figures::plural(u64::from(round.world_size), "worker"));
     }
     let word = Span::styled(standing.word().to_uppercase(), bold().fg(colour(&standing)));

@@ -197,14 +197,16 @@ pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
     Ok(norm)
 }
 
-/// One more update (`updates`, f64 of 0 axes, written) of averages (written), each with its weights: all f32.
+/// One more update (`updates`, f64 of 0 axes, written) of averages (written), each with its weights: all f32. Where `taken`
+/// (f64 of 0 axes) is not 1, nothing changes.
 ///
 /// # Errors
 /// As [`adamw`].
-pub fn average(updates: &Tensor, pairs: &[[&Tensor; 2]], decay: f64) -> Result<(), CudaError> {
+pub fn average([updates, taken]: [&Tensor; 2], pairs: &[[&Tensor; 2]], decay: f64) -> Result<(), CudaError> {
     let check = Check { kernel: "average" };
     check.device("updates", updates)?;
     check.numbers("updates", updates, Kind::Double, 1, updates)?;
+    check.numbers("taken", taken, Kind::Double, 1, updates)?;
     let mut entries = Vec::with_capacity(pairs.len());
     for [average, weights] in pairs {
         let count = average.numel() as i64;
@@ -214,7 +216,7 @@ pub fn average(updates: &Tensor, pairs: &[[&Tensor; 2]], decay: f64) -> Result<(
     }
     let share = Tensor::f_empty([1], (Kind::Float, updates.device()))?;
     let variant = Variant::new(&SOURCE, Element::F32, &[1]);
-    let call = Call::new(&variant, "average_share").tensor(updates).tensor(&share);
+    let call = Call::new(&variant, "average_share").tensor(updates).tensor(taken).tensor(&share);
     call.structure(&[decay.to_bits()]).launch(updates, grid(1, 1))?;
     for (vec, table) in tables(&entries) {
         let variant = Variant::new(&SOURCE, Element::F32, &[vec]);

@@ -125,6 +125,14 @@ impl RawStore {
         Ok(deleted != 0)
     }
 
+    /// The same connection, with `prefix` before every key.
+    pub(super) fn prefixed(&self, prefix: &CStr) -> Result<Self, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: the handle lives during the call, and the shim takes its own reference; `out` is writable.
+        let status = unsafe { sys::enn_store_prefixed(self.0.as_ptr(), prefix.as_ptr(), &raw mut out) };
+        owned(status, out).map(Self)
+    }
+
     /// The same store for forming one group: its waits end when `cut` is cut, and `timeout` from now.
     pub(super) fn guarded(&self, cut: &RawCut, timeout: Duration) -> Result<Self, Fault> {
         let mut out = ptr::null_mut();

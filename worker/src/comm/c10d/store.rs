@@ -35,6 +35,18 @@ impl Store {
         }
     }
 
+    /// The same connection for another round: `prefix` comes before every key, behind this store's own.
+    ///
+    /// Connecting anew for every round costs more than forming a group: libtorch asks the name service who the store is,
+    /// and waits for its answer, or for seconds when there is none.
+    pub fn round(&self, prefix: &str) -> Result<Self, CommError> {
+        let name = c_string("prefix", prefix)?;
+        let raw = self.raw.prefixed(&name).map_err(|fault| fault.at("prefix", prefix))?;
+        let own = &self.addr.prefix;
+        let prefix = if own.is_empty() { prefix.to_owned() } else { format!("{own}/{prefix}") };
+        Ok(Self { raw, addr: StoreAddr { prefix, ..self.addr.clone() } })
+    }
+
     /// Sets `key` to `value` and wakes who waits for it.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<(), CommError> {
         let name = c_string("key", key)?;

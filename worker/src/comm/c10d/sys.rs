@@ -39,6 +39,7 @@ unsafe extern "C" {
         timeout_ms: i64,
         out: *mut *mut enn_store,
     ) -> i32;
+    pub(super) fn enn_store_prefixed(store: *mut enn_store, prefix: *const c_char, out: *mut *mut enn_store) -> i32;
     pub(super) fn enn_store_free(store: *mut enn_store);
     pub(super) fn enn_store_set(store: *mut enn_store, key: *const c_char, data: *const u8, bytes: usize) -> i32;
     pub(super) fn enn_store_get(store: *mut enn_store, key: *const c_char, sink: Sink, context: *mut c_void) -> i32;

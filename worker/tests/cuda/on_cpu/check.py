@@ -314,15 +314,18 @@ def check_adamw():
             kernels("squares", blocks, 256, table, partial)
             kernels("norm_of", 1, 256, partial, blocks, norm)
             assert not norm.isfinite()
-            check_average(kernels, table, arrays, blocks)
+            averages_are_right(kernels, table, arrays, blocks)
             kernels("zero", blocks, 256, table)
             assert all((a[3] == 0).all() for a in arrays)
 
 
-def check_average(kernels, table, arrays, blocks):
+def averages_are_right(kernels, table, arrays, blocks):
     """The first moments stand for the weights."""
     updates, share = torch.tensor(6.0, dtype=torch.float64), torch.empty(1)
-    kernels("average_share", 1, 1, updates, share, ctypes.c_double(0.99))
+    taken = torch.tensor(0.0, dtype=torch.float64)
+    kernels("average_share", 1, 1, updates, taken, share, ctypes.c_double(0.99))
+    assert (updates.item(), share.item()) == (6, 0)
+    kernels("average_share", 1, 1, updates, taken.fill_(1), share, ctypes.c_double(0.99))
     assert updates.item() == 7
     w = 0.01 / (1 - 0.99**7)
     near("share", share, torch.tensor([w]), torch.float32)
