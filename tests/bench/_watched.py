@@ -337,6 +337,8 @@ class Folder:
     """A private folder with the configuration; runs get folders in it."""
 
     def __init__(self) -> None:
+        # Asked to end, a bench ends its runs first.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="enn-bench-"))
         self.config, self.count = configuration(self.base), 0
 

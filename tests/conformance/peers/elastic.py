@@ -4,6 +4,7 @@ from the newest one. The peer of the recovery benches. Not shipped.
 Usage: torchrun … elastic.py CONFIG STAGED FOLDER. FOLDER/pages/PID holds the optimizer steps done, for whoever watches from outside.
 """
 
+import datetime
 import mmap
 import os
 import pathlib
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 EPOCHS = 1_000_000
+MEET_S_MAX = datetime.timedelta(seconds=30)
 # Where a page of ENN has the same number; common/src/wire/control.rs.
 PAGE_BYTES, STEP_AT = 4096, 16
 
@@ -62,7 +64,8 @@ def main() -> None:
     """Trains until it is ended."""
     config, staged, folder = tomllib.loads(pathlib.Path(sys.argv[1]).read_text()), *map(pathlib.Path, sys.argv[2:4])
     torch.manual_seed(config["seed"])
-    dist.init_process_group("gloo")
+    # Gloo may wait for ever when it meets again after a restart (both ranks in connectFullMesh, no connection): then torchrun tries again.
+    dist.init_process_group("gloo", timeout=MEET_S_MAX)
     page, rows = Page(folder / "pages"), Rows(staged)
     training = Training(rows, config, folder / "snapshot.pt")
     page.tell(training.step)
