@@ -221,10 +221,7 @@ impl Agent<'_> {
         let Some(worker) = self.pool.get_mut(id) else { return Ok(()) };
         let Some(exit) = worker.child.reap(&mut self.guard) else { return Ok(()) };
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
-        let (code, signal) = match exit {
-            Exit::Code(code) => (Some(code), None),
-            Exit::Signal(signal) => (None, Some(signal)),
-        };
+        let (code, signal) = exit.code_or_signal();
         let (rank, pid, round) = (worker.rank(), worker.child.pid(), self.state.round);
         let forgiven = worker.dismissed || exit == Exit::Code(0);
         if let Some(rank) = rank {
@@ -262,11 +259,7 @@ impl Agent<'_> {
     /// A process without a seat is gone.
     fn spare_ended(&mut self, worker: &Worker) -> Result<(), AgentError> {
         let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
-        let (code, signal) = match worker.child.exit() {
-            Some(Exit::Code(code)) => (Some(code), None),
-            Some(Exit::Signal(signal)) => (None, Some(signal)),
-            None => (None, None),
-        };
+        let (code, signal) = worker.child.exit().map_or((None, None), Exit::code_or_signal);
         (self.emit)(What::SpareEnded { pid: worker.child.pid(), code, signal });
         self.accuse(&worker.evidence(Rank(worker.slot.0)))?;
         if !sent_away && self.pool.spare_lost(Instant::now()) {
@@ -388,8 +381,7 @@ impl Agent<'_> {
                 }
             }
             Mode::Halting(Some(at)) if at <= now => self.not_halted(),
-            Mode::Ending(at) if at <= now => self.kill(),
-            Mode::Closing(at) if at <= now => self.kill(),
+            Mode::Ending(at) | Mode::Closing(at) if at <= now => self.kill(),
             _ => {}
         }
         Ok(())

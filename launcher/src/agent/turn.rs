@@ -11,7 +11,7 @@ use super::{
     spec::{Ended, Job},
     worker::{Place, Seat, Worker},
 };
-use enn_broker::{RoundPlan, store};
+use enn_broker::RoundPlan;
 use enn_common::{
     config::train::Device,
     event::What,
@@ -296,7 +296,7 @@ impl Agent<'_> {
     }
 
     fn spawn(&mut self, worker: WorkerId, seat: Option<SeatFacts>, logs: &Path) -> Result<Child, AgentError> {
-        let store = self.store.as_ref().map(|store| (store.addr().ip().to_string(), store.addr().port()));
+        let store = self.store_at();
         let identity = Identity {
             worker: worker.0,
             seat,
@@ -308,12 +308,17 @@ impl Agent<'_> {
         Child::spawn(&self.spec.worker, identity, logs, &mut self.guard)
     }
 
+    /// Host and port of the store in which the workers meet.
+    fn store_at(&self) -> Option<(String, u16)> {
+        self.store.as_ref().map(|store| (store.addr().ip().to_string(), store.addr().port()))
+    }
+
     fn logs(&self) -> PathBuf {
         self.spec.run_dir.join("logs")
     }
 
     fn assignment(&self, round: Round, (rank, slot): (Rank, LocalRank), world: u32, attempt: &str) -> Assignment {
-        let store = self.store.as_ref().map(store::StoreHandle::addr);
+        let (store_host, store_port) = self.store_at().unwrap_or_default();
         let attempt = attempt.to_owned();
         let task = match &self.spec.job {
             Job::Train { staged, init } => {
@@ -335,8 +340,8 @@ impl Agent<'_> {
             world_size: world,
             local_rank: slot.0,
             local_world_size: world,
-            store_host: store.map_or_else(String::new, |addr| addr.ip().to_string()),
-            store_port: store.map_or(0, |addr| addr.port()),
+            store_host,
+            store_port,
             device: self.device().into(),
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
@@ -367,13 +372,13 @@ impl Agent<'_> {
     /// What a process without a seat prepares for.
     fn standby(&self, slot: LocalRank) -> Option<Standby> {
         let Job::Train { staged, .. } = &self.spec.job else { return None };
-        let store = self.store.as_ref().map(store::StoreHandle::addr);
+        let (store_host, store_port) = self.store_at().unwrap_or_default();
         self.reforms().then(|| Standby {
             device: self.device().into(),
             local_rank: slot.0,
             world_size: self.world,
-            store_host: store.map_or_else(String::new, |addr| addr.ip().to_string()),
-            store_port: store.map_or(0, |addr| addr.port()),
+            store_host,
+            store_port,
             threads: self.spec.worker.threads,
             run_dir: self.spec.run_dir.clone(),
             staged: staged.clone(),

@@ -3,6 +3,7 @@
 //! **Invariant:** a signal is sent only through a descriptor that was opened before the proof: what was proven is what is hit.
 
 use super::unix;
+use crate::process::pidfd;
 use nix::{sys::signal::Signal, unistd::geteuid};
 use std::{
     fs, io,
@@ -88,7 +89,7 @@ pub(super) struct Target {
 impl Target {
     /// The process `pid`, when it is of this user and below `launcher`.
     pub(super) fn aim(pid: u32, launcher: Identity) -> Option<Self> {
-        let pidfd = unix::pidfd(pid).ok()?;
+        let pidfd = pidfd(pid).ok()?;
         let target = Self { own: Identity::of(pid)?, launcher, pidfd };
         target.is_sound().then_some(target)
     }

@@ -4,21 +4,9 @@
 use nix::sys::signal::Signal;
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, OwnedFd},
     ptr,
 };
-
-/// A descriptor of the process that has the number `pid` now.
-pub(super) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
 
 /// Sends a signal to the process of `pidfd`.
 pub(super) fn signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {

@@ -232,10 +232,7 @@ impl Group<'_> {
     fn ended(&mut self, index: usize, late: Duration) {
         let began = Instant::now();
         let Some(exit) = self.workers[index].reap(&mut self.guard) else { return };
-        let (code, signal) = match exit {
-            Exit::Code(code) => (Some(code), None),
-            Exit::Signal(signal) => (None, Some(signal)),
-        };
+        let (code, signal) = exit.code_or_signal();
         let (round, rank) = (self.round(), Rank(self.workers[index].ranks.rank));
         let pid = self.workers[index].process.pid();
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();

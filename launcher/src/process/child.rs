@@ -30,6 +30,16 @@ pub(crate) enum Exit {
     Signal(i32),
 }
 
+impl Exit {
+    /// The code, or else the signal.
+    pub(crate) fn code_or_signal(self) -> (Option<i32>, Option<i32>) {
+        match self {
+            Self::Code(code) => (Some(code), None),
+            Self::Signal(signal) => (None, Some(signal)),
+        }
+    }
+}
+
 /// Why there is no process.
 #[derive(Debug)]
 pub(crate) enum StartError {

@@ -45,8 +45,8 @@ impl Binding {
     }
 }
 
-/// A descriptor that becomes readable when the child `pid`, not yet reaped, ends.
-pub(super) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+/// A descriptor of the process that has the number `pid` now; it becomes readable when that process ends.
+pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;

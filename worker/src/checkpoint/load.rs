@@ -16,7 +16,7 @@ pub type Wanted = (String, Vec<i64>, Kind);
 /// # Errors
 /// [`CheckpointError::OtherModel`] listing what is missing, different or unexpected; damage that the reader finds.
 pub fn load(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Refused)
+    load_with(path, wanted, &[])
 }
 
 /// `load`, and with it every tensor whose name begins with one of `prefixes`, of whatever shape and kind: some or none.
@@ -42,8 +42,6 @@ pub fn load_part(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tens
 /// What becomes of tensors that are not wanted by name.
 #[derive(Clone, Copy)]
 enum Others<'a> {
-    /// There must be none.
-    Refused,
     /// There may be any.
     Left,
     /// Those with one of these prefixes come too; others there must be none.

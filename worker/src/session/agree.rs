@@ -11,16 +11,22 @@ use tch::{Device, Kind, Tensor};
 /// # Errors
 /// [`SessionError::Disagree`] with each rank's digest when any differs; the collective's own error.
 pub fn agree(group: &dyn ProcessGroup, device: Device, what: &'static str, mine: &[u8]) -> Result<(), SessionError> {
-    let size = group.size() as usize;
-    if size == 1 {
+    if group.size() == 1 {
         return Ok(());
     }
-    let mut slots = vec![0i64; size];
-    slots[group.rank() as usize] = short_digest(mine);
+    compare(what, &gather(group, device, short_digest(mine))?)
+}
+
+/// Every rank's number, by rank. One collective.
+///
+/// # Errors
+/// The collective's.
+pub(super) fn gather(group: &dyn ProcessGroup, device: Device, mine: i64) -> Result<Vec<i64>, SessionError> {
+    let mut slots = vec![0; group.size() as usize];
+    slots[group.rank() as usize] = mine;
     let tensor = Tensor::f_from_slice(&slots)?.f_to_device(device)?;
     group.all_reduce_sum(&tensor)?.wait(COLLECTIVE_WAIT_MAX)?;
-    let all = Vec::<i64>::try_from(tensor.f_to_device(Device::Cpu)?)?;
-    compare(what, &all)
+    Ok(Vec::<i64>::try_from(tensor.f_to_device(Device::Cpu)?)?)
 }
 
 /// Brings every rank to the sum of `values`, exactly the same bits on all.

@@ -2,7 +2,12 @@
 //!
 //! **Invariant:** afterwards every rank holds the same bytes, or every rank has an error.
 
-use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, progress::Progress};
+use super::{
+    SessionError,
+    agree::{agree, gather},
+    boot::COLLECTIVE_WAIT_MAX,
+    progress::Progress,
+};
 use crate::{
     checkpoint::{Named, dtype},
     comm::ProcessGroup,
@@ -47,11 +52,7 @@ pub(super) fn furthest(
     device: Device,
     mine: Option<Standing>,
 ) -> Result<Option<Furthest>, SessionError> {
-    let mut slots = vec![0; group.size() as usize];
-    slots[group.rank() as usize] = mine.map_or(0, Standing::number);
-    let all = Tensor::f_from_slice(&slots)?.f_to_device(device)?;
-    group.all_reduce_sum(&all)?.wait(COLLECTIVE_WAIT_MAX)?;
-    Ok(judge(&Vec::<i64>::try_from(all.f_to_device(Device::Cpu)?)?))
+    Ok(judge(&gather(group, device, mine.map_or(0, Standing::number))?))
 }
 
 fn judge(all: &[i64]) -> Option<Furthest> {

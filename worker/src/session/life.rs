@@ -35,7 +35,6 @@ pub(super) struct Life<'a> {
     link: &'a Link,
     kernels: KernelTask,
     training: Option<Training<'a>>,
-    config: Option<RunConfig>,
     /// One connection for all rounds: libtorch asks the name service at each.
     store: Option<Store>,
     /// The round's group, to be cut when the worker fails.
@@ -52,7 +51,7 @@ enum After {
 
 impl<'a> Life<'a> {
     pub(super) fn new(link: &'a Link, kernels: KernelTask) -> Self {
-        Self { link, kernels, training: None, config: None, store: None, group: None }
+        Self { link, kernels, training: None, store: None, group: None }
     }
 
     /// Lives from `first` to the end of training; whether it was stopped on request.
@@ -103,7 +102,6 @@ impl<'a> Life<'a> {
             round: RoundTask::default(),
         };
         self.training = Some(Training::prepare(&config, &task, self.link, rank)?);
-        self.config = Some(config);
         Ok(())
     }
 
@@ -128,15 +126,13 @@ impl<'a> Life<'a> {
             self.link.phase(Phase::Rendezvous);
             self.connect(&seat.store_host, seat.store_port)?;
         }
-        let (Some(training), Some(config)) = (&mut self.training, &self.config) else {
-            unreachable!("it was just prepared");
-        };
+        let Some(training) = &mut self.training else { unreachable!("it was just prepared") };
         training.quarantine(&seat.kernels);
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
         let (resume, attempt) = (resume.clone(), attempt.clone());
         let round = RoundTask { round: seat.round, resume, attempt, split: seat.split };
-        let wanted = config.cluster.collectives;
+        let wanted = training.collectives();
         let ended = match boot::group(self.store.as_ref(), seat, (training.device(), wanted), &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),
             Err(error) => Err(error),
@@ -163,9 +159,7 @@ impl<'a> Life<'a> {
                 if let Some(Err(error)) = self.group.take().map(|group| group.abort(ABORT_WAIT_MAX)) {
                     tracing::debug!(%error, "cutting the process group");
                 }
-                if let Some(training) = &mut self.training {
-                    training.mend();
-                }
+                training.mend();
                 self.halt(seat.round)
             }
         }

@@ -22,7 +22,10 @@ use super::{
 };
 use crate::{comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
 use enn_common::{
-    config::{RunConfig, train::Execution},
+    config::{
+        RunConfig,
+        train::{Collectives, Execution},
+    },
     kernels::Quarantined,
     metrics::Metrics,
     profile::FOLDER,
@@ -227,6 +230,11 @@ impl<'a> Training<'a> {
     pub fn can_split(&self, world: u32, split: u32) -> bool {
         let accumulation = self.host.order.accumulation * u64::from(split.max(1));
         Sampler { world: u64::from(world), accumulation, ..self.host.order }.micro_slots() > 1
+    }
+
+    /// What its ranks are to add up through.
+    pub fn collectives(&self) -> Collectives {
+        self.host.config.cluster.collectives
     }
 
     /// Device it computes on.
