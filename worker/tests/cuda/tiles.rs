@@ -154,8 +154,10 @@ fn norms_take_a_residual_along() {
         let [x, r, g, gs] = [0; 4].map(|_| normal(&[9, 96], kind));
         let w = between(&[96], 0.5, 1.5, kind);
         let [x, r, g, gs, w] = [&x, &r, &g, &gs, &w].map(|t| t.to_device(device));
-        let (with, sum) =
-            (Norm { x: &x, residual: Some(&r), weight: Some(&w), bias: None, centred: false, eps: 1e-6, low: None }, &x + &r);
+        let (with, sum) = (
+            Norm { x: &x, residual: Some(&r), weight: Some(&w), bias: None, centred: false, eps: 1e-6, low: None },
+            &x + &r,
+        );
         let (joined, apart) = (norm(&with).unwrap(), norm(&Norm { x: &sum, residual: None, ..with }).unwrap());
         same("sum", joined.sum.as_ref().unwrap(), &sum);
         same("norm of the sum", &joined.y, &apart.y);
