@@ -115,7 +115,8 @@ fn link(lib: &Path, cuda: bool) {
         // Libtorch_cuda needs NCCL, cuBLAS and the driver, which a machine that only builds does not have; and its
         // operators register themselves on loading, so it must stay linked although few of its symbols are named.
         println!("cargo:rustc-link-arg=-Wl,--allow-shlib-undefined,--no-as-needed,-ltorch_cuda,-lc10_cuda,--as-needed");
-        // CUDA's runtime, of the version libtorch itself names; there is no libcudart.so to link by a plain -l.
-        println!("cargo:rustc-link-arg=-l:libcudart.so.13");
+        // CUDA's runtime, of the version libtorch itself names; there is no libcudart.so to link by a plain name. A library, not
+        // an argument: programs that use this crate need it, too.
+        println!("cargo:rustc-link-lib=dylib:+verbatim=libcudart.so.13");
     }
 }

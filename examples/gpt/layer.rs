@@ -49,10 +49,24 @@ impl Norm {
         })
     }
 
-    /// (…, D) → (…, D).
-    pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
-        f::layer_norm(cx, x, &cx.param(self.weight), &cx.param(self.bias), EPS)
+    /// The stream with its branch added, and the norm of that.
+    pub(crate) fn join(&self, cx: &Cx<'_>, stream: Stream) -> Result<(Tensor, Tensor), OpError> {
+        let (weight, bias) = (cx.param(self.weight), cx.param(self.bias));
+        match stream.branch {
+            Some(branch) => f::add_norm(cx, &stream.x, &branch, (&weight, Some(&bias)), EPS),
+            None => {
+                let normed = f::layer_norm(cx, &stream.x, &weight, &bias, EPS)?;
+                Ok((stream.x, normed))
+            }
+        }
     }
+}
+
+/// What flows from block to block, (B, N, D) each: the sum so far, and what is to be added to it. The next norm adds it, which
+/// is one operation instead of two.
+pub(crate) struct Stream {
+    pub(crate) x: Tensor,
+    pub(crate) branch: Option<Tensor>,
 }
 
 /// Sizes of a block.
@@ -146,11 +160,12 @@ impl Block {
         })
     }
 
-    /// (B, N, D) → (B, N, D).
-    pub(crate) fn forward(&self, cx: &Cx<'_>, x: &Tensor) -> Result<Tensor, OpError> {
-        let mixed = self.attention.forward(cx, &self.norm_attention.forward(cx, x)?)?;
-        let x = f::add(cx, x, &f::dropout(cx, &mixed, self.dropout)?)?;
-        let made = self.mlp.forward(cx, &self.norm_mlp.forward(cx, &x)?)?;
-        f::add(cx, &x, &f::dropout(cx, &made, self.dropout)?)
+    /// The stream with both branches, the second one still to be added.
+    pub(crate) fn forward(&self, cx: &Cx<'_>, stream: Stream) -> Result<Stream, OpError> {
+        let (x, normed) = self.norm_attention.join(cx, stream)?;
+        let branch = Some(f::dropout(cx, &self.attention.forward(cx, &normed)?, self.dropout)?);
+        let (x, normed) = self.norm_mlp.join(cx, Stream { x, branch })?;
+        let branch = Some(f::dropout(cx, &self.mlp.forward(cx, &normed)?, self.dropout)?);
+        Ok(Stream { x, branch })
     }
 }

@@ -1,6 +1,6 @@
 //! A whole model of one's own: GPT-2's shape, with the table of tokens used twice, as embedding and as output head.
 
-use super::layer::{Block, Norm, SPREAD, Size};
+use super::layer::{Block, Norm, SPREAD, Size, Stream};
 use enn_worker::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -72,14 +72,14 @@ impl Gpt {
         let places = cx.constant(tch::Tensor::arange(ids.dim(1), (tch::Kind::Int64, ids.device())));
         let table = cx.param(self.tokens);
         let tokens = f::embedding(cx, &table, ids)?;
-        let mut x = f::add(cx, &tokens, &f::embedding(cx, &cx.param(self.positions), &places)?)?;
-        x = f::dropout(cx, &x, self.size.dropout)?;
+        let x = f::add(cx, &tokens, &f::embedding(cx, &cx.param(self.positions), &places)?)?;
+        let mut stream = Stream { x: f::dropout(cx, &x, self.size.dropout)?, branch: None };
         for (i, block) in self.blocks.iter().enumerate() {
             let _place = cx.scope(&format!("blocks.{i}"));
-            x = block.forward(cx, &x)?;
+            stream = block.forward(cx, stream)?;
         }
         let _place = cx.scope("head");
-        f::linear(cx, &self.norm.forward(cx, &x)?, &table, None)
+        f::linear(cx, &self.norm.join(cx, stream)?.1, &table, None)
     }
 
     /// Sum over tokens of −log p(next token), for ids and next ids (B, N).

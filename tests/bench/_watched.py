@@ -1,4 +1,4 @@
-"""Training with two CPU workers seen from outside: the steps each worker has done, by the clock of the bench, and kill -9.
+"""Training with two workers seen from outside: the steps each worker has done, by the clock of the bench, and kill -9.
 
 Ours is `enn train`, the peers are launchers of tests/conformance/peers; both tell their steps in a page of memory that is read
 here without disturbing them, so a time is the bench's own for both sides.
@@ -22,8 +22,11 @@ import time
 import tomllib
 
 import _record as record
+import _steps as steps
 
 WORKERS = 2
+# Where both sides compute: cpu or cuda.
+DEVICE = os.environ.get("ENN_BENCH_DEVICE", "cpu")
 YEARS = 20
 POLL_S = 0.001
 DISCOVER_S = 0.02
@@ -239,8 +242,8 @@ class Enn(Run):
     name = "enn train"
 
     def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str) -> None:
-        command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(WORKERS), "--device", "cpu", "--quiet"]
-        environment = record.environment() | {"OMP_NUM_THREADS": "1"}
+        command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(WORKERS), "--device", DEVICE, "--quiet"]
+        environment = steps.library_environment(DEVICE) | {"OMP_NUM_THREADS": "1"}
         super().__init__([*command, "--runs-dir", str(folder), *flags], folder, environment)
         self.spares = int(flags[flags.index("--spares") + 1]) if "--spares" in flags else 0
         self.told: list[dict] = []

@@ -15,7 +15,6 @@ import _watched as watched
 ROUNDS, KILLS = 2, 3
 # A restart may itself fail, when Gloo does not connect; the peer may try again.
 RESTARTS_MAX = 100
-SECONDS_MAX = 1.0
 LOST_STEPS_MAX = 1
 # The training between two kills: some epochs' ends are near, some are not.
 BETWEEN_S = (1.0, 4.0)
@@ -62,13 +61,14 @@ def measure(folder: watched.Folder) -> tuple[dict[str, list[watched.Recovery]], 
     return found, journals
 
 
-def main() -> None:
+def main(name: str = "recover_cpu", seconds_max: float = 1.0) -> None:
+    """Measures with a spare and without, and writes the figures `name`, `name`_no_spare and lost_work."""
     load = watched.load()
     with watched.Folder() as folder:
         found, journals = measure(folder)
     of = lambda kind, what: [getattr(recovery, what) for recovery in found[kind]]
     passed = True
-    for name, kind in {"recover_cpu": "spare", "recover_cpu_no_spare": "none"}.items():
+    for figure, kind in {name: "spare", f"{name}_no_spare": "none"}.items():
         more = {
             "peer_where_it_was_s": statistics.median(of("torchrun", "beyond")),
             "ours_where_it_was_s": statistics.median(of(kind, "beyond")),
@@ -78,18 +78,19 @@ def main() -> None:
             "journal": journals[kind],
             "load": [load, watched.load()],
         }
-        passed &= record.record(name, "s", "lower", of(kind, "first"), of("torchrun", "first"), "torchrun 2.11 + DDP", 1.0, more)
+        passed &= record.record(figure, "s", "lower", of(kind, "first"), of("torchrun", "first"), "torchrun 2.11 + DDP", 1.0, more)
     lost = of("spare", "again") + of("none", "again")
     more = {"ours_all": lost, "peer_all": of("torchrun", "again")}
-    record.record("lost_work", "steps", "lower", lost, of("torchrun", "again"), "torchrun, a snapshot an epoch", None, more)
+    suffix = name.removeprefix("recover_cpu").removeprefix("recover")
+    record.record(f"lost_work{suffix}", "steps", "lower", lost, of("torchrun", "again"), "torchrun, a snapshot an epoch", None, more)
     if max(lost) > LOST_STEPS_MAX:
         sys.exit(f"lost_work: {max(lost)} steps were done twice, at most {LOST_STEPS_MAX} are allowed")
     from_checkpoint = sum(journal["from_checkpoint"] for kind in journals.values() for journal in kind)
     if from_checkpoint:
-        sys.exit(f"recover_cpu: {from_checkpoint} recoveries read a checkpoint")
+        sys.exit(f"{name}: {from_checkpoint} recoveries read a checkpoint")
     seconds = statistics.median(of("spare", "first"))
-    if seconds >= SECONDS_MAX:
-        sys.exit(f"recover_cpu: {seconds:.2f} s, not below {SECONDS_MAX} s")
+    if seconds >= seconds_max:
+        sys.exit(f"{name}: {seconds:.2f} s, not below {seconds_max} s")
     sys.exit(0 if passed else 1)
 
 

@@ -246,7 +246,7 @@ pub fn add_norm(
     (w, b): (&Tensor, Option<&Tensor>),
     eps: f64,
 ) -> Result<(Tensor, Tensor), OpError> {
-    let op = Op::AddNorm { layer: b.is_some(), eps: eps.into() };
+    let op = Op::AddNorm { layer: b.is_some(), eps: eps.into(), low: None };
     let ins: SmallVec<[&Tensor; 4]> = [x, branch, w].into_iter().chain(b).collect();
     let mut made = call(cx, op, &ins)?;
     made.truncate(2);

@@ -1,4 +1,4 @@
-"""Training under torchrun as its users write it: DistributedDataParallel on Gloo, a snapshot at the end of each epoch, and a start
+"""Training under torchrun as its users write it: DistributedDataParallel on Gloo or NCCL (ENN_BENCH_DEVICE), a snapshot at the end of each epoch, and a start
 from the newest one. The peer of the recovery benches. Not shipped.
 
 Usage: torchrun … elastic.py CONFIG STAGED FOLDER. FOLDER/pages/PID holds the optimizer steps done, for whoever watches from outside.
@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 EPOCHS = 1_000_000
+DEVICE = os.environ.get("ENN_BENCH_DEVICE", "cpu")
 MEET_S_MAX = datetime.timedelta(seconds=30)
 # Where a page of ENN has the same number; common/src/wire/control.rs.
 PAGE_BYTES, STEP_AT = 4096, 16
@@ -42,12 +43,12 @@ class Training:
     """What a snapshot holds."""
 
     def __init__(self, rows: Rows, config: dict, snapshot: pathlib.Path) -> None:
-        self.model, self.path = rows.model(config["model"]), snapshot
+        self.model, self.path = rows.model(config["model"]).to(DEVICE), snapshot
         self.optimizer = fused_adamw(self.model, config["train"])
         self.average = [p.detach().clone() for p in self.model.parameters()]
         self.epoch = self.step = 0
         if snapshot.exists():
-            found = torch.load(snapshot, weights_only=True)
+            found = torch.load(snapshot, weights_only=True, map_location=DEVICE)
             self.model.load_state_dict(found["model"])
             self.optimizer.load_state_dict(found["optimizer"])
             self.average, self.epoch, self.step = found["average"], found["epoch"], found["step"]
@@ -65,8 +66,10 @@ def main() -> None:
     config, staged, folder = tomllib.loads(pathlib.Path(sys.argv[1]).read_text()), *map(pathlib.Path, sys.argv[2:4])
     torch.manual_seed(config["seed"])
     # Gloo may wait for ever when it meets again after a restart (both ranks in connectFullMesh, no connection): then torchrun tries again.
-    dist.init_process_group("gloo", timeout=MEET_S_MAX)
-    page, rows = Page(folder / "pages"), Rows(staged)
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", timeout=MEET_S_MAX)
+    page, rows = Page(folder / "pages"), Rows(staged).to(DEVICE)
     training = Training(rows, config, folder / "snapshot.pt")
     page.tell(training.step)
     model = DistributedDataParallel(training.model, gradient_as_bucket_view=True)
@@ -74,7 +77,7 @@ def main() -> None:
     weights, share = list(model.parameters()), config["train"]["batch"] // dist.get_world_size()
     while training.epoch < EPOCHS:
         sampler.set_epoch(training.epoch)
-        for pick in torch.tensor(list(sampler)).split(share):
+        for pick in torch.tensor(list(sampler), device=DEVICE).split(share):
             loss = rows.loss(model, pick)
             training.optimizer.zero_grad()
             loss.backward()
@@ -82,6 +85,8 @@ def main() -> None:
             training.optimizer.step()
             with torch.no_grad():
                 torch._foreach_lerp_(training.average, weights, 0.02)
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
             training.step += 1
             page.tell(training.step)
         training.epoch += 1

@@ -25,6 +25,11 @@ class Rows:
         self.y = ((flat("y") - stat("y_stats", "mean")) / scale("y_stats")).float()
         self.x_mask, self.y_mask = flat("x_mask").bool() & self.x.isfinite(), flat("y_mask").bool() & self.y.isfinite()
 
+    def to(self, device: str) -> "Rows":
+        """All of them there."""
+        self.x, self.y, self.x_mask, self.y_mask = (t.to(device) for t in (self.x, self.y, self.x_mask, self.y_mask))
+        return self
+
     def __len__(self) -> int:
         return len(self.x)
 

@@ -102,11 +102,16 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &Op, ins: &[&Tensor]) -> Result<Option<Pr
     let Some(autocast) = cx.casting.autocast.borrow().clone() else { return Ok(None) };
     let autocast = autocast.as_ref();
     let mut class = class(op);
-    if class == Class::Pass {
+    if matches!(class, Class::Pass | Class::Inside) {
         return Ok(None);
     }
-    if class == Class::Low && (cx.casting.depth.get() > 0 || is_full(cx, autocast)) {
+    if matches!(class, Class::Low | Class::Stream) && (cx.casting.depth.get() > 0 || is_full(cx, autocast)) {
         class = Class::Full;
+    }
+    if class == Class::Stream
+        && let Some(prepared) = beside_a_stream(cx, op, ins, autocast.low)?
+    {
+        return Ok(Some(prepared));
     }
     if let (Class::Low, Some(which), Op::Linear { bias }) = (class, autocast.fp8, op)
         && fp8::takes(which, ins[0].meta(), ins[1].meta())
@@ -178,6 +183,19 @@ fn remember(cx: &Cx<'_>, id: ParamId, shadow: &Tensor) {
         known.resize(id.index() + 1, None);
     }
     known[id.index()] = Some(shadow.clone());
+}
+
+/// A sum whose branch stays low beside a stream in f32; `None` where branch or stream are of another kind.
+fn beside_a_stream(cx: &Cx<'_>, op: &Op, ins: &[&Tensor], low: Kind) -> Result<Option<Prepared>, OpError> {
+    let Op::AddNorm { layer, eps, .. } = *op else { unreachable!("the only operation of its class") };
+    let stream = ins.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, t)| t.kind());
+    let wide = target(Class::Stream, stream, low).unwrap_or_else(|| ins[0].kind());
+    if ins[1].kind() != low || wide != Kind::Float {
+        return Ok(None);
+    }
+    let cast: Result<SmallVec<[Tensor; 4]>, OpError> =
+        ins.iter().enumerate().map(|(i, t)| if i == 1 { Ok((*t).clone()) } else { cast(cx, t, wide) }).collect();
+    Ok(Some(Prepared { op: Op::AddNorm { layer, eps, low: Some(low) }, ins: cast? }))
 }
 
 /// A linear layer as an 8-bit one: rows and weight quantised from whatever kind they have, the bias in the low kind.

@@ -15,7 +15,8 @@ use smallvec::{SmallVec, smallvec};
 /// AddNorm, AddNormBackward.
 ///
 /// Operands: x, branch of the same shape, weight, and with layer norm a bias. Results: the sum, the norm, then the saved
-/// statistics of [`norm`].
+/// statistics of [`norm`]. With `low` the branch and the norm have that kind, all else the kind of x: a stream kept in f32
+/// and branches of 16-bit products need no casts between them.
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("add_norm", shape, launch, vjp, |d| {
         let mut all = samples(d, true);
@@ -36,8 +37,13 @@ fn stats(layer: bool) -> usize {
 }
 
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
-    let Op::AddNorm { layer, .. } = op else { unreachable!("row of another operation") };
-    same_kind(ins)?;
+    let Op::AddNorm { layer, low, .. } = op else { unreachable!("row of another operation") };
+    let stream: SmallVec<[&Meta; 3]> = ins.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, meta)| *meta).collect();
+    same_kind(&stream)?;
+    let branch = Meta { kind: low.unwrap_or(ins[0].kind), ..ins[0].clone() };
+    if ins[1].kind != branch.kind {
+        return Err(wrong(1, ins[1], "a branch of the kind of x, or of the low kind"));
+    }
     if ins[0].shape != ins[1].shape {
         return Err(mismatch(&ins[0].shape, &ins[1].shape, "x and branch of one shape"));
     }
@@ -51,29 +57,34 @@ fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     if let Some(last) = narrow.last_mut() {
         *last = 1;
     }
-    let mut metas: Metas = smallvec![ins[0].clone(), ins[0].clone()];
+    let mut metas: Metas = smallvec![ins[0].clone(), branch];
     metas.extend((0..stats(*layer)).map(|_| ins[0].with_shape(narrow.clone())));
     Ok(metas)
 }
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AddNorm { layer, eps } = *op else { unreachable!("row of another operation") };
+    let Op::AddNorm { layer, eps, low } = *op else { unreachable!("row of another operation") };
     let sum = l.at(0).f_add(l.at(1))?;
     let mut ins: SmallVec<[&tch::Tensor; 3]> = smallvec![&sum];
     ins.extend_from_slice(&l.ins[2..]);
     let inner = if layer { Op::LayerNorm { affine: true, eps } } else { Op::RmsNorm { affine: true, eps } };
     let mut outs = (inner.row().launch)(&inner, &Launch { ins: &ins })?;
+    if let Some(low) = low {
+        outs[0] = outs[0].f_to_kind(low)?;
+    }
     outs.insert(0, sum.shallow_clone());
     Ok(outs)
 }
 
 /// Operands of the reverse: gradient of the norm, the sum, the statistics, the weight, then the gradient of the sum if there is one.
+/// Its results: the gradient of x, of the weights, and with `low` that of the branch, which is the first rounded.
 fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
-    let Op::AddNorm { layer, .. } = *v.op() else { unreachable!("row of another operation") };
+    let Op::AddNorm { layer, low, .. } = *v.op() else { unreachable!("row of another operation") };
     let mut grads: Grads = smallvec![None; v.arity()];
     let gsum = v.gout(0);
     let Some(g) = v.gout(1) else {
-        (grads[0], grads[1]) = (gsum.cloned(), gsum.cloned());
+        let branch = gsum.zip(low).map(|(g, to)| v.call(Op::Cast { to }, &[g])).transpose()?;
+        (grads[0], grads[1]) = (gsum.cloned(), branch.or_else(|| gsum.cloned()));
         return Ok(grads);
     };
     let mut ins: SmallVec<[&Tensor; 6]> = smallvec![g, v.output(0)?];
@@ -82,36 +93,44 @@ fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
     }
     ins.push(v.input(2)?);
     ins.extend(gsum);
-    let made = v.call_all(Op::AddNormBackward { layer, gsum: gsum.is_some() }, &ins)?;
-    (grads[0], grads[1]) = (Some(made[0].clone()), Some(made[0].clone()));
-    for (slot, weight) in grads[2..].iter_mut().zip(&made[1..]) {
+    let made = v.call_all(Op::AddNormBackward { layer, gsum: gsum.is_some(), low }, &ins)?;
+    let (stream, weights) = (&made[0], &made[1..=stats(layer)]);
+    let branch = made.get(1 + stats(layer)).unwrap_or(stream);
+    (grads[0], grads[1]) = (Some(stream.clone()), Some(branch.clone()));
+    for (slot, weight) in grads[2..].iter_mut().zip(weights) {
         *slot = Some(weight.clone());
     }
     Ok(grads)
 }
 
 fn shape_backward(op: &Op, ins: &[&Meta]) -> Inferred {
-    let Op::AddNormBackward { layer, .. } = op else { unreachable!("row of another operation") };
+    let Op::AddNormBackward { layer, low, .. } = op else { unreachable!("row of another operation") };
     let weight = ins[2 + stats(*layer)];
     let mut metas: Metas = smallvec![ins[1].clone()];
     metas.extend((0..stats(*layer)).map(|_| weight.clone()));
+    metas.extend(low.map(|kind| Meta { kind, ..ins[1].clone() }));
     Ok(metas)
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AddNormBackward { layer, gsum } = *op else { unreachable!("row of another operation") };
+    let Op::AddNormBackward { layer, gsum, low } = *op else { unreachable!("row of another operation") };
     let inner = if layer { Op::LayerNormBackward { affine: true } } else { Op::RmsNormBackward { affine: true } };
-    let operands = &l.ins[..3 + stats(layer)];
-    let mut outs = (inner.row().launch)(&inner, &Launch { ins: operands })?;
+    let g = l.at(0).f_to_kind(l.at(1).kind())?;
+    let operands: SmallVec<[&tch::Tensor; 5]> =
+        std::iter::once(&g).chain(l.ins[1..3 + stats(layer)].iter().copied()).collect();
+    let mut outs = (inner.row().launch)(&inner, &Launch { ins: &operands })?;
     if gsum {
         outs[0] = outs[0].f_add(l.at(l.ins.len() - 1))?;
+    }
+    if let Some(low) = low {
+        outs.push(outs[0].f_to_kind(low)?);
     }
     Ok(outs)
 }
 
 fn samples(d: &mut Draw, layer: bool) -> Vec<Sample> {
     let (a, b) = (d.size(2, 4), d.size(5, 7));
-    let op = || Op::AddNorm { layer, eps: 1e-5.into() };
+    let op = || Op::AddNorm { layer, eps: 1e-5.into(), low: None };
     let with = |x, branch| [x, branch].into_iter().chain((0..stats(layer)).map(|_| normal(&[b]))).collect::<Vec<_>>();
     vec![
         sample(op(), with(normal(&[a, b]), normal(&[a, b]))),

@@ -1,4 +1,4 @@
-//! libtorch's attention kernels that keep no (Nq,Nk) in memory: flash on the CPU, flash and memory-efficient on CUDA.
+//! libtorch's attention kernels that keep no (Nq,Nk) in memory: flash on the CPU; cuDNN's, flash and memory-efficient on CUDA.
 //!
 //! All of them give the same log Σ exp as the plain reference, so that any forward goes with any backward.
 
@@ -7,7 +7,7 @@ use super::attention::scale;
 use super::attr::Structural;
 use super::cuda;
 use super::row::{Kernel, Launch, Launched, Tolerance};
-use crate::backend::torch::safe::{Arg, AtenOp};
+use crate::backend::torch::safe::{self, Arg, AtenOp};
 use crate::error::OpErrorKind;
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, Tensor};
@@ -16,20 +16,26 @@ use tch::{Device, Kind, Tensor};
 const FLASH_WIDTH_MAX: i64 = 256;
 /// Elements a row of operands must be a multiple of on CUDA: 16 bytes of half precision.
 const ALIGN: i64 = 8;
+/// Widest head cuDNN's kernels take in both directions.
+const CUDNN_WIDTH_MAX: i64 = 128;
+/// Fewer queries or keys than this gain nothing from cuDNN, whose calls cost more.
+const CUDNN_TOKENS_MIN: i64 = 256;
 /// The memory-efficient kernels keep log Σ exp in rows of a multiple of this length.
 const LSE_ALIGN: i64 = 32;
 
 /// For Sdpa. The own kernel last: libtorch's are faster where they fit.
-pub(super) static FORWARD: [Kernel; 4] = [
+pub(super) static FORWARD: [Kernel; 5] = [
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 0), flash_cpu, true),
+    kernel("aten.cudnn", |op, l| fits_cudnn(op, l, 0), cudnn, true),
     kernel("aten.flash", |op, l| fits_flash(op, l, 0), flash, true),
     kernel("aten.efficient", |op, l| fits_efficient(op, l, 0), efficient, true),
     cuda::ATTENTION,
 ];
 
 /// For SdpaBackward.
-pub(super) static BACKWARD: [Kernel; 4] = [
+pub(super) static BACKWARD: [Kernel; 5] = [
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 1), flash_cpu_backward, true),
+    kernel("aten.cudnn", |op, l| fits_cudnn(op, l, 1), cudnn_backward, false),
     kernel("aten.flash", |op, l| fits_flash(op, l, 1), flash_backward, false),
     kernel("aten.efficient", |op, l| fits_efficient(op, l, 1), efficient_backward, false),
     cuda::ATTENTION_BACKWARD,
@@ -99,6 +105,22 @@ fn fits_flash(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
     Ok(())
 }
 
+fn fits_cudnn(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
+    fits_flash(op, l, at)?;
+    let (q, k) = (l.at(at), l.at(at + 1));
+    if q.size()[3] > CUDNN_WIDTH_MAX {
+        return Err("takes heads of a width up to 128");
+    }
+    if q.size()[2].min(k.size()[2]) < CUDNN_TOKENS_MIN {
+        return Err("gains nothing with fewer than 256 tokens");
+    }
+    let Device::Cuda(index) = q.device() else { return Err("runs on CUDA") };
+    match safe::compute_capability(index) {
+        Ok((9.., _)) => Ok(()),
+        _ => Err("is faster than flash from compute capability 9.0 on"),
+    }
+}
+
 fn fits_efficient(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
     let (_, bias) = fits(op, l, at)?;
     let (q, k) = (l.at(at), l.at(at + 1));
@@ -145,6 +167,8 @@ static FLASH_CPU: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attenti
 static FLASH_CPU_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attention_for_cpu_backward", c"");
 static FLASH: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attention", c"");
 static FLASH_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_flash_attention_backward", c"");
+static CUDNN: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_cudnn_attention", c"");
+static CUDNN_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_cudnn_attention_backward", c"");
 static EFFICIENT: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_efficient_attention", c"");
 static EFFICIENT_BACKWARD: AtenOp = AtenOp::new(c"aten::_scaled_dot_product_efficient_attention_backward", c"");
 
@@ -182,6 +206,24 @@ fn flash_backward(op: &Op, l: &Launch<'_>) -> Launched {
     args.extend([Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Tensor(&random), Arg::Tensor(&random)]);
     args.push(Arg::Real(scale(q)));
     Ok(FLASH_BACKWARD.call(&args)?)
+}
+
+fn cudnn(op: &Op, l: &Launch<'_>) -> Launched {
+    let q = l.at(0);
+    let operands = [Arg::Tensor(q), Arg::Tensor(l.at(1)), Arg::Tensor(l.at(2)), Arg::None];
+    let how = [Arg::Bool(true), Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Bool(false), Arg::Real(scale(q))];
+    let outs = CUDNN.call(&[&operands[..], &how[..]].concat())?;
+    Ok(smallvec![outs[0].shallow_clone(), outs[1].f_reshape(&q.size()[..3])?])
+}
+
+fn cudnn_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let (g, q, k, lse) = (dense_last(l.at(0))?, l.at(1), l.at(2), l.at(5).f_unsqueeze(-1)?);
+    // As with flash: neither packed nor with dropout, nor a bias.
+    let (absent, random) = (Tensor::new(), Tensor::f_zeros([0i64; 0], (Kind::Int64, q.device()))?);
+    let tensors = [&g, q, k, l.at(3), l.at(4), &lse, &random, &random, &absent, &absent, &absent].map(Arg::Tensor);
+    let lengths = [Arg::Int(q.size()[2]), Arg::Int(k.size()[2])];
+    let how = [Arg::Real(0.0), Arg::Bool(causal(op)), Arg::Real(scale(q))];
+    Ok(CUDNN_BACKWARD.call(&[&tensors[..], &lengths[..], &how[..]].concat())?)
 }
 
 fn efficient(op: &Op, l: &Launch<'_>) -> Launched {

@@ -129,10 +129,10 @@ fn rows_fit(x: &Tensor) -> Fit {
 }
 
 fn launch_add_norm(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AddNorm { layer, eps } = op else { unreachable!("row of another operation") };
+    let Op::AddNorm { layer, eps, low } = op else { unreachable!("row of another operation") };
     let bias = layer.then(|| l.at(3));
     let (weight, residual) = (Some(l.at(2)), Some(l.at(1)));
-    let n = norm::Norm { x: l.at(0), residual, weight, bias, centred: *layer, eps: eps.get() };
+    let n = norm::Norm { x: l.at(0), residual, weight, bias, centred: *layer, eps: eps.get(), low: *low };
     let made = norm::norm(&n)?;
     let kind = l.at(0).kind();
     let rstd = if *layer { made.rstd } else { made.rstd.f_to_kind(kind)? };
@@ -140,7 +140,7 @@ fn launch_add_norm(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn launch_add_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AddNormBackward { layer, gsum } = op else { unreachable!("row of another operation") };
+    let Op::AddNormBackward { layer, gsum, low } = op else { unreachable!("row of another operation") };
     let stats = if *layer { 2 } else { 1 };
     let made = norm::norm_backward(&norm::NormBackward {
         g: l.at(0),
@@ -150,8 +150,9 @@ fn launch_add_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
         rstd: l.at(1 + stats),
         weight: Some(l.at(2 + stats)),
         bias: *layer,
+        low: *low,
     })?;
-    Ok(std::iter::once(made.dx).chain(made.dw).chain(made.db).collect())
+    Ok(std::iter::once(made.dx).chain(made.dw).chain(made.db).chain(made.dbranch).collect())
 }
 
 fn launch_norm(op: &Op, l: &Launch<'_>) -> Launched {
@@ -162,7 +163,7 @@ fn launch_norm(op: &Op, l: &Launch<'_>) -> Launched {
     };
     let weight = affine.then(|| l.at(1));
     let bias = (affine && centred).then(|| l.at(2));
-    let made = norm::norm(&norm::Norm { x: l.at(0), residual: None, weight, bias, centred, eps })?;
+    let made = norm::norm(&norm::Norm { x: l.at(0), residual: None, weight, bias, centred, eps, low: None })?;
     let Some(mean) = made.mean else {
         // The plain reference keeps the statistics of RMS norm in the operand's kind.
         return Ok(smallvec![made.y, made.rstd.f_to_kind(l.at(0).kind())?]);
@@ -185,6 +186,7 @@ fn launch_norm_backward(op: &Op, l: &Launch<'_>) -> Launched {
         rstd: l.at(1 + stats),
         weight: affine.then(|| l.at(2 + stats)),
         bias: centred,
+        low: None,
     })?;
     Ok(std::iter::once(made.dx).chain(made.dw).chain(made.db).collect())
 }

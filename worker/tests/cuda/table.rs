@@ -126,6 +126,29 @@ fn norms() {
 }
 
 #[test]
+fn a_16_bit_branch_beside_a_stream() {
+    let Some(device) = device() else { return };
+    for kind in [Kind::BFloat16, Kind::Half] {
+        for (rows, width) in [(5, 1), (3, 33), (700, 64), (7, 1000), (2, 4096), (0, 8)] {
+            let f32s = |shape: &[i64]| normal(shape, Kind::Float);
+            let (x, branch, g) = (f32s(&[rows, width]), normal(&[rows, width], kind), normal(&[rows, width], kind));
+            let (w, b) = (between(&[width], 0.5, 1.5, Kind::Float), f32s(&[width]));
+            for layer in [true, false] {
+                let op = Op::AddNorm { layer, eps: 1e-5.into(), low: Some(kind) };
+                let mut ins = vec![x.shallow_clone(), branch.shallow_clone(), w.shallow_clone()];
+                ins.extend(layer.then(|| b.shallow_clone()));
+                check(&op, &ins, kind, device);
+                let made = plain(&op, &ins).into_iter().enumerate().filter(|(i, _)| *i != 1);
+                let mut ins = vec![g.shallow_clone()];
+                ins.extend(made.map(|(_, saved)| saved.to_kind(Kind::Float)));
+                ins.extend([w.shallow_clone(), f32s(&[rows, width])]);
+                check(&Op::AddNormBackward { layer, gsum: true, low: Some(kind) }, &ins, kind, device);
+            }
+        }
+    }
+}
+
+#[test]
 fn scans() {
     let Some(device) = device() else { return };
     let sizes =

@@ -154,8 +154,10 @@ fn norms_take_a_residual_along() {
         let [x, r, g, gs] = [0; 4].map(|_| normal(&[9, 96], kind));
         let w = between(&[96], 0.5, 1.5, kind);
         let [x, r, g, gs, w] = [&x, &r, &g, &gs, &w].map(|t| t.to_device(device));
-        let (with, sum) =
-            (Norm { x: &x, residual: Some(&r), weight: Some(&w), bias: None, centred: false, eps: 1e-6 }, &x + &r);
+        let (with, sum) = (
+            Norm { x: &x, residual: Some(&r), weight: Some(&w), bias: None, centred: false, eps: 1e-6, low: None },
+            &x + &r,
+        );
         let (joined, apart) = (norm(&with).unwrap(), norm(&Norm { x: &sum, residual: None, ..with }).unwrap());
         same("sum", joined.sum.as_ref().unwrap(), &sum);
         same("norm of the sum", &joined.y, &apart.y);
@@ -167,6 +169,7 @@ fn norms_take_a_residual_along() {
             rstd: &joined.rstd,
             weight: Some(&w),
             bias: false,
+            low: None,
         };
         let (joined, apart) =
             (norm_backward(&back).unwrap(), norm_backward(&NormBackward { gsum: None, ..back }).unwrap());

@@ -40,7 +40,7 @@ pub(crate) fn oracle(op: &Op, x: &[Tensor], seed: u64, step: u64) -> Vec<Tensor>
             let y = &x[0] / (x[0].square().mean_dim(-1, true, None) + eps.get()).sqrt();
             one(if *affine { y * &x[1] } else { y })
         }
-        Op::AddNorm { layer, eps } => {
+        Op::AddNorm { layer, eps, .. } => {
             let sum = &x[0] + &x[1];
             let normed = if *layer {
                 let width = sum.size().pop().unwrap();

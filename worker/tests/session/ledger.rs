@@ -77,13 +77,18 @@ impl Chaos {
     /// Lets the round run: to its first step, or from the very beginning, and then for a random time.
     fn let_run(&mut self) {
         if self.random(4) > 0 {
-            self.workers[0].until(|m| matches!(m, FromWorker::Stepped { .. }));
+            self.step();
         }
         let end = Instant::now() + Duration::from_millis(self.random(QUIET_MAX));
         while let Some(left) = end.checked_duration_since(Instant::now()) {
             let told = self.workers[0].next_within(left);
             assert!(!matches!(told, Some(FromWorker::Failed { .. } | FromWorker::Trained { .. })), "{told:?}");
         }
+    }
+
+    /// Until a step is done.
+    fn step(&mut self) {
+        self.workers[0].until(|m| matches!(m, FromWorker::Stepped { .. }));
     }
 
     /// Kills a worker and ends the round for the others.
@@ -212,6 +217,7 @@ fn every_row_counts_once_per_epoch_whatever_happens_to_workers() {
         let checkpoint = commit_last(&told, &config, &chaos.run.staged);
         chaos.restart(checkpoint.clone(), "second");
         chaos.begin();
+        chaos.step();
         chaos.let_run();
         chaos.kill();
         chaos.begin();

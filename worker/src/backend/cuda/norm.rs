@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 pub(super) static SOURCE: Source = Source {
     name: "norm",
     text: include_str!("src/norm.cu"),
-    numbers: &["WIDTH", "THREADS", "VEC", "CENTRED"],
+    numbers: &["WIDTH", "THREADS", "VEC", "CENTRED", "LOW"],
     shared_bytes_max: 0,
 };
 
@@ -43,6 +43,8 @@ pub struct Norm<'a> {
     pub centred: bool,
     /// Added to the variance.
     pub eps: f64,
+    /// Kind of the residual and of the normalised rows, when it is not that of `x`.
+    pub low: Option<Kind>,
 }
 
 /// Results of a norm. Statistics are f32, of the operand's shape with a last axis of 1.
@@ -75,9 +77,11 @@ pub struct NormBackward<'a> {
     pub weight: Option<&'a Tensor>,
     /// Whether the gradient of a bias is wanted; only with a weight.
     pub bias: bool,
+    /// Kind of `g`, when it is not that of `x`; then `dx` is wanted in it too.
+    pub low: Option<Kind>,
 }
 
-/// Gradients; that of the residual is `dx` too.
+/// Gradients; that of the residual is `dx` too, in its own kind.
 #[derive(Debug)]
 pub struct NormGrads {
     /// Of the operand.
@@ -86,6 +90,8 @@ pub struct NormGrads {
     pub dw: Option<Tensor>,
     /// Of the bias.
     pub db: Option<Tensor>,
+    /// Of a residual of another kind.
+    pub dbranch: Option<Tensor>,
 }
 
 /// How rows are laid onto threads.
@@ -98,7 +104,13 @@ struct Layout {
     per_block: u32,
 }
 
-fn layout(check: Check, x: &Tensor, all: &[&Tensor], centred: bool, held: i64) -> Result<Layout, CudaError> {
+fn layout(
+    check: Check,
+    x: &Tensor,
+    all: &[&Tensor],
+    (centred, low): (bool, Option<Kind>),
+    held: i64,
+) -> Result<Layout, CudaError> {
     let element = check.element("x", x)?;
     check.device("x", x)?;
     let width = x.size().last().copied().unwrap_or(0);
@@ -106,7 +118,7 @@ fn layout(check: Check, x: &Tensor, all: &[&Tensor], centred: bool, held: i64) -
     let vec = if aligned(all) { pack(element, width) } else { 1 };
     let fits = |threads: &i64| ceil(width, threads * i64::from(vec)) * i64::from(vec) <= held;
     let threads = [32_i64, 64, 128, 256, 512].into_iter().find(fits).unwrap_or(1024) as u32;
-    let numbers = [width as u32, threads, vec, u32::from(centred)];
+    let numbers = [width as u32, threads, vec, u32::from(centred), low_code(check, x, low)?];
     let per_block = if threads == 32 { WARP_ROWS } else { 1 };
     let variant = Variant::new(&SOURCE, element, &numbers);
     Ok(Layout { variant, rows: x.numel() as i64 / width, width, threads, per_block })
@@ -119,6 +131,23 @@ fn columns(check: Check, operand: &'static str, w: Option<&Tensor>, x: &Tensor) 
         check.numbers(operand, dense, x.kind(), x.size().last().copied().unwrap_or(0), x)?;
     }
     Ok(dense)
+}
+
+/// What the source calls the kind of a branch.
+fn low_code(check: Check, x: &Tensor, low: Option<Kind>) -> Result<u32, CudaError> {
+    match low {
+        None => Ok(0),
+        Some(Kind::BFloat16) => Ok(1),
+        Some(Kind::Half) => Ok(2),
+        Some(_) => Err(check.refuse("x", x, "beside a branch of its own kind, bf16 or f16")),
+    }
+}
+
+/// Dense, of the branch's kind, and of the shape of `x`.
+fn branch(check: Check, name: &'static str, t: &Tensor, (x, low): (&Tensor, Option<Kind>)) -> Result<(), CudaError> {
+    check.that(t.kind() == low.unwrap_or(x.kind()), name, t, "of the branch's kind")?;
+    check.that(t.size() == x.size(), name, t, "of the shape of the first operand")?;
+    check.dense(name, t, x)
 }
 
 fn stats_shape(x: &Tensor) -> Vec<i64> {
@@ -138,19 +167,19 @@ pub fn norm(n: &Norm<'_>) -> Result<Normed, CudaError> {
     let x = n.x.f_contiguous()?;
     let residual = n.residual.map(Tensor::f_contiguous).transpose()?;
     if let Some(residual) = &residual {
-        check.same("residual", residual, &x)?;
+        branch(check, "residual", residual, (&x, n.low))?;
     }
     let weight = columns(check, "weight", n.weight, &x)?;
     let bias = columns(check, "bias", n.bias, &x)?;
     let sum = residual.as_ref().map(|_| x.f_empty_like()).transpose()?;
-    let y = x.f_empty_like()?;
+    let y = Tensor::f_empty(x.size(), (n.low.unwrap_or(x.kind()), x.device()))?;
     let stats = || Tensor::f_empty(stats_shape(&x), (Kind::Float, x.device()));
     let (mean, rstd) = (n.centred.then(stats).transpose()?, stats()?);
     let all: Vec<&Tensor> = [Some(&x), residual.as_ref(), weight.as_ref(), bias.as_ref(), sum.as_ref(), Some(&y)]
         .into_iter()
         .flatten()
         .collect();
-    let l = layout(check, &x, &all, n.centred, HELD_FORWARD)?;
+    let l = layout(check, &x, &all, (n.centred, n.low), HELD_FORWARD)?;
     let call = Call::new(&l.variant, "norm_forward").tensor(&x).maybe(residual.as_ref());
     let call = call
         .maybe(weight.as_ref())
@@ -174,7 +203,7 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     let check = Check { kernel: "norm_backward" };
     let (g, x) = (n.g.f_contiguous()?, n.x.f_contiguous()?);
     let gsum = n.gsum.map(Tensor::f_contiguous).transpose()?;
-    check.same("g", &g, &x)?;
+    branch(check, "g", &g, (&x, n.low))?;
     if let Some(gsum) = &gsum {
         check.same("gsum", gsum, &x)?;
     }
@@ -182,9 +211,12 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     let stats = |t: &Tensor| t.f_to_kind(Kind::Float).and_then(|t| t.f_contiguous());
     let (mean, rstd) = (n.mean.map(stats).transpose()?, stats(n.rstd)?);
     let dx = x.f_empty_like()?;
-    let all: Vec<&Tensor> =
-        [Some(&g), gsum.as_ref(), Some(&x), weight.as_ref(), Some(&dx)].into_iter().flatten().collect();
-    let l = layout(check, &x, &all, n.mean.is_some(), HELD_BACKWARD)?;
+    let dbranch = n.low.map(|kind| Tensor::f_empty(x.size(), (kind, x.device()))).transpose()?;
+    let all: Vec<&Tensor> = [Some(&g), gsum.as_ref(), Some(&x), weight.as_ref(), Some(&dx), dbranch.as_ref()]
+        .into_iter()
+        .flatten()
+        .collect();
+    let l = layout(check, &x, &all, (n.mean.is_some(), n.low), HELD_BACKWARD)?;
     for (name, stats) in [("mean", mean.as_ref()), ("rstd", Some(&rstd))] {
         stats.map_or(Ok(()), |stats| check.numbers(name, stats, Kind::Float, l.rows, &x))?;
     }
@@ -193,14 +225,15 @@ pub fn norm_backward(n: &NormBackward<'_>) -> Result<NormGrads, CudaError> {
     let groups = groups(check, &x, &l)?;
     let partial = Tensor::f_empty([weights * i64::from(groups), l.width], (Kind::Float, x.device()))?;
     let call = Call::new(&l.variant, "norm_backward").tensor(&g).maybe(gsum.as_ref()).tensor(&x).maybe(mean.as_ref());
-    let call = call.tensor(&rstd).maybe(weight.as_ref()).tensor(&dx).tensor(&partial).int(l.rows).word(u32::from(bias));
+    let call = call.tensor(&rstd).maybe(weight.as_ref()).tensor(&dx).maybe(dbranch.as_ref());
+    let call = call.tensor(&partial).int(l.rows).word(u32::from(bias));
     call.launch(&x, Grid { blocks: groups, threads: (l.threads, l.per_block), shared: 0 })?;
-    let Some(weight) = weight else { return Ok(NormGrads { dx, dw: None, db: None }) };
+    let Some(weight) = weight else { return Ok(NormGrads { dx, dw: None, db: None, dbranch }) };
     let (dw, db) = (weight.f_empty_like()?, bias.then(|| weight.f_empty_like()).transpose()?);
     let across = blocks(l.width, i64::from(SUM_SIDE)) * weights as u32;
     let call = Call::new(&l.variant, "norm_sum").tensor(&partial).tensor(&dw).maybe(db.as_ref()).int(groups.into());
     call.launch(&x, Grid { threads: (SUM_SIDE, SUM_SIDE), ..grid(across, 1) })?;
-    Ok(NormGrads { dx, dw: Some(dw), db })
+    Ok(NormGrads { dx, dw: Some(dw), db, dbranch })
 }
 
 /// Blocks of the backward pass: enough to fill the device, each with one row of partial sums.

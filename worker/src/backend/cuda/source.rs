@@ -10,7 +10,7 @@ use tch::Kind;
 const PRELUDE: &str = include_str!("src/prelude.cu");
 
 /// Most numbers a source is specialised by.
-pub(super) const NUMBERS_MAX: usize = 4;
+pub(super) const NUMBERS_MAX: usize = 5;
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

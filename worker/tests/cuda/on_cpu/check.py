@@ -88,10 +88,33 @@ def check_norm():
             for centred in (0, 1):
                 for residual in (False, True):
                     norm_case(kind, rows, width, threads, vec, centred, residual)
+                if kind == torch.float32:
+                    norm_beside_a_stream(rows, width, threads, vec, centred)
+
+
+def norm_beside_a_stream(rows, width, threads, vec, centred):
+    for code, low in ((1, torch.bfloat16), (2, torch.float16)):
+        kernels = Kernels("norm", torch.float32, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred, LOW=code)
+        block = (threads, 4 if threads == 32 else 1)
+        x, gs = torch.randn(rows, width), torch.randn(rows, width)
+        r, g = (torch.randn(rows, width).to(low) for _ in range(2))
+        w, b = torch.randn(width), torch.randn(width)
+        total, y, mean, rstd = torch.empty_like(x), torch.empty_like(r), torch.empty(rows), torch.empty(rows)
+        kernels("norm_forward", 2, block, x, r, w, b if centred else None, total, y, mean, rstd, rows, 1e-5)
+        assert torch.equal(total, x + r.float())
+        wide = total.double().requires_grad_()
+        scaled = wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * w.double()
+        expected = F.layer_norm(wide, (width,), w.double(), b.double(), 1e-5) if centred else scaled
+        near("norm, low", y, expected, low)
+        dx, rounded = torch.empty_like(x), torch.empty_like(r)
+        partial = torch.full(((2 if centred else 1) * 2, width), float("nan"))
+        kernels("norm_backward", 2, block, g, gs, total, mean, rstd, w, dx, rounded, partial, rows, word(centred))
+        near("norm dx, low", dx, torch.autograd.grad(expected, wide, g.double())[0] + gs.double(), torch.float32)
+        assert torch.equal(rounded, dx.to(low))
 
 
 def norm_case(kind, rows, width, threads, vec, centred, residual):
-    kernels = Kernels("norm", kind, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred)
+    kernels = Kernels("norm", kind, WIDTH=width, THREADS=threads, VEC=vec, CENTRED=centred, LOW=0)
     block = (threads, 4 if threads == 32 else 1)
     x, r, w, b, g, gs = (torch.randn(s).to(kind) for s in [(rows, width)] * 2 + [(width,)] * 2 + [(rows, width)] * 2)
     total, y = torch.empty_like(x), torch.empty_like(x)
@@ -110,7 +133,7 @@ def norm_case(kind, rows, width, threads, vec, centred, residual):
     dx, blocks = torch.empty_like(x), 2
     groups = blocks
     partial = torch.full(((2 if centred else 1) * groups, width), float("nan"))
-    args = (g, gs if residual else None, base, mean, rstd, w, dx, partial, rows, word(centred))
+    args = (g, gs if residual else None, base, mean, rstd, w, dx, None, partial, rows, word(centred))
     kernels("norm_backward", blocks, block, *args)
     dw, db = torch.empty_like(w), torch.empty_like(b)
     across = (width + 31) // 32
@@ -122,7 +145,7 @@ def norm_case(kind, rows, width, threads, vec, centred, residual):
         near("norm db", db, wanted[2], kind)
     plain = torch.empty_like(x)
     kernels("norm_forward", 2, block, x, None, None, None, None, plain, mean, rstd, rows, 1e-5)
-    kernels("norm_backward", 1, block, g, None, x, mean, rstd, None, dx, None, rows, word(0))
+    kernels("norm_backward", 1, block, g, None, x, mean, rstd, None, dx, None, None, rows, word(0))
     wide = x.double().requires_grad_()
     expected = F.layer_norm(wide, (width,)) if centred else wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
     near("norm plain", plain, expected, kind)

@@ -22,15 +22,19 @@ __device__ __forceinline__ Tally merged(Tally a, Tally b) {
   return out;
 }
 
-__device__ __forceinline__ Tally with(Tally t, float x) {
-  if (x <= t.max) {
-    if (x != -INFINITE) t.sum += expf(x - t.max);
-    return t;
+// A pack at once: one rescaling for all of it, and exponentials that do not wait for each other.
+__device__ __forceinline__ Tally with(Tally t, const Pack<ELEMENT, VEC>& pack) {
+  float x[VEC], max = t.max;
+#pragma unroll
+  for (int j = 0; j < VEC; ++j) {
+    x[j] = wide(pack.at[j]);
+    max = fmaxf(max, x[j]);
   }
-  // Larger, or not a number.
-  t.sum = (t.sum == 0.0f ? 0.0f : t.sum * expf(t.max - x)) + (x == x ? 1.0f : x);
-  t.max = fmaxf(t.max, x);
-  return t;
+  // The largest counts as 1, also when it is infinite; −∞ as 0, also when there is nothing else. NaN stays NaN.
+  float sum = t.max == max ? t.sum : t.sum * expf(t.max - max);
+#pragma unroll
+  for (int j = 0; j < VEC; ++j) sum += x[j] == -INFINITE ? 0.0f : x[j] == max ? 1.0f : expf(x[j] - max);
+  return {max, sum};
 }
 
 __device__ __forceinline__ Tally over_threads(Tally t, Tally* scratch) {
@@ -57,11 +61,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) cross_entropy(const
     const ELEMENT* x = logits + (live ? row * classes : 0);
     Tally t = {-INFINITE, 0.0f};
     if (live) {
-      for (i64 c = (i64)threadIdx.x * VEC; c < classes; c += THREADS * VEC) {
-        Pack<ELEMENT, VEC> pack = load<ELEMENT, VEC>(x + c);
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) t = with(t, wide(pack.at[j]));
-      }
+#pragma unroll 4
+      for (i64 c = (i64)threadIdx.x * VEC; c < classes; c += THREADS * VEC) t = with(t, load<ELEMENT, VEC>(x + c));
     }
     t = over_threads(t, scratch);
     if (!live || threadIdx.x != 0) continue;

@@ -1,5 +1,5 @@
 // Layer norm (CENTRED = 1) and RMS norm over rows of WIDTH elements, forward and backward, with the sum of a residual
-// branch taken along.
+// branch taken along. The branch, the normalised rows and their gradient may be of a 16-bit type beside f32 rows: LOW.
 //
 // THREADS threads share a row: 32 (then a block has four rows, one per warp) or more (then one row). Each holds ITEMS packs
 // of VEC elements in registers; statistics and sums are f32.
@@ -7,12 +7,21 @@
 #define ROWS (THREADS == 32 ? 4 : 1)
 #define ITEMS ((WIDTH + THREADS * VEC - 1) / (THREADS * VEC))
 
+#if LOW == 1
+typedef bf16 Branch;
+#elif LOW == 2
+typedef f16 Branch;
+#else
+typedef ELEMENT Branch;
+#endif
+
 typedef Pack<ELEMENT, VEC> Chunk;
+typedef Pack<Branch, VEC> BranchChunk;
 
 __device__ __forceinline__ int column_of(int item) { return (item * THREADS + (int)threadIdx.x) * VEC; }
 
 // y = (x − mean) / σ · w + b. With `residual`, x + residual is normalised, and stored to `sum` first.
-extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const ELEMENT* x, const ELEMENT* residual, const ELEMENT* w, const ELEMENT* b, ELEMENT* sum, ELEMENT* y, float* mean_out, float* rstd_out, i64 rows, float eps) {
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const ELEMENT* x, const Branch* residual, const ELEMENT* w, const ELEMENT* b, ELEMENT* sum, Branch* y, float* mean_out, float* rstd_out, i64 rows, float eps) {
   __shared__ float scratch[32];
   for (i64 first = (i64)blockIdx.x * ROWS; first < rows; first += (i64)gridDim.x * ROWS) {
     i64 row = first + threadIdx.y;
@@ -24,10 +33,11 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const 
     for (int i = 0; i < ITEMS; ++i) {
       int c = column_of(i);
       bool inside = live && c < WIDTH;
-      Chunk chunk, other;
+      Chunk chunk;
+      BranchChunk other;
       if (inside) chunk = load<ELEMENT, VEC>(x + row * WIDTH + c);
       if (inside && residual) {
-        other = load<ELEMENT, VEC>(residual + row * WIDTH + c);
+        other = load<Branch, VEC>(residual + row * WIDTH + c);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) chunk.at[j] = narrow<ELEMENT>(wide(chunk.at[j]) + wide(other.at[j]));
         store<ELEMENT, VEC>(sum + row * WIDTH + c, chunk);
@@ -59,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const 
     for (int i = 0; i < ITEMS; ++i) {
       int c = column_of(i);
       if (c >= WIDTH) continue;
-      Chunk pw, pb, out;
+      Chunk pw, pb;
+      BranchChunk out;
       if (w) pw = load<ELEMENT, VEC>(w + c);
       if (b) pb = load<ELEMENT, VEC>(b + c);
 #pragma unroll
@@ -67,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_forward(const 
         float hat = (v[i][j] - mean) * rstd;
         if (w) hat *= wide(pw.at[j]);
         if (b) hat += wide(pb.at[j]);
-        out.at[j] = narrow<ELEMENT>(hat);
+        out.at[j] = narrow<Branch>(hat);
       }
-      store<ELEMENT, VEC>(y + row * WIDTH + c, out);
+      store<Branch, VEC>(y + row * WIDTH + c, out);
     }
   }
 }
@@ -96,9 +107,10 @@ __device__ __forceinline__ void fold(float (&sums)[ITEMS][VEC]) {
 }
 
 // dx = (gw − mean(gw) − x̂ · mean(gw · x̂)) / σ, plus `gsum`, the gradient that reaches the sum by the residual branch.
+// `branch`, unless null, receives dx rounded.
 // Each block adds up its rows' shares of dw and db and leaves them in its row of `partial`:
 // first all of dw, then, with `bias`, all of db. `w` null: no weight, no partial sums.
-extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const ELEMENT* g, const ELEMENT* gsum, const ELEMENT* x, const float* mean_in, const float* rstd_in, const ELEMENT* w, ELEMENT* dx, float* partial, i64 rows, u32 bias) {
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const Branch* g, const ELEMENT* gsum, const ELEMENT* x, const float* mean_in, const float* rstd_in, const ELEMENT* w, ELEMENT* dx, Branch* branch, float* partial, i64 rows, u32 bias) {
   __shared__ float scratch[32];
   float dw[ITEMS][VEC], db[ITEMS][VEC];
 #pragma unroll
@@ -115,10 +127,11 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const
     for (int i = 0; i < ITEMS; ++i) {
       int c = column_of(i);
       bool inside = live && c < WIDTH;
-      Chunk px, pg, pw;
+      Chunk px, pw;
+      BranchChunk pg;
       if (inside) {
         px = load<ELEMENT, VEC>(x + row * WIDTH + c);
-        pg = load<ELEMENT, VEC>(g + row * WIDTH + c);
+        pg = load<Branch, VEC>(g + row * WIDTH + c);
         if (w) pw = load<ELEMENT, VEC>(w + c);
       }
 #pragma unroll
@@ -140,14 +153,17 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) norm_backward(const
       int c = column_of(i);
       if (c >= WIDTH) continue;
       Chunk other, out;
+      BranchChunk rounded;
       if (gsum) other = load<ELEMENT, VEC>(gsum + row * WIDTH + c);
 #pragma unroll
       for (int j = 0; j < VEC; ++j) {
         float d = (gw[i][j] - level - hat[i][j] * along) * rstd;
         if (gsum) d += wide(other.at[j]);
         out.at[j] = narrow<ELEMENT>(d);
+        rounded.at[j] = narrow<Branch>(d);
       }
       store<ELEMENT, VEC>(dx + row * WIDTH + c, out);
+      if (branch) store<Branch, VEC>(branch + row * WIDTH + c, rounded);
     }
   }
   if (!w) return;
