@@ -142,9 +142,9 @@ impl Worker {
     /// Its control page, at `now_ns` of CLOCK_MONOTONIC. Readiness is a sign of progress too.
     pub(super) fn pulse(&self, now: Instant, now_ns: u64) -> Option<Pulse> {
         let ready = self.seat()?.ready?;
-        let ((phase, step), (heartbeat, collective)) = (self.child.place(), self.child.pulse());
-        let silent = Duration::from_nanos(now_ns.saturating_sub(heartbeat)).min(now.saturating_duration_since(ready));
-        Some(Pulse { worker: self.id, phase, step, collective, silent })
+        let (phase, step) = self.child.place();
+        let silent = Duration::from_nanos(now_ns.saturating_sub(self.child.heartbeat_ns()));
+        Some(Pulse { worker: self.id, phase, step, silent: silent.min(now.saturating_duration_since(ready)) })
     }
 
     /// When the worker must have taken its next step towards its work, and what it is then accused of; an empty accusation means
