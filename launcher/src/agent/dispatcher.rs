@@ -258,6 +258,10 @@ impl Agent<'_> {
 
     /// A process without a seat is gone.
     fn spare_ended(&mut self, worker: &Worker) -> Result<(), AgentError> {
+        if let Place::Dismissed(round, rank) = worker.place {
+            (self.emit)(What::WorkerDismissed { round, rank, pid: worker.child.pid() });
+            return Ok(());
+        }
         let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
         let (code, signal) = worker.child.exit().map_or((None, None), Exit::code_or_signal);
         (self.emit)(What::SpareEnded { pid: worker.child.pid(), code, signal });
@@ -402,7 +406,7 @@ impl Agent<'_> {
             worker.words.get_or_insert(accusation);
             match &worker.place {
                 Place::Seat(_) => self.fail_living(id)?,
-                Place::Spare => self.pool.send_away(id, now),
+                Place::Spare | Place::Dismissed(..) => self.pool.send_away(id, now),
             }
         }
         Ok(())

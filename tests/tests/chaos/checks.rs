@@ -262,6 +262,11 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
                 // One that had done its work may end of itself while the signal is on its way.
                 by_kill.extend((*signal == Some(9) || done).then_some(*pid));
             }
+            What::WorkerDismissed { pid, .. } => {
+                if !living.remove(pid) {
+                    return Err(format!("process {pid} is dismissed without a beginning, or twice"));
+                }
+            }
             What::Trained { .. } => done = true,
             _ => {}
         }

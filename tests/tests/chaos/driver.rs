@@ -136,7 +136,7 @@ impl Driver {
             What::SpareStarted { pid, .. } => {
                 self.living.insert(*pid, None);
             }
-            What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+            What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } | What::WorkerDismissed { pid, .. } => {
                 self.living.remove(pid);
             }
             _ => {}
