@@ -294,6 +294,8 @@ mod tests {
     thread_local! {
         /// Whether the kernel below can be launched.
         static WORKS: Cell<bool> = const { Cell::new(true) };
+        /// Choices of kernels that were made.
+        static GENERATION: Cell<u64> = const { Cell::new(0) };
     }
 
     fn launch(op: &Op, l: &Launch<'_>) -> Launched {
@@ -313,6 +315,10 @@ mod tests {
 
         fn kernel(&self, _op: &Op, _id: &str) -> Option<&'static Kernel> {
             Some(&KERNEL)
+        }
+
+        fn generation(&self) -> u64 {
+            GENERATION.get()
         }
     }
 
@@ -351,5 +357,7 @@ mod tests {
         WORKS.set(true);
         assert_eq!(run(&mut executor, 6..10), [Tape, Tape, Plan, Plan]);
         assert_eq!(executor.refusal(), Some("the device refuses"));
+        GENERATION.set(1);
+        assert_eq!(run(&mut executor, 10..14), [Tape, Tape, Plan, Plan], "a kernel may not be chosen again");
     }
 }
