@@ -239,8 +239,8 @@ class Enn(Run):
 
     name = "enn train"
 
-    def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str) -> None:
-        command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(WORKERS), "--device", "cpu", "--quiet"]
+    def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str, workers: int = WORKERS) -> None:
+        command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(workers), "--device", "cpu", "--quiet"]
         environment = record.environment() | {"OMP_NUM_THREADS": "1"}
         super().__init__([*command, "--runs-dir", str(folder), *flags], folder, environment)
         self.spares = int(flags[flags.index("--spares") + 1]) if "--spares" in flags else 0

@@ -306,7 +306,8 @@ fn deaths_during_pauses_are_failures_as_any_other() {
 
 #[test]
 fn who_does_not_leave_a_round_when_asked_is_made_to_in_time() {
-    let script = "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,step:3,halt_through_wishes:3;*.*=ready,step:4,done,exit:0";
+    let script =
+        "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,step:3,halt_through_wishes:3;*.*=ready,step:4,done,exit:0";
     let mut run = start(script, 2, &["regroup=0.5"]);
     let pids = run.pids(2);
     run.all_ready(2);
@@ -406,7 +407,9 @@ fn wishes_and_deaths_at_any_time_leave_a_run_that_stops_when_asked() {
                 let Some(event) = run.event_within(Duration::from_millis(50)) else { break };
                 match event.what {
                     What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
-                    What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } | What::WorkerDismissed { pid, .. } => {
+                    What::WorkerExited { pid, .. }
+                    | What::SpareEnded { pid, .. }
+                    | What::WorkerDismissed { pid, .. } => {
                         living.retain(|living| *living != pid.cast_signed());
                     }
                     _ => {}

@@ -409,7 +409,9 @@ fn deaths_at_any_time_leave_a_run_that_stops_when_asked() {
                 let Some(event) = run.event() else { panic!("seed {seed}: the run ended: {:#?}", run.seen) };
                 match event.what {
                     What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
-                    What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } | What::WorkerDismissed { pid, .. } => {
+                    What::WorkerExited { pid, .. }
+                    | What::SpareEnded { pid, .. }
+                    | What::WorkerDismissed { pid, .. } => {
                         living.retain(|living| *living != pid.cast_signed());
                     }
                     _ => {}

@@ -6,9 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 #![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 
+use enn_broker::store::{Limits, serve};
 use enn_common::event::{Event, What};
 use enn_common::kernels::{Fault, KernelBook};
-use enn_broker::store::{Limits, serve};
 use enn_worker::{
     autograd::Mode,
     error::{OpError, OpErrorKind},
@@ -162,9 +162,8 @@ fn loop_of_ones_own() -> Vec<(String, usize)> {
             })
             .unwrap();
         let plan = steps.executor.plan();
-        let ran = plan.map_or("none", |plan| {
-            plan.program().recs().iter().find(|rec| rec.op.name() == "linear").unwrap().kernel
-        });
+        let ran = plan
+            .map_or("none", |plan| plan.program().recs().iter().find(|rec| rec.op.name() == "linear").unwrap().kernel);
         let ran = ran.to_owned();
         // Every fourth step, when the ranks meet anyway.
         let agreed = if number % 4 == 3 {
@@ -183,7 +182,8 @@ fn loop_of_ones_own() -> Vec<(String, usize)> {
 #[test]
 fn rank() {
     let Ok(out) = std::env::var(RANKS_OUT) else { return };
-    let lines: Vec<String> = loop_of_ones_own().into_iter().map(|(kernel, agreed)| format!("{kernel} {agreed}")).collect();
+    let lines: Vec<String> =
+        loop_of_ones_own().into_iter().map(|(kernel, agreed)| format!("{kernel} {agreed}")).collect();
     fs::write(out, lines.join("\n")).unwrap();
 }
 

@@ -335,14 +335,22 @@ impl Agent<'_> {
         let Committed { step, path, bytes, metric } = committed;
         self.outcome.checkpoint = Some((step, path.clone()));
         self.sources.broker.tell_all(ToWorker::Committed { step, path: path.clone() })?;
+        self.sources.committer.abandon(self.state.attempt.clone(), step);
         (self.emit)(What::CheckpointCommitted { step, path, bytes, seconds, metric });
         Ok(())
     }
 
     pub(super) fn abandoned(&mut self, step: u64, error: String) -> Result<(), AgentError> {
         self.sources.broker.tell_all(ToWorker::Abandoned { step, error: error.clone() })?;
-        (self.emit)(What::CheckpointFailed { step, error });
+        self.checkpoint_failed(step, error);
         Ok(())
+    }
+
+    /// Shares of earlier steps that were abandoned hold room that the next checkpoint needs; those of this one may still be
+    /// written.
+    pub(super) fn checkpoint_failed(&mut self, step: u64, error: String) {
+        self.sources.committer.abandon(self.state.attempt.clone(), step);
+        (self.emit)(What::CheckpointFailed { step, error });
     }
 
     /// The next moment at which something must be done.

@@ -214,7 +214,7 @@ impl Agent<'_> {
         if seating.is_empty() {
             return self.close();
         }
-        self.sources.committer.abandon(self.state.attempt.clone());
+        self.sources.committer.abandon(self.state.attempt.clone(), u64::MAX);
         let resume = self.outcome.checkpoint.as_ref().map_or(0, |(step, _)| *step);
         let furthest = self.pool.furthest();
         let step = furthest.map_or(resume, |(step, _)| step);

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     autograd::{Cx, Executor, Mode, Ran, Request, Tensor},
     checkpoint::{self, Named},
-    error::OpError,
     comm::ProcessGroup,
+    error::OpError,
     kernel::{self, Extra, Manager, News, NoIntents},
     op::collective::Collectives,
     optim::{AdamW, AdamWSettings, FlatParams, StepStats},
@@ -200,7 +200,10 @@ impl Steps {
 
 /// What another rank told is not what this build tells.
 fn unexpected(error: serde_json::Error) -> SessionError {
-    SessionError::Unexpected { found: error.to_string(), expected: "the faults of kernels that a rank of the same build saw" }
+    SessionError::Unexpected {
+        found: error.to_string(),
+        expected: "the faults of kernels that a rank of the same build saw",
+    }
 }
 
 impl StepParts<'_> {
