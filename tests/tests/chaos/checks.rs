@@ -251,7 +251,8 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
     for event in &launch.events {
         match &event.what {
             What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => {
-                if !living.insert(*pid) {
+                let fresh = living.insert(*pid);
+                if !fresh {
                     return Err(format!("process {pid} is started twice"));
                 }
             }
@@ -263,7 +264,8 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
                 by_kill.extend((*signal == Some(9) || done).then_some(*pid));
             }
             What::WorkerDismissed { pid, .. } => {
-                if !living.remove(pid) {
+                let lived = living.remove(pid);
+                if !lived {
                     return Err(format!("process {pid} is dismissed without a beginning, or twice"));
                 }
             }

@@ -6,6 +6,8 @@
 //! `ENN_CHAOS_SCHEDULES=N` runs N schedules instead of the usual number, `ENN_CHAOS_SEED=N` that one alone, in `one_seed`.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+#![expect(clippy::print_stdout, reason = "each schedule is told as it ends")]
+#![expect(clippy::disallowed_methods, reason = "the environment says how many schedules, or which")]
 
 mod checks;
 mod data;
