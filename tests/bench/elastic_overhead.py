@@ -20,7 +20,7 @@ import time
 import _record as record
 import _watched as watched
 
-RUNS, SLICES = 3, 110
+RUNS, SLICES = 4, 150
 SLICE_S = 0.35
 # After SIGCONT, until caches are what they were.
 SETTLE_S = 0.05

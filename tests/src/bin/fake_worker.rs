@@ -136,8 +136,7 @@ impl Worker {
             "ready" => {
                 self.send(&FromWorker::Ready { device: "cpu".into(), backend: "fake".into(), libtorch: "none".into() });
             }
-            "done" => self.send(&FromWorker::Done { stopped: false }),
-            "stopped" => self.send(&FromWorker::Done { stopped: true }),
+            "done" | "stopped" => self.send(&FromWorker::Done { stopped: name == "stopped" }),
             "failed" => self.send(&FromWorker::Failed { error: argument.into() }),
             "shard" => self.shard(argument.parse().unwrap()),
             "stderr" => std::io::stderr().write_all(format!("{argument}\n").as_bytes()).unwrap(),
