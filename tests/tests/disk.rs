@@ -6,7 +6,6 @@
 //! and passes.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
-#![expect(clippy::print_stdout, reason = "what is skipped is said")]
 
 use enn_common::event::{Event, What};
 use enn_tests::launch::enn;
