@@ -278,7 +278,7 @@ impl<'a> Round<'a> {
             let left_out = rows.iter().map(id).collect();
             ledger.write(&Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
         }
-        let (found, limit) = (self.state.poisoned.len(), host.config.train.poisoned_rows_limit(index.len()));
+        let (found, limit) = (self.state.poisoned.count(), host.config.train.poisoned_rows_limit(index.len()));
         if found > limit {
             let first = refusal::listed(self.state.poisoned.rows().iter().map(id));
             return Err(SessionError::PoisonedRows { found, limit, first });
