@@ -109,6 +109,8 @@ pub enum What {
     SpareReady { pid: u32, seconds: f64 },
     /// A spare ended without having had a seat; another one takes its place.
     SpareEnded { pid: u32, code: Option<i32>, signal: Option<i32> },
+    /// A worker that lost its seat, in this round, has ended as it was told to: the run goes on without it.
+    WorkerDismissed { round: Round, rank: Rank, pid: u32 },
     /// A living process has this seat in a round: one that stood by, or one that kept its state from the round before.
     SeatTaken { round: Round, rank: Rank, local_rank: LocalRank, pid: u32, spare: bool },
     /// A worker has the state of training from rank `from`; no file was read.

@@ -47,6 +47,7 @@ impl Learner {
             precision: settings.precision,
             demand: Demand { largest: 0.0, cells: windows * size.context as u64 },
             kernels: kernel::Settings::default(),
+            extras: Vec::new(),
             limit: Mode::Graph,
             profile: settings.profile.clone(),
         };

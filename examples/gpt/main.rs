@@ -94,8 +94,8 @@ fn steps(settings: &Settings, place: &Place, text: &Text, learner: &mut Learner,
             let loss = over_ranks(place.group.as_ref(), &sum)? / tokens as f64;
             let speed = counted as f64 / since.elapsed().as_secs_f64();
             say(place, format_args!("step {done} loss {loss:.4} lr {rate:.2e} {speed:.0} tokens/s"))?;
-            for news in learner.steps.kernels.take_news() {
-                say(place, format_args!("a kernel was left out or taken up again: {news:?}"))?;
+            for entry in learner.steps.agree_on_kernels(place.group.as_ref(), place.device)? {
+                say(place, format_args!("left out on all ranks: {}", entry.sentence()))?;
             }
             (since, counted) = (Instant::now(), 0);
         }

@@ -62,6 +62,7 @@ impl Trainer {
             precision: work.precision,
             demand: subject.demand(),
             kernels: Settings { order: work.orders.clone(), deterministic: false },
+            extras: Vec::new(),
             limit: work.mode,
             profile: None,
         };

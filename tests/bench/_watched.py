@@ -185,8 +185,8 @@ class Run:
         return [page for page in self.pages.values() if page.step() > 0 and len(page.seen) > 1 and alive(page.pid)]
 
     def step(self) -> int:
-        """Steps that stand: of the worker that told last."""
-        told = [page.seen[-1] for page in self.pages.values() if page.seen]
+        """Steps that stand: of the worker that told any last."""
+        told = [page.seen[-1] for page in self.pages.values() if page.step() > 0]
         return max(told)[1] if told else 0
 
     def prepared(self) -> bool:
@@ -197,10 +197,11 @@ class Run:
         self.until(self.prepared, "all at work")
 
     def kill(self, victim: int) -> float:
-        """kill -9 of one of those at work, in the order of their starts; when."""
-        pages = self.at_work()
+        """kill -9 of one of those at work, in the order of their starts; of one that is not yet, when nobody is; when."""
+        pages = self.at_work() or [page for page in self.pages.values() if alive(page.pid)]
         now = time.monotonic()
-        os.kill(pages[victim % len(pages)].pid, signal.SIGKILL)
+        if pages:
+            os.kill(pages[victim % len(pages)].pid, signal.SIGKILL)
         return now
 
     def recover(self, victim: int) -> "Recovery":
@@ -241,8 +242,8 @@ class Enn(Run):
 
     name = "enn train"
 
-    def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str) -> None:
-        command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(WORKERS), "--device", DEVICE, "--quiet"]
+    def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str, workers: int = WORKERS) -> None:
+        command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(workers), "--device", DEVICE, "--quiet"]
         environment = steps.library_environment(DEVICE) | {"OMP_NUM_THREADS": "1"}
         super().__init__([*command, "--runs-dir", str(folder), *flags], folder, environment)
         self.spares = int(flags[flags.index("--spares") + 1]) if "--spares" in flags else 0

@@ -240,6 +240,12 @@ fn a_run_shrinks_at_a_step_and_grows_when_the_new_ones_are_warm() {
     });
     assert_eq!(resized, [(3, 1), (1, 4), (4, 2)]);
     assert_eq!(end.count(|what| matches!(what, What::SpareStarted { .. })), 3);
+    let dismissed = end.all(|what| match what {
+        What::WorkerDismissed { round, rank, .. } => Some((round.0, rank.0)),
+        _ => None,
+    });
+    assert_eq!(dismissed.iter().filter(|(round, _)| *round == 0).count(), 2, "{dismissed:?}");
+    assert_eq!(end.count(|what| matches!(what, What::SpareEnded { .. })), 0);
     assert!(
         end.all(|what| matches!(what, What::WorkerExited { code, .. } if *code != Some(0)).then_some(())).is_empty()
     );
@@ -258,6 +264,62 @@ fn a_resized_run_survives_a_death_with_its_new_size() {
     run.all_ready(2);
     asked(&run, &Request::Stop {}).unwrap();
     ends_with(&run.end(), 130, 3);
+}
+
+#[test]
+fn a_resized_run_keeps_its_wish_to_wait_for_all_or_to_go_on_with_fewer() {
+    for (options, worlds_after) in [(["most=4", "min=2"], vec![2, 3, 3]), (["most=4", "min=1"], vec![2, 3, 2])] {
+        let mut run = start(WORK, 2, &options);
+        let mut pids = run.pids(2);
+        stepped(&mut run);
+        asked(&run, &Request::Resize { workers: 3 }).unwrap();
+        assert_eq!(round(&mut run), 3);
+        run.all_ready(3);
+        kill_9(pids.remove(0));
+        // All three again, with a new process; or the two that are left, at once.
+        round(&mut run);
+        asked(&run, &Request::Stop {}).unwrap();
+        let end = run.end();
+        assert_eq!((end.code, &worlds(&end)[..3]), (Some(130), &worlds_after[..]), "{:#?}", end.events);
+    }
+}
+
+#[test]
+fn deaths_during_pauses_are_failures_as_any_other() {
+    let script = "0.*=hello,ready,halt:0;1.*=hello,ready,halt:0;*.*=hello,ready,wait_stop,shard:1,stopped,exit:0";
+    let mut run = agent::start(PROGRAMS, script, (2, 1, GRACE_S), &["policy=reform"]);
+    let mut pids = run.pids(2);
+    for new in [1, 0] {
+        run.all_ready(2);
+        asked(&run, &Request::Pause {}).unwrap();
+        run.until(|what| matches!(what, What::Paused { .. }).then_some(()));
+        kill_9(pids.pop().unwrap());
+        run.until(|what| matches!(what, What::WorkerExited { .. }).then_some(()));
+        asked(&run, &Request::Continue {}).unwrap();
+        pids.extend(run.pids(new));
+    }
+    let end = run.end();
+    ends_with(&end, 1, 3);
+    assert!(end.stderr.contains("no step was done between 2 failures in a row"), "{}", end.stderr);
+    assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { step: 1, .. })), 1);
+}
+
+#[test]
+fn who_does_not_leave_a_round_when_asked_is_made_to_in_time() {
+    let script =
+        "0.0=hello,ready,step:3,halt:3;0.1=hello,ready,step:3,halt_through_wishes:3;*.*=ready,step:4,done,exit:0";
+    let mut run = start(script, 2, &["regroup=0.5"]);
+    let pids = run.pids(2);
+    run.all_ready(2);
+    let began = Instant::now();
+    asked(&run, &Request::Pause {}).unwrap();
+    run.until(|what| matches!(what, What::Paused { step: 3, .. }).then_some(()));
+    assert!((0.5..5.0).contains(&began.elapsed().as_secs_f64()), "{:?}", began.elapsed());
+    asked(&run, &Request::Continue {}).unwrap();
+    let end = run.end();
+    ends_with(&end, 0, 2);
+    assert_eq!((failures(&end), end.left()), (0, vec!["the run is paused".to_owned()]));
+    assert_eq!(end.count(|what| matches!(what, What::WorkerStarted { .. })), pids.len());
 }
 
 #[test]
@@ -345,7 +407,9 @@ fn wishes_and_deaths_at_any_time_leave_a_run_that_stops_when_asked() {
                 let Some(event) = run.event_within(Duration::from_millis(50)) else { break };
                 match event.what {
                     What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
-                    What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+                    What::WorkerExited { pid, .. }
+                    | What::SpareEnded { pid, .. }
+                    | What::WorkerDismissed { pid, .. } => {
                         living.retain(|living| *living != pid.cast_signed());
                     }
                     _ => {}

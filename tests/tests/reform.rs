@@ -303,6 +303,14 @@ fn a_worker_that_hangs_is_taken_for_dead() {
 }
 
 #[test]
+fn a_long_step_with_signs_of_life_is_no_hang() {
+    let script = "*.*=hello,ready,beat_ms:1500,step:1,done,exit:0";
+    let end = start(script, 2, &["hang=0.5"]).end();
+    ends_with(&end, 0, 1);
+    assert_eq!(end.count(|what| matches!(what, What::HangDetected { .. })), 0);
+}
+
+#[test]
 fn a_stop_lets_the_survivors_of_a_death_save() {
     // The signal comes while they work; then one dies, and the other saves alone.
     let script = "0.0=hello,ready,halt_through_stop:3;0.1=hello,ready,wait_stop,kill:SIGKILL;\
@@ -401,7 +409,9 @@ fn deaths_at_any_time_leave_a_run_that_stops_when_asked() {
                 let Some(event) = run.event() else { panic!("seed {seed}: the run ended: {:#?}", run.seen) };
                 match event.what {
                     What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => living.push(pid.cast_signed()),
-                    What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+                    What::WorkerExited { pid, .. }
+                    | What::SpareEnded { pid, .. }
+                    | What::WorkerDismissed { pid, .. } => {
                         living.retain(|living| *living != pid.cast_signed());
                     }
                     _ => {}

@@ -4,7 +4,7 @@ use enn_worker::{
     probe,
     session::{self, boot::Environment},
 };
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -16,15 +16,16 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error.sentence()),
     };
     let filter = EnvFilter::try_new(&environment.log).unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // A log on a full disk is told by nobody and ends nobody: told, it would be a panic.
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
     match session::run(&environment) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error.sentence()),
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the worker's log file is its standard error")]
+/// Into the worker's log file, which is its standard error; it may be full.
 fn fail(sentence: &str) -> ExitCode {
-    eprintln!("enn-worker: {sentence}");
+    let _full = writeln!(std::io::stderr(), "enn-worker: {sentence}");
     ExitCode::FAILURE
 }

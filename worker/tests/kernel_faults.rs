@@ -6,25 +6,44 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 #![expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 
+use enn_broker::store::{Limits, serve};
 use enn_common::event::{Event, What};
 use enn_common::kernels::{Fault, KernelBook};
-use enn_worker::error::OpErrorKind;
-use enn_worker::kernel::Extra;
-use enn_worker::op::Op;
-use enn_worker::op::row::{Kernel, Launch, Launched, Tolerance};
-use enn_worker::session::{boot::Environment, run_with};
+use enn_worker::{
+    autograd::Mode,
+    error::{OpError, OpErrorKind},
+    functional,
+    kernel::{Extra, Settings},
+    layer::Linear,
+    op::{
+        Op,
+        row::{Kernel, Launch, Launched, Tolerance},
+    },
+    optim::AdamWSettings,
+    params::ParamBuilder,
+    session::{
+        boot::Environment,
+        precision::Demand,
+        run_with,
+        steps::{Setup, Steps, WantedPrecision},
+        torchrun::{DeviceChoice, join},
+    },
+};
 use std::{
     cell::Cell,
     fs,
+    net::Ipv4Addr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 /// Which kernel the child adds, and a file that says that a fault of one time has been.
 const PART: &str = "ENN_TEST_KERNEL";
 const ONCE: &str = "ENN_TEST_KERNEL_ONCE";
+/// Where a rank of a loop of its own says what it found.
+const RANKS_OUT: &str = "ENN_TEST_RANK";
 /// Launches after which the late ones misbehave: in the second epoch.
 const LATE: u32 = 400;
 
@@ -98,6 +117,105 @@ fn worker() {
     let kernel = KERNELS.iter().find(|kernel| kernel.id == part);
     let extras: Vec<Extra> = kernel.map(|kernel| Extra { op: "linear", kernel }).into_iter().collect();
     run_with(&Environment::read().unwrap(), &extras).unwrap();
+}
+
+/// Right on rank 0; on the other not, on batches of six rows.
+fn one_sided(op: &Op, l: &Launch<'_>) -> Launched {
+    let wrong = std::env::var("RANK").unwrap() != "0" && l.at(0).size()[0] == 6;
+    if wrong { percent(op, l) } else { plain(op, l) }
+}
+
+static ONE_SIDED: Kernel = kernel("test.one_sided", one_sided);
+
+/// A training loop of a user's own, as one of two ranks: the kernel of `linear` in the record after each step, and what was agreed
+/// on after each.
+fn loop_of_ones_own() -> Vec<(String, usize)> {
+    tch::set_num_threads(1);
+    let place = join(DeviceChoice::Cpu).unwrap();
+    let mut pb = ParamBuilder::new();
+    let layer = Linear::unbiased(&mut pb, "layer", 4, 3);
+    let setup = Setup {
+        seed: 7,
+        optimizer: AdamWSettings { betas: (0.9, 0.95), weight_decay: 0.1, clip: 1.0 },
+        precision: WantedPrecision::Fp32,
+        demand: Demand { largest: 0.0, cells: 18 },
+        kernels: Settings::default(),
+        extras: vec![Extra { op: "linear", kernel: &ONE_SIDED }],
+        limit: Mode::Plan,
+        profile: None,
+    };
+    let mut steps = Steps::new(pb, &place, setup).unwrap();
+    let mut found = Vec::new();
+    for number in 0..16 {
+        let rows = if number < 4 { 4 } else { 6 };
+        let x = Tensor::ones([rows, 4], (Kind::Float, Device::Cpu)) * (number + 1);
+        let numbers = Tensor::from_slice(&[12.0, 0.01]);
+        steps
+            .step(&place, number as u64, vec![x, numbers], |cx, parts, inputs| {
+                let y = layer.forward(cx, &inputs[0])?;
+                let loss = functional::sum_all(cx, &functional::square(cx, &y)?)?;
+                parts.backward(cx, &loss, true)?;
+                cx.all_reduce_wait()?;
+                let number = |i| functional::reshape(cx, &functional::narrow(cx, &inputs[1], 0, i, 1)?, &[]);
+                parts.optimize(cx, &number(0)?, &number(1)?)?;
+                Ok::<_, OpError>(vec![loss])
+            })
+            .unwrap();
+        let plan = steps.executor.plan();
+        let ran = plan
+            .map_or("none", |plan| plan.program().recs().iter().find(|rec| rec.op.name() == "linear").unwrap().kernel);
+        let ran = ran.to_owned();
+        // Every fourth step, when the ranks meet anyway.
+        let agreed = if number % 4 == 3 {
+            steps.agree_on_kernels(place.group.as_ref(), place.device).unwrap()
+        } else {
+            Vec::new()
+        };
+        assert!(agreed.iter().all(|entry| entry.kernel == "test.one_sided" && entry.first_step == 4));
+        found.push((ran, agreed.len()));
+    }
+    place.leave().unwrap();
+    found
+}
+
+/// The part of a rank; as a test of its own it has nothing to do.
+#[test]
+fn rank() {
+    let Ok(out) = std::env::var(RANKS_OUT) else { return };
+    let lines: Vec<String> =
+        loop_of_ones_own().into_iter().map(|(kernel, agreed)| format!("{kernel} {agreed}")).collect();
+    fs::write(out, lines.join("\n")).unwrap();
+}
+
+#[test]
+fn a_loop_of_ones_own_leaves_a_kernel_out_on_all_ranks_from_the_same_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
+    let ranks: Vec<_> = ["0", "1"]
+        .map(|rank| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["rank", "--exact", "--nocapture", "--test-threads", "1"]);
+            command.env("RANK", rank).env("WORLD_SIZE", "2").env("LOCAL_RANK", rank).env("LOCAL_WORLD_SIZE", "2");
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", store.addr().port().to_string());
+            command.env(RANKS_OUT, dir.path().join(rank)).stdout(Stdio::null()).spawn().unwrap()
+        })
+        .into_iter()
+        .collect();
+    for mut rank in ranks {
+        assert!(rank.wait().unwrap().success());
+    }
+    let told = ["0", "1"].map(|rank| fs::read_to_string(dir.path().join(rank)).unwrap());
+    let told = told.each_ref().map(|text| text.lines().map(|line| line.split_once(' ').unwrap()).collect::<Vec<_>>());
+    for lines in &told {
+        let agreed: Vec<usize> = (0..16).filter(|&at| lines[at].1 == "1").collect();
+        assert_eq!(agreed, [7], "{told:?}");
+        // Two steps record anew; then there is a record, and it has the reference in it.
+        assert_eq!(lines[8], ("none", "0"), "{told:?}");
+        assert_eq!(lines[9..], [("plain", "0"); 7], "{told:?}");
+    }
+    // Until then only the rank that saw it did without.
+    assert_eq!((told[0][3].0, told[1][3].0), ("test.one_sided", "test.one_sided"));
+    assert_eq!((told[0][7].0, told[1][7].0), ("test.one_sided", "plain"));
 }
 
 fn root() -> &'static Path {

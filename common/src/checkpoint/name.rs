@@ -34,10 +34,15 @@ pub fn step_of(name: &str) -> Option<u64> {
     plain.then(|| digits.parse().ok()).flatten()
 }
 
+/// Step and attempt of a checkpoint being written.
+pub fn being_written(name: &str) -> Option<(u64, &str)> {
+    let (step, attempt) = name.strip_prefix('.')?.split_once(".tmp-")?;
+    Some((step_of(step)?, attempt))
+}
+
 /// Whether a name is that of a checkpoint being written or removed.
 pub fn is_leftover(name: &str) -> bool {
-    let written = name.strip_prefix('.').and_then(|rest| rest.split_once(".tmp-"));
-    written.is_some_and(|(step, _)| step_of(step).is_some()) || name.starts_with(".trash-step-")
+    being_written(name).is_some() || name.starts_with(".trash-step-")
 }
 
 /// Committed checkpoints of a directory by name, newest first. A directory that is not there has none.

@@ -37,11 +37,10 @@ pub fn remove_leftovers(checkpoints: &Path) -> Result<Vec<PathBuf>, FileError> {
     remove_all(checkpoints, name::is_leftover)
 }
 
-/// Removes checkpoints that the workers of `attempt` began and nobody will commit. Others may write at the same time.
-pub fn remove_attempt(checkpoints: &Path, attempt: &str) -> Result<Vec<PathBuf>, FileError> {
-    remove_all(checkpoints, |name| {
-        name::is_leftover(name) && name.split_once(".tmp-").is_some_and(|(_, of)| of == attempt)
-    })
+/// Removes checkpoints of steps before `below` that the workers of `attempt` began and nobody will commit. Others may write at the
+/// same time.
+pub fn remove_attempt(checkpoints: &Path, attempt: &str, below: u64) -> Result<Vec<PathBuf>, FileError> {
+    remove_all(checkpoints, |name| name::being_written(name).is_some_and(|(step, of)| of == attempt && step < below))
 }
 
 fn remove_all(checkpoints: &Path, unwanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, FileError> {
@@ -68,7 +67,8 @@ mod tests {
             std::fs::create_dir(dir.path().join(name)).unwrap();
             std::fs::write(dir.path().join(name).join("shard"), "x").unwrap();
         }
-        assert_eq!(remove_attempt(dir.path(), "1-aa").unwrap(), [dir.path().join(&step)]);
+        assert!(remove_attempt(dir.path(), "1-aa", 8).unwrap().is_empty());
+        assert_eq!(remove_attempt(dir.path(), "1-aa", 9).unwrap(), [dir.path().join(&step)]);
         assert!(stays.iter().all(|name| dir.path().join(name).join("shard").exists()));
     }
 }

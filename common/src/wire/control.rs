@@ -7,8 +7,8 @@
 //!                                  say `Halted`; both: the end
 //!     12  phase      u32   worker     `Phase`
 //!     16  step       u64   worker     optimizer steps done
-//!     24  heartbeat  u64   worker     CLOCK_MONOTONIC nanoseconds of the last step or phase change
-//!     32  collective u64   worker     sequence number of the collective being waited for
+//!     24  heartbeat  u64   worker     CLOCK_MONOTONIC nanoseconds of the last step, phase change or part of a step
+//!     32  rest             reserved
 //!     40  intent     u64   worker     0 none, else the bytes of the intent's text: a kernel runs on such operands for the
 //!                                  first time
 //!     48  signature  u64   worker     the operands' signature
@@ -100,7 +100,6 @@ const WORD_MAGIC: usize = 0;
 const WORD_WISHES_PHASE: usize = 1;
 const WORD_STEP: usize = 2;
 const WORD_HEARTBEAT: usize = 3;
-const WORD_COLLECTIVE: usize = 4;
 const WORD_INTENT: usize = 5;
 const WORD_SIGNATURE: usize = 6;
 const WORD_TEXT: usize = 7;
@@ -210,19 +209,14 @@ impl<'a> ControlPage<'a> {
         self.words[WORD_HEARTBEAT].store(now_ns, Ordering::Relaxed);
     }
 
-    /// CLOCK_MONOTONIC nanoseconds of the last step or phase change; 0 before the first.
+    /// Worker: it makes progress within its step. `now_ns` is CLOCK_MONOTONIC.
+    pub fn beat(self, now_ns: u64) {
+        self.words[WORD_HEARTBEAT].store(now_ns, Ordering::Relaxed);
+    }
+
+    /// CLOCK_MONOTONIC nanoseconds of the last step, phase change or part of a step; 0 before the first.
     pub fn heartbeat_ns(self) -> u64 {
         self.words[WORD_HEARTBEAT].load(Ordering::Relaxed)
-    }
-
-    /// Sequence number of the collective being waited for.
-    pub fn collective(self) -> u64 {
-        self.words[WORD_COLLECTIVE].load(Ordering::Relaxed)
-    }
-
-    /// Worker: about to wait in collective `sequence`.
-    pub fn set_collective(self, sequence: u64) {
-        self.words[WORD_COLLECTIVE].store(sequence, Ordering::Relaxed);
     }
 
     /// Nanoseconds the worker has waited for others since the round began.
@@ -290,12 +284,10 @@ mod tests {
         assert!(worker.stop());
         worker.set_phase(Phase::Save, 9);
         worker.set_step(42, 10);
-        worker.set_collective(7);
         assert!(worker.stop());
-        assert_eq!(
-            (launcher.phase(), launcher.step(), launcher.heartbeat_ns(), launcher.collective()),
-            (Phase::Save, 42, 10, 7)
-        );
+        assert_eq!((launcher.phase(), launcher.step(), launcher.heartbeat_ns()), (Phase::Save, 42, 10));
+        worker.beat(12);
+        assert_eq!((launcher.phase(), launcher.step(), launcher.heartbeat_ns()), (Phase::Save, 42, 12));
         // The layout promised at the head of the file, seen as bytes.
         let word = words[1].load(Ordering::Relaxed).to_le_bytes();
         assert_eq!(word, [1, 0, 0, 0, 6, 0, 0, 0]);

@@ -102,9 +102,9 @@ impl Child {
         self.page.fields().map_or((Phase::Boot, 0), |page| (page.phase(), page.step()))
     }
 
-    /// CLOCK_MONOTONIC nanoseconds of its last sign of progress, and the collectives it began; 0 before the first.
-    pub(super) fn pulse(&self) -> (u64, u64) {
-        self.page.fields().map_or((0, 0), |page| (page.heartbeat_ns(), page.collective()))
+    /// CLOCK_MONOTONIC nanoseconds of its last sign of progress; 0 before the first.
+    pub(super) fn heartbeat_ns(&self) -> u64 {
+        self.page.fields().map_or(0, |page| page.heartbeat_ns())
     }
 
     /// Nanoseconds it has waited for others since the round began.

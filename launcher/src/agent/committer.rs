@@ -38,8 +38,9 @@ pub trait Checkpoints: Send {
     /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Removes what the workers of `attempt` wrote and nobody will commit; other workers live and may write elsewhere.
-    fn abandon(&mut self, _attempt: &str) {}
+    /// Removes what the workers of `attempt` wrote of steps before `below` and nobody will commit; other workers live and may
+    /// write elsewhere.
+    fn abandon(&mut self, _attempt: &str, _below: u64) {}
 
     /// Notes durably that rows are predicted, so that they need not be predicted again whatever happens.
     fn predicted(&mut self, _chunk: &Chunk) {}
@@ -58,7 +59,7 @@ pub(super) struct Verdict {
 enum Request {
     Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
     Commit(ShardSet),
-    Abandon(String),
+    Abandon(String, u64),
     Predicted(Chunk),
     Write(PathBuf, Vec<u8>),
 }
@@ -104,11 +105,11 @@ impl Committer {
         sent
     }
 
-    /// Behind the commits under way: removes what a round that is over left unfinished.
-    pub(super) fn abandon(&self, attempt: String) {
+    /// Behind the commits under way: removes what `attempt` left unfinished of steps before `below`.
+    pub(super) fn abandon(&self, attempt: String, below: u64) {
         if let Some(requests) = &self.requests {
             // A full queue leaves it to the next launch.
-            let _full = requests.try_send(Request::Abandon(attempt));
+            let _full = requests.try_send(Request::Abandon(attempt, below));
         }
     }
 
@@ -165,7 +166,7 @@ fn serve(
             Request::Prepare(answer) => {
                 let _gone = answer.send(checkpoints.prepare());
             }
-            Request::Abandon(attempt) => checkpoints.abandon(&attempt),
+            Request::Abandon(attempt, below) => checkpoints.abandon(&attempt, below),
             Request::Predicted(chunk) => checkpoints.predicted(&chunk),
             Request::Write(path, bytes) => {
                 if let Err(error) = enn_common::fs::atomic::write(&path, &bytes) {

@@ -258,6 +258,10 @@ impl Agent<'_> {
 
     /// A process without a seat is gone.
     fn spare_ended(&mut self, worker: &Worker) -> Result<(), AgentError> {
+        if let Place::Dismissed(round, rank) = worker.place {
+            (self.emit)(What::WorkerDismissed { round, rank, pid: worker.child.pid() });
+            return Ok(());
+        }
         let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
         let (code, signal) = worker.child.exit().map_or((None, None), Exit::code_or_signal);
         (self.emit)(What::SpareEnded { pid: worker.child.pid(), code, signal });
@@ -331,14 +335,22 @@ impl Agent<'_> {
         let Committed { step, path, bytes, metric } = committed;
         self.outcome.checkpoint = Some((step, path.clone()));
         self.sources.broker.tell_all(ToWorker::Committed { step, path: path.clone() })?;
+        self.sources.committer.abandon(self.state.attempt.clone(), step);
         (self.emit)(What::CheckpointCommitted { step, path, bytes, seconds, metric });
         Ok(())
     }
 
     pub(super) fn abandoned(&mut self, step: u64, error: String) -> Result<(), AgentError> {
         self.sources.broker.tell_all(ToWorker::Abandoned { step, error: error.clone() })?;
-        (self.emit)(What::CheckpointFailed { step, error });
+        self.checkpoint_failed(step, error);
         Ok(())
+    }
+
+    /// Shares of earlier steps that were abandoned hold room that the next checkpoint needs; those of this one may still be
+    /// written.
+    pub(super) fn checkpoint_failed(&mut self, step: u64, error: String) {
+        self.sources.committer.abandon(self.state.attempt.clone(), step);
+        (self.emit)(What::CheckpointFailed { step, error });
     }
 
     /// The next moment at which something must be done.
@@ -402,7 +414,7 @@ impl Agent<'_> {
             worker.words.get_or_insert(accusation);
             match &worker.place {
                 Place::Seat(_) => self.fail_living(id)?,
-                Place::Spare => self.pool.send_away(id, now),
+                Place::Spare | Place::Dismissed(..) => self.pool.send_away(id, now),
             }
         }
         Ok(())

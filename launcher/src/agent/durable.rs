@@ -64,8 +64,8 @@ impl Checkpoints for Durable {
         Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
     }
 
-    fn abandon(&mut self, attempt: &str) {
-        if let Err(error) = remove_attempt(&self.directory, attempt) {
+    fn abandon(&mut self, attempt: &str, below: u64) {
+        if let Err(error) = remove_attempt(&self.directory, attempt, below) {
             (self.warn)(format!("an unfinished checkpoint could not be removed: {error}"));
         }
     }

@@ -30,7 +30,7 @@ impl Agent<'_> {
                     self.abandoned(step, "too many commits are under way: the disk is too slow".into())?;
                 }
             }
-            BrokerEvent::ShardsAbandoned { step, error, .. } => (self.emit)(What::CheckpointFailed { step, error }),
+            BrokerEvent::ShardsAbandoned { step, error, .. } => self.checkpoint_failed(step, error),
             BrokerEvent::Left { worker, error: Some(error) } => {
                 if let Some(known) = self.pool.get_mut(worker) {
                     known.words.get_or_insert(error);

@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Time that a worker has to leave a round that is over. Who does not is killed.
 pub(super) const HALT_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Time that the workers have to leave a round together when they are asked to: they finish a step first.
-pub(super) const REGROUP_WAIT_MAX: Duration = Duration::from_secs(120);
 /// Time between TERM and KILL for all workers when nothing of theirs is needed.
 pub(super) const FAILED_GRACE: Duration = Duration::from_millis(500);
 

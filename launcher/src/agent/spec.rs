@@ -43,6 +43,8 @@ pub struct AgentSpec {
     pub evict_stragglers: bool,
     /// Time between two looks at who waits for whom.
     pub straggler_window: Duration,
+    /// Time that workers have to leave a round together when they are asked to: they finish a step first.
+    pub regroup_wait: Duration,
     /// Time without progress of any worker after which one is taken for dead.
     pub hang_timeout: Option<Duration>,
     /// Name of this host.

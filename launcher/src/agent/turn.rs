@@ -78,7 +78,10 @@ impl Agent<'_> {
     }
 
     pub(super) fn bounds(&self) -> Bounds {
-        Bounds { fewest: self.spec.workers_min.min(self.world), most: self.world }
+        // A run that was not to go on with fewer is not to when it was resized either.
+        let fixed = self.spec.workers_min == self.spec.world;
+        let fewest = if fixed { self.world } else { self.spec.workers_min.min(self.world) };
+        Bounds { fewest, most: self.world }
     }
 
     /// The round is over and everybody who lives stands.
@@ -116,10 +119,17 @@ impl Agent<'_> {
             (self.emit)(What::RoundLeft { round: self.state.round, reason: cause });
             return self.go_on(seats::last(&savers));
         }
-        self.round_failed(cause.clone(), false);
         if stopping {
+            self.round_failed(cause, false);
             return self.close();
         }
+        self.give_up(cause, reason)
+    }
+
+    /// The run ends as failed; who keeps the state of training saves it first.
+    pub(super) fn give_up(&mut self, cause: String, reason: Reason) -> Result<(), AgentError> {
+        let savers = self.pool.savers();
+        self.round_failed(cause.clone(), false);
         self.giving_up = Some(format!("{cause}\n({reason})"));
         if savers.is_empty() {
             return self.close();
@@ -141,7 +151,7 @@ impl Agent<'_> {
     }
 
     /// What follows the failure of this round.
-    fn verdict_on_failure(&mut self) -> (Decision, Reason) {
+    pub(super) fn verdict_on_failure(&mut self) -> (Decision, Reason) {
         let RoundState { base, reached, ready, survivors, .. } = self.state;
         let furthest = self.pool.furthest().map_or(0, |(step, _)| step).max(reached);
         let failed = Failed { ready, progress: furthest > base, survivors };
@@ -204,7 +214,7 @@ impl Agent<'_> {
         if seating.is_empty() {
             return self.close();
         }
-        self.sources.committer.abandon(self.state.attempt.clone());
+        self.sources.committer.abandon(self.state.attempt.clone(), u64::MAX);
         let resume = self.outcome.checkpoint.as_ref().map_or(0, |(step, _)| *step);
         let furthest = self.pool.furthest();
         let step = furthest.map_or(resume, |(step, _)| step);

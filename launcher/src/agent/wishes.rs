@@ -5,7 +5,8 @@ use super::{
     control::Command,
     dispatcher::Agent,
     error::AgentError,
-    round::{Mode, REGROUP_WAIT_MAX},
+    policy::Decision,
+    round::Mode,
     seats::{self, Seating, Taker},
     spec::Signal,
     straggler::Look,
@@ -115,15 +116,23 @@ impl Agent<'_> {
             return if savers.is_empty() { self.close() } else { self.go_on(seats::last(&savers)) };
         }
         (self.emit)(What::Continued { seconds: since.elapsed().as_secs_f64() });
-        if !savers.is_empty() {
-            let seating = self.seating()?;
-            return self.go_on(seating);
-        }
         if let Some(cause) = self.state.cause.take() {
-            self.round_failed(cause, true);
-            self.outcome.restarts += 1;
+            // Who died meanwhile is a failure as any other: a run that dies whenever it is paused must end, too.
+            let (decision, reason) = self.verdict_on_failure();
+            if decision == Decision::GiveUp {
+                return self.give_up(cause, reason);
+            }
+            self.history.restarts += 1;
+            if savers.is_empty() {
+                self.round_failed(cause, true);
+                self.outcome.restarts += 1;
+            }
         }
-        self.begin_anew()
+        if savers.is_empty() {
+            return self.begin_anew();
+        }
+        let seating = self.seating()?;
+        self.go_on(seating)
     }
 
     /// The seats of the next round. Whoever stands and gets none is sent away.
@@ -134,12 +143,12 @@ impl Agent<'_> {
         }
         let seating = seats::give(&candidates, self.bounds());
         let has_seat = |id: WorkerId| seating.iter().any(|(_, taker)| *taker == Taker::Kept(id));
-        let left: Vec<WorkerId> =
-            self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id)).map(|left| left.id).collect();
-        for id in left {
+        let left = self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id));
+        let left: Vec<(WorkerId, Rank)> = left.filter_map(|worker| Some((worker.id, worker.rank()?))).collect();
+        for (id, rank) in left {
             self.pool.send_away(id, Instant::now());
             if let Some(worker) = self.pool.get_mut(id) {
-                worker.place = Place::Spare;
+                worker.place = Place::Dismissed(self.state.round, rank);
             }
             self.sources.broker.dismiss(id)?;
         }
@@ -156,7 +165,7 @@ impl Agent<'_> {
         if let Some(wish) = self.wish() {
             self.state.wish = Some(wish);
             self.pool.ask_to_regroup(true);
-            self.state.mode = Mode::Regrouping(Instant::now() + REGROUP_WAIT_MAX);
+            self.state.mode = Mode::Regrouping(Instant::now() + self.spec.regroup_wait);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{cause::Evidence, child::Child, hang::Pulse, seats::Candidate};
 use crate::process::Exit;
-use enn_common::id::{LocalRank, Rank, WorkerId};
+use enn_common::id::{LocalRank, Rank, Round, WorkerId};
 use std::time::{Duration, Instant};
 
 /// Longest time from fork to Hello: loading libtorch from a cold network disk.
@@ -20,6 +20,8 @@ pub(super) enum Place {
     Spare,
     /// It has a seat in the present round, or in the one that is just over.
     Seat(Seat),
+    /// It lost the seat that it had in this round, and is to end.
+    Dismissed(Round, Rank),
 }
 
 /// A seat in a round.
@@ -96,14 +98,14 @@ impl Worker {
     pub(super) fn seat(&self) -> Option<&Seat> {
         match &self.place {
             Place::Seat(seat) => Some(seat),
-            Place::Spare => None,
+            Place::Spare | Place::Dismissed(..) => None,
         }
     }
 
     pub(super) fn seat_mut(&mut self) -> Option<&mut Seat> {
         match &mut self.place {
             Place::Seat(seat) => Some(seat),
-            Place::Spare => None,
+            Place::Spare | Place::Dismissed(..) => None,
         }
     }
 
@@ -142,9 +144,9 @@ impl Worker {
     /// Its control page, at `now_ns` of CLOCK_MONOTONIC. Readiness is a sign of progress too.
     pub(super) fn pulse(&self, now: Instant, now_ns: u64) -> Option<Pulse> {
         let ready = self.seat()?.ready?;
-        let ((phase, step), (heartbeat, collective)) = (self.child.place(), self.child.pulse());
-        let silent = Duration::from_nanos(now_ns.saturating_sub(heartbeat)).min(now.saturating_duration_since(ready));
-        Some(Pulse { worker: self.id, phase, step, collective, silent })
+        let (phase, step) = self.child.place();
+        let silent = Duration::from_nanos(now_ns.saturating_sub(self.child.heartbeat_ns()));
+        Some(Pulse { worker: self.id, phase, step, silent: silent.min(now.saturating_duration_since(ready)) })
     }
 
     /// When the worker must have taken its next step towards its work, and what it is then accused of; an empty accusation means
@@ -167,7 +169,7 @@ impl Worker {
                 let from = joined.max(*since);
                 Some((from + READY_WAIT_MAX, late("was not ready", READY_WAIT_MAX, "its connection")))
             }
-            Place::Seat(_) => None,
+            Place::Seat(_) | Place::Dismissed(..) => None,
         }
     }
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Time between two looks at who waits for whom.
 const STRAGGLER_WINDOW: Duration = Duration::from_secs(10);
+/// Time that workers have to leave a round together when they are asked to.
+const REGROUP_WAIT: Duration = Duration::from_secs(120);
 
 /// Workers the configuration asks for; `resolve` has made it a number.
 pub(super) fn world(config: &RunConfig) -> u32 {
@@ -53,6 +55,7 @@ pub(super) fn agent_spec(
         spares: if reforms { cluster.spares } else { 0 },
         evict_stragglers: reforms && cluster.evict_stragglers,
         straggler_window: STRAGGLER_WINDOW,
+        regroup_wait: REGROUP_WAIT,
         hang_timeout: (training && !hang_timeout.is_zero()).then_some(hang_timeout),
         host: facts.host.clone(),
         run_dir: run.path().to_owned(),

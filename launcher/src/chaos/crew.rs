@@ -34,7 +34,7 @@ impl Crew {
             What::SeatTaken { pid, rank, .. } => {
                 self.ranks.insert(*pid, rank.0);
             }
-            What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+            What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } | What::WorkerDismissed { pid, .. } => {
                 self.ranks.remove(pid);
             }
             _ => {}

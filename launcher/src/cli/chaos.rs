@@ -41,8 +41,9 @@ pub(super) struct Args {
     slow: Option<Rate>,
     /// Let a worker write no file, e.g. 1/120s:5s [without a length: 5s]
     ///
-    /// Its limit of file sizes (RLIMIT_FSIZE) becomes 0 for that long. That is harsher than a full disk: a write then brings
-    /// SIGXFSZ, which ends a program that does not ignore it; one that does gets EFBIG, not ENOSPC.
+    /// Its limit of file sizes (RLIMIT_FSIZE) becomes 0 for that long. A write then fails with EFBIG where a full disk gives
+    /// ENOSPC. A worker of enn train takes both alike: the checkpoint fails, the one before stands, training goes on. Another
+    /// program must ignore SIGXFSZ, which comes with it; else it ends the program.
     #[arg(long, value_name = "N/TIME:LENGTH", value_parser = chaos::rate, group = "faults", help_heading = "Faults")]
     enospc: Option<Rate>,
     /// Decides times and victims

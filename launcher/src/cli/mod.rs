@@ -190,8 +190,11 @@ fn exit_codes() -> String {
 
 fn log(facts: &Facts) {
     let filter = tracing_subscriber::EnvFilter::new(facts.log.as_deref().unwrap_or("warn"));
+    // A standard error that cannot be written, on a full disk for instance, is no reason to panic.
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     // A program that embeds this one may have a subscriber of its own.
-    let _set = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _set = lines.try_init();
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         What::SpareStarted { .. }
         | What::SpareReady { .. }
         | What::SpareEnded { .. }
+        | What::WorkerDismissed { .. }
         | What::SeatTaken { .. }
         | What::StateReceived { .. }
         | What::Recovered { .. } => recovery(&event.what),
@@ -278,6 +279,9 @@ fn recovery(what: &What) -> Vec<Line> {
                 (None, None) => "ended without a status".to_owned(),
             };
             detail(format!("a spare (pid {pid}) {how}"))
+        }
+        What::WorkerDismissed { rank, pid, .. } => {
+            detail(format!("worker {rank} (pid {pid}) had lost its seat and ended"))
         }
         What::SeatTaken { rank, pid, spare: true, .. } => {
             notable(format!("a spare (pid {pid}) takes the seat of worker {rank}"))

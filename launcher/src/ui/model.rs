@@ -147,6 +147,7 @@ impl RunView {
             What::WorkerStarted { .. }
             | What::WorkerReady { .. }
             | What::WorkerExited { .. }
+            | What::WorkerDismissed { .. }
             | What::SeatTaken { .. }
             | What::WorkerFailed { .. } => self.apply_worker(time, &event.what),
             What::PrecisionChosen { format, reason } => self.precision = Some((format.clone(), reason.clone())),

@@ -2,7 +2,8 @@
 //! code as `enn` would give it.
 //!
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
-//! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), evict (true). The script comes by `ENN_FAKE_SCRIPT`.
+//! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
+//! together), evict (true). The script comes by `ENN_FAKE_SCRIPT`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
@@ -73,6 +74,7 @@ fn main() {
         spares: option("spares").map_or(0, |text| text.parse().unwrap()),
         evict_stragglers: option("evict") == Some("true"),
         straggler_window: Duration::from_secs_f64(option("window").map_or(10.0, |text| text.parse().unwrap())),
+        regroup_wait: Duration::from_secs_f64(option("regroup").map_or(120.0, |text| text.parse().unwrap())),
         hang_timeout: option("hang").map(|text| Duration::from_secs_f64(text.parse().unwrap())),
         host: "here".into(),
         run_dir: run_dir.clone(),

@@ -18,7 +18,10 @@ use enn_common::{
         message::{Assignment, FromWorker, PROTOCOL, Task, ToWorker},
     },
 };
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::{
+    sys::signal::{SigSet, Signal, raise},
+    time::{ClockId, clock_gettime},
+};
 use std::{
     io::Write,
     os::unix::{fs::FileExt, net::UnixStream},
@@ -114,8 +117,9 @@ impl Worker {
             "hello_foreign" => return self.hello(PROTOCOL + 1),
             "warm" => self.send(&FromWorker::Warm),
             "seat" => return self.seat(),
-            "halt" => return self.halt(argument.parse().unwrap(), true),
-            "halt_through_stop" => return self.halt(argument.parse().unwrap(), false),
+            "halt" => return self.halt(argument.parse().unwrap(), STOP | REGROUP),
+            "halt_through_stop" => return self.halt(argument.parse().unwrap(), REGROUP),
+            "halt_through_wishes" => return self.halt(argument.parse().unwrap(), 0),
             "step" => self.step(argument.parse().unwrap()),
             "received" => {
                 let step = argument.parse().unwrap();
@@ -132,8 +136,7 @@ impl Worker {
             "ready" => {
                 self.send(&FromWorker::Ready { device: "cpu".into(), backend: "fake".into(), libtorch: "none".into() });
             }
-            "done" => self.send(&FromWorker::Done { stopped: false }),
-            "stopped" => self.send(&FromWorker::Done { stopped: true }),
+            "done" | "stopped" => self.send(&FromWorker::Done { stopped: name == "stopped" }),
             "failed" => self.send(&FromWorker::Failed { error: argument.into() }),
             "shard" => self.shard(argument.parse().unwrap()),
             "stderr" => std::io::stderr().write_all(format!("{argument}\n").as_bytes()).unwrap(),
@@ -147,6 +150,7 @@ impl Worker {
             }
             "hang" => sleep(HANG),
             "listen" => while self.inbox.recv().is_ok() {},
+            "beat_ms" => self.beat(Duration::from_millis(argument.parse().unwrap())),
             "sleep_ms" => sleep(Duration::from_millis(argument.parse().unwrap())),
             "wait_stop" => {
                 while self.wishes() & STOP == 0 {
@@ -243,20 +247,19 @@ impl Worker {
         }
     }
 
-    /// Waits until the round is over, one way or the other, and then for the next seat. A wish to stop lets it act on, if it
-    /// heeds it.
-    fn halt(&mut self, step: u64, heeds_stop: bool) -> Next {
+    /// Waits until the round is over, or it is asked to leave it and heeds that, and then for the next seat. A wish to stop lets
+    /// it act on, if it heeds it.
+    fn halt(&mut self, step: u64, heeds: u8) -> Next {
         loop {
             match self.inbox.recv_timeout(Duration::from_millis(2)) {
                 Ok(ToWorker::RoundEnded { round, .. }) if round == self.round => break,
                 Err(RecvTimeoutError::Disconnected) => std::process::exit(1),
                 _ => {}
             }
-            match self.wishes() {
-                0 => {}
+            match self.wishes() & heeds {
                 REGROUP => break,
-                _ if heeds_stop => return Next::Action,
-                _ => {}
+                0 => {}
+                _ => return Next::Action,
             }
         }
         self.send(&FromWorker::Halted { round: self.round, step });
@@ -285,6 +288,17 @@ impl Worker {
         }
         self.send(&FromWorker::Halted { round: self.round, step });
         self.seat()
+    }
+
+    /// Makes progress within a step, for so long.
+    fn beat(&self, long: Duration) {
+        let end = Instant::now() + long;
+        while Instant::now() < end {
+            let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+            let ns = u64::try_from(Duration::from(now).as_nanos()).unwrap();
+            self.write(24, &ns.to_le_bytes());
+            sleep(Duration::from_millis(50));
+        }
     }
 
     fn out_of_memory(&self, step: u64) {

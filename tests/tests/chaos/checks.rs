@@ -251,7 +251,8 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
     for event in &launch.events {
         match &event.what {
             What::WorkerStarted { pid, .. } | What::SpareStarted { pid, .. } => {
-                if !living.insert(*pid) {
+                let fresh = living.insert(*pid);
+                if !fresh {
                     return Err(format!("process {pid} is started twice"));
                 }
             }
@@ -261,6 +262,12 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
                 }
                 // One that had done its work may end of itself while the signal is on its way.
                 by_kill.extend((*signal == Some(9) || done).then_some(*pid));
+            }
+            What::WorkerDismissed { pid, .. } => {
+                let lived = living.remove(pid);
+                if !lived {
+                    return Err(format!("process {pid} is dismissed without a beginning, or twice"));
+                }
             }
             What::Trained { .. } => done = true,
             _ => {}

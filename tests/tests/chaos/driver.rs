@@ -97,7 +97,7 @@ impl Driver {
             // A happening serves one fault: the next one waits for a new one.
             while let Some(fault) = faults.peek() {
                 if due.is_none() {
-                    let met = self.events[fresh..].iter().position(|event| meets(fault.moment, &event.what));
+                    let met = (fresh..self.events.len()).position(|at| self.meets(fault.moment, at));
                     fresh = met.map_or(self.events.len(), |met| fresh + met + 1);
                     due = met.map(|_| now + Duration::from_millis(fault.delay_ms));
                 }
@@ -136,7 +136,7 @@ impl Driver {
             What::SpareStarted { pid, .. } => {
                 self.living.insert(*pid, None);
             }
-            What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {
+            What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } | What::WorkerDismissed { pid, .. } => {
                 self.living.remove(pid);
             }
             _ => {}
@@ -196,6 +196,22 @@ impl Driver {
             self.signal(pid, Signal::SIGCONT);
         }
     }
+
+    /// Whether the event at this place is that moment.
+    fn meets(&self, moment: Moment, at: usize) -> bool {
+        let begun = |event: &Event| matches!(event.what, What::RoundStarted { .. });
+        match (moment, &self.events[at].what) {
+            (Moment::Starting, What::WorkerStarted { .. }) | (Moment::SpareWarm, What::SpareReady { .. }) => true,
+            (Moment::Step(at), What::Stepped { step, .. }) => *step >= at,
+            (Moment::Saving(at), What::EpochEnded(report)) => report.epoch >= at,
+            // Steps are told now and then; the epochs are ten steps long.
+            (Moment::Validating(at), What::Stepped { epoch, step, .. }) => *epoch >= at && step % 10 >= 7,
+            (Moment::Regrouping, What::RoundLeft { .. }) => true,
+            // The first round of a launch that goes on from a checkpoint is a start, whatever its number.
+            (Moment::Regrouping, What::RoundStarted { .. }) => self.events[..at].iter().any(begun),
+            _ => false,
+        }
+    }
 }
 
 impl Drop for Driver {
@@ -203,19 +219,6 @@ impl Drop for Driver {
         // Ended already, when all went well; when not, its guard ends its workers.
         let _ended = self.enn.kill();
         let _reaped = self.enn.wait();
-    }
-}
-
-fn meets(moment: Moment, what: &What) -> bool {
-    match (moment, what) {
-        (Moment::Starting, What::WorkerStarted { .. }) | (Moment::SpareWarm, What::SpareReady { .. }) => true,
-        (Moment::Step(at), What::Stepped { step, .. }) => *step >= at,
-        (Moment::Saving(at), What::EpochEnded(report)) => report.epoch >= at,
-        // Steps are told now and then; the epochs are ten steps long.
-        (Moment::Validating(at), What::Stepped { epoch, step, .. }) => *epoch >= at && step % 10 >= 7,
-        (Moment::Regrouping, What::RoundLeft { .. }) => true,
-        (Moment::Regrouping, What::RoundStarted { round, .. }) => round.0 > 0,
-        _ => false,
     }
 }
 

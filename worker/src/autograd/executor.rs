@@ -136,12 +136,14 @@ pub struct Executor {
     limit: Mode,
     capture_collectives: bool,
     known: Vec<Known>,
+    /// The launcher's when the steps known were recorded.
+    generation: u64,
 }
 
 impl Executor {
     /// Goes as far as `limit` from the code.
     pub fn new(limit: Mode) -> Self {
-        Self { limit, capture_collectives: false, known: Vec::new() }
+        Self { limit, capture_collectives: false, known: Vec::new(), generation: 0 }
     }
 
     /// Captures the collectives with the rest of the step, in one graph, instead of running them between graphs. They must be
@@ -150,7 +152,7 @@ impl Executor {
         self.capture_collectives = inside;
     }
 
-    /// Forgets every plan: after kernels, precision or the parameters' storage changed.
+    /// Forgets every plan: after precision or the parameters' storage changed.
     pub fn reset(&mut self) {
         self.known.clear();
     }
@@ -178,6 +180,10 @@ impl Executor {
         mut request: Request<'_>,
         code: impl FnOnce(&Cx<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
     ) -> Result<Ran, E> {
+        let generation = request.launcher.generation();
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            self.reset();
+        }
         let inputs = std::mem::take(&mut request.inputs);
         let metas: Vec<Meta> = inputs.iter().map(Meta::of).collect();
         // The last one used is the last in the list.
@@ -288,6 +294,8 @@ mod tests {
     thread_local! {
         /// Whether the kernel below can be launched.
         static WORKS: Cell<bool> = const { Cell::new(true) };
+        /// Choices of kernels that were made.
+        static GENERATION: Cell<u64> = const { Cell::new(0) };
     }
 
     fn launch(op: &Op, l: &Launch<'_>) -> Launched {
@@ -307,6 +315,10 @@ mod tests {
 
         fn kernel(&self, _op: &Op, _id: &str) -> Option<&'static Kernel> {
             Some(&KERNEL)
+        }
+
+        fn generation(&self) -> u64 {
+            GENERATION.get()
         }
     }
 
@@ -345,5 +357,7 @@ mod tests {
         WORKS.set(true);
         assert_eq!(run(&mut executor, 6..10), [Tape, Tape, Plan, Plan]);
         assert_eq!(executor.refusal(), Some("the device refuses"));
+        GENERATION.set(1);
+        assert_eq!(run(&mut executor, 10..14), [Tape, Tape, Plan, Plan], "a kernel may not be chosen again");
     }
 }

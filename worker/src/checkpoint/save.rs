@@ -5,6 +5,7 @@ use super::{
     plan::{self, Entry, Piece},
 };
 use enn_common::checkpoint::{
+    name,
     shard::{ShardWriter, TensorBox},
     table::{DType, ShardTable},
 };
@@ -15,9 +16,17 @@ use tch::{Device, Tensor};
 /// same on every rank; `dir` is made when it is missing.
 ///
 /// # Errors
-/// A kind that checkpoints do not hold, a copy that libtorch refuses, or what the disk says: nothing but a file under `dir`
-/// is left behind.
+/// A kind that checkpoints do not hold, a copy that libtorch refuses, or what the disk says: nothing but `dir` is left behind.
 pub fn write_share(dir: &Path, rank: u32, world: u32, items: &[Named]) -> Result<ShardTable, CheckpointError> {
+    let written = write(dir, rank, world, items);
+    if written.is_err() {
+        // Where a disk is full, half a share would keep the next one from fitting.
+        let _absent = std::fs::remove_file(dir.join(name::shard(rank)));
+    }
+    written
+}
+
+fn write(dir: &Path, rank: u32, world: u32, items: &[Named]) -> Result<ShardTable, CheckpointError> {
     let mut entries = Vec::with_capacity(items.len());
     for item in items {
         let dtype = dtype_of(item)?;

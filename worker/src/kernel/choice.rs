@@ -105,28 +105,30 @@ impl Manager {
     /// A comparison that said nothing: the next call compares again, but not for ever.
     fn unsettled(&self, kernel: &'static Kernel, op: &Op, sig: Sig, why: Unsettled) {
         let again = self.step.get() + UNSETTLED_STEPS;
-        // What is recorded now has the reference in it: it is recorded anew then.
-        self.retry.set(self.retry.get().min(again));
         let mut state = self.state.borrow_mut();
         state.ledger.ran(op.name(), PLAIN, 1);
-        let seen = state.unsettled.entry((sig, why)).or_default();
-        *seen += 1;
-        match (why, *seen) {
-            (Unsettled::Zeros, EMPTY_MAX..) => {
-                drop(state);
-                self.passed(kernel, op, sig, 0);
-            }
-            (Unsettled::NotFinite, ODD_MAX..) => {
-                state.unsettled.remove(&(sig, why));
-                let passed_over = smallvec![(kernel.id, "differs where numbers are not finite")];
-                state.remember(sig, Known { op: op.name(), kernel: None, calls: 0, passed_over, until: again });
-            }
-            _ => {}
+        let comparisons = state.unsettled.entry((sig, why)).or_default();
+        comparisons.seen += 1;
+        comparisons.again = again;
+        let seen = comparisons.seen;
+        if let (Unsettled::NotFinite, ODD_MAX..) = (why, seen) {
+            comparisons.seen = 0;
+            let passed_over = smallvec![(kernel.id, "differs where numbers are not finite")];
+            state.remember(sig, Known { op: op.name(), kernel: None, calls: 0, passed_over, until: again });
+        }
+        drop(state);
+        match (why, seen) {
+            (Unsettled::Zeros, EMPTY_MAX..) => self.passed(kernel, op, sig, 0),
+            _ => self.plan_retry(),
         }
     }
 }
 
 impl Launcher for Manager {
+    fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
     fn kernel(&self, op: &Op, id: &str) -> Option<&'static Kernel> {
         let row = op.row();
         let extra = || self.extras.iter().filter(|extra| extra.op == row.name).map(|extra| extra.kernel);

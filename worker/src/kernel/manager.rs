@@ -40,6 +40,16 @@ pub enum News {
     },
 }
 
+impl News {
+    /// The fault, if it is one.
+    pub fn into_fault(self) -> Option<KernelFault> {
+        match self {
+            Self::Faulted(fault) => Some(fault),
+            Self::Recovered { .. } => None,
+        }
+    }
+}
+
 /// What the configuration says of kernels.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
@@ -57,10 +67,10 @@ pub struct Manager {
     pub(super) state: RefCell<State>,
     pub(super) step: Cell<u64>,
     epoch: Cell<u64>,
-    /// Changes when a kernel chosen before may not be chosen again.
-    generation: Cell<u64>,
-    /// The next step at which a kernel in quarantine may be tried again.
-    pub(super) retry: Cell<u64>,
+    /// See [`super::Launcher::generation`].
+    pub(super) generation: Cell<u64>,
+    /// The next step at which choices are void.
+    retry: Cell<u64>,
 }
 
 impl Default for Manager {
@@ -96,17 +106,18 @@ impl Manager {
         }
     }
 
-    /// A number that changes when a kernel chosen before may not be chosen again: whoever keeps choices asks anew then.
-    pub fn generation(&self) -> u64 {
-        self.generation.get()
-    }
-
-    /// Choices made before are void; when they may be the next time.
+    /// Choices made before are void.
     fn changed(&self) {
         self.generation.set(self.generation.get() + 1);
+        self.plan_retry();
+    }
+
+    /// When choices may be void the next time: a cool-down ends, or a comparison that said nothing is to be made again.
+    pub(super) fn plan_retry(&self) {
         let (state, step) = (self.state.borrow(), self.step.get());
-        let retries = state.breakers.values().filter_map(|breaker| breaker.retry_after(step));
-        self.retry.set(retries.min().unwrap_or(u64::MAX));
+        let cooled = state.breakers.values().filter_map(|breaker| breaker.retry_after(step));
+        let again = state.unsettled.values().map(|unsettled| unsettled.again).filter(|again| *again > step);
+        self.retry.set(cooled.chain(again).min().unwrap_or(u64::MAX));
     }
 
     /// The selection epoch in force: how many of the quarantines that all ranks agreed on are.
@@ -214,6 +225,11 @@ impl Manager {
         state.ledger.checked(row.name, kernel.id);
         let known = Known { op: row.name, kernel: Some(kernel), calls, passed_over: SmallVec::new(), until: u64::MAX };
         state.remember(sig, known);
+        let settled = state.settle(sig);
+        drop(state);
+        if settled {
+            self.plan_retry();
+        }
     }
 
     /// Takes a failure in, and tells it when the kernel is now passed over.
@@ -226,6 +242,7 @@ impl Manager {
         let fault = KernelFault { op, kernel, sig: sig.0, operands: sig::words(ins), fault, step };
         if open {
             state.forget(sig);
+            state.settle(sig);
             state.tell(News::Faulted(fault.clone()));
             drop(state);
             self.changed();

@@ -37,6 +37,11 @@ pub trait Launcher {
     fn kernel(&self, op: &Op, id: &str) -> Option<&'static Kernel> {
         op.row().kernels.iter().find(|kernel| kernel.id == id)
     }
+
+    /// A number that changes when a kernel chosen before may not be chosen again: records hold such choices and are void then.
+    fn generation(&self) -> u64 {
+        0
+    }
 }
 
 /// A kernel that a program built by the user adds to an operation. It is tried after the row's own.

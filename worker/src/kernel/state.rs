@@ -32,6 +32,14 @@ pub(super) struct Known {
     pub(super) until: u64,
 }
 
+/// Comparisons that said nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Comparisons {
+    pub(super) seen: u32,
+    /// What was recorded since has the reference in it: it is recorded anew at this step.
+    pub(super) again: u64,
+}
+
 /// What is remembered.
 #[derive(Default)]
 pub(super) struct State {
@@ -40,8 +48,7 @@ pub(super) struct State {
     pub(super) known: HashMap<Sig, Known, BySig>,
     /// By kernel, operation and signature; none: any.
     pub(super) breakers: HashMap<(&'static str, &'static str, Option<Sig>), Breaker>,
-    /// Comparisons so far that said nothing.
-    pub(super) unsettled: HashMap<(Sig, Unsettled), u32>,
+    pub(super) unsettled: HashMap<(Sig, Unsettled), Comparisons>,
     pub(super) ledger: Ledger,
     pub(super) news: Vec<News>,
     /// Agreed entries that are not yet in force, by epoch.
@@ -70,6 +77,13 @@ impl State {
         if let Some(before) = self.known.insert(sig, known) {
             self.ledger_of(&before);
         }
+    }
+
+    /// A comparison of such operands said something; whether any before had not.
+    pub(super) fn settle(&mut self, sig: Sig) -> bool {
+        let zeros = self.unsettled.remove(&(sig, Unsettled::Zeros));
+        let odd = self.unsettled.remove(&(sig, Unsettled::NotFinite));
+        zeros.is_some() || odd.is_some()
     }
 
     pub(super) fn forget(&mut self, sig: Sig) {

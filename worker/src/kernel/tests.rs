@@ -75,6 +75,7 @@ static FREE: Kernel = Kernel { deterministic: false, ..kernel("test.free", right
 static PICKY: Kernel = Kernel { fits: |_, _| Err("never"), ..kernel("test.picky", right) };
 static PERCENT_SUM: Kernel =
     kernel("test.percent_sum", |_, l| Ok(smallvec![l.at(0).f_add(l.at(1))?.f_mul_scalar(1.01)?]));
+static SUM: Kernel = kernel("test.sum", |_, l| Ok(smallvec![l.at(0).f_add(l.at(1))?]));
 static ADD_WRONG: Kernel = kernel("test.add", add_wrong);
 
 fn manager(kernels: &[&'static Kernel]) -> Manager {
@@ -333,4 +334,25 @@ fn a_comparison_with_zeros_only_does_not_clear_a_kernel() {
     };
     assert_eq!(add(&zeros), "plain");
     assert_eq!((add(&zeros.ones_like()), faults(&manager).len()), ("plain", 1));
+}
+
+/// What a first step full of zeros put off and the second one settled leaves nothing to do later.
+#[test]
+fn a_comparison_that_was_settled_voids_no_record_later() {
+    let extra = Extra { op: "add", kernel: &SUM };
+    let manager = Manager::new(Settings::default(), vec![extra], Box::new(NoIntents)).unwrap();
+    let zeros = Tensor::zeros([4], (Kind::Float, Device::Cpu));
+    let add = |x: &Tensor| manager.launch(&Op::Binary(Binary::Add), &Launch { ins: &[x, &zeros] }).unwrap().1;
+    assert_eq!(add(&zeros), "plain");
+    let other = Tensor::zeros([5], (Kind::Float, Device::Cpu));
+    manager.launch(&Op::Binary(Binary::Add), &Launch { ins: &[&other, &other] }).unwrap();
+    manager.set_step(1);
+    assert_eq!((add(&zeros.ones_like()), add(&zeros)), ("test.sum", "test.sum"));
+    let generation = manager.generation();
+    manager.set_step(COOL_DOWN_STEPS - 1);
+    assert_eq!(manager.generation(), generation);
+    manager.set_step(COOL_DOWN_STEPS);
+    assert_eq!(manager.generation(), generation + 1, "the other operands are compared again");
+    manager.set_step(3 * COOL_DOWN_STEPS);
+    assert_eq!(manager.generation(), generation + 1, "once");
 }

@@ -255,7 +255,7 @@ impl Op {
             }
             Self::StepScalars { .. } => i >= 3,
             Self::AdamW { .. } => i >= 1,
-            Self::Average { .. } => i % 2 == 0,
+            Self::Average { .. } => i.is_multiple_of(2),
             Self::Aten(call) => call.writes(i),
             Self::Zero | Self::AllReduce => true,
             _ => false,

@@ -29,6 +29,27 @@ pub(super) fn gather(group: &dyn ProcessGroup, device: Device, mine: i64) -> Res
     Ok(Vec::<i64>::try_from(tensor.f_to_device(Device::Cpu)?)?)
 }
 
+/// Every rank's bytes, by rank. One collective when nobody has any, else one more for each rank that has.
+///
+/// # Errors
+/// The collectives'.
+pub(super) fn exchange(group: &dyn ProcessGroup, device: Device, mine: &[u8]) -> Result<Vec<Vec<u8>>, SessionError> {
+    let lengths = gather(group, device, mine.len() as i64)?;
+    let told = (0..).zip(lengths).map(|(rank, length)| {
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let bytes = match rank == group.rank() {
+            true => Tensor::f_from_slice(mine)?,
+            false => Tensor::f_zeros([length], (Kind::Uint8, Device::Cpu))?,
+        };
+        let bytes = bytes.f_to_device(device)?;
+        group.broadcast(&bytes, rank)?.wait(COLLECTIVE_WAIT_MAX)?;
+        Ok(Vec::<u8>::try_from(bytes.f_to_device(Device::Cpu)?)?)
+    });
+    told.collect()
+}
+
 /// Brings every rank to the sum of `values`, exactly the same bits on all.
 ///
 /// # Errors

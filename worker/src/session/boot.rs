@@ -136,7 +136,7 @@ fn number<T: std::str::FromStr>(
 /// # Errors
 /// When the socket cannot be used, the launcher refuses the worker, or the control page does not fit.
 pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionError> {
-    unix::ignore_interrupts().map_err(SessionError::Signals)?;
+    unix::ignore_signals().map_err(SessionError::Signals)?;
     let page = match environment.control_fd {
         None => None,
         Some(fd) => Some(

@@ -4,6 +4,7 @@ use super::{
     SessionError,
     dataset::Dataset,
     measure::{Measured, Sums},
+    poisoned::Poisoned,
 };
 use crate::{autograd::Cx, comm::ProcessGroup, kernel::Manager, model::Model, params::Params};
 use enn_common::staged::Split;
@@ -12,13 +13,13 @@ use tch::Device;
 /// Rows of one forward pass.
 const EVALUATION_ROWS: u64 = 256;
 
-/// Measures `model` with `params` on a split; the same numbers on every rank.
+/// Measures `model` with `params` on the rows of a split that are not left out; the same numbers on every rank.
 ///
 /// # Errors
 /// Those of the forward pass and of the collective.
 pub fn evaluate(
     (model, params, kernels): (&Model, &Params, &Manager),
-    data: &Dataset,
+    (data, left_out): (&Dataset, &Poisoned),
     split: Split,
     group: &dyn ProcessGroup,
     device: Device,
@@ -30,6 +31,7 @@ pub fn evaluate(
     while at < end {
         let next = (at + EVALUATION_ROWS).min(end);
         let batch = data.gather(split, at..next, device)?;
+        left_out.leave_out_of(&batch)?;
         let mut cx = Cx::eval(params);
         cx.set_launcher(kernels);
         let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;

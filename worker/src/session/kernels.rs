@@ -30,8 +30,6 @@ pub struct Kernels<'a> {
     /// Chooses the kernel of every operation.
     pub manager: Manager,
     reporter: &'a dyn Reporter,
-    /// The manager's generation when steps were last recorded anew.
-    generation: Cell<u64>,
     /// Steps since the last report that ran from a record.
     replays: Cell<u64>,
 }
@@ -48,8 +46,7 @@ impl<'a> Kernels<'a> {
         let settings = Settings { order, deterministic: config.train.deterministic };
         let manager = Manager::new(settings, task.extras.clone(), reporter.intents())?;
         manager.begin(&task.quarantined);
-        let generation = Cell::new(manager.generation());
-        Ok(Self { manager, reporter, generation, replays: Cell::new(0) })
+        Ok(Self { manager, reporter, replays: Cell::new(0) })
     }
 
     /// Before a step: listens; whether this rank heard of a quarantine that is not in force.
@@ -59,12 +56,6 @@ impl<'a> Kernels<'a> {
             self.manager.hear(&told);
         }
         self.manager.is_waiting()
-    }
-
-    /// Whether choices of kernels changed since the last call: records of steps are void then.
-    pub fn has_changed(&self) -> bool {
-        let now = self.manager.generation();
-        self.generation.replace(now) != now
     }
 
     /// Notes how a step was executed.

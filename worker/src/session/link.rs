@@ -166,6 +166,12 @@ impl Reporter for Link {
         self.page.is_some_and(ControlPage::stop)
     }
 
+    fn alive(&self) {
+        if let Some(page) = self.page {
+            page.beat(monotonic_ns());
+        }
+    }
+
     fn waited(&self, for_others: Duration) {
         if let Some(page) = self.page {
             page.set_waited(for_others.as_nanos() as u64);
@@ -188,16 +194,19 @@ impl Reporter for Link {
     }
 }
 
-/// Intents on the control page, where the launcher finds them when this process is gone.
+/// Intents on the control page, where the launcher finds them when this process is gone. A kernel that is compiled and checked
+/// takes its time: each is a sign of life.
 struct PageIntents(ControlPage<'static>);
 
 impl Intents for PageIntents {
     fn open(&self, intent: &Intent) {
         self.0.open_intent(intent);
+        self.0.beat(monotonic_ns());
     }
 
     fn close(&self) {
         self.0.close_intent();
+        self.0.beat(monotonic_ns());
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Poisoned {
 
 impl Poisoned {
     /// How many there are.
-    pub fn len(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.rows.len() as u64
     }
 
@@ -77,7 +77,7 @@ mod tests {
         list.add([5, 3]);
         let saved = list.named().into_iter().map(|item| (item.fqn, item.tensor)).collect();
         let back = Poisoned::restore(&saved).unwrap();
-        assert_eq!((back.rows(), back.len()), (&[3, 5, 7][..], 3));
+        assert_eq!((back.rows(), back.count()), (&[3, 5, 7][..], 3));
         assert_eq!(Poisoned::restore(&BTreeMap::new()).unwrap(), Poisoned::default());
     }
 }

@@ -23,6 +23,9 @@ pub trait Reporter {
     /// Notes what the worker is doing and how many optimizer steps are done. Must cost next to nothing: called every step.
     fn mark(&self, phase: Phase, step: u64);
 
+    /// Notes that the session makes progress within a step. Must cost next to nothing.
+    fn alive(&self) {}
+
     /// Notes how long this rank has waited for others since the round began. Called every step.
     fn waited(&self, _for_others: Duration) {}
 

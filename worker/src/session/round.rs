@@ -98,9 +98,7 @@ impl<'a> Round<'a> {
 
     /// Every rank takes the same; one that went on from another round keeps its loss scale.
     fn decide_precision(&mut self) -> Result<(), SessionError> {
-        let host = self.host;
-        let demand = Demand::of(&host.spec, self.sampler.micro_slots());
-        let decided = Precision::decide(host.config.train.precision, demand, host.device, self.place.group)?;
+        let decided = self.host.precision(&self.sampler, self.place.group)?;
         if self.state.begun && decided.choice().format == self.state.learner.precision.choice().format {
             return Ok(());
         }
@@ -280,7 +278,7 @@ impl<'a> Round<'a> {
             let left_out = rows.iter().map(id).collect();
             ledger.write(&Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
         }
-        let (found, limit) = (self.state.poisoned.len(), host.config.train.poisoned_rows_limit(index.len()));
+        let (found, limit) = (self.state.poisoned.count(), host.config.train.poisoned_rows_limit(index.len()));
         if found > limit {
             let first = refusal::listed(self.state.poisoned.rows().iter().map(id));
             return Err(SessionError::PoisonedRows { found, limit, first });
@@ -383,7 +381,7 @@ impl<'a> Round<'a> {
     fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
         let learner = &self.state.learner;
         let model = (&learner.model, &learner.params, &self.place.kernels.manager);
-        evaluate(model, &self.host.data, split, self.place.group, self.host.device)
+        evaluate(model, (&self.host.data, &self.state.poisoned), split, self.place.group, self.host.device)
     }
 
     fn measure_all(&self) -> Result<BTreeMap<String, Metrics>, SessionError> {
@@ -487,9 +485,7 @@ pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result
         // Another worker may be computing on this device: no more memory than libraries and kernels need.
         sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
     }
-    let demand = Demand::of(&host.spec, sampler.micro_slots());
-    let decided = Precision::decide(host.config.train.precision, demand, host.device, group)?;
-    state.learner.take_precision(decided)?;
+    state.learner.take_precision(host.precision(&sampler, group)?)?;
     let place = host.place(group, &sampler);
     let plan = host.plan(sampler);
     let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(host.device)?;
@@ -500,6 +496,12 @@ pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result
 }
 
 impl Host<'_> {
+    /// What micro-batches of this size are computed with; one collective.
+    fn precision(&self, sampler: &Sampler, group: &dyn ProcessGroup) -> Result<Precision, SessionError> {
+        let demand = Demand::of(&self.spec, sampler.micro_slots());
+        Precision::decide(self.config.train.precision, demand, self.device, group)
+    }
+
     /// Where the steps of a round run.
     fn place<'a>(&'a self, group: &'a dyn ProcessGroup, sampler: &Sampler) -> Place<'a> {
         Place {

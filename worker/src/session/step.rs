@@ -92,14 +92,16 @@ impl Collectives for Reduction<'_> {
 type Compare<'a> = dyn Fn(&Cx<'_>) -> Result<(), SessionError> + 'a;
 
 /// The host's clock, read where one part of the step ends and the next begins.
-struct Laps {
+struct Laps<'a> {
+    reporter: &'a dyn Reporter,
     watch: RefCell<Stopwatch>,
     times: Cell<StepTimes>,
 }
 
-impl Laps {
-    /// Counts the time since the last call as that of `part`.
+impl Laps<'_> {
+    /// Counts the time since the last call as that of `part`. However long a step takes, each part is a sign of life.
     fn end(&self, part: Part) {
+        self.reporter.alive();
         let ms = self.watch.borrow_mut().lap_ms();
         let mut times = self.times.get();
         match part {
@@ -125,7 +127,8 @@ pub fn step(
     step: u64,
     first: bool,
 ) -> Result<Stepped, SessionError> {
-    let laps = Laps { watch: RefCell::new(Stopwatch::start()), times: Cell::default() };
+    let (watch, times) = (RefCell::new(Stopwatch::start()), Cell::default());
+    let laps = Laps { reporter: place.reporter, watch, times };
     let lr = learner.schedule.rate(step);
     place.reporter.mark(Phase::Compute, step);
     let wish = if place.reporter.stop_requested() { 1.0 } else { 0.0 };
@@ -142,8 +145,7 @@ pub fn step(
             part = now;
         }
     };
-    let (kernels, casts) = (place.kernels.has_changed(), learner.precision.advance(step));
-    if kernels || casts {
+    if learner.precision.advance(step) {
         learner.executor.reset();
     }
     let (executor, parts) = learner.split();
@@ -199,7 +201,7 @@ fn code(
     cx: &Cx<'_>,
     inputs: &[Tensor],
     (learner, place): (&Parts<'_>, &Place<'_>),
-    (laps, compare): (&Laps, Option<&Compare<'_>>),
+    (laps, compare): (&Laps<'_>, Option<&Compare<'_>>),
 ) -> Result<Vec<Tensor>, SessionError> {
     let [x, x_mask, y, y_mask, numbers] = inputs else {
         unreachable!("a step was given five inputs");

@@ -4,25 +4,27 @@
 //! ```text
 //! Steps::step ─► your code: forward ─► StepParts::backward ─► Cx::all_reduce_wait ─► StepParts::optimize
 //! ```
-//! **Invariant:** knows neither model nor data, and reads nothing back from the device.
+//! **Invariant:** knows neither model nor data; a step reads nothing back from the device.
 
 use super::{
-    SessionError,
+    SessionError, agree,
     precision::{self, Demand, Precision},
     torchrun::Place,
 };
 use crate::{
     autograd::{Cx, Executor, Mode, Ran, Request, Tensor},
     checkpoint::{self, Named},
+    comm::ProcessGroup,
     error::OpError,
-    kernel::{self, Manager, NoIntents},
+    kernel::{self, Extra, Manager, News, NoIntents},
     op::collective::Collectives,
     optim::{AdamW, AdamWSettings, FlatParams, StepStats},
     params::{GradBuckets, ParamBuilder, Params},
     profile::Profile,
 };
+use enn_common::kernels::{KernelBook, KernelFault, Quarantine};
 use std::path::{Path, PathBuf};
-use tch::Tensor as Raw;
+use tch::{Device, Tensor as Raw};
 
 pub use enn_common::config::train::Precision as WantedPrecision;
 
@@ -39,6 +41,8 @@ pub struct Setup {
     pub demand: Demand,
     /// Order of kernels.
     pub kernels: kernel::Settings,
+    /// Kernels of the user's own.
+    pub extras: Vec<Extra>,
     /// How far a step may go from its code.
     pub limit: Mode,
     /// Folder of a profile of a few steps, if one is wanted.
@@ -61,8 +65,8 @@ pub struct Steps {
     pub executor: Executor,
     optimizer: AdamW,
     profile: Option<Profile>,
-    /// The manager's generation when steps were last recorded anew.
-    generation: u64,
+    /// Kernels that any rank found wrong, as all ranks agreed.
+    book: KernelBook,
     seed: u64,
 }
 
@@ -91,11 +95,11 @@ impl Steps {
             params.keep_shadows(kind)?;
         }
         let optimizer = AdamW::new(&weights, setup.optimizer)?;
-        let kernels = Manager::new(setup.kernels, Vec::new(), Box::new(NoIntents))?;
-        let generation = kernels.generation();
+        let kernels = Manager::new(setup.kernels, setup.extras, Box::new(NoIntents))?;
         let profile = setup.profile.map(|folder| Profile::new(folder, place.rank(), place.device));
         let (executor, seed) = (Executor::new(setup.limit), setup.seed);
-        Ok(Self { params, weights, kernels, executor, grads, optimizer, precision, profile, generation, seed })
+        let book = KernelBook::default();
+        Ok(Self { params, weights, kernels, executor, grads, optimizer, precision, profile, book, seed })
     }
 
     /// Makes optimizer step `number` (from 0). `code` computes it from `inputs` and says what it gives; it is recorded, and left
@@ -111,10 +115,8 @@ impl Steps {
         code: impl FnOnce(&Cx<'_>, &StepParts<'_>, &[Tensor]) -> Result<Vec<Tensor>, E>,
     ) -> Result<Ran, E> {
         self.kernels.set_step(number);
-        let generation = self.kernels.generation();
-        if self.precision.advance(number) || generation != self.generation {
+        if self.precision.advance(number) {
             self.executor.reset();
-            self.generation = generation;
         }
         let Self { params, weights, kernels, executor, grads, optimizer, precision, profile, .. } = self;
         let parts = StepParts { weights, grads, optimizer, precision };
@@ -133,6 +135,31 @@ impl Steps {
             cx.zero(grads.buckets().map(|(_, flat)| flat))?;
             code(cx, &parts, inputs)
         })
+    }
+
+    /// Puts kernels that any rank found wrong since the last call in quarantine on all ranks, from the next step on; those that
+    /// are new there. Every rank calls it after the same steps, often or seldom: until then only the rank that found a kernel
+    /// wrong does without it. Waits for the device and for the others.
+    ///
+    /// # Errors
+    /// A lost rank.
+    pub fn agree_on_kernels(
+        &mut self,
+        group: &dyn ProcessGroup,
+        device: Device,
+    ) -> Result<Vec<Quarantine>, SessionError> {
+        let faults: Vec<KernelFault> = self.kernels.take_news().into_iter().filter_map(News::into_fault).collect();
+        let mine = if faults.is_empty() { Vec::new() } else { serde_json::to_vec(&faults).map_err(unexpected)? };
+        let before = self.book.epoch;
+        for told in agree::exchange(group, device, &mine)?.iter().filter(|told| !told.is_empty()) {
+            let faults: Vec<KernelFault> = serde_json::from_slice(told).map_err(unexpected)?;
+            for fault in faults {
+                self.book.enter(fault, env!("CARGO_PKG_VERSION"));
+            }
+        }
+        let told = self.book.told();
+        self.kernels.begin(&told);
+        Ok(told.entries.into_iter().filter(|entry| entry.epoch > before).collect())
     }
 
     /// Writes the profile, if one is wanted and not written yet.
@@ -168,6 +195,14 @@ impl Steps {
             tch::no_grad(|| view.f_copy_(&saved[&format!("model.{name}")]))?;
         }
         Ok(self.params.refresh_shadows()?)
+    }
+}
+
+/// What another rank told is not what this build tells.
+fn unexpected(error: serde_json::Error) -> SessionError {
+    SessionError::Unexpected {
+        found: error.to_string(),
+        expected: "the faults of kernels that a rank of the same build saw",
     }
 }
 

@@ -3,9 +3,10 @@
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 /// Leaves interrupts to the launcher: a signal sent to the whole job must not end a worker in the middle of a step; the
-/// launcher says through the control page when to stop, and kills with a signal that cannot be ignored.
-pub(crate) fn ignore_interrupts() -> nix::Result<()> {
-    for which in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+/// launcher says through the control page when to stop, and kills with a signal that cannot be ignored. And a file that grows
+/// beyond what is allowed is an error of whoever writes it, not the end of the process.
+pub(crate) fn ignore_signals() -> nix::Result<()> {
+    for which in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGXFSZ] {
         // SAFETY: ignoring a signal installs no handler, so that no code of ours runs in signal context.
         unsafe { signal(which, SigHandler::SigIgn) }?;
     }

@@ -20,13 +20,14 @@ use enn_common::{
     metrics::Metrics,
     profile::Roofline,
     staged::Staged,
-    wire::message::FromWorker,
+    wire::{client::ClientError, control::Phase, message::FromWorker},
 };
 use enn_worker::{
     comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
-    session::{KernelTask, Outcome, PredictTask, Recorder, SessionError, TrainTask, predict, train},
+    session::{KernelTask, Outcome, PredictTask, Recorder, Reporter, SessionError, TrainTask, predict, train},
 };
 use std::{
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     net::Ipv4Addr,
     path::{Path, PathBuf},
@@ -437,4 +438,48 @@ fn checkpoints_of_other_models_and_data_are_refused() {
     other.train.batch = 10;
     let error = alone(&other, dir.path(), &staged, Some(checkpoint), &Recorder::default()).unwrap_err();
     assert!(error.to_string().contains("batch 12, expected 10"), "{error}");
+}
+
+/// Counts signs of life; each is of one step.
+#[derive(Default)]
+struct Pulse {
+    recorder: Recorder,
+    beats: Cell<u32>,
+    of_steps: RefCell<Vec<u32>>,
+}
+
+impl Reporter for Pulse {
+    fn send(&self, message: FromWorker) -> Result<(), ClientError> {
+        self.recorder.send(message)
+    }
+
+    fn mark(&self, phase: Phase, step: u64) {
+        let done = self.of_steps.borrow().len() as u64;
+        if phase == Phase::Compute && step > done {
+            self.of_steps.borrow_mut().push(self.beats.take());
+        }
+    }
+
+    fn alive(&self) {
+        self.beats.set(self.beats.get() + 1);
+    }
+
+    fn stop_requested(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn each_micro_batch_of_a_long_step_is_a_sign_of_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    for execution in [Execution::Tape, Execution::Plan] {
+        let mut config = config(2);
+        (config.train.accumulation, config.train.execution) = (3, execution);
+        let pulse = Pulse::default();
+        tch::set_num_threads(1);
+        train(&config, &task(&dir.path().join(format!("{execution:?}")), &staged, None), &pulse, &Solo).unwrap();
+        let beats = pulse.of_steps.take();
+        assert!(beats.len() == 12 && beats.iter().all(|beats| (6..20).contains(beats)), "{execution:?}: {beats:?}");
+    }
 }

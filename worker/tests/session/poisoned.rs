@@ -5,6 +5,7 @@ use crate::process::{Run, Worker};
 use crate::{alone, gloo, tensors, two_ranks, two_ranks_from};
 use enn_common::{
     config::RunConfig,
+    metrics::Metrics,
     staged::Staged,
     wire::message::{Assignment, FromWorker},
 };
@@ -54,7 +55,6 @@ fn without_list(mut state: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8
 fn assert_same(found: BTreeMap<String, Vec<u8>>, expected: BTreeMap<String, Vec<u8>>) {
     let (found, expected) = (without_list(found), without_list(expected));
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-    // Validation and test rows are the same in both; the report of the training rows is no part of the state.
     for (name, bytes) in expected {
         assert!(found[&name] == bytes, "{name} differs");
     }
@@ -83,6 +83,13 @@ fn a_row_out_of_range_weighs_nothing_from_its_step_on() {
             alone(&config, &dir.join(name), &staged, Some(before.clone()), &Recorder::default()).unwrap().1
         };
         let two = |name: &str| two_ranks_from(Some(&before), &config, &dir.join(name), &staged, gloo).1;
+        let train = |messages: &[FromWorker]| -> Vec<Metrics> {
+            let told = messages.iter().filter_map(|message| match message {
+                FromWorker::Trained { split, .. } => Some(split["train"]),
+                _ => None,
+            });
+            told.collect()
+        };
         let spoilt = [one("one"), two("two")];
         blank_row(&staged, row as usize);
         let blank = [one("blank one"), two("blank two")];
@@ -98,6 +105,8 @@ fn a_row_out_of_range_weighs_nothing_from_its_step_on() {
             let found = tensors(&commit_last(messages, &config, &staged));
             assert_eq!(found[LIST], row.to_le_bytes());
             assert_same(found, tensors(&commit_last(blank, &config, &staged)));
+            assert!(train(messages).iter().all(|errors| errors.mae.is_finite()));
+            assert_eq!(train(messages), train(blank), "nor does it count in the errors at the end");
         }
     }
 }

@@ -168,6 +168,11 @@ impl RunView {
                     worker.exit = Some(exit);
                 }
             }
+            What::WorkerDismissed { round, rank, .. } => {
+                if let Some(worker) = self.worker(round.0, rank.0) {
+                    worker.exit = Some(ExitView { time, code: Some(0), signal: None, seconds_to_notice: 0.0 });
+                }
+            }
             What::WorkerFailed { round, rank, error } => {
                 if let Some(worker) = self.worker(round.0, rank.0) {
                     worker.error = Some(error.clone());

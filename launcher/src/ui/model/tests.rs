@@ -193,6 +193,24 @@ pub(in crate::ui) fn view_after(events: &[Event]) -> RunView {
     view
 }
 
+#[test]
+fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
+    let mut all = preparation();
+    all.extend(round(0, None));
+    all.push((0.1, What::RoundLeft { round: Round(0), reason: "resized".into() }));
+    all.push((0.0, What::RoundStarted { round: Round(1), world_size: 1, attempt: 0, resume_step: Some(3) }));
+    let (rank, local_rank) = (Rank(0), LocalRank(0));
+    all.push((0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false }));
+    let dismissed = What::WorkerDismissed { round: Round(0), rank: Rank(1), pid: 4_001 };
+    all.push((0.1, dismissed.clone()));
+    let view = view_after(&timed(all));
+    let ended: Vec<(u32, u32)> =
+        view.workers.iter().filter(|worker| worker.exit.is_some()).map(|worker| (worker.rank, worker.pid)).collect();
+    assert_eq!((ended, view.alive()), (vec![(1, 4_001)], (1, 1)));
+    let told = lines::lines(&Event { time: 9.0, what: dismissed }, &view);
+    assert!(told[0].text.contains("worker 1 (pid 4001) had lost its seat"), "{told:?}");
+}
+
 /// A third story: a worker dies, a spare takes its seat; another dies and nobody survives.
 pub(in crate::ui) fn reform_events() -> Vec<Event> {
     let mut all = preparation();

@@ -1,0 +1,177 @@
+//! A disk without room, with the real worker: a checkpoint fails in words, the one before stands, training goes on, and the next
+//! one that finds room succeeds.
+//!
+//! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it. The full
+//! disk is a small file system in memory, mounted in a name space of the test's own; where that is not allowed the test says so
+//! and passes.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+use enn_common::event::{Event, What};
+use enn_tests::launch::enn;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    time::{Duration, Instant},
+};
+
+/// Nothing here takes longer, even on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+/// Room for what is staged and some checkpoints.
+const DISK_MIB: u32 = 64;
+
+struct Run {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<Event>,
+}
+
+/// `enn train` on the example with a checkpoint after each epoch and two workers, until it is stopped. `through` starts it.
+fn train(mut through: Command, runs: &Path) -> Run {
+    through.args(["train", "examples/weather/weather.toml", "--json", "--device", "cpu", "--nproc-per-node", "2"]);
+    through.args(["--set", "train.epochs=100000", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"]);
+    through.args(["--set", "train.threads=1", "--runs-dir"]).arg(runs);
+    through.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    let mut child = through.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let (into, lines) = channel();
+    std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| into.send(line)));
+    Run { child, lines, seen: Vec::new() }
+}
+
+impl Run {
+    #[track_caller]
+    fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(&What) -> Option<T>) -> T {
+        let end = Instant::now() + WAIT_MAX;
+        while let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            let event: Event = serde_json::from_str(&line).unwrap();
+            self.seen.push(event.clone());
+            if let Some(found) = wanted(&event.what) {
+                return found;
+            }
+        }
+        let mut said = String::new();
+        let _killed = self.child.kill();
+        let _read = self.child.stderr.take().unwrap().read_to_string(&mut said);
+        panic!("no {what}; seen: {:#?}\n{said}", self.seen)
+    }
+
+    fn committed(&mut self) -> u64 {
+        self.until("checkpoint", |what| match what {
+            What::CheckpointCommitted { step, .. } => Some(*step),
+            _ => None,
+        })
+    }
+
+    /// The error of the next checkpoint that fails, and its step.
+    fn failed(&mut self) -> (u64, String) {
+        self.until("failed checkpoint", |what| match what {
+            What::CheckpointFailed { step, error } => Some((*step, error.clone())),
+            _ => None,
+        })
+    }
+
+    /// Stops the run and proves that nothing ended before: one round, and everybody in it lived to its end.
+    fn stop(mut self) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT).unwrap();
+        let rounds = self.until("end", |what| match what {
+            What::RunEnded { rounds, .. } => Some(*rounds),
+            _ => None,
+        });
+        assert_eq!((self.child.wait().unwrap().code(), rounds), (Some(130), 1), "{:#?}", self.seen);
+        let bad = |what: &What| matches!(what, What::WorkerExited { code, .. } if *code != Some(0));
+        assert!(!self.seen.iter().any(|event| bad(&event.what)), "{:#?}", self.seen);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Ended already, when all went well; when not, its guard ends its workers.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn run_dir(runs: &Path) -> PathBuf {
+    let mut entries = fs::read_dir(runs).unwrap().map(|entry| entry.unwrap().path());
+    entries.find(|path| path.join("run.json").is_file()).unwrap()
+}
+
+/// Steps of the checkpoints that are there, whole.
+fn steps(run: &Path) -> Vec<u64> {
+    let listed = enn_common::checkpoint::name::list(&run.join("checkpoints")).into_iter();
+    listed.filter(|(_, path)| path.join("manifest.json").is_file()).map(|(step, _)| step).collect()
+}
+
+/// Takes all room that is left.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    for bytes in [1 << 20, 1 << 12] {
+        while file.write_all(&vec![1; bytes]).is_ok() {}
+    }
+}
+
+#[test]
+fn a_full_disk_costs_checkpoints_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = format!("mount -t tmpfs -o size={DISK_MIB}m none \"$0\"");
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]).arg(dir.path());
+        command
+    };
+    if !unshare(&mounted).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        println!("skipped: no file system of one's own can be mounted here");
+        return;
+    }
+    let mut through = unshare(&format!("{mounted} && exec \"$@\""));
+    through.arg(enn());
+    let mut run = train(through, dir.path());
+    run.committed();
+    let before = run.committed();
+    // As the launcher sees it: its mounts are not ours.
+    let runs = PathBuf::from(format!("/proc/{}/root", run.child.id())).join(dir.path().strip_prefix("/").unwrap());
+    let (ballast, own) = (runs.join("ballast"), run_dir(&runs));
+    fill(&ballast);
+    let (step, error) = run.failed();
+    assert!(step > before && error.contains("No space left on device"), "{step}: {error}");
+    assert!(error.lines().count() <= 2 && error.contains("distcp"), "{error}");
+    // Again and again: what was written of each is not kept.
+    let last = (0..3).map(|_| run.failed().0).last().unwrap();
+    assert!(last > step && *steps(&own).first().unwrap() < step, "{step} {last} {:?} {:#?}", steps(&own), run.seen);
+    let warned = |event: &Event| matches!(&event.what, What::Warned { message } if message.contains("events.jsonl"));
+    fs::remove_file(ballast).unwrap();
+    let after = run.committed();
+    assert!(after > last && steps(&own).contains(&after));
+    let left = fs::read_dir(own.join("checkpoints")).unwrap().flatten();
+    let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().contains(".tmp-")).collect();
+    assert!(left.len() <= 1, "the one that is being written: {left:?}");
+    assert!(run.seen.iter().filter(|event| warned(event)).count() <= 1, "told once");
+    run.stop();
+}
+
+#[test]
+fn chaos_that_lets_a_worker_write_nothing_costs_checkpoints_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = train(Command::new(enn()), dir.path());
+    run.committed();
+    let own = run_dir(dir.path());
+    let mut chaos = Command::new(enn());
+    chaos.arg("chaos").arg(&own).args(["--enospc", "60/60s:3s", "--rank", "1", "--for", "6s", "--seed", "3"]);
+    let mut chaos = chaos.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let (step, error) = run.failed();
+    assert!(error.contains("rank 1") && error.contains("File too large"), "{error}");
+    assert!(steps(&own).first().is_some_and(|stands| *stands < step), "{:?}", steps(&own));
+    let mut said = String::new();
+    chaos.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(chaos.wait().unwrap().success() && said.contains("enospc"), "{said}");
+    assert!(run.committed() > step);
+    run.stop();
+}
