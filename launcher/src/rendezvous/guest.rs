@@ -125,6 +125,7 @@ impl Member {
             Step::Welcome => self.welcome(now),
             Step::Said(FromHost::Dismissed { reason }) => {
                 let host = self.settings.host.clone();
+                self.tell(News::HostLost(reason.clone()));
                 self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
                 // The host lives: only it may be found.
                 let (at, host_rank) = (self.shared.store(), self.host_rank);
@@ -184,6 +185,7 @@ impl Member {
         let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, self.host_rank?)));
         let host = members.and_then(|(members, rank)| members.into_iter().nth(usize::try_from(rank).ok()?));
         let host = host.map_or_else(|| self.shared.store().0, |member| member.host);
+        self.tell(News::HostLost(why.clone()));
         self.end_round(RoundEnd::NodeLost { host, reason: why.clone() });
         let last = Last {
             at: self.shared.store(),

@@ -56,6 +56,11 @@ pub(super) enum Command {
     Leave {
         why: String,
     },
+    /// `to`: for the host, which node; a guest writes to the host.
+    Post {
+        to: Option<NodeId>,
+        bytes: Vec<u8>,
+    },
     Stranger(Stranger),
     Resolved {
         number: u64,
@@ -264,6 +269,7 @@ impl Member {
             Command::Failed { round, failure } => self.say(now, ToHost::Failed { round, failure }),
             Command::Finished { round } => self.say(now, ToHost::Finished { round }),
             Command::Leave { why } => self.leave(now, why),
+            Command::Post { to, bytes } => self.post(now, to, bytes),
             Command::Stranger(stranger) => {
                 if let Seat::Host(coordinator) = &mut self.seat {
                     coordinator.take(now, stranger);
@@ -281,6 +287,15 @@ impl Member {
         }
         self.ready = true;
         self.say(now, ToHost::Ready);
+    }
+
+    fn post(&mut self, now: Time, to: Option<NodeId>, bytes: Vec<u8>) {
+        match (&mut self.seat, to) {
+            (Seat::Host(coordinator), Some(to)) => coordinator.post(now, to, bytes),
+            // There is nobody to read it: who writes learns of that as news.
+            (Seat::Host(_), None) => {}
+            _ => self.say(now, ToHost::Letter(bytes)),
+        }
     }
 
     fn leave(&mut self, now: Time, why: String) {
@@ -313,9 +328,10 @@ impl Member {
     fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Said(message) => self.listen(message),
-            Heard::Begin(roster, node_rank) => self.begin(roster, node_rank),
-            Heard::Joined { host, workers } => self.tell(News::NodeJoined { host, workers }),
-            Heard::Lost { host, reason } => self.tell(News::NodeLost { host, reason }),
+            Heard::Begin(roster, node_rank, nodes) => self.begin(roster, node_rank, nodes),
+            Heard::Joined { node, host, workers } => self.tell(News::NodeJoined { node, host, workers }),
+            Heard::Lost { node, host, reason } => self.tell(News::NodeLost { node, host, reason }),
+            Heard::Letter(from, bytes) => self.tell(News::Letter { from, bytes }),
         }
     }
 
@@ -329,14 +345,15 @@ impl Member {
             FromHost::Roster(roster) => self.roster = Some(Arc::from(roster)),
             FromHost::Begin { node_rank } => {
                 if let Some(roster) = self.roster.clone() {
-                    self.begin(roster, node_rank);
+                    self.begin(roster, node_rank, Vec::new());
                 }
             }
+            FromHost::Letter(bytes) => self.tell(News::Letter { from: self.own, bytes }),
             FromHost::Challenge { .. } | FromHost::Welcome { .. } | FromHost::Alive | FromHost::Dismissed { .. } => {}
         }
     }
 
-    fn begin(&mut self, roster: Arc<Roster>, node_rank: u32) {
+    fn begin(&mut self, roster: Arc<Roster>, node_rank: u32, nodes: Vec<NodeId>) {
         let Some(members) = roster.members.unpack() else {
             tracing::error!("the host's list of members makes no sense");
             return;
@@ -348,7 +365,8 @@ impl Member {
         self.rank = node_rank;
         self.running = true;
         self.ready = false;
-        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master: self.shared.store() }));
+        let master = self.shared.store();
+        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, nodes }));
         let now = self.shared.now();
         self.say(now, ToHost::Alive { round: Some(round), idle: Duration::ZERO });
     }

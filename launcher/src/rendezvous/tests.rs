@@ -38,7 +38,7 @@ fn any(rendezvous: &Rendezvous) -> News {
 fn next(rendezvous: &Rendezvous) -> News {
     loop {
         match any(rendezvous) {
-            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } => {}
+            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } | News::HostLost(_) => {}
             news => return news,
         }
     }
@@ -49,7 +49,7 @@ fn waiting(rendezvous: &Rendezvous, words: &str) -> String {
     loop {
         match any(rendezvous) {
             News::Waiting(reason) if reason.contains(words) => return reason,
-            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } => {}
+            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } | News::HostLost(_) => {}
             news => panic!("{news:?} instead of waiting for {words:?}"),
         }
     }

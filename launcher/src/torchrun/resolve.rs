@@ -244,6 +244,7 @@ fn rendezvous(
         token: if nodes_max > 1 { Some(token::token(own.token_file.as_deref(), facts)?) } else { None },
         uneven: own.uneven || manner == Manner::Torchrun,
         store_open: own.store_open,
+        store_kept: false,
     })
 }
 
