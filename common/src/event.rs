@@ -104,7 +104,13 @@ pub enum What {
     /// The nodes or workers of the round changed: those that are left meet again, which is no restart.
     RoundLeft { round: Round, reason: String },
     /// A process without a seat was started; it loads what it can and waits.
-    SpareStarted { pid: u32, local_rank: LocalRank },
+    SpareStarted {
+        pid: u32,
+        local_rank: LocalRank,
+        /// Host it runs on; empty: the launcher's.
+        #[serde(default)]
+        host: String,
+    },
     /// A spare has loaded what can be loaded, so many seconds after its start.
     SpareReady { pid: u32, seconds: f64 },
     /// A spare ended without having had a seat; another one takes its place.

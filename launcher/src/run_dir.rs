@@ -25,7 +25,7 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 /// Where runs are kept unless `--runs-dir` says so.
 pub const RUNS_DIR: &str = "runs";
 
-const RUN_JSON: &str = "run.json";
+pub(crate) const RUN_JSON: &str = "run.json";
 /// What `enn run` leaves instead of run.json.
 const LAUNCH_JSON: &str = "launch.json";
 /// Version of launch.json.

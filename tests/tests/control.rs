@@ -277,7 +277,7 @@ fn workers_that_do_not_meet_again_are_not_resized_but_stopped() {
 }
 
 fn socket(run: &Path) -> PathBuf {
-    PathBuf::from(std::fs::read_to_string(run.join("control")).unwrap().trim_end())
+    PathBuf::from(std::fs::read_to_string(run.join("control")).unwrap().lines().next().unwrap())
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::{
     kernels::{self, Kernels},
     memory::Parts,
     policy::History,
+    nodes::Nodes,
     pool::Pool,
     round::{FAILED_GRACE, HALT_WAIT_MAX, Mode, Recovering, RoundState},
     spec::{AgentSpec, Ended, Job, Outcome, Signal},
@@ -17,18 +18,22 @@ use super::{
     wait::{Event, Sources},
     worker::{Place, Worker},
 };
-use crate::process::{Exit, Guard, STOP_SIGNALS, Signals};
+use crate::{
+    process::{Exit, Guard, STOP_SIGNALS, Signals},
+    rendezvous::Rendezvous,
+};
 use enn_broker::{Broker, store};
 use enn_common::{
     config::train::Recovery,
     event::What,
     id::{Rank, WorkerId},
     kernels::KernelFault,
-    wire::message::ToWorker,
+    wire::{hand::Work, message::ToWorker},
 };
 use nix::sys::signal::Signal as Posix;
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -43,13 +48,8 @@ pub fn run(
     checkpoints: Box<dyn Checkpoints>,
     emit: &mut dyn FnMut(What),
 ) -> Result<Outcome, AgentError> {
-    let system = |what| move |source| AgentError::System { what, source };
-    // The guard first: it must not inherit what comes after.
-    let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
-    let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
-    let signals =
-        if spec.handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
     let may_grow = spec.policy == Recovery::Reform && spec.workers_most > 1;
+    let means = Means::new(spec.handle_signals)?;
     let store = if matches!(spec.job, Job::Train { .. }) && (spec.world > 1 || may_grow) {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Some(store::serve(any, store::Limits::default())?)
@@ -57,45 +57,61 @@ pub fn run(
         None
     };
     let broker = Broker::serve(&spec.socket_parent)?;
-    let directory = broker.socket().parent().unwrap_or(&spec.socket_parent);
-    let control = Control::open(directory, &spec.run_dir);
-    let control = control.inspect_err(|error| {
-        let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
-        emit(What::Warned { message });
-    });
-    let sources = Sources::new((broker, control.ok()), Committer::start(checkpoints)?, signals);
-    let mut agent = Agent {
-        spec,
-        emit,
-        sources,
-        guard,
-        store,
-        kernels: Kernels::open(&spec.run_dir, &spec.worker.program),
-        pool: Pool::default(),
-        world: spec.world,
-        parts: Parts::default(),
-        watch: Watch::default(),
-        paused: None,
-        state: RoundState::new(spec.first_round, String::new(), 0, false),
-        history: History::default(),
-        stop: None,
-        stop_by: None,
-        giving_up: None,
-        recovering: None,
-        verdict: None,
-        outcome: Outcome {
-            ended: Ended::Finished,
-            restarts: 0,
-            rounds: 0,
-            metrics: None,
-            checkpoint: None,
-            chunks: Vec::new(),
-        },
-        began: Instant::now(),
-    };
-    agent.work()?;
-    agent.outcome.chunks.sort_by_key(|chunk| chunk.start);
-    Ok(agent.outcome)
+    let nodes = Nodes::new(broker, spec, None);
+    let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
+    agent.store = store;
+    agent.begin_anew()?;
+    agent.work()
+}
+
+/// The same as the head of all nodes that meet in `rendezvous`, which this node hosts.
+///
+/// # Errors
+/// As [`run`].
+pub fn lead(
+    spec: &AgentSpec,
+    checkpoints: Box<dyn Checkpoints>,
+    emit: &mut dyn FnMut(What),
+    headship: Headship,
+) -> Result<Outcome, AgentError> {
+    let Headship { rendezvous, work, elastic } = headship;
+    let means = Means::new(spec.handle_signals)?;
+    let broker = Broker::serve(&spec.socket_parent)?;
+    let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
+    let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
+    agent.elastic = elastic;
+    agent.state.mode = Mode::Gathering;
+    agent.work()
+}
+
+/// What a head has besides its own node.
+#[derive(Debug)]
+pub struct Headship {
+    /// Where the nodes meet; this one has joined it.
+    pub rendezvous: Rc<Rendezvous>,
+    /// The run, for the others.
+    pub work: Work,
+    /// Whether the number of nodes may change.
+    pub elastic: bool,
+}
+
+/// What any agent needs of its machine.
+#[derive(Debug)]
+pub(super) struct Means {
+    pub(super) guard: Guard,
+    pub(super) signals: Option<Signals>,
+}
+
+impl Means {
+    pub(super) fn new(handle_signals: bool) -> Result<Self, AgentError> {
+        let system = |what| move |source| AgentError::System { what, source };
+        // The guard first: it must not inherit what comes after.
+        let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
+        let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
+        let signals =
+            if handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
+        Ok(Self { guard, signals })
+    }
 }
 
 pub(super) struct Agent<'a> {
@@ -108,6 +124,12 @@ pub(super) struct Agent<'a> {
     pub(super) pool: Pool,
     /// Workers wanted.
     pub(super) world: u32,
+    /// The same as `enn resize` said it.
+    pub(super) resized: Option<u32>,
+    /// Whether the number of nodes may change.
+    pub(super) elastic: bool,
+    /// Rounds that heads before this one began.
+    pub(super) rounds_before: u64,
     /// How micro-batches are cut.
     pub(super) parts: Parts,
     /// Who waits for whom.
@@ -129,9 +151,56 @@ pub(super) struct Agent<'a> {
     pub(super) began: Instant,
 }
 
-impl Agent<'_> {
-    fn work(&mut self) -> Result<(), AgentError> {
-        self.begin_anew()?;
+impl<'a> Agent<'a> {
+    fn new(
+        spec: &'a AgentSpec,
+        checkpoints: Box<dyn Checkpoints>,
+        emit: &'a mut dyn FnMut(What),
+        (means, nodes): (Means, Nodes),
+    ) -> Result<Self, AgentError> {
+        let Means { guard, signals } = means;
+        let directory = nodes.broker.socket().parent().unwrap_or(&spec.socket_parent);
+        let control = Control::open(directory, &spec.run_dir, &spec.host);
+        let control = control.inspect_err(|error| {
+            let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
+            emit(What::Warned { message });
+        });
+        let sources = Sources::new((nodes, control.ok()), Committer::start(checkpoints)?, signals);
+        Ok(Self {
+            spec,
+            emit,
+            sources,
+            guard,
+            store: None,
+            kernels: Kernels::open(&spec.run_dir, &spec.worker.program),
+            pool: Pool::default(),
+            world: spec.world,
+            resized: None,
+            elastic: false,
+            rounds_before: 0,
+            parts: Parts::default(),
+            watch: Watch::default(),
+            paused: None,
+            state: RoundState::new(spec.first_round, String::new(), 0, false),
+            history: History::default(),
+            stop: None,
+            stop_by: None,
+            giving_up: None,
+            recovering: None,
+            verdict: None,
+            outcome: Outcome {
+                ended: Ended::Finished,
+                restarts: 0,
+                rounds: 0,
+                metrics: None,
+                checkpoint: None,
+                chunks: Vec::new(),
+            },
+            began: Instant::now(),
+        })
+    }
+
+    fn work(mut self) -> Result<Outcome, AgentError> {
         while self.verdict.is_none() || !self.is_empty() {
             let deadline = self.deadline();
             let children = self.pool.children();
@@ -144,8 +213,10 @@ impl Agent<'_> {
         if let Some(ended) = self.verdict.take() {
             self.outcome.ended = ended;
         }
-        self.sources.broker.close_all()?;
-        Ok(())
+        self.sources.nodes.close_all()?;
+        self.farewell();
+        self.outcome.chunks.sort_by_key(|chunk| chunk.start);
+        Ok(self.outcome)
     }
 
     /// Nobody lives and nothing is being committed.
@@ -168,10 +239,11 @@ impl Agent<'_> {
             Event::Signalled(signal) => self.signalled(signal)?,
             Event::Ended { worker, late } => self.ended(worker, late)?,
             Event::Spoken => {
-                while let Some(event) = self.sources.broker.event() {
+                while let Some(event) = self.sources.nodes.broker.event() {
                     self.spoken(event)?;
                 }
             }
+            Event::News => self.hear()?,
             Event::Committed => {
                 while let Some(verdict) = self.sources.committer.verdict() {
                     let step = verdict.step;
@@ -187,7 +259,7 @@ impl Agent<'_> {
         Ok(())
     }
 
-    fn signalled(&mut self, signal: Signal) -> Result<(), AgentError> {
+    pub(super) fn signalled(&mut self, signal: Signal) -> Result<(), AgentError> {
         // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
         let second = self.stop.is_some_and(|first| first != Signal::TimeLimit);
         (self.emit)(What::StopRequested { signal: signal.name().into(), second });
@@ -210,19 +282,20 @@ impl Agent<'_> {
             self.state.mode = Mode::Working;
         }
         self.pool.ask_to_stop();
-        for spare in self.pool.send_spares_away(now) {
-            self.sources.broker.dismiss(spare)?;
+        for (home, spare) in self.pool.send_spares_away(now) {
+            self.sources.nodes.dismiss(home, spare)?;
         }
         Ok(())
     }
 
-    fn ended(&mut self, id: WorkerId, late: Duration) -> Result<(), AgentError> {
+    pub(super) fn ended(&mut self, id: WorkerId, late: Duration) -> Result<(), AgentError> {
         let began = Instant::now();
         let Some(worker) = self.pool.get_mut(id) else { return Ok(()) };
         let Some(exit) = worker.child.reap(&mut self.guard) else { return Ok(()) };
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
         let (code, signal) = exit.code_or_signal();
         let (rank, pid, round) = (worker.rank(), worker.child.pid(), self.state.round);
+        let home = worker.slot.home;
         let forgiven = worker.dismissed || exit == Exit::Code(0);
         if let Some(rank) = rank {
             if self.reforms() && self.state.mode.is_under_way() && !forgiven {
@@ -233,14 +306,14 @@ impl Agent<'_> {
             (self.emit)(What::WorkerExited { round, rank, pid, code, signal, seconds_to_notice });
         }
         // Its last words may still be in the socket: it is judged when the broker has read them.
-        self.sources.broker.sync(id.0.into()).map_err(AgentError::from)
+        self.sources.nodes.sync(home, id)
     }
 
     /// The worker's process is gone and everything it said has been heard.
     pub(super) fn judge(&mut self, id: WorkerId) -> Result<(), AgentError> {
         // A token of a worker that was judged, or of nobody.
         let Some(worker) = self.pool.take(id) else { return Ok(()) };
-        self.sources.broker.dismiss(id)?;
+        self.sources.nodes.dismiss(worker.slot.home, id)?;
         let Some(rank) = worker.rank() else { return self.spare_ended(&worker) };
         let evidence = worker.evidence(rank);
         self.accuse(&evidence)?;
@@ -261,7 +334,7 @@ impl Agent<'_> {
         let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
         let (code, signal) = worker.child.exit().map_or((None, None), Exit::code_or_signal);
         (self.emit)(What::SpareEnded { pid: worker.child.pid(), code, signal });
-        self.accuse(&worker.evidence(Rank(worker.slot.0)))?;
+        self.accuse(&worker.evidence(Rank(worker.slot.index.0)))?;
         if !sent_away && self.pool.spare_lost(Instant::now()) {
             let words = worker.words.clone().unwrap_or_else(|| worker.child.stderr_tail());
             let message = format!("spares die before they are warm; no more are started: {}", words.trim());
@@ -289,7 +362,7 @@ impl Agent<'_> {
         self.state.mode = Mode::Ending(now + FAILED_GRACE);
         self.pool.signal_all(Posix::SIGTERM);
         // A worker ends itself at once when its socket closes, however deep it waits in a collective.
-        self.sources.broker.close_all().map_err(AgentError::from)
+        self.sources.nodes.close_all()
     }
 
     /// The same for a worker that lives.
@@ -304,7 +377,7 @@ impl Agent<'_> {
     /// Ends the round for all who live in it.
     pub(super) fn leave(&mut self, reason: String) -> Result<(), AgentError> {
         if self.state.mode.is_under_way() {
-            self.sources.broker.end_round(reason)?;
+            self.sources.nodes.end_round(&reason)?;
             self.pool.unseat_strangers();
             self.state.mode = Mode::Halting(Some(Instant::now() + HALT_WAIT_MAX));
         }
@@ -324,19 +397,19 @@ impl Agent<'_> {
         let Some(entry) = self.kernels.faulted(fault) else { return Ok(()) };
         self.sources.committer.write(self.kernels.file());
         (self.emit)(What::KernelQuarantined { rank, entry: Box::new(entry) });
-        Ok(self.sources.broker.tell_all(ToWorker::Kernels(Box::new(self.kernels.told())))?)
+        self.sources.nodes.tell_all(&ToWorker::Kernels(Box::new(self.kernels.told())))
     }
 
     fn committed(&mut self, committed: Committed, seconds: f64) -> Result<(), AgentError> {
         let Committed { step, path, bytes, metric } = committed;
         self.outcome.checkpoint = Some((step, path.clone()));
-        self.sources.broker.tell_all(ToWorker::Committed { step, path: path.clone() })?;
+        self.sources.nodes.tell_all(&ToWorker::Committed { step, path: path.clone() })?;
         (self.emit)(What::CheckpointCommitted { step, path, bytes, seconds, metric });
         Ok(())
     }
 
     pub(super) fn abandoned(&mut self, step: u64, error: String) -> Result<(), AgentError> {
-        self.sources.broker.tell_all(ToWorker::Abandoned { step, error: error.clone() })?;
+        self.sources.nodes.tell_all(&ToWorker::Abandoned { step, error: error.clone() })?;
         (self.emit)(What::CheckpointFailed { step, error });
         Ok(())
     }
@@ -439,7 +512,7 @@ impl Agent<'_> {
     }
 
     /// Kills everybody: the run ends, or all start again.
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.state.mode = Mode::Killed;
         self.pool.signal_all(Posix::SIGKILL);
     }

@@ -13,6 +13,7 @@
 //! **Invariant:** nothing is polled, nothing outlives the agent, and the agent decides nothing about data or models.
 
 mod ask;
+mod body;
 mod cause;
 mod child;
 mod committer;
@@ -21,14 +22,19 @@ mod dispatcher;
 mod durable;
 mod env;
 mod error;
+mod far;
+mod hand;
 mod hang;
+mod head;
 mod kernels;
 mod memory;
+mod nodes;
 mod policy;
 mod pool;
 mod reports;
 mod round;
 mod seats;
+mod shards;
 mod spec;
 mod straggler;
 mod turn;
@@ -39,8 +45,10 @@ mod worker;
 
 pub use ask::{AskError, ask};
 pub use committer::{Checkpoints, Committed};
-pub use dispatcher::run;
+pub use dispatcher::{Headship, lead, run};
 pub use durable::Durable;
 pub use error::AgentError;
+pub use hand::{Heritage, serve};
 pub use policy::{Decision, Failed, History, Limits, Reason, after_failure};
-pub use spec::{AgentSpec, Chunk, Ended, Job, Outcome, Signal, WorkerSpec};
+pub use shards::ShardSet;
+pub use spec::{AgentSpec, Chunk, Ended, HandEnd, HandSpec, Job, Outcome, Signal, WorkerSpec};

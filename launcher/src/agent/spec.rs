@@ -1,9 +1,11 @@
 //! What the agent is asked to do, and what became of it.
 
+use super::hand::Heritage;
 use enn_common::{
     config::train::{Device, Recovery},
     id::Round,
     metrics::Metrics,
+    wire::hand::Ending,
 };
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -63,6 +65,38 @@ pub struct AgentSpec {
     pub handle_signals: bool,
 }
 
+/// A node on which the head of another node lets workers work.
+#[derive(Debug, Clone)]
+pub struct HandSpec {
+    /// How to start one worker.
+    pub worker: WorkerSpec,
+    /// Workers, when none is missing.
+    pub world: u32,
+    /// Workers that the machine has room for.
+    pub workers_most: u32,
+    /// Name of this host.
+    pub host: String,
+    /// Short directory for the broker's socket, e.g. /tmp/nodes-w.
+    pub socket_parent: PathBuf,
+    /// Whether SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 stop the run.
+    pub handle_signals: bool,
+}
+
+/// How the run ended for a hand.
+#[derive(Debug)]
+pub enum HandEnd {
+    /// As the head says.
+    Ended(Ending),
+    /// The node was asked to stop before it had a part in the run.
+    Stopped(Signal),
+    /// No workers are wanted here any more.
+    Drained,
+    /// This node cannot go on, and why.
+    Failed(String),
+    /// The head is gone and this node leads.
+    TookOver(Box<Heritage>),
+}
+
 /// What the workers do.
 #[derive(Debug, Clone)]
 pub enum Job {
@@ -107,6 +141,15 @@ pub enum Signal {
 }
 
 impl Signal {
+    /// The signal of this name; one that only stops is as good as SIGTERM.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "SIGINT" => Self::Interrupt,
+            "SIGUSR1" => Self::TimeLimit,
+            _ => Self::Terminate,
+        }
+    }
+
     /// The signal's name.
     pub fn name(self) -> &'static str {
         match self {

@@ -67,14 +67,17 @@ impl Agent<'_> {
     }
 
     fn resize(&mut self, workers: u32) -> Result<String, String> {
-        let (before, most) = (self.world, self.spec.workers_most);
+        let rooms = self.sources.nodes.rooms();
+        let before = self.world;
+        let most = rooms.iter().fold(0u32, |most, room| most.saturating_add(room.most));
         if workers == 0 || workers > most {
-            return Err(format!("found {workers} workers, expected 1 to {most} on this machine"));
+            let place = if rooms.len() == 1 { "this machine" } else { "these machines" };
+            return Err(format!("found {workers} workers, expected 1 to {most} on {place}"));
         }
         if workers == before {
             return Ok(format!("the run has {workers} workers already"));
         }
-        self.world = workers;
+        (self.world, self.resized) = (workers, Some(workers));
         (self.emit)(What::Resized { before, workers });
         let then = match (workers > before, self.paused) {
             (_, Some(_)) => "when it continues",
@@ -132,16 +135,20 @@ impl Agent<'_> {
         if !candidates.warm.is_empty() && candidates.kept.len() > 1 {
             candidates.kept.retain(|kept| Some(kept.worker) != self.state.evicted);
         }
-        let seating = seats::give(&candidates, self.bounds());
+        let leaving = self.sources.nodes.leaving();
+        for list in [&mut candidates.kept, &mut candidates.warm, &mut candidates.warming] {
+            list.retain(|candidate| !leaving.contains(&candidate.slot.home));
+        }
+        let seating = seats::give(&candidates, &self.bounds());
         let has_seat = |id: WorkerId| seating.iter().any(|(_, taker)| *taker == Taker::Kept(id));
-        let left: Vec<WorkerId> =
-            self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id)).map(|left| left.id).collect();
-        for id in left {
+        let left = self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id));
+        let left: Vec<_> = left.map(|left| (left.slot.home, left.id)).collect();
+        for (home, id) in left {
             self.pool.send_away(id, Instant::now());
             if let Some(worker) = self.pool.get_mut(id) {
                 worker.place = Place::Spare;
             }
-            self.sources.broker.dismiss(id)?;
+            self.sources.nodes.dismiss(home, id)?;
         }
         Ok(seating)
     }

@@ -2,6 +2,7 @@
 //! stopped before the time limit goes back into the queue.
 
 use super::run::{RunOptions, run};
+pub use crate::slurm::Meeting as Met;
 use crate::{
     Error,
     facts::Facts,
@@ -9,6 +10,7 @@ use crate::{
     slurm::{self, Allocation, Leader, Meeting, OnPath, Part, SlurmError, WorkersFrom},
     torchrun::{self, Flags, Launch, Manner, Own},
 };
+use enn_common::exit::ExitCode;
 use nix::sys::signal::Signal;
 use std::{
     io::{self, Write},
@@ -69,6 +71,28 @@ pub fn run_allocated(
                 })?;
             }
             ended
+        }
+    }
+}
+
+/// The same for training: `agent` does this node's part.
+///
+/// # Errors
+/// As `agent`, and when Slurm or the tasks of this node do not do their part.
+pub fn train_allocated(
+    mut flags: Flags,
+    facts: &Facts,
+    allocation: &Allocation,
+    agent: impl FnOnce(Flags, &Met) -> Result<ExitCode, Error>,
+) -> Result<ExitCode, Error> {
+    match slurm::part(allocation) {
+        Part::Follower => Err(SlurmError::Tasks.into()),
+        Part::Shell => Err(through_srun(&flags, facts, allocation).into()),
+        Part::Agent => {
+            let met = slurm::rendezvous(allocation);
+            fill(&mut flags, &met, &slurm::address(&met.endpoint, &OnPath));
+            outlive(Signal::SIGUSR1);
+            agent(flags, &met)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `enn train`.
 
-use super::flags::{Changes, Cluster, Elastic, Runs, Scrape, Show};
+use super::flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show};
 use crate::{
     Error,
     agent::{Ended, Signal},
@@ -8,6 +8,7 @@ use crate::{
     error::Usage,
     facts::Facts,
     run_dir,
+    torchrun::{Flags, Manner, Own},
 };
 use enn_common::{
     config::{RunConfig, raw::Value},
@@ -40,12 +41,30 @@ pub(super) struct Args {
     #[command(flatten)]
     elastic: Elastic,
     #[command(flatten)]
+    nodes: Nodes,
+    #[command(flatten)]
     show: Show,
     #[command(flatten)]
     scrape: Scrape,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let (flags, own) = args.nodes.flags();
+    match api::allocation(&flags, Manner::Enn, facts)?.filter(|allocation| allocation.nodes.len() > 1) {
+        Some(allocation) => api::train_allocated(flags, facts, &allocation, |flags, meeting| {
+            agent(args, (flags, own), Some(meeting), facts)
+        }),
+        None => agent(args, (flags, own), None, facts),
+    }
+}
+
+/// This node's part in the run; `met`: how an allocation says that the nodes meet.
+fn agent(
+    args: &Args,
+    (flags, own): (Flags, Own),
+    met: Option<&api::Met>,
+    facts: &Facts,
+) -> Result<ExitCode, Error> {
     let runs_dir = args.runs.dir(facts);
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
@@ -70,7 +89,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             (config, resume)
         }
     };
+    let nodes = api::meeting(&flags, &own, (&config, met), facts)?;
     let options = TrainOptions {
+        nodes,
         runs_dir,
         resume,
         mode: args.show.mode(),
@@ -78,7 +99,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         metrics_addr: args.scrape.address(),
     };
     let run = api::train(&config, facts, &options)?;
-    if run.ended == Ended::Stopped(Signal::TimeLimit) && api::requeued(facts)? {
+    // The head alone puts the job back into the queue; a bad exit of the others would make srun end it.
+    if run.ended == Ended::Stopped(Signal::TimeLimit) && (!run.led || api::requeued(facts)?) {
         return Ok(ExitCode::Success);
     }
     Ok(api::exit_code(&run.ended))

@@ -212,7 +212,11 @@ fn workers(flags: &Flags, facts: &Facts) -> Result<u32, RunError> {
     })
 }
 
-fn rendezvous(
+/// How the nodes meet, for `local_world` workers of this one. What is worth saying goes to `notes`.
+///
+/// # Errors
+/// The first flag that cannot be read, or a token that is not to be had.
+pub fn rendezvous(
     flags: &Flags,
     own: &Own,
     manner: Manner,

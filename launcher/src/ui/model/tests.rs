@@ -197,9 +197,9 @@ pub(in crate::ui) fn view_after(events: &[Event]) -> RunView {
 pub(in crate::ui) fn reform_events() -> Vec<Event> {
     let mut all = preparation();
     all.extend(round(0, None));
-    all.push((0.1, What::SpareStarted { pid: 4_900, local_rank: LocalRank(0) }));
+    all.push((0.1, What::SpareStarted { pid: 4_900, local_rank: LocalRank(0), host: String::new() }));
     all.push((0.1, What::SpareEnded { pid: 4_900, code: None, signal: Some(9) }));
-    all.push((1.0, What::SpareStarted { pid: 4_901, local_rank: LocalRank(0) }));
+    all.push((1.0, What::SpareStarted { pid: 4_901, local_rank: LocalRank(0), host: String::new() }));
     all.push((2.0, What::SpareReady { pid: 4_901, seconds: 2.0 }));
     all.extend((1..=3).map(|step| (0.04, stepped(step, 1.0 / step as f64))));
     all.push((0.0, exited(0, 1, None, Some(9))));
