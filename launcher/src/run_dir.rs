@@ -19,6 +19,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, symlink},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
@@ -34,6 +35,8 @@ const LOCK: &str = ".lock";
 const TIME: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
 /// Bytes of a run's name that go into its directory's name.
 const NAME_BYTES_MAX: usize = 100;
+/// How often the directory of a launcher that is about to end is tried.
+const INHERIT_PERIOD: Duration = Duration::from_millis(100);
 /// Runs listed when the one asked for is not there.
 const LISTED_MAX: usize = 5;
 
@@ -117,6 +120,24 @@ impl RunDir {
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(RunDirError::Busy { path }),
             Err((_, error)) => Err(io_error("lock", &lock_path)(error.into())),
         }
+    }
+
+    /// Takes the directory of a launcher that is gone, or about to be: it has `wait` to let go.
+    pub fn inherit(path: &Path, wait: Duration) -> Result<Self, RunDirError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            match Self::open(path) {
+                Err(RunDirError::Busy { .. }) if Instant::now() < deadline => std::thread::park_timeout(INHERIT_PERIOD),
+                other => return other,
+            }
+        }
+    }
+
+    /// Digest of the configuration as it is written, hex.
+    pub fn config_digest(&self) -> Result<String, RunDirError> {
+        let path = self.path.join(RUN_JSON);
+        let text = fs::read(&path).map_err(io_error("read", &path))?;
+        Ok(blake3::hash(&text).to_hex().to_string())
     }
 
     /// The directory, absolute.

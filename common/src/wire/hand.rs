@@ -96,9 +96,9 @@ pub struct SeatFacts {
 /// What the head knows of the run, for whoever takes over when it dies.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Standing {
-    /// Number of the round that begins, and rounds begun by all heads so far, this one included.
+    /// Number of the round that begins, and the name of its attempt.
     pub round: u64,
-    pub rounds: u64,
+    pub attempt: String,
     /// Rounds that began from a checkpoint.
     pub restarts: u32,
     /// Failures without a step between them.

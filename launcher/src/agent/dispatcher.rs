@@ -26,7 +26,7 @@ use enn_broker::{Broker, store};
 use enn_common::{
     config::train::Recovery,
     event::What,
-    id::{Rank, WorkerId},
+    id::{Rank, Round, WorkerId},
     kernels::KernelFault,
     wire::{hand::Work, message::ToWorker},
 };
@@ -74,12 +74,12 @@ pub fn lead(
     emit: &mut dyn FnMut(What),
     headship: Headship,
 ) -> Result<Outcome, AgentError> {
-    let Headship { rendezvous, work, elastic } = headship;
+    let Headship { rendezvous, work, nodes: (least, most) } = headship;
     let means = Means::new(spec.handle_signals)?;
     let broker = Broker::serve(&spec.socket_parent)?;
     let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
     let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
-    agent.elastic = elastic;
+    (agent.nodes_min, agent.nodes_max) = (least, most);
     agent.state.mode = Mode::Gathering;
     agent.work()
 }
@@ -91,8 +91,8 @@ pub struct Headship {
     pub rendezvous: Rc<Rendezvous>,
     /// The run, for the others.
     pub work: Work,
-    /// Whether the number of nodes may change.
-    pub elastic: bool,
+    /// Nodes needed, and wanted.
+    pub nodes: (u32, u32),
 }
 
 /// What any agent needs of its machine.
@@ -126,10 +126,13 @@ pub(super) struct Agent<'a> {
     pub(super) world: u32,
     /// The same as `enn resize` said it.
     pub(super) resized: Option<u32>,
-    /// Whether the number of nodes may change.
-    pub(super) elastic: bool,
-    /// Rounds that heads before this one began.
-    pub(super) rounds_before: u64,
+    /// Nodes needed, and wanted.
+    pub(super) nodes_min: u32,
+    pub(super) nodes_max: u32,
+    /// Number of the first round that this agent begins.
+    pub(super) first_round: Round,
+    /// It took over from another head, and no round has begun since.
+    pub(super) heir: bool,
     /// How micro-batches are cut.
     pub(super) parts: Parts,
     /// Who waits for whom.
@@ -152,7 +155,7 @@ pub(super) struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    fn new(
+    pub(super) fn new(
         spec: &'a AgentSpec,
         checkpoints: Box<dyn Checkpoints>,
         emit: &'a mut dyn FnMut(What),
@@ -176,8 +179,10 @@ impl<'a> Agent<'a> {
             pool: Pool::default(),
             world: spec.world,
             resized: None,
-            elastic: false,
-            rounds_before: 0,
+            nodes_min: 1,
+            nodes_max: 1,
+            first_round: spec.first_round,
+            heir: false,
             parts: Parts::default(),
             watch: Watch::default(),
             paused: None,
@@ -200,7 +205,7 @@ impl<'a> Agent<'a> {
         })
     }
 
-    fn work(mut self) -> Result<Outcome, AgentError> {
+    pub(super) fn work(mut self) -> Result<Outcome, AgentError> {
         while self.verdict.is_none() || !self.is_empty() {
             let deadline = self.deadline();
             let children = self.pool.children();

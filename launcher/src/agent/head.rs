@@ -127,7 +127,7 @@ impl Agent<'_> {
         }
         (self.emit)(What::GaveUp { reason: reason.clone() });
         self.giving_up.get_or_insert(reason);
-        if self.elastic && matches!(end, RunEnd::Failed { .. } | RunEnd::HostLost { .. }) {
+        if self.nodes_min < self.nodes_max && matches!(end, RunEnd::Failed { .. } | RunEnd::HostLost { .. }) {
             // The other side may go on in the same directory: nothing more is written here.
             self.kill();
             return Ok(());
@@ -209,6 +209,9 @@ impl Agent<'_> {
         if new {
             self.count_world();
         }
+        if new && self.heir {
+            self.adopt_all(home, &here);
+        }
         // Workers that were given up when the node was taken for lost.
         for worker in here.workers.iter().filter(|living| self.pool.get(WorkerId(living.worker)).is_none()) {
             if let Some(line) = self.sources.nodes.line(home) {
@@ -223,11 +226,37 @@ impl Agent<'_> {
         Some(Body::There(Box::new(Far::new(line, id, 0, Instant::now()))))
     }
 
+    /// The workers of a node leave it, and the run goes on with the others; what follows, or why not.
+    pub(super) fn drain(&mut self, host: &str) -> Result<String, String> {
+        let homes = self.sources.nodes.on_host(host);
+        let briefs = self.sources.nodes.briefs();
+        if homes.is_empty() {
+            let hosts: Vec<String> = briefs.into_iter().map(|brief| brief.host).collect();
+            return Err(format!("the run has the nodes {}; found \"{host}\"", hosts.join(", ")));
+        }
+        if homes.contains(&Home::OWN) {
+            return Err(format!("node {host} leads the run and cannot be drained (enn stop ends the run)"));
+        }
+        let left = briefs.len().saturating_sub(homes.len());
+        if left < self.nodes_min as usize {
+            let least = self.nodes_min;
+            return Err(format!("{left} nodes would be left of {least} that the run needs (--nnodes MIN:MAX)"));
+        }
+        for home in homes {
+            self.sources.nodes.leave(home);
+            let spares = self.pool.spares().filter(|spare| spare.slot.home == home);
+            let spares: Vec<WorkerId> = spares.map(|spare| spare.id).collect();
+            spares.into_iter().for_each(|id| self.pool.send_away(id, Instant::now()));
+        }
+        self.count_world();
+        Ok(format!("the workers of node {host} leave it after the present step, and {left} nodes go on"))
+    }
+
     /// Sends away the nodes on which nobody works any more and nobody is to.
     pub(super) fn part(&mut self) {
         for home in self.sources.nodes.leaving() {
             if self.pool.on(home).next().is_none()
-                && let Some(line) = self.sources.nodes.line(home)
+                && let Some(line) = self.sources.nodes.part(home)
             {
                 line.order(&Order::Leave { why: "it was drained (enn drain)".into() });
             }

@@ -31,8 +31,8 @@ struct Node {
     host: String,
     share: u32,
     most: u32,
-    /// Its workers are to leave it.
-    leaving: bool,
+    /// Its workers are to leave it; `Some(true)`: it was told to go.
+    leaving: Option<bool>,
 }
 
 /// Where the nodes meet.
@@ -61,7 +61,7 @@ impl Nodes {
     /// This node, and those that meet with it, if it is not the only one.
     pub(super) fn new(broker: Broker, spec: &AgentSpec, meeting: Option<(Rc<Rendezvous>, Work)>) -> Self {
         let (host, share, most) = (spec.host.clone(), spec.world, spec.workers_most);
-        let own = Node { line: None, host, share, most, leaving: false };
+        let own = Node { line: None, host, share, most, leaving: None };
         let meeting = meeting.map(|(rendezvous, work)| {
             let (membership, awaited) = (None, BTreeSet::new());
             Meeting { rendezvous, work, membership, awaited, over: false }
@@ -120,7 +120,7 @@ impl Nodes {
         let line = Line::new(Rc::clone(&meeting.rendezvous), from);
         line.order(&Order::Work(Box::new(meeting.work.clone())));
         let (host, share, most) = (here.host.clone(), here.room, here.room_max.max(here.room));
-        self.homes.insert(home, Node { line: Some(line), host, share, most, leaving: false });
+        self.homes.insert(home, Node { line: Some(line), host, share, most, leaving: None });
         Some((home, true))
     }
 
@@ -140,16 +140,15 @@ impl Nodes {
         self.homes.iter().find(|(_, known)| of(known)).map(|(home, _)| *home)
     }
 
-    /// The nodes with this host's name, or all of them.
-    pub(super) fn on_host(&self, host: Option<&str>) -> Vec<Home> {
-        let fits = |node: &Node| host.is_none_or(|host| node.host == host);
-        self.homes.iter().filter(|(_, node)| fits(node)).map(|(home, _)| *home).collect()
+    /// The nodes with this host's name.
+    pub(super) fn on_host(&self, host: &str) -> Vec<Home> {
+        self.homes.iter().filter(|(_, node)| node.host == host).map(|(home, _)| *home).collect()
     }
 
     /// The hosts, by number.
     pub(super) fn briefs(&self) -> Vec<NodeBrief> {
         let brief = |node: &Node| NodeBrief { host: node.host.clone(), workers: node.share };
-        self.homes.values().filter(|node| !node.leaving).map(brief).collect()
+        self.homes.values().filter(|node| node.leaving.is_none()).map(brief).collect()
     }
 
     /// A node's host; empty in a run that can have no other.
@@ -170,17 +169,26 @@ impl Nodes {
     /// What the nodes were asked for and have room for, but for those whose workers are to leave.
     pub(super) fn rooms(&self) -> Vec<Room> {
         let room = |(home, node): (&Home, &Node)| Room { home: *home, share: node.share, most: node.most };
-        self.homes.iter().filter(|(_, node)| !node.leaving).map(room).collect()
+        self.homes.iter().filter(|(_, node)| node.leaving.is_none()).map(room).collect()
     }
 
-    /// Nobody is to work there any more; false when it is so already.
-    pub(super) fn leave(&mut self, home: Home) -> bool {
-        self.homes.get_mut(&home).is_some_and(|node| !std::mem::replace(&mut node.leaving, true))
+    /// Nobody is to work there any more.
+    pub(super) fn leave(&mut self, home: Home) {
+        if let Some(node) = self.homes.get_mut(&home) {
+            node.leaving.get_or_insert(false);
+        }
+    }
+
+    /// How a node that nobody works on any more is written to, once.
+    pub(super) fn part(&mut self, home: Home) -> Option<&Line> {
+        let node = self.homes.get_mut(&home).filter(|node| node.leaving == Some(false))?;
+        node.leaving = Some(true);
+        node.line.as_ref()
     }
 
     /// Nodes whose workers are to leave.
     pub(super) fn leaving(&self) -> Vec<Home> {
-        self.homes.iter().filter(|(_, node)| node.leaving).map(|(home, _)| *home).collect()
+        self.homes.iter().filter(|(_, node)| node.leaving.is_some()).map(|(home, _)| *home).collect()
     }
 
     /// Lets a worker in when it comes.

@@ -238,7 +238,8 @@ impl Agent<'_> {
 
     fn begin(&mut self, seating: Seating, start: Start) -> Result<(), AgentError> {
         let now = Instant::now();
-        let round = Round(self.spec.first_round.0 + self.outcome.rounds);
+        let round = Round(self.first_round.0 + self.outcome.rounds);
+        self.heir = false;
         self.outcome.rounds += 1;
         // Unique among all starts in this run directory, so that a dead attempt's files are never taken for a living one's.
         let attempt = format!("{round}-{:x}", std::process::id());
@@ -257,7 +258,7 @@ impl Agent<'_> {
             (place.slot.home, place.worker, self.assignment(round, (place.rank, place.slot), world, &attempt))
         };
         let seats = places.iter().map(assigned).collect();
-        self.sources.nodes.begin(round, seats, &self.standing(round))?;
+        self.sources.nodes.begin(round, seats, &self.standing(round, &attempt))?;
         self.state = RoundState::new(round, attempt, base, start.kept);
         self.state.split = self.parts.split();
         self.state.shards = Shards::new(places.len());
@@ -351,10 +352,10 @@ impl Agent<'_> {
     }
 
     /// What a head that takes over has to know.
-    fn standing(&self, round: Round) -> Standing {
+    fn standing(&self, round: Round, attempt: &str) -> Standing {
         Standing {
             round: round.0,
-            rounds: self.rounds_before + self.outcome.rounds,
+            attempt: attempt.to_owned(),
             restarts: self.outcome.restarts,
             failures: self.history.restarts,
             workers: self.pool.names(),

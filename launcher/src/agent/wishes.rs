@@ -43,6 +43,12 @@ impl Agent<'_> {
         }
         match request {
             Request::Stop {} => self.stop_for(Signal::Interrupt, "enn stop"),
+            Request::Drain { node: Some(node) } if self.sources.nodes.rendezvous().is_some() && self.reforms() => {
+                Ok(self.drain(&node))
+            }
+            Request::Drain { node: None } if self.sources.nodes.are_several() => {
+                Ok(Err("the run has several nodes: say which one (--node HOST)".into()))
+            }
             Request::Drain { node: Some(node) } if node != self.spec.host => {
                 Ok(Err(format!("the run has one node, {}; found \"{node}\"", self.spec.host)))
             }
@@ -170,6 +176,10 @@ impl Agent<'_> {
     fn wish(&mut self) -> Option<String> {
         if self.paused.is_some() {
             return Some("the run is paused".into());
+        }
+        let leaving = self.sources.nodes.leaving();
+        if let Some(worker) = self.pool.seated().find(|worker| leaving.contains(&worker.slot.home)) {
+            return Some(format!("node {} is drained", self.sources.nodes.host(worker.slot.home)));
         }
         let (seated, world) = (self.pool.seated().count(), self.world as usize);
         if seated > world {

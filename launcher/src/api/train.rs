@@ -2,15 +2,16 @@
 
 use super::{
     announce::{Announcer, Teller},
-    forecast, launch,
+    forecast, launch, nodes,
 };
 use crate::{
     Error,
-    agent::{self, Durable, Ended, Job, Outcome},
+    agent::{self, Durable, Ended, Heritage, Job, Outcome},
     baselines::{self, Baselines},
     error::Usage,
     facts::Facts,
     gather::{self, RunInfo},
+    rendezvous::{Rendezvous, Settings},
     run_dir::{RUNS_DIR, RunDir},
     stage::{self as stager, StageOptions, Staged},
     ui::{
@@ -25,11 +26,14 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    rc::Rc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Staged data of all runs, below the directory of runs: an unchanged data set is staged once.
 pub const STAGED_DIR: &str = ".staged";
+/// Longest wait for a head that is out of reach to end, and to let go of the run's directory.
+const HEAD_ENDS_MAX: Duration = Duration::from_secs(30);
 /// Staging progress is told at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -46,11 +50,14 @@ pub struct TrainOptions {
     pub handle_signals: bool,
     /// Where OpenMetrics are served while the run lasts; `None`: nowhere.
     pub metrics_addr: Option<SocketAddr>,
+    /// How several nodes meet; `None`: this one is alone.
+    pub nodes: Option<Settings>,
 }
 
 impl Default for TrainOptions {
     fn default() -> Self {
-        Self { runs_dir: RUNS_DIR.into(), resume: None, mode: Mode::Quiet, handle_signals: false, metrics_addr: None }
+        let (runs_dir, mode) = (RUNS_DIR.into(), Mode::Quiet);
+        Self { runs_dir, resume: None, mode, handle_signals: false, metrics_addr: None, nodes: None }
     }
 }
 
@@ -69,6 +76,8 @@ pub struct TrainedRun {
     pub restarts: u32,
     /// Rounds begun.
     pub rounds: u64,
+    /// Whether this node led; another one knows the metrics.
+    pub led: bool,
 }
 
 /// Stages the data, trains with the configured workers and returns when they are done or stopped.
@@ -79,12 +88,38 @@ pub struct TrainedRun {
 /// Wrong data, a machine that lacks something, or [`Error::Worker`] when a worker failed and no restart was left. The newest
 /// checkpoint stands in every case.
 pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Result<TrainedRun, Error> {
+    let meeting = options.nodes.clone().map(Rendezvous::start).transpose()?.map(Rc::new);
+    if let Some(rendezvous) = &meeting {
+        rendezvous.join();
+        if !rendezvous.is_host() {
+            return nodes::follow(config, facts, options, rendezvous);
+        }
+    }
+    lead(config, facts, options, meeting.map(Lead::First))
+}
+
+/// How a node comes to lead others.
+pub(super) enum Lead {
+    /// It hosts their rendezvous.
+    First(Rc<Rendezvous>),
+    /// The head before it is gone.
+    Heir(Rc<Rendezvous>, Box<Heritage>),
+}
+
+/// The run, from its directory to its report; `others`: on several nodes.
+pub(super) fn lead(
+    config: &RunConfig,
+    facts: &Facts,
+    options: &TrainOptions,
+    others: Option<Lead>,
+) -> Result<TrainedRun, Error> {
     let began = Instant::now();
     // Before anything is made: the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
-    let run = match &options.resume {
-        Some(path) => RunDir::open(path)?,
-        None => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
+    let run = match (&others, &options.resume) {
+        (Some(Lead::Heir(_, heritage)), _) => RunDir::inherit(&heritage.work.run_dir, HEAD_ENDS_MAX)?,
+        (_, Some(path)) => RunDir::open(path)?,
+        (_, None) => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
     };
     run.withdraw_manifest()?;
     run.write_config(config)?;
@@ -97,7 +132,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
         nproc: launch::world(config),
         argv: facts.argv.clone(),
     });
-    let outcome = work(config, facts, options, (&run, &announcer));
+    let outcome = work(config, facts, (options, others), (&run, &announcer));
     let (code, restarts, rounds) = match &outcome {
         Ok((outcome, _)) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
         Err(error) => (error.exit_code(), 0, 0),
@@ -124,6 +159,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
             checkpoint: outcome.checkpoint.map(|(_, path)| path),
             restarts: outcome.restarts,
             rounds: outcome.rounds,
+            led: true,
         }),
     }
 }
@@ -141,14 +177,14 @@ pub fn exit_code(ended: &Ended) -> ExitCode {
 fn work(
     config: &RunConfig,
     facts: &Facts,
-    options: &TrainOptions,
+    (options, others): (&TrainOptions, Option<Lead>),
     (run, announcer): (&RunDir, &Announcer),
 ) -> Result<(Outcome, Option<Baselines>), Error> {
     let runs = run.path().parent().unwrap_or(run.path());
     let staged = stage_data(config, None, &runs.join(STAGED_DIR), announcer)?;
     run.link_staged(&staged.dir)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
-    let spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
+    let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
     let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller));
     let draft = draft(&run.id(), config, &staged.meta)?;
     let teller = announcer.teller();
@@ -158,7 +194,22 @@ fn work(
         }
     };
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
-    let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.tell(what));
+    let durable = Box::new(durable);
+    let mut emit = |what| announcer.tell(what);
+    let outcome = match (others, &options.nodes) {
+        (Some(others), Some(settings)) => {
+            spec.host.clone_from(&settings.host);
+            let bounds = (settings.nodes_min, settings.nodes_max);
+            let headship = |rendezvous| nodes::headship(rendezvous, run, &staged.dir, bounds);
+            match others {
+                Lead::First(rendezvous) => agent::lead(&spec, durable, &mut emit, headship(rendezvous)?),
+                Lead::Heir(rendezvous, heritage) => {
+                    agent::inherit(&spec, durable, &mut emit, (headship(rendezvous)?, *heritage))
+                }
+            }
+        }
+        _ => agent::run(&spec, durable, &mut emit),
+    };
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
     if let (Ended::Finished, Some((_, checkpoint))) = (&outcome.ended, &outcome.checkpoint)

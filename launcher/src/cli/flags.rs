@@ -100,20 +100,19 @@ pub(super) struct Nodes {
 
 impl Nodes {
     /// As `enn run` reads them.
-    pub(super) fn flags(&self) -> (torchrun::Flags, torchrun::Own) {
-        let backend = if self.node_rank.is_some() { "static" } else { "c10d" };
+    pub(super) fn flags(&self, workers: &Cluster) -> (torchrun::Flags, torchrun::Own) {
         let meeting = torchrun::Meeting {
             nnodes: self.nnodes.clone(),
+            nproc_per_node: workers.nproc_per_node.clone(),
             node_rank: self.node_rank.clone(),
             local_addr: self.local_addr.clone(),
-            // What nobody said may be filled in by Slurm.
-            rdzv_backend: (self.nnodes.is_some() && self.rdzv_endpoint.is_some()).then(|| backend.to_owned()),
             rdzv_endpoint: self.rdzv_endpoint.clone(),
             rdzv_id: self.rdzv_id.clone(),
             rdzv_conf: self.rdzv_conf.clone(),
             ..torchrun::Meeting::default()
         };
-        let flags = torchrun::Flags { meeting, ..torchrun::Flags::default() };
+        let mut flags = torchrun::Flags::default();
+        flags.meeting = meeting;
         (flags, torchrun::Own { token_file: self.token_file.clone(), ..torchrun::Own::default() })
     }
 }
@@ -232,6 +231,11 @@ impl Changes {
 }
 
 impl Cluster {
+    /// Whether a number of workers was given.
+    pub(super) fn says_workers(&self) -> bool {
+        self.nproc_per_node.is_some()
+    }
+
     /// As overrides of `[cluster]`.
     pub(super) fn overrides(&self) -> Vec<Override> {
         let mut overrides = Vec::new();

@@ -8,7 +8,8 @@ use crate::{
     error::Usage,
     facts::Facts,
     run_dir,
-    torchrun::{Flags, Manner, Own},
+    slurm::Allocation,
+    torchrun::Manner,
 };
 use enn_common::{
     config::{RunConfig, raw::Value},
@@ -48,27 +49,28 @@ pub(super) struct Args {
     scrape: Scrape,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let (flags, own) = args.nodes.flags();
-    match api::allocation(&flags, Manner::Enn, facts)?.filter(|allocation| allocation.nodes.len() > 1) {
-        Some(allocation) => api::train_allocated(flags, facts, &allocation, |flags, meeting| {
-            agent(args, (flags, own), Some(meeting), facts)
-        }),
-        None => agent(args, (flags, own), None, facts),
+/// The exit status.
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
+    let (flags, _) = args.nodes.flags(&args.cluster);
+    let allocation = api::allocation(&flags, Manner::Enn, facts)?;
+    // A node alone has nobody to meet.
+    match allocation.filter(|allocation| allocation.nodes.len() > 1) {
+        Some(allocation) => api::take_part(&flags, facts, &allocation, || agent(args, Some(&allocation), facts)),
+        None => agent(args, None, facts),
     }
 }
 
-/// This node's part in the run; `met`: how an allocation says that the nodes meet.
-fn agent(
-    args: &Args,
-    (flags, own): (Flags, Own),
-    met: Option<&api::Met>,
-    facts: &Facts,
-) -> Result<ExitCode, Error> {
+/// This node's part in the run.
+fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<u8, Error> {
     let runs_dir = args.runs.dir(facts);
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
     overrides.extend(args.elastic.overrides());
+    let tasks = allocation.map_or(1, Allocation::local_tasks);
+    if tasks > 1 && !args.cluster.says_workers() {
+        let value = Value::Integer(tasks.into());
+        overrides.push(Override::Flag("cluster.nproc_per_node", value, format!("{tasks} tasks of Slurm's on a node")));
+    }
     if args.profile {
         overrides.push(Override::Flag("train.profile", Value::Bool(true), "--profile".to_owned()));
     }
@@ -89,7 +91,8 @@ fn agent(
             (config, resume)
         }
     };
-    let nodes = api::meeting(&flags, &own, (&config, met), facts)?;
+    let (flags, own) = args.nodes.flags(&args.cluster);
+    let nodes = api::meeting(flags, &own, (&config, allocation), facts)?;
     let options = TrainOptions {
         nodes,
         runs_dir,
@@ -101,9 +104,9 @@ fn agent(
     let run = api::train(&config, facts, &options)?;
     // The head alone puts the job back into the queue; a bad exit of the others would make srun end it.
     if run.ended == Ended::Stopped(Signal::TimeLimit) && (!run.led || api::requeued(facts)?) {
-        return Ok(ExitCode::Success);
+        return Ok(ExitCode::Success as u8);
     }
-    Ok(api::exit_code(&run.ended))
+    Ok(api::exit_code(&run.ended) as u8)
 }
 
 /// The configuration a run was started with, with changes.
