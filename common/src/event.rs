@@ -116,7 +116,16 @@ pub enum What {
     /// A spare ended without having had a seat; another one takes its place.
     SpareEnded { pid: u32, code: Option<i32>, signal: Option<i32> },
     /// A living process has this seat in a round: one that stood by, or one that kept its state from the round before.
-    SeatTaken { round: Round, rank: Rank, local_rank: LocalRank, pid: u32, spare: bool },
+    SeatTaken {
+        round: Round,
+        rank: Rank,
+        local_rank: LocalRank,
+        pid: u32,
+        spare: bool,
+        /// Host it runs on; empty: the launcher's.
+        #[serde(default)]
+        host: String,
+    },
     /// A worker has the state of training from rank `from`; no file was read.
     StateReceived { round: Round, rank: Rank, from: Rank, step: u64, bytes: u64, seconds: f64 },
     /// The first step after a failure is done, so many seconds after the failure was noticed. `from_rank`: who had the state;

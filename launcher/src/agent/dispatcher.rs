@@ -298,7 +298,9 @@ impl<'a> Agent<'a> {
         let Some(worker) = self.pool.get_mut(id) else { return Ok(()) };
         let Some(exit) = worker.child.reap(&mut self.guard) else { return Ok(()) };
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
-        let (code, signal) = exit.code_or_signal();
+        // How a process ended on a node that is gone nobody knows.
+        let lost = worker.child.there().is_some_and(|far| far.is_lost());
+        let (code, signal) = if lost { (None, None) } else { exit.code_or_signal() };
         let (rank, pid, round) = (worker.rank(), worker.child.pid(), self.state.round);
         let home = worker.slot.home;
         let forgiven = worker.dismissed || exit == Exit::Code(0);

@@ -61,13 +61,25 @@ pub(super) struct Far {
     intent: Option<Intent>,
     /// Its end was told and not yet taken notice of.
     ended: Option<Exit>,
+    lost: bool,
     exit: Option<Exit>,
 }
 
 impl Far {
     pub(super) fn new(line: Line, worker: WorkerId, pid: u32, now: Instant) -> Self {
-        let (glance, stderr) = (Glance::default(), String::new());
-        Self { line, worker, pid, glance, glanced: now, heard: now, stderr, intent: None, ended: None, exit: None }
+        Self {
+            line,
+            worker,
+            pid,
+            glance: Glance::default(),
+            glanced: now,
+            heard: now,
+            stderr: String::new(),
+            intent: None,
+            ended: None,
+            lost: false,
+            exit: None,
+        }
     }
 
     /// The hand started it.
@@ -98,7 +110,13 @@ impl Far {
 
     /// Its node is gone: it is dead for all who are left.
     pub(super) fn lost(&mut self) {
+        self.lost = true;
         self.ended = Some(Exit::Signal(Signal::SIGKILL as i32));
+    }
+
+    /// Whether it is its node that is gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
     }
 
     pub(super) fn pid(&self) -> u32 {

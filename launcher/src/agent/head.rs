@@ -51,6 +51,8 @@ impl Agent<'_> {
         rendezvous.clear();
         while let Some(news) = rendezvous.news() {
             match news {
+                // Workers work on while nodes come and go.
+                News::Waiting(_) if self.state.mode.is_under_way() => {}
                 News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
                 News::NodeJoined { host, workers, .. } => (self.emit)(What::NodeJoined { host, workers }),
                 News::NodeLost { node, host, reason } => {

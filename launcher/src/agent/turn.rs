@@ -301,7 +301,8 @@ impl Agent<'_> {
             tracing::debug!("{}: {error}", logs.display());
         }
         let (pid, spare) = (worker.child.pid(), matches!(taker, Taker::Spare(_)));
-        (self.emit)(What::SeatTaken { round: self.state.round, rank, local_rank: slot.index, pid, spare });
+        let (round, local_rank, host) = (self.state.round, slot.index, self.sources.nodes.host(slot.home));
+        (self.emit)(What::SeatTaken { round, rank, local_rank, pid, spare, host });
     }
 
     /// Starts a process for a seat.

@@ -72,7 +72,7 @@ mod tests {
 
     fn seat(rank: u32, pid: u32) -> What {
         let (round, rank, local_rank) = (Round(1), Rank(rank), LocalRank(rank));
-        What::SeatTaken { round, rank, local_rank, pid, spare: true }
+        What::SeatTaken { round, rank, local_rank, pid, spare: true, host: String::new() }
     }
 
     #[test]

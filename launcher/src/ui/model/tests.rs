@@ -208,7 +208,7 @@ pub(in crate::ui) fn reform_events() -> Vec<Event> {
     all.push((0.0, What::RoundStarted { round: Round(1), world_size: 2, attempt: 0, resume_step: Some(3) }));
     let seat = |rank: u32, pid, spare| {
         let (local_rank, rank) = (LocalRank(rank), Rank(rank));
-        (0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid, spare })
+        (0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid, spare, host: String::new() })
     };
     all.extend([seat(0, 4_000, false), seat(1, 4_901, true)]);
     let (rank, from) = (Rank(1), Rank(0));
