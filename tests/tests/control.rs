@@ -26,7 +26,7 @@ fn start(script: &str, world: u32, options: &[&str]) -> Run {
 }
 
 fn asked(run: &Run, request: &Request) -> Result<String, AskError> {
-    ask(run.dir.path(), request, true)
+    ask(run.dir.path(), request, (true, "here"))
 }
 
 #[track_caller]
@@ -319,10 +319,10 @@ fn a_run_that_is_over_or_was_killed_says_so() {
     run.agent.wait().unwrap();
     // The file is left and leads nowhere.
     assert!(dir.join("control").exists());
-    assert!(matches!(ask(&dir, &Request::Stop {}, false), Err(AskError::NotRunning { .. })));
+    assert!(matches!(ask(&dir, &Request::Stop {}, (false, "here")), Err(AskError::NotRunning { .. })));
     std::fs::remove_file(dir.join("control")).unwrap();
-    assert!(matches!(ask(&dir, &Request::Stop {}, false), Err(AskError::NotRunning { .. })));
-    assert!(matches!(ask(&dir, &Request::Stop {}, true), Err(AskError::NoDoor { .. })));
+    assert!(matches!(ask(&dir, &Request::Stop {}, (false, "here")), Err(AskError::NotRunning { .. })));
+    assert!(matches!(ask(&dir, &Request::Stop {}, (true, "here")), Err(AskError::NoDoor { .. })));
     // The next agent of this user may have removed it.
     let _swept = std::fs::remove_dir_all(socket.parent().unwrap());
 }

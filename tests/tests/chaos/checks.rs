@@ -1,16 +1,16 @@
 //! What must hold when a disturbed run is over: its weights, what it left behind, and what its journal says.
 
 use super::{
-    data,
     driver::{self, Launch},
     schedule::{Schedule, Shape},
 };
-use enn_common::ledger::{self, Line};
 use enn_common::{
     checkpoint::name,
     event::{Event, What},
+    ledger::{self, Line},
     metrics::Metrics,
 };
+use enn_tests::data;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -8,7 +8,6 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 mod checks;
-mod data;
 mod driver;
 mod schedule;
 
