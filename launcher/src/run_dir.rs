@@ -122,12 +122,18 @@ impl RunDir {
         }
     }
 
-    /// Takes the directory of a launcher that is gone, or about to be: it has `wait` to let go.
+    /// Takes the directory of a launcher that may not go on: it has `wait` to let go. The lock of one whose machine is gone stays
+    /// with the file server; then a new one is made.
     pub fn inherit(path: &Path, wait: Duration) -> Result<Self, RunDirError> {
         let deadline = Instant::now() + wait;
         loop {
             match Self::open(path) {
                 Err(RunDirError::Busy { .. }) if Instant::now() < deadline => std::thread::park_timeout(INHERIT_PERIOD),
+                Err(RunDirError::Busy { path }) => {
+                    let lock = path.join(LOCK);
+                    fs::remove_file(&lock).map_err(io_error("replace", &lock))?;
+                    return Self::open(&path);
+                }
                 other => return other,
             }
         }
@@ -324,6 +330,20 @@ mod tests {
             cluster: ClusterConfig::default(),
             kernels: std::collections::BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn an_heir_waits_for_the_launcher_before_it_and_takes_the_directory_of_one_that_is_gone() {
+        let runs = tempfile::tempdir().unwrap();
+        let first = RunDir::create(runs.path(), "a", datetime!(2026-01-01 00:00 UTC)).unwrap();
+        let path = first.path().to_owned();
+        assert!(matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
+        let heir = RunDir::inherit(&path, Duration::from_millis(150)).unwrap();
+        assert!(is_living(&path) && matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
+        drop(first);
+        assert!(is_living(&path), "the heir's lock is its own");
+        drop(heir);
+        assert!(!is_living(&path));
     }
 
     #[test]

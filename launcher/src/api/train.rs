@@ -33,7 +33,7 @@ use std::{
 /// Staged data of all runs, below the directory of runs: an unchanged data set is staged once.
 pub const STAGED_DIR: &str = ".staged";
 /// Longest wait for a head that is out of reach to end, and to let go of the run's directory.
-const HEAD_ENDS_MAX: Duration = Duration::from_secs(30);
+const HEAD_ENDS_MAX: Duration = Duration::from_secs(15);
 /// Staging progress is told at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
