@@ -4,10 +4,10 @@ use super::{
     driver::{self, Launch},
     schedule::{Schedule, Shape},
 };
+use enn_common::ledger::{self, Line};
 use enn_common::{
     checkpoint::name,
     event::{Event, What},
-    ledger::{self, Line},
     metrics::Metrics,
 };
 use enn_tests::data;

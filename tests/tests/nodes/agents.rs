@@ -1,10 +1,10 @@
 //! `enn train` on several nodes of this machine: loopback addresses, or network namespaces. What happens is read from the run's
 //! journal, which they share.
 
+use enn_common::ledger::{self, Line};
 use enn_common::{
     event::{Event, What},
     id::Round,
-    ledger::{self, Line},
 };
 use enn_tests::{
     data,
