@@ -4,7 +4,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stdout,
     clippy::disallowed_methods,
     reason = "tests: what goes wrong panics, what is skipped is said, and a slow network takes its time"
 )]

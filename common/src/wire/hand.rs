@@ -41,6 +41,8 @@ pub enum Order {
     Leave { why: String },
     /// The run is over.
     End(Ending),
+    /// Neither hear nor say anything for so long, as if the network were cut.
+    Cut { seconds: u32 },
 }
 
 /// From a hand to the head.

@@ -92,7 +92,11 @@ pub fn ask(run: &Path, request: &Request, (living, here): (bool, &str)) -> Resul
         // A launcher that was killed leaves the file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             let elsewhere = living && !host.is_empty() && host != here;
-            return Err(if elsewhere { AskError::Elsewhere { run: run_owned(), host } } else { AskError::NotRunning { run: run_owned() } });
+            return Err(if elsewhere {
+                AskError::Elsewhere { run: run_owned(), host }
+            } else {
+                AskError::NotRunning { run: run_owned() }
+            });
         }
         Err(error) => return Err(io_error(&socket)(error)),
     };

@@ -8,8 +8,8 @@ use super::{
     hang,
     kernels::{self, Kernels},
     memory::Parts,
-    policy::History,
     nodes::Nodes,
+    policy::History,
     pool::Pool,
     round::{FAILED_GRACE, HALT_WAIT_MAX, Mode, Recovering, RoundState},
     spec::{AgentSpec, Ended, Job, Outcome, Signal},
@@ -108,8 +108,7 @@ impl Means {
         // The guard first: it must not inherit what comes after.
         let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
         let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
-        let signals =
-            if handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
+        let signals = if handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
         Ok(Self { guard, signals })
     }
 }

@@ -104,11 +104,7 @@ struct Hand<'a> {
 ///
 /// # Errors
 /// When the machine refuses something the agent itself needs.
-pub fn serve(
-    spec: &HandSpec,
-    rendezvous: &Rc<Rendezvous>,
-    emit: &mut dyn FnMut(What),
-) -> Result<HandEnd, AgentError> {
+pub fn serve(spec: &HandSpec, rendezvous: &Rc<Rendezvous>, emit: &mut dyn FnMut(What)) -> Result<HandEnd, AgentError> {
     let Means { guard, signals } = Means::new(spec.handle_signals)?;
     let broker = Broker::serve(&spec.socket_parent)?;
     let hand = Hand {
@@ -197,7 +193,9 @@ impl Hand<'_> {
                             self.succession = Some((standing.clone(), work.clone(), plan));
                             return Ok(());
                         }
-                        _ => self.fail("the head of the run is gone, and this node had not heard what the run is".into()),
+                        _ => {
+                            self.fail("the head of the run is gone, and this node had not heard what the run is".into())
+                        }
                     }
                 }
                 News::RoundEnded(_) => {
@@ -228,7 +226,9 @@ impl Hand<'_> {
         let end = match end {
             // The head has said more, or is about to be found dead.
             RunEnd::Finished => HandEnd::Failed("the run is over".into()),
-            RunEnd::Stopped { by } => HandEnd::Stopped(self.stop.unwrap_or(Signal::named(by.split(' ').next().unwrap_or_default()))),
+            RunEnd::Stopped { by } => {
+                HandEnd::Stopped(self.stop.unwrap_or(Signal::named(by.split(' ').next().unwrap_or_default())))
+            }
             RunEnd::Failed { end, reason } => HandEnd::Failed(format!("{end} ({reason})")),
             RunEnd::TimedOut { reason } | RunEnd::HostLost { reason } | RunEnd::Refused { reason } => {
                 HandEnd::Failed(reason)
@@ -295,6 +295,7 @@ impl Hand<'_> {
                 self.end.get_or_insert(HandEnd::Drained);
                 self.rendezvous.leave(why);
             }
+            Order::Cut { seconds } => self.rendezvous.deafen(Duration::from_secs(seconds.into())),
             Order::End(ending) => {
                 self.end = Some(HandEnd::Ended(ending));
                 self.kill();
@@ -323,12 +324,7 @@ impl Hand<'_> {
         Standby { store_host, store_port, ..standby }
     }
 
-    fn begin(
-        &mut self,
-        round: u64,
-        seats: BTreeMap<u32, Assignment>,
-        standing: Standing,
-    ) -> Result<(), AgentError> {
+    fn begin(&mut self, round: u64, seats: BTreeMap<u32, Assignment>, standing: Standing) -> Result<(), AgentError> {
         let (store_host, store_port) = self.rendezvous.store();
         for held in self.children.values_mut() {
             let seat = seats.get(&held.living.worker);
@@ -359,8 +355,7 @@ impl Hand<'_> {
         match Child::spawn(&self.spec.worker, identity, logs, &mut self.guard) {
             Ok(child) => {
                 let pid = child.pid();
-                let (local_rank, seat) =
-                    seat.map_or((0, None), |seat| (seat.local_rank, Some((seat.rank, None))));
+                let (local_rank, seat) = seat.map_or((0, None), |seat| (seat.local_rank, Some((seat.rank, None))));
                 let (joined, warm, stateful) = (false, false, false);
                 let living = Living { worker, pid, local_rank, seat, joined, warm, stateful };
                 self.children.insert(WorkerId(worker), Held { child, living });

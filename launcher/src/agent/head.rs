@@ -254,6 +254,20 @@ impl Agent<'_> {
         Ok(format!("the workers of node {host} leave it after the present step, and {left} nodes go on"))
     }
 
+    /// Cuts the link to a node; what follows, or why not.
+    pub(super) fn cut(&self, host: &str, seconds: u32) -> Result<String, String> {
+        let homes = self.sources.nodes.on_host(host);
+        let lines: Vec<_> = homes.into_iter().filter_map(|home| self.sources.nodes.line(home)).collect();
+        if lines.is_empty() {
+            let others = self.sources.nodes.briefs().into_iter().skip(1).map(|brief| brief.host);
+            let others: Vec<String> = others.collect();
+            let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+            return Err(format!("found \"{host}\", expected a node that another one leads: {others}"));
+        }
+        lines.into_iter().for_each(|line| line.order(&Order::Cut { seconds }));
+        Ok(format!("the link between node {host} and the head is cut for {seconds} s; its workers' own links are not"))
+    }
+
     /// Sends away the nodes on which nobody works any more and nobody is to.
     pub(super) fn part(&mut self) {
         for home in self.sources.nodes.leaving() {

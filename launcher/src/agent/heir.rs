@@ -80,9 +80,7 @@ impl Agent<'_> {
         let now = Instant::now();
         // Who has no state yet need not leave the round; it loads what it can.
         let place = match living.seat {
-            Some((rank, halted)) if living.stateful => {
-                Place::Seat(Seat { halted, ..Seat::new(Rank(rank), true, now) })
-            }
+            Some((rank, halted)) if living.stateful => Place::Seat(Seat { halted, ..Seat::new(Rank(rank), true, now) }),
             _ => Place::Spare,
         };
         let slot = Slot { home, index: LocalRank(living.local_rank) };

@@ -62,7 +62,9 @@ impl Agent<'_> {
             Mode::Gathering if self.is_stopping() => self.close(),
             Mode::Gathering if may_begin => self.begin_anew(),
             Mode::Working | Mode::Regrouping(_) if self.pool.seated().next().is_none() => self.close(),
-            Mode::Working | Mode::Regrouping(_) | Mode::Halting(_) if self.pool.all_halted() && may_begin => self.turn(),
+            Mode::Working | Mode::Regrouping(_) | Mode::Halting(_) if self.pool.all_halted() && may_begin => {
+                self.turn()
+            }
             Mode::Working => {
                 self.refill()?;
                 self.regroup();
@@ -320,7 +322,8 @@ impl Agent<'_> {
     /// Tells that a process was started, when its number is known.
     pub(super) fn announce(&mut self, id: WorkerId) {
         let Some(worker) = self.pool.get(id).filter(|worker| worker.child.pid() > 0) else { return };
-        let (pid, local_rank, host) = (worker.child.pid(), worker.slot.index, self.sources.nodes.host(worker.slot.home));
+        let (pid, local_rank, host) =
+            (worker.child.pid(), worker.slot.index, self.sources.nodes.host(worker.slot.home));
         (self.emit)(match worker.rank() {
             Some(rank) => What::WorkerStarted { round: self.state.round, local_rank, rank, pid, host },
             None => What::SpareStarted { pid, local_rank, host },

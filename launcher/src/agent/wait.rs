@@ -1,8 +1,6 @@
 //! Waiting for everything at once, and the closed list of what can happen.
 
-use super::{
-    child::Child, committer::Committer, control::Control, error::AgentError, nodes::Nodes, spec::Signal,
-};
+use super::{child::Child, committer::Committer, control::Control, error::AgentError, nodes::Nodes, spec::Signal};
 use crate::process::{Signals, wait_ready};
 use enn_common::id::WorkerId;
 use nix::poll::{PollFd, PollFlags};

@@ -53,6 +53,7 @@ impl Agent<'_> {
                 Ok(Err(format!("the run has one node, {}; found \"{node}\"", self.spec.host)))
             }
             Request::Drain { .. } => self.stop_for(Signal::Terminate, "enn drain"),
+            Request::Cut { node, seconds } => Ok(self.cut(&node, seconds)),
             _ if !self.reforms() => Ok(Err("the run's workers do not meet again: it is no training, or one with \
                                             --policy restart (stop it, and go on with --resume)"
                 .into())),

@@ -16,22 +16,33 @@ pub(super) struct Member {
 #[derive(Debug)]
 pub(super) struct Crew {
     host: String,
+    /// It trains: the first node of a round is that of the launcher whose workers are hit.
+    trains: bool,
     ranks: BTreeMap<u32, u32>,
 }
 
 impl Crew {
     /// Nobody yet, on `host`.
     pub(super) fn new(host: &str) -> Self {
-        Self { host: host.to_owned(), ranks: BTreeMap::new() }
+        Self { host: host.to_owned(), trains: false, ranks: BTreeMap::new() }
     }
 
     pub(super) fn apply(&mut self, event: &Event) {
         match &event.what {
-            What::RunStarted { .. } | What::RunEnded { .. } => self.ranks.clear(),
+            What::RunStarted { mode, .. } => {
+                self.trains = mode == "train";
+                self.ranks.clear();
+            }
+            What::RunEnded { .. } => self.ranks.clear(),
+            What::RoundFormed { nodes, .. } if self.trains => {
+                if let Some(own) = nodes.first() {
+                    self.host.clone_from(&own.host);
+                }
+            }
             What::WorkerStarted { pid, rank, host, .. } if host.is_empty() || *host == self.host => {
                 self.ranks.insert(*pid, rank.0);
             }
-            What::SeatTaken { pid, rank, .. } => {
+            What::SeatTaken { pid, rank, host, .. } if host.is_empty() || *host == self.host => {
                 self.ranks.insert(*pid, rank.0);
             }
             What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } => {

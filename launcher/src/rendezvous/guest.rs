@@ -30,6 +30,7 @@ impl Member {
                 return false;
             }
             Next::Resolve(host, port) => self.resolve(now, host, port),
+            Next::Connect(_) if self.deaf.is_some() => search.refused("the network is cut".into(), false),
             Next::Connect(addr) => match Link::connect(now, addr, self.poll.registry(), &mut self.nonces) {
                 Ok(link) => {
                     if let Some(attempt) = &mut search.attempt {

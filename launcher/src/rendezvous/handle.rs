@@ -109,6 +109,7 @@ impl Rendezvous {
             abandoned: Vec::new(),
             told: String::new(),
             over: false,
+            deaf: None,
         };
         let run = move || {
             member.run();
@@ -169,6 +170,11 @@ impl Rendezvous {
     /// the host. It comes in the order of sending, or the loss of who should get it is told.
     pub fn post(&self, to: Option<NodeId>, bytes: Vec<u8>) {
         self.tell(Command::Post { to, bytes });
+    }
+
+    /// This node neither hears nor says anything for so long, as if the network were cut. Only a guest does.
+    pub fn deafen(&self, time: Duration) {
+        self.tell(Command::Deafen { time });
     }
 
     /// Whether this node hosts the rendezvous from the beginning.

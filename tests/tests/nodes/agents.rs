@@ -272,7 +272,8 @@ pub(super) fn kill_9(pid: u32) {
 
 fn run_in(runs: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(runs).into_iter().flatten().flatten();
-    let found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.join("run.json").is_file()).collect();
+    let found: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.join("run.json").is_file()).collect();
     assert!(found.len() < 2, "{found:?}");
     found.into_iter().next()
 }

@@ -2,6 +2,8 @@
 //!
 //! `ENN_NODES_SEED=N` runs that one alone, `ENN_NODES_SCHEDULES=N` so many.
 
+#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a test that is asked for more says what it did")]
+
 use super::agents::{Agents, kill_9};
 use enn_tests::{agent::Dice, data};
 use nix::sys::signal::Signal;

@@ -107,6 +107,32 @@ fn a_pair_whose_head_dies_ends_and_says_so() {
 }
 
 #[test]
+fn a_link_that_is_cut_for_long_loses_the_node_and_a_short_cut_loses_nothing() {
+    let mut agents = Agents::new("1:2", 20_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    let round = agents.working(2, 5);
+    let run = agents.run_dir().unwrap();
+    let cut = |node: &str| {
+        let output = Command::new(launch::enn()).args(["chaos", "--partition", node]).arg(&run).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    assert!(cut("127.0.0.1").contains("expected a node that another one leads: 127.0.0.2"));
+    assert!(cut("127.0.0.2:2s").contains("cut for 2 s"));
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        assert_eq!(agents.working(2, agents.step() + 1), round, "{}", agents.told());
+    }
+    assert!(cut("127.0.0.2:30s").contains("cut for 30 s"));
+    let cut = Instant::now();
+    agents.working(1, agents.step() + 1);
+    assert!(cut.elapsed() < CUT_NOTICED_MAX, "it took {:?}", cut.elapsed());
+    assert_eq!(agents.end(2), Some(6), "{}", agents.printed(2));
+    agents.signal(1, Signal::SIGTERM);
+    assert_eq!(agents.end(1), Some(143), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
 fn a_node_that_is_cut_off_is_left_behind_and_taken_in_again_when_it_comes_back() {
     let Some(network) = Network::here() else { return };
     let mut agents = Agents::new("1:2", 20_000, Some(&network));

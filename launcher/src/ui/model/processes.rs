@@ -207,7 +207,8 @@ impl RunView {
 
     /// Rounds that were followed by another one without a restart, because the workers kept their state.
     pub fn regroupings(&self) -> u64 {
-        self.rounds.iter().filter(|round| round.left.is_some() && (round.nodes.is_empty() || self.trains())).count() as u64
+        self.rounds.iter().filter(|round| round.left.is_some() && (round.nodes.is_empty() || self.trains())).count()
+            as u64
     }
 
     /// Whether the workers are ENN's own, which keep their state when the nodes change.
