@@ -320,6 +320,10 @@ fn a_run_that_is_over_or_was_killed_says_so() {
     // The file is left and leads nowhere.
     assert!(dir.join("control").exists());
     assert!(matches!(ask(&dir, &Request::Stop {}, (false, "here")), Err(AskError::NotRunning { .. })));
+    std::fs::write(dir.join("control"), "/nowhere/control.sock\nn1\n").unwrap();
+    let elsewhere = ask(&dir, &Request::Stop {}, (true, "n2")).unwrap_err().to_string();
+    assert!(elsewhere.contains("led by host n1"), "{elsewhere}");
+    assert!(matches!(ask(&dir, &Request::Stop {}, (true, "n1")), Err(AskError::NotRunning { .. })));
     std::fs::remove_file(dir.join("control")).unwrap();
     assert!(matches!(ask(&dir, &Request::Stop {}, (false, "here")), Err(AskError::NotRunning { .. })));
     assert!(matches!(ask(&dir, &Request::Stop {}, (true, "here")), Err(AskError::NoDoor { .. })));

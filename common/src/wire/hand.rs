@@ -43,6 +43,8 @@ pub enum Order {
     End(Ending),
     /// Neither hear nor say anything for so long, as if the network were cut.
     Cut { seconds: u32 },
+    /// What `Begin` would say of the run, for a node that came later.
+    Standing(Box<Standing>),
 }
 
 /// From a hand to the head.
@@ -70,8 +72,8 @@ pub enum Report {
     Synced { worker: u32 },
     /// Control pages that changed; empty: none did.
     Glanced(Vec<Glance>),
-    /// The node was asked to stop by this signal.
-    Signalled { signal: String },
+    /// The node was asked to stop by this signal, for the second time or not.
+    Signalled { signal: String, second: bool },
 }
 
 /// A run, as every node must see it.

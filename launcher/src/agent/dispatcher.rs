@@ -140,7 +140,9 @@ pub(super) struct Agent<'a> {
     pub(super) paused: Option<Instant>,
     pub(super) state: RoundState,
     pub(super) history: History,
-    /// The first signal that asked to stop.
+    /// The first signal, or wish, to stop that came to this node.
+    pub(super) signalled: Option<Signal>,
+    /// The first that came to any.
     pub(super) stop: Option<Signal>,
     /// Workers that were asked to end are killed then.
     pub(super) stop_by: Option<Instant>,
@@ -187,6 +189,7 @@ impl<'a> Agent<'a> {
             paused: None,
             state: RoundState::new(spec.first_round, String::new(), 0, false),
             history: History::default(),
+            signalled: None,
             stop: None,
             stop_by: None,
             giving_up: None,
@@ -240,7 +243,12 @@ impl<'a> Agent<'a> {
 
     fn handle(&mut self, event: Event) -> Result<(), AgentError> {
         match event {
-            Event::Signalled(signal) => self.signalled(signal)?,
+            Event::Signalled(signal) => {
+                // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
+                let second = self.signalled.is_some_and(|first| first != Signal::TimeLimit);
+                self.signalled.get_or_insert(signal);
+                self.signalled(signal, second)?;
+            }
             Event::Ended { worker, late } => self.ended(worker, late)?,
             Event::Spoken => {
                 while let Some(event) = self.sources.nodes.broker.event() {
@@ -263,9 +271,8 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    pub(super) fn signalled(&mut self, signal: Signal) -> Result<(), AgentError> {
-        // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
-        let second = self.stop.is_some_and(|first| first != Signal::TimeLimit);
+    /// A signal came to a node; `second`: not the first to that one. All nodes of a job get one at the same time.
+    pub(super) fn signalled(&mut self, signal: Signal, second: bool) -> Result<(), AgentError> {
         (self.emit)(What::StopRequested { signal: signal.name().into(), second });
         self.stop.get_or_insert(signal);
         if second {

@@ -155,7 +155,7 @@ impl Far {
     /// Time since its last sign of progress, and the collectives it began. Only time in which its node was heard counts: a
     /// slow link is no silence of the worker's.
     pub(super) fn pulse(&self) -> (Duration, u64) {
-        (self.glance.silent + self.heard.saturating_duration_since(self.glanced), self.glance.collective)
+        (silence(self.glance.silent, self.glanced, self.heard), self.glance.collective)
     }
 
     pub(super) fn waited_ns(&self) -> u64 {
@@ -168,5 +168,24 @@ impl Far {
 
     pub(super) fn stderr_tail(&self) -> String {
         self.stderr.clone()
+    }
+}
+
+/// A worker had been silent for so long when its page was `glanced` at; its node was last `heard`, and told of no change.
+fn silence(then: Duration, glanced: Instant, heard: Instant) -> Duration {
+    then + heard.saturating_duration_since(glanced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_link_is_no_silence() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(silence(Duration::from_secs(2), after(10), after(13)), Duration::from_secs(5));
+        // Nothing has come since, for whatever reason.
+        assert_eq!(silence(Duration::from_secs(2), after(10), after(10)), Duration::from_secs(2));
     }
 }

@@ -22,7 +22,7 @@ use enn_common::{
     id::{Round, WorkerId},
     wire::{
         frame,
-        hand::{Glance, Here, Living, Order, Report, SeatFacts, Standing, Work},
+        hand::{Ending, Glance, Here, Living, Order, Report, SeatFacts, Standing, Work},
         message::{Assignment, FromWorker, Standby},
     },
 };
@@ -224,8 +224,8 @@ impl Hand<'_> {
     /// The rendezvous is over for this node.
     fn over(&mut self, end: RunEnd) {
         let end = match end {
-            // The head has said more, or is about to be found dead.
-            RunEnd::Finished => HandEnd::Failed("the run is over".into()),
+            // The head tells its hands more; this node only waited for a place.
+            RunEnd::Finished => HandEnd::Ended(Ending::Finished),
             RunEnd::Stopped { by } => {
                 HandEnd::Stopped(self.stop.unwrap_or(Signal::named(by.split(' ').next().unwrap_or_default())))
             }
@@ -296,6 +296,7 @@ impl Hand<'_> {
                 self.rendezvous.leave(why);
             }
             Order::Cut { seconds } => self.rendezvous.deafen(Duration::from_secs(seconds.into())),
+            Order::Standing(standing) => self.standing = Some(*standing),
             Order::End(ending) => {
                 self.end = Some(HandEnd::Ended(ending));
                 self.kill();
@@ -321,7 +322,7 @@ impl Hand<'_> {
     /// The store as this node reaches it.
     fn reached(&self, standby: Standby) -> Standby {
         let (store_host, store_port) = self.rendezvous.store();
-        Standby { store_host, store_port, ..standby }
+        Standby { store_host, store_port, threads: self.spec.worker.threads, ..standby }
     }
 
     fn begin(&mut self, round: u64, seats: BTreeMap<u32, Assignment>, standing: Standing) -> Result<(), AgentError> {
@@ -416,7 +417,7 @@ impl Hand<'_> {
             (self.emit)(What::StopRequested { signal: name.into(), second });
             let signal = *self.stop.get_or_insert(Signal::named(name));
             if self.linked && self.work.is_some() {
-                self.report(&Report::Signalled { signal: name.into() });
+                self.report(&Report::Signalled { signal: name.into(), second });
             } else {
                 self.rendezvous.leave(name.to_owned());
                 self.end.get_or_insert(HandEnd::Stopped(signal));

@@ -117,7 +117,7 @@ impl Agent<'_> {
             RunEnd::Stopped { by } => {
                 if !self.is_stopping() && !self.state.mode.is_last() {
                     (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") });
-                    self.signalled(Signal::Terminate)?;
+                    self.signalled(Signal::Terminate, false)?;
                 }
                 return Ok(());
             }
@@ -184,7 +184,7 @@ impl Agent<'_> {
                 }
                 Ok(())
             }
-            Report::Signalled { signal } => self.signalled(Signal::named(&signal)),
+            Report::Signalled { signal, second } => self.signalled(Signal::named(&signal), second),
         }
     }
 
@@ -213,6 +213,10 @@ impl Agent<'_> {
         }
         if new && self.heir {
             self.adopt_all(home, &here);
+        }
+        if let Some(line) = self.sources.nodes.line(home).filter(|_| new && self.outcome.rounds > 0) {
+            let standing = self.standing(self.state.round, &self.state.attempt);
+            line.order(&Order::Standing(Box::new(standing)));
         }
         // Workers that were given up when the node was taken for lost.
         for worker in here.workers.iter().filter(|living| self.pool.get(WorkerId(living.worker)).is_none()) {

@@ -70,7 +70,9 @@ impl Agent<'_> {
                 self.regroup();
                 Ok(())
             }
-            Mode::Paused(since) if (self.paused.is_none() || self.is_stopping()) && self.pool.all_halted() => {
+            Mode::Paused(since)
+                if (self.paused.is_none() || self.is_stopping()) && self.pool.all_halted() && may_begin =>
+            {
                 self.wake(since)
             }
             Mode::Ending(_) | Mode::Closing(_) | Mode::Killed if self.verdict.is_none() && self.is_empty() => {
@@ -356,7 +358,7 @@ impl Agent<'_> {
     }
 
     /// What a head that takes over has to know.
-    fn standing(&self, round: Round, attempt: &str) -> Standing {
+    pub(super) fn standing(&self, round: Round, attempt: &str) -> Standing {
         Standing {
             round: round.0,
             attempt: attempt.to_owned(),

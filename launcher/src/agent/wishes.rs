@@ -65,7 +65,7 @@ impl Agent<'_> {
 
     fn stop_for(&mut self, signal: Signal, asked_by: &str) -> Result<Result<String, String>, AgentError> {
         (self.emit)(What::StopRequested { signal: asked_by.into(), second: false });
-        self.stop = Some(signal);
+        (self.stop, self.signalled) = (Some(signal), Some(signal));
         if self.stop_by.is_none() {
             self.ask_to_stop()?;
         }

@@ -94,6 +94,43 @@ fn a_signal_on_any_node_stops_the_run_after_a_checkpoint() {
 }
 
 #[test]
+fn a_signal_to_all_nodes_at_once_is_one_wish() {
+    let mut agents = Agents::new("3", 2_000, None);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 5);
+    (1..=3).for_each(|node| agents.signal(node, Signal::SIGINT));
+    assert_eq!([1, 2, 3].map(|node| agents.end(node)), [Some(130); 3], "{}", agents.told());
+    let ended = |what: &What| matches!(what, What::WorkerExited { code: Some(0), .. });
+    let ended = agents.events().iter().filter(|what| ended(what)).count();
+    assert_eq!(ended, 3, "nobody is killed: {}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_run_on_two_nodes_is_resized_paused_and_continued() {
+    let mut agents = Agents::new("2", 20_000, None).with(&["--spares", "1"]);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let run = agents.run_dir().unwrap();
+    let ask = |words: &[&str]| {
+        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    ask(&["resize", "3"]);
+    agents.working(3, agents.step() + 1);
+    ask(&["pause"]);
+    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    ask(&["resize", "1"]);
+    ask(&["continue"]);
+    agents.working(1, agents.step() + 1);
+    ask(&["resize", "2"]);
+    agents.working(2, agents.step() + 1);
+    ask(&["stop"]);
+    assert_eq!((agents.end(1), agents.end(2)), (Some(130), Some(130)), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
 fn a_pair_whose_head_dies_ends_and_says_so() {
     let mut agents = Agents::new("2", 2_000, None);
     [1, 2].into_iter().for_each(|node| agents.start(node));
@@ -141,7 +178,9 @@ fn a_node_that_is_cut_off_is_left_behind_and_taken_in_again_when_it_comes_back()
     network.pull(2);
     let pulled = Instant::now();
     agents.working(1, agents.step() + 1);
-    assert!(pulled.elapsed() < CUT_NOTICED_MAX, "it took {:?}", pulled.elapsed());
+    let took = pulled.elapsed();
+    assert!(took < CUT_NOTICED_MAX, "it took {took:?}");
+    println!("the others did a step {:.1} s after the cable was pulled", took.as_secs_f64());
     // It sees a head that is silent, and may not go on alone.
     assert_eq!(agents.end(2), Some(6), "{}", agents.printed(2));
     network.plug(2);
@@ -163,7 +202,9 @@ fn when_the_head_is_cut_off_the_others_go_on_and_it_ends() {
     network.pull(1);
     let pulled = Instant::now();
     agents.working(2, agents.step() + 1);
-    assert!(pulled.elapsed() < 2 * CUT_NOTICED_MAX, "it took {:?}", pulled.elapsed());
+    let took = pulled.elapsed();
+    assert!(took < 2 * CUT_NOTICED_MAX, "it took {took:?}");
+    println!("the others did a step {:.1} s after the head's cable was pulled", took.as_secs_f64());
     assert_ne!(agents.end(1), Some(0), "{}", agents.told());
     agents.signal(3, Signal::SIGTERM);
     assert_eq!((agents.end(2), agents.end(3)), (Some(143), Some(143)), "{}", agents.told());
