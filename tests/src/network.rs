@@ -8,6 +8,7 @@
     reason = "it is part of tests: what goes wrong panics, what is skipped is said"
 )]
 
+use crate::launch::copy;
 use std::{
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -85,17 +86,7 @@ impl Network {
 
     /// The same command on a node, with its streams for the test.
     pub fn inside(&self, node: u32, plain: &Command) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.node(node)]).arg(plain.get_program()).args(plain.get_args());
-        if let Some(dir) = plain.get_current_dir() {
-            command.current_dir(dir);
-        }
-        for (key, value) in plain.get_envs() {
-            match value {
-                Some(value) => command.env(key, value),
-                None => command.env_remove(key),
-            };
-        }
+        let mut command = copy(plain, &["ip", "netns", "exec", &self.node(node)]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -49,7 +49,7 @@ pub fn run(
     emit: &mut dyn FnMut(What),
 ) -> Result<Outcome, AgentError> {
     let may_grow = spec.policy == Recovery::Reform && spec.workers_most > 1;
-    let means = Means::new(spec.handle_signals)?;
+    let means = Means::new(guard()?, spec.handle_signals)?;
     let store = if matches!(spec.job, Job::Train { .. }) && (spec.world > 1 || may_grow) {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Some(store::serve(any, store::Limits::default())?)
@@ -74,8 +74,8 @@ pub fn lead(
     emit: &mut dyn FnMut(What),
     headship: Headship,
 ) -> Result<Outcome, AgentError> {
-    let Headship { rendezvous, work, nodes: (least, most) } = headship;
-    let means = Means::new(spec.handle_signals)?;
+    let Headship { guard, rendezvous, work, nodes: (least, most) } = headship;
+    let means = Means::new(guard, spec.handle_signals)?;
     let broker = Broker::serve(&spec.socket_parent)?;
     let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
     let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
@@ -84,9 +84,19 @@ pub fn lead(
     agent.work()
 }
 
+/// Starts the process that ends all workers when this one is killed. Before anything that it must not inherit is opened.
+///
+/// # Errors
+/// When the machine refuses it.
+pub fn guard() -> Result<Guard, AgentError> {
+    Guard::start(None, None).map_err(|source| AgentError::System { what: "start the guard process", source })
+}
+
 /// What a head has besides its own node.
 #[derive(Debug)]
 pub struct Headship {
+    /// Started before the rendezvous.
+    pub guard: Guard,
     /// Where the nodes meet; this one has joined it.
     pub rendezvous: Rc<Rendezvous>,
     /// The run, for the others.
@@ -103,12 +113,10 @@ pub(super) struct Means {
 }
 
 impl Means {
-    pub(super) fn new(handle_signals: bool) -> Result<Self, AgentError> {
-        let system = |what| move |source| AgentError::System { what, source };
-        // The guard first: it must not inherit what comes after.
-        let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
+    pub(super) fn new(guard: Guard, handle_signals: bool) -> Result<Self, AgentError> {
         let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
-        let signals = if handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
+        let installed = if handle_signals { Signals::install(&handled) } else { Ok(None) };
+        let signals = installed.map_err(|source| AgentError::System { what: "handle signals", source })?;
         Ok(Self { guard, signals })
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct Held {
 /// What a hand that becomes the head brings along.
 #[derive(Debug)]
 pub struct Heritage {
-    pub(super) means: Means,
+    pub(super) signals: Option<Signals>,
     pub(super) broker: Broker,
     pub(super) children: BTreeMap<WorkerId, Held>,
     pub(super) standing: Standing,
@@ -89,9 +89,10 @@ struct Hand<'a> {
     linked: bool,
     /// What the head said last of the run, with the round under way.
     standing: Option<Standing>,
-    /// Control pages as the head knows them, and when it was told.
+    /// Control pages as the head knows them; when they were looked at, and when the head last heard of them.
     told: BTreeMap<u32, Glance>,
     glanced: Instant,
+    reported: Instant,
     stop: Option<Signal>,
     end: Option<HandEnd>,
     /// This node hosts the rendezvous now: what it knows of the run, and who takes part.
@@ -104,8 +105,13 @@ struct Hand<'a> {
 ///
 /// # Errors
 /// When the machine refuses something the agent itself needs.
-pub fn serve(spec: &HandSpec, rendezvous: &Rc<Rendezvous>, emit: &mut dyn FnMut(What)) -> Result<HandEnd, AgentError> {
-    let Means { guard, signals } = Means::new(spec.handle_signals)?;
+pub fn serve(
+    spec: &HandSpec,
+    guard: Guard,
+    rendezvous: &Rc<Rendezvous>,
+    emit: &mut dyn FnMut(What),
+) -> Result<HandEnd, AgentError> {
+    let Means { guard, signals } = Means::new(guard, spec.handle_signals)?;
     let broker = Broker::serve(&spec.socket_parent)?;
     let hand = Hand {
         spec,
@@ -121,6 +127,7 @@ pub fn serve(spec: &HandSpec, rendezvous: &Rc<Rendezvous>, emit: &mut dyn FnMut(
         standing: None,
         told: BTreeMap::new(),
         glanced: Instant::now(),
+        reported: Instant::now(),
         stop: None,
         end: None,
         succession: None,
@@ -132,10 +139,9 @@ impl Hand<'_> {
     fn run(mut self) -> Result<HandEnd, AgentError> {
         loop {
             if let Some((standing, work, plan)) = self.succession.take() {
-                let means = Means { guard: self.guard, signals: self.signals };
-                let (broker, children) = (self.broker, self.children);
-                let heritage = Heritage { means, broker, children, standing, plan, work };
-                return Ok(HandEnd::TookOver(Box::new(heritage)));
+                let (signals, broker, children) = (self.signals, self.broker, self.children);
+                let heritage = Box::new(Heritage { signals, broker, children, standing, plan, work });
+                return Ok(HandEnd::TookOver(self.guard, heritage));
             }
             if let Some(end) = self.end.take_if(|_| self.children.is_empty()) {
                 self.farewell(&end);
@@ -266,6 +272,8 @@ impl Hand<'_> {
                 let standby = standby.map(|standby| self.reached(*standby));
                 self.broker.expect(WorkerId(worker), standby)?;
             }
+            // Who is about to end starts nobody.
+            Order::Spawn { .. } if self.end.is_some() => {}
             Order::Spawn { worker, seat, logs } => self.spawn(worker, seat, &logs),
             Order::Begin { round, seats, standing } => self.begin(round, seats, *standing)?,
             Order::LogAlso { worker, logs } => {
@@ -451,11 +459,11 @@ impl Hand<'_> {
                 changed.push(now);
             }
         }
-        let due = self.glanced.elapsed() >= ALIVE_PERIOD;
-        if !changed.is_empty() || due {
-            self.report(&Report::Glanced(changed));
-        }
         self.glanced = Instant::now();
+        if !changed.is_empty() || self.reported.elapsed() >= ALIVE_PERIOD {
+            self.report(&Report::Glanced(changed));
+            self.reported = self.glanced;
+        }
     }
 
     /// The others hear that this node is done, if somebody listens.

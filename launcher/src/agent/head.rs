@@ -18,14 +18,17 @@ use enn_common::{
     id::{Round, WorkerId},
     wire::{
         frame::FrameBuffer,
-        hand::{End, Ending, Glance, Here, Order, Report},
+        hand::{End, Ending, Glance, Here, Order, Report, SeatFacts},
     },
 };
 use nix::{
     poll::{PollFd, PollFlags},
     sys::signal::Signal as Posix,
 };
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 /// Longest wait for the other nodes to hear that the run is over.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
@@ -226,9 +229,10 @@ impl Agent<'_> {
         }
     }
 
-    /// A process for worker `id` is being started on another node.
-    pub(super) fn far(&self, home: Home, id: WorkerId) -> Option<Body> {
+    /// Has a process for worker `id` started on another node; `None`: it is for this one to start.
+    pub(super) fn far(&self, home: Home, id: WorkerId, seat: Option<SeatFacts>, logs: &Path) -> Option<Body> {
         let line = self.sources.nodes.line(home)?.clone();
+        line.order(&Order::Spawn { worker: id.0, seat, logs: logs.to_owned() });
         Some(Body::There(Box::new(Far::new(line, id, 0, Instant::now()))))
     }
 

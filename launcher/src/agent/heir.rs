@@ -4,7 +4,7 @@
 use super::{
     body::Body,
     committer::Checkpoints,
-    dispatcher::{Agent, Headship},
+    dispatcher::{Agent, Headship, Means},
     error::AgentError,
     far::Far,
     hand::{Held, Heritage},
@@ -36,10 +36,10 @@ pub fn inherit(
     emit: &mut dyn FnMut(What),
     (headship, heritage): (Headship, Heritage),
 ) -> Result<Outcome, AgentError> {
-    let Headship { rendezvous, work, nodes: (least, most) } = headship;
-    let Heritage { means, broker, children, standing, plan, .. } = heritage;
+    let Headship { guard, rendezvous, work, nodes: (least, most) } = headship;
+    let Heritage { signals, broker, children, standing, plan, .. } = heritage;
     let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
-    let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
+    let mut agent = Agent::new(spec, checkpoints, emit, (Means { guard, signals }, nodes))?;
     let now = Instant::now();
     (agent.nodes_min, agent.nodes_max) = (least, most);
     agent.heir = true;

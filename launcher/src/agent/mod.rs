@@ -46,7 +46,7 @@ mod worker;
 
 pub use ask::{AskError, ask};
 pub use committer::{Checkpoints, Committed};
-pub use dispatcher::{Headship, lead, run};
+pub use dispatcher::{Headship, guard, lead, run};
 pub use durable::Durable;
 pub use error::AgentError;
 pub use hand::{Heritage, serve};

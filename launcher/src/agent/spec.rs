@@ -1,6 +1,7 @@
 //! What the agent is asked to do, and what became of it.
 
 use super::hand::Heritage;
+use crate::process::Guard;
 use enn_common::{
     config::train::{Device, Recovery},
     id::Round,
@@ -94,7 +95,7 @@ pub enum HandEnd {
     /// This node cannot go on, and why.
     Failed(String),
     /// The head is gone and this node leads.
-    TookOver(Box<Heritage>),
+    TookOver(Guard, Box<Heritage>),
 }
 
 /// What the workers do.

@@ -18,7 +18,7 @@ use enn_common::{
     event::What,
     id::{Rank, Round, WorkerId},
     wire::{
-        hand::{Order, SeatFacts, Standing},
+        hand::{SeatFacts, Standing},
         message::{Assignment, Standby, Task},
     },
 };
@@ -339,10 +339,7 @@ impl Agent<'_> {
         seat: Option<SeatFacts>,
         logs: &Path,
     ) -> Result<Body, AgentError> {
-        if let Some(line) = self.sources.nodes.line(home) {
-            line.order(&Order::Spawn { worker: worker.0, seat, logs: logs.to_owned() });
-        }
-        if let Some(far) = self.far(home, worker) {
+        if let Some(far) = self.far(home, worker, seat, logs) {
             return Ok(far);
         }
         let store = self.store_at();

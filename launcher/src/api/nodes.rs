@@ -7,9 +7,9 @@ use super::{
 };
 use crate::{
     Error,
-    agent::{self, Ended, HandEnd, Headship, Signal},
+    agent::{self, Ended, HandEnd, Signal},
     facts::Facts,
-    rendezvous::Rendezvous,
+    rendezvous::{Rendezvous, Settings},
     run_dir::RunDir,
     ui::Sink,
 };
@@ -20,32 +20,34 @@ use enn_common::{
 use std::{path::Path, rc::Rc};
 
 /// What the head tells the others of the run.
-pub(super) fn headship(
-    rendezvous: Rc<Rendezvous>,
-    run: &RunDir,
-    staged: &Path,
-    nodes: (u32, u32),
-) -> Result<Headship, Error> {
-    let work = Work { run_dir: run.path().to_owned(), config: run.config_digest()?, staged: staged.to_owned() };
-    Ok(Headship { rendezvous, work, nodes })
+pub(super) fn work(run: &RunDir, staged: &Path) -> Result<Work, Error> {
+    Ok(Work { run_dir: run.path().to_owned(), config: run.config_digest()?, staged: staged.to_owned() })
 }
 
-/// Does what the head of the run says, until that is over, or leads itself when the head is gone.
-pub(super) fn follow(
+/// Meets the other nodes, and leads them where this one hosts the rendezvous, or when it comes to.
+pub(super) fn meet(
     config: &RunConfig,
     facts: &Facts,
     options: &TrainOptions,
-    rendezvous: &Rc<Rendezvous>,
+    settings: &Settings,
 ) -> Result<TrainedRun, Error> {
-    let host = options.nodes.as_ref().map_or_else(|| facts.host.clone(), |settings| settings.host.clone());
-    let spec = launch::hand_spec(config, facts, host, options.handle_signals)?;
+    let guard = agent::guard()?;
+    let rendezvous = Rc::new(Rendezvous::start(settings.clone())?);
+    rendezvous.join();
+    let leads = |guard, heritage| {
+        let (rendezvous, host) = (Rc::clone(&rendezvous), settings.host.clone());
+        let nodes = (settings.nodes_min, settings.nodes_max);
+        lead(config, facts, options, Some(Lead { guard, rendezvous, nodes, host, heritage }))
+    };
+    if rendezvous.is_host() {
+        return leads(guard, None);
+    }
+    let spec = launch::hand_spec(config, facts, settings.host.clone(), options.handle_signals)?;
     let announcer = Announcer::start(Sink::bare(options.mode));
-    let end = agent::serve(&spec, rendezvous, &mut |what| announcer.tell(what));
+    let end = agent::serve(&spec, guard, &rendezvous, &mut |what| announcer.tell(what));
     drop(announcer);
     let ended = match end? {
-        HandEnd::TookOver(heritage) => {
-            return lead(config, facts, options, Some(Lead::Heir(Rc::clone(rendezvous), heritage)));
-        }
+        HandEnd::TookOver(guard, heritage) => return leads(guard, Some(heritage)),
         HandEnd::Ended(Ending::Finished) | HandEnd::Drained => Ended::Finished,
         HandEnd::Ended(Ending::Stopped { signal }) => Ended::Stopped(Signal::named(&signal)),
         HandEnd::Ended(Ending::Failed { cause }) => return Err(Error::Worker(cause)),

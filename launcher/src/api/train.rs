@@ -6,11 +6,12 @@ use super::{
 };
 use crate::{
     Error,
-    agent::{self, Durable, Ended, Heritage, Job, Outcome},
+    agent::{self, Durable, Ended, Headship, Heritage, Job, Outcome},
     baselines::{self, Baselines},
     error::Usage,
     facts::Facts,
     gather::{self, RunInfo},
+    process::Guard,
     rendezvous::{Rendezvous, Settings},
     run_dir::{RUNS_DIR, RunDir},
     stage::{self as stager, StageOptions, Staged},
@@ -88,22 +89,24 @@ pub struct TrainedRun {
 /// Wrong data, a machine that lacks something, or [`Error::Worker`] when a worker failed and no restart was left. The newest
 /// checkpoint stands in every case.
 pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Result<TrainedRun, Error> {
-    let meeting = options.nodes.clone().map(Rendezvous::start).transpose()?.map(Rc::new);
-    if let Some(rendezvous) = &meeting {
-        rendezvous.join();
-        if !rendezvous.is_host() {
-            return nodes::follow(config, facts, options, rendezvous);
-        }
+    match &options.nodes {
+        None => lead(config, facts, options, None),
+        Some(settings) => nodes::meet(config, facts, options, settings),
     }
-    lead(config, facts, options, meeting.map(Lead::First))
 }
 
-/// How a node comes to lead others.
-pub(super) enum Lead {
-    /// It hosts their rendezvous.
-    First(Rc<Rendezvous>),
-    /// The head before it is gone.
-    Heir(Rc<Rendezvous>, Box<Heritage>),
+/// A node that leads others.
+pub(super) struct Lead {
+    /// Started before the rendezvous.
+    pub(super) guard: Guard,
+    /// Where they meet.
+    pub(super) rendezvous: Rc<Rendezvous>,
+    /// Nodes needed, and wanted.
+    pub(super) nodes: (u32, u32),
+    /// Its name among them.
+    pub(super) host: String,
+    /// What it has of the head before it, which is gone.
+    pub(super) heritage: Option<Box<Heritage>>,
 }
 
 /// The run, from its directory to its report; `others`: on several nodes.
@@ -117,7 +120,7 @@ pub(super) fn lead(
     // Before anything is made: the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
     let run = match (&others, &options.resume) {
-        (Some(Lead::Heir(_, heritage)), _) => RunDir::inherit(&heritage.work.run_dir, HEAD_ENDS_MAX)?,
+        (Some(Lead { heritage: Some(heritage), .. }), _) => RunDir::inherit(&heritage.work.run_dir, HEAD_ENDS_MAX)?,
         (_, Some(path)) => RunDir::open(path)?,
         (_, None) => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
     };
@@ -196,19 +199,16 @@ fn work(
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
     let durable = Box::new(durable);
     let mut emit = |what| announcer.tell(what);
-    let outcome = match (others, &options.nodes) {
-        (Some(others), Some(settings)) => {
-            spec.host.clone_from(&settings.host);
-            let bounds = (settings.nodes_min, settings.nodes_max);
-            let headship = |rendezvous| nodes::headship(rendezvous, run, &staged.dir, bounds);
-            match others {
-                Lead::First(rendezvous) => agent::lead(&spec, durable, &mut emit, headship(rendezvous)?),
-                Lead::Heir(rendezvous, heritage) => {
-                    agent::inherit(&spec, durable, &mut emit, (headship(rendezvous)?, *heritage))
-                }
+    let outcome = match others {
+        None => agent::run(&spec, durable, &mut emit),
+        Some(Lead { guard, rendezvous, nodes, host, heritage }) => {
+            spec.host = host;
+            let headship = Headship { guard, rendezvous, work: nodes::work(run, &staged.dir)?, nodes };
+            match heritage {
+                None => agent::lead(&spec, durable, &mut emit, headship),
+                Some(heritage) => agent::inherit(&spec, durable, &mut emit, (headship, *heritage)),
             }
         }
-        _ => agent::run(&spec, durable, &mut emit),
     };
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;

@@ -62,6 +62,22 @@ impl<'a> Agents<'a> {
 
     /// Starts the agent of a node with one worker; the first node leads.
     pub(super) fn start(&mut self, node: u32) {
+        let command = self.agent(node);
+        self.begin(node, &command);
+    }
+
+    /// The same on a node of a network that has another file system where the runs are.
+    pub(super) fn start_blind(&mut self, node: u32) {
+        let agent = self.agent(node);
+        let mut command = Command::new("sh");
+        // Each command has a mount namespace of its own there.
+        command.args(["-c", "mount -t tmpfs none runs && exec \"$0\" \"$@\""]).arg(agent.get_program());
+        command.args(agent.get_args()).current_dir(self.dir.path());
+        command.envs(agent.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        self.begin(node, &command);
+    }
+
+    fn agent(&self, node: u32) -> Command {
         let endpoint = format!("{}:{}", self.host(1), self.port);
         let mut command = self.command("runs");
         command.args(["--nproc-per-node", "1", "--nnodes", &self.nnodes, "--rdzv-endpoint", &endpoint]);
@@ -69,9 +85,13 @@ impl<'a> Agents<'a> {
         let conf = format!("last_call_timeout=1,join_timeout=60,is_host={}", u8::from(node == 1));
         command.args(["--local-addr", &self.host(node), "--rdzv-conf", &conf]);
         command.args(&self.more);
+        command
+    }
+
+    fn begin(&mut self, node: u32, command: &Command) {
         let mut command = match self.network {
-            Some(network) => network.inside(node, &command),
-            None => command,
+            Some(network) => network.inside(node, command),
+            None => launch::copy(command, &[]),
         };
         // Appended: a node may come again.
         let file = || fs::OpenOptions::new().create(true).append(true).open(self.output(node)).unwrap();

@@ -12,7 +12,10 @@ mod faults;
 use agents::{Agents, kill_9};
 use enn_common::event::What;
 use enn_tests::{launch, network::Network};
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     process::Command,
     time::{Duration, Instant},
@@ -127,6 +130,54 @@ fn a_run_on_two_nodes_is_resized_paused_and_continued() {
     agents.working(2, agents.step() + 1);
     ask(&["stop"]);
     assert_eq!((agents.end(1), agents.end(2)), (Some(130), Some(130)), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_worker_of_another_node_that_hangs_is_replaced() {
+    let mut agents = Agents::new("2", 20_000, None).with(&["--hang-timeout", "3"]);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let hung = agents.worker(2);
+    kill(Pid::from_raw(hung.cast_signed()), Signal::SIGSTOP).unwrap();
+    let began = Instant::now();
+    agents.until("a hang", |events| events.iter().any(|what| matches!(what, What::HangDetected { .. })).then_some(()));
+    assert!((2.0..10.0).contains(&began.elapsed().as_secs_f64()), "it took {:?}", began.elapsed());
+    agents.working(2, agents.step() + 1);
+    assert_ne!(agents.worker(2), hung);
+    agents.signal(1, Signal::SIGTERM);
+    assert_eq!((agents.end(1), agents.end(2)), (Some(143), Some(143)), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn with_the_policy_restart_all_nodes_begin_again_from_the_newest_checkpoint() {
+    let mut agents = Agents::new("2", 12, None).with(&["--policy", "restart"]);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 30);
+    kill_9(agents.worker(2));
+    assert_eq!((agents.end(1), agents.end(2)), (Some(0), Some(0)), "{}", agents.told());
+    let restarted = |what: &What| matches!(what, What::RoundFailed { restarting: true, .. });
+    assert!(agents.events().iter().any(restarted), "{}", agents.told());
+    agents.every_row_once_per_epoch();
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_node_that_does_not_see_the_run_says_so_and_the_others_go_on() {
+    let Some(network) = Network::here() else { return };
+    let mut agents = Agents::new("1:2", 20_000, Some(&network));
+    agents.start(1);
+    agents.working(1, 5);
+    agents.start_blind(2);
+    assert_eq!(agents.end(2), Some(6), "{}", agents.printed(2));
+    let printed = agents.printed(2);
+    assert!(printed.contains("does not see the run directory") && printed.contains("--runs-dir"), "{printed}");
+    agents.working(1, agents.step() + 1);
+    let warned = |what: &What| matches!(what, What::Warned { message } if message.contains("cannot take part"));
+    assert!(agents.events().iter().any(warned), "{}", agents.told());
+    agents.signal(1, Signal::SIGTERM);
+    assert_eq!(agents.end(1), Some(143), "{}", agents.told());
     agents.nothing_is_left();
 }
 
