@@ -68,7 +68,7 @@ pub fn run(
 ///
 /// # Errors
 /// As [`run`].
-pub fn lead(
+pub(crate) fn lead(
     spec: &AgentSpec,
     checkpoints: Box<dyn Checkpoints>,
     emit: &mut dyn FnMut(What),
@@ -88,21 +88,21 @@ pub fn lead(
 ///
 /// # Errors
 /// When the machine refuses it.
-pub fn guard() -> Result<Guard, AgentError> {
+pub(crate) fn guard() -> Result<Guard, AgentError> {
     Guard::start(None, None).map_err(|source| AgentError::System { what: "start the guard process", source })
 }
 
 /// What a head has besides its own node.
 #[derive(Debug)]
-pub struct Headship {
+pub(crate) struct Headship {
     /// Started before the rendezvous.
-    pub guard: Guard,
+    pub(crate) guard: Guard,
     /// Where the nodes meet; this one has joined it.
-    pub rendezvous: Rc<Rendezvous>,
+    pub(crate) rendezvous: Rc<Rendezvous>,
     /// The run, for the others.
-    pub work: Work,
+    pub(crate) work: Work,
     /// Nodes needed, and wanted.
-    pub nodes: (u32, u32),
+    pub(crate) nodes: (u32, u32),
 }
 
 /// What any agent needs of its machine.

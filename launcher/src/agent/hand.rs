@@ -55,14 +55,14 @@ pub(super) struct Held {
 
 /// What a hand that becomes the head brings along.
 #[derive(Debug)]
-pub struct Heritage {
+pub(crate) struct Heritage {
     pub(super) signals: Option<Signals>,
     pub(super) broker: Broker,
     pub(super) children: BTreeMap<WorkerId, Held>,
     pub(super) standing: Standing,
     pub(super) plan: Membership,
     /// The run.
-    pub work: Work,
+    pub(crate) work: Work,
 }
 
 /// What a descriptor that is ready belongs to.
@@ -105,7 +105,7 @@ struct Hand<'a> {
 ///
 /// # Errors
 /// When the machine refuses something the agent itself needs.
-pub fn serve(
+pub(crate) fn serve(
     spec: &HandSpec,
     guard: Guard,
     rendezvous: &Rc<Rendezvous>,

@@ -30,7 +30,7 @@ const NAMES_LEFT_OUT: u32 = 1024;
 ///
 /// # Errors
 /// As [`super::run`].
-pub fn inherit(
+pub(crate) fn inherit(
     spec: &AgentSpec,
     checkpoints: Box<dyn Checkpoints>,
     emit: &mut dyn FnMut(What),

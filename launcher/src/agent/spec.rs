@@ -68,24 +68,24 @@ pub struct AgentSpec {
 
 /// A node on which the head of another node lets workers work.
 #[derive(Debug, Clone)]
-pub struct HandSpec {
+pub(crate) struct HandSpec {
     /// How to start one worker.
-    pub worker: WorkerSpec,
+    pub(crate) worker: WorkerSpec,
     /// Workers, when none is missing.
-    pub world: u32,
+    pub(crate) world: u32,
     /// Workers that the machine has room for.
-    pub workers_most: u32,
+    pub(crate) workers_most: u32,
     /// Name of this host.
-    pub host: String,
+    pub(crate) host: String,
     /// Short directory for the broker's socket, e.g. /tmp/nodes-w.
-    pub socket_parent: PathBuf,
+    pub(crate) socket_parent: PathBuf,
     /// Whether SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 stop the run.
-    pub handle_signals: bool,
+    pub(crate) handle_signals: bool,
 }
 
 /// How the run ended for a hand.
 #[derive(Debug)]
-pub enum HandEnd {
+pub(crate) enum HandEnd {
     /// As the head says.
     Ended(Ending),
     /// The node was asked to stop before it had a part in the run.
