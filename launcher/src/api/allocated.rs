@@ -122,6 +122,8 @@ pub fn meeting(
     }
     let host = met.map(|met| met.host).or(settings.local_addr.clone());
     settings.host = host.unwrap_or(settings.host);
+    // A node that runs some program, under enn run, is none of these.
+    settings.run_id = format!("train:{}", settings.run_id);
     settings.restarts_max = config.cluster.max_restarts;
     // Rounds of workers are not those of the rendezvous, which only says who takes part.
     (settings.store_kept, settings.uneven, settings.retry_early) = (true, true, true);

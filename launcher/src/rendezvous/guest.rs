@@ -180,7 +180,8 @@ impl Member {
         if let Seat::Guest(link) = std::mem::replace(&mut self.seat, Seat::Out)
             && !closed
         {
-            let pipe = link.abandon(self.poll.registry());
+            let registry = self.poll.registry();
+            let pipe = if self.deaf.is_some() { link.silence(registry) } else { link.abandon(registry) };
             self.abandoned.push(pipe);
         }
         let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, self.host_rank?)));
