@@ -1,11 +1,10 @@
 //! The language between the broker and the agent: events up, commands down. Both lists are closed.
 
 use enn_common::{
-    checkpoint::table::ShardTable,
     id::{Round, WorkerId},
     wire::message::{Assignment, FromWorker, Standby, ToWorker},
 };
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 /// What the broker saw. Past tense.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +16,7 @@ pub enum BrokerEvent {
         /// Process, as the worker says.
         pid: u32,
     },
-    /// A worker said something (never `Hello`, `ShardWritten` or `ShardFailed`: those are handled here).
+    /// A worker said something (never `Hello`: that is handled here).
     Reported {
         /// The round that the worker was in when it said so; `None` before its first.
         round: Option<Round>,
@@ -25,22 +24,6 @@ pub enum BrokerEvent {
         worker: WorkerId,
         /// What it said.
         message: FromWorker,
-    },
-    /// All ranks wrote their shard of a step: the checkpoint can be committed.
-    ShardsWritten {
-        /// Round.
-        round: Round,
-        /// The shards.
-        shards: ShardSet,
-    },
-    /// A step's checkpoint cannot be completed; the workers were told.
-    ShardsAbandoned {
-        /// Round.
-        round: Round,
-        /// Step.
-        step: u64,
-        /// Why.
-        error: String,
     },
     /// A worker's connection ended; with an error when it broke the protocol.
     Left {
@@ -64,21 +47,6 @@ pub enum BrokerEvent {
         /// Why.
         error: String,
     },
-}
-
-/// The shards of one step, one table per rank in rank order.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ShardSet {
-    /// Step.
-    pub step: u64,
-    /// Epoch.
-    pub epoch: u64,
-    /// The temporary directory all ranks wrote in.
-    pub dir: PathBuf,
-    /// Validation metric, when a rank had one.
-    pub metric: Option<f64>,
-    /// Tables.
-    pub tables: Vec<ShardTable>,
 }
 
 /// The seats of a round.

@@ -4,7 +4,7 @@
 //! worker ──frames──► connection ─► roster (pure) ─► BrokerEvent ──channel + eventfd──► the agent
 //! worker ◄─frames─── connection ◄─ roster (pure) ◄─ Command ─────channel + waker───── the agent
 //! ```
-//! `server` owns sockets and the thread; `roster` and `shards` decide and touch nothing. `store` is a server of its own.
+//! `server` owns sockets and the thread; `roster` decides and touches nothing. `store` is a server of its own.
 //!
 //! **Invariant:** a worker is believed only after peer credentials, protocol and round fit; one that misbehaves loses its
 //! own connection and nothing else.
@@ -16,10 +16,9 @@ mod handle;
 mod private;
 mod roster;
 mod server;
-mod shards;
 pub mod store;
 
 pub use error::BrokerError;
-pub use event::{BrokerEvent, Command, RoundPlan, ShardSet};
+pub use event::{BrokerEvent, Command, RoundPlan};
 pub use handle::Broker;
 pub use private::CONTROL_SOCKET;

@@ -1,13 +1,9 @@
 //! Who is let in, who has a seat in the round, and what a message or a closed connection means. Pure: effects are returned,
 //! `server` applies them.
 //!
-//! **Invariant:** a worker connects once and stays through many rounds. What it says belongs to the round that it entered last;
-//! a shard of any other round than the present one is not counted.
+//! **Invariant:** a worker connects once and stays through many rounds. What it says belongs to the round that it entered last.
 
-use crate::{
-    event::{BrokerEvent, RoundPlan},
-    shards::{Report, Shards, Verdict},
-};
+use crate::event::{BrokerEvent, RoundPlan};
 use enn_common::{
     id::{Round, WorkerId},
     wire::message::{FromWorker, PROTOCOL, Standby, ToWorker},
@@ -35,7 +31,7 @@ pub(crate) struct Roster {
     /// Not yet connected.
     expected: BTreeMap<WorkerId, Option<Box<Standby>>>,
     members: BTreeMap<ConnectionId, Member>,
-    current: Option<Current>,
+    current: Option<RoundPlan>,
 }
 
 /// A connected worker.
@@ -44,13 +40,6 @@ struct Member {
     worker: WorkerId,
     /// The round it entered last.
     round: Option<Round>,
-}
-
-/// The round under way.
-#[derive(Debug)]
-struct Current {
-    plan: RoundPlan,
-    shards: Shards,
 }
 
 impl Roster {
@@ -72,14 +61,13 @@ impl Roster {
             Some(Effect::Send(*id, ToWorker::Assign(Box::new(seat.clone()))))
         };
         let effects = self.members.iter().filter_map(seated).collect();
-        let shards = Shards::new(plan.seats.len());
-        self.current = Some(Current { plan, shards });
+        self.current = Some(plan);
         effects
     }
 
     /// Tells everybody with a seat that the round is over.
     pub(crate) fn end(&mut self, reason: &str) -> Vec<Effect> {
-        let Some(Current { plan, .. }) = &self.current else { return Vec::new() };
+        let Some(plan) = &self.current else { return Vec::new() };
         let effects = self.tell_all(&ToWorker::RoundEnded { round: plan.round.0, reason: reason.to_owned() });
         self.current = None;
         effects
@@ -105,7 +93,7 @@ impl Roster {
     /// The same message to everybody with a seat.
     pub(crate) fn tell_all(&self, message: &ToWorker) -> Vec<Effect> {
         let Some(current) = &self.current else { return Vec::new() };
-        let seated = self.members.iter().filter(|(_, member)| current.plan.seats.contains_key(&member.worker));
+        let seated = self.members.iter().filter(|(_, member)| current.seats.contains_key(&member.worker));
         seated.map(|(id, _)| Effect::Send(*id, message.clone())).collect()
     }
 
@@ -121,38 +109,7 @@ impl Roster {
             member.round = Some(Round(round));
         }
         let (worker, round) = (member.worker, member.round);
-        let seat = self.current.as_mut().and_then(|current| {
-            let rank = current.plan.seats.get(&worker)?.rank;
-            (round == Some(current.plan.round)).then_some((current, rank))
-        });
-        let verdicts = match (message, seat) {
-            (FromWorker::ShardWritten { step, epoch, dir, metric, table }, Some((current, rank))) => {
-                current.shards.written(Report { rank, step, epoch, dir, metric, table })
-            }
-            (FromWorker::ShardFailed { step, error }, Some((current, rank))) => {
-                current.shards.failed(rank, step, &error)
-            }
-            // Shards of a round that is over: nobody can complete them.
-            (FromWorker::ShardWritten { .. } | FromWorker::ShardFailed { .. }, None) => return Vec::new(),
-            (message, _) => return vec![Effect::Emit(BrokerEvent::Reported { round, worker, message })],
-        };
-        self.judged(verdicts)
-    }
-
-    /// What verdicts on shards of the present round lead to.
-    fn judged(&self, verdicts: Vec<Verdict>) -> Vec<Effect> {
-        let Some(round) = self.current.as_ref().map(|current| current.plan.round) else { return Vec::new() };
-        let mut effects = Vec::new();
-        for verdict in verdicts {
-            match verdict {
-                Verdict::Complete(shards) => effects.push(Effect::Emit(BrokerEvent::ShardsWritten { round, shards })),
-                Verdict::Abandoned { step, error } => {
-                    effects.extend(self.tell_all(&ToWorker::Abandoned { step, error: error.clone() }));
-                    effects.push(Effect::Emit(BrokerEvent::ShardsAbandoned { round, step, error }));
-                }
-            }
-        }
-        effects
+        vec![Effect::Emit(BrokerEvent::Reported { round, worker, message })]
     }
 
     fn on_hello(&mut self, id: ConnectionId, (protocol, worker, pid): (u32, WorkerId, u32)) -> Vec<Effect> {
@@ -167,7 +124,7 @@ impl Roster {
             return refuse(id, format!("worker {worker} is not expected: it is of an attempt that is over"));
         };
         self.members.insert(id, Member { worker, round: None });
-        let seat = self.current.as_ref().and_then(|current| current.plan.seats.get(&worker));
+        let seat = self.current.as_ref().and_then(|current| current.seats.get(&worker));
         let answer = match (seat, standby) {
             (Some(seat), _) => Some(ToWorker::Assign(Box::new(seat.clone()))),
             (None, standby) => standby.map(ToWorker::Stand),
@@ -250,11 +207,6 @@ mod tests {
         matches!(effects, [Effect::Send(_, ToWorker::Refused { error }), Effect::Close(_), Effect::Emit(BrokerEvent::Refused { .. })] if error.contains(text))
     }
 
-    fn written(step: u64) -> FromWorker {
-        let table = enn_common::checkpoint::table::ShardTable::default();
-        FromWorker::ShardWritten { step, epoch: 1, dir: "/d".into(), metric: None, table }
-    }
-
     #[test]
     fn who_is_expected_gets_a_seat_or_stands_by() {
         let mut roster = Roster::default();
@@ -296,13 +248,9 @@ mod tests {
         // Said before it entered the new round.
         let late = roster.on_message(ConnectionId(0), FromWorker::Halted { round: 0, step: 3 });
         assert!(matches!(&late[..], [Effect::Emit(BrokerEvent::Reported { round: Some(Round(0)), .. })]), "{late:?}");
-        assert!(
-            roster.on_message(ConnectionId(0), written(3)).is_empty(),
-            "a shard of the round before counts for nothing"
-        );
         roster.on_message(ConnectionId(0), FromWorker::Entered { round: 1 });
-        let effects = roster.on_message(ConnectionId(0), written(3));
-        assert!(matches!(&effects[..], [Effect::Emit(BrokerEvent::ShardsWritten { .. })]), "{effects:?}");
+        let now = roster.on_message(ConnectionId(0), FromWorker::Warm);
+        assert!(matches!(&now[..], [Effect::Emit(BrokerEvent::Reported { round: Some(Round(1)), .. })]), "{now:?}");
     }
 
     #[test]
@@ -314,28 +262,5 @@ mod tests {
         assert!(refused(&roster.on_message(ConnectionId(9), hello(2)), "not expected"));
         assert_eq!(roster.close_all(), [Effect::Close(ConnectionId(0))]);
         assert!(roster.on_closed(ConnectionId(0), None).is_empty());
-    }
-
-    #[test]
-    fn shards_of_all_ranks_become_one_event_and_a_failure_is_told_to_all() {
-        let mut roster = seated(0, &[0, 1]);
-        assert!(roster.on_message(ConnectionId(0), written(5)).is_empty());
-        let effects = roster.on_message(ConnectionId(1), written(5));
-        assert!(
-            matches!(&effects[..], [Effect::Emit(BrokerEvent::ShardsWritten { shards, .. })] if shards.step == 5),
-            "{effects:?}"
-        );
-        let effects = roster.on_message(ConnectionId(1), FromWorker::ShardFailed { step: 9, error: "full".into() });
-        assert!(
-            matches!(
-                &effects[..],
-                [
-                    Effect::Send(ConnectionId(0), ToWorker::Abandoned { step: 9, .. }),
-                    Effect::Send(ConnectionId(1), ToWorker::Abandoned { .. }),
-                    Effect::Emit(BrokerEvent::ShardsAbandoned { step: 9, .. })
-                ]
-            ),
-            "{effects:?}"
-        );
     }
 }

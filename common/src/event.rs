@@ -104,7 +104,13 @@ pub enum What {
     /// The nodes or workers of the round changed: those that are left meet again, which is no restart.
     RoundLeft { round: Round, reason: String },
     /// A process without a seat was started; it loads what it can and waits.
-    SpareStarted { pid: u32, local_rank: LocalRank },
+    SpareStarted {
+        pid: u32,
+        local_rank: LocalRank,
+        /// Host it runs on; empty: the launcher's.
+        #[serde(default)]
+        host: String,
+    },
     /// A spare has loaded what can be loaded, so many seconds after its start.
     SpareReady { pid: u32, seconds: f64 },
     /// A spare ended without having had a seat; another one takes its place.
@@ -112,7 +118,16 @@ pub enum What {
     /// A worker that lost its seat, in this round, has ended as it was told to: the run goes on without it.
     WorkerDismissed { round: Round, rank: Rank, pid: u32 },
     /// A living process has this seat in a round: one that stood by, or one that kept its state from the round before.
-    SeatTaken { round: Round, rank: Rank, local_rank: LocalRank, pid: u32, spare: bool },
+    SeatTaken {
+        round: Round,
+        rank: Rank,
+        local_rank: LocalRank,
+        pid: u32,
+        spare: bool,
+        /// Host it runs on; empty: the launcher's.
+        #[serde(default)]
+        host: String,
+    },
     /// A worker has the state of training from rank `from`; no file was read.
     StateReceived { round: Round, rank: Rank, from: Rank, step: u64, bytes: u64, seconds: f64 },
     /// The first step after a failure is done, so many seconds after the failure was noticed. `from_rank`: who had the state;

@@ -150,6 +150,7 @@ fn settings(agents: u32) -> Settings {
         silence_max: Duration::from_secs(5),
         hang_timeout: None,
         token: None,
+        store_kept: false,
         store_open: false,
         uneven: false,
     }

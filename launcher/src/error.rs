@@ -7,6 +7,7 @@ use crate::{
     gather::GatherError,
     group::GroupError,
     logs::LogReadError,
+    rendezvous::RendezvousError,
     run_dir::RunDirError,
     slurm::SlurmError,
     stage::StageError,
@@ -81,6 +82,12 @@ pub enum Error {
         "libtorch was found neither by ENN_LIBTORCH nor LIBTORCH nor in target/libtorch\nhint: `make libtorch` fetches it"
     )]
     NoLibtorch,
+    /// The nodes of a run cannot meet.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// This node cannot go on with the others.
+    #[error("{0}")]
+    Nodes(String),
     /// A worker failed for good.
     #[error("{0}")]
     Worker(String),
@@ -169,6 +176,7 @@ impl Error {
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,
+            Self::Nodes(_) | Self::Rendezvous(_) => ExitCode::Rendezvous,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
             | Self::Top(TopError::Journal(_))

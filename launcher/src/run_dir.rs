@@ -19,13 +19,14 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, symlink},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
 /// Where runs are kept unless `--runs-dir` says so.
 pub const RUNS_DIR: &str = "runs";
 
-const RUN_JSON: &str = "run.json";
+pub(crate) const RUN_JSON: &str = "run.json";
 /// What `enn run` leaves instead of run.json.
 const LAUNCH_JSON: &str = "launch.json";
 /// Version of launch.json.
@@ -34,6 +35,8 @@ const LOCK: &str = ".lock";
 const TIME: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
 /// Bytes of a run's name that go into its directory's name.
 const NAME_BYTES_MAX: usize = 100;
+/// How often the directory of a launcher that is about to end is tried.
+const INHERIT_PERIOD: Duration = Duration::from_millis(100);
 /// Runs listed when the one asked for is not there.
 const LISTED_MAX: usize = 5;
 
@@ -117,6 +120,30 @@ impl RunDir {
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(RunDirError::Busy { path }),
             Err((_, error)) => Err(io_error("lock", &lock_path)(error.into())),
         }
+    }
+
+    /// Takes the directory of a launcher that may not go on: it has `wait` to let go. The lock of one whose machine is gone stays
+    /// with the file server; then a new one is made.
+    pub fn inherit(path: &Path, wait: Duration) -> Result<Self, RunDirError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            match Self::open(path) {
+                Err(RunDirError::Busy { .. }) if Instant::now() < deadline => std::thread::park_timeout(INHERIT_PERIOD),
+                Err(RunDirError::Busy { path }) => {
+                    let lock = path.join(LOCK);
+                    fs::remove_file(&lock).map_err(io_error("replace", &lock))?;
+                    return Self::open(&path);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Digest of the configuration as it is written, hex.
+    pub fn config_digest(&self) -> Result<String, RunDirError> {
+        let path = self.path.join(RUN_JSON);
+        let text = fs::read(&path).map_err(io_error("read", &path))?;
+        Ok(blake3::hash(&text).to_hex().to_string())
     }
 
     /// The directory, absolute.
@@ -303,6 +330,20 @@ mod tests {
             cluster: ClusterConfig::default(),
             kernels: std::collections::BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn an_heir_waits_for_the_launcher_before_it_and_takes_the_directory_of_one_that_is_gone() {
+        let runs = tempfile::tempdir().unwrap();
+        let first = RunDir::create(runs.path(), "a", datetime!(2026-01-01 00:00 UTC)).unwrap();
+        let path = first.path().to_owned();
+        assert!(matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
+        let heir = RunDir::inherit(&path, Duration::from_millis(150)).unwrap();
+        assert!(is_living(&path) && matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
+        drop(first);
+        assert!(is_living(&path), "the heir's lock is its own");
+        drop(heir);
+        assert!(!is_living(&path));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 use serde_json::Value;
 use std::{
+    ffi::OsStr,
     fs,
     io::Read,
     os::unix::fs::PermissionsExt,
@@ -150,4 +151,21 @@ pub fn kill(pid: i32, signal: nix::sys::signal::Signal) {
 /// A port that nobody has now.
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The same command once more, behind these words.
+pub fn copy(command: &Command, words: &[&str]) -> Command {
+    let mut all = words.iter().map(OsStr::new).chain([command.get_program()]).chain(command.get_args());
+    let mut copy = Command::new(all.next().unwrap());
+    copy.args(all);
+    if let Some(dir) = command.get_current_dir() {
+        copy.current_dir(dir);
+    }
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => copy.env(key, value),
+            None => copy.env_remove(key),
+        };
+    }
+    copy
 }

@@ -2,4 +2,6 @@
 //! `tests/`, checks against PyTorch under `conformance/`, measurements under `bench/`. The library holds what they share.
 
 pub mod agent;
+pub mod data;
 pub mod launch;
+pub mod network;

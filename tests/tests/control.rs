@@ -26,7 +26,7 @@ fn start(script: &str, world: u32, options: &[&str]) -> Run {
 }
 
 fn asked(run: &Run, request: &Request) -> Result<String, AskError> {
-    ask(run.dir.path(), request, true)
+    ask(run.dir.path(), request, (true, "here"))
 }
 
 #[track_caller]
@@ -339,7 +339,7 @@ fn workers_that_do_not_meet_again_are_not_resized_but_stopped() {
 }
 
 fn socket(run: &Path) -> PathBuf {
-    PathBuf::from(std::fs::read_to_string(run.join("control")).unwrap().trim_end())
+    PathBuf::from(std::fs::read_to_string(run.join("control")).unwrap().lines().next().unwrap())
 }
 
 #[test]
@@ -381,10 +381,14 @@ fn a_run_that_is_over_or_was_killed_says_so() {
     run.agent.wait().unwrap();
     // The file is left and leads nowhere.
     assert!(dir.join("control").exists());
-    assert!(matches!(ask(&dir, &Request::Stop {}, false), Err(AskError::NotRunning { .. })));
+    assert!(matches!(ask(&dir, &Request::Stop {}, (false, "here")), Err(AskError::NotRunning { .. })));
+    std::fs::write(dir.join("control"), "/nowhere/control.sock\nn1\n").unwrap();
+    let elsewhere = ask(&dir, &Request::Stop {}, (true, "n2")).unwrap_err().to_string();
+    assert!(elsewhere.contains("led by host n1"), "{elsewhere}");
+    assert!(matches!(ask(&dir, &Request::Stop {}, (true, "n1")), Err(AskError::NotRunning { .. })));
     std::fs::remove_file(dir.join("control")).unwrap();
-    assert!(matches!(ask(&dir, &Request::Stop {}, false), Err(AskError::NotRunning { .. })));
-    assert!(matches!(ask(&dir, &Request::Stop {}, true), Err(AskError::NoDoor { .. })));
+    assert!(matches!(ask(&dir, &Request::Stop {}, (false, "here")), Err(AskError::NotRunning { .. })));
+    assert!(matches!(ask(&dir, &Request::Stop {}, (true, "here")), Err(AskError::NoDoor { .. })));
     // The next agent of this user may have removed it.
     let _swept = std::fs::remove_dir_all(socket.parent().unwrap());
 }

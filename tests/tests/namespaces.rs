@@ -4,115 +4,35 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stdout,
     clippy::disallowed_methods,
     reason = "tests: what goes wrong panics, what is skipped is said, and a slow network takes its time"
 )]
 
-use enn_tests::launch::{Place, end, kill, until};
+use enn_tests::{
+    launch::{Place, end, kill, until},
+    network::{Network, ip},
+};
 use nix::sys::signal::Signal;
 use std::{
     collections::BTreeMap,
     fs,
     path::Path,
-    process::{Child, Command},
-    sync::atomic::{AtomicU32, Ordering},
+    process::Child,
     time::{Duration, Instant},
 };
 
 /// A node that is silent is lost after 5 s; a round is formed in a moment.
 const NOTICED_MAX: Duration = Duration::from_secs(12);
 
-static NETWORKS: AtomicU32 = AtomicU32::new(0);
-
-fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split(' ')).output().map_err(|error| error.to_string())?;
-    let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {error}")) }
-}
-
-/// A switch and three nodes, 10.`x`.`y`.1 to .3.
-struct Network {
-    name: String,
-    net: String,
-}
-
-impl Network {
-    fn make() -> Result<Self, String> {
-        let number = NETWORKS.fetch_add(1, Ordering::SeqCst);
-        let pid = std::process::id();
-        let network = Self { name: format!("enn{pid}x{number}"), net: format!("10.{}.{}", 64 + pid % 64, number) };
-        ip(&format!("netns add {}", network.switch()))?;
-        let inside = format!("-n {}", network.switch());
-        ip(&format!("{inside} link add br0 type bridge"))?;
-        ip(&format!("{inside} link set br0 up"))?;
-        for node in 1..=3 {
-            let host = network.node(node);
-            ip(&format!("netns add {host}"))?;
-            ip(&format!("-n {host} link add eth0 type veth peer name port{node} netns {}", network.switch()))?;
-            ip(&format!("-n {host} addr add {}/24 dev eth0", network.address(node)))?;
-            ip(&format!("-n {host} link set lo up"))?;
-            ip(&format!("-n {host} link set eth0 up"))?;
-            ip(&format!("{inside} link set port{node} master br0"))?;
-            ip(&format!("{inside} link set port{node} up"))?;
-        }
-        Ok(network)
-    }
-
-    fn switch(&self) -> String {
-        format!("{}s", self.name)
-    }
-
-    fn node(&self, node: u32) -> String {
-        format!("{}n{node}", self.name)
-    }
-
-    fn address(&self, node: u32) -> String {
-        format!("{}.{node}", self.net)
-    }
-
-    fn pull(&self, node: u32) {
-        ip(&format!("-n {} link set port{node} down", self.switch())).unwrap();
-    }
-
-    /// Starts `enn run` on a node; it meets the others at node 1.
-    fn start(&self, place: &Place, node: u32, nnodes: &str, more: &[&str]) -> Child {
-        let endpoint = format!("--rdzv-endpoint={}:29400", self.address(1));
-        let nnodes = format!("--nnodes={nnodes}");
-        let mut flags =
-            vec!["--rdzv-backend=c10d", "--rdzv-id=net", &endpoint, &nnodes, "--rdzv-conf=last_call_timeout=1"];
-        flags.extend(more);
-        let plain = place.command(&flags);
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.node(node)]).arg(plain.get_program()).args(plain.get_args());
-        command.current_dir(place.dir.path());
-        for (key, value) in plain.get_envs() {
-            match value {
-                Some(value) => command.env(key, value),
-                None => command.env_remove(key),
-            };
-        }
-        command.env("XDG_STATE_HOME", place.path(&format!("state{node}"))).env("NODE", node.to_string());
-        command
-            .stdin(std::process::Stdio::null())
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped());
-        command.spawn().unwrap()
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for name in (1..=3).map(|node| self.node(node)).chain([self.switch()]) {
-            let _absent = ip(&format!("netns del {name}"));
-        }
-    }
-}
-
-/// `None`, with a line that says so, where namespaces cannot be made.
-fn network() -> Option<Network> {
-    let made = if nix::unistd::geteuid().is_root() { Network::make() } else { Err("not root".into()) };
-    made.inspect_err(|error| println!("skipped: no network namespaces here ({error})")).ok()
+/// Starts `enn run` on a node; it meets the others at node 1.
+fn start(network: &Network, place: &Place, node: u32, nnodes: &str, more: &[&str]) -> Child {
+    let endpoint = format!("--rdzv-endpoint={}:29400", network.address(1));
+    let nnodes = format!("--nnodes={nnodes}");
+    let mut flags = vec!["--rdzv-backend=c10d", "--rdzv-id=net", &endpoint, &nnodes, "--rdzv-conf=last_call_timeout=1"];
+    flags.extend(more);
+    let mut command = network.inside(node, &place.command(&flags));
+    command.env("XDG_STATE_HOME", place.path(&format!("state{node}"))).env("NODE", node.to_string());
+    command.spawn().unwrap()
 }
 
 /// Each worker notes the world it sees in `seen/<node>` and works until `done` exists.
@@ -144,9 +64,9 @@ fn all_see(place: &Place, nodes: &[u32], world: u32, after: Option<u64>) -> bool
 
 #[test]
 fn a_node_that_is_cut_off_is_left_behind_and_ends_by_itself() {
-    let Some(network) = network() else { return };
+    let Some(network) = Network::here() else { return };
     let place = worker();
-    let mut nodes: Vec<Child> = (1..=3).map(|node| network.start(&place, node, "2:3", &[])).collect();
+    let mut nodes: Vec<Child> = (1..=3).map(|node| start(&network, &place, node, "2:3", &[])).collect();
     until("three nodes meet", || all_see(&place, &[1, 2, 3], 3, None));
     let (round, _) = seen(&place)[&1];
     network.pull(3);
@@ -166,9 +86,9 @@ fn a_node_that_is_cut_off_is_left_behind_and_ends_by_itself() {
 
 #[test]
 fn a_node_that_dies_is_noticed_at_once_and_a_new_one_takes_its_place() {
-    let Some(network) = network() else { return };
+    let Some(network) = Network::here() else { return };
     let place = worker();
-    let mut nodes: Vec<Child> = (1..=3).map(|node| network.start(&place, node, "2:3", &[])).collect();
+    let mut nodes: Vec<Child> = (1..=3).map(|node| start(&network, &place, node, "2:3", &[])).collect();
     until("three nodes meet", || all_see(&place, &[1, 2, 3], 3, None));
     let (round, _) = seen(&place)[&1];
     let mut victim = nodes.remove(1);
@@ -178,7 +98,7 @@ fn a_node_that_dies_is_noticed_at_once_and_a_new_one_takes_its_place() {
     until("two nodes go on", || all_see(&place, &[1, 3], 2, Some(round)));
     assert!(died.elapsed() < Duration::from_secs(4), "it took {:?}", died.elapsed());
     let (round, _) = seen(&place)[&1];
-    nodes.push(network.start(&place, 2, "2:3", &[]));
+    nodes.push(start(&network, &place, 2, "2:3", &[]));
     until("three nodes again", || all_see(&place, &[1, 2, 3], 3, Some(round)));
     fs::write(place.path("done"), "").unwrap();
     for node in nodes {
@@ -189,9 +109,9 @@ fn a_node_that_dies_is_noticed_at_once_and_a_new_one_takes_its_place() {
 
 #[test]
 fn the_others_go_on_without_the_host_of_the_store() {
-    let Some(network) = network() else { return };
+    let Some(network) = Network::here() else { return };
     let place = worker();
-    let mut nodes: Vec<Child> = (1..=3).map(|node| network.start(&place, node, "2:3", &[])).collect();
+    let mut nodes: Vec<Child> = (1..=3).map(|node| start(&network, &place, node, "2:3", &[])).collect();
     until("three nodes meet", || all_see(&place, &[1, 2, 3], 3, None));
     let (round, _) = seen(&place)[&2];
     network.pull(1);
@@ -211,9 +131,9 @@ fn the_others_go_on_without_the_host_of_the_store() {
 
 #[test]
 fn a_pair_ends_quickly_when_the_host_of_the_store_is_gone() {
-    let Some(network) = network() else { return };
+    let Some(network) = Network::here() else { return };
     let place = worker();
-    let mut nodes: Vec<Child> = (1..=2).map(|node| network.start(&place, node, "2", &[])).collect();
+    let mut nodes: Vec<Child> = (1..=2).map(|node| start(&network, &place, node, "2", &[])).collect();
     until("two nodes meet", || all_see(&place, &[1, 2], 2, None));
     network.pull(1);
     let pulled = Instant::now();
@@ -228,14 +148,14 @@ fn a_pair_ends_quickly_when_the_host_of_the_store_is_gone() {
 
 #[test]
 fn a_slow_link_is_no_dead_node() {
-    let Some(network) = network() else { return };
+    let Some(network) = Network::here() else { return };
     let slow = format!("netns exec {} tc qdisc add dev eth0 root netem delay 300ms 50ms", network.node(2));
     if let Err(error) = ip(&slow) {
         println!("skipped: no netem here ({error})");
         return;
     }
     let place = worker();
-    let nodes: Vec<Child> = (1..=3).map(|node| network.start(&place, node, "3", &[])).collect();
+    let nodes: Vec<Child> = (1..=3).map(|node| start(&network, &place, node, "3", &[])).collect();
     until("three nodes meet", || all_see(&place, &[1, 2, 3], 3, None));
     std::thread::sleep(Duration::from_secs(7));
     assert_eq!(seen(&place)[&1].0, 0, "the first round lasts");

@@ -9,7 +9,10 @@
 #![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 use enn_launcher::slurm::hostlist;
-use enn_tests::launch::{alive, enn};
+use enn_tests::{
+    data,
+    launch::{alive, enn},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -384,6 +387,44 @@ fn before_the_time_limit_a_run_saves_and_is_requeued() {
     assert!(text.contains("back in the queue"), "{text}");
     let status = cluster.ok(&folder, &[enn.to_str().unwrap(), "slurm", "status", &job]);
     assert!(status.starts_with("COMPLETED") && status.contains("requeued 1 times"), "{status}");
+}
+
+/// What the journal of the only run in `folder` tells, last line left out while it may be torn.
+fn journal(folder: &Path) -> String {
+    let runs = fs::read_dir(folder.join("runs")).into_iter().flatten().flatten();
+    let journals = runs.map(|run| run.path().join("events.jsonl")).filter(|path| path.exists());
+    journals.map(|path| fs::read_to_string(path).unwrap_or_default()).collect()
+}
+
+#[test]
+fn training_spans_the_nodes_with_no_flags() {
+    let Some(cluster) = cluster() else { return };
+    let folder = cluster.folder("train");
+    data::write(&folder);
+    let enn = enn();
+    cluster.ok(&folder, &["srun", "-N2", "-n2", enn.to_str().unwrap(), "train", "chaos.toml", "--quiet"]);
+    let journal = journal(&folder);
+    assert!(journal.contains(r#""nodes":[{"host":"n1","workers":1},{"host":"n2","workers":1}]"#), "{journal}");
+    assert_eq!(journal.matches(r#""event":"run_ended","code":0"#).count(), 1, "{journal}");
+}
+
+#[test]
+fn before_the_time_limit_training_saves_once_and_goes_on_after_the_queue() {
+    let Some(cluster) = cluster() else { return };
+    let folder = cluster.folder("train-limit");
+    data::write(&folder);
+    let train = "train chaos.toml --lines --resume auto --set train.patience=0 --set train.epochs=$EPOCHS";
+    let lines = format!(
+        "[ \"${{SLURM_RESTART_COUNT:-0}}\" = 0 ] && EPOCHS=100000 || EPOCHS=1\nexec srun --ntasks-per-node=1 $ENN {train}"
+    );
+    let job = cluster.submit(&folder, &["-N2", "--ntasks-per-node=1", "--requeue"], &lines);
+    wait_for("a checkpoint", WAIT_MAX, || journal(&folder).contains("checkpoint_committed").then_some(()));
+    cluster.ok(&folder, &["scancel", "--signal=USR1", &job]);
+    wait_for("the requeue", WAIT_MAX, || (cluster.job(&job, "Restarts") == "1").then_some(()));
+    let state = cluster.end_of(&job);
+    let text = fs::read_to_string(folder.join("out.txt")).unwrap();
+    assert_eq!(state, "COMPLETED", "{text}");
+    assert_eq!(text.matches("back in the queue").count(), 1, "only the head asks: {text}");
 }
 
 #[test]

@@ -25,6 +25,13 @@ pub enum Request {
     },
     /// Finish the step, save, end.
     Stop {},
+    /// Cut the link between a node and the head for a while, to see what the run does.
+    Cut {
+        /// Host.
+        node: String,
+        /// How long.
+        seconds: u32,
+    },
 }
 
 /// What became of a wish.

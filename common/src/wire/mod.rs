@@ -7,5 +7,6 @@ pub mod client;
 pub mod command;
 pub mod control;
 pub mod frame;
+pub mod hand;
 pub mod message;
 pub mod node;

@@ -49,6 +49,8 @@ pub enum ToHost {
     Alive { round: Option<u64>, idle: Duration },
     /// The node heard nothing of the host for too long and looks for another one: it is not dead, but gone from here.
     Abandon,
+    /// For the program that the nodes run together; the rendezvous does not read it.
+    Letter(Vec<u8>),
 }
 
 /// From the host of the rendezvous to a node.
@@ -74,6 +76,8 @@ pub enum FromHost {
     Alive,
     /// The host heard nothing of the node for too long and does not count it any more; the host is not dead.
     Dismissed { reason: String },
+    /// As `ToHost::Letter`.
+    Letter(Vec<u8>),
 }
 
 /// A node as it introduces itself.

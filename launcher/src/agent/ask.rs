@@ -36,6 +36,14 @@ pub enum AskError {
         /// Its owner.
         owner: u32,
     },
+    /// Its head is on another host.
+    #[error("the run {} is led by host {host}; ask for it there", run.display())]
+    Elsewhere {
+        /// Run directory.
+        run: PathBuf,
+        /// Host.
+        host: String,
+    },
     /// The run said no.
     #[error("refused: {reason}")]
     Refused {
@@ -58,11 +66,11 @@ pub enum AskError {
     },
 }
 
-/// Asks the agent that works in `run`; the sentence it accepted with. `living`: whether a launcher holds the run.
+/// Asks the agent that works in `run`; the sentence it accepted with. `living`: whether a launcher holds the run; `here`: this host.
 ///
 /// # Errors
 /// It is not under way, not ours, said no, or cannot be reached.
-pub fn ask(run: &Path, request: &Request, living: bool) -> Result<String, AskError> {
+pub fn ask(run: &Path, request: &Request, (living, here): (bool, &str)) -> Result<String, AskError> {
     let owner = fs::metadata(run).map_err(io_error(run))?.uid();
     if owner != nix::unistd::geteuid().as_raw() {
         return Err(AskError::Foreign { run: run.to_owned(), owner });
@@ -71,8 +79,11 @@ pub fn ask(run: &Path, request: &Request, living: bool) -> Result<String, AskErr
     let absent =
         || if living { AskError::NoDoor { run: run_owned() } } else { AskError::NotRunning { run: run_owned() } };
     let file = run.join(FILE);
-    let socket = match fs::read_to_string(&file) {
-        Ok(socket) => PathBuf::from(socket.trim_end()),
+    let (socket, host) = match fs::read_to_string(&file) {
+        Ok(text) => {
+            let mut lines = text.lines().map(str::to_owned);
+            (PathBuf::from(lines.next().unwrap_or_default()), lines.next().unwrap_or_default())
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(absent()),
         Err(error) => return Err(io_error(&file)(error)),
     };
@@ -80,7 +91,12 @@ pub fn ask(run: &Path, request: &Request, living: bool) -> Result<String, AskErr
         Ok(stream) => stream,
         // A launcher that was killed leaves the file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return Err(AskError::NotRunning { run: run_owned() });
+            let elsewhere = living && !host.is_empty() && host != here;
+            return Err(if elsewhere {
+                AskError::Elsewhere { run: run_owned(), host }
+            } else {
+                AskError::NotRunning { run: run_owned() }
+            });
         }
         Err(error) => return Err(io_error(&socket)(error)),
     };

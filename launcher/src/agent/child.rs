@@ -8,7 +8,10 @@ use super::{
     unix::Page,
 };
 use crate::process::{Binding, Exit, Guard, Outlets, Process, StartError};
-use enn_common::wire::control::{Intent, Phase};
+use enn_common::wire::{
+    control::{Intent, Phase},
+    hand::Wish,
+};
 use nix::sys::signal::Signal;
 use std::{
     fs::File,
@@ -16,6 +19,7 @@ use std::{
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 /// Bytes of standard error looked at for its last lines.
@@ -81,19 +85,14 @@ impl Child {
         self.process.exit()
     }
 
-    /// Asks through the control page to finish the step, checkpoint and end.
-    pub(super) fn ask_to_stop(&self) {
-        if let Some(page) = self.page.fields() {
-            page.set_stop();
-        }
-    }
-
-    /// Asks through the control page to finish the step and leave the round, or takes that back.
-    pub(super) fn ask_to_regroup(&self, wanted: bool) {
-        match self.page.fields() {
-            Some(page) if wanted => page.set_regroup(),
-            Some(page) => page.clear_regroup(),
-            None => {}
+    /// Sets a wish on the control page, or takes it back. The end is not taken back.
+    pub(super) fn wish(&self, wish: Wish, wanted: bool) {
+        let Some(page) = self.page.fields() else { return };
+        match (wish, wanted) {
+            (Wish::Stop, true) => page.set_stop(),
+            (Wish::Stop, false) => {}
+            (Wish::Regroup, true) => page.set_regroup(),
+            (Wish::Regroup, false) => page.clear_regroup(),
         }
     }
 
@@ -102,9 +101,10 @@ impl Child {
         self.page.fields().map_or((Phase::Boot, 0), |page| (page.phase(), page.step()))
     }
 
-    /// CLOCK_MONOTONIC nanoseconds of its last sign of progress; 0 before the first.
-    pub(super) fn heartbeat_ns(&self) -> u64 {
-        self.page.fields().map_or(0, |page| page.heartbeat_ns())
+    /// Time since its last sign of progress, at `now_ns` of CLOCK_MONOTONIC.
+    pub(super) fn silent(&self, now_ns: u64) -> Duration {
+        let heartbeat = self.page.fields().map_or(0, |page| page.heartbeat_ns());
+        Duration::from_nanos(now_ns.saturating_sub(heartbeat))
     }
 
     /// Nanoseconds it has waited for others since the round began.

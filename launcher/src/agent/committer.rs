@@ -1,8 +1,7 @@
 //! Checkpoints are committed in a thread of their own: hashing and fsync must not delay the notice of a death.
 
-use super::{error::AgentError, spec::Chunk};
+use super::{error::AgentError, shards::ShardSet, spec::Chunk};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use enn_broker::ShardSet;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     os::fd::{AsFd, BorrowedFd},

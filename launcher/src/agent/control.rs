@@ -57,7 +57,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Opens the door in `directory`, which is private to the user, and names it in `run_dir`.
-    pub(super) fn open(directory: &Path, run_dir: &Path) -> io::Result<Self> {
+    pub(super) fn open(directory: &Path, run_dir: &Path, host: &str) -> io::Result<Self> {
         let (socket, file) = (directory.join(CONTROL_SOCKET), run_dir.join(FILE));
         let listener = UnixListener::bind(&socket)?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
@@ -69,7 +69,7 @@ impl Control {
         let thread = std::thread::Builder::new().name("enn-control".into()).spawn(move || door.serve())?;
         let control = Self { commands, wake, stop, thread: Some(thread), socket, file };
         let beside = control.file.with_extension("new");
-        fs::write(&beside, format!("{}\n", control.socket.display()))?;
+        fs::write(&beside, format!("{}\n{host}\n", control.socket.display()))?;
         fs::rename(&beside, &control.file)?;
         Ok(control)
     }

@@ -8,6 +8,7 @@ use super::{
     hang,
     kernels::{self, Kernels},
     memory::Parts,
+    nodes::Nodes,
     policy::History,
     pool::Pool,
     round::{FAILED_GRACE, HALT_WAIT_MAX, Mode, Recovering, RoundState},
@@ -17,18 +18,22 @@ use super::{
     wait::{Event, Sources},
     worker::{Place, Worker},
 };
-use crate::process::{Exit, Guard, STOP_SIGNALS, Signals};
+use crate::{
+    process::{Exit, Guard, STOP_SIGNALS, Signals},
+    rendezvous::Rendezvous,
+};
 use enn_broker::{Broker, store};
 use enn_common::{
     config::train::Recovery,
     event::What,
-    id::{Rank, WorkerId},
+    id::{Rank, Round, WorkerId},
     kernels::KernelFault,
-    wire::message::ToWorker,
+    wire::{hand::Work, message::ToWorker},
 };
 use nix::sys::signal::Signal as Posix;
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -43,13 +48,8 @@ pub fn run(
     checkpoints: Box<dyn Checkpoints>,
     emit: &mut dyn FnMut(What),
 ) -> Result<Outcome, AgentError> {
-    let system = |what| move |source| AgentError::System { what, source };
-    // The guard first: it must not inherit what comes after.
-    let guard = Guard::start(None, None).map_err(system("start the guard process"))?;
-    let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
-    let signals =
-        if spec.handle_signals { Signals::install(&handled).map_err(system("handle signals"))? } else { None };
     let may_grow = spec.policy == Recovery::Reform && spec.workers_most > 1;
+    let means = Means::new(guard()?, spec.handle_signals)?;
     let store = if matches!(spec.job, Job::Train { .. }) && (spec.world > 1 || may_grow) {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Some(store::serve(any, store::Limits::default())?)
@@ -57,45 +57,68 @@ pub fn run(
         None
     };
     let broker = Broker::serve(&spec.socket_parent)?;
-    let directory = broker.socket().parent().unwrap_or(&spec.socket_parent);
-    let control = Control::open(directory, &spec.run_dir);
-    let control = control.inspect_err(|error| {
-        let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
-        emit(What::Warned { message });
-    });
-    let sources = Sources::new((broker, control.ok()), Committer::start(checkpoints)?, signals);
-    let mut agent = Agent {
-        spec,
-        emit,
-        sources,
-        guard,
-        store,
-        kernels: Kernels::open(&spec.run_dir, &spec.worker.program),
-        pool: Pool::default(),
-        world: spec.world,
-        parts: Parts::default(),
-        watch: Watch::default(),
-        paused: None,
-        state: RoundState::new(spec.first_round, String::new(), 0, false),
-        history: History::default(),
-        stop: None,
-        stop_by: None,
-        giving_up: None,
-        recovering: None,
-        verdict: None,
-        outcome: Outcome {
-            ended: Ended::Finished,
-            restarts: 0,
-            rounds: 0,
-            metrics: None,
-            checkpoint: None,
-            chunks: Vec::new(),
-        },
-        began: Instant::now(),
-    };
-    agent.work()?;
-    agent.outcome.chunks.sort_by_key(|chunk| chunk.start);
-    Ok(agent.outcome)
+    let nodes = Nodes::new(broker, spec, None);
+    let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
+    agent.store = store;
+    agent.begin_anew()?;
+    agent.work()
+}
+
+/// The same as the head of all nodes that meet in `rendezvous`, which this node hosts.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn lead(
+    spec: &AgentSpec,
+    checkpoints: Box<dyn Checkpoints>,
+    emit: &mut dyn FnMut(What),
+    headship: Headship,
+) -> Result<Outcome, AgentError> {
+    let Headship { guard, rendezvous, work, nodes: (least, most) } = headship;
+    let means = Means::new(guard, spec.handle_signals)?;
+    let broker = Broker::serve(&spec.socket_parent)?;
+    let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
+    let mut agent = Agent::new(spec, checkpoints, emit, (means, nodes))?;
+    (agent.nodes_min, agent.nodes_max) = (least, most);
+    agent.state.mode = Mode::Gathering;
+    agent.work()
+}
+
+/// Starts the process that ends all workers when this one is killed. Before anything that it must not inherit is opened.
+///
+/// # Errors
+/// When the machine refuses it.
+pub(crate) fn guard() -> Result<Guard, AgentError> {
+    Guard::start(None, None).map_err(|source| AgentError::System { what: "start the guard process", source })
+}
+
+/// What a head has besides its own node.
+#[derive(Debug)]
+pub(crate) struct Headship {
+    /// Started before the rendezvous.
+    pub(crate) guard: Guard,
+    /// Where the nodes meet; this one has joined it.
+    pub(crate) rendezvous: Rc<Rendezvous>,
+    /// The run, for the others.
+    pub(crate) work: Work,
+    /// Nodes needed, and wanted.
+    pub(crate) nodes: (u32, u32),
+}
+
+/// What any agent needs of its machine.
+#[derive(Debug)]
+pub(super) struct Means {
+    pub(super) guard: Guard,
+    pub(super) signals: Option<Signals>,
+}
+
+impl Means {
+    pub(super) fn new(guard: Guard, handle_signals: bool) -> Result<Self, AgentError> {
+        let handled = [&STOP_SIGNALS[..], &[Posix::SIGUSR1]].concat();
+        let installed = if handle_signals { Signals::install(&handled) } else { Ok(None) };
+        let signals = installed.map_err(|source| AgentError::System { what: "handle signals", source })?;
+        Ok(Self { guard, signals })
+    }
 }
 
 pub(super) struct Agent<'a> {
@@ -108,6 +131,15 @@ pub(super) struct Agent<'a> {
     pub(super) pool: Pool,
     /// Workers wanted.
     pub(super) world: u32,
+    /// The same as `enn resize` said it.
+    pub(super) resized: Option<u32>,
+    /// Nodes needed, and wanted.
+    pub(super) nodes_min: u32,
+    pub(super) nodes_max: u32,
+    /// Number of the first round that this agent begins.
+    pub(super) first_round: Round,
+    /// It took over from another head, and no round has begun since.
+    pub(super) heir: bool,
     /// How micro-batches are cut.
     pub(super) parts: Parts,
     /// Who waits for whom.
@@ -116,7 +148,9 @@ pub(super) struct Agent<'a> {
     pub(super) paused: Option<Instant>,
     pub(super) state: RoundState,
     pub(super) history: History,
-    /// The first signal that asked to stop.
+    /// The first signal, or wish, to stop that came to this node.
+    pub(super) signalled: Option<Signal>,
+    /// The first that came to any.
     pub(super) stop: Option<Signal>,
     /// Workers that were asked to end are killed then.
     pub(super) stop_by: Option<Instant>,
@@ -129,9 +163,59 @@ pub(super) struct Agent<'a> {
     pub(super) began: Instant,
 }
 
-impl Agent<'_> {
-    fn work(&mut self) -> Result<(), AgentError> {
-        self.begin_anew()?;
+impl<'a> Agent<'a> {
+    pub(super) fn new(
+        spec: &'a AgentSpec,
+        checkpoints: Box<dyn Checkpoints>,
+        emit: &'a mut dyn FnMut(What),
+        (means, nodes): (Means, Nodes),
+    ) -> Result<Self, AgentError> {
+        let Means { guard, signals } = means;
+        let directory = nodes.broker.socket().parent().unwrap_or(&spec.socket_parent);
+        let control = Control::open(directory, &spec.run_dir, &spec.host);
+        let control = control.inspect_err(|error| {
+            let message = format!("the run takes no requests (enn pause, enn resize, …): {error}");
+            emit(What::Warned { message });
+        });
+        let sources = Sources::new((nodes, control.ok()), Committer::start(checkpoints)?, signals);
+        Ok(Self {
+            spec,
+            emit,
+            sources,
+            guard,
+            store: None,
+            kernels: Kernels::open(&spec.run_dir, &spec.worker.program),
+            pool: Pool::default(),
+            world: spec.world,
+            resized: None,
+            nodes_min: 1,
+            nodes_max: 1,
+            first_round: spec.first_round,
+            heir: false,
+            parts: Parts::default(),
+            watch: Watch::default(),
+            paused: None,
+            state: RoundState::new(spec.first_round, String::new(), 0, false),
+            history: History::default(),
+            signalled: None,
+            stop: None,
+            stop_by: None,
+            giving_up: None,
+            recovering: None,
+            verdict: None,
+            outcome: Outcome {
+                ended: Ended::Finished,
+                restarts: 0,
+                rounds: 0,
+                metrics: None,
+                checkpoint: None,
+                chunks: Vec::new(),
+            },
+            began: Instant::now(),
+        })
+    }
+
+    pub(super) fn work(mut self) -> Result<Outcome, AgentError> {
         while self.verdict.is_none() || !self.is_empty() {
             let deadline = self.deadline();
             let children = self.pool.children();
@@ -144,8 +228,10 @@ impl Agent<'_> {
         if let Some(ended) = self.verdict.take() {
             self.outcome.ended = ended;
         }
-        self.sources.broker.close_all()?;
-        Ok(())
+        self.sources.nodes.close_all()?;
+        self.farewell();
+        self.outcome.chunks.sort_by_key(|chunk| chunk.start);
+        Ok(self.outcome)
     }
 
     /// Nobody lives and nothing is being committed.
@@ -165,13 +251,19 @@ impl Agent<'_> {
 
     fn handle(&mut self, event: Event) -> Result<(), AgentError> {
         match event {
-            Event::Signalled(signal) => self.signalled(signal)?,
+            Event::Signalled(signal) => {
+                // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
+                let second = self.signalled.is_some_and(|first| first != Signal::TimeLimit);
+                self.signalled.get_or_insert(signal);
+                self.signalled(signal, second)?;
+            }
             Event::Ended { worker, late } => self.ended(worker, late)?,
             Event::Spoken => {
-                while let Some(event) = self.sources.broker.event() {
+                while let Some(event) = self.sources.nodes.broker.event() {
                     self.spoken(event)?;
                 }
             }
+            Event::News => self.hear()?,
             Event::Committed => {
                 while let Some(verdict) = self.sources.committer.verdict() {
                     let step = verdict.step;
@@ -187,9 +279,8 @@ impl Agent<'_> {
         Ok(())
     }
 
-    fn signalled(&mut self, signal: Signal) -> Result<(), AgentError> {
-        // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
-        let second = self.stop.is_some_and(|first| first != Signal::TimeLimit);
+    /// A signal came to a node; `second`: not the first to that one. All nodes of a job get one at the same time.
+    pub(super) fn signalled(&mut self, signal: Signal, second: bool) -> Result<(), AgentError> {
         (self.emit)(What::StopRequested { signal: signal.name().into(), second });
         self.stop.get_or_insert(signal);
         if second {
@@ -210,19 +301,22 @@ impl Agent<'_> {
             self.state.mode = Mode::Working;
         }
         self.pool.ask_to_stop();
-        for spare in self.pool.send_spares_away(now) {
-            self.sources.broker.dismiss(spare)?;
+        for (home, spare) in self.pool.send_spares_away(now) {
+            self.sources.nodes.dismiss(home, spare)?;
         }
         Ok(())
     }
 
-    fn ended(&mut self, id: WorkerId, late: Duration) -> Result<(), AgentError> {
+    pub(super) fn ended(&mut self, id: WorkerId, late: Duration) -> Result<(), AgentError> {
         let began = Instant::now();
         let Some(worker) = self.pool.get_mut(id) else { return Ok(()) };
         let Some(exit) = worker.child.reap(&mut self.guard) else { return Ok(()) };
         let seconds_to_notice = (late + began.elapsed()).as_secs_f64();
-        let (code, signal) = exit.code_or_signal();
+        // How a process ended on a node that is gone nobody knows.
+        let lost = worker.child.there().is_some_and(|far| far.is_lost());
+        let (code, signal) = if lost { (None, None) } else { exit.code_or_signal() };
         let (rank, pid, round) = (worker.rank(), worker.child.pid(), self.state.round);
+        let home = worker.slot.home;
         let forgiven = worker.dismissed || exit == Exit::Code(0);
         if let Some(rank) = rank {
             if self.reforms() && self.state.mode.is_under_way() && !forgiven {
@@ -233,14 +327,14 @@ impl Agent<'_> {
             (self.emit)(What::WorkerExited { round, rank, pid, code, signal, seconds_to_notice });
         }
         // Its last words may still be in the socket: it is judged when the broker has read them.
-        self.sources.broker.sync(id.0.into()).map_err(AgentError::from)
+        self.sources.nodes.sync(home, id)
     }
 
     /// The worker's process is gone and everything it said has been heard.
     pub(super) fn judge(&mut self, id: WorkerId) -> Result<(), AgentError> {
         // A token of a worker that was judged, or of nobody.
         let Some(worker) = self.pool.take(id) else { return Ok(()) };
-        self.sources.broker.dismiss(id)?;
+        self.sources.nodes.dismiss(worker.slot.home, id)?;
         let Some(rank) = worker.rank() else { return self.spare_ended(&worker) };
         let evidence = worker.evidence(rank);
         self.accuse(&evidence)?;
@@ -265,7 +359,7 @@ impl Agent<'_> {
         let sent_away = (worker.kill_at.is_some() && worker.words.is_none()) || self.state.mode.is_last();
         let (code, signal) = worker.child.exit().map_or((None, None), Exit::code_or_signal);
         (self.emit)(What::SpareEnded { pid: worker.child.pid(), code, signal });
-        self.accuse(&worker.evidence(Rank(worker.slot.0)))?;
+        self.accuse(&worker.evidence(Rank(worker.slot.index.0)))?;
         if !sent_away && self.pool.spare_lost(Instant::now()) {
             let words = worker.words.clone().unwrap_or_else(|| worker.child.stderr_tail());
             let message = format!("spares die before they are warm; no more are started: {}", words.trim());
@@ -293,7 +387,7 @@ impl Agent<'_> {
         self.state.mode = Mode::Ending(now + FAILED_GRACE);
         self.pool.signal_all(Posix::SIGTERM);
         // A worker ends itself at once when its socket closes, however deep it waits in a collective.
-        self.sources.broker.close_all().map_err(AgentError::from)
+        self.sources.nodes.close_all()
     }
 
     /// The same for a worker that lives.
@@ -308,7 +402,7 @@ impl Agent<'_> {
     /// Ends the round for all who live in it.
     pub(super) fn leave(&mut self, reason: String) -> Result<(), AgentError> {
         if self.state.mode.is_under_way() {
-            self.sources.broker.end_round(reason)?;
+            self.sources.nodes.end_round(&reason)?;
             self.pool.unseat_strangers();
             self.state.mode = Mode::Halting(Some(Instant::now() + HALT_WAIT_MAX));
         }
@@ -328,29 +422,25 @@ impl Agent<'_> {
         let Some(entry) = self.kernels.faulted(fault) else { return Ok(()) };
         self.sources.committer.write(self.kernels.file());
         (self.emit)(What::KernelQuarantined { rank, entry: Box::new(entry) });
-        Ok(self.sources.broker.tell_all(ToWorker::Kernels(Box::new(self.kernels.told())))?)
+        self.sources.nodes.tell_all(&ToWorker::Kernels(Box::new(self.kernels.told())))
     }
 
     fn committed(&mut self, committed: Committed, seconds: f64) -> Result<(), AgentError> {
         let Committed { step, path, bytes, metric } = committed;
         self.outcome.checkpoint = Some((step, path.clone()));
-        self.sources.broker.tell_all(ToWorker::Committed { step, path: path.clone() })?;
+        self.sources.nodes.tell_all(&ToWorker::Committed { step, path: path.clone() })?;
         self.sources.committer.abandon(self.state.attempt.clone(), step);
         (self.emit)(What::CheckpointCommitted { step, path, bytes, seconds, metric });
         Ok(())
     }
 
     pub(super) fn abandoned(&mut self, step: u64, error: String) -> Result<(), AgentError> {
-        self.sources.broker.tell_all(ToWorker::Abandoned { step, error: error.clone() })?;
-        self.checkpoint_failed(step, error);
-        Ok(())
-    }
-
-    /// Shares of earlier steps that were abandoned hold room that the next checkpoint needs; those of this one may still be
-    /// written.
-    pub(super) fn checkpoint_failed(&mut self, step: u64, error: String) {
+        self.sources.nodes.tell_all(&ToWorker::Abandoned { step, error: error.clone() })?;
+        // Shares of earlier steps that were abandoned hold room that the next checkpoint needs; those of this one may still be
+        // written.
         self.sources.committer.abandon(self.state.attempt.clone(), step);
         (self.emit)(What::CheckpointFailed { step, error });
+        Ok(())
     }
 
     /// The next moment at which something must be done.
@@ -451,7 +541,7 @@ impl Agent<'_> {
     }
 
     /// Kills everybody: the run ends, or all start again.
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.state.mode = Mode::Killed;
         self.pool.signal_all(Posix::SIGKILL);
     }

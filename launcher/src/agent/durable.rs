@@ -1,7 +1,9 @@
 //! The run's real checkpoints: DCP directories with a manifest, committed whole, old ones let go.
 
-use super::committer::{Checkpoints, Committed};
-use enn_broker::ShardSet;
+use super::{
+    committer::{Checkpoints, Committed},
+    shards::ShardSet,
+};
 use enn_common::checkpoint::{self, Draft, latest, name, prune, remove_attempt, remove_leftovers};
 use std::{path::PathBuf, time::SystemTime};
 

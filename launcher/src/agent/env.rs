@@ -1,6 +1,7 @@
 //! The environment of one worker: torchrun's names and our own. Pure.
 
 use super::spec::WorkerSpec;
+use enn_common::wire::hand::SeatFacts;
 use std::{ffi::OsString, path::Path};
 
 /// Who a worker is, as far as its environment says it.
@@ -13,15 +14,6 @@ pub(super) struct Identity<'a> {
     pub(super) broker: &'a Path,
     pub(super) run_dir: &'a Path,
     pub(super) store: Option<(&'a str, u16)>,
-}
-
-/// The seat a worker is started for. It may get others later.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SeatFacts {
-    pub(super) round: u64,
-    pub(super) rank: u32,
-    pub(super) local_rank: u32,
-    pub(super) world: u32,
 }
 
 /// Variables that tell of a seat; who has none must not inherit the launcher's.
@@ -37,8 +29,8 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
         ("ENN_BROKER", identity.broker.into()),
         ("ENN_RUN_DIR", identity.run_dir.into()),
     ];
-    if let Some(SeatFacts { round, rank, local_rank, world }) = identity.seat {
-        let values = [rank.into(), local_rank.into(), world.into(), world.into(), round];
+    if let Some(SeatFacts { round, rank, local_rank, world, local_world }) = identity.seat {
+        let values = [rank.into(), local_rank.into(), world.into(), local_world.into(), round];
         variables.extend(OF_A_SEAT.into_iter().zip(values.map(number)));
     }
     if let Some((host, port)) = identity.store {
@@ -73,7 +65,7 @@ mod tests {
         };
         let identity = Identity {
             worker: 7,
-            seat: Some(SeatFacts { round: 2, rank: 1, local_rank: 3, world: 4 }),
+            seat: Some(SeatFacts { round: 2, rank: 1, local_rank: 3, world: 4, local_world: 4 }),
             control_fd: 9,
             broker: Path::new("/tmp/b.sock"),
             run_dir: Path::new("/run"),

@@ -28,6 +28,11 @@ impl Default for Parts {
 }
 
 impl Parts {
+    /// As a head before left them.
+    pub(super) fn cut_into(split: u32) -> Self {
+        Self { split: split.max(1), ..Self::default() }
+    }
+
     /// For the round that begins.
     pub(super) fn split(self) -> u32 {
         self.split

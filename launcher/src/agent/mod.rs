@@ -10,9 +10,13 @@
 //! `cause`). People ask for things at the door (`control`), which `ask` is the other side of. `child` is one process, `committer` one thread for slow
 //! disks, `unix` all that is unsafe.
 //!
+//! On several nodes one agent is the `head`: a worker process is a `body`, here (`child`) or `far`, and what is wanted of it goes to
+//! the broker of its one of the `nodes`. The others are a `hand` each. When the head is gone one of them is its `heir`.
+//!
 //! **Invariant:** nothing is polled, nothing outlives the agent, and the agent decides nothing about data or models.
 
 mod ask;
+mod body;
 mod cause;
 mod child;
 mod committer;
@@ -21,14 +25,20 @@ mod dispatcher;
 mod durable;
 mod env;
 mod error;
+mod far;
+mod hand;
 mod hang;
+mod head;
+mod heir;
 mod kernels;
 mod memory;
+mod nodes;
 mod policy;
 mod pool;
 mod reports;
 mod round;
 mod seats;
+mod shards;
 mod spec;
 mod straggler;
 mod turn;
@@ -40,7 +50,12 @@ mod worker;
 pub use ask::{AskError, ask};
 pub use committer::{Checkpoints, Committed};
 pub use dispatcher::run;
+pub(crate) use dispatcher::{Headship, guard, lead};
 pub use durable::Durable;
 pub use error::AgentError;
+pub(crate) use hand::{Heritage, serve};
+pub(crate) use heir::inherit;
 pub use policy::{Decision, Failed, History, Limits, Reason, after_failure};
+pub use shards::ShardSet;
 pub use spec::{AgentSpec, Chunk, Ended, Job, Outcome, Signal, WorkerSpec};
+pub(crate) use spec::{HandEnd, HandSpec};

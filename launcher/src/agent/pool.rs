@@ -5,10 +5,10 @@
 use super::{
     child::Child,
     policy,
-    seats::{Candidate, Candidates},
+    seats::{Candidate, Candidates, Home, Slot},
     worker::{Place, Worker},
 };
-use enn_common::id::{LocalRank, WorkerId};
+use enn_common::{id::WorkerId, wire::hand::Wish};
 use nix::sys::signal::Signal;
 use std::{
     collections::BTreeMap,
@@ -63,7 +63,27 @@ impl Pool {
 
     /// What the agent watches.
     pub(super) fn children(&self) -> Vec<(WorkerId, &Child)> {
-        self.all().map(|worker| (worker.id, &worker.child)).collect()
+        self.all().filter_map(|worker| Some((worker.id, worker.child.here()?))).collect()
+    }
+
+    /// Those on a node.
+    pub(super) fn on(&self, home: Home) -> impl Iterator<Item = &Worker> {
+        self.all().filter(move |worker| worker.slot.home == home)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn on_mut(&mut self, home: Home) -> impl Iterator<Item = &mut Worker> {
+        self.workers.values_mut().filter(move |worker| worker.slot.home == home)
+    }
+
+    /// One more than the highest name given.
+    pub(super) fn names(&self) -> u32 {
+        self.next
+    }
+
+    /// No name below is given any more.
+    pub(super) fn names_from(&mut self, next: u32) {
+        self.next = self.next.max(next);
     }
 
     /// Workers with a seat.
@@ -125,19 +145,19 @@ impl Pool {
         Candidates { kept, warm: spares(true), warming: spares(false) }
     }
 
-    /// Indices of those with a seat, and those that spares are prepared for.
-    pub(super) fn slots(&self) -> (Vec<LocalRank>, Vec<LocalRank>) {
+    /// Places of those with a seat, and those that spares are prepared for.
+    pub(super) fn slots(&self) -> (Vec<Slot>, Vec<Slot>) {
         (self.seated().map(|worker| worker.slot).collect(), self.spares().map(|worker| worker.slot).collect())
     }
 
     /// Asks everybody with a seat to finish the step, checkpoint and end.
     pub(super) fn ask_to_stop(&self) {
-        self.seated().for_each(|worker| worker.child.ask_to_stop());
+        self.seated().for_each(|worker| worker.child.wish(Wish::Stop, true));
     }
 
     /// Asks everybody with a seat to leave the round, or takes that back.
     pub(super) fn ask_to_regroup(&self, wanted: bool) {
-        self.seated().for_each(|worker| worker.child.ask_to_regroup(wanted));
+        self.seated().for_each(|worker| worker.child.wish(Wish::Regroup, wanted));
     }
 
     pub(super) fn signal_all(&self, signal: Signal) {
@@ -153,9 +173,9 @@ impl Pool {
     }
 
     /// Makes those without a seat end; returns who they are.
-    pub(super) fn send_spares_away(&mut self, now: Instant) -> Vec<WorkerId> {
-        let spares: Vec<WorkerId> = self.spares().map(|worker| worker.id).collect();
-        spares.iter().for_each(|id| self.send_away(*id, now));
+    pub(super) fn send_spares_away(&mut self, now: Instant) -> Vec<(Home, WorkerId)> {
+        let spares: Vec<_> = self.spares().map(|worker| (worker.slot.home, worker.id)).collect();
+        spares.iter().for_each(|(_, id)| self.send_away(*id, now));
         spares
     }
 

@@ -4,6 +4,7 @@ use super::{
     dispatcher::Agent,
     error::AgentError,
     round::Mode,
+    shards,
     spec::{Chunk, Job},
     worker::WARNINGS_MAX,
 };
@@ -24,13 +25,6 @@ impl Agent<'_> {
                 }
             }
             BrokerEvent::Reported { round, worker, message } => self.reported(worker, round, message)?,
-            BrokerEvent::ShardsWritten { shards, .. } => {
-                let step = shards.step;
-                if !self.sources.committer.commit(shards) {
-                    self.abandoned(step, "too many commits are under way: the disk is too slow".into())?;
-                }
-            }
-            BrokerEvent::ShardsAbandoned { step, error, .. } => self.checkpoint_failed(step, error),
             BrokerEvent::Left { worker, error: Some(error) } => {
                 if let Some(known) = self.pool.get_mut(worker) {
                     known.words.get_or_insert(error);
@@ -57,7 +51,7 @@ impl Agent<'_> {
         let round = self.state.round;
         let Some(worker) = self.pool.get_mut(id) else { return Ok(()) };
         // A spare has the index it is prepared for.
-        let rank = worker.rank().unwrap_or(Rank(worker.slot.0));
+        let rank = worker.rank().unwrap_or(Rank(worker.slot.index.0));
         match message {
             FromWorker::Warned { message } => self.warned(id, rank, message),
             FromWorker::Failed { error } => {
@@ -91,9 +85,36 @@ impl Agent<'_> {
                 self.kernels.ran(ops);
                 self.sources.committer.write(self.kernels.file());
             }
+            FromWorker::ShardWritten { .. } | FromWorker::ShardFailed { .. } => {
+                let counts = said_in == Some(round) && worker.seat().is_some() && self.state.mode.is_under_way();
+                return if counts { self.shard(rank, message) } else { Ok(()) };
+            }
             // Words of a round that is over.
             message if said_in == Some(round) => self.news(id, rank, message),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// A rank wrote its share of a checkpoint, or could not.
+    fn shard(&mut self, rank: Rank, message: FromWorker) -> Result<(), AgentError> {
+        let verdicts = match message {
+            FromWorker::ShardWritten { step, epoch, dir, metric, table } => {
+                self.state.shards.written(shards::Report { rank: rank.0, step, epoch, dir, metric, table })
+            }
+            FromWorker::ShardFailed { step, error } => self.state.shards.failed(rank.0, step, &error),
+            _ => Vec::new(),
+        };
+        for verdict in verdicts {
+            match verdict {
+                shards::Verdict::Complete(set) => {
+                    let step = set.step;
+                    if !self.sources.committer.commit(set) {
+                        self.abandoned(step, "too many commits are under way: the disk is too slow".into())?;
+                    }
+                }
+                shards::Verdict::Abandoned { step, error } => self.abandoned(step, error)?,
+            }
         }
         Ok(())
     }

@@ -9,6 +9,7 @@
 //!    └─────────────────────────────────────► Ending, Closing ─► Killed ─► nobody is left: the run is over, or all start again
 //! ```
 
+use super::shards::Shards;
 use enn_common::id::{Rank, Round, WorkerId};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ pub(super) const FAILED_GRACE: Duration = Duration::from_millis(500);
 /// What the agent is doing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Mode {
+    /// The nodes of the run have to agree who takes part; nobody has state.
+    Gathering,
     /// The round's workers work.
     Working,
     /// They were asked to leave it at the same step, by then.
@@ -49,7 +52,7 @@ impl Mode {
 
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
-            Self::Working | Self::Paused(_) | Self::Killed => None,
+            Self::Gathering | Self::Working | Self::Paused(_) | Self::Killed => None,
             Self::Halting(at) => at,
             Self::Regrouping(at) | Self::Ending(at) | Self::Closing(at) => Some(at),
         }
@@ -83,6 +86,8 @@ pub(super) struct RoundState {
     pub(super) failed_at: Option<Instant>,
     /// Into so many each micro-batch is cut.
     pub(super) split: u32,
+    /// Checkpoints of which not all ranks have written their share.
+    pub(super) shards: Shards,
     /// Who loses its seat when the round is left, if a spare is there.
     pub(super) evicted: Option<WorkerId>,
     /// Why it is left without a failure.
@@ -105,6 +110,7 @@ impl RoundState {
             cause: None,
             failed_at: None,
             split: 1,
+            shards: Shards::new(0),
             evicted: None,
             wish: None,
         }

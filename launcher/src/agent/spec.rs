@@ -1,9 +1,12 @@
 //! What the agent is asked to do, and what became of it.
 
+use super::hand::Heritage;
+use crate::process::Guard;
 use enn_common::{
     config::train::{Device, Recovery},
     id::Round,
     metrics::Metrics,
+    wire::hand::Ending,
 };
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -65,6 +68,38 @@ pub struct AgentSpec {
     pub handle_signals: bool,
 }
 
+/// A node on which the head of another node lets workers work.
+#[derive(Debug, Clone)]
+pub(crate) struct HandSpec {
+    /// How to start one worker.
+    pub(crate) worker: WorkerSpec,
+    /// Workers, when none is missing.
+    pub(crate) world: u32,
+    /// Workers that the machine has room for.
+    pub(crate) workers_most: u32,
+    /// Name of this host.
+    pub(crate) host: String,
+    /// Short directory for the broker's socket, e.g. /tmp/nodes-w.
+    pub(crate) socket_parent: PathBuf,
+    /// Whether SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 stop the run.
+    pub(crate) handle_signals: bool,
+}
+
+/// How the run ended for a hand.
+#[derive(Debug)]
+pub(crate) enum HandEnd {
+    /// As the head says.
+    Ended(Ending),
+    /// The node was asked to stop before it had a part in the run.
+    Stopped(Signal),
+    /// No workers are wanted here any more.
+    Drained,
+    /// This node cannot go on, and why.
+    Failed(String),
+    /// The head is gone and this node leads.
+    TookOver(Guard, Box<Heritage>),
+}
+
 /// What the workers do.
 #[derive(Debug, Clone)]
 pub enum Job {
@@ -109,6 +144,15 @@ pub enum Signal {
 }
 
 impl Signal {
+    /// The signal of this name; one that only stops is as good as SIGTERM.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "SIGINT" => Self::Interrupt,
+            "SIGUSR1" => Self::TimeLimit,
+            _ => Self::Terminate,
+        }
+    }
+
     /// The signal's name.
     pub fn name(self) -> &'static str {
         match self {

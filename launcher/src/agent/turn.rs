@@ -1,25 +1,28 @@
 //! From one round to the next: the verdict on a round that is over, the seats of the next, and the spares between them.
 
 use super::{
+    body::Body,
     child::Child,
     dispatcher::Agent,
-    env::{Identity, SeatFacts},
+    env::Identity,
     error::AgentError,
     policy::{self, Decision, Failed, Limits, Reason},
     round::{FAILED_GRACE, Mode, Recovering, RoundState},
-    seats::{self, Bounds, Seating, Taker},
+    seats::{self, Home, Seating, Slot, Taker},
+    shards::Shards,
     spec::{Ended, Job},
     worker::{Place, Seat, Worker},
 };
-use enn_broker::RoundPlan;
 use enn_common::{
     config::train::Device,
     event::What,
-    id::{LocalRank, Rank, Round, WorkerId},
-    wire::message::{Assignment, Standby, Task},
+    id::{Rank, Round, WorkerId},
+    wire::{
+        hand::{SeatFacts, Standing},
+        message::{Assignment, Standby, Task},
+    },
 };
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -31,9 +34,14 @@ const REFILL_WAIT_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy)]
 struct Given {
     rank: Rank,
-    slot: LocalRank,
+    slot: Slot,
     worker: WorkerId,
     taker: Taker,
+}
+
+/// Workers of a round on a node.
+fn local_world(places: &[Given], home: Home) -> u32 {
+    u32::try_from(places.iter().filter(|place| place.slot.home == home).count()).unwrap_or(u32::MAX)
 }
 
 /// Where a round begins.
@@ -47,15 +55,24 @@ struct Start {
 impl Agent<'_> {
     /// Does what is due when all that happened has been handled.
     pub(super) fn advance(&mut self) -> Result<(), AgentError> {
+        self.part();
+        // With nodes that have to agree first nothing begins but the end.
+        let may_begin = self.sources.nodes.settled() || self.is_stopping();
         match self.state.mode {
+            Mode::Gathering if self.is_stopping() => self.close(),
+            Mode::Gathering if may_begin => self.begin_anew(),
             Mode::Working | Mode::Regrouping(_) if self.pool.seated().next().is_none() => self.close(),
-            Mode::Working | Mode::Regrouping(_) | Mode::Halting(_) if self.pool.all_halted() => self.turn(),
+            Mode::Working | Mode::Regrouping(_) | Mode::Halting(_) if self.pool.all_halted() && may_begin => {
+                self.turn()
+            }
             Mode::Working => {
                 self.refill()?;
                 self.regroup();
                 Ok(())
             }
-            Mode::Paused(since) if (self.paused.is_none() || self.is_stopping()) && self.pool.all_halted() => {
+            Mode::Paused(since)
+                if (self.paused.is_none() || self.is_stopping()) && self.pool.all_halted() && may_begin =>
+            {
                 self.wake(since)
             }
             Mode::Ending(_) | Mode::Closing(_) | Mode::Killed if self.verdict.is_none() && self.is_empty() => {
@@ -67,6 +84,10 @@ impl Agent<'_> {
 
     /// Begins a round in which nobody has state, from the newest checkpoint.
     pub(super) fn begin_anew(&mut self) -> Result<(), AgentError> {
+        if !self.sources.nodes.settled() {
+            self.state.mode = Mode::Gathering;
+            return Ok(());
+        }
         let newest = self.sources.committer.prepare()?;
         let step = newest.as_ref().map_or(0, |found| found.step);
         self.outcome.checkpoint = newest.map(|found| (found.step, found.path));
@@ -75,13 +96,6 @@ impl Agent<'_> {
         }
         let seating = self.seating()?;
         self.begin(seating, Start { step, kept: false })
-    }
-
-    pub(super) fn bounds(&self) -> Bounds {
-        // A run that was not to go on with fewer is not to when it was resized either.
-        let fixed = self.spec.workers_min == self.spec.world;
-        let fewest = if fixed { self.world } else { self.spec.workers_min.min(self.world) };
-        Bounds { fewest, most: self.world }
     }
 
     /// The round is over and everybody who lives stands.
@@ -200,10 +214,10 @@ impl Agent<'_> {
         let failed = self.giving_up.is_some() || self.state.cause.is_some();
         self.verdict = Some(if failed || (early && self.stop.is_some()) { ended } else { Ended::Finished });
         // Also those who stand without a state that is worth saving.
-        let left: Vec<WorkerId> = self.pool.all().map(|worker| worker.id).collect();
-        for worker in left {
+        let left: Vec<_> = self.pool.all().map(|worker| (worker.slot.home, worker.id)).collect();
+        for (home, worker) in left {
             self.pool.send_away(worker, now);
-            self.sources.broker.dismiss(worker)?;
+            self.sources.nodes.dismiss(home, worker)?;
         }
         self.state.mode = Mode::Closing(now + FAILED_GRACE);
         Ok(())
@@ -235,7 +249,8 @@ impl Agent<'_> {
 
     fn begin(&mut self, seating: Seating, start: Start) -> Result<(), AgentError> {
         let now = Instant::now();
-        let round = Round(self.spec.first_round.0 + self.outcome.rounds);
+        let round = Round(self.first_round.0 + self.outcome.rounds);
+        self.heir = false;
         self.outcome.rounds += 1;
         // Unique among all starts in this run directory, so that a dead attempt's files are never taken for a living one's.
         let attempt = format!("{round}-{:x}", std::process::id());
@@ -243,33 +258,41 @@ impl Agent<'_> {
         let world = u32::try_from(places.len()).unwrap_or(u32::MAX);
         for place in places.iter().filter(|place| place.taker == Taker::New) {
             // When the round is over before it comes, it stands by.
-            self.sources.broker.expect(place.worker, self.standby(place.slot))?;
+            self.sources.nodes.expect(place.slot, place.worker, self.standby(place.slot))?;
         }
         // What the pages show before it begins is no progress of this round.
         let base = start.step.max(self.pool.reached());
         // Before they are told of the round: a wish that is still there would make them leave it.
         self.pool.ask_to_regroup(false);
-        let assigned =
-            |place: &Given| (place.worker, self.assignment(round, (place.rank, place.slot), world, &attempt));
-        let seats: BTreeMap<_, _> = places.iter().map(assigned).collect();
-        self.sources.broker.begin_round(RoundPlan { round, seats })?;
+        let assigned = |place: &Given| {
+            let world = (world, local_world(&places, place.slot.home));
+            (place.slot.home, place.worker, self.assignment(round, (place.rank, place.slot), world, &attempt))
+        };
+        let seats = places.iter().map(assigned).collect();
+        self.sources.nodes.begin(round, seats, &self.standing(round, &attempt))?;
         self.state = RoundState::new(round, attempt, base, start.kept);
         self.state.split = self.parts.split();
+        self.state.shards = Shards::new(places.len());
         self.watch.round_began();
         let resume = self.outcome.checkpoint.as_ref().map(|(step, _)| *step);
         let resume_step = if start.kept { Some(start.step) } else { resume };
+        if self.sources.nodes.rendezvous().is_some() {
+            let (host, port) = self.store_at().unwrap_or_default();
+            let (nodes, restart) = (self.sources.nodes.briefs(), self.outcome.restarts);
+            (self.emit)(What::RoundFormed { round, restart, master: format!("{host}:{port}"), nodes });
+        }
         (self.emit)(What::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
         for place in &places {
             let logs = self.logs().join(round.to_string()).join(place.rank.to_string());
             match place.taker {
-                Taker::New => self.start(place, world, &logs, now)?,
+                Taker::New => self.start(place, (world, local_world(&places, place.slot.home)), &logs, now)?,
                 Taker::Kept(_) | Taker::Spare(_) => self.take_seat(place, &logs, now),
             }
         }
         Ok(())
     }
 
-    fn place(&mut self, rank: Rank, (slot, taker): (LocalRank, Taker)) -> Given {
+    fn place(&mut self, rank: Rank, (slot, taker): (Slot, Taker)) -> Given {
         let worker = match taker {
             Taker::Kept(worker) | Taker::Spare(worker) => worker,
             Taker::New => self.pool.name(),
@@ -289,37 +312,73 @@ impl Agent<'_> {
             tracing::debug!("{}: {error}", logs.display());
         }
         let (pid, spare) = (worker.child.pid(), matches!(taker, Taker::Spare(_)));
-        (self.emit)(What::SeatTaken { round: self.state.round, rank, local_rank: slot, pid, spare });
+        let (round, local_rank, host) = (self.state.round, slot.index, self.sources.nodes.host(slot.home));
+        (self.emit)(What::SeatTaken { round, rank, local_rank, pid, spare, host });
     }
 
     /// Starts a process for a seat.
-    fn start(&mut self, place: &Given, world: u32, logs: &Path, now: Instant) -> Result<(), AgentError> {
+    fn start(&mut self, place: &Given, worlds: (u32, u32), logs: &Path, now: Instant) -> Result<(), AgentError> {
         let Given { rank, slot, worker, .. } = *place;
-        let round = self.state.round;
-        let facts = SeatFacts { round: round.0, rank: rank.0, local_rank: slot.0, world };
-        let child = self.spawn(worker, Some(facts), logs)?;
-        let pid = child.pid();
-        (self.emit)(What::WorkerStarted { round, local_rank: slot, rank, pid, host: String::new() });
-        let seat = Seat::new(rank, false, now);
-        self.pool.add(Worker::new(worker, child, (slot, Place::Seat(seat)), now));
+        let (world, local_world) = worlds;
+        let local_rank = slot.index.0;
+        let facts = SeatFacts { round: self.state.round.0, rank: rank.0, local_rank, world, local_world };
+        let child = self.spawn(worker, slot.home, Some(facts), logs)?;
+        self.pool.add(Worker::new(worker, child, (slot, Place::Seat(Seat::new(rank, false, now))), now));
+        self.announce(worker);
         Ok(())
     }
 
-    fn spawn(&mut self, worker: WorkerId, seat: Option<SeatFacts>, logs: &Path) -> Result<Child, AgentError> {
+    /// Tells that a process was started, when its number is known.
+    pub(super) fn announce(&mut self, id: WorkerId) {
+        let Some(worker) = self.pool.get(id).filter(|worker| worker.child.pid() > 0) else { return };
+        let (pid, local_rank, host) =
+            (worker.child.pid(), worker.slot.index, self.sources.nodes.host(worker.slot.home));
+        (self.emit)(match worker.rank() {
+            Some(rank) => What::WorkerStarted { round: self.state.round, local_rank, rank, pid, host },
+            None => What::SpareStarted { pid, local_rank, host },
+        });
+    }
+
+    fn spawn(
+        &mut self,
+        worker: WorkerId,
+        home: Home,
+        seat: Option<SeatFacts>,
+        logs: &Path,
+    ) -> Result<Body, AgentError> {
+        if let Some(far) = self.far(home, worker, seat, logs) {
+            return Ok(far);
+        }
         let store = self.store_at();
         let identity = Identity {
             worker: worker.0,
             seat,
             control_fd: -1,
-            broker: self.sources.broker.socket(),
+            broker: self.sources.nodes.broker.socket(),
             run_dir: &self.spec.run_dir,
             store: store.as_ref().map(|(host, port)| (host.as_str(), *port)),
         };
-        Child::spawn(&self.spec.worker, identity, logs, &mut self.guard)
+        Ok(Body::Here(Child::spawn(&self.spec.worker, identity, logs, &mut self.guard)?))
+    }
+
+    /// What a head that takes over has to know.
+    pub(super) fn standing(&self, round: Round, attempt: &str) -> Standing {
+        Standing {
+            round: round.0,
+            attempt: attempt.to_owned(),
+            restarts: self.outcome.restarts,
+            failures: self.history.restarts,
+            workers: self.pool.names(),
+            resized: self.resized,
+            split: self.parts.split(),
+        }
     }
 
     /// Host and port of the store in which the workers meet.
     fn store_at(&self) -> Option<(String, u16)> {
+        if let Some(rendezvous) = self.sources.nodes.rendezvous() {
+            return Some(rendezvous.store());
+        }
         self.store.as_ref().map(|store| (store.addr().ip().to_string(), store.addr().port()))
     }
 
@@ -327,7 +386,13 @@ impl Agent<'_> {
         self.spec.run_dir.join("logs")
     }
 
-    fn assignment(&self, round: Round, (rank, slot): (Rank, LocalRank), world: u32, attempt: &str) -> Assignment {
+    fn assignment(
+        &self,
+        round: Round,
+        (rank, slot): (Rank, Slot),
+        (world, local_world): (u32, u32),
+        attempt: &str,
+    ) -> Assignment {
         let (store_host, store_port) = self.store_at().unwrap_or_default();
         let attempt = attempt.to_owned();
         let task = match &self.spec.job {
@@ -348,8 +413,8 @@ impl Agent<'_> {
             round: round.0,
             rank: rank.0,
             world_size: world,
-            local_rank: slot.0,
-            local_world_size: world,
+            local_rank: slot.index.0,
+            local_world_size: local_world,
             store_host,
             store_port,
             device: self.device().into(),
@@ -373,19 +438,19 @@ impl Agent<'_> {
         }
         let (seated, standing) = (self.pool.seated().count(), self.pool.spares().count());
         let missing = (self.world as usize).saturating_sub(seated);
-        let wanted = self.spec.spares as usize + missing;
+        let wanted = self.spec.spares as usize * self.sources.nodes.rooms().len() + missing;
         let at = self.pool.spare_from(Instant::now()).filter(|_| standing < wanted)?;
         // After a failure the first step comes first: a process that starts takes the cores it needs.
         Some(self.recovering.map_or(at, |recovering| at.max(recovering.since + REFILL_WAIT_MAX)))
     }
 
     /// What a process without a seat prepares for.
-    fn standby(&self, slot: LocalRank) -> Option<Standby> {
+    fn standby(&self, slot: Slot) -> Option<Standby> {
         let Job::Train { staged, .. } = &self.spec.job else { return None };
         let (store_host, store_port) = self.store_at().unwrap_or_default();
         self.reforms().then(|| Standby {
             device: self.device().into(),
-            local_rank: slot.0,
+            local_rank: slot.index.0,
             world_size: self.world,
             store_host,
             store_port,
@@ -399,18 +464,17 @@ impl Agent<'_> {
     fn refill(&mut self) -> Result<(), AgentError> {
         while self.next_spare().is_some_and(|at| at <= Instant::now()) {
             let (taken, hints) = self.pool.slots();
-            let slot = seats::hint(&taken, &hints, self.world);
+            let slot = seats::hint(&taken, &hints, &self.bounds().rooms);
             let id = self.pool.name();
-            self.sources.broker.expect(id, self.standby(slot))?;
+            self.sources.nodes.expect(slot, id, self.standby(slot))?;
             let logs = self.logs().join("spares").join(format!("worker-{id}"));
-            match self.spawn(id, None, &logs) {
+            match self.spawn(id, slot.home, None, &logs) {
                 Ok(child) => {
-                    (self.emit)(What::SpareStarted { pid: child.pid(), local_rank: slot });
-                    let place = Place::Spare;
-                    self.pool.add(Worker::new(id, child, (slot, place), Instant::now()));
+                    self.pool.add(Worker::new(id, child, (slot, Place::Spare), Instant::now()));
+                    self.announce(id);
                 }
                 Err(error) => {
-                    self.sources.broker.dismiss(id)?;
+                    self.sources.nodes.dismiss(slot.home, id)?;
                     self.pool.spare_lost(Instant::now());
                     (self.emit)(What::Warned { message: format!("no spare: {error}") });
                 }

@@ -1,8 +1,7 @@
 //! Waiting for everything at once, and the closed list of what can happen.
 
-use super::{child::Child, committer::Committer, control::Control, error::AgentError, spec::Signal};
+use super::{child::Child, committer::Committer, control::Control, error::AgentError, nodes::Nodes, spec::Signal};
 use crate::process::{Signals, wait_ready};
-use enn_broker::Broker;
 use enn_common::id::WorkerId;
 use nix::poll::{PollFd, PollFlags};
 use std::{
@@ -28,6 +27,8 @@ pub(super) enum Event {
     },
     /// The broker has events.
     Spoken,
+    /// The rendezvous has news, of other nodes or from them.
+    News,
     /// The committer has verdicts.
     Committed,
     /// Somebody asks for something at the door.
@@ -40,7 +41,7 @@ pub(super) enum Event {
 pub(super) struct Sources {
     /// Before the broker: it is in the broker's directory.
     pub(super) control: Option<Control>,
-    pub(super) broker: Broker,
+    pub(super) nodes: Nodes,
     pub(super) committer: Committer,
     pub(super) signals: Option<Signals>,
     returned: Instant,
@@ -50,6 +51,7 @@ pub(super) struct Sources {
 enum Source {
     Signals,
     Broker,
+    Rendezvous,
     Committer,
     Control,
     Child(WorkerId),
@@ -57,11 +59,11 @@ enum Source {
 
 impl Sources {
     pub(super) fn new(
-        (broker, control): (Broker, Option<Control>),
+        (nodes, control): (Nodes, Option<Control>),
         committer: Committer,
         signals: Option<Signals>,
     ) -> Self {
-        Self { control, broker, committer, signals, returned: Instant::now() }
+        Self { control, nodes, committer, signals, returned: Instant::now() }
     }
 
     /// Waits until something happens to the agent or its living children, or until `deadline`.
@@ -80,12 +82,7 @@ impl Sources {
         self.returned = now;
         let mut events = Vec::new();
         if let Some(signals) = self.signals.as_mut().filter(|_| ready.iter().any(|s| matches!(s, Source::Signals))) {
-            let named = signals.take().into_iter().map(|signal| match signal {
-                nix::sys::signal::Signal::SIGINT => Signal::Interrupt,
-                nix::sys::signal::Signal::SIGUSR1 => Signal::TimeLimit,
-                _ => Signal::Terminate,
-            });
-            events.extend(named.map(Event::Signalled));
+            events.extend(signals.take().into_iter().map(|signal| Event::Signalled(Signal::named(signal.as_str()))));
         }
         for source in &ready {
             if let Source::Child(worker) = source {
@@ -93,8 +90,11 @@ impl Sources {
             }
         }
         if ready.iter().any(|source| matches!(source, Source::Broker)) {
-            self.broker.clear_wake();
+            self.nodes.broker.clear_wake();
             events.push(Event::Spoken);
+        }
+        if ready.iter().any(|source| matches!(source, Source::Rendezvous)) {
+            events.push(Event::News);
         }
         if ready.iter().any(|source| matches!(source, Source::Committer)) {
             self.committer.clear_wake();
@@ -111,7 +111,8 @@ impl Sources {
 
     fn ready(&self, children: &[(WorkerId, &Child)], deadline: Option<Instant>) -> Result<Vec<Source>, AgentError> {
         let mut watched: Vec<(Source, BorrowedFd<'_>)> =
-            vec![(Source::Broker, self.broker.wake_fd()), (Source::Committer, self.committer.wake_fd())];
+            vec![(Source::Broker, self.nodes.broker.wake_fd()), (Source::Committer, self.committer.wake_fd())];
+        watched.extend(self.nodes.rendezvous().map(|rendezvous| (Source::Rendezvous, rendezvous.fd())));
         watched.extend(self.signals.as_ref().map(|signals| (Source::Signals, signals.fd())));
         watched.extend(self.control.as_ref().map(|control| (Source::Control, control.fd())));
         let living = children.iter().filter(|(_, child)| child.exit().is_none());

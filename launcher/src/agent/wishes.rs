@@ -44,10 +44,17 @@ impl Agent<'_> {
         }
         match request {
             Request::Stop {} => self.stop_for(Signal::Interrupt, "enn stop"),
+            Request::Drain { node: Some(node) } if self.sources.nodes.rendezvous().is_some() && self.reforms() => {
+                Ok(self.drain(&node))
+            }
+            Request::Drain { node: None } if self.sources.nodes.are_several() => {
+                Ok(Err("the run has several nodes: say which one (--node HOST)".into()))
+            }
             Request::Drain { node: Some(node) } if node != self.spec.host => {
                 Ok(Err(format!("the run has one node, {}; found \"{node}\"", self.spec.host)))
             }
             Request::Drain { .. } => self.stop_for(Signal::Terminate, "enn drain"),
+            Request::Cut { node, seconds } => Ok(self.cut(&node, seconds)),
             _ if !self.reforms() => Ok(Err("the run's workers do not meet again: it is no training, or one with \
                                             --policy restart (stop it, and go on with --resume)"
                 .into())),
@@ -59,7 +66,7 @@ impl Agent<'_> {
 
     fn stop_for(&mut self, signal: Signal, asked_by: &str) -> Result<Result<String, String>, AgentError> {
         (self.emit)(What::StopRequested { signal: asked_by.into(), second: false });
-        self.stop = Some(signal);
+        (self.stop, self.signalled) = (Some(signal), Some(signal));
         if self.stop_by.is_none() {
             self.ask_to_stop()?;
         }
@@ -68,14 +75,17 @@ impl Agent<'_> {
     }
 
     fn resize(&mut self, workers: u32) -> Result<String, String> {
-        let (before, most) = (self.world, self.spec.workers_most);
+        let rooms = self.sources.nodes.rooms();
+        let before = self.world;
+        let most = rooms.iter().fold(0u32, |most, room| most.saturating_add(room.most));
         if workers == 0 || workers > most {
-            return Err(format!("found {workers} workers, expected 1 to {most} on this machine"));
+            let place = if rooms.len() == 1 { "this machine" } else { "these machines" };
+            return Err(format!("found {workers} workers, expected 1 to {most} on {place}"));
         }
         if workers == before {
             return Ok(format!("the run has {workers} workers already"));
         }
-        self.world = workers;
+        (self.world, self.resized) = (workers, Some(workers));
         (self.emit)(What::Resized { before, workers });
         let then = match (workers > before, self.paused) {
             (_, Some(_)) => "when it continues",
@@ -141,16 +151,21 @@ impl Agent<'_> {
         if !candidates.warm.is_empty() && candidates.kept.len() > 1 {
             candidates.kept.retain(|kept| Some(kept.worker) != self.state.evicted);
         }
-        let seating = seats::give(&candidates, self.bounds());
+        let leaving = self.sources.nodes.leaving();
+        for list in [&mut candidates.kept, &mut candidates.warm, &mut candidates.warming] {
+            list.retain(|candidate| !leaving.contains(&candidate.slot.home));
+        }
+        let seating = seats::give(&candidates, &self.bounds());
         let has_seat = |id: WorkerId| seating.iter().any(|(_, taker)| *taker == Taker::Kept(id));
         let left = self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id));
-        let left: Vec<(WorkerId, Rank)> = left.filter_map(|worker| Some((worker.id, worker.rank()?))).collect();
-        for (id, rank) in left {
+        let left: Vec<_> =
+            left.filter_map(|worker| Some((worker.slot.home, worker.id, worker.rank()?))).collect();
+        for (home, id, rank) in left {
             self.pool.send_away(id, Instant::now());
             if let Some(worker) = self.pool.get_mut(id) {
                 worker.place = Place::Dismissed(self.state.round, rank);
             }
-            self.sources.broker.dismiss(id)?;
+            self.sources.nodes.dismiss(home, id)?;
         }
         Ok(seating)
     }
@@ -172,6 +187,10 @@ impl Agent<'_> {
     fn wish(&mut self) -> Option<String> {
         if self.paused.is_some() {
             return Some("the run is paused".into());
+        }
+        let leaving = self.sources.nodes.leaving();
+        if let Some(worker) = self.pool.seated().find(|worker| leaving.contains(&worker.slot.home)) {
+            return Some(format!("node {} is drained", self.sources.nodes.host(worker.slot.home)));
         }
         let (seated, world) = (self.pool.seated().count(), self.world as usize);
         if seated > world {

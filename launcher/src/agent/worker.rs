@@ -1,8 +1,13 @@
 //! What is known of one worker process, from its start to its end, through all rounds it has a seat in.
 
-use super::{cause::Evidence, child::Child, hang::Pulse, seats::Candidate};
+use super::{
+    body::Body,
+    cause::Evidence,
+    hang::Pulse,
+    seats::{Candidate, Slot},
+};
 use crate::process::Exit;
-use enn_common::id::{LocalRank, Rank, Round, WorkerId};
+use enn_common::id::{Rank, Round, WorkerId};
 use std::time::{Duration, Instant};
 
 /// Longest time from fork to Hello: loading libtorch from a cold network disk.
@@ -49,9 +54,9 @@ impl Seat {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) id: WorkerId,
-    pub(super) child: Child,
-    /// Index on the node: that of its seat, or the one it is prepared for.
-    pub(super) slot: LocalRank,
+    pub(super) child: Body,
+    /// Its node, and the index there: that of its seat, or the one it is prepared for.
+    pub(super) slot: Slot,
     pub(super) place: Place,
     pub(super) started: Instant,
     pub(super) joined: Option<Instant>,
@@ -72,7 +77,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(id: WorkerId, child: Child, (slot, place): (LocalRank, Place), now: Instant) -> Self {
+    pub(super) fn new(id: WorkerId, child: Body, (slot, place): (Slot, Place), now: Instant) -> Self {
         Self {
             id,
             child,
@@ -144,9 +149,9 @@ impl Worker {
     /// Its control page, at `now_ns` of CLOCK_MONOTONIC. Readiness is a sign of progress too.
     pub(super) fn pulse(&self, now: Instant, now_ns: u64) -> Option<Pulse> {
         let ready = self.seat()?.ready?;
-        let (phase, step) = self.child.place();
-        let silent = Duration::from_nanos(now_ns.saturating_sub(self.child.heartbeat_ns()));
-        Some(Pulse { worker: self.id, phase, step, silent: silent.min(now.saturating_duration_since(ready)) })
+        let ((phase, step), silent) = (self.child.place(), self.child.silent(now_ns));
+        let silent = silent.min(now.saturating_duration_since(ready));
+        Some(Pulse { worker: self.id, phase, step, silent })
     }
 
     /// When the worker must have taken its next step towards its work, and what it is then accused of; an empty accusation means

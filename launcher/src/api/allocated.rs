@@ -1,14 +1,19 @@
 //! `run` in an allocation of Slurm: flags that were not given are filled in from it, tasks find their part, and a run that was
 //! stopped before the time limit goes back into the queue.
 
-use super::run::{RunOptions, run};
+use super::{
+    launch,
+    run::{RunOptions, run},
+};
 use crate::{
     Error,
     facts::Facts,
     process::outlive,
+    rendezvous::Settings,
     slurm::{self, Allocation, Leader, Meeting, OnPath, Part, SlurmError, WorkersFrom},
     torchrun::{self, Flags, Launch, Manner, Own},
 };
+use enn_common::config::RunConfig;
 use nix::sys::signal::Signal;
 use std::{
     io::{self, Write},
@@ -56,12 +61,25 @@ pub fn run_allocated(
     options: &RunOptions,
     allocation: &Allocation,
 ) -> Result<u8, Error> {
+    take_part(&flags.clone(), facts, allocation, || agent(flags, own, facts, options, allocation))
+}
+
+/// Does what this task of an allocation is there for: `agent` is the part of the node's first one; the exit status.
+///
+/// # Errors
+/// As `agent`, and when Slurm or the tasks of this node do not do their part.
+pub fn take_part(
+    flags: &Flags,
+    facts: &Facts,
+    allocation: &Allocation,
+    agent: impl FnOnce() -> Result<u8, Error>,
+) -> Result<u8, Error> {
     match slurm::part(allocation) {
         Part::Follower => Ok(slurm::follow(&facts.socket_parent, allocation)?),
-        Part::Shell => Err(through_srun(&flags, facts, allocation).into()),
+        Part::Shell => Err(through_srun(flags, facts, allocation).into()),
         Part::Agent => {
             let leader = Leader::stand(&facts.socket_parent, allocation)?;
-            let ended = agent(flags, own, facts, options, allocation);
+            let ended = agent();
             if let Some(leader) = leader {
                 leader.end(match &ended {
                     Ok(code) => *code,
@@ -71,6 +89,46 @@ pub fn run_allocated(
             ended
         }
     }
+}
+
+/// How nodes meet to train; `None`: there is one only. Flags that were not given are filled in from the allocation.
+///
+/// # Errors
+/// The first flag that cannot be read, or a token that is not to be had.
+pub fn meeting(
+    mut flags: Flags,
+    own: &Own,
+    (config, allocation): (&RunConfig, Option<&Allocation>),
+    facts: &Facts,
+) -> Result<Option<Settings>, Error> {
+    let met = allocation.map(slurm::rendezvous);
+    if let Some(met) = &met {
+        fill(&mut flags, met, &slurm::address(&met.endpoint, &OnPath));
+        // The run may end by another node's word before Slurm's signal comes here.
+        outlive(Signal::SIGUSR1);
+    }
+    let given = &mut flags.meeting;
+    let several = given.nnodes.as_deref().is_some_and(|nnodes| nnodes.trim() != "1" && nnodes.trim() != "1:1");
+    if !several {
+        return Ok(None);
+    }
+    let backend = if given.node_rank.is_some() { "static" } else { "c10d" };
+    given.rdzv_backend.get_or_insert_with(|| backend.to_owned());
+    let mut notes = Vec::new();
+    let world = launch::world(config);
+    let mut settings = torchrun::rendezvous(&flags, own, Manner::Enn, (world, facts), &mut notes).map_err(Box::new)?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
+    let host = met.map(|met| met.host).or(settings.local_addr.clone());
+    settings.host = host.unwrap_or(settings.host);
+    // A node that runs some program, under enn run, is none of these.
+    settings.run_id = format!("train:{}", settings.run_id);
+    settings.restarts_max = config.cluster.max_restarts;
+    // Rounds of workers are not those of the rendezvous, which only says who takes part.
+    (settings.store_kept, settings.uneven, settings.retry_early) = (true, true, true);
+    settings.role = "train".to_owned();
+    Ok(Some(settings))
 }
 
 /// Puts srun in the place of this process. Returns only what went wrong.

@@ -3,13 +3,12 @@
 use super::{announce::Announcer, launch};
 use crate::{
     Error,
-    agent::{self, Checkpoints, Committed, Ended, Job},
+    agent::{self, Checkpoints, Committed, Ended, Job, ShardSet},
     facts::Facts,
     gather::GatherError,
     run_dir::RunDir,
     ui::{Mode, Sink},
 };
-use enn_broker::ShardSet;
 use enn_common::{
     artifact::chunk::{self, Chunk},
     config::{

@@ -2,7 +2,7 @@
 
 use crate::{
     Error,
-    agent::{AgentSpec, Job, WorkerSpec},
+    agent::{AgentSpec, HandSpec, Job, WorkerSpec},
     facts::Facts,
     run_dir::RunDir,
 };
@@ -63,6 +63,24 @@ pub(super) fn agent_spec(
         job,
         max_restarts: cluster.max_restarts,
         grace: Duration::try_from_secs_f64(cluster.grace_s).unwrap_or_default(),
+        socket_parent: facts.socket_parent.clone(),
+        handle_signals,
+    })
+}
+
+/// Everything the agent of a node needs that another one leads. Nothing is started.
+pub(super) fn hand_spec(
+    config: &RunConfig,
+    facts: &Facts,
+    host: String,
+    handle_signals: bool,
+) -> Result<HandSpec, Error> {
+    let world = world(config);
+    Ok(HandSpec {
+        worker: worker(config, facts, world)?,
+        world,
+        workers_most: most(config, facts).max(world),
+        host,
         socket_parent: facts.socket_parent.clone(),
         handle_signals,
     })

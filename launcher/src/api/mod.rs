@@ -16,12 +16,13 @@ mod announce;
 mod forecast;
 mod launch;
 mod model;
+mod nodes;
 mod predict;
 mod run;
 mod settings;
 mod train;
 
-pub use allocated::{allocation, requeued, run_allocated};
+pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
 pub use model::{load_model, new_model, save_model};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};

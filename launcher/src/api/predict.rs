@@ -3,14 +3,13 @@
 use super::{announce::Announcer, launch, train};
 use crate::{
     Error,
-    agent::{self, Checkpoints, Chunk, Committed, Ended, Job},
+    agent::{self, Checkpoints, Chunk, Committed, Ended, Job, ShardSet},
     error::Usage,
     facts::Facts,
     gather::{self, Gathered, Header, Ledger},
     run_dir::RunDir,
     ui::Mode,
 };
-use enn_broker::ShardSet;
 use enn_common::{
     artifact::prediction::ModelDigest,
     checkpoint::{Checkpoint, listing, name},

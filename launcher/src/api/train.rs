@@ -2,15 +2,17 @@
 
 use super::{
     announce::{Announcer, Teller},
-    forecast, launch,
+    forecast, launch, nodes,
 };
 use crate::{
     Error,
-    agent::{self, Durable, Ended, Job, Outcome},
+    agent::{self, Durable, Ended, Headship, Heritage, Job, Outcome},
     baselines::{self, Baselines},
     error::Usage,
     facts::Facts,
     gather::{self, RunInfo},
+    process::Guard,
+    rendezvous::{Rendezvous, Settings},
     run_dir::{RUNS_DIR, RunDir},
     stage::{self as stager, StageOptions, Staged},
     ui::{
@@ -25,11 +27,14 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    rc::Rc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Staged data of all runs, below the directory of runs: an unchanged data set is staged once.
 pub const STAGED_DIR: &str = ".staged";
+/// Longest wait for a head that is out of reach to end, and to let go of the run's directory.
+const HEAD_ENDS_MAX: Duration = Duration::from_secs(15);
 /// Staging progress is told at most this often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -46,11 +51,14 @@ pub struct TrainOptions {
     pub handle_signals: bool,
     /// Where OpenMetrics are served while the run lasts; `None`: nowhere.
     pub metrics_addr: Option<SocketAddr>,
+    /// How several nodes meet; `None`: this one is alone.
+    pub nodes: Option<Settings>,
 }
 
 impl Default for TrainOptions {
     fn default() -> Self {
-        Self { runs_dir: RUNS_DIR.into(), resume: None, mode: Mode::Quiet, handle_signals: false, metrics_addr: None }
+        let (runs_dir, mode) = (RUNS_DIR.into(), Mode::Quiet);
+        Self { runs_dir, resume: None, mode, handle_signals: false, metrics_addr: None, nodes: None }
     }
 }
 
@@ -69,6 +77,8 @@ pub struct TrainedRun {
     pub restarts: u32,
     /// Rounds begun.
     pub rounds: u64,
+    /// Whether this node led; another one knows the metrics.
+    pub led: bool,
 }
 
 /// Stages the data, trains with the configured workers and returns when they are done or stopped.
@@ -79,12 +89,40 @@ pub struct TrainedRun {
 /// Wrong data, a machine that lacks something, or [`Error::Worker`] when a worker failed and no restart was left. The newest
 /// checkpoint stands in every case.
 pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Result<TrainedRun, Error> {
+    match &options.nodes {
+        None => lead(config, facts, options, None),
+        Some(settings) => nodes::meet(config, facts, options, settings),
+    }
+}
+
+/// A node that leads others.
+pub(super) struct Lead {
+    /// Started before the rendezvous.
+    pub(super) guard: Guard,
+    /// Where they meet.
+    pub(super) rendezvous: Rc<Rendezvous>,
+    /// Nodes needed, and wanted.
+    pub(super) nodes: (u32, u32),
+    /// Its name among them.
+    pub(super) host: String,
+    /// What it has of the head before it, which is gone.
+    pub(super) heritage: Option<Box<Heritage>>,
+}
+
+/// The run, from its directory to its report; `others`: on several nodes.
+pub(super) fn lead(
+    config: &RunConfig,
+    facts: &Facts,
+    options: &TrainOptions,
+    others: Option<Lead>,
+) -> Result<TrainedRun, Error> {
     let began = Instant::now();
     // Before anything is made: the address may be taken.
     let metrics = options.metrics_addr.map(MetricsServer::start).transpose()?;
-    let run = match &options.resume {
-        Some(path) => RunDir::open(path)?,
-        None => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
+    let run = match (&others, &options.resume) {
+        (Some(Lead { heritage: Some(heritage), .. }), _) => RunDir::inherit(&heritage.work.run_dir, HEAD_ENDS_MAX)?,
+        (_, Some(path)) => RunDir::open(path)?,
+        (_, None) => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
     };
     run.withdraw_manifest()?;
     run.write_config(config)?;
@@ -97,7 +135,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
         nproc: launch::world(config),
         argv: facts.argv.clone(),
     });
-    let outcome = work(config, facts, options, (&run, &announcer));
+    let outcome = work(config, facts, (options, others), (&run, &announcer));
     let (code, restarts, rounds) = match &outcome {
         Ok((outcome, _)) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
         Err(error) => (error.exit_code(), 0, 0),
@@ -124,6 +162,7 @@ pub fn train(config: &RunConfig, facts: &Facts, options: &TrainOptions) -> Resul
             checkpoint: outcome.checkpoint.map(|(_, path)| path),
             restarts: outcome.restarts,
             rounds: outcome.rounds,
+            led: true,
         }),
     }
 }
@@ -141,14 +180,14 @@ pub fn exit_code(ended: &Ended) -> ExitCode {
 fn work(
     config: &RunConfig,
     facts: &Facts,
-    options: &TrainOptions,
+    (options, others): (&TrainOptions, Option<Lead>),
     (run, announcer): (&RunDir, &Announcer),
 ) -> Result<(Outcome, Option<Baselines>), Error> {
     let runs = run.path().parent().unwrap_or(run.path());
     let staged = stage_data(config, None, &runs.join(STAGED_DIR), announcer)?;
     run.link_staged(&staged.dir)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
-    let spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
+    let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
     let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller));
     let draft = draft(&run.id(), config, &staged.meta)?;
     let teller = announcer.teller();
@@ -158,7 +197,19 @@ fn work(
         }
     };
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
-    let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.tell(what));
+    let durable = Box::new(durable);
+    let mut emit = |what| announcer.tell(what);
+    let outcome = match others {
+        None => agent::run(&spec, durable, &mut emit),
+        Some(Lead { guard, rendezvous, nodes, host, heritage }) => {
+            spec.host = host;
+            let headship = Headship { guard, rendezvous, work: nodes::work(run, &staged.dir)?, nodes };
+            match heritage {
+                None => agent::lead(&spec, durable, &mut emit, headship),
+                Some(heritage) => agent::inherit(&spec, durable, &mut emit, (headship, *heritage)),
+            }
+        }
+    };
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
     if let (Ended::Finished, Some((_, checkpoint))) = (&outcome.ended, &outcome.checkpoint)

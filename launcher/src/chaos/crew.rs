@@ -16,22 +16,33 @@ pub(super) struct Member {
 #[derive(Debug)]
 pub(super) struct Crew {
     host: String,
+    /// It trains: the first node of a round is that of the launcher whose workers are hit.
+    trains: bool,
     ranks: BTreeMap<u32, u32>,
 }
 
 impl Crew {
     /// Nobody yet, on `host`.
     pub(super) fn new(host: &str) -> Self {
-        Self { host: host.to_owned(), ranks: BTreeMap::new() }
+        Self { host: host.to_owned(), trains: false, ranks: BTreeMap::new() }
     }
 
     pub(super) fn apply(&mut self, event: &Event) {
         match &event.what {
-            What::RunStarted { .. } | What::RunEnded { .. } => self.ranks.clear(),
+            What::RunStarted { mode, .. } => {
+                self.trains = mode == "train";
+                self.ranks.clear();
+            }
+            What::RunEnded { .. } => self.ranks.clear(),
+            What::RoundFormed { nodes, .. } if self.trains => {
+                if let Some(own) = nodes.first() {
+                    self.host.clone_from(&own.host);
+                }
+            }
             What::WorkerStarted { pid, rank, host, .. } if host.is_empty() || *host == self.host => {
                 self.ranks.insert(*pid, rank.0);
             }
-            What::SeatTaken { pid, rank, .. } => {
+            What::SeatTaken { pid, rank, host, .. } if host.is_empty() || *host == self.host => {
                 self.ranks.insert(*pid, rank.0);
             }
             What::WorkerExited { pid, .. } | What::SpareEnded { pid, .. } | What::WorkerDismissed { pid, .. } => {
@@ -72,12 +83,12 @@ mod tests {
 
     fn seat(rank: u32, pid: u32) -> What {
         let (round, rank, local_rank) = (Round(1), Rank(rank), LocalRank(rank));
-        What::SeatTaken { round, rank, local_rank, pid, spare: true }
+        What::SeatTaken { round, rank, local_rank, pid, spare: true, host: String::new() }
     }
 
     #[test]
     fn seats_are_followed_through_deaths_and_rounds() {
-        let spare = What::SpareStarted { pid: 30, local_rank: LocalRank(2) };
+        let spare = What::SpareStarted { pid: 30, local_rank: LocalRank(2), host: String::new() };
         let mut events = vec![started(0, 10, ""), started(1, 20, "here"), started(2, 21, "there"), spare];
         assert_eq!(living(&events, None), [(0, 10), (1, 20)], "a spare has no seat, another host's are not ours");
         events.extend([exited(0, 10), seat(0, 30)]);

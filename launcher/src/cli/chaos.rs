@@ -2,16 +2,19 @@
 
 use super::{flags::Which, output};
 use crate::{
-    Error,
+    Error, agent,
     chaos::{self, ChaosError, Ended, Kind, Means, Rate, Schedule},
     facts::Facts,
+    run_dir,
 };
-use enn_common::exit::ExitCode;
+use enn_common::{exit::ExitCode, wire::command::Request};
 use nix::sys::signal::Signal;
 use std::io::{self, Write};
 
 /// Time of a schedule that is only printed, unless --for is given; seconds.
 const DRY_S: f64 = 600.0;
+/// How long a link is cut, unless it is said; seconds.
+const CUT_S: f64 = 10.0;
 
 /// Disturb a run that is under way: kill, stop, slow and starve its workers at random times
 ///
@@ -23,8 +26,7 @@ const DRY_S: f64 = 600.0;
 /// What lasts takes the time behind the colon. Times are 500ms, 2s, 10m or 1h.
 ///
 /// It ends with the run, after --for, or at Ctrl-C or SIGTERM, and then undoes what lasts. If it is killed by SIGKILL nobody
-/// undoes it: `kill -CONT` continues a stopped worker. A cut network between nodes is not offered: it needs several nodes and
-/// the rights of their administrator.
+/// undoes it: `kill -CONT` continues a stopped worker.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("faults").required(true).multiple(true)))]
 pub(super) struct Args {
@@ -46,6 +48,12 @@ pub(super) struct Args {
     /// program must ignore SIGXFSZ, which comes with it; else it ends the program.
     #[arg(long, value_name = "N/TIME:LENGTH", value_parser = chaos::rate, group = "faults", help_heading = "Faults")]
     enospc: Option<Rate>,
+    /// Cut the link between a node and the one that leads, once, e.g. n2:10s [without a length: 10s]
+    ///
+    /// The agent of that node neither hears nor says anything for that long; after 5 s both sides take each other for lost. The
+    /// connections between the workers themselves stay: to cut those needs the rights of an administrator.
+    #[arg(long, value_name = "NODE[:LENGTH]", group = "faults", help_heading = "Faults")]
+    partition: Option<String>,
     /// Decides times and victims
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Faults")]
     seed: u64,
@@ -68,6 +76,13 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         return dry(Schedule::new(args.seed, &rates, Some(args.time.unwrap_or(DRY_S))));
     }
     let run = args.which.find(facts)?;
+    if let Some(text) = &args.partition {
+        let says = agent::ask(&run, &cut(text), (run_dir::is_living(&run), &facts.host))?;
+        output::text_line(&says)?;
+        if rates.is_empty() {
+            return Ok(ExitCode::Success);
+        }
+    }
     let means = Means {
         run_dir: &run,
         host: &facts.host,
@@ -83,6 +98,19 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         Ended::BySignal(Signal::SIGINT) => ExitCode::Interrupted,
         Ended::BySignal(_) => ExitCode::Terminated,
     })
+}
+
+/// "n2:10s", or "n2". What is no time belongs to the name: an IPv6 address has colons, too.
+fn cut(text: &str) -> Request {
+    let (node, length) = match text.rsplit_once(':') {
+        Some((node, length)) if length.ends_with(|last: char| last.is_ascii_alphabetic()) => {
+            chaos::duration(length).map_or((text, CUT_S), |length| (node, length))
+        }
+        Some(_) => (text, CUT_S),
+        None => (text, CUT_S),
+    };
+    // Seconds, rounded up; a rate's parser has seen that they are sane.
+    Request::Cut { node: node.to_owned(), seconds: length.ceil() as u32 }
 }
 
 /// A reader that has seen enough is no failure.

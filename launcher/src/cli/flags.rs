@@ -5,7 +5,7 @@ use crate::{
     Error, agent,
     api::Override,
     facts::Facts,
-    run_dir,
+    run_dir, torchrun,
     ui::{self, Mode},
 };
 use clap::Args;
@@ -67,6 +67,54 @@ pub(super) struct Elastic {
     /// Seconds without progress of any worker after which one is replaced; 0: never [default: 600]
     #[arg(long, alias = "hang_timeout", value_name = "SECONDS")]
     hang_timeout: Option<f64>,
+}
+
+/// Training on several nodes. Slurm says all of it by itself.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Nodes")]
+pub(super) struct Nodes {
+    /// Nodes: a number, or MIN:MAX for a run that may shrink and grow [default: 1]
+    ///
+    /// Start the same command on every node. The directory of runs must be on a file system that all of them share.
+    #[arg(long, value_name = "N|MIN:MAX")]
+    nnodes: Option<String>,
+    /// Where the nodes meet, e.g. n1:29400: the node that owns the address leads
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    rdzv_endpoint: Option<String>,
+    /// Name of the run; nodes with another name are refused [default: none]
+    #[arg(long, alias = "rdzv_id", value_name = "NAME")]
+    rdzv_id: Option<String>,
+    /// Rank of this node, where ranks are given: 0 leads
+    #[arg(long, alias = "node_rank", value_name = "N")]
+    node_rank: Option<String>,
+    /// Details of the meeting: join_timeout=600, last_call_timeout=30, keep_alive_interval, is_host, …
+    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
+    rdzv_conf: Option<String>,
+    /// Name or address at which the other nodes reach this one [default: found out]
+    #[arg(long, alias = "local_addr", value_name = "HOST")]
+    local_addr: Option<String>,
+    /// File with the secret that the nodes share [default: ENN_TOKEN, else ~/.config/enn/token]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl Nodes {
+    /// As `enn run` reads them.
+    pub(super) fn flags(&self, workers: &Cluster) -> (torchrun::Flags, torchrun::Own) {
+        let meeting = torchrun::Meeting {
+            nnodes: self.nnodes.clone(),
+            nproc_per_node: workers.nproc_per_node.clone(),
+            node_rank: self.node_rank.clone(),
+            local_addr: self.local_addr.clone(),
+            rdzv_endpoint: self.rdzv_endpoint.clone(),
+            rdzv_id: self.rdzv_id.clone(),
+            rdzv_conf: self.rdzv_conf.clone(),
+            ..torchrun::Meeting::default()
+        };
+        let mut flags = torchrun::Flags::default();
+        flags.meeting = meeting;
+        (flags, torchrun::Own { token_file: self.token_file.clone(), ..torchrun::Own::default() })
+    }
 }
 
 /// Where runs are.
@@ -135,7 +183,7 @@ impl Asked {
     /// Asks the run; what it accepted with goes to standard output.
     pub(super) fn ask(&self, request: &Request, facts: &Facts) -> Result<ExitCode, Error> {
         let run = find(&self.run, self.runs_dir.as_deref(), facts)?;
-        let says = agent::ask(&run, request, run_dir::is_living(&run))?;
+        let says = agent::ask(&run, request, (run_dir::is_living(&run), &facts.host))?;
         output::text_line(&says)?;
         Ok(ExitCode::Success)
     }
@@ -183,6 +231,11 @@ impl Changes {
 }
 
 impl Cluster {
+    /// Whether a number of workers was given.
+    pub(super) fn says_workers(&self) -> bool {
+        self.nproc_per_node.is_some()
+    }
+
     /// As overrides of `[cluster]`.
     pub(super) fn overrides(&self) -> Vec<Override> {
         let mut overrides = Vec::new();

@@ -152,7 +152,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
     let code = match command {
         // Its exit code may be a worker's own.
         Command::Run(args) => return run::run(*args, manner, facts),
-        Command::Train(args) => train::run(&args, facts),
+        Command::Train(args) => return train::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),

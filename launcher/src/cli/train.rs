@@ -1,6 +1,6 @@
 //! `enn train`.
 
-use super::flags::{Changes, Cluster, Elastic, Runs, Scrape, Show};
+use super::flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show};
 use crate::{
     Error,
     agent::{Ended, Signal},
@@ -8,6 +8,8 @@ use crate::{
     error::Usage,
     facts::Facts,
     run_dir,
+    slurm::Allocation,
+    torchrun::Manner,
 };
 use enn_common::{
     config::{RunConfig, raw::Value},
@@ -40,16 +42,35 @@ pub(super) struct Args {
     #[command(flatten)]
     elastic: Elastic,
     #[command(flatten)]
+    nodes: Nodes,
+    #[command(flatten)]
     show: Show,
     #[command(flatten)]
     scrape: Scrape,
 }
 
-pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+/// The exit status.
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
+    let (flags, _) = args.nodes.flags(&args.cluster);
+    let allocation = api::allocation(&flags, Manner::Enn, facts)?;
+    // A node alone has nobody to meet.
+    match allocation.filter(|allocation| allocation.nodes.len() > 1) {
+        Some(allocation) => api::take_part(&flags, facts, &allocation, || agent(args, Some(&allocation), facts)),
+        None => agent(args, None, facts),
+    }
+}
+
+/// This node's part in the run.
+fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<u8, Error> {
     let runs_dir = args.runs.dir(facts);
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
     overrides.extend(args.elastic.overrides());
+    let tasks = allocation.map_or(1, Allocation::local_tasks);
+    if tasks > 1 && !args.cluster.says_workers() {
+        let value = Value::Integer(tasks.into());
+        overrides.push(Override::Flag("cluster.nproc_per_node", value, format!("{tasks} tasks of Slurm's on a node")));
+    }
     if args.profile {
         overrides.push(Override::Flag("train.profile", Value::Bool(true), "--profile".to_owned()));
     }
@@ -70,7 +91,10 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             (config, resume)
         }
     };
+    let (flags, own) = args.nodes.flags(&args.cluster);
+    let nodes = api::meeting(flags, &own, (&config, allocation), facts)?;
     let options = TrainOptions {
+        nodes,
         runs_dir,
         resume,
         mode: args.show.mode(),
@@ -78,10 +102,11 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         metrics_addr: args.scrape.address(),
     };
     let run = api::train(&config, facts, &options)?;
-    if run.ended == Ended::Stopped(Signal::TimeLimit) && api::requeued(facts)? {
-        return Ok(ExitCode::Success);
+    // The head alone puts the job back into the queue; a bad exit of the others would make srun end it.
+    if run.ended == Ended::Stopped(Signal::TimeLimit) && (!run.led || api::requeued(facts)?) {
+        return Ok(ExitCode::Success as u8);
     }
-    Ok(api::exit_code(&run.ended))
+    Ok(api::exit_code(&run.ended) as u8)
 }
 
 /// The configuration a run was started with, with changes.

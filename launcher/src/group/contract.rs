@@ -116,6 +116,7 @@ mod tests {
     fn ranks_are_blocks_in_node_order_and_roles_count_their_own() {
         let members = vec![member("a", 2, "trainer"), member("b", 3, "reader"), member("c", 1, "trainer")];
         let plan = |node_rank| RoundPlan {
+            nodes: Vec::new(),
             round: 0,
             restarts: 0,
             node_rank,

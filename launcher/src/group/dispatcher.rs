@@ -258,8 +258,10 @@ impl Group<'_> {
     fn news(&mut self, news: News) -> Result<(), GroupError> {
         match news {
             News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
-            News::NodeJoined { host, workers } => (self.emit)(What::NodeJoined { host, workers }),
-            News::NodeLost { host, reason } => (self.emit)(What::NodeLost { host, reason }),
+            News::NodeJoined { host, workers, .. } => (self.emit)(What::NodeJoined { host, workers }),
+            News::NodeLost { host, reason, .. } => (self.emit)(What::NodeLost { host, reason }),
+            // What follows is told as the end of a round or of the run; nobody writes letters here.
+            News::HostLost(_) | News::Letter { .. } => {}
             News::Round(plan) => self.begin(plan)?,
             News::RoundEnded(end) => self.round_ended(&end, None),
             News::RunEnded(end) => {

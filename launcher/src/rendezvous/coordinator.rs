@@ -27,11 +27,13 @@ pub(super) enum Heard {
     /// As any other node.
     Said(FromHost),
     /// A round begins, with this rank for it.
-    Begin(Arc<Roster>, u32),
+    Begin(Arc<Roster>, u32, Vec<NodeId>),
     /// For the journal.
-    Joined { host: String, workers: u32 },
+    Joined { node: NodeId, host: String, workers: u32 },
     /// For the journal.
-    Lost { host: String, reason: String },
+    Lost { node: NodeId, host: String, reason: String },
+    /// A node wrote a letter.
+    Letter(NodeId, Vec<u8>),
 }
 
 /// The rendezvous of a run, in the process of the node that hosts it.
@@ -120,6 +122,11 @@ impl Coordinator {
         self.guests.ready(now, token, closed);
     }
 
+    /// Sends a letter to a node. What cannot be sent is a node lost, told later.
+    pub(super) fn post(&mut self, now: Time, to: NodeId, bytes: Vec<u8>) {
+        self.guests.send(now, to, &[&frame_of(&FromHost::Letter(bytes))]);
+    }
+
     fn handle(&mut self, now: Time, id: NodeId, message: ToHost) {
         self.state.alive(now, id, None);
         match message {
@@ -128,6 +135,7 @@ impl Coordinator {
             ToHost::Finished { round } => self.state.finish(id, round),
             ToHost::Leave { why } => self.state.lose(now, id, Loss::Left(why)),
             ToHost::Alive { round, idle } => self.state.alive(now, id, Some((round, idle))),
+            ToHost::Letter(bytes) => self.heard.push(Heard::Letter(id, bytes)),
             ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) | ToHost::Abandon => {}
         }
     }
@@ -237,24 +245,26 @@ impl Coordinator {
                     self.heard.push(Heard::Said(message));
                 }
                 Told::Begin { roster, ranks } => self.begin(now, &roster, &ranks),
-                Told::Joined { host, workers } => self.heard.push(Heard::Joined { host, workers }),
-                Told::Lost { host, reason } => self.heard.push(Heard::Lost { host, reason }),
+                Told::Joined { node, host, workers } => self.heard.push(Heard::Joined { node, host, workers }),
+                Told::Lost { node, host, reason } => self.heard.push(Heard::Lost { node, host, reason }),
             }
         }
     }
 
     fn begin(&mut self, now: Time, roster: &Arc<Roster>, ranks: &[NodeId]) {
-        if let Err(error) = self.store.clear() {
+        if !self.settings.store_kept
+            && let Err(error) = self.store.clear()
+        {
             tracing::error!(%error, "the store could not be cleared for the next round");
         }
         if ranks.iter().all(|id| *id == self.own) {
-            self.heard.push(Heard::Begin(Arc::clone(roster), 0));
+            self.heard.push(Heard::Begin(Arc::clone(roster), 0, ranks.to_vec()));
             return;
         }
         let frame = frame_of(&FromHost::Roster(Box::new(Roster::clone(roster))));
         for (node_rank, id) in (0u32..).zip(ranks) {
             if *id == self.own {
-                self.heard.push(Heard::Begin(Arc::clone(roster), node_rank));
+                self.heard.push(Heard::Begin(Arc::clone(roster), node_rank, ranks.to_vec()));
             } else {
                 self.guests.send(now, *id, &[&frame, &frame_of(&FromHost::Begin { node_rank })]);
             }

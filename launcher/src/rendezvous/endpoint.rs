@@ -47,7 +47,10 @@ fn serve(host: String, port: u16) -> Result<Opened, RendezvousError> {
 }
 
 fn guest(host: String, port: u16, settings: &Settings) -> Result<Opened, RendezvousError> {
-    let standby = if settings.elastic() { Some(listen(if is_loopback(&host) { &host } else { "" }, 0)?) } else { None };
+    // On one machine several nodes may have loopback addresses of their own.
+    let own = settings.local_addr.as_deref().filter(|own| is_loopback(own));
+    let inside = if is_loopback(&host) { own.unwrap_or(&host) } else { "" };
+    let standby = if settings.elastic() { Some(listen(inside, 0)?) } else { None };
     Ok(Opened::Guest { at: (host, port), standby })
 }
 

@@ -30,6 +30,7 @@ impl Member {
                 return false;
             }
             Next::Resolve(host, port) => self.resolve(now, host, port),
+            Next::Connect(_) if self.deaf.is_some() => search.refused("the network is cut".into(), false),
             Next::Connect(addr) => match Link::connect(now, addr, self.poll.registry(), &mut self.nonces) {
                 Ok(link) => {
                     if let Some(attempt) = &mut search.attempt {
@@ -125,6 +126,7 @@ impl Member {
             Step::Welcome => self.welcome(now),
             Step::Said(FromHost::Dismissed { reason }) => {
                 let host = self.settings.host.clone();
+                self.tell(News::HostLost(reason.clone()));
                 self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
                 // The host lives: only it may be found.
                 let (at, host_rank) = (self.shared.store(), self.host_rank);
@@ -178,12 +180,14 @@ impl Member {
         if let Seat::Guest(link) = std::mem::replace(&mut self.seat, Seat::Out)
             && !closed
         {
-            let pipe = link.abandon(self.poll.registry());
+            let registry = self.poll.registry();
+            let pipe = if self.deaf.is_some() { link.silence(registry) } else { link.abandon(registry) };
             self.abandoned.push(pipe);
         }
         let members = self.roster.as_ref().and_then(|roster| Some((roster.members.unpack()?, self.host_rank?)));
         let host = members.and_then(|(members, rank)| members.into_iter().nth(usize::try_from(rank).ok()?));
         let host = host.map_or_else(|| self.shared.store().0, |member| member.host);
+        self.tell(News::HostLost(why.clone()));
         self.end_round(RoundEnd::NodeLost { host, reason: why.clone() });
         let last = Last {
             at: self.shared.store(),

@@ -41,6 +41,7 @@ pub struct Rendezvous {
     news: Receiver<News>,
     /// One more than the last round that was told.
     seen: AtomicU64,
+    is_host: bool,
     shared: Shared,
     closed: Receiver<()>,
     thread: Option<JoinHandle<()>>,
@@ -64,6 +65,7 @@ impl Rendezvous {
         let (news_out, news) = unbounded();
         let opened = endpoint::open(&settings)?;
         let (Opened::Host { at, .. } | Opened::Guest { at, .. }) = &opened;
+        let is_host = matches!(opened, Opened::Host { .. });
         let shared = Shared {
             wake,
             progress: Arc::new(AtomicU64::new(0)),
@@ -107,13 +109,15 @@ impl Rendezvous {
             abandoned: Vec::new(),
             told: String::new(),
             over: false,
+            deaf: None,
         };
         let run = move || {
             member.run();
             drop(closing);
         };
         let thread = Builder::new().name("enn-rendezvous".into()).spawn(run).map_err(system("thread"))?;
-        Ok(Self { commands: to_self, waker, news, seen: AtomicU64::new(0), shared, closed, thread: Some(thread) })
+        let (commands, seen, thread) = (to_self, AtomicU64::new(0), Some(thread));
+        Ok(Self { commands, waker, news, seen, is_host, shared, closed, thread })
     }
 
     /// Readable when news wait. Call `clear` before draining `news`.
@@ -160,6 +164,22 @@ impl Rendezvous {
     /// This node was asked to stop, by a signal say. The answer is `News::RunEnded`.
     pub fn leave(&self, why: String) {
         self.tell(Command::Leave { why });
+    }
+
+    /// Sends a letter for the program that the nodes run together: to that node where this one hosts the rendezvous, else to
+    /// the host. It comes in the order of sending, or the loss of who should get it is told.
+    pub fn post(&self, to: Option<NodeId>, bytes: Vec<u8>) {
+        self.tell(Command::Post { to, bytes });
+    }
+
+    /// This node neither hears nor says anything for so long, as if the network were cut. Only a guest does.
+    pub fn deafen(&self, time: Duration) {
+        self.tell(Command::Deafen { time });
+    }
+
+    /// Whether this node hosts the rendezvous from the beginning.
+    pub fn is_host(&self) -> bool {
+        self.is_host
     }
 
     /// Host and port of the store as this node reaches it.

@@ -150,6 +150,12 @@ impl Link {
         self.pipe.send(&bytes)
     }
 
+    /// Leaves a host without a word.
+    pub(super) fn silence(mut self, registry: &Registry) -> Pipe {
+        self.pipe.leave(registry);
+        self.pipe
+    }
+
     /// Leaves a host of which nothing is heard, in a way that it can tell from death if it ever hears of it.
     pub(super) fn abandon(mut self, registry: &Registry) -> Pipe {
         // If the network is gone, nothing of this arrives, and nothing can be done about it.

@@ -36,6 +36,8 @@ pub(super) const WAKER: Token = Token(0);
 const EVENTS_MAX: usize = 1024;
 /// After the last word, the others may take so long to hear it.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
+/// Words that wait for the end of a cut.
+const UNSAID_MAX: usize = 4096;
 /// A wait that ends so much late says that this process did not run.
 const LATE_MAX: Duration = Duration::from_millis(500);
 
@@ -55,6 +57,14 @@ pub(super) enum Command {
     },
     Leave {
         why: String,
+    },
+    /// `to`: for the host, which node; a guest writes to the host.
+    Post {
+        to: Option<NodeId>,
+        bytes: Vec<u8>,
+    },
+    Deafen {
+        time: Duration,
     },
     Stranger(Stranger),
     Resolved {
@@ -137,6 +147,8 @@ pub(super) struct Member {
     pub(super) abandoned: Vec<Pipe>,
     pub(super) told: String,
     pub(super) over: bool,
+    /// Until when this node takes the network for cut, and what it would have said.
+    pub(super) deaf: Option<(Time, Vec<ToHost>)>,
 }
 
 impl Member {
@@ -158,11 +170,13 @@ impl Member {
                     self.obey(now, command);
                 }
             }
+            self.listen_again(now);
             while self.advance(now) {}
             if closing.is_some_and(|until| now >= until || self.farewell_done()) {
                 return;
             }
-            let deadline = [self.deadline(), closing].into_iter().flatten().min();
+            let deaf = self.deaf.as_ref().map(|(until, _)| *until);
+            let deadline = [self.deadline(), closing, deaf].into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.shared.now()));
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != ErrorKind::Interrupted
@@ -182,6 +196,7 @@ impl Member {
 
     fn event(&mut self, now: Time, token: Token, closed: bool) {
         match (&mut self.seat, token) {
+            (_, LINK) if self.deaf.is_some() => {}
             (_, LINK) => self.link_ready(now),
             (Seat::Host(coordinator), token) if token.0 >= FIRST_GUEST => coordinator.ready(now, token, closed),
             _ => {}
@@ -264,6 +279,8 @@ impl Member {
             Command::Failed { round, failure } => self.say(now, ToHost::Failed { round, failure }),
             Command::Finished { round } => self.say(now, ToHost::Finished { round }),
             Command::Leave { why } => self.leave(now, why),
+            Command::Post { to, bytes } => self.post(now, to, bytes),
+            Command::Deafen { time } => self.deaf = Some((now + time, Vec::new())),
             Command::Stranger(stranger) => {
                 if let Seat::Host(coordinator) = &mut self.seat {
                     coordinator.take(now, stranger);
@@ -283,6 +300,15 @@ impl Member {
         self.say(now, ToHost::Ready);
     }
 
+    fn post(&mut self, now: Time, to: Option<NodeId>, bytes: Vec<u8>) {
+        match (&mut self.seat, to) {
+            (Seat::Host(coordinator), Some(to)) => coordinator.post(now, to, bytes),
+            // There is nobody to read it: who writes learns of that as news.
+            (Seat::Host(_), None) => {}
+            _ => self.say(now, ToHost::Letter(bytes)),
+        }
+    }
+
     fn leave(&mut self, now: Time, why: String) {
         let by = format!("{why} on {}", self.settings.host);
         self.say(now, ToHost::Leave { why });
@@ -296,8 +322,23 @@ impl Member {
         }
     }
 
+    /// The network is whole again: what was said and heard meanwhile goes its way.
+    fn listen_again(&mut self, now: Time) {
+        if let Some((_, unsaid)) = self.deaf.take_if(|(until, _)| now >= *until) {
+            unsaid.into_iter().for_each(|message| self.say(now, message));
+            self.link_ready(now);
+        }
+    }
+
     /// Says it to the host, if there is one.
     pub(super) fn say(&mut self, now: Time, message: ToHost) {
+        if let (Seat::Guest(_), Some((_, unsaid))) = (&self.seat, &mut self.deaf) {
+            // A cut that lasts loses what was to be said, as it loses the host.
+            if unsaid.len() < UNSAID_MAX {
+                unsaid.push(message);
+            }
+            return;
+        }
         match &mut self.seat {
             Seat::Host(coordinator) => coordinator.say_own(now, message),
             Seat::Guest(link) => {
@@ -313,9 +354,10 @@ impl Member {
     fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Said(message) => self.listen(message),
-            Heard::Begin(roster, node_rank) => self.begin(roster, node_rank),
-            Heard::Joined { host, workers } => self.tell(News::NodeJoined { host, workers }),
-            Heard::Lost { host, reason } => self.tell(News::NodeLost { host, reason }),
+            Heard::Begin(roster, node_rank, nodes) => self.begin(roster, node_rank, nodes),
+            Heard::Joined { node, host, workers } => self.tell(News::NodeJoined { node, host, workers }),
+            Heard::Lost { node, host, reason } => self.tell(News::NodeLost { node, host, reason }),
+            Heard::Letter(from, bytes) => self.tell(News::Letter { from, bytes }),
         }
     }
 
@@ -329,14 +371,15 @@ impl Member {
             FromHost::Roster(roster) => self.roster = Some(Arc::from(roster)),
             FromHost::Begin { node_rank } => {
                 if let Some(roster) = self.roster.clone() {
-                    self.begin(roster, node_rank);
+                    self.begin(roster, node_rank, Vec::new());
                 }
             }
+            FromHost::Letter(bytes) => self.tell(News::Letter { from: self.own, bytes }),
             FromHost::Challenge { .. } | FromHost::Welcome { .. } | FromHost::Alive | FromHost::Dismissed { .. } => {}
         }
     }
 
-    fn begin(&mut self, roster: Arc<Roster>, node_rank: u32) {
+    fn begin(&mut self, roster: Arc<Roster>, node_rank: u32, nodes: Vec<NodeId>) {
         let Some(members) = roster.members.unpack() else {
             tracing::error!("the host's list of members makes no sense");
             return;
@@ -348,7 +391,8 @@ impl Member {
         self.rank = node_rank;
         self.running = true;
         self.ready = false;
-        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master: self.shared.store() }));
+        let master = self.shared.store();
+        self.tell(News::Round(RoundPlan { round, restarts, node_rank, members, master, nodes }));
         let now = self.shared.now();
         self.say(now, ToHost::Alive { round: Some(round), idle: Duration::ZERO });
     }

@@ -19,7 +19,7 @@ mod state;
 
 pub use error::RendezvousError;
 pub use handle::Rendezvous;
-pub use news::{Member, News, RoundEnd, RoundPlan, RunEnd};
+pub use news::{Member, News, NodeId, RoundEnd, RoundPlan, RunEnd};
 pub use settings::{Place, Settings, Token, TokenSource};
 
 #[cfg(test)]

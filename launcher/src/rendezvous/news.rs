@@ -1,7 +1,7 @@
 //! What the rendezvous tells the group of this node, and what a round is. Plain values; what nodes tell each other of it
 //! stands in `common::wire::node`.
 
-pub use enn_common::wire::node::{Member, RoundEnd, RunEnd};
+pub use enn_common::wire::node::{Member, NodeId, RoundEnd, RunEnd};
 
 /// A completed rendezvous: a fixed world.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct RoundPlan {
     pub members: Vec<Member>,
     /// Where the workers meet: host and port of the store as this node reaches it.
     pub master: (String, u16),
+    /// All nodes by rank, where this one hosts the rendezvous; else nobody.
+    pub nodes: Vec<NodeId>,
 }
 
 /// News for the group of this node.
@@ -31,6 +33,8 @@ pub enum News {
     RunEnded(RunEnd),
     /// A node joined or was lost, for the journal of the host.
     NodeJoined {
+        /// Its agent.
+        node: NodeId,
         /// Host.
         host: String,
         /// Workers it brings.
@@ -38,9 +42,20 @@ pub enum News {
     },
     /// See above.
     NodeLost {
+        /// Its agent.
+        node: NodeId,
         /// Host.
         host: String,
         /// How that is known.
         reason: String,
+    },
+    /// The host cannot be reached any more, why; a round, or the end of the run, is told later.
+    HostLost(String),
+    /// A letter, for the program that the nodes run together. On the host: from that node; elsewhere from the host.
+    Letter {
+        /// Who wrote it; on a guest this node itself.
+        from: NodeId,
+        /// The letter.
+        bytes: Vec<u8>,
     },
 }

@@ -46,6 +46,8 @@ pub struct Settings {
     pub token: Option<Token>,
     /// Whether plain c10d clients may come from hosts that are no node of the run.
     pub store_open: bool,
+    /// Whether the store keeps its keys when nodes come or go: those who meet there have names of their own for every round.
+    pub store_kept: bool,
 }
 
 /// Where the store and the rendezvous are.
@@ -150,6 +152,7 @@ pub(super) mod tests {
             hang_timeout: None,
             token: None,
             store_open: false,
+            store_kept: false,
         }
     }
 

@@ -125,9 +125,9 @@ pub(super) enum Told {
     /// The members of a new round, by rank.
     Begin { roster: Arc<Roster>, ranks: Vec<NodeId> },
     /// The journal: a node joined.
-    Joined { host: String, workers: u32 },
+    Joined { node: NodeId, host: String, workers: u32 },
     /// The journal: a node was lost.
-    Lost { host: String, reason: String },
+    Lost { node: NodeId, host: String, reason: String },
 }
 
 /// The rendezvous.
@@ -262,7 +262,7 @@ impl State {
             self.ranks.insert(rank, id);
         }
         let last_rank = self.returning(&card);
-        self.told.push(Told::Joined { host: card.host.clone(), workers: card.local_world });
+        self.told.push(Told::Joined { node: id, host: card.host.clone(), workers: card.local_world });
         self.nodes.insert(
             id,
             Node { card, phase: Phase::Settling, heard: now, order: 0, last_rank, before: false, knows: true },
@@ -410,7 +410,7 @@ impl State {
             side.here = side.here.saturating_sub(1);
             side.dead += usize::from(loss.is_death());
         }
-        self.told.push(Told::Lost { host: host.clone(), reason: loss.to_string() });
+        self.told.push(Told::Lost { node: id, host: host.clone(), reason: loss.to_string() });
         self.last_loss = Some((host.clone(), loss.clone()));
         let ends = match (&self.stage, node.phase) {
             (Stage::Running, Phase::Running) => {

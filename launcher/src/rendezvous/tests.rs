@@ -38,7 +38,7 @@ fn any(rendezvous: &Rendezvous) -> News {
 fn next(rendezvous: &Rendezvous) -> News {
     loop {
         match any(rendezvous) {
-            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } => {}
+            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } | News::HostLost(_) => {}
             news => return news,
         }
     }
@@ -49,7 +49,7 @@ fn waiting(rendezvous: &Rendezvous, words: &str) -> String {
     loop {
         match any(rendezvous) {
             News::Waiting(reason) if reason.contains(words) => return reason,
-            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } => {}
+            News::Waiting(_) | News::NodeJoined { .. } | News::NodeLost { .. } | News::HostLost(_) => {}
             news => panic!("{news:?} instead of waiting for {words:?}"),
         }
     }
@@ -587,4 +587,50 @@ fn strangers_are_bounded_and_foreign_programs_are_closed() {
     assert_ne!(proof, [0; 32]);
     nodes.iter().for_each(|node| node.finished(0));
     assert!(nodes.iter().map(run_end).all(|end| end == RunEnd::Finished));
+}
+
+fn letter(rendezvous: &Rendezvous) -> (NodeId, Vec<u8>) {
+    match next(rendezvous) {
+        News::Letter { from, bytes } => (from, bytes),
+        news => panic!("{news:?} instead of a letter"),
+    }
+}
+
+#[test]
+fn letters_come_in_order_from_whom_they_are() {
+    let nodes = start(3, &of(3, 3));
+    let plans: Vec<RoundPlan> = nodes.iter().map(round).collect();
+    assert!(plans[0].nodes.len() == 3 && plans[1].nodes.is_empty(), "only the host knows who is who");
+    for node in &nodes[1..] {
+        (0..50u8).for_each(|number| node.post(None, vec![number]));
+    }
+    let mut read: Vec<(NodeId, Vec<u8>)> = (0..100).map(|_| letter(&nodes[0])).collect();
+    read.sort_by_key(|(from, _)| *from);
+    let numbers: Vec<u8> = read.iter().map(|(_, bytes)| bytes[0]).collect();
+    assert_eq!(numbers, (0..50).chain(0..50).collect::<Vec<u8>>());
+    assert!(read.iter().all(|(from, _)| plans[0].nodes[1..].contains(from)));
+    nodes[0].post(Some(plans[0].nodes[2]), b"for the third".to_vec());
+    // One to a node that is not there is lost.
+    nodes[0].post(Some(NodeId(1)), b"for nobody".to_vec());
+    nodes[0].post(Some(plans[0].nodes[1]), b"for the second".to_vec());
+    let third = usize::from(plans[1].node_rank == 1) + 1;
+    assert_eq!(letter(&nodes[third]).1, b"for the third");
+    assert_eq!(letter(&nodes[3 - third]).1, b"for the second");
+}
+
+#[test]
+fn a_short_cut_loses_nothing_and_a_long_one_the_node() {
+    let nodes = start(2, &quick(of(1, 2)));
+    let other = round(&nodes[0]).nodes[1];
+    round(&nodes[1]);
+    nodes[1].deafen(Duration::from_millis(250));
+    nodes[1].post(None, b"said meanwhile".to_vec());
+    nodes[0].post(Some(other), b"heard later".to_vec());
+    assert_eq!(letter(&nodes[0]).1, b"said meanwhile");
+    assert_eq!(letter(&nodes[1]).1, b"heard later");
+    nodes[1].deafen(Duration::from_secs(30));
+    let RoundEnd::NodeLost { reason, .. } = round_end(&nodes[0]) else { panic!("not lost") };
+    assert!(reason.starts_with("nothing was heard of it"), "{reason}");
+    assert!(matches!(round_end(&nodes[1]), RoundEnd::NodeLost { .. }));
+    assert!(matches!(run_end(&nodes[1]), RunEnd::HostLost { .. }));
 }

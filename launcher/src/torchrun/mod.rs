@@ -15,9 +15,9 @@ mod token;
 mod values;
 
 pub use error::RunError;
-pub use flags::Flags;
+pub use flags::{Flags, Meeting};
 pub use own::Own;
-pub use resolve::{Launch, Manner, resolve};
+pub use resolve::{Launch, Manner, rendezvous, resolve};
 
 #[cfg(test)]
 mod tests;

@@ -212,7 +212,11 @@ fn workers(flags: &Flags, facts: &Facts) -> Result<u32, RunError> {
     })
 }
 
-fn rendezvous(
+/// How the nodes meet, for `local_world` workers of this one. What is worth saying goes to `notes`.
+///
+/// # Errors
+/// The first flag that cannot be read, or a token that is not to be had.
+pub fn rendezvous(
     flags: &Flags,
     own: &Own,
     manner: Manner,
@@ -244,6 +248,7 @@ fn rendezvous(
         token: if nodes_max > 1 { Some(token::token(own.token_file.as_deref(), facts)?) } else { None },
         uneven: own.uneven || manner == Manner::Torchrun,
         store_open: own.store_open,
+        store_kept: false,
     })
 }
 

@@ -268,7 +268,9 @@ pub(super) fn straggler((rank, pid): (Rank, u32), slower_by: f64, evicted: bool)
 
 fn recovery(what: &What) -> Vec<Line> {
     match what {
-        What::SpareStarted { pid, local_rank } => detail(format!("spare for seat {local_rank} started (pid {pid})")),
+        What::SpareStarted { pid, local_rank, .. } => {
+            detail(format!("spare for seat {local_rank} started (pid {pid})"))
+        }
         What::SpareReady { pid, seconds } => {
             detail(format!("spare ready in {} (pid {pid})", figures::seconds(*seconds)))
         }

@@ -9,13 +9,12 @@
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test program reports on its standard streams")]
 
-use enn_broker::ShardSet;
 use enn_common::{
     config::train::{Device, Recovery},
     event::Event,
     id::Round,
 };
-use enn_launcher::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, Signal, WorkerSpec};
+use enn_launcher::agent::{AgentSpec, Checkpoints, Committed, Ended, Job, ShardSet, Signal, WorkerSpec};
 use std::{
     fs,
     path::PathBuf,

@@ -1,7 +1,6 @@
 //! What must hold when a disturbed run is over: its weights, what it left behind, and what its journal says.
 
 use super::{
-    data,
     driver::{self, Launch},
     schedule::{Schedule, Shape},
 };
@@ -11,6 +10,7 @@ use enn_common::{
     event::{Event, What},
     metrics::Metrics,
 };
+use enn_tests::data;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -10,7 +10,6 @@
 #![expect(clippy::disallowed_methods, reason = "the environment says how many schedules, or which")]
 
 mod checks;
-mod data;
 mod driver;
 mod schedule;
 

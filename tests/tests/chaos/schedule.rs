@@ -1,14 +1,7 @@
 //! What a seed stands for: the shape of a run, and the faults it meets.
 
+use enn_tests::data::mix;
 use std::fmt;
-
-/// The finaliser of SplitMix64.
-pub(super) fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
 
 /// When a fault comes: a happening, and a little later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -106,7 +106,8 @@ impl<'a> Life<'a> {
     }
 
     fn connect(&mut self, host: &str, port: u16) -> Result<(), SessionError> {
-        if self.store.is_none() {
+        // It is another one when another node took over.
+        if !self.store.as_ref().is_some_and(|store| store.is_at(host, port)) {
             let addr = StoreAddr { host: host.to_owned(), port, prefix: String::new() };
             self.store = Some(Store::connect(addr, boot::COLLECTIVE_WAIT_MAX)?);
         }

@@ -148,8 +148,8 @@ impl RunView {
                 exit: None,
                 error: None,
             }),
-            What::SeatTaken { round, rank, local_rank, pid, .. } => {
-                self.seat_taken(time, (round.0, rank.0, local_rank.0), *pid)
+            What::SeatTaken { round, rank, local_rank, pid, host, .. } => {
+                self.seat_taken(time, (round.0, rank.0, local_rank.0), (*pid, host))
             }
             What::WorkerReady { round, rank, device, backend, libtorch, seconds } => {
                 if let Some(worker) = self.worker(round.0, rank.0) {
@@ -183,8 +183,8 @@ impl RunView {
     }
 
     /// A process of an earlier round, or a spare, is a worker of this one.
-    fn seat_taken(&mut self, time: f64, (round, rank, local_rank): (u64, u32, u32), pid: u32) {
-        let mine = |worker: &&mut WorkerView| worker.pid == pid && worker.exit.is_none() && worker.host.is_empty();
+    fn seat_taken(&mut self, time: f64, (round, rank, local_rank): (u64, u32, u32), (pid, host): (u32, &str)) {
+        let mine = |worker: &&mut WorkerView| worker.pid == pid && worker.exit.is_none() && worker.host == host;
         match self.workers.iter_mut().rev().find(mine) {
             Some(worker) => {
                 (worker.round, worker.rank, worker.local_rank) = (round, rank, local_rank);
@@ -194,7 +194,7 @@ impl RunView {
                 round,
                 rank,
                 local_rank,
-                host: String::new(),
+                host: host.to_owned(),
                 pid,
                 started: time,
                 ready: None,
@@ -207,12 +207,18 @@ impl RunView {
     /// Whether the workers of a round kept their state from the round before.
     pub fn goes_on(&self, round: u64) -> bool {
         let before = self.rounds.iter().rev().skip_while(|view| view.round != round).nth(1);
-        before.is_some_and(|before| before.left.is_some() && before.nodes.is_empty())
+        before.is_some_and(|before| before.left.is_some() && (before.nodes.is_empty() || self.trains()))
     }
 
     /// Rounds that were followed by another one without a restart, because the workers kept their state.
     pub fn regroupings(&self) -> u64 {
-        self.rounds.iter().filter(|round| round.left.is_some() && round.nodes.is_empty()).count() as u64
+        self.rounds.iter().filter(|round| round.left.is_some() && (round.nodes.is_empty() || self.trains())).count()
+            as u64
+    }
+
+    /// Whether the workers are ENN's own, which keep their state when the nodes change.
+    fn trains(&self) -> bool {
+        self.sessions.last().is_some_and(|session| session.mode == "train")
     }
 
     fn worker(&mut self, round: u64, rank: u32) -> Option<&mut WorkerView> {
@@ -235,7 +241,7 @@ impl RunView {
     /// Restarts over all launches: failed rounds that were tried again. Where nodes meet, the rendezvous counts them,
     /// for a change of membership is none.
     pub fn restarts(&self) -> u64 {
-        match self.rounds.iter().rev().find(|round| !round.nodes.is_empty()) {
+        match self.rounds.iter().rev().find(|round| !round.nodes.is_empty() && !self.trains()) {
             Some(round) => u64::from(round.attempt),
             None => self.rounds.iter().filter(|round| matches!(round.failure, Some((_, true)))).count() as u64,
         }

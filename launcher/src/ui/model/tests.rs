@@ -200,7 +200,7 @@ fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
     all.push((0.1, What::RoundLeft { round: Round(0), reason: "resized".into() }));
     all.push((0.0, What::RoundStarted { round: Round(1), world_size: 1, attempt: 0, resume_step: Some(3) }));
     let (rank, local_rank) = (Rank(0), LocalRank(0));
-    all.push((0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false }));
+    all.push((0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false, host: String::new() }));
     let dismissed = What::WorkerDismissed { round: Round(0), rank: Rank(1), pid: 4_001 };
     all.push((0.1, dismissed.clone()));
     let view = view_after(&timed(all));
@@ -215,9 +215,9 @@ fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
 pub(in crate::ui) fn reform_events() -> Vec<Event> {
     let mut all = preparation();
     all.extend(round(0, None));
-    all.push((0.1, What::SpareStarted { pid: 4_900, local_rank: LocalRank(0) }));
+    all.push((0.1, What::SpareStarted { pid: 4_900, local_rank: LocalRank(0), host: String::new() }));
     all.push((0.1, What::SpareEnded { pid: 4_900, code: None, signal: Some(9) }));
-    all.push((1.0, What::SpareStarted { pid: 4_901, local_rank: LocalRank(0) }));
+    all.push((1.0, What::SpareStarted { pid: 4_901, local_rank: LocalRank(0), host: String::new() }));
     all.push((2.0, What::SpareReady { pid: 4_901, seconds: 2.0 }));
     all.extend((1..=3).map(|step| (0.04, stepped(step, 1.0 / step as f64))));
     all.push((0.0, exited(0, 1, None, Some(9))));
@@ -226,7 +226,7 @@ pub(in crate::ui) fn reform_events() -> Vec<Event> {
     all.push((0.0, What::RoundStarted { round: Round(1), world_size: 2, attempt: 0, resume_step: Some(3) }));
     let seat = |rank: u32, pid, spare| {
         let (local_rank, rank) = (LocalRank(rank), Rank(rank));
-        (0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid, spare })
+        (0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid, spare, host: String::new() })
     };
     all.extend([seat(0, 4_000, false), seat(1, 4_901, true)]);
     let (rank, from) = (Rank(1), Rank(0));

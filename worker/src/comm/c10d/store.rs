@@ -35,6 +35,11 @@ impl Store {
         }
     }
 
+    /// Whether it is a connection to this host and port.
+    pub fn is_at(&self, host: &str, port: u16) -> bool {
+        self.addr.host == host && self.addr.port == port
+    }
+
     /// The same connection for another round: `prefix` comes before every key, behind this store's own.
     ///
     /// Connecting anew for every round costs more than forming a group: libtorch asks the name service who the store is,

@@ -3,27 +3,41 @@
 //! **Invariant:** a step gets at most one verdict, and never `Complete` unless every rank reported exactly once from the
 //! same directory.
 
-use crate::event::ShardSet;
 use enn_common::checkpoint::table::ShardTable;
 use std::{collections::BTreeMap, path::PathBuf};
 
+/// The shards of one step, one table per rank in rank order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardSet {
+    /// Step.
+    pub step: u64,
+    /// Epoch.
+    pub epoch: u64,
+    /// The temporary directory all ranks wrote in.
+    pub dir: PathBuf,
+    /// Validation metric, when a rank had one.
+    pub metric: Option<f64>,
+    /// Tables.
+    pub tables: Vec<ShardTable>,
+}
+
 /// Steps whose checkpoint may be incomplete at one time.
-pub(crate) const STEPS_OPEN_MAX: usize = 4;
+pub(super) const STEPS_OPEN_MAX: usize = 4;
 
 /// One rank's report of a written shard.
 #[derive(Debug)]
-pub(crate) struct Report {
-    pub(crate) rank: u32,
-    pub(crate) step: u64,
-    pub(crate) epoch: u64,
-    pub(crate) dir: PathBuf,
-    pub(crate) metric: Option<f64>,
-    pub(crate) table: ShardTable,
+pub(super) struct Report {
+    pub(super) rank: u32,
+    pub(super) step: u64,
+    pub(super) epoch: u64,
+    pub(super) dir: PathBuf,
+    pub(super) metric: Option<f64>,
+    pub(super) table: ShardTable,
 }
 
 /// What a report led to.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     /// Every rank wrote: commit.
     Complete(ShardSet),
     /// The step's checkpoint is given up.
@@ -32,7 +46,7 @@ pub(crate) enum Verdict {
 
 /// The open steps of one round.
 #[derive(Debug)]
-pub(crate) struct Shards {
+pub(super) struct Shards {
     world: usize,
     open: BTreeMap<u64, Open>,
     /// Steps up to this one have had their verdict.
@@ -48,12 +62,12 @@ struct Open {
 }
 
 impl Shards {
-    pub(crate) fn new(world: usize) -> Self {
+    pub(super) fn new(world: usize) -> Self {
         Self { world, open: BTreeMap::new(), settled: None }
     }
 
     /// A rank wrote its shard.
-    pub(crate) fn written(&mut self, report: Report) -> Vec<Verdict> {
+    pub(super) fn written(&mut self, report: Report) -> Vec<Verdict> {
         let step = report.step;
         if self.settled.is_some_and(|settled| step <= settled) && !self.open.contains_key(&step) {
             return Vec::new();
@@ -92,7 +106,7 @@ impl Shards {
     }
 
     /// A rank could not write its shard.
-    pub(crate) fn failed(&mut self, rank: u32, step: u64, error: &str) -> Vec<Verdict> {
+    pub(super) fn failed(&mut self, rank: u32, step: u64, error: &str) -> Vec<Verdict> {
         if self.settled.is_some_and(|settled| step <= settled) && !self.open.contains_key(&step) {
             return Vec::new();
         }

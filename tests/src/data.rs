@@ -1,10 +1,12 @@
 //! The data and the configuration of a run of a second or two: a few hundred rows, a small model, a save after every epoch.
 
+#![expect(clippy::unwrap_used, reason = "it is part of tests, which fail by panicking")]
+
 use std::{fmt::Write, fs, path::Path};
 
 const ROWS: u64 = 480;
 /// Epochs of a run, and its optimizer steps in each.
-pub(super) const EPOCHS: u64 = 8;
+pub const EPOCHS: u64 = 8;
 
 const CONFIGURATION: &str = r#"
 name = "chaos"
@@ -42,11 +44,19 @@ device = "cpu"
 max_restarts = 9
 "#;
 
+/// The finaliser of SplitMix64.
+pub fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
 /// Writes both into `dir`; the configuration's file is named.
-pub(super) fn write(dir: &Path) -> std::path::PathBuf {
+pub fn write(dir: &Path) -> std::path::PathBuf {
     let mut text = "id,a,b,c,y\n".to_owned();
     for row in 0..ROWS {
-        let value = |column: u64| (super::schedule::mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0;
+        let value = |column: u64| (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0;
         let (a, b, c) = (value(0), value(1), value(2));
         writeln!(text, "{row},{a},{b},{c},{:.4}", a * b + 0.5 * c + 0.1 * value(3)).unwrap();
     }

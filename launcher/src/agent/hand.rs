@@ -1,0 +1,499 @@
+//! The agent of a node that does not host the rendezvous: it starts, signals and reaps the workers of its node as the head says,
+//! and reports what they do.
+//!
+//! **Invariant:** it decides nothing, but for this: workers whose head is gone leave their round at once, and die when this side
+//! of the network may not go on.
+
+use super::{
+    child::Child,
+    dispatcher::Means,
+    env::Identity,
+    error::AgentError,
+    head::open,
+    spec::{HandEnd, HandSpec, Signal},
+};
+use crate::{
+    process::{Guard, Signals, wait_ready},
+    rendezvous::{News, Rendezvous, RoundPlan as Membership, RunEnd},
+};
+use enn_broker::{Broker, BrokerEvent, RoundPlan};
+use enn_common::{
+    event::What,
+    id::{Round, WorkerId},
+    wire::{
+        frame,
+        hand::{Ending, Glance, Here, Living, Order, Report, SeatFacts, Standing, Work},
+        message::{Assignment, FromWorker, Standby},
+    },
+};
+use nix::{
+    poll::{PollFd, PollFlags},
+    sys::signal::Signal as Posix,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::fd::BorrowedFd,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+/// Control pages that changed are told at most this often.
+const GLANCE_PERIOD: Duration = Duration::from_millis(50);
+/// And that none did, this often.
+const ALIVE_PERIOD: Duration = Duration::from_secs(1);
+/// Longest wait for the rendezvous to hear that this node is done.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+
+/// A worker process of this node, and what a head that takes over must know of it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) child: Child,
+    pub(super) living: Living,
+}
+
+/// What a hand that becomes the head brings along.
+#[derive(Debug)]
+pub(crate) struct Heritage {
+    pub(super) signals: Option<Signals>,
+    pub(super) broker: Broker,
+    pub(super) children: BTreeMap<WorkerId, Held>,
+    pub(super) standing: Standing,
+    pub(super) plan: Membership,
+    /// The run.
+    pub(crate) work: Work,
+}
+
+/// What a descriptor that is ready belongs to.
+#[derive(Clone, Copy)]
+enum Source {
+    Rendezvous,
+    Broker,
+    Signals,
+    Child(WorkerId),
+}
+
+struct Hand<'a> {
+    spec: &'a HandSpec,
+    emit: &'a mut dyn FnMut(What),
+    rendezvous: Rc<Rendezvous>,
+    broker: Broker,
+    guard: Guard,
+    signals: Option<Signals>,
+    work: Option<Work>,
+    children: BTreeMap<WorkerId, Held>,
+    /// The present membership; `None`: there is no head, or the nodes have to agree again.
+    membership: Option<u64>,
+    /// Whether the head can be written to.
+    linked: bool,
+    /// What the head said last of the run, with the round under way.
+    standing: Option<Standing>,
+    /// Control pages as the head knows them; when they were looked at, and when the head last heard of them.
+    told: BTreeMap<u32, Glance>,
+    glanced: Instant,
+    reported: Instant,
+    stop: Option<Signal>,
+    end: Option<HandEnd>,
+    /// This node hosts the rendezvous now: what it knows of the run, and who takes part.
+    succession: Option<(Standing, Work, Membership)>,
+}
+
+/// Does what the head of the run says until that is over for this node.
+///
+/// The calling thread must live until this returns: workers die with the thread that forked them.
+///
+/// # Errors
+/// When the machine refuses something the agent itself needs.
+pub(crate) fn serve(
+    spec: &HandSpec,
+    guard: Guard,
+    rendezvous: &Rc<Rendezvous>,
+    emit: &mut dyn FnMut(What),
+) -> Result<HandEnd, AgentError> {
+    let Means { guard, signals } = Means::new(guard, spec.handle_signals)?;
+    let broker = Broker::serve(&spec.socket_parent)?;
+    let hand = Hand {
+        spec,
+        emit,
+        rendezvous: Rc::clone(rendezvous),
+        broker,
+        guard,
+        signals,
+        work: None,
+        children: BTreeMap::new(),
+        membership: None,
+        linked: false,
+        standing: None,
+        told: BTreeMap::new(),
+        glanced: Instant::now(),
+        reported: Instant::now(),
+        stop: None,
+        end: None,
+        succession: None,
+    };
+    hand.run()
+}
+
+impl Hand<'_> {
+    fn run(mut self) -> Result<HandEnd, AgentError> {
+        loop {
+            if let Some((standing, work, plan)) = self.succession.take() {
+                let (signals, broker, children) = (self.signals, self.broker, self.children);
+                let heritage = Box::new(Heritage { signals, broker, children, standing, plan, work });
+                return Ok(HandEnd::TookOver(self.guard, heritage));
+            }
+            if let Some(end) = self.end.take_if(|_| self.children.is_empty()) {
+                self.farewell(&end);
+                return Ok(end);
+            }
+            for source in self.wait()? {
+                match source {
+                    Source::Rendezvous => self.hear()?,
+                    Source::Broker => self.listen(),
+                    Source::Signals => self.signalled(),
+                    Source::Child(worker) => self.ended(worker),
+                }
+            }
+            self.glance();
+        }
+    }
+
+    fn wait(&mut self) -> Result<Vec<Source>, AgentError> {
+        let mut watched: Vec<(Source, BorrowedFd<'_>)> =
+            vec![(Source::Rendezvous, self.rendezvous.fd()), (Source::Broker, self.broker.wake_fd())];
+        watched.extend(self.signals.as_ref().map(|signals| (Source::Signals, signals.fd())));
+        watched.extend(self.children.iter().map(|(worker, held)| (Source::Child(*worker), held.child.pidfd())));
+        let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        let deadline = (self.linked && !self.children.is_empty()).then(|| self.glanced + GLANCE_PERIOD);
+        wait_ready(&mut fds, deadline).map_err(|source| AgentError::System { what: "wait for events", source })?;
+        let ready = watched.iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(false));
+        Ok(ready.map(|((source, _), _)| *source).collect())
+    }
+
+    fn report(&self, report: &Report) {
+        if !self.linked {
+            return;
+        }
+        let mut bytes = Vec::new();
+        match frame::encode(report, &mut bytes) {
+            Ok(()) => self.rendezvous.post(None, bytes),
+            Err(error) => tracing::error!(%error, "a report has no encoding"),
+        }
+    }
+
+    fn hear(&mut self) -> Result<(), AgentError> {
+        self.rendezvous.clear();
+        while let Some(news) = self.rendezvous.news() {
+            match news {
+                News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
+                News::Round(plan) if plan.nodes.is_empty() => {
+                    (self.membership, self.linked) = (Some(plan.round), true);
+                    self.told.clear();
+                    self.here(plan.round);
+                }
+                News::Round(plan) => {
+                    // Nothing is decided before somebody has read what comes next.
+                    match (&self.standing, &self.work) {
+                        (Some(standing), Some(work)) => {
+                            self.succession = Some((standing.clone(), work.clone(), plan));
+                            return Ok(());
+                        }
+                        _ => {
+                            self.fail("the head of the run is gone, and this node had not heard what the run is".into())
+                        }
+                    }
+                }
+                News::RoundEnded(_) => {
+                    self.membership = None;
+                    self.rendezvous.join();
+                }
+                News::HostLost(why) => {
+                    self.linked = false;
+                    if self.end.is_none() {
+                        (self.emit)(What::Warned { message: format!("the head of the run is out of reach: {why}") });
+                    }
+                    self.broker.end_round(format!("the head of the run is gone: {why}"))?;
+                }
+                News::RunEnded(end) => self.over(end),
+                News::NodeJoined { .. } | News::NodeLost { .. } => {}
+                News::Letter { bytes, .. } => {
+                    if let Some(order) = open(&bytes) {
+                        self.obey(order)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rendezvous is over for this node.
+    fn over(&mut self, end: RunEnd) {
+        let end = match end {
+            // The head tells its hands more; this node only waited for a place.
+            RunEnd::Finished => HandEnd::Ended(Ending::Finished),
+            RunEnd::Stopped { by } => {
+                HandEnd::Stopped(self.stop.unwrap_or(Signal::named(by.split(' ').next().unwrap_or_default())))
+            }
+            RunEnd::Failed { end, reason } => HandEnd::Failed(format!("{end} ({reason})")),
+            RunEnd::TimedOut { reason } | RunEnd::HostLost { reason } | RunEnd::Refused { reason } => {
+                HandEnd::Failed(reason)
+            }
+        };
+        if let (None, HandEnd::Failed(reason)) = (&self.end, &end) {
+            (self.emit)(What::GaveUp { reason: reason.clone() });
+        }
+        self.end.get_or_insert(end);
+        self.kill();
+    }
+
+    fn fail(&mut self, reason: String) {
+        self.report(&Report::Unfit { reason: reason.clone() });
+        (self.emit)(What::GaveUp { reason: reason.clone() });
+        self.end.get_or_insert(HandEnd::Failed(reason));
+        self.kill();
+    }
+
+    fn kill(&self) {
+        self.children.values().for_each(|held| held.child.signal(Posix::SIGKILL));
+    }
+
+    fn here(&self, membership: u64) {
+        let workers = self.children.values().map(|held| held.living.clone()).collect();
+        let (room, room_max, host) = (self.spec.world, self.spec.workers_most, self.spec.host.clone());
+        let standing = self.standing.clone();
+        self.report(&Report::Here(Box::new(Here { membership, host, room, room_max, workers, standing })));
+    }
+
+    fn obey(&mut self, order: Order) -> Result<(), AgentError> {
+        match order {
+            Order::Work(work) => self.take(*work),
+            Order::Expect { worker, standby } => {
+                let standby = standby.map(|standby| self.reached(*standby));
+                self.broker.expect(WorkerId(worker), standby)?;
+            }
+            // Who is about to end starts nobody.
+            Order::Spawn { .. } if self.end.is_some() => {}
+            Order::Spawn { worker, seat, logs } => self.spawn(worker, seat, &logs),
+            Order::Begin { round, seats, standing } => self.begin(round, seats, *standing)?,
+            Order::LogAlso { worker, logs } => {
+                let held = self.children.get(&WorkerId(worker));
+                if let Some(Err(error)) = held.map(|held| held.child.log_also_in(&logs)) {
+                    // The log is where it was; only `enn logs` of this round does not show it.
+                    tracing::debug!("{}: {error}", logs.display());
+                }
+            }
+            Order::EndRound { reason } => self.broker.end_round(reason)?,
+            Order::Dismiss { worker } => self.broker.dismiss(WorkerId(worker))?,
+            Order::Tell(message) => self.broker.tell_all(*message)?,
+            Order::Sync { worker } => self.broker.sync(worker.into())?,
+            Order::CloseAll => self.broker.close_all()?,
+            Order::Wish { worker, wish, wanted } => {
+                if let Some(held) = self.children.get(&WorkerId(worker)) {
+                    held.child.wish(wish, wanted);
+                }
+            }
+            Order::Signal { worker, signal } => {
+                let held = self.children.get(&WorkerId(worker));
+                if let (Some(held), Ok(signal)) = (held, Posix::try_from(signal)) {
+                    held.child.signal(signal);
+                }
+            }
+            Order::Leave { why } => {
+                self.end.get_or_insert(HandEnd::Drained);
+                self.rendezvous.leave(why);
+            }
+            Order::Cut { seconds } => self.rendezvous.deafen(Duration::from_secs(seconds.into())),
+            Order::Standing(standing) => self.standing = Some(*standing),
+            Order::End(ending) => {
+                self.end = Some(HandEnd::Ended(ending));
+                self.kill();
+            }
+        }
+        Ok(())
+    }
+
+    /// The run that this node takes part in.
+    fn take(&mut self, work: Work) {
+        match sees(&work) {
+            Ok(()) => self.work = Some(work),
+            Err(found) => {
+                let (host, dir) = (&self.spec.host, work.run_dir.display());
+                self.fail(format!(
+                    "node {host} does not see the run directory {dir} as the head of the run does: {found} (the run and \
+                     its staged data must be on a file system that all nodes share: --runs-dir)"
+                ));
+            }
+        }
+    }
+
+    /// The store as this node reaches it.
+    fn reached(&self, standby: Standby) -> Standby {
+        let (store_host, store_port) = self.rendezvous.store();
+        Standby { store_host, store_port, threads: self.spec.worker.threads, ..standby }
+    }
+
+    fn begin(&mut self, round: u64, seats: BTreeMap<u32, Assignment>, standing: Standing) -> Result<(), AgentError> {
+        let (store_host, store_port) = self.rendezvous.store();
+        for held in self.children.values_mut() {
+            let seat = seats.get(&held.living.worker);
+            held.living.seat = seat.map(|seat| (seat.rank, None));
+            held.living.local_rank = seat.map_or(held.living.local_rank, |seat| seat.local_rank);
+        }
+        let reached = |(worker, seat): (u32, Assignment)| {
+            let threads = self.spec.worker.threads;
+            let seat = Assignment { store_host: store_host.clone(), store_port, threads, ..seat };
+            (WorkerId(worker), seat)
+        };
+        let seats = seats.into_iter().map(reached).collect();
+        self.standing = Some(standing);
+        Ok(self.broker.begin_round(RoundPlan { round: Round(round), seats })?)
+    }
+
+    fn spawn(&mut self, worker: u32, seat: Option<SeatFacts>, logs: &Path) {
+        let Some(work) = &self.work else { return };
+        let store = self.rendezvous.store();
+        let identity = Identity {
+            worker,
+            seat,
+            control_fd: -1,
+            broker: self.broker.socket(),
+            run_dir: &work.run_dir,
+            store: Some((&store.0, store.1)),
+        };
+        match Child::spawn(&self.spec.worker, identity, logs, &mut self.guard) {
+            Ok(child) => {
+                let pid = child.pid();
+                let (local_rank, seat) = seat.map_or((0, None), |seat| (seat.local_rank, Some((seat.rank, None))));
+                let (joined, warm, stateful) = (false, false, false);
+                let living = Living { worker, pid, local_rank, seat, joined, warm, stateful };
+                self.children.insert(WorkerId(worker), Held { child, living });
+                self.report(&Report::Started { worker, pid });
+            }
+            Err(error) => self.report(&Report::NotStarted { worker, error: error.to_string() }),
+        }
+    }
+
+    /// The workers say something.
+    fn listen(&mut self) {
+        self.broker.clear_wake();
+        while let Some(event) = self.broker.event() {
+            let report = match event {
+                BrokerEvent::Joined { worker, .. } => {
+                    self.note(worker, |living| living.joined = true);
+                    Report::Joined { worker: worker.0 }
+                }
+                BrokerEvent::Reported { round, worker, message } => {
+                    self.heard(worker, &message);
+                    let (round, message) = (round.map(|round| round.0), Box::new(message));
+                    Report::Said { worker: worker.0, round, message }
+                }
+                BrokerEvent::Left { worker, error } => Report::Left { worker: worker.0, error },
+                BrokerEvent::Refused { error } => Report::Refused { error },
+                BrokerEvent::Synced { token } => Report::Synced { worker: u32::try_from(token).unwrap_or(u32::MAX) },
+                BrokerEvent::Broke { error } => {
+                    self.fail(format!("the broker broke: {error}"));
+                    continue;
+                }
+            };
+            self.report(&report);
+        }
+    }
+
+    fn note(&mut self, worker: WorkerId, note: impl FnOnce(&mut Living)) {
+        if let Some(held) = self.children.get_mut(&worker) {
+            note(&mut held.living);
+        }
+    }
+
+    fn heard(&mut self, worker: WorkerId, message: &FromWorker) {
+        match message {
+            FromWorker::Warm => self.note(worker, |living| living.warm = true),
+            FromWorker::Ready { .. } => self.note(worker, |living| living.stateful = true),
+            FromWorker::Halted { step, .. } => {
+                self.note(worker, |living| living.seat = living.seat.map(|(rank, _)| (rank, Some(*step))));
+            }
+            _ => {}
+        }
+    }
+
+    fn signalled(&mut self) {
+        let taken = self.signals.as_mut().map(Signals::take).unwrap_or_default();
+        for signal in taken {
+            let second = self.stop.is_some_and(|first| first != Signal::TimeLimit);
+            let name = signal.as_str();
+            (self.emit)(What::StopRequested { signal: name.into(), second });
+            let signal = *self.stop.get_or_insert(Signal::named(name));
+            if self.linked && self.work.is_some() {
+                self.report(&Report::Signalled { signal: name.into(), second });
+            } else {
+                self.rendezvous.leave(name.to_owned());
+                self.end.get_or_insert(HandEnd::Stopped(signal));
+            }
+            if second || !self.linked {
+                self.kill();
+            }
+        }
+    }
+
+    fn ended(&mut self, worker: WorkerId) {
+        let began = Instant::now();
+        let Some(held) = self.children.get_mut(&worker) else { return };
+        let Some(exit) = held.child.reap(&mut self.guard) else { return };
+        let Some(held) = self.children.remove(&worker) else { return };
+        let end = Box::new(held.child.end(worker.0, exit, began.elapsed()));
+        self.report(&Report::Ended { worker: worker.0, end });
+    }
+
+    /// Tells the head of control pages that changed.
+    fn glance(&mut self) {
+        if !self.linked || self.children.is_empty() || self.glanced.elapsed() < GLANCE_PERIOD {
+            return;
+        }
+        let mut changed = Vec::new();
+        for (worker, held) in &self.children {
+            let now = held.child.glance(worker.0);
+            let same = |before: &Glance| Glance { silent: now.silent, ..*before } == now;
+            if !self.told.get(&worker.0).is_some_and(same) {
+                self.told.insert(worker.0, now);
+                changed.push(now);
+            }
+        }
+        self.glanced = Instant::now();
+        if !changed.is_empty() || self.reported.elapsed() >= ALIVE_PERIOD {
+            self.report(&Report::Glanced(changed));
+            self.reported = self.glanced;
+        }
+    }
+
+    /// The others hear that this node is done, if somebody listens.
+    fn farewell(&self, end: &HandEnd) {
+        let (Some(membership), HandEnd::Ended(_)) = (self.membership, end) else { return };
+        self.rendezvous.finished(membership);
+        let deadline = Instant::now() + FAREWELL_MAX;
+        while Instant::now() < deadline {
+            let mut fds = [PollFd::new(self.rendezvous.fd(), PollFlags::POLLIN)];
+            if wait_ready(&mut fds, Some(deadline)).is_err() {
+                return;
+            }
+            self.rendezvous.clear();
+            while let Some(news) = self.rendezvous.news() {
+                if matches!(news, News::RunEnded(_) | News::HostLost(_)) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Whether the node sees the run as its head does; else what it found.
+fn sees(work: &Work) -> Result<(), String> {
+    let at = |path: &Path| path.display().to_string();
+    let config = work.run_dir.join(crate::run_dir::RUN_JSON);
+    let text = fs::read(&config).map_err(|error| format!("{}: {error}", at(&config)))?;
+    if blake3::hash(&text).to_hex().as_str() != work.config {
+        return Err(format!("{} holds something else", at(&config)));
+    }
+    let meta: PathBuf = work.staged.join("meta.json");
+    fs::metadata(&meta).map(|_| ()).map_err(|error| format!("{}: {error}", at(&meta)))
+}

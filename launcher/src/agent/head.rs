@@ -1,0 +1,315 @@
+//! The agent as the head of several nodes: who comes and goes, and what the hands report.
+
+use super::{
+    body::Body,
+    dispatcher::Agent,
+    error::AgentError,
+    far::Far,
+    seats::{self, Bounds, Home},
+    spec::{Ended, Signal},
+};
+use crate::{
+    process::wait_ready,
+    rendezvous::{News, NodeId, RunEnd},
+};
+use enn_broker::BrokerEvent;
+use enn_common::{
+    event::What,
+    id::{Round, WorkerId},
+    wire::{
+        frame::FrameBuffer,
+        hand::{End, Ending, Glance, Here, Order, Report, SeatFacts},
+    },
+};
+use nix::{
+    poll::{PollFd, PollFlags},
+    sys::signal::Signal as Posix,
+};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Longest wait for the other nodes to hear that the run is over.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+
+/// The word in a letter; `None`, with a line in the log, when it is none of this version.
+pub(super) fn open<T: serde::de::DeserializeOwned>(letter: &[u8]) -> Option<T> {
+    let mut buffer = FrameBuffer::new();
+    buffer.extend(letter);
+    match buffer.decode() {
+        Ok(Some(word)) => Some(word),
+        Ok(None) => None,
+        Err(error) => {
+            tracing::warn!(%error, "a letter of another node makes no sense");
+            None
+        }
+    }
+}
+
+impl Agent<'_> {
+    /// The rendezvous has news.
+    pub(super) fn hear(&mut self) -> Result<(), AgentError> {
+        let Some(rendezvous) = self.sources.nodes.rendezvous().cloned() else { return Ok(()) };
+        rendezvous.clear();
+        while let Some(news) = rendezvous.news() {
+            match news {
+                // Workers work on while nodes come and go.
+                News::Waiting(_) if self.state.mode.is_under_way() => {}
+                News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
+                News::NodeJoined { host, workers, .. } => (self.emit)(What::NodeJoined { host, workers }),
+                News::NodeLost { node, host, reason } => {
+                    (self.emit)(What::NodeLost { host: host.clone(), reason: reason.clone() });
+                    self.node_lost(node, &host, &reason)?;
+                }
+                News::Round(plan) => {
+                    self.sources.nodes.agreed(&plan);
+                    self.count_world();
+                }
+                News::RoundEnded(_) => self.sources.nodes.disagreed(),
+                News::RunEnded(end) => self.rendezvous_over(&end)?,
+                // This node is the host.
+                News::HostLost(_) => {}
+                News::Letter { from, bytes } => {
+                    if let Some(report) = open(&bytes) {
+                        self.told(from, report)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Workers wanted: as many as the nodes were asked for, or as `enn resize` says.
+    pub(super) fn count_world(&mut self) {
+        let rooms = self.sources.nodes.rooms();
+        let (asked, most): (u32, u32) =
+            rooms.iter().fold((0, 0), |(asked, most), room| (asked + room.share, most.saturating_add(room.most)));
+        self.world = self.resized.map_or(asked, |workers| workers.min(most));
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        // A run that was not to go on with fewer is not to when it was resized, or has lost a node, either.
+        let fixed = self.spec.workers_min >= self.spec.world;
+        let fewest = if fixed { self.world } else { self.spec.workers_min.min(self.world) };
+        let rooms = seats::shares(&self.sources.nodes.rooms(), self.world);
+        Bounds { fewest, most: self.world, rooms }
+    }
+
+    /// All workers of a node are dead in the same instant.
+    fn node_lost(&mut self, node: NodeId, host: &str, reason: &str) -> Result<(), AgentError> {
+        let Some(home) = self.sources.nodes.lost(node) else { return Ok(()) };
+        self.count_world();
+        let ids: Vec<WorkerId> = self.pool.on(home).map(|worker| worker.id).collect();
+        for id in &ids {
+            let Some(worker) = self.pool.get_mut(*id) else { continue };
+            worker.words.get_or_insert_with(|| format!("its node {host} was lost: {reason}"));
+            if let Some(far) = worker.child.there() {
+                far.lost();
+            }
+            self.ended(*id, Duration::ZERO)?;
+        }
+        ids.into_iter().try_for_each(|id| self.judge(id))
+    }
+
+    /// Nobody comes any more. `end` says why.
+    fn rendezvous_over(&mut self, end: &RunEnd) -> Result<(), AgentError> {
+        self.sources.nodes.over();
+        let reason = match end {
+            RunEnd::Finished => return Ok(()),
+            RunEnd::Stopped { by } => {
+                if !self.is_stopping() && !self.state.mode.is_last() {
+                    (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") });
+                    self.signalled(Signal::Terminate, false)?;
+                }
+                return Ok(());
+            }
+            RunEnd::Failed { end, reason } => format!("{end} ({reason})"),
+            RunEnd::TimedOut { reason } | RunEnd::HostLost { reason } | RunEnd::Refused { reason } => reason.clone(),
+        };
+        if self.state.mode.is_last() {
+            return Ok(());
+        }
+        (self.emit)(What::GaveUp { reason: reason.clone() });
+        self.giving_up.get_or_insert(reason);
+        if self.nodes_min < self.nodes_max && matches!(end, RunEnd::Failed { .. } | RunEnd::HostLost { .. }) {
+            // The other side may go on in the same directory: nothing more is written here.
+            self.kill();
+            return Ok(());
+        }
+        self.ask_to_stop()
+    }
+
+    /// A hand reports.
+    fn told(&mut self, from: NodeId, report: Report) -> Result<(), AgentError> {
+        if let Report::Here(here) = report {
+            self.node_here(from, *here);
+            return Ok(());
+        }
+        let Some(home) = self.sources.nodes.home(from) else { return Ok(()) };
+        let now = Instant::now();
+        self.pool.on_mut(home).filter_map(|worker| worker.child.there()).for_each(|far| far.heard(now));
+        match report {
+            Report::Here(_) => Ok(()),
+            Report::Unfit { reason } => {
+                let host = self.sources.nodes.host(home);
+                (self.emit)(What::Warned { message: format!("node {host} cannot take part: {reason}") });
+                Ok(())
+            }
+            Report::Started { worker, pid } => {
+                self.started(WorkerId(worker), pid);
+                Ok(())
+            }
+            Report::NotStarted { worker, error } => {
+                let glance = Glance { worker, ..Glance::default() };
+                let (code, late, stderr) = (Some(1), Duration::ZERO, String::new());
+                let end = End { code, signal: None, late, stderr, glance, intent: None };
+                if let Some(worker) = self.pool.get_mut(WorkerId(worker)) {
+                    worker.words.get_or_insert(error);
+                }
+                self.far_ended(WorkerId(worker), end)
+            }
+            Report::Ended { worker, end } => self.far_ended(WorkerId(worker), *end),
+            Report::Joined { worker } => self.spoken(BrokerEvent::Joined { worker: WorkerId(worker), pid: 0 }),
+            Report::Said { worker, round, message } => {
+                let (round, worker) = (round.map(Round), WorkerId(worker));
+                self.spoken(BrokerEvent::Reported { round, worker, message: *message })
+            }
+            Report::Left { worker, error } => self.spoken(BrokerEvent::Left { worker: WorkerId(worker), error }),
+            Report::Refused { error } => self.spoken(BrokerEvent::Refused { error }),
+            Report::Synced { worker } => self.spoken(BrokerEvent::Synced { token: worker.into() }),
+            Report::Glanced(glances) => {
+                for glance in glances {
+                    let worker = self.pool.get_mut(WorkerId(glance.worker));
+                    if let Some(far) = worker.and_then(|worker| worker.child.there()) {
+                        far.glance(glance, now);
+                    }
+                }
+                Ok(())
+            }
+            Report::Signalled { signal, second } => self.signalled(Signal::named(&signal), second),
+        }
+    }
+
+    fn far_ended(&mut self, id: WorkerId, end: End) -> Result<(), AgentError> {
+        let late = end.late;
+        if let Some(far) = self.pool.get_mut(id).and_then(|worker| worker.child.there()) {
+            far.ended(end);
+        }
+        self.ended(id, late)
+    }
+
+    /// A hand started a process.
+    fn started(&mut self, id: WorkerId, pid: u32) {
+        let Some(worker) = self.pool.get_mut(id) else { return };
+        if let Some(far) = worker.child.there() {
+            far.started(pid);
+        }
+        self.announce(id);
+    }
+
+    /// A node is here, for the first time or in a new membership.
+    fn node_here(&mut self, from: NodeId, here: Here) {
+        let Some((home, new)) = self.sources.nodes.here(from, &here) else { return };
+        if new {
+            self.count_world();
+        }
+        if new && self.heir {
+            self.adopt_all(home, &here);
+        }
+        if let Some(line) = self.sources.nodes.line(home).filter(|_| new && self.outcome.rounds > 0) {
+            let standing = self.standing(self.state.round, &self.state.attempt);
+            line.order(&Order::Standing(Box::new(standing)));
+        }
+        // Workers that were given up when the node was taken for lost.
+        for worker in here.workers.iter().filter(|living| self.pool.get(WorkerId(living.worker)).is_none()) {
+            if let Some(line) = self.sources.nodes.line(home) {
+                line.order(&Order::Signal { worker: worker.worker, signal: Posix::SIGKILL as i32 });
+            }
+        }
+    }
+
+    /// Has a process for worker `id` started on another node; `None`: it is for this one to start.
+    pub(super) fn far(&self, home: Home, id: WorkerId, seat: Option<SeatFacts>, logs: &Path) -> Option<Body> {
+        let line = self.sources.nodes.line(home)?.clone();
+        line.order(&Order::Spawn { worker: id.0, seat, logs: logs.to_owned() });
+        Some(Body::There(Box::new(Far::new(line, id, 0, Instant::now()))))
+    }
+
+    /// The workers of a node leave it, and the run goes on with the others; what follows, or why not.
+    pub(super) fn drain(&mut self, host: &str) -> Result<String, String> {
+        let homes = self.sources.nodes.on_host(host);
+        let briefs = self.sources.nodes.briefs();
+        if homes.is_empty() {
+            let hosts: Vec<String> = briefs.into_iter().map(|brief| brief.host).collect();
+            return Err(format!("the run has the nodes {}; found \"{host}\"", hosts.join(", ")));
+        }
+        if homes.contains(&Home::OWN) {
+            return Err(format!("node {host} leads the run and cannot be drained (enn stop ends the run)"));
+        }
+        let left = briefs.len().saturating_sub(homes.len());
+        if left < self.nodes_min as usize {
+            let least = self.nodes_min;
+            return Err(format!("{left} nodes would be left of {least} that the run needs (--nnodes MIN:MAX)"));
+        }
+        for home in homes {
+            self.sources.nodes.leave(home);
+            let spares = self.pool.spares().filter(|spare| spare.slot.home == home);
+            let spares: Vec<WorkerId> = spares.map(|spare| spare.id).collect();
+            spares.into_iter().for_each(|id| self.pool.send_away(id, Instant::now()));
+        }
+        self.count_world();
+        Ok(format!("the workers of node {host} leave it after the present step, and {left} nodes go on"))
+    }
+
+    /// Cuts the link to a node; what follows, or why not.
+    pub(super) fn cut(&self, host: &str, seconds: u32) -> Result<String, String> {
+        let homes = self.sources.nodes.on_host(host);
+        let lines: Vec<_> = homes.into_iter().filter_map(|home| self.sources.nodes.line(home)).collect();
+        if lines.is_empty() {
+            let others = self.sources.nodes.briefs().into_iter().skip(1).map(|brief| brief.host);
+            let others: Vec<String> = others.collect();
+            let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+            return Err(format!("found \"{host}\", expected a node that another one leads: {others}"));
+        }
+        lines.into_iter().for_each(|line| line.order(&Order::Cut { seconds }));
+        Ok(format!("the link between node {host} and the head is cut for {seconds} s; its workers' own links are not"))
+    }
+
+    /// Sends away the nodes on which nobody works any more and nobody is to.
+    pub(super) fn part(&mut self) {
+        for home in self.sources.nodes.leaving() {
+            if self.pool.on(home).next().is_none()
+                && let Some(line) = self.sources.nodes.part(home)
+            {
+                line.order(&Order::Leave { why: "it was drained (enn drain)".into() });
+            }
+        }
+    }
+
+    /// The hands hear how the run ended.
+    pub(super) fn farewell(&self) {
+        let Some(rendezvous) = self.sources.nodes.rendezvous() else { return };
+        let ending = match &self.outcome.ended {
+            Ended::Finished => Ending::Finished,
+            Ended::Stopped(signal) => Ending::Stopped { signal: signal.name().to_owned() },
+            Ended::Failed { cause } => Ending::Failed { cause: cause.clone() },
+        };
+        self.sources.nodes.order_all(&Order::End(ending));
+        self.sources.nodes.finished();
+        let deadline = Instant::now() + FAREWELL_MAX;
+        let mut left = if self.sources.nodes.are_several() { usize::MAX } else { 0 };
+        while left > 0 && Instant::now() < deadline {
+            let mut fds = [PollFd::new(rendezvous.fd(), PollFlags::POLLIN)];
+            if wait_ready(&mut fds, Some(deadline)).is_err() {
+                return;
+            }
+            rendezvous.clear();
+            while let Some(news) = rendezvous.news() {
+                if matches!(news, News::RunEnded(_)) {
+                    left = 0;
+                }
+            }
+        }
+    }
+}

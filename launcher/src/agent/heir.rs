@@ -1,0 +1,92 @@
+//! The agent of a hand that becomes the head, because the node of the head before it is gone: it takes over the workers of the
+//! nodes that are left, where they stand.
+
+use super::{
+    body::Body,
+    committer::Checkpoints,
+    dispatcher::{Agent, Headship, Means},
+    error::AgentError,
+    far::Far,
+    hand::{Held, Heritage},
+    memory::Parts,
+    nodes::Nodes,
+    policy::History,
+    round::{HALT_WAIT_MAX, Mode, RoundState},
+    seats::{Home, Slot},
+    spec::{AgentSpec, Outcome},
+    worker::{Place, Seat, Worker},
+};
+use enn_common::{
+    event::What,
+    id::{LocalRank, Rank, Round, WorkerId},
+    wire::hand::{Here, Living},
+};
+use std::time::Instant;
+
+/// Names of workers that the head before may have given without this node having heard of it.
+const NAMES_LEFT_OUT: u32 = 1024;
+
+/// Leads the run from where the head before left it.
+///
+/// # Errors
+/// As [`super::run`].
+pub(crate) fn inherit(
+    spec: &AgentSpec,
+    checkpoints: Box<dyn Checkpoints>,
+    emit: &mut dyn FnMut(What),
+    (headship, heritage): (Headship, Heritage),
+) -> Result<Outcome, AgentError> {
+    let Headship { guard, rendezvous, work, nodes: (least, most) } = headship;
+    let Heritage { signals, broker, children, standing, plan, .. } = heritage;
+    let nodes = Nodes::new(broker, spec, Some((rendezvous, work)));
+    let mut agent = Agent::new(spec, checkpoints, emit, (Means { guard, signals }, nodes))?;
+    let now = Instant::now();
+    (agent.nodes_min, agent.nodes_max) = (least, most);
+    agent.heir = true;
+    agent.sources.nodes.agreed(&plan);
+    agent.outcome.checkpoint = agent.sources.committer.prepare()?.map(|found| (found.step, found.path));
+    agent.outcome.restarts = standing.restarts;
+    agent.first_round = Round(agent.first_round.0.max(standing.round + 1));
+    agent.history = History { restarts: standing.failures, proven: true, ..History::default() };
+    agent.resized = standing.resized;
+    agent.parts = Parts::cut_into(standing.split);
+    agent.pool.names_from(standing.workers.saturating_add(NAMES_LEFT_OUT));
+    agent.state = RoundState::new(Round(standing.round), standing.attempt, 0, true);
+    agent.state.split = standing.split;
+    agent.state.mode = Mode::Halting(Some(now + HALT_WAIT_MAX));
+    agent.state.cause = Some("the node that led the run was lost".into());
+    agent.state.failed_at = Some(now);
+    for (_, Held { child, living }) in children {
+        agent.adopt(Home::OWN, &living, Body::Here(child));
+    }
+    agent.count_world();
+    agent.work()
+}
+
+impl Agent<'_> {
+    /// Takes over the workers of another node.
+    pub(super) fn adopt_all(&mut self, home: Home, here: &Here) {
+        for living in &here.workers {
+            let Some(line) = self.sources.nodes.line(home).cloned() else { return };
+            let far = Far::new(line, WorkerId(living.worker), living.pid, Instant::now());
+            self.adopt(home, living, Body::There(Box::new(far)));
+        }
+        if let Some(standing) = &here.standing {
+            self.pool.names_from(standing.workers.saturating_add(NAMES_LEFT_OUT));
+        }
+    }
+
+    fn adopt(&mut self, home: Home, living: &Living, body: Body) {
+        let now = Instant::now();
+        // Who has no state yet need not leave the round; it loads what it can.
+        let place = match living.seat {
+            Some((rank, halted)) if living.stateful => Place::Seat(Seat { halted, ..Seat::new(Rank(rank), true, now) }),
+            _ => Place::Spare,
+        };
+        let slot = Slot { home, index: LocalRank(living.local_rank) };
+        let mut worker = Worker::new(WorkerId(living.worker), body, (slot, place), now);
+        worker.joined = living.joined.then_some(now);
+        (worker.warm, worker.entered) = (living.warm, living.stateful);
+        self.pool.add(worker);
+    }
+}

@@ -1,0 +1,278 @@
+//! The nodes of a run as its head sees them: what is wanted of workers goes to the broker of the node they are on.
+//!
+//! **Invariant:** nothing is asked of a node that did not say that it is here, and nothing of one that is lost.
+
+use super::{
+    error::AgentError,
+    far::Line,
+    seats::{Home, Room, Slot},
+    spec::AgentSpec,
+};
+use crate::rendezvous::{NodeId, Rendezvous, RoundPlan as Membership};
+use enn_broker::{Broker, RoundPlan};
+use enn_common::{
+    event::NodeBrief,
+    id::{Round, WorkerId},
+    wire::{
+        hand::{Here, Order, Standing, Work},
+        message::{Assignment, Standby, ToWorker},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+/// One node.
+#[derive(Debug)]
+struct Node {
+    /// `None`: this one.
+    line: Option<Line>,
+    host: String,
+    share: u32,
+    most: u32,
+    /// Its workers are to leave it; `Some(true)`: it was told to go.
+    leaving: Option<bool>,
+}
+
+/// Where the nodes meet.
+#[derive(Debug)]
+struct Meeting {
+    rendezvous: Rc<Rendezvous>,
+    work: Work,
+    /// The present membership; `None`: a new one is being formed.
+    membership: Option<u64>,
+    /// Members that did not yet say that they are here.
+    awaited: BTreeSet<NodeId>,
+    over: bool,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// That of this node.
+    pub(super) broker: Broker,
+    homes: BTreeMap<Home, Node>,
+    next: u32,
+    meeting: Option<Meeting>,
+}
+
+impl Nodes {
+    /// This node, and those that meet with it, if it is not the only one.
+    pub(super) fn new(broker: Broker, spec: &AgentSpec, meeting: Option<(Rc<Rendezvous>, Work)>) -> Self {
+        let (host, share, most) = (spec.host.clone(), spec.world, spec.workers_most);
+        let own = Node { line: None, host, share, most, leaving: None };
+        let meeting = meeting.map(|(rendezvous, work)| {
+            let (membership, awaited) = (None, BTreeSet::new());
+            Meeting { rendezvous, work, membership, awaited, over: false }
+        });
+        Self { broker, homes: BTreeMap::from([(Home::OWN, own)]), next: 1, meeting }
+    }
+
+    /// Where the nodes meet, if there can be several.
+    pub(super) fn rendezvous(&self) -> Option<&Rc<Rendezvous>> {
+        self.meeting.as_ref().map(|meeting| &meeting.rendezvous)
+    }
+
+    /// Whether every node of the run is here, so that a round can begin; also when none will come any more.
+    pub(super) fn settled(&self) -> bool {
+        self.meeting
+            .as_ref()
+            .is_none_or(|meeting| meeting.over || (meeting.membership.is_some() && meeting.awaited.is_empty()))
+    }
+
+    /// The nodes agreed on who takes part.
+    pub(super) fn agreed(&mut self, plan: &Membership) {
+        let Some(meeting) = &mut self.meeting else { return };
+        let own = usize::try_from(plan.node_rank).ok().and_then(|rank| plan.nodes.get(rank));
+        meeting.awaited = plan.nodes.iter().filter(|node| Some(*node) != own).copied().collect();
+        meeting.membership = Some(plan.round);
+    }
+
+    /// They have to agree again. Workers work on meanwhile.
+    pub(super) fn disagreed(&mut self) {
+        if let Some(meeting) = &mut self.meeting {
+            meeting.membership = None;
+            meeting.rendezvous.join();
+        }
+    }
+
+    /// The rendezvous is over: nobody comes any more.
+    pub(super) fn over(&mut self) {
+        if let Some(meeting) = &mut self.meeting {
+            meeting.over = true;
+        }
+    }
+
+    /// A node says that it is here. Its number, and whether it is new; `None`: it speaks of another membership.
+    pub(super) fn here(&mut self, from: NodeId, here: &Here) -> Option<(Home, bool)> {
+        let known = self.home(from);
+        let meeting = self.meeting.as_mut()?;
+        if meeting.membership != Some(here.membership) {
+            return None;
+        }
+        meeting.awaited.remove(&from);
+        if let Some(home) = known {
+            return Some((home, false));
+        }
+        let home = Home(self.next);
+        self.next += 1;
+        let line = Line::new(Rc::clone(&meeting.rendezvous), from);
+        line.order(&Order::Work(Box::new(meeting.work.clone())));
+        let (host, share, most) = (here.host.clone(), here.room, here.room_max.max(here.room));
+        self.homes.insert(home, Node { line: Some(line), host, share, most, leaving: None });
+        Some((home, true))
+    }
+
+    /// A node is gone; its number, if it had one.
+    pub(super) fn lost(&mut self, node: NodeId) -> Option<Home> {
+        if let Some(meeting) = &mut self.meeting {
+            meeting.awaited.remove(&node);
+        }
+        let home = self.home(node)?;
+        self.homes.remove(&home);
+        Some(home)
+    }
+
+    /// The number of an agent's node.
+    pub(super) fn home(&self, node: NodeId) -> Option<Home> {
+        let of = |known: &Node| known.line.as_ref().is_some_and(|line| line.node() == node);
+        self.homes.iter().find(|(_, known)| of(known)).map(|(home, _)| *home)
+    }
+
+    /// The nodes with this host's name.
+    pub(super) fn on_host(&self, host: &str) -> Vec<Home> {
+        self.homes.iter().filter(|(_, node)| node.host == host).map(|(home, _)| *home).collect()
+    }
+
+    /// The hosts, by number.
+    pub(super) fn briefs(&self) -> Vec<NodeBrief> {
+        let brief = |node: &Node| NodeBrief { host: node.host.clone(), workers: node.share };
+        self.homes.values().filter(|node| node.leaving.is_none()).map(brief).collect()
+    }
+
+    /// A node's host; empty in a run that can have no other.
+    pub(super) fn host(&self, home: Home) -> String {
+        let several = self.meeting.is_some();
+        self.homes.get(&home).filter(|_| several).map(|node| node.host.clone()).unwrap_or_default()
+    }
+
+    /// How another node is written to.
+    pub(super) fn line(&self, home: Home) -> Option<&Line> {
+        self.homes.get(&home)?.line.as_ref()
+    }
+
+    fn lines(&self) -> impl Iterator<Item = (Home, &Line)> {
+        self.homes.iter().filter_map(|(home, node)| Some((*home, node.line.as_ref()?)))
+    }
+
+    /// What the nodes were asked for and have room for, but for those whose workers are to leave.
+    pub(super) fn rooms(&self) -> Vec<Room> {
+        let room = |(home, node): (&Home, &Node)| Room { home: *home, share: node.share, most: node.most };
+        self.homes.iter().filter(|(_, node)| node.leaving.is_none()).map(room).collect()
+    }
+
+    /// Nobody is to work there any more.
+    pub(super) fn leave(&mut self, home: Home) {
+        if let Some(node) = self.homes.get_mut(&home) {
+            node.leaving.get_or_insert(false);
+        }
+    }
+
+    /// How a node that nobody works on any more is written to, once.
+    pub(super) fn part(&mut self, home: Home) -> Option<&Line> {
+        let node = self.homes.get_mut(&home).filter(|node| node.leaving == Some(false))?;
+        node.leaving = Some(true);
+        node.line.as_ref()
+    }
+
+    /// Nodes whose workers are to leave.
+    pub(super) fn leaving(&self) -> Vec<Home> {
+        self.homes.iter().filter(|(_, node)| node.leaving.is_some()).map(|(home, _)| *home).collect()
+    }
+
+    /// Lets a worker in when it comes.
+    pub(super) fn expect(&self, slot: Slot, worker: WorkerId, standby: Option<Standby>) -> Result<(), AgentError> {
+        match self.line(slot.home) {
+            None => self.broker.expect(worker, standby)?,
+            Some(line) => line.order(&Order::Expect { worker: worker.0, standby: standby.map(Box::new) }),
+        }
+        Ok(())
+    }
+
+    /// Gives the seats of a round.
+    pub(super) fn begin(
+        &self,
+        round: Round,
+        seats: Vec<(Home, WorkerId, Assignment)>,
+        standing: &Standing,
+    ) -> Result<(), AgentError> {
+        let mut by_home: BTreeMap<Home, BTreeMap<WorkerId, Assignment>> = BTreeMap::new();
+        for (home, worker, assignment) in seats {
+            by_home.entry(home).or_default().insert(worker, assignment);
+        }
+        self.broker.begin_round(RoundPlan { round, seats: by_home.remove(&Home::OWN).unwrap_or_default() })?;
+        for (home, line) in self.lines() {
+            let seats = by_home.remove(&home).unwrap_or_default();
+            let seats = seats.into_iter().map(|(worker, seat)| (worker.0, seat)).collect();
+            line.order(&Order::Begin { round: round.0, seats, standing: Box::new(standing.clone()) });
+        }
+        Ok(())
+    }
+
+    /// Tells the round's workers on all nodes that it is over.
+    pub(super) fn end_round(&self, reason: &str) -> Result<(), AgentError> {
+        for (_, line) in self.lines() {
+            line.order(&Order::EndRound { reason: reason.to_owned() });
+        }
+        Ok(self.broker.end_round(reason.to_owned())?)
+    }
+
+    /// Closes one worker's connection: it ends itself.
+    pub(super) fn dismiss(&self, home: Home, worker: WorkerId) -> Result<(), AgentError> {
+        match self.line(home) {
+            Some(line) => line.order(&Order::Dismiss { worker: worker.0 }),
+            None if home == Home::OWN => self.broker.dismiss(worker)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Closes all connections: the workers end themselves.
+    pub(super) fn close_all(&self) -> Result<(), AgentError> {
+        self.lines().for_each(|(_, line)| line.order(&Order::CloseAll));
+        Ok(self.broker.close_all()?)
+    }
+
+    /// The same message to every worker with a seat.
+    pub(super) fn tell_all(&self, message: &ToWorker) -> Result<(), AgentError> {
+        self.lines().for_each(|(_, line)| line.order(&Order::Tell(Box::new(message.clone()))));
+        Ok(self.broker.tell_all(message.clone())?)
+    }
+
+    /// Asks for a word behind everything that the worker has said.
+    pub(super) fn sync(&self, home: Home, worker: WorkerId) -> Result<(), AgentError> {
+        match self.line(home) {
+            Some(line) => line.order(&Order::Sync { worker: worker.0 }),
+            None => self.broker.sync(worker.0.into())?,
+        }
+        Ok(())
+    }
+
+    /// The same order to every other node.
+    pub(super) fn order_all(&self, order: &Order) {
+        self.lines().for_each(|(_, line)| line.order(order));
+    }
+
+    /// Whether there is another node.
+    pub(super) fn are_several(&self) -> bool {
+        self.lines().next().is_some()
+    }
+
+    /// This node's work is done, in the present membership.
+    pub(super) fn finished(&self) {
+        if let Some(Meeting { rendezvous, membership: Some(membership), .. }) = &self.meeting {
+            rendezvous.finished(*membership);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! `enn train` on several nodes of this machine: loopback addresses, or network namespaces. What happens is read from the run's
+//! journal, which they share.
+
+use enn_common::ledger::{self, Line};
+use enn_common::{
+    event::{Event, What},
+    id::Round,
+};
+use enn_tests::{
+    data,
+    launch::{self, free_port},
+    network::Network,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Nothing here takes longer, even on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// A killed process is gone from /proc when its parent has noticed.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The agents of a run, by node.
+pub(super) struct Agents<'a> {
+    pub(super) dir: tempfile::TempDir,
+    network: Option<&'a Network>,
+    port: u16,
+    nnodes: String,
+    epochs: u64,
+    more: Vec<String>,
+    living: BTreeMap<u32, Child>,
+    killed: usize,
+}
+
+impl<'a> Agents<'a> {
+    pub(super) fn new(nnodes: &str, epochs: u64, network: Option<&'a Network>) -> Self {
+        let dir = tempfile::Builder::new().prefix("en").tempdir().unwrap();
+        fs::create_dir(dir.path().join("tmp")).unwrap();
+        data::write(dir.path());
+        let (port, nnodes) = (free_port(), nnodes.to_owned());
+        Self { dir, network, port, nnodes, epochs, more: Vec::new(), living: BTreeMap::new(), killed: 0 }
+    }
+
+    /// With flags that all nodes get.
+    pub(super) fn with(mut self, more: &[&str]) -> Self {
+        self.more.extend(more.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
+    pub(super) fn host(&self, node: u32) -> String {
+        self.network.map_or_else(|| format!("127.0.0.{node}"), |network| network.address(node))
+    }
+
+    /// Starts the agent of a node with one worker; the first node leads.
+    pub(super) fn start(&mut self, node: u32) {
+        let command = self.agent(node);
+        self.begin(node, &command);
+    }
+
+    /// The same on a node of a network that has another file system where the runs are.
+    pub(super) fn start_blind(&mut self, node: u32) {
+        let agent = self.agent(node);
+        let mut command = Command::new("sh");
+        // Each command has a mount namespace of its own there.
+        command.args(["-c", "mount -t tmpfs none runs && exec \"$0\" \"$@\""]).arg(agent.get_program());
+        command.args(agent.get_args()).current_dir(self.dir.path());
+        command.envs(agent.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        self.begin(node, &command);
+    }
+
+    fn agent(&self, node: u32) -> Command {
+        let endpoint = format!("{}:{}", self.host(1), self.port);
+        let mut command = self.command("runs");
+        command.args(["--nproc-per-node", "1", "--nnodes", &self.nnodes, "--rdzv-endpoint", &endpoint]);
+        // On one machine all own the address.
+        let conf = format!("last_call_timeout=1,join_timeout=60,is_host={}", u8::from(node == 1));
+        command.args(["--local-addr", &self.host(node), "--rdzv-conf", &conf]);
+        command.args(&self.more);
+        command
+    }
+
+    fn begin(&mut self, node: u32, command: &Command) {
+        let mut command = match self.network {
+            Some(network) => network.inside(node, command),
+            None => launch::copy(command, &[]),
+        };
+        // Appended: a node may come again.
+        let file = || fs::OpenOptions::new().create(true).append(true).open(self.output(node)).unwrap();
+        command.stdin(Stdio::null()).stdout(file()).stderr(file());
+        self.living.insert(node, command.spawn().unwrap());
+    }
+
+    /// The same run on one node with so many workers, to its end.
+    pub(super) fn alone(&self, workers: u32) -> BTreeMap<String, Vec<u8>> {
+        self.alone_by(workers, "auto")
+    }
+
+    /// The same with Gloo between the workers.
+    pub(super) fn alone_with_gloo(&self, workers: u32) -> BTreeMap<String, Vec<u8>> {
+        self.alone_by(workers, "gloo")
+    }
+
+    fn alone_by(&self, workers: u32, collectives: &str) -> BTreeMap<String, Vec<u8>> {
+        let mut command = self.command("alone");
+        command.args(["--set", &format!("cluster.collectives=\"{collectives}\"")]);
+        command.args(["--nproc-per-node", &workers.to_string()]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        weights(&run_in(&self.dir.path().join("alone")).unwrap())
+    }
+
+    fn command(&self, runs: &str) -> Command {
+        let mut command = Command::new(launch::enn());
+        command.current_dir(self.dir.path()).args(["train", "chaos.toml", "--lines", "--runs-dir", runs]);
+        command.args(["--set", &format!("train.epochs={}", self.epochs), "--set", "train.patience=0"]);
+        // All that it starts carries the directory in its environment, and its sockets lie there.
+        command.env("TMPDIR", self.dir.path().join("tmp")).env_remove("ENN_RUNS");
+        command.env("XDG_CONFIG_HOME", self.dir.path().join("config"));
+        command
+    }
+
+    fn output(&self, node: u32) -> PathBuf {
+        self.dir.path().join(format!("node{node}.log"))
+    }
+
+    /// What a node printed.
+    pub(super) fn printed(&self, node: u32) -> String {
+        fs::read_to_string(self.output(node)).unwrap_or_default()
+    }
+
+    /// The run's directory.
+    pub(super) fn run_dir(&self) -> Option<PathBuf> {
+        run_in(&self.dir.path().join("runs"))
+    }
+
+    /// The journal; its last line may be torn.
+    pub(super) fn events(&self) -> Vec<What> {
+        let path = self.run_dir().map(|run| run.join("events.jsonl"));
+        let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str::<Event>(line).unwrap().what).collect()
+    }
+
+    /// Waits until the journal tells it.
+    pub(super) fn until<T>(&self, what: &str, mut found: impl FnMut(&[What]) -> Option<T>) -> T {
+        let deadline = Instant::now() + WAIT_MAX;
+        loop {
+            if let Some(found) = found(&self.events()) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "not within {WAIT_MAX:?}: {what}\n{}", self.told());
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until a step at or beyond this one was done in a round of so many workers; the round.
+    pub(super) fn working(&self, world: u32, from: u64) -> u64 {
+        self.until(&format!("step {from} by {world} workers"), |events| {
+            let begun = events.iter().rposition(|what| matches!(what, What::RoundStarted { .. }))?;
+            let What::RoundStarted { round: Round(round), world_size, .. } = &events[begun] else { return None };
+            let stepped = |what: &What| matches!(what, What::Stepped { step, .. } if *step >= from);
+            (*world_size == world && events[begun..].iter().any(stepped)).then_some(*round)
+        })
+    }
+
+    /// The last step that was told.
+    pub(super) fn step(&self) -> u64 {
+        let step = |what: &What| if let What::Stepped { step, .. } = what { Some(*step) } else { None };
+        self.events().iter().filter_map(step).max().unwrap_or(0)
+    }
+
+    /// The process with a seat on a node, as the journal tells last.
+    pub(super) fn worker(&self, node: u32) -> u32 {
+        let own = self.host(node);
+        let seat = |what: &What| match what {
+            What::WorkerStarted { pid, host, .. } | What::SeatTaken { pid, host, .. } if *host == own => Some(*pid),
+            _ => None,
+        };
+        self.events().iter().rev().find_map(seat).unwrap_or_else(|| panic!("nobody on {own}: {}", self.told()))
+    }
+
+    /// Signals a node's agent.
+    pub(super) fn signal(&self, node: u32, signal: Signal) {
+        kill(Pid::from_raw(self.living[&node].id().cast_signed()), signal).unwrap();
+    }
+
+    /// Kills a node's agent, and everything of it dies.
+    pub(super) fn kill(&mut self, node: u32) {
+        let mut agent = self.living.remove(&node).unwrap();
+        self.killed += 1;
+        // `ip netns exec` becomes the command: it is the agent itself.
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+
+    /// Waits for the end of a node's agent; its exit code.
+    pub(super) fn end(&mut self, node: u32) -> Option<i32> {
+        let mut agent = self.living.remove(&node).unwrap();
+        let deadline = Instant::now() + WAIT_MAX;
+        loop {
+            if let Some(status) = agent.try_wait().unwrap() {
+                return status.code();
+            }
+            if Instant::now() > deadline {
+                let _killed = agent.kill();
+                panic!("node {node} did not end within {WAIT_MAX:?}\n{}", self.told());
+            }
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// For the message of a failure.
+    pub(super) fn told(&self) -> String {
+        let printed = (1..=3).map(|node| format!("--- node {node}\n{}", self.printed(node)));
+        let lines = self.events().into_iter().filter(|what| !matches!(what, What::Stepped { .. }));
+        let lines: Vec<String> = lines.map(|what| format!("{what:?}")).collect();
+        format!("{}\n{}", lines.join("\n"), printed.collect::<String>())
+    }
+
+    /// Every tensor of the newest checkpoint.
+    pub(super) fn weights(&self) -> BTreeMap<String, Vec<u8>> {
+        weights(&self.run_dir().unwrap())
+    }
+
+    /// Nothing of the run lives or lies about.
+    pub(super) fn nothing_is_left(&self) {
+        let deadline = Instant::now() + GONE_WITHIN;
+        while !carriers(self.dir.path()).is_empty() {
+            assert!(Instant::now() < deadline, "processes are left: {}", self.told());
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let left: Vec<_> = fs::read_dir(self.dir.path().join("tmp")).unwrap().flatten().collect();
+        // What a killed agent leaves is removed by the next one of its host.
+        assert!(left.len() <= self.killed, "left where sockets are: {left:?}");
+    }
+
+    /// By the ledger of all processes, in the rounds in which a step was done: every row once per epoch.
+    pub(super) fn every_row_once_per_epoch(&self) {
+        let files = fs::read_dir(self.run_dir().unwrap().join(ledger::FOLDER)).unwrap();
+        let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+        let lines: Vec<Line> = texts.flat_map(|text| Line::decode_all(&text).unwrap()).collect();
+        let mut begun: HashMap<(u64, u64, String), (u64, Vec<i64>)> = HashMap::new();
+        for line in &lines {
+            if let Line::Begun { round, attempt, step, epoch, rows, .. } = line {
+                let entry = begun.entry((*step, *round, attempt.clone())).or_default();
+                entry.0 = *epoch;
+                entry.1.extend(rows);
+            }
+        }
+        let mut steps: BTreeMap<u64, (u64, Vec<i64>)> = BTreeMap::new();
+        for line in &lines {
+            let Line::Done { done, round, attempt } = line else { continue };
+            let mut used = begun[&(*done, *round, attempt.clone())].clone();
+            used.1.sort_unstable();
+            assert_eq!(steps.entry(*done).or_insert_with(|| used.clone()), &used, "step {done}: {}", self.told());
+        }
+        let mut epochs: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
+        for (epoch, rows) in steps.into_values() {
+            epochs.entry(epoch).or_default().extend(rows);
+        }
+        assert_eq!(epochs.len() as u64, self.epochs, "{}", self.told());
+        epochs.values_mut().for_each(|rows| rows.sort_unstable());
+        let first = epochs.values().next().unwrap().clone();
+        assert!(first.windows(2).all(|two| two[0] != two[1]), "a row was used twice in an epoch: {}", self.told());
+        assert!(epochs.values().all(|rows| *rows == first), "an epoch lacks rows: {}", self.told());
+    }
+}
+
+impl Drop for Agents<'_> {
+    fn drop(&mut self) {
+        // Ended already, when all went well; when not, their guards end their workers.
+        for agent in self.living.values_mut() {
+            let _ended = agent.kill();
+            let _reaped = agent.wait();
+        }
+    }
+}
+
+/// Kills a worker. One that is gone already is no mistake.
+pub(super) fn kill_9(pid: u32) {
+    let _gone = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+}
+
+fn run_in(runs: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
+    let found: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.join("run.json").is_file()).collect();
+    assert!(found.len() < 2, "{found:?}");
+    found.into_iter().next()
+}
+
+fn weights(run: &Path) -> BTreeMap<String, Vec<u8>> {
+    let checkpoint = enn_common::checkpoint::latest(&run.join("checkpoints")).found.unwrap();
+    let names: Vec<String> = checkpoint.tensor_names().map(ToOwned::to_owned).collect();
+    let bytes = |name: String| {
+        let bytes = checkpoint.tensor(&name).unwrap().bytes.to_vec();
+        (name, bytes)
+    };
+    names.into_iter().map(bytes).collect()
+}
+
+/// Processes whose environment names `dir`, zombies aside.
+fn carriers(dir: &Path) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let wanted = dir.as_os_str().as_bytes();
+        environment.windows(wanted.len()).any(|window| window == wanted)
+    })
+    .collect()
+}

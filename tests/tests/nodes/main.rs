@@ -1,0 +1,263 @@
+//! `enn train` on several nodes with the real worker: workers, nodes and the head die, nodes come, are drained and cut off, and
+//! the run goes on.
+//!
+//! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it. What needs
+//! network namespaces says so where there are none, and passes.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+mod agents;
+mod faults;
+
+use agents::{Agents, kill_9};
+use enn_common::event::What;
+use enn_tests::{launch, network::Network};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// A node that is silent is lost after 5 s; the others do a step soon after that.
+const CUT_NOTICED_MAX: Duration = Duration::from_secs(12);
+
+#[test]
+fn two_nodes_end_with_the_bits_of_one_also_when_a_worker_of_the_other_node_dies() {
+    let mut agents = Agents::new("2", 12, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 10);
+    kill_9(agents.worker(2));
+    assert_eq!((agents.end(1), agents.end(2)), (Some(0), Some(0)), "{}", agents.told());
+    let events = agents.events();
+    let killed = |what: &What| matches!(what, What::WorkerExited { signal: Some(9), .. });
+    assert!(events.iter().any(killed), "{}", agents.told());
+    let lost = |what: &What| matches!(what, What::Recovered { lost_steps: 0, .. });
+    assert!(events.iter().any(lost), "{}", agents.told());
+    agents.every_row_once_per_epoch();
+    agents.nothing_is_left();
+    assert!(agents.weights() == agents.alone(2), "{}", agents.told());
+}
+
+#[test]
+fn a_node_that_dies_is_left_behind_and_one_that_comes_is_taken_in_and_drained() {
+    let mut agents = Agents::new("1:2", 2_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let died = Instant::now();
+    agents.kill(2);
+    agents.working(1, agents.step() + 1);
+    assert!(died.elapsed() < Duration::from_secs(6), "it took {:?}", died.elapsed());
+    agents.start(3);
+    agents.working(2, agents.step() + 1);
+    let run = agents.run_dir().unwrap();
+    let ask = |words: &[&str]| {
+        let output = Command::new(launch::enn()).args(words).arg(&run).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let refused = ask(&["drain", "--node", "nowhere"]);
+    assert!(refused.contains("127.0.0.1, 127.0.0.3") && refused.contains("nowhere"), "{refused}");
+    assert!(ask(&["drain", "--node", "127.0.0.1"]).contains("leads the run"));
+    assert!(ask(&["drain", "--node", "127.0.0.3"]).contains("1 nodes go on"));
+    assert_eq!(agents.end(3), Some(0), "{}", agents.printed(3));
+    agents.working(1, agents.step() + 1);
+    let status = ask(&["status"]);
+    assert!(status.contains("127.0.0.1") && status.contains("127.0.0.3"), "{status}");
+    ask(&["stop"]);
+    assert_eq!(agents.end(1), Some(130), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn when_the_head_dies_another_node_leads_and_no_step_is_lost() {
+    let mut agents = Agents::new("2:3", 60, None);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 10);
+    agents.kill(1);
+    agents.working(2, agents.step() + 1);
+    let codes = [agents.end(2), agents.end(3)];
+    assert_eq!(codes, [Some(0); 2], "{}", agents.told());
+    let recovered = |what: &What| matches!(what, What::Recovered { lost_steps: 0, from_rank: Some(_), .. });
+    assert!(agents.events().iter().any(recovered), "{}", agents.told());
+    agents.every_row_once_per_epoch();
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_signal_on_any_node_stops_the_run_after_a_checkpoint() {
+    let mut agents = Agents::new("2", 2_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    agents.signal(2, Signal::SIGTERM);
+    assert_eq!((agents.end(2), agents.end(1)), (Some(143), Some(143)), "{}", agents.told());
+    assert!(agents.events().iter().any(|what| matches!(what, What::CheckpointCommitted { .. })), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_signal_to_all_nodes_at_once_is_one_wish() {
+    let mut agents = Agents::new("3", 2_000, None);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 5);
+    (1..=3).for_each(|node| agents.signal(node, Signal::SIGINT));
+    assert_eq!([1, 2, 3].map(|node| agents.end(node)), [Some(130); 3], "{}", agents.told());
+    let ended = |what: &What| matches!(what, What::WorkerExited { code: Some(0), .. });
+    let ended = agents.events().iter().filter(|what| ended(what)).count();
+    assert_eq!(ended, 3, "nobody is killed: {}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_run_on_two_nodes_is_resized_paused_and_continued() {
+    let mut agents = Agents::new("2", 20_000, None).with(&["--spares", "1"]);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let run = agents.run_dir().unwrap();
+    let ask = |words: &[&str]| {
+        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    ask(&["resize", "3"]);
+    agents.working(3, agents.step() + 1);
+    ask(&["pause"]);
+    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    ask(&["resize", "1"]);
+    ask(&["continue"]);
+    agents.working(1, agents.step() + 1);
+    ask(&["resize", "2"]);
+    agents.working(2, agents.step() + 1);
+    ask(&["stop"]);
+    assert_eq!((agents.end(1), agents.end(2)), (Some(130), Some(130)), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_worker_of_another_node_that_hangs_is_replaced() {
+    let mut agents = Agents::new("2", 20_000, None).with(&["--hang-timeout", "3"]);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let hung = agents.worker(2);
+    kill(Pid::from_raw(hung.cast_signed()), Signal::SIGSTOP).unwrap();
+    let began = Instant::now();
+    agents.until("a hang", |events| events.iter().any(|what| matches!(what, What::HangDetected { .. })).then_some(()));
+    assert!((2.0..10.0).contains(&began.elapsed().as_secs_f64()), "it took {:?}", began.elapsed());
+    agents.working(2, agents.step() + 1);
+    assert_ne!(agents.worker(2), hung);
+    agents.signal(1, Signal::SIGTERM);
+    assert_eq!((agents.end(1), agents.end(2)), (Some(143), Some(143)), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn with_the_policy_restart_all_nodes_begin_again_from_the_newest_checkpoint() {
+    let mut agents = Agents::new("2", 12, None).with(&["--policy", "restart"]);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 30);
+    kill_9(agents.worker(2));
+    assert_eq!((agents.end(1), agents.end(2)), (Some(0), Some(0)), "{}", agents.told());
+    let restarted = |what: &What| matches!(what, What::RoundFailed { restarting: true, .. });
+    assert!(agents.events().iter().any(restarted), "{}", agents.told());
+    agents.every_row_once_per_epoch();
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_node_that_does_not_see_the_run_says_so_and_the_others_go_on() {
+    let Some(network) = Network::here() else { return };
+    let mut agents = Agents::new("1:2", 20_000, Some(&network));
+    agents.start(1);
+    agents.working(1, 5);
+    agents.start_blind(2);
+    assert_eq!(agents.end(2), Some(6), "{}", agents.printed(2));
+    let printed = agents.printed(2);
+    assert!(printed.contains("does not see the run directory") && printed.contains("--runs-dir"), "{printed}");
+    agents.working(1, agents.step() + 1);
+    let warned = |what: &What| matches!(what, What::Warned { message } if message.contains("cannot take part"));
+    assert!(agents.events().iter().any(warned), "{}", agents.told());
+    agents.signal(1, Signal::SIGTERM);
+    assert_eq!(agents.end(1), Some(143), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_pair_whose_head_dies_ends_and_says_so() {
+    let mut agents = Agents::new("2", 2_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let died = Instant::now();
+    agents.kill(1);
+    assert_eq!(agents.end(2), Some(6), "{}", agents.told());
+    assert!(died.elapsed() < Duration::from_secs(10), "it took {:?}", died.elapsed());
+    assert!(agents.printed(2).contains("127.0.0.1"), "it names the endpoint: {}", agents.printed(2));
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_link_that_is_cut_for_long_loses_the_node_and_a_short_cut_loses_nothing() {
+    let mut agents = Agents::new("1:2", 20_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    let round = agents.working(2, 5);
+    let run = agents.run_dir().unwrap();
+    let cut = |node: &str| {
+        let output = Command::new(launch::enn()).args(["chaos", "--partition", node]).arg(&run).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    assert!(cut("127.0.0.1").contains("expected a node that another one leads: 127.0.0.2"));
+    assert!(cut("127.0.0.2:2s").contains("cut for 2 s"));
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        assert_eq!(agents.working(2, agents.step() + 1), round, "{}", agents.told());
+    }
+    assert!(cut("127.0.0.2:30s").contains("cut for 30 s"));
+    let cut = Instant::now();
+    agents.working(1, agents.step() + 1);
+    assert!(cut.elapsed() < CUT_NOTICED_MAX, "it took {:?}", cut.elapsed());
+    assert_eq!(agents.end(2), Some(6), "{}", agents.printed(2));
+    agents.signal(1, Signal::SIGTERM);
+    assert_eq!(agents.end(1), Some(143), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_node_that_is_cut_off_is_left_behind_and_taken_in_again_when_it_comes_back() {
+    let Some(network) = Network::here() else { return };
+    let mut agents = Agents::new("1:2", 20_000, Some(&network));
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    network.pull(2);
+    let pulled = Instant::now();
+    agents.working(1, agents.step() + 1);
+    let took = pulled.elapsed();
+    assert!(took < CUT_NOTICED_MAX, "it took {took:?}");
+    println!("the others did a step {:.1} s after the cable was pulled", took.as_secs_f64());
+    // It sees a head that is silent, and may not go on alone.
+    assert_eq!(agents.end(2), Some(6), "{}", agents.printed(2));
+    network.plug(2);
+    agents.start(2);
+    agents.working(2, agents.step() + 1);
+    kill_9(agents.worker(2));
+    agents.working(2, agents.step() + 1);
+    agents.signal(1, Signal::SIGTERM);
+    assert_eq!((agents.end(1), agents.end(2)), (Some(143), Some(143)), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn when_the_head_is_cut_off_the_others_go_on_and_it_ends() {
+    let Some(network) = Network::here() else { return };
+    let mut agents = Agents::new("2:3", 20_000, Some(&network));
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 5);
+    network.pull(1);
+    let pulled = Instant::now();
+    agents.working(2, agents.step() + 1);
+    let took = pulled.elapsed();
+    assert!(took < 2 * CUT_NOTICED_MAX, "it took {took:?}");
+    println!("the others did a step {:.1} s after the head's cable was pulled", took.as_secs_f64());
+    assert_ne!(agents.end(1), Some(0), "{}", agents.told());
+    agents.signal(3, Signal::SIGTERM);
+    assert_eq!((agents.end(2), agents.end(3)), (Some(143), Some(143)), "{}", agents.told());
+    agents.nothing_is_left();
+}
