@@ -1,7 +1,7 @@
 //! Where events go: into the journal, and onto the screen in the way asked for.
 //!
 //! **Invariant:** taking an event never fails and never waits for anything but the disk and the terminal: a journal that
-//! cannot be written is told once as a warning, and the run goes on.
+//! cannot be written is told as a warning, once a minute at most, and the run goes on.
 
 use super::{
     error::JournalError,
@@ -23,6 +23,8 @@ const STEPS_IN_FULL: u64 = 2_000;
 
 /// See [`STEPS_IN_FULL`]; seconds.
 const STEP_INTERVAL_S: f64 = 1.0;
+/// Seconds between two warnings that the journal cannot be written.
+const WARN_INTERVAL_S: f64 = 60.0;
 
 /// Least time between two epochs' lines in a plain log, seconds; the best epoch so far is always shown.
 const EPOCH_LINE_INTERVAL_S: f64 = 1.0;
@@ -51,7 +53,8 @@ enum Face {
 /// Takes the events of one launch, in order.
 pub struct Sink {
     journal: Option<journal::Writer>,
-    journal_failed: bool,
+    /// When it was last told that the journal cannot be written.
+    journal_told: f64,
     view: RunView,
     metrics: Option<MetricsServer>,
     face: Face,
@@ -84,7 +87,7 @@ impl Sink {
         };
         Self {
             journal: None,
-            journal_failed: false,
+            journal_told: f64::NEG_INFINITY,
             view: RunView::default(),
             metrics: None,
             face,
@@ -127,15 +130,14 @@ impl Sink {
         if matches!(event.what, What::RunEnded { .. }) {
             done = done.and_then(|()| journal.sync());
         }
-        match done {
-            Ok(()) => self.journal_failed = false,
-            Err(_) if self.journal_failed => {}
-            Err(error) => {
-                self.journal_failed = true;
-                let warned = Event { time: event.time, what: What::Warned { message: error.to_string() } };
-                self.view.apply(&warned);
-                self.show(&warned);
-            }
+        // On a full disk some lines find room and some do not.
+        if let Err(error) = done
+            && event.time - self.journal_told >= WARN_INTERVAL_S
+        {
+            self.journal_told = event.time;
+            let warned = Event { time: event.time, what: What::Warned { message: error.to_string() } };
+            self.view.apply(&warned);
+            self.show(&warned);
         }
     }
 
