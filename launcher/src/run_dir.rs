@@ -14,10 +14,10 @@ use enn_common::{
 };
 use nix::fcntl::{Flock, FlockArg};
 use std::{
-    fs::{self, File},
+    fs::{self, File, Metadata},
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    os::unix::fs::{DirBuilderExt, symlink},
+    os::unix::fs::{DirBuilderExt, MetadataExt, symlink},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -94,7 +94,7 @@ fn listed(known: &[String]) -> String {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl RunDir {
@@ -116,7 +116,7 @@ impl RunDir {
         let lock_path = path.join(LOCK);
         let file = File::create(&lock_path).map_err(io_error("make", &lock_path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Ok(lock) => Ok(Self { path, lock }),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(RunDirError::Busy { path }),
             Err((_, error)) => Err(io_error("lock", &lock_path)(error.into())),
         }
@@ -137,6 +137,12 @@ impl RunDir {
                 other => return other,
             }
         }
+    }
+
+    /// Whether it is still this process that works in it: an heir may have replaced the lock of one that was cut off for long.
+    pub fn is_held(&self) -> bool {
+        let same = |found: Metadata, own: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        fs::metadata(self.path.join(LOCK)).is_ok_and(|found| self.lock.metadata().is_ok_and(|own| same(found, own)))
     }
 
     /// Digest of the configuration as it is written, hex.
@@ -337,8 +343,9 @@ mod tests {
         let runs = tempfile::tempdir().unwrap();
         let first = RunDir::create(runs.path(), "a", datetime!(2026-01-01 00:00 UTC)).unwrap();
         let path = first.path().to_owned();
-        assert!(matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
+        assert!(first.is_held() && matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
         let heir = RunDir::inherit(&path, Duration::from_millis(150)).unwrap();
+        assert!(heir.is_held() && !first.is_held());
         assert!(is_living(&path) && matches!(RunDir::open(&path), Err(RunDirError::Busy { .. })));
         drop(first);
         assert!(is_living(&path), "the heir's lock is its own");

@@ -76,6 +76,24 @@ pub enum Report {
     Signalled { signal: String, second: bool },
 }
 
+impl Report {
+    /// The one worker that it is about.
+    pub fn worker(&self) -> Option<u32> {
+        match self {
+            Self::Started { worker, .. }
+            | Self::NotStarted { worker, .. }
+            | Self::Ended { worker, .. }
+            | Self::Joined { worker }
+            | Self::Said { worker, .. }
+            | Self::Left { worker, .. }
+            | Self::Synced { worker } => Some(*worker),
+            Self::Here(_) | Self::Unfit { .. } | Self::Refused { .. } | Self::Glanced(_) | Self::Signalled { .. } => {
+                None
+            }
+        }
+    }
+}
+
 /// A run, as every node must see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {

@@ -27,7 +27,15 @@ impl Body {
         }
     }
 
-    /// What its hand tells of it.
+    /// What is known of it from its hand.
+    pub(super) fn far(&self) -> Option<&Far> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(far) => Some(far),
+        }
+    }
+
+    /// The same, to be told more.
     pub(super) fn there(&mut self) -> Option<&mut Far> {
         match self {
             Self::Here(_) => None,

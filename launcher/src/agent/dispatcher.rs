@@ -450,8 +450,8 @@ impl<'a> Agent<'a> {
         let worker = if under_way { self.pool.deadline(self.spec.grace) } else { None };
         let stop = self.stop_by.filter(|_| !mode.is_last());
         let hang = self.patience().map(|(patience, _)| Instant::now() + patience);
-        let (spare, look) = (self.next_spare(), self.next_look(Instant::now()));
-        [mode.deadline(), self.pool.next_kill(), worker, stop, hang, spare, look].into_iter().flatten().min()
+        let (spare, look, stuck) = (self.next_spare(), self.next_look(Instant::now()), self.next_stuck());
+        [mode.deadline(), self.pool.next_kill(), worker, stop, hang, spare, look, stuck].into_iter().flatten().min()
     }
 
     /// Time until the workers will have been silent for too long, and their pulses.
@@ -468,6 +468,7 @@ impl<'a> Agent<'a> {
     fn time_up(&mut self) -> Result<(), AgentError> {
         let now = Instant::now();
         self.pool.kill_late(now);
+        self.lose_stuck(now)?;
         if self.stop_by.is_some_and(|at| at <= now) && !self.state.mode.is_last() {
             let message = format!("workers did not end within {:.1} s and were killed", self.spec.grace.as_secs_f64());
             (self.emit)(What::Warned { message });

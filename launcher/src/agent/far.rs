@@ -97,6 +97,11 @@ impl Far {
         self.heard = now;
     }
 
+    /// When its hand must have said something again, and who that is; `None`: there is no more to hear of.
+    pub(super) fn overdue(&self, patience: Duration) -> Option<(Instant, NodeId)> {
+        (!self.lost).then(|| (self.heard + patience, self.line.node()))
+    }
+
     /// The hand tells of its end.
     pub(super) fn ended(&mut self, end: End) {
         self.glance = end.glance;

@@ -217,8 +217,9 @@ impl Hand<'_> {
                 }
                 News::RunEnded(end) => self.over(end),
                 News::NodeJoined { .. } | News::NodeLost { .. } => {}
+                // Orders of a head that is gone are void: its workers stand.
                 News::Letter { bytes, .. } => {
-                    if let Some(order) = open(&bytes) {
+                    if let Some(order) = open(&bytes).filter(|_| self.linked) {
                         self.obey(order)?;
                     }
                 }

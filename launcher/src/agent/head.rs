@@ -26,6 +26,7 @@ use nix::{
     sys::signal::Signal as Posix,
 };
 use std::{
+    collections::BTreeSet,
     path::Path,
     time::{Duration, Instant},
 };
@@ -96,6 +97,34 @@ impl Agent<'_> {
         Bounds { fewest, most: self.world, rooms }
     }
 
+    /// Nodes whose agent must have said something by now, or must by then.
+    fn stuck(&self) -> Vec<(Instant, NodeId)> {
+        let Some(patience) = self.sources.nodes.patience() else { return Vec::new() };
+        let heard = self.pool.all().filter_map(|worker| worker.child.far()?.overdue(patience));
+        let awaited = self.sources.nodes.awaited();
+        let awaited = awaited.into_iter().flat_map(|(nodes, at)| nodes.iter().map(move |node| (at, *node)));
+        heard.chain(awaited).collect()
+    }
+
+    /// When a node has been silent for too long though its connection stands.
+    pub(super) fn next_stuck(&self) -> Option<Instant> {
+        self.stuck().into_iter().map(|(at, _)| at).min()
+    }
+
+    /// Gives up the nodes of which that is so: nobody would notice the death of their workers.
+    pub(super) fn lose_stuck(&mut self, now: Instant) -> Result<(), AgentError> {
+        let stuck = self.stuck().into_iter().filter(|(at, _)| *at <= now).map(|(_, node)| node);
+        for node in stuck.collect::<BTreeSet<_>>() {
+            let why = "its agent does nothing, though its connection stands";
+            if let Some(rendezvous) = self.sources.nodes.rendezvous() {
+                rendezvous.dismiss(node, why.into());
+            }
+            let host = self.sources.nodes.home(node).map_or_else(String::new, |home| self.sources.nodes.host(home));
+            self.node_lost(node, &host, why)?;
+        }
+        Ok(())
+    }
+
     /// All workers of a node are dead in the same instant.
     fn node_lost(&mut self, node: NodeId, host: &str, reason: &str) -> Result<(), AgentError> {
         let Some(home) = self.sources.nodes.lost(node) else { return Ok(()) };
@@ -118,6 +147,7 @@ impl Agent<'_> {
         let reason = match end {
             RunEnd::Finished => return Ok(()),
             RunEnd::Stopped { by } => {
+                self.part_from_all()?;
                 if !self.is_stopping() && !self.state.mode.is_last() {
                     (self.emit)(What::GaveUp { reason: format!("the run was stopped: {by}") });
                     self.signalled(Signal::Terminate, false)?;
@@ -127,6 +157,7 @@ impl Agent<'_> {
             RunEnd::Failed { end, reason } => format!("{end} ({reason})"),
             RunEnd::TimedOut { reason } | RunEnd::HostLost { reason } | RunEnd::Refused { reason } => reason.clone(),
         };
+        self.part_from_all()?;
         if self.state.mode.is_last() {
             return Ok(());
         }
@@ -140,6 +171,14 @@ impl Agent<'_> {
         self.ask_to_stop()
     }
 
+    /// The others hear, too, that the meeting is over, and kill their workers; no letter goes either way any more.
+    fn part_from_all(&mut self) -> Result<(), AgentError> {
+        for (node, host) in self.sources.nodes.others() {
+            self.node_lost(node, &host, "the nodes meet no more")?;
+        }
+        Ok(())
+    }
+
     /// A hand reports.
     fn told(&mut self, from: NodeId, report: Report) -> Result<(), AgentError> {
         if let Report::Here(here) = report {
@@ -149,6 +188,10 @@ impl Agent<'_> {
         let Some(home) = self.sources.nodes.home(from) else { return Ok(()) };
         let now = Instant::now();
         self.pool.on_mut(home).filter_map(|worker| worker.child.there()).for_each(|far| far.heard(now));
+        // A node speaks for its own workers only.
+        if report.worker().is_some_and(|worker| !self.lives_on(home, worker)) {
+            return Ok(());
+        }
         match report {
             Report::Here(_) => Ok(()),
             Report::Unfit { reason } => {
@@ -180,7 +223,7 @@ impl Agent<'_> {
             Report::Synced { worker } => self.spoken(BrokerEvent::Synced { token: worker.into() }),
             Report::Glanced(glances) => {
                 for glance in glances {
-                    let worker = self.pool.get_mut(WorkerId(glance.worker));
+                    let worker = self.pool.on_mut(home).find(|worker| worker.id.0 == glance.worker);
                     if let Some(far) = worker.and_then(|worker| worker.child.there()) {
                         far.glance(glance, now);
                     }
@@ -189,6 +232,10 @@ impl Agent<'_> {
             }
             Report::Signalled { signal, second } => self.signalled(Signal::named(&signal), second),
         }
+    }
+
+    fn lives_on(&self, home: Home, worker: u32) -> bool {
+        self.pool.get(WorkerId(worker)).is_some_and(|worker| worker.slot.home == home)
     }
 
     fn far_ended(&mut self, id: WorkerId, end: End) -> Result<(), AgentError> {
@@ -247,7 +294,7 @@ impl Agent<'_> {
         if homes.contains(&Home::OWN) {
             return Err(format!("node {host} leads the run and cannot be drained (enn stop ends the run)"));
         }
-        let left = briefs.len().saturating_sub(homes.len());
+        let left = briefs.iter().filter(|brief| brief.host != host).count();
         if left < self.nodes_min as usize {
             let least = self.nodes_min;
             return Err(format!("{left} nodes would be left of {least} that the run needs (--nnodes MIN:MAX)"));

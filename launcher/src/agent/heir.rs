@@ -19,7 +19,7 @@ use super::{
 use enn_common::{
     event::What,
     id::{LocalRank, Rank, Round, WorkerId},
-    wire::hand::{Here, Living},
+    wire::hand::{Here, Living, Standing},
 };
 use std::time::Instant;
 
@@ -45,14 +45,8 @@ pub(crate) fn inherit(
     agent.heir = true;
     agent.sources.nodes.agreed(&plan);
     agent.outcome.checkpoint = agent.sources.committer.prepare()?.map(|found| (found.step, found.path));
-    agent.outcome.restarts = standing.restarts;
-    agent.first_round = Round(agent.first_round.0.max(standing.round + 1));
-    agent.history = History { restarts: standing.failures, proven: true, ..History::default() };
-    agent.resized = standing.resized;
-    agent.parts = Parts::cut_into(standing.split);
-    agent.pool.names_from(standing.workers.saturating_add(NAMES_LEFT_OUT));
-    agent.state = RoundState::new(Round(standing.round), standing.attempt, 0, true);
-    agent.state.split = standing.split;
+    agent.state = RoundState::new(Round(standing.round), String::new(), 0, true);
+    agent.learn(&standing);
     agent.state.mode = Mode::Halting(Some(now + HALT_WAIT_MAX));
     agent.state.cause = Some("the node that led the run was lost".into());
     agent.state.failed_at = Some(now);
@@ -60,19 +54,42 @@ pub(crate) fn inherit(
         agent.adopt(Home::OWN, &living, Body::Here(child));
     }
     agent.count_world();
+    // What came behind the word that made this node the head has woken nobody.
+    agent.hear()?;
     agent.work()
 }
 
 impl Agent<'_> {
+    /// What the head before told, to this node or to another one: it may have died before all had heard of its last round.
+    fn learn(&mut self, standing: &Standing) {
+        self.pool.names_from(standing.workers.saturating_add(NAMES_LEFT_OUT));
+        if standing.round < self.state.round.0 || standing.attempt == self.state.attempt {
+            return;
+        }
+        self.first_round = Round(self.first_round.0.max(standing.round.saturating_add(1)));
+        (self.outcome.restarts, self.resized) = (standing.restarts, standing.resized);
+        self.history = History { restarts: standing.failures, proven: true, ..History::default() };
+        self.parts = Parts::cut_into(standing.split);
+        (self.state.round, self.state.split) = (Round(standing.round), standing.split);
+        self.state.attempt.clone_from(&standing.attempt);
+    }
+
     /// Takes over the workers of another node.
     pub(super) fn adopt_all(&mut self, home: Home, here: &Here) {
         for living in &here.workers {
+            if self.pool.get(WorkerId(living.worker)).is_some() {
+                continue;
+            }
             let Some(line) = self.sources.nodes.line(home).cloned() else { return };
             let far = Far::new(line, WorkerId(living.worker), living.pid, Instant::now());
             self.adopt(home, living, Body::There(Box::new(far)));
         }
         if let Some(standing) = &here.standing {
-            self.pool.names_from(standing.workers.saturating_add(NAMES_LEFT_OUT));
+            self.learn(standing);
+        }
+        if let Mode::Halting(_) = self.state.mode {
+            // Who has not left the round yet has as long to do so as those who were here first.
+            self.state.mode = Mode::Halting(Some(Instant::now() + HALT_WAIT_MAX));
         }
     }
 

@@ -21,7 +21,11 @@ use enn_common::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
+    time::{Duration, Instant},
 };
+
+/// A hand whose connection stands may do nothing for so long: its disk may be slow.
+const HAND_SILENT_MAX: Duration = Duration::from_secs(60);
 
 /// One node.
 #[derive(Debug)]
@@ -42,8 +46,9 @@ struct Meeting {
     work: Work,
     /// The present membership; `None`: a new one is being formed.
     membership: Option<u64>,
-    /// Members that did not yet say that they are here.
+    /// Members that did not yet say that they are here, and since when they are expected to.
     awaited: BTreeSet<NodeId>,
+    since: Instant,
     over: bool,
 }
 
@@ -64,7 +69,7 @@ impl Nodes {
         let own = Node { line: None, host, share, most, leaving: None };
         let meeting = meeting.map(|(rendezvous, work)| {
             let (membership, awaited) = (None, BTreeSet::new());
-            Meeting { rendezvous, work, membership, awaited, over: false }
+            Meeting { rendezvous, work, membership, awaited, since: Instant::now(), over: false }
         });
         Self { broker, homes: BTreeMap::from([(Home::OWN, own)]), next: 1, meeting }
     }
@@ -86,7 +91,7 @@ impl Nodes {
         let Some(meeting) = &mut self.meeting else { return };
         let own = usize::try_from(plan.node_rank).ok().and_then(|rank| plan.nodes.get(rank));
         meeting.awaited = plan.nodes.iter().filter(|node| Some(*node) != own).copied().collect();
-        meeting.membership = Some(plan.round);
+        (meeting.membership, meeting.since) = (Some(plan.round), Instant::now());
     }
 
     /// They have to agree again. Workers work on meanwhile.
@@ -104,16 +109,30 @@ impl Nodes {
         }
     }
 
-    /// A node says that it is here. Its number, and whether it is new; `None`: it speaks of another membership.
+    /// Members that have not said that they are here, and when they must have.
+    pub(super) fn awaited(&self) -> Option<(&BTreeSet<NodeId>, Instant)> {
+        let meeting = self.meeting.as_ref().filter(|meeting| !meeting.over && meeting.membership.is_some())?;
+        Some((&meeting.awaited, meeting.since + self.patience()?))
+    }
+
+    /// The longest time in which the agent of a node that has something to say may say nothing.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.rendezvous().map(|rendezvous| HAND_SILENT_MAX + rendezvous.silence_max())
+    }
+
+    /// A node says that it is here. Its number, and whether it is new; `None`: it speaks of another membership, or is in none.
     pub(super) fn here(&mut self, from: NodeId, here: &Here) -> Option<(Home, bool)> {
         let known = self.home(from);
         let meeting = self.meeting.as_mut()?;
         if meeting.membership != Some(here.membership) {
             return None;
         }
-        meeting.awaited.remove(&from);
+        let expected = meeting.awaited.remove(&from);
         if let Some(home) = known {
             return Some((home, false));
+        }
+        if !expected {
+            return None;
         }
         let home = Home(self.next);
         self.next += 1;
@@ -160,6 +179,11 @@ impl Nodes {
     /// How another node is written to.
     pub(super) fn line(&self, home: Home) -> Option<&Line> {
         self.homes.get(&home)?.line.as_ref()
+    }
+
+    /// The agents of the other nodes, and their hosts.
+    pub(super) fn others(&self) -> Vec<(NodeId, String)> {
+        self.homes.values().filter_map(|node| Some((node.line.as_ref()?.node(), node.host.clone()))).collect()
     }
 
     fn lines(&self) -> impl Iterator<Item = (Home, &Line)> {
@@ -274,5 +298,39 @@ impl Nodes {
         if let Some(Meeting { rendezvous, membership: Some(membership), .. }) = &self.meeting {
             rendezvous.finished(*membership);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::settings_for_tests;
+
+    #[test]
+    fn only_who_takes_part_is_let_in_and_who_says_nothing_has_a_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let rendezvous = Rc::new(Rendezvous::start(settings_for_tests()).unwrap());
+        let work = Work { run_dir: "/r".into(), config: String::new(), staged: "/s".into() };
+        let (awaited, since) = (BTreeSet::new(), Instant::now());
+        let meeting = Some(Meeting { rendezvous, work, membership: None, awaited, since, over: false });
+        let broker = Broker::serve(dir.path()).unwrap();
+        let mut nodes = Nodes { broker, homes: BTreeMap::new(), next: 1, meeting };
+        assert!(nodes.awaited().is_none());
+        let members = vec![NodeId(1), NodeId(2)];
+        let master = (String::new(), 0);
+        nodes.agreed(&Membership { round: 4, restarts: 0, node_rank: 0, members: Vec::new(), master, nodes: members });
+        let here = |membership| {
+            let (host, workers, standing) = ("n2".to_owned(), Vec::new(), None);
+            Here { membership, host, room: 1, room_max: 1, workers, standing }
+        };
+        assert_eq!(nodes.here(NodeId(3), &here(4)), None, "a stranger");
+        assert_eq!(nodes.here(NodeId(2), &here(3)), None, "what it said before");
+        let (awaited, until) = nodes.awaited().unwrap();
+        assert!(awaited.contains(&NodeId(2)) && until > Instant::now() && !nodes.settled());
+        assert_eq!(nodes.here(NodeId(2), &here(4)), Some((Home(1), true)));
+        assert_eq!(nodes.here(NodeId(2), &here(4)), Some((Home(1), false)));
+        assert!(nodes.settled());
+        assert_eq!(nodes.lost(NodeId(2)), Some(Home(1)));
+        assert_eq!(nodes.here(NodeId(2), &here(4)), None, "a letter of one that is lost");
     }
 }

@@ -158,8 +158,7 @@ impl Agent<'_> {
         let seating = seats::give(&candidates, &self.bounds());
         let has_seat = |id: WorkerId| seating.iter().any(|(_, taker)| *taker == Taker::Kept(id));
         let left = self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id));
-        let left: Vec<_> =
-            left.filter_map(|worker| Some((worker.slot.home, worker.id, worker.rank()?))).collect();
+        let left: Vec<_> = left.filter_map(|worker| Some((worker.slot.home, worker.id, worker.rank()?))).collect();
         for (home, id, rank) in left {
             self.pool.send_away(id, Instant::now());
             if let Some(worker) = self.pool.get_mut(id) {

@@ -141,6 +141,10 @@ pub(super) fn lead(
         Err(error) => (error.exit_code(), 0, 0),
     };
     let seconds = began.elapsed().as_secs_f64();
+    if !run.is_held() {
+        // Journal, report and manifest are another head's now.
+        return Err(superseded(outcome.map(|(outcome, _)| outcome.ended), &run));
+    }
     announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds });
     // The report reads the journal: it must be complete.
     drop(announcer);
@@ -164,6 +168,15 @@ pub(super) fn lead(
             rounds: outcome.rounds,
             led: true,
         }),
+    }
+}
+
+/// How this run ended here, while another node leads it.
+fn superseded(ended: Result<Ended, Error>, run: &RunDir) -> Error {
+    match ended {
+        Err(error) => error,
+        Ok(Ended::Failed { cause }) => Error::Worker(cause),
+        Ok(_) => Error::Nodes(format!("another node leads the run in {}", run.path().display())),
     }
 }
 

@@ -15,6 +15,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// torchrun's variables for what is a key of the configuration here.
+const NPROC: &str = "PET_NPROC_PER_NODE";
+const RESTARTS: &str = "PET_MAX_RESTARTS";
+
 /// Changes to the configuration.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
@@ -99,8 +103,12 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// As `enn run` reads them.
-    pub(super) fn flags(&self, workers: &Cluster) -> (torchrun::Flags, torchrun::Own) {
+    /// As `enn run` reads them, variables included.
+    pub(super) fn flags(
+        &self,
+        workers: &Cluster,
+        facts: &Facts,
+    ) -> Result<(torchrun::Flags, torchrun::Own), torchrun::RunError> {
         let meeting = torchrun::Meeting {
             nnodes: self.nnodes.clone(),
             nproc_per_node: workers.nproc_per_node.clone(),
@@ -113,7 +121,8 @@ impl Nodes {
         };
         let mut flags = torchrun::Flags::default();
         flags.meeting = meeting;
-        (flags, torchrun::Own { token_file: self.token_file.clone(), ..torchrun::Own::default() })
+        let own = torchrun::Own { token_file: self.token_file.clone(), ..torchrun::Own::default() };
+        Ok((flags.with_variables(&facts.pet)?, own))
     }
 }
 
@@ -231,9 +240,26 @@ impl Changes {
 }
 
 impl Cluster {
-    /// Whether a number of workers was given.
-    pub(super) fn says_workers(&self) -> bool {
-        self.nproc_per_node.is_some()
+    /// Whether a number of workers was given, by the flag or by its variable.
+    pub(super) fn says_workers(&self, facts: &Facts) -> bool {
+        self.nproc_per_node.is_some() || variable(NPROC, facts).is_some()
+    }
+
+    /// What torchrun's variables say, as overrides of `[cluster]`: those of flags come after them, and win.
+    pub(super) fn variables(facts: &Facts) -> Vec<Override> {
+        let mut overrides = Vec::new();
+        let mut say = |name: &str, text: &str, keys: &[(&'static str, Value)]| {
+            let place = format!("{name}={text}");
+            overrides.extend(keys.iter().map(|(key, value)| Override::Flag(key, value.clone(), place.clone())));
+        };
+        if let Some(text) = variable(NPROC, facts) {
+            let keys = [("cluster.nproc_per_node", number(text)), ("cluster.workers_min", Value::Integer(0))];
+            say(NPROC, text, &keys);
+        }
+        if let Some(text) = variable(RESTARTS, facts) {
+            say(RESTARTS, text, &[("cluster.max_restarts", number(text))]);
+        }
+        overrides
     }
 
     /// As overrides of `[cluster]`.
@@ -241,8 +267,7 @@ impl Cluster {
         let mut overrides = Vec::new();
         let mut flag = |key, value, flag: String| overrides.push(Override::Flag(key, value, flag));
         if let Some(text) = &self.nproc_per_node {
-            let value = text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Integer);
-            flag("cluster.nproc_per_node", value, format!("--nproc-per-node {text}"));
+            flag("cluster.nproc_per_node", number(text), format!("--nproc-per-node {text}"));
             flag("cluster.workers_min", Value::Integer(0), format!("--nproc-per-node {text}"));
         }
         if let Some(count) = self.max_restarts {
@@ -256,6 +281,16 @@ impl Cluster {
         }
         overrides
     }
+}
+
+/// torchrun's variable of this name. An empty one says nothing.
+fn variable<'a>(name: &str, facts: &'a Facts) -> Option<&'a str> {
+    facts.pet.get(name).map(String::as_str).filter(|text| !text.is_empty())
+}
+
+/// A number, or the word that stands for one.
+fn number(text: &str) -> Value {
+    text.trim().parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Integer)
 }
 
 /// "2:4", or "4" for "4:4".
@@ -313,6 +348,43 @@ impl Show {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_say_what_no_flag_does() {
+        let variables =
+            [("PET_NPROC_PER_NODE", "gpu"), ("PET_MAX_RESTARTS", "7"), ("PET_NNODES", "2:4"), ("PET_ROLE", "")];
+        let pet = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let facts = Facts { pet, ..Facts::gather() };
+        let cluster = Cluster { nproc_per_node: None, max_restarts: None, grace: None, device: None };
+        let nodes = |nnodes: Option<&str>| Nodes {
+            nnodes: nnodes.map(str::to_owned),
+            rdzv_endpoint: None,
+            rdzv_id: None,
+            node_rank: None,
+            rdzv_conf: None,
+            local_addr: None,
+            token_file: None,
+        };
+        let nnodes = |given| nodes(given).flags(&cluster, &facts).unwrap().0.meeting.nnodes;
+        assert_eq!((nnodes(None).as_deref(), nnodes(Some("3")).as_deref()), (Some("2:4"), Some("3")));
+        assert!(cluster.says_workers(&facts));
+        let said: Vec<_> = Cluster::variables(&facts)
+            .into_iter()
+            .filter_map(|one| match one {
+                Override::Flag(key, value, place) => Some((key, value, place)),
+                Override::Set(_) => None,
+            })
+            .collect();
+        let workers = "PET_NPROC_PER_NODE=gpu".to_owned();
+        assert_eq!(
+            said,
+            [
+                ("cluster.nproc_per_node", Value::Text("gpu".into()), workers.clone()),
+                ("cluster.workers_min", Value::Integer(0), workers),
+                ("cluster.max_restarts", Value::Integer(7), "PET_MAX_RESTARTS=7".into()),
+            ]
+        );
+    }
 
     #[test]
     fn workers_are_a_number_or_two() {

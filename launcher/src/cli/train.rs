@@ -19,7 +19,8 @@ use std::path::PathBuf;
 
 /// Train a model: stage the data, start workers, keep them alive
 ///
-/// Ctrl-C once finishes the step, writes a checkpoint and ends with code 130; twice kills.
+/// Ctrl-C once finishes the step, writes a checkpoint and ends with code 130; twice kills. Flags that torchrun has, too, are also
+/// read from PET_<NAME>.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Configuration (TOML); may be left out with --resume RUN
@@ -51,7 +52,7 @@ pub(super) struct Args {
 
 /// The exit status.
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
-    let (flags, _) = args.nodes.flags(&args.cluster);
+    let (flags, _) = args.nodes.flags(&args.cluster, facts).map_err(Box::new)?;
     let allocation = api::allocation(&flags, Manner::Enn, facts)?;
     // A node alone has nobody to meet.
     match allocation.filter(|allocation| allocation.nodes.len() > 1) {
@@ -63,11 +64,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
 /// This node's part in the run.
 fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<u8, Error> {
     let runs_dir = args.runs.dir(facts);
-    let mut overrides = args.changes.overrides();
+    let mut overrides = Cluster::variables(facts);
+    overrides.extend(args.changes.overrides());
     overrides.extend(args.cluster.overrides());
     overrides.extend(args.elastic.overrides());
     let tasks = allocation.map_or(1, Allocation::local_tasks);
-    if tasks > 1 && !args.cluster.says_workers() {
+    if tasks > 1 && !args.cluster.says_workers(facts) {
         let value = Value::Integer(tasks.into());
         overrides.push(Override::Flag("cluster.nproc_per_node", value, format!("{tasks} tasks of Slurm's on a node")));
     }
@@ -91,7 +93,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
             (config, resume)
         }
     };
-    let (flags, own) = args.nodes.flags(&args.cluster);
+    let (flags, own) = args.nodes.flags(&args.cluster, facts).map_err(Box::new)?;
     let nodes = api::meeting(flags, &own, (&config, allocation), facts)?;
     let options = TrainOptions {
         nodes,

@@ -127,6 +127,12 @@ impl Coordinator {
         self.guests.send(now, to, &[&frame_of(&FromHost::Letter(bytes))]);
     }
 
+    /// Gives up a node whose connection still stands.
+    pub(super) fn dismiss(&mut self, now: Time, id: NodeId, loss: Loss) {
+        self.guests.dismiss(now, id, &frame_of(&FromHost::Dismissed { reason: loss.to_string() }));
+        self.state.lose(now, id, loss);
+    }
+
     fn handle(&mut self, now: Time, id: NodeId, message: ToHost) {
         self.state.alive(now, id, None);
         match message {
@@ -135,7 +141,9 @@ impl Coordinator {
             ToHost::Finished { round } => self.state.finish(id, round),
             ToHost::Leave { why } => self.state.lose(now, id, Loss::Left(why)),
             ToHost::Alive { round, idle } => self.state.alive(now, id, Some((round, idle))),
-            ToHost::Letter(bytes) => self.heard.push(Heard::Letter(id, bytes)),
+            // One that was given up a moment ago has nothing to say any more.
+            ToHost::Letter(bytes) if self.state.nodes.contains_key(&id) => self.heard.push(Heard::Letter(id, bytes)),
+            ToHost::Letter(_) => {}
             ToHost::Hello { .. } | ToHost::Proof { .. } | ToHost::Join(_) | ToHost::Abandon => {}
         }
     }
@@ -154,7 +162,6 @@ impl Coordinator {
 
     /// Hears everybody, decides until there is nothing to do but wait, and tells what came of it.
     pub(super) fn advance(&mut self, now: Time) {
-        self.tick(now);
         for said in self.guests.take_said() {
             match said {
                 Said::Came(card) => self.came(now, card),
@@ -164,6 +171,8 @@ impl Coordinator {
             // One by one: what a node says after its failure must find the round ended by that.
             self.settle(now);
         }
+        // Behind what was said: nobody is silent whose words wait here.
+        self.tick(now);
         let reason = self.settle(now);
         self.explain(now, reason);
     }
@@ -196,9 +205,7 @@ impl Coordinator {
         self.ticked = now;
         self.guests.sweep(now);
         for (id, time) in self.state.silent(now, self.awake, &self.settings) {
-            let loss = Loss::Silent(time);
-            self.guests.dismiss(now, id, &frame_of(&FromHost::Dismissed { reason: loss.to_string() }));
-            self.state.lose(now, id, loss);
+            self.dismiss(now, id, Loss::Silent(time));
         }
         self.guests.keep_alive(now, self.settings.silence_max / KEEP_ALIVES, &frame_of(&FromHost::Alive));
     }

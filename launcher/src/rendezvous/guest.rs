@@ -133,6 +133,8 @@ impl Member {
                 let last = Last { at, host_rank, roster: None, own_rank: self.rank, closed: true };
                 self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
             }
+            // What came with the word that made this node give the host up.
+            Step::Said(_) if !matches!(self.seat, Seat::Guest(_)) => {}
             Step::Said(message) => self.listen(message),
             Step::Refused(refusal) => {
                 let reason = self.refusal(&refusal);

@@ -11,6 +11,7 @@ use super::{
     seek::Search,
     settings::{Place, Settings},
     state::State,
+    unread::Unread,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use enn_broker::store::{Door, Options, StoreHandle, Strangers, serve_on};
@@ -42,6 +43,7 @@ pub struct Rendezvous {
     /// One more than the last round that was told.
     seen: AtomicU64,
     is_host: bool,
+    silence_max: Duration,
     shared: Shared,
     closed: Receiver<()>,
     thread: Option<JoinHandle<()>>,
@@ -65,12 +67,13 @@ impl Rendezvous {
         let (news_out, news) = unbounded();
         let opened = endpoint::open(&settings)?;
         let (Opened::Host { at, .. } | Opened::Guest { at, .. }) = &opened;
-        let is_host = matches!(opened, Opened::Host { .. });
+        let (is_host, silence_max) = (matches!(opened, Opened::Host { .. }), settings.silence_max);
         let shared = Shared {
             wake,
             progress: Arc::new(AtomicU64::new(0)),
             origin: Instant::now(),
             store: Arc::new(Mutex::new(at.clone())),
+            unread: Unread::default(),
         };
         let now = shared.now();
         let (seat, standby) = match opened {
@@ -117,7 +120,7 @@ impl Rendezvous {
         };
         let thread = Builder::new().name("enn-rendezvous".into()).spawn(run).map_err(system("thread"))?;
         let (commands, seen, thread) = (to_self, AtomicU64::new(0), Some(thread));
-        Ok(Self { commands, waker, news, seen, is_host, shared, closed, thread })
+        Ok(Self { commands, waker, news, seen, is_host, silence_max, shared, closed, thread })
     }
 
     /// Readable when news wait. Call `clear` before draining `news`.
@@ -134,8 +137,10 @@ impl Rendezvous {
     /// The next news, if some wait.
     pub fn news(&self) -> Option<News> {
         let news = self.news.try_recv().ok();
-        if let Some(News::Round(plan)) = &news {
-            self.seen.store(plan.round + 1, Ordering::Relaxed);
+        match &news {
+            Some(News::Round(plan)) => self.seen.store(plan.round + 1, Ordering::Relaxed),
+            Some(News::Letter { from, bytes }) => self.shared.unread.read(*from, bytes),
+            _ => {}
         }
         news
     }
@@ -177,9 +182,19 @@ impl Rendezvous {
         self.tell(Command::Deafen { time });
     }
 
+    /// A node that is connected does nothing any more: it is lost. Only the host says so.
+    pub fn dismiss(&self, node: NodeId, why: String) {
+        self.tell(Command::Drop { node, why });
+    }
+
     /// Whether this node hosts the rendezvous from the beginning.
     pub fn is_host(&self) -> bool {
         self.is_host
+    }
+
+    /// A node of which nothing is heard for so long is lost.
+    pub fn silence_max(&self) -> Duration {
+        self.silence_max
     }
 
     /// Host and port of the store as this node reaches it.

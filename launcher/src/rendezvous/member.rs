@@ -11,7 +11,8 @@ use super::{
     pipe::Pipe,
     seek::Search,
     settings::Settings,
-    state::Time,
+    state::{Loss, Time},
+    unread::Unread,
 };
 use crossbeam_channel::{Receiver, Sender};
 use enn_broker::store::Stranger;
@@ -38,6 +39,8 @@ const EVENTS_MAX: usize = 1024;
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 /// Words that wait for the end of a cut.
 const UNSAID_MAX: usize = 4096;
+/// Why a node is given up whose letters are not taken.
+const UNREAD: &str = "more of its letters wait to be read than may";
 /// A wait that ends so much late says that this process did not run.
 const LATE_MAX: Duration = Duration::from_millis(500);
 
@@ -66,6 +69,11 @@ pub(super) enum Command {
     Deafen {
         time: Duration,
     },
+    /// For the host.
+    Drop {
+        node: NodeId,
+        why: String,
+    },
     Stranger(Stranger),
     Resolved {
         number: u64,
@@ -83,6 +91,7 @@ pub(super) struct Shared {
     pub(super) origin: Instant,
     /// Where this node reaches the store.
     pub(super) store: Arc<Mutex<(String, u16)>>,
+    pub(super) unread: Unread,
 }
 
 impl Shared {
@@ -281,6 +290,7 @@ impl Member {
             Command::Leave { why } => self.leave(now, why),
             Command::Post { to, bytes } => self.post(now, to, bytes),
             Command::Deafen { time } => self.deaf = Some((now + time, Vec::new())),
+            Command::Drop { node, why } => self.drop_node(now, node, why),
             Command::Stranger(stranger) => {
                 if let Seat::Host(coordinator) = &mut self.seat {
                     coordinator.take(now, stranger);
@@ -309,6 +319,13 @@ impl Member {
         }
     }
 
+    /// A node that is connected and yet of no use counts no more.
+    fn drop_node(&mut self, now: Time, node: NodeId, why: String) {
+        if let Seat::Host(coordinator) = &mut self.seat {
+            coordinator.dismiss(now, node, Loss::Stuck(why));
+        }
+    }
+
     fn leave(&mut self, now: Time, why: String) {
         let by = format!("{why} on {}", self.settings.host);
         self.say(now, ToHost::Leave { why });
@@ -333,9 +350,11 @@ impl Member {
     /// Says it to the host, if there is one.
     pub(super) fn say(&mut self, now: Time, message: ToHost) {
         if let (Seat::Guest(_), Some((_, unsaid))) = (&self.seat, &mut self.deaf) {
-            // A cut that lasts loses what was to be said, as it loses the host.
-            if unsaid.len() < UNSAID_MAX {
-                unsaid.push(message);
+            unsaid.push(message);
+            if unsaid.len() > UNSAID_MAX {
+                // What was to be said is never lost alone.
+                unsaid.clear();
+                self.host_lost(now, "the network is cut".into(), false);
             }
             return;
         }
@@ -357,7 +376,10 @@ impl Member {
             Heard::Begin(roster, node_rank, nodes) => self.begin(roster, node_rank, nodes),
             Heard::Joined { node, host, workers } => self.tell(News::NodeJoined { node, host, workers }),
             Heard::Lost { node, host, reason } => self.tell(News::NodeLost { node, host, reason }),
-            Heard::Letter(from, bytes) => self.tell(News::Letter { from, bytes }),
+            Heard::Letter(from, bytes) if self.shared.unread.came(from, &bytes) => {
+                self.tell(News::Letter { from, bytes });
+            }
+            Heard::Letter(from, _) => self.drop_node(self.shared.now(), from, UNREAD.into()),
         }
     }
 
@@ -374,7 +396,10 @@ impl Member {
                     self.begin(roster, node_rank, Vec::new());
                 }
             }
-            FromHost::Letter(bytes) => self.tell(News::Letter { from: self.own, bytes }),
+            FromHost::Letter(bytes) if self.shared.unread.came(self.own, &bytes) => {
+                self.tell(News::Letter { from: self.own, bytes });
+            }
+            FromHost::Letter(_) => self.host_lost(self.shared.now(), UNREAD.into(), false),
             FromHost::Challenge { .. } | FromHost::Welcome { .. } | FromHost::Alive | FromHost::Dismissed { .. } => {}
         }
     }

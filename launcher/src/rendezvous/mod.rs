@@ -16,11 +16,15 @@ mod policy;
 mod seek;
 mod settings;
 mod state;
+mod unread;
 
 pub use error::RendezvousError;
 pub use handle::Rendezvous;
 pub use news::{Member, News, NodeId, RoundEnd, RoundPlan, RunEnd};
 pub use settings::{Place, Settings, Token, TokenSource};
+
+#[cfg(test)]
+pub(crate) use settings::tests::settings as settings_for_tests;
 
 #[cfg(test)]
 mod tests;

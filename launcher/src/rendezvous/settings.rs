@@ -130,7 +130,7 @@ pub(super) mod tests {
     use std::net::Ipv4Addr;
 
     /// One node that asks nobody.
-    pub(in super::super) fn settings() -> Settings {
+    pub(crate) fn settings() -> Settings {
         Settings {
             run_id: "run".into(),
             nodes_min: 1,

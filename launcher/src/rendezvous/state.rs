@@ -68,6 +68,8 @@ pub(super) enum Loss {
     Broken(String),
     /// It heard nothing of this host for too long and looks for another one.
     Abandoned,
+    /// It is connected and does not do its part.
+    Stuck(String),
     /// It was asked to stop.
     Left(String),
 }
@@ -84,7 +86,7 @@ impl fmt::Display for Loss {
         match self {
             Self::Closed => write!(f, "its connection was closed; the agent there ended"),
             Self::Silent(time) => write!(f, "nothing was heard of it for {:.1} s", time.as_secs_f64()),
-            Self::Broken(why) => write!(f, "{why}"),
+            Self::Broken(why) | Self::Stuck(why) => write!(f, "{why}"),
             Self::Abandoned => write!(f, "it heard nothing of this host for too long"),
             Self::Left(why) => write!(f, "it was asked to stop ({why})"),
         }

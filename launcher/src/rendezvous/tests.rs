@@ -634,3 +634,52 @@ fn a_short_cut_loses_nothing_and_a_long_one_the_node() {
     assert!(matches!(round_end(&nodes[1]), RoundEnd::NodeLost { .. }));
     assert!(matches!(run_end(&nodes[1]), RunEnd::HostLost { .. }));
 }
+
+#[test]
+fn a_node_that_the_host_gives_up_hears_so_and_comes_back() {
+    let nodes = start(2, &quick(of(1, 2)));
+    let other = round(&nodes[0]).nodes[1];
+    round(&nodes[1]);
+    nodes[1].post(None, b"before".to_vec());
+    assert_eq!(letter(&nodes[0]).1, b"before");
+    nodes[0].dismiss(other, "it does nothing".into());
+    let RoundEnd::NodeLost { reason, .. } = round_end(&nodes[0]) else { panic!("not lost") };
+    assert_eq!(reason, "it does nothing");
+    assert!(matches!(round_end(&nodes[1]), RoundEnd::NodeLost { .. }));
+    nodes.iter().for_each(Rendezvous::join);
+    let plan = until_round_of(2, &nodes[0]);
+    assert!(plan.nodes.contains(&other), "{plan:?}");
+}
+
+/// The first round with so many nodes; this one asks again for every smaller one.
+fn until_round_of(count: usize, rendezvous: &Rendezvous) -> RoundPlan {
+    loop {
+        match next(rendezvous) {
+            News::Round(plan) if plan.members.len() == count => return plan,
+            News::RoundEnded(_) => rendezvous.join(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_node_whose_letters_nobody_reads_is_lost() {
+    let nodes = start(2, &quick(of(1, 2)));
+    round(&nodes[0]);
+    round(&nodes[1]);
+    let large = 64 << 10;
+    let letters = super::unread::UNREAD_BYTES_MAX / large + 2;
+    for _ in 0..letters {
+        nodes[1].post(None, vec![0; large]);
+    }
+    // It hears of it; the host reads nothing before that.
+    assert!(matches!(round_end(&nodes[1]), RoundEnd::NodeLost { .. }));
+    let lost = loop {
+        match any(&nodes[0]) {
+            News::NodeLost { reason, .. } => break reason,
+            News::Letter { .. } => {}
+            news => panic!("{news:?} instead of letters and a loss"),
+        }
+    };
+    assert!(lost.contains("wait to be read"), "{lost}");
+}

@@ -39,6 +39,7 @@ pub(super) struct Agents<'a> {
     more: Vec<String>,
     living: BTreeMap<u32, Child>,
     killed: usize,
+    wait: u32,
 }
 
 impl<'a> Agents<'a> {
@@ -47,7 +48,13 @@ impl<'a> Agents<'a> {
         fs::create_dir(dir.path().join("tmp")).unwrap();
         data::write(dir.path());
         let (port, nnodes) = (free_port(), nnodes.to_owned());
-        Self { dir, network, port, nnodes, epochs, more: Vec::new(), living: BTreeMap::new(), killed: 0 }
+        Self { dir, network, port, nnodes, epochs, more: Vec::new(), living: BTreeMap::new(), killed: 0, wait: 60 }
+    }
+
+    /// The nodes wait so many seconds for each other.
+    pub(super) fn waiting(mut self, wait: u32) -> Self {
+        self.wait = wait;
+        self
     }
 
     /// With flags that all nodes get.
@@ -82,7 +89,7 @@ impl<'a> Agents<'a> {
         let mut command = self.command("runs");
         command.args(["--nproc-per-node", "1", "--nnodes", &self.nnodes, "--rdzv-endpoint", &endpoint]);
         // On one machine all own the address.
-        let conf = format!("last_call_timeout=1,join_timeout=60,is_host={}", u8::from(node == 1));
+        let conf = format!("last_call_timeout=1,join_timeout={},is_host={}", self.wait, u8::from(node == 1));
         command.args(["--local-addr", &self.host(node), "--rdzv-conf", &conf]);
         command.args(&self.more);
         command

@@ -86,6 +86,18 @@ fn when_the_head_dies_another_node_leads_and_no_step_is_lost() {
 }
 
 #[test]
+fn a_run_that_waits_too_long_for_a_node_saves_and_ends_on_all() {
+    let mut agents = Agents::new("3", 2_000, None).waiting(15);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 5);
+    agents.kill(3);
+    let codes = [agents.end(1), agents.end(2)];
+    assert!(codes.iter().all(|code| code.is_some_and(|code| code != 0)), "{codes:?} {}", agents.told());
+    assert!(agents.events().iter().any(|what| matches!(what, What::CheckpointCommitted { .. })), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
 fn a_signal_on_any_node_stops_the_run_after_a_checkpoint() {
     let mut agents = Agents::new("2", 2_000, None);
     [1, 2].into_iter().for_each(|node| agents.start(node));

@@ -200,7 +200,10 @@ fn who_lost_its_seat_is_shown_as_ended_in_the_round_it_left() {
     all.push((0.1, What::RoundLeft { round: Round(0), reason: "resized".into() }));
     all.push((0.0, What::RoundStarted { round: Round(1), world_size: 1, attempt: 0, resume_step: Some(3) }));
     let (rank, local_rank) = (Rank(0), LocalRank(0));
-    all.push((0.0, What::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false, host: String::new() }));
+    all.push((
+        0.0,
+        What::SeatTaken { round: Round(1), rank, local_rank, pid: 4_000, spare: false, host: String::new() },
+    ));
     let dismissed = What::WorkerDismissed { round: Round(0), rank: Rank(1), pid: 4_001 };
     all.push((0.1, dismissed.clone()));
     let view = view_after(&timed(all));
