@@ -252,8 +252,7 @@ impl<'a> Agent<'a> {
     fn handle(&mut self, event: Event) -> Result<(), AgentError> {
         match event {
             Event::Signalled(signal) => {
-                // Slurm ends what it puts back into the queue: after SIGUSR1 that is no second wish of the user's.
-                let second = self.signalled.is_some_and(|first| first != Signal::TimeLimit);
+                let second = Signal::is_second(self.signalled);
                 self.signalled.get_or_insert(signal);
                 self.signalled(signal, second)?;
             }

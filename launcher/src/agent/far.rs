@@ -1,6 +1,6 @@
 //! A worker process on another node, as its hand tells of it.
 
-use super::cause;
+use super::{cause, letter};
 use crate::{
     process::Exit,
     rendezvous::{NodeId, Rendezvous},
@@ -9,7 +9,6 @@ use enn_common::{
     id::WorkerId,
     wire::{
         control::{Intent, Phase},
-        frame,
         hand::{End, Glance, Order, Wish},
     },
 };
@@ -36,13 +35,9 @@ impl Line {
         self.node
     }
 
-    /// Sends an order. One that cannot arrive is a node lost, which the rendezvous tells.
+    /// Sends an order.
     pub(super) fn order(&self, order: &Order) {
-        let mut bytes = Vec::new();
-        match frame::encode(order, &mut bytes) {
-            Ok(()) => self.rendezvous.post(Some(self.node), bytes),
-            Err(error) => tracing::error!(%error, "an order has no encoding"),
-        }
+        letter::post(&self.rendezvous, Some(self.node), order);
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     dispatcher::Means,
     env::Identity,
     error::AgentError,
-    head::open,
+    letter,
     spec::{HandEnd, HandSpec, Signal},
 };
 use crate::{
@@ -21,7 +21,6 @@ use enn_common::{
     event::What,
     id::{Round, WorkerId},
     wire::{
-        frame,
         hand::{Ending, Glance, Here, Living, Order, Report, SeatFacts, Standing, Work},
         message::{Assignment, FromWorker, Standby},
     },
@@ -172,13 +171,8 @@ impl Hand<'_> {
     }
 
     fn report(&self, report: &Report) {
-        if !self.linked {
-            return;
-        }
-        let mut bytes = Vec::new();
-        match frame::encode(report, &mut bytes) {
-            Ok(()) => self.rendezvous.post(None, bytes),
-            Err(error) => tracing::error!(%error, "a report has no encoding"),
+        if self.linked {
+            letter::post(&self.rendezvous, None, report);
         }
     }
 
@@ -219,7 +213,7 @@ impl Hand<'_> {
                 News::NodeJoined { .. } | News::NodeLost { .. } => {}
                 // Orders of a head that is gone are void: its workers stand.
                 News::Letter { bytes, .. } => {
-                    if let Some(order) = open(&bytes).filter(|_| self.linked) {
+                    if let Some(order) = letter::open(&bytes).filter(|_| self.linked) {
                         self.obey(order)?;
                     }
                 }
@@ -421,7 +415,7 @@ impl Hand<'_> {
     fn signalled(&mut self) {
         let taken = self.signals.as_mut().map(Signals::take).unwrap_or_default();
         for signal in taken {
-            let second = self.stop.is_some_and(|first| first != Signal::TimeLimit);
+            let second = Signal::is_second(self.stop);
             let name = signal.as_str();
             (self.emit)(What::StopRequested { signal: name.into(), second });
             let signal = *self.stop.get_or_insert(Signal::named(name));
@@ -471,19 +465,7 @@ impl Hand<'_> {
     fn farewell(&self, end: &HandEnd) {
         let (Some(membership), HandEnd::Ended(_)) = (self.membership, end) else { return };
         self.rendezvous.finished(membership);
-        let deadline = Instant::now() + FAREWELL_MAX;
-        while Instant::now() < deadline {
-            let mut fds = [PollFd::new(self.rendezvous.fd(), PollFlags::POLLIN)];
-            if wait_ready(&mut fds, Some(deadline)).is_err() {
-                return;
-            }
-            self.rendezvous.clear();
-            while let Some(news) = self.rendezvous.news() {
-                if matches!(news, News::RunEnded(_) | News::HostLost(_)) {
-                    return;
-                }
-            }
-        }
+        self.rendezvous.await_end(FAREWELL_MAX);
     }
 }
 

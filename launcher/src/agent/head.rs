@@ -5,26 +5,18 @@ use super::{
     dispatcher::Agent,
     error::AgentError,
     far::Far,
+    letter,
     seats::{self, Bounds, Home},
     spec::{Ended, Signal},
 };
-use crate::{
-    process::wait_ready,
-    rendezvous::{News, NodeId, RunEnd},
-};
+use crate::rendezvous::{News, NodeId, RunEnd};
 use enn_broker::BrokerEvent;
 use enn_common::{
     event::What,
     id::{Round, WorkerId},
-    wire::{
-        frame::FrameBuffer,
-        hand::{End, Ending, Glance, Here, Order, Report, SeatFacts},
-    },
+    wire::hand::{End, Ending, Glance, Here, Order, Report, SeatFacts},
 };
-use nix::{
-    poll::{PollFd, PollFlags},
-    sys::signal::Signal as Posix,
-};
+use nix::sys::signal::Signal as Posix;
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -33,20 +25,6 @@ use std::{
 
 /// Longest wait for the other nodes to hear that the run is over.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
-
-/// The word in a letter; `None`, with a line in the log, when it is none of this version.
-pub(super) fn open<T: serde::de::DeserializeOwned>(letter: &[u8]) -> Option<T> {
-    let mut buffer = FrameBuffer::new();
-    buffer.extend(letter);
-    match buffer.decode() {
-        Ok(Some(word)) => Some(word),
-        Ok(None) => None,
-        Err(error) => {
-            tracing::warn!(%error, "a letter of another node makes no sense");
-            None
-        }
-    }
-}
 
 impl Agent<'_> {
     /// The rendezvous has news.
@@ -72,7 +50,7 @@ impl Agent<'_> {
                 // This node is the host.
                 News::HostLost(_) => {}
                 News::Letter { from, bytes } => {
-                    if let Some(report) = open(&bytes) {
+                    if let Some(report) = letter::open(&bytes) {
                         self.told(from, report)?;
                     }
                 }
@@ -344,19 +322,8 @@ impl Agent<'_> {
         };
         self.sources.nodes.order_all(&Order::End(ending));
         self.sources.nodes.finished();
-        let deadline = Instant::now() + FAREWELL_MAX;
-        let mut left = if self.sources.nodes.are_several() { usize::MAX } else { 0 };
-        while left > 0 && Instant::now() < deadline {
-            let mut fds = [PollFd::new(rendezvous.fd(), PollFlags::POLLIN)];
-            if wait_ready(&mut fds, Some(deadline)).is_err() {
-                return;
-            }
-            rendezvous.clear();
-            while let Some(news) = rendezvous.news() {
-                if matches!(news, News::RunEnded(_)) {
-                    left = 0;
-                }
-            }
+        if self.sources.nodes.are_several() {
+            rendezvous.await_end(FAREWELL_MAX);
         }
     }
 }

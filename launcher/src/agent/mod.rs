@@ -31,6 +31,7 @@ mod hang;
 mod head;
 mod heir;
 mod kernels;
+mod letter;
 mod memory;
 mod nodes;
 mod policy;

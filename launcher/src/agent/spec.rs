@@ -153,6 +153,12 @@ impl Signal {
         }
     }
 
+    /// Whether one more signal is a second wish of the user's, after the `first` that this node got. Slurm ends what it puts back
+    /// into the queue: what follows SIGUSR1 is none.
+    pub(super) fn is_second(first: Option<Self>) -> bool {
+        first.is_some_and(|first| first != Self::TimeLimit)
+    }
+
     /// The signal's name.
     pub fn name(self) -> &'static str {
         match self {

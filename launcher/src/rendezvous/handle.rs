@@ -145,6 +145,16 @@ impl Rendezvous {
         news
     }
 
+    /// Waits until the end of the run, or that of its host, is told, at most `limit`. What is told before is dropped.
+    pub fn await_end(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while let Ok(news) = self.news.recv_deadline(deadline) {
+            if matches!(news, News::RunEnded(_) | News::HostLost(_)) {
+                return;
+            }
+        }
+    }
+
     /// No worker of the last round that `news` told of lives here any more; this node wants to be in the next. Saying it
     /// twice is as saying it once.
     pub fn join(&self) {
