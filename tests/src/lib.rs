@@ -4,4 +4,5 @@
 pub mod agent;
 pub mod data;
 pub mod launch;
+pub mod leavings;
 pub mod network;

@@ -8,7 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_common::event::{Event, What};
-use enn_tests::launch::enn;
+use enn_tests::{launch::enn, leavings};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -99,11 +99,6 @@ impl Drop for Run {
     }
 }
 
-fn run_dir(runs: &Path) -> PathBuf {
-    let mut entries = fs::read_dir(runs).unwrap().map(|entry| entry.unwrap().path());
-    entries.find(|path| path.join("run.json").is_file()).unwrap()
-}
-
 /// Steps of the checkpoints that are there, whole.
 fn steps(run: &Path) -> Vec<u64> {
     let listed = enn_common::checkpoint::name::list(&run.join("checkpoints")).into_iter();
@@ -138,7 +133,7 @@ fn a_full_disk_costs_checkpoints_and_nothing_else() {
     let before = run.committed();
     // As the launcher sees it: its mounts are not ours.
     let runs = PathBuf::from(format!("/proc/{}/root", run.child.id())).join(dir.path().strip_prefix("/").unwrap());
-    let (ballast, own) = (runs.join("ballast"), run_dir(&runs));
+    let (ballast, own) = (runs.join("ballast"), leavings::run_in(&runs).unwrap());
     fill(&ballast);
     let (step, error) = run.failed();
     assert!(step > before && error.contains("No space left on device"), "{step}: {error}");
@@ -162,7 +157,7 @@ fn chaos_that_lets_a_worker_write_nothing_costs_checkpoints_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = train(Command::new(enn()), dir.path());
     run.committed();
-    let own = run_dir(dir.path());
+    let own = leavings::run_in(dir.path()).unwrap();
     let mut chaos = Command::new(enn());
     chaos.arg("chaos").arg(&own).args(["--enospc", "60/60s:3s", "--rank", "1", "--for", "6s", "--seed", "3"]);
     let mut chaos = chaos.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();

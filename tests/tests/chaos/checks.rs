@@ -4,21 +4,18 @@ use super::{
     driver::{self, Launch},
     schedule::{Schedule, Shape},
 };
-use enn_common::ledger::{self, Line};
 use enn_common::{
     checkpoint::name,
     event::{Event, What},
     metrics::Metrics,
 };
-use enn_tests::data;
+use enn_tests::{data, leavings};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     rc::Rc,
-    time::{Duration, Instant},
 };
 
 /// Relative difference of errors between worlds of different sizes: sums of gradients are rounded in another order, and a
@@ -26,9 +23,6 @@ use std::{
 const ROUNDING: f64 = 2e-3;
 /// Launches of one run, at most.
 const LAUNCHES_MAX: usize = 8;
-/// A killed process is gone from /proc when its parent has noticed.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
-
 /// What training ended with.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Weights {
@@ -69,7 +63,7 @@ impl Trial {
             faults.clone_from(&launch.left);
             let cut = launch.cut && launch.code != Some(0);
             trial.launches.push(launch);
-            assert!(trial.nobody_is_left(), "processes outlive the launch: {}", trial.told());
+            assert!(leavings::nobody_is_left(trial.dir.path()), "processes outlive the launch: {}", trial.told());
             if !cut {
                 return trial;
             }
@@ -78,11 +72,7 @@ impl Trial {
     }
 
     fn run_dir(&self) -> Option<PathBuf> {
-        let entries = fs::read_dir(self.dir.path().join("runs")).into_iter().flatten().flatten();
-        let runs: Vec<PathBuf> =
-            entries.map(|entry| entry.path()).filter(|path| path.join("run.json").is_file()).collect();
-        assert!(runs.len() < 2, "{runs:?}");
-        runs.into_iter().next()
+        leavings::run_in(&self.dir.path().join("runs"))
     }
 
     /// The longest time in which nothing was told, seconds.
@@ -110,57 +100,13 @@ impl Trial {
             _ => None,
         });
         let (step, split) = trained.unwrap_or_else(|| panic!("no end of training: {}", self.told()));
-        let checkpoints = self.run_dir().unwrap().join("checkpoints");
-        let checkpoint = enn_common::checkpoint::latest(&checkpoints).found.unwrap();
-        let names: Vec<String> = checkpoint.tensor_names().map(ToOwned::to_owned).collect();
-        let bytes = names.into_iter().map(|name| {
-            let bytes = checkpoint.tensor(&name).unwrap().bytes.to_vec();
-            (name, bytes)
-        });
-        Weights { split, step, bytes: bytes.collect() }
-    }
-
-    /// By the ledger of all processes: the rows of the rounds in which a step was done.
-    fn every_row_once_per_epoch(&self) {
-        type Attempt = (u64, u64, String);
-        let files = fs::read_dir(self.run_dir().unwrap().join(ledger::FOLDER)).unwrap();
-        let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
-        let lines: Vec<Line> = texts.flat_map(|text| Line::decode_all(&text).unwrap()).collect();
-        let mut begun: HashMap<Attempt, (u64, Vec<i64>)> = HashMap::new();
-        for line in &lines {
-            if let Line::Begun { round, attempt, step, epoch, rows, .. } = line {
-                let entry = begun.entry((*step, *round, attempt.clone())).or_default();
-                entry.0 = *epoch;
-                entry.1.extend(rows);
-            }
-        }
-        let mut steps: BTreeMap<u64, (u64, Vec<i64>)> = BTreeMap::new();
-        for line in &lines {
-            let Line::Done { done, round, attempt } = line else { continue };
-            let mut used = begun[&(*done, *round, attempt.clone())].clone();
-            used.1.sort_unstable();
-            // A step that was done again, from a checkpoint, took the same rows.
-            assert_eq!(steps.entry(*done).or_insert_with(|| used.clone()), &used, "step {done}: {}", self.told());
-        }
-        let mut epochs: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
-        for (epoch, rows) in steps.into_values() {
-            epochs.entry(epoch).or_default().extend(rows);
-        }
-        assert_eq!(epochs.len() as u64, data::EPOCHS, "{}", self.told());
-        for rows in epochs.values_mut() {
-            rows.sort_unstable();
-            let count = rows.len();
-            rows.dedup();
-            assert_eq!(rows.len(), count, "a row was used twice in an epoch: {}", self.told());
-        }
-        let first = epochs.values().next().unwrap();
-        assert!(epochs.values().all(|rows| rows == first), "an epoch lacks rows: {}", self.told());
+        Weights { split, step, bytes: leavings::weights(&self.run_dir().unwrap()) }
     }
 
     /// All that must hold.
     pub(super) fn check(&self, references: &References) {
         let own = self.weights();
-        self.every_row_once_per_epoch();
+        leavings::every_row_once_per_epoch(&self.run_dir().unwrap(), data::EPOCHS, || self.told());
         let expected = references.of(self.schedule.shape);
         assert_eq!(own.step, expected.step, "{}", self.told());
         if self.always_of_one_size() {
@@ -192,18 +138,6 @@ impl Trial {
             }
             assert_eq!(found.n, metrics.n);
         }
-    }
-
-    /// No process of the run is left; one that was killed may take a moment.
-    fn nobody_is_left(&self) -> bool {
-        let deadline = Instant::now() + GONE_WITHIN;
-        while !carriers(self.dir.path()).is_empty() {
-            if Instant::now() > deadline {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-        true
     }
 
     fn check_nothing_is_left(&self) {
@@ -354,16 +288,4 @@ fn check_recoveries(launch: &Launch) -> Result<(), String> {
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-}
-
-/// Processes whose environment names `dir`, zombies aside.
-fn carriers(dir: &Path) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let wanted = dir.as_os_str().as_bytes();
-        environment.windows(wanted.len()).any(|window| window == wanted)
-    })
-    .collect()
 }

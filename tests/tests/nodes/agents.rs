@@ -1,7 +1,6 @@
 //! `enn train` on several nodes of this machine: loopback addresses, or network namespaces. What happens is read from the run's
 //! journal, which they share.
 
-use enn_common::ledger::{self, Line};
 use enn_common::{
     event::{Event, What},
     id::Round,
@@ -9,6 +8,7 @@ use enn_common::{
 use enn_tests::{
     data,
     launch::{self, free_port},
+    leavings,
     network::Network,
 };
 use nix::{
@@ -16,19 +16,15 @@ use nix::{
     unistd::Pid,
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fs,
-    os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 /// Nothing here takes longer, even on a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// A killed process is gone from /proc when its parent has noticed.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
-
 /// The agents of a run, by node.
 pub(super) struct Agents<'a> {
     pub(super) dir: tempfile::TempDir,
@@ -122,7 +118,7 @@ impl<'a> Agents<'a> {
         command.args(["--nproc-per-node", &workers.to_string()]);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        weights(&run_in(&self.dir.path().join("alone")).unwrap())
+        leavings::weights(&leavings::run_in(&self.dir.path().join("alone")).unwrap())
     }
 
     fn command(&self, runs: &str) -> Command {
@@ -146,7 +142,7 @@ impl<'a> Agents<'a> {
 
     /// The run's directory.
     pub(super) fn run_dir(&self) -> Option<PathBuf> {
-        run_in(&self.dir.path().join("runs"))
+        leavings::run_in(&self.dir.path().join("runs"))
     }
 
     /// The journal; its last line may be torn.
@@ -235,16 +231,12 @@ impl<'a> Agents<'a> {
 
     /// Every tensor of the newest checkpoint.
     pub(super) fn weights(&self) -> BTreeMap<String, Vec<u8>> {
-        weights(&self.run_dir().unwrap())
+        leavings::weights(&self.run_dir().unwrap())
     }
 
     /// Nothing of the run lives or lies about.
     pub(super) fn nothing_is_left(&self) {
-        let deadline = Instant::now() + GONE_WITHIN;
-        while !carriers(self.dir.path()).is_empty() {
-            assert!(Instant::now() < deadline, "processes are left: {}", self.told());
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
+        assert!(leavings::nobody_is_left(self.dir.path()), "processes are left: {}", self.told());
         let left: Vec<_> = fs::read_dir(self.dir.path().join("tmp")).unwrap().flatten().collect();
         // What a killed agent leaves is removed by the next one of its host.
         assert!(left.len() <= self.killed, "left where sockets are: {left:?}");
@@ -252,33 +244,7 @@ impl<'a> Agents<'a> {
 
     /// By the ledger of all processes, in the rounds in which a step was done: every row once per epoch.
     pub(super) fn every_row_once_per_epoch(&self) {
-        let files = fs::read_dir(self.run_dir().unwrap().join(ledger::FOLDER)).unwrap();
-        let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
-        let lines: Vec<Line> = texts.flat_map(|text| Line::decode_all(&text).unwrap()).collect();
-        let mut begun: HashMap<(u64, u64, String), (u64, Vec<i64>)> = HashMap::new();
-        for line in &lines {
-            if let Line::Begun { round, attempt, step, epoch, rows, .. } = line {
-                let entry = begun.entry((*step, *round, attempt.clone())).or_default();
-                entry.0 = *epoch;
-                entry.1.extend(rows);
-            }
-        }
-        let mut steps: BTreeMap<u64, (u64, Vec<i64>)> = BTreeMap::new();
-        for line in &lines {
-            let Line::Done { done, round, attempt } = line else { continue };
-            let mut used = begun[&(*done, *round, attempt.clone())].clone();
-            used.1.sort_unstable();
-            assert_eq!(steps.entry(*done).or_insert_with(|| used.clone()), &used, "step {done}: {}", self.told());
-        }
-        let mut epochs: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
-        for (epoch, rows) in steps.into_values() {
-            epochs.entry(epoch).or_default().extend(rows);
-        }
-        assert_eq!(epochs.len() as u64, self.epochs, "{}", self.told());
-        epochs.values_mut().for_each(|rows| rows.sort_unstable());
-        let first = epochs.values().next().unwrap().clone();
-        assert!(first.windows(2).all(|two| two[0] != two[1]), "a row was used twice in an epoch: {}", self.told());
-        assert!(epochs.values().all(|rows| *rows == first), "an epoch lacks rows: {}", self.told());
+        leavings::every_row_once_per_epoch(&self.run_dir().unwrap(), self.epochs, || self.told());
     }
 }
 
@@ -295,34 +261,4 @@ impl Drop for Agents<'_> {
 /// Kills a worker. One that is gone already is no mistake.
 pub(super) fn kill_9(pid: u32) {
     let _gone = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
-}
-
-fn run_in(runs: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
-    let found: Vec<PathBuf> =
-        entries.map(|entry| entry.path()).filter(|path| path.join("run.json").is_file()).collect();
-    assert!(found.len() < 2, "{found:?}");
-    found.into_iter().next()
-}
-
-fn weights(run: &Path) -> BTreeMap<String, Vec<u8>> {
-    let checkpoint = enn_common::checkpoint::latest(&run.join("checkpoints")).found.unwrap();
-    let names: Vec<String> = checkpoint.tensor_names().map(ToOwned::to_owned).collect();
-    let bytes = |name: String| {
-        let bytes = checkpoint.tensor(&name).unwrap().bytes.to_vec();
-        (name, bytes)
-    };
-    names.into_iter().map(bytes).collect()
-}
-
-/// Processes whose environment names `dir`, zombies aside.
-fn carriers(dir: &Path) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let wanted = dir.as_os_str().as_bytes();
-        environment.windows(wanted.len()).any(|window| window == wanted)
-    })
-    .collect()
 }
