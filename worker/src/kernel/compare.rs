@@ -5,6 +5,7 @@
 use crate::error::OpErrorKind;
 use crate::op::row::Tolerance;
 use enn_common::kernels::Fault;
+use std::cell::OnceCell;
 use tch::{Kind, Tensor};
 
 /// Units in the last place for results that are rounded once or twice.
@@ -45,8 +46,9 @@ pub(super) fn fault(
         let found = format!("{} results, {} expected", found.len(), expected.len());
         return Ok(Some(Fault::Wrong { found }));
     }
+    let made_of = Operands { all: operands, largest: OnceCell::new() };
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        if let Some(fault) = of_one(tolerance, index, (found, expected), operands)? {
+        if let Some(fault) = of_one(tolerance, index, (found, expected), &made_of)? {
             return Ok(Some(fault));
         }
     }
@@ -102,7 +104,7 @@ fn of_one(
     tolerance: Tolerance,
     index: usize,
     (found, expected): (&Tensor, &Tensor),
-    operands: &[&Tensor],
+    operands: &Operands<'_>,
 ) -> Result<Option<Fault>, OpErrorKind> {
     let shape = |t: &Tensor| (t.size(), t.kind());
     if shape(found) != shape(expected) {
@@ -117,7 +119,7 @@ fn of_one(
         return Ok((!found.f_equal(expected)?).then(wrong));
     }
     // Sums of f32 that end in f64 are as exact as f32.
-    let narrow = operands.iter().any(|operand| operand.kind() == Kind::Float);
+    let narrow = operands.all.iter().any(|operand| operand.kind() == Kind::Float);
     let kind = if expected.kind() == Kind::Double && narrow { Kind::Float } else { expected.kind() };
     let unit = unit(kind);
     let (found, expected) = (&readable(found)?, &readable(expected)?);
@@ -146,7 +148,7 @@ fn of_one(
             let half = matches!(expected.kind(), Kind::Half | Kind::BFloat16);
             let (own, theirs) =
                 if half { (REDUCTION_UNITS_HALF, OPERAND_UNITS_HALF) } else { (REDUCTION_UNITS, OPERAND_UNITS) };
-            let reach = unit * theirs * largest(operands)?;
+            let reach = unit * theirs * operands.largest()?;
             b.f_abs()?.f_max()?.f_mul_scalar(unit * own)?.f_add_scalar(reach)?.f_expand_as(&b)?
         }
         Tolerance::EightBits => b.f_abs()?.f_max()?.f_mul_scalar(EIGHT_BITS)?.f_expand_as(&b)?,
@@ -162,14 +164,25 @@ fn of_one(
     Ok(Some(Fault::Wrong { found }))
 }
 
-/// Largest finite magnitude among the floating operands; 0 without any.
-fn largest(operands: &[&Tensor]) -> Result<f64, OpErrorKind> {
-    let mut found = 0f64;
-    for operand in operands.iter().filter(|operand| operand.is_floating_point() && operand.numel() > 0) {
-        let size = readable(operand)?.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0)?.f_abs()?.f_max()?;
-        found = found.max(size.f_double_value(&[])?);
+/// What results were made of. An update of all weights has hundreds of operands, and as many results ask for their size.
+struct Operands<'a> {
+    all: &'a [&'a Tensor],
+    largest: OnceCell<f64>,
+}
+
+impl Operands<'_> {
+    /// Largest finite magnitude among the floating operands; 0 without any. Found once.
+    fn largest(&self) -> Result<f64, OpErrorKind> {
+        if let Some(found) = self.largest.get() {
+            return Ok(*found);
+        }
+        let mut found = 0f64;
+        for operand in self.all.iter().filter(|operand| operand.is_floating_point() && operand.numel() > 0) {
+            let size = readable(operand)?.f_to_kind(Kind::Double)?.f_nan_to_num(0.0, 0.0, 0.0)?.f_abs()?.f_max()?;
+            found = found.max(size.f_double_value(&[])?);
+        }
+        Ok(*self.largest.get_or_init(|| found))
     }
-    Ok(found)
 }
 
 /// Distance from 1 to the next number.
