@@ -5,8 +5,9 @@ use crate::autograd::{BucketId, ParamId};
 
 /// Bytes of the first bucket, small so that communication starts early.
 const FIRST_BUCKET_BYTES: i64 = 1 << 20;
-/// Bytes of the other buckets.
-const BUCKET_BYTES: i64 = 25 << 20;
+/// Bytes of the other buckets. Measured with NCCL on 4 × H200: 1.4 GB take 8.2 ms in buckets of 25 MB, 6.5 in these, 6.2 in larger
+/// ones, of which the last is waited for longer.
+const BUCKET_BYTES: i64 = 100 << 20;
 /// Elements each parameter starts at a multiple of: 64 bytes of f32.
 const ALIGN: i64 = 16;
 
