@@ -8,10 +8,11 @@ use crate::{
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
-/// a = V u(norm z̄) + b [+ W x / F']: rank-R factors, plus an optional linear branch from the features.
+/// a = V u(norm z̄) + b [+ W [x, c] / F']: rank-R factors, plus an optional linear branch from the features and the crosses of
+/// categories.
 ///
 /// z̄ is the mean latent (B, D); u is Linear(D → R); V is (O, R), its columns begin as principal components of the training
-/// targets; W is (O, F') and begins as ridge regression. With the branch u begins at zero, so that a begins at the regression.
+/// targets; W is (O, F' + C) and begins as ridge regression. With the branch u begins at zero, so that a begins at the regression.
 ///
 /// W is stored times F': under Adam every stored number moves by the learning rate, and a row of W, summed over F' features,
 /// must not move the output further per step than the rest of the model does. Otherwise a few steps undo the regression.
@@ -31,8 +32,8 @@ pub struct BaseSizes {
     pub cells: i64,
     /// Rank R.
     pub rank: i64,
-    /// Features F' of the linear branch; `None` leaves it out.
-    pub linear: Option<i64>,
+    /// Features F' and crosses C of the linear branch; `None` leaves it out.
+    pub linear: Option<(i64, i64)>,
 }
 
 impl BaseHead {
@@ -52,17 +53,17 @@ impl BaseHead {
                 Group::Decay,
             ),
             bias: pb.param("bias", &[cells], Init::Zeros, Group::NoDecay),
-            linear: linear.map(|features| {
-                let weight = pb.param("linear", &[cells, features], Init::Zeros, Group::Decay);
+            linear: linear.map(|(features, crosses)| {
+                let weight = pb.param("linear", &[cells, features + crosses], Init::Zeros, Group::Decay);
                 (weight, 1.0 / (features as f64).sqrt())
             }),
         })
     }
 
-    /// Mean latent (B, D) and features (B, F') divided by √F' → (B, O).
+    /// Mean latent (B, D), and features with crosses (B, F' + C) divided by √F' → (B, O).
     ///
     /// # Errors
-    /// When the widths differ from D and F'.
+    /// When the widths differ from D and F' + C.
     pub fn forward(&self, cx: &Cx, pooled: &Tensor, features: &Tensor) -> Result<Tensor, OpError> {
         let _scope = cx.scope("base");
         let scores = self.scores.forward(cx, &self.norm.forward(cx, pooled)?)?;
@@ -86,7 +87,7 @@ impl BaseHead {
         self.bias
     }
 
-    /// W · F' (O, F') of the linear branch.
+    /// W · F' (O, F' + C) of the linear branch.
     pub fn linear(&self) -> Option<ParamId> {
         self.linear.map(|(id, _)| id)
     }

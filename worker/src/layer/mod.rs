@@ -4,6 +4,7 @@
 //! depends on the other samples of the batch.
 
 pub mod attention;
+pub mod crosses;
 pub mod embedding;
 pub mod feed_forward;
 pub mod gate;
@@ -14,6 +15,7 @@ pub mod scaler;
 pub mod width;
 
 pub use attention::Attention;
+pub use crosses::Crosses;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
 pub use gate::SigmoidGate;

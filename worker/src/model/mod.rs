@@ -27,7 +27,7 @@
 //! | `base.norm` | norm |
 //! | `base.scores.{weight,bias}` | (R, D), (R) |
 //! | `base.factors`, `base.bias` | (O, R), (O) |
-//! | `base.linear` (linear branch) | (O, F'); a gets W x / F' |
+//! | `base.linear` (linear branch) | (O, F' + C), C columns of crossed categories; a gets W x / F' |
 //! | `collector.axis_{i}` | (patches along axis i, D) |
 //! | `collector.cross.…` | as the Perceiver's cross block |
 //! | `collector.block_{i}` | RetNet |
@@ -63,7 +63,7 @@ use crate::{
     },
     error::OpError,
     functional,
-    layer::{Embedding, FeedForward, Scaler, SigmoidGate, Width},
+    layer::{Crosses, Embedding, FeedForward, Scaler, SigmoidGate, Width},
     params::ParamBuilder,
 };
 use enn_common::config::model::{Gate, ModelConfig};
@@ -74,6 +74,8 @@ use tch::{Device, Kind, Tensor as Raw};
 pub struct Model {
     scaler: Scaler,
     embedding: Embedding,
+    /// Of the linear branch.
+    crosses: Crosses,
     fuser: Fuser,
     base: BaseHead,
     collector: Collector,
@@ -101,6 +103,7 @@ impl Model {
         let grid = Grid::new(&spec.out_shape, &config.patch);
         let embedding = Embedding::new(pb, "embedding", &spec.features);
         let features = embedding.width();
+        let crosses = Crosses::new(if config.linear_branch { &spec.features } else { &[] });
         let rounds = Rounds {
             latents: config.fuser_latents as i64,
             rounds: config.fuser_rounds,
@@ -110,11 +113,12 @@ impl Model {
         let base = BaseSizes {
             cells: grid.cells(),
             rank: spec.head_rank(config) as i64,
-            linear: config.linear_branch.then_some(features),
+            linear: config.linear_branch.then_some((features, crosses.columns())),
         };
         Ok(Self {
             scaler: Scaler::from_stats(&spec.x_stats, &spec.y_stats),
             embedding,
+            crosses,
             fuser: Fuser::new(pb, "fuser", &fuser),
             base: BaseHead::new(pb, "base", width, base),
             collector: Collector::new(pb, "collector", grid.clone(), width, config.collector_depth, regularise),
@@ -130,6 +134,7 @@ impl Model {
     pub fn to_device(&mut self, device: Device) {
         self.scaler.to_device(device);
         self.embedding.to_device(device);
+        self.crosses.to_device(device);
         self.fuser.to_device(device);
     }
 
@@ -138,12 +143,16 @@ impl Model {
     /// # Errors
     /// When the batch is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Output, OpError> {
-        let features = self.features(cx, x, valid)?;
-        let features = functional::scale(cx, &features, 1.0 / (self.embedding.width() as f64).sqrt())?;
+        let unit = 1.0 / (self.embedding.width() as f64).sqrt();
+        let features = functional::scale(cx, &self.features(cx, x, valid)?, unit)?;
+        let wide = match self.crossed(cx, x, valid)? {
+            Some(crosses) => functional::cat(cx, &[&features, &functional::scale(cx, &crosses, unit)?], 1)?,
+            None => features.clone(),
+        };
         let latents = self.fuser.forward(cx, &features)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
         // The tail is f32 in every precision: what is lost there shows in each prediction.
-        let base = cx.full_precision(|cx| self.base.forward(cx, &pooled, &features))?;
+        let base = cx.full_precision(|cx| self.base.forward(cx, &pooled, &wide))?;
         let tokens = self.collector.forward(cx, &latents)?;
         cx.full_precision(|cx| self.tail(cx, base, &pooled, &tokens))
     }
@@ -184,6 +193,15 @@ impl Model {
         let _scope = cx.scope("embedding");
         let valid = usable(cx, x, valid)?;
         self.embedding.forward(cx, &self.scaler.norm_x(cx, x)?, &valid)
+    }
+
+    /// The crosses of categories (B, C) that the linear branch reads beside the features; `None` without any.
+    fn crossed(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Option<Tensor>, OpError> {
+        let _scope = cx.scope("crosses");
+        if self.crosses.columns() == 0 {
+            return Ok(None);
+        }
+        self.crosses.forward(cx, x, &usable(cx, x, valid)?)
     }
 
     /// Targets `y` (B, O) or (B, *out_shape) in the user's units with their mask → what the loss compares with.

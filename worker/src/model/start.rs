@@ -48,7 +48,7 @@ impl Model {
         [x, x_valid]: [&Raw; 2],
         [y, y_valid]: [&Raw; 2],
     ) -> Result<StartReport, ModelError> {
-        let rows = thinned(x.size()[0], self.embedding.width().max(self.grid.cells()));
+        let rows = thinned(x.size()[0], (self.embedding.width() + self.crosses.columns()).max(self.grid.cells()));
         let take = |t: &Raw| t.f_index_select(0, &rows.f_to_device(t.device())?);
         let (x, x_valid, y, y_valid) = (take(x)?, take(x_valid)?, take(y)?, take(y_valid)?);
         let mut report = StartReport { rows: x.size()[0], ..StartReport::default() };
@@ -58,12 +58,16 @@ impl Model {
         let (features, mut z) = {
             let cx = Cx::eval(params);
             let input = |t: Raw| cx.input(t);
-            let features = self.features(&cx, &input(x), &input(x_valid))?;
+            let (x, x_valid) = (input(x), input(x_valid));
+            let mut features = self.features(&cx, &x, &x_valid)?;
+            if let Some(crosses) = self.crossed(&cx, &x, &x_valid)? {
+                features = functional::cat(&cx, &[&features, &crosses], 1)?;
+            }
             let targets = self.targets(&cx, &input(y), &input(y_valid))?;
             (host(features.raw())?, host(functional::zero_where_not(&cx, &targets.z, &targets.valid)?.raw())?)
         };
         if let Some(linear) = self.base.linear() {
-            let ridge = Ridge::fit(&features, &z)?;
+            let ridge = Ridge::fit(&features, &z, self.crosses.columns())?;
             write(params, linear, &ridge.weight.f_mul_scalar(self.embedding.width() as f64)?)?;
             write(params, self.base.bias(), &ridge.bias)?;
             z = z.f_sub(&ridge.predict(&features)?)?;

@@ -317,7 +317,7 @@ fn start_from_data_is_ridge_regression() {
     let features = bench.model.features(&cx, &input(&cx, &x), &input(&cx, &x_valid)).unwrap();
     let features = features.raw().to_kind(Kind::Double);
     let z = bench.targets(&y, &y_valid).to_kind(Kind::Double);
-    let expected = ridge::Ridge::fit(&features, &z).unwrap().predict(&features).unwrap();
+    let expected = ridge::Ridge::fit(&features, &z, 0).unwrap().predict(&features).unwrap();
     let out = bench.eval(&x, &x_valid);
     assert!(distance(&out.z.raw().to_kind(Kind::Double), &expected) < 1e-4);
     assert!(distance(&expected, &z.zeros_like()) > 0.5);

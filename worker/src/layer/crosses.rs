@@ -1,0 +1,150 @@
+//! Pairs of categories as columns of their own: a linear map of them is a value for each pair.
+
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+};
+use enn_common::staged::meta::FeatureMeta;
+use tch::{Device, Kind, Tensor as Raw};
+
+/// Columns of one pair at most: the product of the two numbers of categories.
+const PAIR_COLUMNS_MAX: usize = 1024;
+/// Columns in all; the largest pairs are left out.
+const COLUMNS_MAX: usize = 2048;
+
+/// (B, F) → (B, C): one-hot columns for each pair of category columns of x, the smallest pairs first.
+#[derive(Debug)]
+pub struct Crosses {
+    pairs: Vec<Pair>,
+    columns: i64,
+}
+
+#[derive(Debug)]
+struct Pair {
+    /// Column of x, and its number of categories.
+    first: (i64, i64),
+    second: (i64, i64),
+    /// One-hot rows (pairs + 1, pairs) f32; the last, where either is unknown, is zero.
+    rows: Raw,
+}
+
+impl Crosses {
+    /// Of the category columns in `features`.
+    pub fn new(features: &[FeatureMeta]) -> Self {
+        let known: Vec<(i64, usize)> =
+            (0_i64..).zip(features).map(|(i, f)| (i, f.categories.len())).filter(|(_, n)| *n > 0).collect();
+        let mut found: Vec<(usize, (i64, usize), (i64, usize))> = Vec::new();
+        for (i, &first) in known.iter().enumerate() {
+            found.extend(known[i + 1..].iter().map(|&second| (first.1 * second.1, first, second)));
+        }
+        found.sort_by_key(|(size, first, second)| (*size, first.0, second.0));
+        let mut columns = 0;
+        let mut pairs = Vec::new();
+        for (size, first, second) in found {
+            if size > PAIR_COLUMNS_MAX || columns + size > COLUMNS_MAX {
+                break;
+            }
+            columns += size;
+            let counted = |(column, count): (i64, usize)| (column, count as i64);
+            let eye = Raw::eye(size as i64, (Kind::Float, Device::Cpu));
+            let rows = Raw::cat(&[eye, Raw::zeros([1, size as i64], (Kind::Float, Device::Cpu))], 0);
+            pairs.push(Pair { first: counted(first), second: counted(second), rows });
+        }
+        Self { pairs, columns: columns as i64 }
+    }
+
+    /// C.
+    pub fn columns(&self) -> i64 {
+        self.columns
+    }
+
+    /// Moves the tables.
+    pub fn to_device(&mut self, device: Device) {
+        for pair in &mut self.pairs {
+            pair.rows = pair.rows.to_device(device);
+        }
+    }
+
+    /// Category numbers in `x` (B, F) and `valid` (B, F) bool → (B, C); `None` without pairs.
+    ///
+    /// # Errors
+    /// When `x` or `valid` is not (B, F).
+    pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Option<Tensor>, OpError> {
+        if self.pairs.is_empty() {
+            return Ok(None);
+        }
+        let each = self.pairs.iter().map(|pair| {
+            let rows = cx.constant(pair.rows.shallow_clone());
+            functional::index_select(cx, &rows, 0, &pair.ids(cx, x, valid)?)
+        });
+        let each = each.collect::<Result<Vec<_>, OpError>>()?;
+        Ok(Some(match each.as_slice() {
+            [only] => only.clone(),
+            several => functional::cat(cx, &several.iter().collect::<Vec<_>>(), 1)?,
+        }))
+    }
+}
+
+impl Pair {
+    /// The row of each sample (B) i64: first · categories of the second + second; the last row where either is unknown.
+    fn ids(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
+        let (first, first_known) = category(cx, x, valid, self.first)?;
+        let (second, second_known) = category(cx, x, valid, self.second)?;
+        let pair = functional::add(cx, &functional::scale(cx, &first, self.second.1 as f64)?, &second)?;
+        let known = functional::and(cx, &first_known, &second_known)?;
+        let kept = functional::zero_where_not(cx, &pair, &known)?;
+        let unknown = functional::cast(cx, &functional::not(cx, &known)?, kept.kind())?;
+        let last = (self.first.1 * self.second.1) as f64;
+        functional::cast(cx, &functional::add(cx, &kept, &functional::scale(cx, &unknown, last)?)?, Kind::Int64)
+    }
+}
+
+/// A column's category numbers (B), and whether each is a known one (B).
+fn category(cx: &Cx, x: &Tensor, valid: &Tensor, (column, count): (i64, i64)) -> Result<(Tensor, Tensor), OpError> {
+    let narrow = |t: &Tensor| functional::squeeze(cx, &functional::narrow(cx, t, 1, column, 1)?, 1);
+    let (raw, valid) = (narrow(x)?, narrow(valid)?);
+    let inside =
+        functional::and(cx, &functional::at_least(cx, &raw, 0.0)?, &functional::below(cx, &raw, count as f64)?)?;
+    Ok((raw, functional::and(cx, &inside, &valid)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::ParamBuilder;
+
+    fn column(categories: usize) -> FeatureMeta {
+        let categories = (0..categories).map(|i| i.to_string()).collect();
+        FeatureMeta { name: "c".to_owned(), categories, has_missing: false }
+    }
+
+    #[test]
+    fn every_pair_has_its_column_and_an_unknown_one_has_none() {
+        let mut crosses = Crosses::new(&[column(3), column(0), column(2), column(4)]);
+        // 3 × 2, 2 × 4, 3 × 4.
+        assert_eq!(crosses.columns(), 6 + 8 + 12);
+        crosses.to_device(Device::Cpu);
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        let x = Raw::from_slice(&[2.0_f32, 9.0, 1.0, 3.0, 0.0, 9.0, 1.0, 4.0, f32::NAN, 9.0, 0.0, 2.0]).reshape([3, 4]);
+        let mut valid = Raw::ones([3, 4], (Kind::Bool, Device::Cpu));
+        let _ = valid.get(0).get(2).fill_(0.0);
+        let hot =
+            crosses.forward(&cx, &cx.input(x.shallow_clone()), &cx.input(valid.shallow_clone())).unwrap().unwrap();
+        // Row 0: the second column is missing, so only 3 × 4 is known: 2 · 4 + 3. Row 1: 4 is no category of the last column, so
+        // only 3 × 2 is known: 0 · 2 + 1. Row 2: the first is not a number: 2 × 4 is known: 0 · 4 + 2.
+        let ones = Vec::<i64>::try_from(hot.raw().nonzero().reshape([-1])).unwrap();
+        assert_eq!(ones, [0, 14 + 11, 1, 1, 2, 6 + 2]);
+        valid = Raw::zeros([3, 4], (Kind::Bool, Device::Cpu));
+        let none = crosses.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap().unwrap();
+        assert_eq!(none.raw().abs().max().double_value(&[]), 0.0);
+    }
+
+    #[test]
+    fn large_pairs_are_left_out() {
+        assert_eq!(Crosses::new(&[column(40), column(30)]).columns(), 0);
+        assert_eq!(Crosses::new(&[column(32), column(32), column(2)]).columns(), 64 + 64 + 1024);
+        assert_eq!(Crosses::new(&[column(0), column(7)]).columns(), 0);
+    }
+}

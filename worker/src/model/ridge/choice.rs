@@ -1,0 +1,208 @@
+//! The strengths of a regression, by five-fold cross-validation.
+//!
+//! **Invariant:** a fold is judged on rows that had no part in its fit, its scales, or the directions it is judged along.
+
+use super::{Basis, column_mean, leading};
+use tch::{Kind, TchError, Tensor as Raw};
+
+/// Folds.
+const FOLDS: i64 = 5;
+/// Rows used; λ is a property of signal and noise, not of their number.
+const ROWS_MAX: i64 = 512;
+/// Leading components of the targets that may choose for themselves.
+const COMPONENTS_MAX: i64 = 16;
+/// λ, in mean squared lengths of a row: `STRENGTHS` values from 10^`STRENGTH_FIRST`, each 10^`STRENGTH_STEP` times the one before.
+const STRENGTHS: usize = 21;
+const STRENGTH_FIRST: f64 = -4.0;
+const STRENGTH_STEP: f64 = 0.4;
+/// Powers of a column's correlation that it is scaled by.
+const POWERS: [f64; 3] = [0.0, 1.0, 2.0];
+/// Factors of crosses.
+const CROSSES: [f64; 4] = [0.0, 0.3, 1.0, 3.0];
+/// Standard errors by which a component must be better off with a choice of its own.
+const BETTER_BY: f64 = 1.0;
+
+/// Share of the error below which a part has none but rounding noise: the rest, where the components are all there is.
+const ROUNDING: f64 = 1e-12;
+
+/// How columns are scaled.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Candidate {
+    /// Power of the correlation.
+    power: f64,
+    /// Factor of crosses.
+    crosses: f64,
+}
+
+impl Candidate {
+    fn all(crosses: i64) -> Vec<Self> {
+        let factors: &[f64] = if crosses > 0 { &CROSSES } else { &[0.0] };
+        factors.iter().flat_map(|&crosses| POWERS.map(|power| Self { power, crosses })).collect()
+    }
+
+    /// The factor of each column (F) of centred x (n, F) for centred y (n, O); the last `crosses` are crosses.
+    pub(super) fn scales(self, x: &Raw, y: &Raw, crosses: i64) -> Result<Raw, TchError> {
+        let columns = x.size()[1];
+        let scales = Raw::f_ones([columns], (Kind::Double, x.device()))?;
+        let _ = scales.f_narrow(0, columns - crosses, crosses)?.f_fill_(self.crosses)?;
+        if self.power == 0.0 {
+            return Ok(scales);
+        }
+        // Root of the sum over cells of (x · y)², by the column's length.
+        let square = |t: &Raw, axis: i64| t.f_square()?.f_sum_dim_intlist(Some([axis].as_slice()), false, Kind::Double);
+        let along = square(&x.f_tr()?.f_matmul(y)?, 1)?.f_sqrt()?;
+        let length = square(x, 0)?.f_sqrt()?;
+        let share = along.f_div(&length.f_clamp_min(f64::MIN_POSITIVE)?)?.f_nan_to_num(0.0, 0.0, 0.0)?;
+        let largest = share.f_max()?.f_double_value(&[])?;
+        if largest <= 0.0 {
+            return Ok(scales);
+        }
+        scales.f_mul(&share.f_div_scalar(largest)?.f_pow_tensor_scalar(self.power)?)
+    }
+}
+
+/// What a part of the targets is fitted with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Pick {
+    /// Scales of the columns.
+    pub(super) candidate: Candidate,
+    /// λ, in mean squared lengths of a scaled row.
+    pub(super) strength: f64,
+}
+
+/// A pick for each leading component, and the last for the rest.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) picks: Vec<Pick>,
+}
+
+impl Choice {
+    /// From rows x (n, F) and y (n, O), n ≥ 3.
+    pub(super) fn by_cross_validation(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
+        let rows = x.size()[0];
+        let kept = rows.min(ROWS_MAX);
+        let spread =
+            Raw::from_slice(&(0..kept).map(|i| i * rows / kept).collect::<Vec<_>>()).f_to_device(x.device())?;
+        let (x, y) = (x.f_index_select(0, &spread)?, y.f_index_select(0, &spread)?);
+        let fold = folds(kept);
+        let smallest = kept - (kept + FOLDS - 1) / FOLDS;
+        let components = COMPONENTS_MAX.min(smallest - 1).min(y.size()[1]).max(0);
+        let candidates = Candidate::all(crosses);
+        let mut parts = Vec::new();
+        for out in 0..FOLDS.min(kept) {
+            let rows =
+                |judged: bool| -> Vec<i64> { (0..kept).filter(|&i| (fold[i as usize] == out) == judged).collect() };
+            let cut = |t: &Raw, judged| t.f_index_select(0, &Raw::from_slice(&rows(judged)).f_to_device(t.device())?);
+            let seen = Fold::new([cut(&x, false)?, cut(&y, false)?], [cut(&x, true)?, cut(&y, true)?], components)?;
+            let errors = candidates.iter().map(|candidate| seen.errors(*candidate, crosses));
+            parts.push(Raw::f_cat(&errors.collect::<Result<Vec<_>, _>>()?, 0)?);
+        }
+        // (candidates × strengths, rows, components + 1).
+        let errors = Raw::f_cat(&parts, 1)?;
+        let picks = pick(&errors)?
+            .into_iter()
+            .map(|at| Pick { candidate: candidates[at / STRENGTHS], strength: strength(at % STRENGTHS) });
+        Ok(Self { picks: picks.collect() })
+    }
+
+    /// Components that have a pick.
+    pub(super) fn components(&self) -> i64 {
+        self.picks.len() as i64 - 1
+    }
+
+    /// The scales that any part is fitted with.
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        let mut all: Vec<Candidate> = Vec::new();
+        for pick in &self.picks {
+            if !all.contains(&pick.candidate) {
+                all.push(pick.candidate);
+            }
+        }
+        all
+    }
+}
+
+/// For each part the choice with the smallest error, if it is surely better than the one that is best for all together.
+fn pick(errors: &Raw) -> Result<Vec<usize>, TchError> {
+    let totals = errors.f_sum_dim_intlist(Some([1].as_slice()), false, Kind::Double)?;
+    let together = totals.f_sum_dim_intlist(Some([1].as_slice()), false, Kind::Double)?;
+    let shared = together.f_argmin(None, false)?.f_int64_value(&[])?;
+    let best = Vec::<i64>::try_from(totals.f_argmin(0, false)?)?;
+    let rows = errors.size()[1] as f64;
+    let lowest = Vec::<f64>::try_from(totals.f_amin([0].as_slice(), false)?)?;
+    let floor = lowest.iter().sum::<f64>() * ROUNDING;
+    let judge = |(part, best): (usize, i64)| {
+        if lowest[part] <= floor {
+            return Ok(shared as usize);
+        }
+        let of = |choice| errors.f_get(choice)?.f_select(1, part as i64);
+        let gain = of(shared)?.f_sub(&of(best)?)?;
+        let sum = gain.f_sum(Kind::Double)?.f_double_value(&[])?;
+        let spread = gain.f_std(false)?.f_double_value(&[])? * rows.sqrt();
+        Ok(if sum > BETTER_BY * spread { best } else { shared } as usize)
+    };
+    best.into_iter().enumerate().map(judge).collect()
+}
+
+/// One fold: what it is fitted to, and what it is judged on.
+struct Fold {
+    x: Raw,
+    y: Raw,
+    /// Judged rows, centred as those that were seen (m, F), (m, O).
+    unseen: [Raw; 2],
+    /// Leading directions of what was seen (O, K).
+    leading: Raw,
+    components: i64,
+}
+
+impl Fold {
+    fn new([x, y]: [Raw; 2], [x_unseen, y_unseen]: [Raw; 2], components: i64) -> Result<Self, TchError> {
+        let (x_mean, y_mean) = (column_mean(&x)?, column_mean(&y)?);
+        let (x, y) = (x.f_sub(&x_mean)?, y.f_sub(&y_mean)?);
+        let leading = leading(&y, components)?;
+        Ok(Self { unseen: [x_unseen.f_sub(&x_mean)?, y_unseen.f_sub(&y_mean)?], x, y, leading, components })
+    }
+
+    /// Squared errors of the judged rows for each strength, along each component and in all the rest: (strengths, m, K + 1).
+    fn errors(&self, candidate: Candidate, crosses: i64) -> Result<Raw, TchError> {
+        let basis = Basis::new(&self.x, &self.y, &candidate.scales(&self.x, &self.y, crosses)?)?;
+        let [x, y] = &self.unseen;
+        let scores = x.f_matmul(&basis.back)?;
+        let sum = |t: Raw| t.f_square()?.f_sum_dim_intlist(Some([1].as_slice()), true, Kind::Double);
+        // Directions without spread are never along.
+        let missing = self.components - self.leading.size()[1];
+        let none = Raw::f_zeros([y.size()[0], missing], (Kind::Double, y.device()))?;
+        let each = (0..STRENGTHS).map(|i| {
+            let lambda = strength(i) * basis.unit;
+            let shrunk = scores.f_div(&basis.eigen.f_add_scalar(lambda)?)?;
+            let left = y.f_sub(&shrunk.f_matmul(&basis.against)?)?;
+            let along = left.f_matmul(&self.leading)?.f_square()?;
+            let rest = sum(left)?.f_sub(&along.f_sum_dim_intlist(Some([1].as_slice()), true, Kind::Double)?)?;
+            Raw::f_cat(&[&along, &none, &rest], 1)
+        });
+        Raw::f_stack(&each.collect::<Result<Vec<_>, TchError>>()?, 0)
+    }
+}
+
+fn strength(index: usize) -> f64 {
+    10f64.powf(STRENGTH_FIRST + STRENGTH_STEP * index as f64)
+}
+
+/// The fold of each row: as many rows in each, but not in their order, which may be that of the calendar.
+fn folds(rows: i64) -> Vec<i64> {
+    let mut order: Vec<i64> = (0..rows).collect();
+    order.sort_by_key(|row| mixed(row.cast_unsigned()));
+    let mut fold = vec![0; order.len()];
+    for (place, row) in (0_i64..).zip(order) {
+        fold[row as usize] = place % FOLDS;
+    }
+    fold
+}
+
+/// Bits of a row's number, well mixed (the finalizer of SplitMix64).
+fn mixed(row: u64) -> u64 {
+    let mut z = row.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
