@@ -4,6 +4,7 @@ use crate::{
     agent::{AgentError, AskError},
     chaos::ChaosError,
     convert::ConvertError,
+    cv::{CrewError, JudgeError},
     gather::GatherError,
     group::GroupError,
     logs::LogReadError,
@@ -15,7 +16,7 @@ use crate::{
     ui::{JournalError, KernelsError, MetricsError, TopError},
 };
 use enn_common::{
-    artifact::seal::SealError,
+    artifact::{cv::CvError, seal::SealError},
     checkpoint::{ReadError, listing::FindError},
     config::ConfigError,
     exit::ExitCode,
@@ -88,6 +89,18 @@ pub enum Error {
     /// This node cannot go on with the others.
     #[error("{0}")]
     Nodes(String),
+    /// The program enn is not there to train folds.
+    #[error("the program enn was found neither here nor beside enn-worker\nhint: `make build` builds both")]
+    NoEnn,
+    /// The record of a cross-validation.
+    #[error(transparent)]
+    Cv(#[from] CvError),
+    /// The processes of a cross-validation.
+    #[error(transparent)]
+    Crew(#[from] CrewError),
+    /// The forecasts of a cross-validation.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
     /// A worker failed for good.
     #[error("{0}")]
     Worker(String),
@@ -152,6 +165,22 @@ pub enum Usage {
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
+    /// Not as many folds as can be.
+    #[error("found --folds {folds}, expected 2 to {units}, the rows or groups that there are")]
+    Folds {
+        /// Asked for.
+        folds: usize,
+        /// Rows, or groups.
+        units: usize,
+    },
+    /// The split is fixed by the data.
+    #[error(
+        "data.split.kind = \"column\" says which rows are tested; cross-validate with --set data.split.kind=random"
+    )]
+    FoldsByColumn,
+    /// Neither or both.
+    #[error("give either a configuration, or --resume DIR to go on with a cross-validation")]
+    ConfigOrResume,
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
@@ -187,6 +216,8 @@ impl Error {
             | Self::Convert(_)
             | Self::Checkpoint(_)
             | Self::Seal(_)
+            | Self::Cv(_)
+            | Self::Judge(_)
             | Self::Kernels(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
@@ -199,6 +230,8 @@ impl Error {
             | Self::Logs(_)
             | Self::Chaos(_)
             | Self::NoWorker
+            | Self::NoEnn
+            | Self::Crew(_)
             | Self::NoLibtorch
             | Self::File(_)
             | Self::Output(_) => ExitCode::Machine,

@@ -10,6 +10,7 @@ pub mod baselines;
 pub mod chaos;
 pub mod cli;
 pub mod convert;
+pub mod cv;
 pub mod doctor;
 mod error;
 pub mod facts;

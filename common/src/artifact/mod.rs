@@ -4,6 +4,7 @@
 
 pub mod card;
 pub mod chunk;
+pub mod cv;
 pub mod prediction;
 pub mod run;
 pub mod seal;

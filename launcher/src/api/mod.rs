@@ -13,6 +13,7 @@
 
 mod allocated;
 mod announce;
+mod cv;
 mod forecast;
 mod launch;
 mod model;
@@ -23,6 +24,7 @@ mod settings;
 mod train;
 
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
+pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
 pub use model::{load_model, new_model, save_model};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};

@@ -45,6 +45,8 @@ pub struct TrainOptions {
     pub runs_dir: PathBuf,
     /// Run directory to go on with, from its newest checkpoint.
     pub resume: Option<PathBuf>,
+    /// Staged directory to train on; `None`: the configured data are staged.
+    pub staged: Option<PathBuf>,
     /// How the run is shown.
     pub mode: Mode,
     /// Whether SIGINT and SIGTERM stop the run after a checkpoint. Say no in a program with handlers of its own.
@@ -58,7 +60,7 @@ pub struct TrainOptions {
 impl Default for TrainOptions {
     fn default() -> Self {
         let (runs_dir, mode) = (RUNS_DIR.into(), Mode::Quiet);
-        Self { runs_dir, resume: None, mode, handle_signals: false, metrics_addr: None, nodes: None }
+        Self { runs_dir, resume: None, staged: None, mode, handle_signals: false, metrics_addr: None, nodes: None }
     }
 }
 
@@ -197,7 +199,10 @@ fn work(
     (run, announcer): (&RunDir, &Announcer),
 ) -> Result<(Outcome, Option<Baselines>), Error> {
     let runs = run.path().parent().unwrap_or(run.path());
-    let staged = stage_data(config, None, &runs.join(STAGED_DIR), announcer)?;
+    let staged = match &options.staged {
+        Some(dir) => open_staged(dir, announcer)?,
+        None => stage_data(config, None, &runs.join(STAGED_DIR), announcer)?,
+    };
     run.link_staged(&staged.dir)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
@@ -260,8 +265,22 @@ pub(super) fn stage_data(
             announcer.tell(What::StageProgressed { rows, bytes, bytes_total });
         }
     })?;
+    announcer.tell(staged_event(&staged, began.elapsed().as_secs_f64()));
+    Ok(staged)
+}
+
+/// Data that are staged already.
+fn open_staged(dir: &Path, announcer: &Announcer) -> Result<Staged, Error> {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let meta = enn_common::staged::Staged::open(&dir)?.meta().clone();
+    let staged = Staged { dir, meta, reused: true };
+    announcer.tell(staged_event(&staged, 0.0));
+    Ok(staged)
+}
+
+fn staged_event(staged: &Staged, seconds: f64) -> What {
     let meta = &staged.meta;
-    announcer.tell(What::Staged {
+    What::Staged {
         dir: staged.dir.clone(),
         rows: meta.rows,
         features: meta.features.len() as u64,
@@ -269,10 +288,9 @@ pub(super) fn stage_data(
         split_rows: meta.split_rows,
         units: meta.units.clone(),
         reused: staged.reused,
-        seconds: began.elapsed().as_secs_f64(),
+        seconds,
         report: meta.report.clone(),
-    });
-    Ok(staged)
+    }
 }
 
 /// Baselines need nothing of the workers and are computed beside them.

@@ -115,15 +115,8 @@ pub fn compute(staged: &Path) -> Result<Baselines, BaselineError> {
 /// # Errors
 /// The directory has no targets or no training rows.
 pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, BaselineError> {
-    if !staged.meta().has_targets {
-        return Err(BaselineError::NoTargets { path: staged.dir().to_path_buf() });
-    }
     let train: Vec<usize> = staged.rows_of(Split::Train).collect();
-    if train.is_empty() {
-        return Err(BaselineError::NoTraining { path: staged.dir().to_path_buf() });
-    }
-    let mut notes = Vec::new();
-    let forecasters = fit(staged, &train, effort, &mut notes);
+    let (forecasters, notes) = fit_to(staged, &train, effort)?;
     let mut baselines = Baselines { split: BTreeMap::new(), notes, forecasters, cells: BTreeMap::new() };
     for split in JUDGED {
         let rows: Vec<usize> = staged.rows_of(split).collect();
@@ -137,6 +130,27 @@ pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, Baseline
         baselines.cells.insert(split.name().to_owned(), cells);
     }
     Ok(baselines)
+}
+
+/// Every baseline, fitted to `rows` of staged data, and notes for people.
+///
+/// # Errors
+/// The data have no targets, or there are no rows.
+pub fn fit_to(
+    staged: &Staged,
+    rows: &[usize],
+    effort: Effort,
+) -> Result<(Vec<Forecaster>, Vec<String>), BaselineError> {
+    let path = || staged.dir().to_path_buf();
+    if !staged.meta().has_targets {
+        return Err(BaselineError::NoTargets { path: path() });
+    }
+    if rows.is_empty() {
+        return Err(BaselineError::NoTraining { path: path() });
+    }
+    let mut notes = Vec::new();
+    let forecasters = fit(staged, rows, effort, &mut notes);
+    Ok((forecasters, notes))
 }
 
 fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>) -> Vec<Forecaster> {

@@ -4,6 +4,7 @@
 mod chaos;
 mod ckpt;
 mod completions;
+mod cv;
 mod doctor;
 mod drain;
 mod flags;
@@ -54,6 +55,7 @@ enum Command {
     Run(Box<run::Args>),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
+    Cv(Box<cv::Args>),
     Stage(stage::Args),
     Init(init::Args),
     Metrics(metrics::Args),
@@ -77,10 +79,11 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "run",
     "train",
     "predict",
+    "cv",
     "stage",
     "init",
     "metrics",
@@ -153,6 +156,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         // Its exit code may be a worker's own.
         Command::Run(args) => return run::run(*args, manner, facts),
         Command::Train(args) => return train::run(&args, facts),
+        Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),

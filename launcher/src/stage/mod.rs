@@ -19,6 +19,7 @@ mod figures;
 #[cfg(test)]
 mod formats_tests;
 mod output;
+mod redivide;
 mod rows;
 mod scratch;
 mod source;
@@ -30,6 +31,7 @@ mod timestamp;
 mod windows;
 
 pub use error::StageError;
+pub use redivide::redivide;
 
 use enn_common::{
     config::data::{DataConfig, Layout},
