@@ -36,7 +36,7 @@ pub(super) fn solve(problem: &Problem) -> Option<Solution> {
     let targets = problem.targets(problem.rows).transpose();
     let cells: Vec<usize> = (0..problem.means.len()).collect();
     let (groups, mean_filled) = groups(problem.staged, problem.rows, &cells);
-    let Solved { dual, shift, lambda, place, .. } = solve_kernel(&inputs.tr_mul(&inputs), &targets, &groups)?;
+    let Solved { dual, shift, lambda, place } = solve_kernel(&inputs.tr_mul(&inputs), &targets, &groups)?;
     Some(Solution {
         coefficients: &inputs * dual,
         intercepts: shift + DVector::from_column_slice(problem.means),
@@ -56,8 +56,6 @@ pub(super) struct Solved {
     pub(super) lambda: f64,
     /// Place of λ in the grid.
     pub(super) place: usize,
-    /// Sum of squared errors of rows left out.
-    pub(super) error: f64,
 }
 
 /// Solves for targets (rows, O) with the λ of least leave-one-out error.
@@ -71,7 +69,13 @@ pub(super) fn solve_kernel(gram: &DMatrix<f64>, targets: &DMatrix<f64>, groups: 
     let place = search(|place| Some(fit(lambdas[place])?.1.error))?;
     let (system, fit) = fit(lambdas[place])?;
     let shift = fit.filled.tr_mul(&system.weights);
-    Some(Solved { dual: fit.dual, shift, lambda: lambdas[place], place, error: fit.error })
+    Some(Solved { dual: fit.dual, shift, lambda: lambdas[place], place })
+}
+
+/// Sum of squared errors of rows left out, for λ = 1 and targets (rows, O) none of which is missing.
+pub(super) fn left_out(gram: &DMatrix<f64>, targets: &DMatrix<f64>) -> Option<f64> {
+    let whole = Group { missing: vec![], cells: (0..targets.ncols()).collect() };
+    Some(System::new(gram, 1.0)?.fit(targets, &[whole])?.error)
 }
 
 impl System {
