@@ -2,6 +2,7 @@
 
 use crate::{
     agent::{AgentError, AskError},
+    baselines::BaselineError,
     chaos::ChaosError,
     convert::ConvertError,
     cv::{CrewError, JudgeError},
@@ -101,6 +102,9 @@ pub enum Error {
     /// The forecasts of a cross-validation.
     #[error(transparent)]
     Judge(#[from] JudgeError),
+    /// Baselines cannot be fitted.
+    #[error(transparent)]
+    Baseline(#[from] BaselineError),
     /// A worker failed for good.
     #[error("{0}")]
     Worker(String),
@@ -178,12 +182,38 @@ pub enum Usage {
         "data.split.kind = \"column\" says which rows are tested; cross-validate with --set data.split.kind=random"
     )]
     FoldsByColumn,
+    /// Data to be judged by that hold no targets.
+    #[error("{} holds no targets: there is nothing to compare with", files(data))]
+    NoTargets {
+        /// Data.
+        data: Vec<PathBuf>,
+    },
+    /// A column that cannot group.
+    #[error("--group {column}: samples of these data are no rows of a table; windows can be grouped by \"month\"")]
+    Group {
+        /// Column.
+        column: String,
+    },
+    /// A column of too many words.
+    #[error("--group {column}: found {found} different words, expected at most {limit}")]
+    Groups {
+        /// Column.
+        column: String,
+        /// Words.
+        found: usize,
+        /// Most words.
+        limit: usize,
+    },
     /// Neither or both.
     #[error("give either a configuration, or --resume DIR to go on with a cross-validation")]
     ConfigOrResume,
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
+}
+
+fn files(data: &[PathBuf]) -> String {
+    data.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
 fn lines(errors: &[ConfigError]) -> String {
@@ -218,6 +248,7 @@ impl Error {
             | Self::Seal(_)
             | Self::Cv(_)
             | Self::Judge(_)
+            | Self::Baseline(_)
             | Self::Kernels(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)

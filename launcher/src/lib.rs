@@ -13,6 +13,7 @@ pub mod convert;
 pub mod cv;
 pub mod doctor;
 mod error;
+pub mod evaluation;
 pub mod facts;
 pub mod gather;
 pub mod group;

@@ -5,6 +5,7 @@
 pub mod card;
 pub mod chunk;
 pub mod cv;
+pub mod evaluation;
 pub mod prediction;
 pub mod run;
 pub mod seal;

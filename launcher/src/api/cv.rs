@@ -179,7 +179,18 @@ fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, S
             );
             (Rule::Blocks, samples, sentence)
         }
-        SplitKind::Random | SplitKind::Group | SplitKind::Column => {
+        SplitKind::Group => {
+            let column = data.split.column.as_deref().unwrap_or_default();
+            let words = stager::labels(data, column, &staged)?;
+            let (of, names) = units(&words);
+            let groups = names.len();
+            let sentence = format!(
+                "{folds} folds of the {groups} groups of {column} by a hash of their names, seed {}; {val}",
+                wanted.seed
+            );
+            (Rule::Units { of, names }, groups, sentence)
+        }
+        SplitKind::Random | SplitKind::Column => {
             let of = (0..samples as u32).collect();
             let sentence = format!("{folds} folds of rows by a hash of their ids, seed {}; {val}", wanted.seed);
             (Rule::Units { of, names: staged.row_id().to_vec() }, samples, sentence)
@@ -189,6 +200,17 @@ fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, S
         return Err(Error::Usage(Usage::Folds { folds, units }));
     }
     Ok((rule, sentence))
+}
+
+/// The unit of every sample by its word, and a number for each unit that depends on the word alone.
+fn units(words: &[String]) -> (Vec<u32>, Vec<i64>) {
+    let mut index: BTreeMap<&str, u32> = words.iter().map(|word| (word.as_str(), 0)).collect();
+    index.values_mut().zip(0..).for_each(|(unit, next)| *unit = next);
+    let name = |word: &&str| {
+        let digest = blake3::hash(word.as_bytes());
+        digest.as_bytes().first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+    };
+    (words.iter().map(|word| index[word.as_str()]).collect(), index.keys().map(name).collect())
 }
 
 /// Folds at the same time.

@@ -14,6 +14,7 @@
 mod allocated;
 mod announce;
 mod cv;
+mod evaluate;
 mod forecast;
 mod launch;
 mod model;
@@ -25,6 +26,7 @@ mod train;
 
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
 pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
+pub use evaluate::{EvaluateOptions, Evaluated, evaluate};
 pub use model::{load_model, new_model, save_model};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};

@@ -7,6 +7,7 @@ mod completions;
 mod cv;
 mod doctor;
 mod drain;
+mod evaluate;
 mod flags;
 mod init;
 mod kernels;
@@ -55,6 +56,7 @@ enum Command {
     Run(Box<run::Args>),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
+    Evaluate(evaluate::Args),
     Cv(Box<cv::Args>),
     Stage(stage::Args),
     Init(init::Args),
@@ -79,10 +81,11 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "run",
     "train",
     "predict",
+    "evaluate",
     "cv",
     "stage",
     "init",
@@ -158,6 +161,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Train(args) => return train::run(&args, facts),
         Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
+        Command::Evaluate(args) => evaluate::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),

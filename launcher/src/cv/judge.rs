@@ -2,7 +2,10 @@
 //!
 //! Baselines get the rows that train and those that validate: the model sees both, too.
 
-use crate::baselines::{self, BaselineError, CellErrors, Effort};
+use crate::{
+    baselines::{self, BaselineError, Effort},
+    evaluation::Scores,
+};
 use enn_common::{
     artifact::cv::MODEL,
     fs::FileError,
@@ -81,14 +84,17 @@ impl OutOfFold {
 pub fn judge(staged: &Path, forecasts: &Path) -> Result<(BTreeMap<String, Metrics>, Vec<String>), JudgeError> {
     let staged = Staged::open(staged)?;
     let told = OutOfFold::read(forecasts, &staged)?;
-    let mut errors = CellErrors::new(staged.outputs());
+    let mut errors = Scores::new(staged.outputs());
     for (row, forecast) in told.rows.iter().zip(told.values.chunks_exact(staged.outputs())) {
         errors.add(forecast.iter().map(|value| f64::from(*value)), staged.y_row(*row), staged.y_mask_row(*row));
     }
     let outside: Vec<usize> = (0..staged.rows()).filter(|row| staged.split()[*row] != Split::Test as u8).collect();
     let (forecasters, notes) = baselines::fit_to(&staged, &outside, Effort::Full)?;
-    let baseline =
-        |one: &baselines::Forecaster| Some((one.name().to_owned(), one.judge(&staged, &told.rows).over(|_| true)?));
+    let all_one = vec![0; told.rows.len()];
+    let baseline = |one: &baselines::Forecaster| {
+        let scores = Scores::of_baseline(one, &staged, (&told.rows, &all_one), 1);
+        Some((one.name().to_owned(), scores[0].over(|_| true)?))
+    };
     let mut all: BTreeMap<String, Metrics> = forecasters.iter().filter_map(baseline).collect();
     all.extend(errors.over(|_| true).map(|metrics| (MODEL.to_owned(), metrics)));
     Ok((all, notes))

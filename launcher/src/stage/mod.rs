@@ -18,6 +18,7 @@ pub mod error;
 mod figures;
 #[cfg(test)]
 mod formats_tests;
+mod labels;
 mod output;
 mod redivide;
 mod rows;
@@ -31,6 +32,7 @@ mod timestamp;
 mod windows;
 
 pub use error::StageError;
+pub use labels::labels;
 pub use redivide::redivide;
 
 use enn_common::{

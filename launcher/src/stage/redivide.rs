@@ -6,7 +6,7 @@
 use super::{Staged, error::StageError, figures, output::row_chunks};
 use enn_common::{
     fs::{FileError, mmap::bytes_of},
-    staged::{self, ArrayName, Split, StagedMeta, StagedWriter, meta::FeatureMeta, meta::Stats},
+    staged::{self, ArrayName, META, Split, StagedMeta, StagedWriter, meta::FeatureMeta, meta::Stats},
 };
 use std::{fs, path::Path};
 
@@ -31,18 +31,12 @@ pub fn redivide(base: &Path, split: &[u8]) -> Result<Staged, StageError> {
     let maps = maps(&base, split);
     let meta = meta(&base, split, &maps, digest);
     let writer = StagedWriter::create(out)?;
-    let mut shared = vec![ArrayName::XMask, ArrayName::RowId];
-    if meta.has_targets {
-        shared.extend([ArrayName::Y, ArrayName::YMask]);
-    }
-    if maps.iter().all(Option::is_none) {
-        shared.push(ArrayName::X);
-    } else {
+    let mut own = vec![ArrayName::Split.file(), META];
+    if maps.iter().any(Option::is_some) {
+        own.push(ArrayName::X.file());
         write_x(&base, &maps, &writer)?;
     }
-    for name in shared {
-        share(&base.dir().join(name.file()), &writer.dir().join(name.file()))?;
-    }
+    share(base.dir(), writer.dir(), &own)?;
     let array = writer.array(ArrayName::Split, &[])?;
     array.write_rows(0, split)?;
     array.finish(meta.rows)?;
@@ -124,9 +118,16 @@ fn meta(base: &staged::Staged, split: &[u8], maps: &[Option<Map>], digest: Strin
     }
 }
 
-/// The same file under another name; a link where the file system has no second names.
-fn share(from: &Path, to: &Path) -> Result<(), StageError> {
-    fs::hard_link(from, to)
-        .or_else(|_| std::os::unix::fs::symlink(from, to))
-        .map_err(|error| FileError::of("link to", from)(error).into())
+/// The files of `base` but `own` as second names of them in `dir`; links where the file system has no second names.
+fn share(base: &Path, dir: &Path, own: &[&str]) -> Result<(), StageError> {
+    for entry in fs::read_dir(base).map_err(FileError::of("read", base))? {
+        let (from, name) = entry.map(|entry| (entry.path(), entry.file_name())).map_err(FileError::of("read", base))?;
+        if own.iter().any(|own| name == *own) {
+            continue;
+        }
+        let to = dir.join(name);
+        let linked = fs::hard_link(&from, &to).or_else(|_| std::os::unix::fs::symlink(&from, &to));
+        linked.map_err(FileError::of("link to", &from))?;
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@
 
 pub mod cv;
 pub mod error;
+pub mod evaluation;
 pub mod failure;
 pub mod figures;
 pub mod follow;
