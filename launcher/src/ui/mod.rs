@@ -28,6 +28,7 @@ pub mod signal;
 mod sink;
 pub mod standing;
 pub mod status;
+pub mod tensorboard;
 pub mod top;
 pub mod trace;
 
