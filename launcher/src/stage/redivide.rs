@@ -131,3 +131,72 @@ fn share(base: &Path, dir: &Path, own: &[&str]) -> Result<(), StageError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::tests::Bench;
+    use enn_common::config::data::{Feature, FeatureKind, SplitKind};
+
+    /// 40 rows; category "rare" is in test rows alone, `a` is missing in a training row and in a test row.
+    fn table() -> String {
+        let mut text = "a,c,y,s\n".to_owned();
+        for row in 0..40 {
+            let split = ["train", "train", "val", "test"][row % 4];
+            let category = if row % 8 == 3 { "rare" } else { ["x", "y", "z"][row % 3] };
+            let a = if row == 4 || row == 7 { "NA".to_owned() } else { format!("{}.25", row * 7 % 11) };
+            text.push_str(&format!("{a},{category},{},{split}\n", row * row % 17));
+        }
+        text
+    }
+
+    fn bench() -> Bench {
+        let mut bench = Bench::rows("t.csv", table().as_bytes());
+        bench.layout().features.push(Feature { column: "c".into(), kind: FeatureKind::Category });
+        bench.config.split.column = Some("s".into());
+        bench
+    }
+
+    #[test]
+    fn it_is_what_staging_with_that_division_makes() {
+        let mut divided = bench();
+        divided.config.split.kind = SplitKind::Column;
+        let (_, expected) = divided.stage();
+        let whole = bench();
+        let (staged, base) = whole.stage();
+        assert_eq!(base.meta().features[1].categories.len(), 4);
+        let found = redivide(&staged.dir, expected.split()).unwrap();
+        let arrays = staged::Staged::open(&found.dir).unwrap();
+        let (a, b) = (expected.meta(), arrays.meta());
+        assert_eq!((&a.x_stats, &a.y_stats, a.split_rows), (&b.x_stats, &b.y_stats, b.split_rows));
+        assert_eq!(a.features.iter().map(|f| f.has_missing).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(b.features.iter().map(|f| f.has_missing).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(b.features[1].categories.len(), 3, "the rare one is not of the training rows");
+        let word = |arrays: &staged::Staged, row: usize| {
+            let code = arrays.x_row(row)[1] as usize;
+            arrays.meta().features[1].categories.get(code).cloned().unwrap_or_default()
+        };
+        for row in 0..40 {
+            assert_eq!(word(&arrays, row), word(&expected, row), "row {row}");
+            assert_eq!(arrays.x_row(row)[0].to_bits(), expected.x_row(row)[0].to_bits());
+            assert_eq!((arrays.y_row(row), arrays.x_mask_row(row)), (expected.y_row(row), expected.x_mask_row(row)));
+        }
+        assert!(redivide(&staged.dir, expected.split()).unwrap().reused);
+    }
+
+    #[test]
+    fn arrays_that_stay_the_same_are_not_copied() {
+        use std::os::unix::fs::MetadataExt;
+        let bench = bench();
+        let (staged, base) = bench.stage();
+        let mut split = vec![Split::Train as u8; base.rows()];
+        split[0] = Split::Test as u8;
+        let found = redivide(&staged.dir, &split).unwrap();
+        for name in [ArrayName::X, ArrayName::Y, ArrayName::RowId] {
+            let inode = |dir: &Path| fs::metadata(dir.join(name.file())).unwrap().ino();
+            assert_eq!(inode(&found.dir), inode(&staged.dir), "{name:?}");
+        }
+        let error = redivide(&staged.dir, &[Split::Test as u8; 40]).unwrap_err().to_string();
+        assert!(error.contains("no training sample"), "{error}");
+    }
+}
