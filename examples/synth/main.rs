@@ -7,6 +7,7 @@
 //! **Invariant:** the same arguments give the same bytes; memory does not grow with the number of rows.
 
 mod categories;
+mod field;
 mod random;
 mod table;
 
@@ -17,11 +18,13 @@ use std::{io::Write, process::ExitCode};
 #[command(name = "synth", about = "Tables with a known truth")]
 enum Synth {
     Categories(categories::Args),
+    Field(field::Args),
 }
 
 fn main() -> ExitCode {
     let made = match Synth::parse() {
         Synth::Categories(args) => categories::make(&args),
+        Synth::Field(args) => field::make(&args),
     };
     match made {
         Ok(text) => {

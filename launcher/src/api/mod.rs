@@ -13,6 +13,7 @@
 
 mod allocated;
 mod announce;
+mod card;
 mod cv;
 mod evaluate;
 mod forecast;

@@ -2,6 +2,7 @@
 
 use super::{
     announce::{Announcer, Teller},
+    card::Card,
     forecast, launch, nodes,
 };
 use crate::{
@@ -206,7 +207,8 @@ fn work(
     run.link_staged(&staged.dir)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
-    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller));
+    let card = Card::default();
+    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
     let teller = announcer.teller();
     let warn = move |message| {
@@ -215,8 +217,11 @@ fn work(
         }
     };
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
-    let durable = Box::new(durable);
-    let mut emit = |what| announcer.tell(what);
+    let durable = Box::new(durable.knowing(card.teller()));
+    let mut emit = |what| {
+        card.note(&what);
+        announcer.tell(what);
+    };
     let outcome = match others {
         None => agent::run(&spec, durable, &mut emit),
         Some(Lead { guard, rendezvous, nodes, host, heritage }) => {
@@ -294,10 +299,12 @@ fn staged_event(staged: &Staged, seconds: f64) -> What {
 }
 
 /// Baselines need nothing of the workers and are computed beside them.
-fn compute_baselines(staged: PathBuf, teller: Teller) -> std::thread::JoinHandle<Option<Baselines>> {
+fn compute_baselines(staged: PathBuf, teller: Teller, card: Card) -> std::thread::JoinHandle<Option<Baselines>> {
     std::thread::spawn(move || match baselines::compute(&staged) {
         Ok(found) => {
-            teller.tell(What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() });
+            let computed = What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() };
+            card.note(&computed);
+            teller.tell(computed);
             Some(found)
         }
         Err(error) => {
