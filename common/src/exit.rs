@@ -20,6 +20,8 @@ pub enum ExitCode {
     Rendezvous = 6,
     /// No worker made progress within --hang-timeout.
     Hung = 7,
+    /// A cross-validated model is not better than the best baseline.
+    NotBetter = 8,
     /// A script cannot be read, or a program not executed; as the shell says it.
     NotExecutable = 126,
     /// A script, a program or its interpreter is not there; as the shell says it.
@@ -41,6 +43,7 @@ impl ExitCode {
         (Self::Artifact, "a checkpoint, model or artifact is missing, damaged or of another model"),
         (Self::Rendezvous, "the nodes did not meet, or the host of the rendezvous was lost"),
         (Self::Hung, "no worker made progress within --hang-timeout"),
+        (Self::NotBetter, "a cross-validated model is not better than the best baseline"),
         (Self::NotExecutable, "a script cannot be read, or a program not executed"),
         (Self::NotFound, "a script, a program or its interpreter is not there"),
         (Self::Interrupted, "ended by SIGINT, after a checkpoint where there are any"),

@@ -2,8 +2,10 @@
 
 use crate::{
     agent::{AgentError, AskError},
+    baselines::BaselineError,
     chaos::ChaosError,
     convert::ConvertError,
+    cv::{CrewError, JudgeError},
     gather::GatherError,
     group::GroupError,
     logs::LogReadError,
@@ -15,7 +17,7 @@ use crate::{
     ui::{JournalError, KernelsError, MetricsError, TopError},
 };
 use enn_common::{
-    artifact::seal::SealError,
+    artifact::{cv::CvError, seal::SealError},
     checkpoint::{ReadError, listing::FindError},
     config::ConfigError,
     exit::ExitCode,
@@ -88,6 +90,21 @@ pub enum Error {
     /// This node cannot go on with the others.
     #[error("{0}")]
     Nodes(String),
+    /// The program enn is not there to train folds.
+    #[error("the program enn was found neither here nor beside enn-worker\nhint: `make build` builds both")]
+    NoEnn,
+    /// The record of a cross-validation.
+    #[error(transparent)]
+    Cv(#[from] CvError),
+    /// The processes of a cross-validation.
+    #[error(transparent)]
+    Crew(#[from] CrewError),
+    /// The forecasts of a cross-validation.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
+    /// Baselines cannot be fitted.
+    #[error(transparent)]
+    Baseline(#[from] BaselineError),
     /// A worker failed for good.
     #[error("{0}")]
     Worker(String),
@@ -152,9 +169,51 @@ pub enum Usage {
     /// `--resume auto` needs the configuration's name.
     #[error("--resume auto needs the configuration, whose name says which run is meant")]
     AutoWithoutConfig,
+    /// Not as many folds as can be.
+    #[error("found --folds {folds}, expected 2 to {units}, the rows or groups that there are")]
+    Folds {
+        /// Asked for.
+        folds: usize,
+        /// Rows, or groups.
+        units: usize,
+    },
+    /// The split is fixed by the data.
+    #[error(
+        "data.split.kind = \"column\" says which rows are tested; cross-validate with --set data.split.kind=random"
+    )]
+    FoldsByColumn,
+    /// Data to be judged by that hold no targets.
+    #[error("{} holds no targets: there is nothing to compare with", files(data))]
+    NoTargets {
+        /// Data.
+        data: Vec<PathBuf>,
+    },
+    /// A column that cannot group.
+    #[error("--group {column}: samples of these data are no rows of a table; windows can be grouped by \"month\"")]
+    Group {
+        /// Column.
+        column: String,
+    },
+    /// A column of too many words.
+    #[error("--group {column}: found {found} different words, expected at most {limit}")]
+    Groups {
+        /// Column.
+        column: String,
+        /// Words.
+        found: usize,
+        /// Most words.
+        limit: usize,
+    },
+    /// Neither or both.
+    #[error("give either a configuration, or --resume DIR to go on with a cross-validation")]
+    ConfigOrResume,
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
+}
+
+fn files(data: &[PathBuf]) -> String {
+    data.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
 fn lines(errors: &[ConfigError]) -> String {
@@ -187,6 +246,9 @@ impl Error {
             | Self::Convert(_)
             | Self::Checkpoint(_)
             | Self::Seal(_)
+            | Self::Cv(_)
+            | Self::Judge(_)
+            | Self::Baseline(_)
             | Self::Kernels(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
@@ -199,6 +261,8 @@ impl Error {
             | Self::Logs(_)
             | Self::Chaos(_)
             | Self::NoWorker
+            | Self::NoEnn
+            | Self::Crew(_)
             | Self::NoLibtorch
             | Self::File(_)
             | Self::Output(_) => ExitCode::Machine,

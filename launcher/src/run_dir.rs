@@ -105,9 +105,13 @@ impl RunDir {
         let time = now.to_offset(time::UtcOffset::UTC).format(TIME).unwrap_or_default();
         // Keyed by the operating system's randomness.
         let random = RandomState::new().build_hasher().finish() & 0xffff;
-        let path = runs.join(format!("{}-{time}-{random:04x}", plain(name)));
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(io_error("make", &path))?;
-        Self::open(&path)
+        Self::create_at(&runs.join(format!("{}-{time}-{random:04x}", plain(name))))
+    }
+
+    /// Makes the directory `path` of a run that is part of something larger.
+    pub fn create_at(path: &Path) -> Result<Self, RunDirError> {
+        fs::DirBuilder::new().mode(0o700).create(path).map_err(io_error("make", path))?;
+        Self::open(path)
     }
 
     /// Takes an existing directory.
@@ -240,11 +244,20 @@ pub fn find(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
 
 /// The same over several directories of runs.
 pub fn find_in(runs: &[PathBuf], reference: &str) -> Result<PathBuf, RunDirError> {
+    find_where(runs, reference, is_run)
+}
+
+/// The same for cross-validations.
+pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
+    find_where(&[runs.to_owned()], reference, |path| path.join(enn_common::artifact::cv::FILE).is_file())
+}
+
+fn find_where(runs: &[PathBuf], reference: &str, fits: fn(&Path) -> bool) -> Result<PathBuf, RunDirError> {
     let named = runs.iter().map(|runs| runs.join(reference));
-    if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| is_run(path)) {
+    if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)) {
         return Ok(path);
     }
-    let all = list_in(runs);
+    let all = list_where(runs, fits);
     let fitting: Vec<_> = all.iter().filter(|(name, _)| name.starts_with(reference)).collect();
     match (reference, &fitting[..], all.first()) {
         ("latest", _, Some((_, path))) | (_, [(_, path)], _) => Ok(path.clone()),
@@ -290,14 +303,14 @@ pub fn newest(runs: &Path, name: &str) -> Option<PathBuf> {
 
 /// Runs in `runs`, newest first by the time in their names.
 fn list(runs: &Path) -> Vec<(String, PathBuf)> {
-    list_in(&[runs.to_owned()])
+    list_where(&[runs.to_owned()], is_run)
 }
 
 /// Runs in several directories, newest first.
-fn list_in(runs: &[PathBuf]) -> Vec<(String, PathBuf)> {
+fn list_where(runs: &[PathBuf], fits: fn(&Path) -> bool) -> Vec<(String, PathBuf)> {
     let entries = runs.iter().flat_map(|runs| fs::read_dir(runs).into_iter().flatten().flatten());
     let mut all: Vec<_> = entries
-        .filter(|entry| is_run(&entry.path()))
+        .filter(|entry| fits(&entry.path()))
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect();
     let time = |name: &str| name.rsplit('-').nth(1).map(str::to_owned);

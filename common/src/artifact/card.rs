@@ -1,6 +1,6 @@
 //! What a saved model says of itself, inside a .safetensors or .pt file: enough to predict with it and to train it on.
 
-use crate::metrics::Metrics;
+use crate::metrics::{Baseline, Metrics};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -10,6 +10,22 @@ pub const VERSION: u32 = 1;
 pub const FORMAT: &str = "enn-model";
 /// Key of the card in the file: in `__metadata__` of safetensors, in the dictionary of a .pt.
 pub const KEY: &str = "enn";
+
+/// What a run found out on its way to a checkpoint, besides the model's own errors.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Findings {
+    /// Errors of the baselines by split and name; empty where they were not known yet.
+    pub baselines: BTreeMap<String, BTreeMap<String, Baseline>>,
+    /// What was decided and why, in sentences: precision, kernels, sizes, what the baselines are.
+    pub decisions: Vec<String>,
+}
+
+impl Findings {
+    /// Whether nothing was found out.
+    pub fn is_empty(&self) -> bool {
+        self.baselines.is_empty() && self.decisions.is_empty()
+    }
+}
 
 /// A tensor that belongs to the model or to the state of its training.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +55,9 @@ pub struct ModelCard {
     pub metric: Option<f64>,
     /// Metrics by split.
     pub metrics: BTreeMap<String, Metrics>,
+    /// Baselines and decisions.
+    #[serde(default, skip_serializing_if = "Findings::is_empty")]
+    pub findings: Findings,
     /// `RunConfig`.
     pub config: serde_json::Value,
     /// `StagedMeta` without `row_names`: columns, grid, units, statistics (the scaler's).

@@ -4,6 +4,8 @@
 
 pub mod card;
 pub mod chunk;
+pub mod cv;
+pub mod evaluation;
 pub mod prediction;
 pub mod run;
 pub mod seal;

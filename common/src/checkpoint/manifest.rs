@@ -6,7 +6,10 @@ use super::{
     table::{ItemKind, ShardTable},
 };
 use crate::{
-    artifact::seal::{self, SealError},
+    artifact::{
+        card::Findings,
+        seal::{self, SealError},
+    },
     metrics::Metrics,
 };
 use serde::{Deserialize, Serialize};
@@ -36,6 +39,8 @@ pub struct Draft {
     pub meta: serde_json::Value,
     /// Metrics known at this step, by split.
     pub metrics: BTreeMap<String, Metrics>,
+    /// What else was found out by then.
+    pub findings: Findings,
     /// Names and versions of what wrote it: "enn", "libtorch".
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
@@ -67,6 +72,9 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
     /// Metrics known at this step, by split.
     pub metrics: BTreeMap<String, Metrics>,
+    /// What else was found out by then.
+    #[serde(default, skip_serializing_if = "Findings::is_empty")]
+    pub findings: Findings,
     /// Names and versions of what wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
@@ -127,6 +135,7 @@ impl Manifest {
             tensors: Tensors { count: metadata.tensors.len() as u64, bytes: metadata.tensor_bytes() },
             files,
             metrics: draft.metrics,
+            findings: draft.findings,
             versions: draft.versions,
             wall_time: draft.wall_time,
             config: draft.config,

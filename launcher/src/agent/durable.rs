@@ -4,13 +4,20 @@ use super::{
     committer::{Checkpoints, Committed},
     shards::ShardSet,
 };
-use enn_common::checkpoint::{self, Draft, latest, name, prune, remove_attempt, remove_leftovers};
-use std::{path::PathBuf, time::SystemTime};
+use enn_common::{
+    artifact::card::Findings,
+    checkpoint::{self, Draft, latest, name, prune, remove_attempt, remove_leftovers},
+    metrics::Metrics,
+};
+use std::{collections::BTreeMap, path::PathBuf, time::SystemTime};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Tells the user something.
 type Warn = Box<dyn Fn(String) + Send>;
+
+/// What is known of the model at this moment, for the next manifest.
+pub type Known = Box<dyn Fn() -> (BTreeMap<String, Metrics>, Findings) + Send>;
 
 /// Checkpoints below one directory.
 pub struct Durable {
@@ -20,13 +27,20 @@ pub struct Durable {
     draft: Draft,
     /// Damaged checkpoints that were passed over are told here.
     warn: Warn,
+    known: Option<Known>,
 }
 
 impl Durable {
     /// Checkpoints in `directory`; `keep` are kept besides the newest and the best. `draft` is completed with step, epoch,
     /// metric and time at each commit. `warn` hears of damaged checkpoints and of old ones that cannot be removed.
     pub fn new(directory: PathBuf, keep: usize, draft: Draft, warn: Warn) -> Self {
-        Self { directory, keep, draft, warn }
+        Self { directory, keep, draft, warn, known: None }
+    }
+
+    /// Every manifest says what `known` says when it is written.
+    #[must_use]
+    pub fn knowing(self, known: Known) -> Self {
+        Self { known: Some(known), ..self }
     }
 }
 
@@ -49,7 +63,10 @@ impl Checkpoints for Durable {
         let attempt = shards.dir.extension().map(|tail| tail.to_string_lossy().into_owned()).unwrap_or_default();
         let attempt = attempt.strip_prefix("tmp-").unwrap_or(&attempt).to_owned();
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (metrics, findings) = self.known.as_ref().map_or_else(Default::default, |known| known());
         let draft = Draft {
+            metrics,
+            findings,
             attempt,
             step: shards.step,
             epoch: shards.epoch,

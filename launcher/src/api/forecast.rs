@@ -46,10 +46,22 @@ pub(super) fn of_test_rows(
     checkpoint: &Path,
     staged: &Path,
 ) -> Result<(), Error> {
-    let data = Staged::open(staged)?;
-    if data.meta().split_rows[2] == 0 || data.meta().rows > ROWS_MAX {
+    let meta = Staged::read_meta(staged)?;
+    if meta.split_rows[2] == 0 || meta.rows > ROWS_MAX {
         return Ok(());
     }
+    predict_test_rows(config, facts, run, checkpoint, staged)
+}
+
+/// The same, of any data.
+pub(super) fn predict_test_rows(
+    config: &RunConfig,
+    facts: &Facts,
+    run: &RunDir,
+    checkpoint: &Path,
+    staged: &Path,
+) -> Result<(), Error> {
+    let data = Staged::open(staged)?;
     let out = run.path().join("predictions").join(".test.partial");
     let job = Job::Predict {
         staged: staged.to_owned(),

@@ -13,6 +13,9 @@
 
 mod allocated;
 mod announce;
+mod card;
+mod cv;
+mod evaluate;
 mod forecast;
 mod launch;
 mod model;
@@ -23,6 +26,8 @@ mod settings;
 mod train;
 
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
+pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
+pub use evaluate::{EvaluateOptions, Evaluated, evaluate};
 pub use model::{load_model, new_model, save_model};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};

@@ -2,6 +2,7 @@
 
 use super::{
     announce::{Announcer, Teller},
+    card::Card,
     forecast, launch, nodes,
 };
 use crate::{
@@ -45,6 +46,8 @@ pub struct TrainOptions {
     pub runs_dir: PathBuf,
     /// Run directory to go on with, from its newest checkpoint.
     pub resume: Option<PathBuf>,
+    /// Staged directory to train on; `None`: the configured data are staged.
+    pub staged: Option<PathBuf>,
     /// How the run is shown.
     pub mode: Mode,
     /// Whether SIGINT and SIGTERM stop the run after a checkpoint. Say no in a program with handlers of its own.
@@ -58,7 +61,7 @@ pub struct TrainOptions {
 impl Default for TrainOptions {
     fn default() -> Self {
         let (runs_dir, mode) = (RUNS_DIR.into(), Mode::Quiet);
-        Self { runs_dir, resume: None, mode, handle_signals: false, metrics_addr: None, nodes: None }
+        Self { runs_dir, resume: None, staged: None, mode, handle_signals: false, metrics_addr: None, nodes: None }
     }
 }
 
@@ -197,11 +200,15 @@ fn work(
     (run, announcer): (&RunDir, &Announcer),
 ) -> Result<(Outcome, Option<Baselines>), Error> {
     let runs = run.path().parent().unwrap_or(run.path());
-    let staged = stage_data(config, None, &runs.join(STAGED_DIR), announcer)?;
+    let staged = match &options.staged {
+        Some(dir) => open_staged(dir, announcer)?,
+        None => stage_data(config, None, &runs.join(STAGED_DIR), announcer)?,
+    };
     run.link_staged(&staged.dir)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
-    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller));
+    let card = Card::default();
+    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
     let teller = announcer.teller();
     let warn = move |message| {
@@ -210,8 +217,11 @@ fn work(
         }
     };
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
-    let durable = Box::new(durable);
-    let mut emit = |what| announcer.tell(what);
+    let durable = Box::new(durable.knowing(card.teller()));
+    let mut emit = |what| {
+        card.note(&what);
+        announcer.tell(what);
+    };
     let outcome = match others {
         None => agent::run(&spec, durable, &mut emit),
         Some(Lead { guard, rendezvous, nodes, host, heritage }) => {
@@ -260,8 +270,22 @@ pub(super) fn stage_data(
             announcer.tell(What::StageProgressed { rows, bytes, bytes_total });
         }
     })?;
+    announcer.tell(staged_event(&staged, began.elapsed().as_secs_f64()));
+    Ok(staged)
+}
+
+/// Data that are staged already.
+fn open_staged(dir: &Path, announcer: &Announcer) -> Result<Staged, Error> {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let meta = enn_common::staged::Staged::open(&dir)?.meta().clone();
+    let staged = Staged { dir, meta, reused: true };
+    announcer.tell(staged_event(&staged, 0.0));
+    Ok(staged)
+}
+
+fn staged_event(staged: &Staged, seconds: f64) -> What {
     let meta = &staged.meta;
-    announcer.tell(What::Staged {
+    What::Staged {
         dir: staged.dir.clone(),
         rows: meta.rows,
         features: meta.features.len() as u64,
@@ -269,17 +293,18 @@ pub(super) fn stage_data(
         split_rows: meta.split_rows,
         units: meta.units.clone(),
         reused: staged.reused,
-        seconds: began.elapsed().as_secs_f64(),
+        seconds,
         report: meta.report.clone(),
-    });
-    Ok(staged)
+    }
 }
 
 /// Baselines need nothing of the workers and are computed beside them.
-fn compute_baselines(staged: PathBuf, teller: Teller) -> std::thread::JoinHandle<Option<Baselines>> {
+fn compute_baselines(staged: PathBuf, teller: Teller, card: Card) -> std::thread::JoinHandle<Option<Baselines>> {
     std::thread::spawn(move || match baselines::compute(&staged) {
         Ok(found) => {
-            teller.tell(What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() });
+            let computed = What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() };
+            card.note(&computed);
+            teller.tell(computed);
             Some(found)
         }
         Err(error) => {

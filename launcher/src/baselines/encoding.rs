@@ -7,6 +7,9 @@ use enn_common::staged::Staged;
 /// Columns up to which categories are expanded; a category that does not fit is left out, with a note.
 const COLUMNS_MAX: usize = 1_000;
 
+/// Inputs that staging makes of a time stamp, or behind a dot of the name of its column.
+const CALENDAR: [&str; 4] = ["day_of_year", "weekday", "hour", "trend"];
+
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Source {
@@ -29,7 +32,27 @@ pub(super) struct Encoding {
 impl Encoding {
     /// Learns the encoding from the rows `train`; adds a note for what is left out.
     pub(super) fn new(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Self {
-        let sources = sources(staged, train, notes);
+        Self::of(sources(staged, train, notes), staged, train)
+    }
+
+    /// The same of the calendar's columns alone; `None`: there are none.
+    pub(super) fn of_calendar(staged: &Staged, train: &[usize]) -> Option<Self> {
+        let features = &staged.meta().features;
+        let is_calendar = |feature: usize| {
+            let name = features[feature].name.trim_end_matches(".sin").trim_end_matches(".cos");
+            CALENDAR
+                .iter()
+                .any(|known| name == *known || name.strip_suffix(known).is_some_and(|stem| stem.ends_with('.')))
+        };
+        let of = |source: &Source| match source {
+            Source::Number { feature, .. } => is_calendar(*feature),
+            Source::Missing { .. } | Source::Category { .. } => false,
+        };
+        let sources: Vec<Source> = sources(staged, train, &mut Vec::new()).into_iter().filter(of).collect();
+        (!sources.is_empty()).then(|| Self::of(sources, staged, train))
+    }
+
+    fn of(sources: Vec<Source>, staged: &Staged, train: &[usize]) -> Self {
         let mut encoding = Self { means: vec![0.0; sources.len()], sources };
         encoding.centre(staged, train);
         encoding
@@ -91,7 +114,7 @@ fn sources(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Vec<Sou
     for (feature, of) in features.iter().enumerate().filter(|(_, of)| !of.categories.is_empty()) {
         if sources.len() + of.categories.len() > COLUMNS_MAX {
             let (name, count) = (&of.name, of.categories.len());
-            notes.push(format!("ridge: without {name}: its {count} categories exceed {COLUMNS_MAX} columns"));
+            notes.push(format!("without {name}: its {count} categories exceed {COLUMNS_MAX} columns"));
             continue;
         }
         sources.extend((0..of.categories.len()).map(|index| Source::Category { feature, index }));

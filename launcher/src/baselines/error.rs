@@ -46,6 +46,22 @@ pub enum RidgeRefused {
         /// Most coefficients allowed.
         limit: usize,
     },
+    /// Too many inputs to tell their weights apart.
+    #[error("{columns} inputs are more than {limit}")]
+    ManyInputs {
+        /// Inputs.
+        columns: usize,
+        /// Most inputs allowed.
+        limit: usize,
+    },
+    /// Forecasts of all rows would take too long.
+    #[error("{rows} rows × {outputs} outputs leave room for too few training rows")]
+    ManyForecasts {
+        /// Rows.
+        rows: usize,
+        /// Output cells.
+        outputs: usize,
+    },
     /// No λ gave a positive definite system.
     #[error("its equations could not be solved for any λ")]
     Singular,

@@ -1,4 +1,5 @@
-//! What a model must beat: the mean of each cell, the value of yesterday, and ridge regression.
+//! What a model must beat: the mean of each cell, the value of yesterday, what the calendar says, ridge regression, and where there
+//! are categories kernel ridge on all their crosses.
 //!
 //! Every baseline is fitted to training rows alone and judged on validation and test rows in the target's unit, over
 //! valid cells only. One that cannot be computed is absent, with the reason in the notes.
@@ -18,8 +19,9 @@ use enn_common::{
     metrics::Baseline,
     staged::{Split, Staged},
 };
+use error::RidgeRefused;
 use nalgebra::DMatrix;
-use ridge::Ridge;
+use ridge::{KernelRidge, Ridge};
 use std::{collections::BTreeMap, path::Path};
 
 /// Rows predicted at once.
@@ -31,7 +33,7 @@ const JUDGED: [Split; 2] = [Split::Val, Split::Test];
 /// All baselines of a staged directory.
 #[derive(Debug)]
 pub struct Baselines {
-    /// Split ("val", "test") → baseline ("cell_mean", "persistence", "ridge") → errors in target units.
+    /// Split ("val", "test") → baseline ("cell_mean", "ridge", …) → errors in target units.
     pub split: BTreeMap<String, BTreeMap<String, Baseline>>,
     /// Sentences for people: what was chosen, sampled or left out.
     pub notes: Vec<String>,
@@ -62,8 +64,12 @@ pub enum Forecaster {
         /// Fallback per cell.
         means: Vec<f64>,
     },
+    /// Linear in the calendar.
+    Climatology(Box<Ridge>),
     /// Linear in all inputs.
     Ridge(Box<Ridge>),
+    /// Linear in all crosses of the categories.
+    KernelRidge(Box<KernelRidge>),
 }
 
 impl Forecaster {
@@ -72,7 +78,9 @@ impl Forecaster {
         match self {
             Self::CellMean(_) => "cell_mean",
             Self::Persistence { .. } => "persistence",
+            Self::Climatology(_) => "climatology",
             Self::Ridge(_) => "ridge",
+            Self::KernelRidge(_) => "kernel_ridge",
         }
     }
 
@@ -85,7 +93,8 @@ impl Forecaster {
                 let valid = staged.x_mask_row(rows[index])[column] != 0;
                 if valid { f64::from(staged.x_row(rows[index])[column]) } else { means[cell] }
             }),
-            Self::Ridge(ridge) => ridge.predict(staged, rows),
+            Self::Ridge(ridge) | Self::Climatology(ridge) => ridge.predict(staged, rows),
+            Self::KernelRidge(ridge) => ridge.predict(staged, rows),
         }
     }
 
@@ -115,15 +124,8 @@ pub fn compute(staged: &Path) -> Result<Baselines, BaselineError> {
 /// # Errors
 /// The directory has no targets or no training rows.
 pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, BaselineError> {
-    if !staged.meta().has_targets {
-        return Err(BaselineError::NoTargets { path: staged.dir().to_path_buf() });
-    }
     let train: Vec<usize> = staged.rows_of(Split::Train).collect();
-    if train.is_empty() {
-        return Err(BaselineError::NoTraining { path: staged.dir().to_path_buf() });
-    }
-    let mut notes = Vec::new();
-    let forecasters = fit(staged, &train, effort, &mut notes);
+    let (forecasters, notes) = fit_to(staged, &train, effort)?;
     let mut baselines = Baselines { split: BTreeMap::new(), notes, forecasters, cells: BTreeMap::new() };
     for split in JUDGED {
         let rows: Vec<usize> = staged.rows_of(split).collect();
@@ -139,6 +141,27 @@ pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, Baseline
     Ok(baselines)
 }
 
+/// Every baseline, fitted to `rows` of staged data, and notes for people.
+///
+/// # Errors
+/// The data have no targets, or there are no rows.
+pub fn fit_to(
+    staged: &Staged,
+    rows: &[usize],
+    effort: Effort,
+) -> Result<(Vec<Forecaster>, Vec<String>), BaselineError> {
+    let path = || staged.dir().to_path_buf();
+    if !staged.meta().has_targets {
+        return Err(BaselineError::NoTargets { path: path() });
+    }
+    if rows.is_empty() {
+        return Err(BaselineError::NoTraining { path: path() });
+    }
+    let mut notes = Vec::new();
+    let forecasters = fit(staged, rows, effort, &mut notes);
+    Ok((forecasters, notes))
+}
+
 fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>) -> Vec<Forecaster> {
     let means = cell_means(staged, train);
     let mut all = vec![Forecaster::CellMean(means.clone())];
@@ -149,13 +172,24 @@ fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>
     if effort == Effort::OnePass {
         return all;
     }
-    let encoding = Encoding::new(staged, train, notes);
-    match Ridge::fit(staged, encoding, train, &means) {
-        Ok((ridge, told)) => {
-            notes.extend(told);
-            all.push(Forecaster::Ridge(Box::new(ridge)));
+    let mut take = |name: &str, fitted: Result<(Forecaster, Vec<String>), RidgeRefused>| match fitted {
+        Ok((forecaster, told)) => {
+            notes.extend(told.into_iter().map(|note| format!("{name}: {note}")));
+            all.push(forecaster);
         }
-        Err(refused) => notes.push(format!("ridge: left out: {refused}")),
+        Err(refused) => notes.push(format!("{name}: left out: {refused}")),
+    };
+    if let Some(encoding) = Encoding::of_calendar(staged, train) {
+        let fitted = Ridge::fit(staged, encoding, train, &means);
+        take("climatology", fitted.map(|(ridge, told)| (Forecaster::Climatology(Box::new(ridge)), told)));
+    }
+    let mut left_out = Vec::new();
+    let encoding = Encoding::new(staged, train, &mut left_out);
+    let fitted = Ridge::fit(staged, encoding, train, &means);
+    take("ridge", fitted.map(|(ridge, told)| (Forecaster::Ridge(Box::new(ridge)), [left_out, told].concat())));
+    if staged.meta().features.iter().any(|feature| !feature.categories.is_empty()) {
+        let fitted = KernelRidge::fit(staged, train, &means);
+        take("kernel ridge", fitted.map(|(ridge, told)| (Forecaster::KernelRidge(Box::new(ridge)), told)));
     }
     all
 }

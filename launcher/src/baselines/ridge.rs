@@ -9,7 +9,10 @@
 
 mod dual;
 mod inverse;
+mod kernel;
 mod primal;
+
+pub(super) use kernel::KernelRidge;
 
 use super::{cell_means, encoding::Encoding, error::RidgeRefused};
 use enn_common::staged::Staged;
@@ -78,19 +81,16 @@ impl Ridge {
         if rows.len() < train.len() {
             encoding.centre(staged, &rows);
             means = cell_means(staged, &rows);
-            notes.push(format!("ridge: fitted to a random sample of {} of {} training rows", rows.len(), train.len()));
+            notes.push(format!("fitted to a random sample of {} of {} training rows", rows.len(), train.len()));
         }
         let problem = Problem { staged, encoding: &encoding, rows: &rows, means: &means };
         let solution = if rows.len() <= columns { dual::solve(&problem) } else { primal::solve(&problem) };
         let Solution { coefficients, intercepts, lambda, place, how, mean_filled } =
             solution.ok_or(RidgeRefused::Singular)?;
-        let edge = if place == 0 || place + 1 == GRID { ", at the edge of what was tried" } else { "" };
-        let decimals = (3.0 - lambda.abs().max(1e-9).log10().floor()).clamp(0.0, 9.0) as usize;
-        notes.push(format!("ridge: λ = {lambda:.decimals$} by {how}{edge}; {} rows, {columns} columns", rows.len()));
+        let chosen = chosen(lambda, place, how);
+        notes.push(format!("{chosen}; {} rows, {columns} columns", rows.len()));
         if mean_filled {
-            notes.push(
-                "ridge: too many targets are missing to leave each out; they count as their cell's mean".to_owned(),
-            );
+            notes.push("too many targets are missing to leave each out; they count as their cell's mean".to_owned());
         }
         Ok((Self { encoding, coefficients, intercepts, lambda }, notes))
     }
@@ -109,6 +109,13 @@ impl Ridge {
     }
 }
 
+/// The λ that was chosen, in words.
+fn chosen(lambda: f64, place: usize, how: &str) -> String {
+    let edge = if place == 0 || place + 1 == GRID { ", at the edge of what was tried" } else { "" };
+    let decimals = (3.0 - lambda.abs().max(1e-9).log10().floor()).clamp(0.0, 9.0) as usize;
+    format!("λ = {lambda:.decimals$} by {how}{edge}")
+}
+
 /// What the two solvers are given.
 struct Problem<'a> {
     staged: &'a Staged,
@@ -120,11 +127,18 @@ struct Problem<'a> {
 impl Problem<'_> {
     /// Targets less their cell's mean, (O, rows), 0 where missing.
     fn targets(&self, rows: &[usize]) -> DMatrix<f64> {
-        DMatrix::from_fn(self.means.len(), rows.len(), |cell, index| {
-            let valid = self.staged.y_mask_row(rows[index])[cell] != 0;
-            if valid { f64::from(self.staged.y_row(rows[index])[cell]) - self.means[cell] } else { 0.0 }
-        })
+        let cells: Vec<usize> = (0..self.means.len()).collect();
+        targets(self.staged, rows, &cells, self.means)
     }
+}
+
+/// Targets of some cells less their mean, (cells, rows), 0 where missing.
+fn targets(staged: &Staged, rows: &[usize], cells: &[usize], means: &[f64]) -> DMatrix<f64> {
+    DMatrix::from_fn(cells.len(), rows.len(), |place, index| {
+        let cell = cells[place];
+        let valid = staged.y_mask_row(rows[index])[cell] != 0;
+        if valid { f64::from(staged.y_row(rows[index])[cell]) - means[cell] } else { 0.0 }
+    })
 }
 
 /// Encoded rows, (columns, rows): a staged row is one contiguous column.

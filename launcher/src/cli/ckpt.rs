@@ -3,7 +3,10 @@
 use super::{flags::Runs, output};
 use crate::{Error, facts::Facts, run_dir};
 use enn_common::{
-    checkpoint::listing::{self, Listed, Shown},
+    checkpoint::{
+        Manifest,
+        listing::{self, Listed, Shown},
+    },
     exit::ExitCode,
 };
 use serde_json::Value;
@@ -87,6 +90,30 @@ fn table(listed: &[Listed]) -> String {
     lines.join("\n")
 }
 
+/// What the manifest says of the model: data, seeds, errors beside the baselines', decisions.
+fn card(manifest: &Manifest, lines: &mut Vec<String>) {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let (meta, config) = (&manifest.meta, &manifest.config);
+    if let (Some(digest), Some(rows), Some(split)) = (meta.get("digest"), meta.get("rows"), meta.get("split_rows")) {
+        let inputs = meta.get("features").and_then(Value::as_array).map_or(0, Vec::len);
+        let shape = meta.get("out_shape").map(text).unwrap_or_default();
+        lines
+            .push(format!("data {}: {rows} rows (train, val, test {split}), {inputs} inputs -> {shape}", text(digest)));
+    }
+    if let Some(seed) = config.get("seed") {
+        let division = config.pointer("/data/split").map(Value::to_string).unwrap_or_default();
+        lines.push(format!("seed {seed}, split {division}"));
+    }
+    let errors = |name: &str, mae: f64, rmse: f64| format!("  {name:14}  MAE {mae:.5}  RMSE {rmse:.5}");
+    for (split, metrics) in &manifest.metrics {
+        lines.push(format!("errors on {split}"));
+        lines.push(errors("ENN", metrics.mae, metrics.rmse));
+        let baselines = manifest.findings.baselines.get(split).into_iter().flatten();
+        lines.extend(baselines.map(|(name, one)| errors(name, one.mae, one.rmse)));
+    }
+    lines.extend(manifest.findings.decisions.iter().map(|decision| format!("decided: {decision}")));
+}
+
 fn contents(shown: &Shown) -> String {
     let mut lines = vec![shown.path.display().to_string()];
     if let Some(manifest) = &shown.manifest {
@@ -94,6 +121,9 @@ fn contents(shown: &Shown) -> String {
             "run {}  step {}  epoch {}  world {}",
             manifest.run, manifest.step, manifest.epoch, manifest.world
         ));
+    }
+    if let Some(manifest) = &shown.manifest {
+        card(manifest, &mut lines);
     }
     let width = shown.tensors.iter().map(|tensor| tensor.name.chars().count()).max().unwrap_or(0);
     for tensor in &shown.tensors {

@@ -4,8 +4,10 @@
 mod chaos;
 mod ckpt;
 mod completions;
+mod cv;
 mod doctor;
 mod drain;
+mod evaluate;
 mod flags;
 mod init;
 mod kernels;
@@ -54,6 +56,8 @@ enum Command {
     Run(Box<run::Args>),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
+    Evaluate(evaluate::Args),
+    Cv(Box<cv::Args>),
     Stage(stage::Args),
     Init(init::Args),
     Metrics(metrics::Args),
@@ -77,10 +81,12 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 25] = [
     "run",
     "train",
     "predict",
+    "evaluate",
+    "cv",
     "stage",
     "init",
     "metrics",
@@ -153,7 +159,9 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         // Its exit code may be a worker's own.
         Command::Run(args) => return run::run(*args, manner, facts),
         Command::Train(args) => return train::run(&args, facts),
+        Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
+        Command::Evaluate(args) => evaluate::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),

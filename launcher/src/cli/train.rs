@@ -31,6 +31,9 @@ pub(super) struct Args {
     /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none.
     #[arg(long, value_name = "RUN", help_heading = "Job")]
     resume: Option<String>,
+    /// Train on this staged directory, which `enn stage` printed, instead of staging [data]
+    #[arg(long, value_name = "DIR", help_heading = "Job")]
+    staged: Option<PathBuf>,
     /// Time a few steps operation by operation; `enn profile RUN` shows the result
     #[arg(long, help_heading = "Output")]
     profile: bool,
@@ -99,6 +102,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         nodes,
         runs_dir,
         resume,
+        staged: args.staged.as_ref().map(|dir| facts.cwd.join(dir)),
         mode: args.show.mode(),
         handle_signals: true,
         metrics_addr: args.scrape.address(),

@@ -41,6 +41,7 @@ pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<C
         config: card.config,
         meta: card.meta,
         metrics: card.metrics,
+        findings: card.findings,
         versions: card.versions,
         wall_time,
     };

@@ -124,6 +124,7 @@ fn card(
         epoch: manifest.epoch,
         metric: manifest.metric,
         metrics: manifest.metrics.clone(),
+        findings: manifest.findings.clone(),
         config: manifest.config.clone(),
         meta: manifest.meta.clone(),
         tensors: tensors.iter().map(of_file).collect(),

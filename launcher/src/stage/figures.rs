@@ -6,9 +6,9 @@
 use super::{
     crew::{self, Steps},
     error::StageError,
-    output::Output,
+    output::{self, Output},
 };
-use enn_common::staged::{Moments, Split};
+use enn_common::staged::{Moments, Split, Staged};
 use std::ops::Range;
 
 /// What was measured.
@@ -113,6 +113,28 @@ pub(crate) fn measure(output: &Output, codes: &[Codes], threads: usize) -> Resul
         ..Figures::default()
     };
     crew::run(threads, || Ok(chunks.next()), &Measure { output, codes }, state, &mut |()| {})
+}
+
+/// The same of data that are staged already, divided by `split`. Categories stay as they are.
+pub(crate) fn of_staged(staged: &Staged, split: &[u8]) -> Figures {
+    let (features, outputs) = (staged.features(), staged.outputs());
+    let mut sum = Figures {
+        x: vec![Moments::default(); features],
+        y: vec![Moments::default(); if staged.meta().has_targets { outputs } else { 0 }],
+        ..Figures::default()
+    };
+    split.iter().for_each(|code| sum.split_rows[usize::from(*code).min(2)] += 1);
+    for rows in output::row_chunks(staged.meta().rows, features, outputs) {
+        let (first, end) = (rows.start as usize, rows.end as usize);
+        let split = &split[first..end];
+        let x = moments(&staged.x()[first * features..end * features], features, split);
+        sum.x.iter_mut().zip(&x).for_each(|(sum, part)| sum.merge(part));
+        if staged.meta().has_targets {
+            let y = moments(&staged.y()[first * outputs..end * outputs], outputs, split);
+            sum.y.iter_mut().zip(&y).for_each(|(sum, part)| sum.merge(part));
+        }
+    }
+    sum
 }
 
 struct Measure<'a> {

@@ -18,7 +18,9 @@ pub mod error;
 mod figures;
 #[cfg(test)]
 mod formats_tests;
+mod labels;
 mod output;
+mod redivide;
 mod rows;
 mod scratch;
 mod source;
@@ -30,6 +32,8 @@ mod timestamp;
 mod windows;
 
 pub use error::StageError;
+pub use labels::labels;
+pub use redivide::redivide;
 
 use enn_common::{
     config::data::{DataConfig, Layout},

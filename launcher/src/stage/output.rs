@@ -133,7 +133,7 @@ impl Output {
 
     /// Ranges of rows that are read at once.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Range<u64>> + Send + use<> {
-        chunks(0..self.rows, (CHUNK_BYTES / (4 * self.features.max(self.outputs)).max(1)) as u64)
+        row_chunks(self.rows, self.features, self.outputs)
     }
 
     /// Reads inputs (n, F).
@@ -227,6 +227,15 @@ fn read_numbers(array: &ArrayWriter, rows: Range<u64>, width: usize) -> Result<V
     let mut bytes = vec![0; (rows.end - rows.start) as usize * width * 4];
     array.read_rows(rows.start, &mut bytes)?;
     Ok(bytes.chunks_exact(4).map(|cell| f32::from_le_bytes([cell[0], cell[1], cell[2], cell[3]])).collect())
+}
+
+/// Ranges of rows that are read at once, of so many inputs and target cells.
+pub(crate) fn row_chunks(
+    rows: u64,
+    features: usize,
+    outputs: usize,
+) -> impl Iterator<Item = Range<u64>> + Send + use<> {
+    chunks(0..rows, (CHUNK_BYTES / (4 * features.max(outputs)).max(1)) as u64)
 }
 
 /// Ranges of at most `size` rows (at least one) that cover `rows`.

@@ -153,7 +153,8 @@ pub fn table(view: &RunView) -> String {
     text
 }
 
-fn aligned(rows: &[Vec<String>]) -> String {
+/// Rows as a table: the first column to the left, the others to the right.
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|i| rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max().unwrap_or(0))

@@ -7,7 +7,9 @@
 //! shown is dropped, what cannot be written is told once. Time comes with the events or as an argument; only `top`, which
 //! is a program of its own, reads a clock, and only the metrics server has a socket.
 
+pub mod cv;
 pub mod error;
+pub mod evaluation;
 pub mod failure;
 pub mod figures;
 pub mod follow;
@@ -26,6 +28,7 @@ pub mod signal;
 mod sink;
 pub mod standing;
 pub mod status;
+pub mod tensorboard;
 pub mod top;
 pub mod trace;
 

@@ -10,6 +10,7 @@ use super::{
     metrics_server::MetricsServer,
     model::RunView,
     progress::Progress,
+    tensorboard,
 };
 use enn_common::event::{Event, What};
 use std::{
@@ -53,6 +54,7 @@ enum Face {
 /// Takes the events of one launch, in order.
 pub struct Sink {
     journal: Option<journal::Writer>,
+    tensorboard: Option<tensorboard::Writer>,
     /// When it was last told that the journal cannot be written.
     journal_told: f64,
     view: RunView,
@@ -72,6 +74,7 @@ impl Sink {
         let view = if run_dir.join(journal::FILE).exists() { RunView::read(run_dir)? } else { RunView::default() };
         let mut sink = Self::bare(mode);
         sink.journal = Some(journal::Writer::open(run_dir)?);
+        sink.tensorboard = Some(tensorboard::Writer::new(run_dir));
         sink.view = view;
         Ok(sink)
     }
@@ -87,6 +90,7 @@ impl Sink {
         };
         Self {
             journal: None,
+            tensorboard: None,
             journal_told: f64::NEG_INFINITY,
             view: RunView::default(),
             metrics: None,
@@ -130,12 +134,20 @@ impl Sink {
         if matches!(event.what, What::RunEnded { .. }) {
             done = done.and_then(|()| journal.sync());
         }
-        // On a full disk some lines find room and some do not.
-        if let Err(error) = done
-            && event.time - self.journal_told >= WARN_INTERVAL_S
-        {
-            self.journal_told = event.time;
-            let warned = Event { time: event.time, what: What::Warned { message: error.to_string() } };
+        if let Err(error) = done {
+            self.warn(event.time, error.to_string());
+        }
+        if let Some(Err(error)) = self.tensorboard.as_mut().map(|writer| writer.event(event)) {
+            self.tensorboard = None;
+            self.warn(event.time, format!("no more numbers for TensorBoard: {error}"));
+        }
+    }
+
+    /// Tells what cannot be written. On a full disk some lines find room and some do not.
+    fn warn(&mut self, time: f64, message: String) {
+        if time - self.journal_told >= WARN_INTERVAL_S {
+            self.journal_told = time;
+            let warned = Event { time, what: What::Warned { message } };
             self.view.apply(&warned);
             self.show(&warned);
         }

@@ -5,6 +5,7 @@
 //! P' = P − P_·M P_MM⁻¹ P_M·, and the residual of row i when it is left out too is αᵢ / P'ᵢᵢ.
 
 use super::{Problem, Solution, encode, grid, inverse::inverse, search};
+use enn_common::staged::Staged;
 use nalgebra::{Cholesky, DMatrix, DVector};
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 const GAP_WORK_MAX: f64 = 2e10;
 
 /// Cells that lack the targets of the same rows.
-struct Group {
+pub(super) struct Group {
     missing: Vec<usize>,
     cells: Vec<usize>,
 }
@@ -33,24 +34,48 @@ struct Fit {
 pub(super) fn solve(problem: &Problem) -> Option<Solution> {
     let inputs = encode(problem.staged, problem.encoding, problem.rows);
     let targets = problem.targets(problem.rows).transpose();
-    let (groups, mean_filled) = groups(problem);
-    let gram = inputs.tr_mul(&inputs);
-    let lambdas = grid(gram.trace() / gram.nrows() as f64);
-    let fit = |lambda: f64| {
-        let system = System::new(&gram, lambda)?;
-        let fit = system.fit(&targets, &groups)?;
-        Some((system, fit))
-    };
-    let place = search(|place| Some(fit(lambdas[place])?.1.error))?;
-    let (system, fit) = fit(lambdas[place])?;
+    let cells: Vec<usize> = (0..problem.means.len()).collect();
+    let (groups, mean_filled) = groups(problem.staged, problem.rows, &cells);
+    let Solved { dual, shift, lambda, place } = solve_kernel(&inputs.tr_mul(&inputs), &targets, &groups)?;
     Some(Solution {
-        coefficients: &inputs * fit.dual,
-        intercepts: fit.filled.tr_mul(&system.weights) + DVector::from_column_slice(problem.means),
-        lambda: lambdas[place],
+        coefficients: &inputs * dual,
+        intercepts: shift + DVector::from_column_slice(problem.means),
+        lambda,
         place,
         how: "leave-one-out",
         mean_filled,
     })
+}
+
+/// The solution for a kernel matrix.
+pub(super) struct Solved {
+    /// Dual weights (rows, O).
+    pub(super) dual: DMatrix<f64>,
+    /// Intercepts (O) of the given targets.
+    pub(super) shift: DVector<f64>,
+    pub(super) lambda: f64,
+    /// Place of λ in the grid.
+    pub(super) place: usize,
+}
+
+/// Solves for targets (rows, O) with the λ of least leave-one-out error.
+pub(super) fn solve_kernel(gram: &DMatrix<f64>, targets: &DMatrix<f64>, groups: &[Group]) -> Option<Solved> {
+    let lambdas = grid(gram.trace() / gram.nrows() as f64);
+    let fit = |lambda: f64| {
+        let system = System::new(gram, lambda)?;
+        let fit = system.fit(targets, groups)?;
+        Some((system, fit))
+    };
+    let place = search(|place| Some(fit(lambdas[place])?.1.error))?;
+    let (system, fit) = fit(lambdas[place])?;
+    let shift = fit.filled.tr_mul(&system.weights);
+    Some(Solved { dual: fit.dual, shift, lambda: lambdas[place], place })
+}
+
+/// Sum of squared errors of rows left out, for λ = 1 and targets (rows, O) none of which is missing.
+pub(super) fn left_out(gram: &DMatrix<f64>, targets: &DMatrix<f64>) -> Option<f64> {
+    let whole = Group { missing: vec![], cells: (0..targets.ncols()).collect() };
+    Some(System::new(gram, 1.0)?.fit(targets, &[whole])?.error)
 }
 
 impl System {
@@ -94,21 +119,20 @@ impl System {
     }
 }
 
-/// Every cell in one group; the flag says that it was too much work to tell missing targets from the mean. A cell with fewer
+/// Every one of `cells` in one group, by its place among them; the flag says that it was too much work to tell missing targets from the mean. A cell with fewer
 /// than two targets has nothing to fit: it keeps its mean.
-fn groups(problem: &Problem) -> (Vec<Group>, bool) {
-    let rows = problem.rows.len();
+pub(super) fn groups(staged: &Staged, rows: &[usize], cells: &[usize]) -> (Vec<Group>, bool) {
     let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
-    for cell in 0..problem.means.len() {
-        let lacks = |index: &usize| problem.staged.y_mask_row(problem.rows[*index])[cell] == 0;
-        let mut missing: Vec<usize> = (0..rows).filter(lacks).collect();
-        if missing.len() + 1 >= rows {
+    for (column, cell) in cells.iter().enumerate() {
+        let lacks = |index: &usize| staged.y_mask_row(rows[*index])[*cell] == 0;
+        let mut missing: Vec<usize> = (0..rows.len()).filter(lacks).collect();
+        if missing.len() + 1 >= rows.len() {
             missing.clear();
         }
-        groups.entry(missing).or_default().push(cell);
+        groups.entry(missing).or_default().push(column);
     }
     if groups.keys().map(|missing| (missing.len() as f64).powi(3)).sum::<f64>() > GAP_WORK_MAX {
-        return (vec![Group { missing: vec![], cells: (0..problem.means.len()).collect() }], true);
+        return (vec![Group { missing: vec![], cells: (0..cells.len()).collect() }], true);
     }
     (groups.into_iter().map(|(missing, cells)| Group { missing, cells }).collect(), false)
 }

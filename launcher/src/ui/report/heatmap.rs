@@ -26,7 +26,8 @@ struct Map {
     thinned: bool,
 }
 
-pub(super) fn write(html: &mut Html, grid: &Grid, mae: &[f64], floor: Option<&[f64]>, unit: &str) {
+/// Draws the errors of every cell of `grid`; `of` says over which rows, `floor` are those of the cells' means.
+pub(super) fn write(html: &mut Html, grid: &Grid, of: &str, (mae, floor): (&[f64], Option<&[f64]>), unit: &str) {
     let map = map(grid, mae);
     let known = || map.values.iter().copied().filter(|v| v.is_finite());
     let (low, high) = known().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
@@ -35,7 +36,7 @@ pub(super) fn write(html: &mut Html, grid: &Grid, mae: &[f64], floor: Option<&[f
     }
     let floor = floor.map(|floor| self::map(grid, floor).values);
     section(html, "cells", "Where the error is", |html| {
-        let mut subtitle = "mean absolute error of each cell over the test split".to_owned();
+        let mut subtitle = format!("mean absolute error of each cell over {of}");
         if !unit.is_empty() {
             subtitle = format!("{subtitle}, {unit}");
         }

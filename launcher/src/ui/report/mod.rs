@@ -4,6 +4,7 @@
 //! or is under way gets a report of what there is.
 
 mod chart;
+mod evaluated;
 mod fit;
 mod forecasts;
 mod grid;
@@ -22,8 +23,9 @@ pub use predictions::TestPredictions;
 use super::{error::JournalError, model::RunView};
 use crate::baselines::{self, Baselines, Effort};
 use enn_common::{
+    artifact::evaluation::Evaluation,
     fs::{FileError, atomic},
-    staged::Staged,
+    staged::{Staged, StagedMeta},
 };
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -93,6 +95,16 @@ fn read_config(path: &Path, notes: &mut Vec<String>) -> Option<serde_json::Value
 pub fn write(run_dir: &Path, inputs: &ReportInputs) -> Result<PathBuf, ReportError> {
     let path = run_dir.join(FILE);
     atomic::write(&path, page::page(inputs).as_bytes())?;
+    Ok(path)
+}
+
+/// Writes report.html of an evaluation into `dir` and returns its path.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_evaluation(dir: &Path, evaluation: &Evaluation, meta: &StagedMeta) -> Result<PathBuf, ReportError> {
+    let path = dir.join(FILE);
+    atomic::write(&path, evaluated::page(evaluation, meta).as_bytes())?;
     Ok(path)
 }
 

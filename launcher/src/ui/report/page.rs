@@ -42,6 +42,11 @@ pub struct ReportInputs {
 
 /// The whole page.
 pub(super) fn page(inputs: &ReportInputs) -> String {
+    document(&format!("{} – ENN report", inputs.view.name()), |html| body(html, inputs))
+}
+
+/// A page of its own with this title.
+pub(super) fn document(title: &str, inner: impl FnOnce(&mut Html)) -> String {
     let mut html = Html::default();
     html.constant("<!DOCTYPE html>\n");
     html.element("html", &[("lang", &"en")], |html| {
@@ -49,11 +54,11 @@ pub(super) fn page(inputs: &ReportInputs) -> String {
             html.void("meta", &[("charset", &"utf-8")]);
             html.void("meta", &[("name", &"viewport"), ("content", &"width=device-width, initial-scale=1")]);
             html.void("meta", &[("name", &"color-scheme"), ("content", &"light dark")]);
-            html.leaf("title", &[], &format!("{} – ENN report", inputs.view.name()));
+            html.leaf("title", &[], title);
             html.element("style", &[], |html| html.constant(STYLE));
         });
         html.element("body", &[], |html| {
-            html.element("main", &[], |html| body(html, inputs));
+            html.element("main", &[], inner);
         });
     });
     html.into_string()
@@ -83,7 +88,8 @@ fn test_split(html: &mut Html, inputs: &ReportInputs) {
     let rival = inputs.baselines.as_ref().and_then(|baselines| rival(baselines));
     forecasts::write(html, &Shown { staged, predictions, fit: &fit, grid: &grid, rival });
     let floor = inputs.baselines.as_ref().and_then(|b| Some(b.cells.get("test")?.get(metrics::FLOOR)?.mae()));
-    heatmap::write(html, &grid, &fit.cells.mae(), floor.as_deref(), &staged.meta().units);
+    let errors = (&fit.cells.mae()[..], floor.as_deref());
+    heatmap::write(html, &grid, "the test split", errors, &staged.meta().units);
 }
 
 /// The baseline with the least test error.

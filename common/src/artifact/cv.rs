@@ -1,0 +1,224 @@
+//! cv.json of a cross-validation: the rule that made the folds, how each of them ended, and what all of them say together.
+//!
+//! Errors are over valid cells of rows that the fold's model never saw, in the target's unit.
+
+use crate::{finite, fs::FileError, fs::atomic, metrics::Metrics};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// Name in the directory of the cross-validation.
+pub const FILE: &str = "cv.json";
+/// Version that is written and read.
+pub const VERSION: u32 = 1;
+/// The `format` field.
+pub const FORMAT: &str = "enn-cv";
+/// Name of the trained model among those that are compared.
+pub const MODEL: &str = "ENN";
+
+/// Contents of cv.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CvRecord {
+    /// `FORMAT`.
+    pub format: String,
+    /// `VERSION`.
+    pub version: u32,
+    /// Name of the directory.
+    pub run: String,
+    /// `RunConfig` of every fold.
+    pub config: serde_json::Value,
+    /// Unit of the target, empty when unknown.
+    pub units: String,
+    /// How rows came to their folds, in one sentence.
+    pub rule: String,
+    /// Seed of that rule.
+    pub seed: u64,
+    /// Staged directory of all rows.
+    pub staged: PathBuf,
+    /// Folds trained at the same time.
+    pub jobs: usize,
+    /// Folds, in order.
+    pub folds: Vec<FoldRecord>,
+    /// What the folds that are done say together; best first.
+    pub contenders: Vec<Contender>,
+    /// Notes of the baselines, without repetitions.
+    pub notes: Vec<String>,
+}
+
+/// One fold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FoldRecord {
+    /// Run directory, relative to the cross-validation's.
+    pub run: String,
+    /// Staged directory: all rows, divided for this fold.
+    pub staged: PathBuf,
+    /// Samples that train, validate, test.
+    pub rows: [u64; 3],
+    /// Where it stands.
+    pub state: FoldState,
+    /// Duration of its training, seconds.
+    pub seconds: f64,
+    /// Errors on its test rows, by contender.
+    pub errors: BTreeMap<String, Metrics>,
+}
+
+/// Where a fold stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum FoldState {
+    /// It has not been trained, or not to the end.
+    Pending,
+    /// It was trained, and its test rows predicted.
+    Done,
+    /// It could not be trained.
+    Failed {
+        /// Why.
+        cause: String,
+    },
+}
+
+/// The model or a baseline over all folds that are done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Contender {
+    /// `MODEL`, or the baseline's name.
+    pub name: String,
+    /// Folds it was judged on.
+    pub folds: u64,
+    /// Mean absolute error.
+    pub mae: Spread,
+    /// Root of the mean squared error.
+    pub rmse: Spread,
+    /// Share of the variance explained.
+    pub r2: Spread,
+}
+
+/// Mean and sample standard deviation over folds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Mean.
+    #[serde(with = "finite")]
+    pub mean: f64,
+    /// Standard deviation (n − 1); 0 for one fold.
+    #[serde(with = "finite")]
+    pub std: f64,
+}
+
+impl Spread {
+    /// Over the given values; `None` when there are none.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let n = values.len() as f64;
+        if values.is_empty() {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / n;
+        let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+        Some(Self { mean, std: (squares / (n - 1.0).max(1.0)).sqrt() })
+    }
+}
+
+/// The model beside the best baseline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The best baseline.
+    pub baseline: String,
+    /// Relative difference of the mean MAE; negative: the model is better.
+    pub difference: f64,
+    /// Folds in which the model's MAE is lower than that baseline's.
+    pub wins: usize,
+    /// Folds in which both were judged.
+    pub folds: usize,
+}
+
+/// Why cv.json cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CvError {
+    /// It cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// It does not parse.
+    #[error("{}: {source}", path.display())]
+    Json {
+        /// cv.json.
+        path: PathBuf,
+        /// Cause.
+        source: serde_json::Error,
+    },
+    /// Of another program or version.
+    #[error("{}: found format {found}, this build reads {FORMAT} {VERSION}", path.display())]
+    Foreign {
+        /// cv.json.
+        path: PathBuf,
+        /// Format and version.
+        found: String,
+    },
+}
+
+impl CvRecord {
+    /// Reads the record of the directory `dir`.
+    ///
+    /// # Errors
+    /// It is not there, damaged, or of another version.
+    pub fn read(dir: &Path) -> Result<Self, CvError> {
+        let path = dir.join(FILE);
+        let text = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+        let found: Self =
+            serde_json::from_slice(&text).map_err(|source| CvError::Json { path: path.clone(), source })?;
+        if (found.format.as_str(), found.version) != (FORMAT, VERSION) {
+            return Err(CvError::Foreign { path, found: format!("{} {}", found.format, found.version) });
+        }
+        Ok(found)
+    }
+
+    /// Writes the record into the directory `dir`, whole or not at all.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub fn write(&self, dir: &Path) -> Result<(), CvError> {
+        let path = dir.join(FILE);
+        let text = serde_json::to_vec_pretty(self).map_err(|source| CvError::Json { path: path.clone(), source })?;
+        Ok(atomic::write(&path, &text)?)
+    }
+
+    /// Puts the folds that are done together.
+    pub fn sum_up(&mut self) {
+        let mut all: BTreeMap<&String, Vec<&Metrics>> = BTreeMap::new();
+        for (name, metrics) in self.done().flat_map(|fold| &fold.errors) {
+            all.entry(name).or_default().push(metrics);
+        }
+        let of = |(name, metrics): (&String, Vec<&Metrics>)| {
+            let spread = |of: fn(&Metrics) -> f64| Spread::of(&metrics.iter().map(|one| of(one)).collect::<Vec<_>>());
+            Some(Contender {
+                name: name.clone(),
+                folds: metrics.len() as u64,
+                mae: spread(|one| one.mae)?,
+                rmse: spread(|one| one.rmse)?,
+                r2: spread(|one| one.r2)?,
+            })
+        };
+        let mut contenders: Vec<Contender> = all.into_iter().filter_map(of).collect();
+        contenders.sort_by(|a, b| a.mae.mean.total_cmp(&b.mae.mean));
+        self.contenders = contenders;
+    }
+
+    /// Folds that are done.
+    pub fn done(&self) -> impl Iterator<Item = &FoldRecord> {
+        self.folds.iter().filter(|fold| fold.state == FoldState::Done)
+    }
+
+    /// The model beside the best baseline; `None` before both were judged.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let model = self.contenders.iter().find(|one| one.name == MODEL)?;
+        let best = self.contenders.iter().find(|one| one.name != MODEL && one.folds == model.folds)?;
+        let pairs =
+            self.done().filter_map(|fold| Some((fold.errors.get(MODEL)?.mae, fold.errors.get(&best.name)?.mae)));
+        let pairs: Vec<(f64, f64)> = pairs.collect();
+        Some(Verdict {
+            baseline: best.name.clone(),
+            difference: model.mae.mean / best.mae.mean - 1.0,
+            wins: pairs.iter().filter(|(model, baseline)| model < baseline).count(),
+            folds: pairs.len(),
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! evaluation.json: how good a run's model is on data with targets, beside baselines fitted to the run's training rows.
+
+pub use super::cv::MODEL;
+use super::cv::Spread;
+use crate::{finite, metrics::Metrics};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// Name in the directory of the evaluation.
+pub const FILE: &str = "evaluation.json";
+/// Version that is written.
+pub const VERSION: u32 = 1;
+/// The `format` field.
+pub const FORMAT: &str = "enn-evaluation";
+
+/// Contents of evaluation.json.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// `FORMAT`.
+    pub format: String,
+    /// `VERSION`.
+    pub version: u32,
+    /// Run whose model was evaluated.
+    pub run: String,
+    /// Step of its checkpoint.
+    pub step: u64,
+    /// Data.
+    pub data: Vec<PathBuf>,
+    /// Digest of the staged data.
+    pub digest: String,
+    /// Unit of the target, empty when unknown.
+    pub units: String,
+    /// Rows.
+    pub rows: u64,
+    /// Over all rows and cells.
+    pub all: Part,
+    /// The model's spread over the targets', median over cells; `None` where no cell varies.
+    pub reactivity: Option<f64>,
+    /// By place on the last axis of the output grid.
+    pub horizons: Vec<Part>,
+    /// Column that groups rows; empty for none.
+    pub group: String,
+    /// By group.
+    pub groups: Vec<Part>,
+    /// By output cell, row-major over the grid.
+    pub cells: Vec<Part>,
+    /// Predicted quantiles; empty where none are.
+    pub levels: Vec<Level>,
+    /// Predicted intervals, widest first.
+    pub intervals: Vec<Interval>,
+    /// What shuffling each input does, most important first; empty when it was not asked for.
+    pub importance: Vec<Importance>,
+    /// Sentences for people.
+    pub notes: Vec<String>,
+}
+
+/// Errors over some rows and cells.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Part {
+    /// Name.
+    pub name: String,
+    /// By contender: `MODEL` and the baselines.
+    pub errors: BTreeMap<String, Metrics>,
+}
+
+impl Part {
+    /// The model's mean absolute error.
+    pub fn model(&self) -> Option<f64> {
+        self.errors.get(MODEL).map(|metrics| metrics.mae)
+    }
+
+    /// The best baseline and its mean absolute error.
+    pub fn best(&self) -> Option<(&str, f64)> {
+        let baselines =
+            self.errors.iter().filter(|(name, _)| *name != MODEL).map(|(name, one)| (name.as_str(), one.mae));
+        baselines.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+/// A predicted quantile.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// Share of targets that should be at or below it.
+    pub level: f64,
+    /// Share that is.
+    pub below: f64,
+}
+
+/// A predicted interval between two quantiles.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Level of the lower end.
+    pub lower: f64,
+    /// Level of the upper end.
+    pub upper: f64,
+    /// Share of targets inside.
+    pub covered: f64,
+    /// Mean width, target units.
+    #[serde(with = "finite")]
+    pub width: f64,
+}
+
+/// What shuffling an input does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Importance {
+    /// Source column.
+    pub input: String,
+    /// Rise of the mean absolute error, over shuffles.
+    pub rise: Spread,
+}

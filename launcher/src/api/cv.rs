@@ -1,0 +1,308 @@
+//! `cv`: stage once, divide anew for every fold, train each in a process of its own, and judge the forecasts of rows that no
+//! model saw.
+
+use super::{announce::Announcer, forecast, launch, train};
+use crate::{
+    Error,
+    cv::{
+        self, Crew, Task,
+        rule::{self, Rule, Wanted},
+    },
+    error::Usage,
+    facts::Facts,
+    run_dir::RunDir,
+    stage as stager,
+    ui::{Mode, Sink},
+};
+use enn_common::{
+    artifact::cv::{CvRecord, FORMAT, FoldRecord, FoldState, VERSION},
+    checkpoint::listing,
+    config::{
+        RunConfig,
+        data::{DataConfig, SplitConfig, SplitKind},
+        train::{Device, Nproc},
+    },
+    metrics::Metrics,
+    staged::Staged,
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Forecasts of the rows that a fold tests, in its run directory.
+const FORECASTS: &str = "predictions/test";
+/// Forecasts of all rows, in the directory of the cross-validation.
+pub const OUT_OF_FOLD: &str = "out-of-fold.parquet";
+/// Output of a fold's process, in its run directory.
+const LOG: &str = "launcher.log";
+
+/// How to cross-validate.
+#[derive(Debug, Clone)]
+pub struct CvOptions {
+    /// Directory of runs; made when absent.
+    pub runs_dir: PathBuf,
+    /// Directory of a cross-validation to go on with: folds that are not done are trained.
+    pub resume: Option<PathBuf>,
+    /// Folds.
+    pub folds: usize,
+    /// Seed of the rule that makes them; `None`: the configuration's.
+    pub seed: Option<u64>,
+    /// Folds trained at the same time; `None`: one per core, on GPUs one.
+    pub jobs: Option<usize>,
+    /// How staging is shown.
+    pub mode: Mode,
+    /// Whether SIGINT and SIGTERM stop it after checkpoints of the folds under way.
+    pub handle_signals: bool,
+}
+
+/// What a cross-validation left behind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CrossValidated {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// What it found.
+    pub record: CvRecord,
+    /// The signal that stopped it.
+    pub stopped: Option<i32>,
+}
+
+/// Trains and judges `config` on every fold; `told` hears of each fold that ends. `None` goes on with what `resume` names.
+///
+/// # Errors
+/// Wrong data or wishes, or a machine that refuses something. A fold that fails is in the record.
+pub fn cross_validate(
+    config: Option<&RunConfig>,
+    facts: &Facts,
+    options: &CvOptions,
+    told: &mut dyn FnMut(&CvRecord, usize),
+) -> Result<CrossValidated, Error> {
+    let (run, mut record) = match (config, &options.resume) {
+        (Some(config), None) => begin(config, facts, options)?,
+        (None, Some(path)) => {
+            let run = RunDir::open(path)?;
+            let record = CvRecord::read(run.path())?;
+            (run, record)
+        }
+        _ => return Err(Error::Usage(Usage::ConfigOrResume)),
+    };
+    let config: RunConfig = serde_json::from_value(record.config.clone())
+        .map_err(|source| Error::Json { path: run.path().to_owned(), source })?;
+    let program = program(facts)?;
+    let open: Vec<usize> =
+        (0..record.folds.len()).filter(|fold| record.folds[*fold].state != FoldState::Done).collect();
+    let mut tasks = Vec::new();
+    for fold in open {
+        record.folds[fold].state = FoldState::Pending;
+        tasks.push(task(&program, run.path(), (fold, &record.folds[fold]), (&config, facts))?);
+    }
+    record.write(run.path())?;
+    let mut crew = Crew::new(options.handle_signals)?;
+    let jobs = record.jobs;
+    let mut broken = None;
+    crew.work(tasks, jobs, &mut |ended| {
+        settle(&mut record, &ended, run.path(), (&config, facts));
+        record.sum_up();
+        if let Err(error) = record.write(run.path()) {
+            broken.get_or_insert(error);
+        }
+        told(&record, ended.fold);
+    })?;
+    if let Some(error) = broken {
+        return Err(error.into());
+    }
+    let stopped = crew.stopped().map(|signal| signal as i32);
+    gather_folds(&record, run.path())?;
+    Ok(CrossValidated { dir: run.path().to_owned(), record, stopped })
+}
+
+/// Stages, divides, and writes the first record.
+fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunDir, CvRecord), Error> {
+    let data = config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
+    if data.split.kind == SplitKind::Column {
+        return Err(Error::Usage(Usage::FoldsByColumn));
+    }
+    // All rows train, so that all categories are known; a fold keeps those of its own training rows.
+    let whole = SplitConfig { kind: SplitKind::Random, val: 0.0, test: 0.0, ..data.split.clone() };
+    let staging = RunConfig { data: Some(DataConfig { split: whole, ..data.clone() }), ..config.clone() };
+    let announcer = Announcer::start(Sink::bare(options.mode));
+    let place = facts.cwd.join(&options.runs_dir).join(train::STAGED_DIR);
+    let staged = train::stage_data(&staging, None, &place, &announcer)?;
+    drop(announcer);
+    let seed = options.seed.unwrap_or(config.seed);
+    let wanted = Wanted { folds: options.folds, val: data.split.val, seed };
+    let (rule, sentence) = folds_of(data, &staged.dir, wanted)?;
+    let samples = staged.meta.rows as usize;
+    let run = RunDir::create(&options.runs_dir, &format!("{}-cv", config.name), time::OffsetDateTime::now_utc())?;
+    let mut folds = Vec::new();
+    for (fold, split) in rule::divide(&rule, samples, wanted).iter().enumerate() {
+        let divided = stager::redivide(&staged.dir, split)?;
+        folds.push(FoldRecord {
+            run: format!("fold-{fold:02}"),
+            staged: divided.dir,
+            rows: divided.meta.split_rows,
+            state: FoldState::Pending,
+            seconds: 0.0,
+            errors: BTreeMap::new(),
+        });
+    }
+    let jobs = jobs(config, facts, options);
+    let config = fold_config(config, facts, jobs);
+    let record = CvRecord {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        run: run.id(),
+        config: serde_json::to_value(&config).map_err(|source| Error::Json { path: run.path().to_owned(), source })?,
+        units: staged.meta.units.clone(),
+        rule: sentence,
+        seed,
+        staged: staged.dir,
+        jobs,
+        folds,
+        contenders: Vec::new(),
+        notes: Vec::new(),
+    };
+    Ok((run, record))
+}
+
+/// The rule that the configuration's split asks for, and a sentence about it.
+fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, String), Error> {
+    let staged = Staged::open(staged)?;
+    let (samples, folds) = (staged.rows(), wanted.folds);
+    let val = format!("{:.0} % of the others validate", 100.0 * wanted.val);
+    let (rule, units, sentence) = match data.split.kind {
+        SplitKind::Chronological | SplitKind::Blocked => {
+            let sentence = format!(
+                "{folds} blocks in the order of time; the last {:.0} % of the other blocks validate",
+                100.0 * wanted.val
+            );
+            (Rule::Blocks, samples, sentence)
+        }
+        SplitKind::Group => {
+            let column = data.split.column.as_deref().unwrap_or_default();
+            let words = stager::labels(data, column, &staged)?;
+            let (of, names) = units(&words);
+            let groups = names.len();
+            let sentence = format!(
+                "{folds} folds of the {groups} groups of {column} by a hash of their names, seed {}; {val}",
+                wanted.seed
+            );
+            (Rule::Units { of, names }, groups, sentence)
+        }
+        SplitKind::Random | SplitKind::Column => {
+            let of = (0..samples as u32).collect();
+            let sentence = format!("{folds} folds of rows by a hash of their ids, seed {}; {val}", wanted.seed);
+            (Rule::Units { of, names: staged.row_id().to_vec() }, samples, sentence)
+        }
+    };
+    if folds < 2 || folds > units {
+        return Err(Error::Usage(Usage::Folds { folds, units }));
+    }
+    Ok((rule, sentence))
+}
+
+/// The unit of every sample by its word, and a number for each unit that depends on the word alone.
+fn units(words: &[String]) -> (Vec<u32>, Vec<i64>) {
+    let mut index: BTreeMap<&str, u32> = words.iter().map(|word| (word.as_str(), 0)).collect();
+    index.values_mut().zip(0..).for_each(|(unit, next)| *unit = next);
+    let name = |word: &&str| {
+        let digest = blake3::hash(word.as_bytes());
+        digest.as_bytes().first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+    };
+    (words.iter().map(|word| index[word.as_str()]).collect(), index.keys().map(name).collect())
+}
+
+/// Folds at the same time.
+fn jobs(config: &RunConfig, facts: &Facts, options: &CvOptions) -> usize {
+    let places = if config.cluster.device == Device::Cuda { 1 } else { facts.cores };
+    options.jobs.unwrap_or(places).clamp(1, options.folds.max(1))
+}
+
+/// The configuration of one fold among `jobs` at the same time: on CPUs one worker with its share of the cores.
+fn fold_config(config: &RunConfig, facts: &Facts, jobs: usize) -> RunConfig {
+    let mut config = config.clone();
+    if config.cluster.device != Device::Cuda {
+        config.cluster.nproc_per_node = Nproc::Count(1);
+        config.cluster.workers_min = 0;
+    }
+    if config.train.threads == 0 {
+        config.train.threads = (facts.cores / (jobs * launch::world(&config) as usize)).max(1);
+    }
+    config
+}
+
+/// The program enn: this one, or the one beside the worker where this is another program.
+fn program(facts: &Facts) -> Result<PathBuf, Error> {
+    let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "enn"));
+    let beside = || facts.worker.as_ref().map(|worker| worker.with_file_name("enn")).filter(|path| path.is_file());
+    own.or_else(beside).ok_or(Error::NoEnn)
+}
+
+/// What trains a fold. Its directory is made as that of a run, so that every command finds it.
+fn task(
+    program: &Path,
+    dir: &Path,
+    (fold, record): (usize, &FoldRecord),
+    (config, facts): (&RunConfig, &Facts),
+) -> Result<Task, Error> {
+    let path = dir.join(&record.run);
+    if !path.exists() {
+        let run = RunDir::create_at(&path)?;
+        run.write_config(config)?;
+    }
+    let mut command = Command::new(program);
+    command
+        .arg("train")
+        .arg("--resume")
+        .arg(&path)
+        .arg("--staged")
+        .arg(&record.staged)
+        .args(["--nnodes", "1", "--lines"]);
+    // What they say is in the configuration already.
+    facts.pet.keys().for_each(|name| {
+        command.env_remove(name);
+    });
+    Ok(Task { fold, command, log: path.join(LOG) })
+}
+
+/// Judges a fold that has been trained.
+fn settle(record: &mut CvRecord, ended: &cv::Ended, dir: &Path, (config, facts): (&RunConfig, &Facts)) {
+    let fold = &mut record.folds[ended.fold];
+    fold.seconds += ended.seconds;
+    let judged = match &ended.failed {
+        Some(cause) => Err(cause.clone()),
+        None => judge(fold, &dir.join(&fold.run), (config, facts)).map_err(|error| error.to_string()),
+    };
+    match judged {
+        Err(cause) => fold.state = FoldState::Failed { cause },
+        Ok((errors, notes)) => {
+            (fold.state, fold.errors) = (FoldState::Done, errors);
+            for note in notes {
+                let note = format!("fold {}: {note}", ended.fold);
+                record.notes.push(note);
+            }
+        }
+    }
+}
+
+/// Errors by contender, and notes of the baselines.
+type Judged = (BTreeMap<String, Metrics>, Vec<String>);
+
+fn judge(fold: &FoldRecord, run: &Path, (config, facts): (&RunConfig, &Facts)) -> Result<Judged, Error> {
+    let forecasts = run.join(FORECASTS);
+    if !forecasts.join("rows.npy").exists() {
+        // A training run leaves them out where data are large.
+        let checkpoint = listing::find(run)?.dir().to_owned();
+        forecast::predict_test_rows(config, facts, &RunDir::open(run)?, &checkpoint, &fold.staged)?;
+    }
+    Ok(cv::judge(&fold.staged, &forecasts)?)
+}
+
+/// The forecasts of all folds that are done, as one table.
+fn gather_folds(record: &CvRecord, dir: &Path) -> Result<(), Error> {
+    let done = record.folds.iter().enumerate().filter(|(_, fold)| fold.state == FoldState::Done);
+    let done: Vec<_> =
+        done.map(|(number, fold)| (number, fold.staged.clone(), dir.join(&fold.run).join(FORECASTS))).collect();
+    Ok(cv::write_table(&dir.join(OUT_OF_FOLD), &record.staged, &done)?)
+}

@@ -1,0 +1,265 @@
+//! `evaluate`: predict data with targets, compare, and do the same for baselines fitted to the run's training rows.
+
+use super::{
+    forecast,
+    predict::{PredictOptions, Subject, predict},
+    train,
+};
+use crate::{
+    Error,
+    agent::Ended,
+    baselines::{self, Effort, Forecaster},
+    error::Usage,
+    evaluation::{self, Judged, Quantiles, Scores},
+    facts::Facts,
+    gather::cell_names,
+    run_dir::RunDir,
+    stage as stager,
+    ui::{Mode, report},
+};
+use enn_common::{
+    artifact::{
+        cv::Spread,
+        evaluation::{Evaluation, FILE, FORMAT, Importance, VERSION},
+        prediction::{PredictionManifest, manifest_path},
+    },
+    config::data::Layout,
+    fs::atomic,
+    staged::{Split, Staged, StagedError, npy::Element, reader::NpyMap},
+};
+use std::path::{Path, PathBuf};
+
+/// Directory of a run's evaluations.
+const EVALUATIONS: &str = "evaluations";
+/// Rows that are shuffled, all shuffles together, at most.
+const SHUFFLED_ROWS_MAX: usize = 1_000_000;
+/// Groups at most.
+const GROUPS_MAX: usize = 1_000;
+/// Word that groups windows by the month they begin in.
+const MONTH: &str = "month";
+/// Characters of a window's name that say its month.
+const MONTH_CHARS: usize = 7;
+
+/// How to evaluate.
+#[derive(Debug, Clone)]
+pub struct EvaluateOptions {
+    /// How prediction is shown.
+    pub mode: Mode,
+    /// Whether SIGINT and SIGTERM stop it.
+    pub handle_signals: bool,
+    /// Column that groups rows; of windows "month".
+    pub group: Option<String>,
+    /// Shuffles of every input; `None`: importance is not asked for.
+    pub importance: Option<usize>,
+    /// Seed of the shuffles.
+    pub seed: u64,
+}
+
+/// What an evaluation left behind.
+#[derive(Debug)]
+pub struct Evaluated {
+    /// Its directory: evaluation.json, report.html, predictions.
+    pub dir: PathBuf,
+    /// What it found; `None` when stopped.
+    pub evaluation: Option<Evaluation>,
+    /// Finished, or stopped by a signal.
+    pub ended: Ended,
+}
+
+/// Evaluates the newest checkpoint of the run directory `model` on `data`.
+///
+/// # Errors
+/// Data without targets or that do not fit the model, a group that is not there, or a worker that fails.
+pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &EvaluateOptions) -> Result<Evaluated, Error> {
+    let run = RunDir::create(&model.join(EVALUATIONS), "evaluate", time::OffsetDateTime::now_utc())?;
+    let predicting =
+        PredictOptions { mode: options.mode, handle_signals: options.handle_signals, ..PredictOptions::default() };
+    let subject = Subject::of(model, data, facts, &predicting)?;
+    run.write_config(&subject.config)?;
+    let output = run.path().join("predictions");
+    let predicted = predict(model, data, &output, facts, &predicting)?;
+    let dir = run.path().to_owned();
+    if predicted.ended != Ended::Finished {
+        return Ok(Evaluated { dir, evaluation: None, ended: predicted.ended });
+    }
+    let manifest = PredictionManifest::read(&manifest_path(&output))?;
+    let staged = Staged::open(&subject.runs.join(train::STAGED_DIR).join(&manifest.data))?;
+    if !staged.meta().has_targets {
+        return Err(Error::Usage(Usage::NoTargets { data: data.to_vec() }));
+    }
+    let forecasts = Forecasts::read(&output, &staged)?;
+    let mut evaluation = judge(&subject, model, (&staged, &forecasts), options)?;
+    evaluation.data = data.iter().map(|file| facts.cwd.join(file)).collect();
+    if let Some(repeats) = options.importance {
+        let work = (&subject, facts, &run);
+        evaluation.importance = importance(work, &staged, (repeats.max(1), options.seed), &mut evaluation.notes)?;
+    }
+    let path = dir.join(FILE);
+    let json = |source| Error::Json { path: path.clone(), source };
+    atomic::write(&path, &serde_json::to_vec_pretty(&evaluation).map_err(json)?)?;
+    if let Err(error) = report::write_evaluation(&dir, &evaluation, staged.meta()) {
+        tracing::warn!("no report: {error}");
+    }
+    Ok(Evaluated { dir, evaluation: Some(evaluation), ended: Ended::Finished })
+}
+
+/// Predictions as `enn predict` writes them.
+struct Forecasts {
+    points: NpyMap,
+    /// Levels, and the quantiles (N, levels, O).
+    quantiles: Option<(Vec<f64>, NpyMap)>,
+}
+
+impl Forecasts {
+    fn read(dir: &Path, staged: &Staged) -> Result<Self, Error> {
+        let cells = (staged.rows() * staged.outputs()) as u64;
+        let points = numbers(&dir.join("pred.npy"), Element::F32, cells)?;
+        let levels = dir.join("level.npy");
+        if !levels.exists() {
+            return Ok(Self { points, quantiles: None });
+        }
+        let levels = NpyMap::open(&levels)?;
+        let levels = levels.numbers::<f64>().unwrap_or_default().to_vec();
+        let quantiles = numbers(&dir.join("levels.npy"), Element::F32, cells * levels.len() as u64)?;
+        Ok(Self { points, quantiles: Some((levels, quantiles)) })
+    }
+}
+
+fn numbers(path: &Path, element: Element, count: u64) -> Result<NpyMap, StagedError> {
+    let map = NpyMap::open(path)?;
+    let found = (map.header().element, map.header().count());
+    if found == (element, count) {
+        return Ok(map);
+    }
+    Err(StagedError::Mismatch {
+        path: path.to_owned(),
+        what: "element type and number of elements",
+        found: format!("{} × {}", found.0.descr(), found.1),
+        expected: format!("{} × {count}", element.descr()),
+    })
+}
+
+fn judge(
+    subject: &Subject,
+    model: &Path,
+    (staged, forecasts): (&Staged, &Forecasts),
+    options: &EvaluateOptions,
+) -> Result<Evaluation, Error> {
+    let mut notes = Vec::new();
+    let baselines = fitted(model, &mut notes);
+    let (group_of, groups) = match &options.group {
+        None => (vec![0; staged.rows()], vec![String::new()]),
+        Some(column) => grouped(&words(subject, column, staged)?, column)?,
+    };
+    let meta = staged.meta();
+    let points = forecasts.points.numbers().unwrap_or_default();
+    let judged = Judged { staged, forecasts: points, baselines: &baselines, group_of: &group_of, groups: &groups };
+    let parts = evaluation::evaluate(&judged, &cell_names(&meta.out_shape, &meta.out_labels));
+    let quantiles = forecasts.quantiles.as_ref();
+    let quantiles = quantiles.map(|(levels, map)| Quantiles { levels, values: map.numbers().unwrap_or_default() });
+    Ok(Evaluation {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        run: subject.digest.run.clone(),
+        step: subject.digest.step,
+        data: Vec::new(),
+        digest: meta.digest.clone(),
+        units: meta.units.clone(),
+        rows: meta.rows,
+        all: parts.all,
+        reactivity: parts.reactivity,
+        horizons: parts.horizons,
+        group: options.group.clone().unwrap_or_default(),
+        groups: if options.group.is_some() { parts.groups } else { Vec::new() },
+        cells: parts.cells,
+        levels: quantiles.map_or_else(Vec::new, |quantiles| evaluation::levels(staged, quantiles)),
+        intervals: quantiles.map_or_else(Vec::new, |quantiles| evaluation::intervals(staged, quantiles)),
+        importance: Vec::new(),
+        notes,
+    })
+}
+
+/// Baselines fitted to the training rows of the run; none, with a note, where its data are gone.
+fn fitted(model: &Path, notes: &mut Vec<String>) -> Vec<Forecaster> {
+    let fit = |staged: &Staged| {
+        let rows: Vec<usize> = staged.rows_of(Split::Train).collect();
+        baselines::fit_to(staged, &rows, Effort::Full).map_err(Error::from)
+    };
+    match Staged::open(&model.join("staged")).map_err(Error::from).and_then(|staged| fit(&staged)) {
+        Ok((forecasters, told)) => {
+            notes.extend(told);
+            forecasters
+        }
+        Err(error) => {
+            notes.push(format!("no baselines: the run's training rows are not at hand: {error}"));
+            Vec::new()
+        }
+    }
+}
+
+/// What groups the rows.
+fn words(subject: &Subject, column: &str, staged: &Staged) -> Result<Vec<String>, Error> {
+    let data = subject.config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
+    let names = &staged.meta().row_names;
+    match data.layout {
+        Layout::Windows(_) if column == MONTH && !names.is_empty() => {
+            Ok(names.iter().map(|name| name.chars().take(MONTH_CHARS).collect()).collect())
+        }
+        Layout::Rows(_) => Ok(stager::labels(data, column, staged)?),
+        _ => Err(Error::Usage(Usage::Group { column: column.to_owned() })),
+    }
+}
+
+/// The group of every row, and the groups' names.
+fn grouped(words: &[String], column: &str) -> Result<(Vec<usize>, Vec<String>), Error> {
+    let mut groups: Vec<String> = words.to_vec();
+    groups.sort_unstable();
+    groups.dedup();
+    if groups.len() > GROUPS_MAX {
+        return Err(Error::Usage(Usage::Groups { column: column.to_owned(), found: groups.len(), limit: GROUPS_MAX }));
+    }
+    let place = |word: &String| groups.binary_search(word).unwrap_or(0);
+    Ok((words.iter().map(place).collect(), groups))
+}
+
+/// How much worse forecasts are with each input shuffled, most important first.
+fn importance(
+    (subject, facts, run): (&Subject, &Facts, &RunDir),
+    staged: &Staged,
+    (repeats, seed): (usize, u64),
+    notes: &mut Vec<String>,
+) -> Result<Vec<Importance>, Error> {
+    let inputs = evaluation::inputs(staged.meta());
+    let rows_max = SHUFFLED_ROWS_MAX / (1 + inputs.len() * repeats);
+    let place = run.path().join(".shuffled");
+    let shuffled = evaluation::shuffled(staged, &inputs, (repeats, seed), rows_max, &place)?;
+    forecast::predict_test_rows(&subject.config, facts, run, &subject.checkpoint, &shuffled.dir)?;
+    let (rows, outputs) = (&shuffled.rows, staged.outputs());
+    let (kept, copies) = (rows.len(), 1 + inputs.len() * repeats);
+    let path = run.path().join("predictions/test/pred.npy");
+    let forecasts = numbers(&path, Element::F32, (copies * kept * outputs) as u64)?;
+    let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
+    let mae = |copy: usize| {
+        let mut scores = Scores::new(outputs);
+        for (row, forecast) in rows.iter().zip(forecasts[copy * kept * outputs..].chunks_exact(outputs)) {
+            let forecast = forecast.iter().map(|value| f64::from(*value));
+            scores.add(forecast, staged.y_row(*row), staged.y_mask_row(*row));
+        }
+        scores.over(|_| true).map_or(f64::NAN, |metrics| metrics.mae)
+    };
+    let whole = mae(0);
+    let of = |(at, (name, _)): (usize, &(String, Vec<usize>))| {
+        let rises: Vec<f64> = (0..repeats).map(|repeat| mae(1 + at * repeats + repeat) - whole).collect();
+        Some(Importance { input: name.clone(), rise: Spread::of(&rises)? })
+    };
+    let mut all: Vec<Importance> = inputs.iter().enumerate().filter_map(of).collect();
+    all.sort_by(|a, b| b.rise.mean.total_cmp(&a.rise.mean));
+    if kept < staged.rows() {
+        notes.push(format!("importance: by a random sample of {kept} of {} rows", staged.rows()));
+    }
+    for gone in [place, run.path().join("predictions/test")] {
+        // What is left behind takes room and harms nothing.
+        let _left = std::fs::remove_dir_all(gone);
+    }
+    Ok(all)
+}

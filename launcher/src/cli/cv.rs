@@ -1,0 +1,81 @@
+//! `enn cv`.
+
+use super::{
+    flags::{Changes, Runs, Show},
+    output,
+};
+use crate::{
+    Error,
+    api::{self, CvOptions},
+    error::Usage,
+    facts::Facts,
+    run_dir, ui,
+};
+use enn_common::{artifact::cv::FoldState, exit::ExitCode};
+use std::path::PathBuf;
+
+/// Cross-validate: train a model per fold of the rows and judge it on the rows it never saw, beside every baseline
+///
+/// Data are read and staged once. Rows come to folds by a hash of their ids; by groups or by blocks of time where [data.split] says
+/// so, and its `val` is the share of the other rows that validate. Every fold is a run of its own below one directory; on CPUs it has
+/// one worker, and the folds under way share the cores. Baselines are fitted to the training and validation rows of the fold.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Configuration (TOML); may be left out with --resume
+    #[arg(value_name = "CONFIG", help_heading = "Job")]
+    config: Option<PathBuf>,
+    /// Folds
+    #[arg(long, value_name = "K", default_value_t = 10, help_heading = "Job")]
+    folds: usize,
+    /// Seed of the division into folds [default: the configuration's seed, which also seeds every model]
+    #[arg(long, value_name = "S", help_heading = "Job")]
+    seed: Option<u64>,
+    /// Folds trained at the same time [default: one per core, on GPUs one]
+    #[arg(long, value_name = "J", help_heading = "Job")]
+    jobs: Option<usize>,
+    /// Train the folds of this cross-validation that are not done: its directory, or its name
+    #[arg(long, value_name = "DIR", help_heading = "Job")]
+    resume: Option<String>,
+    #[command(flatten)]
+    runs: Runs,
+    #[command(flatten)]
+    changes: Changes,
+    #[command(flatten)]
+    show: Show,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
+    let runs_dir = args.runs.dir(facts);
+    let (config, resume) = match (&args.config, &args.resume) {
+        (Some(path), None) => (Some(api::load_config(path, &args.changes.overrides(), facts)?), None),
+        (None, Some(reference)) => (None, Some(run_dir::find_cv(&runs_dir, reference)?)),
+        _ => return Err(Error::Usage(Usage::ConfigOrResume)),
+    };
+    let (mode, folds, seed, jobs) = (args.show.mode(), args.folds, args.seed, args.jobs);
+    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode, handle_signals: true };
+    let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
+    let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
+        if lines {
+            // A standard output that is gone is told at the end.
+            let _gone = output::text_line(&ui::cv::line(record, fold));
+        }
+    })?;
+    let record = &ended.record;
+    if mode == ui::Mode::Json {
+        let value = serde_json::to_value(record);
+        output::json(&value.map_err(|source| Error::Json { path: ended.dir.clone(), source })?)?;
+    } else {
+        output::text_line(&ui::cv::table(record))?;
+        output::text_line(&format!("cross-validation in {}", ended.dir.display()))?;
+    }
+    if let Some(signal) = ended.stopped {
+        return Ok(u8::try_from(128 + signal).unwrap_or(ExitCode::WorkerFailed as u8));
+    }
+    let failed = record.folds.iter().any(|fold| fold.state != FoldState::Done);
+    let better = record.verdict().is_some_and(|verdict| verdict.difference < 0.0);
+    Ok(match (failed, better) {
+        (true, _) => ExitCode::WorkerFailed,
+        (false, false) => ExitCode::NotBetter,
+        (false, true) => ExitCode::Success,
+    } as u8)
+}

@@ -1,0 +1,75 @@
+//! What `enn cv` prints: a line for every fold that ends, then all contenders over all folds, best first, and one sentence.
+
+use super::{figures, metrics::aligned};
+use enn_common::artifact::cv::{CvRecord, FoldState, MODEL, Spread};
+use std::fmt::Write;
+
+/// The line of a fold that has ended.
+pub fn line(record: &CvRecord, fold: usize) -> String {
+    let found = &record.folds[fold];
+    let done = record.folds.iter().filter(|fold| fold.state != FoldState::Pending).count();
+    let place = format!("[{done}/{}] {}", record.folds.len(), found.run);
+    match &found.state {
+        FoldState::Pending => format!("{place}: not trained to the end"),
+        FoldState::Failed { cause } => format!("{place} FAILED: {cause}"),
+        FoldState::Done => {
+            let mae = |name: &str| found.errors.get(name).map(|metrics| metrics.mae);
+            let best = found.errors.iter().filter(|(name, _)| *name != MODEL);
+            let best = best.min_by(|a, b| a.1.mae.total_cmp(&b.1.mae));
+            let ours =
+                mae(MODEL).map_or_else(|| figures::ABSENT.to_owned(), |mae| figures::with_unit(mae, &record.units));
+            let beside = best.map_or_else(String::new, |(name, metrics)| {
+                format!(", {} {}", figures::label(name), figures::measure(metrics.mae))
+            });
+            format!("{place}: MAE {ours}{beside}; {:.1} s", found.seconds)
+        }
+    }
+}
+
+/// The table of all folds.
+pub fn table(record: &CvRecord) -> String {
+    let unit = if record.units.is_empty() { String::new() } else { format!(" ({})", record.units) };
+    let mut rows = vec![["", "MAE", "±", "RMSE", "±", "R²", "±"].map(str::to_owned).to_vec()];
+    rows[0][0] = format!("errors{unit}");
+    for one in &record.contenders {
+        let label =
+            if one.name == MODEL { format!("> {}", one.name) } else { format!("  {}", figures::label(&one.name)) };
+        let of = |spread: &Spread| [figures::measure(spread.mean), figures::measure(spread.std)];
+        rows.push([vec![label], [of(&one.mae), of(&one.rmse), of(&one.r2)].concat()].concat());
+    }
+    let done = record.done().count();
+    let mut text = format!("{}\n{}", record.rule, aligned(&rows));
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "means and standard deviations over {}; baselines are fitted to all rows outside the fold, training and validation",
+        figures::plural(done as u64, "fold"),
+    );
+    for (fold, cause) in failures(record) {
+        let _ = writeln!(text, "{fold} FAILED: {cause}");
+    }
+    let _ = writeln!(text, "{}", sentence(record));
+    text
+}
+
+/// Whether the model is better than the best baseline.
+pub fn sentence(record: &CvRecord) -> String {
+    let Some(verdict) = record.verdict() else {
+        return "there is nothing to compare: no fold has both a model and a baseline".to_owned();
+    };
+    let (name, percent) = (figures::label(&verdict.baseline), 100.0 * verdict.difference.abs());
+    let folds = format!("lower in {} of {}", verdict.wins, figures::plural(verdict.folds as u64, "fold"));
+    match verdict.difference < 0.0 {
+        true => format!("ENN beats the best baseline: its MAE is {percent:.1} % below that of {name} ({folds})"),
+        false => {
+            format!("ENN does NOT beat the best baseline: its MAE is {percent:.1} % above that of {name} ({folds})")
+        }
+    }
+}
+
+fn failures(record: &CvRecord) -> impl Iterator<Item = (&str, &str)> {
+    record.folds.iter().filter_map(|fold| match &fold.state {
+        FoldState::Failed { cause } => Some((fold.run.as_str(), cause.as_str())),
+        _ => None,
+    })
+}

@@ -1,0 +1,116 @@
+//! What `enn evaluate` prints: contenders over everything, then the model beside the best baseline by horizon, group and cell, how
+//! honest intervals are, and which inputs matter.
+
+use super::{figures, metrics::aligned};
+use enn_common::{
+    artifact::evaluation::{Evaluation, MODEL, Part},
+    metrics::Metrics,
+};
+use std::fmt::Write;
+
+/// Horizons or groups that are listed one by one; of more, the worst.
+const LISTED_MAX: usize = 24;
+/// Cells that are listed.
+const CELLS_MAX: usize = 5;
+
+/// The tables.
+pub fn table(evaluation: &Evaluation) -> String {
+    let mut text = contenders(evaluation);
+    parts(&mut text, "by horizon", &evaluation.horizons, LISTED_MAX);
+    parts(&mut text, &format!("by {}", evaluation.group), &evaluation.groups, LISTED_MAX);
+    // The grid of a single horizon, or of horizons alone, has been told.
+    if evaluation.cells.len() > evaluation.horizons.len() {
+        parts(&mut text, "worst cells", &evaluation.cells, CELLS_MAX);
+    }
+    intervals(&mut text, evaluation);
+    importance(&mut text, evaluation);
+    // Writing to a String cannot fail.
+    for note in &evaluation.notes {
+        let _ = writeln!(text, "{note}");
+    }
+    let _ = writeln!(text, "{}", sentence(evaluation));
+    text
+}
+
+fn contenders(evaluation: &Evaluation) -> String {
+    let unit = if evaluation.units.is_empty() { String::new() } else { format!(" ({})", evaluation.units) };
+    let mut all: Vec<(&String, &Metrics)> = evaluation.all.errors.iter().collect();
+    all.sort_by(|a, b| a.1.mae.total_cmp(&b.1.mae));
+    let mut rows = vec![[&format!("errors{unit}"), "MAE", "RMSE", "R²"].map(str::to_owned).to_vec()];
+    for (name, metrics) in all {
+        let label = if name == MODEL { format!("> {name}") } else { format!("  {}", figures::label(name)) };
+        rows.push([vec![label], [metrics.mae, metrics.rmse, metrics.r2].map(figures::measure).to_vec()].concat());
+    }
+    aligned(&rows)
+}
+
+/// Parts one by one, or the worst of them.
+fn parts(text: &mut String, title: &str, parts: &[Part], listed: usize) {
+    if parts.len() < 2 {
+        return;
+    }
+    let mut shown: Vec<&Part> = parts.iter().collect();
+    let mut title = title.to_owned();
+    if shown.len() > listed {
+        shown.sort_by(|a, b| b.model().unwrap_or(-1.0).total_cmp(&a.model().unwrap_or(-1.0)));
+        title = format!("{title}, {listed} of {}", figures::count(parts.len() as u64));
+        shown.truncate(listed);
+    }
+    let mut rows = vec![[title.as_str(), "MAE", "R²", "best baseline", ""].map(str::to_owned).to_vec()];
+    for part in shown {
+        let model = part.errors.get(MODEL);
+        let number = |of: fn(&Metrics) -> f64| model.map_or_else(|| "–".to_owned(), |one| figures::measure(of(one)));
+        let (best, name) = part.best().map_or_else(
+            || ("–".to_owned(), String::new()),
+            |(name, mae)| (figures::measure(mae), figures::label(name)),
+        );
+        rows.push(vec![format!("  {}", part.name), number(|one| one.mae), number(|one| one.r2), best, name]);
+    }
+    text.push_str(&aligned(&rows));
+}
+
+fn intervals(text: &mut String, evaluation: &Evaluation) {
+    if evaluation.levels.is_empty() {
+        return;
+    }
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let mut rows = vec![["intervals", "should hold", "hold", "mean width"].map(str::to_owned).to_vec()];
+    for one in &evaluation.intervals {
+        let name = format!("  {} to {}", one.lower, one.upper);
+        rows.push(vec![name, percent(one.upper - one.lower), percent(one.covered), figures::measure(one.width)]);
+    }
+    for level in &evaluation.levels {
+        rows.push(vec![format!("  below {}", level.level), percent(level.level), percent(level.below), String::new()]);
+    }
+    text.push_str(&aligned(&rows));
+}
+
+fn importance(text: &mut String, evaluation: &Evaluation) {
+    if evaluation.importance.is_empty() {
+        return;
+    }
+    let mut rows = vec![["shuffled input", "MAE rises by", "±"].map(str::to_owned).to_vec()];
+    for one in &evaluation.importance {
+        let name = format!("  {}", one.input);
+        rows.push(vec![name, figures::measure(one.rise.mean), figures::measure(one.rise.std)]);
+    }
+    text.push_str(&aligned(&rows));
+}
+
+/// The model beside the best baseline, and how much its forecasts move.
+fn sentence(evaluation: &Evaluation) -> String {
+    let rows = figures::plural(evaluation.rows, "row");
+    let moves = evaluation.reactivity.map_or_else(String::new, |reactivity| {
+        format!("; its forecasts spread {reactivity:.2} times as far as the targets (median over cells)")
+    });
+    match evaluation.all.model().zip(evaluation.all.best()) {
+        Some((mae, (name, best))) => {
+            let (side, percent) = (if mae < best { "below" } else { "above" }, 100.0 * (mae / best - 1.0).abs());
+            format!(
+                "{rows}: ENN's MAE is {percent:.1} % {side} that of the best baseline, {}{moves}",
+                figures::label(name)
+            )
+        }
+        None => format!("{rows}, no baseline to compare with{moves}"),
+    }
+}

@@ -1,0 +1,207 @@
+//! `enn cv` and `enn evaluate` with the real worker: every row is predicted by a model that never saw it, a fold that is killed takes
+//! nothing with it and is trained again, and an evaluation counts what it says.
+//!
+//! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test's helpers fail the test by panicking and look again until a deadline"
+)]
+
+use enn_common::{
+    artifact::{
+        cv::{CvRecord, FoldState, MODEL},
+        evaluation::Evaluation,
+    },
+    staged::{Split, Staged},
+};
+use enn_tests::{data, launch::enn};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+/// Nothing here takes longer, even on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(240);
+const ROWS: usize = 480;
+
+fn command(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(enn());
+    command.args(words).arg("--runs-dir").arg(dir.join("runs")).current_dir(dir).env_remove("ENN_RUNS");
+    command
+}
+
+fn done(output: &Output, code: i32) -> String {
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{out}\n{error}");
+    out.into_owned()
+}
+
+/// The directory of the only cross-validation.
+fn parent(dir: &Path) -> PathBuf {
+    let entries = fs::read_dir(dir.join("runs")).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.join("cv.json").exists()).next().unwrap()
+}
+
+/// Processes whose command line holds `text`.
+fn processes(text: &str) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ").contains(text)
+    })
+    .collect()
+}
+
+#[test]
+fn a_killed_fold_takes_nothing_with_it_and_is_trained_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write(dir.path());
+    let config = config.to_str().unwrap();
+    let words = ["cv", config, "--folds", "3", "--jobs", "1", "--set", "data.split.val=0.2"];
+    let child = command(dir.path(), &words).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + WAIT_MAX;
+    let victim = loop {
+        // The path is that of the run: nobody else's process has it.
+        let text = format!("--resume {}", dir.path().join("runs").canonicalize().unwrap_or_default().display());
+        let found = processes(&text)
+            .into_iter()
+            .find(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("fold-01")));
+        if let Some(pid) = found {
+            break pid;
+        }
+        assert!(Instant::now() < deadline, "fold-01 was not begun");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    kill(Pid::from_raw(victim), Signal::SIGKILL).unwrap();
+    let text = done(&child.wait_with_output().unwrap(), 1);
+    assert!(text.contains("fold-01 FAILED: its launcher was ended by SIGKILL"), "{text}");
+    let place = parent(dir.path());
+    let record = CvRecord::read(&place).unwrap();
+    let states: Vec<bool> = record.folds.iter().map(|fold| fold.state == FoldState::Done).collect();
+    assert_eq!(states, [true, false, true]);
+    assert!(record.contenders.iter().any(|one| one.name == MODEL && one.folds == 2));
+    let before = fs::metadata(place.join("fold-00/events.jsonl")).unwrap().modified().unwrap();
+
+    let output = command(dir.path(), &["cv", "--resume", place.to_str().unwrap()]).output().unwrap();
+    let record = CvRecord::read(&place).unwrap();
+    // Whether eight epochs beat ridge is not the question here.
+    let better = record.verdict().unwrap().difference < 0.0;
+    let text = done(&output, if better { 0 } else { 8 });
+    assert!(text.contains("ENN") && text.contains("cell mean") && text.contains("lower in"), "{text}");
+    assert!(record.folds.iter().all(|fold| fold.state == FoldState::Done));
+    let after = fs::metadata(place.join("fold-00/events.jsonl")).unwrap().modified().unwrap();
+    assert_eq!(before, after, "a fold that is done is not trained again");
+    every_row_is_tested_once(&record);
+    statistics_are_those_of_training_rows(&record);
+}
+
+fn every_row_is_tested_once(record: &CvRecord) {
+    let mut tested = vec![0; ROWS];
+    for fold in &record.folds {
+        let staged = Staged::open(&fold.staged).unwrap();
+        staged.rows_of(Split::Test).for_each(|row| tested[row] += 1);
+        assert_eq!(fold.errors[MODEL].n, fold.rows[2]);
+        assert_eq!(fold.rows, [256, 64, 160]);
+    }
+    assert!(tested.iter().all(|count| *count == 1));
+}
+
+fn statistics_are_those_of_training_rows(record: &CvRecord) {
+    for fold in &record.folds {
+        let staged = Staged::open(&fold.staged).unwrap();
+        let values: Vec<f64> = staged.rows_of(Split::Train).map(|row| f64::from(staged.y_row(row)[0])).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        assert!((staged.meta().y_stats[0].mean - mean).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn groups_are_tested_whole_and_the_wrong_wishes_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write(dir.path());
+    // A group of eight rows each, by the first column's sign and size.
+    let table = fs::read_to_string(dir.path().join("chaos.csv")).unwrap();
+    let grouped: Vec<String> = table
+        .lines()
+        .enumerate()
+        .map(|(at, line)| match at {
+            0 => format!("{line},g"),
+            _ => format!("{line},g{}", (at - 1) % 5),
+        })
+        .collect();
+    fs::write(dir.path().join("chaos.csv"), grouped.join("\n")).unwrap();
+    let config = config.to_str().unwrap();
+    let split = ["--set", "data.split.kind=group", "--set", "data.split.column=g", "--set", "train.epochs=1"];
+    let words = [&["cv", config, "--folds", "5", "--json"], &split[..]].concat();
+    let output = command(dir.path(), &words).output().unwrap();
+    let record: CvRecord = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+    });
+    assert!(record.rule.contains("5 groups of g"), "{}", record.rule);
+    for fold in &record.folds {
+        let staged = Staged::open(&fold.staged).unwrap();
+        let mut groups: Vec<usize> = staged.rows_of(Split::Test).map(|row| row % 5).collect();
+        groups.dedup();
+        groups.sort_unstable();
+        groups.dedup();
+        assert_eq!(groups.len(), 1);
+    }
+    let refused = |more: &[&str]| {
+        let words = [&["cv", config][..], &split[..], more].concat();
+        let output = command(dir.path(), &words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&["--folds", "6"]).contains("--folds 6, expected 2 to 5"));
+    assert!(refused(&["--folds", "1"]).contains("--folds 1, expected 2 to 5"));
+    assert!(refused(&["--set", "data.split.kind=column"]).contains("says which rows are tested"));
+    assert!(refused(&["--resume", "x"]).contains("give either a configuration, or --resume DIR"));
+}
+
+#[test]
+fn an_evaluation_counts_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write(dir.path());
+    done(&command(dir.path(), &["train", config.to_str().unwrap(), "-q"]).output().unwrap(), 0);
+    let words = ["evaluate", "latest", "--data", "chaos.csv", "--group", "g", "--importance", "3", "--json"];
+    let wrong = command(dir.path(), &words).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(3), "there is no column g: {}", String::from_utf8_lossy(&wrong.stderr));
+
+    let table = fs::read_to_string(dir.path().join("chaos.csv")).unwrap();
+    let lines = table.lines().enumerate().map(|(at, line)| {
+        if at == 0 { format!("{line},g") } else { format!("{line},{}", if at % 3 == 0 { "few" } else { "many" }) }
+    });
+    fs::write(dir.path().join("chaos.csv"), lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let output = command(dir.path(), &words).output().unwrap();
+    let found: Evaluation = serde_json::from_str(&done(&output, 0)).unwrap();
+    let n = |part: &enn_common::artifact::evaluation::Part| part.errors[MODEL].n;
+    assert_eq!((found.rows, n(&found.all)), (480, 480));
+    let groups: Vec<(&str, u64)> = found.groups.iter().map(|part| (part.name.as_str(), n(part))).collect();
+    assert_eq!(groups, [("few", 160), ("many", 320)]);
+    let whole = found.groups.iter().map(|part| part.errors[MODEL].mae * n(part) as f64).sum::<f64>() / 480.0;
+    assert!((whole - found.all.errors[MODEL].mae).abs() < 1e-9);
+    for name in ["cell_mean", "ridge"] {
+        assert!(found.all.errors.contains_key(name), "{:?}", found.all.errors.keys());
+    }
+    let inputs: Vec<&str> = found.importance.iter().map(|one| one.input.as_str()).collect();
+    assert_eq!(inputs.len(), 3);
+    assert!(["a", "b", "c"].iter().all(|name| inputs.contains(name)), "{inputs:?}");
+    // Half of the target is c; a model that learnt anything learnt that.
+    assert_eq!(inputs[0], "c");
+    assert!(found.importance[0].rise.mean > 0.02, "{:?}", found.importance);
+    let again: Evaluation = serde_json::from_str(&done(&command(dir.path(), &words).output().unwrap(), 0)).unwrap();
+    assert_eq!(again.importance, found.importance, "shuffles are seeded");
+    let text = done(
+        &command(dir.path(), &["evaluate", "latest", "--data", "chaos.csv", "--group", "g", "-q"]).output().unwrap(),
+        0,
+    );
+    assert!(text.contains("> ENN") && text.contains("by g") && text.contains("evaluation in "), "{text}");
+}
