@@ -3,6 +3,7 @@
 mod data;
 mod kernels;
 mod model;
+mod tasks;
 mod train;
 
 use super::{

@@ -1,14 +1,22 @@
 //! `[model]`.
 
+use super::tasks::{self, REDUCTIONS};
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
+    forest::Mixer,
     model::{Gate, ModelConfig, Norm, Preset},
     section::Section,
 };
 
 const NORMS: &[(&str, Norm)] = &[("layernorm", Norm::LayerNorm), ("rmsnorm", Norm::RmsNorm)];
-const PRESETS: &[(&str, Preset)] =
-    &[("spatial", Preset::Spatial), ("temporal", Preset::Temporal), ("spatiotemporal", Preset::SpatioTemporal)];
+const PRESETS: &[(&str, Preset)] = &[
+    ("spatial", Preset::Spatial),
+    ("temporal", Preset::Temporal),
+    ("spatiotemporal", Preset::SpatioTemporal),
+    ("none", Preset::None),
+];
+pub(super) const MIXERS: &[(&str, Mixer)] =
+    &[("retention", Mixer::Retention), ("true_retention", Mixer::TrueRetention), ("dilated", Mixer::Dilated)];
 const GATES: &[(&str, Gate)] = &[("off", Gate::Off), ("scalar", Gate::Scalar), ("tile", Gate::Tile)];
 
 /// Axes of the output grid at most.
@@ -17,7 +25,8 @@ const PATCH_AXES_MAX: usize = 8;
 pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> ModelConfig {
     let s = &mut section;
     let default = ModelConfig::default();
-    let model = ModelConfig {
+    let (segments, dilations) = tasks::patterns(s, &default);
+    let mut model = ModelConfig {
         d_model: s.integer("d_model", 4..=16_384, default.d_model),
         heads: s.integer("heads", 1..=256, default.heads),
         spatial_depth: s.integer("spatial_depth", 1..=256, default.spatial_depth),
@@ -29,6 +38,11 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         drop_path: s.number("drop_path", 0.0..1.0, default.drop_path),
         norm: s.name("norm", NORMS).unwrap_or(default.norm),
         preset: s.name("preset", PRESETS).unwrap_or(default.preset),
+        tasks: default.tasks,
+        mixer: s.name("mixer", MIXERS).unwrap_or(default.mixer),
+        segments,
+        dilations,
+        fuser_reduction: s.name("fuser_reduction", REDUCTIONS).unwrap_or(default.fuser_reduction),
         fuser_rounds: s.integer("fuser_rounds", 1..=64, default.fuser_rounds),
         fuser_self_layers: s.integer("fuser_self_layers", 0..=64, default.fuser_self_layers),
         fuser_latents: s.integer("fuser_latents", 1..=8192, default.fuser_latents),
@@ -56,6 +70,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         let expected = "the first number below the second".into();
         s.error_at("output_range", ConfigErrorKind::Range { found: format!("[{low}, {high}]"), expected });
     }
+    model.tasks = tasks::resolve(s, &model);
     section.finish(errors);
     model
 }

@@ -1,0 +1,114 @@
+//! `[[model.tasks]]`, and what all tasks share.
+
+use super::model::MIXERS;
+use crate::config::{
+    error::ConfigErrorKind,
+    forest::{Forest, Mode, Part, Reduction, Task, TemplateConfig},
+    model::ModelConfig,
+    raw::{Node, Value},
+    section::{Section, describe},
+};
+
+const MODES: &[(&str, Mode)] = &[("spatial", Mode::Spatial), ("temporal", Mode::Temporal)];
+pub(super) const REDUCTIONS: &[(&str, Reduction)] = &[("mean", Reduction::Mean), ("linear", Reduction::Linear)];
+
+/// Tasks at most.
+const TASKS_MAX: usize = 256;
+/// Keys that only a template has.
+const OF_TEMPLATES: [&str; 5] = ["mode", "depth", "tokens", "mixer", "model"];
+
+/// The tasks of `model`, whose other keys are read.
+pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig) -> Forest {
+    let tasks = match s.node("tasks") {
+        None => Vec::new(),
+        Some(Node { value: Value::Array(items), .. }) if items.len() <= TASKS_MAX => {
+            items.iter().map(|item| task(s, item, model)).collect()
+        }
+        Some(Node { value: Value::Array(items), .. }) => {
+            let (found, expected) = (format!("{} tasks", items.len()), format!("at most {TASKS_MAX}"));
+            s.error_at("tasks", ConfigErrorKind::Range { found, expected });
+            return Forest::default();
+        }
+        Some(other) => {
+            let (found, expected) =
+                (describe(&other.value), "a list of sections, each written as [[model.tasks]]".into());
+            s.error_at("tasks", ConfigErrorKind::Type { found, expected });
+            return Forest::default();
+        }
+    };
+    if !s.errors.is_empty() {
+        return Forest::default();
+    }
+    // Presets and tasks are one forest, and a parent may stand anywhere in it.
+    let forest = Forest::new(tasks.clone())
+        .and_then(|tasks| ModelConfig { tasks, ..model.clone() }.forest())
+        .and_then(|_| Forest::new(tasks));
+    forest.unwrap_or_else(|error| {
+        s.error_at(if s.has("tasks") { "tasks" } else { "preset" }, ConfigErrorKind::Tasks(error));
+        Forest::default()
+    })
+}
+
+fn task(s: &mut Section<'_>, node: &Node, model: &ModelConfig) -> Task {
+    let mut item = s.item("tasks", node);
+    let t = &mut item;
+    let name = t.text_required("name", "the name of the task");
+    let weight = t.number("weight", f64::MIN_POSITIVE..=1e12, 1.0);
+    let parent = t.text("parent");
+    let reduction = t.name("reduction", REDUCTIONS);
+    let part = match reduction {
+        Some(reduction) => {
+            if let Some(key) = OF_TEMPLATES.into_iter().find(|key| t.has(key)) {
+                t.error_at(key, ConfigErrorKind::OfTemplate);
+            }
+            for key in OF_TEMPLATES {
+                let _known = t.node(key);
+            }
+            Part::Fuser { reduction }
+        }
+        None => {
+            if !t.has("mode") && !t.has("reduction") {
+                let expected = "`mode` (a template: \"spatial\" or \"temporal\") or `reduction` (a sub-fuser: \"mean\" or \"linear\")";
+                t.error_at("mode", ConfigErrorKind::Missing(expected));
+            }
+            template(t, model)
+        }
+    };
+    let mut errors = Vec::new();
+    item.finish(&mut errors);
+    s.errors.append(&mut errors);
+    Task { name, weight, parent, part }
+}
+
+/// What is not said is as in the preset's template of the same mode.
+fn template(t: &mut Section<'_>, model: &ModelConfig) -> Part {
+    let mode = t.name("mode", MODES).unwrap_or(Mode::Spatial);
+    let (depth, tokens) = match mode {
+        Mode::Spatial => (model.spatial_depth, model.spatial_latents),
+        Mode::Temporal => (model.temporal_depth, model.temporal_latents),
+    };
+    Part::Template(TemplateConfig {
+        mode,
+        depth: t.integer("depth", 0..=256, depth),
+        tokens: t.integer("tokens", 1..=8192, tokens),
+        mixer: t.name("mixer", MIXERS).unwrap_or(model.mixer),
+        model: t.text("model"),
+    })
+}
+
+/// The patterns of the dilated mixer: (segments, dilations).
+pub(super) fn patterns(s: &mut Section<'_>, model: &ModelConfig) -> (Vec<usize>, Vec<usize>) {
+    let segments = s.integers("segments", 1..=1 << 20).unwrap_or_else(|| model.segments.clone());
+    let dilations = s.integers("dilations", 1..=1 << 20).unwrap_or_else(|| model.dilations.clone());
+    let fit = segments.iter().zip(&dilations).all(|(segment, dilation)| segment.is_multiple_of(*dilation));
+    if segments.len() != dilations.len() || dilations.first() != Some(&1) || !fit {
+        let found = format!("segments {segments:?} with dilations {dilations:?}");
+        let expected =
+            "two lists of equal length, each segment a multiple of its dilation, the first dilation 1".into();
+        s.error_at(
+            if s.has("dilations") { "dilations" } else { "segments" },
+            ConfigErrorKind::Range { found, expected },
+        );
+    }
+    (segments, dilations)
+}
