@@ -56,17 +56,18 @@ pub use start::StartReport;
 use crate::{
     autograd::{Cx, Tensor},
     block::{
-        BaseHead, Collector, Fuser, Grid, RefineHead, Regularise,
-        fuser::{FuserSpec, preset_tasks},
-        heads::BaseSizes,
-        perceiver::Rounds,
+        BaseHead, Collector, Fuser, Grid, RefineHead, Regularise, StreamState, SubModels, fuser::FuserSpec,
+        heads::BaseSizes, perceiver::Rounds, stream::Stream, template::TemplateSpec,
     },
     error::OpError,
     functional,
-    layer::{Embedding, FeedForward, Scaler, SigmoidGate, Width},
+    layer::{Embedding, FeedForward, Pattern, Scaler, SigmoidGate, Width},
     params::ParamBuilder,
 };
-use enn_common::config::model::{Gate, ModelConfig};
+use enn_common::config::{
+    forest::{Mixer, Mode, Part, TemplateConfig},
+    model::{Gate, ModelConfig},
+};
 use tch::{Device, Kind, Tensor as Raw};
 
 /// The model's structure and buffers. Weights are in `Params`; the model holds their ids only.
@@ -82,15 +83,33 @@ pub struct Model {
     gate_kind: Gate,
     grid: Grid,
     output_range: Option<(f64, f64)>,
+    /// A temporal task without a state to carry.
+    stateless: Option<String>,
 }
 
 impl Model {
+    /// [`Model::build_with`] without modules of the user's own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn build(config: &ModelConfig, spec: &ModelSpec, pb: &mut ParamBuilder) -> Result<Self, ModelError> {
+        Self::build_with(config, spec, &SubModels::new(), pb)
+    }
+
     /// Declares every parameter in `pb`. The buffers are on the CPU until [`Model::to_device`].
     ///
     /// # Errors
-    /// When the configuration contradicts itself or the data has no inputs or outputs.
-    pub fn build(config: &ModelConfig, spec: &ModelSpec, pb: &mut ParamBuilder) -> Result<Self, ModelError> {
+    /// When the configuration contradicts itself, asks for a module that is not among `models`, or the data has no inputs or
+    /// outputs.
+    pub fn build_with(
+        config: &ModelConfig,
+        spec: &ModelSpec,
+        models: &SubModels,
+        pb: &mut ParamBuilder,
+    ) -> Result<Self, ModelError> {
         spec.check(config)?;
+        let forest = config.forest()?;
+        let stateless = forest.tasks().iter().find(|task| is_stateless(&task.part)).map(|task| task.name.clone());
         let width = Width {
             model: config.d_model as i64,
             heads: config.heads as i64,
@@ -106,7 +125,10 @@ impl Model {
             rounds: config.fuser_rounds,
             self_layers: config.fuser_self_layers,
         };
-        let fuser = FuserSpec { tasks: preset_tasks(config), features, width, rounds, regularise };
+        let patterns = config.segments.iter().zip(&config.dilations);
+        let patterns = patterns.map(|(&s, &d)| Pattern { segment: s as i64, dilation: d as i64 }).collect();
+        let template = TemplateSpec { features, width, regularise, patterns, models: models.clone() };
+        let fuser = FuserSpec { forest, reduction: config.fuser_reduction, template, rounds };
         let base = BaseSizes {
             cells: grid.cells(),
             rank: spec.head_rank(config) as i64,
@@ -115,7 +137,7 @@ impl Model {
         Ok(Self {
             scaler: Scaler::from_stats(&spec.x_stats, &spec.y_stats),
             embedding,
-            fuser: Fuser::new(pb, "fuser", &fuser),
+            fuser: Fuser::new(pb, "fuser", &fuser)?,
             base: BaseHead::new(pb, "base", width, base),
             collector: Collector::new(pb, "collector", grid.clone(), width, config.collector_depth, regularise),
             refine: RefineHead::new(pb, "refine", width, grid.patch_volume()),
@@ -123,6 +145,7 @@ impl Model {
             gate_kind: config.gate,
             grid,
             output_range: config.output_range,
+            stateless,
         })
     }
 
@@ -138,14 +161,39 @@ impl Model {
     /// # Errors
     /// When the batch is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Output, OpError> {
+        self.answer(cx, x, valid, None)
+    }
+
+    fn answer(&self, cx: &Cx, x: &Tensor, valid: &Tensor, stream: Option<&mut Stream<'_>>) -> Result<Output, OpError> {
         let features = self.features(cx, x, valid)?;
         let features = functional::scale(cx, &features, 1.0 / (self.embedding.width() as f64).sqrt())?;
-        let latents = self.fuser.forward(cx, &features)?;
+        let latents = self.fuser.forward(cx, &features, stream)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
         // The tail is f32 in every precision: what is lost there shows in each prediction.
         let base = cx.full_precision(|cx| self.base.forward(cx, &pooled, &features))?;
         let tokens = self.collector.forward(cx, &latents)?;
         cx.full_precision(|cx| self.tail(cx, base, &pooled, &tokens))
+    }
+
+    /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
+    /// given, empty at first. Also gives the state after this call.
+    ///
+    /// # Errors
+    /// As [`Model::forward`]; when a batch has other rows than the one before; and [`ModelError::NoStream`] when a temporal task
+    /// has a mixer that keeps no state.
+    pub fn forward_stream(
+        &self,
+        cx: &Cx,
+        x: &Tensor,
+        valid: &Tensor,
+        state: &StreamState,
+    ) -> Result<(Output, StreamState), ModelError> {
+        if let Some(task) = &self.stateless {
+            return Err(ModelError::NoStream { task: task.clone() });
+        }
+        let mut stream = Stream::after(state);
+        let output = self.answer(cx, x, valid, Some(&mut stream))?;
+        Ok((output, stream.finish()))
     }
 
     /// Base (B, O), mean latent (B, D) and grid tokens (B, G, D) → refinement, gate and their sum.
@@ -242,6 +290,11 @@ impl Model {
     pub fn columns(&self) -> i64 {
         self.embedding.columns()
     }
+}
+
+/// Whether a task is temporal, and has nothing that it could carry from call to call.
+fn is_stateless(part: &Part) -> bool {
+    matches!(part, Part::Template(TemplateConfig { mode: Mode::Temporal, mixer: Mixer::Dilated, .. }))
 }
 
 /// Inputs of the gate; `None` when there is no gate.

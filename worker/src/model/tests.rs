@@ -8,6 +8,7 @@ use crate::{
 };
 use enn_common::{
     config::{
+        forest::{Forest, Reduction, Task},
         model::{Norm, Preset},
         train::Loss,
     },
@@ -98,7 +99,33 @@ fn variants() -> Vec<ModelConfig> {
         ModelConfig { gate: Gate::Tile, linear_branch: true, norm: Norm::RmsNorm, ..config() },
         ModelConfig { gate: Gate::Off, preset: Preset::Temporal, patch: vec![2, 2], fuser_rounds: 2, ..config() },
         ModelConfig { preset: Preset::Spatial, patch: vec![9, 9], collector_depth: 1, ..config() },
+        ModelConfig { mixer: Mixer::TrueRetention, norm: Norm::RmsNorm, ..config() },
+        ModelConfig { mixer: Mixer::Dilated, spatial_latents: 7, segments: vec![2, 4], dilations: vec![1, 2], ..config() },
+        ModelConfig { tasks: tasks(), fuser_reduction: Reduction::Linear, ..config() },
+        ModelConfig { tasks: tasks(), preset: Preset::None, fuser_rounds: 2, ..config() },
     ]
+}
+
+/// A template beside a sub-fuser in a sub-fuser, with both reductions and all mixers.
+fn tasks() -> Forest {
+    let template = |name: &str, parent: Option<&str>, mode, mixer| Task {
+        parent: parent.map(str::to_owned),
+        ..Task::template(name, TemplateConfig { mode, depth: 1, tokens: 3, mixer, model: None })
+    };
+    let fuser = |name: &str, parent: Option<&str>, reduction| Task {
+        part: Part::Fuser { reduction },
+        weight: 2.0,
+        ..template(name, parent, Mode::Spatial, Mixer::Retention)
+    };
+    Forest::new(vec![
+        fuser("outer", None, Reduction::Mean),
+        template("week", Some("outer"), Mode::Temporal, Mixer::TrueRetention),
+        fuser("inner", Some("outer"), Reduction::Linear),
+        template("year", Some("inner"), Mode::Spatial, Mixer::Retention),
+        template("day", Some("inner"), Mode::Temporal, Mixer::Dilated),
+        template("alone", None, Mode::Spatial, Mixer::TrueRetention),
+    ])
+    .unwrap()
 }
 
 fn input(cx: &Cx, raw: &Raw) -> Tensor {
