@@ -100,7 +100,13 @@ fn variants() -> Vec<ModelConfig> {
         ModelConfig { gate: Gate::Off, preset: Preset::Temporal, patch: vec![2, 2], fuser_rounds: 2, ..config() },
         ModelConfig { preset: Preset::Spatial, patch: vec![9, 9], collector_depth: 1, ..config() },
         ModelConfig { mixer: Mixer::TrueRetention, norm: Norm::RmsNorm, ..config() },
-        ModelConfig { mixer: Mixer::Dilated, spatial_latents: 7, segments: vec![2, 4], dilations: vec![1, 2], ..config() },
+        ModelConfig {
+            mixer: Mixer::Dilated,
+            spatial_latents: 7,
+            segments: vec![2, 4],
+            dilations: vec![1, 2],
+            ..config()
+        },
         ModelConfig { tasks: tasks(), fuser_reduction: Reduction::Linear, ..config() },
         ModelConfig { tasks: tasks(), preset: Preset::None, fuser_rounds: 2, ..config() },
     ]

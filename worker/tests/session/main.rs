@@ -23,6 +23,7 @@ use enn_common::{
     wire::{client::ClientError, control::Phase, message::FromWorker},
 };
 use enn_worker::{
+    block::SubModels,
     comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
     session::{KernelTask, Outcome, PredictTask, Recorder, Reporter, SessionError, TrainTask, predict, train},
 };
@@ -152,6 +153,7 @@ fn a_run_learns_saves_and_predicts() {
         place: (0, 1),
         device: Device::Cpu,
         kernels: KernelTask::default(),
+        models: SubModels::new(),
     };
     let recorder = Recorder::default();
     assert!(!predict(&predict_task, &recorder).unwrap());
