@@ -2,6 +2,7 @@
 
 use crate::{
     agent::{AgentError, AskError},
+    api::TaskError,
     chaos::ChaosError,
     convert::ConvertError,
     gather::GatherError,
@@ -124,6 +125,9 @@ pub enum Error {
     /// Faults on purpose.
     #[error(transparent)]
     Chaos(#[from] ChaosError),
+    /// An edit of a configuration's tasks.
+    #[error(transparent)]
+    Tasks(#[from] TaskError),
     /// There is no profile to show.
     #[error(transparent)]
     Profile(#[from] crate::ui::roofline::ProfileError),
@@ -165,7 +169,9 @@ impl Error {
     /// The exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
+            Self::Config(_) | Self::Usage(_) | Self::Tasks(_) | Self::RunDir(RunDirError::Unknown { .. }) => {
+                ExitCode::Usage
+            }
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,

@@ -95,6 +95,41 @@ pub enum Reduction {
     Linear,
 }
 
+impl Mode {
+    /// As the configuration names them.
+    pub const NAMES: [(&'static str, Self); 2] = [("spatial", Self::Spatial), ("temporal", Self::Temporal)];
+
+    /// As the configuration names it.
+    pub fn name(self) -> &'static str {
+        name_in(&Self::NAMES, self)
+    }
+}
+
+impl Mixer {
+    /// As the configuration names them.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("retention", Self::Retention), ("true_retention", Self::TrueRetention), ("dilated", Self::Dilated)];
+
+    /// As the configuration names it; also the name of its layer's parameters.
+    pub fn name(self) -> &'static str {
+        name_in(&Self::NAMES, self)
+    }
+}
+
+impl Reduction {
+    /// As the configuration names them.
+    pub const NAMES: [(&'static str, Self); 2] = [("mean", Self::Mean), ("linear", Self::Linear)];
+
+    /// As the configuration names it.
+    pub fn name(self) -> &'static str {
+        name_in(&Self::NAMES, self)
+    }
+}
+
+fn name_in<T: PartialEq>(names: &[(&'static str, T)], wanted: T) -> &'static str {
+    names.iter().find(|(_, one)| *one == wanted).map_or("", |(name, _)| name)
+}
+
 /// The name that no task may have: the parameters of the Perceiver stand under it.
 pub const RESERVED: &str = "perceiver";
 

@@ -15,5 +15,5 @@ pub use error::{ConfigError, Place};
 pub use facts::Facts;
 pub use forest::Forest;
 pub use raw::RawConfig;
-pub use resolve::resolve;
+pub use resolve::{resolve, resolve_model};
 pub use run::RunConfig;

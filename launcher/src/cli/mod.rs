@@ -24,6 +24,7 @@ mod slurm;
 mod stage;
 mod status;
 mod stop;
+mod task_table;
 mod top;
 mod train;
 

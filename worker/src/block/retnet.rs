@@ -22,7 +22,7 @@ impl RetNetBlock {
     /// A block whose tokens are mixed by `mixing`, after which its parameters are named.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, mixing: &Mixing, regularise: Regularise) -> Self {
         pb.scoped(name, |pb| Self {
-            norm_mixer: Normalise::new(pb, &format!("norm_{}", mixing.name()), width.norm, width.model),
+            norm_mixer: Normalise::new(pb, &format!("norm_{}", mixing.mixer.name()), width.norm, width.model),
             mixer: mixing.layer(pb, width),
             norm_feed: Normalise::new(pb, "norm_feed", width.norm, width.model),
             feed: FeedForward::new(pb, "feed", width.model, width.hidden),

@@ -37,18 +37,9 @@ impl Mixing {
         Self { mixer: Mixer::Retention, direction, patterns: Vec::new() }
     }
 
-    /// Name of the layer among a block's parameters.
-    pub fn name(&self) -> &'static str {
-        match self.mixer {
-            Mixer::Retention => "retention",
-            Mixer::TrueRetention => "true_retention",
-            Mixer::Dilated => "dilated",
-        }
-    }
-
     /// The layer.
     pub fn layer(&self, pb: &mut ParamBuilder, width: Width) -> TokenMixer {
-        let (name, direction) = (self.name(), self.direction);
+        let (name, direction) = (self.mixer.name(), self.direction);
         match self.mixer {
             Mixer::Retention => TokenMixer::Retention(Retention::new(pb, name, width, direction)),
             Mixer::TrueRetention => TokenMixer::TrueRetention(TrueRetention::new(pb, name, width, direction)),

@@ -109,6 +109,7 @@ impl Model {
     ) -> Result<Self, ModelError> {
         spec.check(config)?;
         let forest = config.forest()?;
+        forest.check()?;
         let stateless = forest.tasks().iter().find(|task| is_stateless(&task.part)).map(|task| task.name.clone());
         let width = Width {
             model: config.d_model as i64,

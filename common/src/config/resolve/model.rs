@@ -1,9 +1,9 @@
 //! `[model]`.
 
-use super::tasks::{self, REDUCTIONS};
+use super::tasks;
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
-    forest::Mixer,
+    forest::{Mixer, Reduction},
     model::{Gate, ModelConfig, Norm, Preset},
     section::Section,
 };
@@ -15,14 +15,13 @@ const PRESETS: &[(&str, Preset)] = &[
     ("spatiotemporal", Preset::SpatioTemporal),
     ("none", Preset::None),
 ];
-pub(super) const MIXERS: &[(&str, Mixer)] =
-    &[("retention", Mixer::Retention), ("true_retention", Mixer::TrueRetention), ("dilated", Mixer::Dilated)];
 const GATES: &[(&str, Gate)] = &[("off", Gate::Off), ("scalar", Gate::Scalar), ("tile", Gate::Tile)];
 
 /// Axes of the output grid at most.
 const PATCH_AXES_MAX: usize = 8;
 
-pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> ModelConfig {
+/// With `whole` a model can be built by it; else its tasks are under way to it.
+pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
     let s = &mut section;
     let default = ModelConfig::default();
     let (segments, dilations) = tasks::patterns(s, &default);
@@ -39,10 +38,10 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         norm: s.name("norm", NORMS).unwrap_or(default.norm),
         preset: s.name("preset", PRESETS).unwrap_or(default.preset),
         tasks: default.tasks,
-        mixer: s.name("mixer", MIXERS).unwrap_or(default.mixer),
+        mixer: s.name("mixer", &Mixer::NAMES).unwrap_or(default.mixer),
         segments,
         dilations,
-        fuser_reduction: s.name("fuser_reduction", REDUCTIONS).unwrap_or(default.fuser_reduction),
+        fuser_reduction: s.name("fuser_reduction", &Reduction::NAMES).unwrap_or(default.fuser_reduction),
         fuser_rounds: s.integer("fuser_rounds", 1..=64, default.fuser_rounds),
         fuser_self_layers: s.integer("fuser_self_layers", 0..=64, default.fuser_self_layers),
         fuser_latents: s.integer("fuser_latents", 1..=8192, default.fuser_latents),
@@ -70,7 +69,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         let expected = "the first number below the second".into();
         s.error_at("output_range", ConfigErrorKind::Range { found: format!("[{low}, {high}]"), expected });
     }
-    model.tasks = tasks::resolve(s, &model);
+    model.tasks = tasks::resolve(s, &model, whole);
     section.finish(errors);
     model
 }

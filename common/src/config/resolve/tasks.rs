@@ -1,24 +1,20 @@
 //! `[[model.tasks]]`, and what all tasks share.
 
-use super::model::MIXERS;
 use crate::config::{
     error::ConfigErrorKind,
-    forest::{Forest, Mode, Part, Reduction, Task, TemplateConfig},
+    forest::{Forest, Mixer, Mode, Part, Reduction, Task, TemplateConfig},
     model::ModelConfig,
     raw::{Node, Value},
     section::{Section, describe},
 };
-
-const MODES: &[(&str, Mode)] = &[("spatial", Mode::Spatial), ("temporal", Mode::Temporal)];
-pub(super) const REDUCTIONS: &[(&str, Reduction)] = &[("mean", Reduction::Mean), ("linear", Reduction::Linear)];
 
 /// Tasks at most.
 const TASKS_MAX: usize = 256;
 /// Keys that only a template has.
 const OF_TEMPLATES: [&str; 5] = ["mode", "depth", "tokens", "mixer", "model"];
 
-/// The tasks of `model`, whose other keys are read.
-pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig) -> Forest {
+/// The tasks of `model`, whose other keys are read. With `whole` a model can be built from them; else they are under way to it.
+pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig, whole: bool) -> Forest {
     let tasks = match s.node("tasks") {
         None => Vec::new(),
         Some(Node { value: Value::Array(items), .. }) if items.len() <= TASKS_MAX => {
@@ -40,9 +36,10 @@ pub(super) fn resolve(s: &mut Section<'_>, model: &ModelConfig) -> Forest {
         return Forest::default();
     }
     // Presets and tasks are one forest, and a parent may stand anywhere in it.
-    let forest = Forest::new(tasks.clone())
-        .and_then(|tasks| ModelConfig { tasks, ..model.clone() }.forest())
-        .and_then(|_| Forest::new(tasks));
+    let forest = Forest::new(tasks).and_then(|tasks| {
+        let forest = ModelConfig { tasks: tasks.clone(), ..model.clone() }.forest()?;
+        if whole { forest.check().map(|()| tasks) } else { Ok(tasks) }
+    });
     forest.unwrap_or_else(|error| {
         s.error_at(if s.has("tasks") { "tasks" } else { "preset" }, ConfigErrorKind::Tasks(error));
         Forest::default()
@@ -55,7 +52,7 @@ fn task(s: &mut Section<'_>, node: &Node, model: &ModelConfig) -> Task {
     let name = t.text_required("name", "the name of the task");
     let weight = t.number("weight", f64::MIN_POSITIVE..=1e12, 1.0);
     let parent = t.text("parent");
-    let reduction = t.name("reduction", REDUCTIONS);
+    let reduction = t.name("reduction", &Reduction::NAMES);
     let part = match reduction {
         Some(reduction) => {
             if let Some(key) = OF_TEMPLATES.into_iter().find(|key| t.has(key)) {
@@ -82,7 +79,7 @@ fn task(s: &mut Section<'_>, node: &Node, model: &ModelConfig) -> Task {
 
 /// What is not said is as in the preset's template of the same mode.
 fn template(t: &mut Section<'_>, model: &ModelConfig) -> Part {
-    let mode = t.name("mode", MODES).unwrap_or(Mode::Spatial);
+    let mode = t.name("mode", &Mode::NAMES).unwrap_or(Mode::Spatial);
     let (depth, tokens) = match mode {
         Mode::Spatial => (model.spatial_depth, model.spatial_latents),
         Mode::Temporal => (model.temporal_depth, model.temporal_latents),
@@ -91,7 +88,7 @@ fn template(t: &mut Section<'_>, model: &ModelConfig) -> Part {
         mode,
         depth: t.integer("depth", 0..=256, depth),
         tokens: t.integer("tokens", 1..=8192, tokens),
-        mixer: t.name("mixer", MIXERS).unwrap_or(model.mixer),
+        mixer: t.name("mixer", &Mixer::NAMES).unwrap_or(model.mixer),
         model: t.text("model"),
     })
 }
