@@ -318,4 +318,6 @@ fn usable(cx: &Cx, values: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
 }
 
 #[cfg(test)]
+mod task_tests;
+#[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use enn_common::{
     staged::meta::{FeatureMeta, Stats},
 };
 
-fn config() -> ModelConfig {
+pub(super) fn config() -> ModelConfig {
     ModelConfig {
         d_model: 16,
         heads: 2,
@@ -34,7 +34,7 @@ fn config() -> ModelConfig {
 }
 
 /// Three numbers (the second with gaps), one category of 4, a grid of 2 × 3.
-fn spec() -> ModelSpec {
+pub(super) fn spec() -> ModelSpec {
     let number = |name: &str, has_missing| FeatureMeta { name: name.to_owned(), categories: vec![], has_missing };
     let stats = |mean, std| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
     let kinds = FeatureMeta {
@@ -51,12 +51,12 @@ fn spec() -> ModelSpec {
     }
 }
 
-struct Bench {
-    model: Model,
-    params: Params,
+pub(super) struct Bench {
+    pub(super) model: Model,
+    pub(super) params: Params,
 }
 
-fn bench(config: &ModelConfig) -> Bench {
+pub(super) fn bench(config: &ModelConfig) -> Bench {
     one_thread();
     let mut pb = ParamBuilder::new();
     let model = Model::build(config, &spec(), &mut pb).unwrap();
@@ -64,7 +64,7 @@ fn bench(config: &ModelConfig) -> Bench {
 }
 
 /// Inputs, their mask, targets that depend on the inputs, and their mask.
-fn batch(rows: i64) -> [Raw; 4] {
+pub(super) fn batch(rows: i64) -> [Raw; 4] {
     tch::manual_seed(rows);
     let cpu = (Kind::Float, Device::Cpu);
     let scale = Raw::from_slice(&[2.0_f32, 1.0, 0.5]);
@@ -84,7 +84,7 @@ fn batch(rows: i64) -> [Raw; 4] {
 }
 
 /// Zero starts hide whole branches: nudge every weight so that all of them matter.
-fn nudge(params: &Params, by: f64) {
+pub(super) fn nudge(params: &Params, by: f64) {
     tch::manual_seed(11);
     for (_, _, weight) in params.iter() {
         let mut weight = weight.shallow_clone();
@@ -113,7 +113,7 @@ fn variants() -> Vec<ModelConfig> {
 }
 
 /// A template beside a sub-fuser in a sub-fuser, with both reductions and all mixers.
-fn tasks() -> Forest {
+pub(super) fn tasks() -> Forest {
     let template = |name: &str, parent: Option<&str>, mode, mixer| Task {
         parent: parent.map(str::to_owned),
         ..Task::template(name, TemplateConfig { mode, depth: 1, tokens: 3, mixer, model: None })
@@ -134,11 +134,11 @@ fn tasks() -> Forest {
     .unwrap()
 }
 
-fn input(cx: &Cx, raw: &Raw) -> Tensor {
+pub(super) fn input(cx: &Cx, raw: &Raw) -> Tensor {
     cx.input(raw.shallow_clone())
 }
 
-fn forward(model: &Model, cx: &Cx, x: &Raw, valid: &Raw) -> Output {
+pub(super) fn forward(model: &Model, cx: &Cx, x: &Raw, valid: &Raw) -> Output {
     model.forward(cx, &input(cx, x), &input(cx, valid)).unwrap()
 }
 
@@ -147,7 +147,7 @@ fn objective() -> Objective {
 }
 
 impl Bench {
-    fn eval(&self, x: &Raw, valid: &Raw) -> Output {
+    pub(super) fn eval(&self, x: &Raw, valid: &Raw) -> Output {
         forward(&self.model, &Cx::eval(&self.params), x, valid)
     }
 
@@ -170,7 +170,7 @@ impl Bench {
         self.model.denorm(&cx, &input(&cx, z)).unwrap().raw().shallow_clone()
     }
 
-    fn gradients(&self, data: &[Raw; 4]) -> GradBuckets {
+    pub(super) fn gradients(&self, data: &[Raw; 4]) -> GradBuckets {
         let grads = GradBuckets::new(&self.params).unwrap();
         let cx = Cx::train(&self.params, 1, 0);
         let loss = self.loss(&cx, data);
@@ -179,7 +179,7 @@ impl Bench {
     }
 }
 
-fn distance(a: &Raw, b: &Raw) -> f64 {
+pub(super) fn distance(a: &Raw, b: &Raw) -> f64 {
     (a - b).abs().max().double_value(&[])
 }
 
