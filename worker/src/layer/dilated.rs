@@ -8,6 +8,7 @@ use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
     functional::{self, Dir},
+    op::infer::wide,
     params::ParamBuilder,
 };
 use tch::{Kind, Tensor as Raw};
@@ -149,6 +150,8 @@ fn largest(cx: &Cx, gathered: &[Gathered], tokens: i64) -> Result<Tensor, OpErro
     for one in gathered {
         let scores = functional::detach(cx, &one.scores)?;
         let most = functional::max_dim(cx, &scores, -1, true)?;
+        // What stands far above needs more digits than 16 bits have.
+        let most = functional::cast(cx, &most, wide(most.kind()))?;
         // Zero, where a pattern does not hold a token, is below all that are held.
         let most = functional::add_scalar(cx, &most, ABOVE)?;
         all.push(functional::undilate(cx, &most, one.pattern.segment, one.pattern.dilation, tokens)?);

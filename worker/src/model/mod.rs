@@ -2,21 +2,25 @@
 //!
 //! ```text
 //! x (B,F) ─ scaler ─ embedding ─► features (B,F')
-//!   ─► fuser: templates ─► tokens (B,ΣN,D) ─ perceiver ─► latents Z (B,K,D)
+//!   ─► fuser: templates ─► tokens (B,N,D) each ─┬─ perceiver ─► latents Z (B,K,D)
+//!                           sub-fusers (B,K,D) ◄┘ the same perceiver
 //!        ├─► mean over K ─► base head ─► a (B,O)
 //!        └─► collector ─► grid tokens (B,G,D) ─► refine head ─► r (B,O)
 //!   p = gate(Z, grid tokens, a, r);   z = a + p·r;   refined = a + r;   y = z·std + mean
 //! ```
 //!
 //! Parameters, by name (f32; D width, H heads, I feed-forward width, N tokens of a task, K latents, R head rank, P patch volume,
-//! F' features, O cells). `norm` stands for `weight (D)` and, with LayerNorm, `bias (D)`; *RetNet* for the block below.
+//! F' features, O cells). `norm` stands for `weight (D)` and, with LayerNorm, `bias (D)`; *RetNet* for the block below. A task's
+//! parameters have the same names wherever it hangs in the forest; sub-fusers have none of their own.
 //!
 //! | name | shape |
 //! |---|---|
 //! | `embedding.category_{column}.weight` | (C+1, min(C,32)), last row = unknown |
 //! | `fuser.{task}.tokeniser.{weight,bias}` | (N·D, F'), (N·D); reads features / √F' |
-//! | `fuser.{task}.block_{i}` | RetNet |
+//! | `fuser.{task}.block_{i}` | RetNet, with the task's mixer |
+//! | `fuser.{task}.model.…` | the user's own |
 //! | `fuser.{task}.norm` | norm |
+//! | `fuser.{task}.factor`, of templates and sub-fusers that are joined by `linear` | (1) |
 //! | `fuser.perceiver.latents` | (K, D) |
 //! | `fuser.perceiver.round_{r}.cross.{norm_query,norm_key,norm_feed}` | norm |
 //! | `fuser.perceiver.round_{r}.cross.attention.{q,out}.{weight,bias}` | (D, D), (D) |
@@ -35,9 +39,11 @@
 //! | `refine.out.{weight,bias}` | (P, D), (P) |
 //! | `gate.norm.{weight,bias}` | (W), (W): W = 2D+2 (scalar) or D+1 (tile) |
 //! | `gate.hidden.{weight,bias}`, `gate.out.{weight,bias}` | (64, W), (64); (1, 64), (1) |
-//! | RetNet `….{norm_retention,norm_feed}` | norm |
+//! | RetNet `….{norm_{mixer},norm_feed}` | norm |
 //! | RetNet `….retention.{qvg,out}.weight` | (3D, D): q, v, g; (D, D) |
-//! | RetNet `….retention.norm`, `….retention.beta` | norm, (H) |
+//! | RetNet `….true_retention.{qkvg,out}.weight` | (4D, D): q, k, v, g; (D, D) |
+//! | RetNet `….{retention,true_retention}.norm`, `….beta` | norm, (H) |
+//! | RetNet `….dilated.{qkv,out}.{weight,bias}` | (3D, D), (3D): q, k, v of one head after the other; (D, D), (D) |
 //! | RetNet `….feed.{in,out}.weight` | (2I, D), (D, I) |
 //!
 //! Buffers (f64, not trained): `scaler.{x_mean,x_std}` (F), `scaler.{y_mean,y_std,y_min,y_max}` (O).

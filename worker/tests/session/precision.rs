@@ -81,6 +81,26 @@ fn every_precision_of_the_cpu_learns_alike_and_says_what_it_took() {
 }
 
 #[test]
+fn every_mixer_learns_alike_in_16_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let run = |wanted: Wanted| {
+        let mut config = RunConfig { model: crate::composed(), ..wanting(wanted) };
+        config.train.epochs = 12;
+        let place = dir.path().join(format!("{wanted:?}"));
+        let (_, messages) = alone(&config, &place, &staged, None, &Recorder::default()).unwrap();
+        losses(&messages).2
+    };
+    let expected = run(Wanted::Fp32);
+    assert!(expected[11] < 0.5 * expected[0], "{expected:?}");
+    for wanted in [Wanted::Bf16, Wanted::Fp16] {
+        for (epoch, (a, b)) in run(wanted).iter().zip(&expected).enumerate() {
+            assert!((a - b).abs() < 0.15 * b + 0.02, "{wanted:?}, epoch {epoch}: {a} against {b}");
+        }
+    }
+}
+
+#[test]
 fn replayed_steps_compute_the_bits_of_recorded_ones_in_bf16_and_fp16() {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
