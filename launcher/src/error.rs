@@ -2,7 +2,6 @@
 
 use crate::{
     agent::{AgentError, AskError},
-    api::TaskError,
     chaos::ChaosError,
     convert::ConvertError,
     gather::GatherError,
@@ -12,6 +11,7 @@ use crate::{
     run_dir::RunDirError,
     slurm::SlurmError,
     stage::StageError,
+    tasks::TaskError,
     torchrun::RunError,
     ui::{JournalError, KernelsError, MetricsError, TopError},
 };

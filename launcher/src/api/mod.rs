@@ -20,13 +20,11 @@ mod nodes;
 mod predict;
 mod run;
 mod settings;
-mod tasks;
 mod train;
 
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
-pub use model::{load_model, new_model, save_model};
+pub use model::{edit_tasks, load_model, new_model, save_model, tasks_of};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};
 pub use settings::{Override, change_config, load_config};
-pub use tasks::{TaskEdit, TaskError, TaskKeys, edit_tasks, tasks_of};
 pub use train::{STAGED_DIR, TrainOptions, TrainedRun, exit_code, stage, train};

@@ -1,4 +1,5 @@
-//! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share.
+//! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share, and the tasks of a
+//! configuration.
 
 use super::{announce::Announcer, launch, train};
 use crate::{
@@ -6,10 +7,16 @@ use crate::{
     agent::{self, Durable, Ended, Job},
     convert::{self, Saved},
     facts::Facts,
-    run_dir::RunDir,
+    run_dir::{self, RunDir},
+    tasks::{self, TaskEdit},
     ui::Mode,
 };
-use enn_common::{checkpoint::Checkpoint, config::RunConfig, fs::atomic, staged::StagedMeta};
+use enn_common::{
+    checkpoint::Checkpoint,
+    config::{Forest, RunConfig},
+    fs::atomic,
+    staged::StagedMeta,
+};
 use std::path::{Path, PathBuf};
 
 /// Makes a run directory under `runs_dir` with the seeded initial weights of `config` for data described by `meta`, as a
@@ -61,4 +68,34 @@ pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
         .map_err(|source| Error::Json { path: committed.path.clone(), source })?;
     run.write_config(&config)?;
     Ok(run.path().to_owned())
+}
+
+/// The task forest of a configuration's file, or of a run among `runs`.
+///
+/// # Errors
+/// A file that cannot be read or a run that there is not; all mistakes of the model section.
+pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Error> {
+    let file = facts.cwd.join(place);
+    if file.is_file() {
+        return Ok(tasks::read(&read(&file)?, place)?);
+    }
+    let run = run_dir::find(runs, &place.to_string_lossy())?;
+    Ok(tasks::forest(&run_dir::read_config(&run)?.model, place)?)
+}
+
+/// Edits the tasks of a configuration's file; the forest as it is then.
+///
+/// # Errors
+/// A file that cannot be read or written, mistakes in its model section, or an edit that would leave no forest.
+pub fn edit_tasks(path: &Path, edit: &TaskEdit, facts: &Facts) -> Result<Forest, Error> {
+    let file = facts.cwd.join(path);
+    let (text, forest) = tasks::edited(&read(&file)?, path, edit)?;
+    // A link stays one.
+    let file = file.canonicalize().map_err(|source| Error::Read { path: file.clone(), source })?;
+    atomic::write(&file, text.as_bytes())?;
+    Ok(forest)
+}
+
+fn read(file: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.to_owned(), source })
 }

@@ -2,10 +2,10 @@
 
 use super::{flags::Runs, output, task_table};
 use crate::{
-    Error,
-    api::{self, TaskEdit, TaskKeys},
+    Error, api,
     facts::Facts,
     run_dir,
+    tasks::{TaskEdit, TaskKeys},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use enn_common::{

@@ -67,7 +67,7 @@ impl Fuser {
 
     /// Moves the key biases.
     pub fn to_device(&mut self, device: Device) {
-        self.roots.to_device(device);
+        self.roots.move_to(device);
     }
 
     /// Features (B, F') divided by √F' → latents (B, K, D). In a stream, temporal templates go on from their states.
@@ -107,11 +107,11 @@ impl Branch {
         Ok(Self { children, join })
     }
 
-    fn to_device(&mut self, device: Device) {
+    fn move_to(&mut self, device: Device) {
         self.join.to_device(device);
         for child in &mut self.children {
             if let Node::SubFuser(branch) = child {
-                branch.to_device(device);
+                branch.move_to(device);
             }
         }
     }

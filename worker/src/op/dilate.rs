@@ -25,6 +25,11 @@ pub static ROWS: [OpRow; 2] = [
         .export(Export::Graph("Concat, Reshape, Slice")),
 ];
 
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::Undilate { .. }))]
+}
+
 /// Segment, dilation, tokens (0 for `Dilate`).
 fn sizes(op: &Op) -> (i64, i64, i64) {
     match *op {
@@ -65,7 +70,7 @@ fn shape_back(op: &Op, ins: &[&Meta]) -> Inferred {
     }
 }
 
-/// The part of `whole` (B,S,L,r,H,W) that the heads o, o + r, … take, (B,S,L,H/r,W); `None` without such heads.
+/// The part of `whole` (B,S,L,r,H,W) that the heads o, o + r, … take, (B,S,L,heads,W), as a view.
 fn taken(whole: &Raw, offset: i64, dilation: i64) -> Result<Raw, OpErrorKind> {
     Ok(whole.f_select(3, offset)?.f_slice(3, offset, None, dilation)?)
 }

@@ -1,6 +1,6 @@
 //! One worker's life: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
 //!
-//! A program that builds its own worker calls [`program`] from its `main` (or [`run_with`] after a start of its own), or [`train::train`] with a listener of its own
+//! A program that builds its own worker calls [`program()`] from its `main` (or [`run_with`] after a start of its own), or [`train::train`] with a listener of its own
 //! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
 //! takes its place among the other ranks from [`torchrun::join`] and makes its steps with [`steps::Steps`].
 //!

@@ -52,10 +52,8 @@ fn true_retention(x: &Tensor, weights: &Weights, direction: Dir) -> Tensor {
     let (q, k, v) = (heads(&all[0], DH), heads(&all[1], DH), heads(&all[2], DH));
     let lambda: Tensor = 1.0 - (-weights["true_retention.beta"].clamp(1.0, 16.0) * 2f64.ln()).exp();
     let gaps = gaps(n);
-    let mut decay = (lambda.log().view([-1, 1, 1]) * gaps.abs()).exp();
-    if direction == Dir::Causal {
-        decay = decay * gaps.ge(0.0).to_kind(Kind::Double);
-    }
+    let decay = (lambda.log().view([-1, 1, 1]) * gaps.abs()).exp();
+    let decay = if direction == Dir::Causal { decay * gaps.ge(0.0).to_kind(Kind::Double) } else { decay };
     let y = (q.matmul(&k.transpose(-2, -1)) / (DH as f64).sqrt() * decay).matmul(&v);
     let y = y.transpose(1, 2).reshape([b, n, WIDTH]);
     let (w, bias) = (&weights["true_retention.norm.weight"], &weights["true_retention.norm.bias"]);

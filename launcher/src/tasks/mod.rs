@@ -1,57 +1,17 @@
-//! The task forest of a configuration's file: read, edited, written back; comments and everything else stay as they are.
+//! The task forest of a configuration's text: read, edited, written back; comments and everything else stay as they are.
 
-use crate::{Error, facts::Facts, run_dir};
-use enn_common::{
-    config::{
-        Forest, RawConfig,
-        forest::{ForestError, Mixer, Mode, Part, Reduction, Task, TemplateConfig},
-        model::ModelConfig,
-        resolve_model,
-    },
-    fs::atomic,
+mod error;
+
+pub use error::TaskError;
+
+use enn_common::config::{
+    Forest, RawConfig,
+    forest::{Mixer, Mode, Part, Reduction, Task, TemplateConfig},
+    model::ModelConfig,
+    resolve_model,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
-
-/// Why an edit was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum TaskError {
-    /// The edit itself.
-    #[error("{}: {source}", path.display())]
-    Forest {
-        /// Configuration.
-        path: PathBuf,
-        /// Cause.
-        source: ForestError,
-    },
-    /// A section in braces.
-    #[error("{}: `{key}` is written in braces, expected [{key}]\nhint: only sections of their own can be edited", path.display())]
-    Inline {
-        /// Configuration.
-        path: PathBuf,
-        /// Section.
-        key: &'static str,
-    },
-    /// A key that the task cannot have.
-    #[error("\"{name}\" is a {what}, which has no {key}")]
-    Key {
-        /// Task.
-        name: String,
-        /// Template or sub-fuser.
-        what: &'static str,
-        /// Key.
-        key: &'static str,
-    },
-    /// Neither or both.
-    #[error("give --mode for a template, or --reduction for a sub-fuser; not both")]
-    Kind,
-    /// A bug.
-    #[error("{}: the edited text means something else than the edit, which is a bug; nothing was written", path.display())]
-    Differs {
-        /// Configuration.
-        path: PathBuf,
-    },
-}
 
 /// What is given of a task; the rest stays as it is, or as it is by default.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -112,47 +72,33 @@ pub enum TaskEdit {
     },
 }
 
-/// The forest of a configuration's file, or of a run.
+/// The forest of a configuration's text; `path` is for errors.
 ///
 /// # Errors
-/// A file that cannot be read or a run that there is not; all mistakes of the section.
-pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Error> {
-    let file = facts.cwd.join(place);
-    let model = if file.is_file() {
-        parse(&read(&file)?, place)?
-    } else {
-        run_dir::read_config(&run_dir::find(runs, &place.to_string_lossy())?)?.model
-    };
-    Ok(model.forest().map_err(|source| TaskError::Forest { path: place.to_owned(), source })?)
+/// All mistakes of the model section.
+pub fn read(text: &str, path: &Path) -> Result<Forest, TaskError> {
+    forest(&parse(text, path)?, path)
 }
 
-/// Edits the tasks of a configuration's file; the forest as it is then.
+/// The forest of a model of the configuration at `path`.
 ///
 /// # Errors
-/// A file that cannot be read or written, mistakes in its model section, or an edit that would leave no forest.
-pub fn edit_tasks(path: &Path, edit: &TaskEdit, facts: &Facts) -> Result<Forest, Error> {
-    let file = facts.cwd.join(path);
-    let text = read(&file)?;
-    let (text, forest) = edited(&text, path, edit)?;
-    // A link stays one.
-    let file = file.canonicalize().map_err(|source| Error::Read { path: file.clone(), source })?;
-    atomic::write(&file, text.as_bytes())?;
-    Ok(forest)
+/// A task with the name of one of the preset's.
+pub fn forest(model: &ModelConfig, path: &Path) -> Result<Forest, TaskError> {
+    model.forest().map_err(|source| TaskError::Forest { path: path.to_owned(), source })
 }
 
-fn read(file: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.to_owned(), source })
-}
-
-fn parse(text: &str, path: &Path) -> Result<ModelConfig, Error> {
-    RawConfig::parse(text, path).and_then(|raw| resolve_model(&raw)).map_err(Error::Config)
+fn parse(text: &str, path: &Path) -> Result<ModelConfig, TaskError> {
+    RawConfig::parse(text, path).and_then(|raw| resolve_model(&raw)).map_err(TaskError::Config)
 }
 
 /// The text after the edit, and what it means.
-fn edited(text: &str, path: &Path, edit: &TaskEdit) -> Result<(String, Forest), Error> {
+///
+/// # Errors
+/// Mistakes in the model section before the edit or after it, or an edit that would leave no forest.
+pub fn edited(text: &str, path: &Path, edit: &TaskEdit) -> Result<(String, Forest), TaskError> {
     let model = parse(text, path)?;
-    let refused = |source| TaskError::Forest { path: path.to_owned(), source };
-    let before = model.forest().map_err(refused)?;
+    let before = forest(&model, path)?;
     let mut after = before.clone();
     apply(&mut after, edit, &model, path)?;
     // What the parser of the configuration took, this one takes.
@@ -164,9 +110,9 @@ fn edited(text: &str, path: &Path, edit: &TaskEdit) -> Result<(String, Forest), 
         tasks.sort_by(|a, b| a.name.cmp(&b.name));
         tasks
     };
-    let made = parse(&text, path)?.forest().map_err(refused)?;
+    let made = read(&text, path)?;
     if sorted(&made) != sorted(&after) {
-        return Err(TaskError::Differs { path: path.to_owned() }.into());
+        return Err(TaskError::Differs { path: path.to_owned() });
     }
     Ok((text, made))
 }
@@ -388,9 +334,9 @@ mod tests {
         for name in ["week", "spatial", "temporal"] {
             assert_eq!(text.matches(&format!("name = \"{name}\"")).count(), 1, "{text}");
         }
-        let forest = parse(&text, Path::new("w.toml")).unwrap().forest().unwrap();
+        let forest = read(&text, Path::new("w.toml")).unwrap();
         assert_eq!(forest.get("temporal").unwrap().weight, 2.0);
-        assert_eq!(forest.get("spatial"), parse(FILE, Path::new("w.toml")).unwrap().forest().unwrap().get("spatial"));
+        assert_eq!(forest.get("spatial"), read(FILE, Path::new("w.toml")).unwrap().get("spatial"));
     }
 
     #[test]
