@@ -136,19 +136,23 @@ impl ModelConfig {
         Forest::new(self.preset_tasks().into_iter().chain(self.tasks.tasks().iter().cloned()).collect())
     }
 
-    /// The templates that the preset stands for.
+    /// The templates that the preset stands for; each has the name of its mode.
     pub fn preset_tasks(&self) -> Vec<Task> {
-        let mixer = self.mixer;
-        let template = |name, mode, depth, tokens| {
-            Task::template(name, TemplateConfig { mode, depth, tokens, mixer, model: None })
+        let modes: &[Mode] = match self.preset {
+            Preset::Spatial => &[Mode::Spatial],
+            Preset::Temporal => &[Mode::Temporal],
+            Preset::SpatioTemporal => &[Mode::Spatial, Mode::Temporal],
+            Preset::None => &[],
         };
-        let spatial = || template("spatial", Mode::Spatial, self.spatial_depth, self.spatial_latents);
-        let temporal = || template("temporal", Mode::Temporal, self.temporal_depth, self.temporal_latents);
-        match self.preset {
-            Preset::Spatial => vec![spatial()],
-            Preset::Temporal => vec![temporal()],
-            Preset::SpatioTemporal => vec![spatial(), temporal()],
-            Preset::None => Vec::new(),
-        }
+        modes.iter().map(|mode| Task::template(mode.name(), self.template(*mode))).collect()
+    }
+
+    /// The preset's template of a mode: what a task is that says no more.
+    pub fn template(&self, mode: Mode) -> TemplateConfig {
+        let (depth, tokens) = match mode {
+            Mode::Spatial => (self.spatial_depth, self.spatial_latents),
+            Mode::Temporal => (self.temporal_depth, self.temporal_latents),
+        };
+        TemplateConfig { mode, depth, tokens, mixer: self.mixer, model: None }
     }
 }

@@ -99,3 +99,33 @@ pub fn edit_tasks(path: &Path, edit: &TaskEdit, facts: &Facts) -> Result<Forest,
 fn read(file: &Path) -> Result<String, Error> {
     std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::TaskKeys;
+    use enn_common::config::forest::Mode;
+
+    #[test]
+    fn tasks_of_a_file_are_edited_through_a_link_and_a_refused_edit_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut facts = Facts::gather();
+        facts.cwd = dir.path().to_owned();
+        std::fs::write(dir.path().join("real.toml"), "# mine\n[model]\npreset = \"spatial\"\n").unwrap();
+        std::os::unix::fs::symlink("real.toml", dir.path().join("a.toml")).unwrap();
+        let add = |name: &str| {
+            let keys = TaskKeys { mode: Some(Mode::Temporal), ..TaskKeys::default() };
+            let edit = TaskEdit::Add { name: name.into(), parent: None, children: Vec::new(), keys };
+            edit_tasks(Path::new("a.toml"), &edit, &facts)
+        };
+        add("week").unwrap();
+        let text = std::fs::read_to_string(dir.path().join("real.toml")).unwrap();
+        assert!(text.starts_with("# mine\n[model]\n") && text.contains("name = \"week\""), "{text}");
+        assert!(dir.path().join("a.toml").is_symlink());
+        assert!(add("spatial").unwrap_err().to_string().contains("already a task"));
+        assert_eq!(std::fs::read_to_string(dir.path().join("real.toml")).unwrap(), text);
+        let forest = tasks_of(Path::new("a.toml"), dir.path(), &facts).unwrap();
+        assert_eq!(forest.tasks().iter().map(|task| task.name.as_str()).collect::<Vec<_>>(), ["spatial", "week"]);
+        assert!(tasks_of(Path::new("b.toml"), dir.path(), &facts).is_err());
+    }
+}

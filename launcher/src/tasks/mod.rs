@@ -6,7 +6,7 @@ pub use error::TaskError;
 
 use enn_common::config::{
     Forest, RawConfig,
-    forest::{Mixer, Mode, Part, Reduction, Task, TemplateConfig},
+    forest::{Mixer, Mode, Part, Reduction, Task},
     model::ModelConfig,
     resolve_model,
 };
@@ -141,13 +141,7 @@ fn apply(forest: &mut Forest, edit: &TaskEdit, model: &ModelConfig, path: &Path)
 fn made(name: &str, keys: &TaskKeys, model: &ModelConfig) -> Result<Task, TaskError> {
     let part = match (keys.mode, keys.reduction) {
         (None, Some(reduction)) => Part::Fuser { reduction },
-        (Some(mode), None) => {
-            let (depth, tokens) = match mode {
-                Mode::Spatial => (model.spatial_depth, model.spatial_latents),
-                Mode::Temporal => (model.temporal_depth, model.temporal_latents),
-            };
-            Part::Template(TemplateConfig { mode, depth, tokens, mixer: model.mixer, model: None })
-        }
+        (Some(mode), None) => Part::Template(model.template(mode)),
         _ => return Err(TaskError::Kind),
     };
     let mut task = Task { name: name.to_owned(), weight: 1.0, parent: None, part };

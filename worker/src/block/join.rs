@@ -90,3 +90,50 @@ impl Join {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        block::{Perceiver, Regularise, perceiver::Rounds},
+        layer::Width,
+    };
+    use enn_common::config::model::Norm;
+    use tch::Kind;
+
+    fn child(name: &str, tokens: i64, weight: f64) -> Child {
+        Child { name: name.to_owned(), tokens, weight }
+    }
+
+    #[test]
+    fn one_task_needs_no_bias() {
+        assert_eq!(key_bias(&[child("a", 5, 2.0)]), None);
+        let bias = key_bias(&[child("a", 2, 1.0), child("b", 1, 3.0)]).unwrap();
+        assert_eq!(bias, [0.5_f32.ln(), 0.5_f32.ln(), 3.0_f32.ln()]);
+    }
+
+    #[test]
+    fn doubling_the_tokens_of_a_task_changes_nothing() {
+        let mut pb = ParamBuilder::new();
+        let width = Width { model: 8, heads: 2, hidden: 16, norm: Norm::LayerNorm };
+        let rounds = Rounds { latents: 3, rounds: 2, self_layers: 1 };
+        let perceiver =
+            Perceiver::new(&mut pb, "perceiver", width, rounds, Regularise { dropout: 0.0, drop_path: 0.0 });
+        let params = pb.build(1, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        tch::manual_seed(2);
+        let (a, b) =
+            (Raw::randn([2, 4, 8], (Kind::Float, Device::Cpu)), Raw::randn([2, 5, 8], (Kind::Float, Device::Cpu)));
+        let read = |parts: &[&Raw], children: &[Child]| {
+            let key_bias = Some(cx.constant(Raw::from_slice(&key_bias(children).unwrap())));
+            let sources = Sources::Together { tokens: cx.input(Raw::cat(parts, 1)), key_bias };
+            perceiver.forward(&cx, &sources).unwrap().raw().shallow_clone()
+        };
+        let once = read(&[&a, &b], &[child("a", 4, 1.0), child("b", 5, 2.0)]);
+        let twice = read(&[&a, &b, &b], &[child("a", 4, 1.0), child("b", 10, 2.0)]);
+        assert!((&once - twice).abs().max().double_value(&[]) < 1e-5);
+        // Without the bias of the longer task the answer does change: the test can tell.
+        let unweighted = read(&[&a, &b, &b], &[child("a", 4, 1.0), child("b", 10, 4.0)]);
+        assert!((once - unweighted).abs().max().double_value(&[]) > 1e-4);
+    }
+}

@@ -183,7 +183,7 @@ impl Model {
     }
 
     /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
-    /// given, empty at first. Also gives the state after this call.
+    /// given, empty at first. Also gives the state after this call. No gradient flows from call to call.
     ///
     /// # Errors
     /// As [`Model::forward`]; when a batch has other rows than the one before; and [`ModelError::NoStream`] when a temporal task

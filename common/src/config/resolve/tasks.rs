@@ -79,17 +79,13 @@ fn task(s: &mut Section<'_>, node: &Node, model: &ModelConfig) -> Task {
 
 /// What is not said is as in the preset's template of the same mode.
 fn template(t: &mut Section<'_>, model: &ModelConfig) -> Part {
-    let mode = t.name("mode", &Mode::NAMES).unwrap_or(Mode::Spatial);
-    let (depth, tokens) = match mode {
-        Mode::Spatial => (model.spatial_depth, model.spatial_latents),
-        Mode::Temporal => (model.temporal_depth, model.temporal_latents),
-    };
+    let unsaid = model.template(t.name("mode", &Mode::NAMES).unwrap_or(Mode::Spatial));
     Part::Template(TemplateConfig {
-        mode,
-        depth: t.integer("depth", 0..=256, depth),
-        tokens: t.integer("tokens", 1..=8192, tokens),
-        mixer: t.name("mixer", &Mixer::NAMES).unwrap_or(model.mixer),
+        depth: t.integer("depth", 0..=256, unsaid.depth),
+        tokens: t.integer("tokens", 1..=8192, unsaid.tokens),
+        mixer: t.name("mixer", &Mixer::NAMES).unwrap_or(unsaid.mixer),
         model: t.text("model"),
+        ..unsaid
     })
 }
 
