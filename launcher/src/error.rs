@@ -13,6 +13,7 @@ use crate::{
     run_dir::RunDirError,
     slurm::SlurmError,
     stage::StageError,
+    tasks::TaskError,
     torchrun::RunError,
     ui::{JournalError, KernelsError, MetricsError, TopError},
 };
@@ -141,6 +142,9 @@ pub enum Error {
     /// Faults on purpose.
     #[error(transparent)]
     Chaos(#[from] ChaosError),
+    /// An edit of a configuration's tasks.
+    #[error(transparent)]
+    Tasks(#[from] TaskError),
     /// There is no profile to show.
     #[error(transparent)]
     Profile(#[from] crate::ui::roofline::ProfileError),
@@ -224,7 +228,9 @@ impl Error {
     /// The exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
+            Self::Config(_) | Self::Usage(_) | Self::Tasks(_) | Self::RunDir(RunDirError::Unknown { .. }) => {
+                ExitCode::Usage
+            }
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,

@@ -1,6 +1,6 @@
 //! The launcher: the binary `enn` and its Rust API.
 //!
-//! `cli → api → {stage, agent, gather, convert}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
+//! `cli → api → {stage, agent, gather, convert, tasks}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
 //! stacks, process}` for any program (LAUNCH.md); `slurm` says where an allocation's nodes meet. `ui` and `baselines` see
 //! only `common`'s types; `facts` is read once and passed on.
 
@@ -25,6 +25,7 @@ pub mod run_dir;
 pub mod slurm;
 pub mod stacks;
 pub mod stage;
+pub mod tasks;
 pub mod torchrun;
 pub mod ui;
 

@@ -11,6 +11,7 @@ use enn_common::{
     },
 };
 use enn_worker::{
+    block::SubModels,
     comm::Solo,
     session::{KernelTask, Reporter, RoundTask, TrainTask, train},
 };
@@ -52,6 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         checkpoints: folder.join("checkpoints"),
         device: Device::Cpu,
         kernels: KernelTask::default(),
+        models: SubModels::new(),
         round: RoundTask::default(),
     };
     train(&config, &task, &Page(page), &Solo)?;

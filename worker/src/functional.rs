@@ -339,6 +339,11 @@ pub fn ones(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> Made {
     one(cx, Op::Ones { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
 }
 
+/// Zeros of a shape, where the parameters are.
+pub fn zeros(cx: &Cx<'_>, shape: &[i64], kind: Kind) -> Made {
+    one(cx, Op::Zeros { shape: Axes::from_slice(shape), kind, device: cx.device() }, &[])
+}
+
 /// A new axis of size 1 at `dim`.
 pub fn unsqueeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
     let at = crate::op::infer::axis(dim, x.shape().len() + 1).map_err(|kind| cx.fail("unsqueeze", kind))?;
@@ -357,6 +362,22 @@ pub fn squeeze(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
     let mut shape = Axes::from_slice(x.shape());
     shape.remove(at);
     one(cx, Op::Reshape { shape }, &[x])
+}
+
+/// An axis backwards.
+pub fn flip(cx: &Cx<'_>, x: &Tensor, dim: i64) -> Made {
+    one(cx, Op::Flip { axis: dim }, &[x])
+}
+
+/// x (B,N,H,W) cut into segments of which head h takes the positions h mod r, h mod r + r, … → (B,S,H,L,W), zeros behind the end.
+/// `segment` is a multiple of the dilation r.
+pub fn dilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64) -> Made {
+    one(cx, Op::Dilate { segment, dilation }, &[x])
+}
+
+/// Back from [`dilate`] to N `tokens`: (B,S,H,L,W) → (B,N,H,W), zeros where a head took nothing.
+pub fn undilate(cx: &Cx<'_>, x: &Tensor, segment: i64, dilation: i64, tokens: i64) -> Made {
+    one(cx, Op::Undilate { segment, dilation, tokens }, &[x])
 }
 
 /// Rows of `table` (rows, D) by 64-bit ids of any shape → (…, D). Ids must lie in 0..rows.

@@ -1,31 +1,8 @@
 //! The binary `enn-worker`: one process of a run, started by `enn`; with `--probe` it tells what it was built and finds itself with.
 
-use enn_worker::{
-    probe,
-    session::{self, boot::Environment},
-};
-use std::{io::Write, process::ExitCode};
-use tracing_subscriber::EnvFilter;
+use enn_worker::session::{Own, program};
+use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|flag| flag == "--probe") {
-        return probe::print();
-    }
-    let environment = match Environment::read() {
-        Ok(environment) => environment,
-        Err(error) => return fail(&error.sentence()),
-    };
-    let filter = EnvFilter::try_new(&environment.log).unwrap_or_else(|_| EnvFilter::new("warn"));
-    // A log on a full disk is told by nobody and ends nobody: told, it would be a panic.
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
-    match session::run(&environment) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.sentence()),
-    }
-}
-
-/// Into the worker's log file, which is its standard error; it may be full.
-fn fail(sentence: &str) -> ExitCode {
-    let _full = writeln!(std::io::stderr(), "enn-worker: {sentence}");
-    ExitCode::FAILURE
+    program(&Own::default())
 }

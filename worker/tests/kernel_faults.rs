@@ -22,6 +22,7 @@ use enn_worker::{
     optim::AdamWSettings,
     params::ParamBuilder,
     session::{
+        Own,
         boot::Environment,
         precision::Demand,
         run_with,
@@ -116,7 +117,7 @@ fn worker() {
     let Ok(part) = std::env::var(PART) else { return };
     let kernel = KERNELS.iter().find(|kernel| kernel.id == part);
     let extras: Vec<Extra> = kernel.map(|kernel| Extra { op: "linear", kernel }).into_iter().collect();
-    run_with(&Environment::read().unwrap(), &extras).unwrap();
+    run_with(&Environment::read().unwrap(), &Own { kernels: extras, ..Own::default() }).unwrap();
 }
 
 /// Right on rank 0; on the other not, on batches of six rows.

@@ -1,5 +1,6 @@
 //! Everything that can be wrong with a configuration, each with its place.
 
+use super::forest::ForestError;
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -100,6 +101,12 @@ pub enum ConfigErrorKind {
         /// Heads.
         heads: usize,
     },
+    /// The task forest cannot be.
+    #[error("{0}")]
+    Tasks(ForestError),
+    /// A key that a sub-fuser does not have.
+    #[error("a task with `reduction` joins other tasks and has no tokens of its own")]
+    OfTemplate,
     /// None or several of `[data.rows]`, `[data.windows]`, `[data.arrays]`.
     #[error(
         "found {found}, expected exactly one of [data.rows], [data.windows], [data.arrays] (how table rows become samples)"

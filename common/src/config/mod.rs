@@ -3,6 +3,7 @@
 pub mod data;
 pub mod error;
 pub mod facts;
+pub mod forest;
 pub mod model;
 pub mod raw;
 pub mod resolve;
@@ -12,6 +13,7 @@ pub mod train;
 
 pub use error::{ConfigError, Place};
 pub use facts::Facts;
+pub use forest::Forest;
 pub use raw::RawConfig;
-pub use resolve::resolve;
+pub use resolve::{resolve, resolve_model};
 pub use run::RunConfig;

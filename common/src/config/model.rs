@@ -1,5 +1,6 @@
 //! The model's shape: what `[model]` means after resolving. MODEL.md says what each part is.
 
+use super::forest::{Forest, ForestError, Mixer, Mode, Reduction, Task, TemplateConfig};
 use serde::{Deserialize, Serialize};
 
 /// Sizes and switches of the ENN model. Every field has a default.
@@ -28,6 +29,16 @@ pub struct ModelConfig {
     pub norm: Norm,
     /// Which default templates exist.
     pub preset: Preset,
+    /// Templates and sub-fusers besides those of the preset.
+    pub tasks: Forest,
+    /// How the tokens of the preset's templates hear of each other, and those of tasks that do not say.
+    pub mixer: Mixer,
+    /// Tokens per segment of the dilated mixer, one pattern each; multiples of their `dilations`.
+    pub segments: Vec<usize>,
+    /// Of how many tokens of a segment a pattern takes one; the first is 1, so that every token is in a pattern.
+    pub dilations: Vec<usize>,
+    /// How the model's own fuser joins the tasks that have no parent.
+    pub fuser_reduction: Reduction,
     /// Cross-attention rounds of the Perceiver.
     pub fuser_rounds: usize,
     /// Self-attention layers after each round.
@@ -68,6 +79,8 @@ pub enum Preset {
     Temporal,
     /// Both.
     SpatioTemporal,
+    /// None: `tasks` says all.
+    None,
 }
 
 /// How the gate mixes refinement into the base.
@@ -96,6 +109,11 @@ impl Default for ModelConfig {
             drop_path: 0.0,
             norm: Norm::LayerNorm,
             preset: Preset::SpatioTemporal,
+            tasks: Forest::default(),
+            mixer: Mixer::Retention,
+            segments: vec![16, 64],
+            dilations: vec![1, 4],
+            fuser_reduction: Reduction::Mean,
             fuser_rounds: 2,
             fuser_self_layers: 1,
             fuser_latents: 64,
@@ -106,5 +124,35 @@ impl Default for ModelConfig {
             linear_branch: false,
             output_range: None,
         }
+    }
+}
+
+impl ModelConfig {
+    /// The preset's templates, each with weight 1, and then the tasks.
+    ///
+    /// # Errors
+    /// When a task has the name of one of the preset's.
+    pub fn forest(&self) -> Result<Forest, ForestError> {
+        Forest::new(self.preset_tasks().into_iter().chain(self.tasks.tasks().iter().cloned()).collect())
+    }
+
+    /// The templates that the preset stands for; each has the name of its mode.
+    pub fn preset_tasks(&self) -> Vec<Task> {
+        let modes: &[Mode] = match self.preset {
+            Preset::Spatial => &[Mode::Spatial],
+            Preset::Temporal => &[Mode::Temporal],
+            Preset::SpatioTemporal => &[Mode::Spatial, Mode::Temporal],
+            Preset::None => &[],
+        };
+        modes.iter().map(|mode| Task::template(mode.name(), self.template(*mode))).collect()
+    }
+
+    /// The preset's template of a mode: what a task is that says no more.
+    pub fn template(&self, mode: Mode) -> TemplateConfig {
+        let (depth, tokens) = match mode {
+            Mode::Spatial => (self.spatial_depth, self.spatial_latents),
+            Mode::Temporal => (self.temporal_depth, self.temporal_latents),
+        };
+        TemplateConfig { mode, depth, tokens, mixer: self.mixer, model: None }
     }
 }

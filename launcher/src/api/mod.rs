@@ -28,7 +28,7 @@ mod train;
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
 pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
 pub use evaluate::{EvaluateOptions, Evaluated, evaluate};
-pub use model::{load_model, new_model, save_model};
+pub use model::{edit_tasks, load_model, new_model, save_model, tasks_of};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};
 pub use settings::{Override, change_config, load_config};

@@ -1,4 +1,5 @@
-//! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share.
+//! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share, and the tasks of a
+//! configuration.
 
 use super::{announce::Announcer, launch, train};
 use crate::{
@@ -6,10 +7,16 @@ use crate::{
     agent::{self, Durable, Ended, Job},
     convert::{self, Saved},
     facts::Facts,
-    run_dir::RunDir,
+    run_dir::{self, RunDir},
+    tasks::{self, TaskEdit},
     ui::Mode,
 };
-use enn_common::{checkpoint::Checkpoint, config::RunConfig, fs::atomic, staged::StagedMeta};
+use enn_common::{
+    checkpoint::Checkpoint,
+    config::{Forest, RunConfig},
+    fs::atomic,
+    staged::StagedMeta,
+};
 use std::path::{Path, PathBuf};
 
 /// Makes a run directory under `runs_dir` with the seeded initial weights of `config` for data described by `meta`, as a
@@ -61,4 +68,64 @@ pub fn load_model(source: &Path, runs_dir: &Path) -> Result<PathBuf, Error> {
         .map_err(|source| Error::Json { path: committed.path.clone(), source })?;
     run.write_config(&config)?;
     Ok(run.path().to_owned())
+}
+
+/// The task forest of a configuration's file, or of a run among `runs`.
+///
+/// # Errors
+/// A file that cannot be read or a run that there is not; all mistakes of the model section.
+pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Error> {
+    let file = facts.cwd.join(place);
+    if file.is_file() {
+        return Ok(tasks::read(&read(&file)?, place)?);
+    }
+    let run = run_dir::find(runs, &place.to_string_lossy())?;
+    Ok(tasks::forest(&run_dir::read_config(&run)?.model, place)?)
+}
+
+/// Edits the tasks of a configuration's file; the forest as it is then.
+///
+/// # Errors
+/// A file that cannot be read or written, mistakes in its model section, or an edit that would leave no forest.
+pub fn edit_tasks(path: &Path, edit: &TaskEdit, facts: &Facts) -> Result<Forest, Error> {
+    let file = facts.cwd.join(path);
+    let (text, forest) = tasks::edited(&read(&file)?, path, edit)?;
+    // A link stays one.
+    let file = file.canonicalize().map_err(|source| Error::Read { path: file.clone(), source })?;
+    atomic::write(&file, text.as_bytes())?;
+    Ok(forest)
+}
+
+fn read(file: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::TaskKeys;
+    use enn_common::config::forest::Mode;
+
+    #[test]
+    fn tasks_of_a_file_are_edited_through_a_link_and_a_refused_edit_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut facts = Facts::gather();
+        facts.cwd = dir.path().to_owned();
+        std::fs::write(dir.path().join("real.toml"), "# mine\n[model]\npreset = \"spatial\"\n").unwrap();
+        std::os::unix::fs::symlink("real.toml", dir.path().join("a.toml")).unwrap();
+        let add = |name: &str| {
+            let keys = TaskKeys { mode: Some(Mode::Temporal), ..TaskKeys::default() };
+            let edit = TaskEdit::Add { name: name.into(), parent: None, children: Vec::new(), keys };
+            edit_tasks(Path::new("a.toml"), &edit, &facts)
+        };
+        add("week").unwrap();
+        let text = std::fs::read_to_string(dir.path().join("real.toml")).unwrap();
+        assert!(text.starts_with("# mine\n[model]\n") && text.contains("name = \"week\""), "{text}");
+        assert!(dir.path().join("a.toml").is_symlink());
+        assert!(add("spatial").unwrap_err().to_string().contains("already a task"));
+        assert_eq!(std::fs::read_to_string(dir.path().join("real.toml")).unwrap(), text);
+        let forest = tasks_of(Path::new("a.toml"), dir.path(), &facts).unwrap();
+        assert_eq!(forest.tasks().iter().map(|task| task.name.as_str()).collect::<Vec<_>>(), ["spatial", "week"]);
+        assert!(tasks_of(Path::new("b.toml"), dir.path(), &facts).is_err());
+    }
 }

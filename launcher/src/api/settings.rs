@@ -3,7 +3,7 @@
 use crate::{Error, facts::Facts};
 use enn_common::config::{
     Place, RawConfig, RunConfig,
-    raw::{Node, Value},
+    raw::{Entry, Node, Value},
     resolve,
 };
 use std::path::Path;
@@ -91,8 +91,14 @@ fn from_json(value: &serde_json::Value) -> Option<Value> {
             let node = |value| Some(Node { place: place.clone(), value: from_json(value)? });
             Some(Value::Array(items.iter().filter_map(node).collect()))
         }
-        // No section has another inside it.
-        serde_json::Value::Object(_) => None,
+        serde_json::Value::Object(fields) => {
+            let place = Place::Flag("run.json".into());
+            let entry = |(key, value): (&String, &serde_json::Value)| {
+                let node = Node { place: place.clone(), value: from_json(value)? };
+                Some(Entry { key: key.clone(), place: place.clone(), node })
+            };
+            Some(Value::Table(fields.iter().filter_map(entry).collect()))
+        }
     }
 }
 

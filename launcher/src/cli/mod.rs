@@ -26,6 +26,7 @@ mod slurm;
 mod stage;
 mod status;
 mod stop;
+mod task_table;
 mod top;
 mod train;
 

@@ -1,11 +1,20 @@
-//! `enn model`: models in the forms people share them.
+//! `enn model`: models in the forms people share them, and the tasks they are made of.
 
-use super::{flags::Runs, output};
-use crate::{Error, api, facts::Facts, run_dir};
-use enn_common::exit::ExitCode;
-use std::path::PathBuf;
+use super::{flags::Runs, output, task_table};
+use crate::{
+    Error, api,
+    facts::Facts,
+    run_dir,
+    tasks::{TaskEdit, TaskKeys},
+};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use enn_common::{
+    config::forest::{Mixer, Mode, Reduction},
+    exit::ExitCode,
+};
+use std::path::{Path, PathBuf};
 
-/// Save a run's model to a file, or load one into a new run
+/// Save a run's model to a file, load one into a new run, or list and edit the tasks of a configuration
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -36,6 +45,117 @@ enum What {
         #[command(flatten)]
         runs: Runs,
     },
+    /// List the tasks of a configuration or a run: those of its preset, then its own
+    Tasks {
+        /// A configuration's file, or a run: its directory, its name, the beginning of its name, or "latest"
+        #[arg(value_name = "CONFIG|RUN")]
+        place: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        runs: Runs,
+    },
+    /// Add a task to a configuration's file: a template (--mode) or a sub-fuser (--reduction)
+    Add {
+        #[command(flatten)]
+        task: Named,
+        #[command(flatten)]
+        keys: Keys,
+        /// Sub-fuser that joins it [default: the model's own fuser]
+        #[arg(long, value_name = "NAME")]
+        parent: Option<String>,
+        /// Tasks that it joins, which have no parent
+        #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+        children: Vec<String>,
+    },
+    /// Change the values of a task in a configuration's file
+    Update {
+        #[command(flatten)]
+        task: Named,
+        #[command(flatten)]
+        keys: Keys,
+    },
+    /// Let a sub-fuser of a configuration's file join a task that has no parent
+    Attach {
+        #[command(flatten)]
+        task: Named,
+        /// Sub-fuser
+        #[arg(value_name = "PARENT")]
+        parent: String,
+    },
+    /// Let the model's own fuser join a task of a configuration's file that has a parent
+    Detach {
+        #[command(flatten)]
+        task: Named,
+    },
+    /// Take a task out of a configuration's file
+    Remove {
+        #[command(flatten)]
+        task: Named,
+    },
+}
+
+/// A task of a file.
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// A configuration's file; comments and all else in it stay as they are
+    #[arg(value_name = "CONFIG")]
+    config: PathBuf,
+    /// Name of the task
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// What can be said of a task.
+#[derive(Debug, clap::Args)]
+struct Keys {
+    /// Template whose tokens hear of all others (spatial) or of earlier ones (temporal)
+    #[arg(long, value_parser = names(&Mode::NAMES))]
+    mode: Option<Mode>,
+    /// Blocks of a template
+    #[arg(long, value_name = "N")]
+    depth: Option<usize>,
+    /// Tokens of a template
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+    /// How the tokens of a template hear of each other
+    #[arg(long, value_parser = names(&Mixer::NAMES))]
+    mixer: Option<Mixer>,
+    /// Module of a worker of your own behind a template's blocks; empty for none
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Sub-fuser that joins its children's tokens in one list (mean), or reads each by itself (linear)
+    #[arg(long, value_parser = names(&Reduction::NAMES))]
+    reduction: Option<Reduction>,
+    /// Share of the attention, relative to the tasks with the same parent; above 0 [default: 1]
+    #[arg(long, value_name = "WEIGHT")]
+    weight: Option<f64>,
+}
+
+/// One of the names of a table.
+fn names<T>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let named = |text: String| {
+        table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or("not one of the names")
+    };
+    PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).try_map(named)
+}
+
+impl From<&Keys> for TaskKeys {
+    fn from(keys: &Keys) -> Self {
+        Self {
+            mode: keys.mode,
+            depth: keys.depth,
+            tokens: keys.tokens,
+            mixer: keys.mixer,
+            model: keys.model.clone(),
+            reduction: keys.reduction,
+            weight: keys.weight,
+        }
+    }
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
@@ -49,6 +169,40 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             let run = api::load_model(&facts.cwd.join(source), &runs.dir(facts))?;
             output::text_line(&run.display().to_string())?;
         }
+        What::Tasks { place, json, runs } => {
+            let forest = api::tasks_of(place, &runs.dir(facts), facts)?;
+            if *json {
+                let value =
+                    serde_json::to_value(&forest).map_err(|source| Error::Json { path: place.clone(), source })?;
+                output::json(&value)?;
+            } else {
+                output::text_line(&task_table::text(&forest))?;
+            }
+        }
+        edit => {
+            let (config, edit) = edit.as_edit();
+            output::text_line(&task_table::text(&api::edit_tasks(config, &edit, facts)?))?;
+        }
     }
     Ok(ExitCode::Success)
+}
+
+impl What {
+    /// The file and the edit of those that edit.
+    fn as_edit(&self) -> (&Path, TaskEdit) {
+        let (task, edit) = match self {
+            Self::Add { task, keys, parent, children } => {
+                let (name, keys) = (task.name.clone(), keys.into());
+                (task, TaskEdit::Add { name, parent: parent.clone(), children: children.clone(), keys })
+            }
+            Self::Update { task, keys } => (task, TaskEdit::Update { name: task.name.clone(), keys: keys.into() }),
+            Self::Attach { task, parent } => {
+                (task, TaskEdit::Attach { child: task.name.clone(), parent: parent.clone() })
+            }
+            Self::Detach { task } => (task, TaskEdit::Detach { child: task.name.clone() }),
+            Self::Remove { task } => (task, TaskEdit::Remove { name: task.name.clone() }),
+            Self::Save { .. } | Self::Load { .. } | Self::Tasks { .. } => unreachable!("these edit nothing"),
+        };
+        (&task.config, edit)
+    }
 }

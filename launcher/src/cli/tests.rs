@@ -63,3 +63,19 @@ fn torchruns_own_command_line_is_sound() {
     let parsed = run::Torchrun::try_parse_from(["enn-torchrun", "--nnode", "1:2", "-r3", "-m", "a.b", "--tee", "1"]);
     assert!(parsed.is_ok(), "{parsed:?}");
 }
+
+#[test]
+fn tasks_are_listed_with_children_indented_and_what_is_missing_said() {
+    let mut forest = enn_common::config::model::ModelConfig::default().forest().unwrap();
+    forest.add(serde_json::from_str(r#"{"name": "all", "weight": 0.5, "reduction": "linear"}"#).unwrap()).unwrap();
+    let text = task_table::text(&forest);
+    assert!(text.contains("not ready to be trained: \"all\" joins nothing"), "{text}");
+    forest.attach("temporal", "all").unwrap();
+    let lines = [
+        "task        weight  mode             tokens  depth  mixer      model",
+        "spatial     1       spatial          64      4      retention",
+        "all         0.5     joins by linear",
+        "  temporal  1       temporal         64      4      retention",
+    ];
+    assert_eq!(task_table::text(&forest), lines.join("\n"));
+}

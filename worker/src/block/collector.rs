@@ -5,7 +5,7 @@ use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
     functional::{self, Dir},
-    layer::{Normalise, Width},
+    layer::{Mixing, Normalise, Width},
     params::{Group, Init, ParamBuilder, ParamId},
 };
 
@@ -40,6 +40,7 @@ impl Collector {
     ) -> Self {
         let turns: Vec<usize> = (0..grid.rank()).filter(|&axis| grid.counts()[axis] > 1).collect();
         let depth = if turns.is_empty() { 0 } else { depth };
+        let mixing = Mixing::retention(Dir::Bidirectional);
         pb.scoped(name, |pb| Self {
             axes: (0_usize..)
                 .zip(grid.counts())
@@ -52,7 +53,7 @@ impl Collector {
             along: (0..depth)
                 .map(|i| {
                     let rate = regularise.at_depth(i + 1, depth + 1);
-                    let block = RetNetBlock::new(pb, &format!("block_{i}"), width, Dir::Bidirectional, rate);
+                    let block = RetNetBlock::new(pb, &format!("block_{i}"), width, &mixing, rate);
                     (turns[i % turns.len()], block)
                 })
                 .collect(),

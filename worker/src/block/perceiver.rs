@@ -114,6 +114,20 @@ pub struct Rounds {
     pub self_layers: usize,
 }
 
+/// What a Perceiver reads.
+#[derive(Debug)]
+pub enum Sources {
+    /// One list of tokens (B, N, D).
+    Together {
+        /// The list.
+        tokens: Tensor,
+        /// (N).
+        key_bias: Option<Tensor>,
+    },
+    /// Lists that are read each by itself: z ← z + Σ factor (read − z). Factor (1) and tokens of each.
+    Apart(Vec<(Tensor, Tensor)>),
+}
+
 impl Perceiver {
     /// Latents begin as N(0, 0.02²); stochastic depth grows in the order of execution.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, sizes: Rounds, regularise: Regularise) -> Self {
@@ -136,15 +150,25 @@ impl Perceiver {
         })
     }
 
-    /// Tokens (B, N, D) with key bias (N) → (B, K, D).
+    /// What is to be read → (B, K, D).
     ///
     /// # Errors
-    /// When `tokens` is not (B, N, D).
-    pub fn forward(&self, cx: &Cx, tokens: &Tensor, key_bias: Option<&Tensor>) -> Result<Tensor, OpError> {
+    /// When the tokens are not (B, N, D).
+    pub fn forward(&self, cx: &Cx, sources: &Sources) -> Result<Tensor, OpError> {
         let _scope = cx.scope("perceiver");
         let mut z = functional::unsqueeze(cx, &cx.param(self.latents), 0)?;
         for (cross, selves) in &self.rounds {
-            z = cross.forward(cx, &z, tokens, key_bias)?;
+            z = match sources {
+                Sources::Together { tokens, key_bias } => cross.forward(cx, &z, tokens, key_bias.as_ref())?,
+                Sources::Apart(sources) => {
+                    let mut sum = z.clone();
+                    for (factor, tokens) in sources {
+                        let read = functional::sub(cx, &cross.forward(cx, &z, tokens, None)?, &z)?;
+                        sum = functional::add(cx, &sum, &functional::mul(cx, factor, &read)?)?;
+                    }
+                    sum
+                }
+            };
             for block in selves {
                 z = block.forward(cx, &z)?;
             }

@@ -1,43 +1,42 @@
-//! RetNet block: retention, then feed-forward, each behind a norm and a residual connection.
+//! RetNet block: a mixer (retention by default), then feed-forward, each behind a norm and a residual connection.
 
 use super::Regularise;
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
-    functional::Dir,
-    layer::{FeedForward, Normalise, Retention, Width},
+    layer::{FeedForward, Mixing, Normalise, TokenMixer, Width},
     params::ParamBuilder,
 };
 
-/// x ← x + MSR(norm x);  x ← x + SwiGLU(norm x).
+/// x ← x + Mixer(norm x);  x ← x + SwiGLU(norm x).
 #[derive(Debug, Clone)]
 pub struct RetNetBlock {
-    norm_retention: Normalise,
-    retention: Retention,
+    norm_mixer: Normalise,
+    mixer: TokenMixer,
     norm_feed: Normalise,
     feed: FeedForward,
     regularise: Regularise,
 }
 
 impl RetNetBlock {
-    /// A block that looks in `direction`.
-    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, direction: Dir, regularise: Regularise) -> Self {
+    /// A block whose tokens are mixed by `mixing`, after which its parameters are named.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, mixing: &Mixing, regularise: Regularise) -> Self {
         pb.scoped(name, |pb| Self {
-            norm_retention: Normalise::new(pb, "norm_retention", width.norm, width.model),
-            retention: Retention::new(pb, "retention", width, direction),
+            norm_mixer: Normalise::new(pb, &format!("norm_{}", mixing.mixer.name()), width.norm, width.model),
+            mixer: mixing.layer(pb, width),
             norm_feed: Normalise::new(pb, "norm_feed", width.norm, width.model),
             feed: FeedForward::new(pb, "feed", width.model, width.hidden),
             regularise,
         })
     }
 
-    /// (B, N, D) → (B, N, D), and the state (B, H, D/H) of a causal block.
+    /// (B, N, D) → (B, N, D), and the state of a causal block, where its mixer keeps one.
     ///
     /// # Errors
-    /// As [`Retention::forward`].
+    /// As [`TokenMixer::forward`].
     pub fn forward(&self, cx: &Cx, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>), OpError> {
         cx.part(|cx| {
-            let (mixed, state) = self.retention.forward(cx, &self.norm_retention.forward(cx, x)?, state)?;
+            let (mixed, state) = self.mixer.forward(cx, &self.norm_mixer.forward(cx, x)?, state)?;
             let (x, normed) = self.regularise.add_norm(cx, x, &mixed, &self.norm_feed)?;
             let fed = self.feed.forward(cx, &normed)?;
             Ok((self.regularise.add(cx, &x, &fed)?, state))

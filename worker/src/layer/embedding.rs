@@ -16,6 +16,7 @@ pub const WIDTH_MAX: usize = 32;
 ///
 /// - A number passes through standardised; missing becomes 0 (its mean).
 /// - A column whose training rows lack values adds a flag, 1 where it is missing.
+/// - A 0/1 column of a one- or multi-hot group is a number like others: staged data do not say which columns belong together.
 /// - A category column of C categories is looked up in a table (C + 1, W) whose last row is the unknown id; W = min(C, 32).
 #[derive(Debug)]
 pub struct Embedding {

@@ -5,22 +5,28 @@
 
 pub mod attention;
 pub mod crosses;
+pub mod dilated;
 pub mod embedding;
 pub mod feed_forward;
 pub mod gate;
 pub mod linear;
+pub mod mixing;
 pub mod norm;
 pub mod retention;
 pub mod scaler;
+pub mod true_retention;
 pub mod width;
 
 pub use attention::Attention;
 pub use crosses::Crosses;
+pub use dilated::{Dilated, Pattern};
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
 pub use gate::SigmoidGate;
 pub use linear::Linear;
+pub use mixing::{Mixing, TokenMixer};
 pub use norm::Normalise;
 pub use retention::Retention;
 pub use scaler::Scaler;
+pub use true_retention::TrueRetention;
 pub use width::Width;

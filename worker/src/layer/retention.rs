@@ -22,7 +22,7 @@ pub struct Retention {
     qvg: Linear,
     out: Linear,
     norm: Normalise,
-    beta: ParamId,
+    decay: Decay,
     width: i64,
     heads: i64,
     direction: Dir,
@@ -36,18 +36,11 @@ impl Retention {
             qvg: Linear::unbiased(pb, "qvg", d, 3 * d),
             out: Linear::unbiased(pb, "out", d, d),
             norm: Normalise::new(pb, "norm", width.norm, d),
-            beta: pb.param("beta", &[heads], Init::Value(beta_start(heads)), Group::NoDecay),
+            decay: Decay::new(pb, heads),
             width: d,
             heads,
             direction,
         })
-    }
-
-    /// Decay per head (H): 1 − 2^(−clamp β).
-    fn lambda(&self, cx: &Cx) -> Result<Tensor, OpError> {
-        let beta = functional::clamp(cx, &cx.param(self.beta), BETA_RANGE.0, BETA_RANGE.1)?;
-        let forget = functional::exp(cx, &functional::scale(cx, &beta, -std::f64::consts::LN_2)?)?;
-        functional::add_scalar(cx, &functional::neg(cx, &forget)?, 1.0)
     }
 
     /// (B, N, D) → (B, N, D), and for the causal direction the state (B, H, D/H) after the last token.
@@ -63,11 +56,35 @@ impl Retention {
         let qvg = functional::split(cx, &qvg, &[d, d, d], 2)?;
         let [q, v, g] = qvg.as_slice() else { unreachable!("split gives one part per size") };
         let v = functional::reshape(cx, v, &[batch, tokens, self.heads, d / self.heads])?;
-        let (sums, state) = functional::retention_scan(cx, &v, &self.lambda(cx)?, self.direction, state)?;
+        let (sums, state) = functional::retention_scan(cx, &v, &self.decay.lambda(cx)?, self.direction, state)?;
         let sums = functional::reshape(cx, &sums, &[batch, tokens, d])?;
         let y = self.norm.forward(cx, &functional::mul(cx, q, &sums)?)?;
         let y = functional::silu_mul(cx, g, &y)?;
         Ok((self.out.forward(cx, &y)?, state))
+    }
+}
+
+/// How fast a head forgets: λ = 1 − 2^(−clamp β), with a learned β (H).
+#[derive(Debug, Clone)]
+pub(super) struct Decay {
+    beta: ParamId,
+}
+
+impl Decay {
+    pub(super) fn new(pb: &mut ParamBuilder, heads: i64) -> Self {
+        Self { beta: pb.param("beta", &[heads], Init::Value(beta_start(heads)), Group::NoDecay) }
+    }
+
+    /// λ per head (H).
+    pub(super) fn lambda(&self, cx: &Cx) -> Result<Tensor, OpError> {
+        let beta = functional::clamp(cx, &cx.param(self.beta), BETA_RANGE.0, BETA_RANGE.1)?;
+        let forget = functional::exp(cx, &functional::scale(cx, &beta, -std::f64::consts::LN_2)?)?;
+        functional::add_scalar(cx, &functional::neg(cx, &forget)?, 1.0)
+    }
+
+    /// log λ per head (H).
+    pub(super) fn log(&self, cx: &Cx) -> Result<Tensor, OpError> {
+        functional::log(cx, &self.lambda(cx)?)
     }
 }
 
@@ -125,7 +142,7 @@ mod tests {
     fn decay_per_head_is_that_of_its_beta() {
         let (layer, params) = layer(Dir::Causal);
         let cx = Cx::eval(&params);
-        let lambda = Vec::<f32>::try_from(layer.lambda(&cx).unwrap().raw()).unwrap();
+        let lambda = Vec::<f32>::try_from(layer.decay.lambda(&cx).unwrap().raw()).unwrap();
         // β = 5 and 5.5.
         assert!((lambda[0] - (1.0 - 2.0_f32.powf(-5.0))).abs() < 1e-6);
         assert!((lambda[1] - (1.0 - 2.0_f32.powf(-5.5))).abs() < 1e-6);

@@ -1,6 +1,7 @@
 //! Why a model cannot be built or given its start.
 
-use crate::error::OpError;
+use crate::{block::template::NoSubModel, error::OpError};
+use enn_common::config::forest::ForestError;
 use tch::TchError;
 
 /// A model that cannot be.
@@ -71,6 +72,30 @@ pub enum ModelError {
         found: Vec<i64>,
         /// Shape expected; empty when the model has no such buffer.
         expected: Vec<i64>,
+    },
+    /// The task forest cannot be.
+    #[error("model.tasks: {0}")]
+    Forest(#[from] ForestError),
+    /// A module of the user's that the worker does not have.
+    #[error(transparent)]
+    NoSubModel(#[from] NoSubModel),
+    /// Patterns of the dilated mixer that do not fit each other.
+    #[error(
+        "model.segments are {segments:?} and model.dilations {dilations:?}, expected as many, each segment a multiple of its dilation, the first dilation 1"
+    )]
+    Patterns {
+        /// Segments.
+        segments: Vec<usize>,
+        /// Dilations.
+        dilations: Vec<usize>,
+    },
+    /// A stream through a temporal task that carries nothing.
+    #[error(
+        "task \"{task}\" is temporal and has the mixer \"dilated\", which keeps no state: it cannot be part of a stream\nhint: \"retention\" and \"true_retention\" can"
+    )]
+    NoStream {
+        /// Task.
+        task: String,
     },
     /// An operation of the forward pass failed.
     #[error(transparent)]

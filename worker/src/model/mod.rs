@@ -2,21 +2,25 @@
 //!
 //! ```text
 //! x (B,F) ─ scaler ─ embedding ─► features (B,F')
-//!   ─► fuser: templates ─► tokens (B,ΣN,D) ─ perceiver ─► latents Z (B,K,D)
+//!   ─► fuser: templates ─► tokens (B,N,D) each ─┬─ perceiver ─► latents Z (B,K,D)
+//!                           sub-fusers (B,K,D) ◄┘ the same perceiver
 //!        ├─► mean over K ─► base head ─► a (B,O)
 //!        └─► collector ─► grid tokens (B,G,D) ─► refine head ─► r (B,O)
 //!   p = gate(Z, grid tokens, a, r);   z = a + p·r;   refined = a + r;   y = z·std + mean
 //! ```
 //!
 //! Parameters, by name (f32; D width, H heads, I feed-forward width, N tokens of a task, K latents, R head rank, P patch volume,
-//! F' features, O cells). `norm` stands for `weight (D)` and, with LayerNorm, `bias (D)`; *RetNet* for the block below.
+//! F' features, O cells). `norm` stands for `weight (D)` and, with LayerNorm, `bias (D)`; *RetNet* for the block below. A task's
+//! parameters have the same names wherever it hangs in the forest; sub-fusers have none of their own.
 //!
 //! | name | shape |
 //! |---|---|
 //! | `embedding.category_{column}.weight` | (C+1, min(C,32)), last row = unknown |
 //! | `fuser.{task}.tokeniser.{weight,bias}` | (N·D, F'), (N·D); reads features / √F' |
-//! | `fuser.{task}.block_{i}` | RetNet |
+//! | `fuser.{task}.block_{i}` | RetNet, with the task's mixer |
+//! | `fuser.{task}.model.…` | the user's own |
 //! | `fuser.{task}.norm` | norm |
+//! | `fuser.{task}.factor`, of templates and sub-fusers that are joined by `linear` | (1) |
 //! | `fuser.perceiver.latents` | (K, D) |
 //! | `fuser.perceiver.round_{r}.cross.{norm_query,norm_key,norm_feed}` | norm |
 //! | `fuser.perceiver.round_{r}.cross.attention.{q,out}.{weight,bias}` | (D, D), (D) |
@@ -35,9 +39,11 @@
 //! | `refine.out.{weight,bias}` | (P, D), (P) |
 //! | `gate.norm.{weight,bias}` | (W), (W): W = 2D+2 (scalar) or D+1 (tile) |
 //! | `gate.hidden.{weight,bias}`, `gate.out.{weight,bias}` | (64, W), (64); (1, 64), (1) |
-//! | RetNet `….{norm_retention,norm_feed}` | norm |
+//! | RetNet `….{norm_{mixer},norm_feed}` | norm |
 //! | RetNet `….retention.{qvg,out}.weight` | (3D, D): q, v, g; (D, D) |
-//! | RetNet `….retention.norm`, `….retention.beta` | norm, (H) |
+//! | RetNet `….true_retention.{qkvg,out}.weight` | (4D, D): q, k, v, g; (D, D) |
+//! | RetNet `….{retention,true_retention}.norm`, `….beta` | norm, (H) |
+//! | RetNet `….dilated.{qkv,out}.{weight,bias}` | (3D, D), (3D): q, k, v of one head after the other; (D, D), (D) |
 //! | RetNet `….feed.{in,out}.weight` | (2I, D), (D, I) |
 //!
 //! Buffers (f64, not trained): `scaler.{x_mean,x_std}` (F), `scaler.{y_mean,y_std,y_min,y_max}` (O).
@@ -56,17 +62,18 @@ pub use start::StartReport;
 use crate::{
     autograd::{Cx, Tensor},
     block::{
-        BaseHead, Collector, Fuser, Grid, RefineHead, Regularise,
-        fuser::{FuserSpec, preset_tasks},
-        heads::BaseSizes,
-        perceiver::Rounds,
+        BaseHead, Collector, Fuser, Grid, RefineHead, Regularise, StreamState, SubModels, fuser::FuserSpec,
+        heads::BaseSizes, perceiver::Rounds, stream::Stream, template::TemplateSpec,
     },
     error::OpError,
     functional,
-    layer::{Crosses, Embedding, FeedForward, Scaler, SigmoidGate, Width},
+    layer::{Crosses, Embedding, FeedForward, Pattern, Scaler, SigmoidGate, Width},
     params::ParamBuilder,
 };
-use enn_common::config::model::{Gate, ModelConfig};
+use enn_common::config::{
+    forest::{Mixer, Mode, Part, TemplateConfig},
+    model::{Gate, ModelConfig},
+};
 use tch::{Device, Kind, Tensor as Raw};
 
 /// The model's structure and buffers. Weights are in `Params`; the model holds their ids only.
@@ -84,15 +91,34 @@ pub struct Model {
     gate_kind: Gate,
     grid: Grid,
     output_range: Option<(f64, f64)>,
+    /// A temporal task without a state to carry.
+    stateless: Option<String>,
 }
 
 impl Model {
+    /// [`Model::build_with`] without modules of the user's own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn build(config: &ModelConfig, spec: &ModelSpec, pb: &mut ParamBuilder) -> Result<Self, ModelError> {
+        Self::build_with(config, spec, &SubModels::new(), pb)
+    }
+
     /// Declares every parameter in `pb`. The buffers are on the CPU until [`Model::to_device`].
     ///
     /// # Errors
-    /// When the configuration contradicts itself or the data has no inputs or outputs.
-    pub fn build(config: &ModelConfig, spec: &ModelSpec, pb: &mut ParamBuilder) -> Result<Self, ModelError> {
+    /// When the configuration contradicts itself, asks for a module that is not among `models`, or the data has no inputs or
+    /// outputs.
+    pub fn build_with(
+        config: &ModelConfig,
+        spec: &ModelSpec,
+        models: &SubModels,
+        pb: &mut ParamBuilder,
+    ) -> Result<Self, ModelError> {
         spec.check(config)?;
+        let forest = config.forest()?;
+        forest.check()?;
+        let stateless = forest.tasks().iter().find(|task| is_stateless(&task.part)).map(|task| task.name.clone());
         let width = Width {
             model: config.d_model as i64,
             heads: config.heads as i64,
@@ -109,7 +135,10 @@ impl Model {
             rounds: config.fuser_rounds,
             self_layers: config.fuser_self_layers,
         };
-        let fuser = FuserSpec { tasks: preset_tasks(config), features, width, rounds, regularise };
+        let patterns = config.segments.iter().zip(&config.dilations);
+        let patterns = patterns.map(|(&s, &d)| Pattern { segment: s as i64, dilation: d as i64 }).collect();
+        let template = TemplateSpec { features, width, regularise, patterns, models: models.clone() };
+        let fuser = FuserSpec { forest, reduction: config.fuser_reduction, template, rounds };
         let base = BaseSizes {
             cells: grid.cells(),
             rank: spec.head_rank(config) as i64,
@@ -119,7 +148,7 @@ impl Model {
             scaler: Scaler::from_stats(&spec.x_stats, &spec.y_stats),
             embedding,
             crosses,
-            fuser: Fuser::new(pb, "fuser", &fuser),
+            fuser: Fuser::new(pb, "fuser", &fuser)?,
             base: BaseHead::new(pb, "base", width, base),
             collector: Collector::new(pb, "collector", grid.clone(), width, config.collector_depth, regularise),
             refine: RefineHead::new(pb, "refine", width, grid.patch_volume()),
@@ -127,6 +156,7 @@ impl Model {
             gate_kind: config.gate,
             grid,
             output_range: config.output_range,
+            stateless,
         })
     }
 
@@ -143,18 +173,43 @@ impl Model {
     /// # Errors
     /// When the batch is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Output, OpError> {
+        self.answer(cx, x, valid, None)
+    }
+
+    fn answer(&self, cx: &Cx, x: &Tensor, valid: &Tensor, stream: Option<&mut Stream<'_>>) -> Result<Output, OpError> {
         let unit = 1.0 / (self.embedding.width() as f64).sqrt();
         let features = functional::scale(cx, &self.features(cx, x, valid)?, unit)?;
         let wide = match self.crossed(cx, x, valid)? {
             Some(crosses) => functional::cat(cx, &[&features, &functional::scale(cx, &crosses, unit)?], 1)?,
             None => features.clone(),
         };
-        let latents = self.fuser.forward(cx, &features)?;
+        let latents = self.fuser.forward(cx, &features, stream)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
         // The tail is f32 in every precision: what is lost there shows in each prediction.
         let base = cx.full_precision(|cx| self.base.forward(cx, &pooled, &wide))?;
         let tokens = self.collector.forward(cx, &latents)?;
         cx.full_precision(|cx| self.tail(cx, base, &pooled, &tokens))
+    }
+
+    /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
+    /// given, empty at first. Also gives the state after this call. No gradient flows from call to call.
+    ///
+    /// # Errors
+    /// As [`Model::forward`]; when a batch has other rows than the one before; and [`ModelError::NoStream`] when a temporal task
+    /// has a mixer that keeps no state.
+    pub fn forward_stream(
+        &self,
+        cx: &Cx,
+        x: &Tensor,
+        valid: &Tensor,
+        state: &StreamState,
+    ) -> Result<(Output, StreamState), ModelError> {
+        if let Some(task) = &self.stateless {
+            return Err(ModelError::NoStream { task: task.clone() });
+        }
+        let mut stream = Stream::after(state);
+        let output = self.answer(cx, x, valid, Some(&mut stream))?;
+        Ok((output, stream.finish()))
     }
 
     /// Base (B, O), mean latent (B, D) and grid tokens (B, G, D) → refinement, gate and their sum.
@@ -262,6 +317,11 @@ impl Model {
     }
 }
 
+/// Whether a task is temporal, and has nothing that it could carry from call to call.
+fn is_stateless(part: &Part) -> bool {
+    matches!(part, Part::Template(TemplateConfig { mode: Mode::Temporal, mixer: Mixer::Dilated, .. }))
+}
+
 /// Inputs of the gate; `None` when there is no gate.
 fn gate_features(gate: Gate, width: i64) -> Option<i64> {
     match gate {
@@ -281,5 +341,7 @@ fn usable(cx: &Cx, values: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
     functional::and(cx, &functional::cast(cx, valid, Kind::Bool)?, &functional::is_finite(cx, values)?)
 }
 
+#[cfg(test)]
+mod task_tests;
 #[cfg(test)]
 mod tests;

@@ -8,13 +8,14 @@ use crate::{
 };
 use enn_common::{
     config::{
+        forest::{Forest, Reduction, Task},
         model::{Norm, Preset},
         train::Loss,
     },
     staged::meta::{FeatureMeta, Stats},
 };
 
-fn config() -> ModelConfig {
+pub(super) fn config() -> ModelConfig {
     ModelConfig {
         d_model: 16,
         heads: 2,
@@ -33,7 +34,7 @@ fn config() -> ModelConfig {
 }
 
 /// Three numbers (the second with gaps), one category of 4, a grid of 2 × 3.
-fn spec() -> ModelSpec {
+pub(super) fn spec() -> ModelSpec {
     let number = |name: &str, has_missing| FeatureMeta { name: name.to_owned(), categories: vec![], has_missing };
     let stats = |mean, std| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
     let kinds = FeatureMeta {
@@ -50,12 +51,12 @@ fn spec() -> ModelSpec {
     }
 }
 
-struct Bench {
-    model: Model,
-    params: Params,
+pub(super) struct Bench {
+    pub(super) model: Model,
+    pub(super) params: Params,
 }
 
-fn bench(config: &ModelConfig) -> Bench {
+pub(super) fn bench(config: &ModelConfig) -> Bench {
     one_thread();
     let mut pb = ParamBuilder::new();
     let model = Model::build(config, &spec(), &mut pb).unwrap();
@@ -63,7 +64,7 @@ fn bench(config: &ModelConfig) -> Bench {
 }
 
 /// Inputs, their mask, targets that depend on the inputs, and their mask.
-fn batch(rows: i64) -> [Raw; 4] {
+pub(super) fn batch(rows: i64) -> [Raw; 4] {
     tch::manual_seed(rows);
     let cpu = (Kind::Float, Device::Cpu);
     let scale = Raw::from_slice(&[2.0_f32, 1.0, 0.5]);
@@ -83,7 +84,7 @@ fn batch(rows: i64) -> [Raw; 4] {
 }
 
 /// Zero starts hide whole branches: nudge every weight so that all of them matter.
-fn nudge(params: &Params, by: f64) {
+pub(super) fn nudge(params: &Params, by: f64) {
     tch::manual_seed(11);
     for (_, _, weight) in params.iter() {
         let mut weight = weight.shallow_clone();
@@ -98,14 +99,46 @@ fn variants() -> Vec<ModelConfig> {
         ModelConfig { gate: Gate::Tile, linear_branch: true, norm: Norm::RmsNorm, ..config() },
         ModelConfig { gate: Gate::Off, preset: Preset::Temporal, patch: vec![2, 2], fuser_rounds: 2, ..config() },
         ModelConfig { preset: Preset::Spatial, patch: vec![9, 9], collector_depth: 1, ..config() },
+        ModelConfig { mixer: Mixer::TrueRetention, norm: Norm::RmsNorm, ..config() },
+        ModelConfig {
+            mixer: Mixer::Dilated,
+            spatial_latents: 7,
+            segments: vec![2, 4],
+            dilations: vec![1, 2],
+            ..config()
+        },
+        ModelConfig { tasks: tasks(), fuser_reduction: Reduction::Linear, ..config() },
+        ModelConfig { tasks: tasks(), preset: Preset::None, fuser_rounds: 2, ..config() },
     ]
 }
 
-fn input(cx: &Cx, raw: &Raw) -> Tensor {
+/// A template beside a sub-fuser in a sub-fuser, with both reductions and all mixers.
+pub(super) fn tasks() -> Forest {
+    let template = |name: &str, parent: Option<&str>, mode, mixer| Task {
+        parent: parent.map(str::to_owned),
+        ..Task::template(name, TemplateConfig { mode, depth: 1, tokens: 3, mixer, model: None })
+    };
+    let fuser = |name: &str, parent: Option<&str>, reduction| Task {
+        part: Part::Fuser { reduction },
+        weight: 2.0,
+        ..template(name, parent, Mode::Spatial, Mixer::Retention)
+    };
+    Forest::new(vec![
+        fuser("outer", None, Reduction::Mean),
+        template("week", Some("outer"), Mode::Temporal, Mixer::TrueRetention),
+        fuser("inner", Some("outer"), Reduction::Linear),
+        template("year", Some("inner"), Mode::Spatial, Mixer::Retention),
+        template("day", Some("inner"), Mode::Temporal, Mixer::Dilated),
+        template("alone", None, Mode::Spatial, Mixer::TrueRetention),
+    ])
+    .unwrap()
+}
+
+pub(super) fn input(cx: &Cx, raw: &Raw) -> Tensor {
     cx.input(raw.shallow_clone())
 }
 
-fn forward(model: &Model, cx: &Cx, x: &Raw, valid: &Raw) -> Output {
+pub(super) fn forward(model: &Model, cx: &Cx, x: &Raw, valid: &Raw) -> Output {
     model.forward(cx, &input(cx, x), &input(cx, valid)).unwrap()
 }
 
@@ -114,7 +147,7 @@ fn objective() -> Objective {
 }
 
 impl Bench {
-    fn eval(&self, x: &Raw, valid: &Raw) -> Output {
+    pub(super) fn eval(&self, x: &Raw, valid: &Raw) -> Output {
         forward(&self.model, &Cx::eval(&self.params), x, valid)
     }
 
@@ -137,7 +170,7 @@ impl Bench {
         self.model.denorm(&cx, &input(&cx, z)).unwrap().raw().shallow_clone()
     }
 
-    fn gradients(&self, data: &[Raw; 4]) -> GradBuckets {
+    pub(super) fn gradients(&self, data: &[Raw; 4]) -> GradBuckets {
         let grads = GradBuckets::new(&self.params).unwrap();
         let cx = Cx::train(&self.params, 1, 0);
         let loss = self.loss(&cx, data);
@@ -146,7 +179,7 @@ impl Bench {
     }
 }
 
-fn distance(a: &Raw, b: &Raw) -> f64 {
+pub(super) fn distance(a: &Raw, b: &Raw) -> f64 {
     (a - b).abs().max().double_value(&[])
 }
 

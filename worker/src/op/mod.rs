@@ -13,7 +13,9 @@ pub mod collective;
 pub mod cross_entropy;
 mod cuda;
 mod cuda_optim;
+pub mod dilate;
 pub mod elementwise;
+pub mod flip;
 pub mod fp8;
 pub mod index;
 pub mod infer;
@@ -87,6 +89,7 @@ pub enum Op {
     Ones { shape: Axes, kind: Kind, device: Device },
     GradAdd,
     Detach,
+    Flip { axis: i64 },
     // Normalisation.
     LayerNorm { affine: bool, eps: F64Bits },
     LayerNormBackward { affine: bool },
@@ -109,6 +112,8 @@ pub enum Op {
     RetentionBackward { dir: Dir, state: bool, gstate: bool },
     Sdpa { mask: Structural, bias: bool },
     SdpaBackward { mask: Structural, bias: bool, dbias: bool },
+    Dilate { segment: i64, dilation: i64 },
+    Undilate { segment: i64, dilation: i64, tokens: i64 },
     // Losses.
     MaskedHuber { delta: F64Bits },
     MaskedHuberBackward { delta: F64Bits },
@@ -153,6 +158,8 @@ pub static OPS: &[&[OpRow]] = &[
     &random::ROWS,
     &retention::ROWS,
     &attention::ROWS,
+    &flip::ROWS,
+    &dilate::ROWS,
     &loss::ROWS,
     &cross_entropy::ROWS,
     &optim::ROWS,
@@ -212,10 +219,8 @@ impl Op {
             Self::RmsNormBackward { .. } => &norm::ROWS[3],
             Self::AddNorm { .. } => &add_norm::ROWS[0],
             Self::AddNormBackward { .. } => &add_norm::ROWS[1],
-            Self::Softmax { .. } => &softmax::ROWS[0],
-            Self::SoftmaxBackward { .. } => &softmax::ROWS[1],
-            Self::LogSoftmax { .. } => &softmax::ROWS[2],
-            Self::LogSoftmaxBackward { .. } => &softmax::ROWS[3],
+            Self::Softmax { .. } | Self::SoftmaxBackward { .. } => softmax::row(self),
+            Self::LogSoftmax { .. } | Self::LogSoftmaxBackward { .. } => softmax::row(self),
             Self::Embedding => &index::ROWS[0],
             Self::EmbeddingBackward { .. } => &index::ROWS[1],
             Self::Dropout { .. } => &random::ROWS[0],
@@ -223,6 +228,8 @@ impl Op {
             Self::Retention { .. } => &retention::ROWS[0],
             Self::RetentionBackward { .. } => &retention::ROWS[1],
             Self::Sdpa { .. } | Self::SdpaBackward { .. } => attention::row(self),
+            Self::Flip { .. } => &flip::ROWS[0],
+            Self::Dilate { .. } | Self::Undilate { .. } => dilate::row(self),
             Self::MaskedHuber { .. } => &loss::ROWS[0],
             Self::MaskedHuberBackward { .. } => &loss::ROWS[1],
             Self::MaskedMse => &loss::ROWS[2],

@@ -23,6 +23,17 @@ pub static ROWS: [OpRow; 4] = [
     OpRow::backward("log_softmax_backward", |_, ins| one(ins[0].clone()), launch),
 ];
 
+/// The row of an operation of this family.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    match op {
+        Op::Softmax { .. } => &ROWS[0],
+        Op::SoftmaxBackward { .. } => &ROWS[1],
+        Op::LogSoftmax { .. } => &ROWS[2],
+        Op::LogSoftmaxBackward { .. } => &ROWS[3],
+        _ => unreachable!("an operation of another family"),
+    }
+}
+
 fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
     let (Op::Softmax { axis: at } | Op::LogSoftmax { axis: at }) = op else { unreachable!("row of another operation") };
     float(0, ins[0])?;

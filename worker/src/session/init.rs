@@ -6,7 +6,7 @@ use super::{
     progress::{EpochSums, Progress},
     report::Reporter,
 };
-use crate::{checkpoint, data::Sampler, model::ModelSpec};
+use crate::{block::SubModels, checkpoint, data::Sampler, model::ModelSpec};
 use enn_common::{
     checkpoint::name,
     config::RunConfig,
@@ -23,7 +23,7 @@ use tch::Device;
 /// When the configuration does not fit the data's shape, or the disk refuses the shard.
 pub fn init(
     config: &RunConfig,
-    meta: &StagedMeta,
+    (meta, models): (&StagedMeta, &SubModels),
     (checkpoints, attempt): (&Path, &str),
     reporter: &dyn Reporter,
 ) -> Result<(), SessionError> {
@@ -31,7 +31,7 @@ pub fn init(
     let rows = meta.split_rows[0];
     let batch = config.train.global_batch(rows as usize) as u64;
     let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1 };
-    let learner = Learner::build(config, &ModelSpec::from_meta(meta), 0, device)?;
+    let learner = Learner::build(config, (&ModelSpec::from_meta(meta), models), 0, device)?;
     super::ready(reporter, device, "solo")?;
     reporter.mark(Phase::Save, 0);
     let mut items = learner.state();

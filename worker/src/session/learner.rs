@@ -9,6 +9,7 @@ use super::{
 use crate::{
     autograd::{Executor, Mode},
     backend::duplicate,
+    block::SubModels,
     checkpoint::{Named, Wanted},
     comm::ProcessGroup,
     loss::Objective,
@@ -75,9 +76,14 @@ impl Learner {
     ///
     /// # Errors
     /// When the configuration does not fit the data or memory is exhausted.
-    pub fn build(config: &RunConfig, spec: &ModelSpec, steps_total: u64, device: Device) -> Result<Self, SessionError> {
+    pub fn build(
+        config: &RunConfig,
+        (spec, models): (&ModelSpec, &SubModels),
+        steps_total: u64,
+        device: Device,
+    ) -> Result<Self, SessionError> {
         let mut builder = ParamBuilder::new();
-        let mut model = Model::build(&config.model, spec, &mut builder)?;
+        let mut model = Model::build_with(&config.model, spec, models, &mut builder)?;
         model.to_device(device);
         let params = builder.build(config.seed, device)?;
         let grads = GradBuckets::new(&params)?;

@@ -16,6 +16,7 @@ use super::{
     report::Reporter,
     train::{Ended, RoundTask, TrainTask, Training},
 };
+use crate::block::SubModels;
 use crate::comm::{Forming, ProcessGroup, Store, StoreAddr};
 use enn_common::{
     config::RunConfig,
@@ -34,6 +35,7 @@ const WORD_WAIT_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Life<'a> {
     link: &'a Link,
     kernels: KernelTask,
+    models: SubModels,
     training: Option<Training<'a>>,
     /// One connection for all rounds: libtorch asks the name service at each.
     store: Option<Store>,
@@ -50,8 +52,8 @@ enum After {
 }
 
 impl<'a> Life<'a> {
-    pub(super) fn new(link: &'a Link, kernels: KernelTask) -> Self {
-        Self { link, kernels, training: None, store: None, group: None }
+    pub(super) fn new(link: &'a Link, kernels: KernelTask, models: SubModels) -> Self {
+        Self { link, kernels, models, training: None, store: None, group: None }
     }
 
     /// Lives from `first` to the end of training; whether it was stopped on request.
@@ -99,6 +101,7 @@ impl<'a> Life<'a> {
             checkpoints: run_dir.join("checkpoints"),
             device,
             kernels: self.kernels.clone(),
+            models: self.models.clone(),
             round: RoundTask::default(),
         };
         self.training = Some(Training::prepare(&config, &task, self.link, rank)?);

@@ -1,6 +1,6 @@
 //! One worker's life: it boots, takes its task from the launcher, trains, predicts or writes initial weights, and ends.
 //!
-//! A program that builds its own worker calls [`run`] from its `main`, or [`train::train`] with a listener of its own
+//! A program that builds its own worker calls [`program()`] from its `main` (or [`run_with`] after a start of its own), or [`train::train`] with a listener of its own
 //! ([`Reporter`]) and a world of one ([`crate::comm::Solo`]) when no launcher is wanted. One with a training loop of its own
 //! takes its place among the other ranks from [`torchrun::join`] and makes its steps with [`steps::Steps`].
 //!
@@ -28,6 +28,7 @@ mod pace;
 pub mod poisoned;
 pub mod precision;
 pub mod predict;
+mod program;
 pub mod progress;
 pub mod refusal;
 pub mod report;
@@ -42,10 +43,11 @@ mod unix;
 pub use error::SessionError;
 pub use kernels::KernelTask;
 pub use predict::{PredictTask, predict};
+pub use program::program;
 pub use report::{Recorder, Reporter};
 pub use train::{Ended, Outcome, RoundTask, TrainTask, Training, train};
 
-use crate::{kernel::Extra, probe::libtorch_version};
+use crate::{block::SubModels, kernel::Extra, probe::libtorch_version};
 use enn_common::{
     config::RunConfig,
     kernels::Quarantined,
@@ -71,22 +73,31 @@ const ABORT_WAIT_MAX: Duration = Duration::from_millis(200);
 /// # Errors
 /// What ended it early. The launcher has been told, when there was a connection.
 pub fn run(environment: &boot::Environment) -> Result<(), SessionError> {
-    run_with(environment, &[])
+    run_with(environment, &Own::default())
 }
 
-/// The same for a program of the user's with kernels of its own.
+/// What a program of the user's adds to the worker.
+#[derive(Debug, Clone, Default)]
+pub struct Own {
+    /// Kernels, tried before those of the table.
+    pub kernels: Vec<Extra>,
+    /// Modules that tasks of the model may ask for by name.
+    pub models: SubModels,
+}
+
+/// The same for a program of the user's with kernels or models of its own.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_with(environment: &boot::Environment, extras: &[Extra]) -> Result<(), SessionError> {
+pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), SessionError> {
     let (link, first) = boot::meet(environment)?;
     tell_panics(&link);
     let order = environment.attention.iter().map(|order| ("attention".to_owned(), order.clone())).collect();
-    let kernels = KernelTask { quarantined: Quarantined::default(), order, extras: extras.to_vec() };
+    let kernels = KernelTask { quarantined: Quarantined::default(), order, extras: own.kernels.clone() };
     let (done, group) = match first {
-        Order::Work(seat) if !matches!(seat.task, Task::Train { .. }) => (perform(&link, &seat, kernels), None),
+        Order::Work(seat) if !matches!(seat.task, Task::Train { .. }) => (perform(&link, &seat, kernels, own), None),
         first => {
-            let mut life = Life::new(&link, kernels);
+            let mut life = Life::new(&link, kernels, own.models.clone());
             let done = life.live(first);
             (done, life.into_group())
         }
@@ -113,7 +124,7 @@ pub fn run_with(environment: &boot::Environment, extras: &[Extra]) -> Result<(),
 }
 
 /// Does a task without other ranks; whether it was stopped on request.
-fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask) -> Result<bool, SessionError> {
+fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -> Result<bool, SessionError> {
     link.send(FromWorker::Entered { round: seat.round })?;
     kernels.quarantined = seat.kernels.clone();
     tch::set_num_threads(seat.threads.max(1).cast_signed());
@@ -130,13 +141,14 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask) -> Result<bo
                 place: (seat.rank, seat.world_size),
                 device,
                 kernels,
+                models: own.models.clone(),
             };
             predict(&task, link)
         }
         Task::Init { meta, attempt } => {
             let config: RunConfig = read_json(&seat.run_dir.join("run.json"))?;
             let meta: StagedMeta = read_json(meta)?;
-            init::init(&config, &meta, (&seat.run_dir.join("checkpoints"), attempt), link)?;
+            init::init(&config, (&meta, &own.models), (&seat.run_dir.join("checkpoints"), attempt), link)?;
             Ok(false)
         }
     }

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     autograd::Cx,
+    block::SubModels,
     checkpoint::{self, Wanted},
     kernel::Manager,
     model::{Model, ModelSpec},
@@ -48,6 +49,8 @@ pub struct PredictTask {
     pub device: Device,
     /// Kernels.
     pub kernels: KernelTask,
+    /// Modules of the user's own.
+    pub models: SubModels,
 }
 
 /// Predicts this rank's chunks; whether it was stopped on request. Messages: `Ready`, then `ChunkWritten` for each.
@@ -59,7 +62,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let saved = SavedModel::open(&task.checkpoint)?;
     let data = Dataset::open(&task.staged)?;
     fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
-    let (model, params) = load(&saved, task.device)?;
+    let (model, params) = load(&saved, &task.models, task.device)?;
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
     super::ready(reporter, task.device, "none")?;
     let rows = data.staged.0.rows() as u64;
@@ -109,10 +112,10 @@ fn forward(
 }
 
 /// The model of a checkpoint with its best weights.
-fn load(saved: &SavedModel, device: Device) -> Result<(Model, Params), SessionError> {
+fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model, Params), SessionError> {
     let spec = ModelSpec::from_meta(&saved.meta);
     let mut builder = ParamBuilder::new();
-    let mut model = Model::build(&saved.config.model, &spec, &mut builder)?;
+    let mut model = Model::build_with(&saved.config.model, &spec, models, &mut builder)?;
     let mut params = builder.build(saved.config.seed, device)?;
     let mut wanted: Vec<Wanted> =
         params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();

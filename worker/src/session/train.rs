@@ -20,7 +20,7 @@ use super::{
     report::Reporter,
     round::{Round, rehearse},
 };
-use crate::{comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
+use crate::{block::SubModels, comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
 use enn_common::{
     config::{
         RunConfig,
@@ -46,6 +46,8 @@ pub struct TrainTask {
     pub device: Device,
     /// Kernels.
     pub kernels: KernelTask,
+    /// Modules of the user's own.
+    pub models: SubModels,
     /// The only round, for [`train`].
     pub round: RoundTask,
 }
@@ -129,6 +131,7 @@ pub(super) struct Host<'a> {
     pub(super) ledger: Option<Ledger>,
     pub(super) data: Dataset,
     pub(super) spec: ModelSpec,
+    pub(super) models: SubModels,
     /// The order of samples; ranks take their shares of it.
     pub(super) order: Sampler,
 }
@@ -175,7 +178,8 @@ impl<'a> Training<'a> {
         let spec = ModelSpec::from_meta(data.staged.0.meta());
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
         let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
-        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, order };
+        let models = task.models.clone();
+        let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
         let state = State {
             learner: host.learner()?,
             progress: Progress::default(),
@@ -256,7 +260,7 @@ impl Host<'_> {
     /// Seeded weights, the same in every process.
     pub(super) fn learner(&self) -> Result<Learner, SessionError> {
         let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
-        Learner::build(&self.config, &self.spec, steps_total, self.device)
+        Learner::build(&self.config, (&self.spec, &self.models), steps_total, self.device)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod aten;
 mod attention;
+mod mixers;
 mod operands;
 mod oracle;
 mod plan;

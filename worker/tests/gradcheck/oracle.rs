@@ -91,8 +91,43 @@ fn arranged(op: &Op, x: &[Tensor]) -> Vec<Tensor> {
             one(x[0].index_select(0, &x[1].reshape(-1)).reshape(shape))
         }
         Op::Split { axis, sizes } => x[0].split_with_sizes(sizes.as_slice(), *axis),
+        Op::Flip { axis } => one(x[0].flip(*axis)),
+        Op::Dilate { segment, dilation } => one(dilated(&x[0], *segment, *dilation)),
+        Op::Undilate { segment, dilation, tokens } => one(undilated(&x[0], *segment, *dilation, *tokens)),
         other => panic!("{} has samples but no oracle", other.name()),
     }
+}
+
+/// Position of token `l` that head `h` takes of segment `s`.
+fn position(s: i64, h: i64, l: i64, segment: i64, dilation: i64) -> i64 {
+    s * segment + l * dilation + h % dilation
+}
+
+/// Token by token.
+fn dilated(x: &Tensor, segment: i64, dilation: i64) -> Tensor {
+    let (b, n, heads, w) = x.size4().unwrap();
+    let (s, len) = ((n + segment - 1) / segment, segment / dilation);
+    // Begins with nothing of x, so that no tokens have a gradient too.
+    let mut cells = vec![x.reshape([-1, b, w]).narrow(0, 0, 0)];
+    for (s, h, l) in (0..s).flat_map(|s| (0..heads).flat_map(move |h| (0..len).map(move |l| (s, h, l)))) {
+        let at = position(s, h, l, segment, dilation);
+        let zero = || Tensor::zeros([1, b, w], (x.kind(), Device::Cpu));
+        cells.push(if at < n { x.select(2, h).select(1, at).unsqueeze(0) } else { zero() });
+    }
+    Tensor::cat(&cells, 0).reshape([s, heads, len, b, w]).permute([3, 0, 1, 2, 4])
+}
+
+/// Token by token, each from the one place that holds it.
+fn undilated(x: &Tensor, segment: i64, dilation: i64, tokens: i64) -> Tensor {
+    let (b, heads, w) = (x.size()[0], x.size()[2], x.size()[4]);
+    let mut cells = vec![x.reshape([-1, b, w]).narrow(0, 0, 0)];
+    for (n, h) in (0..tokens).flat_map(|n| (0..heads).map(move |h| (n, h))) {
+        let (s, l) = (n / segment, n % segment / dilation);
+        let here = position(s, h, l, segment, dilation) == n;
+        let cell = x.select(3, l).select(2, h).select(1, s).unsqueeze(0);
+        cells.push(if here { cell } else { cell * 0.0 });
+    }
+    Tensor::cat(&cells, 0).reshape([tokens, heads, b, w]).permute([2, 0, 1, 3])
 }
 
 /// Minus the log-probability of each target, for the rows that count.

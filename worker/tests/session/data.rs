@@ -173,6 +173,7 @@ pub(crate) fn task(dir: &Path, staged: &Path, resume: Option<PathBuf>) -> TrainT
         checkpoints: dir.join("checkpoints"),
         device: Device::Cpu,
         kernels: enn_worker::session::KernelTask::default(),
+        models: enn_worker::block::SubModels::new(),
         round: RoundTask { resume, attempt: "a".to_owned(), ..RoundTask::default() },
     }
 }

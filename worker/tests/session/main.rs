@@ -15,14 +15,18 @@ use enn_broker::store::{Limits, serve};
 use enn_common::{
     artifact::chunk::Chunk,
     checkpoint::Checkpoint,
-    config::RunConfig,
-    config::train::{Execution, Recompute, TrainConfig},
+    config::{
+        Forest, RunConfig,
+        model::ModelConfig,
+        train::{Execution, Recompute, TrainConfig},
+    },
     metrics::Metrics,
     profile::Roofline,
     staged::Staged,
     wire::{client::ClientError, control::Phase, message::FromWorker},
 };
 use enn_worker::{
+    block::SubModels,
     comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
     session::{KernelTask, Outcome, PredictTask, Recorder, Reporter, SessionError, TrainTask, predict, train},
 };
@@ -61,10 +65,10 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// The last checkpoint of a short run on `device` with accumulation and dropout.
-fn last(device: Device, change: &dyn Fn(&mut TrainConfig)) -> BTreeMap<String, Vec<u8>> {
+fn last(device: Device, model: &ModelConfig, change: &dyn Fn(&mut TrainConfig)) -> BTreeMap<String, Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
-    let mut config = config(4);
+    let mut config = RunConfig { model: model.clone(), ..config(4) };
     config.train.accumulation = 2;
     change(&mut config.train);
     tch::set_num_threads(1);
@@ -75,10 +79,25 @@ fn last(device: Device, change: &dyn Fn(&mut TrainConfig)) -> BTreeMap<String, V
 }
 
 fn modes_agree(device: Device) {
-    let tape = last(device, &|train| train.execution = Execution::Tape);
-    assert!(tape == last(device, &|train| train.execution = Execution::Plan), "a replayed step");
-    assert!(tape == last(device, &|train| train.execution = Execution::Auto), "a captured step");
-    assert!(tape == last(device, &|train| train.recompute = Recompute::Always), "activations computed again");
+    for model in [config(1).model, composed()] {
+        let last = |change: &dyn Fn(&mut TrainConfig)| last(device, &model, change);
+        let tape = last(&|train| train.execution = Execution::Tape);
+        assert!(tape == last(&|train| train.execution = Execution::Plan), "a replayed step");
+        assert!(tape == last(&|train| train.execution = Execution::Auto), "a captured step");
+        assert!(tape == last(&|train| train.recompute = Recompute::Always), "activations computed again");
+    }
+}
+
+/// All mixers and both reductions, in sub-fusers.
+fn composed() -> ModelConfig {
+    let tasks = [
+        r#"{"name": "all", "weight": 2.0, "reduction": "linear"}"#,
+        r#"{"name": "one", "parent": "all", "mode": "temporal", "depth": 1, "tokens": 5, "mixer": "true_retention"}"#,
+        r#"{"name": "two", "parent": "all", "mode": "spatial", "depth": 1, "tokens": 7, "mixer": "dilated"}"#,
+        r#"{"name": "three", "mode": "spatial", "depth": 1, "tokens": 3, "mixer": "true_retention"}"#,
+    ];
+    let tasks = Forest::new(tasks.map(|task| serde_json::from_str(task).unwrap()).to_vec()).unwrap();
+    ModelConfig { tasks, segments: vec![4, 8], dilations: vec![1, 2], ..config(1).model }
 }
 
 #[test]
@@ -104,7 +123,7 @@ fn a_deterministic_training_repeats_itself_bit_for_bit() {
         devices.push(Device::Cuda(0));
     }
     for device in devices {
-        let once = || last(device, &|train| train.deterministic = true);
+        let once = || last(device, &composed(), &|train| train.deterministic = true);
         assert!(once() == once(), "{device:?}");
     }
 }
@@ -152,6 +171,7 @@ fn a_run_learns_saves_and_predicts() {
         place: (0, 1),
         device: Device::Cpu,
         kernels: KernelTask::default(),
+        models: SubModels::new(),
     };
     let recorder = Recorder::default();
     assert!(!predict(&predict_task, &recorder).unwrap());
@@ -242,6 +262,14 @@ fn stopping_anywhere_and_resuming_changes_no_bit() {
     spoil(&staged, 3e38);
     let states = resumed_as_whole(&config(3), &dir.path().join("spoilt"), &staged, &[1, 2, 3, 4, 5]);
     assert!(states.iter().all(|state| state["progress.poisoned_rows"] == 20i64.to_le_bytes()));
+}
+
+#[test]
+fn a_composed_model_stops_and_resumes_bit_for_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let states = resumed_as_whole(&RunConfig { model: composed(), ..config(3) }, dir.path(), &staged, &[7]);
+    assert!(states.iter().all(|state| state.contains_key("model.fuser.one.factor")));
 }
 
 #[test]

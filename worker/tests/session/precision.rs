@@ -12,6 +12,7 @@ use enn_common::{
     wire::message::FromWorker,
 };
 use enn_worker::{
+    block::SubModels,
     comm::Solo,
     data::Batch,
     model::ModelSpec,
@@ -80,6 +81,26 @@ fn every_precision_of_the_cpu_learns_alike_and_says_what_it_took() {
 }
 
 #[test]
+fn every_mixer_learns_alike_in_16_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let run = |wanted: Wanted| {
+        let mut config = RunConfig { model: crate::composed(), ..wanting(wanted) };
+        config.train.epochs = 12;
+        let place = dir.path().join(format!("{wanted:?}"));
+        let (_, messages) = alone(&config, &place, &staged, None, &Recorder::default()).unwrap();
+        losses(&messages).2
+    };
+    let expected = run(Wanted::Fp32);
+    assert!(expected[11] < 0.5 * expected[0], "{expected:?}");
+    for wanted in [Wanted::Bf16, Wanted::Fp16] {
+        for (epoch, (a, b)) in run(wanted).iter().zip(&expected).enumerate() {
+            assert!((a - b).abs() < 0.15 * b + 0.02, "{wanted:?}, epoch {epoch}: {a} against {b}");
+        }
+    }
+}
+
+#[test]
 fn replayed_steps_compute_the_bits_of_recorded_ones_in_bf16_and_fp16() {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
@@ -113,7 +134,7 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
     let mut config = wanting(Wanted::Bf16);
     config.train.execution = Execution::Plan;
     let spec = ModelSpec::from_meta(Staged::open(&staged).unwrap().meta());
-    let mut learner = Learner::build(&config, &spec, 100, Device::Cpu).unwrap();
+    let mut learner = Learner::build(&config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
     let demand = Demand::of(&spec, 12);
     learner.take_precision(Precision::decide(Wanted::Bf16, demand, Device::Cpu, &Solo).unwrap()).unwrap();
     let recorder = Recorder::default();

@@ -8,6 +8,7 @@ use enn_common::{
     staged::Split,
 };
 use enn_worker::{
+    block::SubModels,
     comm::{Forming, Gloo, GlooOptions, ProcessGroup, Solo, Store, StoreAddr},
     data::{Position, Sampler, prefetch::Arrays},
     model::ModelSpec,
@@ -52,7 +53,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
         world: u64::from(group.size()),
         accumulation: config.train.accumulation as u64,
     };
-    let mut learner = Learner::build(config, &spec, 100, Device::Cpu).unwrap();
+    let mut learner = Learner::build(config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
     let rows = sampler.micro_slots();
     learner
         .take_precision(Precision::decide(Wanted::Fp32, Demand::of(&spec, rows), Device::Cpu, group).unwrap())

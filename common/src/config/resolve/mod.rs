@@ -3,6 +3,7 @@
 mod data;
 mod kernels;
 mod model;
+mod tasks;
 mod train;
 
 use super::{
@@ -24,7 +25,7 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     let seed = root.integer("seed", 0..=i64::MAX, 0).unsigned_abs();
     let mut inner = Vec::new();
     let data = root.section("data").map(|section| data::resolve(section, seed, facts, &mut inner));
-    let model = root.section("model").map_or_else(ModelConfig::default, |section| model::resolve(section, &mut inner));
+    let model = model_of(&mut root, true, &mut inner);
     let train = root.section("train").map_or_else(TrainConfig::default, |section| train::resolve(section, &mut inner));
     let cluster = train::resolve_cluster(root.section("cluster"), facts, &mut inner);
     let kernels = kernels::resolve(&mut root);
@@ -35,6 +36,20 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     } else {
         Err(errors)
     }
+}
+
+/// The model alone, whose tasks may still lack some: for who edits them.
+///
+/// # Errors
+/// All mistakes of the section.
+pub fn resolve_model(raw: &RawConfig) -> Result<ModelConfig, Vec<ConfigError>> {
+    let mut errors = Vec::new();
+    let model = model_of(&mut Section::root(&raw.root), false, &mut errors);
+    if errors.is_empty() { Ok(model) } else { Err(errors) }
+}
+
+fn model_of(root: &mut Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
+    root.section("model").map_or_else(ModelConfig::default, |section| model::resolve(section, whole, errors))
 }
 
 #[cfg(test)]

@@ -1,23 +1,31 @@
 //! `[model]`.
 
+use super::tasks;
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
+    forest::{Mixer, Reduction},
     model::{Gate, ModelConfig, Norm, Preset},
     section::Section,
 };
 
 const NORMS: &[(&str, Norm)] = &[("layernorm", Norm::LayerNorm), ("rmsnorm", Norm::RmsNorm)];
-const PRESETS: &[(&str, Preset)] =
-    &[("spatial", Preset::Spatial), ("temporal", Preset::Temporal), ("spatiotemporal", Preset::SpatioTemporal)];
+const PRESETS: &[(&str, Preset)] = &[
+    ("spatial", Preset::Spatial),
+    ("temporal", Preset::Temporal),
+    ("spatiotemporal", Preset::SpatioTemporal),
+    ("none", Preset::None),
+];
 const GATES: &[(&str, Gate)] = &[("off", Gate::Off), ("scalar", Gate::Scalar), ("tile", Gate::Tile)];
 
 /// Axes of the output grid at most.
 const PATCH_AXES_MAX: usize = 8;
 
-pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> ModelConfig {
+/// With `whole` a model can be built by it; else its tasks are under way to it.
+pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
     let s = &mut section;
     let default = ModelConfig::default();
-    let model = ModelConfig {
+    let (segments, dilations) = tasks::patterns(s, &default);
+    let mut model = ModelConfig {
         d_model: s.integer("d_model", 4..=16_384, default.d_model),
         heads: s.integer("heads", 1..=256, default.heads),
         spatial_depth: s.integer("spatial_depth", 1..=256, default.spatial_depth),
@@ -29,6 +37,11 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         drop_path: s.number("drop_path", 0.0..1.0, default.drop_path),
         norm: s.name("norm", NORMS).unwrap_or(default.norm),
         preset: s.name("preset", PRESETS).unwrap_or(default.preset),
+        tasks: default.tasks,
+        mixer: s.name("mixer", &Mixer::NAMES).unwrap_or(default.mixer),
+        segments,
+        dilations,
+        fuser_reduction: s.name("fuser_reduction", &Reduction::NAMES).unwrap_or(default.fuser_reduction),
         fuser_rounds: s.integer("fuser_rounds", 1..=64, default.fuser_rounds),
         fuser_self_layers: s.integer("fuser_self_layers", 0..=64, default.fuser_self_layers),
         fuser_latents: s.integer("fuser_latents", 1..=8192, default.fuser_latents),
@@ -56,6 +69,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         let expected = "the first number below the second".into();
         s.error_at("output_range", ConfigErrorKind::Range { found: format!("[{low}, {high}]"), expected });
     }
+    model.tasks = tasks::resolve(s, &model, whole);
     section.finish(errors);
     model
 }

@@ -3,6 +3,8 @@
 use super::*;
 use crate::config::{
     data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind},
+    forest::{Mixer, Mode, Part, TemplateConfig},
+    model::Preset,
     raw::Value,
     train::{Device, Nproc, Precision, Recovery},
 };
@@ -246,4 +248,66 @@ fn recovery_is_chosen_and_what_needs_it_says_so() {
     let found = mistakes(&with("policy = \"restart\"\nnproc_per_node = 2\nworkers_min = 1\nspares = 1\n"));
     assert_eq!(found.len(), 2, "{found:#?}");
     assert!(found.iter().all(|line| line.contains("needs policy = \"reform\"")), "{found:#?}");
+}
+
+#[test]
+fn tasks_are_added_to_those_of_the_preset() {
+    let text = "[model]\npreset = \"temporal\"\ntemporal_latents = 5\nspatial_depth = 2\nmixer = \"true_retention\"\n\
+                [[model.tasks]]\nname = \"week\"\nmode = \"spatial\"\ntokens = 7\nweight = 0.5\nparent = \"all\"\nmixer = \"dilated\"\n\
+                [[model.tasks]]\nname = \"own\"\nmode = \"temporal\"\nmodel = \"mine\"\nparent = \"all\"\n\
+                [[model.tasks]]\nname = \"all\"\nreduction = \"linear\"\n";
+    let model = resolve(&parse(text), &facts()).unwrap().model;
+    let forest = model.forest().unwrap();
+    let list: Vec<(usize, &str)> = forest.list().iter().map(|(depth, task)| (*depth, task.name.as_str())).collect();
+    assert_eq!(list, [(0, "temporal"), (0, "all"), (1, "week"), (1, "own")]);
+    let template = |name: &str| match &forest.get(name).unwrap().part {
+        Part::Template(template) => template.clone(),
+        Part::Fuser { .. } => panic!("{name} is a template"),
+    };
+    let (mixer, model_name) = (Mixer::Dilated, None);
+    assert_eq!(template("week"), TemplateConfig { mode: Mode::Spatial, depth: 2, tokens: 7, mixer, model: model_name });
+    // What a task does not say is as in the preset's template of its mode.
+    let mixer = Mixer::TrueRetention;
+    let own = TemplateConfig { mode: Mode::Temporal, depth: 4, tokens: 5, mixer, model: Some("mine".to_owned()) };
+    assert_eq!(template("own"), own);
+    assert_eq!(template("temporal").mixer, Mixer::TrueRetention);
+    // Written and read again it is the same.
+    let again: ModelConfig = serde_json::from_str(&serde_json::to_string(&model).unwrap()).unwrap();
+    assert_eq!(again, model);
+    // A run.json from before there were tasks.
+    let old: ModelConfig = serde_json::from_str(r#"{"d_model": 64, "preset": "spatial"}"#).unwrap();
+    assert_eq!(old, ModelConfig { d_model: 64, preset: Preset::Spatial, ..ModelConfig::default() });
+}
+
+#[test]
+fn mistakes_in_tasks_have_their_place() {
+    let of = |tasks: &str| mistakes(&format!("[model]\n{tasks}"));
+    let only = |tasks: &str| -> String {
+        let found = of(tasks);
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].clone()
+    };
+    let task = |keys: &str| format!("[[model.tasks]]\nname = \"a\"\n{keys}");
+    assert_eq!(
+        only(&task("mode = \"spatial\"\ntoken = 3\n")),
+        "conf/weather.toml:5:1: model.tasks.token: unknown key (did you mean `tokens`?)"
+    );
+    assert!(only(&task("")).contains("model.tasks.mode: missing; expected `mode` (a template"));
+    assert!(only(&task("mode = \"temporl\"\n")).contains("did you mean `temporal`?"));
+    assert!(only(&task("mode = \"spatial\"\nweight = 0\n")).contains("model.tasks.weight: 0 is out of range"));
+    assert!(
+        only(&task("reduction = \"mean\"\ndepth = 2\n")).contains("model.tasks.depth: a task with `reduction` joins")
+    );
+    assert!(only(&task("reduction = \"mean\"\n")).contains("model.tasks: \"a\" joins nothing"));
+    assert!(
+        only(&task("mode = \"spatial\"\nparent = \"b\"\n"))
+            .contains("model.tasks: there is no task \"b\" (there are: a)")
+    );
+    let taken = "[[model.tasks]]\nname = \"spatial\"\nmode = \"spatial\"\n";
+    assert!(only(taken).contains("already a task \"spatial\""));
+    assert!(only("preset = \"none\"\n").contains("model.preset: there is no template"));
+    assert!(only("tasks = 3\n").contains("expected a list of sections"));
+    assert!(only("segments = [16, 30]\n").contains("first dilation 1"));
+    assert!(only("dilations = [2, 4]\n").contains("conf/weather.toml:2:13: model.dilations: segments [16, 64]"));
+    assert!(only("mixer = \"retentoin\"\n").contains("did you mean `retention`?"));
 }

@@ -1,0 +1,131 @@
+//! Tokens cut into segments of which every r-th is taken, and the way back: what makes dilated attention sparse.
+//!
+//! Head h takes the positions h mod r, h mod r + r, … of each segment, so that r heads together take all. Each of the two
+//! operations is the other's reverse.
+
+use super::Op;
+use super::infer::{Inferred, one, wrong};
+use super::row::{Export, Launch, Launched, OpRow, free};
+use super::sample::{Draw, Sample, normal, sample};
+use super::value::Meta;
+use super::vjp::{Grads, Vjp, grad};
+use crate::error::{OpError, OpErrorKind};
+use smallvec::smallvec;
+use tch::Tensor as Raw;
+
+/// Dilate: x (B,N,H,W) → (B,S,H,L,W) with S = ⌈N/segment⌉ and L = segment/dilation; zeros behind the end.
+///
+/// Undilate: (B,S,H,L,W) → (B,N,H,W); zeros where a head takes nothing.
+pub static ROWS: [OpRow; 2] = [
+    OpRow::forward("dilate", shape, launch, vjp, |d| samples(d, false))
+        .flops(free)
+        .export(Export::Graph("Pad, Reshape, Slice, Concat")),
+    OpRow::forward("undilate", shape_back, launch_back, vjp_back, |d| samples(d, true))
+        .flops(free)
+        .export(Export::Graph("Concat, Reshape, Slice")),
+];
+
+/// The row of either operation.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    &ROWS[usize::from(matches!(op, Op::Undilate { .. }))]
+}
+
+/// Segment, dilation, tokens (0 for `Dilate`).
+fn sizes(op: &Op) -> (i64, i64, i64) {
+    match *op {
+        Op::Dilate { segment, dilation } => (segment, dilation, 0),
+        Op::Undilate { segment, dilation, tokens } => (segment, dilation, tokens),
+        _ => unreachable!("row of another operation"),
+    }
+}
+
+/// Segment and dilation that fit each other.
+fn checked(op: &Op) -> Result<(i64, i64), OpErrorKind> {
+    let (segment, dilation, _) = sizes(op);
+    if dilation < 1 || segment < dilation || segment % dilation != 0 {
+        let expected = "a positive multiple of the dilation";
+        return Err(OpErrorKind::Attribute { name: "segment", found: segment as f64, expected });
+    }
+    Ok((segment, dilation))
+}
+
+fn segments(tokens: i64, segment: i64) -> i64 {
+    (tokens + segment - 1) / segment
+}
+
+fn shape(op: &Op, ins: &[&Meta]) -> Inferred {
+    let (segment, dilation) = checked(op)?;
+    let &[b, n, h, w] = ins[0].shape.as_slice() else { return Err(wrong(0, ins[0], "(batch, tokens, heads, width)")) };
+    one(ins[0].with_shape([b, segments(n, segment), h, segment / dilation, w].as_slice()))
+}
+
+fn shape_back(op: &Op, ins: &[&Meta]) -> Inferred {
+    let (segment, dilation) = checked(op)?;
+    let (_, _, tokens) = sizes(op);
+    match *ins[0].shape.as_slice() {
+        [b, s, h, l, w] if s == segments(tokens, segment) && l == segment / dilation => {
+            one(ins[0].with_shape([b, tokens, h, w].as_slice()))
+        }
+        _ => Err(wrong(0, ins[0], "(batch, segments, heads, taken, width) of these tokens")),
+    }
+}
+
+/// The part of `whole` (B,S,L,r,H,W) that the heads o, o + r, … take, (B,S,L,heads,W), as a view.
+fn taken(whole: &Raw, offset: i64, dilation: i64) -> Result<Raw, OpErrorKind> {
+    Ok(whole.f_select(3, offset)?.f_slice(3, offset, None, dilation)?)
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let (segment, dilation, _) = sizes(op);
+    let (b, n, h, w) = l.at(0).size4()?;
+    let (s, len) = (segments(n, segment), segment / dilation);
+    let padded = l.at(0).f_constant_pad_nd([0, 0, 0, 0, 0, s * segment - n])?;
+    let whole = padded.f_reshape([b, s, len, dilation, h, w])?;
+    if dilation == 1 {
+        return Ok(smallvec![whole.f_select(3, 0)?.f_transpose(2, 3)?.f_contiguous()?]);
+    }
+    let out = Raw::f_zeros([b, s, h, len, w], (padded.kind(), padded.device()))?;
+    for offset in 0..dilation.min(h) {
+        let part = taken(&whole, offset, dilation)?.f_transpose(2, 3)?;
+        out.f_slice(2, offset, None, dilation)?.f_copy_(&part)?;
+    }
+    Ok(smallvec![out])
+}
+
+fn launch_back(op: &Op, l: &Launch<'_>) -> Launched {
+    let (segment, dilation, n) = sizes(op);
+    let x = l.at(0);
+    let &[b, s, h, len, w] = x.size().as_slice() else { unreachable!("the shape rule saw five axes") };
+    let whole = Raw::f_zeros([b, s, len, dilation, h, w], (x.kind(), x.device()))?;
+    for offset in 0..dilation.min(h) {
+        let part = x.f_slice(2, offset, None, dilation)?.f_transpose(2, 3)?;
+        taken(&whole, offset, dilation)?.f_copy_(&part)?;
+    }
+    Ok(smallvec![whole.f_reshape([b, s * segment, h, w])?.f_narrow(1, 0, n)?.f_contiguous()?])
+}
+
+fn vjp(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let (segment, dilation, _) = sizes(v.op());
+    Ok(grad(v.call(Op::Undilate { segment, dilation, tokens: v.shape(0)[1] }, &[v.g()?])?))
+}
+
+fn vjp_back(v: &Vjp<'_>) -> Result<Grads, OpError> {
+    let (segment, dilation, _) = sizes(v.op());
+    Ok(grad(v.call(Op::Dilate { segment, dilation }, &[v.g()?])?))
+}
+
+/// (segment, dilation, tokens, heads): whole and cut segments, more and fewer heads than offsets, no token.
+const CASES: [(i64, i64, i64, i64); 5] = [(4, 1, 8, 2), (4, 2, 11, 3), (6, 3, 13, 2), (8, 2, 3, 4), (4, 2, 0, 2)];
+
+fn samples(d: &mut Draw, back: bool) -> Vec<Sample> {
+    let (b, w) = (d.size(1, 2), d.size(2, 3));
+    let case = |(segment, dilation, tokens, heads): (i64, i64, i64, i64)| {
+        if back {
+            let shape = [b, segments(tokens, segment), heads, segment / dilation, w];
+            sample(Op::Undilate { segment, dilation, tokens }, [normal(&shape).transposed()])
+        } else {
+            sample(Op::Dilate { segment, dilation }, [normal(&[b, tokens, heads, w]).strided()])
+        }
+    };
+    CASES.into_iter().map(case).collect()
+}
