@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelConfig {
+    /// Whether widths, depths, token counts and patches follow the number of training rows (see [`ModelConfig::sized`]): so they do
+    /// where the configuration names none of them.
+    pub by_rows: bool,
     /// Width D of every token; divisible by `heads`.
     pub d_model: usize,
     /// Heads H of retention and attention.
@@ -98,6 +101,7 @@ pub enum Gate {
 impl Default for ModelConfig {
     fn default() -> Self {
         Self {
+            by_rows: false,
             d_model: 128,
             heads: 4,
             spatial_depth: 4,
@@ -121,13 +125,50 @@ impl Default for ModelConfig {
             patch: vec![1, 4],
             head_rank: 0,
             gate: Gate::Scalar,
-            linear_branch: false,
+            linear_branch: true,
             output_range: None,
         }
     }
 }
 
+/// Sizes for so many training rows and more: D, depth, tokens of a template, latents, rounds, collector depth, patches.
+const SIZES: [(u64, [usize; 7]); 3] = [
+    (0, [32, 1, 8, 16, 1, 1, 64]),
+    (4096, [64, 2, 16, 32, 1, 2, 128]),
+    (65_536, [128, 4, 64, 64, 2, 2, 256]),
+];
+
 impl ModelConfig {
+    /// The sizes that are meant by `by_rows` for data of so many training rows and this output shape:
+    ///
+    /// | training rows | D | depth | tokens | latents | rounds | collector | patches at most |
+    /// |---|---|---|---|---|---|---|---|
+    /// | below 4,096 | 32 | 1 | 8 | 16 | 1 | 1 | 64 |
+    /// | below 65,536 | 64 | 2 | 16 | 32 | 1 | 2 | 128 |
+    /// | more | 128 | 4 | 64 | 64 | 2 | 2 | 256 |
+    ///
+    /// Patches grow along the last axis first, by doubling, until there are few enough. Without `by_rows` nothing changes.
+    #[must_use]
+    pub fn sized(&self, train_rows: u64, out_shape: &[usize]) -> Self {
+        if !self.by_rows {
+            return self.clone();
+        }
+        let found = SIZES.iter().rev().find(|(least, _)| train_rows >= *least).unwrap_or(&SIZES[0]);
+        let [d_model, depth, tokens, latents, rounds, collector, patches] = found.1;
+        Self {
+            d_model,
+            spatial_depth: depth,
+            temporal_depth: depth,
+            spatial_latents: tokens,
+            temporal_latents: tokens,
+            fuser_latents: latents,
+            fuser_rounds: rounds,
+            collector_depth: collector,
+            patch: patch_of(out_shape, patches),
+            ..self.clone()
+        }
+    }
+
     /// The preset's templates, each with weight 1, and then the tasks.
     ///
     /// # Errors
@@ -154,5 +195,47 @@ impl ModelConfig {
             Mode::Temporal => (self.temporal_depth, self.temporal_latents),
         };
         TemplateConfig { mode, depth, tokens, mixer: self.mixer, model: None }
+    }
+}
+
+/// The smallest patch, grown along the last axes, that cuts the grid into at most so many.
+fn patch_of(out_shape: &[usize], patches_max: usize) -> Vec<usize> {
+    let mut patch = vec![1; out_shape.len()];
+    for axis in (0..patch.len()).rev() {
+        let count = |patch: &[usize]| -> usize {
+            out_shape.iter().zip(patch).map(|(length, size)| length.div_ceil(*size)).fold(1, usize::saturating_mul)
+        };
+        while count(&patch) > patches_max && patch[axis] < out_shape[axis] {
+            patch[axis] = (2 * patch[axis]).min(out_shape[axis]);
+        }
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_follow_the_rows_only_where_they_may() {
+        let given = ModelConfig::default();
+        assert_eq!(given.sized(10, &[39, 24]), given);
+        let by_rows = ModelConfig { by_rows: true, ..given };
+        let sizes = |rows| {
+            let sized = by_rows.sized(rows, &[39, 24]);
+            (sized.d_model, sized.temporal_depth, sized.fuser_latents, sized.patch)
+        };
+        assert_eq!(sizes(151), (32, 1, 16, vec![1, 24]));
+        assert_eq!(sizes(4096), (64, 2, 32, vec![1, 8]));
+        assert_eq!(sizes(100_000_000), (128, 4, 64, vec![1, 4]));
+    }
+
+    #[test]
+    fn patches_grow_from_the_last_axis() {
+        assert_eq!(patch_of(&[3, 24], 64), [1, 2]);
+        assert_eq!(patch_of(&[10], 64), [1]);
+        assert_eq!(patch_of(&[1000, 24], 64), [16, 24]);
+        assert_eq!(patch_of(&[7, 5, 3], 1), [7, 5, 3]);
+        assert_eq!(patch_of(&[], 64), [0; 0]);
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainConfig {
-    /// Passes over the training rows.
+    /// Passes over the training rows; 0 decides by `passes`.
     pub epochs: u64,
     /// Samples per optimizer update over all workers; 0 decides by `global_batch`.
     pub batch: usize,
@@ -115,7 +115,7 @@ pub enum Precision {
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
-            epochs: 50,
+            epochs: 0,
             batch: 0,
             lr: 1e-3,
             lr_min_ratio: 0.01,
@@ -145,6 +145,16 @@ impl Default for TrainConfig {
 }
 
 impl TrainConfig {
+    /// Passes over so many training rows: as configured, or by rule 50 up to 1,000 rows and 50 · √(1000 / rows) above, at least 1.
+    ///
+    /// More rows need fewer passes: ten times the rows make three times the steps.
+    pub fn passes(&self, train_rows: u64) -> u64 {
+        match self.epochs {
+            0 => ((50.0 * (1000.0 / train_rows.max(1000) as f64).sqrt()).round() as u64).max(1),
+            given => given,
+        }
+    }
+
     /// Samples per optimizer update: the configured batch, or by rule a power of two near rows / 16 within 16..=1024.
     ///
     /// The rule looks at the data only, never at timing or the world, so that every world trains the same batches.

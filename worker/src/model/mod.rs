@@ -115,6 +115,7 @@ impl Model {
         models: &SubModels,
         pb: &mut ParamBuilder,
     ) -> Result<Self, ModelError> {
+        let config = &config.sized(spec.train_rows, &spec.out_shape);
         spec.check(config)?;
         let forest = config.forest()?;
         forest.check()?;

@@ -29,6 +29,7 @@ pub(super) fn config() -> ModelConfig {
         fuser_latents: 3,
         collector_depth: 2,
         patch: vec![1, 2],
+        linear_branch: false,
         ..ModelConfig::default()
     }
 }

@@ -175,9 +175,11 @@ impl<'a> Training<'a> {
             world: 1,
             accumulation: config.train.accumulation.max(1) as u64,
         };
+        let mut config = config.clone();
+        config.train.epochs = config.train.passes(rows);
         let spec = ModelSpec::from_meta(data.staged.0.meta());
-        let kernels = Kernels::new(config, &task.kernels, reporter)?;
-        let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
+        let kernels = Kernels::new(&config, &task.kernels, reporter)?;
+        let (checkpoints, device) = (task.checkpoints.clone(), task.device);
         let models = task.models.clone();
         let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
         let state = State {

@@ -49,7 +49,8 @@ pub fn resolve_model(raw: &RawConfig) -> Result<ModelConfig, Vec<ConfigError>> {
 }
 
 fn model_of(root: &mut Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
-    root.section("model").map_or_else(ModelConfig::default, |section| model::resolve(section, whole, errors))
+    let unsaid = || ModelConfig { by_rows: true, ..ModelConfig::default() };
+    root.section("model").map_or_else(unsaid, |section| model::resolve(section, whole, errors))
 }
 
 #[cfg(test)]

@@ -17,6 +17,23 @@ const PRESETS: &[(&str, Preset)] = &[
 ];
 const GATES: &[(&str, Gate)] = &[("off", Gate::Off), ("scalar", Gate::Scalar), ("tile", Gate::Tile)];
 
+/// Keys that give the model a size: with any of them the others are those of the documentation, without all follow the rows.
+const SIZES: [&str; 13] = [
+    "d_model",
+    "heads",
+    "spatial_depth",
+    "temporal_depth",
+    "spatial_latents",
+    "temporal_latents",
+    "mlp_ratio",
+    "fuser_rounds",
+    "fuser_self_layers",
+    "fuser_latents",
+    "collector_depth",
+    "patch",
+    "tasks",
+];
+
 /// Axes of the output grid at most.
 const PATCH_AXES_MAX: usize = 8;
 
@@ -26,6 +43,7 @@ pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<Co
     let default = ModelConfig::default();
     let (segments, dilations) = tasks::patterns(s, &default);
     let mut model = ModelConfig {
+        by_rows: !SIZES.iter().any(|key| s.has(key)),
         d_model: s.integer("d_model", 4..=16_384, default.d_model),
         heads: s.integer("heads", 1..=256, default.heads),
         spatial_depth: s.integer("spatial_depth", 1..=256, default.spatial_depth),

@@ -38,7 +38,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
     let s = &mut section;
     let default = TrainConfig::default();
     let train = TrainConfig {
-        epochs: s.integer("epochs", 1..=10_000_000, default.epochs),
+        epochs: s.integer("epochs", 0..=10_000_000, default.epochs),
         batch: s.integer("batch", 0..=1 << 30, default.batch),
         lr: s.number("lr", 1e-12..=1e3, default.lr),
         lr_min_ratio: s.number("lr_min_ratio", 0.0..=1.0, default.lr_min_ratio),
