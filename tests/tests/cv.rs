@@ -46,8 +46,8 @@ fn done(output: &Output, code: i32) -> String {
 
 /// The directory of the only cross-validation.
 fn parent(dir: &Path) -> PathBuf {
-    let entries = fs::read_dir(dir.join("runs")).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| path.join("cv.json").exists()).next().unwrap()
+    let mut entries = fs::read_dir(dir.join("runs")).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.find(|path| path.join("cv.json").exists()).unwrap()
 }
 
 /// Processes whose command line holds `text`.

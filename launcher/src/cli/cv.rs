@@ -52,7 +52,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
         _ => return Err(Error::Usage(Usage::ConfigOrResume)),
     };
     let (mode, folds, seed, jobs) = (args.show.mode(), args.folds, args.seed, args.jobs);
-    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode, handle_signals: true };
+    // With --json one document is printed, not events.
+    let staging = if mode == ui::Mode::Json { ui::Mode::Quiet } else { mode };
+    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true };
     let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {
