@@ -163,7 +163,7 @@ fn groups_are_tested_whole_and_the_wrong_wishes_are_refused() {
     assert!(refused(&["--folds", "6"]).contains("--folds 6, expected 2 to 5"));
     assert!(refused(&["--folds", "1"]).contains("--folds 1, expected 2 to 5"));
     assert!(refused(&["--set", "data.split.kind=column"]).contains("says which rows are tested"));
-    assert!(refused(&["--resume", "x"]).contains("give either a configuration, or --resume DIR"));
+    assert!(refused(&["--resume", "x"]).contains("cannot be used with"));
 }
 
 #[test]
@@ -204,4 +204,10 @@ fn an_evaluation_counts_what_it_says() {
         0,
     );
     assert!(text.contains("> ENN") && text.contains("by g") && text.contains("evaluation in "), "{text}");
+    let place = text.lines().find_map(|line| line.strip_prefix("evaluation in ")).unwrap();
+    let report = fs::read_to_string(Path::new(place).join("report.html")).unwrap();
+    assert!(report.contains("Error by g") && report.contains("<svg"), "{report}");
+    let events =
+        fs::read_dir(dir.path().join("runs/")).unwrap().flatten().find(|run| run.path().join("tensorboard").exists());
+    assert!(events.is_some(), "a run leaves event files");
 }

@@ -33,8 +33,13 @@ pub(super) struct Args {
     /// Folds trained at the same time [default: one per core, on GPUs one]
     #[arg(long, value_name = "J", help_heading = "Job")]
     jobs: Option<usize>,
-    /// Train the folds of this cross-validation that are not done: its directory, or its name
-    #[arg(long, value_name = "DIR", help_heading = "Job")]
+    /// Train the folds of this cross-validation that are not done, as they were asked for: its directory, or its name
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["config", "folds", "seed", "jobs", "set"],
+        help_heading = "Job"
+    )]
     resume: Option<String>,
     #[command(flatten)]
     runs: Runs,
