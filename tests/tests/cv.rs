@@ -46,18 +46,19 @@ fn done(output: &Output, code: i32) -> String {
 
 /// The directory of the only cross-validation.
 fn parent(dir: &Path) -> PathBuf {
-    let entries = fs::read_dir(dir.join("runs")).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| path.join("cv.json").exists()).next().unwrap()
+    let mut entries = fs::read_dir(dir.join("runs")).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.find(|path| path.join("cv.json").exists()).unwrap()
 }
 
-/// Processes whose command line holds `text`.
-fn processes(text: &str) -> Vec<i32> {
-    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid: &i32| {
+/// The process that `parent` itself started with this word on its command line; what it started has the same, but another parent.
+fn child_of(parent: u32, word: &str) -> Option<i32> {
+    let mut pids =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(|pid: &i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).replace('\0', " ").contains(text)
+        status.lines().any(|line| line == format!("PPid:\t{parent}")) && String::from_utf8_lossy(&line).contains(word)
     })
-    .collect()
 }
 
 #[test]
@@ -69,11 +70,7 @@ fn a_killed_fold_takes_nothing_with_it_and_is_trained_again() {
     let child = command(dir.path(), &words).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + WAIT_MAX;
     let victim = loop {
-        // The path is that of the run: nobody else's process has it.
-        let text = format!("--resume {}", dir.path().join("runs").canonicalize().unwrap_or_default().display());
-        let found = processes(&text)
-            .into_iter()
-            .find(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("fold-01")));
+        let found = child_of(child.id(), "fold-01");
         if let Some(pid) = found {
             break pid;
         }
@@ -163,7 +160,7 @@ fn groups_are_tested_whole_and_the_wrong_wishes_are_refused() {
     assert!(refused(&["--folds", "6"]).contains("--folds 6, expected 2 to 5"));
     assert!(refused(&["--folds", "1"]).contains("--folds 1, expected 2 to 5"));
     assert!(refused(&["--set", "data.split.kind=column"]).contains("says which rows are tested"));
-    assert!(refused(&["--resume", "x"]).contains("give either a configuration, or --resume DIR"));
+    assert!(refused(&["--resume", "x"]).contains("cannot be used with"));
 }
 
 #[test]
@@ -204,4 +201,10 @@ fn an_evaluation_counts_what_it_says() {
         0,
     );
     assert!(text.contains("> ENN") && text.contains("by g") && text.contains("evaluation in "), "{text}");
+    let place = text.lines().find_map(|line| line.strip_prefix("evaluation in ")).unwrap();
+    let report = fs::read_to_string(Path::new(place).join("report.html")).unwrap();
+    assert!(report.contains("Error by g") && report.contains("<svg"), "{report}");
+    let events =
+        fs::read_dir(dir.path().join("runs/")).unwrap().flatten().find(|run| run.path().join("tensorboard").exists());
+    assert!(events.is_some(), "a run leaves event files");
 }

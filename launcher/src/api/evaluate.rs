@@ -71,10 +71,10 @@ pub struct Evaluated {
 /// # Errors
 /// Data without targets or that do not fit the model, a group that is not there, or a worker that fails.
 pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &EvaluateOptions) -> Result<Evaluated, Error> {
-    let run = RunDir::create(&model.join(EVALUATIONS), "evaluate", time::OffsetDateTime::now_utc())?;
     let predicting =
         PredictOptions { mode: options.mode, handle_signals: options.handle_signals, ..PredictOptions::default() };
     let subject = Subject::of(model, data, facts, &predicting)?;
+    let run = RunDir::create(&model.join(EVALUATIONS), "evaluate", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
     let output = run.path().join("predictions");
     let predicted = predict(model, data, &output, facts, &predicting)?;

@@ -33,8 +33,13 @@ pub(super) struct Args {
     /// Folds trained at the same time [default: one per core, on GPUs one]
     #[arg(long, value_name = "J", help_heading = "Job")]
     jobs: Option<usize>,
-    /// Train the folds of this cross-validation that are not done: its directory, or its name
-    #[arg(long, value_name = "DIR", help_heading = "Job")]
+    /// Train the folds of this cross-validation that are not done, as they were asked for: its directory, or its name
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["config", "folds", "seed", "jobs", "set"],
+        help_heading = "Job"
+    )]
     resume: Option<String>,
     #[command(flatten)]
     runs: Runs,
@@ -52,7 +57,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
         _ => return Err(Error::Usage(Usage::ConfigOrResume)),
     };
     let (mode, folds, seed, jobs) = (args.show.mode(), args.folds, args.seed, args.jobs);
-    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode, handle_signals: true };
+    // With --json one document is printed, not events.
+    let staging = if mode == ui::Mode::Json { ui::Mode::Quiet } else { mode };
+    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true };
     let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {

@@ -8,12 +8,12 @@ use nix::{
 use std::{
     fs::{self, File},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     time::Instant,
 };
 
-/// Characters of a log that a cause is looked for in.
+/// Bytes of a log's end that a cause is looked for in.
 const LOG_BYTES_MAX: usize = 64 * 1024;
 
 /// A fold to train.
@@ -111,7 +111,11 @@ impl Crew {
                     None => index += 1,
                     Some(exit) => {
                         let Worker { task, began, .. } = self.workers.remove(index);
-                        let failed = cause(exit, &task.log);
+                        let stopped = self.stopped.filter(|_| exit != Exit::Code(0));
+                        let failed = match stopped {
+                            Some(signal) => Some(format!("stopped by {signal}, to be gone on with by --resume")),
+                            None => cause(exit, &task.log),
+                        };
                         ended(Ended { fold: task.fold, failed, seconds: began.elapsed().as_secs_f64() });
                     }
                 }
@@ -148,7 +152,7 @@ impl Crew {
 }
 
 /// Why a process did not do its work; `None`: it did.
-fn cause(exit: Exit, log: &PathBuf) -> Option<String> {
+fn cause(exit: Exit, log: &Path) -> Option<String> {
     let code = match exit {
         Exit::Code(0) => return None,
         Exit::Signal(signal) => {

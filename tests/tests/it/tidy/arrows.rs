@@ -152,6 +152,8 @@ fn t2_launcher_modules_keep_their_direction() {
             ("api", _) => true,
             (_, "api") => false,
             ("ui", _) => other == "baselines",
+            ("cv", _) => ["baselines", "evaluation", "gather", "process"].contains(&other),
+            ("evaluation", _) => ["baselines", "stage"].contains(&other),
             ("agent", _) => !["gather", "convert", "doctor", "baselines"].contains(&other),
             ("process" | "numa" | "rendezvous", _) => false,
             ("logs", _) => ["run_dir", "process"].contains(&other),
