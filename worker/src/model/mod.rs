@@ -174,10 +174,16 @@ impl Model {
     /// # Errors
     /// When the batch is not (B, F).
     pub fn forward(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Output, OpError> {
-        self.answer(cx, x, valid, None)
+        self.forward_with(cx, x, valid, None)
     }
 
-    fn answer(&self, cx: &Cx, x: &Tensor, valid: &Tensor, stream: Option<&mut Stream<'_>>) -> Result<Output, OpError> {
+    fn forward_with(
+        &self,
+        cx: &Cx,
+        x: &Tensor,
+        valid: &Tensor,
+        stream: Option<&mut Stream<'_>>,
+    ) -> Result<Output, OpError> {
         let unit = 1.0 / (self.embedding.width() as f64).sqrt();
         let features = functional::scale(cx, &self.features(cx, x, valid)?, unit)?;
         let wide = match self.crossed(cx, x, valid)? {
@@ -209,7 +215,7 @@ impl Model {
             return Err(ModelError::NoStream { task: task.clone() });
         }
         let mut stream = Stream::after(state);
-        let output = self.answer(cx, x, valid, Some(&mut stream))?;
+        let output = self.forward_with(cx, x, valid, Some(&mut stream))?;
         Ok((output, stream.finish()))
     }
 
