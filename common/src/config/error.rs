@@ -155,6 +155,12 @@ pub enum ConfigErrorKind {
     /// A key that means nothing under `policy = "restart"`.
     #[error("needs policy = \"reform\": under \"restart\" all workers end and start again together")]
     NeedsReform,
+    /// A key that the loss has no use for.
+    #[error("means nothing with train.loss = \"{loss}\"; leave it out or choose another loss")]
+    IdleForLoss {
+        /// Name of the loss.
+        loss: &'static str,
+    },
     /// CUDA asked for and not there.
     #[error("CUDA is asked for, but {0}")]
     NoCuda(&'static str),

@@ -1,9 +1,10 @@
 //! The start from data: before the first step the base head already is ridge regression (with the linear branch), and its
-//! factors span the directions in which the targets vary most.
+//! factors span the directions in which the targets vary most. Classes begin at the logarithm of their share of the training rows,
+//! scales and gaps between quantiles at the spread of what the regression leaves.
 //!
 //! **Invariant:** only the base head is touched, and only with training rows that the caller gives.
 
-use super::{Model, ModelError, components::Components, ridge::Ridge};
+use super::{Head, Model, ModelError, components::Components, ridge::Ridge};
 use crate::{
     autograd::Cx,
     functional,
@@ -59,7 +60,7 @@ impl Model {
             let cx = Cx::eval(params);
             let input = |t: Raw| cx.input(t);
             let features = self.features(&cx, &input(x), &input(x_valid))?;
-            let targets = self.targets(&cx, &input(y), &input(y_valid))?;
+            let targets = self.standardised(&cx, &input(y), &input(y_valid))?;
             (host(features.raw())?, host(functional::zero_where_not(&cx, &targets.z, &targets.valid)?.raw())?)
         };
         if let Some(linear) = self.base.linear() {
@@ -68,6 +69,16 @@ impl Model {
             write(params, self.base.bias(), &ridge.bias)?;
             z = z.f_sub(&ridge.predict(&features)?)?;
             report.ridge = ridge.strengths.first().copied();
+        }
+        if self.head == Head::Classes {
+            let bias = params.get(self.base.bias()).shallow_clone();
+            write(params, self.base.bias(), &bias.f_add(&self.scaler.log_rates()?)?)?;
+        }
+        if let Some(bias) = self.base.channel_bias() {
+            let spread = Vec::<f64>::try_from(z.f_square()?.f_mean_dim(Some([0].as_slice()), false, Kind::Double)?)?;
+            let start: Vec<f64> = spread.iter().flat_map(|square| self.head.start(square.sqrt())).collect();
+            let start = Raw::f_from_slice(&start)?.f_view([spread.len() as i64, -1])?;
+            write(params, bias, &start.f_tr()?)?;
         }
         let factors = params.get(self.base.factors()).shallow_clone();
         let found = Components::leading(&z, factors.size()[1])?;

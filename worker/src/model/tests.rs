@@ -9,7 +9,7 @@ use crate::{
 use enn_common::{
     config::{
         model::{Norm, Preset},
-        train::Loss,
+        train::TrainConfig,
     },
     staged::meta::{FeatureMeta, Stats},
 };
@@ -47,6 +47,7 @@ fn spec() -> ModelSpec {
         train_rows: 32,
         x_stats: vec![stats(10.0, 2.0), stats(0.0, 1.0), stats(-5.0, 0.5), stats(0.0, 1.0)],
         y_stats: vec![stats(50.0, 10.0); 6],
+        head: Head::Point,
     }
 }
 
@@ -110,7 +111,7 @@ fn forward(model: &Model, cx: &Cx, x: &Raw, valid: &Raw) -> Output {
 }
 
 fn objective() -> Objective {
-    Objective { loss: Loss::Huber, huber_delta: 1.0, base_weight: 0.5 }
+    Objective::new(&TrainConfig::default())
 }
 
 impl Bench {

@@ -12,6 +12,7 @@ use crate::{
 };
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
+    config::weights::WeightsError,
     staged::StagedError,
     wire::{client::ClientError, control::ControlError},
 };
@@ -100,6 +101,9 @@ pub enum SessionError {
     /// A kernel is configured that is not there.
     #[error(transparent)]
     KernelName(#[from] KernelNameError),
+    /// Weights that are not those of the output grid.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// A weight is not finite: nothing can be learnt with it any more.
     #[error(
         "weight {weight} is not finite before step {step} ({op} at {place})\n  hint: training goes on from the last \

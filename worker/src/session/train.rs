@@ -172,7 +172,7 @@ impl<'a> Training<'a> {
             world: 1,
             accumulation: config.train.accumulation.max(1) as u64,
         };
-        let spec = ModelSpec::from_meta(data.staged.0.meta());
+        let spec = ModelSpec::new(data.staged.0.meta(), &config.train);
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
         let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);
         let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, order };

@@ -202,7 +202,7 @@ fn errors(staged: &Staged, values: &[f32], split: u8) -> Metrics {
             }
         }
     }
-    Metrics { mae: mae / n as f64, rmse: (square / n as f64).sqrt(), r2: f64::NAN, n }
+    Metrics { mae: mae / n as f64, rmse: (square / n as f64).sqrt(), r2: f64::NAN, n, ..Metrics::default() }
 }
 
 /// Stops a training after these steps, resumes it each time, and proves that it ends as one that was not stopped. Returns
