@@ -203,14 +203,14 @@ fn work(
         replace: options.replace,
         staged: &staged.dir,
         checkpoint: subject.digest.clone(),
+        levels: subject.config.train.quantile_levels(),
         versions: train::versions(),
         wall_time: train::wall_time(),
     };
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let gathered = gather::predictions(&request, &ledger, &mut |_| {})?;
-    if gathered.non_finite > 0 {
-        let message = format!("{} predicted cells are not finite numbers", gathered.non_finite);
-        announcer.tell(What::Warned { message });
+    for (reason, rows) in &gathered.failed {
+        announcer.tell(What::Warned { message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows) });
     }
     let (path, files, bytes) = (gathered.path.clone(), gathered.files, gathered.bytes);
     announcer.tell(What::Gathered { path, files, bytes });

@@ -8,6 +8,7 @@
 
 mod columns;
 mod error;
+mod layout;
 mod ledger;
 mod npy;
 mod parquet;

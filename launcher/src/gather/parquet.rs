@@ -1,9 +1,14 @@
-//! Predictions as one Parquet file: a column per output cell, row groups of bounded size.
+//! Predictions as one Parquet file, row groups of bounded size; which columns, `Format::Parquet` tells.
 
-use super::{GatherError, predictions::Out};
+use super::{
+    GatherError,
+    layout::{Layout, Rows},
+    predictions::Out,
+};
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use enn_common::{
+    artifact::chunk::RowStatus,
     fs::{Disk, FileError, Storage},
     staged::StagedMeta,
 };
@@ -15,6 +20,9 @@ use std::{
     sync::Arc,
 };
 
+/// Columns besides those of the cells.
+const LABEL: &str = "label";
+const FAILED: &str = "failed";
 /// Cells of a row group: what is held in memory before it is written.
 const GROUP_CELLS: usize = 4 << 20;
 /// Smallest row group.
@@ -26,7 +34,9 @@ pub(super) struct ParquetOut {
     schema: Arc<Schema>,
     path: PathBuf,
     name: String,
-    cells: usize,
+    layout: Layout,
+    /// Place in a row's numbers of each column of numbers.
+    places: Vec<usize>,
     named: bool,
 }
 
@@ -36,7 +46,7 @@ impl ParquetOut {
         folder: &Path,
         output: &Path,
         meta: &StagedMeta,
-        columns: &[String],
+        layout: Layout,
     ) -> Result<Self, GatherError> {
         Disk.create_dir(folder)?;
         let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -46,9 +56,19 @@ impl ParquetOut {
         if named {
             fields.push(Field::new("row_name", DataType::Utf8, false));
         }
-        fields.extend(columns.iter().map(|column| Field::new(column, DataType::Float32, false)));
-        let about =
-            [("units".to_owned(), meta.units.clone()), ("out_shape".to_owned(), format!("{:?}", meta.out_shape))];
+        let point = layout.point() * layout.columns.len();
+        let points = layout.columns.iter().enumerate().map(|(cell, name)| (name.clone(), point + cell));
+        let (columns, places): (Vec<String>, Vec<usize>) = points.chain(layout.quantiles()).unzip();
+        fields.extend(columns.iter().map(|column| Field::new(column, DataType::Float32, true)));
+        if layout.classes {
+            fields.push(Field::new(LABEL, DataType::Utf8, true));
+        }
+        fields.push(Field::new(FAILED, DataType::Utf8, true));
+        let about = [
+            ("units".to_owned(), meta.units.clone()),
+            ("out_shape".to_owned(), format!("{:?}", meta.out_shape)),
+            ("levels".to_owned(), format!("{:?}", layout.levels)),
+        ];
         let schema = Arc::new(Schema::new_with_metadata(fields, HashMap::from(about)));
         let group_rows = (GROUP_CELLS / columns.len().max(1)).max(GROUP_ROWS_MIN);
         let properties = WriterProperties::builder()
@@ -58,25 +78,33 @@ impl ParquetOut {
         let file = File::create(&path).map_err(FileError::of("create", &path))?;
         let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties));
         let writer = writer.map_err(GatherError::parquet(&path))?;
-        Ok(Self { writer, schema, path, name, cells: columns.len(), named })
+        Ok(Self { writer, schema, path, name, layout, places, named })
     }
 
-    fn write_batch(&mut self, ids: &[i64], names: &[String], values: &[f32]) -> Result<(), ParquetError> {
-        let mut arrays: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(ids.to_vec()))];
+    fn write_batch(&mut self, rows: &Rows<'_>) -> Result<(), ParquetError> {
+        let mut arrays: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.ids.to_vec()))];
         if self.named {
-            arrays.push(Arc::new(StringArray::from_iter_values(names)));
+            arrays.push(Arc::new(StringArray::from_iter_values(rows.names)));
         }
-        for cell in 0..self.cells {
-            let column = values.iter().skip(cell).step_by(self.cells.max(1)).copied();
-            arrays.push(Arc::new(Float32Array::from_iter_values(column)));
+        let numbers = self.layout.numbers().max(1);
+        for place in &self.places {
+            let column = rows.values.iter().skip(*place).step_by(numbers).copied();
+            arrays.push(Arc::new(Float32Array::from_iter(column.map(|value| value.is_finite().then_some(value)))));
         }
+        if self.layout.classes {
+            let labels = self.layout.labels(rows).into_iter();
+            let name = |label: Option<usize>| self.layout.columns.get(label?);
+            arrays.push(Arc::new(StringArray::from_iter(labels.map(name))));
+        }
+        let reasons = rows.status.iter().map(|number| RowStatus::of(*number)?.reason());
+        arrays.push(Arc::new(StringArray::from_iter(reasons)));
         self.writer.write(&RecordBatch::try_new(Arc::clone(&self.schema), arrays)?)
     }
 }
 
 impl Out for ParquetOut {
-    fn write(&mut self, ids: &[i64], names: &[String], values: &[f32]) -> Result<(), GatherError> {
-        self.write_batch(ids, names, values).map_err(GatherError::parquet(&self.path))
+    fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
+        self.write_batch(rows).map_err(GatherError::parquet(&self.path))
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError> {

@@ -39,6 +39,8 @@ fn staged(out: &Path) -> PathBuf {
         units: "°F".into(),
         persistence: None,
         has_targets: false,
+        has_classes: false,
+        has_weights: false,
         split_rows: [0, 0, ROWS],
         row_names: (0..ROWS).map(|row| format!("2013-01-{:02}", row + 1)).collect(),
         x_stats: vec![],
@@ -64,7 +66,9 @@ fn staged(out: &Path) -> PathBuf {
 fn predict(partial: &Path, ledger: &mut Ledger, (start, end): (u64, u64)) {
     let values: Vec<f32> = (start..end).flat_map(|row| (0..6).map(move |cell| value(row, cell))).collect();
     let ids: Vec<i64> = (start..end).map(id).collect();
-    let written = chunk::write(partial, Extent { start, end, out_shape: &[2, 3] }, &values, &ids).unwrap();
+    let status = vec![0; ids.len()];
+    let rows = chunk::Rows { values: &values, ids: &ids, status: &status };
+    let written = chunk::write(partial, Extent { start, end, out_shape: &[2, 3] }, rows).unwrap();
     ledger.record(start, end, &written.blake3).unwrap();
 }
 
@@ -74,7 +78,7 @@ fn header() -> Header {
 
 fn request<'a>(output: &'a Path, staged: &'a Path) -> Request<'a> {
     let checkpoint = ModelDigest { run: "weather".into(), step: 7, blake3: "00".into() };
-    Request { output, replace: false, staged, checkpoint, versions: BTreeMap::new(), wall_time: 1.0 }
+    Request { output, replace: false, staged, checkpoint, levels: &[], versions: BTreeMap::new(), wall_time: 1.0 }
 }
 
 /// All chunks, out of order.
@@ -99,7 +103,7 @@ fn chunks_become_one_parquet_file_in_source_order() {
     let reader = SerializedFileReader::try_from(output.as_path()).unwrap();
     let schema = reader.metadata().file_metadata().schema_descr();
     let names: Vec<&str> = schema.columns().iter().map(|column| column.name()).collect();
-    assert_eq!(names, ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h"]);
+    assert_eq!(names, ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "failed"]);
     for (row, found) in reader.get_row_iter(None).unwrap().enumerate() {
         let (row, found) = (row as u64, found.unwrap());
         assert_eq!(found.get_long(0).unwrap(), id(row));
@@ -123,7 +127,7 @@ fn a_name_without_extension_is_a_directory_of_arrays() {
     assert_eq!(found.header().shape, [25, 2, 3]);
     assert_eq!(found.numbers::<f32>().unwrap()[24 * 6 + 5], value(24, 5));
     assert_eq!(NpyMap::open(&output.join("row_id.npy")).unwrap().numbers::<i64>().unwrap()[24], id(24));
-    assert_eq!(PredictionManifest::read(&output.join("manifest.json")).unwrap().files.len(), 2);
+    assert_eq!(PredictionManifest::read(&output.join("manifest.json")).unwrap().files.len(), 3);
 
     // The same again: refused, and replaced when that is wanted.
     let again = all_chunks(&output);
@@ -149,8 +153,8 @@ fn every_row_must_be_there_once_and_be_the_right_one() {
 
     let mut ledger = Ledger::open(&partial, &Header { data: "other".into(), ..header() }).unwrap();
     assert_eq!(ledger.done(), [], "chunks of other data do not count");
-    let written =
-        chunk::write(&partial, Extent { start: 0, end: 25, out_shape: &[2, 3] }, &[0.0; 150], &[7; 25]).unwrap();
+    let rows = chunk::Rows { values: &[0.0; 150], ids: &[7; 25], status: &[0; 25] };
+    let written = chunk::write(&partial, Extent { start: 0, end: 25, out_shape: &[2, 3] }, rows).unwrap();
     ledger.record(0, 25, &written.blake3).unwrap();
     assert!(matches!(refused(&ledger), GatherError::OtherData { what: "the identity of a row", .. }));
     assert!(!output.exists() && !manifest_path(&output).exists());

@@ -325,6 +325,8 @@ impl Draft {
             units: job.config.units.clone(),
             persistence,
             has_targets: self.output.has_targets(),
+            has_classes: false,
+            has_weights: false,
             split_rows: figures.split_rows,
             row_names: names,
             x_stats,

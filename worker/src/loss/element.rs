@@ -10,7 +10,6 @@ use crate::{
     functional,
 };
 use std::f64::consts::{FRAC_2_PI, PI};
-use tch::Kind;
 
 type Losses = Result<Tensor, OpError>;
 
@@ -19,14 +18,14 @@ pub(super) struct Cells<'a, 'p> {
     cx: &'a Cx<'p>,
     /// (B, O), 0 where missing.
     target: Tensor,
-    /// (B, O) f32.
+    /// (B, O).
     weight: Tensor,
 }
 
 impl<'a, 'p> Cells<'a, 'p> {
     pub(super) fn new(cx: &'a Cx<'p>, targets: &Targets, weight: Option<&Tensor>) -> Result<Self, OpError> {
         let target = functional::zero_where_not(cx, &targets.z, &targets.valid)?;
-        let weight = weight.cloned().map_or_else(|| functional::cast(cx, &targets.valid, Kind::Float), Ok)?;
+        let weight = weight.cloned().map_or_else(|| functional::cast(cx, &targets.valid, target.kind()), Ok)?;
         Ok(Self { cx, target, weight })
     }
 

@@ -128,7 +128,7 @@ impl Objective {
         Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
     }
 
-    /// Weight of each valid cell (B, O) f32, 0 where a cell is not valid; `None` when all valid cells count the same.
+    /// Weight of each valid cell (B, O), 0 where a cell is not valid; `None` when all valid cells count the same.
     ///
     /// # Errors
     /// When there are weights for other cells.
@@ -138,7 +138,7 @@ impl Objective {
         if rows.is_none() && of_cells.is_none() {
             return Ok(None);
         }
-        let valid = functional::cast(cx, &targets.valid, Kind::Float)?;
+        let valid = functional::cast(cx, &targets.valid, targets.z.kind())?;
         let times = |all: Tensor, more: &Tensor| functional::mul(cx, &all, more);
         Ok(Some(rows.into_iter().chain(&of_cells).try_fold(valid, times)?))
     }

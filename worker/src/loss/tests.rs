@@ -184,8 +184,7 @@ fn every_gradient_is_the_slope_of_the_loss_in_f64() {
         let (z, base) = (double(&[0.1, 0.7, 3.0, -1.3, 0.9, 0.35]), double(&[0.2, -0.8, 1.0, 2.9, -0.7, 0.6]));
         let mut case = Case::new(loss, &z, &base, target);
         case.weight = Some(Raw::from_slice(&[0.5, 2.0]).reshape([2, 1]));
-        let objective = Objective::new(&config(loss)).weighted(Some(&[1.0, 0.25, 3.0]), Device::Cpu).unwrap();
-        let mut objective = objective;
+        let mut objective = Objective::new(&config(loss)).weighted(Some(&[1.0, 0.25, 3.0]), Device::Cpu).unwrap();
         objective.cells = objective.cells.map(|cells| cells.to_kind(Kind::Double));
         let found = gradients(&case, &objective);
         let slope = |case: &mut Case, change: &dyn Fn(&mut Case, f64)| {

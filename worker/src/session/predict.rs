@@ -12,12 +12,13 @@ use super::{
 use crate::{
     autograd::Cx,
     checkpoint::{self, Wanted},
+    data::Batch,
     kernel::Manager,
-    model::{Model, ModelSpec},
+    model::{Answer, Model, ModelSpec},
     params::{ParamBuilder, Params},
 };
 use enn_common::{
-    artifact::chunk,
+    artifact::chunk::{self, RowStatus},
     staged::StagedMeta,
     wire::{control::Phase, message::FromWorker},
 };
@@ -64,6 +65,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     super::ready(reporter, task.device, "none")?;
     let rows = data.staged.0.rows() as u64;
     let chunk_rows = task.chunk_rows.max(1);
+    let out_shape = answer_shape(&saved);
     let (rank, world) = (u64::from(task.place.0), u64::from(task.place.1));
     for index in (0..rows.div_ceil(chunk_rows)).filter(|index| index % world == rank) {
         let (start, end) = (index * chunk_rows, ((index + 1) * chunk_rows).min(rows));
@@ -73,26 +75,62 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
         if reporter.stop_requested() {
             return Ok(true);
         }
-        let values = forward((&model, &params, &kernels.manager), &data, start..end, task.device, reporter)?;
+        let answers = forward((&model, &params, &kernels.manager), &data, start..end, task.device, reporter)?;
         kernels.tell_news()?;
-        let extent = chunk::Extent { start, end, out_shape: &saved.meta.out_shape };
+        let extent = chunk::Extent { start, end, out_shape: &out_shape };
         let ids = &data.staged.0.row_id()[start as usize..end as usize];
-        let written = chunk::write(&task.out, extent, &values, ids)?;
+        let rows = chunk::Rows { values: &answers.values, ids, status: &answers.status };
+        let written = chunk::write(&task.out, extent, rows)?;
         reporter.send(FromWorker::ChunkWritten { start, end, path: written.path, blake3: written.blake3 })?;
     }
     kernels.tell_calls(None)?;
     Ok(false)
 }
 
-/// Predictions of staged rows, row-major, the user's units.
+/// Shape of what is said of one row: quantiles before the output grid, where there are any.
+fn answer_shape(saved: &SavedModel) -> Vec<usize> {
+    let levels = saved.config.train.quantile_levels().len();
+    (levels > 0).then_some(levels).into_iter().chain(saved.meta.out_shape.iter().copied()).collect()
+}
+
+/// What is said of some rows.
+#[derive(Default)]
+struct Answers {
+    /// Row-major, the user's units; NaN for a row without inputs.
+    values: Vec<f32>,
+    /// Numbers of `RowStatus`.
+    status: Vec<u8>,
+}
+
+impl Answers {
+    /// Adds the answer to a batch. A row without any input has none, whatever the model says of it.
+    fn add(&mut self, answer: &Answer, batch: &Batch) -> Result<(), SessionError> {
+        let quantiles: Vec<Tensor> = answer.quantiles.iter().map(|one| one.raw().shallow_clone()).collect();
+        let values = if quantiles.is_empty() { answer.point.raw().shallow_clone() } else { Tensor::f_stack(&quantiles, 1)? };
+        let values = values.f_flatten(1, -1)?;
+        let known = batch.x_mask.f_logical_and(&batch.x.f_isfinite()?)?.f_any_dim(1, true)?;
+        let finite = values.f_isfinite()?.f_all_dim(1, false)?;
+        let values = values.f_where_scalarother(&known, f64::NAN)?;
+        self.values.extend(Vec::<f32>::try_from(values.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?);
+        let flags = |t: &Tensor| Vec::<bool>::try_from(t.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?);
+        self.status.extend(flags(&known)?.into_iter().zip(flags(&finite)?).map(|row| match row {
+            (false, _) => RowStatus::NoInput as u8,
+            (true, false) => RowStatus::NotFinite as u8,
+            (true, true) => RowStatus::Predicted as u8,
+        }));
+        Ok(())
+    }
+}
+
+/// Answers to staged rows.
 fn forward(
     (model, params, kernels): (&Model, &Params, &Manager),
     data: &Dataset,
     rows: std::ops::Range<u64>,
     device: Device,
     reporter: &dyn Reporter,
-) -> Result<Vec<f32>, SessionError> {
-    let mut values = Vec::with_capacity((rows.end - rows.start) as usize * data.staged.0.outputs());
+) -> Result<Answers, SessionError> {
+    let mut answers = Answers::default();
     let mut at = rows.start;
     while at < rows.end {
         reporter.mark(Phase::Predict, at);
@@ -100,17 +138,17 @@ fn forward(
         let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), device)?;
         let mut cx = Cx::eval(params);
         cx.set_launcher(kernels);
-        let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
-        let y = model.denorm(&cx, &output.z)?.raw().f_to_device(Device::Cpu)?;
-        values.extend(Vec::<f32>::try_from(y.f_contiguous()?.f_view([-1])?)?);
+        let input = |raw: &Tensor| cx.input(raw.shallow_clone());
+        let output = model.forward(&cx, &input(&batch.x), &input(&batch.x_mask))?;
+        answers.add(&model.answer(&cx, &output)?, &batch)?;
         at = next;
     }
-    Ok(values)
+    Ok(answers)
 }
 
 /// The model of a checkpoint with its best weights.
 fn load(saved: &SavedModel, device: Device) -> Result<(Model, Params), SessionError> {
-    let spec = ModelSpec::from_meta(&saved.meta);
+    let spec = ModelSpec::new(&saved.meta, &saved.config.train);
     let mut builder = ParamBuilder::new();
     let mut model = Model::build(&saved.config.model, &spec, &mut builder)?;
     let mut params = builder.build(saved.config.seed, device)?;
@@ -174,6 +212,8 @@ mod tests {
             units: String::new(),
             persistence: None,
             has_targets: false,
+            has_classes: false,
+            has_weights: false,
             split_rows: [0, 0, 1],
             row_names: vec![],
             x_stats: vec![],

@@ -120,6 +120,8 @@ pub(crate) fn stage(out: &Path) -> PathBuf {
         units: "u".to_owned(),
         persistence: None,
         has_targets: true,
+        has_classes: false,
+        has_weights: false,
         split_rows: [count(0), count(1), count(2)],
         row_names: vec![],
         x_stats: (0..FEATURES).map(|f| column(&x, FEATURES, f)).collect(),

@@ -56,7 +56,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         loss: s.name("loss", Loss::NAMES).unwrap_or(default.loss),
         huber_delta: s.number("huber_delta", 1e-9..=1e9, default.huber_delta),
         levels: levels(s).unwrap_or(default.levels),
-        degrees_of_freedom: s.number("degrees_of_freedom", 1.0..=1e6, default.degrees_of_freedom),
+        degrees_of_freedom: s.number("degrees_of_freedom", 1.0..=1e3, default.degrees_of_freedom),
         cell_weights: cell_weights(s),
         base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, default.base_loss_weight),
         ema: s.number("ema", 0.0..1.0, default.ema),
