@@ -17,7 +17,7 @@ use crate::{
 use enn_common::{
     artifact::seal::SealError,
     checkpoint::{ReadError, listing::FindError},
-    config::ConfigError,
+    config::{ConfigError, weights::WeightsError},
     exit::ExitCode,
     fs::FileError,
     staged::StagedError,
@@ -44,6 +44,9 @@ pub enum Error {
     /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// Weights of cells that are not those of the data's output grid.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// Slurm, or what it gave us.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
@@ -165,7 +168,7 @@ impl Error {
     /// The exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Usage(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
+            Self::Config(_) | Self::Usage(_) | Self::Weights(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,

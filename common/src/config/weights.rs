@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 /// Weights of the output cells: finite, at least 0, not all 0.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(untagged)]
 pub enum CellWeights {
-    /// All cells count the same.
+    /// All cells count the same; nothing in a file.
     #[default]
     Equal,
     /// One weight per cell, row-major over the output grid.

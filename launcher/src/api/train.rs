@@ -199,9 +199,10 @@ fn work(
     let runs = run.path().parent().unwrap_or(run.path());
     let staged = stage_data(config, None, &runs.join(STAGED_DIR), announcer)?;
     run.link_staged(&staged.dir)?;
+    let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
-    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller));
+    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), weights, teller));
     let draft = draft(&run.id(), config, &staged.meta)?;
     let teller = announcer.teller();
     let warn = move |message| {
@@ -276,9 +277,16 @@ pub(super) fn stage_data(
 }
 
 /// Baselines need nothing of the workers and are computed beside them.
-fn compute_baselines(staged: PathBuf, teller: Teller) -> std::thread::JoinHandle<Option<Baselines>> {
+fn compute_baselines(
+    staged: PathBuf,
+    weights: Option<Vec<f64>>,
+    teller: Teller,
+) -> std::thread::JoinHandle<Option<Baselines>> {
     std::thread::spawn(move || match baselines::compute(&staged) {
-        Ok(found) => {
+        Ok(mut found) => {
+            if let Some(weights) = weights {
+                found.weigh(&weights);
+            }
             teller.tell(What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() });
             Some(found)
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use enn_common::{
-    config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
+    config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind, TargetMask},
     staged::{Split, Staged as Arrays},
 };
 use std::{collections::BTreeSet, ffi::OsString, fs};
@@ -26,6 +26,7 @@ impl Bench {
         let layout = RowsLayout {
             features: vec![feature("a", FeatureKind::Number)],
             targets: vec!["y".into()],
+            classes: false,
             out_shape: vec![1],
             row_id: None,
         };
@@ -39,6 +40,8 @@ impl Bench {
             split: SplitConfig { kind: SplitKind::Chronological, val: 0.0, test: 0.0, seed: 1, column: None },
             units: "°F".into(),
             ranges: vec![],
+            weight: None,
+            mask: TargetMask::Finite,
         };
         Self { dir, config }
     }

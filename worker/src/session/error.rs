@@ -101,6 +101,17 @@ pub enum SessionError {
     /// A kernel is configured that is not there.
     #[error(transparent)]
     KernelName(#[from] KernelNameError),
+    /// Classes without their loss, or the loss without classes.
+    #[error(
+        "{}: train.loss is {loss}, expected cross_entropy for a target that is a category and another one for numbers\n  hint: see data.rows.target_kind",
+        path.display()
+    )]
+    Classes {
+        /// Staged directory.
+        path: PathBuf,
+        /// Configured loss.
+        loss: &'static str,
+    },
     /// Weights that are not those of the output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),

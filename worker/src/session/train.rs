@@ -24,7 +24,7 @@ use crate::{comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profil
 use enn_common::{
     config::{
         RunConfig,
-        train::{Collectives, Execution},
+        train::{Collectives, Execution, Loss},
     },
     kernels::Quarantined,
     metrics::Metrics,
@@ -172,6 +172,9 @@ impl<'a> Training<'a> {
             world: 1,
             accumulation: config.train.accumulation.max(1) as u64,
         };
+        if data.staged.0.meta().has_classes != (config.train.loss == Loss::CrossEntropy) {
+            return Err(SessionError::Classes { path: task.staged.clone(), loss: config.train.loss.name() });
+        }
         let spec = ModelSpec::new(data.staged.0.meta(), &config.train);
         let kernels = Kernels::new(config, &task.kernels, reporter)?;
         let (config, checkpoints, device) = (config.clone(), task.checkpoints.clone(), task.device);

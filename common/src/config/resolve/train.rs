@@ -74,15 +74,15 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         deterministic: s.truth("deterministic", default.deterministic),
         threads: s.integer("threads", 0..=4096, default.threads),
     };
-    for (key, needed) in
-        [("levels", train.loss.has_levels()), ("degrees_of_freedom", train.loss == Loss::StudentT)]
-    {
-        if s.has(key) && !needed {
+    let freedom = train.degrees_of_freedom != TrainConfig::default().degrees_of_freedom;
+    for (key, idle) in [
+        ("levels", !train.loss.has_levels() && train.levels != TrainConfig::default().levels),
+        ("degrees_of_freedom", train.loss != Loss::StudentT && freedom),
+        ("cell_weights", train.loss == Loss::CrossEntropy && train.cell_weights != CellWeights::Equal),
+    ] {
+        if idle {
             s.error_at(key, ConfigErrorKind::IdleForLoss { loss: train.loss.name() });
         }
-    }
-    if train.loss == Loss::CrossEntropy && train.cell_weights != CellWeights::Equal {
-        s.error_at("cell_weights", ConfigErrorKind::IdleForLoss { loss: train.loss.name() });
     }
     section.finish(errors);
     train
