@@ -159,6 +159,33 @@ pub enum Precision {
 /// Levels unless the configuration lists its own.
 const LEVELS: [f64; 3] = [0.1, MEDIAN, 0.9];
 
+impl Precision {
+    /// All precisions by the name in the configuration.
+    pub const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("fp32", Self::Fp32),
+        ("tf32", Self::Tf32),
+        ("bf16", Self::Bf16),
+        ("fp16", Self::Fp16),
+        ("fp8", Self::Fp8),
+    ];
+
+    /// Name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, precision)| *precision == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl std::str::FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, precision)| *precision);
+        let known = || Self::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        found.ok_or_else(|| format!("found {name:?}, expected one of: {}", known()))
+    }
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {

@@ -3,7 +3,7 @@
 use super::hand::Heritage;
 use crate::process::Guard;
 use enn_common::{
-    config::train::{Device, Recovery},
+    config::train::{Device, Precision, Recovery},
     id::Round,
     metrics::Metrics,
     wire::hand::Ending,
@@ -124,6 +124,8 @@ pub enum Job {
         rows: u64,
         /// Row ranges that are complete already.
         done: Vec<(u64, u64)>,
+        /// What the encoder computes in.
+        precision: Precision,
     },
     /// Write initial weights.
     Init {

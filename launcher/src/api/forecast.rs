@@ -13,7 +13,7 @@ use enn_common::{
     artifact::chunk::{self, Chunk},
     config::{
         RunConfig,
-        train::{ClusterConfig, MEDIAN, Nproc},
+        train::{ClusterConfig, MEDIAN, Nproc, Precision},
     },
     fs::{Disk, Storage, atomic, mmap::bytes_of},
     staged::{Split, Staged, npy},
@@ -58,6 +58,7 @@ pub(super) fn of_test_rows(
         chunk_rows: CHUNK_ROWS,
         rows: data.meta().rows,
         done: Vec::new(),
+        precision: Precision::Fp32,
     };
     // One worker: its start costs more than these rows.
     let cluster = ClusterConfig { nproc_per_node: Nproc::Count(1), ..config.cluster.clone() };

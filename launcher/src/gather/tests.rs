@@ -2,6 +2,7 @@ use super::*;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::RowAccessor;
 use enn_common::{
+    config::train::Precision,
     artifact::{
         chunk::{self, Extent},
         prediction::{ModelDigest, PredictionManifest, manifest_path},
@@ -73,7 +74,7 @@ fn predict(partial: &Path, ledger: &mut Ledger, (start, end): (u64, u64)) {
 }
 
 fn header() -> Header {
-    Header { checkpoint: "c".into(), data: "d".into(), chunk_rows: 10 }
+    Header { checkpoint: "c".into(), data: "d".into(), chunk_rows: 10, precision: Precision::Fp32 }
 }
 
 fn request<'a>(output: &'a Path, staged: &'a Path) -> Request<'a> {

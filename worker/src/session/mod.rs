@@ -14,6 +14,7 @@ pub mod dataset;
 pub mod decide;
 mod error;
 pub mod evaluate;
+mod guard;
 mod handover;
 pub mod init;
 pub mod kernels;
@@ -120,7 +121,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask) -> Result<bo
     let device = boot::device(seat)?;
     match &seat.task {
         Task::Train { .. } => unreachable!("training is a life of its own"),
-        Task::Predict { staged, checkpoint, out, chunk_rows, done } => {
+        Task::Predict { staged, checkpoint, out, chunk_rows, done, precision } => {
             let task = PredictTask {
                 staged: staged.clone(),
                 checkpoint: checkpoint.clone(),
@@ -129,6 +130,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask) -> Result<bo
                 done: done.clone(),
                 place: (seat.rank, seat.world_size),
                 device,
+                precision: *precision,
                 kernels,
             };
             predict(&task, link)

@@ -4,21 +4,24 @@
 use super::{
     SessionError,
     dataset::Dataset,
+    guard,
     kernels::{KernelTask, Kernels},
     learner::restore_buffers,
+    precision::{Demand, Precision},
     report::Reporter,
     saved::SavedModel,
 };
 use crate::{
     autograd::Cx,
-    checkpoint::{self, Wanted},
+    checkpoint::{self, Wanted as Entry},
+    comm::Solo,
     data::Batch,
-    kernel::Manager,
-    model::{Answer, Model, ModelSpec},
+    model::{Answer, Model, ModelSpec, Output},
     params::{ParamBuilder, Params},
 };
 use enn_common::{
     artifact::chunk::{self, RowStatus},
+    config::train::Precision as Wanted,
     staged::StagedMeta,
     wire::{control::Phase, message::FromWorker},
 };
@@ -47,6 +50,8 @@ pub struct PredictTask {
     pub place: (u32, u32),
     /// Device of this rank.
     pub device: Device,
+    /// What the encoder is to compute in.
+    pub precision: Wanted,
     /// Kernels.
     pub kernels: KernelTask,
 }
@@ -62,7 +67,14 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
     let (model, params) = load(&saved, task.device)?;
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
+    let demand = Demand::of(&ModelSpec::from_meta(&saved.meta), FORWARD_ROWS);
+    let precision = Precision::decide(task.precision, demand, task.device, &Solo)?;
+    let mut predictor = Predictor { model, params, precision, data: &data, kernels: &kernels, device: task.device };
     super::ready(reporter, task.device, "none")?;
+    let warning = predictor.guard()?;
+    if let Some(message) = warning.filter(|_| task.place.0 == 0) {
+        reporter.send(FromWorker::Warned { message })?;
+    }
     let rows = data.staged.0.rows() as u64;
     let chunk_rows = task.chunk_rows.max(1);
     let out_shape = answer_shape(&saved);
@@ -75,7 +87,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
         if reporter.stop_requested() {
             return Ok(true);
         }
-        let answers = forward((&model, &params, &kernels.manager), &data, start..end, task.device, reporter)?;
+        let answers = predictor.answers(start..end, reporter)?;
         kernels.tell_news()?;
         let extent = chunk::Extent { start, end, out_shape: &out_shape };
         let ids = &data.staged.0.row_id()[start as usize..end as usize];
@@ -122,28 +134,68 @@ impl Answers {
     }
 }
 
-/// Answers to staged rows.
-fn forward(
-    (model, params, kernels): (&Model, &Params, &Manager),
-    data: &Dataset,
-    rows: std::ops::Range<u64>,
+/// A model at work.
+struct Predictor<'a> {
+    model: Model,
+    params: Params,
+    precision: Precision,
+    data: &'a Dataset,
+    kernels: &'a Kernels<'a>,
     device: Device,
-    reporter: &dyn Reporter,
-) -> Result<Answers, SessionError> {
-    let mut answers = Answers::default();
-    let mut at = rows.start;
-    while at < rows.end {
-        reporter.mark(Phase::Predict, at);
-        let next = (at + FORWARD_ROWS).min(rows.end);
-        let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), device)?;
-        let mut cx = Cx::eval(params);
-        cx.set_launcher(kernels);
-        let input = |raw: &Tensor| cx.input(raw.shallow_clone());
-        let output = model.forward(&cx, &input(&batch.x), &input(&batch.x_mask))?;
-        answers.add(&model.answer(&cx, &output)?, &batch)?;
-        at = next;
+}
+
+impl Predictor<'_> {
+    /// Settles on a precision by the first rows of the data; what the user should know of it.
+    fn guard(&mut self) -> Result<Option<String>, SessionError> {
+        if let Some(kind) = self.precision.copies() {
+            self.params.keep_shadows(kind)?;
+        }
+        let rows = (self.data.staged.0.rows() as u64).min(FORWARD_ROWS);
+        let batch = self.data.gather_rows(&(0..rows).collect::<Vec<_>>(), self.device)?;
+        let is_flat = |precision: &Precision| -> Result<bool, SessionError> {
+            let cx = self.context(precision)?;
+            let output = self.output(&cx, &batch)?;
+            guard::is_flat(&batch, output.z.raw(), guard::unit(precision.copies()))
+        };
+        if !is_flat(&self.precision)? {
+            return Ok(None);
+        }
+        let flat = format!("the model is flat: it says the same of the first {rows} rows, which differ");
+        if !self.precision.is_low() || is_flat(&Precision::full())? {
+            return Ok(Some(flat));
+        }
+        let name = self.precision.choice().format.name();
+        self.precision = Precision::full();
+        Ok(Some(format!("in {name} the answers to the first {rows} rows do not differ, in fp32 they do: fp32 is used")))
     }
-    Ok(answers)
+
+    fn context(&self, precision: &Precision) -> Result<Cx<'_>, SessionError> {
+        let mut cx = Cx::eval(&self.params);
+        cx.set_launcher(&self.kernels.manager);
+        precision.enter(&cx)?;
+        Ok(cx)
+    }
+
+    fn output(&self, cx: &Cx<'_>, batch: &Batch) -> Result<Output, SessionError> {
+        let input = |raw: &Tensor| cx.input(raw.shallow_clone());
+        Ok(self.model.forward(cx, &input(&batch.x), &input(&batch.x_mask))?)
+    }
+
+    /// Answers to staged rows.
+    fn answers(&self, rows: std::ops::Range<u64>, reporter: &dyn Reporter) -> Result<Answers, SessionError> {
+        let mut answers = Answers::default();
+        let mut at = rows.start;
+        while at < rows.end {
+            reporter.mark(Phase::Predict, at);
+            let next = (at + FORWARD_ROWS).min(rows.end);
+            let batch = self.data.gather_rows(&(at..next).collect::<Vec<_>>(), self.device)?;
+            let cx = self.context(&self.precision)?;
+            let output = self.output(&cx, &batch)?;
+            answers.add(&self.model.answer(&cx, &output)?, &batch)?;
+            at = next;
+        }
+        Ok(answers)
+    }
 }
 
 /// The model of a checkpoint with its best weights.
@@ -152,7 +204,7 @@ fn load(saved: &SavedModel, device: Device) -> Result<(Model, Params), SessionEr
     let mut builder = ParamBuilder::new();
     let mut model = Model::build(&saved.config.model, &spec, &mut builder)?;
     let mut params = builder.build(saved.config.seed, device)?;
-    let mut wanted: Vec<Wanted> =
+    let mut wanted: Vec<Entry> =
         params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
     wanted.extend(model.buffers().into_iter().map(|(name, t)| (format!("model.{name}"), t.size(), t.kind())));
     let tensors = checkpoint::load_part(&saved.path, &wanted)?;

@@ -5,6 +5,7 @@
 
 mod data;
 mod ledger;
+mod losses;
 mod poisoned;
 mod precision;
 mod process;
@@ -16,7 +17,7 @@ use enn_common::{
     artifact::chunk::Chunk,
     checkpoint::Checkpoint,
     config::RunConfig,
-    config::train::{Execution, Recompute, TrainConfig},
+    config::train::{Execution, Precision, Recompute, TrainConfig},
     metrics::Metrics,
     profile::Roofline,
     staged::Staged,
@@ -151,6 +152,7 @@ fn a_run_learns_saves_and_predicts() {
         done: vec![(40, 80)],
         place: (0, 1),
         device: Device::Cpu,
+        precision: Precision::Fp32,
         kernels: KernelTask::default(),
     };
     let recorder = Recorder::default();

@@ -12,14 +12,6 @@ use crate::config::{
 };
 use std::ops::Bound;
 
-const PRECISIONS: &[(&str, Precision)] = &[
-    ("auto", Precision::Auto),
-    ("fp32", Precision::Fp32),
-    ("tf32", Precision::Tf32),
-    ("bf16", Precision::Bf16),
-    ("fp16", Precision::Fp16),
-    ("fp8", Precision::Fp8),
-];
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const RECOMPUTES: &[(&str, Recompute)] =
@@ -64,7 +56,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
-        precision: s.name("precision", PRECISIONS).unwrap_or(default.precision),
+        precision: s.name("precision", Precision::NAMES).unwrap_or(default.precision),
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
         capture_collectives: s.truth("capture_collectives", default.capture_collectives),
         profile: s.truth("profile", default.profile),
