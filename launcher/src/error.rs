@@ -109,6 +109,9 @@ pub enum Error {
     /// Predictions or a run could not be gathered.
     #[error(transparent)]
     Gather(#[from] GatherError),
+    /// The stream of rows to predict.
+    #[error("the Arrow stream to predict: {0}")]
+    Stream(#[source] arrow_schema::ArrowError),
     /// A model could not be saved or loaded.
     #[error(transparent)]
     Convert(#[from] ConvertError),
@@ -158,6 +161,9 @@ pub enum Usage {
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
+    /// A pipe on one side only.
+    #[error("a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data")]
+    OnePipe,
 }
 
 fn lines(errors: &[ConfigError]) -> String {
@@ -175,7 +181,7 @@ impl Error {
             Self::Ask(AskError::NotRunning { .. } | AskError::NoDoor { .. } | AskError::Refused { .. }) => {
                 ExitCode::Usage
             }
-            Self::Stage(_) => ExitCode::Data,
+            Self::Stage(_) | Self::Stream(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,

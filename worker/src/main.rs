@@ -1,4 +1,5 @@
-//! The binary `enn-worker`: one process of a run, started by `enn`; with `--probe` it tells what it was built and finds itself with.
+//! The binary `enn-worker`: one process of a run, started by `enn`; with `--probe` it tells what it was built and finds itself
+//! with, with `--serve` it predicts what it is asked on its standard input.
 
 use enn_worker::{
     probe,
@@ -8,8 +9,15 @@ use std::{io::Write, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|flag| flag == "--probe") {
-        return probe::print();
+    match std::env::args_os().nth(1) {
+        Some(flag) if flag == "--probe" => return probe::print(),
+        Some(flag) if flag == "--serve" => {
+            return match session::serve::serve(std::io::stdin().lock(), std::io::stdout().lock()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error.sentence()),
+            };
+        }
+        _ => {}
     }
     let environment = match Environment::read() {
         Ok(environment) => environment,

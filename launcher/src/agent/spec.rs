@@ -27,6 +27,18 @@ pub struct WorkerSpec {
     pub threads: u32,
 }
 
+impl WorkerSpec {
+    /// `LD_LIBRARY_PATH` of the worker: libtorch first; `None` leaves it as it is inherited.
+    pub fn libraries(&self) -> Option<OsString> {
+        let mut path = self.library_dir.clone()?.into_os_string();
+        if let Some(rest) = self.library_path.as_ref().filter(|rest| !rest.is_empty()) {
+            path.push(":");
+            path.push(rest);
+        }
+        Some(path)
+    }
+}
+
 /// A run of workers.
 #[derive(Debug, Clone)]
 pub struct AgentSpec {

@@ -101,16 +101,16 @@ pub fn predict(
 }
 
 /// What predicts, and what it predicts.
-struct Subject {
+pub(super) struct Subject {
     runs: PathBuf,
-    checkpoint: PathBuf,
+    pub(super) checkpoint: PathBuf,
     digest: ModelDigest,
-    config: RunConfig,
-    meta: StagedMeta,
+    pub(super) config: RunConfig,
+    pub(super) meta: StagedMeta,
 }
 
 impl Subject {
-    fn of(model: &Path, data: &[PathBuf], facts: &Facts, options: &PredictOptions) -> Result<Self, Error> {
+    pub(super) fn of(model: &Path, data: &[PathBuf], facts: &Facts, options: &PredictOptions) -> Result<Self, Error> {
         let found = listing::find(model)?;
         let checkpoint = std::path::absolute(found.dir()).unwrap_or_else(|_| found.dir().to_owned());
         let manifest = found.manifest().ok_or_else(|| Error::NoCard { path: checkpoint.clone() })?;

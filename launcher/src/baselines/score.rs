@@ -49,3 +49,19 @@ impl CellErrors {
         (n > 0.0).then(|| Baseline { mae: mean(&self.absolute), rmse: mean(&self.squared).sqrt() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_cells_count_by_their_weights() {
+        let mut errors = CellErrors::new(2);
+        errors.add([1.0, 5.0].into_iter(), (&[0.0, 2.0], &[1, 1]), 1.0);
+        errors.add([2.0, 9.0].into_iter(), (&[0.0, f32::NAN], &[1, 0]), 3.0);
+        assert_eq!(errors.mae(), [7.0 / 4.0, 3.0]);
+        assert_eq!(errors.total().unwrap(), Baseline { mae: 10.0 / 5.0, rmse: (22.0f64 / 5.0).sqrt() });
+        assert_eq!(errors.weighted(&[0.0, 2.0]).unwrap(), Baseline { mae: 3.0, rmse: 3.0 });
+        assert_eq!(errors.weighted(&[0.0, 0.0]), None);
+    }
+}

@@ -256,3 +256,14 @@ fn no_loss_overflows_where_its_numbers_do_not() {
         }
     }
 }
+
+#[test]
+fn the_default_records_one_operation_per_prediction_and_the_count() {
+    let params = none();
+    let cx = Cx::eval(&params);
+    let ones = Raw::ones([2, 3], (Kind::Float, Device::Cpu));
+    let (output, targets) = Case::new(Loss::Huber, &ones, &ones, &targets()).tensors(&cx);
+    Objective::new(&TrainConfig::default()).forward(&cx, &output, &targets).unwrap();
+    let names: Vec<&str> = cx.with_program(|program| program.recs().iter().map(|rec| rec.op.name()).collect());
+    assert_eq!(names, ["masked_huber", "masked_huber", "scale", "add", "cast", "sum"]);
+}

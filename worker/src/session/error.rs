@@ -112,6 +112,9 @@ pub enum SessionError {
         /// Configured loss.
         loss: &'static str,
     },
+    /// The pipe to whoever asks for predictions.
+    #[error("the pipe to the launcher: {0}")]
+    Pipe(#[source] io::Error),
     /// Weights that are not those of the output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),

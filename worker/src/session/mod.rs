@@ -34,6 +34,7 @@ pub mod refusal;
 pub mod report;
 mod round;
 pub mod saved;
+pub mod serve;
 pub mod step;
 pub mod steps;
 pub mod torchrun;

@@ -65,19 +65,15 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let saved = SavedModel::open(&task.checkpoint)?;
     let data = Dataset::open(&task.staged)?;
     fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
-    let (model, params) = load(&saved, task.device)?;
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
-    let demand = Demand::of(&ModelSpec::from_meta(&saved.meta), FORWARD_ROWS);
-    let precision = Precision::decide(task.precision, demand, task.device, &Solo)?;
-    let mut predictor = Predictor { model, params, precision, data: &data, kernels: &kernels, device: task.device };
+    let mut predictor = Predictor::new(&saved, &kernels, task.device, task.precision)?;
     super::ready(reporter, task.device, "none")?;
-    let warning = predictor.guard()?;
+    let warning = predictor.guard(&data)?;
     if let Some(message) = warning.filter(|_| task.place.0 == 0) {
         reporter.send(FromWorker::Warned { message })?;
     }
     let rows = data.staged.0.rows() as u64;
     let chunk_rows = task.chunk_rows.max(1);
-    let out_shape = answer_shape(&saved);
     let (rank, world) = (u64::from(task.place.0), u64::from(task.place.1));
     for index in (0..rows.div_ceil(chunk_rows)).filter(|index| index % world == rank) {
         let (start, end) = (index * chunk_rows, ((index + 1) * chunk_rows).min(rows));
@@ -87,12 +83,8 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
         if reporter.stop_requested() {
             return Ok(true);
         }
-        let answers = predictor.answers(start..end, reporter)?;
+        let written = predictor.chunk(&data, start..end, &task.out, reporter)?;
         kernels.tell_news()?;
-        let extent = chunk::Extent { start, end, out_shape: &out_shape };
-        let ids = &data.staged.0.row_id()[start as usize..end as usize];
-        let rows = chunk::Rows { values: &answers.values, ids, status: &answers.status };
-        let written = chunk::write(&task.out, extent, rows)?;
         reporter.send(FromWorker::ChunkWritten { start, end, path: written.path, blake3: written.blake3 })?;
     }
     kernels.tell_calls(None)?;
@@ -135,23 +127,37 @@ impl Answers {
 }
 
 /// A model at work.
-struct Predictor<'a> {
+pub(super) struct Predictor<'a> {
     model: Model,
     params: Params,
     precision: Precision,
-    data: &'a Dataset,
     kernels: &'a Kernels<'a>,
     device: Device,
+    /// Shape of what is said of one row.
+    shape: Vec<usize>,
 }
 
-impl Predictor<'_> {
-    /// Settles on a precision by the first rows of the data; what the user should know of it.
-    fn guard(&mut self) -> Result<Option<String>, SessionError> {
-        if let Some(kind) = self.precision.copies() {
-            self.params.keep_shadows(kind)?;
+impl<'a> Predictor<'a> {
+    /// The best weights of a checkpoint on `device`.
+    pub(super) fn new(
+        saved: &SavedModel,
+        kernels: &'a Kernels<'a>,
+        device: Device,
+        wanted: Wanted,
+    ) -> Result<Self, SessionError> {
+        let (model, mut params) = load(saved, device)?;
+        let demand = Demand::of(&ModelSpec::from_meta(&saved.meta), FORWARD_ROWS);
+        let precision = Precision::decide(wanted, demand, device, &Solo)?;
+        if let Some(kind) = precision.copies() {
+            params.keep_shadows(kind)?;
         }
-        let rows = (self.data.staged.0.rows() as u64).min(FORWARD_ROWS);
-        let batch = self.data.gather_rows(&(0..rows).collect::<Vec<_>>(), self.device)?;
+        Ok(Self { model, params, precision, kernels, device, shape: answer_shape(saved) })
+    }
+
+    /// Settles on a precision by the first rows of the data; what the user should know of it.
+    pub(super) fn guard(&mut self, data: &Dataset) -> Result<Option<String>, SessionError> {
+        let rows = (data.staged.0.rows() as u64).min(FORWARD_ROWS);
+        let batch = data.gather_rows(&(0..rows).collect::<Vec<_>>(), self.device)?;
         let is_flat = |precision: &Precision| -> Result<bool, SessionError> {
             let cx = self.context(precision)?;
             let output = self.output(&cx, &batch)?;
@@ -181,20 +187,29 @@ impl Predictor<'_> {
         Ok(self.model.forward(cx, &input(&batch.x), &input(&batch.x_mask))?)
     }
 
-    /// Answers to staged rows.
-    fn answers(&self, rows: std::ops::Range<u64>, reporter: &dyn Reporter) -> Result<Answers, SessionError> {
+    /// Writes the answers to staged rows below `out`.
+    pub(super) fn chunk(
+        &self,
+        data: &Dataset,
+        rows: std::ops::Range<u64>,
+        out: &Path,
+        reporter: &dyn Reporter,
+    ) -> Result<chunk::Written, SessionError> {
         let mut answers = Answers::default();
         let mut at = rows.start;
         while at < rows.end {
             reporter.mark(Phase::Predict, at);
             let next = (at + FORWARD_ROWS).min(rows.end);
-            let batch = self.data.gather_rows(&(at..next).collect::<Vec<_>>(), self.device)?;
+            let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), self.device)?;
             let cx = self.context(&self.precision)?;
             let output = self.output(&cx, &batch)?;
             answers.add(&self.model.answer(&cx, &output)?, &batch)?;
             at = next;
         }
-        Ok(answers)
+        let ids = &data.staged.0.row_id()[rows.start as usize..rows.end as usize];
+        let content = chunk::Rows { values: &answers.values, ids, status: &answers.status };
+        let extent = chunk::Extent { start: rows.start, end: rows.end, out_shape: &self.shape };
+        Ok(chunk::write(out, extent, content)?)
     }
 }
 
@@ -217,7 +232,7 @@ fn load(saved: &SavedModel, device: Device) -> Result<(Model, Params), SessionEr
 }
 
 /// Refuses data whose columns or grid are not those of training.
-fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), SessionError> {
+pub(super) fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), SessionError> {
     let other = |what, found: String, expected: String| {
         Err(SessionError::OtherData { path: path.to_owned(), what, found, expected })
     };
