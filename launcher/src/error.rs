@@ -162,7 +162,9 @@ pub enum Usage {
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
     /// A pipe on one side only.
-    #[error("a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data")]
+    #[error(
+        "a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data"
+    )]
     OnePipe,
 }
 
@@ -174,7 +176,9 @@ impl Error {
     /// The exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Usage(_) | Self::Weights(_) | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
+            Self::Config(_) | Self::Usage(_) | Self::Weights(_) | Self::RunDir(RunDirError::Unknown { .. }) => {
+                ExitCode::Usage
+            }
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,

@@ -46,7 +46,13 @@ pub struct PredictOptions {
 
 impl Default for PredictOptions {
     fn default() -> Self {
-        Self { mode: Mode::Quiet, handle_signals: false, replace: false, precision: Precision::Fp32, overrides: Vec::new() }
+        Self {
+            mode: Mode::Quiet,
+            handle_signals: false,
+            replace: false,
+            precision: Precision::Fp32,
+            overrides: Vec::new(),
+        }
     }
 }
 
@@ -190,7 +196,8 @@ fn work(
     let (mut ended, mut restarts, mut rounds) = (Ended::Finished, 0, 0);
     if !complete {
         let (staged, checkpoint) = (staged.dir.clone(), subject.checkpoint.clone());
-        let job = Job::Predict { staged, checkpoint, out: partial, chunk_rows, rows, done, precision: options.precision };
+        let job =
+            Job::Predict { staged, checkpoint, out: partial, chunk_rows, rows, done, precision: options.precision };
         let spec = launch::agent_spec(&subject.config, facts, run, job, options.handle_signals)?;
         let notes = Notes(ledger.clone(), announcer.teller());
         let outcome = agent::run(&spec, Box::new(notes), &mut |what| announcer.tell(what))?;
@@ -213,7 +220,8 @@ fn work(
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let gathered = gather::predictions(&request, &ledger, &mut |_| {})?;
     for (reason, rows) in &gathered.failed {
-        announcer.tell(What::Warned { message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows) });
+        announcer
+            .tell(What::Warned { message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows) });
     }
     let (path, files, bytes) = (gathered.path.clone(), gathered.files, gathered.bytes);
     announcer.tell(What::Gathered { path, files, bytes });

@@ -58,7 +58,8 @@ pub fn predict_stream(
     let worker = launch::one_worker(&subject.config, facts)?;
     let mut oracle = Oracle::start(&worker, &subject.checkpoint, options.precision)?;
     let mut answers = Stream::new(output, subject.config.train.quantile_levels());
-    let staging = StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
+    let staging =
+        StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
     let (mut rows, mut failed) = (0, 0);
     for batch in StreamReader::try_new(input, None).map_err(Error::Stream)? {
         let batch = batch.map_err(Error::Stream)?;
@@ -114,7 +115,9 @@ fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(WORK)?.parse::<u32>().ok());
-        if process.is_some_and(|process| process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists()) {
+        if process
+            .is_some_and(|process| process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists())
+        {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

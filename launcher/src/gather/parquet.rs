@@ -32,12 +32,7 @@ pub(super) struct ParquetOut {
 
 impl ParquetOut {
     /// Begins `folder/NAME`, where NAME is that of the output.
-    pub(super) fn create(
-        folder: &Path,
-        output: &Path,
-        meta: &StagedMeta,
-        layout: Layout,
-    ) -> Result<Self, GatherError> {
+    pub(super) fn create(folder: &Path, output: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
         Disk.create_dir(folder)?;
         let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let path = folder.join(&name);

@@ -2,12 +2,12 @@ use super::*;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::RowAccessor;
 use enn_common::{
-    config::train::Precision,
     artifact::{
         chunk::{self, Extent},
         prediction::{ModelDigest, PredictionManifest, manifest_path},
         run::RunManifest,
     },
+    config::train::Precision,
     fs::mmap::bytes_of,
     staged::{
         ArrayName, StagedMeta,
@@ -104,7 +104,10 @@ fn chunks_become_one_parquet_file_in_source_order() {
     let reader = SerializedFileReader::try_from(output.as_path()).unwrap();
     let schema = reader.metadata().file_metadata().schema_descr();
     let names: Vec<&str> = schema.columns().iter().map(|column| column.name()).collect();
-    assert_eq!(names, ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "failed"]);
+    assert_eq!(
+        names,
+        ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "failed"]
+    );
     for (row, found) in reader.get_row_iter(None).unwrap().enumerate() {
         let (row, found) = (row as u64, found.unwrap());
         assert_eq!(found.get_long(0).unwrap(), id(row));
@@ -170,7 +173,10 @@ fn quantiles_and_failed_rows_are_told_in_every_form() {
     let reader = SerializedFileReader::try_from(output.as_path()).unwrap();
     let schema = reader.metadata().file_metadata().schema_descr();
     let names: Vec<&str> = schema.columns().iter().map(|column| column.name()).collect();
-    assert_eq!(names[2..10], ["EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "EWR.00h@0.1", "EWR.00h@0.9"]);
+    assert_eq!(
+        names[2..10],
+        ["EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "EWR.00h@0.1", "EWR.00h@0.9"]
+    );
     assert_eq!((names.len(), names[20]), (21, "failed"));
     let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
     assert_eq!(rows[5].get_float(7).unwrap(), value(5, 5) + 1.0, "the median is the prediction");

@@ -227,7 +227,8 @@ impl Draft {
         let mut order = Vec::new();
         for rows in self.output.chunks() {
             let (split, y) = (self.output.read_split(rows.clone())?, self.output.read_y(rows)?);
-            for (code, _) in y.iter().zip(split).filter(|(code, split)| *split == Split::Train as u8 && !code.is_nan()) {
+            for (code, _) in y.iter().zip(split).filter(|(code, split)| *split == Split::Train as u8 && !code.is_nan())
+            {
                 if !order.contains(&(*code as usize)) && order.len() <= CLASSES_MAX {
                     order.push(*code as usize);
                 }

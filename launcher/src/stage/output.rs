@@ -58,12 +58,7 @@ pub(crate) struct Samples {
 
 impl Output {
     /// Begins a directory below `out`.
-    pub(crate) fn create(
-        out: &Path,
-        features: usize,
-        out_shape: &[usize],
-        extras: Extras,
-    ) -> Result<Self, StageError> {
+    pub(crate) fn create(out: &Path, features: usize, out_shape: &[usize], extras: Extras) -> Result<Self, StageError> {
         let writer = StagedWriter::create(out)?;
         let width = [features as u64];
         let grid: Vec<u64> = out_shape.iter().map(|size| *size as u64).collect();

@@ -79,7 +79,10 @@ fn finish(
         }
     }
     if plan.weight.is_some() {
-        let invalid = plan.weight.and_then(|want| tally.counts.get(want)).map_or(0, |c| c.missing + c.non_finite + c.out_of_range);
+        let invalid = plan
+            .weight
+            .and_then(|want| tally.counts.get(want))
+            .map_or(0, |c| c.missing + c.non_finite + c.out_of_range);
         if invalid > 0 {
             report.notes.push(format!("{invalid} samples have no weight of at least 0 and count for nothing"));
         }
@@ -352,7 +355,11 @@ impl Sink for RowSink<'_> {
         };
         let split = self.plan.split.and_then(|want| block.columns[want].words().cloned());
         let weight = self.plan.weight.map_or_else(Vec::new, |want| {
-            block.columns[want].numbers().iter().map(|weight| if weight.is_nan() { 0.0 } else { *weight as f32 }).collect()
+            block.columns[want]
+                .numbers()
+                .iter()
+                .map(|weight| if weight.is_nan() { 0.0 } else { *weight as f32 })
+                .collect()
         });
         let samples = Samples { x, y, weight, ..Samples::default() };
         Ok(Work { samples, rows: block.rows, first: 0, words, keys, split, hashes })

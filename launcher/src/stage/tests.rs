@@ -2,7 +2,9 @@
 
 use super::*;
 use enn_common::{
-    config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind, TargetMask},
+    config::data::{
+        ColumnRange, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind, TargetMask,
+    },
     staged::{Split, Staged as Arrays},
 };
 use std::{collections::BTreeSet, ffi::OsString, fs};
@@ -142,7 +144,10 @@ fn a_categorical_target_becomes_a_cell_for_each_class() {
     let (staged, arrays) = bench.stage();
     let meta = arrays.meta();
     assert!(meta.has_classes && !meta.has_weights);
-    assert_eq!((meta.out_shape.as_slice(), &meta.out_labels[0][..]), (&[2][..], &["red".to_owned(), "blue".into()][..]));
+    assert_eq!(
+        (meta.out_shape.as_slice(), &meta.out_labels[0][..]),
+        (&[2][..], &["red".to_owned(), "blue".into()][..])
+    );
     assert_eq!(arrays.y()[..6], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0], "the row without a class is left out");
     assert!(arrays.y_row(3).iter().all(|y| y.is_nan()), "green is in no training row");
     assert_eq!((arrays.y_row(4), arrays.y_mask()[6..].to_vec()), (&[0.0, 1.0][..], vec![0, 0, 1, 1]));
@@ -162,7 +167,10 @@ fn a_categorical_target_becomes_a_cell_for_each_class() {
     }
     fs::write(&bench.config.files[0], "a,y\n1,red\n2,red\n").unwrap();
     let error = bench.error();
-    assert!(error.contains("data.rows.targets is 1 classes of \"y\"") || error.contains("1 classes of \"y\""), "{error}");
+    assert!(
+        error.contains("data.rows.targets is 1 classes of \"y\"") || error.contains("1 classes of \"y\""),
+        "{error}"
+    );
 }
 
 #[test]
@@ -188,7 +196,10 @@ fn a_mask_decides_which_targets_count() {
     bench.layout().out_shape = vec![2];
     bench.config.mask = TargetMask::None;
     let error = bench.error();
-    assert!(error.contains("data.mask") && error.contains("1 target cells of the training samples are missing"), "{error}");
+    assert!(
+        error.contains("data.mask") && error.contains("1 target cells of the training samples are missing"),
+        "{error}"
+    );
     fs::write(&bench.config.files[0], "a,y,z\n1,1,1\n2,2,3\n").unwrap();
     assert_eq!(bench.stage().1.rows(), 2);
 }

@@ -158,15 +158,18 @@ pub fn table(view: &RunView) -> String {
 fn probabilities(view: &RunView) -> String {
     let split = split(view);
     let of = |told: &dyn Fn(&Metrics) -> Option<String>| {
-        let one = |(name, short): &(&str, &str)| Some(format!("{short} {}", told(split.get(*name).filter(|m| m.n > 0)?)?));
+        let one =
+            |(name, short): &(&str, &str)| Some(format!("{short} {}", told(split.get(*name).filter(|m| m.n > 0)?)?));
         let all: Vec<String> = JUDGED.iter().filter_map(one).collect();
         (!all.is_empty()).then(|| all.join(", "))
     };
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let nominal = split.values().find_map(|metrics| Some(100.0 * metrics.interval?.nominal));
     let lines = [
-        of(&|m| Some(percent(m.interval?.coverage))).map(|all| format!("within the {:.0} % interval: {all}", nominal.unwrap_or(0.0))),
-        of(&|m| Some(figures::with_unit(m.interval?.width, view.units()))).map(|all| format!("mean width of the interval: {all}")),
+        of(&|m| Some(percent(m.interval?.coverage)))
+            .map(|all| format!("within the {:.0} % interval: {all}", nominal.unwrap_or(0.0))),
+        of(&|m| Some(figures::with_unit(m.interval?.width, view.units())))
+            .map(|all| format!("mean width of the interval: {all}")),
         of(&|m| Some(percent(m.accuracy?))).map(|all| format!("likeliest class is right: {all}")),
         of(&|m| (m.interval.is_some() || m.accuracy.is_some()).then(|| figures::measure(m.loss)))
             .map(|all| format!("loss: {all}")),

@@ -5,8 +5,7 @@ use crate::params::{GradBuckets, ParamBuilder, Params};
 use std::f64::consts::{PI, TAU};
 
 /// All losses of numbers.
-const REGRESSION: [Loss; 6] =
-    [Loss::Mse, Loss::Huber, Loss::Quantile, Loss::StudentT, Loss::Gaussian, Loss::Crps];
+const REGRESSION: [Loss; 6] = [Loss::Mse, Loss::Huber, Loss::Quantile, Loss::StudentT, Loss::Gaussian, Loss::Crps];
 const LEVELS: [f64; 3] = [0.1, 0.5, 0.8];
 const FREEDOM: f64 = 5.0;
 

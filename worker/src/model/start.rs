@@ -18,6 +18,8 @@ const SIDE_MAX: i64 = 2048;
 const DUAL_ROWS_MAX: i64 = 2048;
 /// Rows used at most: bounds the memory of the products.
 const ROWS_MAX: i64 = 65_536;
+/// Share of the degrees of freedom that is left to the residuals, at least.
+const UNSEEN_MIN: f64 = 0.1;
 /// With fewer rows than this nothing can be learned in closed form.
 const ROWS_MIN: i64 = 3;
 
@@ -75,8 +77,11 @@ impl Model {
             write(params, self.base.bias(), &bias.f_add(&self.scaler.log_rates()?)?)?;
         }
         if let Some(bias) = self.base.channel_bias() {
+            // What a fit of so many degrees of freedom leaves of the rows it has seen is too small for others.
+            let freedom = 1.0 + report.ridge.map_or(0.0, |(_, freedom)| freedom);
+            let unseen = 1.0 / (1.0 - freedom / report.rows as f64).max(UNSEEN_MIN);
             let spread = Vec::<f64>::try_from(z.f_square()?.f_mean_dim(Some([0].as_slice()), false, Kind::Double)?)?;
-            let start: Vec<f64> = spread.iter().flat_map(|square| self.head.start(square.sqrt())).collect();
+            let start: Vec<f64> = spread.iter().flat_map(|square| self.head.start(unseen * square.sqrt())).collect();
             let start = Raw::f_from_slice(&start)?.f_view([spread.len() as i64, -1])?;
             write(params, bias, &start.f_tr()?)?;
         }

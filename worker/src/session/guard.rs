@@ -68,7 +68,9 @@ mod tests {
     fn answers_that_differ_by_rounding_only_are_flat() {
         let rows = batch(&[1.0, 2.0, 3.0, 4.0, f32::NAN, 2.0]);
         let z = |by: f32| Tensor::from_slice(&[1.0, -3.0, 1.0 + by, -3.0, 1.0, -3.0 - 3.0 * by]).view([3, 2]);
-        for (kind, unit) in [(None, 2f32.powi(-23)), (Some(Kind::Half), 2f32.powi(-10)), (Some(Kind::BFloat16), 2f32.powi(-7))] {
+        for (kind, unit) in
+            [(None, 2f32.powi(-23)), (Some(Kind::Half), 2f32.powi(-10)), (Some(Kind::BFloat16), 2f32.powi(-7))]
+        {
             assert!(is_flat(&rows, &z(2.0 * unit), super::unit(kind)).unwrap(), "{kind:?}");
             assert!(!is_flat(&rows, &z(8.0 * unit), super::unit(kind)).unwrap(), "{kind:?}");
         }

@@ -60,12 +60,7 @@ impl Sums {
     ///
     /// # Errors
     /// What libtorch says of shapes or memory.
-    pub fn add(
-        &mut self,
-        prediction: &Tensor,
-        target: &Tensor,
-        (mask, weight): Mask<'_>,
-    ) -> Result<(), SessionError> {
+    pub fn add(&mut self, prediction: &Tensor, target: &Tensor, (mask, weight): Mask<'_>) -> Result<(), SessionError> {
         let zero = Tensor::f_zeros([1], (Kind::Double, self.flat.device()))?;
         let blank = |t: &Tensor| t.f_to_kind(Kind::Double)?.f_sub(&self.centre)?.f_where_self(mask, &zero);
         let (p, y) = (blank(prediction)?, blank(target)?);

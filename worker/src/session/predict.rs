@@ -110,7 +110,8 @@ impl Answers {
     /// Adds the answer to a batch. A row without any input has none, whatever the model says of it.
     fn add(&mut self, answer: &Answer, batch: &Batch) -> Result<(), SessionError> {
         let quantiles: Vec<Tensor> = answer.quantiles.iter().map(|one| one.raw().shallow_clone()).collect();
-        let values = if quantiles.is_empty() { answer.point.raw().shallow_clone() } else { Tensor::f_stack(&quantiles, 1)? };
+        let values =
+            if quantiles.is_empty() { answer.point.raw().shallow_clone() } else { Tensor::f_stack(&quantiles, 1)? };
         let values = values.f_flatten(1, -1)?;
         let known = batch.x_mask.f_logical_and(&batch.x.f_isfinite()?)?.f_any_dim(1, true)?;
         let finite = values.f_isfinite()?.f_all_dim(1, false)?;
@@ -219,8 +220,7 @@ fn load(saved: &SavedModel, device: Device) -> Result<(Model, Params), SessionEr
     let mut builder = ParamBuilder::new();
     let mut model = Model::build(&saved.config.model, &spec, &mut builder)?;
     let mut params = builder.build(saved.config.seed, device)?;
-    let mut wanted: Vec<Entry> =
-        params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
+    let mut wanted: Vec<Entry> = params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
     wanted.extend(model.buffers().into_iter().map(|(name, t)| (format!("model.{name}"), t.size(), t.kind())));
     let tensors = checkpoint::load_part(&saved.path, &wanted)?;
     let best = params.named().filter_map(|(name, _)| Some((name.to_owned(), tensors.get(&format!("best.{name}"))?)));

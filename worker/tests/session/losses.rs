@@ -145,8 +145,9 @@ fn a_row_without_inputs_has_no_prediction_and_says_so() {
     data::blank_row(&run.staged, 7);
     let (values, status, _) = run.predict(&run.staged, 40, Precision::Fp32);
     assert!(values[7].iter().all(|value| value.is_nan()));
-    let expected: Vec<u8> =
-        (0..data::ROWS).map(|row| if row == 7 { RowStatus::NoInput as u8 } else { RowStatus::Predicted as u8 }).collect();
+    let expected: Vec<u8> = (0..data::ROWS)
+        .map(|row| if row == 7 { RowStatus::NoInput as u8 } else { RowStatus::Predicted as u8 })
+        .collect();
     assert_eq!(status, expected);
 }
 
@@ -161,7 +162,8 @@ fn a_row_is_predicted_alike_alone_and_in_any_company() {
             let tolerance = if precision == Precision::Fp32 { COMPANY_TOLERANCE } else { 3e-2 } * 4.5;
             for chunk_rows in [1, 7] {
                 let other = run.predict(&run.staged, chunk_rows, precision).0;
-                let most = all.iter().flatten().zip(other.iter().flatten()).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+                let most =
+                    all.iter().flatten().zip(other.iter().flatten()).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
                 assert!(most <= tolerance, "{loss:?} {precision:?} chunks of {chunk_rows}: {most}");
             }
         }

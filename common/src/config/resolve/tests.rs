@@ -271,16 +271,34 @@ fn losses_have_names_and_what_they_need() {
     let Layout::Rows(rows) = resolve(&parse(&classes), &facts()).unwrap().data.unwrap().layout else { panic!() };
     assert!(rows.classes);
     for (text, sentence) in [
-        ("[train]\nloss = \"quantil\"\n".to_owned(), "train.loss: unknown value \"quantil\" (did you mean `quantile`?)"),
+        (
+            "[train]\nloss = \"quantil\"\n".to_owned(),
+            "train.loss: unknown value \"quantil\" (did you mean `quantile`?)",
+        ),
         ("[train]\nlevels = [0.1, 0.5]\n".to_owned(), "train.levels: means nothing with train.loss = \"huber\""),
         ("[train]\ndegrees_of_freedom = 7\n".to_owned(), "train.degrees_of_freedom: means nothing with"),
-        ("[train]\nloss = \"crps\"\nlevels = [0.1, 0.9]\n".to_owned(), "[0.1, 0.9] is out of range, expected at most 99"),
+        (
+            "[train]\nloss = \"crps\"\nlevels = [0.1, 0.9]\n".to_owned(),
+            "[0.1, 0.9] is out of range, expected at most 99",
+        ),
         ("[train]\nloss = \"crps\"\nlevels = [0.5, 0.1]\n".to_owned(), "train.levels: [0.5, 0.1] is out of range"),
-        ("[train]\nloss = \"crps\"\nlevels = [0.5, 1]\n".to_owned(), "1 is out of range, expected a number above 0 and below 1"),
-        ("[train]\ncell_weights = [0, 0]\n".to_owned(), "train.cell_weights: 0 is out of range, expected weights that are not all 0"),
+        (
+            "[train]\nloss = \"crps\"\nlevels = [0.5, 1]\n".to_owned(),
+            "1 is out of range, expected a number above 0 and below 1",
+        ),
+        (
+            "[train]\ncell_weights = [0, 0]\n".to_owned(),
+            "train.cell_weights: 0 is out of range, expected weights that are not all 0",
+        ),
         ("[train]\ncell_weights = [-1]\n".to_owned(), "train.cell_weights: -1 is out of range"),
-        ("[train]\ncell_weights = 3\n".to_owned(), "train.cell_weights: found the number 3, expected a list of numbers"),
-        (table("", "", "[train]\nloss = \"cross_entropy\"\n"), "train.loss: is \"cross_entropy\", but the target is a number"),
+        (
+            "[train]\ncell_weights = 3\n".to_owned(),
+            "train.cell_weights: found the number 3, expected a list of numbers",
+        ),
+        (
+            table("", "", "[train]\nloss = \"cross_entropy\"\n"),
+            "train.loss: is \"cross_entropy\", but the target is a number",
+        ),
         (table("", "target_kind = \"category\"\n", ""), "train.loss: is \"huber\", but the target is a category"),
         (classes.replace("\"y\"", "[\"y\", \"z\"]"), "data.rows.target_kind: \"category\" takes one target column"),
         (classes.clone() + "[model]\noutput_range = [0, 1]\n", "model.output_range: means nothing with"),

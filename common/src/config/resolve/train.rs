@@ -6,8 +6,8 @@ use crate::config::{
     raw::{Node, Value},
     section::Section,
     train::{
-        CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute, Recovery,
-        TrainConfig,
+        CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute,
+        Recovery, TrainConfig,
     },
 };
 use std::ops::Bound;

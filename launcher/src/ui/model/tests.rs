@@ -168,7 +168,8 @@ pub(in crate::ui) fn events() -> Vec<Event> {
         },
     ));
     let split = [("train", 3.1, 18_000), ("val", 4.4, 3_800), ("test", 4.62, 3_850)];
-    let split = split.map(|(name, mae, n)| (name.to_owned(), Metrics { mae, rmse: mae * 1.3, r2: 0.91, n, ..Metrics::default() }));
+    let split = split
+        .map(|(name, mae, n)| (name.to_owned(), Metrics { mae, rmse: mae * 1.3, r2: 0.91, n, ..Metrics::default() }));
     all.push((
         0.1,
         What::Trained {

@@ -96,14 +96,17 @@ fn per_split(html: &mut Html, view: &RunView) {
             let held = nominal.map(|nominal| format!("within the {nominal:.0} % interval"));
             let mut columns = vec!["", "MAE", "RMSE", "R²", "loss"];
             columns.extend(held.iter().flat_map(|held| [held.as_str(), "its mean width"]));
-            columns.extend(rows.iter().any(|(_, metrics)| metrics.accuracy.is_some()).then_some("likeliest class is right"));
+            columns.extend(
+                rows.iter().any(|(_, metrics)| metrics.accuracy.is_some()).then_some("likeliest class is right"),
+            );
             columns.push("cells");
             head(html, &columns);
             html.element("tbody", &[], |html| {
                 for (name, metrics) in rows {
                     let name = if *name == "val" { "validation" } else { name };
                     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-                    let mut cells = [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(figures::measure).to_vec();
+                    let mut cells =
+                        [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(figures::measure).to_vec();
                     if let Some(interval) = metrics.interval {
                         cells.extend([percent(interval.coverage), figures::measure(interval.width)]);
                     }
