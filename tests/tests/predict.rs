@@ -11,19 +11,16 @@ use enn_tests::data::{self, mix};
 use std::{
     fmt::Write as _,
     fs,
-    io::Write,
+    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
-/// Nothing here takes longer, even on a busy machine.
-const WAIT_MAX: Duration = Duration::from_secs(240);
 /// Rows to predict: 64 chunks.
 const ROWS: u64 = 60_000;
 /// Chunks that must be done before the kill.
-const CHUNKS: usize = 3;
+const CHUNKS: u64 = 3;
 
 fn enn() -> Command {
     let binary = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release/enn");
@@ -46,17 +43,25 @@ fn value(row: u64, column: u64) -> f64 {
     (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0
 }
 
-fn predict(run: &Path, csv: &Path, out: &Path) -> Command {
+fn predict(run: &Path, csv: &Path, out: &Path, shown: &str) -> Command {
     let mut command = enn();
-    command.arg("predict").arg(run).args(["--quiet", "--nproc-per-node", "2", "--data"]).arg(csv).arg("--out").arg(out);
+    command.arg("predict").arg(run).args([shown, "--nproc-per-node", "2", "--data"]).arg(csv).arg("--out").arg(out);
     command
 }
 
+/// Rows predicted and rows in all, where a line of a journal tells of them.
+fn predicted(line: impl AsRef<str>) -> Option<(u64, u64)> {
+    match serde_json::from_str::<Event>(line.as_ref()).ok()?.what {
+        What::Predicted { rows, rows_total } => Some((rows, rows_total)),
+        _ => None,
+    }
+}
+
 /// Lines of the ledger of what is being predicted into `out`, without its header.
-fn chunks(out: &Path) -> usize {
+fn chunks(out: &Path) -> u64 {
     let partial = out.with_file_name(format!("{}.partial", out.file_name().unwrap().to_string_lossy()));
     let text = fs::read_to_string(partial.join("ledger.jsonl")).unwrap_or_default();
-    text.lines().count().saturating_sub(1)
+    text.lines().count().saturating_sub(1) as u64
 }
 
 #[test]
@@ -71,34 +76,28 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
     fs::write(&csv, text).unwrap();
 
     let out = dir.path().join("killed");
-    let mut child = predict(&run, &csv, &out).stdout(Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
-    while chunks(&out) < CHUNKS {
-        assert!(child.try_wait().unwrap().is_none() && began.elapsed() < WAIT_MAX, "it ended before it was killed");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut child = predict(&run, &csv, &out, "--json").stdout(Stdio::piped()).spawn().unwrap();
+    let told = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let enough = told.into_iter().find(|line| predicted(line).is_some_and(|(rows, _)| rows >= CHUNKS * ROWS / 64));
+    assert!(enough.is_some(), "it ended before it was killed");
     child.kill().unwrap();
     child.wait().unwrap();
     let done = chunks(&out);
     assert!((CHUNKS..64).contains(&done) && !out.exists(), "{done} chunks");
 
-    let again = predict(&run, &csv, &out).output().unwrap();
+    let again = predict(&run, &csv, &out, "--quiet").output().unwrap();
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     let mut journals: Vec<PathBuf> =
         fs::read_dir(run.join("predictions")).unwrap().map(|e| e.unwrap().path()).collect();
     journals.retain(|path| path.join("events.jsonl").is_file());
     journals.sort();
     let events = fs::read_to_string(journals.last().unwrap().join("events.jsonl")).unwrap();
-    let first = events.lines().find_map(|line| match serde_json::from_str::<Event>(line).ok()?.what {
-        What::Predicted { rows, rows_total } => Some((rows, rows_total)),
-        _ => None,
-    });
-    // A chunk has ROWS / 64 rows; what was done before counts from the beginning.
-    let (rows, total) = first.unwrap();
-    assert!(rows > done as u64 * (ROWS / 64) && total == ROWS, "{rows} rows after {done} chunks");
+    // What was done before counts from the beginning.
+    let (rows, total) = events.lines().find_map(predicted).unwrap();
+    assert!(rows > done * (ROWS / 64) && total == ROWS, "{rows} rows after {done} chunks");
 
     let whole = dir.path().join("whole");
-    assert!(predict(&run, &csv, &whole).status().unwrap().success());
+    assert!(predict(&run, &csv, &whole, "--quiet").status().unwrap().success());
     for file in ["pred.npy", "row_id.npy", "status.npy"] {
         assert!(fs::read(out.join(file)).unwrap() == fs::read(whole.join(file)).unwrap(), "{file}");
     }
@@ -111,7 +110,8 @@ fn batch(first: u64, rows: u64) -> RecordBatch {
         Arc::new(Float64Array::from_iter(numbers)) as Arc<dyn Array>
     };
     let ids = Arc::new(Int64Array::from_iter_values((first..first + rows).map(|row| row as i64))) as Arc<dyn Array>;
-    RecordBatch::try_from_iter([("id", ids), ("a", column(0)), ("b", column(1)), ("c", column(2))]).unwrap()
+    let columns = [("id", ids, false), ("a", column(0), true), ("b", column(1), true), ("c", column(2), true)];
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_stream_is_answered_batch_by_batch() {
         writeln!(text, "{row},{}", cells.join(",")).unwrap();
     }
     fs::write(&csv, text).unwrap();
-    assert!(predict(&run, &csv, &out).status().unwrap().success());
+    assert!(predict(&run, &csv, &out, "--quiet").status().unwrap().success());
     let levels = enn_common::staged::reader::NpyMap::open(&out.join("levels.npy")).unwrap();
     let levels: &[f32] = levels.numbers().unwrap();
     for (row, (numbers, _)) in streamed.iter().enumerate().filter(|(row, _)| *row != 3) {
