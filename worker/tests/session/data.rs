@@ -64,6 +64,17 @@ pub(crate) fn squeeze_inputs(staged: &Path, by: f32) {
     }
 }
 
+/// Gives the rows weights.
+pub(crate) fn weigh(staged: &Path, weight: &[f32]) {
+    let path = staged.join(ArrayName::Weight.file());
+    let array = enn_common::staged::ArrayWriter::create(&path, ArrayName::Weight.element(), &[]).unwrap();
+    array.write_rows(0, bytes_of(weight)).unwrap();
+    array.finish(ROWS as u64).unwrap();
+    let path = staged.join("meta.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"has_weights\": false", "\"has_weights\": true")).unwrap();
+}
+
 /// Gives all target cells this value.
 pub(crate) fn level_targets(staged: &Path, value: f32) {
     for row in 0..ROWS {
@@ -72,6 +83,11 @@ pub(crate) fn level_targets(staged: &Path, value: f32) {
             cells.chunks_exact_mut(4).for_each(|cell| cell.copy_from_slice(&value.to_le_bytes()));
         });
     }
+}
+
+/// Lets a row have no target.
+pub(crate) fn hide_targets(staged: &Path, row: usize) {
+    edit(staged, "y_mask.npy", CELLS, row, |cells| cells.fill(0));
 }
 
 /// Lets a row weigh nothing.

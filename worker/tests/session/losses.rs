@@ -140,6 +140,37 @@ fn cells_without_weight_are_not_measured() {
 }
 
 #[test]
+fn rows_count_by_their_weight() {
+    let config = with_loss(Loss::Huber, 3);
+    let at = |change: &dyn Fn(&Path)| {
+        let dir = tempfile::tempdir().unwrap();
+        let staged = data::stage(dir.path());
+        change(&staged);
+        let (outcome, _) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
+        (outcome.split["val"], outcome.split["train"])
+    };
+    let near = |a: Metrics, b: Metrics| (a.mae - b.mae).abs() < 1e-3 * b.mae && (a.loss - b.loss).abs() < 1e-3 * b.loss;
+    let equal = at(&|_| {});
+    let halves = at(&|staged| data::weigh(staged, &[0.5; data::ROWS]));
+    assert!(near(halves.0, equal.0) && near(halves.1, equal.1), "{halves:?} {equal:?}");
+    assert_eq!(halves.0.n, equal.0.n);
+    // Rows of weight 0, in training and in validation, are as rows whose targets are not there.
+    let without = at(&|staged| {
+        let weight: Vec<f32> = (0..data::ROWS).map(|row| if row % 3 == 0 { 0.0 } else { 1.0 }).collect();
+        data::weigh(staged, &weight);
+    });
+    let blank = at(&|staged| (0..data::ROWS).step_by(3).for_each(|row| data::hide_targets(staged, row)));
+    assert!(near(without.0, blank.0) && near(without.1, blank.1), "{without:?} {blank:?}");
+    assert!(!near(without.0, equal.0));
+
+    let dir = tempfile::tempdir().unwrap();
+    let staged = data::stage(dir.path());
+    data::weigh(&staged, &[0.0; data::ROWS]);
+    let refused = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap_err().to_string();
+    assert!(refused.contains("training rows that count"), "{refused}");
+}
+
+#[test]
 fn a_row_without_inputs_has_no_prediction_and_says_so() {
     let run = trained(&with_loss(Loss::Gaussian, 2));
     data::blank_row(&run.staged, 7);
