@@ -8,7 +8,7 @@
 //! after every interruption; no prediction is altered to look different.
 
 use super::SessionError;
-use crate::data::Batch;
+use crate::{data::Batch, precision::Format};
 use tch::{Kind, Tensor};
 
 /// A cell is flat when its largest and smallest answer differ by fewer units in the last place than this.
@@ -16,12 +16,13 @@ const LAST_PLACES: f64 = 4.0;
 /// A model is flat when this share of its cells is.
 const FLAT_SHARE: f64 = 0.9;
 
-/// Unit in the last place of 1 in a kind.
-pub(super) fn unit(kind: Option<Kind>) -> f64 {
-    match kind {
-        Some(Kind::BFloat16) => 2f64.powi(-7),
-        Some(Kind::Half) => 2f64.powi(-10),
-        _ => 2f64.powi(-23),
+/// Unit in the last place of 1 in the products of a format.
+pub(super) fn unit(format: Format) -> f64 {
+    match format {
+        Format::Fp32 => 2f64.powi(-23),
+        Format::Tf32 | Format::Fp16 => 2f64.powi(-10),
+        Format::Bf16 => 2f64.powi(-7),
+        Format::Fp8 => 2f64.powi(-3),
     }
 }
 
@@ -68,11 +69,10 @@ mod tests {
     fn answers_that_differ_by_rounding_only_are_flat() {
         let rows = batch(&[1.0, 2.0, 3.0, 4.0, f32::NAN, 2.0]);
         let z = |by: f32| Tensor::from_slice(&[1.0, -3.0, 1.0 + by, -3.0, 1.0, -3.0 - 3.0 * by]).view([3, 2]);
-        for (kind, unit) in
-            [(None, 2f32.powi(-23)), (Some(Kind::Half), 2f32.powi(-10)), (Some(Kind::BFloat16), 2f32.powi(-7))]
-        {
-            assert!(is_flat(&rows, &z(2.0 * unit), super::unit(kind)).unwrap(), "{kind:?}");
-            assert!(!is_flat(&rows, &z(8.0 * unit), super::unit(kind)).unwrap(), "{kind:?}");
+        for format in [Format::Fp32, Format::Tf32, Format::Bf16, Format::Fp16, Format::Fp8] {
+            let last_place = unit(format);
+            assert!(is_flat(&rows, &z(2.0 * last_place as f32), last_place).unwrap(), "{format:?}");
+            assert!(!is_flat(&rows, &z(16.0 * last_place as f32), last_place).unwrap(), "{format:?}");
         }
     }
 

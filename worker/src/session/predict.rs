@@ -18,6 +18,7 @@ use crate::{
     data::Batch,
     model::{Answer, Model, ModelSpec, Output},
     params::{ParamBuilder, Params},
+    precision::{Format, allow_tf32},
 };
 use enn_common::{
     artifact::chunk::{self, RowStatus},
@@ -162,16 +163,22 @@ impl<'a> Predictor<'a> {
         let is_flat = |precision: &Precision| -> Result<bool, SessionError> {
             let cx = self.context(precision)?;
             let output = self.output(&cx, &batch)?;
-            guard::is_flat(&batch, output.z.raw(), guard::unit(precision.copies()))
+            guard::is_flat(&batch, output.z.raw(), guard::unit(precision.choice().format))
         };
         if !is_flat(&self.precision)? {
             return Ok(None);
         }
         let flat = format!("the model is flat: it says the same of the first {rows} rows, which differ");
-        if !self.precision.is_low() || is_flat(&Precision::full())? {
+        let format = self.precision.choice().format;
+        if format == Format::Fp32 {
             return Ok(Some(flat));
         }
-        let name = self.precision.choice().format.name();
+        allow_tf32(false)?;
+        if is_flat(&Precision::full())? {
+            allow_tf32(format == Format::Tf32)?;
+            return Ok(Some(flat));
+        }
+        let name = format.name();
         self.precision = Precision::full();
         Ok(Some(format!("in {name} the answers to the first {rows} rows do not differ, in fp32 they do: fp32 is used")))
     }
@@ -247,6 +254,10 @@ pub(super) fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result
             |all: &[String]| differing.iter().take(NAMES_TOLD).map(|&i| all[i].clone()).collect::<Vec<_>>().join(", ");
         return other("the order or name of features", told(&found), told(&expected));
     }
+    if data.has_classes != model.has_classes || (data.has_classes && data.out_labels != model.out_labels) {
+        let told = |meta: &StagedMeta| format!("{:?}", meta.out_labels.first().filter(|_| meta.has_classes));
+        return other("the target's classes", told(data), told(model));
+    }
     if data.out_shape != model.out_shape {
         return other("the target's shape", format!("{:?}", data.out_shape), format!("{:?}", model.out_shape));
     }
@@ -266,6 +277,7 @@ pub(super) fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result
 mod tests {
     use super::*;
     use enn_common::staged::meta::{CleaningReport, FeatureMeta};
+    use tch::Kind;
 
     fn meta(features: &[&str], out_shape: &[usize]) -> StagedMeta {
         let feature = |name: &&str| FeatureMeta { name: (*name).to_owned(), categories: vec![], has_missing: false };
@@ -287,6 +299,25 @@ mod tests {
             y_stats: vec![],
             report: CleaningReport::default(),
         }
+    }
+
+    #[test]
+    fn every_row_has_a_status() {
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        let numbers = |v: &[f32]| Tensor::from_slice(v).view([3, 2]);
+        let point = cx.input(numbers(&[1.0, 2.0, f32::INFINITY, 4.0, 5.0, 6.0]));
+        let (x, none) =
+            (numbers(&[1.0, f32::NAN, 1.0, 1.0, f32::NAN, 3.0]), Tensor::zeros([3, 0], (Kind::Float, Device::Cpu)));
+        // A number that is not valid is no input.
+        let x_mask = Tensor::from_slice(&[true, true, true, true, true, false]).view([3, 2]);
+        let batch = Batch { x, x_mask, y: none.shallow_clone(), y_mask: none, rows: [0, 1, 2].into(), real: 3 };
+        let mut answers = Answers::default();
+        answers.add(&Answer { point, quantiles: vec![] }, &batch).unwrap();
+        assert_eq!(answers.status, [RowStatus::Predicted, RowStatus::NotFinite, RowStatus::NoInput].map(|s| s as u8));
+        assert_eq!(answers.values[..2], [1.0, 2.0]);
+        assert_eq!((answers.values[2], answers.values[3]), (f32::INFINITY, 4.0));
+        assert!(answers.values[4..].iter().all(|value| value.is_nan()));
     }
 
     #[test]
