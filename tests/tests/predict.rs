@@ -195,4 +195,15 @@ fn a_stream_that_is_not_like_the_training_data_ends_with_a_sentence() {
         assert!(!done.status.success() && told.contains(expected), "{told}");
         assert!(done.stdout.is_empty());
     }
+    // A stream without rows is answered by one without rows.
+    let mut empty = Vec::new();
+    StreamWriter::try_new(&mut empty, &batch(0, 1).schema()).unwrap().finish().unwrap();
+    let mut command = enn();
+    command.arg("predict").arg(&run).args(["--data", "-", "--out", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&empty).unwrap();
+    let done = child.wait_with_output().unwrap();
+    let answers = StreamReader::try_new(done.stdout.as_slice(), None).unwrap();
+    assert_eq!(answers.schema().fields().len(), 3);
+    assert!(done.status.success() && answers.count() == 0);
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! stdin ─► batch ─► batch.arrow ─► staged/ ─► enn-worker --serve ─► chunk ─► batch ─► stdout, flushed
 //! ```
-//! Each batch is a table of its own: for data cut into windows it must hold the history of what is to be predicted. Memory is
-//! bounded by one batch, which is cut where it has more than `BATCH_ROWS_MAX` rows.
+//! Each batch is a table of its own: for data cut into windows it must hold the history of what is to be predicted, and rows without
+//! an identity are numbered within it. Memory is bounded by one batch, which is predicted `BATCH_ROWS_MAX` rows at a time.
 //!
 //! **Invariant:** the next batch is read when the last one is answered; nothing but Arrow goes to the output.
 
@@ -67,14 +67,14 @@ pub fn predict_stream(
             let part = batch.slice(first, BATCH_ROWS_MAX.min(batch.num_rows() - first));
             write_file(&source, &part).map_err(Error::Stream)?;
             let staged = stage::stage(&data, &staging, &mut |_| {})?;
-            let answer = oracle.ask(&staged.dir, &work.path)?;
-            failed += answers.write(&staged.meta, &answer.0, &answer.1)? as u64;
+            let (chunk, blake3) = oracle.ask(&staged.dir, &work.path)?;
+            failed += answers.write(&staged.meta, &chunk, &blake3)? as u64;
             rows += staged.meta.rows;
             Disk.remove_dir(&staging.out)?;
             Disk.remove_dir(&work.path.join(enn_common::artifact::chunk::FOLDER))?;
         }
     }
-    answers.finish()?;
+    answers.finish(&subject.meta)?;
     oracle.end()?;
     if failed > 0 {
         tracing::warn!("{failed} of {rows} rows have no prediction");

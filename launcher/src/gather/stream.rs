@@ -29,12 +29,7 @@ impl<W: Write> Stream<W> {
     /// A damaged chunk, or an output that takes no more.
     pub fn write(&mut self, meta: &StagedMeta, chunk: &Path, blake3: &str) -> Result<usize, GatherError> {
         let open = Chunk::open(chunk, Some(blake3))?;
-        if let Some(to) = self.to.take() {
-            let table = Table::new(meta, Layout::new(meta, &self.levels), !meta.row_names.is_empty());
-            let writer = StreamWriter::try_new(to, table.schema()).map_err(GatherError::Stream)?;
-            self.begun = Some((writer, table));
-        }
-        let Some((writer, table)) = &mut self.begun else { return Ok(0) };
+        let Some((writer, table)) = self.begin(meta)? else { return Ok(0) };
         let (ids, values, status) = (open.ids()?, open.predictions()?, open.status());
         let rows = Rows { ids, names: &meta.row_names, values, status };
         let flushed = |writer: &mut StreamWriter<W>| -> Result<(), ArrowError> {
@@ -45,12 +40,22 @@ impl<W: Write> Stream<W> {
         Ok(status.iter().filter(|status| **status != 0).count())
     }
 
-    /// Ends the stream.
+    /// Writes the schema before the first batch.
+    fn begin(&mut self, meta: &StagedMeta) -> Result<Option<&mut (StreamWriter<W>, Table)>, GatherError> {
+        if let Some(to) = self.to.take() {
+            let table = Table::new(meta, Layout::new(meta, &self.levels), !meta.row_names.is_empty());
+            let writer = StreamWriter::try_new(to, table.schema()).map_err(GatherError::Stream)?;
+            self.begun = Some((writer, table));
+        }
+        Ok(self.begun.as_mut())
+    }
+
+    /// Ends the stream; one without batches has the columns that follow from `meta`.
     ///
     /// # Errors
     /// An output that takes no more.
-    pub fn finish(mut self) -> Result<(), GatherError> {
-        match &mut self.begun {
+    pub fn finish(mut self, meta: &StagedMeta) -> Result<(), GatherError> {
+        match self.begin(meta)? {
             Some((writer, _)) => writer.finish().map_err(GatherError::Stream),
             None => Ok(()),
         }

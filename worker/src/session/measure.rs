@@ -108,6 +108,7 @@ impl Sums {
         // A target that is not a number is in no interval.
         let held = target.f_ge_tensor(low)?.f_logical_and(&target.f_le_tensor(high)?)?;
         let width = high.f_to_kind(Kind::Double)?.f_sub(&low.f_to_kind(Kind::Double)?)?;
+        let width = width.f_where_scalarother(mask, 0.0)?;
         let sum = |t: Tensor| t.f_mul(&count)?.f_sum(Kind::Double);
         let sums = [sum(held.f_to_kind(Kind::Double)?)?, sum(width)?];
         self.add_at(INTERVAL, &sums)
