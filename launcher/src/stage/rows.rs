@@ -78,14 +78,10 @@ fn finish(
             column => inputs[column].categories = Some(dictionary.list),
         }
     }
-    if plan.weight.is_some() {
-        let invalid = plan
-            .weight
-            .and_then(|want| tally.counts.get(want))
-            .map_or(0, |c| c.missing + c.non_finite + c.out_of_range);
-        if invalid > 0 {
-            report.notes.push(format!("{invalid} samples have no weight of at least 0 and count for nothing"));
-        }
+    let weights = plan.weight.and_then(|want| tally.counts.get(want));
+    let invalid = weights.map_or(0, |counts| counts.missing + counts.non_finite + counts.out_of_range);
+    if invalid > 0 {
+        report.notes.push(format!("{invalid} samples have no weight of at least 0 and count for nothing"));
     }
     let names = if state.has_text_keys { state.names } else { Vec::new() };
     if state.has_text_keys {
@@ -121,6 +117,8 @@ fn labels(layout: &RowsLayout) -> Vec<Vec<String>> {
 
 /// The staged column of the target's class.
 const TARGET: usize = usize::MAX;
+/// The wanted column of a target that is not in the data.
+const NOWHERE: usize = usize::MAX;
 
 /// Where a wanted column goes.
 #[derive(Debug, Clone, Copy)]
@@ -246,9 +244,6 @@ impl Plan {
     }
 }
 
-/// The column of a target that is not in the data.
-const NOWHERE: usize = usize::MAX;
-
 /// Refuses a layout that contradicts itself.
 fn check(layout: &RowsLayout) -> Result<(), StageError> {
     let cells: usize = layout.out_shape.iter().product();
@@ -354,13 +349,8 @@ impl Sink for RowSink<'_> {
             _ => block.hashes,
         };
         let split = self.plan.split.and_then(|want| block.columns[want].words().cloned());
-        let weight = self.plan.weight.map_or_else(Vec::new, |want| {
-            block.columns[want]
-                .numbers()
-                .iter()
-                .map(|weight| if weight.is_nan() { 0.0 } else { *weight as f32 })
-                .collect()
-        });
+        let weights = self.plan.weight.map_or(&[][..], |want| block.columns[want].numbers());
+        let weight = weights.iter().map(|weight| if weight.is_nan() { 0.0 } else { *weight as f32 }).collect();
         let samples = Samples { x, y, weight, ..Samples::default() };
         Ok(Work { samples, rows: block.rows, first: 0, words, keys, split, hashes })
     }
