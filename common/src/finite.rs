@@ -24,6 +24,11 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
     }
 }
 
+/// What a number is that an older file does not name.
+pub fn nan() -> f64 {
+    f64::NAN
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{
@@ -36,7 +41,7 @@ mod tests {
             epoch: 1,
             step: 2,
             train_loss: f64::NAN,
-            val: Metrics { mae: 1.0, rmse: f64::INFINITY, r2: f64::NAN, n: 3 },
+            val: Metrics { mae: 1.0, rmse: f64::INFINITY, r2: f64::NAN, n: 3, ..Metrics::default() },
             best: false,
             lr: 0.1,
             grad_norm: f64::NAN,

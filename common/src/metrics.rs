@@ -4,7 +4,8 @@ use crate::finite;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Errors over the valid cells of one split. Units are the target's; `r2` has none.
+/// Errors over the valid cells of one split. Units are the target's; `r2` has none. Where rows or cells have weights, all means
+/// are weighted.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Metrics {
     /// Mean absolute error.
@@ -18,6 +19,28 @@ pub struct Metrics {
     pub r2: f64,
     /// Number of valid cells.
     pub n: u64,
+    /// Mean of `train.loss` over the valid cells, in target standard deviations as in training; for classes per row.
+    #[serde(with = "finite", default = "finite::nan")]
+    pub loss: f64,
+    /// What the outermost predicted quantiles held; `None` for a loss without.
+    #[serde(default)]
+    pub interval: Option<Interval>,
+    /// Share of the rows whose likeliest class is the target's; `None` without classes.
+    #[serde(default)]
+    pub accuracy: Option<f64>,
+}
+
+/// The interval between the lowest and the highest predicted quantile, over the valid cells.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Interval {
+    /// Share of the targets that it should hold: the difference of the two levels.
+    pub nominal: f64,
+    /// Share of the targets that it held.
+    #[serde(with = "finite")]
+    pub coverage: f64,
+    /// Mean width, target units.
+    #[serde(with = "finite")]
+    pub width: f64,
 }
 
 /// Errors of one baseline. A baseline that cannot be computed is absent from the table, with the reason in the events.

@@ -11,7 +11,7 @@ use enn_worker::{
     functional as f,
     layer::Linear,
     loss::Objective,
-    model::{Model, ModelSpec},
+    model::{Head, Model, ModelSpec},
     params::ParamBuilder,
     session::precision::Demand,
     tch::{Device, Kind, Tensor as Raw, manual_seed},
@@ -111,6 +111,7 @@ fn enn(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Resu
         train_rows: number(sizes, "train_rows")? as u64,
         x_stats: vec![stats; features as usize],
         y_stats: vec![stats; cells as usize],
+        head: Head::Point,
     };
     let mut model = Model::build(&config, &spec, pb)?;
     model.to_device(device);

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a program for the bench")]
 
 use enn_common::config::data::{
-    DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout, SplitConfig, SplitKind,
+    DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout, SplitConfig, SplitKind, TargetMask,
 };
 use enn_launcher::stage::{self, StageOptions};
 use std::{error::Error, fs, path::PathBuf, time::Instant};
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut columns: Vec<String> = header.split(',').map(|name| name.trim_matches('"').to_string()).collect();
     let target = columns.pop().ok_or("no column")?;
     let features = columns.into_iter().map(|column| Feature { column, kind: FeatureKind::Number }).collect();
-    let layout = RowsLayout { features, targets: vec![target], out_shape: vec![1], row_id: None };
+    let layout = RowsLayout { features, targets: vec![target], classes: false, out_shape: vec![1], row_id: None };
     let config = DataConfig {
         files: vec![file],
         format: None,
@@ -29,6 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         split: SplitConfig { kind: SplitKind::Random, val: 0.1, test: 0.1, seed: 1, column: None },
         units: String::new(),
         ranges: vec![],
+        weight: None,
+        mask: TargetMask::Finite,
     };
     let options = StageOptions { out: out.into(), threads: threads.parse()?, for_prediction: None };
     let start = Instant::now();

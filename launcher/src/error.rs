@@ -20,7 +20,7 @@ use crate::{
 use enn_common::{
     artifact::{cv::CvError, seal::SealError},
     checkpoint::{ReadError, listing::FindError},
-    config::ConfigError,
+    config::{ConfigError, weights::WeightsError},
     exit::ExitCode,
     fs::FileError,
     staged::StagedError,
@@ -47,6 +47,9 @@ pub enum Error {
     /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// Weights of cells that are not those of the data's output grid.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// Slurm, or what it gave us.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
@@ -124,6 +127,9 @@ pub enum Error {
     /// Predictions or a run could not be gathered.
     #[error(transparent)]
     Gather(#[from] GatherError),
+    /// The stream of rows to predict.
+    #[error("the Arrow stream to predict: {0}")]
+    Stream(#[source] arrow_schema::ArrowError),
     /// A model could not be saved or loaded.
     #[error(transparent)]
     Convert(#[from] ConvertError),
@@ -214,6 +220,11 @@ pub enum Usage {
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
+    /// A pipe on one side only.
+    #[error(
+        "a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data"
+    )]
+    OnePipe,
 }
 
 fn files(data: &[PathBuf]) -> String {
@@ -228,16 +239,18 @@ impl Error {
     /// The exit code of `enn`.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Usage(_) | Self::Tasks(_) | Self::RunDir(RunDirError::Unknown { .. }) => {
-                ExitCode::Usage
-            }
+            Self::Config(_)
+            | Self::Usage(_)
+            | Self::Tasks(_)
+            | Self::Weights(_)
+            | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
             Self::Ask(AskError::NotRunning { .. } | AskError::NoDoor { .. } | AskError::Refused { .. }) => {
                 ExitCode::Usage
             }
-            Self::Stage(_) => ExitCode::Data,
+            Self::Stage(_) | Self::Stream(_) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,

@@ -1,11 +1,13 @@
-//! A chunk of predictions: what one worker made of consecutive staged rows, as two NumPy files.
+//! A chunk of predictions: what one worker made of consecutive staged rows, as three NumPy files.
 //!
 //! ```text
-//! <out>/chunks/chunk-000000000000-000000000512.npy       (n, *out_shape) f32, the user's units
-//! <out>/chunks/chunk-000000000000-000000000512.ids.npy   (n) i64, identity of each row
+//! <out>/chunks/chunk-000000000000-000000000512.npy          (n, *out_shape) f32, the user's units;
+//!                                                           (n, levels, *out_shape) where quantiles are predicted
+//! <out>/chunks/chunk-000000000000-000000000512.ids.npy      (n) i64, identity of each row
+//! <out>/chunks/chunk-000000000000-000000000512.status.npy   (n) u8, what became of each row: `RowStatus`
 //! ```
-//! The name tells the rows [start, end) of the staged order. The ids are written first, the predictions last, each atomically: a
-//! chunk is complete iff its predictions are there. Its digest is blake3 over both files' bytes, predictions then ids.
+//! The name tells the rows [start, end) of the staged order. The predictions are written last, each file atomically: a chunk is
+//! complete iff its predictions are there. Its digest is blake3 over all files' bytes, predictions, ids, status.
 
 use crate::{
     fs::{FileError, atomic, mmap::bytes_of},
@@ -53,23 +55,65 @@ pub enum ChunkError {
     },
 }
 
+/// What became of a row. Every row of a chunk has one, and its numbers are finite iff it is `Predicted`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum RowStatus {
+    /// The model answered.
+    Predicted = 0,
+    /// No input of the row is there: whatever the model says has nothing to do with it.
+    NoInput = 1,
+    /// The answer holds numbers that are not finite.
+    NotFinite = 2,
+}
+
+impl RowStatus {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Predicted, Self::NoInput, Self::NotFinite];
+
+    /// Why a row has no prediction; `None` for one that has.
+    pub fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Predicted => None,
+            Self::NoInput => Some("no input is valid"),
+            Self::NotFinite => Some("the prediction is not finite"),
+        }
+    }
+
+    /// The status with this number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// What a chunk holds of its rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a> {
+    /// Predictions, row-major.
+    pub values: &'a [f32],
+    /// Identities.
+    pub ids: &'a [i64],
+    /// What became of each, as numbers of `RowStatus`.
+    pub status: &'a [u8],
+}
+
 /// A written chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// File of the predictions; that of the ids lies beside it.
+    /// File of the predictions; those of ids and status lie beside it.
     pub path: PathBuf,
-    /// Digest of both files, hex.
+    /// Digest of the files, hex.
     pub blake3: String,
 }
 
-/// Rows [start, end) of the staged order and their target shape.
+/// Rows [start, end) of the staged order and the shape of their predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent<'a> {
     /// First row.
     pub start: u64,
     /// Row behind the last.
     pub end: u64,
-    /// Shape of one prediction.
+    /// Shape of the numbers of one row.
     pub out_shape: &'a [usize],
 }
 
@@ -83,24 +127,32 @@ pub fn ids_path(predictions: &Path) -> PathBuf {
     predictions.with_extension("ids.npy")
 }
 
+/// File of the status beside a file of predictions.
+pub fn status_path(predictions: &Path) -> PathBuf {
+    predictions.with_extension("status.npy")
+}
+
 /// Writes a chunk below `out`, durable when it returns.
 ///
 /// # Errors
 /// When the numbers are not those of the extent, or the disk refuses them: then the chunk does not exist.
-pub fn write(out: &Path, extent: Extent<'_>, predictions: &[f32], ids: &[i64]) -> Result<Written, ChunkError> {
+pub fn write(out: &Path, extent: Extent<'_>, content: Rows<'_>) -> Result<Written, ChunkError> {
     let path = path(out, extent.start, extent.end);
     let rows = extent.end.saturating_sub(extent.start);
     let cells: u64 = extent.out_shape.iter().map(|&n| n as u64).product();
-    expect(&path, "number of ids", ids.len() as u64, rows)?;
-    expect(&path, "number of predicted cells", predictions.len() as u64, rows * cells)?;
+    expect(&path, "number of ids", content.ids.len() as u64, rows)?;
+    expect(&path, "number of status entries", content.status.len() as u64, rows)?;
+    expect(&path, "number of predicted cells", content.values.len() as u64, rows * cells)?;
     let folder = out.join(FOLDER);
     std::fs::create_dir_all(&folder).map_err(FileError::of("make the directory", &folder))?;
     let shape: Vec<u64> = std::iter::once(rows).chain(extent.out_shape.iter().map(|&n| n as u64)).collect();
-    let values = array(&path, Element::F32, &shape, bytes_of(predictions))?;
-    let names = array(&path, Element::I64, &[rows], bytes_of(ids))?;
+    let values = array(&path, Element::F32, &shape, bytes_of(content.values))?;
+    let names = array(&path, Element::I64, &[rows], bytes_of(content.ids))?;
+    let status = array(&path, Element::U8, &[rows], content.status)?;
     atomic::write(&ids_path(&path), &names)?;
+    atomic::write(&status_path(&path), &status)?;
     atomic::write(&path, &values)?;
-    Ok(Written { path, blake3: digest(&values, &names) })
+    Ok(Written { path, blake3: digest([&values, &names, &status]) })
 }
 
 /// An open chunk.
@@ -108,6 +160,7 @@ pub fn write(out: &Path, extent: Extent<'_>, predictions: &[f32], ids: &[i64]) -
 pub struct Chunk {
     predictions: NpyMap,
     ids: NpyMap,
+    status: NpyMap,
     path: PathBuf,
 }
 
@@ -118,18 +171,23 @@ impl Chunk {
     /// When a file is missing, damaged or of another shape than its partner.
     pub fn open(path: &Path, blake3: Option<&str>) -> Result<Self, ChunkError> {
         let (predictions, ids) = (NpyMap::open(path)?, NpyMap::open(&ids_path(path))?);
+        let status = NpyMap::open(&status_path(path))?;
         let rows = predictions.header().shape.first().copied().unwrap_or(0);
         expect(path, "element type", predictions.header().element.descr(), Element::F32.descr())?;
         expect(path, "element type of the ids", ids.header().element.descr(), Element::I64.descr())?;
         expect(path, "number of ids", ids.header().count(), rows)?;
+        expect(path, "element type of the status", status.header().element.descr(), Element::U8.descr())?;
+        expect(path, "number of status entries", status.header().count(), rows)?;
         if let Some(expected) = blake3 {
             let read = |path: &Path| std::fs::read(path).map_err(FileError::of("read", path));
-            let found = digest(&read(path)?, &read(&ids_path(path))?);
+            let found = digest([&read(path)?, &read(&ids_path(path))?, &read(&status_path(path))?]);
             if found != expected {
                 return Err(ChunkError::Digest { path: path.to_owned(), found, expected: expected.to_owned() });
             }
         }
-        Ok(Self { predictions, ids, path: path.to_owned() })
+        let strange = status.data().iter().filter(|number| RowStatus::of(**number).is_none()).count();
+        expect(path, "number of rows with an unknown status", strange, 0)?;
+        Ok(Self { predictions, ids, status, path: path.to_owned() })
     }
 
     /// Shape (n, *out_shape).
@@ -151,6 +209,11 @@ impl Chunk {
     /// When the file's data is not aligned, which ours always is.
     pub fn ids(&self) -> Result<&[i64], ChunkError> {
         self.ids.numbers().ok_or_else(|| self.misaligned())
+    }
+
+    /// What became of each row, numbers of `RowStatus`.
+    pub fn status(&self) -> &[u8] {
+        self.status.data()
     }
 
     fn misaligned(&self) -> ChunkError {
@@ -176,9 +239,11 @@ fn array(path: &Path, element: Element, shape: &[u64], data: &[u8]) -> Result<Ve
     Ok(bytes)
 }
 
-fn digest(values: &[u8], names: &[u8]) -> String {
+fn digest(files: [&[u8]; 3]) -> String {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(values).update(names);
+    for file in files {
+        hasher.update(file);
+    }
     hasher.finalize().to_hex().to_string()
 }
 
@@ -203,12 +268,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let extent = Extent { start: 5, end: 7, out_shape: &[1, 3] };
         let values = [1.0, 2.0, 3.0, 4.0, f32::NAN, 6.0];
-        let written = write(dir.path(), extent, &values, &[-9, 12]).unwrap();
+        let content = Rows { values: &values, ids: &[-9, 12], status: &[0, RowStatus::NotFinite as u8] };
+        let written = write(dir.path(), extent, content).unwrap();
         assert_eq!(written.path, path(dir.path(), 5, 7));
         let chunk = Chunk::open(&written.path, Some(&written.blake3)).unwrap();
         assert_eq!(chunk.shape(), [2, 1, 3]);
         assert_eq!(chunk.predictions().unwrap()[3], 4.0);
         assert_eq!(chunk.ids().unwrap(), [-9, 12]);
+        assert_eq!(chunk.status(), [0, 2]);
 
         let mut bytes = std::fs::read(&written.path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
@@ -224,8 +291,10 @@ mod tests {
     fn wrong_numbers_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let extent = Extent { start: 0, end: 2, out_shape: &[3] };
-        assert!(write(dir.path(), extent, &[0.0; 5], &[0, 1]).is_err());
-        assert!(write(dir.path(), extent, &[0.0; 6], &[0]).is_err());
+        let content = Rows { values: &[0.0; 6], ids: &[0, 1], status: &[0; 2] };
+        assert!(write(dir.path(), extent, Rows { values: &[0.0; 5], ..content }).is_err());
+        assert!(write(dir.path(), extent, Rows { ids: &[0], ..content }).is_err());
+        assert!(write(dir.path(), extent, Rows { status: &[0; 3], ..content }).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -56,6 +56,12 @@ pub struct PredictionManifest {
     pub rows: u64,
     /// Cells that are not finite numbers; the model could not say.
     pub non_finite: u64,
+    /// Rows without a prediction, by reason; the file names them.
+    #[serde(default)]
+    pub failed: BTreeMap<String, u64>,
+    /// Levels of the predicted quantiles, rising; empty where points or classes are predicted.
+    #[serde(default)]
+    pub levels: Vec<f64>,
     /// Names of the output cells, row-major over `out_shape`.
     pub columns: Vec<String>,
     /// Shape of one prediction.

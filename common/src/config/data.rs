@@ -24,6 +24,36 @@ pub struct DataConfig {
     pub units: String,
     /// Values outside [low, high] of a named column count as missing and are reported.
     pub ranges: Vec<ColumnRange>,
+    /// Column that says how much a sample counts in training and in all reported errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<String>,
+    /// Which target cells count.
+    #[serde(default, skip_serializing_if = "TargetMask::is_default")]
+    pub mask: TargetMask,
+}
+
+/// Which target cells count; the others are missing: no statistic, loss or error has them.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetMask {
+    /// Those that hold a number.
+    #[default]
+    Finite,
+    /// All: training data in which one is missing are refused.
+    None,
+    /// Those that hold a number other than this one, compared as it is in the source.
+    Value(f64),
+}
+
+impl TargetMask {
+    /// The number that means "missing" in a target.
+    pub fn sentinel(self) -> Option<f64> {
+        if let Self::Value(value) = self { Some(value) } else { None }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// File formats the stager reads.
@@ -79,6 +109,9 @@ pub struct RowsLayout {
     pub features: Vec<Feature>,
     /// Target columns in order, row-major over `out_shape`.
     pub targets: Vec<String>,
+    /// Whether the only target is a category: its classes become the output cells, `out_shape` is 1 before they are known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub classes: bool,
     /// Shape of the output grid; its product is the number of targets.
     pub out_shape: Vec<usize>,
     /// Column that identifies a row; `None` numbers the rows from 0 in reading order.

@@ -162,6 +162,34 @@ pub enum ConfigErrorKind {
     /// A key that means nothing under `policy = "restart"`.
     #[error("needs policy = \"reform\": under \"restart\" all workers end and start again together")]
     NeedsReform,
+    /// A key that the loss has no use for.
+    #[error("means nothing with train.loss = \"{loss}\"; leave it out or choose another loss")]
+    IdleForLoss {
+        /// Name of the loss.
+        loss: &'static str,
+    },
+    /// Classes without their loss, or the loss without classes.
+    #[error(
+        "is \"{loss}\", but the target is a {found}; train.loss = \"cross_entropy\" and data.rows.target_kind = \"category\" need each other"
+    )]
+    ClassLoss {
+        /// Name of the loss.
+        loss: &'static str,
+        /// "number" or "category".
+        found: &'static str,
+    },
+    /// More than one categorical target.
+    #[error("\"category\" takes one target column and no out_shape of several axes, found {targets} target columns")]
+    OneClassTarget {
+        /// Columns.
+        targets: usize,
+    },
+    /// A key for tables whose rows are samples.
+    #[error("needs [data.rows]: only there a sample is one row of a table")]
+    RowsOnly,
+    /// A sentinel that nothing asks for.
+    #[error("means nothing without data.mask = \"value\"")]
+    IdleMaskValue,
     /// CUDA asked for and not there.
     #[error("CUDA is asked for, but {0}")]
     NoCuda(&'static str),

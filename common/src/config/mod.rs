@@ -10,6 +10,7 @@ pub mod resolve;
 pub mod run;
 mod section;
 pub mod train;
+pub mod weights;
 
 pub use error::{ConfigError, Place};
 pub use facts::Facts;

@@ -257,6 +257,20 @@ impl<'a> Section<'a> {
         Some(items.iter().filter_map(|item| self.integer_of(name, item, &range)).collect())
     }
 
+    /// A list of numbers, each within `range`.
+    pub(super) fn numbers(&mut self, name: &'static str, range: impl RangeBounds<f64>) -> Option<Vec<f64>> {
+        let node = self.find(name)?;
+        self.numbers_of(name, node, &range)
+    }
+
+    pub(super) fn numbers_of(&mut self, name: &str, node: &Node, range: &impl RangeBounds<f64>) -> Option<Vec<f64>> {
+        let Value::Array(items) = &node.value else {
+            self.wrong(name, node, "a list of numbers");
+            return None;
+        };
+        Some(items.iter().filter_map(|item| self.number_of(name, item, range)).collect())
+    }
+
     /// One of the names.
     pub(super) fn name<T: Copy>(&mut self, name: &'static str, names: &[(&str, T)]) -> Option<T> {
         let node = self.find(name)?;

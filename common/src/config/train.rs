@@ -1,6 +1,11 @@
 //! Training, checkpoints and the cluster: what `[train]`, `[checkpoint]` and `[cluster]` mean after resolving.
 
+pub use super::weights::CellWeights;
+
 use serde::{Deserialize, Serialize};
+
+/// The level that is the point prediction.
+pub const MEDIAN: f64 = 0.5;
 
 /// Objective, optimizer and schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +31,12 @@ pub struct TrainConfig {
     pub loss: Loss,
     /// Huber's transition, in target standard deviations.
     pub huber_delta: f64,
+    /// Levels at which a loss that predicts a distribution gives quantiles: rising, 0.5 among them.
+    pub levels: Vec<f64>,
+    /// Degrees of freedom ν of `student_t`.
+    pub degrees_of_freedom: f64,
+    /// Weights of the output cells in the training loss and in all reported errors.
+    pub cell_weights: CellWeights,
     /// Weight λ of the loss on the base head (deep supervision).
     pub base_loss_weight: f64,
     /// EMA decay of the weights with bias correction; 0 switches averaging off.
@@ -83,14 +94,47 @@ pub enum Recompute {
     Never,
 }
 
-/// Element losses.
+/// Element losses. Those from `Quantile` on predict more than one number per cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// Squared error.
     Mse,
     /// Quadratic near zero, linear beyond `huber_delta`.
     Huber,
+    /// Pinball loss of the quantiles at `levels`, their mean.
+    Quantile,
+    /// Negative log-likelihood of a Student-t with `degrees_of_freedom` and a predicted scale.
+    StudentT,
+    /// Negative log-likelihood of a normal distribution with a predicted scale.
+    Gaussian,
+    /// Continuous ranked probability score of a predicted normal distribution.
+    Crps,
+    /// Negative log-likelihood of the target's class.
+    CrossEntropy,
+}
+
+impl Loss {
+    /// All losses by the name in the configuration.
+    pub const NAMES: &'static [(&'static str, Self)] = &[
+        ("mse", Self::Mse),
+        ("huber", Self::Huber),
+        ("quantile", Self::Quantile),
+        ("student_t", Self::StudentT),
+        ("gaussian", Self::Gaussian),
+        ("crps", Self::Crps),
+        ("cross_entropy", Self::CrossEntropy),
+    ];
+
+    /// Name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, loss)| *loss == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether quantiles of each cell are predicted.
+    pub fn has_levels(self) -> bool {
+        matches!(self, Self::Quantile | Self::StudentT | Self::Gaussian | Self::Crps)
+    }
 }
 
 /// What matrix products of training are computed in. What the device or the data forbid gives way to the next best: the
@@ -112,6 +156,36 @@ pub enum Precision {
     Fp8,
 }
 
+/// Levels unless the configuration lists its own.
+const LEVELS: [f64; 3] = [0.1, MEDIAN, 0.9];
+
+impl Precision {
+    /// All precisions by the name in the configuration.
+    pub const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("fp32", Self::Fp32),
+        ("tf32", Self::Tf32),
+        ("bf16", Self::Bf16),
+        ("fp16", Self::Fp16),
+        ("fp8", Self::Fp8),
+    ];
+
+    /// Name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, precision)| *precision == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl std::str::FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, precision)| *precision);
+        let known = || Self::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        found.ok_or_else(|| format!("found {name:?}, expected one of: {}", known()))
+    }
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
@@ -125,6 +199,9 @@ impl Default for TrainConfig {
             clip: 1.0,
             loss: Loss::Huber,
             huber_delta: 1.0,
+            levels: LEVELS.to_vec(),
+            degrees_of_freedom: 4.0,
+            cell_weights: CellWeights::Equal,
             base_loss_weight: 0.5,
             ema: 0.98,
             patience: 0,
@@ -166,6 +243,11 @@ impl TrainConfig {
         let power = target.next_power_of_two();
         let batch = if power > target { power / 2 } else { power };
         batch.min(train_rows.max(1))
+    }
+
+    /// Levels of the predicted quantiles, rising; empty for a loss without.
+    pub fn quantile_levels(&self) -> &[f64] {
+        if self.loss.has_levels() { &self.levels } else { &[] }
     }
 
     /// Rows that may be left out: as configured, or by rule a thousandth of the training rows, but at least 10.

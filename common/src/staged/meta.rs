@@ -24,6 +24,13 @@ pub struct StagedMeta {
     pub persistence: Option<Vec<u32>>,
     /// Whether targets were in the source (prediction data may lack them).
     pub has_targets: bool,
+    /// Whether the output cells are the classes of one categorical target: 1 in the cell of a sample's class, 0 elsewhere. The
+    /// names of the only output axis are the classes.
+    #[serde(default)]
+    pub has_classes: bool,
+    /// Whether samples have weights.
+    #[serde(default)]
+    pub has_weights: bool,
     /// Samples per split: train, val, test.
     pub split_rows: [u64; 3],
     /// Human name of each sample (a date, a row id); empty when the row id is the name. Length N when present and N ≤ 100 000.

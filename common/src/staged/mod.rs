@@ -8,6 +8,7 @@
 //!   y_mask.npy   (N, *out_shape) u8    1 valid, 0 missing                                  had no targets
 //!   row_id.npy   (N)             i64   identity of a sample, kept through prediction
 //!   split.npy    (N)             u8    0 train, 1 validation, 2 test
+//!   weight.npy   (N)             f32   how much a sample counts, ≥ 0                       absent when all count the same
 //!   meta.json                          `StagedMeta`, written last: the directory is complete iff it exists
 //! ```
 //! Array data begins at a multiple of 64 bytes (NumPy's own rule), so that `numpy.load(mmap_mode="r")` and ours map them.
@@ -50,6 +51,8 @@ pub enum ArrayName {
     RowId,
     /// Split of the samples (N) u8.
     Split,
+    /// Weights of the samples (N) f32.
+    Weight,
 }
 
 impl ArrayName {
@@ -62,13 +65,14 @@ impl ArrayName {
             Self::YMask => "y_mask.npy",
             Self::RowId => "row_id.npy",
             Self::Split => "split.npy",
+            Self::Weight => "weight.npy",
         }
     }
 
     /// Element type.
     pub fn element(self) -> npy::Element {
         match self {
-            Self::X | Self::Y => npy::Element::F32,
+            Self::X | Self::Y | Self::Weight => npy::Element::F32,
             Self::XMask | Self::YMask | Self::Split => npy::Element::U8,
             Self::RowId => npy::Element::I64,
         }

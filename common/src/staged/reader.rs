@@ -92,6 +92,7 @@ pub struct Staged {
     targets: Option<(NpyMap, NpyMap)>,
     row_id: NpyMap,
     split: NpyMap,
+    weight: Option<NpyMap>,
     features: usize,
     outputs: usize,
 }
@@ -131,9 +132,10 @@ impl Staged {
         let row_id = open(ArrayName::RowId, &[])?;
         let split = open(ArrayName::Split, &[])?;
         check_split(dir, &meta, split.data())?;
+        let weight = meta.has_weights.then(|| open(ArrayName::Weight, &[])).transpose()?;
         let outputs = meta.out_shape.iter().product();
         let features = meta.features.len();
-        Ok(Self { dir: dir.to_path_buf(), meta, x, x_mask, targets, row_id, split, features, outputs })
+        Ok(Self { dir: dir.to_path_buf(), meta, x, x_mask, targets, row_id, split, weight, features, outputs })
     }
 
     /// The directory.
@@ -189,6 +191,11 @@ impl Staged {
     /// Split of the samples (N), the numbers of `Split`.
     pub fn split(&self) -> &[u8] {
         self.split.data()
+    }
+
+    /// Weights of the samples (N), finite and at least 0; empty when all count the same.
+    pub fn weight(&self) -> &[f32] {
+        self.weight.as_ref().map_or(&[], numbers)
     }
 
     /// Inputs of one sample (F). Panics when `row` ≥ N, as slices do.
@@ -254,7 +261,9 @@ fn check_meta(dir: &Path, meta: &StagedMeta) -> Result<(), StagedError> {
     let reach = meta.persistence.iter().flatten().max().map_or(0, |column| *column as usize + 1);
     let digest_is_hex = meta.digest.len() == DIGEST_CHARS && meta.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     let names = meta.row_names.len() as u64;
-    let facts: [(&'static str, bool, String, String); 8] = [
+    let axes = meta.out_shape.len();
+    let facts: [(&'static str, bool, String, String); 9] = [
+        ("number of axes of classes", !meta.has_classes || axes == 1, axes.to_string(), "1".into()),
         ("digest", digest_is_hex, meta.digest.clone(), "64 hexadecimal digits".into()),
         ("out_shape", outputs > 0, format!("{:?}", meta.out_shape), "sizes of at least 1".into()),
         ("out_labels", lengths == meta.out_shape, format!("{lengths:?} names"), format!("{:?}", meta.out_shape)),
@@ -311,6 +320,8 @@ pub(super) mod tests {
             units: String::new(),
             persistence: None,
             has_targets: true,
+            has_classes: false,
+            has_weights: false,
             split_rows: [rows, 0, 0],
             row_names: vec![],
             x_stats: vec![stats; 2],

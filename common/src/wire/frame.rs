@@ -143,13 +143,13 @@ mod tests {
         FromWorker::ShardWritten { step: 7, epoch: 1, dir: "/run/x".into(), metric: Some(2.5), table }
     }
 
-    /// Bytes of protocol 3. A change here is a change of protocol: bump `PROTOCOL` and keep the old bytes as old.
+    /// Bytes of protocol 4. A change here is a change of protocol: bump `PROTOCOL` and keep the old bytes as old.
     #[test]
-    fn golden_bytes_of_protocol_3() {
-        assert_eq!(PROTOCOL, 3);
-        let hello = FromWorker::Hello { protocol: 3, worker: 300, pid: 70_000 };
+    fn golden_bytes_of_protocol_4() {
+        assert_eq!(PROTOCOL, 4);
+        let hello = FromWorker::Hello { protocol: 4, worker: 300, pid: 70_000 };
         let golden: [(FromWorker, &[u8]); 4] = [
-            (hello, &[10, 0, 0, 0, 0, 3, 251, 44, 1, 252, 112, 17, 1, 0]),
+            (hello, &[10, 0, 0, 0, 0, 4, 251, 44, 1, 252, 112, 17, 1, 0]),
             (FromWorker::Halted { round: 1, step: 9 }, &[3, 0, 0, 0, 18, 1, 9]),
             (FromWorker::Done { stopped: true }, &[2, 0, 0, 0, 11, 1]),
             (FromWorker::Failed { error: "x".into() }, &[3, 0, 0, 0, 10, 1, b'x']),

@@ -4,6 +4,7 @@
 
 use crate::{
     checkpoint::table::ShardTable,
+    config::train::Precision,
     event::EpochReport,
     kernels::{KernelFault, OpKernels, Quarantined},
     metrics::Metrics,
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -139,8 +140,16 @@ pub struct Assignment {
 pub enum Task {
     /// Train on `staged`, from `resume` when given (a committed checkpoint directory).
     Train { staged: PathBuf, resume: Option<PathBuf>, attempt: String },
-    /// Predict every row of `staged` with the best weights of `checkpoint`, in chunks under `out`; `done` chunks are skipped.
-    Predict { staged: PathBuf, checkpoint: PathBuf, out: PathBuf, chunk_rows: u64, done: Vec<(u64, u64)> },
+    /// Predict every row of `staged` with the best weights of `checkpoint`, in chunks under `out`, the encoder in
+    /// `precision`; `done` chunks are skipped.
+    Predict {
+        staged: PathBuf,
+        checkpoint: PathBuf,
+        out: PathBuf,
+        chunk_rows: u64,
+        done: Vec<(u64, u64)>,
+        precision: Precision,
+    },
     /// Write seeded initial weights for data of the given shape as a checkpoint and end.
     Init { meta: PathBuf, attempt: String },
 }

@@ -10,3 +10,4 @@ pub mod frame;
 pub mod hand;
 pub mod message;
 pub mod node;
+pub mod serve;

@@ -37,14 +37,7 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
         variables.push(("MASTER_ADDR", host.into()));
         variables.push(("MASTER_PORT", number(port.into())));
     }
-    if let Some(dir) = &spec.library_dir {
-        let mut path = dir.clone().into_os_string();
-        if let Some(rest) = spec.library_path.as_ref().filter(|rest| !rest.is_empty()) {
-            path.push(":");
-            path.push(rest);
-        }
-        variables.push(("LD_LIBRARY_PATH", path));
-    }
+    variables.extend(spec.libraries().map(|path| ("LD_LIBRARY_PATH", path)));
     variables
 }
 

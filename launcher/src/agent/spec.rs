@@ -3,7 +3,7 @@
 use super::hand::Heritage;
 use crate::process::Guard;
 use enn_common::{
-    config::train::{Device, Recovery},
+    config::train::{Device, Precision, Recovery},
     id::Round,
     metrics::Metrics,
     wire::hand::Ending,
@@ -25,6 +25,18 @@ pub struct WorkerSpec {
     pub device: Device,
     /// Intra-op threads per worker, at least 1.
     pub threads: u32,
+}
+
+impl WorkerSpec {
+    /// `LD_LIBRARY_PATH` of the worker: libtorch first; `None` leaves it as it is inherited.
+    pub fn libraries(&self) -> Option<OsString> {
+        let mut path = self.library_dir.clone()?.into_os_string();
+        if let Some(rest) = self.library_path.as_ref().filter(|rest| !rest.is_empty()) {
+            path.push(":");
+            path.push(rest);
+        }
+        Some(path)
+    }
 }
 
 /// A run of workers.
@@ -124,6 +136,8 @@ pub enum Job {
         rows: u64,
         /// Row ranges that are complete already.
         done: Vec<(u64, u64)>,
+        /// What the encoder computes in.
+        precision: Precision,
     },
     /// Write initial weights.
     Init {

@@ -400,12 +400,12 @@ impl Agent<'_> {
                 let newest = self.outcome.checkpoint.as_ref().map(|(_, path)| path.clone());
                 Task::Train { staged: staged.clone(), resume: newest.or_else(|| init.clone()), attempt }
             }
-            Job::Predict { staged, checkpoint, out, chunk_rows, done, .. } => {
+            Job::Predict { staged, checkpoint, out, chunk_rows, done, precision, .. } => {
                 let written = self.outcome.chunks.iter().map(|chunk| (chunk.start, chunk.end));
                 let mut done: Vec<_> = done.iter().copied().chain(written).collect();
                 done.sort_unstable();
                 let (staged, checkpoint, out) = (staged.clone(), checkpoint.clone(), out.clone());
-                Task::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done }
+                Task::Predict { staged, checkpoint, out, chunk_rows: *chunk_rows, done, precision: *precision }
             }
             Job::Init { meta } => Task::Init { meta: meta.clone(), attempt },
         };

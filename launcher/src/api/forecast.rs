@@ -13,7 +13,7 @@ use enn_common::{
     artifact::chunk::{self, Chunk},
     config::{
         RunConfig,
-        train::{ClusterConfig, Nproc},
+        train::{ClusterConfig, MEDIAN, Nproc, Precision},
     },
     fs::{Disk, Storage, atomic, mmap::bytes_of},
     staged::{Split, Staged, npy},
@@ -70,6 +70,7 @@ pub(super) fn predict_test_rows(
         chunk_rows: CHUNK_ROWS,
         rows: data.meta().rows,
         done: Vec::new(),
+        precision: Precision::Fp32,
     };
     // One worker: its start costs more than these rows.
     let cluster = ClusterConfig { nproc_per_node: Nproc::Count(1), ..config.cluster.clone() };
@@ -80,7 +81,7 @@ pub(super) fn predict_test_rows(
     if let Ended::Failed { cause } = outcome.ended {
         return Err(Error::Worker(cause));
     }
-    let (values, ids) = collect(&outcome.chunks, &out, &data)?;
+    let (values, ids) = collect(&outcome.chunks, &out, &data, config.train.quantile_levels())?;
     let mut shape = vec![ids.len() as u64];
     shape.extend(data.meta().out_shape.iter().map(|&size| size as u64));
     let dir = run.path().join("predictions").join("test");
@@ -91,7 +92,14 @@ pub(super) fn predict_test_rows(
 }
 
 /// Predictions (n, O) and staged rows (n) of the test rows among the chunks.
-fn collect(chunks: &[agent::Chunk], out: &Path, data: &Staged) -> Result<(Vec<f32>, Vec<i64>), GatherError> {
+fn collect(
+    chunks: &[agent::Chunk],
+    out: &Path,
+    data: &Staged,
+    levels: &[f64],
+) -> Result<(Vec<f32>, Vec<i64>), GatherError> {
+    let point = levels.iter().position(|level| *level == MEDIAN).unwrap_or(0) * data.outputs();
+    let numbers = levels.len().max(1) * data.outputs();
     let rows: Vec<usize> = data.rows_of(Split::Test).collect();
     let mut values: Vec<f32> = Vec::with_capacity(rows.len() * data.outputs());
     let mut wanted = rows.iter().copied().peekable();
@@ -99,7 +107,7 @@ fn collect(chunks: &[agent::Chunk], out: &Path, data: &Staged) -> Result<(Vec<f3
         let open = Chunk::open(&chunk::path(out, found.start, found.end), Some(&found.blake3))?;
         let predictions = open.predictions()?;
         while let Some(row) = wanted.next_if(|&row| (row as u64) < found.end) {
-            let at = (row - found.start as usize) * data.outputs();
+            let at = (row - found.start as usize) * numbers + point;
             values.extend_from_slice(&predictions[at..at + data.outputs()]);
         }
     }

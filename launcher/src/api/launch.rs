@@ -92,6 +92,11 @@ fn most(config: &RunConfig, facts: &Facts) -> u32 {
     u32::try_from(places).unwrap_or(u32::MAX)
 }
 
+/// A worker that has the machine for itself.
+pub(super) fn one_worker(config: &RunConfig, facts: &Facts) -> Result<WorkerSpec, Error> {
+    worker(config, facts, 1)
+}
+
 fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
     let program = facts.worker.clone().ok_or(Error::NoWorker)?;
     let libtorch = facts.libtorch.as_ref().ok_or(Error::NoLibtorch)?;

@@ -20,9 +20,11 @@ mod forecast;
 mod launch;
 mod model;
 mod nodes;
+mod oracle;
 mod predict;
 mod run;
 mod settings;
+mod stream;
 mod train;
 
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
@@ -32,4 +34,5 @@ pub use model::{edit_tasks, load_model, new_model, save_model, tasks_of};
 pub use predict::{PredictOptions, Predictions, predict};
 pub use run::{RunOptions, run};
 pub use settings::{Override, change_config, load_config};
+pub use stream::predict_stream;
 pub use train::{STAGED_DIR, TrainOptions, TrainedRun, exit_code, stage, train};

@@ -13,7 +13,7 @@ use crate::{
 use enn_common::{
     artifact::prediction::ModelDigest,
     checkpoint::{Checkpoint, listing, name},
-    config::{RunConfig, data::DataConfig},
+    config::{RunConfig, data::DataConfig, train::Precision},
     event::What,
     staged::StagedMeta,
 };
@@ -38,13 +38,21 @@ pub struct PredictOptions {
     pub handle_signals: bool,
     /// Whether an output that is there is replaced.
     pub replace: bool,
+    /// What the encoder computes in; the heads always compute in f32.
+    pub precision: Precision,
     /// Changes to the run's configuration, e.g. of the number of workers.
     pub overrides: Vec<super::Override>,
 }
 
 impl Default for PredictOptions {
     fn default() -> Self {
-        Self { mode: Mode::Quiet, handle_signals: false, replace: false, overrides: Vec::new() }
+        Self {
+            mode: Mode::Quiet,
+            handle_signals: false,
+            replace: false,
+            precision: Precision::Fp32,
+            overrides: Vec::new(),
+        }
     }
 }
 
@@ -104,7 +112,7 @@ pub(super) struct Subject {
     pub(super) checkpoint: PathBuf,
     pub(super) digest: ModelDigest,
     pub(super) config: RunConfig,
-    meta: StagedMeta,
+    pub(super) meta: StagedMeta,
 }
 
 impl Subject {
@@ -179,7 +187,8 @@ fn work(
     let cells = staged.meta.out_shape.iter().map(|size| *size as u64).product();
     let chunk_rows = chunk_rows(rows, cells);
     let partial = gather::partial_dir(output);
-    let header = Header { checkpoint: subject.digest.blake3.clone(), data: staged.meta.digest.clone(), chunk_rows };
+    let (checkpoint, data) = (subject.digest.blake3.clone(), staged.meta.digest.clone());
+    let header = Header { checkpoint, data, chunk_rows, precision: options.precision };
     let ledger = Ledger::open(&partial, &header)?;
     let done = ledger.done();
     let complete = done.iter().map(|(start, end)| end - start).sum::<u64>() == rows;
@@ -187,7 +196,8 @@ fn work(
     let (mut ended, mut restarts, mut rounds) = (Ended::Finished, 0, 0);
     if !complete {
         let (staged, checkpoint) = (staged.dir.clone(), subject.checkpoint.clone());
-        let job = Job::Predict { staged, checkpoint, out: partial, chunk_rows, rows, done };
+        let job =
+            Job::Predict { staged, checkpoint, out: partial, chunk_rows, rows, done, precision: options.precision };
         let spec = launch::agent_spec(&subject.config, facts, run, job, options.handle_signals)?;
         let notes = Notes(ledger.clone(), announcer.teller());
         let outcome = agent::run(&spec, Box::new(notes), &mut |what| announcer.tell(what))?;
@@ -203,14 +213,15 @@ fn work(
         replace: options.replace,
         staged: &staged.dir,
         checkpoint: subject.digest.clone(),
+        levels: subject.config.train.quantile_levels(),
         versions: train::versions(),
         wall_time: train::wall_time(),
     };
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let gathered = gather::predictions(&request, &ledger, &mut |_| {})?;
-    if gathered.non_finite > 0 {
-        let message = format!("{} predicted cells are not finite numbers", gathered.non_finite);
-        announcer.tell(What::Warned { message });
+    for (reason, rows) in &gathered.failed {
+        announcer
+            .tell(What::Warned { message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows) });
     }
     let (path, files, bytes) = (gathered.path.clone(), gathered.files, gathered.bytes);
     announcer.tell(What::Gathered { path, files, bytes });

@@ -119,7 +119,8 @@ mod tests {
         let facts = facts(dir.path());
         std::fs::write(
             dir.path().join("a.toml"),
-            "name = \"a\"\nseed = 5\n[model]\noutput_range = [0, 1]\n[train]\nlr = 0.5\n",
+            "name = \"a\"\nseed = 5\n[model]\noutput_range = [0, 1]\n\
+             [train]\nlr = 0.5\nloss = \"student_t\"\nlevels = [0.5, 0.7]\ncell_weights = [[1, 2], []]\n",
         )
         .unwrap();
         let flag = Override::Flag("cluster.nproc_per_node", Value::Integer(3), "--nproc-per-node 3".into());

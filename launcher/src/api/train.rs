@@ -205,10 +205,12 @@ fn work(
         None => stage_data(config, None, &runs.join(STAGED_DIR), announcer)?,
     };
     run.link_staged(&staged.dir)?;
+    let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
     let card = Card::default();
-    let baselines = announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), teller, card.clone()));
+    let baselines =
+        announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), weights, teller, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
     let teller = announcer.teller();
     let warn = move |message| {
@@ -299,9 +301,17 @@ fn staged_event(staged: &Staged, seconds: f64) -> What {
 }
 
 /// Baselines need nothing of the workers and are computed beside them.
-fn compute_baselines(staged: PathBuf, teller: Teller, card: Card) -> std::thread::JoinHandle<Option<Baselines>> {
+fn compute_baselines(
+    staged: PathBuf,
+    weights: Option<Vec<f64>>,
+    teller: Teller,
+    card: Card,
+) -> std::thread::JoinHandle<Option<Baselines>> {
     std::thread::spawn(move || match baselines::compute(&staged) {
-        Ok(found) => {
+        Ok(mut found) => {
+            if let Some(weights) = weights {
+                found.weigh(&weights);
+            }
             let computed = What::BaselinesComputed { split: found.split.clone(), notes: found.notes.clone() };
             card.note(&computed);
             teller.tell(computed);

@@ -2,7 +2,7 @@
 //! are categories kernel ridge on all their crosses.
 //!
 //! Every baseline is fitted to training rows alone and judged on validation and test rows in the target's unit, over
-//! valid cells only. One that cannot be computed is absent, with the reason in the notes.
+//! valid cells only and by the rows' weights, which the fits do not look at. One that cannot be computed is absent, with the reason in the notes.
 //!
 //! **Invariant:** nothing of a validation or test row enters a fit; the same staged directory gives the same numbers.
 
@@ -41,6 +41,17 @@ pub struct Baselines {
     pub forecasters: Vec<Forecaster>,
     /// Split → baseline → errors of every cell.
     pub cells: BTreeMap<String, BTreeMap<String, CellErrors>>,
+}
+
+impl Baselines {
+    /// Lets every cell count by its weight in the errors over all cells.
+    pub fn weigh(&mut self, weights: &[f64]) {
+        let total = |(name, errors): (&String, &CellErrors)| Some((name.clone(), errors.weighted(weights)?));
+        let of_split = |(split, cells): (&String, &BTreeMap<String, CellErrors>)| {
+            (split.clone(), cells.iter().filter_map(total).collect())
+        };
+        self.split = self.cells.iter().map(of_split).collect();
+    }
 }
 
 /// How much may be computed.
@@ -104,7 +115,8 @@ impl Forecaster {
         for block in rows.chunks(BLOCK_ROWS) {
             let predicted = self.predict(staged, block);
             for (row, forecast) in block.iter().zip(predicted.column_iter()) {
-                errors.add(forecast.iter().copied(), staged.y_row(*row), staged.y_mask_row(*row));
+                let weight = staged.weight().get(*row).copied().map_or(1.0, f64::from);
+                errors.add(forecast.iter().copied(), (staged.y_row(*row), staged.y_mask_row(*row)), weight);
             }
         }
         errors

@@ -60,6 +60,8 @@ impl Table {
             units: "°F".into(),
             persistence: self.persistence.clone(),
             has_targets: true,
+            has_classes: false,
+            has_weights: false,
             split_rows: [count(0), count(1), count(2)],
             row_names: vec![],
             x_stats: vec![stats; self.features.len()],

@@ -81,6 +81,9 @@ impl Scores {
             rmse: (squared / n).sqrt(),
             r2: 1.0 - squared / about_mean,
             n: targets.n(),
+            loss: f64::NAN,
+            interval: None,
+            accuracy: None,
         })
     }
 

@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 
+/// Names of other columns.
+const RESERVED: [&str; 5] = ["", "row_id", "row_name", "label", "failed"];
+
 /// One name per cell, row-major over `out_shape`, all different. Labels that do not fit the shape are not used: then a cell is
 /// called by its indices, `y[0,7]`.
 pub fn cell_names(out_shape: &[usize], out_labels: &[Vec<String>]) -> Vec<String> {
@@ -9,7 +12,7 @@ pub fn cell_names(out_shape: &[usize], out_labels: &[Vec<String>]) -> Vec<String
     if fits && !out_shape.is_empty() {
         let named = product(out_labels, ".");
         let different: HashSet<&String> = named.iter().collect();
-        let reserved = named.iter().any(|name| name == "row_id" || name == "row_name" || name.is_empty());
+        let reserved = named.iter().any(|name| RESERVED.contains(&name.as_str()));
         if different.len() == named.len() && !reserved {
             return named;
         }

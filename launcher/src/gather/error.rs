@@ -68,6 +68,9 @@ pub enum GatherError {
         /// "the shape of a prediction", "the identity of a row".
         what: &'static str,
     },
+    /// The stream could not be written.
+    #[error("cannot write the stream of predictions: {0}")]
+    Stream(#[source] arrow_schema::ArrowError),
     /// The Parquet file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Parquet {

@@ -9,6 +9,7 @@ use enn_common::{
         chunk::{self, Chunk},
         prediction::ChunkDigest,
     },
+    config::train::Precision,
     fs::{Disk, FileError, Storage, atomic},
 };
 use std::{
@@ -28,6 +29,8 @@ pub struct Header {
     pub data: String,
     /// Rows per chunk.
     pub chunk_rows: u64,
+    /// What the encoder computes in.
+    pub precision: Precision,
 }
 
 /// The chunks of one prediction.
@@ -42,7 +45,7 @@ impl Ledger {
     /// Takes up the ledger in `partial`, or begins one. Chunks whose bytes are not as recorded are forgotten.
     pub fn open(partial: &Path, header: &Header) -> Result<Self, GatherError> {
         let path = partial.join(FILE);
-        let first = line(&[&header.checkpoint, &header.data, &header.chunk_rows.to_string()]);
+        let first = line(&[&header.checkpoint, &header.data, &header.chunk_rows.to_string(), header.precision.name()]);
         let text = fs::read_to_string(&path).unwrap_or_default();
         let chunks = match text.strip_prefix(&first) {
             Some(lines) => lines.lines().filter_map(parse).filter(|chunk| intact(partial, chunk)).collect(),

@@ -8,17 +8,21 @@
 
 mod columns;
 mod error;
+mod layout;
 mod ledger;
 mod npy;
 mod parquet;
 mod predictions;
 mod run;
+mod stream;
+mod table;
 
 pub use columns::cell_names;
 pub use error::GatherError;
 pub use ledger::{Header, Ledger};
 pub use predictions::{Format, Gathered, Request, partial_dir, predictions};
 pub use run::{RunInfo, run_manifest};
+pub use stream::Stream;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,10 @@
-//! Predictions as a directory of NumPy arrays: pred.npy (N, *out_shape) and row_id.npy (N).
+//! Predictions as a directory of NumPy arrays; which ones, `Format::Npy` tells.
 
-use super::{GatherError, predictions::Out};
+use super::{
+    GatherError,
+    layout::{Layout, Rows},
+    predictions::Out,
+};
 use enn_common::{
     fs::{Disk, FileError, Storage, StorageFile, mmap::bytes_of},
     staged::{
@@ -12,6 +16,10 @@ use std::{io, path::Path};
 
 const PREDICTIONS: &str = "pred.npy";
 const IDS: &str = "row_id.npy";
+const STATUS: &str = "status.npy";
+const QUANTILES: &str = "levels.npy";
+const LEVELS: &str = "level.npy";
+const LABELS: &str = "label.npy";
 /// Blocks of `ALIGN_BYTES` that a header may take.
 const HEADER_BLOCKS_MAX: usize = 64;
 
@@ -19,6 +27,11 @@ const HEADER_BLOCKS_MAX: usize = 64;
 pub(super) struct NpyOut {
     predictions: Growing,
     ids: Growing,
+    status: Growing,
+    quantiles: Option<Growing>,
+    labels: Option<Growing>,
+    names: Vec<String>,
+    layout: Layout,
 }
 
 /// An array file and where its next byte goes.
@@ -29,13 +42,28 @@ struct Growing {
 
 impl NpyOut {
     /// Begins the arrays in `folder`.
-    pub(super) fn create(folder: &Path, meta: &StagedMeta) -> Result<Self, GatherError> {
+    pub(super) fn create(folder: &Path, meta: &StagedMeta, layout: Layout) -> Result<Self, GatherError> {
         Disk.create_dir(folder)?;
-        let shape: Vec<u64> = std::iter::once(meta.rows).chain(meta.out_shape.iter().map(|&n| n as u64)).collect();
-        Ok(Self {
-            predictions: Growing::create(&folder.join(PREDICTIONS), Element::F32, &shape)?,
-            ids: Growing::create(&folder.join(IDS), Element::I64, &[meta.rows])?,
-        })
+        let grid: Vec<u64> = meta.out_shape.iter().map(|&n| n as u64).collect();
+        let shape = |inner: &[u64]| [&[meta.rows], inner].concat();
+        let mut names = Vec::new();
+        let mut begin = |name: &str, element: Element, shape: &[u64]| {
+            names.push(name.to_owned());
+            Growing::create(&folder.join(name), element, shape)
+        };
+        let predictions = begin(PREDICTIONS, Element::F32, &shape(&grid))?;
+        let (ids, status) = (begin(IDS, Element::I64, &[meta.rows])?, begin(STATUS, Element::U8, &[meta.rows])?);
+        let levels = layout.levels.len() as u64;
+        let quantiles = if levels > 0 {
+            let mut all = begin(LEVELS, Element::F64, &[levels])?;
+            all.append(bytes_of(&layout.levels))?;
+            all.file.sync()?;
+            Some(begin(QUANTILES, Element::F32, &shape(&[&[levels], grid.as_slice()].concat()))?)
+        } else {
+            None
+        };
+        let labels = layout.classes.then(|| begin(LABELS, Element::I64, &[meta.rows])).transpose()?;
+        Ok(Self { predictions, ids, status, quantiles, labels, names, layout })
     }
 }
 
@@ -57,14 +85,30 @@ impl Growing {
 }
 
 impl Out for NpyOut {
-    fn write(&mut self, ids: &[i64], _names: &[String], values: &[f32]) -> Result<(), GatherError> {
-        self.ids.append(bytes_of(ids))?;
-        Ok(self.predictions.append(bytes_of(values))?)
+    fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
+        self.ids.append(bytes_of(rows.ids))?;
+        self.status.append(rows.status)?;
+        if let Some(quantiles) = &mut self.quantiles {
+            let cells = self.layout.columns.len();
+            let point = self.layout.point() * cells;
+            let points = rows.values.chunks(self.layout.numbers().max(1)).flat_map(|row| &row[point..point + cells]);
+            self.predictions.append(bytes_of(&points.copied().collect::<Vec<f32>>()))?;
+            quantiles.append(bytes_of(rows.values))?;
+        } else {
+            self.predictions.append(bytes_of(rows.values))?;
+        }
+        if let Some(labels) = &mut self.labels {
+            let index = |label: Option<usize>| label.map_or(-1, |label| label as i64);
+            labels.append(bytes_of(&self.layout.labels(rows).into_iter().map(index).collect::<Vec<i64>>()))?;
+        }
+        Ok(())
     }
 
-    fn finish(mut self: Box<Self>) -> Result<Vec<String>, GatherError> {
-        self.ids.file.sync()?;
-        self.predictions.file.sync()?;
-        Ok(vec![PREDICTIONS.to_owned(), IDS.to_owned()])
+    fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError> {
+        let arrays = [self.predictions, self.ids, self.status].into_iter().chain(self.quantiles).chain(self.labels);
+        for mut array in arrays {
+            array.file.sync()?;
+        }
+        Ok(self.names)
     }
 }

@@ -1,9 +1,15 @@
 //! Puts the chunks of a prediction together in the order of the source, checks every row, and writes the manifest last.
 
-use super::{GatherError, cell_names, ledger::Ledger, npy::NpyOut, parquet::ParquetOut};
+use super::{
+    GatherError,
+    layout::{Layout, Rows},
+    ledger::Ledger,
+    npy::NpyOut,
+    parquet::ParquetOut,
+};
 use enn_common::{
     artifact::{
-        chunk::{self, Chunk},
+        chunk::{self, Chunk, RowStatus},
         prediction::{self, ChunkDigest, FileDigest, ModelDigest, PredictionManifest},
         seal,
     },
@@ -15,12 +21,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Forms that predictions are written in.
+/// Forms that predictions are written in. A row that has no prediction is there with the reason why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One Parquet file: row_id, row_name when rows have names, then one column per output cell.
+    /// One Parquet file: `row_id`, `row_name` when rows have names, a column per output cell, a column `CELL@LEVEL` for each level of
+    /// predicted quantiles but the median (which is the column of the cell), `label` for classes (the likeliest), and `failed`: why
+    /// a row has no prediction, null for those that have one. Numbers that are not finite are null.
     Parquet,
-    /// A directory with pred.npy (N, *out_shape) f32 and row_id.npy (N) i64.
+    /// A directory with pred.npy (N, *out_shape) f32, row_id.npy (N) i64 and status.npy (N) u8, 0 for a row that is predicted (see
+    /// `artifact::chunk::RowStatus`). With quantiles also levels.npy (N, L, *out_shape) f32 and level.npy (L) f64; with classes
+    /// label.npy (N) i64, the index of the likeliest, −1 for a row without prediction.
     Npy,
 }
 
@@ -46,6 +56,8 @@ pub struct Request<'a> {
     pub staged: &'a Path,
     /// Checkpoint that predicted.
     pub checkpoint: ModelDigest,
+    /// Levels of the quantiles that it predicts, rising, the median among them; empty when it predicts none.
+    pub levels: &'a [f64],
     /// Names and versions of what wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
@@ -67,6 +79,8 @@ pub struct Gathered {
     pub rows: u64,
     /// Cells that are not finite numbers.
     pub non_finite: u64,
+    /// Rows without a prediction, by reason.
+    pub failed: BTreeMap<String, u64>,
 }
 
 /// Where workers put the chunks of an output, as `Task::Predict::out`: beside it, so that the last step is a rename.
@@ -77,8 +91,8 @@ pub fn partial_dir(output: &Path) -> PathBuf {
 
 /// One form of output being written.
 pub(super) trait Out {
-    /// Adds rows: identities, names (empty when rows have none) and predictions, row-major.
-    fn write(&mut self, ids: &[i64], names: &[String], values: &[f32]) -> Result<(), GatherError>;
+    /// Adds rows.
+    fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError>;
     /// Makes the files durable and gives their names.
     fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError>;
 }
@@ -101,22 +115,24 @@ pub fn predictions(
     let meta = staged.meta();
     let chunks = ledger.chunks();
     check_rows(&chunks, meta.rows, &partial)?;
-    let cells = meta.out_shape.iter().map(|&n| n as u64).product::<u64>();
-    space::require(atomic::parent(&partial), meta.rows * (cells * 4 + 8))?;
-    let columns = cell_names(&meta.out_shape, &meta.out_labels);
+    let layout = Layout::new(meta, request.levels);
+    space::require(atomic::parent(&partial), meta.rows * (layout.numbers() as u64 * 4 + 8))?;
     let whole = partial.join("whole");
     let mut out: Box<dyn Out> = match format {
-        Format::Parquet => Box::new(ParquetOut::create(&whole, output, meta, &columns)?),
-        Format::Npy => Box::new(NpyOut::create(&whole, meta)?),
+        Format::Parquet => Box::new(ParquetOut::create(&whole, output, meta, layout.clone())?),
+        Format::Npy => Box::new(NpyOut::create(&whole, meta, layout.clone())?),
     };
-    let mut non_finite = 0;
+    let (mut non_finite, mut failed) = (0, BTreeMap::<String, u64>::new());
     for found in &chunks {
         let path = chunk::path(&partial, found.start, found.end);
         let open = Chunk::open(&path, Some(&found.blake3))?;
-        let ids = same_rows(&open, &path, &staged, found)?;
-        let values = open.predictions()?;
+        let ids = same_rows(&open, &path, (&staged, &layout), found)?;
+        let (values, status) = (open.predictions()?, open.status());
         non_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
-        out.write(ids, names_of(meta, found), values)?;
+        for reason in status.iter().filter_map(|number| RowStatus::of(*number)?.reason()) {
+            *failed.entry(reason.to_owned()).or_default() += 1;
+        }
+        out.write(&Rows { ids, names: names_of(meta, found), values, status })?;
         progress(found.end);
     }
     let names = out.finish()?;
@@ -128,7 +144,9 @@ pub fn predictions(
         version: prediction::VERSION,
         rows,
         non_finite,
-        columns,
+        failed: failed.clone(),
+        levels: request.levels.to_vec(),
+        columns: layout.columns,
         out_shape: meta.out_shape.clone(),
         units: meta.units.clone(),
         checkpoint: request.checkpoint.clone(),
@@ -140,7 +158,7 @@ pub fn predictions(
     };
     seal::write(&Disk, &manifest_path, &manifest)?;
     Disk.remove_dir(&partial)?;
-    Ok(Gathered { path: output.to_path_buf(), manifest: manifest_path, files: count, bytes, rows, non_finite })
+    Ok(Gathered { path: output.to_path_buf(), manifest: manifest_path, files: count, bytes, rows, non_finite, failed })
 }
 
 /// Sorted chunks must tile the rows.
@@ -162,9 +180,16 @@ fn check_rows(chunks: &[ChunkDigest], rows: u64, partial: &Path) -> Result<(), G
 }
 
 /// The identities of a chunk's rows, after comparing them and the shape with the staged data.
-fn same_rows<'a>(open: &'a Chunk, path: &Path, staged: &Staged, found: &ChunkDigest) -> Result<&'a [i64], GatherError> {
+fn same_rows<'a>(
+    open: &'a Chunk,
+    path: &Path,
+    (staged, layout): (&Staged, &Layout),
+    found: &ChunkDigest,
+) -> Result<&'a [i64], GatherError> {
     let other = |what| GatherError::OtherData { path: path.to_path_buf(), what };
-    let expected = std::iter::once(found.end - found.start).chain(staged.meta().out_shape.iter().map(|&n| n as u64));
+    let levels = Some(layout.levels.len() as u64).filter(|levels| *levels > 0);
+    let grid = staged.meta().out_shape.iter().map(|&n| n as u64);
+    let expected = std::iter::once(found.end - found.start).chain(levels).chain(grid);
     if !open.shape().iter().copied().eq(expected) {
         return Err(other("the shape of a prediction"));
     }

@@ -45,7 +45,15 @@ pub fn run_manifest(run_dir: &Path, info: RunInfo) -> Result<Gathered, GatherErr
     };
     seal::write(&Disk, &path, &manifest)?;
     let path_of_run = run_dir.to_path_buf();
-    Ok(Gathered { path: path_of_run, manifest: path, files: count, bytes, rows: 0, non_finite: 0 })
+    Ok(Gathered {
+        path: path_of_run,
+        manifest: path,
+        files: count,
+        bytes,
+        rows: 0,
+        non_finite: 0,
+        failed: BTreeMap::new(),
+    })
 }
 
 /// Adds the files below `dir`, whose path in the run is `prefix`. Hidden names and links are left out.

@@ -7,6 +7,7 @@ use enn_common::{
         prediction::{ModelDigest, PredictionManifest, manifest_path},
         run::RunManifest,
     },
+    config::train::Precision,
     fs::mmap::bytes_of,
     staged::{
         ArrayName, StagedMeta,
@@ -39,6 +40,8 @@ fn staged(out: &Path) -> PathBuf {
         units: "°F".into(),
         persistence: None,
         has_targets: false,
+        has_classes: false,
+        has_weights: false,
         split_rows: [0, 0, ROWS],
         row_names: (0..ROWS).map(|row| format!("2013-01-{:02}", row + 1)).collect(),
         x_stats: vec![],
@@ -64,17 +67,19 @@ fn staged(out: &Path) -> PathBuf {
 fn predict(partial: &Path, ledger: &mut Ledger, (start, end): (u64, u64)) {
     let values: Vec<f32> = (start..end).flat_map(|row| (0..6).map(move |cell| value(row, cell))).collect();
     let ids: Vec<i64> = (start..end).map(id).collect();
-    let written = chunk::write(partial, Extent { start, end, out_shape: &[2, 3] }, &values, &ids).unwrap();
+    let status = vec![0; ids.len()];
+    let rows = chunk::Rows { values: &values, ids: &ids, status: &status };
+    let written = chunk::write(partial, Extent { start, end, out_shape: &[2, 3] }, rows).unwrap();
     ledger.record(start, end, &written.blake3).unwrap();
 }
 
 fn header() -> Header {
-    Header { checkpoint: "c".into(), data: "d".into(), chunk_rows: 10 }
+    Header { checkpoint: "c".into(), data: "d".into(), chunk_rows: 10, precision: Precision::Fp32 }
 }
 
 fn request<'a>(output: &'a Path, staged: &'a Path) -> Request<'a> {
     let checkpoint = ModelDigest { run: "weather".into(), step: 7, blake3: "00".into() };
-    Request { output, replace: false, staged, checkpoint, versions: BTreeMap::new(), wall_time: 1.0 }
+    Request { output, replace: false, staged, checkpoint, levels: &[], versions: BTreeMap::new(), wall_time: 1.0 }
 }
 
 /// All chunks, out of order.
@@ -99,7 +104,10 @@ fn chunks_become_one_parquet_file_in_source_order() {
     let reader = SerializedFileReader::try_from(output.as_path()).unwrap();
     let schema = reader.metadata().file_metadata().schema_descr();
     let names: Vec<&str> = schema.columns().iter().map(|column| column.name()).collect();
-    assert_eq!(names, ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h"]);
+    assert_eq!(
+        names,
+        ["row_id", "row_name", "EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "failed"]
+    );
     for (row, found) in reader.get_row_iter(None).unwrap().enumerate() {
         let (row, found) = (row as u64, found.unwrap());
         assert_eq!(found.get_long(0).unwrap(), id(row));
@@ -123,7 +131,7 @@ fn a_name_without_extension_is_a_directory_of_arrays() {
     assert_eq!(found.header().shape, [25, 2, 3]);
     assert_eq!(found.numbers::<f32>().unwrap()[24 * 6 + 5], value(24, 5));
     assert_eq!(NpyMap::open(&output.join("row_id.npy")).unwrap().numbers::<i64>().unwrap()[24], id(24));
-    assert_eq!(PredictionManifest::read(&output.join("manifest.json")).unwrap().files.len(), 2);
+    assert_eq!(PredictionManifest::read(&output.join("manifest.json")).unwrap().files.len(), 3);
 
     // The same again: refused, and replaced when that is wanted.
     let again = all_chunks(&output);
@@ -132,6 +140,64 @@ fn a_name_without_extension_is_a_directory_of_arrays() {
     let replace = Request { replace: true, ..request(&output, &staged) };
     predictions(&replace, &again, &mut |_| {}).unwrap();
     assert!(PredictionManifest::read(&output.join("manifest.json")).is_ok());
+}
+
+/// One chunk of all rows with the quantiles 0.1, 0.5, 0.9 of each cell; row 3 has no prediction.
+fn quantiles(output: &Path) -> Ledger {
+    let partial = partial_dir(output);
+    let mut ledger = Ledger::open(&partial, &header()).unwrap();
+    let number = |row: u64, level: u64, cell: u64| if row == 3 { f32::NAN } else { value(row, cell) + level as f32 };
+    let cells = |row: u64, level: u64| (0..6).map(move |cell| number(row, level, cell));
+    let values: Vec<f32> = (0..ROWS).flat_map(|row| (0..3).flat_map(move |level| cells(row, level))).collect();
+    let ids: Vec<i64> = (0..ROWS).map(id).collect();
+    let mut status = vec![0; ROWS as usize];
+    status[3] = chunk::RowStatus::NoInput as u8;
+    let rows = chunk::Rows { values: &values, ids: &ids, status: &status };
+    let written = chunk::write(&partial, Extent { start: 0, end: ROWS, out_shape: &[3, 2, 3] }, rows).unwrap();
+    ledger.record(0, ROWS, &written.blake3).unwrap();
+    ledger
+}
+
+#[test]
+fn quantiles_and_failed_rows_are_told_in_every_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = staged(&dir.path().join("staged"));
+    let output = dir.path().join("a.parquet");
+    let levels = [0.1, 0.5, 0.9];
+    let request = |output| Request { levels: &levels, ..request(output, &staged) };
+    let gathered = predictions(&request(&output), &quantiles(&output), &mut |_| {}).unwrap();
+    let reason = "no input is valid".to_owned();
+    assert_eq!(gathered.failed, BTreeMap::from([(reason.clone(), 1)]));
+    let manifest = PredictionManifest::read(&manifest_path(&output)).unwrap();
+    assert_eq!((manifest.failed, manifest.levels, manifest.columns.len()), (gathered.failed, levels.to_vec(), 6));
+    let reader = SerializedFileReader::try_from(output.as_path()).unwrap();
+    let schema = reader.metadata().file_metadata().schema_descr();
+    let names: Vec<&str> = schema.columns().iter().map(|column| column.name()).collect();
+    assert_eq!(
+        names[2..10],
+        ["EWR.00h", "EWR.01h", "EWR.02h", "JFK.00h", "JFK.01h", "JFK.02h", "EWR.00h@0.1", "EWR.00h@0.9"]
+    );
+    assert_eq!((names.len(), names[20]), (21, "failed"));
+    let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+    assert_eq!(rows[5].get_float(7).unwrap(), value(5, 5) + 1.0, "the median is the prediction");
+    assert_eq!((rows[5].get_float(8).unwrap(), rows[5].get_float(9).unwrap()), (value(5, 0), value(5, 0) + 2.0));
+    assert!(rows[5].get_string(20).is_err() && rows[3].get_float(2).is_err(), "null");
+    assert_eq!(rows[3].get_string(20).unwrap(), &reason);
+
+    let output = dir.path().join("b");
+    predictions(&request(&output), &quantiles(&output), &mut |_| {}).unwrap();
+    let open = |name: &str| NpyMap::open(&output.join(name)).unwrap();
+    assert_eq!(open("pred.npy").numbers::<f32>().unwrap()[5 * 6], value(5, 0) + 1.0);
+    assert_eq!(open("levels.npy").header().shape, [25, 3, 2, 3]);
+    assert_eq!(open("levels.npy").numbers::<f32>().unwrap()[5 * 18 + 12], value(5, 0) + 2.0);
+    assert_eq!(open("level.npy").numbers::<f64>().unwrap(), levels);
+    assert_eq!(open("status.npy").data()[2..5], [0, 1, 0]);
+    assert!(PredictionManifest::read(&output.join("manifest.json")).is_ok());
+
+    // Chunks of a model that predicts points are not those of one that predicts quantiles.
+    let output = dir.path().join("c.parquet");
+    let refused = predictions(&request(&output), &all_chunks(&output), &mut |_| {}).unwrap_err();
+    assert!(matches!(refused, GatherError::OtherData { what: "the shape of a prediction", .. }), "{refused}");
 }
 
 #[test]
@@ -149,8 +215,8 @@ fn every_row_must_be_there_once_and_be_the_right_one() {
 
     let mut ledger = Ledger::open(&partial, &Header { data: "other".into(), ..header() }).unwrap();
     assert_eq!(ledger.done(), [], "chunks of other data do not count");
-    let written =
-        chunk::write(&partial, Extent { start: 0, end: 25, out_shape: &[2, 3] }, &[0.0; 150], &[7; 25]).unwrap();
+    let rows = chunk::Rows { values: &[0.0; 150], ids: &[7; 25], status: &[0; 25] };
+    let written = chunk::write(&partial, Extent { start: 0, end: 25, out_shape: &[2, 3] }, rows).unwrap();
     ledger.record(0, 25, &written.blake3).unwrap();
     assert!(matches!(refused(&ledger), GatherError::OtherData { what: "the identity of a row", .. }));
     assert!(!output.exists() && !manifest_path(&output).exists());

@@ -6,7 +6,7 @@ use super::{
     crew::{self, Steps},
     duplicates::Hashes,
     error::StageError,
-    output::{self, Output, Samples},
+    output::{self, Extras, Output, Samples},
     source::{
         self,
         array::{self, NamedArray},
@@ -45,7 +45,7 @@ pub(crate) fn draft(
     let outputs: usize = out_shape.iter().product();
     std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
     space::require(job.out, set.x.rows * (Output::sample_bytes(features, outputs) + 16))?;
-    let mut output = Output::create(job.out, features, &out_shape, set.y.is_some())?;
+    let mut output = Output::create(job.out, features, &out_shape, Extras { targets: set.y.is_some(), weight: false })?;
     let state = State { hashes: Hashes::new(output.dir()), x: CellCounts::default(), y: CellCounts::default() };
     let mut chunks = output::chunks(0..set.x.rows, CHUNK_BYTES / Output::sample_bytes(features, outputs).max(1));
     let convert = Convert { job, set: &set, output: &output };
@@ -68,6 +68,7 @@ pub(crate) fn draft(
         out_labels: out_shape.iter().map(|size| (0..*size).map(|index| index.to_string()).collect()).collect(),
         out_shape,
         persistence: None,
+        classes: None,
         names: Vec::new(),
         starts: Vec::new(),
         report,
@@ -232,9 +233,9 @@ impl Steps for Convert<'_> {
     type Report = u64;
 
     fn work(&self, rows: Range<u64>) -> Self::Work {
-        let (x, x_counts) = numbers(&self.set.x.read(rows.clone())?);
+        let (x, x_counts) = numbers(&self.set.x.read(rows.clone())?, None);
         let (y, y_counts) = match &self.set.y {
-            Some(y) => numbers(&y.read(rows.clone())?),
+            Some(y) => numbers(&y.read(rows.clone())?, self.job.config.mask.sentinel()),
             None => (Vec::new(), CellCounts::default()),
         };
         let ids: Vec<i64> = match &self.set.row_id {
@@ -261,7 +262,7 @@ impl Steps for Convert<'_> {
         if config.kind == SplitKind::Random && self.job.training.is_none() {
             split = ids.iter().map(|id| split::by_hash(config, &id.to_le_bytes()) as u8).collect();
         }
-        let samples = Samples { x, y, ids, split };
+        let samples = Samples { x, y, ids, split, weight: Vec::new() };
         Ok(Converted { first: rows.start, samples, hashes, x: x_counts, y: y_counts })
     }
 
@@ -279,9 +280,9 @@ impl Steps for Convert<'_> {
     }
 }
 
-/// Cells as numbers, NaN where missing. In an array NaN is the only way to say so.
-fn numbers(cells: &[Cell<'_>]) -> (Vec<f32>, CellCounts) {
-    let want = Want::new("", source::block::Kind::Number);
+/// Cells as numbers, NaN where missing. In an array only NaN says so, and the sentinel.
+fn numbers(cells: &[Cell<'_>], sentinel: Option<f64>) -> (Vec<f32>, CellCounts) {
+    let want = Want { sentinel, ..Want::new("", source::block::Kind::Number) };
     let mut counts = CellCounts::default();
     let number = |cell: &Cell<'_>| {
         let value = match cell {

@@ -10,7 +10,7 @@ use super::{
     split,
 };
 use enn_common::{
-    config::data::{DuplicatePolicy, SplitKind},
+    config::data::{DuplicatePolicy, SplitKind, TargetMask},
     staged::{
         self, Split, StagedMeta,
         meta::{CleaningReport, ColumnReport, FeatureMeta, Stats},
@@ -23,6 +23,9 @@ use std::{
 
 /// Samples that get a name in the metadata, at most.
 pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
+
+/// Classes of a target, at most: each is an output cell.
+const CLASSES_MAX: usize = 1000;
 
 /// Columns that a note lists by name.
 const NOTED_MAX: usize = 12;
@@ -42,6 +45,8 @@ pub(crate) struct Draft {
     pub out_labels: Vec<Vec<String>>,
     /// Input that holds the persistence forecast of every target cell.
     pub persistence: Option<Vec<u32>>,
+    /// Classes of the target by the index written, where it is a category.
+    pub classes: Option<Vec<String>>,
     /// Names of the samples, before any is dropped; empty for none.
     pub names: Vec<String>,
     /// Times of the samples, ascending, before any is dropped; empty where samples have no time.
@@ -114,6 +119,8 @@ impl Draft {
             return Err(self.nothing(job));
         }
         self.divide(job)?;
+        let has_classes = self.classes.is_some();
+        self.classify(job)?;
         let codes = self.categories(job)?;
         let figures = figures::measure(&self.output, &codes, job.threads)?;
         for (codes, unseen) in codes.iter().zip(&figures.unseen) {
@@ -121,11 +128,11 @@ impl Draft {
             self.report.columns.entry(source).or_default().unseen_category = *unseen;
         }
         if job.training.is_none() {
-            self.judge(&figures)?;
+            self.judge(job, &figures)?;
         }
         let keep = self.kept(job, &figures)?;
         self.notes(job, &figures, &keep);
-        let meta = self.meta(job, &figures, &keep);
+        let meta = StagedMeta { has_classes, ..self.meta(job, &figures, &keep) };
         if keep.contains(&false) {
             self.output.keep_columns(&keep)?;
         }
@@ -188,8 +195,69 @@ impl Draft {
         Ok(all)
     }
 
+    /// Makes an output cell of each class that a training sample has, in order of first appearance there. Targets of other classes
+    /// count as missing.
+    fn classify(&mut self, job: &Job<'_>) -> Result<(), StageError> {
+        let Some(written) = self.classes.take() else { return Ok(()) };
+        let source = self.targets[0].clone();
+        let order: Vec<usize> = match job.training {
+            // The model's own classes were used from the beginning.
+            Some(_) => (0..written.len()).collect(),
+            None => self.classes_in_training()?,
+        };
+        if !(2..=CLASSES_MAX).contains(&order.len()) {
+            return Err(StageError::Config {
+                key: "data.rows.targets",
+                found: format!("{} classes of {source:?} in the training samples", order.len()),
+                expected: format!("2 to {CLASSES_MAX}"),
+            });
+        }
+        let mut class_of = vec![None; written.len()];
+        order.iter().enumerate().for_each(|(class, code)| class_of[*code] = Some(class));
+        let unseen = self.count_targets(|code| class_of.get(code).copied().flatten().is_none())?;
+        self.report.columns.entry(source).or_default().unseen_category += unseen;
+        self.output.widen_targets(order.len(), &|code| class_of.get(code).copied().flatten())?;
+        self.out_labels = vec![order.iter().map(|code| written[*code].clone()).collect()];
+        self.out_shape = vec![order.len()];
+        Ok(())
+    }
+
+    /// Written classes of the training samples, in order of first appearance.
+    fn classes_in_training(&self) -> Result<Vec<usize>, StageError> {
+        let mut order = Vec::new();
+        for rows in self.output.chunks() {
+            let (split, y) = (self.output.read_split(rows.clone())?, self.output.read_y(rows)?);
+            for (code, _) in y.iter().zip(split).filter(|(code, split)| *split == Split::Train as u8 && !code.is_nan())
+            {
+                if !order.contains(&(*code as usize)) && order.len() <= CLASSES_MAX {
+                    order.push(*code as usize);
+                }
+            }
+        }
+        Ok(order)
+    }
+
+    /// Targets with a class of this kind.
+    fn count_targets(&self, is_counted: impl Fn(usize) -> bool) -> Result<u64, StageError> {
+        let mut count = 0;
+        for rows in self.output.chunks() {
+            let y = self.output.read_y(rows)?;
+            count += y.iter().filter(|code| !code.is_nan() && is_counted(**code as usize)).count() as u64;
+        }
+        Ok(count)
+    }
+
     /// Refuses data that nothing can be learnt from.
-    fn judge(&self, figures: &Figures) -> Result<(), StageError> {
+    fn judge(&self, job: &Job<'_>, figures: &Figures) -> Result<(), StageError> {
+        let cells = figures.split_rows[0] * figures.y.len() as u64;
+        let missing = cells - figures.y.iter().map(staged::Moments::n).sum::<u64>();
+        if job.config.mask == TargetMask::None && missing > 0 {
+            return Err(StageError::Config {
+                key: "data.mask",
+                found: format!("\"none\", and {missing} target cells of the training samples are missing"),
+                expected: "targets that are all there, or data.mask = \"finite\"".into(),
+            });
+        }
         if figures.split_rows[0] == 0 {
             return Err(StageError::NoTraining { samples: self.output.rows });
         }
@@ -325,6 +393,8 @@ impl Draft {
             units: job.config.units.clone(),
             persistence,
             has_targets: self.output.has_targets(),
+            has_classes: false,
+            has_weights: self.output.has_weights(),
             split_rows: figures.split_rows,
             row_names: names,
             x_stats,

@@ -53,6 +53,7 @@ fn bench(name: &str, bytes: &[u8]) -> Bench {
             feature("t", FeatureKind::Time),
         ],
         targets: vec!["y".into()],
+        classes: false,
         out_shape: vec![1],
         row_id: Some("id".into()),
     });

@@ -23,12 +23,22 @@ pub(crate) struct Output {
     targets: Option<(ArrayWriter, ArrayWriter)>,
     row_id: ArrayWriter,
     split: ArrayWriter,
+    weight: Option<ArrayWriter>,
     /// Samples.
     pub rows: u64,
     /// Input columns F.
     pub features: usize,
     /// Target cells O.
     pub outputs: usize,
+}
+
+/// Arrays that not every directory has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extras {
+    /// Targets and their mask.
+    pub targets: bool,
+    /// Weights of the samples.
+    pub weight: bool,
 }
 
 /// Some samples, row-major. Empty `y` where there are no targets; `split` may be empty when it is written later.
@@ -42,20 +52,17 @@ pub(crate) struct Samples {
     pub ids: Vec<i64>,
     /// Splits (n).
     pub split: Vec<u8>,
+    /// Weights (n), where samples have weights.
+    pub weight: Vec<f32>,
 }
 
 impl Output {
     /// Begins a directory below `out`.
-    pub(crate) fn create(
-        out: &Path,
-        features: usize,
-        out_shape: &[usize],
-        has_targets: bool,
-    ) -> Result<Self, StageError> {
+    pub(crate) fn create(out: &Path, features: usize, out_shape: &[usize], extras: Extras) -> Result<Self, StageError> {
         let writer = StagedWriter::create(out)?;
         let width = [features as u64];
         let grid: Vec<u64> = out_shape.iter().map(|size| *size as u64).collect();
-        let targets = match has_targets {
+        let targets = match extras.targets {
             true => Some((writer.array(ArrayName::Y, &grid)?, writer.array(ArrayName::YMask, &grid)?)),
             false => None,
         };
@@ -65,6 +72,7 @@ impl Output {
             targets,
             row_id: writer.array(ArrayName::RowId, &[])?,
             split: writer.array(ArrayName::Split, &[])?,
+            weight: extras.weight.then(|| writer.array(ArrayName::Weight, &[])).transpose()?,
             writer,
             rows: 0,
             features,
@@ -82,9 +90,14 @@ impl Output {
         self.targets.is_some()
     }
 
+    /// Whether samples have weights.
+    pub(crate) fn has_weights(&self) -> bool {
+        self.weight.is_some()
+    }
+
     /// Bytes of one sample on disk.
     pub(crate) fn sample_bytes(features: usize, outputs: usize) -> u64 {
-        (features as u64 + outputs as u64) * 5 + 9
+        (features as u64 + outputs as u64) * 5 + 13
     }
 
     /// Writes samples from row `first` on; masks are made of the NaNs.
@@ -94,6 +107,9 @@ impl Output {
             put_masked(y, y_mask, first, &samples.y)?;
         }
         self.row_id.write_rows(first, bytes_of(&samples.ids))?;
+        if let Some(weight) = &self.weight {
+            weight.write_rows(first, bytes_of(&samples.weight))?;
+        }
         if samples.split.is_empty() {
             // Decided later; rows may be dropped before, so the array must be there.
             return self.put_split(first, &vec![0; samples.ids.len()]);
@@ -159,7 +175,7 @@ impl Output {
         if count == 0 {
             return Ok(());
         }
-        let targets = self.targets.iter().flat_map(|(y, mask)| [y, mask]);
+        let targets = self.targets.iter().flat_map(|(y, mask)| [y, mask]).chain(&self.weight);
         for array in [&self.x, &self.x_mask, &self.row_id, &self.split].into_iter().chain(targets) {
             let width = array.row_bytes() as usize;
             let mut to = 0;
@@ -203,10 +219,39 @@ impl Output {
         Ok(())
     }
 
+    /// Makes rows of `classes` cells of targets that are the index of a class: 1 in the cell of the class, 0 elsewhere, all NaN
+    /// where the target is missing. `class_of` gives a written index its class.
+    pub(crate) fn widen_targets(
+        &mut self,
+        classes: usize,
+        class_of: &dyn Fn(usize) -> Option<usize>,
+    ) -> Result<(), StageError> {
+        let Some((y, mask)) = &mut self.targets else { return Ok(()) };
+        let parts: Vec<Range<u64>> = chunks(0..self.rows, (CHUNK_BYTES / (4 * classes.max(1))) as u64).collect();
+        // From the last rows on: what is wider comes to lie behind all that is still to be read.
+        for rows in parts.into_iter().rev() {
+            y.narrow(&[1]);
+            let codes = read_numbers(y, rows.clone(), 1)?;
+            y.narrow(&[classes as u64]);
+            mask.narrow(&[classes as u64]);
+            let mut wide = vec![f32::NAN; codes.len() * classes];
+            for (row, code) in wide.chunks_exact_mut(classes).zip(codes).filter(|(_, code)| !code.is_nan()) {
+                if let Some(class) = class_of(code as usize) {
+                    row.fill(0.0);
+                    row[class] = 1.0;
+                }
+            }
+            put_masked(y, mask, rows.start, &wide)?;
+        }
+        self.outputs = classes;
+        Ok(())
+    }
+
     /// Makes the arrays durable, all at once, and gives the directory its name.
     pub(crate) fn finish(self, meta: &StagedMeta) -> Result<PathBuf, StageError> {
-        let Self { writer, x, x_mask, targets, row_id, split, rows, .. } = self;
+        let Self { writer, x, x_mask, targets, row_id, split, weight, rows, .. } = self;
         let mut arrays = vec![x, x_mask, row_id, split];
+        arrays.extend(weight);
         arrays.extend(targets.into_iter().flat_map(|(y, mask)| [y, mask]));
         thread::scope(|scope| {
             let handles: Vec<_> = arrays.into_iter().map(|array| scope.spawn(move || array.finish(rows))).collect();
@@ -252,12 +297,14 @@ mod tests {
     use super::*;
 
     fn output(out: &Path, rows: u64) -> Output {
-        let mut output = Output::create(out, 3, &[1, 2], true).unwrap();
+        let extras = Extras { targets: true, weight: true };
+        let mut output = Output::create(out, 3, &[1, 2], extras).unwrap();
         let samples = Samples {
             x: (0..rows * 3).map(|i| if i % 7 == 0 { f32::NAN } else { i as f32 }).collect(),
             y: (0..rows * 2).map(|i| -(i as f32)).collect(),
             ids: (0..rows as i64).collect(),
             split: vec![0; rows as usize],
+            weight: (0..rows).map(|row| row as f32).collect(),
         };
         output.put(0, &samples).unwrap();
         output.rows = rows;

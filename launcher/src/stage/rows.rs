@@ -6,7 +6,7 @@ use super::{
     complete::{self, Draft, Input, ROW_NAMES_MAX},
     duplicates::Hashes,
     error::StageError,
-    output::{Output, Samples},
+    output::{Extras, Output, Samples},
     source::block::{Block, Key, Kind, NO_TIME, NO_WORD, Want, Words},
     split,
     table::{Ask, Sink, Table, Tally},
@@ -37,7 +37,12 @@ pub(crate) fn draft(
     let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
     std::fs::create_dir_all(job.out).map_err(enn_common::fs::FileError::of("make the directory", job.out))?;
     space::require(job.out, needed)?;
-    let mut output = Output::create(job.out, plan.inputs.len(), &layout.out_shape, !plan.targets.is_empty())?;
+    let out_shape = match job.training.filter(|_| plan.targets.is_empty()) {
+        Some(training) => training.out_shape.clone(),
+        None => layout.out_shape.clone(),
+    };
+    let extras = Extras { targets: !plan.targets.is_empty(), weight: plan.weight.is_some() };
+    let mut output = Output::create(job.out, plan.inputs.len(), &out_shape, extras)?;
     let state = State {
         dictionaries: plan.dictionaries.clone(),
         hashes: Hashes::new(output.dir()),
@@ -66,8 +71,17 @@ fn finish(
     };
     plan.wants.iter().zip(&tally.counts).for_each(|(want, counts)| complete::count(&mut report, &want.column, counts));
     let mut inputs = plan.inputs;
+    let mut classes = None;
     for (slot, dictionary) in plan.slots.iter().filter(|slot| slot.kind == Kind::Word).zip(state.dictionaries) {
-        inputs[slot.column].categories = Some(dictionary.list);
+        match slot.column {
+            TARGET => classes = Some(dictionary.list),
+            column => inputs[column].categories = Some(dictionary.list),
+        }
+    }
+    let weights = plan.weight.and_then(|want| tally.counts.get(want));
+    let invalid = weights.map_or(0, |counts| counts.missing + counts.non_finite + counts.out_of_range);
+    if invalid > 0 {
+        report.notes.push(format!("{invalid} samples have no weight of at least 0 and count for nothing"));
     }
     let names = if state.has_text_keys { state.names } else { Vec::new() };
     if state.has_text_keys {
@@ -81,6 +95,7 @@ fn finish(
         out_shape: layout.out_shape.clone(),
         out_labels: labels(layout),
         persistence: None,
+        classes,
         names,
         starts: Vec::new(),
         report,
@@ -99,6 +114,11 @@ fn labels(layout: &RowsLayout) -> Vec<Vec<String>> {
     };
     layout.out_shape.iter().map(axis).collect()
 }
+
+/// The staged column of the target's class.
+const TARGET: usize = usize::MAX;
+/// The wanted column of a target that is not in the data.
+const NOWHERE: usize = usize::MAX;
 
 /// Where a wanted column goes.
 #[derive(Debug, Clone, Copy)]
@@ -119,6 +139,7 @@ struct Plan {
     targets: Vec<usize>,
     key: Option<usize>,
     split: Option<usize>,
+    weight: Option<usize>,
     /// One per category slot, in order.
     dictionaries: Vec<Dictionary>,
     counts_repeats: bool,
@@ -136,6 +157,7 @@ impl Plan {
             targets: Vec::new(),
             key: None,
             split: None,
+            weight: None,
             dictionaries: Vec::new(),
             counts_repeats: is_training,
         };
@@ -143,7 +165,14 @@ impl Plan {
             plan.feature(job, &feature.column, feature.kind);
         }
         if has_targets {
-            plan.targets = layout.targets.iter().map(|target| plan.want(job, target, Kind::Number)).collect();
+            plan.targets = layout.targets.iter().map(|target| plan.target(job, layout, target)).collect();
+        } else if let Some(training) = job.training.filter(|_| layout.classes) {
+            plan.classes(None, training.out_labels.first());
+        }
+        if let Some(column) = job.config.weight.as_ref().filter(|_| is_training) {
+            let want = plan.want(job, column, Kind::Number);
+            plan.wants[want].range = (0.0, Want::ANY.1);
+            plan.weight = Some(want);
         }
         plan.key = layout.row_id.as_ref().map(|column| plan.want(job, column, Kind::Key));
         let kind = match job.config.split.kind {
@@ -161,6 +190,23 @@ impl Plan {
         }
         table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
         Ok(plan)
+    }
+
+    /// Adds a target column.
+    fn target(&mut self, job: &Job<'_>, layout: &RowsLayout, column: &str) -> usize {
+        let want = self.want(job, column, if layout.classes { Kind::Word } else { Kind::Number });
+        if layout.classes {
+            self.classes(Some(want), job.training.and_then(|training| training.out_labels.first()));
+        } else {
+            self.wants[want].sentinel = job.config.mask.sentinel();
+        }
+        want
+    }
+
+    /// Adds the classes of the target: a model's own, or those that will be found in column `want`.
+    fn classes(&mut self, want: Option<usize>, own: Option<&Vec<String>>) {
+        self.dictionaries.push(own.map_or_else(Dictionary::default, |own| Dictionary::fixed(own)));
+        self.slots.push(Slot { want: want.unwrap_or(NOWHERE), column: TARGET, kind: Kind::Word });
     }
 
     /// Adds a wanted column.
@@ -285,7 +331,7 @@ impl Sink for RowSink<'_> {
         let mut x = vec![f32::NAN; block.rows * width];
         let mut words = Vec::new();
         for slot in &self.plan.slots {
-            let column = &block.columns[slot.want];
+            let Some(column) = block.columns.get(slot.want) else { continue };
             match slot.kind {
                 Kind::Number => scatter(&mut x, width, slot.column, column.numbers()),
                 Kind::Time => scatter_times(&mut x, width, slot.column, column.times()),
@@ -303,7 +349,9 @@ impl Sink for RowSink<'_> {
             _ => block.hashes,
         };
         let split = self.plan.split.and_then(|want| block.columns[want].words().cloned());
-        let samples = Samples { x, y, ..Samples::default() };
+        let weights = self.plan.weight.map_or(&[][..], |want| block.columns[want].numbers());
+        let weight = weights.iter().map(|weight| if weight.is_nan() { 0.0 } else { *weight as f32 }).collect();
+        let samples = Samples { x, y, weight, ..Samples::default() };
         Ok(Work { samples, rows: block.rows, first: 0, words, keys, split, hashes })
     }
 
@@ -312,7 +360,7 @@ impl Sink for RowSink<'_> {
         for ((column, words, codes), dictionary) in work.words.iter_mut().zip(&mut state.dictionaries) {
             *codes = words.list.iter().map(|word| dictionary.code(word)).collect();
             if dictionary.list.len() > CATEGORIES_MAX {
-                let column = self.plan.inputs[*column].source.clone();
+                let column = self.plan.inputs.get(*column).map_or("the target", |input| &input.source).to_owned();
                 return Err(StageError::TooManyCategories { column, categories_max: CATEGORIES_MAX });
             }
         }
@@ -330,7 +378,11 @@ impl Sink for RowSink<'_> {
     fn after(&self, mut work: Work) -> Result<(), StageError> {
         let width = self.plan.inputs.len();
         for (column, words, codes) in &work.words {
-            let cells = work.samples.x.iter_mut().skip(*column).step_by(width);
+            let (values, first, step) = match *column {
+                TARGET => (&mut work.samples.y, 0, 1),
+                column => (&mut work.samples.x, column, width),
+            };
+            let cells = values.iter_mut().skip(first).step_by(step);
             for (cell, id) in cells.zip(&words.ids).filter(|(_, id)| **id != NO_WORD) {
                 *cell = codes[*id as usize] as f32;
             }

@@ -2,7 +2,9 @@
 
 use super::*;
 use enn_common::{
-    config::data::{ColumnRange, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
+    config::data::{
+        ColumnRange, DuplicatePolicy, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind, TargetMask,
+    },
     staged::{Split, Staged as Arrays},
 };
 use std::{collections::BTreeSet, ffi::OsString, fs};
@@ -26,6 +28,7 @@ impl Bench {
         let layout = RowsLayout {
             features: vec![feature("a", FeatureKind::Number)],
             targets: vec!["y".into()],
+            classes: false,
             out_shape: vec![1],
             row_id: None,
         };
@@ -39,6 +42,8 @@ impl Bench {
             split: SplitConfig { kind: SplitKind::Chronological, val: 0.0, test: 0.0, seed: 1, column: None },
             units: "°F".into(),
             ranges: vec![],
+            weight: None,
+            mask: TargetMask::Finite,
         };
         Self { dir, config }
     }
@@ -128,6 +133,75 @@ fn rows_become_samples_with_masks_statistics_and_a_report() {
     assert_eq!((report.columns["c"].missing, report.columns["c"].unseen_category), (1, 1));
     assert_eq!((report.columns["when"].missing, report.columns["y"].missing), (1, 1));
     assert!(!staged.reused && meta.units == "°F");
+}
+
+#[test]
+fn a_categorical_target_becomes_a_cell_for_each_class() {
+    let text = "a,y\n1,red\n2,blue\n3,NA\n4,red\n5,green\n6,blue\n";
+    let mut bench = Bench::rows("t.csv", text.as_bytes());
+    bench.layout().classes = true;
+    bench.config.split = SplitConfig { kind: SplitKind::Chronological, val: 0.0, test: 0.4, seed: 1, column: None };
+    let (staged, arrays) = bench.stage();
+    let meta = arrays.meta();
+    assert!(meta.has_classes && !meta.has_weights);
+    assert_eq!(
+        (meta.out_shape.as_slice(), &meta.out_labels[0][..]),
+        (&[2][..], &["red".to_owned(), "blue".into()][..])
+    );
+    assert_eq!(arrays.y()[..6], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0], "the row without a class is left out");
+    assert!(arrays.y_row(3).iter().all(|y| y.is_nan()), "green is in no training row");
+    assert_eq!((arrays.y_row(4), arrays.y_mask()[6..].to_vec()), (&[0.0, 1.0][..], vec![0, 0, 1, 1]));
+    assert_eq!((meta.report.columns["y"].unseen_category, meta.report.columns["y"].missing), (1, 1));
+    assert!((meta.y_stats[0].mean - 2.0 / 3.0).abs() < 1e-12, "the share of the class");
+
+    // Data to predict, with and without the target, and with a class that the model does not know.
+    for (table, expected) in [("a\n7\n8\n", None), ("a,y\n7,blue\n8,pink\n", Some([0.0, 1.0]))] {
+        fs::write(&bench.config.files[0], table).unwrap();
+        let predicted = bench.try_stage(2, Some(staged.meta.clone())).unwrap();
+        let arrays = Arrays::open(&predicted.dir).unwrap();
+        assert!(arrays.meta().has_classes && arrays.meta().has_targets == expected.is_some());
+        assert_eq!((arrays.rows(), &arrays.meta().out_labels), (2, &staged.meta.out_labels));
+        if let Some(expected) = expected {
+            assert!(arrays.y_row(0) == expected && arrays.y_row(1)[0].is_nan());
+        }
+    }
+    fs::write(&bench.config.files[0], "a,y\n1,red\n2,red\n").unwrap();
+    let error = bench.error();
+    assert!(
+        error.contains("data.rows.targets is 1 classes of \"y\"") || error.contains("1 classes of \"y\""),
+        "{error}"
+    );
+}
+
+#[test]
+fn weights_are_staged_and_what_is_no_weight_is_told() {
+    let mut bench = Bench::rows("t.csv", b"a,w,y\n1,2,1\n2,NA,2\n3,-1,3\n4,0.5,NA\n5,3,5\n");
+    bench.config.weight = Some("w".into());
+    let (staged, arrays) = bench.stage();
+    assert_eq!((arrays.weight(), arrays.y()), (&[2.0, 0.0, 0.0, 3.0][..], &[1.0, 2.0, 3.0, 5.0][..]));
+    assert!(staged.meta.report.notes.iter().any(|note| note.starts_with("2 samples have no weight")), "{staged:?}");
+    let predicted = bench.try_stage(2, Some(staged.meta)).unwrap();
+    assert!(!predicted.meta.has_weights && Arrays::open(&predicted.dir).unwrap().weight().is_empty());
+}
+
+#[test]
+fn a_mask_decides_which_targets_count() {
+    let mut bench = Bench::rows("t.csv", b"a,y\n-9,1\n2,-9.0\n3,3\n4,NA\n");
+    bench.config.mask = TargetMask::Value(-9.0);
+    let (staged, arrays) = bench.stage();
+    assert_eq!((arrays.y(), arrays.x()), (&[1.0, 3.0][..], &[-9.0, 3.0][..]), "the sentinel is one in targets only");
+    assert_eq!((staged.meta.y_stats[0].min, staged.meta.report.columns["y"].missing), (1.0, 2));
+    let mut bench = Bench::rows("t.csv", b"a,y,z\n1,1,1\n2,2,NA\n");
+    bench.layout().targets = vec!["y".into(), "z".into()];
+    bench.layout().out_shape = vec![2];
+    bench.config.mask = TargetMask::None;
+    let error = bench.error();
+    assert!(
+        error.contains("data.mask") && error.contains("1 target cells of the training samples are missing"),
+        "{error}"
+    );
+    fs::write(&bench.config.files[0], "a,y,z\n1,1,1\n2,2,3\n").unwrap();
+    assert_eq!(bench.stage().1.rows(), 2);
 }
 
 #[test]

@@ -150,7 +150,31 @@ pub fn table(view: &RunView) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "ENN's error is {percent:.1} % {side} the best baseline's ({name})");
     }
+    text.push_str(&probabilities(view));
     text
+}
+
+/// What a model that predicts distributions or classes is worth as such, a line each; empty for points.
+fn probabilities(view: &RunView) -> String {
+    let split = split(view);
+    let of = |told: &dyn Fn(&Metrics) -> Option<String>| {
+        let one =
+            |(name, short): &(&str, &str)| Some(format!("{short} {}", told(split.get(*name).filter(|m| m.n > 0)?)?));
+        let all: Vec<String> = JUDGED.iter().filter_map(one).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    };
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let nominal = split.values().find_map(|metrics| Some(100.0 * metrics.interval?.nominal));
+    let lines = [
+        of(&|m| Some(percent(m.interval?.coverage)))
+            .map(|all| format!("within the {:.0} % interval: {all}", nominal.unwrap_or(0.0))),
+        of(&|m| Some(figures::with_unit(m.interval?.width, view.units())))
+            .map(|all| format!("mean width of the interval: {all}")),
+        of(&|m| Some(percent(m.accuracy?))).map(|all| format!("likeliest class is right: {all}")),
+        of(&|m| (m.interval.is_some() || m.accuracy.is_some()).then(|| figures::measure(m.loss)))
+            .map(|all| format!("loss: {all}")),
+    ];
+    lines.into_iter().flatten().map(|line| line + "\n").collect()
 }
 
 /// Rows as a table: the first column to the left, the others to the right.
@@ -174,12 +198,34 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
     use crate::ui::model::tests::{events, view_after};
-    use enn_common::event::What;
+    use enn_common::{event::What, metrics::Interval};
 
     #[test]
     fn the_table_puts_the_best_first() {
         insta::assert_snapshot!(table(&view_after(&events())));
         assert_eq!(table(&RunView::default()), "no metrics yet: no epoch has been validated\n");
+    }
+
+    #[test]
+    fn intervals_and_classes_have_their_lines() {
+        let mut all = events();
+        let change = |all: &mut Vec<enn_common::event::Event>, to: &dyn Fn(&mut Metrics)| {
+            for event in all {
+                if let What::Trained { split, .. } = &mut event.what {
+                    split.values_mut().for_each(to);
+                }
+            }
+        };
+        change(&mut all, &|m| {
+            m.interval = Some(Interval { nominal: 0.8, coverage: 0.79, width: 8.25 });
+            m.loss = 0.25;
+        });
+        let text = table(&view_after(&all));
+        let expected = "within the 80 % interval: val 79.0 %, test 79.0 %\n\
+                        mean width of the interval: val 8.250 °F, test 8.250 °F\nloss: val 0.250, test 0.250\n";
+        assert!(text.ends_with(expected), "{text}");
+        change(&mut all, &|m| (m.interval, m.accuracy) = (None, Some(0.9)));
+        assert!(table(&view_after(&all)).ends_with("right: val 90.0 %, test 90.0 %\nloss: val 0.250, test 0.250\n"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub struct BaseHead {
     factors: ParamId,
     bias: ParamId,
     linear: Option<(ParamId, f64)>,
+    channels: Option<(ParamId, ParamId, i64)>,
 }
 
 /// Sizes of the base head.
@@ -34,12 +35,14 @@ pub struct BaseSizes {
     pub rank: i64,
     /// Features F' and crosses C of the linear branch; `None` leaves it out.
     pub linear: Option<(i64, i64)>,
+    /// Numbers P per cell besides the location.
+    pub channels: i64,
 }
 
 impl BaseHead {
     /// A base head; `Model::initialise_from_data` gives V, b and W their start.
     pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, sizes: BaseSizes) -> Self {
-        let BaseSizes { cells, rank, linear } = sizes;
+        let BaseSizes { cells, rank, linear, channels } = sizes;
         pb.scoped(name, |pb| Self {
             norm: Normalise::new(pb, "norm", width.norm, width.model),
             scores: match linear {
@@ -57,24 +60,37 @@ impl BaseHead {
                 let weight = pb.param("linear", &[cells, features + crosses], Init::Zeros, Group::Decay);
                 (weight, 1.0 / (features as f64).sqrt())
             }),
+            channels: (channels > 0).then(|| {
+                let weight = pb.param("channels.weight", &[channels * cells, rank], Init::Zeros, Group::Decay);
+                (weight, pb.param("channels.bias", &[channels, cells], Init::Zeros, Group::NoDecay), cells)
+            }),
         })
     }
 
-    /// Mean latent (B, D), and features with crosses (B, F' + C) divided by √F' → (B, O).
+    /// Mean latent (B, D), and features with crosses (B, F' + C) divided by √F' → locations (B, O) and channels
+    /// (B, P, O).
     ///
     /// # Errors
     /// When the widths differ from D and F' + C.
-    pub fn forward(&self, cx: &Cx, pooled: &Tensor, features: &Tensor) -> Result<Tensor, OpError> {
+    pub fn forward(&self, cx: &Cx, pooled: &Tensor, features: &Tensor) -> Result<(Tensor, Option<Tensor>), OpError> {
         let _scope = cx.scope("base");
         let scores = self.scores.forward(cx, &self.norm.forward(cx, pooled)?)?;
-        let base = functional::linear(cx, &scores, &cx.param(self.factors), Some(&cx.param(self.bias)))?;
-        match self.linear {
-            None => Ok(base),
-            Some((weight, scale)) => {
-                let direct = functional::linear(cx, features, &cx.param(weight), None)?;
-                functional::add(cx, &base, &functional::scale(cx, &direct, scale)?)
-            }
+        let mut base = functional::linear(cx, &scores, &cx.param(self.factors), Some(&cx.param(self.bias)))?;
+        if let Some((weight, scale)) = self.linear {
+            let direct = functional::linear(cx, features, &cx.param(weight), None)?;
+            base = functional::add(cx, &base, &functional::scale(cx, &direct, scale)?)?;
         }
+        let channels = self.channels.map(|(weight, bias, cells)| {
+            let flat = functional::linear(cx, &scores, &cx.param(weight), None)?;
+            let all = functional::reshape(cx, &flat, &[pooled.dim(0), flat.dim(-1) / cells.max(1), cells])?;
+            functional::add(cx, &all, &cx.param(bias))
+        });
+        Ok((base, channels.transpose()?))
+    }
+
+    /// Where the channels begin (P, O).
+    pub fn channel_bias(&self) -> Option<ParamId> {
+        self.channels.map(|(_, bias, _)| bias)
     }
 
     /// V (O, R).
@@ -93,16 +109,32 @@ impl BaseHead {
     }
 }
 
-/// Grid tokens (B, G, D) → one correction per cell of each patch (B, G, patch volume); begins at zero.
+/// Grid tokens (B, G, D) → one correction per cell of each patch (B, G, patch volume), and as many of each channel; all begin at
+/// zero.
 #[derive(Debug, Clone)]
 pub struct RefineHead {
     out: Linear,
+    channels: Vec<Linear>,
 }
 
 impl RefineHead {
-    /// A head for patches of `patch_volume` cells.
-    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, patch_volume: i64) -> Self {
-        pb.scoped(name, |pb| Self { out: Linear::zeroed(pb, "out", width.model, patch_volume) })
+    /// A head for patches of `patch_volume` cells with `channels` numbers besides the location.
+    pub fn new(pb: &mut ParamBuilder, name: &str, width: Width, (patch_volume, channels): (i64, i64)) -> Self {
+        pb.scoped(name, |pb| Self {
+            out: Linear::zeroed(pb, "out", width.model, patch_volume),
+            channels: (0..channels)
+                .map(|channel| Linear::zeroed(pb, &format!("channel_{channel}"), width.model, patch_volume))
+                .collect(),
+        })
+    }
+
+    /// (B, G, D) → (B, G, patch volume) for each channel.
+    ///
+    /// # Errors
+    /// When the last axis is not D.
+    pub fn channels(&self, cx: &Cx, tokens: &Tensor) -> Result<Vec<Tensor>, OpError> {
+        let _scope = cx.scope("refine");
+        self.channels.iter().map(|channel| channel.forward(cx, tokens)).collect()
     }
 
     /// (B, G, D) → (B, G, patch volume).

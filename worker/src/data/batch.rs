@@ -15,6 +15,7 @@ pub struct View<'a> {
     x_mask: &'a [u8],
     y: &'a [f32],
     y_mask: &'a [u8],
+    weight: &'a [f32],
     rows: usize,
     inputs: usize,
     outputs: usize,
@@ -28,7 +29,7 @@ impl<'a> View<'a> {
     pub fn inputs(rows: usize, inputs: usize, x: &'a [f32], x_mask: &'a [u8]) -> Result<Self, DataError> {
         check("x", x.len(), rows, inputs)?;
         check("x_mask", x_mask.len(), rows, inputs)?;
-        Ok(Self { x, x_mask, y: &[], y_mask: &[], rows, inputs, outputs: 0 })
+        Ok(Self { x, x_mask, y: &[], y_mask: &[], weight: &[], rows, inputs, outputs: 0 })
     }
 
     /// Adds targets (rows, outputs) with their mask.
@@ -39,6 +40,17 @@ impl<'a> View<'a> {
         check("y", y.len(), self.rows, outputs)?;
         check("y_mask", y_mask.len(), self.rows, outputs)?;
         Ok(Self { y, y_mask, outputs, ..self })
+    }
+
+    /// Adds weights of the rows; none where all count the same.
+    ///
+    /// # Errors
+    /// [`DataError::Length`] when there are some, but not one per row.
+    pub fn with_weights(self, weight: &'a [f32]) -> Result<Self, DataError> {
+        if !weight.is_empty() {
+            check("weight", weight.len(), self.rows, 1)?;
+        }
+        Ok(Self { weight, ..self })
     }
 
     /// Gathers `rows` into tensors on the host, pinned when `pin` names a CUDA device. Rows from `real` on are padding: their
@@ -57,10 +69,22 @@ impl<'a> View<'a> {
             x: inputs(tensor(&collect(self.x, rows, self.inputs), n, self.inputs, pin))?,
             x_mask: inputs(flags(&collect(self.x_mask, rows, self.inputs), n, self.inputs, pin))?,
             y: outputs(tensor(&collect(self.y, rows, self.outputs), n, self.outputs, pin))?,
-            y_mask: outputs(flags(&y_mask, n, self.outputs, pin))?,
+            y_mask: outputs(if self.weight.is_empty() {
+                flags(&y_mask, n, self.outputs, pin)
+            } else {
+                tensor(&self.by_weight(&y_mask, rows), n, self.outputs, pin)
+            })?,
             rows: rows.into(),
             real,
         })
+    }
+}
+
+impl View<'_> {
+    /// A mask with the weight of its row in each valid cell.
+    fn by_weight(&self, mask: &[u8], rows: &[u64]) -> Vec<f32> {
+        let cells = mask.chunks(self.outputs.max(1)).zip(rows);
+        cells.flat_map(|(mask, row)| mask.iter().map(|valid| f32::from(*valid) * self.weight[*row as usize])).collect()
     }
 }
 
@@ -73,7 +97,7 @@ pub struct Batch {
     pub x_mask: Tensor,
     /// (B, O) f32, the user's units, NaN where missing. (B, 0) when the data has no targets.
     pub y: Tensor,
-    /// (B, O) bool, true where valid; false in padding rows.
+    /// (B, O) bool, true where valid; false in padding rows. Where rows have weights f32: the weight of each valid cell, else 0.
     pub y_mask: Tensor,
     /// Row of the staged order in each slot.
     pub rows: Arc<[u64]>,
@@ -235,6 +259,17 @@ mod tests {
             assert_eq!(Vec::<bool>::try_from(mask.flatten(0, 1)).unwrap(), [false, false, true, false]);
         }
         assert_eq!(batch.not_finite().unwrap(), [3], "a copy has tensors of its own");
+    }
+
+    #[test]
+    fn weights_are_in_the_mask() {
+        let (x, y, weight) = ([0.0; 3], [1.0; 6], [0.5, 2.0, 0.0]);
+        let view = View::inputs(3, 1, &x, &[1; 3]).unwrap().with_targets(2, &y, &[1, 0, 1, 1, 1, 1]).unwrap();
+        let batch = view.with_weights(&weight).unwrap().gather(&[1, 0, 2, 1], 3, Device::Cpu).unwrap();
+        let mask = Vec::<f32>::try_from(batch.y_mask.flatten(0, 1)).unwrap();
+        assert_eq!(mask, [2.0, 2.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert!(view.with_weights(&weight[..2]).is_err());
+        assert!(batch.not_finite().unwrap().is_empty());
     }
 
     #[test]

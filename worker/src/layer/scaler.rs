@@ -7,7 +7,10 @@ use crate::autograd::{Cx, Tensor};
 use crate::error::OpError;
 use crate::functional;
 use enn_common::staged::meta::Stats;
-use tch::{Device, Kind, Tensor as Raw};
+use tch::{Device, Kind, TchError, Tensor as Raw};
+
+/// Share of the rows that a class is given at least.
+const RATE_MIN: f64 = 1e-4;
 
 /// Means and spreads of the F inputs and the O target cells, all f64.
 ///
@@ -35,6 +38,14 @@ impl Scaler {
             y_min: column(y, |s| s.min),
             y_max: column(y, |s| s.max),
         }
+    }
+
+    /// Logarithms (O) of the mean targets, for cells that are 1 in the rows of a class and 0 elsewhere.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn log_rates(&self) -> Result<Raw, TchError> {
+        self.y_mean.f_clamp(RATE_MIN, 1.0)?.f_log()
     }
 
     /// Moves the buffers.

@@ -1,52 +1,104 @@
 //! The objective: an element-wise loss in standardised target space, over valid cells only.
 //!
+//! | `train.loss` | per valid cell, with d = z − target, ω = d/σ |
+//! |---|---|
+//! | `mse` | d² |
+//! | `huber` | d²/2 for \|d\| ≤ δ, else δ(\|d\| − δ/2) |
+//! | `quantile` | mean over the levels τ of max(τe, (τ − 1)e), e = target − q_τ |
+//! | `gaussian` | ω²/2 + ln σ; left out: ln √(2π) |
+//! | `student_t` | (ν+1)/2 · ln(1 + ω²/ν) + ln σ; left out: ln(√(νπ) Γ(ν/2)/Γ((ν+1)/2)) |
+//! | `crps` | σ(ω(2Φ(ω) − 1) + 2φ(ω) − 1/√π) |
+//! | `cross_entropy` | per row: −ln softmax(logits) at the target's class |
+//!
 //! **Invariant:** a missing label poisons nothing: its cell adds neither to the sum nor to the count, and its gradient is zero.
-//! Adding a constant to every prediction of a perfect fit raises every loss offered here.
+//! Adding a constant to every prediction of a perfect fit raises every loss offered here but `cross_entropy`, whose softmax takes
+//! such constants out. Weights multiply a cell's loss and its share of the count, so that a weight of 2 is the row twice.
 
+mod element;
+mod head;
 mod output;
 
-pub use output::Output;
+pub use head::Head;
+pub use output::{Channels, Output};
 
 use crate::{
     autograd::{Cx, Tensor},
-    error::OpError,
+    error::{OpError, OpErrorKind},
     functional,
 };
+use element::Cells;
 use enn_common::config::train::{Loss, TrainConfig};
-use tch::Kind;
+use tch::{Device, Kind, TchError, Tensor as Raw};
 
 /// Targets of a batch, ready for the loss.
 #[derive(Debug, Clone)]
 pub struct Targets {
-    /// Standardised targets (B, O) f32; NaN where missing.
+    /// Standardised targets (B, O) f32, NaN where missing; for classes 1 in the cell of the class and 0 elsewhere.
     pub z: Tensor,
     /// Valid cells (B, O) bool.
     pub valid: Tensor,
+    /// Weights of the rows (B, 1) or of their cells (B, O), f32; `None` when all count the same.
+    pub weight: Option<Tensor>,
 }
 
 /// What is minimised: Σ ℓ(z) + λ Σ ℓ(base), over the valid cells.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug)]
 pub struct Objective {
-    /// ℓ.
-    pub loss: Loss,
-    /// Huber's transition, in target standard deviations.
-    pub huber_delta: f64,
-    /// λ, the weight of the base head's own loss; 0 leaves it out.
-    pub base_weight: f64,
+    loss: Loss,
+    huber_delta: f64,
+    degrees_of_freedom: f64,
+    base_weight: f64,
+    levels: Vec<f64>,
+    head: Head,
+    /// Weights of the cells (O) f32.
+    cells: Option<Raw>,
 }
 
 /// A batch's share of the objective. The mean over the global batch is Σ sum / Σ count.
 pub struct BatchLoss {
     /// Sum over the valid cells, scalar f32; `backward` starts here.
     pub sum: Tensor,
-    /// Valid cells, scalar f64 on the device.
+    /// Valid cells (rows, for classes) by their weight, scalar f64 on the device.
     pub count: Tensor,
 }
 
 impl Objective {
-    /// From `[train]`.
+    /// From `[train]`; all cells count the same.
     pub fn new(config: &TrainConfig) -> Self {
-        Self { loss: config.loss, huber_delta: config.huber_delta, base_weight: config.base_loss_weight }
+        Self {
+            loss: config.loss,
+            huber_delta: config.huber_delta,
+            degrees_of_freedom: config.degrees_of_freedom,
+            base_weight: config.base_loss_weight,
+            levels: config.levels.clone(),
+            head: Head::new(config),
+            cells: None,
+        }
+    }
+
+    /// With these weights of the output cells.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn weighted(self, cells: Option<&[f64]>, device: Device) -> Result<Self, TchError> {
+        let on_device = |weights: &[f64]| Raw::f_from_slice(weights)?.f_to_kind(Kind::Float)?.f_to_device(device);
+        Ok(Self { cells: cells.map(on_device).transpose()?, ..self })
+    }
+
+    /// The head whose numbers the loss reads.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Share of the targets between the lowest and the highest quantile, if the head has quantiles.
+    pub fn nominal(&self) -> Option<f64> {
+        let has = matches!(self.head, Head::Quantiles { .. } | Head::Scale { .. });
+        has.then(|| Some(self.levels.last()? - self.levels.first()?)).flatten()
+    }
+
+    /// Whether predictions are compared by the loss itself. For points it is their mean absolute error that people compare.
+    pub fn is_judge(&self) -> bool {
+        self.head != Head::Point
     }
 
     /// Sum and count over a batch.
@@ -55,87 +107,85 @@ impl Objective {
     /// When predictions and targets differ in shape.
     pub fn forward(&self, cx: &Cx, output: &Output, targets: &Targets) -> Result<BatchLoss, OpError> {
         let _scope = cx.scope("loss");
-        let mut sum = self.element(cx, &output.z, targets)?;
+        let weight = self.weight(cx, targets)?;
+        let channels = output.channels.as_ref();
+        let mut sum = self.element(cx, (&output.z, channels.map(|c| &c.whole)), targets, weight.as_ref())?;
         if self.base_weight > 0.0 {
-            let base = self.element(cx, &output.base, targets)?;
+            let base = self.element(cx, (&output.base, channels.map(|c| &c.base)), targets, weight.as_ref())?;
             sum = functional::add(cx, &sum, &functional::scale(cx, &base, self.base_weight)?)?;
         }
-        let count = functional::sum_all(cx, &functional::cast(cx, &targets.valid, Kind::Double)?)?;
-        Ok(BatchLoss { sum, count })
+        Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
     }
 
-    fn element(&self, cx: &Cx, prediction: &Tensor, targets: &Targets) -> Result<Tensor, OpError> {
-        match self.loss {
-            Loss::Mse => functional::masked_mse(cx, prediction, &targets.z, &targets.valid),
-            Loss::Huber => functional::masked_huber(cx, prediction, &targets.z, &targets.valid, self.huber_delta),
+    /// Sum and count over a batch without the base head's own loss: how good the prediction is.
+    ///
+    /// # Errors
+    /// When predictions and targets differ in shape.
+    pub fn score(&self, cx: &Cx, output: &Output, targets: &Targets) -> Result<BatchLoss, OpError> {
+        let weight = self.weight(cx, targets)?;
+        let channels = output.channels.as_ref().map(|channels| &channels.whole);
+        let sum = self.element(cx, (&output.z, channels), targets, weight.as_ref())?;
+        Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
+    }
+
+    /// Weight of each valid cell (B, O), 0 where a cell is not valid; `None` when all valid cells count the same.
+    ///
+    /// # Errors
+    /// When there are weights for other cells.
+    pub fn weight(&self, cx: &Cx, targets: &Targets) -> Result<Option<Tensor>, OpError> {
+        let rows = targets.weight.as_ref();
+        let of_cells = self.cells.as_ref().map(|raw| cx.constant(raw.shallow_clone()));
+        if rows.is_none() && of_cells.is_none() {
+            return Ok(None);
         }
+        let valid = functional::cast(cx, &targets.valid, targets.z.kind())?;
+        let times = |all: Tensor, more: &Tensor| functional::mul(cx, &all, more);
+        Ok(Some(rows.into_iter().chain(&of_cells).try_fold(valid, times)?))
+    }
+
+    fn count(&self, cx: &Cx, targets: &Targets, weight: Option<&Tensor>) -> Result<Tensor, OpError> {
+        let counted = weight.unwrap_or(&targets.valid);
+        let cells = functional::sum_all(cx, &functional::cast(cx, counted, Kind::Double)?)?;
+        match self.head {
+            Head::Classes => functional::scale(cx, &cells, 1.0 / targets.z.dim(-1).max(1) as f64),
+            _ => Ok(cells),
+        }
+    }
+
+    fn element(
+        &self,
+        cx: &Cx,
+        (z, channels): (&Tensor, Option<&Tensor>),
+        targets: &Targets,
+        weight: Option<&Tensor>,
+    ) -> Result<Tensor, OpError> {
+        match (self.loss, weight) {
+            (Loss::Mse, None) => return functional::masked_mse(cx, z, &targets.z, &targets.valid),
+            (Loss::Huber, None) => {
+                return functional::masked_huber(cx, z, &targets.z, &targets.valid, self.huber_delta);
+            }
+            _ => {}
+        }
+        let cells = Cells::new(cx, targets, weight)?;
+        let losses = match (self.loss, channels) {
+            (Loss::Huber, _) => cells.huber(z, self.huber_delta)?,
+            (Loss::CrossEntropy, _) => cells.cross_entropy(z)?,
+            (Loss::Quantile, Some(_)) => cells.pinball(&self.head.quantiles(cx, z, channels)?, &self.levels)?,
+            (Loss::Gaussian, Some(channels)) => cells.gaussian(z, &head::scale(cx, channels)?)?,
+            (Loss::Crps, Some(channels)) => cells.crps(z, &head::scale(cx, channels)?)?,
+            (Loss::StudentT, Some(channels)) => {
+                cells.students_t(z, &head::scale(cx, channels)?, self.degrees_of_freedom)?
+            }
+            (Loss::Mse, _) => cells.squared(z)?,
+            (Loss::Quantile | Loss::Gaussian | Loss::Crps | Loss::StudentT, None) => {
+                let expected = "those of the loss; build the model with its head";
+                let kind = OpErrorKind::Attribute { name: "number of channels per cell", found: 0.0, expected };
+                return Err(cx.fail("loss", kind));
+            }
+        };
+        cells.sum(&losses)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::params::ParamBuilder;
-    use tch::{Device, Tensor as Raw};
-
-    fn objective(loss: Loss) -> Objective {
-        Objective { loss, huber_delta: 0.5, base_weight: 0.25 }
-    }
-
-    /// Loss of predictions z and base against targets, all (2, 3).
-    fn evaluate(objective: Objective, z: &Raw, base: &Raw, target: &Raw) -> (f64, f64) {
-        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
-        let cx = Cx::eval(&params);
-        let tensor = |raw: &Raw| cx.input(raw.shallow_clone());
-        let output = Output { z: tensor(z), base: tensor(base), refined: tensor(z), gate: tensor(z) };
-        let targets = Targets { valid: tensor(&target.isfinite()), z: tensor(target) };
-        let loss = objective.forward(&cx, &output, &targets).unwrap();
-        (loss.sum.raw().double_value(&[]), loss.count.raw().double_value(&[]))
-    }
-
-    fn targets() -> Raw {
-        Raw::from_slice(&[0.5_f32, -1.0, f32::NAN, 2.0, 0.0, 1.0]).reshape([2, 3])
-    }
-
-    fn element(loss: Loss, error: f64) -> f64 {
-        match loss {
-            Loss::Mse => error * error,
-            Loss::Huber if error.abs() <= 0.5 => 0.5 * error * error,
-            Loss::Huber => 0.5 * (error.abs() - 0.25),
-        }
-    }
-
-    #[test]
-    fn sums_over_valid_cells_only() {
-        for loss in [Loss::Mse, Loss::Huber] {
-            let (z, base) =
-                (Raw::zeros([2, 3], (Kind::Float, Device::Cpu)), Raw::ones([2, 3], (Kind::Float, Device::Cpu)));
-            let valid = [0.5, -1.0, 2.0, 0.0, 1.0];
-            let expected: f64 = valid.iter().map(|t| element(loss, *t) + 0.25 * element(loss, t - 1.0)).sum();
-            let (sum, count) = evaluate(objective(loss), &z, &base, &targets());
-            assert!((sum - expected).abs() < 1e-5, "{loss:?}: {sum} against {expected}");
-            assert_eq!(count, 5.0);
-        }
-    }
-
-    #[test]
-    fn a_shift_of_all_predictions_raises_every_loss() {
-        let targets = targets();
-        let perfect = targets.nan_to_num(0.0, None, None);
-        for loss in [Loss::Mse, Loss::Huber] {
-            let at = |z: f64, base: f64| evaluate(objective(loss), &(&perfect + z), &(&perfect + base), &targets).0;
-            assert_eq!(at(0.0, 0.0), 0.0);
-            for shift in [-3.0, -0.1, 0.1, 3.0] {
-                assert!(at(shift, shift) > at(shift / 2.0, shift / 2.0), "{loss:?} shift {shift}");
-                assert!(at(shift, 0.0) > 0.0 && at(0.0, shift) > 0.0);
-            }
-        }
-    }
-
-    #[test]
-    fn all_missing_is_zero_of_zero() {
-        let targets = Raw::full([2, 3], f64::NAN, (Kind::Float, Device::Cpu));
-        let one = Raw::ones([2, 3], (Kind::Float, Device::Cpu));
-        assert_eq!(evaluate(objective(Loss::Huber), &one, &one, &targets), (0.0, 0.0));
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use crate::autograd::Tensor;
 
-/// Outputs in standardised target space, all f32.
+/// Outputs in standardised target space, all f32; logits where the cells are classes.
 #[derive(Clone)]
 pub struct Output {
     /// The prediction z = base + gate · (refined − base), (B, O).
@@ -13,4 +13,16 @@ pub struct Output {
     pub refined: Tensor,
     /// Trust in the refinement, (B, 1), or (B, G) with one per patch; ones (B, 1) when the gate is off.
     pub gate: Tensor,
+    /// What is said of the distribution; `None` when only locations are predicted.
+    pub channels: Option<Channels>,
+}
+
+/// Raw channels of the head; see [`super::Head`].
+#[derive(Clone)]
+pub struct Channels {
+    /// Of the prediction: base plus the whole refinement, (B, P, O). The gate weighs locations only: a scale describes the error
+    /// that is left, however it came about.
+    pub whole: Tensor,
+    /// Of the base head alone, (B, P, O).
+    pub base: Tensor,
 }

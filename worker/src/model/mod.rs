@@ -8,10 +8,12 @@
 //!        └─► collector ─► grid tokens (B,G,D) ─► refine head ─► r (B,O)
 //!   p = gate(Z, grid tokens, a, r);   z = a + p·r;   refined = a + r;   y = z·std + mean
 //! ```
+//! Where the loss predicts a distribution, both heads give P further numbers per cell, c = c_base + c_refine without a gate, and
+//! `loss::Head` makes quantiles of z and c. Where it predicts classes, z are logits and the answer is their softmax.
 //!
-//! Parameters, by name (f32; D width, H heads, I feed-forward width, N tokens of a task, K latents, R head rank, P patch volume,
-//! F' features, O cells). `norm` stands for `weight (D)` and, with LayerNorm, `bias (D)`; *RetNet* for the block below. A task's
-//! parameters have the same names wherever it hangs in the forest; sub-fusers have none of their own.
+//! Parameters, by name (f32; D width, H heads, I feed-forward width, N tokens of a task, K latents, R head rank, V patch volume,
+//! F' features, O cells, P channels). `norm` stands for `weight (D)` and, with LayerNorm, `bias (D)`; *RetNet* for the block below. A
+//! task's parameters have the same names wherever it hangs in the forest; sub-fusers have none of their own.
 //!
 //! | name | shape |
 //! |---|---|
@@ -32,11 +34,12 @@
 //! | `base.scores.{weight,bias}` | (R, D), (R) |
 //! | `base.factors`, `base.bias` | (O, R), (O) |
 //! | `base.linear` (linear branch) | (O, F' + C), C columns of crossed categories; a gets W x / F' |
+//! | `base.channels.weight`, `base.channels.bias` | (P·O, R), (P, O) |
 //! | `collector.axis_{i}` | (patches along axis i, D) |
 //! | `collector.cross.…` | as the Perceiver's cross block |
 //! | `collector.block_{i}` | RetNet |
 //! | `collector.norm` | norm |
-//! | `refine.out.{weight,bias}` | (P, D), (P) |
+//! | `refine.out.{weight,bias}`, `refine.channel_{p}.{weight,bias}` | (V, D), (V) |
 //! | `gate.norm.{weight,bias}` | (W), (W): W = 2D+2 (scalar) or D+1 (tile) |
 //! | `gate.hidden.{weight,bias}`, `gate.out.{weight,bias}` | (64, W), (64); (1, 64), (1) |
 //! | RetNet `….{norm_{mixer},norm_feed}` | norm |
@@ -54,7 +57,7 @@ mod ridge;
 mod spec;
 mod start;
 
-pub use crate::loss::{Output, Targets};
+pub use crate::loss::{Channels, Head, Output, Targets};
 pub use error::ModelError;
 pub use spec::ModelSpec;
 pub use start::StartReport;
@@ -93,6 +96,16 @@ pub struct Model {
     output_range: Option<(f64, f64)>,
     /// A temporal task without a state to carry.
     stateless: Option<String>,
+    head: Head,
+}
+
+/// What the model answers, in the user's units.
+#[derive(Debug)]
+pub struct Answer {
+    /// The prediction (B, O) f32: location or median; for classes the probability of each.
+    pub point: Tensor,
+    /// Quantiles, one (B, O) f32 per level; none for a head without.
+    pub quantiles: Vec<Tensor>,
 }
 
 impl Model {
@@ -144,6 +157,7 @@ impl Model {
             cells: grid.cells(),
             rank: spec.head_rank(config) as i64,
             linear: config.linear_branch.then_some((features, crosses.columns())),
+            channels: spec.head.channels(),
         };
         Ok(Self {
             scaler: Scaler::from_stats(&spec.x_stats, &spec.y_stats),
@@ -152,12 +166,13 @@ impl Model {
             fuser: Fuser::new(pb, "fuser", &fuser)?,
             base: BaseHead::new(pb, "base", width, base),
             collector: Collector::new(pb, "collector", grid.clone(), width, config.collector_depth, regularise),
-            refine: RefineHead::new(pb, "refine", width, grid.patch_volume()),
+            refine: RefineHead::new(pb, "refine", width, (grid.patch_volume(), spec.head.channels())),
             gate: gate_features(config.gate, width.model).map(|features| SigmoidGate::new(pb, "gate", features)),
             gate_kind: config.gate,
             grid,
             output_range: config.output_range,
             stateless,
+            head: spec.head.clone(),
         })
     }
 
@@ -193,9 +208,21 @@ impl Model {
         let latents = self.fuser.forward(cx, &features, stream)?;
         let pooled = functional::mean(cx, &latents, &[1], false)?;
         // The tail is f32 in every precision: what is lost there shows in each prediction.
-        let base = cx.full_precision(|cx| self.base.forward(cx, &pooled, &wide))?;
+        let (base, channels) = cx.full_precision(|cx| self.base.forward(cx, &pooled, &wide))?;
         let tokens = self.collector.forward(cx, &latents)?;
-        cx.full_precision(|cx| self.tail(cx, base, &pooled, &tokens))
+        cx.full_precision(|cx| {
+            let output = self.tail(cx, base, &pooled, &tokens)?;
+            let channels = channels.map(|base| self.channels(cx, base, &tokens)).transpose()?;
+            Ok(Output { channels, ..output })
+        })
+    }
+
+    /// The base head's channels (B, P, O) and grid tokens (B, G, D) → both heads' together.
+    fn channels(&self, cx: &Cx, base: Tensor, tokens: &Tensor) -> Result<Channels, OpError> {
+        let patches = self.refine.channels(cx, tokens)?;
+        let grids: Vec<Tensor> = patches.iter().map(|one| self.grid.unpatch(cx, one)).collect::<Result<_, _>>()?;
+        let refined = functional::stack(cx, &grids.iter().collect::<Vec<_>>(), 1)?;
+        Ok(Channels { whole: functional::add(cx, &base, &refined)?, base })
     }
 
     /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
@@ -226,7 +253,7 @@ impl Model {
         let refined = functional::add(cx, &base, &delta)?;
         let Some(gate) = &self.gate else {
             let gate = functional::ones(cx, &[pooled.dim(0), 1], Kind::Float)?;
-            return Ok(Output { z: refined.clone(), base, refined, gate });
+            return Ok(Output { z: refined.clone(), base, refined, gate, channels: None });
         };
         let _scope = cx.scope("gate");
         let (p, shift) = match self.gate_kind {
@@ -244,7 +271,7 @@ impl Model {
                 (p, shift)
             }
         };
-        Ok(Output { z: functional::add(cx, &base, &shift)?, base, refined, gate: p })
+        Ok(Output { z: functional::add(cx, &base, &shift)?, base, refined, gate: p, channels: None })
     }
 
     /// The feature vector (B, F') that templates and the linear branch read (divided by √F').
@@ -266,16 +293,40 @@ impl Model {
         self.crosses.forward(cx, x, &usable(cx, x, valid)?)
     }
 
-    /// Targets `y` (B, O) or (B, *out_shape) in the user's units with their mask → what the loss compares with.
+    /// Targets `y` (B, O) or (B, *out_shape) in the user's units with their mask → what the loss compares with. A mask of f32 holds
+    /// the weight of each valid cell.
     ///
     /// # Errors
     /// When the batch does not have O cells per row.
     pub fn targets(&self, cx: &Cx, y: &Tensor, valid: &Tensor) -> Result<Targets, OpError> {
+        let mut targets = self.standardised(cx, y, valid)?;
+        if self.head == Head::Classes {
+            targets.z = functional::reshape(cx, y, targets.z.shape())?;
+        }
+        Ok(targets)
+    }
+
+    fn standardised(&self, cx: &Cx, y: &Tensor, valid: &Tensor) -> Result<Targets, OpError> {
         let _scope = cx.scope("targets");
         let flat = |t: &Tensor| functional::reshape(cx, t, &[t.dim(0), self.grid.cells()]);
-        let (y, valid) = (flat(y)?, flat(valid)?);
-        let valid = usable(cx, &y, &valid)?;
-        Ok(Targets { z: self.scaler.norm_y(cx, &y)?, valid })
+        let (y, mask) = (flat(y)?, flat(valid)?);
+        let valid = usable(cx, &y, &mask)?;
+        let weight = (mask.kind() == Kind::Float).then_some(mask);
+        Ok(Targets { z: self.scaler.norm_y(cx, &y)?, valid, weight })
+    }
+
+    /// An output in the user's units.
+    ///
+    /// # Errors
+    /// When the output is another model's.
+    pub fn answer(&self, cx: &Cx, output: &Output) -> Result<Answer, OpError> {
+        if self.head == Head::Classes {
+            return Ok(Answer { point: functional::softmax(cx, &output.z, -1)?, quantiles: Vec::new() });
+        }
+        let channels = output.channels.as_ref().map(|channels| &channels.whole);
+        let quantiles = self.head.quantiles(cx, &output.z, channels)?;
+        let quantiles = quantiles.iter().map(|z| self.denorm(cx, z)).collect::<Result<_, _>>()?;
+        Ok(Answer { point: self.denorm(cx, &output.z)?, quantiles })
     }
 
     /// Standardised predictions (B, O) → f32 in the user's units, clamped to the declared output range.

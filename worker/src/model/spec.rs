@@ -1,8 +1,8 @@
 //! What a model is built for: columns in, grid out. Checked here once, so that layers need not ask again.
 
-use super::ModelError;
+use super::{Head, ModelError};
 use enn_common::{
-    config::model::ModelConfig,
+    config::{model::ModelConfig, train::TrainConfig},
     staged::meta::{FeatureMeta, StagedMeta, Stats},
 };
 
@@ -19,6 +19,8 @@ pub struct ModelSpec {
     pub x_stats: Vec<Stats>,
     /// Statistics of the O cells over training rows.
     pub y_stats: Vec<Stats>,
+    /// What is predicted of each cell.
+    pub head: Head,
 }
 
 /// Largest rank that the rule for `head_rank = 0` gives.
@@ -27,7 +29,12 @@ const RANK_MAX: u64 = 32;
 const ROWS_PER_FACTOR: u64 = 4;
 
 impl ModelSpec {
-    /// From staged metadata.
+    /// From staged metadata, for the loss of `train`.
+    pub fn new(meta: &StagedMeta, train: &TrainConfig) -> Self {
+        Self { head: Head::new(train), ..Self::from_meta(meta) }
+    }
+
+    /// From staged metadata, for a loss of points.
     pub fn from_meta(meta: &StagedMeta) -> Self {
         Self {
             features: meta.features.clone(),
@@ -35,6 +42,7 @@ impl ModelSpec {
             train_rows: meta.split_rows[0],
             x_stats: meta.x_stats.clone(),
             y_stats: meta.y_stats.clone(),
+            head: Head::Point,
         }
     }
 
@@ -125,6 +133,7 @@ mod tests {
             train_rows,
             x_stats: vec![stats],
             y_stats: vec![stats; cells],
+            head: Head::Point,
         }
     }
 

@@ -1,9 +1,10 @@
 //! The start from data: before the first step the base head already is ridge regression (with the linear branch), and its
-//! factors span the directions in which the targets vary most.
+//! factors span the directions in which the targets vary most. Classes begin at the logarithm of their share of the training rows,
+//! scales and gaps between quantiles at the spread of what the regression leaves.
 //!
 //! **Invariant:** only the base head is touched, and only with training rows that the caller gives.
 
-use super::{Model, ModelError, components::Components, ridge::Ridge};
+use super::{Head, Model, ModelError, components::Components, ridge::Ridge};
 use crate::{
     autograd::Cx,
     functional,
@@ -17,6 +18,8 @@ const SIDE_MAX: i64 = 2048;
 const DUAL_ROWS_MAX: i64 = 2048;
 /// Rows used at most: bounds the memory of the products.
 const ROWS_MAX: i64 = 65_536;
+/// Share of the degrees of freedom that is left to the residuals, at least.
+const UNSEEN_MIN: f64 = 0.1;
 /// With fewer rows than this nothing can be learned in closed form.
 const ROWS_MIN: i64 = 3;
 
@@ -63,7 +66,7 @@ impl Model {
             if let Some(crosses) = self.crossed(&cx, &x, &x_valid)? {
                 features = functional::cat(&cx, &[&features, &crosses], 1)?;
             }
-            let targets = self.targets(&cx, &input(y), &input(y_valid))?;
+            let targets = self.standardised(&cx, &input(y), &input(y_valid))?;
             (host(features.raw())?, host(functional::zero_where_not(&cx, &targets.z, &targets.valid)?.raw())?)
         };
         if let Some(linear) = self.base.linear() {
@@ -72,6 +75,19 @@ impl Model {
             write(params, self.base.bias(), &ridge.bias)?;
             z = z.f_sub(&ridge.predict(&features)?)?;
             report.ridge = ridge.strengths.first().copied();
+        }
+        if self.head == Head::Classes {
+            let bias = params.get(self.base.bias()).shallow_clone();
+            write(params, self.base.bias(), &bias.f_add(&self.scaler.log_rates()?)?)?;
+        }
+        if let Some(bias) = self.base.channel_bias() {
+            // What a fit of so many degrees of freedom leaves of the rows it has seen is too small for others.
+            let freedom = 1.0 + report.ridge.map_or(0.0, |(_, freedom)| freedom);
+            let unseen = 1.0 / (1.0 - freedom / report.rows as f64).max(UNSEEN_MIN);
+            let spread = Vec::<f64>::try_from(z.f_square()?.f_mean_dim(Some([0].as_slice()), false, Kind::Double)?)?;
+            let start: Vec<f64> = spread.iter().flat_map(|square| self.head.start(unseen * square.sqrt())).collect();
+            let start = Raw::f_from_slice(&start)?.f_view([spread.len() as i64, -1])?;
+            write(params, bias, &start.f_tr()?)?;
         }
         let factors = params.get(self.base.factors()).shallow_clone();
         let found = Components::leading(&z, factors.size()[1])?;

@@ -10,7 +10,7 @@ use enn_common::{
     config::{
         forest::{Forest, Reduction, Task},
         model::{Norm, Preset},
-        train::Loss,
+        train::{Loss, TrainConfig},
     },
     staged::meta::{FeatureMeta, Stats},
 };
@@ -49,6 +49,7 @@ pub(super) fn spec() -> ModelSpec {
         train_rows: 32,
         x_stats: vec![stats(10.0, 2.0), stats(0.0, 1.0), stats(-5.0, 0.5), stats(0.0, 1.0)],
         y_stats: vec![stats(50.0, 10.0); 6],
+        head: Head::Point,
     }
 }
 
@@ -144,7 +145,7 @@ pub(super) fn forward(model: &Model, cx: &Cx, x: &Raw, valid: &Raw) -> Output {
 }
 
 fn objective() -> Objective {
-    Objective { loss: Loss::Huber, huber_delta: 1.0, base_weight: 0.5 }
+    Objective::new(&TrainConfig::default())
 }
 
 impl Bench {
@@ -439,4 +440,85 @@ fn names_are_unique_and_as_documented() {
     ] {
         assert_eq!(shapes.get(name), Some(&shape), "{name}");
     }
+}
+
+/// A model with the head of a loss, begun from 64 rows.
+fn begun(loss: Loss) -> (Bench, Objective, [Raw; 4]) {
+    one_thread();
+    let train = TrainConfig { loss, ..TrainConfig::default() };
+    let spec = ModelSpec { head: Head::new(&train), ..spec() };
+    let mut pb = ParamBuilder::new();
+    let model = Model::build(&ModelConfig { linear_branch: true, ..config() }, &spec, &mut pb).unwrap();
+    let mut bench = Bench { model, params: pb.build(7, Device::Cpu).unwrap() };
+    let data = batch(64);
+    let [x, x_valid, y, y_valid] = &data;
+    bench.model.initialise_from_data(&mut bench.params, [x, x_valid], [y, y_valid]).unwrap();
+    (bench, Objective::new(&train), data)
+}
+
+#[test]
+fn distributions_begin_with_the_spread_of_the_residuals() {
+    for loss in [Loss::Quantile, Loss::Gaussian, Loss::Crps, Loss::StudentT] {
+        let (bench, _, [x, x_valid, y, y_valid]) = begun(loss);
+        let cx = Cx::eval(&bench.params);
+        let output = forward(&bench.model, &cx, &x, &x_valid);
+        let answer = bench.model.answer(&cx, &output).unwrap();
+        let [low, middle, high] = answer.quantiles.as_slice() else { panic!("{loss:?}") };
+        assert_eq!(distance(middle.raw(), answer.point.raw()), 0.0);
+        let held = y.ge_tensor(low.raw()).logical_and(&y.le_tensor(high.raw())).logical_and(&y_valid);
+        let share = held.to_kind(Kind::Double).sum(Kind::Double) / y_valid.to_kind(Kind::Double).sum(Kind::Double);
+        let share = share.double_value(&[]);
+        assert!((0.7..0.99).contains(&share), "{loss:?}: 80 % intervals hold {share}");
+    }
+}
+
+#[test]
+fn gradient_reaches_every_parameter_of_every_head() {
+    for loss in [Loss::Quantile, Loss::Gaussian] {
+        let (bench, objective, [x, x_valid, y, y_valid]) = begun(loss);
+        nudge(&bench.params, 0.1);
+        let grads = GradBuckets::new(&bench.params).unwrap();
+        let cx = Cx::train(&bench.params, 1, 0);
+        let output = forward(&bench.model, &cx, &x, &x_valid);
+        let targets = bench.model.targets(&cx, &input(&cx, &y), &input(&cx, &y_valid)).unwrap();
+        let sum = objective.forward(&cx, &output, &targets).unwrap().sum;
+        cx.backward(&sum, &grads, &mut |_, _| Ok(())).unwrap();
+        for (id, name, _) in bench.params.iter() {
+            let largest = grads.view(id).abs().max().double_value(&[]);
+            assert!(largest > 1e-7 && largest.is_finite(), "{loss:?}: {name} has gradient {largest}");
+        }
+        let shape = |name: &str| bench.params.get(bench.params.by_name(name).unwrap()).size();
+        let channels = objective.head().channels();
+        assert_eq!(shape("base.channels.weight"), [channels * 6, 6]);
+        assert_eq!(shape("base.channels.bias"), [channels, 6]);
+        assert_eq!(shape("refine.channel_0.weight"), [2, 16]);
+    }
+}
+
+#[test]
+fn classes_begin_at_their_share_of_the_rows() {
+    let train = TrainConfig { loss: Loss::CrossEntropy, ..TrainConfig::default() };
+    let rates = [0.5, 0.3, 0.2];
+    let stats = rates.map(|mean: f64| Stats { n: 32, mean, std: (mean * (1.0 - mean)).sqrt(), min: 0.0, max: 1.0 });
+    let (out_shape, y_stats) = (vec![3], stats.to_vec());
+    let spec = ModelSpec { head: Head::new(&train), out_shape, y_stats, ..spec() };
+    let mut pb = ParamBuilder::new();
+    let model = Model::build(&ModelConfig { linear_branch: true, ..config() }, &spec, &mut pb).unwrap();
+    let mut params = pb.build(7, Device::Cpu).unwrap();
+    // Classes that have nothing to do with the inputs.
+    let [x, x_valid, ..] = batch(200);
+    let class = Raw::arange(200, (Kind::Int64, Device::Cpu)).remainder(10).view([200, 1]);
+    let cut = |low: f64, high: f64| class.ge(low).logical_and(&class.lt(high)).to_kind(Kind::Float);
+    let y = Raw::cat(&[cut(0.0, 5.0), cut(5.0, 8.0), cut(8.0, 10.0)], 1);
+    let y_valid = y.isfinite();
+    model.initialise_from_data(&mut params, [&x, &x_valid], [&y, &y_valid]).unwrap();
+    let cx = Cx::eval(&params);
+    let answer = model.answer(&cx, &forward(&model, &cx, &x, &x_valid)).unwrap();
+    assert!(answer.quantiles.is_empty());
+    let sums = answer.point.raw().sum_dim_intlist(1i64, false, Kind::Double);
+    assert!(distance(&sums, &sums.ones_like()) < 1e-6);
+    let mean = Vec::<f64>::try_from(answer.point.raw().mean_dim(0i64, false, Kind::Double)).unwrap();
+    assert!(mean.iter().zip(rates).all(|(found, rate)| (found - rate).abs() < 0.05), "{mean:?}");
+    let targets = model.targets(&cx, &input(&cx, &y), &input(&cx, &y_valid)).unwrap();
+    assert_eq!(distance(targets.z.raw(), &y), 0.0, "classes are not standardised");
 }

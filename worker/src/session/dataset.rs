@@ -27,7 +27,7 @@ impl Arrays for Mapped {
         let staged = &self.0;
         let view = View::inputs(staged.rows(), staged.features(), staged.x(), staged.x_mask())?;
         if staged.meta().has_targets {
-            view.with_targets(staged.outputs(), staged.y(), staged.y_mask())
+            view.with_targets(staged.outputs(), staged.y(), staged.y_mask())?.with_weights(staged.weight())
         } else {
             Ok(view)
         }
@@ -57,6 +57,11 @@ impl Dataset {
         }
         if data.rows(Split::Train).is_empty() {
             return nothing("training rows", "lower data.split.val and data.split.test, or bring more rows");
+        }
+        let weight = data.staged.0.weight();
+        let train = data.rows(Split::Train);
+        if !weight.is_empty() && (0..train.len()).all(|ordinal| weight[train.at(ordinal) as usize] == 0.0) {
+            return nothing("training rows that count", "check the column named by data.weight");
         }
         Ok(data)
     }

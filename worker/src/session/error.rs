@@ -12,6 +12,7 @@ use crate::{
 };
 use enn_common::{
     artifact::{chunk::ChunkError, seal::SealError},
+    config::weights::WeightsError,
     staged::StagedError,
     wire::{client::ClientError, control::ControlError},
 };
@@ -100,6 +101,23 @@ pub enum SessionError {
     /// A kernel is configured that is not there.
     #[error(transparent)]
     KernelName(#[from] KernelNameError),
+    /// Classes without their loss, or the loss without classes.
+    #[error(
+        "{}: train.loss is {loss}, expected cross_entropy for a target that is a category and another one for numbers\n  hint: see data.rows.target_kind",
+        path.display()
+    )]
+    Classes {
+        /// Staged directory.
+        path: PathBuf,
+        /// Configured loss.
+        loss: &'static str,
+    },
+    /// The pipe to whoever asks for predictions.
+    #[error("the pipe to the launcher: {0}")]
+    Pipe(#[source] io::Error),
+    /// Weights that are not those of the output grid.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// A weight is not finite: nothing can be learnt with it any more.
     #[error(
         "weight {weight} is not finite before step {step} ({op} at {place})\n  hint: training goes on from the last \

@@ -6,24 +6,44 @@ use super::{
     measure::{Measured, Sums},
     poisoned::Poisoned,
 };
-use crate::{autograd::Cx, comm::ProcessGroup, kernel::Manager, model::Model, params::Params};
+use crate::{
+    autograd::Cx,
+    comm::ProcessGroup,
+    kernel::Manager,
+    loss::{Head, Objective},
+    model::Model,
+    params::Params,
+};
 use enn_common::staged::Split;
 use tch::Device;
 
 /// Rows of one forward pass.
 const EVALUATION_ROWS: u64 = 256;
 
-/// Measures `model` with `params` on the rows of a split that are not left out; the same numbers on every rank.
+/// What is measured.
+pub struct Judged<'a> {
+    /// Structure and buffers.
+    pub model: &'a Model,
+    /// Weights.
+    pub params: &'a Params,
+    /// Chooses kernels.
+    pub kernels: &'a Manager,
+    /// The loss, and the weights of the cells.
+    pub objective: &'a Objective,
+}
+
+/// Measures a model on the rows of a split that are not left out; the same numbers on every rank.
 ///
 /// # Errors
 /// Those of the forward pass and of the collective.
 pub fn evaluate(
-    (model, params, kernels): (&Model, &Params, &Manager),
+    judged: &Judged<'_>,
     (data, left_out): (&Dataset, &Poisoned),
     split: Split,
     group: &dyn ProcessGroup,
     device: Device,
 ) -> Result<Measured, SessionError> {
+    let Judged { model, objective, .. } = judged;
     let centre: Vec<f64> = data.staged.0.meta().y_stats.iter().map(|stats| stats.mean).collect();
     let mut sums = Sums::new(&centre, device)?;
     let (start, end) = part(data.rows(split).len(), u64::from(group.rank()), u64::from(group.size()));
@@ -32,16 +52,25 @@ pub fn evaluate(
         let next = (at + EVALUATION_ROWS).min(end);
         let batch = data.gather(split, at..next, device)?;
         left_out.leave_out_of(&batch)?;
-        let mut cx = Cx::eval(params);
-        cx.set_launcher(kernels);
+        let mut cx = Cx::eval(judged.params);
+        cx.set_launcher(judged.kernels);
         let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
-        let prediction = model.denorm(&cx, &output.z)?;
-        let valid = batch.y_mask.f_logical_and(&batch.y.f_isfinite()?)?;
-        sums.add(prediction.raw(), &batch.y, &valid)?;
+        let answer = model.answer(&cx, &output)?;
+        let targets = model.targets(&cx, &cx.input(batch.y.shallow_clone()), &cx.input(batch.y_mask))?;
+        let weight = objective.weight(&cx, &targets)?;
+        let weight = weight.as_ref().map(|weight| weight.raw());
+        sums.add(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+        sums.add_loss(&objective.score(&cx, &output, &targets)?)?;
+        if let (Some(low), Some(high)) = (answer.quantiles.first(), answer.quantiles.last()) {
+            sums.add_interval([low.raw(), high.raw()], &batch.y, (targets.valid.raw(), weight))?;
+        }
+        if *objective.head() == Head::Classes {
+            sums.add_classes(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+        }
         sums.add_gate(output.gate.raw(), batch.real)?;
         at = next;
     }
-    sums.finish(group)
+    sums.finish(group, objective)
 }
 
 /// A rank's contiguous part of `rows`.

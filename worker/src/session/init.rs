@@ -31,7 +31,7 @@ pub fn init(
     let rows = meta.split_rows[0];
     let batch = config.train.global_batch(rows as usize) as u64;
     let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1 };
-    let learner = Learner::build(config, (&ModelSpec::from_meta(meta), models), 0, device)?;
+    let learner = Learner::build(config, (&ModelSpec::new(meta, &config.train), models), 0, device)?;
     super::ready(reporter, device, "solo")?;
     reporter.mark(Phase::Save, 0);
     let mut items = learner.state();

@@ -93,7 +93,8 @@ impl Learner {
         let optimizer = AdamW::new(&weights, settings)?;
         let ema = if train.ema > 0.0 { Some(Ema::new(&weights, train.ema)?) } else { None };
         let best = copies(weights.slabs())?;
-        let objective = Objective::new(train);
+        let weights_of_cells = train.cell_weights.of_grid(&spec.out_shape)?;
+        let objective = Objective::new(train).weighted(weights_of_cells.as_deref(), device)?;
         let schedule = Schedule::new(train, steps_total);
         let mut executor = Executor::new(match train.execution {
             Execution::Auto => Mode::Graph,

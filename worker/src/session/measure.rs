@@ -1,14 +1,32 @@
 //! Errors of predictions over a split: sums gathered on the device in f64, added over the ranks, and turned into metrics once.
 
 use super::{SessionError, boot::COLLECTIVE_WAIT_MAX};
-use crate::comm::ProcessGroup;
-use enn_common::metrics::Metrics;
+use crate::{
+    comm::ProcessGroup,
+    loss::{BatchLoss, Head, Objective},
+};
+use enn_common::metrics::{Interval, Metrics};
 use tch::{Device, Kind, Tensor};
 
-/// Sums over all cells, before the per-cell ones: |error|, error², gate, gate values.
-const TOTALS: usize = 4;
-/// Sums per cell: valid, prediction, prediction², target, target²; values less the cell's training mean.
+/// Sums over all cells, before the per-cell ones.
+const TOTALS: usize = 11;
+/// Places among them: |error|; error².
+const ERRORS: i64 = 0;
+/// Gate; gate values.
+const GATE: i64 = 2;
+/// Loss; what it is divided by.
+const LOSS: i64 = 4;
+/// Valid cells.
+const VALID: i64 = 6;
+/// Targets within the interval; widths.
+const INTERVAL: i64 = 7;
+/// Rows whose likeliest class is the target's; rows with a class.
+const CLASSES: i64 = 9;
+/// Sums per cell: weight, prediction, prediction², target, target²; values less the cell's training mean.
 const PER_CELL: usize = 5;
+
+/// Where cells are valid (B, O) bool, and their weights (B, O), 0 where not; without weights all valid cells count the same.
+type Mask<'a> = (&'a Tensor, Option<&'a Tensor>);
 
 /// Sums in the making. One flat tensor, so that a split costs one collective.
 #[derive(Debug)]
@@ -42,23 +60,75 @@ impl Sums {
     ///
     /// # Errors
     /// What libtorch says of shapes or memory.
-    pub fn add(&mut self, prediction: &Tensor, target: &Tensor, mask: &Tensor) -> Result<(), SessionError> {
+    pub fn add(&mut self, prediction: &Tensor, target: &Tensor, (mask, weight): Mask<'_>) -> Result<(), SessionError> {
         let zero = Tensor::f_zeros([1], (Kind::Double, self.flat.device()))?;
         let blank = |t: &Tensor| t.f_to_kind(Kind::Double)?.f_sub(&self.centre)?.f_where_self(mask, &zero);
         let (p, y) = (blank(prediction)?, blank(target)?);
+        let count = weight.unwrap_or(mask).f_to_kind(Kind::Double)?;
+        let by_weight = |t: Tensor| if weight.is_some() { t.f_mul(&count) } else { Ok(t) };
         let error = p.f_sub(&y)?;
-        let over_rows = |t: &Tensor| t.f_sum_dim_intlist(0i64, false, Kind::Double);
-        let mut parts = vec![
-            error.f_abs()?.f_sum(Kind::Double)?.f_view([1])?,
-            error.f_square()?.f_sum(Kind::Double)?.f_view([1])?,
-            Tensor::f_zeros([2], (Kind::Double, self.flat.device()))?,
-        ];
-        for cell in [&mask.f_to_kind(Kind::Double)?, &p, &p.f_square()?, &y, &y.f_square()?] {
-            parts.push(over_rows(cell)?);
+        let sum = |t: Tensor| by_weight(t)?.f_sum(Kind::Double);
+        self.add_at(ERRORS, &[sum(error.f_abs()?)?, sum(error.f_square()?)?])?;
+        self.add_at(VALID, &[mask.f_sum(Kind::Double)?])?;
+        let mut cells = vec![count.f_sum_dim_intlist(0i64, false, Kind::Double)?];
+        for cell in [p.shallow_clone(), p.f_square()?, y.shallow_clone(), y.f_square()?] {
+            cells.push(by_weight(cell)?.f_sum_dim_intlist(0i64, false, Kind::Double)?);
         }
-        let added = Tensor::f_cat(&parts, 0)?;
-        let _ = self.flat.f_add_(&added)?;
+        let (start, len) = (TOTALS as i64, self.flat.numel() as i64 - TOTALS as i64);
+        let _ = self.flat.f_narrow(0, start, len)?.f_add_(&Tensor::f_cat(&cells, 0)?)?;
         Ok(())
+    }
+
+    /// Adds to the totals from `place` on.
+    fn add_at(&mut self, place: i64, values: &[Tensor]) -> Result<(), SessionError> {
+        let added = Tensor::f_stack(values, 0)?.f_to_kind(Kind::Double)?;
+        let _ = self.flat.f_narrow(0, place, values.len() as i64)?.f_add_(&added)?;
+        Ok(())
+    }
+
+    /// Adds the loss of a batch.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn add_loss(&mut self, loss: &BatchLoss) -> Result<(), SessionError> {
+        self.add_at(LOSS, &[loss.sum.raw().f_to_kind(Kind::Double)?, loss.count.raw().shallow_clone()])
+    }
+
+    /// Adds intervals, low and high (B, O) in target units.
+    ///
+    /// # Errors
+    /// What libtorch says of shapes or memory.
+    pub fn add_interval(
+        &mut self,
+        [low, high]: [&Tensor; 2],
+        target: &Tensor,
+        (mask, weight): Mask<'_>,
+    ) -> Result<(), SessionError> {
+        let count = weight.unwrap_or(mask).f_to_kind(Kind::Double)?;
+        // A target that is not a number is in no interval.
+        let held = target.f_ge_tensor(low)?.f_logical_and(&target.f_le_tensor(high)?)?;
+        let width = high.f_to_kind(Kind::Double)?.f_sub(&low.f_to_kind(Kind::Double)?)?;
+        let width = width.f_where_scalarother(mask, 0.0)?;
+        let sum = |t: Tensor| t.f_mul(&count)?.f_sum(Kind::Double);
+        let sums = [sum(held.f_to_kind(Kind::Double)?)?, sum(width)?];
+        self.add_at(INTERVAL, &sums)
+    }
+
+    /// Adds rows of class probabilities (B, O) and their classes, 1 in one cell of each row (B, O).
+    ///
+    /// # Errors
+    /// What libtorch says of shapes or memory.
+    pub fn add_classes(
+        &mut self,
+        probability: &Tensor,
+        target: &Tensor,
+        (mask, weight): Mask<'_>,
+    ) -> Result<(), SessionError> {
+        let count = weight.unwrap_or(mask).f_select(1, 0)?.f_to_kind(Kind::Double)?;
+        let likeliest = |t: &Tensor| t.f_argmax(1, false);
+        let right = likeliest(probability)?.f_eq_tensor(&likeliest(&target.f_nan_to_num(0.0, None, None)?)?)?;
+        let right = right.f_to_kind(Kind::Double)?.f_mul(&count)?.f_sum(Kind::Double)?;
+        self.add_at(CLASSES, &[right, count.f_sum(Kind::Double)?])
     }
 
     /// Adds gate values (B, tiles); only the first `real` rows count.
@@ -67,8 +137,8 @@ impl Sums {
     /// What libtorch says of shapes.
     pub fn add_gate(&mut self, gate: &Tensor, real: usize) -> Result<(), SessionError> {
         let rows = gate.f_narrow(0, 0, real as i64)?;
-        let _ = self.flat.f_narrow(0, 2, 1)?.f_add_(&rows.f_sum(Kind::Double)?)?;
-        let _ = self.flat.f_narrow(0, 3, 1)?.f_add_scalar_(rows.numel() as f64)?;
+        let _ = self.flat.f_narrow(0, GATE, 1)?.f_add_(&rows.f_sum(Kind::Double)?)?;
+        let _ = self.flat.f_narrow(0, GATE + 1, 1)?.f_add_scalar_(rows.numel() as f64)?;
         Ok(())
     }
 
@@ -76,18 +146,19 @@ impl Sums {
     ///
     /// # Errors
     /// The collective's.
-    pub fn finish(self, group: &dyn ProcessGroup) -> Result<Measured, SessionError> {
+    pub fn finish(self, group: &dyn ProcessGroup, objective: &Objective) -> Result<Measured, SessionError> {
         group.all_reduce_sum(&self.flat)?.wait(COLLECTIVE_WAIT_MAX)?;
         let flat = Vec::<f64>::try_from(self.flat.f_to_device(Device::Cpu)?)?;
         let centre = Vec::<f64>::try_from(self.centre.f_to_device(Device::Cpu)?)?;
-        Ok(measure(&flat, &centre))
+        Ok(measure(&flat, &centre, objective))
     }
 }
 
-fn measure(flat: &[f64], centre: &[f64]) -> Measured {
+fn measure(flat: &[f64], centre: &[f64], objective: &Objective) -> Measured {
     let cells = centre.len();
     let (totals, per_cell) = flat.split_at(TOTALS);
     let sum = |which: usize, cell: usize| per_cell[which * cells + cell];
+    let ratio = |place: i64, of: f64| totals[place as usize] / of;
     let n: f64 = (0..cells).map(|c| sum(0, c)).sum();
     // Spread of the targets about their own mean over all cells: moments about one common value, from the per-cell ones.
     let common = centre.iter().sum::<f64>() / cells.max(1) as f64;
@@ -108,9 +179,15 @@ fn measure(flat: &[f64], centre: &[f64]) -> Measured {
         mae: totals[0] / n,
         rmse: (totals[1] / n).sqrt(),
         r2: 1.0 - totals[1] / (second - first * first / n),
-        n: n as u64,
+        n: totals[VALID as usize] as u64,
+        loss: ratio(LOSS, totals[LOSS as usize + 1]),
+        interval: objective.nominal().map(|nominal| {
+            let (coverage, width) = (ratio(INTERVAL, n), ratio(INTERVAL + 1, n));
+            Interval { nominal, coverage, width }
+        }),
+        accuracy: (*objective.head() == Head::Classes).then(|| ratio(CLASSES, totals[CLASSES as usize + 1])),
     };
-    Measured { metrics, gate_mean: totals[2] / totals[3], reactivity: median(&mut ratios) }
+    Measured { metrics, gate_mean: ratio(GATE, totals[GATE as usize + 1]), reactivity: median(&mut ratios) }
 }
 
 /// NaN of nothing.
@@ -127,6 +204,11 @@ fn median(values: &mut [f64]) -> f64 {
 mod tests {
     use super::*;
     use crate::comm::Solo;
+    use enn_common::config::train::{Loss, TrainConfig};
+
+    fn point() -> Objective {
+        Objective::new(&TrainConfig::default())
+    }
 
     fn close(a: f64, b: f64) {
         assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "{a} is not {b}");
@@ -142,10 +224,10 @@ mod tests {
         let tensor = |v: &[[f64; 2]]| Tensor::from_slice2(v) + offset;
         let mask = |v: &[[bool; 2]]| Tensor::from_slice(&v.concat()).view([-1, 2]);
         // In two parts, as chunks come.
-        sums.add(&tensor(&p[..3]), &tensor(&y[..3]), &mask(&valid[..3])).unwrap();
-        sums.add(&tensor(&p[3..]), &tensor(&y[3..]), &mask(&valid[3..])).unwrap();
+        sums.add(&tensor(&p[..3]), &tensor(&y[..3]), (&mask(&valid[..3]), None)).unwrap();
+        sums.add(&tensor(&p[3..]), &tensor(&y[3..]), (&mask(&valid[3..]), None)).unwrap();
         sums.add_gate(&Tensor::from_slice(&[0.25f32, 0.75, 9.0]).view([3, 1]), 2).unwrap();
-        let measured = sums.finish(&Solo).unwrap();
+        let measured = sums.finish(&Solo, &point()).unwrap();
 
         let errors = [0.5, 1.0, 1.0, 0.0, 0.0, 2.0, 3.0];
         let targets = [1.0, 20.0, 3.0, 24.0, 5.0, 7.0, 30.0];
@@ -169,8 +251,40 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_not_a_number() {
-        let measured = Sums::new(&[0.0; 3], Device::Cpu).unwrap().finish(&Solo).unwrap();
+        let measured = Sums::new(&[0.0; 3], Device::Cpu).unwrap().finish(&Solo, &point()).unwrap();
         assert_eq!(measured.metrics.n, 0);
         assert!(measured.metrics.mae.is_nan() && measured.reactivity.is_nan() && measured.gate_mean.is_nan());
+    }
+
+    #[test]
+    fn intervals_and_weights_are_measured() {
+        let column = |v: &[f64]| Tensor::from_slice(v).view([-1, 1]);
+        let y = column(&[1.0, 2.0, 3.0, f64::NAN]);
+        let (low, high) = (column(&[0.0, 2.5, 3.0, 0.0]), column(&[2.0, 4.0, 3.5, 9.0]));
+        let weight = column(&[1.0, 2.0, 3.0, 0.0]);
+        let valid = y.isfinite();
+        let objective = Objective::new(&TrainConfig { loss: Loss::Quantile, ..TrainConfig::default() });
+        let mut sums = Sums::new(&[2.0], Device::Cpu).unwrap();
+        let p = column(&[1.5, 3.0, 3.0, 7.0]);
+        sums.add(&p, &y, (&valid, Some(&weight))).unwrap();
+        sums.add_interval([&low, &high], &y, (&valid, Some(&weight))).unwrap();
+        let metrics = sums.finish(&Solo, &objective).unwrap().metrics;
+        let interval = metrics.interval.unwrap();
+        close(metrics.mae, (0.5 + 2.0) / 6.0);
+        assert_eq!(metrics.n, 3);
+        close(interval.nominal, 0.8);
+        close(interval.coverage, 4.0 / 6.0);
+        close(interval.width, (2.0 + 3.0 + 1.5) / 6.0);
+    }
+
+    #[test]
+    fn the_likeliest_class_is_right_or_wrong() {
+        let rows = |v: &[f64]| Tensor::from_slice(v).view([-1, 3]);
+        let y = rows(&[0.0, 1.0, 0.0, 1.0, 0.0, 0.0, f64::NAN, f64::NAN, f64::NAN]);
+        let p = rows(&[0.2, 0.5, 0.3, 0.2, 0.5, 0.3, 0.9, 0.05, 0.05]);
+        let mut sums = Sums::new(&[0.0; 3], Device::Cpu).unwrap();
+        sums.add_classes(&p, &y, (&y.isfinite(), None)).unwrap();
+        let objective = Objective::new(&TrainConfig { loss: Loss::CrossEntropy, ..TrainConfig::default() });
+        assert_eq!(sums.finish(&Solo, &objective).unwrap().metrics.accuracy, Some(0.5));
     }
 }

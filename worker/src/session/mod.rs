@@ -14,6 +14,7 @@ pub mod dataset;
 pub mod decide;
 mod error;
 pub mod evaluate;
+mod guard;
 mod handover;
 pub mod init;
 pub mod kernels;
@@ -34,6 +35,7 @@ pub mod refusal;
 pub mod report;
 mod round;
 pub mod saved;
+pub mod serve;
 pub mod step;
 pub mod steps;
 pub mod torchrun;
@@ -131,7 +133,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
     let device = boot::device(seat)?;
     match &seat.task {
         Task::Train { .. } => unreachable!("training is a life of its own"),
-        Task::Predict { staged, checkpoint, out, chunk_rows, done } => {
+        Task::Predict { staged, checkpoint, out, chunk_rows, done, precision } => {
             let task = PredictTask {
                 staged: staged.clone(),
                 checkpoint: checkpoint.clone(),
@@ -140,6 +142,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
                 done: done.clone(),
                 place: (seat.rank, seat.world_size),
                 device,
+                precision: *precision,
                 kernels,
                 models: own.models.clone(),
             };

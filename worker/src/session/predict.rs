@@ -4,21 +4,26 @@
 use super::{
     SessionError,
     dataset::Dataset,
+    guard,
     kernels::{KernelTask, Kernels},
     learner::restore_buffers,
+    precision::{Demand, Precision},
     report::Reporter,
     saved::SavedModel,
 };
 use crate::{
     autograd::Cx,
     block::SubModels,
-    checkpoint::{self, Wanted},
-    kernel::Manager,
-    model::{Model, ModelSpec},
+    checkpoint::{self, Wanted as Entry},
+    comm::Solo,
+    data::Batch,
+    model::{Answer, Model, ModelSpec, Output},
     params::{ParamBuilder, Params},
+    precision::{Format, allow_tf32},
 };
 use enn_common::{
-    artifact::chunk,
+    artifact::chunk::{self, RowStatus},
+    config::train::Precision as Wanted,
     staged::StagedMeta,
     wire::{control::Phase, message::FromWorker},
 };
@@ -47,6 +52,8 @@ pub struct PredictTask {
     pub place: (u32, u32),
     /// Device of this rank.
     pub device: Device,
+    /// What the encoder is to compute in.
+    pub precision: Wanted,
     /// Kernels.
     pub kernels: KernelTask,
     /// Modules of the user's own.
@@ -62,9 +69,13 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let saved = SavedModel::open(&task.checkpoint)?;
     let data = Dataset::open(&task.staged)?;
     fits(&task.staged, data.staged.0.meta(), &saved.meta)?;
-    let (model, params) = load(&saved, &task.models, task.device)?;
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
+    let mut predictor = Predictor::new((&saved, &task.models), &kernels, task.device, task.precision)?;
     super::ready(reporter, task.device, "none")?;
+    let warning = predictor.guard(&data)?;
+    if let Some(message) = warning.filter(|_| task.place.0 == 0) {
+        reporter.send(FromWorker::Warned { message })?;
+    }
     let rows = data.staged.0.rows() as u64;
     let chunk_rows = task.chunk_rows.max(1);
     let (rank, world) = (u64::from(task.place.0), u64::from(task.place.1));
@@ -76,49 +87,150 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
         if reporter.stop_requested() {
             return Ok(true);
         }
-        let values = forward((&model, &params, &kernels.manager), &data, start..end, task.device, reporter)?;
+        let written = predictor.chunk(&data, start..end, &task.out, reporter)?;
         kernels.tell_news()?;
-        let extent = chunk::Extent { start, end, out_shape: &saved.meta.out_shape };
-        let ids = &data.staged.0.row_id()[start as usize..end as usize];
-        let written = chunk::write(&task.out, extent, &values, ids)?;
         reporter.send(FromWorker::ChunkWritten { start, end, path: written.path, blake3: written.blake3 })?;
     }
     kernels.tell_calls(None)?;
     Ok(false)
 }
 
-/// Predictions of staged rows, row-major, the user's units.
-fn forward(
-    (model, params, kernels): (&Model, &Params, &Manager),
-    data: &Dataset,
-    rows: std::ops::Range<u64>,
-    device: Device,
-    reporter: &dyn Reporter,
-) -> Result<Vec<f32>, SessionError> {
-    let mut values = Vec::with_capacity((rows.end - rows.start) as usize * data.staged.0.outputs());
-    let mut at = rows.start;
-    while at < rows.end {
-        reporter.mark(Phase::Predict, at);
-        let next = (at + FORWARD_ROWS).min(rows.end);
-        let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), device)?;
-        let mut cx = Cx::eval(params);
-        cx.set_launcher(kernels);
-        let output = model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
-        let y = model.denorm(&cx, &output.z)?.raw().f_to_device(Device::Cpu)?;
-        values.extend(Vec::<f32>::try_from(y.f_contiguous()?.f_view([-1])?)?);
-        at = next;
+/// Shape of what is said of one row: quantiles before the output grid, where there are any.
+fn answer_shape(saved: &SavedModel) -> Vec<usize> {
+    let levels = saved.config.train.quantile_levels().len();
+    (levels > 0).then_some(levels).into_iter().chain(saved.meta.out_shape.iter().copied()).collect()
+}
+
+/// What is said of some rows.
+#[derive(Default)]
+struct Answers {
+    /// Row-major, the user's units; NaN for a row without inputs.
+    values: Vec<f32>,
+    /// Numbers of `RowStatus`.
+    status: Vec<u8>,
+}
+
+impl Answers {
+    /// Adds the answer to a batch. A row without any input has none, whatever the model says of it.
+    fn add(&mut self, answer: &Answer, batch: &Batch) -> Result<(), SessionError> {
+        let quantiles: Vec<Tensor> = answer.quantiles.iter().map(|one| one.raw().shallow_clone()).collect();
+        let values =
+            if quantiles.is_empty() { answer.point.raw().shallow_clone() } else { Tensor::f_stack(&quantiles, 1)? };
+        let values = values.f_flatten(1, -1)?;
+        let known = batch.x_mask.f_logical_and(&batch.x.f_isfinite()?)?.f_any_dim(1, true)?;
+        let finite = values.f_isfinite()?.f_all_dim(1, false)?;
+        let values = values.f_where_scalarother(&known, f64::NAN)?;
+        self.values.extend(Vec::<f32>::try_from(values.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?);
+        let flags = |t: &Tensor| Vec::<bool>::try_from(t.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?);
+        self.status.extend(flags(&known)?.into_iter().zip(flags(&finite)?).map(|row| match row {
+            (false, _) => RowStatus::NoInput as u8,
+            (true, false) => RowStatus::NotFinite as u8,
+            (true, true) => RowStatus::Predicted as u8,
+        }));
+        Ok(())
     }
-    Ok(values)
+}
+
+/// A model at work.
+pub(super) struct Predictor<'a> {
+    model: Model,
+    params: Params,
+    precision: Precision,
+    kernels: &'a Kernels<'a>,
+    device: Device,
+    /// Shape of what is said of one row.
+    shape: Vec<usize>,
+}
+
+impl<'a> Predictor<'a> {
+    /// The best weights of a checkpoint on `device`.
+    pub(super) fn new(
+        (saved, models): (&SavedModel, &SubModels),
+        kernels: &'a Kernels<'a>,
+        device: Device,
+        wanted: Wanted,
+    ) -> Result<Self, SessionError> {
+        let (model, mut params) = load(saved, models, device)?;
+        let demand = Demand::of(&ModelSpec::new(&saved.meta, &saved.config.train), FORWARD_ROWS);
+        let precision = Precision::decide(wanted, demand, device, &Solo)?;
+        if let Some(kind) = precision.copies() {
+            params.keep_shadows(kind)?;
+        }
+        Ok(Self { model, params, precision, kernels, device, shape: answer_shape(saved) })
+    }
+
+    /// Settles on a precision by the first rows of the data; what the user should know of it.
+    pub(super) fn guard(&mut self, data: &Dataset) -> Result<Option<String>, SessionError> {
+        let rows = (data.staged.0.rows() as u64).min(FORWARD_ROWS);
+        let batch = data.gather_rows(&(0..rows).collect::<Vec<_>>(), self.device)?;
+        let is_flat = |precision: &Precision| -> Result<bool, SessionError> {
+            let cx = self.context(precision)?;
+            let output = self.output(&cx, &batch)?;
+            guard::is_flat(&batch, output.z.raw(), guard::unit(precision.choice().format))
+        };
+        if !is_flat(&self.precision)? {
+            return Ok(None);
+        }
+        let flat = format!("the model is flat: it says the same of the first {rows} rows, which differ");
+        let format = self.precision.choice().format;
+        if format == Format::Fp32 {
+            return Ok(Some(flat));
+        }
+        allow_tf32(false)?;
+        if is_flat(&Precision::full())? {
+            allow_tf32(format == Format::Tf32)?;
+            return Ok(Some(flat));
+        }
+        let name = format.name();
+        self.precision = Precision::full();
+        Ok(Some(format!("in {name} the answers to the first {rows} rows do not differ, in fp32 they do: fp32 is used")))
+    }
+
+    fn context(&self, precision: &Precision) -> Result<Cx<'_>, SessionError> {
+        let mut cx = Cx::eval(&self.params);
+        cx.set_launcher(&self.kernels.manager);
+        precision.enter(&cx)?;
+        Ok(cx)
+    }
+
+    fn output(&self, cx: &Cx<'_>, batch: &Batch) -> Result<Output, SessionError> {
+        let input = |raw: &Tensor| cx.input(raw.shallow_clone());
+        Ok(self.model.forward(cx, &input(&batch.x), &input(&batch.x_mask))?)
+    }
+
+    /// Writes the answers to staged rows below `out`.
+    pub(super) fn chunk(
+        &self,
+        data: &Dataset,
+        rows: std::ops::Range<u64>,
+        out: &Path,
+        reporter: &dyn Reporter,
+    ) -> Result<chunk::Written, SessionError> {
+        let mut answers = Answers::default();
+        let mut at = rows.start;
+        while at < rows.end {
+            reporter.mark(Phase::Predict, at);
+            let next = (at + FORWARD_ROWS).min(rows.end);
+            let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), self.device)?;
+            let cx = self.context(&self.precision)?;
+            let output = self.output(&cx, &batch)?;
+            answers.add(&self.model.answer(&cx, &output)?, &batch)?;
+            at = next;
+        }
+        let ids = &data.staged.0.row_id()[rows.start as usize..rows.end as usize];
+        let content = chunk::Rows { values: &answers.values, ids, status: &answers.status };
+        let extent = chunk::Extent { start: rows.start, end: rows.end, out_shape: &self.shape };
+        Ok(chunk::write(out, extent, content)?)
+    }
 }
 
 /// The model of a checkpoint with its best weights.
 fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model, Params), SessionError> {
-    let spec = ModelSpec::from_meta(&saved.meta);
+    let spec = ModelSpec::new(&saved.meta, &saved.config.train);
     let mut builder = ParamBuilder::new();
     let mut model = Model::build_with(&saved.config.model, &spec, models, &mut builder)?;
     let mut params = builder.build(saved.config.seed, device)?;
-    let mut wanted: Vec<Wanted> =
-        params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
+    let mut wanted: Vec<Entry> = params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
     wanted.extend(model.buffers().into_iter().map(|(name, t)| (format!("model.{name}"), t.size(), t.kind())));
     let tensors = checkpoint::load_part(&saved.path, &wanted)?;
     let best = params.named().filter_map(|(name, _)| Some((name.to_owned(), tensors.get(&format!("best.{name}"))?)));
@@ -130,7 +242,7 @@ fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model
 }
 
 /// Refuses data whose columns or grid are not those of training.
-fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), SessionError> {
+pub(super) fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), SessionError> {
     let other = |what, found: String, expected: String| {
         Err(SessionError::OtherData { path: path.to_owned(), what, found, expected })
     };
@@ -144,6 +256,10 @@ fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), Sessio
         let told =
             |all: &[String]| differing.iter().take(NAMES_TOLD).map(|&i| all[i].clone()).collect::<Vec<_>>().join(", ");
         return other("the order or name of features", told(&found), told(&expected));
+    }
+    if data.has_classes != model.has_classes || (data.has_classes && data.out_labels != model.out_labels) {
+        let told = |meta: &StagedMeta| format!("{:?}", meta.out_labels.first().filter(|_| meta.has_classes));
+        return other("the target's classes", told(data), told(model));
     }
     if data.out_shape != model.out_shape {
         return other("the target's shape", format!("{:?}", data.out_shape), format!("{:?}", model.out_shape));
@@ -164,6 +280,7 @@ fn fits(path: &Path, data: &StagedMeta, model: &StagedMeta) -> Result<(), Sessio
 mod tests {
     use super::*;
     use enn_common::staged::meta::{CleaningReport, FeatureMeta};
+    use tch::Kind;
 
     fn meta(features: &[&str], out_shape: &[usize]) -> StagedMeta {
         let feature = |name: &&str| FeatureMeta { name: (*name).to_owned(), categories: vec![], has_missing: false };
@@ -177,12 +294,33 @@ mod tests {
             units: String::new(),
             persistence: None,
             has_targets: false,
+            has_classes: false,
+            has_weights: false,
             split_rows: [0, 0, 1],
             row_names: vec![],
             x_stats: vec![],
             y_stats: vec![],
             report: CleaningReport::default(),
         }
+    }
+
+    #[test]
+    fn every_row_has_a_status() {
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        let numbers = |v: &[f32]| Tensor::from_slice(v).view([3, 2]);
+        let point = cx.input(numbers(&[1.0, 2.0, f32::INFINITY, 4.0, 5.0, 6.0]));
+        let (x, none) =
+            (numbers(&[1.0, f32::NAN, 1.0, 1.0, f32::NAN, 3.0]), Tensor::zeros([3, 0], (Kind::Float, Device::Cpu)));
+        // A number that is not valid is no input.
+        let x_mask = Tensor::from_slice(&[true, true, true, true, true, false]).view([3, 2]);
+        let batch = Batch { x, x_mask, y: none.shallow_clone(), y_mask: none, rows: [0, 1, 2].into(), real: 3 };
+        let mut answers = Answers::default();
+        answers.add(&Answer { point, quantiles: vec![] }, &batch).unwrap();
+        assert_eq!(answers.status, [RowStatus::Predicted, RowStatus::NotFinite, RowStatus::NoInput].map(|s| s as u8));
+        assert_eq!(answers.values[..2], [1.0, 2.0]);
+        assert_eq!((answers.values[2], answers.values[3]), (f32::INFINITY, 4.0));
+        assert!(answers.values[4..].iter().all(|value| value.is_nan()));
     }
 
     #[test]

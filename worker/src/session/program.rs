@@ -1,14 +1,22 @@
 //! A worker program, from its command line to its exit code: `enn-worker`, and those of users around models of their own.
 
-use super::{Own, boot::Environment, run_with};
+use super::{Own, boot::Environment, run_with, serve};
 use crate::probe;
 use std::{io::Write, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
-/// Lives as a worker with what is the program's own. With `--probe` it tells what it was built and finds itself with.
+/// Lives as a worker with what is the program's own. With `--probe` it tells what it was built and finds itself with; with
+/// `--serve` it answers a stream.
 pub fn program(own: &Own) -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|flag| flag == "--probe") {
-        return probe::print();
+    match std::env::args_os().nth(1) {
+        Some(flag) if flag == "--probe" => return probe::print(),
+        Some(flag) if flag == "--serve" => {
+            return match serve::serve(std::io::stdin().lock(), std::io::stdout().lock(), own) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error.sentence()),
+            };
+        }
+        _ => {}
     }
     let environment = match Environment::read() {
         Ok(environment) => environment,

@@ -8,7 +8,7 @@ use super::{
     SessionError, agree,
     boot::COLLECTIVE_WAIT_MAX,
     decide,
-    evaluate::evaluate,
+    evaluate::{Judged, evaluate},
     handover::{self, Standing},
     learner::Counts,
     memory,
@@ -325,7 +325,9 @@ impl<'a> Round<'a> {
         self.state.learner.swap_average()?;
         let measured = measured?;
         let state = &mut *self.state;
-        let error = (measured.metrics.n > 0).then_some(measured.metrics.mae);
+        let judge = state.learner.objective.is_judge();
+        let error = if judge { measured.metrics.loss } else { measured.metrics.mae };
+        let error = (measured.metrics.n > 0).then_some(error);
         let (standing, verdict) = decide::judge(state.progress.standing, error, train.patience);
         if verdict.best {
             state.learner.keep_average_as_best()?;
@@ -380,8 +382,13 @@ impl<'a> Round<'a> {
 
     fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
         let learner = &self.state.learner;
-        let model = (&learner.model, &learner.params, &self.place.kernels.manager);
-        evaluate(model, (&self.host.data, &self.state.poisoned), split, self.place.group, self.host.device)
+        let judged = Judged {
+            model: &learner.model,
+            params: &learner.params,
+            kernels: &self.place.kernels.manager,
+            objective: &learner.objective,
+        };
+        evaluate(&judged, (&self.host.data, &self.state.poisoned), split, self.place.group, self.host.device)
     }
 
     fn measure_all(&self) -> Result<BTreeMap<String, Metrics>, SessionError> {

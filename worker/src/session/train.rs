@@ -24,7 +24,7 @@ use crate::{block::SubModels, comm::ProcessGroup, data::Sampler, model::ModelSpe
 use enn_common::{
     config::{
         RunConfig,
-        train::{Collectives, Execution},
+        train::{Collectives, Execution, Loss},
     },
     kernels::Quarantined,
     metrics::Metrics,
@@ -175,9 +175,12 @@ impl<'a> Training<'a> {
             world: 1,
             accumulation: config.train.accumulation.max(1) as u64,
         };
+        if data.staged.0.meta().has_classes != (config.train.loss == Loss::CrossEntropy) {
+            return Err(SessionError::Classes { path: task.staged.clone(), loss: config.train.loss.name() });
+        }
         let mut config = config.clone();
         config.train.epochs = config.train.passes(rows);
-        let spec = ModelSpec::from_meta(data.staged.0.meta());
+        let spec = ModelSpec::new(data.staged.0.meta(), &config.train);
         let kernels = Kernels::new(&config, &task.kernels, reporter)?;
         let (checkpoints, device) = (task.checkpoints.clone(), task.device);
         let models = task.models.clone();

@@ -8,7 +8,7 @@ use enn_worker::backend::Outs;
 use enn_worker::error::OpErrorKind;
 use enn_worker::kernel::{FirstFit, Launcher};
 use enn_worker::loss::Objective;
-use enn_worker::model::{Model, ModelSpec};
+use enn_worker::model::{Head, Model, ModelSpec};
 use enn_worker::op::Op;
 use enn_worker::op::row::Launch;
 use enn_worker::params::{GradBuckets, ParamBuilder};
@@ -54,6 +54,7 @@ fn where_a_step_of_the_default_model_spends_its_time() {
         train_rows: 700,
         x_stats: vec![stats; 300],
         y_stats: vec![stats; 288],
+        head: Head::Point,
     };
     let mut pb = ParamBuilder::new();
     let model = Model::build(&ModelConfig::default(), &spec, &mut pb).unwrap();

@@ -50,6 +50,46 @@ pub(crate) fn spoil_row(staged: &Path, row: usize, value: f32) {
     edit(staged, "x.npy", FEATURES * 4, row, |cells| cells[..4].copy_from_slice(&value.to_le_bytes()));
 }
 
+/// Brings all inputs so much nearer to 10, and fills what is missing.
+pub(crate) fn squeeze_inputs(staged: &Path, by: f32) {
+    for row in 0..ROWS {
+        edit(staged, "x_mask.npy", FEATURES, row, |cells| cells.fill(1));
+        edit(staged, "x.npy", FEATURES * 4, row, |cells| {
+            for cell in cells[..FEATURES * 4].chunks_exact_mut(4) {
+                let value = f32::from_le_bytes([cell[0], cell[1], cell[2], cell[3]]);
+                let near = if value.is_nan() { 10.0 } else { 10.0 + (value - 10.0) * by };
+                cell.copy_from_slice(&near.to_le_bytes());
+            }
+        });
+    }
+}
+
+/// Gives the rows weights.
+pub(crate) fn weigh(staged: &Path, weight: &[f32]) {
+    let path = staged.join(ArrayName::Weight.file());
+    let array = enn_common::staged::ArrayWriter::create(&path, ArrayName::Weight.element(), &[]).unwrap();
+    array.write_rows(0, bytes_of(weight)).unwrap();
+    array.finish(ROWS as u64).unwrap();
+    let path = staged.join("meta.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"has_weights\": false", "\"has_weights\": true")).unwrap();
+}
+
+/// Gives all target cells this value.
+pub(crate) fn level_targets(staged: &Path, value: f32) {
+    for row in 0..ROWS {
+        edit(staged, "y_mask.npy", CELLS, row, |cells| cells.fill(1));
+        edit(staged, "y.npy", CELLS * 4, row, |cells| {
+            cells.chunks_exact_mut(4).for_each(|cell| cell.copy_from_slice(&value.to_le_bytes()));
+        });
+    }
+}
+
+/// Lets a row have no target.
+pub(crate) fn hide_targets(staged: &Path, row: usize) {
+    edit(staged, "y_mask.npy", CELLS, row, |cells| cells.fill(0));
+}
+
 /// Lets a row weigh nothing.
 pub(crate) fn blank_row(staged: &Path, row: usize) {
     for (name, width) in
@@ -120,6 +160,8 @@ pub(crate) fn stage(out: &Path) -> PathBuf {
         units: "u".to_owned(),
         persistence: None,
         has_targets: true,
+        has_classes: false,
+        has_weights: false,
         split_rows: [count(0), count(1), count(2)],
         row_names: vec![],
         x_stats: (0..FEATURES).map(|f| column(&x, FEATURES, f)).collect(),

@@ -5,6 +5,7 @@
 
 mod data;
 mod ledger;
+mod losses;
 mod poisoned;
 mod precision;
 mod process;
@@ -18,7 +19,7 @@ use enn_common::{
     config::{
         Forest, RunConfig,
         model::ModelConfig,
-        train::{Execution, Recompute, TrainConfig},
+        train::{Execution, Precision, Recompute, TrainConfig},
     },
     metrics::Metrics,
     profile::Roofline,
@@ -170,6 +171,7 @@ fn a_run_learns_saves_and_predicts() {
         done: vec![(40, 80)],
         place: (0, 1),
         device: Device::Cpu,
+        precision: Precision::Fp32,
         kernels: KernelTask::default(),
         models: SubModels::new(),
     };
@@ -222,7 +224,7 @@ fn errors(staged: &Staged, values: &[f32], split: u8) -> Metrics {
             }
         }
     }
-    Metrics { mae: mae / n as f64, rmse: (square / n as f64).sqrt(), r2: f64::NAN, n }
+    Metrics { mae: mae / n as f64, rmse: (square / n as f64).sqrt(), r2: f64::NAN, n, ..Metrics::default() }
 }
 
 /// Stops a training after these steps, resumes it each time, and proves that it ends as one that was not stopped. Returns

@@ -3,7 +3,7 @@
 use crate::config::{
     data::{
         ArraysLayout, Calendar, ColumnRange, DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout,
-        SourceFormat, SplitConfig, SplitKind, WindowsLayout,
+        SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
@@ -29,6 +29,10 @@ const DUPLICATES: &[(&str, DuplicatePolicy)] = &[
 ];
 const KINDS: &[(&str, FeatureKind)] =
     &[("number", FeatureKind::Number), ("category", FeatureKind::Category), ("time", FeatureKind::Time)];
+const MASKS: &[(&str, TargetMask)] =
+    &[("finite", TargetMask::Finite), ("none", TargetMask::None), ("value", TargetMask::Value(0.0))];
+/// Kinds of target, and whether they are classes.
+const TARGETS: &[(&str, bool)] = &[("number", false), ("category", true)];
 const CALENDARS: &[(&str, Calendar)] = &[
     ("day_of_year", Calendar::DayOfYear),
     ("weekday", Calendar::Weekday),
@@ -66,8 +70,13 @@ pub(super) fn resolve(
     let duplicates = s.name("duplicates", DUPLICATES).unwrap_or(DuplicatePolicy::First);
     let units = s.text("units").unwrap_or_default();
     let ranges = ranges(s);
+    let weight = s.text("weight");
+    let mask = mask(s);
     let mut inner = Vec::new();
     let layout = layout(s, &mut inner);
+    if weight.is_some() && !matches!(layout, Some(Layout::Rows(_)) | None) {
+        s.error_at("weight", ConfigErrorKind::RowsOnly);
+    }
     if matches!(layout, Some(Layout::Windows(_))) && duplicates == DuplicatePolicy::Keep {
         s.error_at("duplicates", ConfigErrorKind::KeepWindows);
     }
@@ -82,7 +91,25 @@ pub(super) fn resolve(
     };
     section.finish(errors);
     errors.append(&mut inner);
-    Some(DataConfig { files, format, sheet, missing, duplicates, layout: layout?, split, units, ranges })
+    Some(DataConfig { files, format, sheet, missing, duplicates, layout: layout?, split, units, ranges, weight, mask })
+}
+
+/// `mask = "finite" | "none" | "value"`, the last with `mask_value`.
+fn mask(s: &mut Section<'_>) -> TargetMask {
+    let (has, value) = (s.has("mask_value"), s.number("mask_value", .., 0.0));
+    let mask = s.name("mask", MASKS).unwrap_or_default();
+    match (mask.sentinel(), has) {
+        (Some(_), true) => TargetMask::Value(value),
+        (Some(_), false) => {
+            s.error_at("mask_value", ConfigErrorKind::Missing("the number that means \"missing\" in a target"));
+            mask
+        }
+        (None, true) => {
+            s.error_at("mask_value", ConfigErrorKind::IdleMaskValue);
+            mask
+        }
+        (None, false) => mask,
+    }
 }
 
 fn files(s: &mut Section<'_>, facts: &Facts) -> Vec<PathBuf> {
@@ -189,8 +216,12 @@ fn rows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> RowsL
         s.error_at("out_shape", ConfigErrorKind::OutShape { shape: out_shape.clone(), cells, targets: targets.len() });
     }
     let row_id = s.text("row_id");
+    let classes = s.name("target_kind", TARGETS).unwrap_or(false);
+    if classes && (targets.len() > 1 || out_shape.len() > 1) {
+        s.error_at("target_kind", ConfigErrorKind::OneClassTarget { targets: targets.len() });
+    }
     section.finish(errors);
-    RowsLayout { features, targets, out_shape, row_id }
+    RowsLayout { features, targets, classes, out_shape, row_id }
 }
 
 /// `features = ["a", { column = "b", kind = "category" }]`.

@@ -7,8 +7,14 @@ mod tasks;
 mod train;
 
 use super::{
-    RunConfig, error::ConfigError, facts::Facts, model::ModelConfig, raw::RawConfig, section::Section,
-    train::TrainConfig,
+    RunConfig,
+    data::{DataConfig, Layout},
+    error::{ConfigError, ConfigErrorKind},
+    facts::Facts,
+    model::ModelConfig,
+    raw::RawConfig,
+    section::Section,
+    train::{Loss, TrainConfig},
 };
 
 /// Version of run.json that this code writes.
@@ -27,6 +33,9 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     let data = root.section("data").map(|section| data::resolve(section, seed, facts, &mut inner));
     let model = model_of(&mut root, true, &mut inner);
     let train = root.section("train").map_or_else(TrainConfig::default, |section| train::resolve(section, &mut inner));
+    if let Some(Some(data)) = &data {
+        check_classes(&root, (data, &model, &train), &mut inner);
+    }
     let cluster = train::resolve_cluster(root.section("cluster"), facts, &mut inner);
     let kernels = kernels::resolve(&mut root);
     root.finish(&mut errors);
@@ -51,6 +60,25 @@ pub fn resolve_model(raw: &RawConfig) -> Result<ModelConfig, Vec<ConfigError>> {
 fn model_of(root: &mut Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
     let unsaid = || ModelConfig { by_rows: true, ..ModelConfig::default() };
     root.section("model").map_or_else(unsaid, |section| model::resolve(section, whole, errors))
+}
+
+/// Classes and their loss need each other, and probabilities have no other range.
+fn check_classes(
+    root: &Section<'_>,
+    (data, model, train): (&DataConfig, &ModelConfig, &TrainConfig),
+    errors: &mut Vec<ConfigError>,
+) {
+    let classes = matches!(&data.layout, Layout::Rows(rows) if rows.classes);
+    let is_class_loss = train.loss == Loss::CrossEntropy;
+    let (place, loss) = (root.place_of("train"), train.loss.name());
+    if classes != is_class_loss {
+        let kind = ConfigErrorKind::ClassLoss { loss, found: if classes { "category" } else { "number" } };
+        errors.push(ConfigError { place: place.clone(), key: "train.loss".into(), kind });
+    }
+    if is_class_loss && model.output_range.is_some() {
+        let (place, kind) = (root.place_of("model"), ConfigErrorKind::IdleForLoss { loss });
+        errors.push(ConfigError { place, key: "model.output_range".into(), kind });
+    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::config::{
-    data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind},
+    data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind, TargetMask},
     forest::{Mixer, Mode, Part, TemplateConfig},
     model::Preset,
     raw::Value,
-    train::{Device, Nproc, Precision, Recovery},
+    train::{CellWeights, Device, Nproc, Precision, Recovery},
 };
 use std::path::{Path, PathBuf};
 
@@ -310,4 +310,85 @@ fn mistakes_in_tasks_have_their_place() {
     assert!(only("segments = [16, 30]\n").contains("first dilation 1"));
     assert!(only("dilations = [2, 4]\n").contains("conf/weather.toml:2:13: model.dilations: segments [16, 64]"));
     assert!(only("mixer = \"retentoin\"\n").contains("did you mean `retention`?"));
+}
+
+/// Rows of a table with one target, and what follows.
+fn table(data: &str, rows: &str, rest: &str) -> String {
+    format!("[data]\nfiles = \"a.csv\"\n{data}[data.rows]\nfeatures = \"a\"\ntargets = \"y\"\n{rows}{rest}")
+}
+
+#[test]
+fn losses_have_names_and_what_they_need() {
+    let at = |text: &str| resolve(&parse(text), &facts()).unwrap().train;
+    assert_eq!(at("").loss, Loss::Huber);
+    for (name, loss) in Loss::NAMES.iter().filter(|(_, loss)| *loss != Loss::CrossEntropy) {
+        assert_eq!(at(&format!("[train]\nloss = \"{name}\"\n")).loss, *loss);
+        assert_eq!(serde_json::to_value(loss).unwrap(), *name, "run.json says what the user says");
+    }
+    let text = "[train]\nloss = \"quantile\"\nlevels = [0.05, 0.5, 0.75]\ncell_weights = [[1, 2], [], [0.5]]\n";
+    assert_eq!(at(text).quantile_levels(), [0.05, 0.5, 0.75]);
+    assert_eq!(at(text).cell_weights, CellWeights::Axes(vec![vec![1.0, 2.0], vec![], vec![0.5]]));
+    assert_eq!(at("[train]\ncell_weights = [1, 0]\n").cell_weights, CellWeights::Cells(vec![1.0, 0.0]));
+    assert_eq!(at("").quantile_levels(), [0.0; 0]);
+
+    let classes = table("", "target_kind = \"category\"\n", "[train]\nloss = \"cross_entropy\"\n");
+    let Layout::Rows(rows) = resolve(&parse(&classes), &facts()).unwrap().data.unwrap().layout else { panic!() };
+    assert!(rows.classes);
+    for (text, sentence) in [
+        (
+            "[train]\nloss = \"quantil\"\n".to_owned(),
+            "train.loss: unknown value \"quantil\" (did you mean `quantile`?)",
+        ),
+        ("[train]\nlevels = [0.1, 0.5]\n".to_owned(), "train.levels: means nothing with train.loss = \"huber\""),
+        ("[train]\ndegrees_of_freedom = 7\n".to_owned(), "train.degrees_of_freedom: means nothing with"),
+        (
+            "[train]\nloss = \"crps\"\nlevels = [0.1, 0.9]\n".to_owned(),
+            "[0.1, 0.9] is out of range, expected at most 99",
+        ),
+        ("[train]\nloss = \"crps\"\nlevels = [0.5, 0.1]\n".to_owned(), "train.levels: [0.5, 0.1] is out of range"),
+        (
+            "[train]\nloss = \"crps\"\nlevels = [0.5, 1]\n".to_owned(),
+            "1 is out of range, expected a number above 0 and below 1",
+        ),
+        (
+            "[train]\ncell_weights = [0, 0]\n".to_owned(),
+            "train.cell_weights: 0 is out of range, expected weights that are not all 0",
+        ),
+        ("[train]\ncell_weights = [-1]\n".to_owned(), "train.cell_weights: -1 is out of range"),
+        (
+            "[train]\ncell_weights = 3\n".to_owned(),
+            "train.cell_weights: found the number 3, expected a list of numbers",
+        ),
+        (
+            table("", "", "[train]\nloss = \"cross_entropy\"\n"),
+            "train.loss: is \"cross_entropy\", but the target is a number",
+        ),
+        (table("", "target_kind = \"category\"\n", ""), "train.loss: is \"huber\", but the target is a category"),
+        (classes.replace("\"y\"", "[\"y\", \"z\"]"), "data.rows.target_kind: \"category\" takes one target column"),
+        (classes.clone() + "[model]\noutput_range = [0, 1]\n", "model.output_range: means nothing with"),
+        (classes.clone() + "cell_weights = [1]\n", "train.cell_weights: means nothing with"),
+    ] {
+        let found = mistakes(&text);
+        assert!(found.iter().any(|line| line.contains(sentence)), "missing: {sentence}\nfound: {found:#?}");
+    }
+}
+
+#[test]
+fn masks_and_weights_of_the_data() {
+    let at = |text: &str| resolve(&parse(text), &facts()).unwrap().data.unwrap();
+    assert_eq!(at(&table("", "", "")).mask, TargetMask::Finite);
+    assert_eq!(at(&table("mask = \"value\"\nmask_value = -999\n", "", "")).mask, TargetMask::Value(-999.0));
+    assert_eq!(at(&table("mask = \"none\"\nweight = \"w\"\n", "", "")).weight.as_deref(), Some("w"));
+    let plain = serde_json::to_string(&at(&table("", "", ""))).unwrap();
+    assert!(!plain.contains("mask") && !plain.contains("weight"), "what is staged already keeps its name: {plain}");
+    for (data, sentence) in [
+        ("mask = \"value\"\n", "data.mask_value: missing; expected the number that means \"missing\" in a target"),
+        ("mask_value = 1\n", "data.mask_value: means nothing without data.mask = \"value\""),
+        ("mask = \"nan\"\n", "data.mask: unknown value \"nan\""),
+    ] {
+        let found = mistakes(&table(data, "", ""));
+        assert!(found.iter().any(|line| line.contains(sentence)), "missing: {sentence}\nfound: {found:#?}");
+    }
+    let windows = WEATHER.replace("units = ", "weight = \"w\"\nunits = ");
+    assert!(mistakes(&windows)[0].contains("data.weight: needs [data.rows]"));
 }

@@ -3,20 +3,15 @@
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
     facts::Facts,
-    raw::Value,
+    raw::{Node, Value},
     section::Section,
-    train::{ClusterConfig, Collectives, Device, Execution, Loss, Nproc, Precision, Recompute, Recovery, TrainConfig},
+    train::{
+        CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute,
+        Recovery, TrainConfig,
+    },
 };
+use std::ops::Bound;
 
-const LOSSES: &[(&str, Loss)] = &[("mse", Loss::Mse), ("huber", Loss::Huber)];
-const PRECISIONS: &[(&str, Precision)] = &[
-    ("auto", Precision::Auto),
-    ("fp32", Precision::Fp32),
-    ("tf32", Precision::Tf32),
-    ("bf16", Precision::Bf16),
-    ("fp16", Precision::Fp16),
-    ("fp8", Precision::Fp8),
-];
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const RECOMPUTES: &[(&str, Recompute)] =
@@ -27,6 +22,10 @@ const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), (
 
 const POLICIES: &[(&str, Recovery)] = &[("reform", Recovery::Reform), ("restart", Recovery::Restart)];
 
+/// Levels of predicted quantiles at most.
+const LEVELS_MAX: usize = 99;
+/// Weight of a cell at most.
+const CELL_WEIGHT_MAX: f64 = 1e6;
 /// Spares of one node at most.
 const SPARES_MAX: u32 = 64;
 /// Workers of one node at most.
@@ -46,15 +45,18 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         weight_decay: s.number("weight_decay", 0.0..=1e3, default.weight_decay),
         betas: s.pair("betas", 0.0..1.0).unwrap_or(default.betas),
         clip: s.number("clip", 0.0..=1e12, default.clip),
-        loss: s.name("loss", LOSSES).unwrap_or(default.loss),
+        loss: s.name("loss", Loss::NAMES).unwrap_or(default.loss),
         huber_delta: s.number("huber_delta", 1e-9..=1e9, default.huber_delta),
+        levels: levels(s).unwrap_or(default.levels),
+        degrees_of_freedom: s.number("degrees_of_freedom", 1.0..=1e3, default.degrees_of_freedom),
+        cell_weights: cell_weights(s),
         base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, default.base_loss_weight),
         ema: s.number("ema", 0.0..1.0, default.ema),
         patience: s.integer("patience", 0..=10_000_000, default.patience),
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
-        precision: s.name("precision", PRECISIONS).unwrap_or(default.precision),
+        precision: s.name("precision", Precision::NAMES).unwrap_or(default.precision),
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
         capture_collectives: s.truth("capture_collectives", default.capture_collectives),
         profile: s.truth("profile", default.profile),
@@ -64,8 +66,56 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         deterministic: s.truth("deterministic", default.deterministic),
         threads: s.integer("threads", 0..=4096, default.threads),
     };
+    let freedom = train.degrees_of_freedom != TrainConfig::default().degrees_of_freedom;
+    for (key, idle) in [
+        ("levels", !train.loss.has_levels() && train.levels != TrainConfig::default().levels),
+        ("degrees_of_freedom", train.loss != Loss::StudentT && freedom),
+        ("cell_weights", train.loss == Loss::CrossEntropy && train.cell_weights != CellWeights::Equal),
+    ] {
+        if idle {
+            s.error_at(key, ConfigErrorKind::IdleForLoss { loss: train.loss.name() });
+        }
+    }
     section.finish(errors);
     train
+}
+
+/// Rising levels within (0, 1), the median among them.
+fn levels(s: &mut Section<'_>) -> Option<Vec<f64>> {
+    let levels = s.numbers("levels", (Bound::Excluded(0.0), Bound::Excluded(1.0)))?;
+    if levels.len() > LEVELS_MAX || !levels.is_sorted_by(|one, next| one < next) || !levels.contains(&MEDIAN) {
+        let expected = format!("at most {LEVELS_MAX} rising numbers with {MEDIAN} among them, the point prediction");
+        s.error_at("levels", ConfigErrorKind::Range { found: format!("{levels:?}"), expected });
+    }
+    Some(levels)
+}
+
+/// A number per cell, or a list per axis of the grid.
+fn cell_weights(s: &mut Section<'_>) -> CellWeights {
+    let key = "cell_weights";
+    let Some(node) = s.node(key) else { return CellWeights::Equal };
+    let weight = 0.0..=CELL_WEIGHT_MAX;
+    let lists = |node: &Node| matches!(&node.value, Value::Array(items) if items.iter().any(is_list));
+    let weights = if lists(node) {
+        let Value::Array(axes) = &node.value else { return CellWeights::Equal };
+        CellWeights::Axes(axes.iter().filter_map(|axis| s.numbers_of(key, axis, &weight)).collect())
+    } else {
+        CellWeights::Cells(s.numbers_of(key, node, &weight).unwrap_or_default())
+    };
+    let counts = match &weights {
+        CellWeights::Cells(all) => all.iter().any(|weight| *weight > 0.0),
+        CellWeights::Axes(axes) => axes.iter().all(|axis| axis.is_empty() || axis.iter().any(|weight| *weight > 0.0)),
+        CellWeights::Equal => true,
+    };
+    if !counts {
+        let expected = "weights that are not all 0".to_owned();
+        s.error_at(key, ConfigErrorKind::Range { found: "0".to_owned(), expected });
+    }
+    weights
+}
+
+fn is_list(node: &Node) -> bool {
+    matches!(node.value, Value::Array(_))
 }
 
 pub(super) fn resolve_cluster(

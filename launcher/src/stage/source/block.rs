@@ -33,6 +33,8 @@ pub(crate) struct Want {
     pub kind: Kind,
     /// Smallest and largest number that is believed; others count as missing.
     pub range: (f64, f64),
+    /// A number that means "missing".
+    pub sentinel: Option<f64>,
 }
 
 impl Want {
@@ -41,7 +43,7 @@ impl Want {
 
     /// A column without a declared range.
     pub(crate) fn new(column: &str, kind: Kind) -> Self {
-        Self { column: column.to_string(), kind, range: Self::ANY }
+        Self { column: column.to_string(), kind, range: Self::ANY, sentinel: None }
     }
 }
 

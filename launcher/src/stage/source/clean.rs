@@ -62,7 +62,9 @@ impl CellCounts {
 
 /// Judges a number.
 pub(crate) fn number(value: f64, want: &Want) -> (f64, Found) {
-    if value >= want.range.0 && value <= want.range.1 {
+    if want.sentinel == Some(value) {
+        (f64::NAN, Found::Missing)
+    } else if value >= want.range.0 && value <= want.range.1 {
         (value, Found::Valid)
     } else if value.is_finite() {
         (f64::NAN, Found::OutOfRange)

@@ -16,7 +16,7 @@ use super::{
     Job, Progress, calendar,
     complete::{self, Draft, Input},
     error::StageError,
-    output::Output,
+    output::{Extras, Output},
     source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
     table::{Ask, Sink, Table, Tally},
 };
@@ -53,7 +53,8 @@ pub(crate) fn draft(
     std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
     space::require(job.out, windows * sample + grid::disk_bytes(span.cells(), channels, keys.rows))?;
     let out_shape = vec![span.entities.len(), layout.steps];
-    let mut output = Output::create(job.out, plan.width(layout, &span), &out_shape, true)?;
+    let extras = Extras { targets: true, weight: false };
+    let mut output = Output::create(job.out, plan.width(layout, &span), &out_shape, extras)?;
     let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates);
     let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads };
     let sink = Scatter { plan: &plan, layout, span: &span };
@@ -75,6 +76,7 @@ pub(crate) fn draft(
         targets: vec![layout.target.clone()],
         out_shape,
         out_labels: vec![span.entities.clone(), labels::steps(layout)],
+        classes: None,
         persistence: Some(plan.persistence(layout, &span)),
         names: made.starts.iter().map(|start| super::timestamp::text(*start)).collect(),
         starts: made.starts,
@@ -202,6 +204,9 @@ impl Plan {
                 let mut want = Want::new(column, Kind::Number);
                 if let Some(range) = job.config.ranges.iter().find(|range| range.column == *column) {
                     want.range = (range.low, range.high);
+                }
+                if *column == layout.target {
+                    want.sentinel = job.config.mask.sentinel();
                 }
                 wants.push(want);
                 wants.len() - 1

@@ -2,7 +2,9 @@
 
 use crate::stage::{StageOptions, Staged, stage};
 use enn_common::{
-    config::data::{Calendar, ColumnRange, DataConfig, DuplicatePolicy, Layout, SplitConfig, SplitKind, WindowsLayout},
+    config::data::{
+        Calendar, ColumnRange, DataConfig, DuplicatePolicy, Layout, SplitConfig, SplitKind, TargetMask, WindowsLayout,
+    },
     staged::{Split, Staged as Arrays, StagedMeta},
 };
 use std::{fs, path::Path};
@@ -26,6 +28,8 @@ fn config(file: &Path, layout: WindowsLayout) -> DataConfig {
         split: split(SplitKind::Blocked),
         units: "°F".into(),
         ranges: vec![ColumnRange { column: "wind_speed".into(), low: 0.0, high: 150.0 }],
+        weight: None,
+        mask: TargetMask::Finite,
     }
 }
 

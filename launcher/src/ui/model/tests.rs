@@ -19,7 +19,7 @@ pub(in crate::ui) fn epoch(epoch: u64, loss: f64, mae: f64, best: bool) -> Epoch
         epoch,
         step: epoch * 8,
         train_loss: loss,
-        val: Metrics { mae, rmse: mae * 1.3, r2: 0.9, n: 3_800 },
+        val: Metrics { mae, rmse: mae * 1.3, r2: 0.9, n: 3_800, ..Metrics::default() },
         best,
         lr: 1e-3,
         grad_norm: 0.8,
@@ -168,7 +168,8 @@ pub(in crate::ui) fn events() -> Vec<Event> {
         },
     ));
     let split = [("train", 3.1, 18_000), ("val", 4.4, 3_800), ("test", 4.62, 3_850)];
-    let split = split.map(|(name, mae, n)| (name.to_owned(), Metrics { mae, rmse: mae * 1.3, r2: 0.91, n }));
+    let split = split
+        .map(|(name, mae, n)| (name.to_owned(), Metrics { mae, rmse: mae * 1.3, r2: 0.91, n, ..Metrics::default() }));
     all.push((
         0.1,
         What::Trained {

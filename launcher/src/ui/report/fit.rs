@@ -47,7 +47,7 @@ impl Fit {
             });
             let row = predictions.rows()[index];
             let forecast = predictions.forecast(index).iter().map(|value| f64::from(*value));
-            cells.add(forecast, staged.y_row(row), staged.y_mask_row(row));
+            cells.add(forecast, (staged.y_row(row), staged.y_mask_row(row)), 1.0);
             if count > 0 {
                 rows.push((index, absolute / count as f64));
             }

@@ -92,20 +92,27 @@ fn per_split(html: &mut Html, view: &RunView) {
     html.leaf("h3", &[], "ENN on every split");
     html.element("div", &[("class", &"scroll")], |html| {
         html.element("table", &[], |html| {
-            head(html, &["", "MAE", "RMSE", "R²", "cells"]);
+            let nominal = rows.iter().find_map(|(_, metrics)| Some(100.0 * metrics.interval?.nominal));
+            let held = nominal.map(|nominal| format!("within the {nominal:.0} % interval"));
+            let mut columns = vec!["", "MAE", "RMSE", "R²", "loss"];
+            columns.extend(held.iter().flat_map(|held| [held.as_str(), "its mean width"]));
+            columns.extend(
+                rows.iter().any(|(_, metrics)| metrics.accuracy.is_some()).then_some("likeliest class is right"),
+            );
+            columns.push("cells");
+            head(html, &columns);
             html.element("tbody", &[], |html| {
                 for (name, metrics) in rows {
                     let name = if *name == "val" { "validation" } else { name };
-                    row(
-                        html,
-                        name,
-                        &[
-                            figures::measure(metrics.mae),
-                            figures::measure(metrics.rmse),
-                            figures::measure(metrics.r2),
-                            figures::count(metrics.n),
-                        ],
-                    );
+                    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+                    let mut cells =
+                        [metrics.mae, metrics.rmse, metrics.r2, metrics.loss].map(figures::measure).to_vec();
+                    if let Some(interval) = metrics.interval {
+                        cells.extend([percent(interval.coverage), figures::measure(interval.width)]);
+                    }
+                    cells.extend(metrics.accuracy.map(percent));
+                    cells.push(figures::count(metrics.n));
+                    row(html, name, &cells);
                 }
             });
         });

@@ -6,7 +6,7 @@ use crate::stage::{
     error::CellError,
     source::{
         Piece, Request,
-        block::{Block, CellCounts, Kind, PieceError, Values},
+        block::{Block, CellCounts, Kind, PieceError, Values, Want},
         clean::{self, Found},
     },
 };
@@ -174,8 +174,9 @@ impl<'a> Decoder<'a> {
             None => (End::Record, 0),
             Some(_) => return None,
         };
-        let (low, high) = self.request.wants[wish].range;
-        let believed = value >= low && value <= high && !(self.number_tokens && self.request.missing.may_be(value));
+        let Want { range: (low, high), sentinel, .. } = self.request.wants[wish];
+        let token = self.number_tokens && self.request.missing.may_be(value);
+        let believed = value >= low && value <= high && sentinel != Some(value) && !token;
         match &mut self.block.columns[wish] {
             Values::Numbers(values) if believed => values.push(value),
             _ => return None,
@@ -272,7 +273,7 @@ fn unescaped(inside: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::source::{block::Want, clean::MissingTokens};
+    use crate::stage::source::clean::MissingTokens;
 
     fn decode(text: &str, kinds: &[Kind], width: usize) -> Result<Block, PieceError> {
         let wants = kinds.iter().enumerate().map(|(i, kind)| Want::new(&format!("c{i}"), *kind)).collect();

@@ -1,0 +1,124 @@
+//! `predict` over pipes: an Arrow stream of rows in, an Arrow stream of predictions out, batch by batch.
+//!
+//! ```text
+//! stdin ─► batch ─► batch.arrow ─► staged/ ─► enn-worker --serve ─► chunk ─► batch ─► stdout, flushed
+//! ```
+//! Each batch is a table of its own: for data cut into windows it must hold the history of what is to be predicted, and rows without
+//! an identity are numbered within it. Memory is bounded by one batch, which is predicted `BATCH_ROWS_MAX` rows at a time.
+//!
+//! **Invariant:** the next batch is read when the last one is answered; nothing but Arrow goes to the output.
+
+use super::{
+    launch,
+    oracle::Oracle,
+    predict::{PredictOptions, Subject},
+};
+use crate::{
+    Error,
+    facts::Facts,
+    gather::Stream,
+    stage::{self, StageOptions},
+};
+use arrow_array::RecordBatch;
+use arrow_ipc::{reader::StreamReader, writer::FileWriter};
+use arrow_schema::ArrowError;
+use enn_common::{
+    config::data::{DataConfig, SourceFormat},
+    fs::{Disk, FileError, Storage},
+};
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{Read, Write},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+/// Rows predicted at once.
+const BATCH_ROWS_MAX: usize = 65_536;
+/// Beginning of the names of working directories; a process id follows.
+const WORK: &str = ".stream-";
+
+/// Predicts the batches of `input` with the newest checkpoint of the run directory `model` and writes each answer to `output` before
+/// the next batch is read; how many rows were predicted.
+///
+/// # Errors
+/// A batch that is not like the training data, a stream that is cut, or the worker's own sentence. Answers given before stay.
+pub fn predict_stream(
+    model: &Path,
+    input: impl Read,
+    output: impl Write,
+    facts: &Facts,
+    options: &PredictOptions,
+) -> Result<u64, Error> {
+    let work = WorkDir::create(&model.join("predictions"))?;
+    let source = work.path.join("batch.arrow");
+    let subject = Subject::of(model, std::slice::from_ref(&source), facts, options)?;
+    let data = subject.config.data.clone().map(|data| DataConfig { format: Some(SourceFormat::Arrow), ..data });
+    let Some(data) = data else { return Err(Error::Usage(crate::error::Usage::NoData)) };
+    let worker = launch::one_worker(&subject.config, facts)?;
+    let mut oracle = Oracle::start(&worker, &subject.checkpoint, options.precision)?;
+    let mut answers = Stream::new(output, subject.config.train.quantile_levels());
+    let staging =
+        StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
+    let (mut rows, mut failed) = (0, 0);
+    for batch in StreamReader::try_new(input, None).map_err(Error::Stream)? {
+        let batch = batch.map_err(Error::Stream)?;
+        for first in (0..batch.num_rows()).step_by(BATCH_ROWS_MAX) {
+            let part = batch.slice(first, BATCH_ROWS_MAX.min(batch.num_rows() - first));
+            write_file(&source, &part).map_err(Error::Stream)?;
+            let staged = stage::stage(&data, &staging, &mut |_| {})?;
+            let (chunk, blake3) = oracle.ask(&staged.dir, &work.path)?;
+            failed += answers.write(&staged.meta, &chunk, &blake3)? as u64;
+            rows += staged.meta.rows;
+            Disk.remove_dir(&staging.out)?;
+            Disk.remove_dir(&work.path.join(enn_common::artifact::chunk::FOLDER))?;
+        }
+    }
+    answers.finish(&subject.meta)?;
+    oracle.end()?;
+    if failed > 0 {
+        tracing::warn!("{failed} of {rows} rows have no prediction");
+    }
+    Ok(rows)
+}
+
+fn write_file(path: &Path, batch: &RecordBatch) -> Result<(), ArrowError> {
+    let mut writer = FileWriter::try_new(File::create(path)?, &batch.schema())?;
+    writer.write(batch)?;
+    writer.finish()
+}
+
+/// A directory of one stream, gone when it is dropped. What a killed process left is removed by the next.
+struct WorkDir {
+    path: PathBuf,
+}
+
+impl WorkDir {
+    fn create(parent: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(parent).map_err(FileError::of("make the directory", parent))?;
+        sweep(parent);
+        let path = parent.join(format!("{WORK}{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&path).map_err(FileError::of("make the directory", &path))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        // What is left is removed by the next stream.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes working directories of processes that are no more. Best effort.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(WORK)?.parse::<u32>().ok());
+        if process
+            .is_some_and(|process| process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists())
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

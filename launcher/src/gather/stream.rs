@@ -1,0 +1,63 @@
+//! Predictions as a stream of Arrow record batches, each flushed as it comes.
+
+use super::{
+    GatherError,
+    layout::{Layout, Rows},
+    table::Table,
+};
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::ArrowError;
+use enn_common::{artifact::chunk::Chunk, staged::StagedMeta};
+use std::{io::Write, path::Path};
+
+/// A stream being written; `row_name` is there when the first batch's rows have names.
+pub struct Stream<W: Write> {
+    to: Option<W>,
+    begun: Option<(StreamWriter<W>, Table)>,
+    levels: Vec<f64>,
+}
+
+impl<W: Write> Stream<W> {
+    /// Nothing is written before the first batch. `levels` are those of predicted quantiles.
+    pub fn new(to: W, levels: &[f64]) -> Self {
+        Self { to: Some(to), begun: None, levels: levels.to_vec() }
+    }
+
+    /// Writes the answers in `chunk` to all rows of a staged set, and flushes; how many rows have no prediction.
+    ///
+    /// # Errors
+    /// A damaged chunk, or an output that takes no more.
+    pub fn write(&mut self, meta: &StagedMeta, chunk: &Path, blake3: &str) -> Result<usize, GatherError> {
+        let open = Chunk::open(chunk, Some(blake3))?;
+        let Some((writer, table)) = self.begin(meta)? else { return Ok(0) };
+        let (ids, values, status) = (open.ids()?, open.predictions()?, open.status());
+        let rows = Rows { ids, names: &meta.row_names, values, status };
+        let flushed = |writer: &mut StreamWriter<W>| -> Result<(), ArrowError> {
+            writer.write(&table.batch(&rows)?)?;
+            writer.flush()
+        };
+        flushed(writer).map_err(GatherError::Stream)?;
+        Ok(status.iter().filter(|status| **status != 0).count())
+    }
+
+    /// Writes the schema before the first batch.
+    fn begin(&mut self, meta: &StagedMeta) -> Result<Option<&mut (StreamWriter<W>, Table)>, GatherError> {
+        if let Some(to) = self.to.take() {
+            let table = Table::new(meta, Layout::new(meta, &self.levels), !meta.row_names.is_empty());
+            let writer = StreamWriter::try_new(to, table.schema()).map_err(GatherError::Stream)?;
+            self.begun = Some((writer, table));
+        }
+        Ok(self.begun.as_mut())
+    }
+
+    /// Ends the stream; one without batches has the columns that follow from `meta`.
+    ///
+    /// # Errors
+    /// An output that takes no more.
+    pub fn finish(mut self, meta: &StagedMeta) -> Result<(), GatherError> {
+        match self.begin(meta)? {
+            Some((writer, _)) => writer.finish().map_err(GatherError::Stream),
+            None => Ok(()),
+        }
+    }
+}

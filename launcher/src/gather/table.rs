@@ -1,0 +1,76 @@
+//! Predictions as record batches: the columns of a Parquet file and of a stream; `Format::Parquet` tells which.
+
+use super::layout::{Layout, Rows};
+use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use enn_common::{artifact::chunk::RowStatus, staged::StagedMeta};
+use std::{collections::HashMap, sync::Arc};
+
+/// Columns besides those of the cells.
+const LABEL: &str = "label";
+const FAILED: &str = "failed";
+
+/// The columns of predictions.
+#[derive(Debug)]
+pub(super) struct Table {
+    schema: SchemaRef,
+    layout: Layout,
+    /// Place in a row's numbers of each column of numbers.
+    places: Vec<usize>,
+    named: bool,
+}
+
+impl Table {
+    /// Units, shape and levels go into the schema's own metadata. `named`: rows have names.
+    pub(super) fn new(meta: &StagedMeta, layout: Layout, named: bool) -> Self {
+        let mut fields = vec![Field::new("row_id", DataType::Int64, false)];
+        if named {
+            fields.push(Field::new("row_name", DataType::Utf8, false));
+        }
+        let point = layout.point() * layout.columns.len();
+        let points = layout.columns.iter().enumerate().map(|(cell, name)| (name.clone(), point + cell));
+        let (columns, places): (Vec<String>, Vec<usize>) = points.chain(layout.quantiles()).unzip();
+        fields.extend(columns.iter().map(|column| Field::new(column, DataType::Float32, true)));
+        if layout.classes {
+            fields.push(Field::new(LABEL, DataType::Utf8, true));
+        }
+        fields.push(Field::new(FAILED, DataType::Utf8, true));
+        let about = [
+            ("units".to_owned(), meta.units.clone()),
+            ("out_shape".to_owned(), format!("{:?}", meta.out_shape)),
+            ("levels".to_owned(), format!("{:?}", layout.levels)),
+        ];
+        let schema = Arc::new(Schema::new_with_metadata(fields, HashMap::from(about)));
+        Self { schema, layout, places, named }
+    }
+
+    pub(super) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Columns of numbers.
+    pub(super) fn numbers(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Rows as a batch.
+    pub(super) fn batch(&self, rows: &Rows<'_>) -> Result<RecordBatch, ArrowError> {
+        let mut arrays: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.ids.to_vec()))];
+        if self.named {
+            arrays.push(Arc::new(StringArray::from_iter_values(rows.names)));
+        }
+        let numbers = self.layout.numbers().max(1);
+        for place in &self.places {
+            let column = rows.values.iter().skip(*place).step_by(numbers).copied();
+            arrays.push(Arc::new(Float32Array::from_iter(column.map(|value| value.is_finite().then_some(value)))));
+        }
+        if self.layout.classes {
+            let labels = self.layout.labels(rows).into_iter();
+            let name = |label: Option<usize>| self.layout.columns.get(label?);
+            arrays.push(Arc::new(StringArray::from_iter(labels.map(name))));
+        }
+        let reasons = rows.status.iter().map(|number| RowStatus::of(*number)?.reason());
+        arrays.push(Arc::new(StringArray::from_iter(reasons)));
+        RecordBatch::try_new(Arc::clone(&self.schema), arrays)
+    }
+}

@@ -1,0 +1,209 @@
+//! Prediction as a user has it: killed and taken up again, and as a stream between two pipes.
+//!
+//! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, cast::AsArray, types::Float32Type};
+use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
+use enn_common::event::{Event, What};
+use enn_tests::data::{self, mix};
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+/// Rows to predict: 64 chunks.
+const ROWS: u64 = 60_000;
+/// Chunks that are told of before the kill.
+const CHUNKS: u64 = 3;
+
+fn enn() -> Command {
+    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release/enn");
+    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
+    Command::new(binary)
+}
+
+/// A trained run in `dir`.
+fn trained(dir: &Path, more: &[&str]) -> PathBuf {
+    let config = data::write(dir);
+    let mut command = enn();
+    command.arg("train").arg(config).args(["--quiet", "--nproc-per-node", "1", "--set", "train.epochs=2"]);
+    let done = command.args(more).arg("--runs-dir").arg(dir.join("runs")).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let entries = fs::read_dir(dir.join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    entries.into_iter().find(|path| path.join("run.json").is_file()).unwrap()
+}
+
+fn value(row: u64, column: u64) -> f64 {
+    (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0
+}
+
+fn predict(run: &Path, csv: &Path, out: &Path, shown: &str) -> Command {
+    let mut command = enn();
+    command.arg("predict").arg(run).args([shown, "--nproc-per-node", "2", "--data"]).arg(csv).arg("--out").arg(out);
+    command
+}
+
+/// Rows predicted and rows in all, where a line of a journal tells of them.
+fn predicted(line: impl AsRef<str>) -> Option<(u64, u64)> {
+    match serde_json::from_str::<Event>(line.as_ref()).ok()?.what {
+        What::Predicted { rows, rows_total } => Some((rows, rows_total)),
+        _ => None,
+    }
+}
+
+/// Lines of the ledger of what is being predicted into `out`, without its header.
+fn chunks(out: &Path) -> u64 {
+    let partial = out.with_file_name(format!("{}.partial", out.file_name().unwrap().to_string_lossy()));
+    let text = fs::read_to_string(partial.join("ledger.jsonl")).unwrap_or_default();
+    text.lines().count().saturating_sub(1) as u64
+}
+
+#[test]
+fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let csv = dir.path().join("new.csv");
+    let mut text = "id,a,b,c\n".to_owned();
+    for row in 0..ROWS {
+        writeln!(text, "{row},{},{},{}", value(row, 0), value(row, 1), value(row, 2)).unwrap();
+    }
+    fs::write(&csv, text).unwrap();
+
+    let out = dir.path().join("killed");
+    let mut child = predict(&run, &csv, &out, "--json").stdout(Stdio::piped()).spawn().unwrap();
+    let told = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let enough = told.into_iter().find(|line| predicted(line).is_some_and(|(rows, _)| rows >= CHUNKS * ROWS / 64));
+    assert!(enough.is_some(), "it ended before it was killed");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let done = chunks(&out);
+    // The last ones may have been told of and not yet be in the ledger.
+    assert!((1..64).contains(&done) && !out.exists(), "{done} chunks");
+
+    let again = predict(&run, &csv, &out, "--quiet").output().unwrap();
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    let mut journals: Vec<PathBuf> =
+        fs::read_dir(run.join("predictions")).unwrap().map(|e| e.unwrap().path()).collect();
+    journals.retain(|path| path.join("events.jsonl").is_file());
+    journals.sort();
+    let events = fs::read_to_string(journals.last().unwrap().join("events.jsonl")).unwrap();
+    // What was done before counts from the beginning.
+    let (rows, total) = events.lines().find_map(predicted).unwrap();
+    assert!(rows > done * (ROWS / 64) && total == ROWS, "{rows} rows after {done} chunks");
+
+    let whole = dir.path().join("whole");
+    assert!(predict(&run, &csv, &whole, "--quiet").status().unwrap().success());
+    for file in ["pred.npy", "row_id.npy", "status.npy"] {
+        assert!(fs::read(out.join(file)).unwrap() == fs::read(whole.join(file)).unwrap(), "{file}");
+    }
+}
+
+fn batch(first: u64, rows: u64) -> RecordBatch {
+    let column = |column: u64| {
+        // One row has nothing.
+        let numbers = (first..first + rows).map(|row| (row != 3).then(|| value(row, column)));
+        Arc::new(Float64Array::from_iter(numbers)) as Arc<dyn Array>
+    };
+    let ids = Arc::new(Int64Array::from_iter_values((first..first + rows).map(|row| row as i64))) as Arc<dyn Array>;
+    let columns = [("id", ids, false), ("a", column(0), true), ("b", column(1), true), ("c", column(2), true)];
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+#[test]
+fn a_stream_is_answered_batch_by_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &["--set", "train.loss=quantile"]);
+    let mut command = enn();
+    command.arg("predict").arg(&run).args(["--data", "-", "--out", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut questions = StreamWriter::try_new(child.stdin.take().unwrap(), &batch(0, 1).schema()).unwrap();
+    let mut answers = None;
+    let mut output = child.stdout.take();
+    let mut streamed: Vec<(Vec<Option<f32>>, i64)> = Vec::new();
+    for (first, rows) in [(0, 5), (5, 1), (6, 40)] {
+        questions.write(&batch(first, rows)).unwrap();
+        questions.flush().unwrap();
+        // The answer comes before the next question, or this waits for ever.
+        let answers = answers.get_or_insert_with(|| StreamReader::try_new(output.take().unwrap(), None).unwrap());
+        let answer = answers.next().unwrap().unwrap();
+        let names: Vec<&str> = answer.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(names, ["row_id", "y", "y@0.1", "y@0.9", "failed"]);
+        assert_eq!(answer.num_rows() as u64, rows);
+        let column = |index: usize| answer.column(index).as_primitive::<Float32Type>().iter().collect::<Vec<_>>();
+        let (y, low, high) = (column(1), column(2), column(3));
+        let ids = answer.column(0).as_primitive::<arrow_array::types::Int64Type>();
+        for (row, id) in ids.values().iter().enumerate() {
+            let failed = answer.column(4).as_string::<i32>();
+            assert_eq!(failed.is_valid(row), *id == 3, "row {id}");
+            assert!(*id == 3 || (low[row] <= y[row] && y[row] <= high[row]));
+            streamed.push((vec![y[row], low[row], high[row]], *id));
+        }
+    }
+    questions.into_inner().unwrap().flush().unwrap();
+    assert!(answers.unwrap().next().is_none());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(streamed.iter().map(|(_, id)| *id).collect::<Vec<_>>(), (0..46).collect::<Vec<_>>());
+    let left: Vec<_> = fs::read_dir(run.join("predictions")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with(".stream")), "{left:?}");
+
+    // The same rows from a file.
+    let (csv, out) = (dir.path().join("same.csv"), dir.path().join("same"));
+    let mut text = "id,a,b,c\n".to_owned();
+    for row in 0..46 {
+        let cells = [0, 1, 2].map(|column| if row == 3 { String::new() } else { value(row, column).to_string() });
+        writeln!(text, "{row},{}", cells.join(",")).unwrap();
+    }
+    fs::write(&csv, text).unwrap();
+    assert!(predict(&run, &csv, &out, "--quiet").status().unwrap().success());
+    let levels = enn_common::staged::reader::NpyMap::open(&out.join("levels.npy")).unwrap();
+    let levels: &[f32] = levels.numbers().unwrap();
+    for (row, (numbers, _)) in streamed.iter().enumerate().filter(|(row, _)| *row != 3) {
+        let file = [levels[row * 3 + 1], levels[row * 3], levels[row * 3 + 2]];
+        for (streamed, file) in numbers.iter().zip(file) {
+            assert!((streamed.unwrap() - file).abs() < 1e-5, "row {row}: {numbers:?} {file:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_not_like_the_training_data_ends_with_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let column = Arc::new(Float64Array::from(vec![1.0])) as Arc<dyn Array>;
+    let wrong = RecordBatch::try_from_iter([("z", column)]).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = StreamWriter::try_new(&mut bytes, &wrong.schema()).unwrap();
+    writer.write(&wrong).unwrap();
+    writer.finish().unwrap();
+    drop(writer);
+    for (bytes, expected) in
+        [(bytes.as_slice(), "has no column"), (&b"no arrow at all, but text\n"[..], "Arrow stream")]
+    {
+        let mut command = enn();
+        command.arg("predict").arg(&run).args(["--data", "-", "--out", "-"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It may end before it has read everything.
+        let _ = child.stdin.take().unwrap().write_all(bytes);
+        let done = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && told.contains(expected), "{told}");
+        assert!(done.stdout.is_empty());
+    }
+    // A stream without rows is answered by one without rows.
+    let mut empty = Vec::new();
+    StreamWriter::try_new(&mut empty, &batch(0, 1).schema()).unwrap().finish().unwrap();
+    let mut command = enn();
+    command.arg("predict").arg(&run).args(["--data", "-", "--out", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&empty).unwrap();
+    let done = child.wait_with_output().unwrap();
+    let answers = StreamReader::try_new(done.stdout.as_slice(), None).unwrap();
+    assert_eq!(answers.schema().fields().len(), 3);
+    assert!(done.status.success() && answers.count() == 0);
+}

@@ -1,0 +1,206 @@
+//! What a model says of each cell besides its location, and the quantiles that follow from it.
+//!
+//! ```text
+//! quantile                  one gap ≥ 0 per level but the median: q₀.₅ = z, q of the next level above = q + gap, below = q − gap
+//! gaussian, crps, student_t one scale σ ≥ SCALE_MIN:               q of a level = z + σ·Q(level), Q of the standard distribution
+//! ```
+//! **Invariant:** quantiles rise with their level whatever the weights are; the quantile of the median is the location z itself.
+
+use crate::{
+    autograd::{Cx, Tensor},
+    error::OpError,
+    functional,
+};
+use enn_common::config::train::{Loss, MEDIAN, TrainConfig};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+/// Smallest scale, in target standard deviations: a density without it could grow without bound on a cell that hardly varies.
+pub(super) const SCALE_MIN: f64 = 1e-3;
+/// Spread that a start from data assumes at least and at most: residuals of the rows that were fitted are too small.
+const START_SPREAD: (f64, f64) = (0.05, 1.0);
+
+/// Numbers predicted per cell.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Head {
+    /// The location alone.
+    Point,
+    /// The median and gaps to the other levels.
+    Quantiles {
+        /// Levels, rising, the median among them.
+        levels: Vec<f64>,
+    },
+    /// Location and scale of a distribution.
+    Scale {
+        /// Quantiles of the standard distribution at the levels, rising.
+        offsets: Vec<f64>,
+    },
+    /// Logits: each output cell is a class.
+    Classes,
+}
+
+impl Head {
+    /// The head that a loss asks for.
+    pub fn new(config: &TrainConfig) -> Self {
+        let levels = config.levels.clone();
+        let of = |quantile: &dyn Fn(f64) -> f64| {
+            // The median of both is 0 exactly; a root finder says so up to rounding only.
+            let exact = |level: &f64| if *level == MEDIAN { 0.0 } else { quantile(*level) };
+            Self::Scale { offsets: config.levels.iter().map(exact).collect() }
+        };
+        match config.loss {
+            Loss::Mse | Loss::Huber => Self::Point,
+            Loss::Quantile => Self::Quantiles { levels },
+            Loss::Gaussian | Loss::Crps => of(&normal_quantile),
+            Loss::StudentT => of(&|level| students_t_quantile(config.degrees_of_freedom, level)),
+            Loss::CrossEntropy => Self::Classes,
+        }
+    }
+
+    /// P, the numbers per cell besides the location.
+    pub fn channels(&self) -> i64 {
+        match self {
+            Self::Quantiles { levels } => levels.len() as i64 - 1,
+            Self::Scale { .. } => 1,
+            Self::Point | Self::Classes => 0,
+        }
+    }
+
+    /// What each channel begins at, for a cell whose residuals have this spread in target standard deviations.
+    pub fn start(&self, spread: f64) -> Vec<f64> {
+        let spread = spread.clamp(START_SPREAD.0, START_SPREAD.1);
+        match self {
+            Self::Quantiles { levels } => {
+                let normal: Vec<f64> = levels.iter().map(|level| normal_quantile(*level)).collect();
+                normal.windows(2).map(|pair| softplus_inverse(spread * (pair[1] - pair[0]))).collect()
+            }
+            Self::Scale { .. } => vec![softplus_inverse(spread - SCALE_MIN)],
+            Self::Point | Self::Classes => Vec::new(),
+        }
+    }
+
+    /// Location (B, O) and channels (B, P, O) → quantiles, one (B, O) per level; none for a head without.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn quantiles(&self, cx: &Cx, z: &Tensor, channels: Option<&Tensor>) -> Result<Vec<Tensor>, OpError> {
+        match (self, channels) {
+            (Self::Quantiles { levels }, Some(channels)) => {
+                let gaps = functional::softplus(cx, channels)?;
+                let gap = |at: usize| functional::squeeze(cx, &functional::narrow(cx, &gaps, 1, at as i64, 1)?, 1);
+                let middle = levels.iter().position(|level| *level == MEDIAN).unwrap_or(0);
+                let mut all = vec![z.clone(); levels.len()];
+                for at in (0..middle).rev() {
+                    all[at] = functional::sub(cx, &all[at + 1], &gap(at)?)?;
+                }
+                for at in middle + 1..levels.len() {
+                    all[at] = functional::add(cx, &all[at - 1], &gap(at - 1)?)?;
+                }
+                Ok(all)
+            }
+            (Self::Scale { offsets }, Some(channels)) => {
+                let scale = scale(cx, channels)?;
+                let at = |offset: &f64| functional::add(cx, z, &functional::scale(cx, &scale, *offset)?);
+                offsets.iter().map(at).collect()
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// One channel (B, 1, O) → scales σ (B, O) of at least `SCALE_MIN`. Linear for large channels, so that nothing overflows.
+///
+/// # Errors
+/// When there are more channels.
+pub(super) fn scale(cx: &Cx, channels: &Tensor) -> Result<Tensor, OpError> {
+    functional::add_scalar(cx, &functional::squeeze(cx, &functional::softplus(cx, channels)?, 1)?, SCALE_MIN)
+}
+
+/// Quantile of the standard normal distribution.
+fn normal_quantile(level: f64) -> f64 {
+    Normal::standard().inverse_cdf(level)
+}
+
+/// Quantile of Student's t with ν degrees of freedom.
+fn students_t_quantile(freedom: f64, level: f64) -> f64 {
+    // The parameters are within the range of the configuration; the normal distribution is the limit for large ν.
+    StudentsT::new(0.0, 1.0, freedom).map_or_else(|_| normal_quantile(level), |t| t.inverse_cdf(level))
+}
+
+/// x with ln(1 + eˣ) = y, for y > 0.
+fn softplus_inverse(y: f64) -> f64 {
+    y + (-(-y).exp()).ln_1p()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::ParamBuilder;
+    use tch::{Device, Kind, Tensor as Raw};
+
+    #[test]
+    fn quantiles_of_the_distributions_are_the_published_ones() {
+        // NIST/SEMATECH e-Handbook, tables 1.3.6.7.1 and 1.3.6.7.2.
+        let close = |found: f64, expected: f64| assert!((found - expected).abs() < 6e-4, "{found}, not {expected}");
+        for (freedom, level, expected) in [
+            (1.0, 0.9, 3.078),
+            (1.0, 0.975, 12.706),
+            (2.0, 0.95, 2.920),
+            (4.0, 0.9, 1.533),
+            (4.0, 0.975, 2.776),
+            (10.0, 0.99, 2.764),
+            (30.0, 0.95, 1.697),
+            (100.0, 0.975, 1.984),
+        ] {
+            close(students_t_quantile(freedom, level), expected);
+            close(students_t_quantile(freedom, 1.0 - level), -expected);
+        }
+        // ν = 2 has a closed form: t = (2p − 1)/√(2p(1 − p)).
+        let p: f64 = 0.8;
+        assert!((students_t_quantile(2.0, p) - (2.0 * p - 1.0) / (2.0 * p * (1.0 - p)).sqrt()).abs() < 1e-9);
+        assert!((normal_quantile(0.9) - 1.281_551_565_544_600_4).abs() < 1e-12);
+        // The first terms of its expansion in 1/ν about the normal one.
+        close(students_t_quantile(1e3, 0.9), 1.282_399);
+    }
+
+    fn head(loss: Loss, levels: &[f64]) -> Head {
+        Head::new(&TrainConfig { loss, levels: levels.to_vec(), ..TrainConfig::default() })
+    }
+
+    #[test]
+    fn quantiles_rise_whatever_the_weights_are() {
+        tch::manual_seed(3);
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        let levels = [0.02, 0.1, 0.5, 0.6, 0.9];
+        for loss in [Loss::Quantile, Loss::Gaussian, Loss::StudentT] {
+            let head = head(loss, &levels);
+            for size in [0.1, 10.0, 1e3, 1e30] {
+                let random = |shape: &[i64]| cx.input(Raw::randn(shape, (Kind::Float, Device::Cpu)) * size);
+                let z = random(&[7, 5]);
+                let all = head.quantiles(&cx, &z, Some(&random(&[7, head.channels(), 5]))).unwrap();
+                assert_eq!(all.len(), levels.len());
+                for pair in all.windows(2) {
+                    assert!(bool::try_from(pair[0].raw().le_tensor(pair[1].raw()).all()).unwrap(), "{loss:?} {size}");
+                }
+                assert_eq!((all[2].raw() - z.raw()).abs().max().double_value(&[]), 0.0, "the median is the location");
+            }
+        }
+    }
+
+    #[test]
+    fn the_start_has_the_spread_of_the_residuals() {
+        let params = ParamBuilder::new().build(0, Device::Cpu).unwrap();
+        let cx = Cx::eval(&params);
+        for loss in [Loss::Quantile, Loss::Crps] {
+            let head = head(loss, &[0.1, 0.5, 0.9]);
+            for (spread, used) in [(0.5, 0.5), (7.0, 1.0), (0.0, 0.05)] {
+                let start = head.start(spread);
+                let channels = cx.input(Raw::from_slice(&start).reshape([1, -1, 1]));
+                let z = cx.input(Raw::zeros([1, 1], (Kind::Double, Device::Cpu)));
+                let all = head.quantiles(&cx, &z, Some(&channels)).unwrap();
+                let highest = all[2].raw().double_value(&[0, 0]);
+                assert!((highest - used * normal_quantile(0.9)).abs() < 1e-9, "{loss:?} {spread}: {highest}");
+            }
+        }
+    }
+}
