@@ -34,14 +34,14 @@ impl Crosses {
     pub fn new(features: &[FeatureMeta]) -> Self {
         let known: Vec<(i64, usize)> =
             (0_i64..).zip(features).map(|(i, f)| (i, f.categories.len())).filter(|(_, n)| *n > 0).collect();
-        let mut found: Vec<(usize, (i64, usize), (i64, usize))> = Vec::new();
-        for (i, &first) in known.iter().enumerate() {
-            found.extend(known[i + 1..].iter().map(|&second| (first.1 * second.1, first, second)));
-        }
-        found.sort_by_key(|(size, first, second)| (*size, first.0, second.0));
+        let known = &known;
+        let pair = |i: usize| known[i + 1..].iter().map(move |&second| [known[i], second]);
+        let mut found: Vec<[(i64, usize); 2]> = (0..known.len()).flat_map(pair).collect();
+        found.sort_by_key(|[first, second]| (first.1 * second.1, first.0, second.0));
         let mut columns = 0;
         let mut pairs = Vec::new();
-        for (size, first, second) in found {
+        for [first, second] in found {
+            let size = first.1 * second.1;
             if size > PAIR_COLUMNS_MAX || columns + size > COLUMNS_MAX {
                 break;
             }
