@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct ModelConfig {
     /// Whether widths, depths, token counts and patches follow the number of training rows (see [`ModelConfig::sized`]): so they do
-    /// where the configuration names none of them.
+    /// where the configuration names none of them. If it is true, those below do not count.
     pub by_rows: bool,
     /// Width D of every token; divisible by `heads`.
     pub d_model: usize,

@@ -37,13 +37,19 @@ const SIZES: [&str; 13] = [
 /// Axes of the output grid at most.
 const PATCH_AXES_MAX: usize = 8;
 
+/// Whether sizes follow the rows: as said, or where nothing else is.
+fn by_rows(s: &mut Section<'_>) -> bool {
+    let unsaid = !SIZES.iter().any(|key| s.has(key));
+    s.truth("by_rows", unsaid)
+}
+
 /// With `whole` a model can be built by it; else its tasks are under way to it.
 pub(super) fn resolve(mut section: Section<'_>, whole: bool, errors: &mut Vec<ConfigError>) -> ModelConfig {
     let s = &mut section;
     let default = ModelConfig::default();
     let (segments, dilations) = tasks::patterns(s, &default);
     let mut model = ModelConfig {
-        by_rows: !SIZES.iter().any(|key| s.has(key)),
+        by_rows: by_rows(s),
         d_model: s.integer("d_model", 4..=16_384, default.d_model),
         heads: s.integer("heads", 1..=256, default.heads),
         spatial_depth: s.integer("spatial_depth", 1..=256, default.spatial_depth),

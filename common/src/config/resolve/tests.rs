@@ -392,3 +392,12 @@ fn masks_and_weights_of_the_data() {
     let windows = WEATHER.replace("units = ", "weight = \"w\"\nunits = ");
     assert!(mistakes(&windows)[0].contains("data.weight: needs [data.rows]"));
 }
+
+#[test]
+fn sizes_follow_the_rows_where_none_is_given() {
+    let by_rows = |text: &str| resolve(&parse(text), &facts()).unwrap().model.by_rows;
+    assert!(by_rows("") && by_rows("[model]\ndropout = 0.2\ngate = \"tile\"\n"));
+    assert!(!by_rows("[model]\npatch = [1, 2]\n") && !by_rows("[model]\nby_rows = false\n"));
+    // As a run.json says it.
+    assert!(by_rows("[model]\nby_rows = true\nd_model = 128\n"));
+}
