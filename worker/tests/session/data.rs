@@ -192,6 +192,7 @@ pub(crate) fn config(epochs: u64) -> RunConfig {
             fuser_latents: 4,
             collector_depth: 1,
             patch: vec![1, 2],
+            linear_branch: false,
             ..ModelConfig::default()
         },
         train: TrainConfig {
