@@ -1,7 +1,7 @@
 //! The model's parameters: a named tree of f32 master tensors in flat storage, and gradient buckets of the same layout.
 //!
 //! Buckets follow the reverse order of declaration, since gradients arrive about so: the first about 1 MiB, the rest
-//! about 25 MiB. Parameters and gradients are views into the flat tensors, so that a broadcast, an update or a norm is
+//! about 100 MiB. Parameters and gradients are views into the flat tensors, so that a broadcast, an update or a norm is
 //! one operation per bucket, and a checkpoint is loaded in place.
 //!
 //! **Invariant:** no parameter is ever re-allocated after `build`; loading copies into the existing storage.
@@ -9,10 +9,12 @@
 mod buckets;
 mod init;
 mod layout;
+mod mix;
 mod tree;
 
 pub use crate::autograd::{BucketId, ParamId};
 pub use buckets::GradBuckets;
 pub use init::Init;
 pub use layout::{Layout, Segment};
+pub(crate) use mix::mix;
 pub use tree::{Group, LoadError, ParamBuilder, Params};

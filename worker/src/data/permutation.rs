@@ -4,6 +4,8 @@
 //! The walk ends because the network is a bijection of the larger domain; its expected length is below 4, since the domain is
 //! less than four times the range.
 
+use crate::params::mix;
+
 /// Feistel rounds. Four already look random to statistics; six cost a nanosecond more and leave no visible structure for
 /// domains of a few bits.
 const ROUNDS: usize = 6;
@@ -47,13 +49,6 @@ impl Permutation {
         }
         (left << self.half_bits) | right
     }
-}
-
-/// The finaliser of SplitMix64: every input bit reaches every output bit.
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Initial values from a seed and the parameter's path: independent of device, order of declaration and libtorch.
 
+use super::mix;
+
 /// How a parameter starts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Init {
@@ -32,10 +34,7 @@ struct SplitMix(u64);
 impl SplitMix {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     /// In [0, 1), 53 bits.
