@@ -1,5 +1,6 @@
 //! Pairs of categories as columns of their own: a linear map of them is a value for each pair.
 
+use super::embedding::{category, row_of};
 use crate::{
     autograd::{Cx, Tensor},
     error::OpError,
@@ -93,20 +94,8 @@ impl Pair {
         let (second, second_known) = category(cx, x, valid, self.second)?;
         let pair = functional::add(cx, &functional::scale(cx, &first, self.second.1 as f64)?, &second)?;
         let known = functional::and(cx, &first_known, &second_known)?;
-        let kept = functional::zero_where_not(cx, &pair, &known)?;
-        let unknown = functional::cast(cx, &functional::not(cx, &known)?, kept.kind())?;
-        let last = (self.first.1 * self.second.1) as f64;
-        functional::cast(cx, &functional::add(cx, &kept, &functional::scale(cx, &unknown, last)?)?, Kind::Int64)
+        row_of(cx, &pair, &known, self.first.1 * self.second.1)
     }
-}
-
-/// A column's category numbers (B), and whether each is a known one (B).
-fn category(cx: &Cx, x: &Tensor, valid: &Tensor, (column, count): (i64, i64)) -> Result<(Tensor, Tensor), OpError> {
-    let narrow = |t: &Tensor| functional::squeeze(cx, &functional::narrow(cx, t, 1, column, 1)?, 1);
-    let (raw, valid) = (narrow(x)?, narrow(valid)?);
-    let inside =
-        functional::and(cx, &functional::at_least(cx, &raw, 0.0)?, &functional::below(cx, &raw, count as f64)?)?;
-    Ok((raw, functional::and(cx, &inside, &valid)?))
 }
 
 #[cfg(test)]

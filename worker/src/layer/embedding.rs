@@ -110,21 +110,33 @@ impl Embedding {
 impl CategoryTable {
     /// Row of the table per sample (B) i64; missing, negative or unseen → the unknown id.
     fn ids(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
-        let unknown = self.count as f64;
-        let column = |t: &Tensor| {
-            let narrow = functional::narrow(cx, t, 1, self.column, 1)?;
-            functional::squeeze(cx, &narrow, 1)
-        };
-        let (raw, valid) = (column(x)?, column(valid)?);
-        let inside =
-            functional::and(cx, &functional::at_least(cx, &raw, 0.0)?, &functional::below(cx, &raw, unknown)?)?;
-        let known = functional::and(cx, &inside, &valid)?;
-        // Zero where unknown, then the unknown id where unknown.
-        let kept = functional::zero_where_not(cx, &raw, &known)?;
-        let missing = functional::cast(cx, &functional::not(cx, &known)?, raw.kind())?;
-        let id = functional::add(cx, &kept, &functional::scale(cx, &missing, unknown)?)?;
-        functional::cast(cx, &id, Kind::Int64)
+        let (number, known) = category(cx, x, valid, (self.column, self.count))?;
+        row_of(cx, &number, &known, self.count)
     }
+}
+
+/// The number in a category column of `x` (B, F) per sample (B), and whether it is one of its `count` categories (B) bool: neither
+/// missing nor negative nor unseen.
+pub(super) fn category(
+    cx: &Cx,
+    x: &Tensor,
+    valid: &Tensor,
+    (column, count): (i64, i64),
+) -> Result<(Tensor, Tensor), OpError> {
+    let narrow = |t: &Tensor| functional::squeeze(cx, &functional::narrow(cx, t, 1, column, 1)?, 1);
+    let (number, valid) = (narrow(x)?, narrow(valid)?);
+    let inside =
+        functional::and(cx, &functional::at_least(cx, &number, 0.0)?, &functional::below(cx, &number, count as f64)?)?;
+    Ok((number, functional::and(cx, &inside, &valid)?))
+}
+
+/// `number` (B) as the row of a table, i64; `unknown` where it is not `known`.
+pub(super) fn row_of(cx: &Cx, number: &Tensor, known: &Tensor, unknown: i64) -> Result<Tensor, OpError> {
+    // Zero where unknown, then the unknown id where unknown.
+    let kept = functional::zero_where_not(cx, number, known)?;
+    let missing = functional::cast(cx, &functional::not(cx, known)?, number.kind())?;
+    let id = functional::add(cx, &kept, &functional::scale(cx, &missing, unknown as f64)?)?;
+    functional::cast(cx, &id, Kind::Int64)
 }
 
 /// One-hot rows where the width allows, else small random rows; the unknown row begins at zero in the first case.

@@ -200,8 +200,9 @@ impl Model {
         stream: Option<&mut Stream<'_>>,
     ) -> Result<Output, OpError> {
         let unit = 1.0 / (self.embedding.width() as f64).sqrt();
-        let features = functional::scale(cx, &self.features(cx, x, valid)?, unit)?;
-        let wide = match self.crossed(cx, x, valid)? {
+        let (features, crosses) = self.read(cx, x, valid)?;
+        let features = functional::scale(cx, &features, unit)?;
+        let wide = match crosses {
             Some(crosses) => functional::cat(cx, &[&features, &functional::scale(cx, &crosses, unit)?], 1)?,
             None => features.clone(),
         };
@@ -274,23 +275,16 @@ impl Model {
         Ok(Output { z: functional::add(cx, &base, &shift)?, base, refined, gate: p, channels: None })
     }
 
-    /// The feature vector (B, F') that templates and the linear branch read (divided by √F').
+    /// What templates and the linear branch read (divided by √F'): the feature vector (B, F'), and the crosses of categories (B, C)
+    /// that the branch reads beside it, where there are any.
     ///
     /// # Errors
     /// When the batch is not (B, F).
-    pub fn features(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
+    pub fn read(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<(Tensor, Option<Tensor>), OpError> {
         let _scope = cx.scope("embedding");
         let valid = usable(cx, x, valid)?;
-        self.embedding.forward(cx, &self.scaler.norm_x(cx, x)?, &valid)
-    }
-
-    /// The crosses of categories (B, C) that the linear branch reads beside the features; `None` without any.
-    fn crossed(&self, cx: &Cx, x: &Tensor, valid: &Tensor) -> Result<Option<Tensor>, OpError> {
-        let _scope = cx.scope("crosses");
-        if self.crosses.columns() == 0 {
-            return Ok(None);
-        }
-        self.crosses.forward(cx, x, &usable(cx, x, valid)?)
+        let x = self.scaler.norm_x(cx, x)?;
+        Ok((self.embedding.forward(cx, &x, &valid)?, self.crosses.forward(cx, &x, &valid)?))
     }
 
     /// Targets `y` (B, O) or (B, *out_shape) in the user's units with their mask → what the loss compares with. A mask of f32 holds

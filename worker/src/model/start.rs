@@ -61,9 +61,8 @@ impl Model {
         let (features, mut z) = {
             let cx = Cx::eval(params);
             let input = |t: Raw| cx.input(t);
-            let (x, x_valid) = (input(x), input(x_valid));
-            let mut features = self.features(&cx, &x, &x_valid)?;
-            if let Some(crosses) = self.crossed(&cx, &x, &x_valid)? {
+            let (mut features, crosses) = self.read(&cx, &input(x), &input(x_valid))?;
+            if let Some(crosses) = crosses {
                 features = functional::cat(&cx, &[&features, &crosses], 1)?;
             }
             let targets = self.standardised(&cx, &input(y), &input(y_valid))?;

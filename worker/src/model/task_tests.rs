@@ -134,7 +134,7 @@ fn the_weight_of_a_task_and_not_its_tokens_says_how_much_it_counts() {
         }
         let [x, valid, ..] = batch(4);
         let cx = Cx::eval(&bench.params);
-        let features = bench.model.features(&cx, &input(&cx, &x), &input(&cx, &valid)).unwrap();
+        let (features, _) = bench.model.read(&cx, &input(&cx, &x), &input(&cx, &valid)).unwrap();
         bench.model.fuser.forward(&cx, &features, None).unwrap().raw().shallow_clone()
     };
     let few = share(2, 1.0);

@@ -349,7 +349,7 @@ fn start_from_data_is_ridge_regression() {
     assert!(report.ridge.is_some_and(|(lambda, freedom)| lambda > 0.0 && freedom > 1.0));
     assert_eq!(report.rows, 32);
     let cx = Cx::eval(&bench.params);
-    let features = bench.model.features(&cx, &input(&cx, &x), &input(&cx, &x_valid)).unwrap();
+    let (features, _) = bench.model.read(&cx, &input(&cx, &x), &input(&cx, &x_valid)).unwrap();
     let features = features.raw().to_kind(Kind::Double);
     let z = bench.targets(&y, &y_valid).to_kind(Kind::Double);
     let expected = ridge::Ridge::fit(&features, &z, 0).unwrap().predict(&features).unwrap();
