@@ -201,7 +201,7 @@ mod tests {
         Tools { py_spy: name(), eu_stack: name(), gdb: name() }
     }
 
-    /// A process that waits for its standard input, and was seen to run.
+    /// A process that waits for its standard input, and was seen to wait.
     fn waiting(dir: &Path, rank: u32) -> (Child, Target) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo ready; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -209,6 +209,11 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let asleep = || proc::doing(child.id()).contains("sleeping");
+        assert!((0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            asleep()
+        }));
         let target = Target { rank, pid: child.id() };
         (child, target)
     }
