@@ -246,7 +246,7 @@ mod tests {
         let effects = roster.begin(plan(1, &[0]));
         assert!(matches!(&effects[..], [Effect::Send(ConnectionId(0), ToWorker::Assign(_))]), "{effects:?}");
         // Said before it entered the new round.
-        let late = roster.on_message(ConnectionId(0), FromWorker::Halted { round: 0, step: 3 });
+        let late = roster.on_message(ConnectionId(0), FromWorker::Halted { round: 0, step: 3, kept: true });
         assert!(matches!(&late[..], [Effect::Emit(BrokerEvent::Reported { round: Some(Round(0)), .. })]), "{late:?}");
         roster.on_message(ConnectionId(0), FromWorker::Entered { round: 1 });
         let now = roster.on_message(ConnectionId(0), FromWorker::Warm);

@@ -374,6 +374,16 @@ int32_t enn_group_broadcast(enn_group* group, at::Tensor* tensor, int32_t root, 
   });
 }
 
+// `own` is this rank's part of `whole`; afterwards `whole` holds every rank's.
+int32_t enn_group_all_gather(enn_group* group, at::Tensor* whole, at::Tensor* own, enn_work** out) {
+  return start(group, out, [&](c10d::Backend& backend) { return backend._allgather_base(*whole, *own); });
+}
+
+// `own` is this rank's part of `whole`; afterwards it holds the sum over the ranks.
+int32_t enn_group_reduce_scatter(enn_group* group, at::Tensor* whole, at::Tensor* own, enn_work** out) {
+  return start(group, out, [&](c10d::Backend& backend) { return backend._reduce_scatter_base(*own, *whole); });
+}
+
 int32_t enn_group_barrier(enn_group* group, int64_t timeout_ms, enn_work** out) {
   return start(group, out, [&](c10d::Backend& backend) {
     c10d::BarrierOptions options;

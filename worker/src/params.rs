@@ -15,6 +15,6 @@ mod tree;
 pub use crate::autograd::{BucketId, ParamId};
 pub use buckets::GradBuckets;
 pub use init::Init;
-pub use layout::{Layout, Segment};
+pub use layout::{Layout, Run, Segment, Share};
 pub(crate) use mix::mix;
 pub use tree::{Group, LoadError, ParamBuilder, Params};

@@ -55,6 +55,8 @@ pub struct TrainConfig {
     pub execution: Execution,
     /// Whether the collectives are captured with the rest of a step, in one CUDA graph, instead of running between graphs.
     pub capture_collectives: bool,
+    /// What the ranks share of the state of training.
+    pub strategy: Strategy,
     /// Whether blocks let go of their activations and compute them again in the backward pass.
     pub recompute: Recompute,
     /// Whether only computations that give the same bits each time are used.
@@ -80,6 +82,18 @@ pub enum Execution {
     Tape,
     /// The record of the first steps is replayed.
     Plan,
+}
+
+/// What each rank keeps. The strategy changes memory and time, and numbers only in the order of sums; a checkpoint is the same
+/// under every strategy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    /// Everything: 24 bytes per weight (weight, gradient, two moments, average, best).
+    Ddp,
+    /// Weights and gradients whole, of moments, average and best weights a share: 8 bytes per weight, and 16 divided by the
+    /// number of workers. A worker that dies takes its share along: the others go on from the newest checkpoint.
+    Zero1,
 }
 
 /// Activation checkpointing. It changes memory and time, never a number.
@@ -211,6 +225,7 @@ impl Default for TrainConfig {
             precision: Precision::Auto,
             execution: Execution::Auto,
             capture_collectives: false,
+            strategy: Strategy::Ddp,
             recompute: Recompute::Auto,
             deterministic: false,
             profile: false,

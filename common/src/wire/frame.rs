@@ -150,7 +150,7 @@ mod tests {
         let hello = FromWorker::Hello { protocol: 4, worker: 300, pid: 70_000 };
         let golden: [(FromWorker, &[u8]); 4] = [
             (hello, &[10, 0, 0, 0, 0, 4, 251, 44, 1, 252, 112, 17, 1, 0]),
-            (FromWorker::Halted { round: 1, step: 9 }, &[3, 0, 0, 0, 18, 1, 9]),
+            (FromWorker::Halted { round: 1, step: 9, kept: true }, &[4, 0, 0, 0, 18, 1, 9, 1]),
             (FromWorker::Done { stopped: true }, &[2, 0, 0, 0, 11, 1]),
             (FromWorker::Failed { error: "x".into() }, &[3, 0, 0, 0, 10, 1, b'x']),
         ];

@@ -55,8 +55,9 @@ pub enum FromWorker {
     Entered { round: u64 },
     /// A spare has loaded what can be loaded before it has a seat.
     Warm,
-    /// The worker has left the process group of `round`. It stands after `step` whole steps, and waits for an assignment.
-    Halted { round: u64, step: u64 },
+    /// The worker has left the process group of `round`. It stands after `step` whole steps, and waits for an assignment. Unless it
+    /// `kept` its state, that is of no use: the ranks shared it.
+    Halted { round: u64, step: u64, kept: bool },
     /// The state of training came from rank `from`, who stood furthest, after `step` steps; no file was read.
     StateReceived { step: u64, from: u32, bytes: u64, seconds: f64 },
     /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the

@@ -405,8 +405,11 @@ impl Hand<'_> {
         match message {
             FromWorker::Warm => self.note(worker, |living| living.warm = true),
             FromWorker::Ready { .. } => self.note(worker, |living| living.stateful = true),
-            FromWorker::Halted { step, .. } => {
-                self.note(worker, |living| living.seat = living.seat.map(|(rank, _)| (rank, Some(*step))));
+            FromWorker::Halted { step, kept, .. } => {
+                self.note(worker, |living| {
+                    living.seat = living.seat.map(|(rank, _)| (rank, Some(*step)));
+                    living.stateful &= kept;
+                });
             }
             _ => {}
         }

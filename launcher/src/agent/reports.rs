@@ -70,7 +70,9 @@ impl Agent<'_> {
             FromWorker::Warm => self.warm(id),
             // It lost its seat before it sat, and has loaded everything since.
             FromWorker::Halted { .. } if worker.seat().is_none() => self.warm(id),
-            FromWorker::Halted { round: left, step } if Round(left) == round => return self.halted(id, step),
+            FromWorker::Halted { round: left, step, kept } if Round(left) == round => {
+                return self.halted(id, step, kept);
+            }
             FromWorker::OutOfMemory { step, error } if said_in == Some(round) => {
                 return self.out_of_memory(rank, step, error);
             }
@@ -139,9 +141,10 @@ impl Agent<'_> {
     }
 
     /// A worker left the round and stands.
-    fn halted(&mut self, id: WorkerId, step: u64) -> Result<(), AgentError> {
+    fn halted(&mut self, id: WorkerId, step: u64, kept: bool) -> Result<(), AgentError> {
         let Some(seat) = self.pool.get_mut(id).and_then(|worker| worker.seat_mut()) else { return Ok(()) };
         seat.halted = Some(step);
+        seat.stateful &= kept;
         let rank = seat.rank;
         if self.state.mode == Mode::Working && !self.is_stopping() && self.state.cause.is_none() {
             // It saw what the agent does not see, a collective that broke for instance.

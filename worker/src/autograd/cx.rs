@@ -171,7 +171,32 @@ impl<'p> Cx<'p> {
         self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduce, &[value]).map(|_| ()))
     }
 
-    /// Lets what follows see the sums of everything begun; recorded, unless there is only one rank.
+    /// Begins to sum flat arrays of as many equal parts as there are ranks, in place, for this rank's part only; recorded, unless
+    /// there is only one. For the hook of [`Cx::backward`].
+    ///
+    /// # Errors
+    /// As [`Cx::all_reduce`].
+    pub fn reduce_scatter(&self, whole: &tch::Tensor) -> Result<(), OpError> {
+        self.over_parts(Op::ReduceScatter, whole)
+    }
+
+    /// Begins to give every rank all parts of a flat array, of which each rank has its own; recorded, unless there is only one.
+    ///
+    /// # Errors
+    /// As [`Cx::all_reduce`].
+    pub fn all_gather(&self, whole: &tch::Tensor) -> Result<(), OpError> {
+        self.over_parts(Op::AllGather, whole)
+    }
+
+    fn over_parts(&self, op: Op, whole: &tch::Tensor) -> Result<(), OpError> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        let whole = self.opt_state(whole.shallow_clone());
+        self.in_phase(Phase::Comm, |cx| call(cx, op, &[&whole]).map(|_| ()))
+    }
+
+    /// Lets what follows see the results of everything begun; recorded, unless there is only one rank.
     ///
     /// # Errors
     /// When a collective failed or did not end in time.
@@ -325,6 +350,16 @@ mod tests {
             Ok(())
         }
 
+        fn reduce_scatter(&self, _: &Raw) -> Result<(), HookError> {
+            self.1.set(self.1.get() + 100);
+            Ok(())
+        }
+
+        fn all_gather(&self, _: &Raw) -> Result<(), HookError> {
+            self.1.set(self.1.get() + 1000);
+            Ok(())
+        }
+
         fn wait(&self) -> Result<(), HookError> {
             self.1.set(self.1.get() + 10);
             Ok(())
@@ -339,6 +374,8 @@ mod tests {
         cx.set_collectives(&collectives);
         cx.all_reduce(&Raw::from_slice(&[1.0f32])).unwrap();
         cx.all_reduce_value(&cx.input(Raw::from_slice(&[1.0f32]))).unwrap();
+        cx.reduce_scatter(&Raw::from_slice(&[1.0f32, 2.0])).unwrap();
+        cx.all_gather(&Raw::from_slice(&[1.0f32, 2.0])).unwrap();
         cx.all_reduce_wait().unwrap();
         let names = cx.with_program(|program| program.recs().iter().map(|rec| rec.op.name()).collect());
         (collectives.1.get(), names)
@@ -347,6 +384,7 @@ mod tests {
     #[test]
     fn collectives_of_one_rank_are_left_out_and_those_of_two_are_recorded() {
         assert_eq!(reduced(1), (0, Vec::new()));
-        assert_eq!(reduced(2), (12, vec!["all_reduce", "all_reduce", "all_reduce_wait"]));
+        let names = vec!["all_reduce", "all_reduce", "reduce_scatter", "all_gather", "all_reduce_wait"];
+        assert_eq!(reduced(2), (1112, names));
     }
 }

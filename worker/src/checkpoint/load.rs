@@ -123,7 +123,8 @@ mod tests {
 
     fn saved_by(world: u32, items: &[Named], dir: &Path) -> std::path::PathBuf {
         let temporary = dir.join(name::temporary(7, "x"));
-        let tables: Vec<_> = (0..world).map(|rank| write_share(&temporary, rank, world, items).unwrap()).collect();
+        let tables: Vec<_> =
+            (0..world).map(|rank| write_share(&temporary, (rank, world), items, &[]).unwrap()).collect();
         let committed = dir.join(name::committed(7));
         commit(&temporary, &committed, &tables, Draft { step: 7, ..Draft::default() }).unwrap();
         committed

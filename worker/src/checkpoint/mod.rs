@@ -25,6 +25,19 @@ pub struct Named {
     pub tensor: tch::Tensor,
 }
 
+/// A box of a tensor that only this rank has.
+#[derive(Debug)]
+pub struct Placed {
+    /// Name of the tensor.
+    pub fqn: String,
+    /// Shape of the tensor.
+    pub global: Vec<i64>,
+    /// Where the box begins.
+    pub offsets: Vec<i64>,
+    /// The box.
+    pub tensor: tch::Tensor,
+}
+
 impl Named {
     /// A name and a view of a tensor.
     pub fn of(fqn: impl Into<String>, tensor: &tch::Tensor) -> Self {

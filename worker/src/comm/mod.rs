@@ -64,6 +64,20 @@ pub trait ProcessGroup: Send {
     /// Begins copying `root`'s values into every rank's `tensor`. Dense, same shape and kind on every rank.
     fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError>;
 
+    /// Begins to sum `whole` over all ranks, in place: a flat array of as many equal parts as there are ranks. Afterwards the
+    /// part with this rank's number holds the sums; what the others hold is not said.
+    fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
+        let _it_has_parts = own_part(whole, self.rank(), self.size())?;
+        self.all_reduce_sum(whole)
+    }
+
+    /// Begins to give every rank all parts of `whole`, in place: a flat array of as many equal parts as there are ranks, of
+    /// which each rank has the one with its number.
+    fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
+        let parts = (0..self.size()).map(|root| self.broadcast(&own_part(whole, root, self.size())?, root));
+        Ok(Work::Several(parts.collect::<Result<_, _>>()?))
+    }
+
     /// Zeros shaped like `tensor` in memory where this group reduces fastest, or `None` when it knows no such memory. The
     /// memory is given back when the tensors on it and the group are gone. **The others can write there**: when the group
     /// ended before its time, a peer that was stopped in a collective may still do so when it goes on; use the tensor no
@@ -101,12 +115,25 @@ pub trait ProcessGroup: Send {
     }
 }
 
+/// The part of a flat array that belongs to `rank` of `size`.
+fn own_part(whole: &Tensor, rank: u32, size: u32) -> Result<Tensor, CommError> {
+    let (length, size) = (whole.numel() as i64, i64::from(size));
+    if whole.dim() != 1 || length % size != 0 {
+        return Err(CommError::Tensor { operation: "a collective over equal parts", found: "one that has none" });
+    }
+    let part = length / size;
+    let cut = whole.f_narrow(0, i64::from(rank) * part, part);
+    cut.map_err(|_undefined| CommError::Tensor { operation: "a collective over equal parts", found: "a broken one" })
+}
+
 /// A collective that was begun. Dropping it does not cancel it: its tensor is kept alive until it ends.
 #[must_use = "a collective has no result before it was waited for"]
 #[derive(Debug)]
 pub enum Work {
     /// Ended when it was begun (a world of one).
     Done,
+    /// These.
+    Several(Vec<Work>),
     /// In c10d's hands.
     C10d(C10dWork),
     /// In the hands of the thread that shares memory with the other ranks.
@@ -118,6 +145,7 @@ impl Work {
     pub fn wait(&self, timeout: Duration) -> Result<(), CommError> {
         match self {
             Self::Done => Ok(()),
+            Self::Several(works) => works.iter().try_for_each(|work| work.wait(timeout)),
             Self::C10d(work) => work.wait(timeout),
             Self::Shm(work) => work.wait(timeout),
         }
@@ -128,6 +156,7 @@ impl Work {
     pub fn order(&self, timeout: Duration) -> Result<(), CommError> {
         match self {
             Self::Done => Ok(()),
+            Self::Several(works) => works.iter().try_for_each(|work| work.order(timeout)),
             Self::C10d(work) => work.order(timeout),
             Self::Shm(work) => work.wait(timeout),
         }
@@ -137,24 +166,21 @@ impl Work {
     pub fn is_done(&self) -> Result<bool, CommError> {
         match self {
             Self::Done => Ok(true),
+            Self::Several(works) => works.iter().try_fold(true, |all, work| Ok(all && work.is_done()?)),
             Self::C10d(work) => work.is_done(),
             Self::Shm(work) => Ok(work.is_done()),
         }
     }
 }
 
-/// Sums that were begun and not yet waited for, in their order.
+/// Collectives that were begun and not yet waited for, in their order.
 #[derive(Debug, Default)]
 pub struct Pending(RefCell<Vec<Work>>);
 
 impl Pending {
-    /// Begins to sum `tensor` over the ranks of `group`, in place.
-    ///
-    /// # Errors
-    /// When the collective cannot be begun.
-    pub fn begin(&self, group: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CommError> {
-        self.0.borrow_mut().push(group.all_reduce_sum(tensor)?);
-        Ok(())
+    /// Keeps what was begun.
+    pub fn keep(&self, work: Work) {
+        self.0.borrow_mut().push(work);
     }
 
     /// [`Work::wait`] for everything begun.

@@ -9,13 +9,16 @@ use crate::error::{HookError, OpErrorKind};
 
 const NOT_EXPORTED: Export = Export::No("the ranks' business, not the model's");
 
-/// AllReduce, AllReduceWait.
+/// AllReduce, AllReduceWait, ReduceScatter, AllGather.
 ///
-/// AllReduce begins to sum its operands over the ranks, in place. AllReduceWait makes everything after it see the sums of
-/// all that was begun before it.
-pub static ROWS: [OpRow; 2] = [
+/// AllReduce begins to sum its operands over the ranks, in place. ReduceScatter begins the same of flat arrays of as many equal
+/// parts as there are ranks, for the part with the rank's number only; AllGather begins to give all parts to all. AllReduceWait
+/// makes everything after it see the results of all that was begun before it.
+pub static ROWS: [OpRow; 4] = [
     OpRow::backward("all_reduce", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
     OpRow::backward("all_reduce_wait", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
+    OpRow::backward("reduce_scatter", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
+    OpRow::backward("all_gather", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
 ];
 
 /// The row of an operation of this family.
@@ -23,6 +26,8 @@ pub(super) fn row(op: &Op) -> &'static OpRow {
     match op {
         Op::AllReduce => &ROWS[0],
         Op::AllReduceWait => &ROWS[1],
+        Op::ReduceScatter => &ROWS[2],
+        Op::AllGather => &ROWS[3],
         _ => unreachable!("an operation of another family"),
     }
 }
@@ -42,7 +47,19 @@ pub trait Collectives {
     /// When the collective cannot be begun.
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError>;
 
-    /// Lets what follows on this device see the sums of everything begun so far.
+    /// Begins to sum a flat array of [`Collectives::ranks`] equal parts over the ranks, for this rank's part only.
+    ///
+    /// # Errors
+    /// When the collective cannot be begun.
+    fn reduce_scatter(&self, whole: &tch::Tensor) -> Result<(), HookError>;
+
+    /// Begins to give every rank all parts of a flat array, of which each has its own.
+    ///
+    /// # Errors
+    /// When the collective cannot be begun.
+    fn all_gather(&self, whole: &tch::Tensor) -> Result<(), HookError>;
+
+    /// Lets what follows on this device see the results of everything begun so far.
     ///
     /// # Errors
     /// When a collective failed or did not end in time.
@@ -62,6 +79,14 @@ impl Collectives for Alone {
         Ok(())
     }
 
+    fn reduce_scatter(&self, _: &tch::Tensor) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    fn all_gather(&self, _: &tch::Tensor) -> Result<(), HookError> {
+        Ok(())
+    }
+
     fn wait(&self) -> Result<(), HookError> {
         Ok(())
     }
@@ -75,6 +100,8 @@ pub fn run(op: &Op, l: &Launch<'_>, collectives: Option<&dyn Collectives>) -> Re
     let collectives = collectives.ok_or(OpErrorKind::NoCollectives)?;
     match op {
         Op::AllReduceWait => collectives.wait(),
+        Op::ReduceScatter => l.ins.iter().try_for_each(|tensor| collectives.reduce_scatter(tensor)),
+        Op::AllGather => l.ins.iter().try_for_each(|tensor| collectives.all_gather(tensor)),
         _ => l.ins.iter().try_for_each(|tensor| collectives.all_reduce(tensor)),
     }
     .map_err(OpErrorKind::Hook)

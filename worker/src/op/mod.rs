@@ -132,6 +132,8 @@ pub enum Op {
     // Collectives.
     AllReduce,
     AllReduceWait,
+    ReduceScatter,
+    AllGather,
     // Low precision.
     CastInto,
     ScaleUpdate { growth: F64Bits, backoff: F64Bits, interval: i64 },
@@ -241,7 +243,7 @@ impl Op {
             Self::Average { .. } => &optim::ROWS[3],
             Self::Zero => &optim::ROWS[4],
             Self::Aten(_) => &aten::ROWS[0],
-            Self::AllReduce | Self::AllReduceWait => collective::row(self),
+            Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather => collective::row(self),
             Self::CastInto | Self::ScaleUpdate { .. } => mixed::row(self),
             Self::Quantize { .. } | Self::ScaledMm { .. } | Self::Fp8Linear { .. } => fp8::row(self),
         }
@@ -264,14 +266,14 @@ impl Op {
             Self::AdamW { .. } => i >= 1,
             Self::Average { .. } => i.is_multiple_of(2),
             Self::Aten(call) => call.writes(i),
-            Self::Zero | Self::AllReduce => true,
+            Self::Zero | Self::AllReduce | Self::ReduceScatter | Self::AllGather => true,
             _ => false,
         }
     }
 
     /// Whether the ranks run it together.
     pub fn is_collective(&self) -> bool {
-        matches!(self, Self::AllReduce | Self::AllReduceWait)
+        matches!(self, Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather)
     }
 
     /// Results a reverse rule may receive gradients for; the rest are saved intermediates.

@@ -7,12 +7,17 @@
 //! ```
 //! **Invariant:** every update is recorded, and the host never waits for a number: norm, clip and gate stay on the device.
 
-use super::{FlatParams, OptimError, error::failed, flat::copy_in};
+use super::{
+    FlatParams, OptimError,
+    error::failed,
+    flat::{Shard, copy_in},
+};
 use crate::{
     autograd::{Cx, Tensor, call},
     error::OpError,
-    op::Op,
-    params::{BucketId, GradBuckets, Group},
+    functional,
+    op::{Op, attr::Unary},
+    params::{BucketId, GradBuckets, Group, Share},
 };
 use std::collections::BTreeMap;
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -47,50 +52,69 @@ pub struct AdamW {
     exp_avg: Vec<Raw>,
     exp_avg_sq: Vec<Raw>,
     pieces: Vec<Piece>,
+    /// The weights by bucket, and what of them the ranks write in parts; empty when this rank writes all.
+    shared: Vec<(Raw, Option<Raw>)>,
     /// Steps taken, scalar f64 on the device.
     steps: Raw,
     /// Steps refused, scalar f64 on the device.
     skipped: Raw,
 }
 
-/// Views of one segment of every array.
+/// Views of what is kept of one segment of every array.
 #[derive(Debug)]
 struct Piece {
     bucket: BucketId,
     start: i64,
     length: i64,
+    /// All ranks keep it.
+    common: bool,
     weight: Raw,
     exp_avg: Raw,
     exp_avg_sq: Raw,
     decays: bool,
 }
 
+impl Piece {
+    fn all(weights: &FlatParams, exp_avg: &[Raw], exp_avg_sq: &[Raw]) -> Result<Vec<Self>, TchError> {
+        let mut pieces = Vec::new();
+        for segment in weights.segments() {
+            for (kept, run) in weights.runs().iter().enumerate().filter(|(_, run)| run.bucket == segment.bucket) {
+                let start = segment.start.max(run.start);
+                let length = (segment.start + segment.len).min(run.start + run.len) - start;
+                if length <= 0 {
+                    continue;
+                }
+                let cut = |kept: &Raw| kept.f_narrow(0, start - run.start, length);
+                pieces.push(Self {
+                    bucket: segment.bucket,
+                    start,
+                    length,
+                    common: run.common,
+                    weight: weights.slabs()[segment.bucket.index()].f_narrow(0, start, length)?,
+                    exp_avg: cut(&exp_avg[kept])?,
+                    exp_avg_sq: cut(&exp_avg_sq[kept])?,
+                    decays: segment.group == Group::Decay,
+                });
+            }
+        }
+        Ok(pieces)
+    }
+}
+
 impl AdamW {
-    /// Zero moments for `weights`.
+    /// Zero moments for what `weights` keeps.
     ///
     /// # Errors
     /// When there is no memory for them.
     pub fn new(weights: &FlatParams, settings: AdamWSettings) -> Result<Self, OptimError> {
         let go = || {
-            let zeros = || weights.slabs().iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
+            let zeros = || weights.kept(weights.slabs())?.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
             let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
-            let mut pieces = Vec::new();
-            for segment in weights.segments() {
-                let slab = segment.bucket.index();
-                let cut = |slabs: &[Raw]| slabs[slab].f_narrow(0, segment.start, segment.len);
-                pieces.push(Piece {
-                    bucket: segment.bucket,
-                    start: segment.start,
-                    length: segment.len,
-                    weight: cut(weights.slabs())?,
-                    exp_avg: cut(&exp_avg)?,
-                    exp_avg_sq: cut(&exp_avg_sq)?,
-                    decays: segment.group == Group::Decay,
-                });
-            }
+            let pieces = Piece::all(weights, &exp_avg, &exp_avg_sq)?;
             let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
             let scalar = || Raw::f_zeros([0_i64; 0], (Kind::Double, device));
-            Ok(Self { settings, exp_avg, exp_avg_sq, pieces, steps: scalar()?, skipped: scalar()? })
+            let (steps, skipped, shared) = (scalar()?, scalar()?, shared(weights)?);
+            Ok(Self { settings, exp_avg, exp_avg_sq, pieces, shared, steps, skipped })
         };
         go().map_err(failed("allocate moments"))
     }
@@ -101,13 +125,17 @@ impl AdamW {
     ///
     /// A gradient that is not finite changes nothing but the count of refused steps.
     ///
+    /// Where the moments are shared between ranks, the parts of `grads` that this rank keeps hold the sums, it updates the same
+    /// parts of the weights, and the ranks give each other theirs.
+    ///
     /// # Errors
     /// When `grads` does not have the layout the weights were adopted with.
     pub fn step(&self, cx: &Cx, grads: &GradBuckets, count: &Tensor, rate: &Tensor) -> Result<StepStats, OpError> {
-        cx.optim(|cx| {
+        let shared = !self.shared.is_empty();
+        let norm =
+            if shared { self.norm_of_shares(cx, grads)? } else { norm(cx, grads.buckets().map(|(_, flat)| flat))? };
+        let stats = cx.optim(|cx| {
             let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
-            let flats: Vec<Tensor> = grads.buckets().map(|(_, flat)| state(flat)).collect();
-            let norm = call(cx, Op::GlobalNorm, &flats.iter().collect::<Vec<_>>())?.swap_remove(0);
             let (b1, b2) = self.settings.betas;
             let (decay, clip) = (self.settings.weight_decay.into(), self.settings.clip.into());
             let scalars = Op::StepScalars { beta1: b1.into(), beta2: b2.into(), decay, clip };
@@ -120,7 +148,7 @@ impl AdamW {
                     |flat: &Raw| flat.f_narrow(0, piece.start, piece.length).map_err(|kind| cx.fail("adamw", kind));
                 let grad = cx.opt_state(cut(grads.bucket(piece.bucket))?);
                 ins.extend([state(&piece.weight), grad, state(&piece.exp_avg), state(&piece.exp_avg_sq)]);
-                if let Some(copy) = cx.shadow_flat(piece.bucket) {
+                if let Some(copy) = cx.shadow_flat(piece.bucket).filter(|_| !shared) {
                     shadows = true;
                     ins.push(cx.opt_state(cut(copy)?));
                 }
@@ -128,7 +156,81 @@ impl AdamW {
             let decays = self.pieces.iter().map(|piece| i64::from(piece.decays)).collect();
             call(cx, Op::AdamW { eps: EPS.into(), decays, shadows }, &ins.iter().collect::<Vec<_>>())?;
             Ok(StepStats { grad_norm, taken })
-        })
+        })?;
+        if shared {
+            self.share_weights(cx)?;
+        }
+        Ok(stats)
+    }
+
+    /// The norm of a gradient of which each rank keeps a part.
+    fn norm_of_shares(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
+        let parts = |common: bool| {
+            let pieces = self.pieces.iter().filter(move |piece| piece.common == common);
+            let cut = |piece: &Piece| grads.bucket(piece.bucket).f_narrow(0, piece.start, piece.length);
+            pieces.map(cut).collect::<Result<Vec<_>, _>>().map_err(|kind| cx.fail("global_norm", kind))
+        };
+        let (own, common) = (parts(false)?, parts(true)?);
+        let square = |parts: &[Raw]| unary(cx, Unary::Square, &norm(cx, parts.iter())?);
+        let mut sum = None;
+        if !own.is_empty() {
+            let own = square(&own)?;
+            cx.all_reduce_value(&own)?;
+            cx.all_reduce_wait()?;
+            sum = Some(own);
+        }
+        if !common.is_empty() {
+            let common = square(&common)?;
+            sum = Some(match sum {
+                Some(own) => cx.optim(|cx| functional::add(cx, &own, &common))?,
+                None => common,
+            });
+        }
+        match sum {
+            Some(sum) => unary(cx, Unary::Sqrt, &sum),
+            None => norm(cx, std::iter::empty()),
+        }
+    }
+
+    /// Every rank gets what the others made of their parts of the weights; low-precision copies follow.
+    fn share_weights(&self, cx: &Cx) -> Result<(), OpError> {
+        let divided = self.shared.iter().filter_map(|(_, divided)| divided.as_ref());
+        divided.map(|whole| cx.all_gather(whole)).collect::<Result<(), _>>()?;
+        cx.all_reduce_wait()?;
+        for (bucket, (slab, _)) in self.shared.iter().enumerate() {
+            let Some(copy) = cx.shadow_flat(BucketId(bucket as u32)) else { continue };
+            cx.optim(|cx| {
+                let (copy, slab) = (cx.opt_state(copy.shallow_clone()), cx.opt_state(slab.shallow_clone()));
+                call(cx, Op::CastInto, &[&copy, &slab])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The first and the second moments, as far as this rank keeps them.
+    pub fn kept(&self) -> [&[Raw]; 2] {
+        [&self.exp_avg, &self.exp_avg_sq]
+    }
+
+    /// Goes on with other arrays of moments: those of what `weights` keeps now.
+    ///
+    /// # Errors
+    /// When they do not have that layout.
+    pub fn keep(&mut self, weights: &FlatParams, [exp_avg, exp_avg_sq]: [Vec<Raw>; 2]) -> Result<(), OptimError> {
+        self.pieces = Piece::all(weights, &exp_avg, &exp_avg_sq).map_err(failed("divide the moments"))?;
+        self.shared = shared(weights).map_err(failed("divide the weights"))?;
+        (self.exp_avg, self.exp_avg_sq) = (exp_avg, exp_avg_sq);
+        Ok(())
+    }
+
+    /// What this rank answers for of moments that are shared, and the counts of steps.
+    pub fn shards(&self, weights: &FlatParams) -> (Vec<Shard>, Vec<(String, Raw)>) {
+        let named = |what: &'static str, kept: &[Raw]| {
+            let renamed = move |shard: Shard| Shard { name: format!("optim.state.{}.{what}", shard.name), ..shard };
+            weights.shards(kept).into_iter().map(renamed)
+        };
+        let all = named("exp_avg", &self.exp_avg).chain(named("exp_avg_sq", &self.exp_avg_sq));
+        (all.collect(), self.counts(weights))
     }
 
     /// Steps taken, read from the device.
@@ -150,9 +252,13 @@ impl AdamW {
     /// State by parameter, as torch names it: `optim.state.<fqn>.{exp_avg, exp_avg_sq}` (views in the parameter's shape) and `.step` (f32).
     pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
         let mut all = self.moments(weights);
-        let step = self.steps.to_kind(Kind::Float);
-        all.extend(weights.names().map(|name| (format!("optim.state.{name}.step"), step.shallow_clone())));
+        all.extend(self.counts(weights));
         all
+    }
+
+    fn counts(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
+        let step = self.steps.to_kind(Kind::Float);
+        weights.names().map(|name| (format!("optim.state.{name}.step"), step.shallow_clone())).collect()
     }
 
     fn moments(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
@@ -183,6 +289,26 @@ impl AdamW {
         };
         set().map_err(failed("restore the step count"))
     }
+}
+
+/// √Σx² over all elements, f64, 0 axes.
+fn norm<'t>(cx: &Cx, parts: impl Iterator<Item = &'t Raw>) -> Result<Tensor, OpError> {
+    cx.optim(|cx| {
+        let parts: Vec<Tensor> = parts.map(|raw| cx.opt_state(raw.shallow_clone())).collect();
+        Ok(call(cx, Op::GlobalNorm, &parts.iter().collect::<Vec<_>>())?.swap_remove(0))
+    })
+}
+
+fn unary(cx: &Cx, op: Unary, value: &Tensor) -> Result<Tensor, OpError> {
+    cx.optim(|cx| Ok(call(cx, Op::Unary(op), &[value])?.swap_remove(0)))
+}
+
+/// The weights by bucket, and what of them the ranks write in parts; nothing when this rank writes all.
+fn shared(weights: &FlatParams) -> Result<Vec<(Raw, Option<Raw>)>, TchError> {
+    if weights.share() == Share::WHOLE {
+        return Ok(Vec::new());
+    }
+    weights.slabs().iter().map(|slab| Ok((slab.shallow_clone(), weights.split(slab)?.0))).collect()
 }
 
 #[cfg(test)]

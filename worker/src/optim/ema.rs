@@ -3,7 +3,7 @@
 //! avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ) is the usual average from zero divided by 1 − dᵗ, without ever
 //! holding the biased value: what is stored can be used as weights at any time. Each parameter is stored once.
 
-use super::{FlatParams, OptimError, error::failed};
+use super::{FlatParams, OptimError, error::failed, flat::Shard};
 use crate::{
     autograd::{Cx, Tensor, call},
     backend::duplicate,
@@ -30,7 +30,7 @@ impl Ema {
     pub fn new(weights: &FlatParams, decay: f64) -> Result<Self, OptimError> {
         let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
         let go = || -> Result<Self, TchError> {
-            let averages = weights.slabs().iter().map(duplicate).collect::<Result<_, _>>()?;
+            let averages = weights.cut(weights.slabs())?;
             Ok(Self { averages, decay, updates: Raw::f_zeros([0_i64; 0], (Kind::Double, device))? })
         };
         go().map_err(failed("allocate the average"))
@@ -44,28 +44,46 @@ impl Ema {
         cx.optim(|cx| {
             let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
             let mut ins = vec![state(&self.updates), taken.clone()];
-            for (average, slab) in self.averages.iter().zip(weights.slabs()) {
-                ins.extend([state(average), state(slab)]);
+            let kept = weights.kept(weights.slabs()).map_err(|kind| cx.fail("average", kind))?;
+            for (average, weights) in self.averages.iter().zip(&kept) {
+                ins.extend([state(average), state(weights)]);
             }
             call(cx, Op::Average { decay: self.decay.into() }, &ins.iter().collect::<Vec<_>>())?;
             Ok(())
         })
     }
 
-    /// Exchanges weights and average: once to validate with the average, and again to go on training. Exact.
+    /// Exchanges weights and average: once to validate with the average, and again to go on training. Exact. Of weights that
+    /// this rank does not keep nothing changes.
     ///
     /// # Errors
     /// When the weights are not those given to `new`.
-    pub fn swap(&mut self, weights: &mut FlatParams) -> Result<(), OptimError> {
+    pub fn swap(&mut self, weights: &FlatParams) -> Result<(), OptimError> {
         let mut go = || {
-            for (average, slab) in self.averages.iter_mut().zip(weights.slabs_mut()) {
-                let kept = duplicate(slab)?;
-                slab.f_copy_(average)?;
+            for (average, mut weights) in self.averages.iter_mut().zip(weights.kept(weights.slabs())?) {
+                let kept = duplicate(&weights)?;
+                weights.f_copy_(average)?;
                 average.f_copy_(&kept)?;
             }
             Ok(())
         };
         tch::no_grad(&mut go).map_err(failed("exchange weights and average"))
+    }
+
+    /// The average, as far as this rank keeps it.
+    pub fn kept(&self) -> &[Raw] {
+        &self.averages
+    }
+
+    /// Goes on with other arrays of the same average: those of what the weights keep now.
+    pub fn keep(&mut self, averages: Vec<Raw>) {
+        self.averages = averages;
+    }
+
+    /// What this rank answers for of an average that is shared.
+    pub fn shards(&self, weights: &FlatParams) -> Vec<Shard> {
+        let named = |shard: Shard| Shard { name: format!("ema.{}", shard.name), ..shard };
+        weights.shards(&self.averages).into_iter().map(named).collect()
     }
 
     /// The average by parameter, `ema.<fqn>`, as views in the parameters' shapes.

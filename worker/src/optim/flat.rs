@@ -1,16 +1,35 @@
 //! All weights as a few long arrays: the layout that weights, gradients, moments and averages share.
 
 use super::{OptimError, error::failed};
-use crate::params::{BucketId, ParamId, Params, Segment};
+use crate::backend::duplicate;
+use crate::params::{BucketId, Layout, ParamId, Params, Run, Segment, Share};
 use std::collections::BTreeMap;
-use tch::{Kind, Tensor as Raw};
+use tch::{Kind, TchError, Tensor as Raw};
 
 /// Handles to the parameters' storage, one slab per gradient bucket. Writing a slab writes the parameters.
+///
+/// Arrays beside the weights (moments, averages) are kept whole, one per bucket, or shared between the ranks: then each has
+/// one array per [`Run`] of its [`Share`].
 #[derive(Debug)]
 pub struct FlatParams {
     slabs: Vec<Raw>,
     places: Vec<Place>,
-    segments: Vec<Segment>,
+    layout: Layout,
+    share: Share,
+    runs: Vec<Run>,
+}
+
+/// A box of a parameter that this rank keeps.
+#[derive(Debug)]
+pub struct Shard {
+    /// The parameter.
+    pub name: String,
+    /// Its shape.
+    pub global: Vec<i64>,
+    /// Where the box begins.
+    pub offsets: Vec<i64>,
+    /// The box, in its shape.
+    pub tensor: Raw,
 }
 
 /// Where a parameter lies.
@@ -33,8 +52,87 @@ impl FlatParams {
         Self {
             slabs: (0..layout.buckets()).map(|i| params.flat(BucketId(i as u32)).shallow_clone()).collect(),
             places: params.iter().map(place).collect(),
-            segments: layout.segments().to_vec(),
+            runs: layout.runs(Share::WHOLE),
+            share: Share::WHOLE,
+            layout: layout.clone(),
         }
+    }
+
+    /// What this rank keeps of the arrays beside the weights.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Keeps another share from now on; whoever holds such arrays must [`cut`](Self::cut) or [`join`](Self::join) them.
+    pub fn hold(&mut self, share: Share) {
+        self.share = share;
+        self.runs = self.layout.runs(share);
+    }
+
+    /// Where the kept arrays lie in whole ones, in their order.
+    pub(super) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// What this rank keeps of whole arrays, as views.
+    ///
+    /// # Errors
+    /// When an array is shorter than its bucket.
+    pub fn kept(&self, whole: &[Raw]) -> Result<Vec<Raw>, TchError> {
+        self.runs.iter().map(|run| whole[run.bucket.index()].f_narrow(0, run.start, run.len)).collect()
+    }
+
+    /// [`FlatParams::kept`] in storage of its own.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn cut(&self, whole: &[Raw]) -> Result<Vec<Raw>, TchError> {
+        self.kept(whole)?.iter().map(duplicate).collect()
+    }
+
+    /// Whole arrays from what each rank keeps; `gather` gives every rank all parts of a flat array.
+    ///
+    /// # Errors
+    /// Those of `gather`, and libtorch's.
+    pub fn join<E: From<TchError>>(
+        &self,
+        kept: &[Raw],
+        gather: &mut dyn FnMut(&Raw) -> Result<(), E>,
+    ) -> Result<Vec<Raw>, E> {
+        let whole = self.slabs.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>()?;
+        for (mut place, part) in self.kept(&whole)?.into_iter().zip(kept) {
+            tch::no_grad(|| place.f_copy_(part))?;
+        }
+        self.divided(&whole)?.iter().try_for_each(gather)?;
+        Ok(whole)
+    }
+
+    /// The parts of whole arrays of which each rank keeps its own; empty when this rank keeps all.
+    ///
+    /// # Errors
+    /// When an array is shorter than its bucket.
+    pub fn divided(&self, whole: &[Raw]) -> Result<Vec<Raw>, TchError> {
+        let divided = whole.iter().map(|flat| self.split(flat).map(|(divided, _)| divided));
+        Ok(divided.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+
+    /// A whole array as the part that is divided between the ranks and the part that belongs to all; `None` where there is
+    /// nothing of it. All belongs to all when this rank keeps all.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn split(&self, whole: &Raw) -> Result<(Option<Raw>, Option<Raw>), TchError> {
+        let len = whole.numel() as i64;
+        let end = if self.share == Share::WHOLE { 0 } else { self.share.divided(len) };
+        let part = |start: i64, len: i64| (len > 0).then(|| whole.f_narrow(0, start, len)).transpose();
+        Ok((part(0, end)?, part(end, len - end)?))
+    }
+
+    /// What this rank answers for of arrays that are kept in shares, as boxes of the parameters: together the ranks' boxes
+    /// cover every parameter once.
+    pub fn shards(&self, kept: &[Raw]) -> Vec<Shard> {
+        let mine = self.runs.iter().zip(kept).filter(|(run, _)| !run.common || self.share.rank == 0);
+        mine.flat_map(|(run, part)| self.places.iter().flat_map(|place| place.shards(run, part))).collect()
     }
 
     /// The weights, one flat array per bucket, padding (always 0) included.
@@ -60,7 +158,7 @@ impl FlatParams {
 
     /// Runs of parameters of one group.
     pub(super) fn segments(&self) -> &[Segment] {
-        &self.segments
+        self.layout.segments()
     }
 }
 
@@ -69,6 +167,64 @@ impl Place {
         let flat = slabs.get(self.slab)?.f_narrow(0, self.start, self.shape.iter().product()).ok()?;
         flat.f_view(self.shape.as_slice()).ok()
     }
+
+    /// What of the parameter lies in `run`, whose elements are `part`.
+    fn shards(&self, run: &Run, part: &Raw) -> Vec<Shard> {
+        let len: i64 = self.shape.iter().product();
+        let (from, to) = (self.start.max(run.start), (self.start + len).min(run.start + run.len));
+        if self.slab != run.bucket.index() || from >= to {
+            return Vec::new();
+        }
+        let boxes = boxes(&self.shape, from - self.start, to - self.start);
+        let shard = |Block { offsets, sizes, first }: Block| {
+            let flat = part.f_narrow(0, self.start + first - run.start, sizes.iter().product()).ok()?;
+            let tensor = flat.f_view(sizes.as_slice()).ok()?;
+            Some(Shard { name: self.name.clone(), global: self.shape.clone(), offsets, tensor })
+        };
+        boxes.into_iter().filter_map(shard).collect()
+    }
+}
+
+/// A box of an array, and the place of its first element in C order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Block {
+    offsets: Vec<i64>,
+    sizes: Vec<i64>,
+    first: i64,
+}
+
+/// Elements `from..to` in C order of an array, as boxes whose elements follow each other there: fewer than two per axis.
+fn boxes(shape: &[i64], from: i64, to: i64) -> Vec<Block> {
+    let Some((&rows, inner)) = shape.split_first() else {
+        return vec![Block { offsets: Vec::new(), sizes: Vec::new(), first: 0 }];
+    };
+    let row: i64 = inner.iter().product();
+    let (first, last) = ((from + row - 1) / row, to / row);
+    // Part of a row: boxes of the inner axes.
+    let within = |at: i64, from: i64, to: i64| {
+        boxes(inner, from, to).into_iter().map(move |mut block| {
+            block.offsets.insert(0, at);
+            block.sizes.insert(0, 1);
+            block.first += at * row;
+            block
+        })
+    };
+    if first > last {
+        return within(last, from - last * row, to - last * row).collect();
+    }
+    let mut all = Vec::new();
+    if from < first * row {
+        all.extend(within(first - 1, from - (first - 1) * row, row));
+    }
+    if first < last {
+        let offsets = std::iter::once(first).chain(inner.iter().map(|_| 0)).collect();
+        let sizes = std::iter::once(last - first).chain(inner.iter().copied()).collect();
+        all.push(Block { offsets, sizes, first: first * row });
+    }
+    if last < rows && last * row < to {
+        all.extend(within(last, 0, to - last * row));
+    }
+    all
 }
 
 /// Copies saved tensors into views; checks all before the first copy.
@@ -86,4 +242,104 @@ pub(super) fn copy_in(views: Vec<(String, Raw)>, saved: &BTreeMap<String, Raw>) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Group, Init, ParamBuilder};
+    use proptest::prelude::*;
+    use tch::Device;
+
+    proptest! {
+        #[test]
+        fn boxes_are_the_elements_once_and_in_order(
+            shape in prop::collection::vec(1i64..5, 0..5), cut in (0.0..1.0f64, 0.0..1.0f64),
+        ) {
+            let len: i64 = shape.iter().product();
+            let places = [cut.0, cut.1].map(|at| (at * (len + 1) as f64) as i64);
+            let (from, to) = (places[0].min(places[1]), places[0].max(places[1]));
+            prop_assume!(from < to);
+            let whole = Raw::arange(len, (Kind::Int64, Device::Cpu)).view(shape.as_slice());
+            let mut found = Vec::new();
+            let boxes = boxes(&shape, from, to);
+            prop_assert!(boxes.len() < 2 * shape.len().max(1));
+            for block in boxes {
+                prop_assert_eq!(found.len() as i64 + from, block.first);
+                let mut part = whole.shallow_clone();
+                for (axis, (&at, &size)) in block.offsets.iter().zip(&block.sizes).enumerate() {
+                    part = part.narrow(axis as i64, at, size);
+                }
+                prop_assert_eq!(part.size(), block.sizes);
+                found.extend(Vec::<i64>::try_from(part.flatten(0, -1)).unwrap());
+            }
+            prop_assert_eq!(found, (from..to).collect::<Vec<_>>());
+        }
+    }
+
+    fn weights(seed: u64) -> FlatParams {
+        let mut pb = ParamBuilder::new();
+        for (name, shape) in [("a", &[7, 5, 3][..]), ("b", &[11]), ("c", &[]), ("d", &[64, 33])] {
+            pb.param(name, shape, Init::Normal { std: 1.0 }, if name == "b" { Group::NoDecay } else { Group::Decay });
+        }
+        FlatParams::of(&pb.build(seed, Device::Cpu).unwrap())
+    }
+
+    #[test]
+    fn the_shards_of_all_ranks_are_the_parameters() {
+        for world in [1, 2, 3, 5, 200] {
+            let mut found: BTreeMap<String, Raw> = BTreeMap::new();
+            let mut elements = 0;
+            for rank in 0..world {
+                let mut weights = weights(1);
+                weights.hold(Share { rank, world });
+                let kept = weights.cut(weights.slabs()).unwrap();
+                for shard in weights.shards(&kept) {
+                    let whole = found
+                        .entry(shard.name)
+                        .or_insert_with(|| Raw::zeros(shard.global.as_slice(), (Kind::Float, Device::Cpu)));
+                    let mut place = whole.shallow_clone();
+                    for (axis, (&at, &size)) in shard.offsets.iter().zip(&shard.tensor.size()).enumerate() {
+                        place = place.narrow(axis as i64, at, size);
+                    }
+                    elements += shard.tensor.numel();
+                    place.copy_(&shard.tensor);
+                }
+            }
+            let weights = weights(1);
+            let all = weights.views(weights.slabs());
+            assert_eq!(elements, all.iter().map(|(_, view)| view.numel()).sum::<usize>(), "{world} ranks");
+            assert!(all.iter().all(|(name, view)| found[name].equal(view)), "{world} ranks");
+        }
+    }
+
+    #[test]
+    fn what_was_cut_is_joined_again() {
+        let ranks: Vec<(FlatParams, Vec<Raw>)> = (0..3)
+            .map(|rank| {
+                let mut weights = weights(2);
+                weights.hold(Share { rank, world: 3 });
+                let kept = weights.cut(weights.slabs()).unwrap();
+                (weights, kept)
+            })
+            .collect();
+        // The others' parts, as the ranks would send them.
+        let sent: Vec<Vec<Raw>> = ranks
+            .iter()
+            .map(|(weights, kept)| {
+                let mut alone = |_: &Raw| Ok::<_, TchError>(());
+                weights.divided(&weights.join(kept, &mut alone).unwrap()).unwrap()
+            })
+            .collect();
+        for (weights, kept) in &ranks {
+            let mut at = 0;
+            let mut gather = |whole: &Raw| {
+                let sum = sent.iter().fold(whole.zeros_like(), |sum, rank| sum + &rank[at]);
+                at += 1;
+                tch::no_grad(|| whole.shallow_clone().f_copy_(&sum))
+            };
+            let whole = weights.join(kept, &mut gather).unwrap();
+            assert!(whole.iter().zip(weights.slabs()).all(|(a, b)| a.equal(b)));
+        }
+    }
 }

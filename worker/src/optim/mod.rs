@@ -11,5 +11,5 @@ pub mod schedule;
 pub use adamw::{AdamW, AdamWSettings, StepStats};
 pub use ema::Ema;
 pub use error::OptimError;
-pub use flat::FlatParams;
+pub use flat::{FlatParams, Shard};
 pub use schedule::Schedule;

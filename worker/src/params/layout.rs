@@ -32,6 +32,44 @@ pub struct Segment {
     pub len: i64,
 }
 
+/// How many ranks share flat arrays, and which of them this is. Of an array, each rank has the part with its number, all of one
+/// length; what is left behind the last of them, fewer elements than ranks times 16, belongs to all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// This rank.
+    pub rank: u32,
+    /// All ranks.
+    pub world: u32,
+}
+
+impl Share {
+    /// Everything is this rank's.
+    pub const WHOLE: Self = Self { rank: 0, world: 1 };
+
+    /// Elements of each rank's part of an array of `len`.
+    fn part(self, len: i64) -> i64 {
+        len / i64::from(self.world) / ALIGN * ALIGN
+    }
+
+    /// Elements that have parts, from the first on, of an array of `len`; those behind them belong to all.
+    pub fn divided(self, len: i64) -> i64 {
+        self.part(len) * i64::from(self.world)
+    }
+}
+
+/// A run of a bucket that this rank keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// First element.
+    pub start: i64,
+    /// Elements.
+    pub len: i64,
+    /// Whether all ranks keep it.
+    pub common: bool,
+}
+
 /// Places of all parameters. Inside a bucket decayed parameters come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -81,6 +119,16 @@ impl Layout {
     /// Runs of one group, in bucket order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// What a rank keeps of the buckets, in their order.
+    pub fn runs(&self, share: Share) -> Vec<Run> {
+        let runs = self.lens.iter().enumerate().flat_map(|(b, &len)| {
+            let (bucket, part, end) = (BucketId(b as u32), share.part(len), share.divided(len));
+            let own = Run { bucket, start: part * i64::from(share.rank), len: part, common: false };
+            [own, Run { bucket, start: end, len: len - end, common: true }]
+        });
+        runs.filter(|run| run.len > 0).collect()
     }
 
     /// Number of buckets.

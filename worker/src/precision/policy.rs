@@ -48,7 +48,13 @@ pub fn class(op: &Op) -> Class {
         Op::LogSoftmaxBackward { .. } | Op::EmbeddingBackward { .. } | Op::RetentionBackward { .. } => Class::Pass,
         Op::SdpaBackward { .. } | Op::MaskedHuberBackward { .. } | Op::MaskedMseBackward => Class::Pass,
         Op::CrossEntropyBackward { .. } | Op::GlobalNorm | Op::StepScalars { .. } | Op::AdamW { .. } => Class::Pass,
-        Op::Average { .. } | Op::Zero | Op::AllReduce | Op::AllReduceWait | Op::CastInto => Class::Pass,
+        Op::Average { .. }
+        | Op::Zero
+        | Op::AllReduce
+        | Op::AllReduceWait
+        | Op::ReduceScatter
+        | Op::AllGather
+        | Op::CastInto => Class::Pass,
         Op::ScaleUpdate { .. } | Op::Quantize { .. } | Op::ScaledMm { .. } | Op::Fp8Linear { .. } => Class::Pass,
     }
 }

@@ -10,14 +10,17 @@ use crate::{
     autograd::{Executor, Mode},
     backend::duplicate,
     block::SubModels,
-    checkpoint::{Named, Wanted},
+    checkpoint::{Named, Placed, Wanted},
     comm::ProcessGroup,
     loss::Objective,
     model::{Model, ModelSpec, StartReport},
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule},
-    params::{GradBuckets, ParamBuilder, Params},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Shard},
+    params::{GradBuckets, ParamBuilder, Params, Share},
 };
-use enn_common::config::{RunConfig, train::Execution};
+use enn_common::config::{
+    RunConfig,
+    train::{Execution, Strategy},
+};
 use std::collections::BTreeMap;
 use tch::{Device, Tensor};
 
@@ -47,6 +50,8 @@ pub struct Learner {
     pub precision: Precision,
     /// Whether blocks compute their activations again in the backward pass.
     pub recompute: bool,
+    /// What the ranks share.
+    strategy: Strategy,
 }
 
 /// What the code of a step reads; the rest of a [`Learner`] is the executor's.
@@ -115,6 +120,7 @@ impl Learner {
             executor,
             precision: Precision::full(),
             recompute: false,
+            strategy: train.strategy,
         })
     }
 
@@ -181,6 +187,61 @@ impl Learner {
         Ok(self.params.refresh_shadows()?)
     }
 
+    /// Keeps this rank's share of moments and averages only, if that is the strategy; until [`Learner::join`].
+    ///
+    /// # Errors
+    /// When there is no memory for the share.
+    pub fn divide(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        if self.strategy == Strategy::Ddp || group.size() == 1 {
+            return Ok(());
+        }
+        self.weights.hold(Share { rank: group.rank(), world: group.size() });
+        let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(|whole| self.weights.cut(whole));
+        self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
+        if let Some(ema) = &mut self.ema {
+            ema.keep(self.weights.cut(ema.kept())?);
+        }
+        self.best = self.weights.cut(&self.best)?;
+        self.executor.reset();
+        Ok(())
+    }
+
+    /// Keeps everything again, from all ranks' shares.
+    ///
+    /// # Errors
+    /// The collective's, and when there is no memory. The state is of no use then.
+    pub fn join(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        if !self.is_divided() {
+            return Ok(());
+        }
+        let mut gather = |whole: &Tensor| Ok::<_, SessionError>(group.all_gather(whole)?.wait(COLLECTIVE_WAIT_MAX)?);
+        let mut join = |kept: &[Tensor]| self.weights.join(kept, &mut gather);
+        let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(&mut join);
+        let average = self.ema.as_ref().map(|ema| join(ema.kept())).transpose()?;
+        let best = join(&self.best)?;
+        self.weights.hold(Share::WHOLE);
+        self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
+        if let (Some(ema), Some(average)) = (&mut self.ema, average) {
+            ema.keep(average);
+        }
+        self.best = best;
+        self.executor.reset();
+        Ok(())
+    }
+
+    /// Whether this rank keeps no more than its share of the state.
+    pub fn is_divided(&self) -> bool {
+        self.weights.share() != Share::WHOLE
+    }
+
+    /// Gives every rank the weights that each wrote in its share.
+    fn gather_weights(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        for whole in self.weights.divided(self.weights.slabs())? {
+            group.all_gather(&whole)?.wait(COLLECTIVE_WAIT_MAX)?;
+        }
+        Ok(())
+    }
+
     /// Proves that all ranks have the same parameters: names, shapes and values.
     ///
     /// # Errors
@@ -208,40 +269,57 @@ impl Learner {
     /// # Errors
     /// What libtorch says.
     pub fn keep_average_as_best(&mut self) -> Result<(), SessionError> {
-        self.swap_average()?;
-        for (best, slab) in self.best.iter_mut().zip(self.weights.slabs()) {
-            tch::no_grad(|| best.f_copy_(slab))?;
+        let weights = self.weights.kept(self.weights.slabs())?;
+        let average = self.ema.as_ref().map_or(&weights[..], Ema::kept);
+        for (best, average) in self.best.iter_mut().zip(average) {
+            tch::no_grad(|| best.f_copy_(average))?;
         }
-        self.swap_average()
+        Ok(())
     }
 
     /// Exchanges weights and average, when there is one. Twice changes nothing.
     ///
     /// # Errors
-    /// What libtorch says.
-    pub fn swap_average(&mut self) -> Result<(), SessionError> {
-        if let Some(ema) = &mut self.ema {
-            ema.swap(&mut self.weights)?;
-        }
-        Ok(())
+    /// What libtorch says, and the collective's where the average is shared.
+    pub fn swap_average(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        let Some(ema) = &mut self.ema else { return Ok(()) };
+        ema.swap(&self.weights)?;
+        self.gather_weights(group)
     }
 
     /// Exchanges the weights and the best ones. Twice changes nothing.
     ///
     /// # Errors
-    /// What libtorch says.
-    pub fn swap_best(&mut self) -> Result<(), SessionError> {
-        for (slab, best) in self.weights.slabs_mut().iter_mut().zip(&mut self.best) {
+    /// What libtorch says, and the collective's where the best weights are shared.
+    pub fn swap_best(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        for (mut weights, best) in self.weights.kept(self.weights.slabs())?.into_iter().zip(&mut self.best) {
             tch::no_grad(|| -> Result<(), tch::TchError> {
-                let kept = duplicate(slab)?;
-                slab.f_copy_(best)?;
+                let kept = duplicate(&weights)?;
+                weights.f_copy_(best)?;
                 best.f_copy_(&kept)
             })?;
         }
-        Ok(())
+        self.gather_weights(group)
     }
 
-    /// The whole state by name, as views: nothing is copied.
+    /// The state by name, as views: nothing is copied. What every rank has, and of what is shared between them the boxes that
+    /// this rank answers for.
+    pub fn shares(&self) -> (Vec<Named>, Vec<Placed>) {
+        if !self.is_divided() {
+            return (self.state(), Vec::new());
+        }
+        let mut common = model_state(&self.model, &self.weights);
+        let (mut shards, counts) = self.optimizer.shards(&self.weights);
+        common.extend(counts.into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        common.extend(self.precision.named());
+        shards.extend(self.ema.iter().flat_map(|ema| ema.shards(&self.weights)));
+        let best = self.weights.shards(&self.best).into_iter();
+        shards.extend(best.map(|shard| Shard { name: format!("best.{}", shard.name), ..shard }));
+        let placed = |Shard { name, global, offsets, tensor }| Placed { fqn: name, global, offsets, tensor };
+        (common, shards.into_iter().map(placed).collect())
+    }
+
+    /// The whole state by name, as views: nothing is copied. Before [`Learner::divide`] and after [`Learner::join`].
     pub fn state(&self) -> Vec<Named> {
         let mut all = model_state(&self.model, &self.weights);
         if let Some(ema) = &self.ema {

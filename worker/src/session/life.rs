@@ -180,7 +180,8 @@ impl<'a> Life<'a> {
     fn halt(&self, round: u64) -> Result<After, SessionError> {
         self.link.phase(Phase::Rendezvous);
         let step = self.training.as_ref().map_or(0, Training::step);
-        self.link.send(FromWorker::Halted { round, step })?;
+        let kept = self.training.as_ref().is_some_and(Training::keeps_state);
+        self.link.send(FromWorker::Halted { round, step, kept })?;
         Ok(After::Halted)
     }
 }

@@ -20,7 +20,7 @@ use super::{
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
-    checkpoint::{self, Named},
+    checkpoint::{self, Named, Placed},
     comm::{ProcessGroup, Solo},
     data::{
         Batch, Position, Prefetch, Sampler,
@@ -75,6 +75,9 @@ impl<'a> Round<'a> {
         let accumulation = host.order.accumulation * u64::from(task.split.max(1));
         let sampler = Sampler { rank, world, accumulation, ..host.order };
         let place = host.place(group, &sampler);
+        if state.broken {
+            *state = host.state()?;
+        }
         state.learner.executor.reset();
         state.learner.share_gradients(group)?;
         state.pace.report_next();
@@ -87,6 +90,7 @@ impl<'a> Round<'a> {
             Some(furthest) => round.receive(mine, furthest)?,
         }
         round.state.begun = true;
+        round.state.learner.divide(group)?;
         super::ready(round.place.reporter, host.device, group.backend())?;
         if round.fresh {
             let choice = round.state.learner.precision.choice();
@@ -182,7 +186,10 @@ impl<'a> Round<'a> {
                         self.save()?;
                         return Ok(Ended::Finished(self.state.outcome(true, BTreeMap::new())));
                     }
-                    Wish::Leave => return Ok(Ended::Left),
+                    Wish::Leave => {
+                        self.state.learner.join(self.place.group)?;
+                        return Ok(Ended::Left);
+                    }
                 }
             }
         }
@@ -319,10 +326,10 @@ impl<'a> Round<'a> {
             return Err(SessionError::Diverged { epoch, steps: sums.skipped as u64 });
         }
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        self.state.learner.swap_average()?;
+        self.state.learner.swap_average(self.place.group)?;
         let measured = self.measure(Split::Val);
         // Back before anything else: what a broken round leaves is not the average.
-        self.state.learner.swap_average()?;
+        self.state.learner.swap_average(self.place.group)?;
         let measured = measured?;
         let state = &mut *self.state;
         let judge = state.learner.objective.is_judge();
@@ -418,9 +425,10 @@ impl<'a> Round<'a> {
             state.learner.keep_average_as_best()?;
         }
         state.progress.replays = state.refusals.replays();
-        let items = state.named(&self.host.order);
+        let (items, own) = state.shares(&self.host.order);
+        let (rank, world) = (self.place.group.rank(), self.place.group.size());
         let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, &self.task.attempt));
-        let message = match checkpoint::write_share(&dir, self.place.group.rank(), self.place.group.size(), &items) {
+        let message = match checkpoint::write_share(&dir, (rank, world), &items, &own) {
             Ok(table) => {
                 state.saved_step = Some(step);
                 let best = state.progress.standing.best;
@@ -435,10 +443,10 @@ impl<'a> Round<'a> {
     /// Final metrics of the best weights.
     fn end(&mut self) -> Result<Ended, SessionError> {
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        self.state.learner.swap_best()?;
+        self.state.learner.swap_best(self.place.group)?;
         let split = self.measure_all();
         // Back before anything else: a round that broke here may owe a checkpoint of the weights.
-        self.state.learner.swap_best()?;
+        self.state.learner.swap_best(self.place.group)?;
         let split = split?;
         self.tell_from_first(FromWorker::Trained {
             epoch: self.state.progress.position.epoch,
@@ -536,12 +544,17 @@ impl Host<'_> {
 }
 
 impl State {
-    /// All there is, by name.
+    /// All there is, by name, of a learner that keeps everything.
     fn named(&self, order: &Sampler) -> Vec<Named> {
-        let mut items = self.learner.state();
+        self.shares(order).0
+    }
+
+    /// What every rank has, by name, and what only this one has.
+    fn shares(&self, order: &Sampler) -> (Vec<Named>, Vec<Placed>) {
+        let (mut items, own) = self.learner.shares();
         items.extend(self.progress.named(&self.sums, order));
         items.extend(self.poisoned.named());
-        items
+        (items, own)
     }
 
     /// Takes up a saved or received state.

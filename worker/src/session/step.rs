@@ -76,7 +76,18 @@ impl Collectives for Reduction<'_> {
     }
 
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
-        Ok(self.pending.begin(self.place.group, tensor)?)
+        self.pending.keep(self.place.group.all_reduce_sum(tensor)?);
+        Ok(())
+    }
+
+    fn reduce_scatter(&self, whole: &Raw) -> Result<(), HookError> {
+        self.pending.keep(self.place.group.reduce_scatter_sum(whole)?);
+        Ok(())
+    }
+
+    fn all_gather(&self, whole: &Raw) -> Result<(), HookError> {
+        self.pending.keep(self.place.group.all_gather(whole)?);
+        Ok(())
     }
 
     fn wait(&self) -> Result<(), HookError> {
@@ -232,7 +243,9 @@ fn code(
         }
         let mut reduce = |_: BucketId, gradient: &Raw| -> Result<(), HookError> {
             if last {
-                cx.all_reduce(gradient)?;
+                let (divided, common) = learner.weights.split(gradient)?;
+                divided.iter().try_for_each(|part| cx.reduce_scatter(part))?;
+                common.iter().try_for_each(|part| cx.all_reduce(part))?;
             }
             Ok(())
         };

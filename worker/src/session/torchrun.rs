@@ -49,7 +49,18 @@ impl Collectives for Place {
     }
 
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
-        Ok(self.pending.begin(self.group.as_ref(), tensor)?)
+        self.pending.keep(self.group.all_reduce_sum(tensor)?);
+        Ok(())
+    }
+
+    fn reduce_scatter(&self, whole: &tch::Tensor) -> Result<(), HookError> {
+        self.pending.keep(self.group.reduce_scatter_sum(whole)?);
+        Ok(())
+    }
+
+    fn all_gather(&self, whole: &tch::Tensor) -> Result<(), HookError> {
+        self.pending.keep(self.group.all_gather(whole)?);
+        Ok(())
     }
 
     fn wait(&self) -> Result<(), HookError> {

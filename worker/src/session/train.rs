@@ -147,6 +147,8 @@ pub(super) struct State {
     pub(super) pace: Pace,
     /// Weights and progress are those of this training, and not those every process begins with.
     pub(super) begun: bool,
+    /// A round broke that left nothing whole: the next one begins with another state.
+    pub(super) broken: bool,
 }
 
 impl<'a> Training<'a> {
@@ -185,16 +187,7 @@ impl<'a> Training<'a> {
         let (checkpoints, device) = (task.checkpoints.clone(), task.device);
         let models = task.models.clone();
         let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
-        let state = State {
-            learner: host.learner()?,
-            progress: Progress::default(),
-            sums: EpochSums::new(task.device)?,
-            refusals: Refusals::default(),
-            poisoned: Poisoned::default(),
-            saved_step: None,
-            pace: Pace::new(),
-            begun: false,
-        };
+        let state = host.state()?;
         Ok(Self { host, state })
     }
 
@@ -219,12 +212,14 @@ impl<'a> Training<'a> {
         Ok(ended)
     }
 
-    /// After a round that broke: only whole steps are left.
+    /// After a round that broke: only whole steps are left, or nothing.
     pub fn mend(&mut self) {
         let config = &self.host.config.train;
         // Steps whose sums are part of a captured graph change weights whether the sums came or not.
-        if config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda() {
-            self.state.begun = false;
+        let captured = config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda();
+        // The shares of whoever is gone are gone, and a step may have changed some parts of the weights and not others.
+        if captured || self.state.learner.is_divided() {
+            (self.state.begun, self.state.broken) = (false, true);
         }
         self.state.learner.executor.reset();
         self.state.refusals.forget();
@@ -251,6 +246,11 @@ impl<'a> Training<'a> {
         self.host.device
     }
 
+    /// Whether another round can go on with what this process has.
+    pub fn keeps_state(&self) -> bool {
+        self.state.begun
+    }
+
     /// Whole steps done.
     pub fn step(&self) -> u64 {
         self.state.progress.step
@@ -266,6 +266,21 @@ impl Host<'_> {
     pub(super) fn learner(&self) -> Result<Learner, SessionError> {
         let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
         Learner::build(&self.config, (&self.spec, &self.models), steps_total, self.device)
+    }
+
+    /// What every process begins with.
+    pub(super) fn state(&self) -> Result<State, SessionError> {
+        Ok(State {
+            learner: self.learner()?,
+            progress: Progress::default(),
+            sums: EpochSums::new(self.device)?,
+            refusals: Refusals::default(),
+            poisoned: Poisoned::default(),
+            saved_step: None,
+            pace: Pace::new(),
+            begun: false,
+            broken: false,
+        })
     }
 }
 

@@ -9,6 +9,7 @@ mod losses;
 mod poisoned;
 mod precision;
 mod process;
+mod strategy;
 mod worlds;
 
 use data::{CELLS, ROWS, commit_last, config, spoil, stage, task};

@@ -7,13 +7,14 @@ use crate::config::{
     section::Section,
     train::{
         CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute,
-        Recovery, TrainConfig,
+        Recovery, Strategy, TrainConfig,
     },
 };
 use std::ops::Bound;
 
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
+const STRATEGIES: &[(&str, Strategy)] = &[("ddp", Strategy::Ddp), ("zero1", Strategy::Zero1)];
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
 const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
@@ -62,6 +63,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         profile: s.truth("profile", default.profile),
         ledger: s.truth("ledger", default.ledger),
         poisoned_rows_max: s.has("poisoned_rows_max").then(|| s.integer("poisoned_rows_max", 0..=1 << 40, 0)),
+        strategy: s.name("strategy", STRATEGIES).unwrap_or(default.strategy),
         recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
         deterministic: s.truth("deterministic", default.deterministic),
         threads: s.integer("threads", 0..=4096, default.threads),

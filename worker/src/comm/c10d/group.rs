@@ -5,7 +5,7 @@ use super::{
     store::{Store, c_string},
     work::{C10dWork, Member},
 };
-use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, waited::Waited};
+use crate::comm::{CommError, Cut, Forming, ProcessGroup, Reduce, Work, own_part, waited::Waited};
 use std::{
     net::{IpAddr, ToSocketAddrs, UdpSocket},
     sync::Arc,
@@ -119,6 +119,19 @@ impl C10dGroup {
         self.work("broadcast", self.raw.broadcast(tensor, root.cast_signed())).map(Work::C10d)
     }
 
+    fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
+        check(whole, "all_gather")?;
+        let own = own_part(whole, self.member.rank, self.member.size)?;
+        self.work("all_gather", self.raw.all_gather(whole, &own)).map(Work::C10d)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn reduce_scatter(&self, whole: &Tensor) -> Result<Work, CommError> {
+        check(whole, "reduce_scatter")?;
+        let own = own_part(whole, self.member.rank, self.member.size)?;
+        self.work("reduce_scatter", self.raw.reduce_scatter(whole, &own)).map(Work::C10d)
+    }
+
     fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
         self.work("barrier", self.raw.barrier(timeout))?.wait(timeout)
     }
@@ -155,7 +168,7 @@ fn check(tensor: &Tensor, operation: &'static str) -> Result<(), CommError> {
 }
 
 macro_rules! process_group {
-    ($group:ty, $name:literal) => {
+    ($group:ty, $name:literal $(, $own:item)*) => {
         impl ProcessGroup for $group {
             fn rank(&self) -> u32 {
                 self.group.member.rank
@@ -176,6 +189,12 @@ macro_rules! process_group {
             fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
                 self.group.broadcast(tensor, root)
             }
+
+            fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
+                self.group.all_gather(whole)
+            }
+
+            $($own)*
 
             fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
                 self.group.barrier(timeout)
@@ -202,4 +221,10 @@ macro_rules! process_group {
 
 process_group!(Gloo, "gloo");
 #[cfg(feature = "cuda")]
-process_group!(Nccl, "nccl");
+process_group!(
+    Nccl,
+    "nccl",
+    fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
+        self.group.reduce_scatter(whole)
+    }
+);

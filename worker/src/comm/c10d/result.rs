@@ -273,6 +273,24 @@ impl RawGroup {
         owned(status, out).map(RawWork)
     }
 
+    /// `own` is this rank's part of `whole`.
+    pub(super) fn all_gather(&self, whole: &Tensor, own: &Tensor) -> Result<RawWork, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: as in `all_reduce`, for both tensors.
+        let status = unsafe { sys::enn_group_all_gather(self.0.as_ptr(), whole.as_ptr(), own.as_ptr(), &raw mut out) };
+        owned(status, out).map(RawWork)
+    }
+
+    /// `own` is this rank's part of `whole`.
+    #[cfg(feature = "cuda")]
+    pub(super) fn reduce_scatter(&self, whole: &Tensor, own: &Tensor) -> Result<RawWork, Fault> {
+        let mut out = ptr::null_mut();
+        // SAFETY: as in `all_reduce`, for both tensors.
+        let status =
+            unsafe { sys::enn_group_reduce_scatter(self.0.as_ptr(), whole.as_ptr(), own.as_ptr(), &raw mut out) };
+        owned(status, out).map(RawWork)
+    }
+
     pub(super) fn barrier(&self, timeout: Duration) -> Result<RawWork, Fault> {
         let mut out = ptr::null_mut();
         // SAFETY: as in `all_reduce`.

@@ -106,6 +106,19 @@ unsafe extern "C" {
         root: i32,
         out: *mut *mut enn_work,
     ) -> i32;
+    pub(super) fn enn_group_all_gather(
+        group: *mut enn_group,
+        whole: *const C_tensor,
+        own: *const C_tensor,
+        out: *mut *mut enn_work,
+    ) -> i32;
+    #[cfg(feature = "cuda")]
+    pub(super) fn enn_group_reduce_scatter(
+        group: *mut enn_group,
+        whole: *const C_tensor,
+        own: *const C_tensor,
+        out: *mut *mut enn_work,
+    ) -> i32;
     pub(super) fn enn_group_barrier(group: *mut enn_group, timeout_ms: i64, out: *mut *mut enn_work) -> i32;
     pub(super) fn enn_group_end(group: *mut enn_group, abort: i32, timeout_ms: i64) -> i32;
 
