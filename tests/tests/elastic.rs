@@ -127,15 +127,24 @@ fn result(runs: &Path) -> (serde_json::Value, Vec<u8>) {
     (metrics["split"].clone(), bytes)
 }
 
-fn undisturbed(workers: u32) -> (serde_json::Value, Vec<u8>) {
+fn undisturbed(workers: u32, more: &[&str]) -> (serde_json::Value, Vec<u8>) {
     let runs = tempfile::tempdir().unwrap();
-    train(runs.path(), workers, &[]).end(0);
+    train(runs.path(), workers, more).end(0);
     result(runs.path())
+}
+
+/// Steps from which the rounds behind the first went on.
+fn resumed(events: &[Event]) -> Vec<Option<u64>> {
+    let rounds = events.iter().filter_map(|event| match event.what {
+        What::RoundStarted { resume_step, .. } => Some(resume_step),
+        _ => None,
+    });
+    rounds.skip(1).collect()
 }
 
 #[test]
 fn a_killed_worker_costs_a_restart_and_not_one_bit() {
-    let expected = undisturbed(2);
+    let expected = undisturbed(2, &[]);
     let runs = tempfile::tempdir().unwrap();
     let mut run = train(runs.path(), 2, &[]);
     run.checkpoint(16);
@@ -155,8 +164,61 @@ fn a_killed_worker_costs_a_restart_and_not_one_bit() {
 }
 
 #[test]
+fn workers_that_share_the_state_go_on_from_the_newest_checkpoint_after_a_death() {
+    let shared = ["--set", "train.strategy=zero1"];
+    let expected = undisturbed(2, &shared);
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = train(runs.path(), 2, &shared);
+    run.checkpoint(16);
+    kill(run.worker(1), Signal::SIGKILL).unwrap();
+    let events = run.end(0);
+    let kept: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event.what {
+            What::CheckpointCommitted { step, .. } => Some(step),
+            _ => None,
+        })
+        .collect();
+    let resumed = resumed(&events);
+    assert!(
+        !resumed.is_empty() && resumed.iter().all(|step| step.is_some_and(|step| kept.contains(&step))),
+        "{resumed:?}"
+    );
+    assert_eq!(result(runs.path()), expected);
+}
+
+#[test]
+fn a_shared_state_follows_the_workers_when_they_become_fewer_and_more() {
+    let runs = tempfile::tempdir().unwrap();
+    let more = ["--set", "train.epochs=4000", "--set", "train.checkpoint_every=4000", "--set", "train.strategy=fsdp"];
+    let mut run = train(runs.path(), 2, &more);
+    let resize = |world: u32| {
+        let mut command = enn();
+        command.args(["resize", "latest", &world.to_string(), "--runs-dir"]).arg(runs.path());
+        assert!(command.output().unwrap().status.success());
+    };
+    for world in [1, 2] {
+        run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+        resize(world);
+        run.until(|what| matches!(what, What::RoundStarted { world_size, .. } if *world_size == world).then_some(()));
+    }
+    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    run.signal(Signal::SIGINT);
+    let events = run.end(130);
+    let resumed = resumed(&events);
+    assert_eq!(resumed.len(), 2);
+    // No file was read: none was written before the stop.
+    assert!(resumed.iter().all(|step| step.is_some_and(|step| step > 0)), "{resumed:?}");
+    let steps = events.iter().filter_map(|event| match event.what {
+        What::Stepped { step, .. } => Some(step),
+        _ => None,
+    });
+    assert!(steps.collect::<Vec<_>>().is_sorted());
+}
+
+#[test]
 fn an_interrupted_run_goes_on_to_the_same_weights() {
-    let expected = undisturbed(1);
+    let expected = undisturbed(1, &[]);
     let runs = tempfile::tempdir().unwrap();
     let mut run = train(runs.path(), 1, &[]);
     run.checkpoint(24);
@@ -175,7 +237,7 @@ fn an_interrupted_run_goes_on_to_the_same_weights() {
 
 #[test]
 fn nothing_survives_a_killed_launcher_and_the_run_goes_on() {
-    let expected = undisturbed(2);
+    let expected = undisturbed(2, &[]);
     let runs = tempfile::tempdir().unwrap();
     let mut run = train(runs.path(), 2, &[]);
     run.checkpoint(16);

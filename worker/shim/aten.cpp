@@ -53,6 +53,19 @@ int32_t enn_aten_hollow(const int64_t* sizes, size_t axes, const at::Tensor* lik
   });
 }
 
+// Gives the tensor's storage `bytes` bytes of fresh memory, 0 for none; what it held is lost. Whoever views it views the new.
+int32_t enn_aten_renew_storage(const at::Tensor* tensor, int64_t bytes) {
+  return enn::guarded([&] {
+    auto* storage = tensor->storage().unsafeGetStorageImpl();
+    auto* allocator = storage->allocator();
+    TORCH_CHECK(allocator != nullptr, "storage that cannot be renewed");
+    // What is there goes first: there may not be room for both.
+    storage->set_data_ptr_noswap(at::DataPtr(nullptr, storage->device()));
+    storage->set_data_ptr_noswap(allocator->allocate(bytes));
+    storage->set_nbytes(bytes);
+  });
+}
+
 int32_t enn_aten_version(const at::Tensor* tensor, int64_t* out) {
   return enn::guarded([&] { *out = static_cast<int64_t>(tensor->_version()); });
 }

@@ -4,6 +4,10 @@ pub use super::weights::CellWeights;
 
 use serde::{Deserialize, Serialize};
 
+/// Default of `TrainConfig::bucket_mib`. Measured with NCCL on 4 × H200: 1.4 GB of gradients take 8.2 ms in buckets of 25, 6.5 in
+/// these, 6.2 in larger ones, of which the last is waited for longer.
+pub const BUCKET_MIB: f64 = 100.0;
+
 /// The level that is the point prediction.
 pub const MEDIAN: f64 = 0.5;
 
@@ -55,6 +59,8 @@ pub struct TrainConfig {
     pub execution: Execution,
     /// Whether the collectives are captured with the rest of a step, in one CUDA graph, instead of running between graphs.
     pub capture_collectives: bool,
+    /// Most MiB of gradients that travel together, and of weights that `fsdp` gathers together.
+    pub bucket_mib: f64,
     /// What the ranks share of the state of training.
     pub strategy: Strategy,
     /// Whether blocks let go of their activations and compute them again in the backward pass.
@@ -89,11 +95,28 @@ pub enum Execution {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
+    /// What fits into half of the devices' memory, with the least communication; `Ddp` on the CPU.
+    Auto,
     /// Everything: 24 bytes per weight (weight, gradient, two moments, average, best).
     Ddp,
     /// Weights and gradients whole, of moments, average and best weights a share: 8 bytes per weight, and 16 divided by the
     /// number of workers. A worker that dies takes its share along: the others go on from the newest checkpoint.
     Zero1,
+    /// A share of everything: 24 bytes per weight divided by the number of workers. Weights are gathered when a layer reads them,
+    /// a bucket and its neighbours at a time, and gradients are scattered as soon as a bucket is complete.
+    Fsdp,
+}
+
+impl Strategy {
+    /// Name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Ddp => "ddp",
+            Self::Zero1 => "zero1",
+            Self::Fsdp => "fsdp",
+        }
+    }
 }
 
 /// Activation checkpointing. It changes memory and time, never a number.
@@ -225,7 +248,8 @@ impl Default for TrainConfig {
             precision: Precision::Auto,
             execution: Execution::Auto,
             capture_collectives: false,
-            strategy: Strategy::Ddp,
+            bucket_mib: BUCKET_MIB,
+            strategy: Strategy::Auto,
             recompute: Recompute::Auto,
             deterministic: false,
             profile: false,

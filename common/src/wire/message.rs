@@ -63,6 +63,8 @@ pub enum FromWorker {
     /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the
     /// end of the round.
     OutOfMemory { step: u64, error: String },
+    /// Rank 0: what the ranks share of the state, and why.
+    StrategyChosen { strategy: String, reason: String },
 }
 
 /// From the broker to a worker.

@@ -176,6 +176,7 @@ impl RunView {
             | What::SpareReady { .. }
             | What::SpareEnded { .. }
             | What::StateReceived { .. }
+            | What::StrategyChosen { .. }
             | What::Recovered { .. } => {}
             What::Waiting { .. }
             | What::NodeJoined { .. }

@@ -131,7 +131,7 @@ impl Worker {
             "waits" => self.waits = argument.parse().unwrap(),
             "halted" => {
                 let step = argument.parse().unwrap();
-                self.send(&FromWorker::Halted { round: self.round, step });
+                self.send(&FromWorker::Halted { round: self.round, step, kept: true });
             }
             "ready" => {
                 self.send(&FromWorker::Ready { device: "cpu".into(), backend: "fake".into(), libtorch: "none".into() });
@@ -262,7 +262,7 @@ impl Worker {
                 _ => return Next::Action,
             }
         }
-        self.send(&FromWorker::Halted { round: self.round, step });
+        self.send(&FromWorker::Halted { round: self.round, step, kept: true });
         self.seat()
     }
 
@@ -286,7 +286,7 @@ impl Worker {
             self.send(&FromWorker::Done { stopped: true });
             std::process::exit(0);
         }
-        self.send(&FromWorker::Halted { round: self.round, step });
+        self.send(&FromWorker::Halted { round: self.round, step, kept: true });
         self.seat()
     }
 

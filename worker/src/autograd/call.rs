@@ -2,7 +2,7 @@
 
 use super::cast;
 use super::cx::Cx;
-use super::program::Rec;
+use super::program::{Phase, Rec};
 use super::tape::{Node, Taped};
 use crate::backend::Outs;
 use crate::backend::torch::safe::version;
@@ -60,6 +60,7 @@ pub fn call(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
 
 /// [`call`] with operands as they are.
 pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
+    cx.borrow(ins)?;
     let row = op.row();
     let metas: SmallVec<[&Meta; 4]> = ins.iter().map(|t| t.meta()).collect();
     let inferred = (row.shape)(&op, &metas).map_err(|kind| cx.fail(row.name, kind))?;
@@ -103,9 +104,10 @@ pub(super) fn run(cx: &Cx<'_>, op: Op, ins: &[&Tensor]) -> Result<Results, OpErr
         kept.extend(made.map(|(i, t)| keep(RESULT_SLOT + i as u8, t)));
         state.nodes.push(Node::Rec(Taped { rec, kept }));
     }
-    if let Some(open) = &mut state.open {
+    if let Some(open) = state.open.as_mut().filter(|_| phase != Phase::Comm) {
         open.note(ins);
     }
+    cx.follow(&state.program.recs()[rec as usize]);
     Ok(results)
 }
 

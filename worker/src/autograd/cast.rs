@@ -84,6 +84,11 @@ impl Cx<'_> {
         self.leaves.shadow_flats().0.get(bucket.index())
     }
 
+    /// What this rank keeps of the low-precision copies, where it keeps no more than a share: an array per run.
+    pub(crate) fn kept_copies(&self) -> Vec<&tch::Tensor> {
+        self.leaves.kept_copies()
+    }
+
     /// Runs `f` without low precision: heads, gates, losses. Operands below f32 are cast up.
     pub fn full_precision<R>(&self, f: impl FnOnce(&Self) -> R) -> R {
         let depth = &self.casting.depth;

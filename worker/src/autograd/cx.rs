@@ -5,6 +5,7 @@
 use super::call::call;
 use super::cast::{Casting, Made};
 use super::leaf::Leaves;
+use super::lend::Lending;
 use super::observe::Observe;
 use super::program::{Phase, Program};
 use super::recompute::Open;
@@ -50,6 +51,7 @@ pub struct Cx<'p> {
     pub(super) casting: Casting,
     pub(super) loss_scale: RefCell<Option<tch::Tensor>>,
     pub(super) recompute: Cell<bool>,
+    pub(super) lending: RefCell<Lending>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
@@ -102,6 +104,7 @@ impl<'p> Cx<'p> {
             casting: Casting::default(),
             loss_scale: RefCell::default(),
             recompute: Cell::new(false),
+            lending: RefCell::default(),
             key: Cell::new(key),
             site: Cell::new(0),
             training,
@@ -208,7 +211,7 @@ impl<'p> Cx<'p> {
     }
 
     /// Whether this step has no other rank to add with.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.collectives.is_some_and(|collectives| collectives.ranks() == 1)
     }
 
@@ -270,6 +273,9 @@ impl<'p> Cx<'p> {
         let meta = Meta::of(&raw);
         let mut state = self.state.borrow_mut();
         let val = state.program.value(meta.clone(), role, requires_grad);
+        if let Some(array) = self.leaves.array_of(role) {
+            self.lending.borrow_mut().note(val, array);
+        }
         if let Some(bound) = &mut state.bound {
             bound.push((val, raw.shallow_clone()));
         }
@@ -305,7 +311,7 @@ impl<'p> Cx<'p> {
         self.in_phase(Phase::Optim, f)
     }
 
-    fn in_phase<R>(&self, phase: Phase, f: impl FnOnce(&Self) -> R) -> R {
+    pub(super) fn in_phase<R>(&self, phase: Phase, f: impl FnOnce(&Self) -> R) -> R {
         let outer = self.phase.replace(phase);
         let taping = self.taping.replace(false);
         let result = f(self);
@@ -357,6 +363,10 @@ mod tests {
 
         fn all_gather(&self, _: &Raw) -> Result<(), HookError> {
             self.1.set(self.1.get() + 1000);
+            Ok(())
+        }
+
+        fn order(&self) -> Result<(), HookError> {
             Ok(())
         }
 

@@ -1,6 +1,7 @@
 //! What the tape asks of parameters and gradient storage; `params` implements both.
 
-use crate::op::value::{BucketId, ParamId};
+use super::lend::Lent;
+use crate::op::value::{BucketId, ParamId, Role};
 use tch::{Device, Tensor};
 
 /// Parameters by id.
@@ -19,6 +20,19 @@ pub trait Leaves {
     fn shadow_flats(&self) -> (&[Tensor], &[Tensor]) {
         (&[], &[])
     }
+    /// Flat arrays of parameters whose memory comes and goes, neighbours in the order in which layers read them backwards; none
+    /// if all of it stays.
+    fn lent(&self) -> &[Lent] {
+        &[]
+    }
+    /// What this rank keeps of the low-precision copies, where their memory comes and goes.
+    fn kept_copies(&self) -> Vec<&Tensor> {
+        Vec::new()
+    }
+    /// Which of them holds a value of this role.
+    fn array_of(&self, _role: Role) -> Option<usize> {
+        None
+    }
 }
 
 /// Gradient storage in flat buckets, one slot per parameter.
@@ -33,4 +47,8 @@ pub trait GradLeaves {
     fn buckets(&self) -> usize;
     /// The flat tensor of a bucket.
     fn flat(&self, bucket: BucketId) -> &Tensor;
+    /// The buckets as arrays whose memory comes and goes; none if it stays.
+    fn lent(&self) -> &[Lent] {
+        &[]
+    }
 }

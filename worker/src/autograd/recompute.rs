@@ -8,7 +8,7 @@
 
 use super::call::call;
 use super::cx::Cx;
-use super::program::Phase;
+use super::program::{Phase, Rec};
 use super::tape::Node;
 use crate::error::OpError;
 use crate::op::Op;
@@ -81,7 +81,8 @@ impl Cx<'_> {
             && result.is_ok()
         {
             let recs = first_rec..state.program.recs().len();
-            debug_assert!(state.program.recs()[recs.clone()].iter().all(|rec| pure(&rec.op)), "a part is pure");
+            let own = state.program.recs()[recs.clone()].iter().filter(|rec| rec.phase != Phase::Comm);
+            debug_assert!(own.into_iter().all(|rec| pure(&rec.op)), "a part is pure");
             let values = open.first_value..state.program.values();
             if state.nodes.len() > first_node {
                 state.nodes.truncate(first_node);
@@ -93,7 +94,9 @@ impl Cx<'_> {
 
     /// Computes a segment again. Returns its tape, and which new value stands for which old one.
     pub(super) fn recompute(&self, segment: Segment) -> Result<(Vec<Node>, Vec<StandsFor>), OpError> {
-        let recs: Vec<_> = self.with_program(|p| p.recs()[segment.range()].to_vec());
+        // What was brought then is brought again when it is read.
+        let own = |rec: &&Rec| rec.phase != Phase::Comm;
+        let recs: Vec<Rec> = self.with_program(|p| p.recs()[segment.range()].iter().filter(own).cloned().collect());
         let mut known: HashMap<Val, Tensor> = segment.border.into_iter().map(|t| (t.val(), t)).collect();
         let mut made = Vec::new();
         let place = self.scope.get();

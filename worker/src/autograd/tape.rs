@@ -99,13 +99,14 @@ struct Emitter<'a, 'p> {
 }
 
 impl Emitter<'_, '_> {
-    fn slot(&self, id: ParamId) -> Tensor {
-        let known = self.slots.borrow()[id.index()].clone();
-        known.unwrap_or_else(|| {
-            let slot = self.cx.leaf(self.grads.slot(id).shallow_clone(), Role::Grad(id), false);
-            self.slots.borrow_mut()[id.index()] = Some(slot.clone());
-            slot
-        })
+    fn slot(&self, id: ParamId) -> Result<Tensor, OpError> {
+        if let Some(known) = &self.slots.borrow()[id.index()] {
+            return Ok(known.clone());
+        }
+        self.cx.borrow_gradients(self.grads, self.grads.bucket_of(id))?;
+        let slot = self.cx.leaf(self.grads.slot(id).shallow_clone(), Role::Grad(id), false);
+        self.slots.borrow_mut()[id.index()] = Some(slot.clone());
+        Ok(slot)
     }
 
     fn param_of(&self, val: Val) -> Option<ParamId> {
@@ -122,8 +123,8 @@ impl Emit for Emitter<'_, '_> {
         self.cx.with_program(|p| p.val(val).meta.clone())
     }
 
-    fn storage(&self, val: Val) -> Option<Tensor> {
-        self.param_of(val).map(|id| self.slot(id))
+    fn storage(&self, val: Val) -> Result<Option<Tensor>, OpError> {
+        self.param_of(val).map(|id| self.slot(id)).transpose()
     }
 
     fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError {
@@ -361,7 +362,7 @@ impl Cx<'_> {
         gradient: Option<Tensor>,
     ) -> Result<(), OpError> {
         if let Some(gradient) = gradient {
-            call(self, Op::GradAdd, &[&emitter.slot(id), &gradient])?;
+            call(self, Op::GradAdd, &[&emitter.slot(id)?, &gradient])?;
         }
         ready.contributed(id).map_err(|e| self.fail("grad_ready", OpErrorKind::Hook(e)))
     }

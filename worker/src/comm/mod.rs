@@ -191,11 +191,16 @@ impl Pending {
         self.0.take().iter().try_for_each(|work| work.wait(timeout))
     }
 
-    /// [`Work::order`] for everything begun.
+    /// [`Work::order`] for everything begun, which is still to be waited for.
     ///
     /// # Errors
     /// That of the first collective that failed.
     pub fn order(&self, timeout: Duration) -> Result<(), CommError> {
-        self.0.take().iter().try_for_each(|work| work.order(timeout))
+        self.0.borrow().iter().try_for_each(|work| work.order(timeout))
+    }
+
+    /// Waits for nothing begun so far.
+    pub fn forget(&self) {
+        self.0.take();
     }
 }

@@ -9,16 +9,17 @@ use crate::error::{HookError, OpErrorKind};
 
 const NOT_EXPORTED: Export = Export::No("the ranks' business, not the model's");
 
-/// AllReduce, AllReduceWait, ReduceScatter, AllGather.
+/// AllReduce, AllReduceWait, ReduceScatter, AllGather, Order.
 ///
 /// AllReduce begins to sum its operands over the ranks, in place. ReduceScatter begins the same of flat arrays of as many equal
 /// parts as there are ranks, for the part with the rank's number only; AllGather begins to give all parts to all. AllReduceWait
-/// makes everything after it see the results of all that was begun before it.
-pub static ROWS: [OpRow; 4] = [
+/// makes everything after it see the results of all that was begun before it; Order the same for the device only, without the host.
+pub static ROWS: [OpRow; 5] = [
     OpRow::backward("all_reduce", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
     OpRow::backward("all_reduce_wait", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
     OpRow::backward("reduce_scatter", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
     OpRow::backward("all_gather", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
+    OpRow::backward("order", |_, _| Ok(Metas::new()), refuse).flops(free).export(NOT_EXPORTED),
 ];
 
 /// The row of an operation of this family.
@@ -28,6 +29,7 @@ pub(super) fn row(op: &Op) -> &'static OpRow {
         Op::AllReduceWait => &ROWS[1],
         Op::ReduceScatter => &ROWS[2],
         Op::AllGather => &ROWS[3],
+        Op::Order => &ROWS[4],
         _ => unreachable!("an operation of another family"),
     }
 }
@@ -59,6 +61,13 @@ pub trait Collectives {
     /// When the collective cannot be begun.
     fn all_gather(&self, whole: &tch::Tensor) -> Result<(), HookError>;
 
+    /// Lets what follows on this device see the results of everything begun so far; a host need not wait for its device. What is
+    /// found to have failed may show at [`Collectives::wait`] only.
+    ///
+    /// # Errors
+    /// When a collective failed or did not end in time.
+    fn order(&self) -> Result<(), HookError>;
+
     /// Lets what follows on this device see the results of everything begun so far.
     ///
     /// # Errors
@@ -87,6 +96,10 @@ impl Collectives for Alone {
         Ok(())
     }
 
+    fn order(&self) -> Result<(), HookError> {
+        Ok(())
+    }
+
     fn wait(&self) -> Result<(), HookError> {
         Ok(())
     }
@@ -100,8 +113,13 @@ pub fn run(op: &Op, l: &Launch<'_>, collectives: Option<&dyn Collectives>) -> Re
     let collectives = collectives.ok_or(OpErrorKind::NoCollectives)?;
     match op {
         Op::AllReduceWait => collectives.wait(),
+        Op::Order => collectives.order(),
         Op::ReduceScatter => l.ins.iter().try_for_each(|tensor| collectives.reduce_scatter(tensor)),
-        Op::AllGather => l.ins.iter().try_for_each(|tensor| collectives.all_gather(tensor)),
+        // Through handles with version counters of their own: whoever saved the array finds in it what it held.
+        Op::AllGather => {
+            let handles = l.ins.iter().map(|tensor| tensor.f_data()).collect::<Result<Vec<_>, _>>()?;
+            handles.iter().try_for_each(|tensor| collectives.all_gather(tensor))
+        }
         _ => l.ins.iter().try_for_each(|tensor| collectives.all_reduce(tensor)),
     }
     .map_err(OpErrorKind::Hook)

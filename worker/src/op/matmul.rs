@@ -131,7 +131,7 @@ fn launch_linear(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn vjp_linear(v: &Vjp<'_>) -> Result<Grads, OpError> {
     let (g, x, w) = (v.g()?, v.input(0)?, v.input(1)?);
-    let storage = [v.storage(1), if v.arity() > 2 { v.storage(2) } else { None }];
+    let storage = [v.storage(1)?, if v.arity() > 2 { v.storage(2)? } else { None }];
     let place = |needed: bool, storage: &Option<Tensor>| match (needed, storage) {
         (false, _) => Into::Skip,
         (true, Some(_)) => Into::Add,

@@ -33,6 +33,7 @@ pub mod retention;
 pub mod row;
 pub mod sample;
 pub mod softmax;
+mod storage;
 pub mod value;
 pub mod vjp;
 
@@ -134,6 +135,11 @@ pub enum Op {
     AllReduceWait,
     ReduceScatter,
     AllGather,
+    Order,
+    // Storage.
+    Allocate,
+    Release,
+    Place,
     // Low precision.
     CastInto,
     ScaleUpdate { growth: F64Bits, backoff: F64Bits, interval: i64 },
@@ -167,6 +173,7 @@ pub static OPS: &[&[OpRow]] = &[
     &optim::ROWS,
     &aten::ROWS,
     &collective::ROWS,
+    &storage::ROWS,
     &mixed::ROWS,
     &fp8::ROWS,
 ];
@@ -243,7 +250,10 @@ impl Op {
             Self::Average { .. } => &optim::ROWS[3],
             Self::Zero => &optim::ROWS[4],
             Self::Aten(_) => &aten::ROWS[0],
-            Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather => collective::row(self),
+            Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather | Self::Order => {
+                collective::row(self)
+            }
+            Self::Allocate | Self::Release | Self::Place => storage::row(self),
             Self::CastInto | Self::ScaleUpdate { .. } => mixed::row(self),
             Self::Quantize { .. } | Self::ScaledMm { .. } | Self::Fp8Linear { .. } => fp8::row(self),
         }
@@ -257,7 +267,7 @@ impl Op {
     /// Whether operand `i` is written in place.
     pub fn writes(&self, i: usize) -> bool {
         match self {
-            Self::GradAdd | Self::CastInto => i == 0,
+            Self::GradAdd | Self::CastInto | Self::Allocate | Self::Release | Self::Place => i == 0,
             Self::ScaleUpdate { .. } => i <= 1,
             Self::LinearBackward { dw, db, .. } => {
                 i >= 3 && i < 3 + usize::from(*dw == Into::Add) + usize::from(*db == Into::Add)
@@ -273,7 +283,7 @@ impl Op {
 
     /// Whether the ranks run it together.
     pub fn is_collective(&self) -> bool {
-        matches!(self, Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather)
+        matches!(self, Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather | Self::Order)
     }
 
     /// Results a reverse rule may receive gradients for; the rest are saved intermediates.

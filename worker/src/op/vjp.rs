@@ -23,7 +23,7 @@ pub trait Emit {
     /// What is known of a value.
     fn meta(&self, val: Val) -> Meta;
     /// The gradient storage of a value that is a parameter.
-    fn storage(&self, val: Val) -> Option<Tensor>;
+    fn storage(&self, val: Val) -> Result<Option<Tensor>, OpError>;
     /// An error at the place of the node.
     fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError;
 }
@@ -104,8 +104,8 @@ impl Vjp<'_> {
     }
 
     /// Gradient storage of operand `i` if it is a parameter that asks for a gradient.
-    pub fn storage(&self, i: usize) -> Option<Tensor> {
-        if self.needs(i) { self.emit.storage(self.ins[i]) } else { None }
+    pub fn storage(&self, i: usize) -> Result<Option<Tensor>, OpError> {
+        if self.needs(i) { self.emit.storage(self.ins[i]) } else { Ok(None) }
     }
 
     /// Emits an operation with one result.

@@ -52,7 +52,9 @@ pub struct AdamW {
     exp_avg: Vec<Raw>,
     exp_avg_sq: Vec<Raw>,
     pieces: Vec<Piece>,
-    /// The weights by bucket, and what of them the ranks write in parts; empty when this rank writes all.
+    /// This rank keeps no more than its share.
+    divided: bool,
+    /// The weights by bucket, and what of them the ranks write in parts; empty when they need not be given to the others.
     shared: Vec<(Raw, Option<Raw>)>,
     /// Steps taken, scalar f64 on the device.
     steps: Raw,
@@ -66,6 +68,9 @@ struct Piece {
     bucket: BucketId,
     start: i64,
     length: i64,
+    /// The run it lies in, and where there.
+    run: usize,
+    at: i64,
     /// All ranks keep it.
     common: bool,
     weight: Raw,
@@ -75,8 +80,16 @@ struct Piece {
 }
 
 impl Piece {
+    /// Its gradient.
+    fn of(&self, grads: &GradBuckets) -> Result<Raw, TchError> {
+        match grads.kept() {
+            Some(kept) => kept[self.run].f_narrow(0, self.at, self.length),
+            None => grads.bucket(self.bucket).f_narrow(0, self.start, self.length),
+        }
+    }
+
     fn all(weights: &FlatParams, exp_avg: &[Raw], exp_avg_sq: &[Raw]) -> Result<Vec<Self>, TchError> {
-        let mut pieces = Vec::new();
+        let (mut pieces, own) = (Vec::new(), weights.own()?);
         for segment in weights.segments() {
             for (kept, run) in weights.runs().iter().enumerate().filter(|(_, run)| run.bucket == segment.bucket) {
                 let start = segment.start.max(run.start);
@@ -89,8 +102,10 @@ impl Piece {
                     bucket: segment.bucket,
                     start,
                     length,
+                    run: kept,
+                    at: start - run.start,
                     common: run.common,
-                    weight: weights.slabs()[segment.bucket.index()].f_narrow(0, start, length)?,
+                    weight: cut(&own[kept])?,
                     exp_avg: cut(&exp_avg[kept])?,
                     exp_avg_sq: cut(&exp_avg_sq[kept])?,
                     decays: segment.group == Group::Decay,
@@ -108,13 +123,14 @@ impl AdamW {
     /// When there is no memory for them.
     pub fn new(weights: &FlatParams, settings: AdamWSettings) -> Result<Self, OptimError> {
         let go = || {
-            let zeros = || weights.kept(weights.slabs())?.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
+            let zeros = || weights.own()?.iter().map(Raw::f_zeros_like).collect::<Result<Vec<_>, _>>();
             let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
             let pieces = Piece::all(weights, &exp_avg, &exp_avg_sq)?;
             let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
             let scalar = || Raw::f_zeros([0_i64; 0], (Kind::Double, device));
             let (steps, skipped, shared) = (scalar()?, scalar()?, shared(weights)?);
-            Ok(Self { settings, exp_avg, exp_avg_sq, pieces, shared, steps, skipped })
+            let divided = weights.share() != Share::WHOLE;
+            Ok(Self { settings, exp_avg, exp_avg_sq, pieces, divided, shared, steps, skipped })
         };
         go().map_err(failed("allocate moments"))
     }
@@ -131,9 +147,11 @@ impl AdamW {
     /// # Errors
     /// When `grads` does not have the layout the weights were adopted with.
     pub fn step(&self, cx: &Cx, grads: &GradBuckets, count: &Tensor, rate: &Tensor) -> Result<StepStats, OpError> {
-        let shared = !self.shared.is_empty();
-        let norm =
-            if shared { self.norm_of_shares(cx, grads)? } else { norm(cx, grads.buckets().map(|(_, flat)| flat))? };
+        let norm = if self.divided {
+            self.norm_of_shares(cx, grads)?
+        } else {
+            norm(cx, grads.buckets().map(|(_, flat)| flat))?
+        };
         let stats = cx.optim(|cx| {
             let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
             let (b1, b2) = self.settings.betas;
@@ -142,22 +160,25 @@ impl AdamW {
             let mut made = call(cx, scalars, &[&norm, count, rate, &state(&self.steps), &state(&self.skipped)])?;
             let (taken, grad_norm, numbers) = (made.swap_remove(2), made.swap_remove(1), made.swap_remove(0));
             let mut ins = vec![numbers];
-            let mut shadows = false;
+            let (kept, mut shadows) = (cx.kept_copies(), false);
             for piece in &self.pieces {
-                let cut =
-                    |flat: &Raw| flat.f_narrow(0, piece.start, piece.length).map_err(|kind| cx.fail("adamw", kind));
-                let grad = cx.opt_state(cut(grads.bucket(piece.bucket))?);
+                let grad = cx.opt_state(piece.of(grads).map_err(|kind| cx.fail("adamw", kind))?);
                 ins.extend([state(&piece.weight), grad, state(&piece.exp_avg), state(&piece.exp_avg_sq)]);
-                if let Some(copy) = cx.shadow_flat(piece.bucket).filter(|_| !shared) {
+                let copy = match kept.get(piece.run) {
+                    Some(kept) => Some(kept.f_narrow(0, piece.at, piece.length)),
+                    None if self.divided => None,
+                    None => cx.shadow_flat(piece.bucket).map(|flat| flat.f_narrow(0, piece.start, piece.length)),
+                };
+                if let Some(copy) = copy.transpose().map_err(|kind| cx.fail("adamw", kind))? {
                     shadows = true;
-                    ins.push(cx.opt_state(cut(copy)?));
+                    ins.push(cx.opt_state(copy));
                 }
             }
             let decays = self.pieces.iter().map(|piece| i64::from(piece.decays)).collect();
             call(cx, Op::AdamW { eps: EPS.into(), decays, shadows }, &ins.iter().collect::<Vec<_>>())?;
             Ok(StepStats { grad_norm, taken })
         })?;
-        if shared {
+        if !self.shared.is_empty() {
             self.share_weights(cx)?;
         }
         Ok(stats)
@@ -167,8 +188,10 @@ impl AdamW {
     fn norm_of_shares(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
         let parts = |common: bool| {
             let pieces = self.pieces.iter().filter(move |piece| piece.common == common);
-            let cut = |piece: &Piece| grads.bucket(piece.bucket).f_narrow(0, piece.start, piece.length);
-            pieces.map(cut).collect::<Result<Vec<_>, _>>().map_err(|kind| cx.fail("global_norm", kind))
+            pieces
+                .map(|piece| piece.of(grads))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|kind| cx.fail("global_norm", kind))
         };
         let (own, common) = (parts(false)?, parts(true)?);
         let square = |parts: &[Raw]| unary(cx, Unary::Square, &norm(cx, parts.iter())?);
@@ -219,6 +242,7 @@ impl AdamW {
     pub fn keep(&mut self, weights: &FlatParams, [exp_avg, exp_avg_sq]: [Vec<Raw>; 2]) -> Result<(), OptimError> {
         self.pieces = Piece::all(weights, &exp_avg, &exp_avg_sq).map_err(failed("divide the moments"))?;
         self.shared = shared(weights).map_err(failed("divide the weights"))?;
+        self.divided = weights.share() != Share::WHOLE;
         (self.exp_avg, self.exp_avg_sq) = (exp_avg, exp_avg_sq);
         Ok(())
     }
@@ -305,10 +329,10 @@ fn unary(cx: &Cx, op: Unary, value: &Tensor) -> Result<Tensor, OpError> {
 
 /// The weights by bucket, and what of them the ranks write in parts; nothing when this rank writes all.
 fn shared(weights: &FlatParams) -> Result<Vec<(Raw, Option<Raw>)>, TchError> {
-    if weights.share() == Share::WHOLE {
+    if weights.share() == Share::WHOLE || !weights.is_resident() {
         return Ok(Vec::new());
     }
-    weights.slabs().iter().map(|slab| Ok((slab.shallow_clone(), weights.split(slab)?.0))).collect()
+    weights.slabs().iter().map(|slab| Ok((slab.shallow_clone(), weights.share().split(slab)?.0))).collect()
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl Ema {
     pub fn new(weights: &FlatParams, decay: f64) -> Result<Self, OptimError> {
         let device = weights.slabs().first().map_or(Device::Cpu, Raw::device);
         let go = || -> Result<Self, TchError> {
-            let averages = weights.cut(weights.slabs())?;
+            let averages = weights.own()?.iter().map(duplicate).collect::<Result<_, _>>()?;
             Ok(Self { averages, decay, updates: Raw::f_zeros([0_i64; 0], (Kind::Double, device))? })
         };
         go().map_err(failed("allocate the average"))
@@ -44,7 +44,7 @@ impl Ema {
         cx.optim(|cx| {
             let state = |raw: &Raw| cx.opt_state(raw.shallow_clone());
             let mut ins = vec![state(&self.updates), taken.clone()];
-            let kept = weights.kept(weights.slabs()).map_err(|kind| cx.fail("average", kind))?;
+            let kept = weights.own().map_err(|kind| cx.fail("average", kind))?;
             for (average, weights) in self.averages.iter().zip(&kept) {
                 ins.extend([state(average), state(weights)]);
             }
@@ -60,7 +60,7 @@ impl Ema {
     /// When the weights are not those given to `new`.
     pub fn swap(&mut self, weights: &FlatParams) -> Result<(), OptimError> {
         let mut go = || {
-            for (average, mut weights) in self.averages.iter_mut().zip(weights.kept(weights.slabs())?) {
+            for (average, mut weights) in self.averages.iter_mut().zip(weights.own()?) {
                 let kept = duplicate(&weights)?;
                 weights.f_copy_(average)?;
                 average.f_copy_(&kept)?;

@@ -17,6 +17,8 @@ pub struct FlatParams {
     layout: Layout,
     share: Share,
     runs: Vec<Run>,
+    /// What this rank keeps of the weights, where it keeps no more.
+    masters: Option<Vec<Raw>>,
 }
 
 /// A box of a parameter that this rank keeps.
@@ -54,6 +56,7 @@ impl FlatParams {
             places: params.iter().map(place).collect(),
             runs: layout.runs(Share::WHOLE),
             share: Share::WHOLE,
+            masters: None,
             layout: layout.clone(),
         }
     }
@@ -67,6 +70,28 @@ impl FlatParams {
     pub fn hold(&mut self, share: Share) {
         self.share = share;
         self.runs = self.layout.runs(share);
+        self.masters = None;
+    }
+
+    /// The slabs are there at times only; of the weights this rank keeps `masters`, an array per run, besides.
+    pub fn keep_masters(&mut self, masters: Vec<Raw>) {
+        self.masters = Some(masters);
+    }
+
+    /// The weights this rank writes, an array per run: views of the slabs, or what it keeps besides.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn own(&self) -> Result<Vec<Raw>, TchError> {
+        match &self.masters {
+            Some(masters) => Ok(masters.iter().map(Raw::shallow_clone).collect()),
+            None => self.kept(&self.slabs),
+        }
+    }
+
+    /// Whether the slabs are always there.
+    pub fn is_resident(&self) -> bool {
+        self.masters.is_none()
     }
 
     /// Where the kept arrays lie in whole ones, in their order.
@@ -112,20 +137,8 @@ impl FlatParams {
     /// # Errors
     /// When an array is shorter than its bucket.
     pub fn divided(&self, whole: &[Raw]) -> Result<Vec<Raw>, TchError> {
-        let divided = whole.iter().map(|flat| self.split(flat).map(|(divided, _)| divided));
+        let divided = whole.iter().map(|flat| self.share.split(flat).map(|(divided, _)| divided));
         Ok(divided.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-    }
-
-    /// A whole array as the part that is divided between the ranks and the part that belongs to all; `None` where there is
-    /// nothing of it. All belongs to all when this rank keeps all.
-    ///
-    /// # Errors
-    /// What libtorch says.
-    pub fn split(&self, whole: &Raw) -> Result<(Option<Raw>, Option<Raw>), TchError> {
-        let len = whole.numel() as i64;
-        let end = if self.share == Share::WHOLE { 0 } else { self.share.divided(len) };
-        let part = |start: i64, len: i64| (len > 0).then(|| whole.f_narrow(0, start, len)).transpose();
-        Ok((part(0, end)?, part(end, len - end)?))
     }
 
     /// What this rank answers for of arrays that are kept in shares, as boxes of the parameters: together the ranks' boxes

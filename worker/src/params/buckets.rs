@@ -1,8 +1,8 @@
 //! Flat gradient storage with the parameters' layout.
 
-use super::layout::Layout;
+use super::layout::{Layout, Share};
 use super::tree::Params;
-use crate::autograd::{BucketId, GradLeaves, ParamId};
+use crate::autograd::{BucketId, GradLeaves, Lent, ParamId};
 use tch::{TchError, Tensor};
 
 /// Gradients of all parameters; each parameter's gradient is a view into its bucket.
@@ -11,6 +11,9 @@ pub struct GradBuckets {
     flats: Vec<Tensor>,
     views: Vec<Tensor>,
     layout: Layout,
+    lent: Vec<Lent>,
+    /// The memory of what is lent is there.
+    filled: bool,
 }
 
 impl GradBuckets {
@@ -23,7 +26,7 @@ impl GradBuckets {
         let layout = params.layout().clone();
         let views = params.ids().map(|id| params.view_of(id, &flats[layout.place(id).0.index()]));
         let views = views.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { flats, views, layout })
+        Ok(Self { flats, views, layout, lent: Vec::new(), filled: false })
     }
 
     /// Asks `place` for other storage, bucket by bucket, and moves to what it gives. What the buckets hold is lost: they
@@ -44,6 +47,38 @@ impl GradBuckets {
         let view = |id| params.view_of(id, &self.flats[self.layout.place(id).0.index()]);
         self.views = params.ids().map(view).collect::<Result<Vec<_>, _>>()?;
         Ok(())
+    }
+
+    /// Keeps this rank's share only, zeros, from now on; the buckets' memory is there while a step uses it.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn lend(&mut self, share: Share) -> Result<(), TchError> {
+        self.zero()?;
+        self.lent = self.layout.lend(share, &self.flats)?;
+        self.filled = false;
+        Ok(())
+    }
+
+    /// Gives the buckets their memory, zeros, or takes it away, where it comes and goes.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn renew(&mut self, there: bool) -> Result<(), TchError> {
+        self.filled = there;
+        let renew = |lent: &Lent| if there { lent.fill() } else { lent.renew(false).map_err(unrenewed) };
+        self.lent.iter().try_for_each(renew)
+    }
+
+    /// Keeps everything again; the buckets have their memory.
+    pub fn take_back(&mut self) {
+        self.lent.clear();
+        self.filled = false;
+    }
+
+    /// What this rank keeps where that is a share, one array per run.
+    pub fn kept(&self) -> Option<Vec<&Tensor>> {
+        (!self.lent.is_empty()).then(|| self.lent.iter().flat_map(Lent::kept).collect())
     }
 
     /// Sets all gradients to 0: before each optimizer step, not between accumulated micro-batches.
@@ -90,4 +125,12 @@ impl GradLeaves for GradBuckets {
     fn flat(&self, bucket: BucketId) -> &Tensor {
         self.bucket(bucket)
     }
+
+    fn lent(&self) -> &[Lent] {
+        if self.filled { &[] } else { &self.lent }
+    }
+}
+
+pub(super) fn unrenewed(error: impl std::fmt::Display) -> TchError {
+    TchError::Torch(error.to_string())
 }

@@ -1,13 +1,11 @@
 //! Where each parameter lies in the flat buckets.
 
 use super::tree::Group;
-use crate::autograd::{BucketId, ParamId};
+use crate::autograd::{BucketId, Lent, ParamId};
+use tch::{TchError, Tensor};
 
-/// Bytes of the first bucket, small so that communication starts early.
+/// Most bytes of the first bucket, small so that communication starts early.
 const FIRST_BUCKET_BYTES: i64 = 1 << 20;
-/// Bytes of the other buckets. Measured with NCCL on 4 × H200: 1.4 GB take 8.2 ms in buckets of 25 MB, 6.5 in these, 6.2 in larger
-/// ones, of which the last is waited for longer.
-const BUCKET_BYTES: i64 = 100 << 20;
 /// Elements each parameter starts at a multiple of: 64 bytes of f32.
 const ALIGN: i64 = 16;
 
@@ -52,8 +50,20 @@ impl Share {
     }
 
     /// Elements that have parts, from the first on, of an array of `len`; those behind them belong to all.
-    pub fn divided(self, len: i64) -> i64 {
+    fn divided(self, len: i64) -> i64 {
         self.part(len) * i64::from(self.world)
+    }
+
+    /// An array as the part that is divided between the ranks and the part that belongs to all; `None` where there is nothing of
+    /// it. All belongs to all when this rank keeps all.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn split(self, whole: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>), TchError> {
+        let len = whole.numel() as i64;
+        let end = if self == Self::WHOLE { 0 } else { self.divided(len) };
+        let part = |start: i64, len: i64| (len > 0).then(|| whole.f_narrow(0, start, len)).transpose();
+        Ok((part(0, end)?, part(end, len - end)?))
     }
 }
 
@@ -83,11 +93,12 @@ fn padded(len: i64) -> i64 {
 }
 
 impl Layout {
-    pub(super) fn new(params: &[(i64, Group)]) -> Self {
+    /// In buckets of at most `bytes_max`, but for parameters that are larger.
+    pub(super) fn new(params: &[(i64, Group)], bytes_max: i64) -> Self {
         let mut buckets: Vec<Vec<usize>> = vec![Vec::new()];
         let mut bytes = 0;
         for (i, (len, _)) in params.iter().enumerate().rev() {
-            let limit = if buckets.len() == 1 { FIRST_BUCKET_BYTES } else { BUCKET_BYTES };
+            let limit = if buckets.len() == 1 { bytes_max.min(FIRST_BUCKET_BYTES) } else { bytes_max };
             if bytes > 0 && bytes + 4 * padded(*len) > limit {
                 buckets.push(Vec::new());
                 bytes = 0;
@@ -129,6 +140,17 @@ impl Layout {
             [own, Run { bucket, start: end, len: len - end, common: true }]
         });
         runs.filter(|run| run.len > 0).collect()
+    }
+
+    /// Takes the memory of arrays of this layout away, of which this rank keeps its share.
+    pub(super) fn lend(&self, share: Share, flats: &[Tensor]) -> Result<Vec<Lent>, TchError> {
+        let runs = self.runs(share);
+        let lend = |(bucket, flat): (usize, &Tensor)| {
+            let mine = runs.iter().filter(|run| run.bucket.index() == bucket);
+            let places = mine.map(|run| flat.f_narrow(0, run.start, run.len)).collect::<Result<_, _>>()?;
+            Lent::new(flat, share.split(flat)?.0, places)
+        };
+        flats.iter().enumerate().map(lend).collect()
     }
 
     /// Number of buckets.

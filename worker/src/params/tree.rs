@@ -1,8 +1,10 @@
 //! The named tree: declaring parameters, building them from a seed, loading them in place.
 
+use super::buckets::unrenewed;
 use super::init::Init;
-use super::layout::Layout;
-use crate::autograd::{BucketId, Leaves, ParamId};
+use super::layout::{Layout, Share};
+use crate::autograd::{BucketId, Leaves, Lent, ParamId, Role};
+use enn_common::config::train::BUCKET_MIB;
 use std::collections::HashMap;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -24,16 +26,28 @@ struct Declared {
 }
 
 /// Collects declarations in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ParamBuilder {
     scope: Vec<String>,
     declared: Vec<Declared>,
+    bucket_bytes: i64,
+}
+
+impl Default for ParamBuilder {
+    fn default() -> Self {
+        Self { scope: Vec::new(), declared: Vec::new(), bucket_bytes: (BUCKET_MIB * f64::from(1 << 20)) as i64 }
+    }
 }
 
 impl ParamBuilder {
     /// An empty tree.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Puts parameters and gradients into buckets of at most so many MiB.
+    pub fn limit_buckets(&mut self, mib: f64) {
+        self.bucket_bytes = (mib * f64::from(1 << 20)) as i64;
     }
 
     /// Declares what `f` declares under `name`.
@@ -72,7 +86,8 @@ impl ParamBuilder {
     /// What libtorch says.
     pub fn build_kind(self, seed: u64, device: Device, kind: Kind) -> Result<Params, TchError> {
         let numel = |d: &Declared| d.shape.iter().product::<i64>();
-        let layout = Layout::new(&self.declared.iter().map(|d| (numel(d), d.group)).collect::<Vec<_>>());
+        let layout =
+            Layout::new(&self.declared.iter().map(|d| (numel(d), d.group)).collect::<Vec<_>>(), self.bucket_bytes);
         let flats = layout.lens.iter().map(|len| Tensor::f_zeros(*len, (kind, device)));
         let flats = flats.collect::<Result<Vec<_>, _>>()?;
         let mut views = Vec::with_capacity(self.declared.len());
@@ -84,7 +99,18 @@ impl ParamBuilder {
         }
         let index = self.declared.iter().enumerate().map(|(i, d)| (d.path.clone(), ParamId(i as u32))).collect();
         let (names, groups) = self.declared.into_iter().map(|d| (d.path, d.group)).unzip();
-        Ok(Params { names, groups, views, flats, shadows: None, layout, index, device })
+        Ok(Params {
+            names,
+            groups,
+            views,
+            flats,
+            shadows: None,
+            layout,
+            index,
+            device,
+            lent: Vec::new(),
+            filled: false,
+        })
     }
 }
 
@@ -99,6 +125,10 @@ pub struct Params {
     layout: Layout,
     index: HashMap<String, ParamId>,
     device: Device,
+    /// Masters by bucket, then their copies.
+    lent: Vec<Lent>,
+    /// The memory of what is lent is there.
+    filled: bool,
 }
 
 /// Low-precision copies of all parameters, in the masters' layout.
@@ -233,6 +263,56 @@ impl Params {
         self.shadows.as_ref().map(|shadows| &shadows.flats[bucket.index()])
     }
 
+    /// Keeps this rank's share of masters and copies only; their memory is there while a step uses it, or between
+    /// [`Params::fill`] and [`Params::empty`].
+    ///
+    /// # Errors
+    /// When there is no memory for the share.
+    pub fn lend(&mut self, share: Share) -> Result<(), TchError> {
+        self.lent = self.layout.lend(share, &self.flats)?;
+        if let Some(shadows) = &self.shadows {
+            self.lent.extend(self.layout.lend(share, &shadows.flats)?);
+        }
+        self.filled = false;
+        Ok(())
+    }
+
+    /// Gives what is lent its memory: what this rank keeps is in its place, and the rest is to be gathered.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn fill(&mut self) -> Result<(), TchError> {
+        self.filled = true;
+        self.lent.iter().try_for_each(Lent::fill)
+    }
+
+    /// Takes the memory of what is lent away.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn empty(&mut self) -> Result<(), TchError> {
+        self.filled = false;
+        self.lent.iter().try_for_each(|lent| lent.renew(false).map_err(unrenewed))
+    }
+
+    /// Keeps everything again: the arrays are filled, and gathered.
+    pub fn take_back(&mut self) {
+        self.lent.clear();
+        self.filled = false;
+    }
+
+    /// Whether masters are there only while a step uses them.
+    pub fn is_lent(&self) -> bool {
+        !self.lent.is_empty()
+    }
+
+    /// What this rank keeps of masters, or of their copies, where that is a share: one array per run.
+    pub fn kept(&self, copies: bool) -> Vec<&Tensor> {
+        let (masters, shadows) = self.lent.split_at(self.flats.len().min(self.lent.len()));
+        let which = if copies { shadows } else { masters };
+        which.iter().flat_map(Lent::kept).collect()
+    }
+
     /// New zero tensors of the buckets' lengths, e.g. for moments.
     ///
     /// # Errors
@@ -290,5 +370,23 @@ impl Leaves for Params {
 
     fn shadow_flats(&self) -> (&[Tensor], &[Tensor]) {
         self.shadows.as_ref().map_or((&[], &[]), |shadows| (&shadows.flats, &self.flats))
+    }
+
+    fn lent(&self) -> &[Lent] {
+        if self.filled { &[] } else { &self.lent }
+    }
+
+    fn kept_copies(&self) -> Vec<&Tensor> {
+        self.kept(true)
+    }
+
+    fn array_of(&self, role: Role) -> Option<usize> {
+        let first = match role {
+            _ if self.lent().is_empty() => return None,
+            Role::Param(_) => 0,
+            Role::Shadow(_) => self.flats.len(),
+            _ => return None,
+        };
+        role.param().map(|id| first + self.layout.place(id).0.index())
     }
 }

@@ -54,6 +54,10 @@ pub fn class(op: &Op) -> Class {
         | Op::AllReduceWait
         | Op::ReduceScatter
         | Op::AllGather
+        | Op::Order
+        | Op::Allocate
+        | Op::Release
+        | Op::Place
         | Op::CastInto => Class::Pass,
         Op::ScaleUpdate { .. } | Op::Quantize { .. } | Op::ScaledMm { .. } | Op::Fp8Linear { .. } => Class::Pass,
     }

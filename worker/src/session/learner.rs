@@ -50,8 +50,6 @@ pub struct Learner {
     pub precision: Precision,
     /// Whether blocks compute their activations again in the backward pass.
     pub recompute: bool,
-    /// What the ranks share.
-    strategy: Strategy,
 }
 
 /// What the code of a step reads; the rest of a [`Learner`] is the executor's.
@@ -88,6 +86,7 @@ impl Learner {
         device: Device,
     ) -> Result<Self, SessionError> {
         let mut builder = ParamBuilder::new();
+        builder.limit_buckets(config.train.bucket_mib);
         let mut model = Model::build_with(&config.model, spec, models, &mut builder)?;
         model.to_device(device);
         let params = builder.build(config.seed, device)?;
@@ -120,7 +119,6 @@ impl Learner {
             executor,
             precision: Precision::full(),
             recompute: false,
-            strategy: train.strategy,
         })
     }
 
@@ -187,21 +185,31 @@ impl Learner {
         Ok(self.params.refresh_shadows()?)
     }
 
-    /// Keeps this rank's share of moments and averages only, if that is the strategy; until [`Learner::join`].
+    /// Keeps this rank's share only, as `strategy` says; until [`Learner::join`].
     ///
     /// # Errors
     /// When there is no memory for the share.
-    pub fn divide(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
-        if self.strategy == Strategy::Ddp || group.size() == 1 {
+    pub fn divide(&mut self, group: &dyn ProcessGroup, strategy: Strategy) -> Result<(), SessionError> {
+        if matches!(strategy, Strategy::Auto | Strategy::Ddp) || group.size() == 1 {
             return Ok(());
         }
-        self.weights.hold(Share { rank: group.rank(), world: group.size() });
+        let share = Share { rank: group.rank(), world: group.size() };
+        self.weights.hold(share);
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(|whole| self.weights.cut(whole));
-        self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
         if let Some(ema) = &mut self.ema {
             ema.keep(self.weights.cut(ema.kept())?);
         }
         self.best = self.weights.cut(&self.best)?;
+        if strategy == Strategy::Fsdp {
+            // A graph knows addresses, and the weights' change.
+            self.executor.limit(Mode::Plan);
+            // Where they lie now, all ranks may write.
+            self.grads = GradBuckets::new(&self.params)?;
+            self.params.lend(share)?;
+            self.grads.lend(share)?;
+            self.weights.keep_masters(self.params.kept(false).into_iter().map(Tensor::shallow_clone).collect());
+        }
+        self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
         self.executor.reset();
         Ok(())
     }
@@ -219,6 +227,11 @@ impl Learner {
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(&mut join);
         let average = self.ema.as_ref().map(|ema| join(ema.kept())).transpose()?;
         let best = join(&self.best)?;
+        if self.params.is_lent() {
+            self.unpack(group)?;
+            self.params.take_back();
+            self.grads.take_back();
+        }
         self.weights.hold(Share::WHOLE);
         self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
         if let (Some(ema), Some(average)) = (&mut self.ema, average) {
@@ -238,6 +251,33 @@ impl Learner {
     fn gather_weights(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         for whole in self.weights.divided(self.weights.slabs())? {
             group.all_gather(&whole)?.wait(COLLECTIVE_WAIT_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Weights and gradients get their memory, and every rank all weights, where that is there only while a step uses it: for what
+    /// ranks do each for themselves. Every rank calls it; [`Learner::pack`] takes it back.
+    ///
+    /// # Errors
+    /// The collective's, and when there is no memory.
+    pub fn unpack(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        if self.params.is_lent() {
+            self.params.fill()?;
+            self.grads.renew(true)?;
+            self.gather_weights(group)?;
+            self.params.refresh_shadows()?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what [`Learner::unpack`] gave.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn pack(&mut self) -> Result<(), SessionError> {
+        if self.params.is_lent() {
+            self.params.empty()?;
+            self.grads.renew(false)?;
         }
         Ok(())
     }
@@ -269,7 +309,7 @@ impl Learner {
     /// # Errors
     /// What libtorch says.
     pub fn keep_average_as_best(&mut self) -> Result<(), SessionError> {
-        let weights = self.weights.kept(self.weights.slabs())?;
+        let weights = self.weights.own()?;
         let average = self.ema.as_ref().map_or(&weights[..], Ema::kept);
         for (best, average) in self.best.iter_mut().zip(average) {
             tch::no_grad(|| best.f_copy_(average))?;
@@ -284,7 +324,7 @@ impl Learner {
     pub fn swap_average(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         let Some(ema) = &mut self.ema else { return Ok(()) };
         ema.swap(&self.weights)?;
-        self.gather_weights(group)
+        self.show(group)
     }
 
     /// Exchanges the weights and the best ones. Twice changes nothing.
@@ -292,31 +332,43 @@ impl Learner {
     /// # Errors
     /// What libtorch says, and the collective's where the best weights are shared.
     pub fn swap_best(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
-        for (mut weights, best) in self.weights.kept(self.weights.slabs())?.into_iter().zip(&mut self.best) {
+        for (mut weights, best) in self.weights.own()?.into_iter().zip(&mut self.best) {
             tch::no_grad(|| -> Result<(), tch::TchError> {
                 let kept = duplicate(&weights)?;
                 weights.f_copy_(best)?;
                 best.f_copy_(&kept)
             })?;
         }
-        self.gather_weights(group)
+        self.show(group)
+    }
+
+    /// Every rank gets what the others made of their weights, unless those are gathered when they are read.
+    fn show(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        if self.params.is_lent() { Ok(()) } else { self.gather_weights(group) }
     }
 
     /// The state by name, as views: nothing is copied. What every rank has, and of what is shared between them the boxes that
     /// this rank answers for.
-    pub fn shares(&self) -> (Vec<Named>, Vec<Placed>) {
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn shares(&self) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
         if !self.is_divided() {
-            return (self.state(), Vec::new());
+            return Ok((self.state(), Vec::new()));
         }
-        let mut common = model_state(&self.model, &self.weights);
         let (mut shards, counts) = self.optimizer.shards(&self.weights);
+        let mut common = prefixed("model", self.model.buffers());
+        if self.weights.is_resident() {
+            common.extend(prefixed("model", self.weights.views(self.weights.slabs())));
+        } else {
+            shards.extend(named("model", self.weights.shards(&self.weights.own()?)));
+        }
         common.extend(counts.into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         common.extend(self.precision.named());
         shards.extend(self.ema.iter().flat_map(|ema| ema.shards(&self.weights)));
-        let best = self.weights.shards(&self.best).into_iter();
-        shards.extend(best.map(|shard| Shard { name: format!("best.{}", shard.name), ..shard }));
+        shards.extend(named("best", self.weights.shards(&self.best)));
         let placed = |Shard { name, global, offsets, tensor }| Placed { fqn: name, global, offsets, tensor };
-        (common, shards.into_iter().map(placed).collect())
+        Ok((common, shards.into_iter().map(placed).collect()))
     }
 
     /// The whole state by name, as views: nothing is copied. Before [`Learner::divide`] and after [`Learner::join`].
@@ -393,6 +445,10 @@ pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> R
         }
     }
     Ok(())
+}
+
+fn named(prefix: &'static str, shards: Vec<Shard>) -> impl Iterator<Item = Shard> {
+    shards.into_iter().map(move |shard| Shard { name: format!("{prefix}.{}", shard.name), ..shard })
 }
 
 fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {

@@ -38,6 +38,7 @@ pub mod saved;
 pub mod serve;
 pub mod step;
 pub mod steps;
+pub mod strategy;
 pub mod torchrun;
 pub mod train;
 mod unix;

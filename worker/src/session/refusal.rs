@@ -118,7 +118,9 @@ impl Refusals {
         };
         let (step, batch) = (done.at.0, &done.batch);
         let now = last.back().map_or(step, |last| last.at.0);
+        learner.unpack(place.group)?;
         let replay = replay(learner, place, batch, step)?;
+        learner.pack()?;
         let samples = rows.order.samples(done.at.1) as usize;
         let ballot = Ballot { first: place.first_row as usize, real: batch.real, samples };
         let (cooled, left_out) = vote(learner, place, &replay, (&ballot, now))?;

@@ -17,6 +17,7 @@ use super::{
     progress::Progress,
     refusal::{self, Refusals, Rows},
     step::{self, Place, Stepped},
+    strategy::{self, Chosen},
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
@@ -90,12 +91,16 @@ impl<'a> Round<'a> {
             Some(furthest) => round.receive(mine, furthest)?,
         }
         round.state.begun = true;
-        round.state.learner.divide(group)?;
+        let chosen = round.share_state()?;
         super::ready(round.place.reporter, host.device, group.backend())?;
         if round.fresh {
             let choice = round.state.learner.precision.choice();
             let (format, reason) = (choice.format.name().to_owned(), choice.reason.to_string());
             round.tell_from_first(FromWorker::PrecisionChosen { format, reason })?;
+            if round.state.learner.is_divided() {
+                let strategy = chosen.strategy.name().to_owned();
+                round.tell_from_first(FromWorker::StrategyChosen { strategy, reason: chosen.reason })?;
+            }
         }
         Ok(round)
     }
@@ -107,6 +112,15 @@ impl<'a> Round<'a> {
             return Ok(());
         }
         self.state.learner.take_precision(decided)
+    }
+
+    /// Every rank keeps what the strategy leaves it.
+    fn share_state(&mut self) -> Result<Chosen, SessionError> {
+        let (host, group) = (self.host, self.place.group);
+        let weights = self.state.learner.params.numel();
+        let chosen = strategy::choose(host.config.train.strategy, weights, host.device, group)?;
+        self.state.learner.divide(group, chosen.strategy)?;
+        Ok(chosen)
     }
 
     /// Initial or saved weights, equal on all ranks.
@@ -151,7 +165,7 @@ impl<'a> Round<'a> {
         self.place.reporter.mark(Phase::Load, self.state.progress.step);
         let _ = self.state.pace.watch.lap_ms();
         let behind = mine != Some(furthest.standing);
-        let items = self.state.named(&self.host.order);
+        let items = self.state.named(&self.host.order)?;
         let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
         if behind {
             let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
@@ -205,8 +219,10 @@ impl<'a> Round<'a> {
         let batch = batch.to_device(host.device)?;
         let waited = state.pace.watch.lap_ms();
         if first {
+            state.learner.unpack(self.place.group)?;
             let (_, parts) = state.learner.split();
             state.learner.recompute = memory::recompute(host.config.train.recompute, &parts, &self.place, &batch)?;
+            state.learner.pack()?;
         }
         self.enter_begun(&batch)?;
         let mut done = self.attempt(&batch, first)?;
@@ -327,7 +343,9 @@ impl<'a> Round<'a> {
         }
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
         self.state.learner.swap_average(self.place.group)?;
+        self.state.learner.unpack(self.place.group)?;
         let measured = self.measure(Split::Val);
+        self.state.learner.pack()?;
         // Back before anything else: what a broken round leaves is not the average.
         self.state.learner.swap_average(self.place.group)?;
         let measured = measured?;
@@ -425,7 +443,7 @@ impl<'a> Round<'a> {
             state.learner.keep_average_as_best()?;
         }
         state.progress.replays = state.refusals.replays();
-        let (items, own) = state.shares(&self.host.order);
+        let (items, own) = state.shares(&self.host.order)?;
         let (rank, world) = (self.place.group.rank(), self.place.group.size());
         let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, &self.task.attempt));
         let message = match checkpoint::write_share(&dir, (rank, world), &items, &own) {
@@ -444,7 +462,9 @@ impl<'a> Round<'a> {
     fn end(&mut self) -> Result<Ended, SessionError> {
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
         self.state.learner.swap_best(self.place.group)?;
+        self.state.learner.unpack(self.place.group)?;
         let split = self.measure_all();
+        self.state.learner.pack()?;
         // Back before anything else: a round that broke here may owe a checkpoint of the weights.
         self.state.learner.swap_best(self.place.group)?;
         let split = split?;
@@ -545,16 +565,16 @@ impl Host<'_> {
 
 impl State {
     /// All there is, by name, of a learner that keeps everything.
-    fn named(&self, order: &Sampler) -> Vec<Named> {
-        self.shares(order).0
+    fn named(&self, order: &Sampler) -> Result<Vec<Named>, SessionError> {
+        Ok(self.shares(order)?.0)
     }
 
     /// What every rank has, by name, and what only this one has.
-    fn shares(&self, order: &Sampler) -> (Vec<Named>, Vec<Placed>) {
-        let (mut items, own) = self.learner.shares();
+    fn shares(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
+        let (mut items, own) = self.learner.shares()?;
         items.extend(self.progress.named(&self.sums, order));
         items.extend(self.poisoned.named());
-        (items, own)
+        Ok((items, own))
     }
 
     /// Takes up a saved or received state.

@@ -90,6 +90,10 @@ impl Collectives for Reduction<'_> {
         Ok(())
     }
 
+    fn order(&self) -> Result<(), HookError> {
+        Ok(self.pending.order(COLLECTIVE_WAIT_MAX)?)
+    }
+
     fn wait(&self) -> Result<(), HookError> {
         self.place.reporter.mark(Phase::Collective, self.step);
         // The host waits, also for a device: what follows changes weights, and a sum that was cut must not.
@@ -220,7 +224,10 @@ fn code(
     learner.precision.enter(cx)?;
     cx.set_recompute(learner.recompute);
     let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
-    cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?;
+    match learner.grads.kept() {
+        Some(kept) => cx.zero(kept.into_iter())?,
+        None => cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?,
+    }
     let mut sums: Option<(Tensor, Tensor)> = None;
     let mut control = None;
     for micro in 0..place.accumulation {
@@ -241,19 +248,23 @@ fn code(
             cx.all_reduce_value(&all)?;
             control = Some(all);
         }
-        let mut reduce = |_: BucketId, gradient: &Raw| -> Result<(), HookError> {
-            if last {
-                let (divided, common) = learner.weights.split(gradient)?;
+        let mut reduce = |bucket: BucketId, gradient: &Raw| -> Result<(), HookError> {
+            if learner.params.is_lent() {
+                cx.give_gradients(learner.grads, bucket)?;
+            } else if last {
+                let (divided, common) = learner.weights.share().split(gradient)?;
                 divided.iter().try_for_each(|part| cx.reduce_scatter(part))?;
                 common.iter().try_for_each(|part| cx.all_reduce(part))?;
             }
             Ok(())
         };
         cx.backward(&loss.sum, learner.grads, &mut reduce)?;
+        cx.take_sums(learner.grads)?;
         laps.end(Part::Backward);
         sums = Some((sum, count));
     }
     let Some(control) = control else { unreachable!("a step has at least one micro-batch") };
+    cx.return_parameters()?;
     cx.all_reduce_wait()?;
     laps.end(Part::Comm);
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);

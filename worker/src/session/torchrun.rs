@@ -63,8 +63,14 @@ impl Collectives for Place {
         Ok(())
     }
 
-    fn wait(&self) -> Result<(), HookError> {
+    fn order(&self) -> Result<(), HookError> {
         Ok(self.pending.order(boot::COLLECTIVE_WAIT_MAX)?)
+    }
+
+    fn wait(&self) -> Result<(), HookError> {
+        let ordered = self.order();
+        self.pending.forget();
+        ordered
     }
 }
 

@@ -7,7 +7,10 @@ use crate::{
 };
 use enn_broker::store::{Limits, serve};
 use enn_common::{
-    config::{RunConfig, train::Strategy},
+    config::{
+        RunConfig,
+        train::{Execution, Precision, Recompute, Strategy, TrainConfig},
+    },
     wire::message::FromWorker,
 };
 use enn_worker::{
@@ -29,6 +32,7 @@ struct Way<'a> {
     stop: Option<u64>,
 }
 
+const SHARED: [Strategy; 2] = [Strategy::Zero1, Strategy::Fsdp];
 const TWO: Way<'static> = Way { size: 2, shared_memory: false, resume: None, stop: None };
 
 fn group(store: &Store, rank: u32, way: Way<'_>) -> Box<dyn ProcessGroup> {
@@ -71,6 +75,8 @@ fn run(config: &RunConfig, dir: &Path, staged: &Path, way: Way<'_>) -> PathBuf {
 fn with(strategy: Strategy, epochs: u64) -> RunConfig {
     let mut config = config(epochs);
     config.train.strategy = strategy;
+    // Several buckets: the model has 30 thousand weights.
+    config.train.bucket_mib = 0.01;
     config
 }
 
@@ -91,11 +97,13 @@ fn a_shared_state_learns_the_same_in_every_world() {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
     let expected = tensors(&run(&with(Strategy::Ddp, 3), &dir.path().join("ddp"), &staged, TWO));
-    for (size, shared_memory) in [(2, false), (2, true), (3, false)] {
-        let place = format!("{size} ranks, shared memory {shared_memory}");
-        let way = Way { size, shared_memory, ..TWO };
-        let path = run(&with(Strategy::Zero1, 3), &dir.path().join(format!("{size}{shared_memory}")), &staged, way);
-        assert_near(&expected, &tensors(&path), &place);
+    for strategy in SHARED {
+        for (size, shared_memory) in [(2, false), (2, true), (3, false)] {
+            let place = format!("{strategy:?}, {size} ranks, shared memory {shared_memory}");
+            let way = Way { size, shared_memory, ..TWO };
+            let path = run(&with(strategy, 3), &dir.path().join(&place), &staged, way);
+            assert_near(&expected, &tensors(&path), &place);
+        }
     }
 }
 
@@ -103,16 +111,51 @@ fn a_shared_state_learns_the_same_in_every_world() {
 fn a_shared_state_goes_on_in_any_world_and_strategy() {
     let dir = tempfile::tempdir().unwrap();
     let staged = stage(dir.path());
-    let zero = with(Strategy::Zero1, 3);
-    let whole = tensors(&run(&zero, &dir.path().join("whole"), &staged, TWO));
-    let half = run(&zero, &dir.path().join("half"), &staged, Way { stop: Some(8), ..TWO });
-    let on = Way { resume: Some(&half), ..TWO };
-    let same = tensors(&run(&zero, &dir.path().join("same"), &staged, on));
-    assert!(whole == same, "the same world goes on with the same bits");
-    for (name, strategy, size) in
-        [("ddp", Strategy::Ddp, 1), ("three", Strategy::Zero1, 3), ("alone", Strategy::Zero1, 1)]
-    {
-        let path = run(&with(strategy, 3), &dir.path().join(name), &staged, Way { size, ..on });
-        assert_near(&whole, &tensors(&path), name);
+    for shared in SHARED {
+        let dir = dir.path().join(format!("{shared:?}"));
+        let config = with(shared, 3);
+        let whole = tensors(&run(&config, &dir.join("whole"), &staged, TWO));
+        let half = run(&config, &dir.join("half"), &staged, Way { stop: Some(8), ..TWO });
+        let on = Way { resume: Some(&half), ..TWO };
+        let same = tensors(&run(&config, &dir.join("same"), &staged, on));
+        assert!(whole == same, "{shared:?}: the same world goes on with the same bits");
+        for (strategy, size) in [(Strategy::Ddp, 1), (Strategy::Zero1, 3), (Strategy::Fsdp, 3), (Strategy::Fsdp, 1)] {
+            let place = format!("{shared:?}, then {strategy:?} in {size}");
+            let path = run(&with(strategy, 3), &dir.join(&place), &staged, Way { size, ..on });
+            assert_near(&whole, &tensors(&path), &place);
+        }
     }
+}
+
+#[test]
+fn a_shared_state_learns_the_same_however_its_steps_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let learnt = |strategy, change: &dyn Fn(&mut TrainConfig), name: &str| {
+        let mut config = with(strategy, 3);
+        change(&mut config.train);
+        tensors(&run(&config, &dir.path().join(name), &staged, TWO))
+    };
+    let plain = learnt(Strategy::Fsdp, &|_| {}, "plain");
+    let taped = learnt(Strategy::Fsdp, &|train| train.execution = Execution::Tape, "taped");
+    assert!(plain == taped, "a plan and the code give the same bits");
+    let again = learnt(Strategy::Fsdp, &|train| train.recompute = Recompute::Always, "computed again");
+    assert!(plain == again, "activations that are computed again are the same bits");
+    for (place, change) in [
+        ("accumulated", &(|train: &mut TrainConfig| train.accumulation = 2) as &dyn Fn(&mut TrainConfig)),
+        ("clipped", &|train: &mut TrainConfig| train.clip = 0.01),
+    ] {
+        let whole = learnt(Strategy::Ddp, change, &format!("{place}, whole"));
+        assert_near(&whole, &learnt(Strategy::Fsdp, change, place), place);
+    }
+    // Low precision: the copies are shared like the weights. What is rounded differs with the last bits of what it is rounded from.
+    let low = |train: &mut TrainConfig| train.precision = Precision::Bf16;
+    let [whole, shared] =
+        [Strategy::Ddp, Strategy::Fsdp].map(|strategy| learnt(strategy, &low, &format!("{strategy:?} low")));
+    let largest = |name: &str| {
+        let pairs = floats(&whole[name]).into_iter().zip(floats(&shared[name]));
+        pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    let worst = whole.keys().filter(|name| name.starts_with("model.")).map(|name| largest(name)).fold(0.0, f32::max);
+    assert!(worst < 0.05 && whole.keys().eq(shared.keys()), "{worst}");
 }

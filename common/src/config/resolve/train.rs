@@ -14,7 +14,8 @@ use std::ops::Bound;
 
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
-const STRATEGIES: &[(&str, Strategy)] = &[("ddp", Strategy::Ddp), ("zero1", Strategy::Zero1)];
+const STRATEGIES: &[(&str, Strategy)] =
+    &[("auto", Strategy::Auto), ("ddp", Strategy::Ddp), ("zero1", Strategy::Zero1), ("fsdp", Strategy::Fsdp)];
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
 const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
@@ -63,6 +64,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         profile: s.truth("profile", default.profile),
         ledger: s.truth("ledger", default.ledger),
         poisoned_rows_max: s.has("poisoned_rows_max").then(|| s.integer("poisoned_rows_max", 0..=1 << 40, 0)),
+        bucket_mib: s.number("bucket_mib", 1e-3..=1e6, default.bucket_mib),
         strategy: s.name("strategy", STRATEGIES).unwrap_or(default.strategy),
         recompute: s.name("recompute", RECOMPUTES).unwrap_or(default.recompute),
         deterministic: s.truth("deterministic", default.deterministic),

@@ -81,6 +81,11 @@ pub(super) fn call(handle: Handle, args: &[sys::Arg]) -> Result<Outs, ShimError>
     Ok(results)
 }
 
+pub(super) fn renew_storage(tensor: &Tensor, bytes: i64) -> Result<(), ShimError> {
+    // SAFETY: the tensor is alive.
+    check(unsafe { sys::enn_aten_renew_storage(tensor.as_ptr(), bytes) })
+}
+
 pub(super) fn version(tensor: &Tensor) -> Result<i64, ShimError> {
     let mut out = 0;
     // SAFETY: the tensor is alive and `out` is writable.

@@ -178,6 +178,16 @@ pub fn compute_capability(index: usize) -> Result<(u32, u32), ShimError> {
     Ok((major.unsigned_abs(), minor.unsigned_abs()))
 }
 
+/// Gives a flat tensor that owns its storage fresh memory of its length, or none. What it held is lost; views of it see the new
+/// memory. While there is none, neither the tensor nor a view of it may be read or written: libtorch does not look.
+///
+/// # Errors
+/// When there is no memory.
+pub fn renew_storage(tensor: &Tensor, there: bool) -> Result<(), ShimError> {
+    let bytes = if there { tensor.numel() * tensor.kind().elt_size_in_bytes() } else { 0 };
+    result::renew_storage(tensor, bytes as i64)
+}
+
 /// Number of in-place writes to the tensor's storage so far, through any view; −1 where libtorch keeps none.
 pub fn version(tensor: &Tensor) -> i64 {
     result::version(tensor).unwrap_or(-1)

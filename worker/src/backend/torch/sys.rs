@@ -39,6 +39,7 @@ unsafe extern "C" {
         alignment_max: u64,
         hash: *mut u64,
     ) -> i32;
+    pub(super) fn enn_aten_renew_storage(tensor: *const C_tensor, bytes: i64) -> i32;
     pub(super) fn enn_aten_version(tensor: *const C_tensor, out: *mut i64) -> i32;
     pub(super) fn enn_allow_tf32(on: i32) -> i32;
     pub(super) fn enn_deterministic(on: i32) -> i32;
