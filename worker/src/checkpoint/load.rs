@@ -1,9 +1,9 @@
 //! Loads tensors of a checkpoint, strictly: what is wanted must be there, of the same shape and kind.
 
-use super::{CheckpointError, dtype};
-use enn_common::checkpoint::Checkpoint;
+use super::{CheckpointError, dtype, sys::host_bytes_mut};
+use enn_common::checkpoint::{Checkpoint, bulk::Target};
 use std::{collections::BTreeMap, path::Path};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Differences told by name; the rest is counted.
 const DIFFERENCES_TOLD: usize = 4;
@@ -39,6 +39,21 @@ pub fn load_part(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tens
     read(path, wanted, Others::Left)
 }
 
+/// Reads whole tensors into the memory of those given, which are contiguous, on the host, and of their shape and kind. After an
+/// error they hold anything.
+///
+/// # Errors
+/// Damage that the reader finds; a tensor of another size or one that is not contiguous on the host.
+pub fn load_into<'a>(
+    checkpoint: &Checkpoint,
+    tensors: impl Iterator<Item = (&'a str, &'a mut Tensor)>,
+) -> Result<(), CheckpointError> {
+    // What has no bytes to be written to is refused for its size.
+    let target = |(fqn, tensor)| Target { fqn, out: host_bytes_mut(tensor).unwrap_or_default() };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(checkpoint.read_all(&mut tensors.map(target).collect::<Vec<_>>(), threads)?)
+}
+
 /// What becomes of tensors that are not wanted by name.
 #[derive(Clone, Copy)]
 enum Others<'a> {
@@ -69,11 +84,11 @@ fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<S
     }
     let mut tensors = BTreeMap::new();
     for (fqn, shape, kind) in wanted {
-        let data = checkpoint.tensor(&fqn)?;
-        let tensor = Tensor::f_from_data_size(&data.bytes, &shape, kind)
-            .map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
+        let tensor = Tensor::f_empty(shape, (kind, Device::Cpu));
+        let tensor = tensor.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
         tensors.insert(fqn, tensor);
     }
+    load_into(&checkpoint, tensors.iter_mut().map(|(fqn, tensor)| (fqn.as_str(), tensor)))?;
     Ok(tensors)
 }
 

@@ -8,12 +8,14 @@ pub mod error;
 pub mod load;
 pub mod plan;
 pub mod save;
+mod sys;
 pub mod whole;
 
 pub use enn_common::checkpoint::Draft;
 pub use error::CheckpointError;
-pub use load::{Wanted, load, load_part, load_with};
-pub use save::write_share;
+pub use load::{Wanted, load, load_into, load_part, load_with};
+pub use save::{Share, write_share};
+pub use sys::{host_bytes, host_bytes_mut};
 pub use whole::{latest, save_whole};
 
 /// A tensor under its fully qualified name.
