@@ -5,17 +5,28 @@
 //! ```text
 //! raw FILE   write(2) and fsync of the share from memory      read FILE   read(2) of it into memory that is there
 //! save DIR   the share as a shard in DIR, fsynced              commit DIR COMMITTED WORLD   the shards a checkpoint
+//! prepare    room for a snapshot, as a run makes it before its first step
+//! stage      the share into the snapshot, as a run does while training waits
+//! room       memory to load to
 //! into DIR   the checkpoint into memory that is there, every byte checked      load DIR   the same into new memory
 //! ```
 
-use enn_common::checkpoint::{Checkpoint, Draft, ShardTable, commit, write::How};
-use enn_worker::checkpoint::{Named, Share, host_bytes, host_bytes_mut, load_into, load_part, save};
+use enn_common::{
+    checkpoint::{Checkpoint, Draft, ShardTable, commit, write::How},
+    wire::control::{ControlPage, PAGE_BYTES},
+};
+use enn_worker::checkpoint::{
+    Named, Share, host_bytes, host_bytes_mut, load_into, load_part, save,
+    staging::{Staging, StagingMemory},
+};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
     env,
     error::Error,
     fs::{self, File},
     io::{BufRead, Read, Write},
     path::Path,
+    sync::atomic::AtomicU64,
     time::Instant,
 };
 use tch::{Device, Kind, Tensor};
@@ -31,6 +42,9 @@ struct Bench {
     items: Vec<Named>,
     /// Where a checkpoint is loaded to.
     others: Vec<Named>,
+    staging: Staging,
+    page: ControlPage<'static>,
+    threads: usize,
 }
 
 fn main() -> Outcome<()> {
@@ -41,10 +55,17 @@ fn main() -> Outcome<()> {
     let tensor = |_| Tensor::f_rand([elements], (Kind::Float, Device::Cpu));
     let items = (0..tensors).map(|index| Ok(Named { fqn: name(index), tensor: tensor(index)? }));
     let items = items.collect::<Outcome<Vec<_>>>()?;
-    let other = |item: &Named| Ok(Named { fqn: item.fqn.clone(), tensor: item.tensor.f_zeros_like()?.f_fill(1.0)? });
-    let others = items.iter().map(other).collect::<Outcome<Vec<_>>>()?;
-    let mut bench = Bench { rank: u32::try_from(rank)?, world: world as usize, items, others };
+    let words: &'static [AtomicU64] = Box::leak((0..PAGE_BYTES / 8).map(|_| AtomicU64::new(0)).collect());
+    let page = ControlPage::create(words)?;
+    let file = File::from(memfd_create("checkpoint_speed", MFdFlags::MFD_CLOEXEC)?);
+    file.set_len(PAGE_BYTES as u64)?;
+    let staging = Staging::new(StagingMemory { file, page });
+    let world = usize::try_from(world)?;
+    let threads = How::shared_by(world).threads;
+    let others = Vec::new();
+    let mut bench = Bench { rank: u32::try_from(rank)?, world, items, others, staging, page, threads };
     println!("0");
+    std::io::stdout().flush()?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let began = Instant::now();
@@ -76,6 +97,21 @@ impl Bench {
                 let wanted: Vec<_> =
                     self.items.iter().map(|n| (n.fqn.clone(), n.tensor.size(), n.tensor.kind())).collect();
                 load_part(Path::new(dir), &wanted)?;
+                Ok(())
+            }
+            ["room"] => {
+                let other = |item: &Named| -> Outcome<Named> {
+                    Ok(Named { fqn: item.fqn.clone(), tensor: item.tensor.f_zeros_like()?.f_fill_(1.0)? })
+                };
+                self.others = self.items.iter().map(other).collect::<Outcome<Vec<_>>>()?;
+                Ok(())
+            }
+            ["prepare"] => Ok(self.staging.prepare(Share::of_replicated(&self.items, 0, 1)?.layout.bytes)?),
+            ["stage"] => {
+                let share = Share::of_replicated(&self.items, 0, 1)?;
+                let index = self.staging.free().ok_or("no snapshot is free")?;
+                let left = self.staging.leave(index, &share, self.threads)?;
+                self.page.give_back(left.ticket);
                 Ok(())
             }
             ["into", dir] => Ok(load_into(

@@ -146,7 +146,7 @@ mod tests {
             crc32: Some(7),
             items: vec![item],
         };
-        FromWorker::ShardWritten { step: 7, epoch: 1, dir: "/run/x".into(), metric: Some(2.5), table }
+        FromWorker::ShardWritten { step: 7, epoch: 1, dir: "/run/x".into(), metric: Some(2.5), table, blocked: 0.5 }
     }
 
     /// Bytes of protocol 5. A change here is a change of protocol: bump `PROTOCOL` and keep the old bytes as old.

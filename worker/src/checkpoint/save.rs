@@ -23,7 +23,7 @@ pub struct Share {
     /// Items of the shard and their places.
     pub layout: Layout,
     /// A view of each item's elements, in the layout's order; on any device, any strides.
-    parts: Vec<Tensor>,
+    pub(super) parts: Vec<Tensor>,
 }
 
 impl Share {

@@ -2,7 +2,7 @@
 
 use nix::sys::mman::{MmapAdvise, madvise};
 use std::{ffi::c_void, ptr::NonNull};
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
 
 /// A large page on most machines.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
@@ -42,4 +42,18 @@ fn expect_large(start: *mut u8, bytes: usize) {
         // SAFETY: the range lies in the tensor's memory; the advice changes no byte of it.
         let _without = unsafe { madvise(at, length, MmapAdvise::MADV_HUGEPAGE) };
     }
+}
+
+/// Copies the elements of a tensor on any device, with any strides, to where they lie one after the other. `to` has their bytes.
+pub(super) fn copy_into(from: &Tensor, to: &mut [u8]) -> Result<(), TchError> {
+    let bytes = from.numel() * from.kind().elt_size_in_bytes();
+    assert_eq!(to.len(), bytes, "the layout gives each item the bytes of its elements");
+    let (size, mut strides, mut behind) = (from.size(), Vec::new(), 1);
+    for length in size.iter().rev() {
+        strides.insert(0, behind);
+        behind *= (*length).max(1);
+    }
+    // SAFETY: the memory has the bytes of a contiguous tensor of this size and kind, and outlives the view, which ends here.
+    let mut view = unsafe { Tensor::f_from_blob(to.as_mut_ptr(), &size, &strides, from.kind(), Device::Cpu)? };
+    tch::no_grad(|| view.f_copy_(from))
 }
