@@ -78,7 +78,17 @@ pub enum What {
     /// An epoch ended, with validation.
     EpochEnded(Box<EpochReport>),
     /// A checkpoint was committed.
-    CheckpointCommitted { step: u64, path: PathBuf, bytes: u64, seconds: f64, metric: Option<f64> },
+    CheckpointCommitted {
+        step: u64,
+        path: PathBuf,
+        bytes: u64,
+        /// Writing what was left in memory, and committing.
+        seconds: f64,
+        metric: Option<f64>,
+        /// For which training stood still, on the rank where that took longest.
+        #[serde(default)]
+        blocked_seconds: f64,
+    },
     /// A checkpoint could not be committed; the previous one stands.
     CheckpointFailed { step: u64, error: String },
     /// A worker process ended.

@@ -65,6 +65,41 @@ fn a_killed_worker_is_noticed_within_50_ms_and_the_round_restarted() {
 }
 
 #[test]
+fn what_a_worker_left_in_memory_becomes_a_checkpoint_though_it_is_killed() {
+    let script = "0.0=hello,ready,staged:5,kill:SIGKILL;0.1=hello,ready,await:staged-0,staged:5,kill:SIGKILL;\
+                  1.*=hello,ready,done,exit:0";
+    let mut run = start(script, 2, 3, 5.0);
+    let (path, blocked) = run.until(|what| match what {
+        What::CheckpointCommitted { step: 5, path, blocked_seconds, .. } => Some((path.clone(), *blocked_seconds)),
+        _ => None,
+    });
+    assert_eq!(blocked, 0.25);
+    for rank in 0..2 {
+        let bytes = std::fs::read(path.join(format!("__{rank}_0.distcp"))).unwrap();
+        assert!(bytes.windows(14).any(|window| window == b"left in memory"), "rank {rank}");
+    }
+    let resume = run.until(|what| match what {
+        What::RoundStarted { resume_step, .. } => Some(*resume_step),
+        _ => None,
+    });
+    assert_eq!(resume, Some(5), "the next round waits for what is being written");
+    assert_eq!(run.end().code, Some(0));
+}
+
+#[test]
+fn a_share_without_the_others_is_no_checkpoint() {
+    let script =
+        "0.0=hello,ready,staged:5,listen;0.1=hello,ready,await:staged-0,kill:SIGKILL;1.*=hello,ready,done,exit:0";
+    let run = start(script, 2, 3, 5.0);
+    let checkpoints = run.dir.path().join("checkpoints");
+    let keep = run.dir.path().to_owned();
+    let end = run.end();
+    assert_eq!((end.code, end.rounds()), (Some(0), 2), "{}", end.stderr);
+    assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { .. })), 0);
+    assert!(!keep.exists() || std::fs::read_dir(checkpoints).unwrap().next().is_none());
+}
+
+#[test]
 fn restarts_used_up_end_with_the_cause() {
     let end = start("*.1=hello,ready,stderr:boom,exit:3;*.*=hello,ready,hang", 2, 2, 5.0).end();
     assert_eq!((end.code, end.rounds()), (Some(1), 3));

@@ -37,7 +37,7 @@ struct Run {
 fn train(mut through: Command, runs: &Path) -> Run {
     through.args(["train", "examples/weather/weather.toml", "--json", "--device", "cpu", "--nproc-per-node", "2"]);
     through.args(["--set", "train.epochs=100000", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"]);
-    through.args(["--set", "train.threads=1", "--runs-dir"]).arg(runs);
+    through.args(["--set", "train.threads=1", "--set", "train.ledger=true", "--runs-dir"]).arg(runs);
     through.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
     let mut child = through.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let stdout = BufReader::new(child.stdout.take().unwrap());

@@ -19,8 +19,12 @@ pub struct FileDigest {
     pub path: String,
     /// Bytes.
     pub bytes: u64,
-    /// blake3, hex.
+    /// blake3, hex; empty for a checkpoint's file that has only a CRC-32.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub blake3: String,
+    /// CRC-32 of a checkpoint's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crc32: Option<u32>,
 }
 
 /// Rows [start, end) that one worker predicted.

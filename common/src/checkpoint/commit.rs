@@ -103,7 +103,7 @@ pub fn commit_on(
 
 /// The directory is not yet visible under its name, so a plain write is enough.
 fn write(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let mut file = storage.create(path)?;
+    let file = storage.create(path)?;
     file.write_at(0, &[bytes])?;
     file.sync()
 }

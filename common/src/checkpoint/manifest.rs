@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
 /// Version of manifest.json that is written, and the newest that is read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The `format` field.
 pub const FORMAT: &str = "enn-checkpoint";
 
@@ -101,8 +101,12 @@ pub struct FileEntry {
     pub path: String,
     /// Bytes.
     pub bytes: u64,
-    /// blake3, hex.
+    /// blake3, hex; empty where the writer was not asked for one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub blake3: String,
+    /// CRC-32 of the whole file. Manifests of version 1 have only blake3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_crc32: Option<u32>,
     /// CRC-32 of the payload of each item, in the order of the file: tells a shard of another step at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crc32: Vec<u32>,
@@ -115,12 +119,14 @@ impl Manifest {
             path: name::METADATA.to_owned(),
             bytes: dcp.len() as u64,
             blake3: blake3::hash(dcp).to_hex().to_string(),
+            whole_crc32: Some(crc32fast::hash(dcp)),
             crc32: Vec::new(),
         }];
         files.extend(tables.iter().map(|table| FileEntry {
             path: table.file.clone(),
             bytes: table.bytes,
             blake3: table.blake3.clone(),
+            whole_crc32: table.crc32,
             crc32: checksums(table),
         }));
         Self {

@@ -4,7 +4,7 @@
 //! checkpoints/step-00001200/
 //!   .metadata        pickle of torch.distributed.checkpoint.metadata.Metadata: tensors, chunks, places
 //!   __0_0.distcp …   one shard per rank: items behind each other, each a stored zip as `torch.save` writes them
-//!   manifest.json    ours, sealed: files with blake3, run, step, configuration; the checkpoint exists iff it does
+//!   manifest.json    ours, sealed: files with checksums, run, step, configuration; the checkpoint exists iff it does
 //! ```
 //! Workers write shards (`ShardWriter`) and send their `ShardTable`; the launcher alone commits (`commit`), without reading
 //! the shards again. Anyone reads (`Checkpoint`).
@@ -12,9 +12,11 @@
 //! **Invariant:** reading never runs code from a file, never panics on its bytes, and never returns a tensor with a hole.
 
 mod boxes;
+pub mod bulk;
 pub mod commit;
 mod item;
 pub mod latest;
+pub mod layout;
 pub mod listing;
 pub mod manifest;
 pub mod metadata;
@@ -31,14 +33,17 @@ mod torch;
 mod tree;
 pub mod unpickle;
 pub mod value;
+pub mod write;
 pub mod zip;
 
 pub use boxes::{CoverageError, Region};
 pub use commit::{CommitError, Committed, commit};
 pub use latest::{Latest, latest};
+pub use layout::Layout;
 pub use manifest::{Draft, Manifest};
 pub use prune::{prune, remove_attempt, remove_leftovers};
 pub use reader::{Checkpoint, ReadError, TensorData};
 pub use shard::{ShardError, ShardWriter, TensorBox};
 pub use table::{DType, ShardTable};
 pub use value::Value;
+pub use write::write_shard;

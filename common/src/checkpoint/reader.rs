@@ -5,7 +5,7 @@
 
 use super::{
     boxes::{CoverageError, Region, runs},
-    manifest::Manifest,
+    manifest::{FileEntry, Manifest},
     metadata::{Chunk, Metadata, MetadataError, Place, TensorEntry},
     name,
     stored::{ItemError, StoredItem, StoredTensor, check_crc},
@@ -53,10 +53,12 @@ pub enum ReadError {
         expected: u64,
     },
     /// A file has other contents than the manifest says.
-    #[error("{} is damaged: its blake3 is {found}, the manifest says {expected}", path.display())]
+    #[error("{} is damaged: its {what} is {found}, the manifest says {expected}", path.display())]
     Digest {
         /// File.
         path: PathBuf,
+        /// "blake3" or "CRC-32".
+        what: &'static str,
         /// Found.
         found: String,
         /// In the manifest.
@@ -156,7 +158,7 @@ impl Checkpoint {
         let listed = manifest.files.iter().find(|file| file.path == name::METADATA);
         if let Some(file) = listed.filter(|file| file.blake3 != digest) {
             let (path, expected) = (dir.join(name::METADATA), file.blake3.clone());
-            return Err(ReadError::Digest { path, found: digest, expected });
+            return Err(ReadError::Digest { path, what: "blake3", found: digest, expected });
         }
         for (fqn, tensor) in &metadata.tensors {
             check_coverage(dir, fqn, tensor)?;
@@ -258,11 +260,7 @@ impl Checkpoint {
             return Ok(());
         };
         for file in &manifest.files {
-            let path = self.dir.join(&file.path);
-            let (_, found) = digest::of_file(&path, progress)?;
-            if found != file.blake3 {
-                return Err(ReadError::Digest { path, found, expected: file.blake3.clone() });
-            }
+            check_file(&self.dir.join(&file.path), file, progress)?;
         }
         Ok(())
     }
@@ -314,12 +312,12 @@ impl Checkpoint {
     }
 
     /// The CRC-32 that the manifest has for an item.
-    fn expected(&self, place: &Place) -> Option<u32> {
+    pub(super) fn expected(&self, place: &Place) -> Option<u32> {
         self.checksums.get(&(place.file.clone(), place.offset)).copied()
     }
 
     /// An open file and its length.
-    fn file(&self, name: &str) -> Result<Arc<(File, u64)>, ReadError> {
+    pub(super) fn file(&self, name: &str) -> Result<Arc<(File, u64)>, ReadError> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(name) {
             return Ok(Arc::clone(file));
@@ -407,6 +405,23 @@ fn read_metadata(dir: &Path) -> Result<(Metadata, String), ReadError> {
     let bytes = std::fs::read(&path).map_err(FileError::of("read", &path))?;
     let metadata = Metadata::parse(&bytes).map_err(|source| ReadError::Metadata { path, source })?;
     Ok((metadata, blake3::hash(&bytes).to_hex().to_string()))
+}
+
+/// Reads the file at `path` and compares it with what the manifest says of it: by its blake3 where it has one, else by its CRC-32.
+pub fn check_file(path: &Path, listed: &FileEntry, progress: &mut dyn FnMut(u64)) -> Result<(), ReadError> {
+    let damaged = |what, found, expected| Err(ReadError::Digest { path: path.to_owned(), what, found, expected });
+    if listed.blake3.is_empty() {
+        let found = digest::crc32_of_file(path, progress)?;
+        return match listed.whole_crc32 {
+            Some(expected) if expected == found => Ok(()),
+            expected => {
+                let expected = expected.map_or_else(|| "none".to_owned(), |crc32| format!("{crc32:08x}"));
+                damaged("CRC-32", format!("{found:08x}"), expected)
+            }
+        };
+    }
+    let (_, found) = digest::of_file(path, progress)?;
+    if found == listed.blake3 { Ok(()) } else { damaged("blake3", found, listed.blake3.clone()) }
 }
 
 fn check_coverage(dir: &Path, fqn: &str, tensor: &TensorEntry) -> Result<(), ReadError> {

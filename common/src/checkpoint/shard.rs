@@ -93,7 +93,7 @@ pub struct ShardWriter {
     file: Box<dyn StorageFile>,
     path: PathBuf,
     table: ShardTable,
-    hasher: blake3::Hasher,
+    hasher: crc32fast::Hasher,
     seen: HashSet<(String, Vec<u64>)>,
 }
 
@@ -110,7 +110,7 @@ impl ShardWriter {
         let path = dir.join(&name);
         let file = storage.create(&path)?;
         let table = ShardTable { file: name, ..ShardTable::default() };
-        Ok(Self { file, path, table, hasher: blake3::Hasher::new(), seen: HashSet::new() })
+        Ok(Self { file, path, table, hasher: crc32fast::Hasher::new(), seen: HashSet::new() })
     }
 
     /// Writes a whole tensor: row-major elements in little-endian order.
@@ -154,7 +154,7 @@ impl ShardWriter {
     /// Makes the file durable and tells what is in it.
     pub fn finish(mut self) -> Result<ShardTable, ShardError> {
         self.file.sync()?;
-        self.table.blake3 = self.hasher.finalize().to_hex().to_string();
+        self.table.crc32 = Some(self.hasher.finalize());
         Ok(self.table)
     }
 

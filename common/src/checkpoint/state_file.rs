@@ -48,7 +48,7 @@ pub fn write<E: From<FileError>>(
     tensors: &[(String, DType, Vec<u64>)],
     read: &mut dyn FnMut(&str) -> Result<Vec<u8>, E>,
 ) -> Result<(), E> {
-    let mut file = storage.create(path)?;
+    let file = storage.create(path)?;
     let mut zip = Builder::new(0);
     let pickle = pickle(about, tensors);
     let mut at = 0;

@@ -9,8 +9,10 @@ pub struct ShardTable {
     pub file: String,
     /// Bytes of the file.
     pub bytes: u64,
-    /// blake3 of the file, hex, computed while writing.
+    /// blake3 of the file, hex, where one was asked for; else empty.
     pub blake3: String,
+    /// CRC-32 of the file, computed while writing; `None` where nobody computed it.
+    pub crc32: Option<u32>,
     /// Items.
     pub items: Vec<ShardItem>,
 }

@@ -53,6 +53,13 @@ pub struct TrainConfig {
     pub checkpoint_every: u64,
     /// Checkpoints kept besides the newest.
     pub checkpoint_keep: usize,
+    /// Whether training goes on while a checkpoint is written: it waits for a copy in memory only, which the launcher writes. Where
+    /// the memory is not there, and for workers on other nodes than the launcher's, it waits for the disk.
+    pub checkpoint_async: bool,
+    /// What becomes of a periodic checkpoint that is due while two are still being written.
+    pub checkpoint_busy: Busy,
+    /// Whether the files of a checkpoint get a blake3 beside their CRC-32.
+    pub checkpoint_blake3: bool,
     /// Numeric precision of training; masters, statistics, heads and losses are f32 whatever it says.
     pub precision: Precision,
     /// How steps are executed.
@@ -76,6 +83,16 @@ pub struct TrainConfig {
     pub poisoned_rows_max: Option<u64>,
     /// Intra-op threads per worker; 0 divides the cores by the local world size.
     pub threads: usize,
+}
+
+/// What becomes of a checkpoint when the disk is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Busy {
+    /// Training waits until one is written.
+    Wait,
+    /// The checkpoint is left out. The last one, and one before a stop, is waited for all the same.
+    Skip,
 }
 
 /// How far an optimizer step may go from the code that defines it. The mode changes the time, never a number.
@@ -245,6 +262,9 @@ impl Default for TrainConfig {
             accumulation: 1,
             checkpoint_every: 5,
             checkpoint_keep: 2,
+            checkpoint_async: true,
+            checkpoint_busy: Busy::Wait,
+            checkpoint_blake3: false,
             precision: Precision::Auto,
             execution: Execution::Auto,
             capture_collectives: false,

@@ -27,7 +27,7 @@ pub fn write_on(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), 
 }
 
 fn write_beside(storage: &dyn Storage, beside: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let mut file = storage.create(beside)?;
+    let file = storage.create(beside)?;
     file.write_at(0, &[bytes])?;
     file.sync()
 }

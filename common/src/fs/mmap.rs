@@ -4,7 +4,7 @@
 //! formats never change a finished file in place, they replace it under a new name.
 
 use super::FileError;
-use memmap2::{Advice, Mmap, MmapMut, MmapRaw};
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions, MmapRaw};
 use std::{
     fs::File,
     io,
@@ -143,6 +143,42 @@ impl SharedMap {
     }
 }
 
+/// Part of a memory file that two processes share; what is in it belongs to one of them at a time.
+#[derive(Debug)]
+pub struct SharedPart {
+    map: MmapMut,
+}
+
+impl SharedPart {
+    /// Maps `bytes` of the file from `at` on, a multiple of a page. With `touch` all pages are there when it returns.
+    pub fn of(file: &File, at: u64, bytes: usize, touch: bool) -> io::Result<Self> {
+        let length = file.metadata()?.len();
+        let wanted = u64::try_from(bytes).ok().and_then(|bytes| at.checked_add(bytes));
+        if wanted.is_none_or(|end| end > length) {
+            let text = format!("the shared memory has {length} bytes, expected {bytes} more behind the first {at}");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        let mut options = MmapOptions::new();
+        options.offset(at).len(bytes);
+        if touch {
+            options.populate();
+        }
+        // SAFETY: the file is as long as the part and is sealed against getting shorter, and whoever the part does not belong
+        // to leaves it alone; a peer that does not keep to that makes wrong bytes, which the checksums or the reader find.
+        Ok(Self { map: unsafe { options.map_mut(file)? } })
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// All bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+}
+
 /// Looks at part of `bytes` as numbers in the machine's own byte order.
 pub fn numbers<T: Plain>(bytes: &[u8], offset: usize, count: usize) -> Option<&[T]> {
     check::<T>(bytes, offset, count)?;
@@ -200,6 +236,17 @@ mod tests {
         assert_eq!(other.word32(8).unwrap().load(Ordering::Relaxed), 1);
         assert!(one.word64(4096).is_none() && one.word64(4).is_none());
         assert!(SharedMap::of(&file, 4097).is_err());
+    }
+
+    #[test]
+    fn a_part_is_seen_by_a_second_map_and_lies_in_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * 4096).unwrap();
+        let mut one = SharedPart::of(&file, 4096, 5000, true).unwrap();
+        one.bytes_mut()[4999] = 7;
+        assert_eq!(SharedPart::of(&file, 8192, 4096, false).unwrap().bytes()[903], 7);
+        assert!(SharedPart::of(&file, 8192, 4097, false).is_err());
+        assert!(SharedPart::of(&file, u64::MAX, 1, false).is_err());
     }
 
     #[test]

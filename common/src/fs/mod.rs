@@ -6,6 +6,7 @@ pub mod atomic;
 pub mod digest;
 pub mod disk;
 pub mod error;
+pub mod memory;
 pub mod mmap;
 pub mod space;
 pub mod storage;

@@ -10,6 +10,10 @@ use std::path::Path;
 pub trait Storage {
     /// Makes an empty file, or empties it when it is there, open for writing.
     fn create(&self, path: &Path) -> Result<Box<dyn StorageFile>, FileError>;
+    /// `create` of a file that will have so many bytes, written in large pieces by several threads.
+    fn create_sized(&self, path: &Path, _bytes: u64) -> Result<Box<dyn StorageFile>, FileError> {
+        self.create(path)
+    }
     /// Makes a directory and its missing parents. One that is there is no error.
     fn create_dir(&self, path: &Path) -> Result<(), FileError>;
     /// Gives a file or directory another name; a file that has the name is replaced in one step.
@@ -26,10 +30,14 @@ pub trait Storage {
     fn exists(&self, path: &Path) -> bool;
 }
 
-/// Bytes of one open file.
-pub trait StorageFile {
+/// Bytes of one open file. Threads may write different parts of it at the same time.
+pub trait StorageFile: Send + Sync {
     /// Writes the parts one after the other, beginning at byte `offset`. All or an error; never short.
-    fn write_at(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(), FileError>;
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), FileError>;
+    /// Large parts whose memory and offset are multiples of this are written the shortest way; 1: all are.
+    fn alignment(&self) -> usize {
+        1
+    }
     /// Makes everything written so far durable.
-    fn sync(&mut self) -> Result<(), FileError>;
+    fn sync(&self) -> Result<(), FileError>;
 }

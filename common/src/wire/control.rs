@@ -106,6 +106,10 @@ const WORD_TEXT: usize = 7;
 /// Words of the intent's text.
 const TEXT_WORDS: usize = 53;
 const WORD_WAITED: usize = WORD_TEXT + TEXT_WORDS;
+const WORD_STAGING: usize = WORD_WAITED + 1;
+const WORD_SNAPSHOT: usize = WORD_STAGING + 1;
+/// Shares of checkpoints that a worker may have left with the launcher at one time.
+pub const SNAPSHOTS_MAX: usize = 2;
 /// Bytes of the intent's text; a longer one is cut.
 pub const INTENT_BYTES_MAX: usize = TEXT_WORDS * WORD_BYTES;
 const WISHES_MASK: u64 = 0xffff_ffff;
@@ -229,6 +233,36 @@ impl<'a> ControlPage<'a> {
         self.words[WORD_WAITED].store(ns, Ordering::Relaxed);
     }
 
+    /// Launcher: takes shares of checkpoints that are left in the memory behind this page, and writes them.
+    pub fn offer_staging(self) {
+        self.words[WORD_STAGING].store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the launcher takes them.
+    pub fn takes_staged(self) -> bool {
+        self.words[WORD_STAGING].load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the `index`-th snapshot is the worker's to be overwritten.
+    pub fn is_free(self, index: usize) -> bool {
+        index < SNAPSHOTS_MAX && self.words[WORD_SNAPSHOT + index].load(Ordering::Acquire) == 0
+    }
+
+    /// Worker: the `index`-th snapshot is the launcher's until it gives `ticket` back; a number above 0 that is used once.
+    pub fn hand_over(self, index: usize, ticket: u64) {
+        if index < SNAPSHOTS_MAX {
+            self.words[WORD_SNAPSHOT + index].store(ticket, Ordering::Release);
+        }
+    }
+
+    /// Launcher: the snapshot with this ticket is the worker's again.
+    pub fn give_back(self, ticket: u64) {
+        for word in &self.words[WORD_SNAPSHOT..WORD_SNAPSHOT + SNAPSHOTS_MAX] {
+            // Another one's stays.
+            let _other = word.compare_exchange(ticket, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     /// Worker: a kernel is about to run for the first time on such operands.
     pub fn open_intent(self, intent: &Intent) {
         let text = format!("{}\n{}\n{}", intent.op, intent.kernel, intent.operands);
@@ -326,6 +360,21 @@ mod tests {
         assert_eq!(page.intent().unwrap().operands.len(), INTENT_BYTES_MAX - "sdpa\nflash\n".len());
         assert_eq!(words[7 + TEXT_WORDS].load(Ordering::Relaxed), 0);
         assert_eq!((page.step(), page.stop()), (0, false));
+    }
+
+    #[test]
+    fn a_snapshot_belongs_to_one_side_at_a_time() {
+        let words: Vec<AtomicU64> = (0..PAGE_BYTES / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
+        let page = ControlPage::create(&words).unwrap();
+        assert!(!page.takes_staged());
+        page.offer_staging();
+        assert!(page.takes_staged() && page.is_free(0) && page.is_free(1) && !page.is_free(SNAPSHOTS_MAX));
+        page.hand_over(0, 3);
+        page.hand_over(1, 4);
+        assert!(!page.is_free(0) && !page.is_free(1));
+        page.give_back(3);
+        page.give_back(9);
+        assert!(page.is_free(0) && !page.is_free(1));
     }
 
     #[test]

@@ -139,17 +139,23 @@ mod tests {
             crc32: 0xdead_beef,
         };
         let item = ShardItem { fqn: "model.β".into(), offset: 0, length: 4864, kind };
-        let table = ShardTable { file: "__0_0.distcp".into(), bytes: 4864, blake3: "ab".into(), items: vec![item] };
-        FromWorker::ShardWritten { step: 7, epoch: 1, dir: "/run/x".into(), metric: Some(2.5), table }
+        let table = ShardTable {
+            file: "__0_0.distcp".into(),
+            bytes: 4864,
+            blake3: "ab".into(),
+            crc32: Some(7),
+            items: vec![item],
+        };
+        FromWorker::ShardWritten { step: 7, epoch: 1, dir: "/run/x".into(), metric: Some(2.5), table, blocked: 0.5 }
     }
 
-    /// Bytes of protocol 4. A change here is a change of protocol: bump `PROTOCOL` and keep the old bytes as old.
+    /// Bytes of protocol 5. A change here is a change of protocol: bump `PROTOCOL` and keep the old bytes as old.
     #[test]
-    fn golden_bytes_of_protocol_4() {
-        assert_eq!(PROTOCOL, 4);
-        let hello = FromWorker::Hello { protocol: 4, worker: 300, pid: 70_000 };
+    fn golden_bytes_of_protocol_5() {
+        assert_eq!(PROTOCOL, 5);
+        let hello = FromWorker::Hello { protocol: 5, worker: 300, pid: 70_000 };
         let golden: [(FromWorker, &[u8]); 4] = [
-            (hello, &[10, 0, 0, 0, 0, 4, 251, 44, 1, 252, 112, 17, 1, 0]),
+            (hello, &[10, 0, 0, 0, 0, 5, 251, 44, 1, 252, 112, 17, 1, 0]),
             (FromWorker::Halted { round: 1, step: 9, kept: true }, &[4, 0, 0, 0, 18, 1, 9, 1]),
             (FromWorker::Done { stopped: true }, &[2, 0, 0, 0, 11, 1]),
             (FromWorker::Failed { error: "x".into() }, &[3, 0, 0, 0, 10, 1, b'x']),

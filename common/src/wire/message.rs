@@ -3,7 +3,7 @@
 #![expect(missing_docs, reason = "fields of the variants are told in the variant's own sentence")]
 
 use crate::{
-    checkpoint::table::ShardTable,
+    checkpoint::{layout::BoxOf, table::ShardTable},
     config::train::Precision,
     event::EpochReport,
     kernels::{KernelFault, OpKernels, Quarantined},
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +30,8 @@ pub enum FromWorker {
     /// Rank 0 ended an epoch.
     EpochEnded(Box<EpochReport>),
     /// This rank's checkpoint shard is written and fsynced in `dir`; the launcher commits when all ranks said so.
-    ShardWritten { step: u64, epoch: u64, dir: PathBuf, metric: Option<f64>, table: ShardTable },
+    /// Training stood still for `blocked` seconds.
+    ShardWritten { step: u64, epoch: u64, dir: PathBuf, metric: Option<f64>, table: ShardTable, blocked: f64 },
     /// This rank could not write its shard (disk full, …); the launcher abandons the step's checkpoint.
     ShardFailed { step: u64, error: String },
     /// Rank 0: final metrics of the best model.
@@ -65,6 +66,32 @@ pub enum FromWorker {
     OutOfMemory { step: u64, error: String },
     /// Rank 0: what the ranks share of the state, and why.
     StrategyChosen { strategy: String, reason: String },
+    /// This rank left its share of a checkpoint in the memory behind its control page. The launcher writes it as this rank's shard
+    /// in its `dir`, and gives the snapshot back when that is done or given up.
+    ShardStaged(Box<StagedShard>),
+}
+
+/// A share of a checkpoint in memory, laid out as the file that it is to become.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StagedShard {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Epochs done.
+    pub epoch: u64,
+    /// The temporary directory of all ranks.
+    pub dir: PathBuf,
+    /// Validation metric.
+    pub metric: Option<f64>,
+    /// The snapshot's ticket on the control page.
+    pub ticket: u64,
+    /// Where it begins in the memory, a multiple of a page.
+    pub at: u64,
+    /// Items of the shard; their places follow from them (`Layout`).
+    pub boxes: Vec<BoxOf>,
+    /// Whether the file gets a blake3.
+    pub blake3: bool,
+    /// Seconds for which training stood still.
+    pub blocked: f64,
 }
 
 /// From the broker to a worker.

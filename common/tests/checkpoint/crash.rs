@@ -11,11 +11,10 @@ use enn_common::{
     fs::{FileError, Storage, StorageFile},
 };
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// Number of a file's contents.
@@ -81,34 +80,34 @@ impl Machine {
 }
 
 #[derive(Clone, Default)]
-struct Crashing(Rc<RefCell<Machine>>);
+struct Crashing(Arc<Mutex<Machine>>);
 
 struct CrashingFile {
-    machine: Rc<RefCell<Machine>>,
+    machine: Arc<Mutex<Machine>>,
     inode: Inode,
     path: PathBuf,
 }
 
 impl Storage for Crashing {
     fn create(&self, path: &Path) -> Result<Box<dyn StorageFile>, FileError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.machine();
         machine.operate("create", path)?;
         let inode = machine.seen_bytes.len();
         machine.seen_bytes.push(Vec::new());
         machine.durable_bytes.push(Vec::new());
         machine.seen.files.insert(path.to_owned(), inode);
-        Ok(Box::new(CrashingFile { machine: Rc::clone(&self.0), inode, path: path.to_owned() }))
+        Ok(Box::new(CrashingFile { machine: Arc::clone(&self.0), inode, path: path.to_owned() }))
     }
 
     fn create_dir(&self, path: &Path) -> Result<(), FileError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.machine();
         machine.operate("create directory", path)?;
         machine.seen.dirs.insert(path.to_owned());
         Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), FileError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.machine();
         machine.operate("rename to", to)?;
         let mut names = machine.seen.clone();
         Machine::without(&mut names, to);
@@ -117,7 +116,7 @@ impl Storage for Crashing {
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> Result<(), FileError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.machine();
         machine.operate("exchange with", other)?;
         let aside = Path::new("/aside");
         let names = Machine::moved(&machine.seen, one, aside);
@@ -127,7 +126,7 @@ impl Storage for Crashing {
     }
 
     fn sync_dir(&self, path: &Path) -> Result<(), FileError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.machine();
         machine.operate("sync directory", path)?;
         // The names directly in this directory, and what a subdirectory had already made durable under its own name.
         let seen = Machine::below(&machine.seen, path);
@@ -153,28 +152,29 @@ impl Storage for Crashing {
     }
 
     fn remove_dir(&self, path: &Path) -> Result<(), FileError> {
-        let mut machine = self.0.borrow_mut();
+        let mut machine = self.machine();
         machine.operate("remove directory", path)?;
         Machine::without(&mut machine.seen, path);
         Ok(())
     }
 
     fn len(&self, path: &Path) -> Result<u64, FileError> {
-        let machine = self.0.borrow();
+        let machine = self.machine();
         let inode = machine.seen.files.get(path).copied();
         let missing = || FileError::of("look at", path)(io::Error::from(io::ErrorKind::NotFound));
         Ok(machine.seen_bytes[inode.ok_or_else(missing)?].len() as u64)
     }
 
     fn exists(&self, path: &Path) -> bool {
-        let machine = self.0.borrow();
+        let machine = self.machine();
         machine.seen.files.contains_key(path) || machine.seen.dirs.contains(path)
     }
 }
 
 impl StorageFile for CrashingFile {
-    fn write_at(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(), FileError> {
-        let mut machine = self.machine.borrow_mut();
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), FileError> {
+        let mut guard = self.machine.lock().unwrap();
+        let machine = &mut *guard;
         let outcome = machine.operate("write", &self.path);
         let bytes = &mut machine.seen_bytes[self.inode];
         let all = parts.concat();
@@ -186,8 +186,9 @@ impl StorageFile for CrashingFile {
         outcome
     }
 
-    fn sync(&mut self) -> Result<(), FileError> {
-        let mut machine = self.machine.borrow_mut();
+    fn sync(&self) -> Result<(), FileError> {
+        let mut guard = self.machine.lock().unwrap();
+        let machine = &mut *guard;
         machine.operate("sync", &self.path)?;
         machine.durable_bytes[self.inode] = machine.seen_bytes[self.inode].clone();
         Ok(())
@@ -195,9 +196,13 @@ impl StorageFile for CrashingFile {
 }
 
 impl Crashing {
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.0.lock().unwrap()
+    }
+
     /// Writes one of the three worlds to a real directory.
     fn survive(&self, names: fn(&Machine) -> &Names, bytes: fn(&Machine) -> &Vec<Vec<u8>>) -> tempfile::TempDir {
-        let machine = self.0.borrow();
+        let machine = self.machine();
         let root = tempfile::tempdir().unwrap();
         let real = |path: &Path| root.path().join(path.strip_prefix("/").unwrap());
         for dir in &names(&machine).dirs {
@@ -242,7 +247,7 @@ fn save(storage: &Crashing, step: u64) -> Result<(), String> {
 fn machine() -> Crashing {
     let storage = Crashing::default();
     storage.create_dir(Path::new("/checkpoints")).unwrap();
-    storage.0.borrow_mut().durable.dirs.insert("/checkpoints".into());
+    storage.machine().durable.dirs.insert("/checkpoints".into());
     storage
 }
 
@@ -250,9 +255,9 @@ fn machine() -> Crashing {
 fn crash_everywhere(step: u64, error: Option<io::ErrorKind>) -> (usize, usize) {
     let calm = machine();
     save(&calm, 1).unwrap();
-    let before = calm.0.borrow().operations;
+    let before = calm.machine().operations;
     save(&calm, step).unwrap();
-    let operations = calm.0.borrow().operations - before;
+    let operations = calm.machine().operations - before;
     assert!(calm.worlds().iter().all(|world| newest(world.path()) == Some(step)), "durable when commit returns");
 
     std::panic::set_hook(Box::new(|_| {}));
@@ -260,8 +265,8 @@ fn crash_everywhere(step: u64, error: Option<io::ErrorKind>) -> (usize, usize) {
     for at in 0..operations {
         let storage = machine();
         save(&storage, 1).unwrap();
-        storage.0.borrow_mut().fails_at = Some(before + at);
-        storage.0.borrow_mut().error = error;
+        storage.machine().fails_at = Some(before + at);
+        storage.machine().error = error;
         let told = save(&storage, step).unwrap_err();
         for (world, root) in storage.worlds().iter().enumerate() {
             match newest(root.path()) {

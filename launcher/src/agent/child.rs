@@ -19,6 +19,7 @@ use std::{
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     time::Duration,
 };
 
@@ -32,7 +33,7 @@ const STDERR: &str = "stderr.log";
 #[derive(Debug)]
 pub(super) struct Child {
     process: Process,
-    page: Page,
+    page: Arc<Page>,
     /// Directory of its log files.
     logs: PathBuf,
     stderr: PathBuf,
@@ -68,7 +69,7 @@ impl Child {
             StartError::Spawn(source) => AgentError::Spawn { program: spec.program.clone(), source },
             StartError::Watch(source) => AgentError::System { what: "watch a worker by pidfd", source },
         })?;
-        Ok(Self { process, page, logs: logs.to_owned(), stderr })
+        Ok(Self { process, page: Arc::new(page), logs: logs.to_owned(), stderr })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -94,6 +95,16 @@ impl Child {
             (Wish::Regroup, true) => page.set_regroup(),
             (Wish::Regroup, false) => page.clear_regroup(),
         }
+    }
+
+    /// Takes what it leaves in the memory behind its page.
+    pub(super) fn offer_staging(&self) {
+        self.page.fields().iter().for_each(|page| page.offer_staging());
+    }
+
+    /// The page, which may outlive the worker.
+    pub(super) fn page(&self) -> &Arc<Page> {
+        &self.page
     }
 
     /// What the worker was doing last.

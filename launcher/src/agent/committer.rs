@@ -1,6 +1,11 @@
 //! Checkpoints are committed in a thread of their own: hashing and fsync must not delay the notice of a death.
 
-use super::{error::AgentError, shards::ShardSet, spec::Chunk};
+use super::{
+    error::AgentError,
+    shards::ShardSet,
+    spec::Chunk,
+    staged::{self, Staged},
+};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
@@ -53,11 +58,12 @@ pub(super) struct Verdict {
     pub(super) step: u64,
     pub(super) result: CommitResult,
     pub(super) seconds: f64,
+    pub(super) blocked: f64,
 }
 
 enum Request {
     Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
-    Commit(ShardSet),
+    Commit(ShardSet, Vec<Staged>),
     Abandon(String, u64),
     Predicted(Chunk),
     Write(PathBuf, Vec<u8>),
@@ -96,10 +102,11 @@ impl Committer {
         answer.recv().map_err(|_| AgentError::Committer)?.map_err(AgentError::Checkpoints)
     }
 
-    /// Begins a commit; false when too many are under way.
-    pub(super) fn commit(&mut self, shards: ShardSet) -> bool {
+    /// Begins a commit, after writing the shares that were left in memory; false when too many are under way.
+    pub(super) fn commit(&mut self, shards: ShardSet, staged: Vec<Staged>) -> bool {
+        let request = Request::Commit(shards, staged);
         let sent = self.pending < COMMITS_MAX
-            && self.requests.as_ref().is_some_and(|requests| requests.try_send(Request::Commit(shards)).is_ok());
+            && self.requests.as_ref().is_some_and(|requests| requests.try_send(request).is_ok());
         self.pending += usize::from(sent);
         sent
     }
@@ -172,11 +179,13 @@ fn serve(
                     tracing::warn!("{error}");
                 }
             }
-            Request::Commit(shards) => {
+            Request::Commit(mut shards, staged) => {
                 let began = std::time::Instant::now();
-                let result = checkpoints.commit(&shards);
+                let written = staged::write_all(&staged, &shards.dir, &mut shards.tables);
+                drop(staged);
+                let result = written.map_err(Into::into).and_then(|()| checkpoints.commit(&shards));
                 let seconds = began.elapsed().as_secs_f64();
-                let _gone = verdicts.send(Verdict { step: shards.step, result, seconds });
+                let _gone = verdicts.send(Verdict { step: shards.step, result, seconds, blocked: shards.blocked });
                 let _full = wake.write(1);
             }
         }

@@ -267,7 +267,7 @@ impl<'a> Agent<'a> {
                 while let Some(verdict) = self.sources.committer.verdict() {
                     let step = verdict.step;
                     match verdict.result {
-                        Ok(committed) => self.committed(committed, verdict.seconds)?,
+                        Ok(committed) => self.committed(committed, (verdict.seconds, verdict.blocked))?,
                         Err(error) => self.abandoned(step, error.to_string())?,
                     }
                 }
@@ -424,12 +424,12 @@ impl<'a> Agent<'a> {
         self.sources.nodes.tell_all(&ToWorker::Kernels(Box::new(self.kernels.told())))
     }
 
-    fn committed(&mut self, committed: Committed, seconds: f64) -> Result<(), AgentError> {
+    fn committed(&mut self, committed: Committed, (seconds, blocked): (f64, f64)) -> Result<(), AgentError> {
         let Committed { step, path, bytes, metric } = committed;
         self.outcome.checkpoint = Some((step, path.clone()));
         self.sources.nodes.tell_all(&ToWorker::Committed { step, path: path.clone() })?;
         self.sources.committer.abandon(self.state.attempt.clone(), step);
-        (self.emit)(What::CheckpointCommitted { step, path, bytes, seconds, metric });
+        (self.emit)(What::CheckpointCommitted { step, path, bytes, seconds, metric, blocked_seconds: blocked });
         Ok(())
     }
 

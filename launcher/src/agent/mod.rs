@@ -41,6 +41,7 @@ mod round;
 mod seats;
 mod shards;
 mod spec;
+mod staged;
 mod straggler;
 mod turn;
 mod unix;

@@ -6,15 +6,17 @@ use super::{
     round::Mode,
     shards,
     spec::{Chunk, Job},
+    staged::Staged,
+    unix::Page,
     worker::WARNINGS_MAX,
 };
 use enn_broker::BrokerEvent;
 use enn_common::{
     event::What,
     id::{Rank, Round, WorkerId},
-    wire::message::FromWorker,
+    wire::message::{FromWorker, StagedShard},
 };
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 impl Agent<'_> {
     pub(super) fn spoken(&mut self, event: BrokerEvent) -> Result<(), AgentError> {
@@ -91,6 +93,14 @@ impl Agent<'_> {
                 let counts = said_in == Some(round) && worker.seat().is_some() && self.state.mode.is_under_way();
                 return if counts { self.shard(rank, message) } else { Ok(()) };
             }
+            FromWorker::ShardStaged(shard) => {
+                let counts = said_in == Some(round) && worker.seat().is_some() && self.state.mode.is_under_way();
+                let Some(page) = worker.child.here().map(|child| Arc::clone(child.page())) else { return Ok(()) };
+                if counts {
+                    return self.staged(rank, &page, *shard);
+                }
+                page.give_back(shard.ticket);
+            }
             // Words of a round that is over.
             message if said_in == Some(round) => self.news(id, rank, message),
             _ => {}
@@ -101,21 +111,51 @@ impl Agent<'_> {
     /// A rank wrote its share of a checkpoint, or could not.
     fn shard(&mut self, rank: Rank, message: FromWorker) -> Result<(), AgentError> {
         let verdicts = match message {
-            FromWorker::ShardWritten { step, epoch, dir, metric, table } => {
-                self.state.shards.written(shards::Report { rank: rank.0, step, epoch, dir, metric, table })
+            FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked } => {
+                self.state.shards.written(shards::Report { rank: rank.0, step, epoch, dir, metric, table, blocked })
             }
             FromWorker::ShardFailed { step, error } => self.state.shards.failed(rank.0, step, &error),
             _ => Vec::new(),
         };
+        self.settle(verdicts)
+    }
+
+    /// A worker of this node left its share of a checkpoint in memory.
+    fn staged(&mut self, rank: Rank, page: &Arc<Page>, shard: StagedShard) -> Result<(), AgentError> {
+        let StagedShard { step, epoch, metric, blocked, ticket, .. } = shard;
+        let dir = shard.dir.clone();
+        let verdicts = match Staged::take(page, rank.0, shard) {
+            Ok(staged) => {
+                let table = staged.expected();
+                self.state.staged.entry(step).or_default().push(staged);
+                self.state.shards.written(shards::Report { rank: rank.0, step, epoch, dir, metric, table, blocked })
+            }
+            Err(error) => {
+                page.give_back(ticket);
+                self.state.shards.failed(rank.0, step, &error)
+            }
+        };
+        if verdicts.is_empty() && !self.state.shards.is_open(step) {
+            // Another rank could not save: nobody waits for this share.
+            self.state.staged.remove(&step);
+        }
+        self.settle(verdicts)
+    }
+
+    fn settle(&mut self, verdicts: Vec<shards::Verdict>) -> Result<(), AgentError> {
         for verdict in verdicts {
             match verdict {
                 shards::Verdict::Complete(set) => {
                     let step = set.step;
-                    if !self.sources.committer.commit(set) {
+                    let staged = self.state.staged.remove(&step).unwrap_or_default();
+                    if !self.sources.committer.commit(set, staged) {
                         self.abandoned(step, "too many commits are under way: the disk is too slow".into())?;
                     }
                 }
-                shards::Verdict::Abandoned { step, error } => self.abandoned(step, error)?,
+                shards::Verdict::Abandoned { step, error } => {
+                    self.state.staged.remove(&step);
+                    self.abandoned(step, error)?;
+                }
             }
         }
         Ok(())

@@ -9,9 +9,12 @@
 //!    └─────────────────────────────────────► Ending, Closing ─► Killed ─► nobody is left: the run is over, or all start again
 //! ```
 
-use super::shards::Shards;
+use super::{shards::Shards, staged::Staged};
 use enn_common::id::{Rank, Round, WorkerId};
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 /// Time that a worker has to leave a round that is over. Who does not is killed.
 pub(super) const HALT_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -88,6 +91,8 @@ pub(super) struct RoundState {
     pub(super) split: u32,
     /// Checkpoints of which not all ranks have written their share.
     pub(super) shards: Shards,
+    /// Shares that workers of this node left in memory, by step.
+    pub(super) staged: BTreeMap<u64, Vec<Staged>>,
     /// Who loses its seat when the round is left, if a spare is there.
     pub(super) evicted: Option<WorkerId>,
     /// Why it is left without a failure.
@@ -111,6 +116,7 @@ impl RoundState {
             failed_at: None,
             split: 1,
             shards: Shards::new(0),
+            staged: BTreeMap::new(),
             evicted: None,
             wish: None,
         }

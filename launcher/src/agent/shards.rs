@@ -17,6 +17,8 @@ pub struct ShardSet {
     pub dir: PathBuf,
     /// Validation metric, when a rank had one.
     pub metric: Option<f64>,
+    /// Seconds for which training stood still, on the rank where that took longest.
+    pub blocked: f64,
     /// Tables.
     pub tables: Vec<ShardTable>,
 }
@@ -33,6 +35,7 @@ pub(super) struct Report {
     pub(super) dir: PathBuf,
     pub(super) metric: Option<f64>,
     pub(super) table: ShardTable,
+    pub(super) blocked: f64,
 }
 
 /// What a report led to.
@@ -58,6 +61,7 @@ struct Open {
     epoch: u64,
     dir: PathBuf,
     metric: Option<f64>,
+    blocked: f64,
     tables: Vec<Option<ShardTable>>,
 }
 
@@ -83,6 +87,7 @@ impl Shards {
             epoch: report.epoch,
             dir: report.dir.clone(),
             metric: report.metric,
+            blocked: 0.0,
             tables: vec![None; world],
         });
         let slot = open.tables.get_mut(report.rank as usize);
@@ -94,13 +99,14 @@ impl Shards {
             *slot = Some(report.table);
         }
         open.metric = open.metric.or(report.metric);
+        open.blocked = open.blocked.max(report.blocked);
         if open.tables.iter().all(Option::is_some)
             && let Some(open) = self.open.remove(&step)
         {
             self.settle(step);
             let tables = open.tables.into_iter().flatten().collect();
-            let Open { epoch, dir, metric, .. } = open;
-            verdicts.push(Verdict::Complete(ShardSet { step, epoch, dir, metric, tables }));
+            let Open { epoch, dir, metric, blocked, .. } = open;
+            verdicts.push(Verdict::Complete(ShardSet { step, epoch, dir, metric, blocked, tables }));
         }
         verdicts
     }
@@ -111,6 +117,11 @@ impl Shards {
             return Vec::new();
         }
         self.abandon(step, format!("rank {rank}: {error}")).into_iter().collect()
+    }
+
+    /// Whether shares of the step are awaited.
+    pub(super) fn is_open(&self, step: u64) -> bool {
+        self.open.contains_key(&step)
     }
 
     fn abandon(&mut self, step: u64, error: String) -> Option<Verdict> {
@@ -147,7 +158,7 @@ mod tests {
     fn report(rank: u32, step: u64) -> Report {
         let table = ShardTable { file: format!("__{rank}_0.distcp"), ..ShardTable::default() };
         let dir = format!("/run/.step-{step}.tmp").into();
-        Report { rank, step, epoch: 1, dir, metric: (rank == 0).then_some(2.5), table }
+        Report { rank, step, epoch: 1, dir, metric: (rank == 0).then_some(2.5), table, blocked: f64::from(rank) }
     }
 
     #[test]
@@ -157,7 +168,7 @@ mod tests {
         assert!(shards.written(report(0, 10)).is_empty());
         let verdicts = shards.written(report(1, 10));
         let [Verdict::Complete(set)] = &verdicts[..] else { panic!("{verdicts:?}") };
-        assert_eq!((set.step, set.epoch, set.metric), (10, 1, Some(2.5)));
+        assert_eq!((set.step, set.epoch, set.metric, set.blocked), (10, 1, Some(2.5), 2.0));
         let files: Vec<_> = set.tables.iter().map(|table| table.file.as_str()).collect();
         assert_eq!(files, ["__0_0.distcp", "__1_0.distcp", "__2_0.distcp"]);
     }

@@ -358,7 +358,9 @@ impl Agent<'_> {
             run_dir: &self.spec.run_dir,
             store: store.as_ref().map(|(host, port)| (host.as_str(), *port)),
         };
-        Ok(Body::Here(Child::spawn(&self.spec.worker, identity, logs, &mut self.guard)?))
+        let child = Child::spawn(&self.spec.worker, identity, logs, &mut self.guard)?;
+        child.offer_staging();
+        Ok(Body::Here(child))
     }
 
     /// What a head that takes over has to know.

@@ -2,8 +2,8 @@
 
 use super::ConvertError;
 use enn_common::{
-    checkpoint::{Checkpoint, Manifest, ReadError, name},
-    fs::{Disk, FileError, Storage, atomic, digest, space},
+    checkpoint::{Checkpoint, Manifest, name, reader::check_file},
+    fs::{Disk, FileError, Storage, atomic, space},
 };
 use std::{
     fs::{self, File},
@@ -40,11 +40,7 @@ fn copy_files(from: &Checkpoint, manifest: &Manifest, beside: &Path) -> Result<(
     for file in &manifest.files {
         let path = beside.join(&file.path);
         copy_file(&from.dir().join(&file.path), &path)?;
-        let (_, found) = digest::of_file(&path, &mut |_| {})?;
-        if found != file.blake3 {
-            let expected = file.blake3.clone();
-            return Err(ReadError::Digest { path: from.dir().join(&file.path), found, expected }.into());
-        }
+        check_file(&path, file, &mut |_| {})?;
     }
     Ok(copy_file(&from.dir().join(name::MANIFEST), &beside.join(name::MANIFEST))?)
 }

@@ -35,7 +35,7 @@ pub(super) fn write(
     let mut text = Value::Object(header).to_string().into_bytes();
     let length = (text.len() + 8).next_multiple_of(ALIGN_BYTES) - 8;
     text.resize(length, b' ');
-    let mut file = Disk.create(path)?;
+    let file = Disk.create(path)?;
     file.write_at(0, &[&(length as u64).to_le_bytes(), &text])?;
     let mut at = (length + 8) as u64;
     for (name, ..) in order {

@@ -106,7 +106,7 @@ impl Out for NpyOut {
 
     fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError> {
         let arrays = [self.predictions, self.ids, self.status].into_iter().chain(self.quantiles).chain(self.labels);
-        for mut array in arrays {
+        for array in arrays {
             array.file.sync()?;
         }
         Ok(self.names)

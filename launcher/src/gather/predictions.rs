@@ -216,7 +216,7 @@ fn publish(whole: &Path, output: &Path, format: Format, names: &[String]) -> Res
     let mut files = Vec::new();
     for name in names {
         let (bytes, blake3) = digest::of_file(&whole.join(name), &mut |_| {})?;
-        files.push(FileDigest { path: name.clone(), bytes, blake3 });
+        files.push(FileDigest { path: name.clone(), bytes, blake3, crc32: None });
     }
     // The manifest of an output that is being replaced must not vouch for the new one.
     let stale = prediction::manifest_path(output);

@@ -73,7 +73,7 @@ fn collect(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<FileDigest>) 
             collect(&path, &format!("{listed}/"), depth - 1, files)?;
         } else if kind.is_file() {
             let (bytes, blake3) = digest::of_file(&path, &mut |_| {})?;
-            files.push(FileDigest { path: listed, bytes, blake3 });
+            files.push(FileDigest { path: listed, bytes, blake3, crc32: None });
         }
     }
     Ok(())
@@ -87,8 +87,9 @@ fn collect_checkpoint(dir: &Path, listed: &str, files: &mut Vec<FileDigest>) -> 
         path: inside(&file.path),
         bytes: file.bytes,
         blake3: file.blake3,
+        crc32: file.whole_crc32,
     }));
     let (bytes, blake3) = digest::of_file(&dir.join(name::MANIFEST), &mut |_| {})?;
-    files.push(FileDigest { path: inside(name::MANIFEST), bytes, blake3 });
+    files.push(FileDigest { path: inside(name::MANIFEST), bytes, blake3, crc32: None });
     Ok(())
 }

@@ -67,9 +67,11 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::Continued { .. }
         | What::Resized { .. } => control(&event.what),
         What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => training(&event.what, view),
-        What::CheckpointCommitted { step, bytes, seconds, .. } => {
-            let (bytes, seconds) = (figures::bytes(*bytes), figures::seconds(*seconds));
-            detail(format!("checkpoint at step {}: {bytes} in {seconds}", figures::count(*step)))
+        What::CheckpointCommitted { step, bytes, seconds, blocked_seconds, .. } => {
+            let (bytes, seconds, stood) =
+                (figures::bytes(*bytes), figures::seconds(*seconds), figures::seconds(*blocked_seconds));
+            let step = figures::count(*step);
+            detail(format!("checkpoint at step {step}: {bytes} in {seconds}, training stood still for {stood}"))
         }
         What::CheckpointFailed { step, error } => {
             let step = figures::count(*step);

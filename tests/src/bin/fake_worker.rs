@@ -11,11 +11,15 @@
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
 
 use enn_common::{
-    checkpoint::table::ShardTable,
+    checkpoint::{
+        Layout,
+        layout::BoxOf,
+        table::{DType, ShardTable},
+    },
     wire::{
         client::{Client, Sender},
         control::PAGE_BYTES,
-        message::{Assignment, FromWorker, PROTOCOL, Task, ToWorker},
+        message::{Assignment, FromWorker, PROTOCOL, StagedShard, Task, ToWorker},
     },
 };
 use nix::{
@@ -35,6 +39,11 @@ use std::{
 /// Bits of the control page's wishes.
 const STOP: u8 = 1;
 const REGROUP: u8 = 2;
+
+/// Where the page says whose the first snapshot is.
+const SNAPSHOT_AT: u64 = 62 * 8;
+/// The elements of a staged tensor.
+const STAGED: &[u8] = b"left in memory";
 
 const HANG: Duration = Duration::from_secs(600);
 
@@ -139,6 +148,7 @@ impl Worker {
             "done" | "stopped" => self.send(&FromWorker::Done { stopped: name == "stopped" }),
             "failed" => self.send(&FromWorker::Failed { error: argument.into() }),
             "shard" => self.shard(argument.parse().unwrap()),
+            "staged" => self.staged(argument.parse().unwrap()),
             "stderr" => std::io::stderr().write_all(format!("{argument}\n").as_bytes()).unwrap(),
             "exit" => std::process::exit(argument.parse().unwrap()),
             "kill" => raise(argument.parse::<Signal>().unwrap()).unwrap(),
@@ -323,17 +333,33 @@ impl Worker {
         let file = format!("__{}_0.distcp", self.rank);
         std::fs::write(dir.join(&file), b"shard").unwrap();
         let table = ShardTable { file, bytes: 5, ..ShardTable::default() };
-        self.send(&FromWorker::ShardWritten { step, epoch: 1, dir, metric: Some(1.5), table });
+        self.send(&FromWorker::ShardWritten { step, epoch: 1, dir, metric: Some(1.5), table, blocked: 0.0 });
         match self.inbox.recv().unwrap() {
             ToWorker::Committed { step: found, path } => assert!(found == step && Path::new(&path).exists()),
             other => panic!("{other:?}"),
         }
     }
 
+    /// Leaves a share of one tensor in the memory behind the page, and does not wait. The file `staged-RANK` says that it is there.
+    fn staged(&self, step: u64) {
+        let dir = self.run_dir.join(format!("checkpoints/.step-{step:08}.tmp-{}", self.attempt));
+        let (fqn, sizes) = (format!("rank{}", self.rank), vec![STAGED.len() as u64]);
+        let part = BoxOf { fqn, dtype: DType::U8, global: sizes.clone(), offsets: vec![0], sizes };
+        let layout = Layout::of(vec![part]).unwrap();
+        let (ticket, at) = (step, PAGE_BYTES as u64);
+        self.write(at + layout.bytes - 1, &[0]);
+        self.write(at + layout.spans[0].payload_at, STAGED);
+        self.write(SNAPSHOT_AT, &ticket.to_le_bytes());
+        let (metric, boxes, blake3, blocked) = (Some(1.5), layout.boxes, false, 0.25);
+        let shard = StagedShard { step, epoch: 1, dir, metric, ticket, at, boxes, blake3, blocked };
+        self.send(&FromWorker::ShardStaged(Box::new(shard)));
+        std::fs::write(self.run_dir.join(format!("staged-{}", self.rank)), b"").unwrap();
+    }
+
     /// Reads the wishes through the inherited descriptor, as bytes of the page.
     fn wishes(&self) -> u8 {
         let bytes = std::fs::read(page()).unwrap();
-        assert_eq!((bytes.len(), &bytes[..8]), (PAGE_BYTES, b"ENNctl01".as_slice()));
+        assert_eq!((bytes.len() >= PAGE_BYTES, &bytes[..8]), (true, b"ENNctl01".as_slice()));
         bytes[8]
     }
 

@@ -38,6 +38,14 @@ pub enum CheckpointError {
         /// The first differences and their number.
         differences: String,
     },
+    /// There is too little memory for a snapshot.
+    #[error("{needed} of memory are needed for a snapshot, {available} are available, half of which stay free")]
+    Memory {
+        /// What a snapshot needs.
+        needed: String,
+        /// What is available.
+        available: String,
+    },
     /// The shard could not be written.
     #[error(transparent)]
     Shard(#[from] ShardError),

@@ -1,9 +1,12 @@
 //! Loads tensors of a checkpoint, strictly: what is wanted must be there, of the same shape and kind.
 
-use super::{CheckpointError, dtype};
-use enn_common::checkpoint::Checkpoint;
+use super::{
+    CheckpointError, Named, dtype,
+    sys::{host_bytes, host_bytes_mut},
+};
+use enn_common::checkpoint::{Checkpoint, bulk::Target};
 use std::{collections::BTreeMap, path::Path};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Differences told by name; the rest is counted.
 const DIFFERENCES_TOLD: usize = 4;
@@ -28,7 +31,21 @@ pub fn load_with(
     wanted: &[Wanted],
     prefixes: &[&str],
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Taken(prefixes))
+    read(path, wanted, Others::Taken(prefixes), Vec::new())
+}
+
+/// `load_with`, over the tensors of `own` that have the name, shape and kind of one that is read: no second memory is taken. After
+/// an error they hold anything.
+///
+/// # Errors
+/// As `load`.
+pub fn load_over(
+    path: &Path,
+    wanted: &[Wanted],
+    prefixes: &[&str],
+    own: Vec<Named>,
+) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    read(path, wanted, Others::Taken(prefixes), own)
 }
 
 /// `load`, of a checkpoint that may hold more.
@@ -36,7 +53,22 @@ pub fn load_with(
 /// # Errors
 /// As `load`.
 pub fn load_part(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Left)
+    read(path, wanted, Others::Left, Vec::new())
+}
+
+/// Reads whole tensors into the memory of those given, which are contiguous, on the host, and of their shape and kind. After an
+/// error they hold anything.
+///
+/// # Errors
+/// Damage that the reader finds; a tensor of another size or one that is not contiguous on the host.
+pub fn load_into<'a>(
+    checkpoint: &Checkpoint,
+    tensors: impl Iterator<Item = (&'a str, &'a mut Tensor)>,
+) -> Result<(), CheckpointError> {
+    // What has no bytes to be written to is refused for its size.
+    let target = |(fqn, tensor)| Target { fqn, out: host_bytes_mut(tensor).unwrap_or_default() };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(checkpoint.read_all(&mut tensors.map(target).collect::<Vec<_>>(), threads)?)
 }
 
 /// What becomes of tensors that are not wanted by name.
@@ -48,7 +80,12 @@ enum Others<'a> {
     Taken(&'a [&'a str]),
 }
 
-fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+fn read(
+    path: &Path,
+    wanted: &[Wanted],
+    others: Others<'_>,
+    own: Vec<Named>,
+) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let checkpoint = Checkpoint::open(path)?;
     let held: BTreeMap<String, (Vec<i64>, Option<Kind>)> = checkpoint
         .tensor_names()
@@ -68,12 +105,14 @@ fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<S
         return Err(CheckpointError::OtherModel { path: path.to_owned(), differences: told(&differences) });
     }
     let mut tensors = BTreeMap::new();
+    let mut own: BTreeMap<String, Tensor> = own.into_iter().map(|item| (item.fqn, item.tensor)).collect();
     for (fqn, shape, kind) in wanted {
-        let data = checkpoint.tensor(&fqn)?;
-        let tensor = Tensor::f_from_data_size(&data.bytes, &shape, kind)
-            .map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
+        let fits = |own: &Tensor| own.size() == shape && own.kind() == kind && host_bytes(own).is_some();
+        let tensor = own.remove(&fqn).filter(fits).map_or_else(|| Tensor::f_empty(&shape, (kind, Device::Cpu)), Ok);
+        let tensor = tensor.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
         tensors.insert(fqn, tensor);
     }
+    load_into(&checkpoint, tensors.iter_mut().map(|(fqn, tensor)| (fqn.as_str(), tensor)))?;
     Ok(tensors)
 }
 
@@ -108,7 +147,7 @@ fn told(differences: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Named, write_share};
+    use crate::checkpoint::write_share;
     use enn_common::checkpoint::{Draft, commit, name};
 
     fn state() -> Vec<Named> {
@@ -123,8 +162,7 @@ mod tests {
 
     fn saved_by(world: u32, items: &[Named], dir: &Path) -> std::path::PathBuf {
         let temporary = dir.join(name::temporary(7, "x"));
-        let tables: Vec<_> =
-            (0..world).map(|rank| write_share(&temporary, (rank, world), items, &[]).unwrap()).collect();
+        let tables: Vec<_> = (0..world).map(|rank| write_share(&temporary, rank, world, items).unwrap()).collect();
         let committed = dir.join(name::committed(7));
         commit(&temporary, &committed, &tables, Draft { step: 7, ..Draft::default() }).unwrap();
         committed
@@ -145,6 +183,26 @@ mod tests {
                 assert!(back[&item.fqn].equal(&item.tensor), "{} saved by {world}", item.fqn);
             }
         }
+    }
+
+    #[test]
+    fn tensors_that_fit_are_read_over() {
+        let items = state();
+        let dir = tempfile::tempdir().unwrap();
+        let path = saved_by(2, &items, dir.path());
+        let own = vec![
+            Named::of("model.a", &Tensor::zeros([700, 500], (Kind::Float, tch::Device::Cpu))),
+            Named::of("model.t", &Tensor::zeros([4, 3], (Kind::Float, tch::Device::Cpu)).transpose(0, 1)),
+            Named::of("optim.step", &Tensor::from(0.0f64)),
+        ];
+        let views: Vec<Tensor> = own.iter().map(|item| item.tensor.shallow_clone()).collect();
+        let back = load_over(&path, &wanted(&items), &[], own).unwrap();
+        for item in &items {
+            assert!(back[&item.fqn].equal(&item.tensor), "{}", item.fqn);
+        }
+        let is_over = |index: usize, fqn: &str| back[fqn].data_ptr() == views[index].data_ptr();
+        // The second has other strides, the third another kind.
+        assert!(is_over(0, "model.a") && !is_over(1, "model.t") && !is_over(2, "optim.step"));
     }
 
     #[test]

@@ -8,12 +8,15 @@ pub mod error;
 pub mod load;
 pub mod plan;
 pub mod save;
+pub mod staging;
+mod sys;
 pub mod whole;
 
 pub use enn_common::checkpoint::Draft;
 pub use error::CheckpointError;
-pub use load::{Wanted, load, load_part, load_with};
-pub use save::write_share;
+pub use load::{Wanted, load, load_into, load_over, load_part, load_with};
+pub use save::{Share, write_share};
+pub use sys::{host_bytes, host_bytes_mut};
 pub use whole::{latest, save_whole};
 
 /// A tensor under its fully qualified name.

@@ -41,8 +41,8 @@ pub fn divide(entries: &[Entry], world: usize) -> Vec<Vec<Piece>> {
     let world = world.max(1);
     let mut pieces: Vec<Piece> =
         entries.iter().enumerate().flat_map(|(index, entry)| cut(index, entry, world)).collect();
-    let key = |p: &Piece| (Reverse(entries[p.entry].bytes(&p.sizes)), &entries[p.entry].fqn, p.offsets.clone());
-    pieces.sort_by(|a, b| key(a).cmp(&key(b)));
+    pieces
+        .sort_by_cached_key(|p| (Reverse(entries[p.entry].bytes(&p.sizes)), &entries[p.entry].fqn, p.offsets.clone()));
     let mut shares: Vec<(u64, Vec<Piece>)> = vec![(0, Vec::new()); world];
     for piece in pieces {
         let lightest = (0..world).min_by_key(|&rank| shares[rank].0).unwrap_or(0);

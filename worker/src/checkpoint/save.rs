@@ -1,77 +1,105 @@
-//! Writes this rank's share of a replicated state.
+//! Writes this rank's share of a state that the ranks have in common or divided.
 
 use super::{
     CheckpointError, Named, Placed, dtype,
-    plan::{self, Entry, Piece},
+    plan::{self, Entry},
+    sys::host_bytes,
 };
-use enn_common::checkpoint::{
-    name,
-    shard::{ShardWriter, TensorBox},
-    table::{DType, ShardTable},
+use enn_common::{
+    checkpoint::{
+        layout::{BoxOf, Layout},
+        name,
+        table::{DType, ShardTable},
+        write::{How, write_shard},
+    },
+    fs::Disk,
 };
 use std::path::Path;
 use tch::{Device, Tensor};
 
-/// Writes the boxes that `plan` gives to `rank` of `world`, and those that only this rank has, into `dir`, fsynced, and says what
-/// was written. `items` must be the same on every rank; `dir` is made when it is missing.
+/// What one rank saves: where it lies in the shard, and the tensors it is taken from.
+#[derive(Debug)]
+pub struct Share {
+    /// Items of the shard and their places.
+    pub layout: Layout,
+    /// A view of each item's elements, in the layout's order; on any device, any strides.
+    pub(super) parts: Vec<Tensor>,
+}
+
+impl Share {
+    /// The boxes that `plan` gives to `rank` of `world` of `items`, which must be the same on every rank, and those that `own` says
+    /// only this rank has. Nothing is copied.
+    ///
+    /// # Errors
+    /// A kind that checkpoints do not hold.
+    pub fn of((items, own): (&[Named], &[Placed]), rank: u32, world: u32) -> Result<Self, CheckpointError> {
+        let mut entries = Vec::with_capacity(items.len());
+        let mut dtypes = Vec::with_capacity(items.len());
+        for item in items {
+            let (dtype, shape) = (dtype_of(&item.fqn, &item.tensor)?, words(&item.tensor.size()));
+            entries.push(Entry { fqn: item.fqn.clone(), element_bytes: dtype.bytes(), shape });
+            dtypes.push(dtype);
+        }
+        let mut shares = plan::divide(&entries, world as usize);
+        let pieces = if (rank as usize) < shares.len() { shares.swap_remove(rank as usize) } else { Vec::new() };
+        let (mut boxes, mut parts) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
+        for piece in pieces {
+            let (fqn, global) = (entries[piece.entry].fqn.clone(), entries[piece.entry].shape.clone());
+            let mut part = items[piece.entry].tensor.detach();
+            // Boxes are cut along the first axis only.
+            if piece.sizes != global
+                && let (Some(&start), Some(&len)) = (piece.offsets.first(), piece.sizes.first())
+            {
+                let cut = part.f_narrow(0, start.cast_signed(), len.cast_signed());
+                part = cut.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
+            }
+            let dtype = dtypes[piece.entry];
+            boxes.push(BoxOf { fqn, dtype, global, offsets: piece.offsets, sizes: piece.sizes });
+            parts.push(part);
+        }
+        for Placed { fqn, global, offsets, tensor } in own {
+            let (dtype, sizes) = (dtype_of(fqn, tensor)?, words(&tensor.size()));
+            boxes.push(BoxOf { fqn: fqn.clone(), dtype, global: words(global), offsets: words(offsets), sizes });
+            parts.push(tensor.detach());
+        }
+        Ok(Self { layout: Layout::of(boxes)?, parts })
+    }
+
+    /// The elements on the host, one after the other in memory: the tensors themselves where they are so already.
+    fn on_host(&self) -> Result<Vec<Tensor>, CheckpointError> {
+        let host = |(part, of): (&Tensor, &BoxOf)| {
+            if host_bytes(part).is_some() {
+                return Ok(part.shallow_clone());
+            }
+            let there = part.f_to_device(Device::Cpu).and_then(|part| part.f_contiguous());
+            there.map_err(|source| CheckpointError::Copy { fqn: of.fqn.clone(), source })
+        };
+        self.parts.iter().zip(&self.layout.boxes).map(host).collect()
+    }
+}
+
+/// Writes the share into `dir`, fsynced, and says what was written. `dir` is made when it is missing.
 ///
 /// # Errors
-/// A kind that checkpoints do not hold, a copy that libtorch refuses, or what the disk says: nothing but `dir` is left behind.
-pub fn write_share(
-    dir: &Path,
-    (rank, world): (u32, u32),
-    items: &[Named],
-    own: &[Placed],
-) -> Result<ShardTable, CheckpointError> {
-    let written = write(dir, (rank, world), items, own);
+/// A copy that libtorch refuses, or what the disk says: nothing but `dir` is left behind.
+pub fn write(dir: &Path, rank: u32, share: &Share, how: How) -> Result<ShardTable, CheckpointError> {
+    let tensors = share.on_host()?;
+    let payloads: Vec<&[u8]> = tensors.iter().map(|tensor| host_bytes(tensor).unwrap_or_default()).collect();
+    let written = write_shard(&Disk, (dir, rank), (&share.layout, &payloads), how);
     if written.is_err() {
         // Where a disk is full, half a share would keep the next one from fitting.
         let _absent = std::fs::remove_file(dir.join(name::shard(rank)));
     }
-    written
+    Ok(written?)
 }
 
-fn write(
-    dir: &Path,
-    (rank, world): (u32, u32),
-    items: &[Named],
-    own: &[Placed],
-) -> Result<ShardTable, CheckpointError> {
-    let mut entries = Vec::with_capacity(items.len());
-    for item in items {
-        let dtype = dtype_of(&item.fqn, &item.tensor)?;
-        let shape = words(&item.tensor.size());
-        entries.push(Entry { fqn: item.fqn.clone(), element_bytes: dtype.bytes(), shape });
-    }
-    let shares = plan::divide(&entries, world as usize);
-    let mut writer = ShardWriter::create(dir, rank)?;
-    for piece in shares.get(rank as usize).map_or(&[][..], Vec::as_slice) {
-        let (item, entry) = (&items[piece.entry], &entries[piece.entry]);
-        let bytes =
-            bytes_of(&item.tensor, piece).map_err(|source| CheckpointError::Copy { fqn: item.fqn.clone(), source })?;
-        let place = TensorBox {
-            fqn: &item.fqn,
-            dtype: dtype_of(&item.fqn, &item.tensor)?,
-            global: &entry.shape,
-            offsets: &piece.offsets,
-            sizes: &piece.sizes,
-        };
-        writer.tensor(&place, &bytes)?;
-    }
-    for item in own {
-        let sizes = words(&item.tensor.size());
-        let copied = bytes(&item.tensor);
-        let copied = copied.map_err(|source| CheckpointError::Copy { fqn: item.fqn.clone(), source })?;
-        let place = TensorBox {
-            fqn: &item.fqn,
-            dtype: dtype_of(&item.fqn, &item.tensor)?,
-            global: &words(&item.global),
-            offsets: &words(&item.offsets),
-            sizes: &sizes,
-        };
-        writer.tensor(&place, &copied)?;
-    }
-    Ok(writer.finish()?)
+/// Writes the boxes that `plan` gives to `rank` of `world` into `dir`, fsynced, and says what was written. `items` must be the
+/// same on every rank; `dir` is made when it is missing.
+///
+/// # Errors
+/// A kind that checkpoints do not hold, a copy that libtorch refuses, or what the disk says: nothing but `dir` is left behind.
+pub fn write_share(dir: &Path, rank: u32, world: u32, items: &[Named]) -> Result<ShardTable, CheckpointError> {
+    write(dir, rank, &Share::of((items, &[]), rank, world)?, How::shared_by(world as usize))
 }
 
 fn words(sizes: &[i64]) -> Vec<u64> {
@@ -81,25 +109,4 @@ fn words(sizes: &[i64]) -> Vec<u64> {
 fn dtype_of(fqn: &str, tensor: &Tensor) -> Result<DType, CheckpointError> {
     let kind = tensor.kind();
     dtype::of_kind(kind).ok_or_else(|| CheckpointError::Kind { fqn: fqn.to_owned(), kind: format!("{kind:?}") })
-}
-
-/// The box's elements in C order, as they lie in memory.
-fn bytes_of(tensor: &Tensor, piece: &Piece) -> Result<Vec<u8>, tch::TchError> {
-    let mut part = tensor.shallow_clone();
-    // Boxes are cut along the first axis only.
-    if let (Some(&start), Some(&len)) = (piece.offsets.first(), piece.sizes.first()) {
-        part = part.f_narrow(0, start.cast_signed(), len.cast_signed())?;
-    }
-    bytes(&part)
-}
-
-/// A tensor's elements in C order.
-fn bytes(tensor: &Tensor) -> Result<Vec<u8>, tch::TchError> {
-    let part = tensor.f_detach()?.f_to_device(Device::Cpu)?.f_contiguous()?;
-    let numel = part.numel();
-    let mut bytes = vec![0; numel * part.kind().elt_size_in_bytes()];
-    if numel > 0 {
-        part.f_copy_data_u8(&mut bytes, numel)?;
-    }
-    Ok(bytes)
 }

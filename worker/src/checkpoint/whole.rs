@@ -17,7 +17,7 @@ pub fn save_whole(checkpoints: &Path, items: &[Named], draft: Draft, keep: usize
     remove_leftovers(checkpoints)?;
     let temporary = checkpoints.join(name::temporary(draft.step, "whole"));
     let committed = checkpoints.join(name::committed(draft.step));
-    let table = write_share(&temporary, (0, 1), items, &[])?;
+    let table = write_share(&temporary, 0, 1, items)?;
     commit(&temporary, &committed, &[table], draft)?;
     prune(checkpoints, keep)?;
     Ok(committed)

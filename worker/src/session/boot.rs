@@ -154,7 +154,9 @@ pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionEr
             expected: "a seat in a round, or word to stand by",
         })?,
     };
-    let link = Link::new(client, page)?;
+    // Whoever took the page has the memory; without it checkpoints are written while training waits.
+    let memory = environment.control_fd.and_then(|fd| mmap::memory(fd).ok());
+    let link = Link::new(client, page, memory)?;
     Ok((link, first))
 }
 

@@ -37,7 +37,7 @@ pub fn init(
     let mut items = learner.state();
     items.extend(Progress::default().named(&EpochSums::new(device)?, &order));
     let dir = checkpoints.join(name::temporary(0, attempt));
-    let table = checkpoint::write_share(&dir, (0, 1), &items, &[])?;
-    reporter.send(FromWorker::ShardWritten { step: 0, epoch: 0, dir, metric: None, table })?;
+    let table = checkpoint::write_share(&dir, 0, 1, &items)?;
+    reporter.send(FromWorker::ShardWritten { step: 0, epoch: 0, dir, metric: None, table, blocked: 0.0 })?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use super::{SessionError, report::Reporter, unix};
 use crate::{
+    checkpoint::staging::StagingMemory,
     comm::Cut,
     kernel::{Intents, NoIntents},
 };
@@ -19,6 +20,7 @@ use enn_common::{
 use nix::time::{ClockId, clock_gettime};
 use std::{
     cell::Cell,
+    fs::File,
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
 };
@@ -64,6 +66,10 @@ struct Running {
     over: Option<(u64, String)>,
     /// Cuts the process group of a round.
     cut: Option<(u64, Box<dyn Cut>)>,
+    /// The round that is worked in.
+    watched: u64,
+    /// Words about checkpoints so far.
+    checkpoints: u64,
 }
 
 impl Rounds {
@@ -77,12 +83,31 @@ impl Rounds {
         }
         self.changed.notify_all();
     }
+
+    /// The launcher said what became of a checkpoint.
+    fn settled(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).checkpoints += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the next such word, at most so long; whether the round is over.
+    fn await_settled(&self, wait_max: Duration) -> bool {
+        let running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, is_over) = (running.checkpoints, |running: &Running| {
+            running.over.as_ref().is_some_and(|(over, _)| *over >= running.watched)
+        });
+        let goes_on = |running: &mut Running| running.checkpoints == before && !is_over(running);
+        let waited = self.changed.wait_timeout_while(running, wait_max, goes_on);
+        is_over(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
 }
 
 /// The launcher, as the session sees it.
 pub struct Link {
     sender: Sender,
     page: Option<ControlPage<'static>>,
+    /// The memory behind the page.
+    memory: Option<File>,
     lists: crossbeam_channel::Receiver<Quarantined>,
     orders: crossbeam_channel::Receiver<Order>,
     rounds: Arc<Rounds>,
@@ -94,7 +119,11 @@ impl Link {
     ///
     /// # Errors
     /// [`SessionError::Thread`] when the system refuses the listening thread.
-    pub(crate) fn new(client: Client, page: Option<ControlPage<'static>>) -> Result<Self, SessionError> {
+    pub(crate) fn new(
+        client: Client,
+        page: Option<ControlPage<'static>>,
+        memory: Option<File>,
+    ) -> Result<Self, SessionError> {
         let (sender, receiver) = client.into_parts();
         let (lists_in, lists) = crossbeam_channel::bounded(LISTS_MAX);
         let (orders_in, orders) = crossbeam_channel::bounded(ORDERS_MAX);
@@ -104,7 +133,7 @@ impl Link {
             .name("launcher".to_owned())
             .spawn(move || listener.listen(receiver))
             .map_err(SessionError::Thread)?;
-        let link = Self { sender, page, lists, orders, rounds, step: Cell::new(0) };
+        let link = Self { sender, page, memory, lists, orders, rounds, step: Cell::new(0) };
         link.phase(Phase::Boot);
         Ok(link)
     }
@@ -129,6 +158,7 @@ impl Link {
             cut.cut();
         }
         running.cut = Some((round, cut));
+        running.watched = round;
     }
 
     /// Why the launcher ended `round`; waits so long for its word.
@@ -182,6 +212,15 @@ impl Reporter for Link {
         self.page.is_some_and(ControlPage::regroup)
     }
 
+    fn staging(&self) -> Option<StagingMemory> {
+        let page = self.page.filter(|page| page.takes_staged())?;
+        Some(StagingMemory { file: self.memory.as_ref()?.try_clone().ok()?, page })
+    }
+
+    fn await_checkpoint(&self, wait_max: Duration) -> bool {
+        self.rounds.await_settled(wait_max)
+    }
+
     fn quarantined(&self) -> Vec<Quarantined> {
         self.lists.try_iter().collect()
     }
@@ -224,8 +263,12 @@ impl Listener {
             match receiver.recv() {
                 Ok(ToWorker::Committed { step, path }) => {
                     tracing::info!(step, path = %path.display(), "checkpoint committed");
+                    self.rounds.settled();
                 }
-                Ok(ToWorker::Abandoned { step, error }) => tracing::warn!(step, error, "checkpoint abandoned"),
+                Ok(ToWorker::Abandoned { step, error }) => {
+                    tracing::warn!(step, error, "checkpoint abandoned");
+                    self.rounds.settled();
+                }
                 Ok(ToWorker::RoundEnded { round, reason }) => self.rounds.end(round, reason),
                 Ok(ToWorker::Kernels(told)) => {
                     // A session that reads none needs none; a full queue means that it is far behind, and the next list holds all.

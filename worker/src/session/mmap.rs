@@ -14,7 +14,7 @@ use std::{
 /// What the system says of the descriptor or the mapping.
 pub(crate) fn control_page(fd: i32) -> io::Result<Result<ControlPage<'static>, ControlError>> {
     // A second open of the same memory: the inherited descriptor stays the launcher's business.
-    let file: File = OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{fd}"))?;
+    let file = memory(fd)?;
     let map: MmapRaw = MmapOptions::new().len(PAGE_BYTES).map_raw(&file)?;
     // Leaked on purpose: the page is used until the process ends, also by the thread that notices the launcher's death.
     let map: &'static MmapRaw = Box::leak(Box::new(map));
@@ -22,6 +22,14 @@ pub(crate) fn control_page(fd: i32) -> io::Result<Result<ControlPage<'static>, C
     // SAFETY: the mapping is page-aligned, PAGE_BYTES long, lives for ever, and is only touched through atomics on both sides.
     let words = unsafe { std::slice::from_raw_parts(map.as_ptr().cast::<AtomicU64>(), words) };
     Ok(ControlPage::open(words))
+}
+
+/// The memory behind the page, which may be made longer.
+///
+/// # Errors
+/// What the system says of the descriptor.
+pub(crate) fn memory(fd: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{fd}"))
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub mod refusal;
 pub mod report;
 mod round;
 pub mod saved;
+mod saver;
 pub mod serve;
 pub mod step;
 pub mod steps;

@@ -1,7 +1,10 @@
 //! How a session speaks to whoever runs it, and hears that it should stop. The launcher behind a socket is one listener;
 //! a test or a user's own program is another.
 
-use crate::kernel::{Intents, NoIntents};
+use crate::{
+    checkpoint::staging::StagingMemory,
+    kernel::{Intents, NoIntents},
+};
 use enn_common::{
     kernels::Quarantined,
     wire::{client::ClientError, control::Phase, message::FromWorker},
@@ -40,6 +43,16 @@ pub trait Reporter {
     /// Lists of quarantined kernels that came since the last call, the oldest first. Must cost next to nothing.
     fn quarantined(&self) -> Vec<Quarantined> {
         Vec::new()
+    }
+
+    /// Memory of the listener's in which shares of checkpoints may be left; `None`: it takes none.
+    fn staging(&self) -> Option<StagingMemory> {
+        None
+    }
+
+    /// Waits until something is said of a checkpoint, at most so long; whether the round is over.
+    fn await_checkpoint(&self, _wait_max: Duration) -> bool {
+        true
     }
 
     /// Where it is written that a kernel is about to run for the first time.

@@ -16,12 +16,13 @@ use super::{
     precision::{self, Demand, Precision},
     progress::Progress,
     refusal::{self, Refusals, Rows},
+    saver::Due,
     step::{self, Place, Stepped},
     strategy::{self, Chosen},
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
-    checkpoint::{self, Named, Placed},
+    checkpoint::{self, Named, Placed, Share},
     comm::{ProcessGroup, Solo},
     data::{
         Batch, Position, Prefetch, Sampler,
@@ -77,7 +78,7 @@ impl<'a> Round<'a> {
         let sampler = Sampler { rank, world, accumulation, ..host.order };
         let place = host.place(group, &sampler);
         if state.broken {
-            *state = host.state()?;
+            *state = host.state(state.saver.take())?;
         }
         state.learner.executor.reset();
         state.learner.share_gradients(group)?;
@@ -92,6 +93,7 @@ impl<'a> Round<'a> {
         }
         round.state.begun = true;
         let chosen = round.share_state()?;
+        round.prepare_saving()?;
         super::ready(round.place.reporter, host.device, group.backend())?;
         if round.fresh {
             let choice = round.state.learner.precision.choice();
@@ -144,7 +146,15 @@ impl<'a> Round<'a> {
         let state = &mut *self.state;
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
-        let saved = checkpoint::load_with(path, &wanted, &[precision::STATE, poisoned::STATE])?;
+        let own = if self.host.device == Device::Cpu { state.named(&self.host.order)? } else { Vec::new() };
+        let saved = match checkpoint::load_over(path, &wanted, &[precision::STATE, poisoned::STATE], own) {
+            Ok(saved) => saved,
+            Err(error) => {
+                // What it would have replaced may be half replaced.
+                state.learner = self.host.learner()?;
+                return Err(error.into());
+            }
+        };
         state.take(&saved, &self.host.order, path)?;
         state.saved_step = Some(state.progress.step);
         Ok(())
@@ -197,7 +207,7 @@ impl<'a> Round<'a> {
                     _ if self.state.progress.finished => {}
                     Wish::GoOn => {}
                     Wish::Stop => {
-                        self.save()?;
+                        self.save(true)?;
                         return Ok(Ended::Finished(self.state.outcome(true, BTreeMap::new())));
                     }
                     Wish::Leave => {
@@ -297,10 +307,8 @@ impl<'a> Round<'a> {
         let rows: Vec<u64> = explained.left_out.iter().map(|&place| index.at(global[place])).collect();
         self.state.poisoned.add(rows.iter().copied());
         let id = |row: &u64| data.ids[*row as usize];
-        if let Some(ledger) = &host.ledger {
-            let left_out = rows.iter().map(id).collect();
-            ledger.write(&Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
-        }
+        let left_out = rows.iter().map(id).collect();
+        self.note(|| Line::LeftOut { left_out, step: step + 1, round: self.task.round })?;
         let (found, limit) = (self.state.poisoned.count(), host.config.train.poisoned_rows_limit(index.len()));
         if found > limit {
             let first = refusal::listed(self.state.poisoned.rows().iter().map(id));
@@ -311,9 +319,8 @@ impl<'a> Round<'a> {
 
     /// Into the ledger, before this rank contributes to a step.
     fn enter_begun(&self, batch: &Batch) -> Result<(), SessionError> {
-        let Some(ledger) = &self.host.ledger else { return Ok(()) };
         let (ids, progress) = (self.host.data.ids(), &self.state.progress);
-        ledger.write(&Line::Begun {
+        self.note(|| Line::Begun {
             round: self.task.round,
             attempt: self.task.attempt.clone(),
             step: progress.step + 1,
@@ -325,9 +332,16 @@ impl<'a> Round<'a> {
 
     /// Into the ledger, after a step.
     fn enter_done(&self) -> Result<(), SessionError> {
-        let Some(ledger) = &self.host.ledger else { return Ok(()) };
         let (round, attempt) = (self.task.round, self.task.attempt.clone());
-        ledger.write(&Line::Done { done: self.state.progress.step, round, attempt })
+        self.note(|| Line::Done { done: self.state.progress.step, round, attempt })
+    }
+
+    /// A line of the ledger, where there is one.
+    fn note(&self, line: impl FnOnce() -> Line) -> Result<(), SessionError> {
+        match self.host.ledger.as_ref().and_then(|ledger| ledger.write(&line())) {
+            Some(message) => self.tell(FromWorker::Warned { message }),
+            None => Ok(()),
+        }
     }
 
     /// Validation, judgement, report and, when due, a checkpoint; once for every epoch whose steps are done.
@@ -385,7 +399,7 @@ impl<'a> Round<'a> {
             self.place.kernels.tell_calls(plan)?;
         }
         if decide::save_due(epoch, train.checkpoint_every, self.state.progress.finished) {
-            self.save()?;
+            self.save(self.state.progress.finished)?;
         }
         Ok(())
     }
@@ -402,7 +416,7 @@ impl<'a> Round<'a> {
             return Ok(());
         }
         self.state.saved_step = None;
-        self.save()
+        self.save(true)
     }
 
     fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
@@ -427,8 +441,15 @@ impl<'a> Round<'a> {
         Ok(split)
     }
 
-    /// Writes this rank's share of the state. A failure is told, not fatal.
-    fn save(&mut self) -> Result<(), SessionError> {
+    /// Room for this rank's share, before it is needed.
+    fn prepare_saving(&mut self) -> Result<(), SessionError> {
+        let (items, own) = self.state.shares(&self.host.order)?;
+        let share = Share::of((&items, &own), self.place.group.rank(), self.place.group.size())?;
+        self.state.saver.prepare(share.layout.bytes, self.place.reporter)
+    }
+
+    /// Saves this rank's share of the state. A failure is told, not fatal. One that `must` not be left out is waited for.
+    fn save(&mut self, must: bool) -> Result<(), SessionError> {
         let step = self.state.progress.step;
         if self.state.saved_step == Some(step) {
             return Ok(());
@@ -446,15 +467,13 @@ impl<'a> Round<'a> {
         let (items, own) = state.shares(&self.host.order)?;
         let (rank, world) = (self.place.group.rank(), self.place.group.size());
         let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, &self.task.attempt));
-        let message = match checkpoint::write_share(&dir, (rank, world), &items, &own) {
-            Ok(table) => {
-                state.saved_step = Some(step);
-                let best = state.progress.standing.best;
-                let metric = best.is_finite().then_some(best);
-                FromWorker::ShardWritten { step, epoch: state.progress.position.epoch, dir, metric, table }
-            }
-            Err(error) => FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() },
-        };
+        let best = state.progress.standing.best;
+        let (epoch, metric) = (state.progress.position.epoch, best.is_finite().then_some(best));
+        let due = Due { step, epoch, metric, dir, rank, world, must };
+        let message = state.saver.save((&items, &own), due, self.place.reporter)?;
+        if !matches!(message, FromWorker::ShardFailed { .. }) {
+            state.saved_step = Some(step);
+        }
         self.tell(message)
     }
 

@@ -19,6 +19,7 @@ use super::{
     refusal::Refusals,
     report::Reporter,
     round::{Round, rehearse},
+    saver::Saver,
 };
 use crate::{block::SubModels, comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
 use enn_common::{
@@ -96,7 +97,8 @@ pub struct Outcome {
 /// Trains to the end, or until the listener asks for a stop, in one round. Every rank calls it with the same configuration; the
 /// process group may be [`crate::comm::Solo`].
 ///
-/// Messages to `reporter`: `Ready`, `PrecisionChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardWritten` or `ShardFailed`, `Trained`.
+/// Messages to `reporter`: `Ready`, `PrecisionChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardStaged`, `ShardWritten` or
+/// `ShardFailed`, `Trained`.
 ///
 /// # Errors
 /// Those of data, model, libtorch, collectives and a resumed checkpoint that does not fit. A checkpoint that cannot be
@@ -144,6 +146,7 @@ pub(super) struct State {
     pub(super) refusals: Refusals,
     pub(super) poisoned: Poisoned,
     pub(super) saved_step: Option<u64>,
+    pub(super) saver: Saver,
     pub(super) pace: Pace,
     /// Weights and progress are those of this training, and not those every process begins with.
     pub(super) begun: bool,
@@ -187,7 +190,7 @@ impl<'a> Training<'a> {
         let (checkpoints, device) = (task.checkpoints.clone(), task.device);
         let models = task.models.clone();
         let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
-        let state = host.state()?;
+        let state = host.state(Saver::new(&host.config.train, host.reporter))?;
         Ok(Self { host, state })
     }
 
@@ -269,7 +272,7 @@ impl Host<'_> {
     }
 
     /// What every process begins with.
-    pub(super) fn state(&self) -> Result<State, SessionError> {
+    pub(super) fn state(&self, saver: Saver) -> Result<State, SessionError> {
         Ok(State {
             learner: self.learner()?,
             progress: Progress::default(),
@@ -277,6 +280,7 @@ impl Host<'_> {
             refusals: Refusals::default(),
             poisoned: Poisoned::default(),
             saved_step: None,
+            saver,
             pace: Pace::new(),
             begun: false,
             broken: false,

@@ -6,7 +6,7 @@ use crate::config::{
     raw::{Node, Value},
     section::Section,
     train::{
-        CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute,
+        Busy, CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute,
         Recovery, Strategy, TrainConfig,
     },
 };
@@ -18,6 +18,7 @@ const STRATEGIES: &[(&str, Strategy)] =
     &[("auto", Strategy::Auto), ("ddp", Strategy::Ddp), ("zero1", Strategy::Zero1), ("fsdp", Strategy::Fsdp)];
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
+const BUSIES: &[(&str, Busy)] = &[("wait", Busy::Wait), ("skip", Busy::Skip)];
 const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
@@ -58,6 +59,9 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
+        checkpoint_async: s.truth("checkpoint_async", default.checkpoint_async),
+        checkpoint_busy: s.name("checkpoint_busy", BUSIES).unwrap_or(default.checkpoint_busy),
+        checkpoint_blake3: s.truth("checkpoint_blake3", default.checkpoint_blake3),
         precision: s.name("precision", Precision::NAMES).unwrap_or(default.precision),
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
         capture_collectives: s.truth("capture_collectives", default.capture_collectives),

@@ -145,7 +145,14 @@ pub(in crate::ui) fn events() -> Vec<Event> {
     all.push((0.1, What::EpochEnded(Box::new(epoch(1, 0.41, 6.2, true)))));
     all.push((
         0.05,
-        What::CheckpointCommitted { step: 8, path: "/c/8".into(), bytes: 5_012_345, seconds: 0.04, metric: Some(6.2) },
+        What::CheckpointCommitted {
+            step: 8,
+            path: "/c/8".into(),
+            bytes: 5_012_345,
+            seconds: 0.04,
+            metric: Some(6.2),
+            blocked_seconds: 0.01,
+        },
     ));
     all.extend((9..=14).map(|step| (0.04, stepped(step, 0.3))));
     all.push((0.01, exited(0, 1, None, Some(9))));
@@ -165,6 +172,7 @@ pub(in crate::ui) fn events() -> Vec<Event> {
             bytes: 5_012_345,
             seconds: 0.05,
             metric: Some(4.4),
+            blocked_seconds: 0.02,
         },
     ));
     let split = [("train", 3.1, 18_000), ("val", 4.4, 3_800), ("test", 4.62, 3_850)];

@@ -1,0 +1,375 @@
+//! Reads many whole tensors at once, into memory of the caller: several threads, every byte checked while it is in the cache.
+//!
+//! Of an item that we wrote, the bytes around its elements follow from `.metadata` and the manifest: they are compared, not
+//! parsed. What differs, and whatever others wrote, is read tensor by tensor the careful way, which also says what is wrong.
+//!
+//! **Invariant:** as that of the reader: nothing is returned that was not checked.
+
+use super::{
+    boxes::{Region, runs},
+    item,
+    metadata::{Chunk, TensorEntry},
+    reader::{Checkpoint, ReadError},
+    zip::Envelope,
+};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    ops::Range,
+    os::unix::fs::FileExt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Items with fewer bytes are read together with their neighbours.
+const SMALL_BYTES_MAX: u64 = 1 << 20;
+/// Bytes that are read together.
+const TOGETHER_BYTES: u64 = 4 << 20;
+/// Bytes between two items that are read and thrown away rather than skipped.
+const GAP_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of a large item that one thread takes at a time.
+const STRETCH_BYTES: usize = 16 << 20;
+/// Bytes that are read and then checked, still in the processor's cache.
+const BLOCK_BYTES: usize = 512 << 10;
+/// Reading threads, at most.
+const THREADS_MAX: usize = 8;
+
+/// A whole tensor and the memory it goes to, which has exactly its bytes.
+#[derive(Debug)]
+pub struct Target<'a> {
+    /// Name.
+    pub fqn: &'a str,
+    /// Row-major elements in little-endian order.
+    pub out: &'a mut [u8],
+}
+
+impl Checkpoint {
+    /// `read_into` of all targets, in `threads` threads (at most 8). After an error the memory holds anything.
+    ///
+    /// # Errors
+    /// As `read_into`.
+    pub fn read_all(&self, targets: &mut [Target<'_>], threads: usize) -> Result<(), ReadError> {
+        let mut careful = BTreeSet::new();
+        let mut pieces = Vec::new();
+        for (index, target) in targets.iter_mut().enumerate() {
+            match self.pieces(index, target)? {
+                Some(own) => pieces.extend(own),
+                None => {
+                    careful.insert(index);
+                }
+            }
+        }
+        careful.extend(read(pieces, threads));
+        for index in careful {
+            let target = &mut targets[index];
+            self.read_into(target.fqn, target.out)?;
+        }
+        Ok(())
+    }
+
+    /// The items of a tensor as they must be if we wrote them; `None` where that cannot be said, or where an item's elements do
+    /// not lie behind each other in the tensor.
+    fn pieces<'t>(&self, target: usize, to: &'t mut Target<'_>) -> Result<Option<Vec<Piece<'t>>>, ReadError> {
+        let entry = self.entry(to.fqn)?;
+        let Some(places) = places(entry, to.out.len()) else { return Ok(None) };
+        let mut pieces = Vec::with_capacity(places.len());
+        let mut rest: &'t mut [u8] = &mut *to.out;
+        let mut at = 0;
+        for (range, chunk) in places {
+            let (out, behind) = rest.split_at_mut(range.end - at);
+            (rest, at) = (behind, range.end);
+            let (Some(crc32), Some(dtype)) = (self.expected(&chunk.place), entry.dtype()) else { return Ok(None) };
+            let around = item::tensor(chunk.place.offset, dtype, &chunk.region.sizes, out.len() as u64, crc32);
+            let length = (around.head.len() + out.len() + around.tail.len()) as u64;
+            if length != chunk.place.length || !chunk.place.transforms.is_empty() {
+                return Ok(None);
+            }
+            let file = self.file(&chunk.place.file)?;
+            pieces.push(Piece { target, file, at: chunk.place.offset, around, crc32, out });
+        }
+        Ok(Some(pieces))
+    }
+}
+
+/// Where in the tensor's bytes each chunk with elements lies, in order; `None` when one is scattered or they do not tile it.
+fn places(entry: &TensorEntry, bytes: usize) -> Option<Vec<(Range<usize>, &Chunk)>> {
+    let width = entry.dtype()?.bytes();
+    let whole = Region::whole(&entry.shape);
+    let mut places = Vec::with_capacity(entry.chunks.len());
+    for chunk in entry.chunks.iter().filter(|chunk| chunk.region.volume() > 0) {
+        let mut found = None;
+        let region = &chunk.region;
+        runs(region, region, &whole, &mut |_, to, count| match found.replace((to * width, count * width)) {
+            None => Ok(()),
+            Some(_) => Err(()),
+        })
+        .ok()?;
+        let (at, length) = found?;
+        let start = usize::try_from(at).ok()?;
+        places.push((start..start.checked_add(usize::try_from(length).ok()?)?, chunk));
+    }
+    places.sort_by_key(|(range, _)| range.start);
+    let end = places.iter().try_fold(0, |at, (range, _)| (range.start == at).then_some(range.end))?;
+    (end == bytes).then_some(places)
+}
+
+/// An item as it must be, and where its elements go.
+struct Piece<'t> {
+    target: usize,
+    file: Arc<(File, u64)>,
+    at: u64,
+    around: Envelope,
+    crc32: u32,
+    out: &'t mut [u8],
+}
+
+impl Piece<'_> {
+    fn length(&self) -> u64 {
+        (self.around.head.len() + self.out.len() + self.around.tail.len()) as u64
+    }
+
+    /// Takes the elements from the item's bytes, if they are what they must be.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let Some((head, rest)) = bytes.split_at_checked(self.around.head.len()) else { return false };
+        let Some((payload, tail)) = rest.split_at_checked(self.out.len()) else { return false };
+        self.out.copy_from_slice(payload);
+        head == self.around.head && tail == self.around.tail && crc32fast::hash(self.out) == self.crc32
+    }
+}
+
+/// What a thread does without asking.
+enum Job<'t> {
+    /// Neighbours in a file, in its order.
+    Together(Vec<Piece<'t>>),
+    /// A stretch of a large item: its elements from `at` in the file on.
+    Stretch { whole: usize, file: Arc<(File, u64)>, at: u64, out: &'t mut [u8] },
+}
+
+/// A large item whose stretches are read one by one.
+struct Whole {
+    target: usize,
+    file: Arc<(File, u64)>,
+    at: u64,
+    around: Envelope,
+    crc32: u32,
+    payload: u64,
+}
+
+impl Whole {
+    /// Whether the bytes around the elements are there, and the checksum of the stretches is right.
+    fn is_right<'s>(&self, stretches: impl Iterator<Item = &'s crc32fast::Hasher>) -> bool {
+        let mut found = crc32fast::Hasher::new();
+        stretches.for_each(|stretch| found.combine(stretch));
+        let is_at = |at: u64, expected: &[u8]| {
+            let mut bytes = vec![0; expected.len()];
+            self.file.0.read_exact_at(&mut bytes, at).is_ok() && bytes == expected
+        };
+        let tail_at = self.at + self.around.head.len() as u64 + self.payload;
+        found.finalize() == self.crc32 && is_at(self.at, &self.around.head) && is_at(tail_at, &self.around.tail)
+    }
+}
+
+/// What came of the jobs.
+#[derive(Default)]
+struct Found {
+    /// Checksums of stretches, with their whole and their place.
+    sums: Vec<(usize, u64, crc32fast::Hasher)>,
+    /// Wholes of which a stretch could not be read.
+    unread: Vec<usize>,
+    /// Targets of which something was not as it must be.
+    wrong: BTreeSet<usize>,
+}
+
+/// Reads all pieces; the targets of which something was not as it must be.
+fn read(mut pieces: Vec<Piece<'_>>, threads: usize) -> BTreeSet<usize> {
+    pieces.sort_by_key(|piece| (Arc::as_ptr(&piece.file).addr(), piece.at));
+    let mut wholes = Vec::new();
+    let jobs = Mutex::new(divide(pieces, &mut wholes));
+    let found = Mutex::new(Found::default());
+    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || {
+        let mut buffer = Vec::new();
+        while let Some(job) = next() {
+            match job {
+                Job::Together(pieces) => {
+                    let refused = together(pieces, &mut buffer);
+                    found.lock().unwrap_or_else(PoisonError::into_inner).wrong.extend(refused);
+                }
+                Job::Stretch { whole, file, at, out } => {
+                    let sum = stretch(&file.0, at, out);
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    match sum {
+                        Some(sum) => found.sums.push((whole, at, sum)),
+                        // The careful way finds it again, and says what it is.
+                        None => found.unread.push(whole),
+                    }
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(THREADS_MAX) {
+            // Where the system refuses a thread, the others do its part.
+            let _refused = std::thread::Builder::new().name("enn-reader".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let Found { mut sums, unread, mut wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    wrong.extend(unread.into_iter().map(|whole| wholes[whole].target));
+    sums.sort_by_key(|(whole, at, _)| (*whole, *at));
+    for own in sums.chunk_by(|one, other| one.0 == other.0) {
+        let whole = &wholes[own[0].0];
+        if !whole.is_right(own.iter().map(|(.., sum)| sum)) {
+            wrong.insert(whole.target);
+        }
+    }
+    wrong
+}
+
+/// Jobs; the last is done first.
+fn divide<'t>(pieces: Vec<Piece<'t>>, wholes: &mut Vec<Whole>) -> Vec<Job<'t>> {
+    let (mut jobs, mut together): (Vec<Job<'t>>, Vec<Piece<'t>>) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        if piece.length() < SMALL_BYTES_MAX {
+            if let (Some(first), Some(last)) = (together.first(), together.last()) {
+                let end = last.at + last.length();
+                let near = Arc::ptr_eq(&last.file, &piece.file) && piece.at >= end && piece.at - end <= GAP_BYTES_MAX;
+                if !near || piece.at + piece.length() - first.at > TOGETHER_BYTES {
+                    jobs.push(Job::Together(std::mem::take(&mut together)));
+                }
+            }
+            together.push(piece);
+            continue;
+        }
+        let Piece { target, file, at, around, crc32, out } = piece;
+        let (whole, payload) = (wholes.len(), out.len() as u64);
+        let mut from = at + around.head.len() as u64;
+        for out in out.chunks_mut(STRETCH_BYTES) {
+            let length = out.len() as u64;
+            jobs.push(Job::Stretch { whole, file: Arc::clone(&file), at: from, out });
+            from += length;
+        }
+        wholes.push(Whole { target, file, at, around, crc32, payload });
+    }
+    if !together.is_empty() {
+        jobs.push(Job::Together(together));
+    }
+    jobs.reverse();
+    jobs
+}
+
+/// Reads neighbours at once; the targets of those that are not as they must be.
+fn together(pieces: Vec<Piece<'_>>, buffer: &mut Vec<u8>) -> Vec<usize> {
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Vec::new() };
+    let (begin, end) = (first.at, last.at + last.length());
+    buffer.resize(usize::try_from(end - begin).unwrap_or(0), 0);
+    let is_read = end <= first.file.1 && first.file.0.read_exact_at(buffer, begin).is_ok();
+    let right = |piece: &mut Piece<'_>| {
+        let start = (piece.at - begin) as usize;
+        let bytes = buffer.get(start..start + piece.length() as usize);
+        is_read && bytes.is_some_and(|bytes| piece.take(bytes))
+    };
+    pieces.into_iter().filter_map(|mut piece| (!right(&mut piece)).then_some(piece.target)).collect()
+}
+
+/// Reads a stretch; its checksum, `None` when it cannot be read.
+fn stretch(file: &File, mut at: u64, out: &mut [u8]) -> Option<crc32fast::Hasher> {
+    let mut hasher = crc32fast::Hasher::new();
+    for block in out.chunks_mut(BLOCK_BYTES) {
+        file.read_exact_at(block, at).ok()?;
+        hasher.update(block);
+        at += block.len() as u64;
+    }
+    Some(hasher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{DType, Draft, ShardWriter, TensorBox, commit, name};
+    use std::path::PathBuf;
+
+    const ROWS: u64 = 5;
+
+    fn bytes(seed: u64, length: u64) -> Vec<u8> {
+        (0..length).map(|at| (at * 7 + at / 253 + seed) as u8).collect()
+    }
+
+    /// Two shards: `rows` cut by rows, `columns` by columns, many small ones, one of several stretches, one that is empty.
+    fn saved(dir: &std::path::Path) -> (PathBuf, Vec<(String, Vec<u8>)>) {
+        let temporary = dir.join(name::temporary(1, "x"));
+        let (rows, columns) = (bytes(1, ROWS * 4), bytes(2, 4));
+        let mut all = vec![("rows".to_owned(), rows.clone()), ("columns".to_owned(), columns.clone())];
+        let mut tables = Vec::new();
+        for rank in 0..2 {
+            let mut shard = ShardWriter::create(&temporary, rank).unwrap();
+            let (from, to) = [(0, 2), (2, ROWS)][rank as usize];
+            let place = TensorBox {
+                fqn: "rows",
+                dtype: DType::U8,
+                global: &[ROWS, 4],
+                offsets: &[from, 0],
+                sizes: &[to - from, 4],
+            };
+            shard.tensor(&place, &rows[from as usize * 4..to as usize * 4]).unwrap();
+            let half = [columns[rank as usize], columns[rank as usize + 2]];
+            let (fqn, global, offsets, sizes) = ("columns", &[2, 2], &[0, rank.into()], &[2, 1]);
+            shard.tensor(&TensorBox { fqn, dtype: DType::U8, global, offsets, sizes }, &half).unwrap();
+            for index in 0..40 {
+                let (fqn, data) = (format!("small{rank}.{index}"), bytes(index, index * 3_000));
+                shard.whole(&fqn, DType::U8, &[index * 3_000], &data).unwrap();
+                all.push((fqn, data));
+            }
+            let (fqn, data) = (format!("large{rank}"), bytes(9, STRETCH_BYTES as u64 * 2 + 77));
+            shard.whole(&fqn, DType::U8, &[data.len() as u64], &data).unwrap();
+            all.push((fqn, data));
+            tables.push(shard.finish().unwrap());
+        }
+        let target = dir.join(name::committed(1));
+        commit(&temporary, &target, &tables, Draft { step: 1, ..Draft::default() }).unwrap();
+        (target, all)
+    }
+
+    fn read_back(path: &std::path::Path, all: &[(String, Vec<u8>)]) -> Result<(), ReadError> {
+        let mut outs: Vec<Vec<u8>> = all.iter().map(|(_, data)| vec![0xee; data.len()]).collect();
+        let targets = all.iter().zip(&mut outs).map(|((fqn, _), out)| Target { fqn, out });
+        Checkpoint::open(path)?.read_all(&mut targets.collect::<Vec<_>>(), 3)?;
+        for ((fqn, data), out) in all.iter().zip(&outs) {
+            assert!(data == out, "{fqn}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn everything_comes_back_and_a_flipped_bit_anywhere_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, all) = saved(dir.path());
+        read_back(&path, &all).unwrap();
+        let shard = path.join("__1_0.distcp");
+        let whole = std::fs::read(&shard).unwrap();
+        let large = whole.len() - STRETCH_BYTES;
+        // Among the small ones, in the first and the last stretch of the large one.
+        for at in [200_000, large - STRETCH_BYTES / 2, large + 5_000] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            std::fs::write(&shard, &damaged).unwrap();
+            let error = read_back(&path, &all).unwrap_err().to_string();
+            assert!(error.contains("__1_0.distcp") && error.contains("CRC-32"), "{at}: {error}");
+        }
+        std::fs::write(&shard, &whole).unwrap();
+        let open = Checkpoint::open(&path).unwrap();
+        std::fs::File::options().write(true).open(&shard).unwrap().set_len(whole.len() as u64 / 2).unwrap();
+        let mut out = vec![0; STRETCH_BYTES * 2 + 77];
+        let error = open.read_all(&mut [Target { fqn: "large1", out: &mut out }], 2).unwrap_err();
+        assert!(matches!(error, ReadError::Item { .. }), "{error}");
+    }
+
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = saved(dir.path());
+        let open = Checkpoint::open(&path).unwrap();
+        let error = open.read_all(&mut [Target { fqn: "rows", out: &mut [0; 19] }], 1).unwrap_err();
+        assert!(error.to_string().contains("a buffer of 19 bytes"), "{error}");
+        assert!(matches!(open.read_all(&mut [Target { fqn: "no", out: &mut [] }], 1), Err(ReadError::Absent { .. })));
+    }
+}

@@ -1,0 +1,96 @@
+//! Where every item of a shard lies in its file, before a byte of it is known: checksums do not change lengths.
+//!
+//! **Invariant:** the same boxes in the same order give the same layout in every process.
+
+use super::{
+    boxes::{Region, volume},
+    item,
+    shard::{NAME_BYTES_MAX, ShardError},
+    table::DType,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// A box of a tensor that is an item of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoxOf {
+    /// Fully qualified name.
+    pub fqn: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape of the whole tensor.
+    pub global: Vec<u64>,
+    /// Where the box begins.
+    pub offsets: Vec<u64>,
+    /// Size of the box.
+    pub sizes: Vec<u64>,
+}
+
+/// An item's place in its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Where the item begins.
+    pub at: u64,
+    /// Bytes of the item.
+    pub length: u64,
+    /// Where its elements begin in the file.
+    pub payload_at: u64,
+    /// Bytes of its elements.
+    pub payload: u64,
+}
+
+/// A shard's items and their places.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// Items in file order.
+    pub boxes: Vec<BoxOf>,
+    /// Their places.
+    pub spans: Vec<Span>,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+impl BoxOf {
+    /// Bytes of the elements; `None` when the box does not lie in the shape or they do not fit 64 bits.
+    fn payload(&self) -> Option<u64> {
+        let region = Region { offsets: self.offsets.clone(), sizes: self.sizes.clone() };
+        volume(&self.sizes)?.checked_mul(self.dtype.bytes()).filter(|_| region.lies_in(&self.global))
+    }
+}
+
+impl Layout {
+    /// Puts the boxes behind each other.
+    ///
+    /// # Errors
+    /// When a box does not lie in its tensor, has a name beyond the limit, or comes twice.
+    pub fn of(boxes: Vec<BoxOf>) -> Result<Self, ShardError> {
+        let mut spans = Vec::with_capacity(boxes.len());
+        let mut seen = HashSet::with_capacity(boxes.len());
+        let mut at = 0u64;
+        for part in &boxes {
+            let fqn = || part.fqn.clone();
+            if part.fqn.len() > NAME_BYTES_MAX {
+                let (fqn, found) = (part.fqn.chars().take(40).collect(), part.fqn.len());
+                return Err(ShardError::TooLong { what: "name", fqn, found, limit: NAME_BYTES_MAX });
+            }
+            if !seen.insert((&part.fqn, &part.offsets)) {
+                return Err(ShardError::Twice { fqn: fqn(), offsets: part.offsets.clone() });
+            }
+            let (offsets, sizes, global) = (part.offsets.clone(), part.sizes.clone(), part.global.clone());
+            let outside = || ShardError::Outside { fqn: fqn(), offsets, sizes, global };
+            let Some(payload) = part.payload() else { return Err(outside()) };
+            let around = item::tensor(at, part.dtype, &part.sizes, payload, 0);
+            let payload_at = at + around.head.len() as u64;
+            let end = payload_at.checked_add(payload).and_then(|end| end.checked_add(around.tail.len() as u64));
+            let Some(end) = end else { return Err(outside()) };
+            spans.push(Span { at, length: end - at, payload_at, payload });
+            at = end;
+        }
+        Ok(Self { boxes, spans, bytes: at })
+    }
+
+    /// Bytes of all elements.
+    pub fn payload(&self) -> u64 {
+        self.spans.iter().map(|span| span.payload).sum()
+    }
+}

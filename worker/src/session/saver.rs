@@ -1,0 +1,139 @@
+//! How this rank's share of a checkpoint leaves it: copied into memory of the launcher's, which writes it while training goes on,
+//! or, where there is no such memory, written here while training waits.
+
+use super::{clock::Stopwatch, error::SessionError, report::Reporter};
+use crate::checkpoint::{
+    CheckpointError, Named, Placed,
+    save::{self, Share},
+    staging::Staging,
+};
+use enn_common::{
+    checkpoint::write::How,
+    config::train::{Busy, TrainConfig},
+    wire::message::{FromWorker, StagedShard},
+};
+use std::{path::PathBuf, time::Duration};
+
+/// While a snapshot is waited for, a sign of life is given this often.
+const ALIVE_EVERY: Duration = Duration::from_millis(100);
+/// Threads that copy, at most: more do not make memory faster.
+const COPY_THREADS_MAX: usize = 4;
+
+/// What is to be saved, but for the state itself.
+#[derive(Debug)]
+pub(super) struct Due {
+    pub(super) step: u64,
+    pub(super) epoch: u64,
+    pub(super) metric: Option<f64>,
+    /// The temporary directory of all ranks.
+    pub(super) dir: PathBuf,
+    pub(super) rank: u32,
+    pub(super) world: u32,
+    /// It is waited for, however far behind the disk is.
+    pub(super) must: bool,
+}
+
+/// Saves shares.
+#[derive(Debug)]
+pub(super) struct Saver {
+    staging: Option<Staging>,
+    busy: Busy,
+    blake3: bool,
+}
+
+/// What came of waiting for a snapshot.
+enum Turn {
+    Free(usize),
+    /// Why there is none.
+    Never(&'static str),
+}
+
+impl Saver {
+    pub(super) fn new(train: &TrainConfig, reporter: &dyn Reporter) -> Self {
+        let memory = if train.checkpoint_async { reporter.staging() } else { None };
+        Self { staging: memory.map(Staging::new), busy: train.checkpoint_busy, blake3: train.checkpoint_blake3 }
+    }
+
+    /// What saves, for another state of the same training.
+    pub(super) fn take(&mut self) -> Self {
+        Self { staging: self.staging.take(), ..*self }
+    }
+
+    /// Makes room for shares of so many bytes, beside the training.
+    ///
+    /// # Errors
+    /// When nobody listens any more.
+    pub(super) fn prepare(&mut self, bytes: u64, reporter: &dyn Reporter) -> Result<(), SessionError> {
+        let prepared = self.staging.as_mut().map_or(Ok(()), |staging| staging.prepare(bytes));
+        prepared.or_else(|error| self.give_up(&error, reporter))
+    }
+
+    /// Saves this rank's share of the items that every rank has, and the boxes that only this one has; what the launcher is to be told.
+    ///
+    /// # Errors
+    /// When nobody listens any more. That a share cannot be saved is told.
+    pub(super) fn save(
+        &mut self,
+        items: (&[Named], &[Placed]),
+        due: Due,
+        reporter: &dyn Reporter,
+    ) -> Result<FromWorker, SessionError> {
+        let mut watch = Stopwatch::start();
+        let step = due.step;
+        let share = match Share::of(items, due.rank, due.world) {
+            Ok(share) => share,
+            Err(error) => return Ok(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() }),
+        };
+        let turn = self.staging.as_ref().map(|staging| self.turn(staging, due.must, reporter));
+        if let Some(Turn::Never(why)) = turn {
+            return Ok(FromWorker::ShardFailed { step, error: why.to_owned() });
+        }
+        if let (Some(Turn::Free(index)), Some(staging)) = (turn, &mut self.staging) {
+            let threads = tch::get_num_threads().clamp(1, COPY_THREADS_MAX as i32) as usize;
+            match staging.leave(index, &share, threads) {
+                Ok(left) => {
+                    let Due { step, epoch, metric, dir, .. } = due;
+                    let boxes = share.layout.boxes;
+                    let (ticket, at, blake3, blocked) = (left.ticket, left.at, self.blake3, watch.lap_ms() / 1e3);
+                    let shard = StagedShard { step, epoch, dir, metric, ticket, at, boxes, blake3, blocked };
+                    return Ok(FromWorker::ShardStaged(Box::new(shard)));
+                }
+                Err(error @ CheckpointError::Copy { .. }) => {
+                    return Ok(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() });
+                }
+                Err(error) => self.give_up(&error, reporter)?,
+            }
+        }
+        let how = How { blake3: self.blake3, ..How::shared_by(due.world as usize) };
+        let Due { step, epoch, metric, dir, rank, .. } = due;
+        Ok(match save::write(&dir, rank, &share, how) {
+            Ok(table) => FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked: watch.lap_ms() / 1e3 },
+            Err(error) => FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() },
+        })
+    }
+
+    /// Waits for a snapshot, if that is what is to be done.
+    fn turn(&self, staging: &Staging, must: bool, reporter: &dyn Reporter) -> Turn {
+        loop {
+            if let Some(index) = staging.free() {
+                return Turn::Free(index);
+            }
+            if self.busy == Busy::Skip && !must {
+                return Turn::Never(
+                    "it was left out because two before it are still being written (train.checkpoint_busy)",
+                );
+            }
+            reporter.alive();
+            if reporter.await_checkpoint(ALIVE_EVERY) {
+                return Turn::Never("the round was over before the disk had written the ones before");
+            }
+        }
+    }
+
+    /// From now on training waits for the disk.
+    fn give_up(&mut self, error: &CheckpointError, reporter: &dyn Reporter) -> Result<(), SessionError> {
+        self.staging = None;
+        let message = format!("checkpoints are written while training waits: {error}");
+        Ok(reporter.send(FromWorker::Warned { message })?)
+    }
+}
