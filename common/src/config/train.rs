@@ -41,6 +41,10 @@ pub struct TrainConfig {
     pub base_loss_weight: f64,
     /// EMA decay of the weights with bias correction; 0 switches averaging off.
     pub ema: f64,
+    /// Whether a shift and a slope by cell, fitted to the validation rows, correct the prediction of the weights that are kept.
+    pub calibration: PointCalibration,
+    /// Whether distances between predicted quantiles are multiplied so that they hold their share of the validation targets.
+    pub calibrate_intervals: bool,
     /// Epochs without a better validation MAE before training stops; 0 switches early stopping off.
     pub patience: u64,
     /// Micro-batches accumulated per optimizer update and worker; 0 decides by rule.
@@ -80,6 +84,18 @@ pub enum Execution {
     Tape,
     /// The record of the first steps is replayed.
     Plan,
+}
+
+/// Affine calibration of predictions after training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PointCalibration {
+    /// None.
+    Off,
+    /// Always.
+    Affine,
+    /// Where cross-validation over the validation rows says that it lowers the error.
+    Auto,
 }
 
 /// Activation checkpointing. It changes memory and time, never a number.
@@ -204,6 +220,8 @@ impl Default for TrainConfig {
             cell_weights: CellWeights::Equal,
             base_loss_weight: 0.5,
             ema: 0.98,
+            calibration: PointCalibration::Auto,
+            calibrate_intervals: true,
             patience: 0,
             accumulation: 1,
             checkpoint_every: 5,

@@ -62,6 +62,8 @@ pub enum FromWorker {
     /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the
     /// end of the round.
     OutOfMemory { step: u64, error: String },
+    /// Rank 0: something was decided about the model, in one sentence.
+    Decided { decision: String },
 }
 
 /// From the broker to a worker.

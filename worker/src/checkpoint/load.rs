@@ -28,27 +28,27 @@ pub fn load_with(
     wanted: &[Wanted],
     prefixes: &[&str],
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Taken(prefixes))
+    read(path, wanted, (prefixes, true))
 }
 
-/// `load`, of a checkpoint that may hold more.
+/// `load_with`, of a checkpoint that may hold more.
 ///
 /// # Errors
 /// As `load`.
-pub fn load_part(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Left)
+pub fn load_part(
+    path: &Path,
+    wanted: &[Wanted],
+    prefixes: &[&str],
+) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    read(path, wanted, (prefixes, false))
 }
 
-/// What becomes of tensors that are not wanted by name.
-#[derive(Clone, Copy)]
-enum Others<'a> {
-    /// There may be any.
-    Left,
-    /// Those with one of these prefixes come too; others there must be none.
-    Taken(&'a [&'a str]),
-}
-
-fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+/// Tensors with one of the prefixes come too; `exactly`: others there must be none.
+fn read(
+    path: &Path,
+    wanted: &[Wanted],
+    (prefixes, exactly): (&[&str], bool),
+) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let checkpoint = Checkpoint::open(path)?;
     let held: BTreeMap<String, (Vec<i64>, Option<Kind>)> = checkpoint
         .tensor_names()
@@ -59,11 +59,9 @@ fn read(path: &Path, wanted: &[Wanted], others: Others<'_>) -> Result<BTreeMap<S
         })
         .collect();
     let mut wanted = wanted.to_vec();
-    if let Others::Taken(prefixes) = others {
-        let taken = held.iter().filter(|(fqn, _)| prefixes.iter().any(|prefix| fqn.starts_with(prefix)));
-        wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
-    }
-    let differences = differences(&held, &wanted, !matches!(others, Others::Left));
+    let taken = held.iter().filter(|(fqn, _)| prefixes.iter().any(|prefix| fqn.starts_with(prefix)));
+    wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
+    let differences = differences(&held, &wanted, exactly);
     if !differences.is_empty() {
         return Err(CheckpointError::OtherModel { path: path.to_owned(), differences: told(&differences) });
     }
@@ -165,7 +163,7 @@ mod tests {
         ] {
             assert!(error.contains(part), "{error}");
         }
-        assert!(load_part(&path, &wanted(&items[..1])).is_ok());
+        assert!(load_part(&path, &wanted(&items[..1]), &[]).is_ok());
         assert!(load(&path, &wanted(&items[..1])).is_err());
     }
 

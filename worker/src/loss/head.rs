@@ -86,16 +86,7 @@ impl Head {
         match (self, channels) {
             (Self::Quantiles { levels }, Some(channels)) => {
                 let gaps = functional::softplus(cx, channels)?;
-                let gap = |at: usize| functional::squeeze(cx, &functional::narrow(cx, &gaps, 1, at as i64, 1)?, 1);
-                let middle = levels.iter().position(|level| *level == MEDIAN).unwrap_or(0);
-                let mut all = vec![z.clone(); levels.len()];
-                for at in (0..middle).rev() {
-                    all[at] = functional::sub(cx, &all[at + 1], &gap(at)?)?;
-                }
-                for at in middle + 1..levels.len() {
-                    all[at] = functional::add(cx, &all[at - 1], &gap(at - 1)?)?;
-                }
-                Ok(all)
+                outwards(cx, z, (levels.len(), middle(levels)), &|at| row(cx, &gaps, 1, at))
             }
             (Self::Scale { offsets }, Some(channels)) => {
                 let scale = scale(cx, channels)?;
@@ -105,6 +96,62 @@ impl Head {
             _ => Ok(Vec::new()),
         }
     }
+
+    /// [`Head::quantiles`] whose distances from one level to the next are multiplied by `stretch` (levels − 1, O), not negative.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn stretched(
+        &self,
+        cx: &Cx,
+        (z, channels): (&Tensor, Option<&Tensor>),
+        stretch: &Tensor,
+    ) -> Result<Vec<Tensor>, OpError> {
+        match (self, channels) {
+            (Self::Quantiles { levels }, Some(channels)) => {
+                let gaps = functional::softplus(cx, channels)?;
+                let gap = |at: usize| functional::mul(cx, &row(cx, &gaps, 1, at)?, &row(cx, stretch, 0, at)?);
+                outwards(cx, z, (levels.len(), middle(levels)), &gap)
+            }
+            (Self::Scale { offsets }, Some(channels)) => {
+                let scale = scale(cx, channels)?;
+                let gap = |at: usize| {
+                    let wide = functional::mul(cx, &scale, &row(cx, stretch, 0, at)?)?;
+                    functional::scale(cx, &wide, offsets[at + 1] - offsets[at])
+                };
+                let middle = offsets.iter().position(|offset| *offset == 0.0).unwrap_or(0);
+                outwards(cx, z, (offsets.len(), middle), &gap)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Place of the median.
+pub(super) fn middle(levels: &[f64]) -> usize {
+    levels.iter().position(|level| *level == MEDIAN).unwrap_or(0)
+}
+
+/// `all` at one place of an axis.
+fn row(cx: &Cx, all: &Tensor, axis: i64, at: usize) -> Result<Tensor, OpError> {
+    functional::squeeze(cx, &functional::narrow(cx, all, axis, at as i64, 1)?, axis)
+}
+
+/// Quantiles from the median z at `middle` outwards, by their distances from one level to the next.
+fn outwards(
+    cx: &Cx,
+    z: &Tensor,
+    (levels, middle): (usize, usize),
+    gap: &dyn Fn(usize) -> Result<Tensor, OpError>,
+) -> Result<Vec<Tensor>, OpError> {
+    let mut all = vec![z.clone(); levels];
+    for at in (0..middle).rev() {
+        all[at] = functional::sub(cx, &all[at + 1], &gap(at)?)?;
+    }
+    for at in middle + 1..levels {
+        all[at] = functional::add(cx, &all[at - 1], &gap(at - 1)?)?;
+    }
+    Ok(all)
 }
 
 /// One channel (B, 1, O) → scales σ (B, O) of at least `SCALE_MIN`. Linear for large channels, so that nothing overflows.

@@ -49,15 +49,20 @@
 //! | RetNet `….dilated.{qkv,out}.{weight,bias}` | (3D, D), (3D): q, k, v of one head after the other; (D, D), (D) |
 //! | RetNet `….feed.{in,out}.weight` | (2I, D), (D, I) |
 //!
-//! Buffers (f64, not trained): `scaler.{x_mean,x_std}` (F), `scaler.{y_mean,y_std,y_min,y_max}` (O).
+//! Buffers (f64, not trained): `scaler.{x_mean,x_std}` (F), `scaler.{y_mean,y_std,y_min,y_max}` (O); of a model that was calibrated
+//! after training `calibration.{shift,slope}` (O), `calibration.stretch` (levels − 1, O).
 
+mod calibration;
 mod components;
+mod drift;
 mod error;
 mod ridge;
 mod spec;
 mod start;
 
 pub use crate::loss::{Channels, Head, Output, Targets};
+pub use calibration::Calibration;
+pub use drift::ROWS_MAX as DRIFT_ROWS_MAX;
 pub use error::ModelError;
 pub use spec::ModelSpec;
 pub use start::StartReport;
@@ -97,6 +102,7 @@ pub struct Model {
     /// A temporal task without a state to carry.
     stateless: Option<String>,
     head: Head,
+    calibration: Calibration,
 }
 
 /// What the model answers, in the user's units.
@@ -173,7 +179,14 @@ impl Model {
             output_range: config.output_range,
             stateless,
             head: spec.head.clone(),
+            calibration: Calibration::default(),
         })
+    }
+
+    /// Answers as this says from now on, and tells what it said before. It belongs to the weights it was fitted for: a model in training has
+    /// none.
+    pub fn calibrate(&mut self, calibration: Calibration) -> Calibration {
+        std::mem::replace(&mut self.calibration, calibration)
     }
 
     /// Moves the buffers to where the parameters are.
@@ -182,6 +195,7 @@ impl Model {
         self.embedding.to_device(device);
         self.crosses.to_device(device);
         self.fuser.to_device(device);
+        self.calibration.to_device(device);
     }
 
     /// Inputs `x` (B, F) f32 in the user's units with NaN or anything where missing, and `valid` (B, F) u8 or bool → [`Output`].
@@ -317,10 +331,30 @@ impl Model {
         if self.head == Head::Classes {
             return Ok(Answer { point: functional::softmax(cx, &output.z, -1)?, quantiles: Vec::new() });
         }
-        let channels = output.channels.as_ref().map(|channels| &channels.whole);
-        let quantiles = self.head.quantiles(cx, &output.z, channels)?;
+        let z = self.calibration.location(cx, &output.z)?;
+        let quantiles = self.quantiles(cx, &z, output)?;
         let quantiles = quantiles.iter().map(|z| self.denorm(cx, z)).collect::<Result<_, _>>()?;
-        Ok(Answer { point: self.denorm(cx, &output.z)?, quantiles })
+        Ok(Answer { point: self.denorm(cx, &z)?, quantiles })
+    }
+
+    /// An output whose location is calibrated: what a loss is to judge.
+    ///
+    /// # Errors
+    /// When the output is another model's.
+    pub fn calibrated(&self, cx: &Cx, output: &Output) -> Result<Output, OpError> {
+        Ok(Output { z: self.calibration.location(cx, &output.z)?, ..output.clone() })
+    }
+
+    /// Standardised quantiles (B, O) about a location, one per level; none for a head without.
+    ///
+    /// # Errors
+    /// When the output is another model's.
+    pub fn quantiles(&self, cx: &Cx, z: &Tensor, output: &Output) -> Result<Vec<Tensor>, OpError> {
+        let channels = output.channels.as_ref().map(|channels| &channels.whole);
+        match self.calibration.stretch(cx)? {
+            None => self.head.quantiles(cx, z, channels),
+            Some(stretch) => self.head.stretched(cx, (z, channels), &stretch),
+        }
     }
 
     /// Standardised predictions (B, O) → f32 in the user's units, clamped to the declared output range.
@@ -356,6 +390,15 @@ impl Model {
         }
         tch::no_grad(|| buffer.f_copy_(value))?;
         Ok(())
+    }
+
+    /// Quantiles per cell; 0 for a head without.
+    pub fn levels(&self) -> i64 {
+        match &self.head {
+            Head::Quantiles { levels } => levels.len() as i64,
+            Head::Scale { offsets } => offsets.len() as i64,
+            Head::Point | Head::Classes => 0,
+        }
     }
 
     /// The output grid in patches.

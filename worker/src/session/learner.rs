@@ -13,13 +13,18 @@ use crate::{
     checkpoint::{Named, Wanted},
     comm::ProcessGroup,
     loss::Objective,
-    model::{Model, ModelSpec, StartReport},
+    model::{Calibration, Model, ModelSpec, StartReport},
     optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule},
     params::{GradBuckets, ParamBuilder, Params},
 };
 use enn_common::config::{RunConfig, train::Execution};
 use std::collections::BTreeMap;
 use tch::{Device, Tensor};
+
+/// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes at the end.
+pub const OPTIONAL: [&str; 2] = [precision::STATE, CALIBRATION];
+/// Beginning of the names of a calibration in a checkpoint.
+pub const CALIBRATION: &str = "model.calibration.";
 
 /// Model and optimizer of one training.
 pub struct Learner {
@@ -37,6 +42,8 @@ pub struct Learner {
     pub ema: Option<Ema>,
     /// Best weights so far in the layout of `weights`; the average of the start before the first validation.
     pub best: Vec<Tensor>,
+    /// How the best weights answer; the model itself answers so only where they are measured for the last time.
+    pub calibration: Calibration,
     /// What is minimised.
     pub objective: Objective,
     /// Learning rate.
@@ -110,6 +117,7 @@ impl Learner {
             optimizer,
             ema,
             best,
+            calibration: Calibration::default(),
             objective,
             schedule,
             executor,
@@ -241,9 +249,15 @@ impl Learner {
         Ok(())
     }
 
+    /// Exchanges the model's calibration and that of the best weights.
+    pub fn swap_calibration(&mut self) {
+        self.calibration = self.model.calibrate(std::mem::take(&mut self.calibration));
+    }
+
     /// The whole state by name, as views: nothing is copied.
     pub fn state(&self) -> Vec<Named> {
         let mut all = model_state(&self.model, &self.weights);
+        all.extend(prefixed("model", self.calibration.named()));
         if let Some(ema) = &self.ema {
             all.extend(ema.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         }
@@ -253,9 +267,10 @@ impl Learner {
         all
     }
 
-    /// What `state` gives, without the values and without what depends on the precision ([`precision::STATE`]).
+    /// What `state` gives, without the values and without what may be missing ([`OPTIONAL`]).
     pub fn wanted(&self) -> Vec<Wanted> {
-        let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
+        let sometimes = |fqn: &str| OPTIONAL.iter().any(|prefix| fqn.starts_with(prefix));
+        let always = self.state().into_iter().filter(|n| !sometimes(&n.fqn));
         always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
     }
 
@@ -281,6 +296,8 @@ impl Learner {
             return Ok(());
         }
         restore_buffers(&mut self.model, saved)?;
+        self.calibration = saved_calibration(&self.model, saved)?;
+        self.calibration.to_device(self.weights.slabs().first().map_or(Device::Cpu, Tensor::device));
         self.precision.restore(saved)?;
         self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
         Ok(())
@@ -315,6 +332,14 @@ pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> R
         }
     }
     Ok(())
+}
+
+/// The calibration that a checkpoint holds for this model.
+///
+/// # Errors
+/// When it is another model's.
+pub fn saved_calibration(model: &Model, saved: &BTreeMap<String, Tensor>) -> Result<Calibration, SessionError> {
+    Ok(Calibration::restore(saved, "model.", (model.levels(), model.grid().cells()))?)
 }
 
 fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {

@@ -9,6 +9,7 @@
 
 pub mod agree;
 pub mod boot;
+mod calibrate;
 mod clock;
 pub mod dataset;
 pub mod decide;

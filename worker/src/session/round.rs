@@ -7,13 +7,13 @@
 use super::{
     SessionError, agree,
     boot::COLLECTIVE_WAIT_MAX,
-    decide,
+    calibrate, decide,
     evaluate::{Judged, evaluate},
     handover::{self, Standing},
-    learner::Counts,
+    learner::{Counts, OPTIONAL},
     memory,
     poisoned::{self, Poisoned},
-    precision::{self, Demand, Precision},
+    precision::{Demand, Precision},
     progress::Progress,
     refusal::{self, Refusals, Rows},
     step::{self, Place, Stepped},
@@ -51,6 +51,8 @@ pub(super) struct Round<'a> {
     task: &'a RoundTask,
     /// Nobody had any state when it began.
     fresh: bool,
+    /// The epoch whose weights this round calibrated.
+    calibrated: Option<u64>,
 }
 
 /// What the ranks were asked to do after a step.
@@ -78,7 +80,7 @@ impl<'a> Round<'a> {
         state.learner.executor.reset();
         state.learner.share_gradients(group)?;
         state.pace.report_next();
-        let mut round = Self { host, state, place, sampler, task, fresh: false };
+        let mut round = Self { host, state, place, sampler, task, fresh: false, calibrated: None };
         round.decide_precision()?;
         let mine = round.state.begun.then(|| Standing::of(&round.state.progress));
         match handover::furthest(group, host.device, mine)? {
@@ -126,7 +128,7 @@ impl<'a> Round<'a> {
         let state = &mut *self.state;
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
-        let saved = checkpoint::load_with(path, &wanted, &[precision::STATE, poisoned::STATE])?;
+        let saved = checkpoint::load_with(path, &wanted, &[&OPTIONAL[..], &[poisoned::STATE]].concat())?;
         state.take(&saved, &self.host.order, path)?;
         state.saved_step = Some(state.progress.step);
         Ok(())
@@ -380,15 +382,41 @@ impl<'a> Round<'a> {
         self.save()
     }
 
-    fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
+    fn judged(&self) -> Judged<'_> {
         let learner = &self.state.learner;
-        let judged = Judged {
+        Judged {
             model: &learner.model,
             params: &learner.params,
             kernels: &self.place.kernels.manager,
             objective: &learner.objective,
-        };
-        evaluate(&judged, (&self.host.data, &self.state.poisoned), split, self.place.group, self.host.device)
+        }
+    }
+
+    fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
+        let rows = (&self.host.data, &self.state.poisoned);
+        evaluate(&self.judged(), rows, split, self.place.group, self.host.device)
+    }
+
+    /// Fits how the best weights answer, once a round and epoch: every rank begins a round without knowing.
+    fn calibrate(&mut self) -> Result<(), SessionError> {
+        let best = self.state.progress.best_epoch;
+        if best == 0 || self.calibrated == Some(best) {
+            return Ok(());
+        }
+        self.state.learner.swap_best()?;
+        let rows = (&self.host.data, &self.state.poisoned);
+        let place = (self.place.group, self.host.device);
+        let fitted = calibrate::fit(&self.judged(), rows, &self.host.config.train, place);
+        // Back before anything else, as in `end`.
+        self.state.learner.swap_best()?;
+        let calibrate::Fitted { mut calibration, decisions } = fitted?;
+        calibration.to_device(self.host.device);
+        self.state.learner.calibration = calibration;
+        self.calibrated = Some(best);
+        if self.state.progress.finished {
+            decisions.into_iter().try_for_each(|decision| self.tell_from_first(FromWorker::Decided { decision }))?;
+        }
+        Ok(())
     }
 
     fn measure_all(&self) -> Result<BTreeMap<String, Metrics>, SessionError> {
@@ -412,6 +440,7 @@ impl<'a> Round<'a> {
         self.place.reporter.mark(Phase::Save, step);
         // What follows from them belongs to the state, and weights that are lost must not be saved.
         self.explain()?;
+        self.calibrate()?;
         let state = &mut *self.state;
         if state.progress.best_epoch == 0 {
             // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
@@ -436,8 +465,10 @@ impl<'a> Round<'a> {
     fn end(&mut self) -> Result<Ended, SessionError> {
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
         self.state.learner.swap_best()?;
+        self.state.learner.swap_calibration();
         let split = self.measure_all();
         // Back before anything else: a round that broke here may owe a checkpoint of the weights.
+        self.state.learner.swap_calibration();
         self.state.learner.swap_best()?;
         let split = split?;
         self.tell_from_first(FromWorker::Trained {

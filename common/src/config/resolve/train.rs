@@ -6,8 +6,8 @@ use crate::config::{
     raw::{Node, Value},
     section::Section,
     train::{
-        CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute,
-        Recovery, TrainConfig,
+        CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, PointCalibration, Precision,
+        Recompute, Recovery, TrainConfig,
     },
 };
 use std::ops::Bound;
@@ -16,6 +16,8 @@ const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
+const CALIBRATIONS: &[(&str, PointCalibration)] =
+    &[("off", PointCalibration::Off), ("affine", PointCalibration::Affine), ("auto", PointCalibration::Auto)];
 const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
@@ -52,6 +54,8 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         cell_weights: cell_weights(s),
         base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, default.base_loss_weight),
         ema: s.number("ema", 0.0..1.0, default.ema),
+        calibration: s.name("calibration", CALIBRATIONS).unwrap_or(default.calibration),
+        calibrate_intervals: s.truth("calibrate_intervals", default.calibrate_intervals),
         patience: s.integer("patience", 0..=10_000_000, default.patience),
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
