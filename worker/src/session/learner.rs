@@ -14,15 +14,18 @@ use crate::{
     comm::ProcessGroup,
     loss::Objective,
     model::{Calibration, Model, ModelSpec, StartReport},
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Tail, tail},
     params::{GradBuckets, ParamBuilder, Params},
 };
-use enn_common::config::{RunConfig, train::Execution};
+use enn_common::config::{
+    RunConfig,
+    train::{Averaging, Execution},
+};
 use std::collections::BTreeMap;
 use tch::{Device, Tensor};
 
-/// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes at the end.
-pub const OPTIONAL: [&str; 2] = [precision::STATE, CALIBRATION];
+/// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes towards the end.
+pub const OPTIONAL: [&str; 3] = [precision::STATE, tail::PREFIX, CALIBRATION];
 /// Beginning of the names of a calibration in a checkpoint.
 pub const CALIBRATION: &str = "model.calibration.";
 
@@ -38,8 +41,10 @@ pub struct Learner {
     pub weights: FlatParams,
     /// Moments.
     pub optimizer: AdamW,
-    /// Average of the weights, unless `train.ema` is 0.
+    /// Moving average of the weights, where one is wanted.
     pub ema: Option<Ema>,
+    /// Mean of the weights over the last steps, where it is wanted.
+    pub tail: Option<Tail>,
     /// Best weights so far in the layout of `weights`; the average of the start before the first validation.
     pub best: Vec<Tensor>,
     /// How the best weights answer; the model itself answers so only where they are measured for the last time.
@@ -68,8 +73,8 @@ pub struct Parts<'a> {
     pub weights: &'a FlatParams,
     /// Moments.
     pub optimizer: &'a AdamW,
-    /// Average of the weights.
-    pub ema: Option<&'a Ema>,
+    /// Averages of the weights, those that have begun.
+    pub averages: [Option<&'a Ema>; 2],
     /// What is minimised.
     pub objective: &'a Objective,
     /// What is computed with.
@@ -98,7 +103,9 @@ impl Learner {
         let train = &config.train;
         let settings = AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
         let optimizer = AdamW::new(&weights, settings)?;
-        let ema = if train.ema > 0.0 { Some(Ema::new(&weights, train.ema)?) } else { None };
+        let ema = train.ema_decay().map(|decay| Ema::new(&weights, decay)).transpose()?;
+        let averages_tail = train.averaging == Averaging::SwaTail;
+        let tail = averages_tail.then(|| Tail::new(&weights, steps_total)).transpose()?;
         let best = copies(weights.slabs())?;
         let weights_of_cells = train.cell_weights.of_grid(&spec.out_shape)?;
         let objective = Objective::new(train).weighted(weights_of_cells.as_deref(), device)?;
@@ -116,6 +123,7 @@ impl Learner {
             weights,
             optimizer,
             ema,
+            tail,
             best,
             calibration: Calibration::default(),
             objective,
@@ -147,7 +155,7 @@ impl Learner {
             grads: &self.grads,
             weights: &self.weights,
             optimizer: &self.optimizer,
-            ema: self.ema.as_ref(),
+            averages: [self.ema.as_ref(), self.tail.as_ref().and_then(Tail::begun)],
             objective: &self.objective,
             precision: &self.precision,
             recompute: self.recompute,
@@ -178,13 +186,11 @@ impl Learner {
     ///
     /// # Errors
     /// The collective's.
-    pub fn share_weights(&mut self, group: &dyn ProcessGroup, ema: f64) -> Result<(), SessionError> {
+    pub fn share_weights(&mut self, group: &dyn ProcessGroup, ema: Option<f64>) -> Result<(), SessionError> {
         for slab in self.weights.slabs() {
             group.broadcast(slab, 0)?.wait(COLLECTIVE_WAIT_MAX)?;
         }
-        if self.ema.is_some() {
-            self.ema = Some(Ema::new(&self.weights, ema)?);
-        }
+        self.ema = ema.map(|decay| Ema::new(&self.weights, decay)).transpose()?;
         self.best = copies(self.weights.slabs())?;
         Ok(self.params.refresh_shadows()?)
     }
@@ -216,11 +222,17 @@ impl Learner {
     /// # Errors
     /// What libtorch says.
     pub fn keep_average_as_best(&mut self) -> Result<(), SessionError> {
-        self.swap_average()?;
-        for (best, slab) in self.best.iter_mut().zip(self.weights.slabs()) {
-            tch::no_grad(|| best.f_copy_(slab))?;
-        }
-        self.swap_average()
+        let average = self.ema.as_ref().map_or(self.weights.slabs(), Ema::slabs);
+        copy_into(&mut self.best, average)
+    }
+
+    /// Keeps the mean over the last steps as the best weights, once there is one.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn keep_tail_as_best(&mut self) -> Result<(), SessionError> {
+        let mean = self.tail.as_ref().and_then(Tail::begun);
+        mean.map_or(Ok(()), |mean| copy_into(&mut self.best, mean.slabs()))
     }
 
     /// Exchanges weights and average, when there is one. Twice changes nothing.
@@ -230,6 +242,28 @@ impl Learner {
     pub fn swap_average(&mut self) -> Result<(), SessionError> {
         if let Some(ema) = &mut self.ema {
             ema.swap(&mut self.weights)?;
+        }
+        Ok(())
+    }
+
+    /// Before step number `step` (from 0): whether another code computes it than the one before.
+    pub fn advance(&mut self, step: u64) -> bool {
+        let cast = self.precision.advance(step);
+        self.tail.as_mut().is_some_and(|tail| tail.advance(step)) || cast
+    }
+
+    /// Whether the mean over the last steps has begun.
+    pub fn has_tail(&self) -> bool {
+        self.tail.as_ref().and_then(Tail::begun).is_some()
+    }
+
+    /// Exchanges the weights and their mean over the last steps, once there is one. Twice changes nothing.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn swap_tail(&mut self) -> Result<(), SessionError> {
+        if let Some(tail) = &mut self.tail {
+            tail.swap(&mut self.weights)?;
         }
         Ok(())
     }
@@ -261,6 +295,8 @@ impl Learner {
         if let Some(ema) = &self.ema {
             all.extend(ema.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         }
+        let tail = self.tail.iter().flat_map(|tail| tail.named(&self.weights));
+        all.extend(tail.map(|(fqn, tensor)| Named { fqn, tensor }));
         all.extend(prefixed("best", self.weights.views(&self.best)));
         all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         all.extend(self.precision.named());
@@ -294,6 +330,9 @@ impl Learner {
         if counts.steps == 0 {
             // Initial weights made without data: the scaler stays that of the data.
             return Ok(());
+        }
+        if let Some(tail) = &mut self.tail {
+            tail.restore(&self.weights, saved)?;
         }
         restore_buffers(&mut self.model, saved)?;
         self.calibration = saved_calibration(&self.model, saved)?;
@@ -350,6 +389,13 @@ fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {
 fn copy(view: &Tensor, saved: Option<&Tensor>) -> Result<(), SessionError> {
     if let Some(saved) = saved {
         tch::no_grad(|| view.shallow_clone().f_copy_(saved))?;
+    }
+    Ok(())
+}
+
+fn copy_into(kept: &mut [Tensor], slabs: &[Tensor]) -> Result<(), SessionError> {
+    for (kept, slab) in kept.iter_mut().zip(slabs) {
+        tch::no_grad(|| kept.f_copy_(slab))?;
     }
     Ok(())
 }

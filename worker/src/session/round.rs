@@ -28,6 +28,7 @@ use crate::{
     },
 };
 use enn_common::{
+    config::train::Averaging,
     event::EpochReport,
     ledger::Line,
     metrics::Metrics,
@@ -119,7 +120,7 @@ impl<'a> Round<'a> {
                 let report = self.state.learner.start_from(&rows)?;
                 tracing::info!(?report, "initial weights from data");
             }
-            self.state.learner.share_weights(group, host.config.train.ema)?;
+            self.state.learner.share_weights(group, host.config.train.ema_decay())?;
         }
         self.state.learner.prove_equal(group, host.device)
     }
@@ -326,18 +327,18 @@ impl<'a> Round<'a> {
         // Back before anything else: what a broken round leaves is not the average.
         self.state.learner.swap_average()?;
         let measured = measured?;
+        let error = self.error(&measured.metrics);
+        let (standing, verdict) = decide::judge(self.state.progress.standing, error, train.patience);
+        let finished = verdict.stop || epoch >= train.epochs;
+        let tail = if finished { self.measure_tail()? } else { None };
         let state = &mut *self.state;
-        let judge = state.learner.objective.is_judge();
-        let error = if judge { measured.metrics.loss } else { measured.metrics.mae };
-        let error = (measured.metrics.n > 0).then_some(error);
-        let (standing, verdict) = decide::judge(state.progress.standing, error, train.patience);
         if verdict.best {
             state.learner.keep_average_as_best()?;
             state.progress.best_epoch = epoch;
         }
         state.progress.standing = standing;
         state.progress.stopped_early = verdict.stop;
-        state.progress.finished = verdict.stop || epoch >= train.epochs;
+        state.progress.finished = finished;
         state.progress.skipped += sums.skipped as u64;
         state.progress.ended = epoch;
         let report = EpochReport {
@@ -361,10 +362,62 @@ impl<'a> Round<'a> {
             let plan = self.state.learner.executor.plan().map(|plan| plan.program());
             self.place.kernels.tell_calls(plan)?;
         }
-        if decide::save_due(epoch, train.checkpoint_every, self.state.progress.finished) {
+        if finished {
+            self.elect(tail)?;
+        }
+        if decide::save_due(epoch, train.checkpoint_every, finished) {
             self.save()?;
         }
         Ok(())
+    }
+
+    /// What weights are judged by; `None` without validation rows.
+    fn error(&self, metrics: &Metrics) -> Option<f64> {
+        let error = if self.state.learner.objective.is_judge() { metrics.loss } else { metrics.mae };
+        (metrics.n > 0).then_some(error)
+    }
+
+    /// Validation error of the mean over the last steps, where there is one. The outer `None`: there is no mean.
+    fn measure_tail(&mut self) -> Result<Option<Option<f64>>, SessionError> {
+        if !self.state.learner.has_tail() {
+            return Ok(None);
+        }
+        self.state.learner.swap_tail()?;
+        let measured = self.measure(Split::Val);
+        self.state.learner.swap_tail()?;
+        Ok(Some(self.error(&measured?.metrics)))
+    }
+
+    /// Which weights are kept: those of the best epoch, or their mean over the last steps, whose error is `tail`.
+    fn elect(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
+        let state = &mut *self.state;
+        let train = &self.host.config.train;
+        let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
+        let best = (format!("the {kept} of epoch {}", state.progress.best_epoch), state.progress.standing.best);
+        let what = if state.learner.objective.is_judge() { "loss" } else { "mean absolute error" };
+        let (wins, decision) = match (tail, train.averaging) {
+            (Some(Some(error)), _) => {
+                let wins = error < best.1;
+                let mean = ("the mean of the last quarter's weights".to_owned(), error);
+                let [one, other] = if wins { [mean, best] } else { [best, mean] };
+                (wins, format!("kept {}: validation {what} {:.5}, of {} {:.5}", one.0, one.1, other.0, other.1))
+            }
+            (Some(None), _) => (true, "kept the mean of the last quarter's weights: nothing validates".to_owned()),
+            (None, Averaging::SwaTail) => (
+                false,
+                format!("kept {}: training ended before its last quarter, so that there is no mean of it", best.0),
+            ),
+            (None, _) if best.1.is_finite() => (false, format!("kept {}: validation {what} {:.5}", best.0, best.1)),
+            (None, _) => (false, format!("kept {}: nothing validates", best.0)),
+        };
+        if wins {
+            state.learner.keep_tail_as_best()?;
+            if let Some(error) = tail.flatten() {
+                state.progress.standing.best = error;
+            }
+            self.calibrated = None;
+        }
+        self.tell_from_first(FromWorker::Decided { decision })
     }
 
     /// The checkpoint that was due after this very step, unless any rank sees that it is there: a commit may be under way.

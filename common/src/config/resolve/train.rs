@@ -6,8 +6,8 @@ use crate::config::{
     raw::{Node, Value},
     section::Section,
     train::{
-        CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, PointCalibration, Precision,
-        Recompute, Recovery, TrainConfig,
+        Averaging, CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, PointCalibration,
+        Precision, Recompute, Recovery, TrainConfig,
     },
 };
 use std::ops::Bound;
@@ -16,6 +16,8 @@ const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
+const AVERAGINGS: &[(&str, Averaging)] =
+    &[("none", Averaging::None), ("ema", Averaging::Ema), ("swa_tail", Averaging::SwaTail)];
 const CALIBRATIONS: &[(&str, PointCalibration)] =
     &[("off", PointCalibration::Off), ("affine", PointCalibration::Affine), ("auto", PointCalibration::Auto)];
 const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
@@ -53,6 +55,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         degrees_of_freedom: s.number("degrees_of_freedom", 1.0..=1e3, default.degrees_of_freedom),
         cell_weights: cell_weights(s),
         base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, default.base_loss_weight),
+        averaging: s.name("averaging", AVERAGINGS).unwrap_or(default.averaging),
         ema: s.number("ema", 0.0..1.0, default.ema),
         calibration: s.name("calibration", CALIBRATIONS).unwrap_or(default.calibration),
         calibrate_intervals: s.truth("calibrate_intervals", default.calibrate_intervals),
