@@ -1,7 +1,8 @@
 //! How much larger errors become in stretches of time that the data do not hold. A chronological split measures errors in one
 //! stretch, right behind the training rows; what is predicted later lies in others, with seasons and weather of their own.
 //!
-//! The regression that the model begins as is fitted again with each of ten stretches left out in turn. Its errors there, beside its
+//! The regression that the model begins as is fitted again with each of twelve stretches left out in turn, the parts of `data.split.kind`
+//! "blocked". Its errors there, beside its
 //! errors on the validation rows, say how much the one stretch that validates flatters a forecast.
 //!
 //! **Invariant:** looks at training and validation rows only.
@@ -11,7 +12,7 @@ use crate::params::Params;
 use tch::{Kind, Tensor as Raw};
 
 /// Stretches.
-const STRETCHES: i64 = 10;
+const STRETCHES: i64 = 12;
 /// Rows used at most, evenly spread.
 pub const ROWS_MAX: u64 = 2048;
 /// With fewer rows in a stretch its errors say nothing.

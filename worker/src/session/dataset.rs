@@ -112,6 +112,13 @@ impl Dataset {
         (0..kept).map(move |i| spread(i, len, kept))
     }
 
+    /// Whether all validation rows lie behind all training rows: in time, as a chronological split has it. Others are like the rows that
+    /// will be predicted.
+    pub fn validates_later(&self) -> bool {
+        let (train, val) = (self.rows(Split::Train), self.rows(Split::Val));
+        !train.is_empty() && !val.is_empty() && train.at(train.len() - 1) < val.at(0)
+    }
+
     /// Training rows and behind them validation rows, at most so many in all, evenly spread; and how many of them validate.
     ///
     /// # Errors

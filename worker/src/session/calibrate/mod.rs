@@ -14,10 +14,7 @@ mod sample;
 
 use super::{SessionError, agree, dataset::Dataset, evaluate::Judged, poisoned::Poisoned};
 use crate::{comm::ProcessGroup, loss::Head, model::Calibration};
-use enn_common::{
-    config::train::{PointCalibration, TrainConfig},
-    staged::Split,
-};
+use enn_common::config::train::{PointCalibration, TrainConfig};
 use tch::Device;
 
 /// With fewer validation rows than this an answer is the model's own.
@@ -55,7 +52,12 @@ pub(super) fn fit(
         return Ok(fitted);
     }
     let (mut affine, mut stretch) = (None, None);
-    if points {
+    let in_time = data.validates_later();
+    if points && in_time && train.calibration == PointCalibration::Auto {
+        let reason =
+            "the validation rows are one stretch of time behind the training rows, and a shift there does not last";
+        fitted.decisions.push(format!("affine calibration left out: {reason}"));
+    } else if points {
         let spread: Vec<f64> = data.staged.0.meta().y_stats.iter().map(|stats| stats.std).collect();
         let chosen = affine::choose(&sample, &spread, train.calibration == PointCalibration::Affine);
         fitted.decisions.push(chosen.decision(&data.staged.0.meta().units));
@@ -66,7 +68,7 @@ pub(super) fn fit(
     }
     if intervals {
         let nominal = judged.objective.nominal().unwrap_or_default();
-        let drift = drift(judged, data, nominal, (group, device))?;
+        let drift = if in_time { drift(judged, data, nominal, (group, device))? } else { None };
         let found = intervals::fit(&sample, levels, drift.unwrap_or(1.0));
         fitted.decisions.push(found.decision(nominal, &sample, drift));
         stretch = Some(found.stretch);
@@ -75,17 +77,13 @@ pub(super) fn fit(
     Ok(fitted)
 }
 
-/// `Model::drift`, where validation rows all lie behind the training rows in time: others are like those that will be predicted.
+/// `Model::drift` of the staged rows. One collective.
 fn drift(
     judged: &Judged<'_>,
     data: &Dataset,
     share: f64,
     (group, device): (&dyn ProcessGroup, Device),
 ) -> Result<Option<f64>, SessionError> {
-    let (train, val) = (data.rows(Split::Train), data.rows(Split::Val));
-    if train.is_empty() || val.is_empty() || train.at(train.len() - 1) > val.at(0) {
-        return Ok(None);
-    }
     let mut found = 0.0;
     if group.rank() == 0 {
         let (rows, held) = data.in_time(crate::model::DRIFT_ROWS_MAX, device)?;
