@@ -53,9 +53,11 @@
 //! after training `calibration.{shift,slope}` (O), `calibration.stretch` (levels − 1, O).
 
 mod calibration;
+mod columns;
 mod components;
 mod drift;
 mod error;
+mod inherit;
 mod ridge;
 mod spec;
 mod start;
@@ -64,6 +66,7 @@ pub use crate::loss::{Channels, Head, Output, Targets};
 pub use calibration::Calibration;
 pub use drift::ROWS_MAX as DRIFT_ROWS_MAX;
 pub use error::ModelError;
+pub use inherit::{Heritage, Inherited};
 pub use spec::ModelSpec;
 pub use start::StartReport;
 
@@ -75,7 +78,7 @@ use crate::{
     },
     error::OpError,
     functional,
-    layer::{Crosses, Embedding, FeedForward, Pattern, Scaler, SigmoidGate, Width},
+    layer::{Crosses, Embedding, FeedForward, Pattern, Scaler, SigmoidGate, Width, scaler::Rebase},
     params::ParamBuilder,
 };
 use enn_common::config::{
@@ -228,7 +231,7 @@ impl Model {
         cx.full_precision(|cx| {
             let output = self.tail(cx, base, &pooled, &tokens)?;
             let channels = channels.map(|base| self.channels(cx, base, &tokens)).transpose()?;
-            Ok(Output { channels, ..output })
+            self.rebased(cx, Output { channels, ..output })
         })
     }
 
@@ -237,7 +240,19 @@ impl Model {
         let patches = self.refine.channels(cx, tokens)?;
         let grids: Vec<Tensor> = patches.iter().map(|one| self.grid.unpatch(cx, one)).collect::<Result<_, _>>()?;
         let refined = functional::stack(cx, &grids.iter().collect::<Vec<_>>(), 1)?;
-        Ok(Channels { whole: functional::add(cx, &base, &refined)?, base })
+        let whole = self.head.channels_of(cx, &functional::add(cx, &base, &refined)?)?;
+        Ok(Channels { whole, base: self.head.channels_of(cx, &base)? })
+    }
+
+    /// What the heads say in the standardisation of the targets.
+    fn rebased(&self, cx: &Cx, output: Output) -> Result<Output, OpError> {
+        let Some([scale, shift]) = self.scaler.rebased(cx)? else { return Ok(output) };
+        let moved = |z: &Tensor| functional::add(cx, &functional::mul(cx, z, &scale)?, &shift);
+        let wide = |channels: &Tensor| functional::mul(cx, channels, &scale);
+        let channels = output.channels.as_ref();
+        let channels = channels.map(|c| Ok(Channels { whole: wide(&c.whole)?, base: wide(&c.base)? })).transpose()?;
+        let (z, base, refined) = (moved(&output.z)?, moved(&output.base)?, moved(&output.refined)?);
+        Ok(Output { z, base, refined, channels, ..output })
     }
 
     /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
@@ -382,6 +397,13 @@ impl Model {
     /// When the model has no buffer of this name, or of another shape.
     pub fn load_buffer(&mut self, name: &str, value: &Raw) -> Result<(), ModelError> {
         let misfit = |expected: Vec<i64>| ModelError::Buffer { name: name.to_owned(), found: value.size(), expected };
+        let cells = self.grid.cells();
+        if let Some((_, part)) = Rebase::NAMED.iter().find(|(own, _)| name.strip_prefix("scaler.") == Some(*own)) {
+            if value.size() != [cells] {
+                return Err(misfit(vec![cells]));
+            }
+            return Ok(self.scaler.rebase(*part, value)?);
+        }
         let mut buffers = self.scaler.named_mut();
         let own = buffers.iter_mut().find(|(own, _)| name.strip_prefix("scaler.") == Some(*own));
         let Some((_, buffer)) = own else { return Err(misfit(Vec::new())) };

@@ -13,21 +13,29 @@ use crate::{
     checkpoint::{Named, Wanted},
     comm::ProcessGroup,
     loss::Objective,
-    model::{Calibration, Model, ModelSpec, StartReport},
+    model::{Calibration, Heritage, Inherited, Model, ModelSpec, StartReport},
     optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Tail, tail},
     params::{GradBuckets, ParamBuilder, Params},
 };
-use enn_common::config::{
-    RunConfig,
-    train::{Averaging, Execution},
+use enn_common::{
+    config::{
+        RunConfig,
+        parent::ScalerChoice,
+        train::{Averaging, Execution},
+    },
+    staged::meta::FeatureMeta,
 };
 use std::collections::BTreeMap;
 use tch::{Device, Tensor};
 
 /// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes towards the end.
-pub const OPTIONAL: [&str; 3] = [precision::STATE, tail::PREFIX, CALIBRATION];
+pub const OPTIONAL: [&str; 4] = [precision::STATE, tail::PREFIX, CALIBRATION, REBASE];
+/// Those of them that predictions need.
+pub const OPTIONAL_OF_MODEL: [&str; 2] = [CALIBRATION, REBASE];
+/// Beginning of the names of what a model has that began as another one's with a scaler of its own.
+const REBASE: &str = "model.scaler.z_";
 /// Beginning of the names of a calibration in a checkpoint.
-pub const CALIBRATION: &str = "model.calibration.";
+const CALIBRATION: &str = "model.calibration.";
 
 /// Model and optimizer of one training.
 pub struct Learner {
@@ -172,6 +180,19 @@ impl Learner {
             self.model.initialise_from_data(&mut self.params, [&rows.x, &rows.x_mask], [&rows.y, &rows.y_mask])?;
         self.params.refresh_shadows()?;
         Ok(report)
+    }
+
+    /// Begins as another model, as far as it fits; see [`Model::inherit`].
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn inherit(
+        &mut self,
+        inputs: &[FeatureMeta],
+        heritage: &Heritage<'_>,
+        choice: ScalerChoice,
+    ) -> Result<Inherited, SessionError> {
+        Ok(self.model.inherit(&mut self.params, inputs, heritage, choice)?)
     }
 
     /// Lets gradients lie where the group adds them up fastest. Before the first step.
@@ -364,8 +385,9 @@ fn model_state(model: &Model, weights: &FlatParams) -> Vec<Named> {
 /// # Errors
 /// When a buffer has another shape.
 pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> Result<(), SessionError> {
+    let sometimes = saved.keys().filter(|name| name.starts_with(REBASE)).filter_map(|name| name.strip_prefix("model."));
     let names: Vec<String> = model.buffers().into_iter().map(|(name, _)| name).collect();
-    for name in names {
+    for name in names.into_iter().chain(sometimes.map(str::to_owned)) {
         if let Some(value) = saved.get(&format!("model.{name}")) {
             model.load_buffer(&name, value)?;
         }

@@ -17,6 +17,7 @@ mod error;
 pub mod evaluate;
 mod guard;
 mod handover;
+mod heritage;
 pub mod init;
 pub mod kernels;
 pub mod learner;

@@ -6,7 +6,7 @@ use super::{
     dataset::Dataset,
     guard,
     kernels::{KernelTask, Kernels},
-    learner::{CALIBRATION, restore_buffers, saved_calibration},
+    learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration},
     precision::{Demand, Precision},
     report::Reporter,
     saved::SavedModel,
@@ -232,7 +232,7 @@ fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model
     let mut params = builder.build(saved.config.seed, device)?;
     let mut wanted: Vec<Entry> = params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
     wanted.extend(model.buffers().into_iter().map(|(name, t)| (format!("model.{name}"), t.size(), t.kind())));
-    let tensors = checkpoint::load_part(&saved.path, &wanted, &[CALIBRATION])?;
+    let tensors = checkpoint::load_part(&saved.path, &wanted, &OPTIONAL_OF_MODEL)?;
     let best = params.named().filter_map(|(name, _)| Some((name.to_owned(), tensors.get(&format!("best.{name}"))?)));
     let best: Vec<(String, &Tensor)> = best.collect();
     params.load(best.iter().map(|(name, tensor)| (name.as_str(), *tensor)))?;

@@ -10,12 +10,14 @@ use super::{
     calibrate, decide,
     evaluate::{Judged, evaluate},
     handover::{self, Standing},
+    heritage,
     learner::{Counts, OPTIONAL},
     memory,
     poisoned::{self, Poisoned},
     precision::{Demand, Precision},
     progress::Progress,
     refusal::{self, Refusals, Rows},
+    saved::SavedModel,
     step::{self, Place, Stepped},
     train::{Ended, Host, RoundTask, State},
 };
@@ -120,6 +122,11 @@ impl<'a> Round<'a> {
                 let report = self.state.learner.start_from(&rows)?;
                 tracing::info!(?report, "initial weights from data");
             }
+            if let Some(parent) = &host.config.parent {
+                let meta = host.data.staged.0.meta();
+                let decision = heritage::take(&mut self.state.learner, parent, meta)?;
+                self.tell_from_first(FromWorker::Decided { decision })?;
+            }
             self.state.learner.share_weights(group, host.config.train.ema_decay())?;
         }
         self.state.learner.prove_equal(group, host.device)
@@ -132,6 +139,12 @@ impl<'a> Round<'a> {
         let saved = checkpoint::load_with(path, &wanted, &[&OPTIONAL[..], &[poisoned::STATE]].concat())?;
         state.take(&saved, &self.host.order, path)?;
         state.saved_step = Some(state.progress.step);
+        let (before, now) = (SavedModel::open(path)?.config.train, &self.host.config.train);
+        let longer = now.epochs > before.passes(self.host.order.rows) || now.patience != before.patience;
+        let progress = &mut state.progress;
+        // One that had ended goes on where more is asked for.
+        progress.stopped_early &= !longer;
+        progress.finished = progress.stopped_early || progress.position.epoch >= now.epochs;
         Ok(())
     }
 
