@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none.
     #[arg(long, value_name = "RUN", help_heading = "Job")]
     resume: Option<String>,
-    /// Begin with the weights of another run, a checkpoint, or a file that `enn ckpt save` wrote
+    /// Begin with the weights of another run, a checkpoint, or a .safetensors or .pt of ours
     ///
     /// The optimizer is fresh. Without sizes in [model] the model has the parent's. Categories that are new begin as unknown ones.
     #[arg(long, value_name = "RUN|CHECKPOINT|FILE", conflicts_with = "resume", help_heading = "Job")]

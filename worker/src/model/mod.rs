@@ -459,6 +459,8 @@ fn usable(cx: &Cx, values: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
 }
 
 #[cfg(test)]
+mod inherit_tests;
+#[cfg(test)]
 mod task_tests;
 #[cfg(test)]
 mod tests;
