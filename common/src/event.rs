@@ -179,8 +179,8 @@ pub enum What {
     KernelRecovered { rank: Rank, entry: Box<Quarantine> },
     /// What training computes with, and why; rank 0 says.
     PrecisionChosen { format: String, reason: String },
-    /// What the workers share of the state of training, and why; rank 0 says.
-    StrategyChosen { strategy: String, reason: String },
+    /// Something was decided about the model, in one sentence; rank 0 says.
+    Decided { decision: String },
     /// The run ended.
     RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
 }

@@ -217,6 +217,36 @@ pub enum Usage {
     /// Neither or both.
     #[error("give either a configuration, or --resume DIR to go on with a cross-validation")]
     ConfigOrResume,
+    /// Statistics of the data that are not those of the model to begin with.
+    #[error(
+        "the data differ from those of the model given with --from: {what}\n  hint: --scaler keep standardises by its statistics, --scaler \
+         refit by those of the new training rows"
+    )]
+    Scaler {
+        /// The first that differ.
+        what: String,
+    },
+    /// A run that is resumed for less than it has done.
+    #[error(
+        "{run} has done {done} epochs and is to do {wanted}: name more with --set train.epochs=N, or start a new run"
+    )]
+    EpochsDone {
+        /// Run.
+        run: String,
+        /// Epochs done.
+        done: u64,
+        /// Epochs to do.
+        wanted: u64,
+    },
+    /// A size of a model that has its sizes.
+    #[error(
+        "model.{key} cannot be changed: the sizes of this run's model follow its training rows (model.by_rows), and its weights have \
+         them\n  hint: start a new run with this size"
+    )]
+    Sized {
+        /// Key.
+        key: &'static str,
+    },
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,

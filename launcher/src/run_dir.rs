@@ -348,6 +348,7 @@ mod tests {
             train: TrainConfig::default(),
             cluster: ClusterConfig::default(),
             kernels: std::collections::BTreeMap::new(),
+            parent: None,
         }
     }
 

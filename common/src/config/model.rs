@@ -62,6 +62,23 @@ pub struct ModelConfig {
     pub output_range: Option<(f64, f64)>,
 }
 
+/// Keys that give the model a size: with any of them the others are those of the documentation, without all follow the rows.
+pub const SIZE_KEYS: [&str; 13] = [
+    "d_model",
+    "heads",
+    "spatial_depth",
+    "temporal_depth",
+    "spatial_latents",
+    "temporal_latents",
+    "mlp_ratio",
+    "fuser_rounds",
+    "fuser_self_layers",
+    "fuser_latents",
+    "collector_depth",
+    "patch",
+    "tasks",
+];
+
 /// Normalisation layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -3,6 +3,7 @@
 use super::{
     data::DataConfig,
     model::ModelConfig,
+    parent::Parent,
     train::{ClusterConfig, TrainConfig},
 };
 use serde::{Deserialize, Serialize};
@@ -28,4 +29,7 @@ pub struct RunConfig {
     /// Kernels in the order in which they are tried, by operation; operations that are not named decide by themselves.
     #[serde(default)]
     pub kernels: BTreeMap<String, Vec<String>>,
+    /// The model that training begins with; `None`: it begins by itself.
+    #[serde(default)]
+    pub parent: Option<Parent>,
 }

@@ -43,8 +43,14 @@ pub struct TrainConfig {
     pub cell_weights: CellWeights,
     /// Weight λ of the loss on the base head (deep supervision).
     pub base_loss_weight: f64,
-    /// EMA decay of the weights with bias correction; 0 switches averaging off.
+    /// Which averages of the weights stand for election beside the weights of the single steps.
+    pub averaging: Averaging,
+    /// EMA decay of the weights with bias correction; 0 switches this average off.
     pub ema: f64,
+    /// Whether a shift and a slope by cell, fitted to the validation rows, correct the prediction of the weights that are kept.
+    pub calibration: PointCalibration,
+    /// Whether distances between predicted quantiles are multiplied so that they hold their share of the validation targets.
+    pub calibrate_intervals: bool,
     /// Epochs without a better validation MAE before training stops; 0 switches early stopping off.
     pub patience: u64,
     /// Micro-batches accumulated per optimizer update and worker; 0 decides by rule.
@@ -134,6 +140,31 @@ impl Strategy {
             Self::Fsdp => "fsdp",
         }
     }
+}
+
+/// Averages of the weights. What validates is the moving average where there is one, else the weights themselves; the best of all epochs is
+/// kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Averaging {
+    /// None.
+    None,
+    /// The exponential moving average with decay `ema`.
+    Ema,
+    /// And the mean over the last quarter of the steps, which is kept instead of the best epoch where it validates better.
+    SwaTail,
+}
+
+/// Affine calibration of predictions after training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PointCalibration {
+    /// None.
+    Off,
+    /// Always.
+    Affine,
+    /// Where cross-validation over the validation rows says that it lowers the error.
+    Auto,
 }
 
 /// Activation checkpointing. It changes memory and time, never a number.
@@ -257,7 +288,10 @@ impl Default for TrainConfig {
             degrees_of_freedom: 4.0,
             cell_weights: CellWeights::Equal,
             base_loss_weight: 0.5,
+            averaging: Averaging::Ema,
             ema: 0.98,
+            calibration: PointCalibration::Auto,
+            calibrate_intervals: true,
             patience: 0,
             accumulation: 1,
             checkpoint_every: 5,
@@ -302,6 +336,11 @@ impl TrainConfig {
         let power = target.next_power_of_two();
         let batch = if power > target { power / 2 } else { power };
         batch.min(train_rows.max(1))
+    }
+
+    /// Decay of the moving average, if there is one.
+    pub fn ema_decay(&self) -> Option<f64> {
+        (self.averaging != Averaging::None && self.ema > 0.0).then_some(self.ema)
     }
 
     /// Levels of the predicted quantiles, rising; empty for a loss without.

@@ -64,8 +64,8 @@ pub enum FromWorker {
     /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the
     /// end of the round.
     OutOfMemory { step: u64, error: String },
-    /// Rank 0: what the ranks share of the state, and why.
-    StrategyChosen { strategy: String, reason: String },
+    /// Rank 0: something was decided about the model, in one sentence.
+    Decided { decision: String },
     /// This rank left its share of a checkpoint in the memory behind its control page. The launcher writes it as this rank's shard
     /// in its `dir`, and gives the snapshot back when that is done or given up.
     ShardStaged(Box<StagedShard>),

@@ -216,7 +216,7 @@ impl Agent<'_> {
                 What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total }
             }
             FromWorker::PrecisionChosen { format, reason } => What::PrecisionChosen { format, reason },
-            FromWorker::StrategyChosen { strategy, reason } => What::StrategyChosen { strategy, reason },
+            FromWorker::Decided { decision } => What::Decided { decision },
             FromWorker::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s } => {
                 self.recovered();
                 What::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s }

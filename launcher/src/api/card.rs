@@ -33,7 +33,7 @@ impl Card {
                 format!("model of {parameters} parameters, program {program_hash}, batch {batch}")
             }
             What::PrecisionChosen { format, reason } => format!("precision {format}: {reason}"),
-            What::StrategyChosen { strategy, reason } => format!("strategy {strategy}: {reason}"),
+            What::Decided { decision } => decision.clone(),
             What::KernelQuarantined { entry, .. } => {
                 format!("kernel {} of {} is not used on {}", entry.kernel, entry.op, entry.operands)
             }

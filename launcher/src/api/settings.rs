@@ -1,8 +1,9 @@
 //! From a file and flags to a resolved configuration.
 
-use crate::{Error, facts::Facts};
+use crate::{Error, error::Usage, facts::Facts};
 use enn_common::config::{
     Place, RawConfig, RunConfig,
+    model::SIZE_KEYS,
     raw::{Entry, Node, Value},
     resolve,
 };
@@ -15,6 +16,16 @@ pub enum Override {
     Set(String),
     /// A named flag: key path, value, the flag as typed.
     Flag(&'static str, Value, String),
+}
+
+impl Override {
+    /// Whether it sets this key.
+    fn is_of(&self, key: &str) -> bool {
+        match self {
+            Self::Set(assignment) => assignment.split('=').next().is_some_and(|set| set.trim() == key),
+            Self::Flag(set, ..) => *set == key,
+        }
+    }
 }
 
 /// Reads and resolves a configuration; overrides come last. Every mistake is reported.
@@ -37,6 +48,12 @@ pub fn load_config(path: &Path, overrides: &[Override], facts: &Facts) -> Result
 pub fn change_config(config: &RunConfig, overrides: &[Override], facts: &Facts) -> Result<RunConfig, Error> {
     if overrides.is_empty() {
         return Ok(config.clone());
+    }
+    if config.model.by_rows
+        && let Some(key) =
+            SIZE_KEYS.into_iter().find(|key| overrides.iter().any(|one| one.is_of(&format!("model.{key}"))))
+    {
+        return Err(Error::Usage(Usage::Sized { key }));
     }
     let mut raw = RawConfig::empty("run.json");
     let json = |source| Error::Json { path: "run.json".into(), source };
@@ -130,6 +147,13 @@ mod tests {
         assert_eq!(changed.train.epochs, 7);
         let train = enn_common::config::train::TrainConfig { epochs: config.train.epochs, ..changed.train.clone() };
         assert_eq!(RunConfig { train, ..changed }, config);
+        let size = [Override::Set("model.d_model = 64".into())];
+        assert_eq!(change_config(&config, &size, &facts).map(|changed| changed.model.d_model).ok(), None);
+        let sized = RunConfig {
+            model: enn_common::config::model::ModelConfig { by_rows: false, ..config.model.clone() },
+            ..config.clone()
+        };
+        assert_eq!(change_config(&sized, &size, &facts).unwrap().model.d_model, 64);
         let wrong = change_config(&config, &[Override::Set("train.epoch=7".into())], &facts).unwrap_err();
         assert!(wrong.to_string().contains("did you mean `epochs`?"), "{wrong}");
     }

@@ -4,6 +4,7 @@ use super::{
     announce::{Announcer, Teller},
     card::Card,
     forecast, launch, nodes,
+    parent::{self, ParentOptions},
 };
 use crate::{
     Error,
@@ -46,6 +47,8 @@ pub struct TrainOptions {
     pub runs_dir: PathBuf,
     /// Run directory to go on with, from its newest checkpoint.
     pub resume: Option<PathBuf>,
+    /// What to begin with; `None`: the run begins by itself, or goes on.
+    pub parent: Option<ParentOptions>,
     /// Staged directory to train on; `None`: the configured data are staged.
     pub staged: Option<PathBuf>,
     /// How the run is shown.
@@ -61,7 +64,16 @@ pub struct TrainOptions {
 impl Default for TrainOptions {
     fn default() -> Self {
         let (runs_dir, mode) = (RUNS_DIR.into(), Mode::Quiet);
-        Self { runs_dir, resume: None, staged: None, mode, handle_signals: false, metrics_addr: None, nodes: None }
+        Self {
+            runs_dir,
+            resume: None,
+            parent: None,
+            staged: None,
+            mode,
+            handle_signals: false,
+            metrics_addr: None,
+            nodes: None,
+        }
     }
 }
 
@@ -128,6 +140,10 @@ pub(super) fn lead(
         (_, None) => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
     };
     run.withdraw_manifest()?;
+    let config = &match &options.resume {
+        Some(_) => parent::carried(config, run.path())?,
+        None => config.clone(),
+    };
     run.write_config(config)?;
     let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
     announcer.tell(What::RunStarted {
@@ -205,6 +221,17 @@ fn work(
         None => stage_data(config, None, &runs.join(STAGED_DIR), announcer)?,
     };
     run.link_staged(&staged.dir)?;
+    let config = &match &options.parent {
+        Some(wanted) => {
+            let config = parent::adopt(config, wanted, (run, &staged.meta))?;
+            run.write_config(&config)?;
+            config
+        }
+        None => config.clone(),
+    };
+    if options.resume.is_some() {
+        parent::goes_on(config, run, &staged.meta)?;
+    }
     let weights = config.train.cell_weights.of_grid(&staged.meta.out_shape)?;
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;

@@ -4,7 +4,7 @@ use super::flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show};
 use crate::{
     Error,
     agent::{Ended, Signal},
-    api::{self, Override, TrainOptions},
+    api::{self, Override, ParentOptions, TrainOptions},
     error::Usage,
     facts::Facts,
     run_dir,
@@ -12,10 +12,10 @@ use crate::{
     torchrun::Manner,
 };
 use enn_common::{
-    config::{RunConfig, raw::Value},
+    config::{RunConfig, parent::ScalerChoice, raw::Value},
     exit::ExitCode,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Train a model: stage the data, start workers, keep them alive
 ///
@@ -31,6 +31,20 @@ pub(super) struct Args {
     /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none.
     #[arg(long, value_name = "RUN", help_heading = "Job")]
     resume: Option<String>,
+    /// Begin with the weights of another run, a checkpoint, or a .safetensors or .pt of ours
+    ///
+    /// The optimizer is fresh. Without sizes in [model] the model has the parent's. Categories that are new begin as unknown ones.
+    #[arg(long, value_name = "RUN|CHECKPOINT|FILE", conflicts_with = "resume", help_heading = "Job")]
+    from: Option<String>,
+    /// With --from: whose statistics numbers are standardised by; must be said where they differ
+    ///
+    /// "keep": the parent's. "refit": those of the new training rows; weights are rewritten so that the first prediction is the
+    /// parent's all the same.
+    #[arg(long, value_name = "keep|refit", requires = "from", help_heading = "Job")]
+    scaler: Option<Scaler>,
+    /// With --from: take what fits although something does not, and say what was left
+    #[arg(long, requires = "from", help_heading = "Job")]
+    partial: bool,
     /// Train on this staged directory, which `enn stage` printed, instead of staging [data]
     #[arg(long, value_name = "DIR", help_heading = "Job")]
     staged: Option<PathBuf>,
@@ -51,6 +65,26 @@ pub(super) struct Args {
     show: Show,
     #[command(flatten)]
     scrape: Scrape,
+}
+
+/// As [`ScalerChoice`].
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Scaler {
+    Keep,
+    Refit,
+}
+
+impl Args {
+    fn parent(&self, runs_dir: &Path, facts: &Facts) -> Result<Option<ParentOptions>, Error> {
+        let Some(reference) = &self.from else { return Ok(None) };
+        let path = facts.cwd.join(reference);
+        let source = if path.exists() { path } else { run_dir::find(runs_dir, reference)? };
+        let scaler = self.scaler.map(|scaler| match scaler {
+            Scaler::Keep => ScalerChoice::Keep,
+            Scaler::Refit => ScalerChoice::Refit,
+        });
+        Ok(Some(ParentOptions { source, scaler, partial: self.partial }))
+    }
 }
 
 /// The exit status.
@@ -100,6 +134,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
     let nodes = api::meeting(flags, &own, (&config, allocation), facts)?;
     let options = TrainOptions {
         nodes,
+        parent: args.parent(&runs_dir, facts)?,
         runs_dir,
         resume,
         staged: args.staged.as_ref().map(|dir| facts.cwd.join(dir)),

@@ -43,7 +43,7 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::Staged { .. }
         | What::BaselinesComputed { .. }
         | What::PrecisionChosen { .. }
-        | What::StrategyChosen { .. }
+        | What::Decided { .. }
         | What::ModelBuilt { .. } => preparation(&event.what, view),
         What::RoundStarted { .. }
         | What::WorkerStarted { .. }
@@ -133,8 +133,8 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             lines.extend(notes.iter().flat_map(|note| detail(format!("baselines: {note}"))));
             lines
         }
+        What::Decided { decision } => notable(decision.clone()),
         What::PrecisionChosen { format, reason } => detail(format!("precision: {format} ({reason})")),
-        What::StrategyChosen { strategy, reason } => detail(format!("strategy: {strategy} ({reason})")),
         What::ModelBuilt { parameters, batch, steps_per_epoch, steps_total, .. } => {
             let [parameters, batch, per_epoch, total] =
                 [*parameters, *batch, *steps_per_epoch, *steps_total].map(figures::count);

@@ -70,6 +70,8 @@ pub struct RunView {
     pub warnings: Vec<(f64, String)>,
     /// What training computes with, and why.
     pub precision: Option<(String, String)>,
+    /// What was decided about the model.
+    pub decisions: Vec<String>,
     /// Since when the run is paused.
     pub paused: Option<f64>,
     /// Into how many parts micro-batches are cut because memory was short; 0 and 1: into none.
@@ -151,6 +153,7 @@ impl RunView {
             | What::SeatTaken { .. }
             | What::WorkerFailed { .. } => self.apply_worker(time, &event.what),
             What::PrecisionChosen { format, reason } => self.precision = Some((format.clone(), reason.clone())),
+            What::Decided { decision } => self.decisions.push(decision.clone()),
             What::ModelBuilt { .. } | What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => {
                 self.apply_training(time, &event.what);
             }
@@ -176,7 +179,6 @@ impl RunView {
             | What::SpareReady { .. }
             | What::SpareEnded { .. }
             | What::StateReceived { .. }
-            | What::StrategyChosen { .. }
             | What::Recovered { .. } => {}
             What::Waiting { .. }
             | What::NodeJoined { .. }

@@ -31,7 +31,7 @@ pub fn load_with(
     wanted: &[Wanted],
     prefixes: &[&str],
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Taken(prefixes), Vec::new())
+    read(path, wanted, (prefixes, true), Vec::new())
 }
 
 /// `load_with`, over the tensors of `own` that have the name, shape and kind of one that is read: no second memory is taken. After
@@ -45,15 +45,19 @@ pub fn load_over(
     prefixes: &[&str],
     own: Vec<Named>,
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Taken(prefixes), own)
+    read(path, wanted, (prefixes, true), own)
 }
 
-/// `load`, of a checkpoint that may hold more.
+/// `load_with`, of a checkpoint that may hold more.
 ///
 /// # Errors
 /// As `load`.
-pub fn load_part(path: &Path, wanted: &[Wanted]) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, Others::Left, Vec::new())
+pub fn load_part(
+    path: &Path,
+    wanted: &[Wanted],
+    prefixes: &[&str],
+) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    read(path, wanted, (prefixes, false), Vec::new())
 }
 
 /// Reads whole tensors into the memory of those given, which are contiguous, on the host, and of their shape and kind. After an
@@ -71,19 +75,11 @@ pub fn load_into<'a>(
     Ok(checkpoint.read_all(&mut tensors.map(target).collect::<Vec<_>>(), threads)?)
 }
 
-/// What becomes of tensors that are not wanted by name.
-#[derive(Clone, Copy)]
-enum Others<'a> {
-    /// There may be any.
-    Left,
-    /// Those with one of these prefixes come too; others there must be none.
-    Taken(&'a [&'a str]),
-}
-
+/// Tensors with one of the prefixes come too; `exactly`: others there must be none.
 fn read(
     path: &Path,
     wanted: &[Wanted],
-    others: Others<'_>,
+    (prefixes, exactly): (&[&str], bool),
     own: Vec<Named>,
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let checkpoint = Checkpoint::open(path)?;
@@ -96,11 +92,9 @@ fn read(
         })
         .collect();
     let mut wanted = wanted.to_vec();
-    if let Others::Taken(prefixes) = others {
-        let taken = held.iter().filter(|(fqn, _)| prefixes.iter().any(|prefix| fqn.starts_with(prefix)));
-        wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
-    }
-    let differences = differences(&held, &wanted, !matches!(others, Others::Left));
+    let taken = held.iter().filter(|(fqn, _)| prefixes.iter().any(|prefix| fqn.starts_with(prefix)));
+    wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
+    let differences = differences(&held, &wanted, exactly);
     if !differences.is_empty() {
         return Err(CheckpointError::OtherModel { path: path.to_owned(), differences: told(&differences) });
     }
@@ -224,7 +218,7 @@ mod tests {
         ] {
             assert!(error.contains(part), "{error}");
         }
-        assert!(load_part(&path, &wanted(&items[..1])).is_ok());
+        assert!(load_part(&path, &wanted(&items[..1]), &[]).is_ok());
         assert!(load(&path, &wanted(&items[..1])).is_err());
     }
 

@@ -33,26 +33,34 @@ struct Pair {
 impl Crosses {
     /// Of the category columns in `features`.
     pub fn new(features: &[FeatureMeta]) -> Self {
-        let known: Vec<(i64, usize)> =
-            (0_i64..).zip(features).map(|(i, f)| (i, f.categories.len())).filter(|(_, n)| *n > 0).collect();
-        let known = &known;
-        let pair = |i: usize| known[i + 1..].iter().map(move |&second| [known[i], second]);
-        let mut found: Vec<[(i64, usize); 2]> = (0..known.len()).flat_map(pair).collect();
-        found.sort_by_key(|[first, second]| (first.1 * second.1, first.0, second.0));
         let mut columns = 0;
-        let mut pairs = Vec::new();
-        for [first, second] in found {
+        let pair = |[first, second]: [(usize, usize); 2]| {
             let size = first.1 * second.1;
-            if size > PAIR_COLUMNS_MAX || columns + size > COLUMNS_MAX {
-                break;
-            }
             columns += size;
-            let counted = |(column, count): (i64, usize)| (column, count as i64);
+            let counted = |(column, count): (usize, usize)| (column as i64, count as i64);
             let eye = Raw::eye(size as i64, (Kind::Float, Device::Cpu));
             let rows = Raw::cat(&[eye, Raw::zeros([1, size as i64], (Kind::Float, Device::Cpu))], 0);
-            pairs.push(Pair { first: counted(first), second: counted(second), rows });
-        }
+            Pair { first: counted(first), second: counted(second), rows }
+        };
+        let pairs = Self::pairs(features).into_iter().map(pair).collect();
         Self { pairs, columns: columns as i64 }
+    }
+
+    /// The pairs: column of x and number of categories of each of the two.
+    pub fn pairs(features: &[FeatureMeta]) -> Vec<[(usize, usize); 2]> {
+        let counts = features.iter().map(|f| f.categories.len()).enumerate();
+        let known: Vec<(usize, usize)> = counts.filter(|(_, n)| *n > 0).collect();
+        let known = &known;
+        let pair = |i: usize| known[i + 1..].iter().map(move |&second| [known[i], second]);
+        let mut found: Vec<[(usize, usize); 2]> = (0..known.len()).flat_map(pair).collect();
+        found.sort_by_key(|[first, second]| (first.1 * second.1, first.0, second.0));
+        let mut columns = 0;
+        let fits = |[first, second]: &[(usize, usize); 2]| {
+            let size = first.1 * second.1;
+            columns += size;
+            size <= PAIR_COLUMNS_MAX && columns <= COLUMNS_MAX
+        };
+        found.into_iter().take_while(fits).collect()
     }
 
     /// C.

@@ -4,6 +4,7 @@
 //! the signal; nothing here is trained.
 
 use crate::autograd::{Cx, Tensor};
+use crate::backend::duplicate;
 use crate::error::OpError;
 use crate::functional;
 use enn_common::staged::meta::Stats;
@@ -11,6 +12,20 @@ use tch::{Device, Kind, TchError, Tensor as Raw};
 
 /// Share of the rows that a class is given at least.
 const RATE_MIN: f64 = 1e-4;
+
+/// What brings heads of another model to the standardisation of the targets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rebase {
+    /// Multiplies.
+    Scale,
+    /// Is added.
+    Shift,
+}
+
+impl Rebase {
+    /// Both, with the names of their buffers.
+    pub const NAMED: [(&'static str, Self); 2] = [("z_scale", Self::Scale), ("z_shift", Self::Shift)];
+}
 
 /// Means and spreads of the F inputs and the O target cells, all f64.
 ///
@@ -23,6 +38,8 @@ pub struct Scaler {
     y_std: Raw,
     y_min: Raw,
     y_max: Raw,
+    /// Scale and shift (O) of a model whose heads speak in another model's standard deviations.
+    rebase: Option<[Raw; 2]>,
 }
 
 impl Scaler {
@@ -37,7 +54,35 @@ impl Scaler {
             y_std: column(y, std_of),
             y_min: column(y, |s| s.min),
             y_max: column(y, |s| s.max),
+            rebase: None,
         }
+    }
+
+    /// Brings what heads say to the standardisation of the targets from now on, z·scale + shift: sets one of the two (O) f64 to a copy
+    /// of `by`; the other stays as it was, or says nothing.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn rebase(&mut self, place: Rebase, by: &Raw) -> Result<(), TchError> {
+        let by = duplicate(&by.f_to_device(self.y_mean.device())?.f_to_kind(Kind::Double)?)?;
+        let [scale, shift] = match self.rebase.take() {
+            Some(both) => both,
+            None => [by.f_ones_like()?, by.f_zeros_like()?],
+        };
+        self.rebase = Some(match place {
+            Rebase::Scale => [by, shift],
+            Rebase::Shift => [scale, by],
+        });
+        Ok(())
+    }
+
+    /// Scale and shift of what heads say (O) f32; `None` where they speak in the standardisation of the targets.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn rebased(&self, cx: &Cx) -> Result<Option<[Tensor; 2]>, OpError> {
+        let single = |raw: &Raw| functional::cast(cx, &cx.constant(raw.shallow_clone()), Kind::Float);
+        self.rebase.as_ref().map(|[scale, shift]| Ok([single(scale)?, single(shift)?])).transpose()
     }
 
     /// Logarithms (O) of the mean targets, for cells that are 1 in the rows of a class and 0 elsewhere.
@@ -53,21 +98,27 @@ impl Scaler {
         for (_, buffer) in self.named_mut() {
             *buffer = buffer.to_device(device);
         }
+        for buffer in self.rebase.iter_mut().flatten() {
+            *buffer = buffer.to_device(device);
+        }
     }
 
-    /// The buffers by name, for checkpoints: `x_mean`, `x_std` (F); `y_mean`, `y_std`, `y_min`, `y_max` (O); all f64.
-    pub fn named(&self) -> [(&'static str, &Raw); 6] {
-        [
+    /// The buffers by name, for checkpoints: `x_mean`, `x_std` (F); `y_mean`, `y_std`, `y_min`, `y_max` (O), and where there are any
+    /// `z_scale`, `z_shift` (O); all f64.
+    pub fn named(&self) -> Vec<(&'static str, &Raw)> {
+        let rebase = self.rebase.iter().flat_map(|both| Rebase::NAMED.map(|(name, _)| name).into_iter().zip(both));
+        let always = [
             ("x_mean", &self.x_mean),
             ("x_std", &self.x_std),
             ("y_mean", &self.y_mean),
             ("y_std", &self.y_std),
             ("y_min", &self.y_min),
             ("y_max", &self.y_max),
-        ]
+        ];
+        always.into_iter().chain(rebase).collect()
     }
 
-    /// The buffers by name, to be replaced by `copy_` when a checkpoint is loaded.
+    /// The buffers that every scaler has, by name, to be replaced by `copy_` when a checkpoint is loaded.
     pub fn named_mut(&mut self) -> [(&'static str, &mut Raw); 6] {
         [
             ("x_mean", &mut self.x_mean),

@@ -78,6 +78,15 @@ impl Head {
         }
     }
 
+    /// What heads say (B, P, O) → channels: gaps, or scales of at least `SCALE_MIN`. Linear for large numbers, so that nothing overflows.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn channels_of(&self, cx: &Cx, said: &Tensor) -> Result<Tensor, OpError> {
+        let positive = functional::softplus(cx, said)?;
+        if matches!(self, Self::Scale { .. }) { functional::add_scalar(cx, &positive, SCALE_MIN) } else { Ok(positive) }
+    }
+
     /// Location (B, O) and channels (B, P, O) → quantiles, one (B, O) per level; none for a head without.
     ///
     /// # Errors
@@ -85,17 +94,7 @@ impl Head {
     pub fn quantiles(&self, cx: &Cx, z: &Tensor, channels: Option<&Tensor>) -> Result<Vec<Tensor>, OpError> {
         match (self, channels) {
             (Self::Quantiles { levels }, Some(channels)) => {
-                let gaps = functional::softplus(cx, channels)?;
-                let gap = |at: usize| functional::squeeze(cx, &functional::narrow(cx, &gaps, 1, at as i64, 1)?, 1);
-                let middle = levels.iter().position(|level| *level == MEDIAN).unwrap_or(0);
-                let mut all = vec![z.clone(); levels.len()];
-                for at in (0..middle).rev() {
-                    all[at] = functional::sub(cx, &all[at + 1], &gap(at)?)?;
-                }
-                for at in middle + 1..levels.len() {
-                    all[at] = functional::add(cx, &all[at - 1], &gap(at - 1)?)?;
-                }
-                Ok(all)
+                outwards(cx, z, (levels.len(), middle(levels)), &|at| row(cx, channels, 1, at))
             }
             (Self::Scale { offsets }, Some(channels)) => {
                 let scale = scale(cx, channels)?;
@@ -105,14 +104,69 @@ impl Head {
             _ => Ok(Vec::new()),
         }
     }
+
+    /// [`Head::quantiles`] whose distances from one level to the next are multiplied by `stretch` (levels − 1, O), not negative.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn stretched(
+        &self,
+        cx: &Cx,
+        (z, channels): (&Tensor, Option<&Tensor>),
+        stretch: &Tensor,
+    ) -> Result<Vec<Tensor>, OpError> {
+        match (self, channels) {
+            (Self::Quantiles { levels }, Some(channels)) => {
+                let gap = |at: usize| functional::mul(cx, &row(cx, channels, 1, at)?, &row(cx, stretch, 0, at)?);
+                outwards(cx, z, (levels.len(), middle(levels)), &gap)
+            }
+            (Self::Scale { offsets }, Some(channels)) => {
+                let scale = scale(cx, channels)?;
+                let gap = |at: usize| {
+                    let wide = functional::mul(cx, &scale, &row(cx, stretch, 0, at)?)?;
+                    functional::scale(cx, &wide, offsets[at + 1] - offsets[at])
+                };
+                let middle = offsets.iter().position(|offset| *offset == 0.0).unwrap_or(0);
+                outwards(cx, z, (offsets.len(), middle), &gap)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
 }
 
-/// One channel (B, 1, O) → scales σ (B, O) of at least `SCALE_MIN`. Linear for large channels, so that nothing overflows.
+/// Place of the median.
+pub(super) fn middle(levels: &[f64]) -> usize {
+    levels.iter().position(|level| *level == MEDIAN).unwrap_or(0)
+}
+
+/// `all` at one place of an axis.
+fn row(cx: &Cx, all: &Tensor, axis: i64, at: usize) -> Result<Tensor, OpError> {
+    functional::squeeze(cx, &functional::narrow(cx, all, axis, at as i64, 1)?, axis)
+}
+
+/// Quantiles from the median z at `middle` outwards, by their distances from one level to the next.
+fn outwards(
+    cx: &Cx,
+    z: &Tensor,
+    (levels, middle): (usize, usize),
+    gap: &dyn Fn(usize) -> Result<Tensor, OpError>,
+) -> Result<Vec<Tensor>, OpError> {
+    let mut all = vec![z.clone(); levels];
+    for at in (0..middle).rev() {
+        all[at] = functional::sub(cx, &all[at + 1], &gap(at)?)?;
+    }
+    for at in middle + 1..levels {
+        all[at] = functional::add(cx, &all[at - 1], &gap(at - 1)?)?;
+    }
+    Ok(all)
+}
+
+/// One channel (B, 1, O) → scales σ (B, O).
 ///
 /// # Errors
 /// When there are more channels.
 pub(super) fn scale(cx: &Cx, channels: &Tensor) -> Result<Tensor, OpError> {
-    functional::add_scalar(cx, &functional::squeeze(cx, &functional::softplus(cx, channels)?, 1)?, SCALE_MIN)
+    functional::squeeze(cx, channels, 1)
 }
 
 /// Quantile of the standard normal distribution.
@@ -177,7 +231,10 @@ mod tests {
             for size in [0.1, 10.0, 1e3, 1e30] {
                 let random = |shape: &[i64]| cx.input(Raw::randn(shape, (Kind::Float, Device::Cpu)) * size);
                 let z = random(&[7, 5]);
-                let all = head.quantiles(&cx, &z, Some(&random(&[7, head.channels(), 5]))).unwrap();
+                let all = {
+                    let channels = head.channels_of(&cx, &random(&[7, head.channels(), 5])).unwrap();
+                    head.quantiles(&cx, &z, Some(&channels)).unwrap()
+                };
                 assert_eq!(all.len(), levels.len());
                 for pair in all.windows(2) {
                     assert!(bool::try_from(pair[0].raw().le_tensor(pair[1].raw()).all()).unwrap(), "{loss:?} {size}");
@@ -195,7 +252,7 @@ mod tests {
             let head = head(loss, &[0.1, 0.5, 0.9]);
             for (spread, used) in [(0.5, 0.5), (7.0, 1.0), (0.0, 0.05)] {
                 let start = head.start(spread);
-                let channels = cx.input(Raw::from_slice(&start).reshape([1, -1, 1]));
+                let channels = head.channels_of(&cx, &cx.input(Raw::from_slice(&start).reshape([1, -1, 1]))).unwrap();
                 let z = cx.input(Raw::zeros([1, 1], (Kind::Double, Device::Cpu)));
                 let all = head.quantiles(&cx, &z, Some(&channels)).unwrap();
                 let highest = all[2].raw().double_value(&[0, 0]);

@@ -96,6 +96,11 @@ impl Objective {
         has.then(|| Some(self.levels.last()? - self.levels.first()?)).flatten()
     }
 
+    /// Which of the quantiles is the location; 0 without quantiles.
+    pub fn middle(&self) -> usize {
+        if self.nominal().is_some() { head::middle(&self.levels) } else { 0 }
+    }
+
     /// Whether predictions are compared by the loss itself. For points it is their mean absolute error that people compare.
     pub fn is_judge(&self) -> bool {
         self.head != Head::Point

@@ -17,7 +17,7 @@ pub struct Output {
     pub channels: Option<Channels>,
 }
 
-/// Raw channels of the head; see [`super::Head`].
+/// Gaps or scales, not negative; see [`super::Head`].
 #[derive(Clone)]
 pub struct Channels {
     /// Of the prediction: base plus the whole refinement, (B, P, O). The gate weighs locations only: a scale describes the error

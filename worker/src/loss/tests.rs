@@ -29,15 +29,17 @@ struct Case {
     z: Raw,
     base: Raw,
     channels: Vec<f64>,
+    head: Head,
     target: Raw,
     weight: Option<Raw>,
 }
 
 impl Case {
     fn new(loss: Loss, z: &Raw, base: &Raw, target: &Raw) -> Self {
-        let channels = [0.3, -0.4][..Head::new(&config(loss)).channels() as usize].to_vec();
+        let head = Head::new(&config(loss));
+        let channels = [0.3, -0.4][..head.channels() as usize].to_vec();
         let copy = |raw: &Raw| raw.shallow_clone();
-        Self { z: copy(z), base: copy(base), channels, target: copy(target), weight: None }
+        Self { z: copy(z), base: copy(base), channels, head, target: copy(target), weight: None }
     }
 
     /// Output and targets; the operands that a gradient may be asked of are z, base and the channels.
@@ -47,6 +49,7 @@ impl Case {
         let channels = (!self.channels.is_empty()).then(|| {
             let one = Raw::from_slice(&self.channels).to_kind(self.z.kind()).reshape([1, -1, 1]);
             let all = tensor(&one.expand([rows, self.channels.len() as i64, cells], false).contiguous());
+            let all = self.head.channels_of(cx, &all).unwrap();
             Channels { whole: all.clone(), base: all }
         });
         let (z, gate) = (tensor(&self.z), cx.input(self.z.shallow_clone()));

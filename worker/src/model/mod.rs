@@ -49,16 +49,24 @@
 //! | RetNet `….dilated.{qkv,out}.{weight,bias}` | (3D, D), (3D): q, k, v of one head after the other; (D, D), (D) |
 //! | RetNet `….feed.{in,out}.weight` | (2I, D), (D, I) |
 //!
-//! Buffers (f64, not trained): `scaler.{x_mean,x_std}` (F), `scaler.{y_mean,y_std,y_min,y_max}` (O).
+//! Buffers (f64, not trained): `scaler.{x_mean,x_std}` (F), `scaler.{y_mean,y_std,y_min,y_max}` (O); of a model that was calibrated
+//! after training `calibration.{shift,slope}` (O), `calibration.stretch` (levels − 1, O).
 
+mod calibration;
+mod columns;
 mod components;
+mod drift;
 mod error;
+mod inherit;
 mod ridge;
 mod spec;
 mod start;
 
 pub use crate::loss::{Channels, Head, Output, Targets};
+pub use calibration::Calibration;
+pub use drift::ROWS_MAX as DRIFT_ROWS_MAX;
 pub use error::ModelError;
+pub use inherit::{Heritage, Inherited};
 pub use spec::ModelSpec;
 pub use start::StartReport;
 
@@ -70,7 +78,7 @@ use crate::{
     },
     error::OpError,
     functional,
-    layer::{Crosses, Embedding, FeedForward, Pattern, Scaler, SigmoidGate, Width},
+    layer::{Crosses, Embedding, FeedForward, Pattern, Scaler, SigmoidGate, Width, scaler::Rebase},
     params::ParamBuilder,
 };
 use enn_common::config::{
@@ -97,6 +105,7 @@ pub struct Model {
     /// A temporal task without a state to carry.
     stateless: Option<String>,
     head: Head,
+    calibration: Calibration,
 }
 
 /// What the model answers, in the user's units.
@@ -173,7 +182,14 @@ impl Model {
             output_range: config.output_range,
             stateless,
             head: spec.head.clone(),
+            calibration: Calibration::default(),
         })
+    }
+
+    /// Answers as this says from now on, and tells what it said before. It belongs to the weights it was fitted for: a model in training has
+    /// none.
+    pub fn calibrate(&mut self, calibration: Calibration) -> Calibration {
+        std::mem::replace(&mut self.calibration, calibration)
     }
 
     /// Moves the buffers to where the parameters are.
@@ -182,6 +198,7 @@ impl Model {
         self.embedding.to_device(device);
         self.crosses.to_device(device);
         self.fuser.to_device(device);
+        self.calibration.to_device(device);
     }
 
     /// Inputs `x` (B, F) f32 in the user's units with NaN or anything where missing, and `valid` (B, F) u8 or bool → [`Output`].
@@ -214,7 +231,7 @@ impl Model {
         cx.full_precision(|cx| {
             let output = self.tail(cx, base, &pooled, &tokens)?;
             let channels = channels.map(|base| self.channels(cx, base, &tokens)).transpose()?;
-            Ok(Output { channels, ..output })
+            self.rebased(cx, Output { channels, ..output })
         })
     }
 
@@ -223,7 +240,19 @@ impl Model {
         let patches = self.refine.channels(cx, tokens)?;
         let grids: Vec<Tensor> = patches.iter().map(|one| self.grid.unpatch(cx, one)).collect::<Result<_, _>>()?;
         let refined = functional::stack(cx, &grids.iter().collect::<Vec<_>>(), 1)?;
-        Ok(Channels { whole: functional::add(cx, &base, &refined)?, base })
+        let whole = self.head.channels_of(cx, &functional::add(cx, &base, &refined)?)?;
+        Ok(Channels { whole, base: self.head.channels_of(cx, &base)? })
+    }
+
+    /// What the heads say in the standardisation of the targets.
+    fn rebased(&self, cx: &Cx, output: Output) -> Result<Output, OpError> {
+        let Some([scale, shift]) = self.scaler.rebased(cx)? else { return Ok(output) };
+        let moved = |z: &Tensor| functional::add(cx, &functional::mul(cx, z, &scale)?, &shift);
+        let wide = |channels: &Tensor| functional::mul(cx, channels, &scale);
+        let channels = output.channels.as_ref();
+        let channels = channels.map(|c| Ok(Channels { whole: wide(&c.whole)?, base: wide(&c.base)? })).transpose()?;
+        let (z, base, refined) = (moved(&output.z)?, moved(&output.base)?, moved(&output.refined)?);
+        Ok(Output { z, base, refined, channels, ..output })
     }
 
     /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
@@ -317,10 +346,30 @@ impl Model {
         if self.head == Head::Classes {
             return Ok(Answer { point: functional::softmax(cx, &output.z, -1)?, quantiles: Vec::new() });
         }
-        let channels = output.channels.as_ref().map(|channels| &channels.whole);
-        let quantiles = self.head.quantiles(cx, &output.z, channels)?;
+        let z = self.calibration.location(cx, &output.z)?;
+        let quantiles = self.quantiles(cx, &z, output)?;
         let quantiles = quantiles.iter().map(|z| self.denorm(cx, z)).collect::<Result<_, _>>()?;
-        Ok(Answer { point: self.denorm(cx, &output.z)?, quantiles })
+        Ok(Answer { point: self.denorm(cx, &z)?, quantiles })
+    }
+
+    /// An output whose location is calibrated: what a loss is to judge.
+    ///
+    /// # Errors
+    /// When the output is another model's.
+    pub fn calibrated(&self, cx: &Cx, output: &Output) -> Result<Output, OpError> {
+        Ok(Output { z: self.calibration.location(cx, &output.z)?, ..output.clone() })
+    }
+
+    /// Standardised quantiles (B, O) about a location, one per level; none for a head without.
+    ///
+    /// # Errors
+    /// When the output is another model's.
+    pub fn quantiles(&self, cx: &Cx, z: &Tensor, output: &Output) -> Result<Vec<Tensor>, OpError> {
+        let channels = output.channels.as_ref().map(|channels| &channels.whole);
+        match self.calibration.stretch(cx)? {
+            None => self.head.quantiles(cx, z, channels),
+            Some(stretch) => self.head.stretched(cx, (z, channels), &stretch),
+        }
     }
 
     /// Standardised predictions (B, O) → f32 in the user's units, clamped to the declared output range.
@@ -348,6 +397,13 @@ impl Model {
     /// When the model has no buffer of this name, or of another shape.
     pub fn load_buffer(&mut self, name: &str, value: &Raw) -> Result<(), ModelError> {
         let misfit = |expected: Vec<i64>| ModelError::Buffer { name: name.to_owned(), found: value.size(), expected };
+        let cells = self.grid.cells();
+        if let Some((_, part)) = Rebase::NAMED.iter().find(|(own, _)| name.strip_prefix("scaler.") == Some(*own)) {
+            if value.size() != [cells] {
+                return Err(misfit(vec![cells]));
+            }
+            return Ok(self.scaler.rebase(*part, value)?);
+        }
         let mut buffers = self.scaler.named_mut();
         let own = buffers.iter_mut().find(|(own, _)| name.strip_prefix("scaler.") == Some(*own));
         let Some((_, buffer)) = own else { return Err(misfit(Vec::new())) };
@@ -356,6 +412,15 @@ impl Model {
         }
         tch::no_grad(|| buffer.f_copy_(value))?;
         Ok(())
+    }
+
+    /// Quantiles per cell; 0 for a head without.
+    pub fn levels(&self) -> i64 {
+        match &self.head {
+            Head::Quantiles { levels } => levels.len() as i64,
+            Head::Scale { offsets } => offsets.len() as i64,
+            Head::Point | Head::Classes => 0,
+        }
     }
 
     /// The output grid in patches.
@@ -393,6 +458,8 @@ fn usable(cx: &Cx, values: &Tensor, valid: &Tensor) -> Result<Tensor, OpError> {
     functional::and(cx, &functional::cast(cx, valid, Kind::Bool)?, &functional::is_finite(cx, values)?)
 }
 
+#[cfg(test)]
+mod inherit_tests;
 #[cfg(test)]
 mod task_tests;
 #[cfg(test)]

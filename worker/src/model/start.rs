@@ -58,16 +58,7 @@ impl Model {
         if report.rows < ROWS_MIN {
             return Ok(report);
         }
-        let (features, mut z) = {
-            let cx = Cx::eval(params);
-            let input = |t: Raw| cx.input(t);
-            let (mut features, crosses) = self.read(&cx, &input(x), &input(x_valid))?;
-            if let Some(crosses) = crosses {
-                features = functional::cat(&cx, &[&features, &crosses], 1)?;
-            }
-            let targets = self.standardised(&cx, &input(y), &input(y_valid))?;
-            (host(features.raw())?, host(functional::zero_where_not(&cx, &targets.z, &targets.valid)?.raw())?)
-        };
+        let Regressed { features, mut z, .. } = self.regressed(params, [x, x_valid], [y, y_valid])?;
         if let Some(linear) = self.base.linear() {
             let ridge = Ridge::fit(&features, &z, self.crosses.columns())?;
             write(params, linear, &ridge.weight.f_mul_scalar(self.embedding.width() as f64)?)?;
@@ -93,6 +84,37 @@ impl Model {
         tch::no_grad(|| factors.f_narrow(1, 0, found.factors.size()[1])?.f_copy_(&found.factors))?;
         report.explained = found.explained;
         Ok(report)
+    }
+}
+
+/// Rows as a regression reads them, f64 on the host.
+pub(super) struct Regressed {
+    /// Features and crosses (n, F' + C).
+    pub(super) features: Raw,
+    /// Standardised targets (n, O), 0 where missing.
+    pub(super) z: Raw,
+    /// Where they are not (n, O) bool.
+    pub(super) valid: Raw,
+}
+
+impl Model {
+    /// Rows in the user's units, and where they are valid, as a regression reads them.
+    pub(super) fn regressed(
+        &self,
+        params: &Params,
+        [x, x_valid]: [Raw; 2],
+        [y, y_valid]: [Raw; 2],
+    ) -> Result<Regressed, ModelError> {
+        let cx = Cx::eval(params);
+        let input = |t: Raw| cx.input(t);
+        let (mut features, crosses) = self.read(&cx, &input(x), &input(x_valid))?;
+        if let Some(crosses) = crosses {
+            features = functional::cat(&cx, &[&features, &crosses], 1)?;
+        }
+        let targets = self.standardised(&cx, &input(y), &input(y_valid))?;
+        let z = functional::zero_where_not(&cx, &targets.z, &targets.valid)?;
+        let valid = targets.valid.raw().f_to_device(Device::Cpu)?;
+        Ok(Regressed { features: host(features.raw())?, z: host(z.raw())?, valid })
     }
 }
 

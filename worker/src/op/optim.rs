@@ -246,14 +246,18 @@ fn shape_average(_: &Op, ins: &[&Meta]) -> Inferred {
     Ok(Metas::new())
 }
 
-/// avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ), or 0.
+/// avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ), its limit 1/t for d = 1, or 0.
 fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
     let mut updates = l.at(0).shallow_clone();
     let taken = l.at(1);
     let _ = updates.f_add_(taken)?;
-    let falling = updates.f_full_like(decay.get())?.f_pow(&updates)?.f_neg()?.f_add_scalar(1.0)?;
-    let weight = falling.f_reciprocal()?.f_mul_scalar(1.0 - decay.get())?;
+    let weight = if decay.get() < 1.0 {
+        let falling = updates.f_full_like(decay.get())?.f_pow(&updates)?.f_neg()?.f_add_scalar(1.0)?;
+        falling.f_reciprocal()?.f_mul_scalar(1.0 - decay.get())?
+    } else {
+        updates.f_reciprocal()?
+    };
     // Selected: before the first update it is infinite.
     let weight = weight.f_where_self(&taken.f_gt(0.5)?, &weight.f_zeros_like()?)?;
     for pair in l.ins[2..].chunks(2) {

@@ -1,7 +1,8 @@
-//! Exponential moving average of the weights, free of bias from the first update on.
+//! Averages of the weights: exponential and moving, free of bias from the first update on, and uniform over all updates.
 //!
 //! avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ) is the usual average from zero divided by 1 − dᵗ, without ever
-//! holding the biased value: what is stored can be used as weights at any time. Each parameter is stored once.
+//! holding the biased value: what is stored can be used as weights at any time. Each parameter is stored once. For d = 1 w_t is 1/t: the
+//! mean of all weights so far, from the first update on, whatever the average began at.
 
 use super::{FlatParams, OptimError, error::failed, flat::Shard};
 use crate::{
@@ -23,7 +24,7 @@ pub struct Ema {
 }
 
 impl Ema {
-    /// An average with decay d, 0 < d < 1, beginning at the current weights.
+    /// An average with decay d, 0 < d ≤ 1, beginning at the current weights.
     ///
     /// # Errors
     /// When there is no memory for a second copy of the weights.
@@ -82,13 +83,17 @@ impl Ema {
 
     /// What this rank answers for of an average that is shared.
     pub fn shards(&self, weights: &FlatParams) -> Vec<Shard> {
-        let named = |shard: Shard| Shard { name: format!("ema.{}", shard.name), ..shard };
-        weights.shards(&self.averages).into_iter().map(named).collect()
+        weights.shards(&self.averages)
     }
 
     /// The average by parameter, `ema.<fqn>`, as views in the parameters' shapes.
     pub fn named(&self, weights: &FlatParams) -> Vec<(String, Raw)> {
         weights.views(&self.averages).into_iter().map(|(name, raw)| (format!("ema.{name}"), raw)).collect()
+    }
+
+    /// Updates so far, scalar f64 on the device.
+    pub fn updates(&self) -> &Raw {
+        &self.updates
     }
 
     /// Puts a saved average in place: all of `ema.<fqn>`, and the number of updates.
@@ -125,6 +130,18 @@ mod tests {
     fn shift(flat: &mut FlatParams, by: f64) {
         for slab in flat.slabs_mut() {
             let _ = tch::no_grad(|| slab.f_add_scalar_(by)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_decay_of_one_is_the_mean_of_all_updates() {
+        let (params, mut flat) = weights();
+        let mean = Ema::new(&flat, 1.0).unwrap();
+        for t in 1..=20 {
+            shift(&mut flat, 1.0);
+            update(&mean, &params, &flat);
+            // "b" began at 1.
+            assert!((value(&mean.named(&flat), "ema.b") - (1.0 + f64::from(t + 1) / 2.0)).abs() < 1e-5, "update {t}");
         }
     }
 

@@ -7,9 +7,11 @@ pub mod ema;
 pub mod error;
 pub mod flat;
 pub mod schedule;
+pub mod tail;
 
 pub use adamw::{AdamW, AdamWSettings, StepStats};
 pub use ema::Ema;
 pub use error::OptimError;
 pub use flat::{FlatParams, Shard};
 pub use schedule::Schedule;
+pub use tail::Tail;

@@ -100,9 +100,37 @@ impl Dataset {
     pub fn start_rows(&self, device: Device) -> Result<Batch, SessionError> {
         let index = self.rows(Split::Train);
         let width = (self.staged.0.features() + self.staged.0.outputs()).max(1) as u64;
-        let kept = index.len().min(START_ROWS_MAX).min((START_VALUES_MAX / width).max(1));
-        let rows: Vec<u64> = (0..kept).map(|i| index.at(spread(i, index.len(), kept))).collect();
+        let most = START_ROWS_MAX.min((START_VALUES_MAX / width).max(1));
+        let rows: Vec<u64> = self.spread(Split::Train, most).map(|ordinal| index.at(ordinal)).collect();
         self.gather_rows(&rows, device)
+    }
+
+    /// Ordinals of at most so many rows of a split, evenly spread.
+    pub fn spread(&self, split: Split, most: u64) -> impl Iterator<Item = u64> {
+        let len = self.rows(split).len();
+        let kept = len.min(most);
+        (0..kept).map(move |i| spread(i, len, kept))
+    }
+
+    /// Whether all validation rows lie behind all training rows: in time, as a chronological split has it. Others are like the rows that
+    /// will be predicted.
+    pub fn validates_later(&self) -> bool {
+        let (train, val) = (self.rows(Split::Train), self.rows(Split::Val));
+        !train.is_empty() && !val.is_empty() && train.at(train.len() - 1) < val.at(0)
+    }
+
+    /// Training rows and behind them validation rows, at most so many in all, evenly spread; and how many of them validate.
+    ///
+    /// # Errors
+    /// What libtorch says, usually that memory is exhausted.
+    pub fn in_time(&self, most: u64, device: Device) -> Result<(Batch, i64), SessionError> {
+        let (train, val) = (self.rows(Split::Train), self.rows(Split::Val));
+        let part = |split: Split| spread(self.rows(split).len(), train.len() + val.len(), most).max(1);
+        let trained = self.spread(Split::Train, part(Split::Train)).map(|ordinal| train.at(ordinal));
+        let held: Vec<u64> = self.spread(Split::Val, part(Split::Val)).map(|ordinal| val.at(ordinal)).collect();
+        let count = held.len() as i64;
+        let rows: Vec<u64> = trained.chain(held).collect();
+        Ok((self.gather_rows(&rows, device)?, count))
     }
 }
 

@@ -225,6 +225,17 @@ pub enum SessionError {
         /// In this run.
         expected: i64,
     },
+    /// The parent is another model.
+    #[error(
+        "{}: the model to begin with does not fit: {problems}\n  hint: --partial takes what fits",
+        path.display()
+    )]
+    OtherParent {
+        /// The parent's checkpoint.
+        path: PathBuf,
+        /// What is missing, unexpected or of another shape there.
+        problems: String,
+    },
     /// The ledger cannot be written.
     #[error("failed to write the ledger {}\n  hint: make room, or leave out train.ledger", path.display())]
     Ledger {

@@ -60,7 +60,7 @@ pub fn evaluate(
         let weight = objective.weight(&cx, &targets)?;
         let weight = weight.as_ref().map(|weight| weight.raw());
         sums.add(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
-        sums.add_loss(&objective.score(&cx, &output, &targets)?)?;
+        sums.add_loss(&objective.score(&cx, &model.calibrated(&cx, &output)?, &targets)?)?;
         if let (Some(low), Some(high)) = (answer.quantiles.first(), answer.quantiles.last()) {
             sums.add_interval([low.raw(), high.raw()], &batch.y, (targets.valid.raw(), weight))?;
         }

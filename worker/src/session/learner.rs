@@ -13,16 +13,29 @@ use crate::{
     checkpoint::{Named, Placed, Wanted},
     comm::ProcessGroup,
     loss::Objective,
-    model::{Model, ModelSpec, StartReport},
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Shard},
+    model::{Calibration, Heritage, Inherited, Model, ModelSpec, StartReport},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Shard, Tail, tail},
     params::{GradBuckets, ParamBuilder, Params, Share},
 };
-use enn_common::config::{
-    RunConfig,
-    train::{Execution, Strategy},
+use enn_common::{
+    config::{
+        RunConfig,
+        parent::ScalerChoice,
+        train::{Averaging, Execution, Strategy},
+    },
+    staged::meta::FeatureMeta,
 };
 use std::collections::BTreeMap;
 use tch::{Device, Tensor};
+
+/// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes towards the end.
+pub const OPTIONAL: [&str; 4] = [precision::STATE, tail::PREFIX, CALIBRATION, REBASE];
+/// Those of them that predictions need.
+pub const OPTIONAL_OF_MODEL: [&str; 2] = [CALIBRATION, REBASE];
+/// Beginning of the names of what a model has that began as another one's with a scaler of its own.
+const REBASE: &str = "model.scaler.z_";
+/// Beginning of the names of a calibration in a checkpoint.
+const CALIBRATION: &str = "model.calibration.";
 
 /// Model and optimizer of one training.
 pub struct Learner {
@@ -36,10 +49,14 @@ pub struct Learner {
     pub weights: FlatParams,
     /// Moments.
     pub optimizer: AdamW,
-    /// Average of the weights, unless `train.ema` is 0.
+    /// Moving average of the weights, where one is wanted.
     pub ema: Option<Ema>,
+    /// Mean of the weights over the last steps, where it is wanted.
+    pub tail: Option<Tail>,
     /// Best weights so far in the layout of `weights`; the average of the start before the first validation.
     pub best: Vec<Tensor>,
+    /// How the best weights answer; the model itself answers so only where they are measured for the last time.
+    pub calibration: Calibration,
     /// What is minimised.
     pub objective: Objective,
     /// Learning rate.
@@ -64,8 +81,8 @@ pub struct Parts<'a> {
     pub weights: &'a FlatParams,
     /// Moments.
     pub optimizer: &'a AdamW,
-    /// Average of the weights.
-    pub ema: Option<&'a Ema>,
+    /// Averages of the weights, those that have begun.
+    pub averages: [Option<&'a Ema>; 2],
     /// What is minimised.
     pub objective: &'a Objective,
     /// What is computed with.
@@ -95,7 +112,9 @@ impl Learner {
         let train = &config.train;
         let settings = AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
         let optimizer = AdamW::new(&weights, settings)?;
-        let ema = if train.ema > 0.0 { Some(Ema::new(&weights, train.ema)?) } else { None };
+        let ema = train.ema_decay().map(|decay| Ema::new(&weights, decay)).transpose()?;
+        let averages_tail = train.averaging == Averaging::SwaTail;
+        let tail = averages_tail.then(|| Tail::new(&weights, steps_total)).transpose()?;
         let best = copies(weights.slabs())?;
         let weights_of_cells = train.cell_weights.of_grid(&spec.out_shape)?;
         let objective = Objective::new(train).weighted(weights_of_cells.as_deref(), device)?;
@@ -113,7 +132,9 @@ impl Learner {
             weights,
             optimizer,
             ema,
+            tail,
             best,
+            calibration: Calibration::default(),
             objective,
             schedule,
             executor,
@@ -143,7 +164,7 @@ impl Learner {
             grads: &self.grads,
             weights: &self.weights,
             optimizer: &self.optimizer,
-            ema: self.ema.as_ref(),
+            averages: [self.ema.as_ref(), self.tail.as_ref().and_then(Tail::begun)],
             objective: &self.objective,
             precision: &self.precision,
             recompute: self.recompute,
@@ -162,6 +183,19 @@ impl Learner {
         Ok(report)
     }
 
+    /// Begins as another model, as far as it fits; see [`Model::inherit`].
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn inherit(
+        &mut self,
+        inputs: &[FeatureMeta],
+        heritage: &Heritage<'_>,
+        choice: ScalerChoice,
+    ) -> Result<Inherited, SessionError> {
+        Ok(self.model.inherit(&mut self.params, inputs, heritage, choice)?)
+    }
+
     /// Lets gradients lie where the group adds them up fastest. Before the first step.
     ///
     /// # Errors
@@ -174,13 +208,11 @@ impl Learner {
     ///
     /// # Errors
     /// The collective's.
-    pub fn share_weights(&mut self, group: &dyn ProcessGroup, ema: f64) -> Result<(), SessionError> {
+    pub fn share_weights(&mut self, group: &dyn ProcessGroup, ema: Option<f64>) -> Result<(), SessionError> {
         for slab in self.weights.slabs() {
             group.broadcast(slab, 0)?.wait(COLLECTIVE_WAIT_MAX)?;
         }
-        if self.ema.is_some() {
-            self.ema = Some(Ema::new(&self.weights, ema)?);
-        }
+        self.ema = ema.map(|decay| Ema::new(&self.weights, decay)).transpose()?;
         self.best = copies(self.weights.slabs())?;
         Ok(self.params.refresh_shadows()?)
     }
@@ -198,6 +230,9 @@ impl Learner {
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(|whole| self.weights.cut(whole));
         if let Some(ema) = &mut self.ema {
             ema.keep(self.weights.cut(ema.kept())?);
+        }
+        if let Some(tail) = &mut self.tail {
+            tail.keep(self.weights.cut(tail.kept())?);
         }
         self.best = self.weights.cut(&self.best)?;
         if strategy == Strategy::Fsdp {
@@ -226,6 +261,7 @@ impl Learner {
         let mut join = |kept: &[Tensor]| self.weights.join(kept, &mut gather);
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(&mut join);
         let average = self.ema.as_ref().map(|ema| join(ema.kept())).transpose()?;
+        let mean = self.tail.as_ref().map(|tail| join(tail.kept())).transpose()?;
         let best = join(&self.best)?;
         if self.params.is_lent() {
             self.unpack(group)?;
@@ -236,6 +272,9 @@ impl Learner {
         self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
         if let (Some(ema), Some(average)) = (&mut self.ema, average) {
             ema.keep(average);
+        }
+        if let (Some(tail), Some(mean)) = (&mut self.tail, mean) {
+            tail.keep(mean);
         }
         self.best = best;
         self.executor.reset();
@@ -310,11 +349,16 @@ impl Learner {
     /// What libtorch says.
     pub fn keep_average_as_best(&mut self) -> Result<(), SessionError> {
         let weights = self.weights.own()?;
-        let average = self.ema.as_ref().map_or(&weights[..], Ema::kept);
-        for (best, average) in self.best.iter_mut().zip(average) {
-            tch::no_grad(|| best.f_copy_(average))?;
-        }
-        Ok(())
+        copy_into(&mut self.best, self.ema.as_ref().map_or(&weights[..], Ema::kept))
+    }
+
+    /// Keeps the mean over the last steps as the best weights, once there is one.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn keep_tail_as_best(&mut self) -> Result<(), SessionError> {
+        let mean = self.tail.as_ref().and_then(Tail::begun);
+        mean.map_or(Ok(()), |mean| copy_into(&mut self.best, mean.kept()))
     }
 
     /// Exchanges weights and average, when there is one. Twice changes nothing.
@@ -324,6 +368,27 @@ impl Learner {
     pub fn swap_average(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         let Some(ema) = &mut self.ema else { return Ok(()) };
         ema.swap(&self.weights)?;
+        self.show(group)
+    }
+
+    /// Before step number `step` (from 0): whether another code computes it than the one before.
+    pub fn advance(&mut self, step: u64) -> bool {
+        let cast = self.precision.advance(step);
+        self.tail.as_mut().is_some_and(|tail| tail.advance(step)) || cast
+    }
+
+    /// Whether the mean over the last steps has begun.
+    pub fn has_tail(&self) -> bool {
+        self.tail.as_ref().and_then(Tail::begun).is_some()
+    }
+
+    /// Exchanges the weights and their mean over the last steps, once there is one. Twice changes nothing.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn swap_tail(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
+        let Some(tail) = &mut self.tail else { return Ok(()) };
+        tail.swap(&self.weights)?;
         self.show(group)
     }
 
@@ -358,6 +423,7 @@ impl Learner {
         }
         let (mut shards, counts) = self.optimizer.shards(&self.weights);
         let mut common = prefixed("model", self.model.buffers());
+        common.extend(prefixed("model", self.calibration.named()));
         if self.weights.is_resident() {
             common.extend(prefixed("model", self.weights.views(self.weights.slabs())));
         } else {
@@ -365,27 +431,40 @@ impl Learner {
         }
         common.extend(counts.into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         common.extend(self.precision.named());
-        shards.extend(self.ema.iter().flat_map(|ema| ema.shards(&self.weights)));
+        shards.extend(self.ema.iter().flat_map(|ema| named("ema", ema.shards(&self.weights))));
+        if let Some(tail) = &self.tail {
+            shards.extend(named("tail", tail.shards(&self.weights)));
+            common.extend(tail.count().into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        }
         shards.extend(named("best", self.weights.shards(&self.best)));
         let placed = |Shard { name, global, offsets, tensor }| Placed { fqn: name, global, offsets, tensor };
         Ok((common, shards.into_iter().map(placed).collect()))
     }
 
+    /// Exchanges the model's calibration and that of the best weights.
+    pub fn swap_calibration(&mut self) {
+        self.calibration = self.model.calibrate(std::mem::take(&mut self.calibration));
+    }
+
     /// The whole state by name, as views: nothing is copied. Before [`Learner::divide`] and after [`Learner::join`].
     pub fn state(&self) -> Vec<Named> {
         let mut all = model_state(&self.model, &self.weights);
+        all.extend(prefixed("model", self.calibration.named()));
         if let Some(ema) = &self.ema {
             all.extend(ema.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         }
+        let tail = self.tail.iter().flat_map(|tail| tail.named(&self.weights));
+        all.extend(tail.map(|(fqn, tensor)| Named { fqn, tensor }));
         all.extend(prefixed("best", self.weights.views(&self.best)));
         all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
         all.extend(self.precision.named());
         all
     }
 
-    /// What `state` gives, without the values and without what depends on the precision ([`precision::STATE`]).
+    /// What `state` gives, without the values and without what may be missing ([`OPTIONAL`]).
     pub fn wanted(&self) -> Vec<Wanted> {
-        let always = self.state().into_iter().filter(|n| !n.fqn.starts_with(precision::STATE));
+        let sometimes = |fqn: &str| OPTIONAL.iter().any(|prefix| fqn.starts_with(prefix));
+        let always = self.state().into_iter().filter(|n| !sometimes(&n.fqn));
         always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
     }
 
@@ -410,7 +489,12 @@ impl Learner {
             // Initial weights made without data: the scaler stays that of the data.
             return Ok(());
         }
+        if let Some(tail) = &mut self.tail {
+            tail.restore(&self.weights, saved)?;
+        }
         restore_buffers(&mut self.model, saved)?;
+        self.calibration = saved_calibration(&self.model, saved)?;
+        self.calibration.to_device(self.weights.slabs().first().map_or(Device::Cpu, Tensor::device));
         self.precision.restore(saved)?;
         self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
         Ok(())
@@ -438,8 +522,9 @@ fn model_state(model: &Model, weights: &FlatParams) -> Vec<Named> {
 /// # Errors
 /// When a buffer has another shape.
 pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> Result<(), SessionError> {
+    let sometimes = saved.keys().filter(|name| name.starts_with(REBASE)).filter_map(|name| name.strip_prefix("model."));
     let names: Vec<String> = model.buffers().into_iter().map(|(name, _)| name).collect();
-    for name in names {
+    for name in names.into_iter().chain(sometimes.map(str::to_owned)) {
         if let Some(value) = saved.get(&format!("model.{name}")) {
             model.load_buffer(&name, value)?;
         }
@@ -451,6 +536,14 @@ fn named(prefix: &'static str, shards: Vec<Shard>) -> impl Iterator<Item = Shard
     shards.into_iter().map(move |shard| Shard { name: format!("{prefix}.{}", shard.name), ..shard })
 }
 
+/// The calibration that a checkpoint holds for this model.
+///
+/// # Errors
+/// When it is another model's.
+pub fn saved_calibration(model: &Model, saved: &BTreeMap<String, Tensor>) -> Result<Calibration, SessionError> {
+    Ok(Calibration::restore(saved, "model.", (model.levels(), model.grid().cells()))?)
+}
+
 fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {
     tensors.into_iter().map(|(name, tensor)| Named { fqn: format!("{prefix}.{name}"), tensor }).collect()
 }
@@ -459,6 +552,13 @@ fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {
 fn copy(view: &Tensor, saved: Option<&Tensor>) -> Result<(), SessionError> {
     if let Some(saved) = saved {
         tch::no_grad(|| view.shallow_clone().f_copy_(saved))?;
+    }
+    Ok(())
+}
+
+fn copy_into(kept: &mut [Tensor], slabs: &[Tensor]) -> Result<(), SessionError> {
+    for (kept, slab) in kept.iter_mut().zip(slabs) {
+        tch::no_grad(|| kept.f_copy_(slab))?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 pub mod agree;
 pub mod boot;
+mod calibrate;
 mod clock;
 pub mod dataset;
 pub mod decide;
@@ -16,6 +17,7 @@ mod error;
 pub mod evaluate;
 mod guard;
 mod handover;
+mod heritage;
 pub mod init;
 pub mod kernels;
 pub mod learner;

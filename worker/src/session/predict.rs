@@ -6,7 +6,7 @@ use super::{
     dataset::Dataset,
     guard,
     kernels::{KernelTask, Kernels},
-    learner::restore_buffers,
+    learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration},
     precision::{Demand, Precision},
     report::Reporter,
     saved::SavedModel,
@@ -232,11 +232,13 @@ fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model
     let mut params = builder.build(saved.config.seed, device)?;
     let mut wanted: Vec<Entry> = params.named().map(|(name, t)| (format!("best.{name}"), t.size(), t.kind())).collect();
     wanted.extend(model.buffers().into_iter().map(|(name, t)| (format!("model.{name}"), t.size(), t.kind())));
-    let tensors = checkpoint::load_part(&saved.path, &wanted)?;
+    let tensors = checkpoint::load_part(&saved.path, &wanted, &OPTIONAL_OF_MODEL)?;
     let best = params.named().filter_map(|(name, _)| Some((name.to_owned(), tensors.get(&format!("best.{name}"))?)));
     let best: Vec<(String, &Tensor)> = best.collect();
     params.load(best.iter().map(|(name, tensor)| (name.as_str(), *tensor)))?;
     restore_buffers(&mut model, &tensors)?;
+    let calibration = saved_calibration(&model, &tensors)?;
+    model.calibrate(calibration);
     model.to_device(device);
     Ok((model, params))
 }

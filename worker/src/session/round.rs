@@ -7,15 +7,17 @@
 use super::{
     SessionError, agree,
     boot::COLLECTIVE_WAIT_MAX,
-    decide,
+    calibrate, decide,
     evaluate::{Judged, evaluate},
     handover::{self, Standing},
-    learner::Counts,
+    heritage,
+    learner::{Counts, Learner, OPTIONAL},
     memory,
     poisoned::{self, Poisoned},
-    precision::{self, Demand, Precision},
+    precision::{Demand, Precision},
     progress::Progress,
     refusal::{self, Refusals, Rows},
+    saved::SavedModel,
     saver::Due,
     step::{self, Place, Stepped},
     strategy::{self, Chosen},
@@ -30,6 +32,7 @@ use crate::{
     },
 };
 use enn_common::{
+    config::train::Averaging,
     event::EpochReport,
     ledger::Line,
     metrics::Metrics,
@@ -53,6 +56,8 @@ pub(super) struct Round<'a> {
     task: &'a RoundTask,
     /// Nobody had any state when it began.
     fresh: bool,
+    /// The epoch whose weights this round calibrated.
+    calibrated: Option<u64>,
 }
 
 /// What the ranks were asked to do after a step.
@@ -83,7 +88,7 @@ impl<'a> Round<'a> {
         state.learner.executor.reset();
         state.learner.share_gradients(group)?;
         state.pace.report_next();
-        let mut round = Self { host, state, place, sampler, task, fresh: false };
+        let mut round = Self { host, state, place, sampler, task, fresh: false, calibrated: None };
         round.decide_precision()?;
         let mine = round.state.begun.then(|| Standing::of(&round.state.progress));
         match handover::furthest(group, host.device, mine)? {
@@ -100,8 +105,8 @@ impl<'a> Round<'a> {
             let (format, reason) = (choice.format.name().to_owned(), choice.reason.to_string());
             round.tell_from_first(FromWorker::PrecisionChosen { format, reason })?;
             if round.state.learner.is_divided() {
-                let strategy = chosen.strategy.name().to_owned();
-                round.tell_from_first(FromWorker::StrategyChosen { strategy, reason: chosen.reason })?;
+                let decision = format!("strategy {}: {}", chosen.strategy.name(), chosen.reason);
+                round.tell_from_first(FromWorker::Decided { decision })?;
             }
         }
         Ok(round)
@@ -137,7 +142,12 @@ impl<'a> Round<'a> {
                 let report = self.state.learner.start_from(&rows)?;
                 tracing::info!(?report, "initial weights from data");
             }
-            self.state.learner.share_weights(group, host.config.train.ema)?;
+            if let Some(parent) = &host.config.parent {
+                let meta = host.data.staged.0.meta();
+                let decision = heritage::take(&mut self.state.learner, parent, meta)?;
+                self.tell_from_first(FromWorker::Decided { decision })?;
+            }
+            self.state.learner.share_weights(group, host.config.train.ema_decay())?;
         }
         self.state.learner.prove_equal(group, host.device)
     }
@@ -147,7 +157,7 @@ impl<'a> Round<'a> {
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
         let own = if self.host.device == Device::Cpu { state.named(&self.host.order)? } else { Vec::new() };
-        let saved = match checkpoint::load_over(path, &wanted, &[precision::STATE, poisoned::STATE], own) {
+        let saved = match checkpoint::load_over(path, &wanted, &[&OPTIONAL[..], &[poisoned::STATE]].concat(), own) {
             Ok(saved) => saved,
             Err(error) => {
                 // What it would have replaced may be half replaced.
@@ -157,6 +167,12 @@ impl<'a> Round<'a> {
         };
         state.take(&saved, &self.host.order, path)?;
         state.saved_step = Some(state.progress.step);
+        let (before, now) = (SavedModel::open(path)?.config.train, &self.host.config.train);
+        let longer = now.epochs > before.passes(self.host.order.rows) || now.patience != before.patience;
+        let progress = &mut state.progress;
+        // One that had ended goes on where more is asked for.
+        progress.stopped_early &= !longer;
+        progress.finished = progress.stopped_early || progress.position.epoch >= now.epochs;
         Ok(())
     }
 
@@ -356,25 +372,19 @@ impl<'a> Round<'a> {
             return Err(SessionError::Diverged { epoch, steps: sums.skipped as u64 });
         }
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        self.state.learner.swap_average(self.place.group)?;
-        self.state.learner.unpack(self.place.group)?;
-        let measured = self.measure(Split::Val);
-        self.state.learner.pack()?;
-        // Back before anything else: what a broken round leaves is not the average.
-        self.state.learner.swap_average(self.place.group)?;
-        let measured = measured?;
+        let measured = self.with(Learner::swap_average, |round| round.measure(Split::Val))?;
+        let error = self.error(&measured.metrics);
+        let (standing, verdict) = decide::judge(self.state.progress.standing, error, train.patience);
+        let finished = verdict.stop || epoch >= train.epochs;
+        let tail = if finished { self.measure_tail()? } else { None };
         let state = &mut *self.state;
-        let judge = state.learner.objective.is_judge();
-        let error = if judge { measured.metrics.loss } else { measured.metrics.mae };
-        let error = (measured.metrics.n > 0).then_some(error);
-        let (standing, verdict) = decide::judge(state.progress.standing, error, train.patience);
         if verdict.best {
             state.learner.keep_average_as_best()?;
             state.progress.best_epoch = epoch;
         }
         state.progress.standing = standing;
         state.progress.stopped_early = verdict.stop;
-        state.progress.finished = verdict.stop || epoch >= train.epochs;
+        state.progress.finished = finished;
         state.progress.skipped += sums.skipped as u64;
         state.progress.ended = epoch;
         let report = EpochReport {
@@ -398,10 +408,60 @@ impl<'a> Round<'a> {
             let plan = self.state.learner.executor.plan().map(|plan| plan.program());
             self.place.kernels.tell_calls(plan)?;
         }
-        if decide::save_due(epoch, train.checkpoint_every, self.state.progress.finished) {
-            self.save(self.state.progress.finished)?;
+        if finished {
+            self.elect(tail)?;
+        }
+        if decide::save_due(epoch, train.checkpoint_every, finished) {
+            self.save(finished)?;
         }
         Ok(())
+    }
+
+    /// What weights are judged by; `None` without validation rows.
+    fn error(&self, metrics: &Metrics) -> Option<f64> {
+        let error = if self.state.learner.objective.is_judge() { metrics.loss } else { metrics.mae };
+        (metrics.n > 0).then_some(error)
+    }
+
+    /// Validation error of the mean over the last steps, where there is one. The outer `None`: there is no mean.
+    fn measure_tail(&mut self) -> Result<Option<Option<f64>>, SessionError> {
+        if !self.state.learner.has_tail() {
+            return Ok(None);
+        }
+        let measured = self.with(Learner::swap_tail, |round| round.measure(Split::Val))?;
+        Ok(Some(self.error(&measured.metrics)))
+    }
+
+    /// Which weights are kept: those of the best epoch, or their mean over the last steps, whose error is `tail`.
+    fn elect(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
+        let state = &mut *self.state;
+        let train = &self.host.config.train;
+        let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
+        let best = (format!("the {kept} of epoch {}", state.progress.best_epoch), state.progress.standing.best);
+        let what = if state.learner.objective.is_judge() { "loss" } else { "mean absolute error" };
+        let (wins, decision) = match (tail, train.averaging) {
+            (Some(Some(error)), _) => {
+                let wins = error < best.1;
+                let mean = ("the mean of the last quarter's weights".to_owned(), error);
+                let [one, other] = if wins { [mean, best] } else { [best, mean] };
+                (wins, format!("kept {}: validation {what} {:.5}, of {} {:.5}", one.0, one.1, other.0, other.1))
+            }
+            (Some(None), _) => (true, "kept the mean of the last quarter's weights: nothing validates".to_owned()),
+            (None, Averaging::SwaTail) => (
+                false,
+                format!("kept {}: training ended before its last quarter, so that there is no mean of it", best.0),
+            ),
+            (None, _) if best.1.is_finite() => (false, format!("kept {}: validation {what} {:.5}", best.0, best.1)),
+            (None, _) => (false, format!("kept {}: nothing validates", best.0)),
+        };
+        if wins {
+            state.learner.keep_tail_as_best()?;
+            if let Some(error) = tail.flatten() {
+                state.progress.standing.best = error;
+            }
+            self.calibrated = None;
+        }
+        self.tell_from_first(FromWorker::Decided { decision })
     }
 
     /// The checkpoint that was due after this very step, unless any rank sees that it is there: a commit may be under way.
@@ -419,15 +479,55 @@ impl<'a> Round<'a> {
         self.save(true)
     }
 
-    fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
+    /// Does something with other weights, which `swap` exchanges, and exchanges back before anything else: what a round that
+    /// breaks here leaves, and the checkpoint that it may owe, are the weights that learn.
+    fn with<R>(
+        &mut self,
+        swap: impl Fn(&mut Learner, &dyn ProcessGroup) -> Result<(), SessionError>,
+        work: impl FnOnce(&Self) -> Result<R, SessionError>,
+    ) -> Result<R, SessionError> {
+        let group = self.place.group;
+        swap(&mut self.state.learner, group)?;
+        let unpacked = self.state.learner.unpack(group);
+        let done = unpacked.and_then(|()| work(self));
+        self.state.learner.pack()?;
+        swap(&mut self.state.learner, group)?;
+        done
+    }
+
+    fn judged(&self) -> Judged<'_> {
         let learner = &self.state.learner;
-        let judged = Judged {
+        Judged {
             model: &learner.model,
             params: &learner.params,
             kernels: &self.place.kernels.manager,
             objective: &learner.objective,
-        };
-        evaluate(&judged, (&self.host.data, &self.state.poisoned), split, self.place.group, self.host.device)
+        }
+    }
+
+    fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
+        let rows = (&self.host.data, &self.state.poisoned);
+        evaluate(&self.judged(), rows, split, self.place.group, self.host.device)
+    }
+
+    /// Fits how the best weights answer, once a round and epoch: every rank begins a round without knowing.
+    fn calibrate(&mut self) -> Result<(), SessionError> {
+        let best = self.state.progress.best_epoch;
+        if best == 0 || self.calibrated == Some(best) {
+            return Ok(());
+        }
+        let fitted = self.with(Learner::swap_best, |round| {
+            let rows = (&round.host.data, &round.state.poisoned);
+            calibrate::fit(&round.judged(), rows, &round.host.config.train, (round.place.group, round.host.device))
+        });
+        let calibrate::Fitted { mut calibration, decisions } = fitted?;
+        calibration.to_device(self.host.device);
+        self.state.learner.calibration = calibration;
+        self.calibrated = Some(best);
+        if self.state.progress.finished {
+            decisions.into_iter().try_for_each(|decision| self.tell_from_first(FromWorker::Decided { decision }))?;
+        }
+        Ok(())
     }
 
     fn measure_all(&self) -> Result<BTreeMap<String, Metrics>, SessionError> {
@@ -458,6 +558,7 @@ impl<'a> Round<'a> {
         self.place.reporter.mark(Phase::Save, step);
         // What follows from them belongs to the state, and weights that are lost must not be saved.
         self.explain()?;
+        self.calibrate()?;
         let state = &mut *self.state;
         if state.progress.best_epoch == 0 {
             // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
@@ -480,12 +581,9 @@ impl<'a> Round<'a> {
     /// Final metrics of the best weights.
     fn end(&mut self) -> Result<Ended, SessionError> {
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        self.state.learner.swap_best(self.place.group)?;
-        self.state.learner.unpack(self.place.group)?;
-        let split = self.measure_all();
-        self.state.learner.pack()?;
-        // Back before anything else: a round that broke here may owe a checkpoint of the weights.
-        self.state.learner.swap_best(self.place.group)?;
+        self.state.learner.swap_calibration();
+        let split = self.with(Learner::swap_best, Self::measure_all);
+        self.state.learner.swap_calibration();
         let split = split?;
         self.tell_from_first(FromWorker::Trained {
             epoch: self.state.progress.position.epoch,

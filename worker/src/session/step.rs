@@ -160,7 +160,7 @@ pub fn step(
             part = now;
         }
     };
-    if learner.precision.advance(step) {
+    if learner.advance(step) {
         learner.executor.reset();
     }
     let (executor, parts) = learner.split();
@@ -271,8 +271,8 @@ fn code(
     let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
     let rate = scalar(number(1)?)?;
     let stats = learner.precision.optimize(cx, (learner.optimizer, learner.grads), &count, &rate)?;
-    if let Some(ema) = learner.ema {
-        ema.update(cx, learner.weights, &stats.taken)?;
+    for average in learner.averages.into_iter().flatten() {
+        average.update(cx, learner.weights, &stats.taken)?;
     }
     Ok(vec![control, stats.grad_norm, stats.taken])
 }

@@ -207,6 +207,7 @@ pub(crate) fn config(epochs: u64) -> RunConfig {
         },
         cluster: ClusterConfig::default(),
         kernels: std::collections::BTreeMap::new(),
+        parent: None,
     }
 }
 

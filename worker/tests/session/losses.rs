@@ -23,21 +23,21 @@ const DISTRIBUTIONS: [Loss; 4] = [Loss::Quantile, Loss::StudentT, Loss::Gaussian
 /// Difference of an answer to a row alone and among others, in spreads of the target (about 4.5): sums of f32 in another order.
 const COMPANY_TOLERANCE: f32 = 1e-5;
 
-fn with_loss(loss: Loss, epochs: u64) -> RunConfig {
+pub(crate) fn with_loss(loss: Loss, epochs: u64) -> RunConfig {
     let mut config = config(epochs);
     config.train.loss = loss;
     config
 }
 
-struct Trained {
+pub(crate) struct Trained {
     dir: tempfile::TempDir,
-    staged: PathBuf,
-    checkpoint: PathBuf,
+    pub(crate) staged: PathBuf,
+    pub(crate) checkpoint: PathBuf,
     metrics: Metrics,
     first: f64,
 }
 
-fn trained(config: &RunConfig) -> Trained {
+pub(crate) fn trained(config: &RunConfig) -> Trained {
     let dir = tempfile::tempdir().unwrap();
     let staged = data::stage(dir.path());
     let (outcome, messages) = alone(config, dir.path(), &staged, None, &Recorder::default()).unwrap();
@@ -51,11 +51,29 @@ fn trained(config: &RunConfig) -> Trained {
 
 impl Trained {
     /// Values (rows, numbers per row) and status of all rows, and what the user is told.
-    fn predict(&self, staged: &Path, chunk_rows: u64, precision: Precision) -> (Vec<Vec<f32>>, Vec<u8>, Vec<String>) {
+    pub(crate) fn predict(
+        &self,
+        staged: &Path,
+        chunk_rows: u64,
+        precision: Precision,
+    ) -> (Vec<Vec<f32>>, Vec<u8>, Vec<String>) {
+        self.answer(&self.checkpoint, (staged, chunk_rows, precision))
+    }
+
+    /// Values by another checkpoint.
+    pub(crate) fn predict_with(&self, checkpoint: &Path, staged: &Path) -> Vec<Vec<f32>> {
+        self.answer(checkpoint, (staged, 90, Precision::Fp32)).0
+    }
+
+    fn answer(
+        &self,
+        checkpoint: &Path,
+        (staged, chunk_rows, precision): (&Path, u64, Precision),
+    ) -> (Vec<Vec<f32>>, Vec<u8>, Vec<String>) {
         let out = tempfile::tempdir_in(self.dir.path()).unwrap();
         let task = PredictTask {
             staged: staged.to_owned(),
-            checkpoint: self.checkpoint.clone(),
+            checkpoint: checkpoint.to_owned(),
             out: out.path().to_owned(),
             chunk_rows,
             done: vec![],

@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 
+mod averages;
 mod data;
+mod finetune;
 mod ledger;
 mod losses;
 mod poisoned;
@@ -149,9 +151,10 @@ fn a_run_learns_saves_and_predicts() {
             FromWorker::ShardWritten { step: 360, epoch: 60, .. } => "shard",
             FromWorker::Trained { .. } => "trained",
             FromWorker::KernelsRan(_) => "kernels",
+            FromWorker::Decided { .. } => "decided",
             other => panic!("{other:?}"),
         })
-        .filter(|word| !["step", "kernels"].contains(word))
+        .filter(|word| !["step", "kernels", "decided"].contains(word))
         .collect();
     assert_eq!(order[..3], ["ready", "precision", "built"]);
     assert!(order[3..63].iter().all(|word| *word == "epoch"));

@@ -41,7 +41,17 @@ pub fn resolve(raw: &RawConfig, facts: &Facts) -> Result<RunConfig, Vec<ConfigEr
     root.finish(&mut errors);
     errors.append(&mut inner);
     if errors.is_empty() {
-        Ok(RunConfig { version: RUN_VERSION, name, seed, data: data.flatten(), model, train, cluster, kernels })
+        Ok(RunConfig {
+            version: RUN_VERSION,
+            name,
+            seed,
+            data: data.flatten(),
+            model,
+            train,
+            cluster,
+            kernels,
+            parent: None,
+        })
     } else {
         Err(errors)
     }

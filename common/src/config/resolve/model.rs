@@ -4,7 +4,7 @@ use super::tasks;
 use crate::config::{
     error::{ConfigError, ConfigErrorKind},
     forest::{Mixer, Reduction},
-    model::{Gate, ModelConfig, Norm, Preset},
+    model::{Gate, ModelConfig, Norm, Preset, SIZE_KEYS},
     section::Section,
 };
 
@@ -17,29 +17,12 @@ const PRESETS: &[(&str, Preset)] = &[
 ];
 const GATES: &[(&str, Gate)] = &[("off", Gate::Off), ("scalar", Gate::Scalar), ("tile", Gate::Tile)];
 
-/// Keys that give the model a size: with any of them the others are those of the documentation, without all follow the rows.
-const SIZES: [&str; 13] = [
-    "d_model",
-    "heads",
-    "spatial_depth",
-    "temporal_depth",
-    "spatial_latents",
-    "temporal_latents",
-    "mlp_ratio",
-    "fuser_rounds",
-    "fuser_self_layers",
-    "fuser_latents",
-    "collector_depth",
-    "patch",
-    "tasks",
-];
-
 /// Axes of the output grid at most.
 const PATCH_AXES_MAX: usize = 8;
 
 /// Whether sizes follow the rows: as said, or where nothing else is.
 fn by_rows(s: &mut Section<'_>) -> bool {
-    let unsaid = !SIZES.iter().any(|key| s.has(key));
+    let unsaid = !SIZE_KEYS.iter().any(|key| s.has(key));
     s.truth("by_rows", unsaid)
 }
 

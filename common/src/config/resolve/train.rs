@@ -6,8 +6,8 @@ use crate::config::{
     raw::{Node, Value},
     section::Section,
     train::{
-        Busy, CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc, Precision, Recompute,
-        Recovery, Strategy, TrainConfig,
+        Averaging, Busy, CellWeights, ClusterConfig, Collectives, Device, Execution, Loss, MEDIAN, Nproc,
+        PointCalibration, Precision, Recompute, Recovery, Strategy, TrainConfig,
     },
 };
 use std::ops::Bound;
@@ -19,6 +19,10 @@ const STRATEGIES: &[(&str, Strategy)] =
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
 const BUSIES: &[(&str, Busy)] = &[("wait", Busy::Wait), ("skip", Busy::Skip)];
+const AVERAGINGS: &[(&str, Averaging)] =
+    &[("none", Averaging::None), ("ema", Averaging::Ema), ("swa_tail", Averaging::SwaTail)];
+const CALIBRATIONS: &[(&str, PointCalibration)] =
+    &[("off", PointCalibration::Off), ("affine", PointCalibration::Affine), ("auto", PointCalibration::Auto)];
 const COLLECTIVES: &[(&str, Collectives)] = &[("auto", Collectives::Auto), ("gloo", Collectives::Gloo)];
 const DEVICES: &[(&str, Device)] = &[("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda", Device::Cuda)];
 const NPROCS: &[(&str, Nproc)] = &[("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)];
@@ -54,7 +58,10 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         degrees_of_freedom: s.number("degrees_of_freedom", 1.0..=1e3, default.degrees_of_freedom),
         cell_weights: cell_weights(s),
         base_loss_weight: s.number("base_loss_weight", 0.0..=1e3, default.base_loss_weight),
+        averaging: s.name("averaging", AVERAGINGS).unwrap_or(default.averaging),
         ema: s.number("ema", 0.0..1.0, default.ema),
+        calibration: s.name("calibration", CALIBRATIONS).unwrap_or(default.calibration),
+        calibrate_intervals: s.truth("calibrate_intervals", default.calibrate_intervals),
         patience: s.integer("patience", 0..=10_000_000, default.patience),
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),

@@ -314,6 +314,7 @@ pub(super) fn surroundings(html: &mut Html, inputs: &ReportInputs) {
             all.push(fact("libtorch", ready.libtorch.clone()));
         }
         all.push(fact("enn", env!("CARGO_PKG_VERSION")));
+        all.extend(view.decisions.iter().map(|decision| fact("decided", decision.clone())));
         if let Some((format, reason)) = &view.precision {
             all.push(fact("precision", format!("{format}: {reason}")));
         }

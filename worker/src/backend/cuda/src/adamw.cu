@@ -153,11 +153,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_of(const double* part
   if (threadIdx.x == 0) *norm = sqrt(scratch[0]);
 }
 
-// One thread. Counts an update, and gives what an average moves by: (1 − d)/(1 − dᵗ), or 0 for a step that was not taken.
+// One thread. Counts an update, and gives what an average moves by: (1 − d)/(1 − dᵗ), its limit 1/t for d = 1, or 0 for a step that
+// was not taken.
 extern "C" __global__ void average_share(double* updates, const double* taken, float* share, double decay) {
   bool moves = *taken > 0.5;
   if (moves) *updates += 1.0;
-  *share = moves ? (float)((1.0 - decay) / (1.0 - pow(decay, *updates))) : 0.0f;
+  double fading = decay < 1.0 ? (1.0 - decay) / (1.0 - pow(decay, *updates)) : 1.0 / *updates;
+  *share = moves ? (float)fading : 0.0f;
 }
 
 // average ← average + share·(weights − average); p is the average, m the weights.

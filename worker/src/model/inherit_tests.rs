@@ -1,0 +1,150 @@
+//! A model that began as another says what that one says: with its scaler or another, with categories and inputs in another order.
+
+use super::{tests::config, *};
+use crate::params::Params;
+use enn_common::{
+    config::{
+        parent::ScalerChoice,
+        train::{Loss, TrainConfig},
+    },
+    staged::meta::{FeatureMeta, Stats},
+};
+use std::collections::BTreeMap;
+
+/// Of f32 numbers that are added up in another order, in target standard deviations.
+const TOLERANCE: f64 = 2e-5;
+
+fn number(name: &str, has_missing: bool) -> FeatureMeta {
+    FeatureMeta { name: name.to_owned(), categories: vec![], has_missing }
+}
+
+fn category(name: &str, of: &[&str]) -> FeatureMeta {
+    FeatureMeta { name: name.to_owned(), categories: of.iter().map(|c| (*c).to_owned()).collect(), has_missing: false }
+}
+
+fn stats(mean: f64, std: f64) -> Stats {
+    Stats { n: 32, mean, std, min: mean - std, max: mean + std }
+}
+
+fn spec(features: Vec<FeatureMeta>, x_stats: Vec<Stats>, y: (f64, f64), loss: Loss) -> ModelSpec {
+    let y_stats = (0..6).map(|cell| stats(y.0 + f64::from(cell), y.1 * (1.0 + 0.1 * f64::from(cell)))).collect();
+    let head = Head::new(&TrainConfig { loss, ..TrainConfig::default() });
+    ModelSpec { features, out_shape: vec![2, 3], train_rows: 32, x_stats, y_stats, head }
+}
+
+fn parent(loss: Loss) -> (ModelSpec, Model, Params) {
+    let features =
+        vec![number("u", true), category("c", &["x", "y"]), number("v", false), category("d", &["p", "q", "r"])];
+    let x_stats = vec![stats(10.0, 2.0), stats(0.0, 1.0), stats(-5.0, 0.5), stats(0.0, 1.0)];
+    let spec = spec(features, x_stats, (50.0, 8.0), loss);
+    let (model, params) = built(&spec, 7);
+    // Nothing is zero or one, as after training.
+    for (_, tensor) in params.named() {
+        let noise = Raw::randn(tensor.size(), (Kind::Float, Device::Cpu)) * 0.2;
+        let _ = tch::no_grad(|| tensor.shallow_clone().f_add_(&noise)).unwrap();
+    }
+    (spec, model, params)
+}
+
+fn built(spec: &ModelSpec, seed: u64) -> (Model, Params) {
+    tch::set_num_threads(1);
+    tch::manual_seed(seed.cast_signed());
+    let mut pb = ParamBuilder::new();
+    let config = ModelConfig { linear_branch: true, ..config() };
+    let model = Model::build(&config, spec, &mut pb).unwrap();
+    (model, pb.build(seed, Device::Cpu).unwrap())
+}
+
+fn inherit(
+    own: &ModelSpec,
+    (theirs, model, params): &(ModelSpec, Model, Params),
+    choice: ScalerChoice,
+) -> (Model, Params, Inherited) {
+    let (mut heir, mut weights) = built(own, 9);
+    let named = params.named().map(|(name, raw)| (name.to_owned(), raw.copy())).collect();
+    let buffers: BTreeMap<String, Raw> = model.buffers().into_iter().collect();
+    let heritage = Heritage { inputs: &theirs.features, weights: &named, buffers: &buffers };
+    let inherited = heir.inherit(&mut weights, &own.features, &heritage, choice).unwrap();
+    (heir, weights, inherited)
+}
+
+/// Quantiles and points for rows in the user's units, all in one.
+fn answer(model: &Model, params: &Params, x: &[[f32; 4]]) -> Raw {
+    let cx = Cx::eval(params);
+    let x = Raw::from_slice(&x.concat()).view([-1, 4]);
+    let valid = x.isfinite();
+    let output = model.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap();
+    let answer = model.answer(&cx, &output).unwrap();
+    Raw::cat(&answer.quantiles.iter().chain([&answer.point]).map(|t| t.raw().shallow_clone()).collect::<Vec<_>>(), 1)
+}
+
+fn apart(one: &Raw, other: &Raw) -> f64 {
+    ((one - other).abs().max() / 8.0).double_value(&[])
+}
+
+/// u, c, v, d of the parent.
+const ROWS: [[f32; 4]; 5] = [
+    [9.0, 0.0, -5.2, 2.0],
+    [12.5, 1.0, -4.0, 0.0],
+    [f32::NAN, 1.0, -5.5, 1.0],
+    [10.0, 9.0, -5.0, 1.0],
+    [7.0, 0.0, -6.0, 0.0],
+];
+
+#[test]
+fn the_same_inputs_in_another_order_with_new_categories_say_the_same() {
+    for loss in [Loss::Huber, Loss::Quantile, Loss::StudentT] {
+        let theirs = parent(loss);
+        let expected = answer(&theirs.1, &theirs.2, &ROWS);
+        // d, u, c, v; c has one more in front, d is turned.
+        let features = vec![
+            category("d", &["r", "q", "p"]),
+            number("u", true),
+            category("c", &["w", "x", "y"]),
+            number("v", true),
+        ];
+        let moved = ROWS.map(|[u, c, v, d]| [2.0 - d, u, c + 1.0, v]);
+        for (choice, x, y) in [
+            (ScalerChoice::Keep, [(10.0, 2.0), (-5.0, 0.5)], (50.0, 8.0)),
+            (ScalerChoice::Keep, [(3.0, 5.0), (1.0, 0.1)], (-20.0, 1.0)),
+            (ScalerChoice::Refit, [(13.0, 5.0), (-4.0, 0.7)], (20.0, 3.0)),
+        ] {
+            let x_stats = vec![stats(0.0, 1.0), stats(x[0].0, x[0].1), stats(0.0, 1.0), stats(x[1].0, x[1].1)];
+            let own = spec(features.clone(), x_stats, y, loss);
+            let (heir, weights, inherited) = inherit(&own, &theirs, choice);
+            assert!(inherited.problems.is_empty(), "{:?}", inherited.problems);
+            assert_eq!(inherited.notes, ["c begins with what unknown categories had for w"]);
+            assert_eq!(inherited.taken, weights.named().count());
+            let found = answer(&heir, &weights, &moved);
+            assert!(apart(&found, &expected) < TOLERANCE, "{loss:?} {choice:?}: {}", apart(&found, &expected));
+            // What is new is an unknown one, and learns for itself.
+            let (new, unknown) = ([[2.0, 9.0, 0.0, -5.2]], [[2.0, 9.0, f32::NAN, -5.2]]);
+            assert!(apart(&answer(&heir, &weights, &new), &answer(&heir, &weights, &unknown)) < TOLERANCE);
+            // Once more, with the scaler brought along.
+            let grandchild = inherit(&own, &(own.clone(), heir, weights), ScalerChoice::Keep);
+            assert!(apart(&answer(&grandchild.0, &grandchild.1, &moved), &expected) < TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_listed_and_left() {
+    let theirs = parent(Loss::Huber);
+    let mut own = theirs.0.clone();
+    own.features[2] = number("z", false);
+    own.features[3] = category("d", &["p", "q"]);
+    own.head = Head::new(&TrainConfig { loss: Loss::Gaussian, ..TrainConfig::default() });
+    let (_, weights, inherited) = inherit(&own, &theirs, ScalerChoice::Refit);
+    let all = inherited.problems.join("; ");
+    for part in [
+        "the input z is missing there",
+        "the input v is unexpected",
+        "d has no r here",
+        "base.channels.bias is missing there",
+    ] {
+        assert!(all.contains(part), "{all}");
+    }
+    let name = "refine.out.weight";
+    let get = |params: &Params| params.get(params.by_name(name).unwrap()).shallow_clone();
+    assert_eq!(get(&weights), get(&theirs.2), "what fits is taken");
+}

@@ -1,0 +1,97 @@
+//! After training and averaging: what the weights that are kept get wrong on the validation rows is taken out of their answers, as
+//! buffers beside the weights (see [`Calibration`]).
+//!
+//! ```text
+//! validation rows ─► quantiles and targets of all ranks, the same bits on each ─┬─► affine: shift and slope of the location by cell
+//!                                                                               └─► intervals: how far quantiles must lie apart
+//! ```
+//! **Invariant:** looks at validation rows, and for the drift in time at training rows; every rank comes to the same numbers, whatever
+//! the world.
+
+mod affine;
+mod intervals;
+mod sample;
+
+use super::{SessionError, agree, dataset::Dataset, evaluate::Judged, poisoned::Poisoned};
+use crate::{comm::ProcessGroup, loss::Head, model::Calibration};
+use enn_common::config::train::{PointCalibration, TrainConfig};
+use tch::Device;
+
+/// With fewer validation rows than this an answer is the model's own.
+const ROWS_MIN: usize = 8;
+
+/// A calibration, and what was decided on the way.
+#[derive(Debug, Default)]
+pub(super) struct Fitted {
+    pub(super) calibration: Calibration,
+    /// For people, one sentence each.
+    pub(super) decisions: Vec<String>,
+}
+
+/// Fits what `train` asks for to the present weights of a model, which answers uncalibrated. Collective.
+///
+/// # Errors
+/// Those of the forward pass, of libtorch and of the collectives.
+pub(super) fn fit(
+    judged: &Judged<'_>,
+    (data, left_out): (&Dataset, &Poisoned),
+    train: &TrainConfig,
+    (group, device): (&dyn ProcessGroup, Device),
+) -> Result<Fitted, SessionError> {
+    let levels = train.quantile_levels();
+    let intervals = train.calibrate_intervals && levels.len() > 1;
+    let points = train.calibration != PointCalibration::Off && *judged.objective.head() != Head::Classes;
+    let mut fitted = Fitted::default();
+    if !intervals && !points {
+        return Ok(fitted);
+    }
+    let mut sample = sample::gather(judged, (data, left_out), levels.len().max(1), (group, device))?;
+    if sample.rows < ROWS_MIN {
+        let rows = sample.rows;
+        fitted.decisions.push(format!("no calibration: {rows} validation rows, expected at least {ROWS_MIN}"));
+        return Ok(fitted);
+    }
+    let (mut affine, mut stretch) = (None, None);
+    let in_time = data.validates_later();
+    if points && in_time && train.calibration == PointCalibration::Auto {
+        let reason =
+            "the validation rows are one stretch of time behind the training rows, and a shift there does not last";
+        fitted.decisions.push(format!("affine calibration left out: {reason}"));
+    } else if points {
+        let spread: Vec<f64> = data.staged.0.meta().y_stats.iter().map(|stats| stats.std).collect();
+        let chosen = affine::choose(&sample, &spread, train.calibration == PointCalibration::Affine);
+        fitted.decisions.push(chosen.decision(&data.staged.0.meta().units));
+        if let Some(maps) = chosen.maps {
+            sample.move_locations(&maps);
+            affine = Some(maps);
+        }
+    }
+    if intervals {
+        let nominal = judged.objective.nominal().unwrap_or_default();
+        let drift = if in_time { drift(judged, data, nominal, (group, device))? } else { None };
+        let found = intervals::fit(&sample, levels, drift.unwrap_or(1.0));
+        fitted.decisions.push(found.decision(nominal, &sample, drift));
+        stretch = Some(found.stretch);
+    }
+    fitted.calibration = Calibration::new(affine, stretch.as_deref())?;
+    Ok(fitted)
+}
+
+/// `Model::drift` of the staged rows. One collective.
+fn drift(
+    judged: &Judged<'_>,
+    data: &Dataset,
+    share: f64,
+    (group, device): (&dyn ProcessGroup, Device),
+) -> Result<Option<f64>, SessionError> {
+    let mut found = 0.0;
+    if group.rank() == 0 {
+        let (rows, held) = data.in_time(crate::model::DRIFT_ROWS_MAX, device)?;
+        found = judged
+            .model
+            .drift(judged.params, ([&rows.x, &rows.x_mask], [&rows.y, &rows.y_mask]), held, share)?
+            .unwrap_or_default();
+    }
+    let found = agree::sum(group, device, &[found])?[0];
+    Ok((found > 0.0).then_some(found))
+}

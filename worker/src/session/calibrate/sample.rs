@@ -1,0 +1,98 @@
+//! What a model says of validation rows, beside their targets: gathered from all ranks, so that each holds the same bits.
+
+use crate::{
+    autograd::Cx,
+    comm::ProcessGroup,
+    session::{SessionError, boot::COLLECTIVE_WAIT_MAX, dataset::Dataset, evaluate::Judged, poisoned::Poisoned},
+};
+use enn_common::staged::Split;
+use tch::{Device, Kind, Tensor};
+
+/// Numbers gathered at most; more rows than that are thinned evenly.
+const VALUES_MAX: u64 = 1 << 22;
+/// Rows of one forward pass. Which rows are computed together does not depend on the world, so that no bit does.
+const FORWARD_ROWS: u64 = 256;
+
+/// Validation rows; all numbers by row, then by cell, in target standard deviations.
+#[derive(Debug, Clone)]
+pub(super) struct Sample {
+    pub(super) rows: usize,
+    pub(super) cells: usize,
+    /// Weight of a cell; 0 where there is no target.
+    pub(super) weight: Vec<f64>,
+    pub(super) target: Vec<f64>,
+    /// One for each level; the location alone where there are none.
+    pub(super) quantiles: Vec<Vec<f64>>,
+    /// Which of them is the location.
+    pub(super) middle: usize,
+}
+
+impl Sample {
+    /// The locations.
+    pub(super) fn location(&self) -> &[f64] {
+        &self.quantiles[self.middle]
+    }
+
+    /// Moves locations z to shift + slope·z, and quantiles with them.
+    pub(super) fn move_locations(&mut self, [shift, slope]: &[Vec<f64>; 2]) {
+        let cells = self.cells;
+        let moves: Vec<f64> =
+            self.location().iter().enumerate().map(|(i, z)| shift[i % cells] + (slope[i % cells] - 1.0) * z).collect();
+        for quantile in &mut self.quantiles {
+            quantile.iter_mut().zip(&moves).for_each(|(q, by)| *q += by);
+        }
+    }
+}
+
+/// Gathers so many `quantiles` for each cell. Two collectives.
+pub(super) fn gather(
+    judged: &Judged<'_>,
+    (data, left_out): (&Dataset, &Poisoned),
+    quantiles: usize,
+    (group, device): (&dyn ProcessGroup, Device),
+) -> Result<Sample, SessionError> {
+    let index = data.rows(Split::Val);
+    let cells = data.staged.0.outputs();
+    let width = ((quantiles + 2) * cells).max(1) as u64;
+    let rows: Vec<u64> =
+        data.spread(Split::Val, (VALUES_MAX / width).max(1)).map(|ordinal| index.at(ordinal)).collect();
+    let all = Tensor::f_zeros([rows.len() as i64, width as i64], (Kind::Float, device))?;
+    let chunks = rows.chunks(FORWARD_ROWS as usize).zip(0u64..);
+    for (chunk, number) in chunks.filter(|(_, number)| number % u64::from(group.size()) == u64::from(group.rank())) {
+        let batch = data.gather_rows(chunk, device)?;
+        left_out.leave_out_of(&batch)?;
+        let mut cx = Cx::eval(judged.params);
+        cx.set_launcher(judged.kernels);
+        let output = judged.model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+        let mut told = judged.model.quantiles(&cx, &output.z, &output)?;
+        if told.is_empty() {
+            told.push(output.z.clone());
+        }
+        let targets = judged.model.targets(&cx, &cx.input(batch.y), &cx.input(batch.y_mask))?;
+        let weight = judged.objective.weight(&cx, &targets)?;
+        let weight = weight.as_ref().unwrap_or(&targets.valid).raw().f_to_kind(Kind::Float)?;
+        let mut parts = vec![weight, targets.z.raw().shallow_clone()];
+        parts.extend(told.iter().map(|quantile| quantile.raw().shallow_clone()));
+        // What is not finite has no weight.
+        let finite = parts
+            .iter()
+            .try_fold(targets.valid.raw().shallow_clone(), |all, part| all.f_logical_and(&part.f_isfinite()?))?;
+        let parts = parts.iter().map(|part| part.f_where_scalarother(&finite, 0.0)).collect::<Result<Vec<_>, _>>()?;
+        let start = (number * FORWARD_ROWS).cast_signed();
+        tch::no_grad(|| all.f_narrow(0, start, chunk.len() as i64)?.f_copy_(&Tensor::f_cat(&parts, 1)?))?;
+    }
+    // One rank has a row, the others zeros: the sum is exact.
+    group.all_reduce_sum(&all)?.wait(COLLECTIVE_WAIT_MAX)?;
+    let part = |place: usize| -> Result<Vec<f64>, SessionError> {
+        let part = all.f_narrow(1, (place * cells) as i64, cells as i64)?.f_to_device(Device::Cpu)?;
+        Ok(Vec::<f64>::try_from(part.f_to_kind(Kind::Double)?.f_contiguous()?.f_view([-1])?)?)
+    };
+    Ok(Sample {
+        rows: rows.len(),
+        cells,
+        weight: part(0)?,
+        target: part(1)?,
+        quantiles: (0..quantiles).map(|level| part(2 + level)).collect::<Result<_, _>>()?,
+        middle: judged.objective.middle(),
+    })
+}
