@@ -296,7 +296,7 @@ fn judge(fold: &FoldRecord, run: &Path, (config, facts): (&RunConfig, &Facts)) -
         let checkpoint = listing::find(run)?.dir().to_owned();
         forecast::predict_test_rows(config, facts, &RunDir::open(run)?, &checkpoint, &fold.staged)?;
     }
-    Ok(cv::judge(&fold.staged, &forecasts)?)
+    Ok(cv::judge(&fold.staged, &forecasts, &config.train.cell_weights)?)
 }
 
 /// The forecasts of all folds that are done, as one table.

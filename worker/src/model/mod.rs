@@ -355,7 +355,7 @@ impl Model {
             return Err(misfit(buffer.size()));
         }
         tch::no_grad(|| buffer.f_copy_(value))?;
-        Ok(())
+        Ok(self.scaler.settle()?)
     }
 
     /// The output grid in patches.
