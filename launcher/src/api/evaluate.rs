@@ -162,7 +162,8 @@ fn judge(
         notes.push(evaluation::untold(parts.untold));
     }
     let quantiles = forecasts.quantiles.as_ref();
-    let quantiles = quantiles.map(|(levels, map)| Quantiles { levels, values: map.numbers().unwrap_or_default(), weights });
+    let quantiles =
+        quantiles.map(|(levels, map)| Quantiles { levels, values: map.numbers().unwrap_or_default(), weights });
     Ok(Evaluation {
         format: FORMAT.to_owned(),
         version: VERSION,

@@ -113,15 +113,15 @@ fn baseline(errors: Metrics) -> Baseline {
     Baseline { mae: errors.mae, rmse: errors.rmse }
 }
 
-/// Fits and judges every baseline of the staged directory `staged`.
+/// Fits and judges the baselines of the staged directory `staged`.
 ///
 /// # Errors
 /// The directory is not whole, has no targets, or has no training rows.
-pub fn compute(staged: &Path) -> Result<Baselines, BaselineError> {
-    compute_of(&Staged::open(staged)?, Effort::Full)
+pub fn compute(staged: &Path, effort: Effort) -> Result<Baselines, BaselineError> {
+    compute_of(&Staged::open(staged)?, effort)
 }
 
-/// As [`compute`], of an open directory and with a limit on the effort.
+/// As [`compute`], of an open directory.
 ///
 /// # Errors
 /// The directory has no targets or no training rows.

@@ -5,6 +5,7 @@ use crate::{
     Error,
     agent::{Ended, Signal},
     api::{self, Override, TrainOptions},
+    baselines::Effort,
     error::Usage,
     facts::Facts,
     run_dir,
@@ -34,6 +35,9 @@ pub(super) struct Args {
     /// Train on this staged directory, which `enn stage` printed, instead of staging [data]
     #[arg(long, value_name = "DIR", help_heading = "Job")]
     staged: Option<PathBuf>,
+    /// Baselines to fit beside training: all, or the quick ones alone, which cost one pass over the data (cell mean, persistence)
+    #[arg(long, value_name = "WHICH", default_value = "all", help_heading = "Job")]
+    baselines: Baselines,
     /// Time a few steps operation by operation; `enn profile RUN` shows the result
     #[arg(long, help_heading = "Output")]
     profile: bool,
@@ -51,6 +55,13 @@ pub(super) struct Args {
     show: Show,
     #[command(flatten)]
     scrape: Scrape,
+}
+
+/// Baselines to fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Baselines {
+    All,
+    Quick,
 }
 
 /// The exit status.
@@ -106,6 +117,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         mode: args.show.mode(),
         handle_signals: true,
         metrics_addr: args.scrape.address(),
+        baselines: if args.baselines == Baselines::All { Effort::Full } else { Effort::OnePass },
     };
     let run = api::train(&config, facts, &options)?;
     // The head alone puts the job back into the queue; a bad exit of the others would make srun end it.

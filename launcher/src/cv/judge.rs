@@ -97,8 +97,7 @@ pub fn judge(
     let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
     let outside: Vec<usize> = (0..staged.rows()).filter(|row| staged.split()[*row] != Split::Test as u8).collect();
     let (forecasters, mut notes) = baselines::fit_to(&staged, &outside, Effort::Full)?;
-    let baseline =
-        |one: &baselines::Forecaster| Some((one.name().to_owned(), trial.baseline(one)[0].over(weight)?));
+    let baseline = |one: &baselines::Forecaster| Some((one.name().to_owned(), trial.baseline(one)[0].over(weight)?));
     let mut all: BTreeMap<String, Metrics> = forecasters.iter().filter_map(baseline).collect();
     all.extend(trial.model()[0].over(weight).map(|metrics| (MODEL.to_owned(), metrics)));
     if trial.untold() > 0 {

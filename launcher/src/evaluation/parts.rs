@@ -60,9 +60,8 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
         errors: all.iter().filter_map(|(one, scores)| Some((one.clone(), scores.over(weight)?))).collect(),
     };
     let horizons = staged.meta().out_labels.last().map_or(&[][..], Vec::as_slice);
-    let horizon = |(at, name): (usize, &String)| {
-        part(name, &|cell| if cell % horizons.len() == at { weight(cell) } else { 0.0 })
-    };
+    let horizon =
+        |(at, name): (usize, &String)| part(name, &|cell| if cell % horizons.len() == at { weight(cell) } else { 0.0 });
     let group = |(at, name): (usize, &String)| {
         let errors = scores.iter().filter_map(|(one, parts)| Some((one.clone(), parts[at].over(weight)?)));
         Part { name: name.clone(), errors: errors.collect::<BTreeMap<_, _>>() }

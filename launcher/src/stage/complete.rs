@@ -219,7 +219,8 @@ impl Draft {
         for (source, count) in inputs.chain(targets).filter(|(_, count)| **count > 0) {
             *counts.entry(source.to_owned()).or_default() += count;
         }
-        let what = "values a million times as far from the median as most count as missing, unless data.ranges has the column";
+        let what =
+            "values a million times as far from the median as most count as missing, unless data.ranges has the column";
         note(&mut self.report.notes, &counts.keys().cloned().collect::<Vec<_>>(), what);
         for (source, count) in counts {
             self.report.columns.entry(source).or_default().implausible = count;
@@ -404,9 +405,8 @@ impl Draft {
     /// Source columns that never vary: whatever is made of them (sine and cosine, every step of the history) is one value each.
     fn constants(&self, figures: &Figures) -> Vec<String> {
         let mut ranges: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
-        let targets = figures.y.iter().enumerate().map(|(cell, moments)| {
-            (self.target(cell), self.target(cell), moments)
-        });
+        let targets =
+            figures.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), self.target(cell), moments));
         let inputs = self.inputs.iter().zip(&figures.x).map(|(input, moments)| {
             let stem = input.name.split('[').next().unwrap_or_default();
             (input.source.as_str(), stem, moments)

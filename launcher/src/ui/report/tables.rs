@@ -204,18 +204,21 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
     let counts = |column: &ColumnReport| {
         [column.missing, column.non_finite, column.out_of_range, column.implausible, column.unseen_category]
     };
-    let found = |column: &ColumnReport| {
-        column.constant || counts(column).iter().any(|n| *n > 0)
-    };
+    let found = |column: &ColumnReport| column.constant || counts(column).iter().any(|n| *n > 0);
     let (dirty, clean): (Vec<_>, Vec<_>) = report.columns.iter().partition(|(_, column)| found(column));
     if !dirty.is_empty() {
         html.element("div", &[("class", &"scroll")], |html| {
             html.element("table", &[], |html| {
-                head(html, &["column", "missing", "non-finite", "out of range", "implausible", "unseen category", "constant"]);
+                head(
+                    html,
+                    &["column", "missing", "non-finite", "out of range", "implausible", "unseen category", "constant"],
+                );
                 html.element("tbody", &[], |html| {
                     for (name, column) in dirty.iter().take(COLUMNS_MAX) {
                         let mut cells: Vec<String> = counts(column)
-                            .iter().map(|n| if *n == 0 { "·".to_owned() } else { figures::count(*n) }).collect();
+                            .iter()
+                            .map(|n| if *n == 0 { "·".to_owned() } else { figures::count(*n) })
+                            .collect();
                         cells.push(if column.constant { "yes".to_owned() } else { "·".to_owned() });
                         row(html, name, &cells);
                     }
