@@ -178,15 +178,8 @@ impl Draft {
         }
     }
 
-    /// What is believed of inputs and targets: no limit for what is declared, is a category or was made by us.
-    fn limits(&self, job: &Job<'_>) -> Result<Limits, StageError> {
-        let mut limits = match job.training {
-            None => Limits::of_training(&self.output)?,
-            Some(meta) => {
-                let place = |input: &Input| meta.features.iter().position(|feature| feature.name == input.name);
-                Limits::of_model(meta, &self.inputs.iter().map(place).collect::<Vec<_>>())
-            }
-        };
+    /// Lifts the limits of what is declared, is a category or was made by us.
+    fn lift(&self, job: &Job<'_>, mut limits: Limits) -> Limits {
         let declared = |column: &str| job.config.ranges.iter().any(|range| range.column == column);
         for (input, limit) in self.inputs.iter().zip(&mut limits.x) {
             if input.categories.is_some() || input.source.is_empty() || declared(&input.source) {
@@ -195,16 +188,33 @@ impl Draft {
         }
         let targets = limits.y.iter_mut().enumerate();
         targets.filter(|(cell, _)| declared(self.target(*cell))).for_each(|(_, limit)| *limit = implausible::ANY);
-        Ok(limits)
+        limits
+    }
+
+    /// What is believed of inputs and targets. Tells of what is odd in training data.
+    fn limits(&mut self, job: &Job<'_>, figures: &Figures) -> Result<Limits, StageError> {
+        if let Some(meta) = job.training {
+            let place = |input: &Input| meta.features.iter().position(|feature| feature.name == input.name);
+            return Ok(self.lift(job, Limits::of_model(meta, &self.inputs.iter().map(place).collect::<Vec<_>>())));
+        }
+        let [believed, usual] = Limits::of_training(&self.output)?.map(|limits| self.lift(job, limits));
+        let ((x, y), (x_far, y_far)) = (usual.passed(figures), believed.passed(figures));
+        let inputs = x.iter().filter(|at| !x_far.contains(at)).map(|at| self.inputs[*at].source.as_str());
+        let targets = y.iter().filter(|at| !y_far.contains(at)).map(|at| self.target(*at));
+        let names: BTreeSet<String> = inputs.chain(targets).map(str::to_owned).collect();
+        let what = "a few values are a thousand times as far from the median as most; data.ranges can leave them out";
+        note(&mut self.report.notes, &names.into_iter().collect::<Vec<_>>(), what);
+        Ok(believed)
     }
 
     /// Takes out values that cannot be meant, and targets of cells without a training sample; measures again where there are any.
     fn believe(&mut self, job: &Job<'_>, codes: &[Codes], figures: Figures) -> Result<Figures, StageError> {
-        let mut limits = self.limits(job)?;
+        let mut limits = self.limits(job, &figures)?;
         let is_blind = |cell: &usize| job.training.is_none() && figures.y[*cell].n() == 0;
         let blind: Vec<usize> = (0..figures.y.len()).filter(is_blind).collect();
         blind.iter().for_each(|cell| limits.y[*cell] = implausible::NONE);
-        if !limits.are_passed(&figures) {
+        let (x, y) = limits.passed(&figures);
+        if x.is_empty() && y.is_empty() {
             return Ok(figures);
         }
         let mut found = limits.hold(&self.output)?;

@@ -1,5 +1,6 @@
 //! Values that cannot be meant: more than a million times as far from the median of their column as most values that differ from
 //! it. One of them would decide mean and spread of its column, and all that is learnt from it. They count as missing, in every split.
+//! Those that are a thousand times as far are kept and told of: data with heavy tails have them.
 //!
 //! **Invariant:** the median is that of training samples; a column with a declared range (`data.ranges`) is left alone, and so is one
 //! of whose spread a few values say nothing.
@@ -10,8 +11,9 @@ use enn_common::staged::{
     meta::{StagedMeta, Stats},
 };
 
-/// How many times as far as most.
+/// How many times as far as most is too far, and how many times is odd.
 const FAR: f64 = 1e6;
+const ODD: f64 = 1e3;
 /// Of the distances that are not 0, ascending, the share below the one that is taken for most.
 const MOST: f64 = 0.75;
 /// Share of the values that must differ from the median for their distances to say something.
@@ -51,8 +53,8 @@ pub(crate) const ANY: Range = (f64::NEG_INFINITY, f64::INFINITY);
 pub(crate) const NONE: Range = (f64::INFINITY, f64::NEG_INFINITY);
 
 impl Limits {
-    /// By a sample of the training rows.
-    pub(crate) fn of_training(output: &Output) -> Result<Self, StageError> {
+    /// By a sample of the training rows: what is believed, and what is not odd.
+    pub(crate) fn of_training(output: &Output) -> Result<[Self; 2], StageError> {
         let width = (output.features + output.outputs) as u64;
         let wanted = (NUMBERS_MAX / width.max(1)).clamp(ROWS_MIN, ROWS_MAX).min(output.rows);
         let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -62,11 +64,14 @@ impl Limits {
                 y.extend(output.read_y(row..row + 1)?);
             }
         }
-        let of = |numbers: &[f32], width: usize| {
+        let of = |numbers: &[f32], width: usize| -> Vec<Option<Centre>> {
             let column = |column| numbers.iter().skip(column).step_by(width).copied().filter(|value| !value.is_nan());
-            (0..width).map(|at| column(at).map(f64::from).collect()).map(believed).collect()
+            (0..width).map(|at| Centre::of(column(at).map(f64::from).collect())).collect()
         };
-        Ok(Self { x: of(&x, output.features), y: of(&y, if output.has_targets() { output.outputs } else { 0 }) })
+        let (x, y) = (of(&x, output.features), of(&y, if output.has_targets() { output.outputs } else { 0 }));
+        let range = |times: f64| move |centre: &Option<Centre>| centre.map_or(ANY, |centre| centre.range(times));
+        let limits = |times| Self { x: x.iter().map(range(times)).collect(), y: y.iter().map(range(times)).collect() };
+        Ok([FAR, ODD].map(limits))
     }
 
     /// By the training data's own ranges, of columns by `place`: where an input of the model is among those staged.
@@ -82,10 +87,13 @@ impl Limits {
         Self { x: places.iter().map(input).collect(), y: meta.y_stats.iter().map(of).collect() }
     }
 
-    /// Whether any value is beyond them.
-    pub(crate) fn are_passed(&self, figures: &Figures) -> bool {
-        let passed = |(limit, reach): (&Range, &Range)| reach.0 < limit.0 || reach.1 > limit.1;
-        self.x.iter().zip(&figures.x_reach).any(passed) || self.y.iter().zip(&figures.y_reach).any(passed)
+    /// Input columns and target cells with values beyond them.
+    pub(crate) fn passed(&self, figures: &Figures) -> (Vec<usize>, Vec<usize>) {
+        let passed = |limits: &[Range], reach: &[Range]| {
+            let beyond = |at: &usize| reach[*at].0 < limits[*at].0 || reach[*at].1 > limits[*at].1;
+            (0..limits.len()).filter(beyond).collect()
+        };
+        (passed(&self.x, &figures.x_reach), passed(&self.y, &figures.y_reach))
     }
 
     /// Takes the values beyond them out of the arrays.
@@ -112,19 +120,33 @@ fn hold(numbers: &mut [f32], limits: &[Range], found: &mut [u64]) {
     }
 }
 
-/// The range in which values like these are believed.
-fn believed(mut values: Vec<f64>) -> Range {
-    if values.len() < VALUES_MIN {
-        return ANY;
+/// Where the values of a column are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Centre {
+    median: f64,
+    /// How far most of those that differ from it are from it; where too few do, how far it is from 0.
+    most: f64,
+}
+
+impl Centre {
+    /// `None`: the values do not say.
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        if values.len() < VALUES_MIN {
+            return None;
+        }
+        values.sort_unstable_by(f64::total_cmp);
+        let median = values[values.len() / 2];
+        let mut distances: Vec<f64> =
+            values.iter().map(|value| (value - median).abs()).filter(|distance| *distance > 0.0).collect();
+        distances.sort_unstable_by(f64::total_cmp);
+        let varies = distances.len() as f64 >= VARYING_MIN * values.len() as f64;
+        let most = if varies { distances[(MOST * distances.len() as f64) as usize] } else { median.abs() };
+        (most > 0.0).then_some(Self { median, most })
     }
-    values.sort_unstable_by(f64::total_cmp);
-    let median = values[values.len() / 2];
-    let mut distances: Vec<f64> =
-        values.iter().map(|value| (value - median).abs()).filter(|distance| *distance > 0.0).collect();
-    distances.sort_unstable_by(f64::total_cmp);
-    let varies = distances.len() as f64 >= VARYING_MIN * values.len() as f64;
-    let most = if varies { distances[(MOST * distances.len() as f64) as usize] } else { median.abs() };
-    if most > 0.0 { (median - FAR * most, median + FAR * most) } else { ANY }
+
+    fn range(self, times: f64) -> Range {
+        (self.median - times * self.most, self.median + times * self.most)
+    }
 }
 
 #[cfg(test)]
@@ -135,7 +157,7 @@ mod tests {
     fn what_cannot_be_meant_is_beyond_and_heavy_tails_are_not() {
         let normal: Vec<f64> = (0..1000).map(|i| f64::from(i % 37) - 18.0).collect();
         let beyond = |values: &[f64], value: f64| {
-            let (low, high) = believed(values.to_vec());
+            let (low, high) = Centre::of(values.to_vec()).map_or(ANY, |centre| centre.range(FAR));
             value < low || value > high
         };
         assert!(beyond(&normal, 1e30) && beyond(&normal, -1e9) && !beyond(&normal, 1e6));

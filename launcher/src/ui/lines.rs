@@ -26,6 +26,9 @@ pub enum Weight {
     Alert,
 }
 
+/// Notes of the data that are shown; the report has all.
+const NOTES_MAX: usize = 8;
+
 /// One line of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
@@ -122,6 +125,7 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             let mut lines =
                 notable(format!("data: {rows} of {features} -> {grid}, {how} (train {train}, val {val}, test {test})"));
             lines.extend(cleaning(report).map(|text| Line { weight: Weight::Detail, text }));
+            lines.extend(report.notes.iter().take(NOTES_MAX).flat_map(|note| detail(format!("data: {note}"))));
             lines
         }
         What::BaselinesComputed { split, notes } => {

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a fold is judged on rows that had no part in its fit, its scales, or the directions it is judged along.
 
-use super::{Basis, column_mean, leading};
+use super::{Basis, column_mean, directions};
 use enn_common::mix::spread;
 use tch::{Kind, TchError, Tensor as Raw};
 
@@ -160,7 +160,7 @@ impl Fold {
     fn new([x, y]: [Raw; 2], [x_unseen, y_unseen]: [Raw; 2], components: i64) -> Result<Self, TchError> {
         let (x_mean, y_mean) = (column_mean(&x)?, column_mean(&y)?);
         let (x, y) = (x.f_sub(&x_mean)?, y.f_sub(&y_mean)?);
-        let leading = leading(&y, components)?;
+        let (leading, _) = directions(&y, components)?;
         Ok(Self { unseen: [x_unseen.f_sub(&x_mean)?, y_unseen.f_sub(&y_mean)?], x, y, leading, components })
     }
 
