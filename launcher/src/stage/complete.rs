@@ -195,7 +195,8 @@ impl Draft {
     fn limits(&mut self, job: &Job<'_>, figures: &Figures) -> Result<Limits, StageError> {
         if let Some(meta) = job.training {
             let place = |input: &Input| meta.features.iter().position(|feature| feature.name == input.name);
-            return Ok(self.lift(job, Limits::of_model(meta, &self.inputs.iter().map(place).collect::<Vec<_>>())));
+            let places: Vec<Option<usize>> = self.inputs.iter().map(place).collect();
+            return Ok(self.lift(job, Limits::of_model(meta, &places, self.output.has_targets())));
         }
         let [believed, usual] = Limits::of_training(&self.output)?.map(|limits| self.lift(job, limits));
         let ((x, y), (x_far, y_far)) = (usual.passed(figures), believed.passed(figures));

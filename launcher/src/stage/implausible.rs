@@ -74,8 +74,8 @@ impl Limits {
         Ok([FAR, ODD].map(limits))
     }
 
-    /// By the training data's own ranges, of columns by `place`: where an input of the model is among those staged.
-    pub(crate) fn of_model(meta: &StagedMeta, places: &[Option<usize>]) -> Self {
+    /// By the training data's own ranges: of inputs by their place among the model's, `None` for others, and of targets where there are any.
+    pub(crate) fn of_model(meta: &StagedMeta, places: &[Option<usize>], has_targets: bool) -> Self {
         let of = |stats: &Stats| match stats.n {
             0 => ANY,
             _ => {
@@ -84,7 +84,8 @@ impl Limits {
             }
         };
         let input = |place: &Option<usize>| place.map_or(ANY, |place| of(&meta.x_stats[place]));
-        Self { x: places.iter().map(input).collect(), y: meta.y_stats.iter().map(of).collect() }
+        let targets = if has_targets { &meta.y_stats[..] } else { &[] };
+        Self { x: places.iter().map(input).collect(), y: targets.iter().map(of).collect() }
     }
 
     /// Input columns and target cells with values beyond them.

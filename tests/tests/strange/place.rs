@@ -187,9 +187,13 @@ impl Place {
 
     /// Trains, with changes, and gives what was said.
     pub(crate) fn train(&self, sets: &[&str]) -> String {
-        let mut words = vec!["train", "strange.toml", "--lines"];
-        sets.iter().for_each(|set| words.extend(["--set", *set]));
-        let output = self.done(&words);
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
+        self.train_with(&sets)
+    }
+
+    /// Trains, with flags, and gives what was said.
+    pub(crate) fn train_with(&self, flags: &[&str]) -> String {
+        let output = self.done(&[&["train", "strange.toml", "--lines"], flags].concat());
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
     }
 
@@ -197,7 +201,8 @@ impl Place {
     pub(crate) fn refusal(&self) -> (i32, String) {
         let output = self.command(&["train", "strange.toml", "-q"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.starts_with("error: ") && !said.contains("panicked"), "{said}");
+        assert!(said.matches("error: ").count() == 1 && !said.contains("panicked"), "{said}");
+        let said = said[said.find("error: ").unwrap()..].to_owned();
         // Hints and the rest of a sentence are on lines of their own, which begin with blanks.
         assert!(said.trim_end().lines().skip(1).all(|line| line.starts_with(' ')), "{said}");
         (output.status.code().unwrap(), said)
