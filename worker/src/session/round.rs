@@ -325,7 +325,8 @@ impl<'a> Round<'a> {
         self.state.learner.swap_average()?;
         let measured = measured?;
         let state = &mut *self.state;
-        let judge = state.learner.objective.is_judge();
+        let one_unit = decide::have_one_unit(&self.host.data.staged.0.meta().y_stats);
+        let judge = state.learner.objective.is_judge() || !one_unit;
         let error = if judge { measured.metrics.loss } else { measured.metrics.mae };
         let error = (measured.metrics.n > 0).then_some(error);
         let (standing, verdict) = decide::judge(state.progress.standing, error, train.patience);
