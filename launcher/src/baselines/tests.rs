@@ -130,7 +130,7 @@ fn check(found: &Baselines, split: &str, expected: [(&str, f64, f64); 3]) {
 
 fn compute_table(table: &Table) -> Baselines {
     let dir = tempfile::tempdir().unwrap();
-    compute(&table.write(dir.path())).unwrap()
+    compute(&table.write(dir.path()), Effort::Full).unwrap()
 }
 
 fn lambda(found: &Baselines) -> f64 {
@@ -232,7 +232,7 @@ fn no_training_rows_is_an_error_with_a_hint() {
     let mut table = table(16, 2);
     table.split.fill(2);
     let dir = tempfile::tempdir().unwrap();
-    let error = compute(&table.write(dir.path())).unwrap_err().to_string();
+    let error = compute(&table.write(dir.path()), Effort::Full).unwrap_err().to_string();
     assert!(error.contains("no training rows") && error.contains("hint"), "{error}");
 }
 
