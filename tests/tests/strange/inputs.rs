@@ -27,7 +27,7 @@ fn columns_of_nothing_and_cells_of_infinity() {
     assert!(said.contains("no input with a valid value in the training samples"), "{said}");
 
     let every = |n: usize, word: &'static str| {
-        move |row: usize, value: f64| if row % n == 0 { word.to_owned() } else { value.to_string() }
+        move |row: usize, value: f64| if row.is_multiple_of(n) { word.to_owned() } else { value.to_string() }
     };
     let table = data().with("a", every(9, "inf")).with("c", every(7, "-inf")).with("y", every(11, "inf"));
     let place = Place::new(&table, &[]);

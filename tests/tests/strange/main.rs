@@ -10,4 +10,4 @@ mod refusals;
 mod targets;
 mod weights;
 
-pub(crate) use place::{Place, SHARE, Table, data};
+pub(crate) use place::{Place, Table, data};

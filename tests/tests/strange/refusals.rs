@@ -1,5 +1,7 @@
 //! Files that are not what they should be: read all the same, or refused in a sentence with the place.
 
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
 use super::{Place, data};
 
 #[test]

@@ -18,9 +18,9 @@ fn weights_of_zero_are_refused_when_they_are_all_and_leave_out_rows_when_they_ar
     let weight = |row: usize, _: f64| match row {
         5 => "-1".to_owned(),
         8 => String::new(),
-        _ => if row % 3 == 0 { "0" } else { "2" }.to_owned(),
+        _ => if row.is_multiple_of(3) { "0" } else { "2" }.to_owned(),
     };
-    let nonsense = |row: usize, value: f64| if row % 3 == 0 { "900".to_owned() } else { value.to_string() };
+    let nonsense = |row: usize, value: f64| if row.is_multiple_of(3) { "900".to_owned() } else { value.to_string() };
     let table = data().with("w", weight).with("y", nonsense);
     let place = Place::new(&table, &[WEIGHT]);
     place.train(&[]);
