@@ -16,6 +16,7 @@ pub mod id;
 pub mod kernels;
 pub mod ledger;
 pub mod metrics;
+pub mod mix;
 pub mod probe;
 pub mod profile;
 pub mod staged;

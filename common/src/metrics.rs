@@ -43,6 +43,11 @@ pub struct Interval {
     pub width: f64,
 }
 
+/// How far an error is above another, relative to it: 0 where both are the same, also where both are 0.
+pub fn above(ours: f64, theirs: f64) -> f64 {
+    if ours == theirs { 0.0 } else { ours / theirs - 1.0 }
+}
+
 /// Errors of one baseline. A baseline that cannot be computed is absent from the table, with the reason in the events.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Baseline {

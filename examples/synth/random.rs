@@ -1,5 +1,7 @@
 //! Seeded random numbers: SplitMix64, and what is made of its bits.
 
+use enn_common::mix::{STEP, mix};
+
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Random {
@@ -15,11 +17,8 @@ impl Random {
     }
 
     fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.state = self.state.wrapping_add(STEP);
+        mix(self.state)
     }
 
     /// Uniform in (0, 1).

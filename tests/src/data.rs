@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "it is part of tests, which fail by panicking")]
 
+pub use enn_common::mix::spread as mix;
+
 use std::{fmt::Write, fs, path::Path};
 
 const ROWS: u64 = 480;
@@ -43,14 +45,6 @@ ledger = true
 device = "cpu"
 max_restarts = 9
 "#;
-
-/// The finaliser of SplitMix64.
-pub fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
 
 /// Writes both into `dir`; the configuration's file is named.
 pub fn write(dir: &Path) -> std::path::PathBuf {

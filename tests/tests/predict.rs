@@ -2,23 +2,35 @@
 //!
 //! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
 
-#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test's helpers fail the test by panicking and look again until a deadline"
+)]
 
 use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, cast::AsArray, types::Float32Type};
 use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
 use enn_common::event::{Event, What};
 use enn_tests::data::{self, mix};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
 use std::{
     fmt::Write as _,
     fs,
     io::{BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// Rows to predict: 64 chunks.
 const ROWS: u64 = 60_000;
+/// Longest time until what a killed process left is gone.
+const GONE_MAX: Duration = Duration::from_secs(60);
 /// Chunks that are told of before the kill.
 const CHUNKS: u64 = 3;
 
@@ -167,6 +179,36 @@ fn a_stream_is_answered_batch_by_batch() {
         let file = [levels[row * 3 + 1], levels[row * 3], levels[row * 3 + 2]];
         for (streamed, file) in numbers.iter().zip(file) {
             assert!((streamed.unwrap() - file).abs() < 1e-5, "row {row}: {numbers:?} {file:?}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_stream_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let left = || -> Vec<String> {
+        let entries = fs::read_dir(run.join("predictions")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with(".stream")).collect()
+    };
+    for signal in [Signal::SIGKILL, Signal::SIGINT] {
+        let mut command = enn();
+        command.arg("predict").arg(&run).args(["--data", "-", "--out", "-"]).process_group(0);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut questions = StreamWriter::try_new(child.stdin.take().unwrap(), &batch(0, 1).schema()).unwrap();
+        questions.write(&batch(0, 5)).unwrap();
+        questions.flush().unwrap();
+        let mut answers = StreamReader::try_new(child.stdout.take().unwrap(), None).unwrap();
+        assert_eq!(answers.next().unwrap().unwrap().num_rows(), 5);
+        assert_eq!(left().len(), 1, "it is at work");
+        // As a terminal does: all of its process group.
+        killpg(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+        assert!(!child.wait().unwrap().success());
+        let deadline = Instant::now() + GONE_MAX;
+        while !left().is_empty() {
+            assert!(Instant::now() < deadline, "after {signal}: {:?}", left());
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }

@@ -96,7 +96,7 @@ impl Bench {
             ["load", dir] => {
                 let wanted: Vec<_> =
                     self.items.iter().map(|n| (n.fqn.clone(), n.tensor.size(), n.tensor.kind())).collect();
-                load_part(Path::new(dir), &wanted)?;
+                load_part(Path::new(dir), &wanted, &[])?;
                 Ok(())
             }
             ["room"] => {

@@ -9,12 +9,10 @@
 mod buckets;
 mod init;
 mod layout;
-mod mix;
 mod tree;
 
 pub use crate::autograd::{BucketId, ParamId};
 pub use buckets::GradBuckets;
 pub use init::Init;
 pub use layout::{Layout, Run, Segment, Share};
-pub(crate) use mix::mix;
 pub use tree::{Group, LoadError, ParamBuilder, Params};

@@ -55,7 +55,8 @@ pub enum ChunkError {
     },
 }
 
-/// What became of a row. Every row of a chunk has one, and its numbers are finite iff it is `Predicted`.
+/// What became of a row. Every row of a chunk has one, and its numbers are finite iff it is `Predicted`, but for cells of which training
+/// has seen no target: they are NaN in every row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RowStatus {

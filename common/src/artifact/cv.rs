@@ -2,7 +2,11 @@
 //!
 //! Errors are over valid cells of rows that the fold's model never saw, in the target's unit.
 
-use crate::{finite, fs::FileError, fs::atomic, metrics::Metrics};
+use crate::{
+    finite,
+    fs::{FileError, atomic},
+    metrics::{self, Metrics},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -216,7 +220,7 @@ impl CvRecord {
         let pairs: Vec<(f64, f64)> = pairs.collect();
         Some(Verdict {
             baseline: best.name.clone(),
-            difference: model.mae.mean / best.mae.mean - 1.0,
+            difference: metrics::above(model.mae.mean, best.mae.mean),
             wins: pairs.iter().filter(|(model, baseline)| model < baseline).count(),
             folds: pairs.len(),
         })

@@ -101,6 +101,9 @@ pub struct ColumnReport {
     pub non_finite: u64,
     /// Cells outside the declared range.
     pub out_of_range: u64,
+    /// Staged cells that are not believed: a million times as far from the median as most.
+    #[serde(default)]
+    pub implausible: u64,
     /// Cells with a category not seen in training.
     pub unseen_category: u64,
     /// Whether all valid training cells are equal.

@@ -29,6 +29,9 @@ pub struct Begin {
     pub threads: u32,
     /// What the encoder computes in.
     pub precision: Precision,
+    /// Directory of what is exchanged, which the worker removes when its input ends, however whoever asked has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<PathBuf>,
 }
 
 /// What to predict next: every row of a staged directory.

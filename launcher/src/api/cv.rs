@@ -258,7 +258,8 @@ fn task(
         .arg(&path)
         .arg("--staged")
         .arg(&record.staged)
-        .args(["--nnodes", "1", "--lines"]);
+        // All baselines are fitted when the fold is judged, also to the rows that validate here.
+        .args(["--nnodes", "1", "--lines", "--baselines", "quick"]);
     // What they say is in the configuration already.
     facts.pet.keys().for_each(|name| {
         command.env_remove(name);
@@ -296,7 +297,7 @@ fn judge(fold: &FoldRecord, run: &Path, (config, facts): (&RunConfig, &Facts)) -
         let checkpoint = listing::find(run)?.dir().to_owned();
         forecast::predict_test_rows(config, facts, &RunDir::open(run)?, &checkpoint, &fold.staged)?;
     }
-    Ok(cv::judge(&fold.staged, &forecasts)?)
+    Ok(cv::judge(&fold.staged, &forecasts, &config.train.cell_weights)?)
 }
 
 /// The forecasts of all folds that are done, as one table.

@@ -8,9 +8,9 @@ use super::{
 use crate::{
     Error,
     agent::Ended,
-    baselines::{self, Effort, Forecaster},
+    baselines::{self, Effort, Forecaster, Trial},
     error::Usage,
-    evaluation::{self, Judged, Quantiles, Scores},
+    evaluation::{self, Judged, Quantiles},
     facts::Facts,
     gather::cell_names,
     run_dir::RunDir,
@@ -153,10 +153,17 @@ fn judge(
     };
     let meta = staged.meta();
     let points = forecasts.points.numbers().unwrap_or_default();
-    let judged = Judged { staged, forecasts: points, baselines: &baselines, group_of: &group_of, groups: &groups };
+    let weights = subject.config.train.cell_weights.of_grid(&meta.out_shape)?;
+    let weights = weights.as_deref();
+    let (group_of, groups) = (&group_of[..], &groups[..]);
+    let judged = Judged { staged, forecasts: points, baselines: &baselines, group_of, groups, weights };
     let parts = evaluation::evaluate(&judged, &cell_names(&meta.out_shape, &meta.out_labels));
+    if parts.untold > 0 {
+        notes.push(evaluation::untold(parts.untold));
+    }
     let quantiles = forecasts.quantiles.as_ref();
-    let quantiles = quantiles.map(|(levels, map)| Quantiles { levels, values: map.numbers().unwrap_or_default() });
+    let quantiles =
+        quantiles.map(|(levels, map)| Quantiles { levels, values: map.numbers().unwrap_or_default(), weights });
     Ok(Evaluation {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -239,13 +246,12 @@ fn importance(
     let path = run.path().join("predictions/test/pred.npy");
     let forecasts = numbers(&path, Element::F32, (copies * kept * outputs) as u64)?;
     let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
+    let weights = subject.config.train.cell_weights.of_grid(&staged.meta().out_shape)?;
+    let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
     let mae = |copy: usize| {
-        let mut scores = Scores::new(outputs);
-        for (row, forecast) in rows.iter().zip(forecasts[copy * kept * outputs..].chunks_exact(outputs)) {
-            let forecast = forecast.iter().map(|value| f64::from(*value));
-            scores.add(forecast, staged.y_row(*row), staged.y_mask_row(*row));
-        }
-        scores.over(|_| true).map_or(f64::NAN, |metrics| metrics.mae)
+        let told = &forecasts[copy * kept * outputs..(copy + 1) * kept * outputs];
+        let scores = Trial::new(staged, rows).beside(told).model();
+        scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.mae)
     };
     let whole = mae(0);
     let of = |(at, (name, _)): (usize, &(String, Vec<usize>))| {

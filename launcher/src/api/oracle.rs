@@ -13,6 +13,7 @@ use enn_common::{
 };
 use std::{
     io::{self, BufReader},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::Duration,
@@ -30,10 +31,17 @@ pub(super) struct Oracle {
 }
 
 impl Oracle {
-    /// Starts a worker and waits until the model is loaded.
-    pub(super) fn start(worker: &WorkerSpec, checkpoint: &Path, precision: Precision) -> Result<Self, Error> {
+    /// Starts a worker and waits until the model is loaded. What is in `scratch` goes when it ends.
+    pub(super) fn start(
+        worker: &WorkerSpec,
+        checkpoint: &Path,
+        precision: Precision,
+        scratch: &Path,
+    ) -> Result<Self, Error> {
         let mut command = Command::new(&worker.program);
         command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A Ctrl-C is for enn alone: the worker ends with its input, and clears up.
+        command.process_group(0);
         command.env("OMP_NUM_THREADS", worker.threads.to_string());
         if let Some(path) = worker.libraries() {
             command.env("LD_LIBRARY_PATH", path);
@@ -45,7 +53,8 @@ impl Oracle {
         let mut oracle = Self { questions, replies: replies.ok_or_else(none)?, child };
         let device = if worker.device == Device::Cuda { "cuda" } else { "cpu" }.to_owned();
         let (checkpoint, threads) = (checkpoint.to_owned(), worker.threads);
-        oracle.say(&Begin { protocol: PROTOCOL, checkpoint, device, threads, precision })?;
+        let scratch = Some(scratch.to_owned());
+        oracle.say(&Begin { protocol: PROTOCOL, checkpoint, device, threads, precision, scratch })?;
         match oracle.hear()? {
             Reply::Ready => Ok(oracle),
             other => Err(Error::Worker(format!("the worker said {other:?} before it was asked"))),

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Error,
     agent::{self, Durable, Ended, Headship, Heritage, Job, Outcome},
-    baselines::{self, Baselines},
+    baselines::{self, Baselines, Effort},
     error::Usage,
     facts::Facts,
     gather::{self, RunInfo},
@@ -59,6 +59,8 @@ pub struct TrainOptions {
     pub metrics_addr: Option<SocketAddr>,
     /// How several nodes meet; `None`: this one is alone.
     pub nodes: Option<Settings>,
+    /// Baselines that are fitted beside training.
+    pub baselines: Effort,
 }
 
 impl Default for TrainOptions {
@@ -73,6 +75,7 @@ impl Default for TrainOptions {
             handle_signals: false,
             metrics_addr: None,
             nodes: None,
+            baselines: Effort::Full,
         }
     }
 }
@@ -236,8 +239,9 @@ fn work(
     let job = Job::Train { staged: staged.dir.clone(), init: None };
     let mut spec = launch::agent_spec(config, facts, run, job, options.handle_signals)?;
     let card = Card::default();
-    let baselines =
-        announcer.teller().map(|teller| compute_baselines(staged.dir.clone(), weights, teller, card.clone()));
+    let baselines = announcer
+        .teller()
+        .map(|teller| compute_baselines((staged.dir.clone(), options.baselines), weights, teller, card.clone()));
     let draft = draft(&run.id(), config, &staged.meta)?;
     let teller = announcer.teller();
     let warn = move |message| {
@@ -329,12 +333,12 @@ fn staged_event(staged: &Staged, seconds: f64) -> What {
 
 /// Baselines need nothing of the workers and are computed beside them.
 fn compute_baselines(
-    staged: PathBuf,
+    (staged, effort): (PathBuf, Effort),
     weights: Option<Vec<f64>>,
     teller: Teller,
     card: Card,
 ) -> std::thread::JoinHandle<Option<Baselines>> {
-    std::thread::spawn(move || match baselines::compute(&staged) {
+    std::thread::spawn(move || match baselines::compute(&staged, effort) {
         Ok(mut found) => {
             if let Some(weights) = weights {
                 found.weigh(&weights);

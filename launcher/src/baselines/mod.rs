@@ -9,23 +9,22 @@
 mod encoding;
 pub mod error;
 mod ridge;
-pub mod score;
+mod scores;
+mod trial;
 
 pub use error::BaselineError;
-pub use score::CellErrors;
+pub use scores::Scores;
+pub use trial::Trial;
 
 use encoding::Encoding;
 use enn_common::{
-    metrics::Baseline,
+    metrics::{Baseline, Metrics},
     staged::{Split, Staged},
 };
 use error::RidgeRefused;
 use nalgebra::DMatrix;
 use ridge::{KernelRidge, Ridge};
 use std::{collections::BTreeMap, path::Path};
-
-/// Rows predicted at once.
-const BLOCK_ROWS: usize = 512;
 
 /// Splits that baselines are judged on.
 const JUDGED: [Split; 2] = [Split::Val, Split::Test];
@@ -40,14 +39,14 @@ pub struct Baselines {
     /// The fitted baselines, for plots.
     pub forecasters: Vec<Forecaster>,
     /// Split → baseline → errors of every cell.
-    pub cells: BTreeMap<String, BTreeMap<String, CellErrors>>,
+    pub cells: BTreeMap<String, BTreeMap<String, Scores>>,
 }
 
 impl Baselines {
     /// Lets every cell count by its weight in the errors over all cells.
     pub fn weigh(&mut self, weights: &[f64]) {
-        let total = |(name, errors): (&String, &CellErrors)| Some((name.clone(), errors.weighted(weights)?));
-        let of_split = |(split, cells): (&String, &BTreeMap<String, CellErrors>)| {
+        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), baseline(scores.over(|at| weights[at])?)));
+        let of_split = |(split, cells): (&String, &BTreeMap<String, Scores>)| {
             (split.clone(), cells.iter().filter_map(total).collect())
         };
         self.split = self.cells.iter().map(of_split).collect();
@@ -108,30 +107,21 @@ impl Forecaster {
             Self::KernelRidge(ridge) => ridge.predict(staged, rows),
         }
     }
-
-    /// Errors of every cell over `rows`.
-    pub fn judge(&self, staged: &Staged, rows: &[usize]) -> CellErrors {
-        let mut errors = CellErrors::new(staged.outputs());
-        for block in rows.chunks(BLOCK_ROWS) {
-            let predicted = self.predict(staged, block);
-            for (row, forecast) in block.iter().zip(predicted.column_iter()) {
-                let weight = staged.weight().get(*row).copied().map_or(1.0, f64::from);
-                errors.add(forecast.iter().copied(), (staged.y_row(*row), staged.y_mask_row(*row)), weight);
-            }
-        }
-        errors
-    }
 }
 
-/// Fits and judges every baseline of the staged directory `staged`.
+fn baseline(errors: Metrics) -> Baseline {
+    Baseline { mae: errors.mae, rmse: errors.rmse }
+}
+
+/// Fits and judges the baselines of the staged directory `staged`.
 ///
 /// # Errors
 /// The directory is not whole, has no targets, or has no training rows.
-pub fn compute(staged: &Path) -> Result<Baselines, BaselineError> {
-    compute_of(&Staged::open(staged)?, Effort::Full)
+pub fn compute(staged: &Path, effort: Effort) -> Result<Baselines, BaselineError> {
+    compute_of(&Staged::open(staged)?, effort)
 }
 
-/// As [`compute`], of an open directory and with a limit on the effort.
+/// As [`compute`], of an open directory.
 ///
 /// # Errors
 /// The directory has no targets or no training rows.
@@ -144,9 +134,10 @@ pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, Baseline
         if rows.is_empty() {
             continue;
         }
-        let cells: BTreeMap<String, CellErrors> =
-            baselines.forecasters.iter().map(|one| (one.name().to_owned(), one.judge(staged, &rows))).collect();
-        let total = |(name, errors): (&String, &CellErrors)| Some((name.clone(), errors.total()?));
+        let trial = Trial::new(staged, &rows);
+        let of = |one: &Forecaster| (one.name().to_owned(), trial.baseline(one).swap_remove(0));
+        let cells: BTreeMap<String, Scores> = baselines.forecasters.iter().map(of).collect();
+        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), baseline(scores.total()?)));
         baselines.split.insert(split.name().to_owned(), cells.iter().filter_map(total).collect());
         baselines.cells.insert(split.name().to_owned(), cells);
     }

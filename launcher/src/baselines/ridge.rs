@@ -15,7 +15,7 @@ mod primal;
 pub(super) use kernel::KernelRidge;
 
 use super::{cell_means, encoding::Encoding, error::RidgeRefused};
-use enn_common::staged::Staged;
+use enn_common::{mix::spread, staged::Staged};
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
@@ -177,18 +177,9 @@ fn sample(rows: &[usize], limit: usize) -> Vec<usize> {
     if rows.len() <= limit {
         return rows.to_vec();
     }
-    let mut keyed: Vec<(u64, usize)> = rows.iter().map(|row| (mix(*row as u64), *row)).collect();
+    let mut keyed: Vec<(u64, usize)> = rows.iter().map(|row| (spread(*row as u64), *row)).collect();
     keyed.select_nth_unstable(limit);
     let mut chosen: Vec<usize> = keyed[..limit].iter().map(|(_, row)| *row).collect();
     chosen.sort_unstable();
     chosen
-}
-
-/// A bijective mix of 64 bits in which every input bit moves about half of the output bits.
-fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    for shift in [30, 27] {
-        z = (z ^ (z >> shift)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    }
-    z ^ (z >> 31)
 }

@@ -80,10 +80,7 @@ pub(crate) fn meta_of(out_labels: Vec<Vec<String>>) -> StagedMeta {
 
 /// A number in [0, 1) with 24 bits, the same in Python.
 fn noise(index: u64) -> f32 {
-    let mut z = index.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32
+    (enn_common::mix::spread(index) >> 40) as f32 / (1u64 << 24) as f32
 }
 
 /// `numbers` real features and one of three categories; a (2, 2) target, linear with noise; holes in both.
@@ -133,7 +130,7 @@ fn check(found: &Baselines, split: &str, expected: [(&str, f64, f64); 3]) {
 
 fn compute_table(table: &Table) -> Baselines {
     let dir = tempfile::tempdir().unwrap();
-    compute(&table.write(dir.path())).unwrap()
+    compute(&table.write(dir.path()), Effort::Full).unwrap()
 }
 
 fn lambda(found: &Baselines) -> f64 {
@@ -235,7 +232,7 @@ fn no_training_rows_is_an_error_with_a_hint() {
     let mut table = table(16, 2);
     table.split.fill(2);
     let dir = tempfile::tempdir().unwrap();
-    let error = compute(&table.write(dir.path())).unwrap_err().to_string();
+    let error = compute(&table.write(dir.path()), Effort::Full).unwrap_err().to_string();
     assert!(error.contains("no training rows") && error.contains("hint"), "{error}");
 }
 

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** pure. The arrivals of one kind do not depend on which other kinds are asked for.
 
+use enn_common::mix::{STEP, mix};
 use std::fmt;
 
 /// What is done to a worker.
@@ -120,16 +121,9 @@ impl Stream {
     }
 
     fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state = self.state.wrapping_add(STEP);
         mix(self.state)
     }
-}
-
-/// The finaliser of SplitMix64.
-fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::{
     Error,
     agent::{Ended, Signal},
     api::{self, Override, ParentOptions, TrainOptions},
+    baselines::Effort,
     error::Usage,
     facts::Facts,
     run_dir,
@@ -48,6 +49,9 @@ pub(super) struct Args {
     /// Train on this staged directory, which `enn stage` printed, instead of staging [data]
     #[arg(long, value_name = "DIR", help_heading = "Job")]
     staged: Option<PathBuf>,
+    /// Baselines to fit beside training: all, or the quick ones alone, which cost one pass over the data (cell mean, persistence)
+    #[arg(long, value_name = "WHICH", default_value = "all", help_heading = "Job")]
+    baselines: Baselines,
     /// Time a few steps operation by operation; `enn profile RUN` shows the result
     #[arg(long, help_heading = "Output")]
     profile: bool,
@@ -85,6 +89,13 @@ impl Args {
         });
         Ok(Some(ParentOptions { source, scaler, partial: self.partial }))
     }
+}
+
+/// Baselines to fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Baselines {
+    All,
+    Quick,
 }
 
 /// The exit status.
@@ -141,6 +152,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         mode: args.show.mode(),
         handle_signals: true,
         metrics_addr: args.scrape.address(),
+        baselines: if args.baselines == Baselines::All { Effort::Full } else { Effort::OnePass },
     };
     let run = api::train(&config, facts, &options)?;
     // The head alone puts the job back into the queue; a bad exit of the others would make srun end it.

@@ -3,11 +3,12 @@
 //! Baselines get the rows that train and those that validate: the model sees both, too.
 
 use crate::{
-    baselines::{self, BaselineError, Effort},
-    evaluation::Scores,
+    baselines::{self, BaselineError, Effort, Trial},
+    evaluation,
 };
 use enn_common::{
     artifact::cv::MODEL,
+    config::train::CellWeights,
     fs::FileError,
     metrics::Metrics,
     staged::{Split, Staged, StagedError, npy::Element, reader::NpyMap},
@@ -27,6 +28,9 @@ pub enum JudgeError {
     /// The baselines.
     #[error(transparent)]
     Baseline(#[from] BaselineError),
+    /// Weights of other cells.
+    #[error(transparent)]
+    Weights(#[from] enn_common::config::weights::WeightsError),
     /// A file.
     #[error(transparent)]
     File(#[from] FileError),
@@ -77,25 +81,27 @@ impl OutOfFold {
     }
 }
 
-/// Errors by contender, and notes of the baselines.
+/// Errors by contender, rows and cells by their weights, and notes of the baselines.
 ///
 /// # Errors
-/// Data or forecasts that are not whole.
-pub fn judge(staged: &Path, forecasts: &Path) -> Result<(BTreeMap<String, Metrics>, Vec<String>), JudgeError> {
+/// Data or forecasts that are not whole, or weights of other cells.
+pub fn judge(
+    staged: &Path,
+    forecasts: &Path,
+    weights: &CellWeights,
+) -> Result<(BTreeMap<String, Metrics>, Vec<String>), JudgeError> {
     let staged = Staged::open(staged)?;
     let told = OutOfFold::read(forecasts, &staged)?;
-    let mut errors = Scores::new(staged.outputs());
-    for (row, forecast) in told.rows.iter().zip(told.values.chunks_exact(staged.outputs())) {
-        errors.add(forecast.iter().map(|value| f64::from(*value)), staged.y_row(*row), staged.y_mask_row(*row));
-    }
+    let trial = Trial::new(&staged, &told.rows).beside(&told.values);
+    let weights = weights.of_grid(&staged.meta().out_shape)?;
+    let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
     let outside: Vec<usize> = (0..staged.rows()).filter(|row| staged.split()[*row] != Split::Test as u8).collect();
-    let (forecasters, notes) = baselines::fit_to(&staged, &outside, Effort::Full)?;
-    let all_one = vec![0; told.rows.len()];
-    let baseline = |one: &baselines::Forecaster| {
-        let scores = Scores::of_baseline(one, &staged, (&told.rows, &all_one), 1);
-        Some((one.name().to_owned(), scores[0].over(|_| true)?))
-    };
+    let (forecasters, mut notes) = baselines::fit_to(&staged, &outside, Effort::Full)?;
+    let baseline = |one: &baselines::Forecaster| Some((one.name().to_owned(), trial.baseline(one)[0].over(weight)?));
     let mut all: BTreeMap<String, Metrics> = forecasters.iter().filter_map(baseline).collect();
-    all.extend(errors.over(|_| true).map(|metrics| (MODEL.to_owned(), metrics)));
+    all.extend(trial.model()[0].over(weight).map(|metrics| (MODEL.to_owned(), metrics)));
+    if trial.untold() > 0 {
+        notes.push(evaluation::untold(trial.untold()));
+    }
     Ok((all, notes))
 }

@@ -1,7 +1,6 @@
 //! The errors of the model and the baselines, by cell, by group of rows and by horizon.
 
-use super::Scores;
-use crate::baselines::Forecaster;
+use crate::baselines::{Forecaster, Scores, Trial};
 use enn_common::{
     artifact::evaluation::{MODEL, Part},
     staged::Staged,
@@ -21,6 +20,8 @@ pub struct Judged<'a> {
     pub group_of: &'a [usize],
     /// Names of the groups.
     pub groups: &'a [String],
+    /// How much every output cell counts; `None`: all the same.
+    pub weights: Option<&'a [f64]>,
 }
 
 /// Errors by part.
@@ -36,49 +37,46 @@ pub struct Parts {
     pub groups: Vec<Part>,
     /// The model's spread over the targets'.
     pub reactivity: Option<f64>,
+    /// Targets that count for nobody, because the model has no forecast of them.
+    pub untold: u64,
 }
 
 /// Errors of `judged`, where a cell is called as `names` say.
 pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
     let (staged, outputs) = (judged.staged, judged.staged.outputs());
-    let mut scores: Vec<(String, Vec<Scores>)> = vec![(MODEL.to_owned(), model(judged))];
     let rows: Vec<usize> = (0..staged.rows()).collect();
-    for one in judged.baselines {
-        let of_groups = Scores::of_baseline(one, staged, (&rows, judged.group_of), judged.groups.len());
-        scores.push((one.name().to_owned(), of_groups));
-    }
+    let trial = Trial::new(staged, &rows).beside(judged.forecasts).in_parts(judged.group_of, judged.groups.len());
+    let mut scores: Vec<(String, Vec<Scores>)> = vec![(MODEL.to_owned(), trial.model())];
+    scores.extend(judged.baselines.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));
+    let weight = |cell: usize| judged.weights.map_or(1.0, |weights| weights[cell]);
     let whole = |parts: &[Scores]| {
         let mut all = Scores::new(outputs);
         parts.iter().for_each(|part| all.merge(part));
         all
     };
     let all: Vec<(String, Scores)> = scores.iter().map(|(name, parts)| (name.clone(), whole(parts))).collect();
-    let part = |name: &str, counts: &dyn Fn(usize) -> bool| Part {
+    let part = |name: &str, weight: &dyn Fn(usize) -> f64| Part {
         name: name.to_owned(),
-        errors: all.iter().filter_map(|(one, scores)| Some((one.clone(), scores.over(counts)?))).collect(),
+        errors: all.iter().filter_map(|(one, scores)| Some((one.clone(), scores.over(weight)?))).collect(),
     };
     let horizons = staged.meta().out_labels.last().map_or(&[][..], Vec::as_slice);
-    let horizon = |(at, name): (usize, &String)| part(name, &|cell| cell % horizons.len() == at);
+    let horizon =
+        |(at, name): (usize, &String)| part(name, &|cell| if cell % horizons.len() == at { weight(cell) } else { 0.0 });
     let group = |(at, name): (usize, &String)| {
-        let errors = scores.iter().filter_map(|(one, parts)| Some((one.clone(), parts[at].over(|_| true)?)));
+        let errors = scores.iter().filter_map(|(one, parts)| Some((one.clone(), parts[at].over(weight)?)));
         Part { name: name.clone(), errors: errors.collect::<BTreeMap<_, _>>() }
     };
     Parts {
-        all: part("all", &|_| true),
-        cells: names.iter().enumerate().map(|(at, name)| part(name, &|cell| cell == at)).collect(),
+        all: part("all", &weight),
+        cells: names.iter().enumerate().map(|(at, name)| part(name, &|cell| f64::from(cell == at))).collect(),
         horizons: horizons.iter().enumerate().map(horizon).collect(),
         groups: judged.groups.iter().enumerate().map(group).collect(),
         reactivity: all.first().and_then(|(_, scores)| scores.reactivity()),
+        untold: trial.untold(),
     }
 }
 
-/// The model's scores by group.
-fn model(judged: &Judged<'_>) -> Vec<Scores> {
-    let (staged, outputs) = (judged.staged, judged.staged.outputs());
-    let mut scores = vec![Scores::new(outputs); judged.groups.len()];
-    for (row, (forecast, group)) in judged.forecasts.chunks_exact(outputs).zip(judged.group_of).enumerate() {
-        let forecast = forecast.iter().map(|value| f64::from(*value));
-        scores[*group].add(forecast, staged.y_row(row), staged.y_mask_row(row));
-    }
-    scores
+/// What people are told of targets that count for nobody.
+pub fn untold(count: u64) -> String {
+    format!("{count} targets count for nobody: the model has no forecast of them")
 }

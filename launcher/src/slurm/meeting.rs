@@ -5,6 +5,7 @@
 
 use super::Allocation;
 use crate::rendezvous::Place;
+use enn_common::mix::spread;
 
 /// Lowest port: above the well-known services, below what kernels hand out by themselves (from 32,768).
 const PORT_MIN: u16 = 20_000;
@@ -104,23 +105,15 @@ fn workers(allocation: &Allocation) -> (u32, WorkersFrom) {
 
 /// Distinct ports, the same on every node.
 fn ports(job_id: u64, step_id: Option<u64>, restart: u32) -> Vec<u16> {
-    let seed = mix(mix(job_id) ^ mix(step_id.map_or(0, |step| step + 1)).rotate_left(1) ^ u64::from(restart));
+    let seed = spread(spread(job_id) ^ spread(step_id.map_or(0, |step| step + 1)).rotate_left(1) ^ u64::from(restart));
     let start = seed % u64::from(PORT_COUNT);
     // A stride without a factor in common with 10,000 visits all of them before it repeats one.
-    let stride = 1 + 10 * (mix(seed) % 1_000);
+    let stride = 1 + 10 * (spread(seed) % 1_000);
     let port = |attempt| {
         let offset = (start + attempt * stride) % u64::from(PORT_COUNT);
         PORT_MIN + u16::try_from(offset).unwrap_or(0)
     };
     (0..PORTS_TRIED).map(port).collect()
-}
-
-/// Spreads neighbouring numbers: the finaliser of splitmix64.
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// The command by which the shell of an allocation brings `program` to every node, one task each.

@@ -6,11 +6,12 @@ use super::{
     duplicates::Hashes,
     error::StageError,
     figures::{self, Codes, Figures},
+    implausible::{self, Limits},
     output::Output,
     split,
 };
 use enn_common::{
-    config::data::{DuplicatePolicy, SplitKind, TargetMask},
+    config::data::{DuplicatePolicy, Layout, SplitKind, TargetMask},
     staged::{
         self, Split, StagedMeta,
         meta::{CleaningReport, ColumnReport, FeatureMeta, Stats},
@@ -123,6 +124,7 @@ impl Draft {
         self.classify(job)?;
         let codes = self.categories(job)?;
         let figures = figures::measure(&self.output, &codes, job.threads)?;
+        let figures = self.believe(job, &codes, figures)?;
         for (codes, unseen) in codes.iter().zip(&figures.unseen) {
             let source = self.inputs[codes.column].source.clone();
             self.report.columns.entry(source).or_default().unseen_category = *unseen;
@@ -150,6 +152,13 @@ impl Draft {
                 "; {} samples were dropped because too little of their target is valid",
                 report.dropped_samples
             );
+        } else if let Layout::Windows(layout) = &job.config.layout {
+            hint = format!(
+                "; a sample needs {} windows of {} steps of {} s in a row",
+                layout.history + 1,
+                layout.steps,
+                layout.step_s
+            );
         }
         let found = format!("no sample can be made of {} rows", report.rows_read);
         StageError::ZeroRows { path: job.config.files.first().cloned().unwrap_or_default(), found, hint }
@@ -167,6 +176,73 @@ impl Draft {
             SplitKind::Blocked if self.starts.is_empty() => self.output.divide(&split::blocked_rows(config, samples)),
             SplitKind::Blocked => self.output.divide(&split::blocked_months(config, &self.starts)),
         }
+    }
+
+    /// Lifts the limits of what is declared, is a category or was made by us.
+    fn lift(&self, job: &Job<'_>, mut limits: Limits) -> Limits {
+        let declared = |column: &str| job.config.ranges.iter().any(|range| range.column == column);
+        for (input, limit) in self.inputs.iter().zip(&mut limits.x) {
+            if input.categories.is_some() || input.source.is_empty() || declared(&input.source) {
+                *limit = implausible::ANY;
+            }
+        }
+        let targets = limits.y.iter_mut().enumerate();
+        targets.filter(|(cell, _)| declared(self.target(*cell))).for_each(|(_, limit)| *limit = implausible::ANY);
+        limits
+    }
+
+    /// What is believed of inputs and targets. Tells of what is odd in training data.
+    fn limits(&mut self, job: &Job<'_>, figures: &Figures) -> Result<Limits, StageError> {
+        if let Some(meta) = job.training {
+            let place = |input: &Input| meta.features.iter().position(|feature| feature.name == input.name);
+            let places: Vec<Option<usize>> = self.inputs.iter().map(place).collect();
+            return Ok(self.lift(job, Limits::of_model(meta, &places, self.output.has_targets())));
+        }
+        let [believed, usual] = Limits::of_training(&self.output)?.map(|limits| self.lift(job, limits));
+        let ((x, y), (x_far, y_far)) = (usual.passed(figures), believed.passed(figures));
+        let inputs = x.iter().filter(|at| !x_far.contains(at)).map(|at| self.inputs[*at].source.as_str());
+        let targets = y.iter().filter(|at| !y_far.contains(at)).map(|at| self.target(*at));
+        let names: BTreeSet<String> = inputs.chain(targets).map(str::to_owned).collect();
+        let what = "a few values are a thousand times as far from the median as most; data.ranges can leave them out";
+        note(&mut self.report.notes, &names.into_iter().collect::<Vec<_>>(), what);
+        Ok(believed)
+    }
+
+    /// Takes out values that cannot be meant, and targets of cells without a training sample; measures again where there are any.
+    fn believe(&mut self, job: &Job<'_>, codes: &[Codes], figures: Figures) -> Result<Figures, StageError> {
+        let mut limits = self.limits(job, &figures)?;
+        let is_blind = |cell: &usize| job.training.is_none() && figures.y[*cell].n() == 0;
+        let blind: Vec<usize> = (0..figures.y.len()).filter(is_blind).collect();
+        blind.iter().for_each(|cell| limits.y[*cell] = implausible::NONE);
+        let (x, y) = limits.passed(&figures);
+        if x.is_empty() && y.is_empty() {
+            return Ok(figures);
+        }
+        let mut found = limits.hold(&self.output)?;
+        let unjudged: u64 = blind.into_iter().map(|cell| std::mem::take(&mut found.y[cell])).sum();
+        if unjudged > 0 {
+            let told = "targets count for nothing: no training sample has a valid one in their cells";
+            self.report.notes.push(format!("{unjudged} {told}"));
+        }
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        let targets = found.y.iter().enumerate().map(|(cell, count)| (self.target(cell), count));
+        let inputs = self.inputs.iter().map(|input| input.source.as_str()).zip(&found.x);
+        for (source, count) in inputs.chain(targets).filter(|(_, count)| **count > 0) {
+            *counts.entry(source.to_owned()).or_default() += count;
+        }
+        let what =
+            "values a million times as far from the median as most count as missing, unless data.ranges has the column";
+        note(&mut self.report.notes, &counts.keys().cloned().collect::<Vec<_>>(), what);
+        for (source, count) in counts {
+            self.report.columns.entry(source).or_default().implausible = count;
+        }
+        let settled = |codes: &Codes| Codes { map: Vec::new(), ..codes.clone() };
+        figures::measure(&self.output, &codes.iter().map(settled).collect::<Vec<_>>(), job.threads)
+    }
+
+    /// The source column of a target cell.
+    fn target(&self, cell: usize) -> &str {
+        self.targets.get(cell).or(self.targets.first()).map_or("", String::as_str)
     }
 
     /// Final categories, in order of first appearance in the training samples, and how to get there.
@@ -259,7 +335,14 @@ impl Draft {
             });
         }
         if figures.split_rows[0] == 0 {
-            return Err(StageError::NoTraining { samples: self.output.rows });
+            let (samples, dropped) = (self.output.rows, self.report.dropped_samples);
+            return Err(match dropped {
+                0 => StageError::NoTraining { samples },
+                _ => StageError::NoTrainingLeft { samples, dropped },
+            });
+        }
+        if !self.output.any_training_weight()? {
+            return Err(StageError::NoWeight { column: job.config.weight.clone().unwrap_or_default() });
         }
         if figures.y.iter().all(|moments| moments.n() == 0) {
             return Err(StageError::NoTarget { columns: self.targets.clone() });
@@ -333,10 +416,8 @@ impl Draft {
     /// Source columns that never vary: whatever is made of them (sine and cosine, every step of the history) is one value each.
     fn constants(&self, figures: &Figures) -> Vec<String> {
         let mut ranges: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
-        let targets = figures.y.iter().enumerate().map(|(cell, moments)| {
-            let name = if self.targets.len() == figures.y.len() { &self.targets[cell] } else { &self.targets[0] };
-            (name.as_str(), name.as_str(), moments)
-        });
+        let targets =
+            figures.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), self.target(cell), moments));
         let inputs = self.inputs.iter().zip(&figures.x).map(|(input, moments)| {
             let stem = input.name.split('[').next().unwrap_or_default();
             (input.source.as_str(), stem, moments)

@@ -197,6 +197,23 @@ pub enum StageError {
         /// Samples in all.
         samples: u64,
     },
+    /// No training sample has a target.
+    #[error(
+        "the split leaves no training sample of {samples}, after {dropped} without a valid target were dropped; check the targets of \
+         the training rows, data.missing and data.ranges"
+    )]
+    NoTrainingLeft {
+        /// Samples that are left.
+        samples: u64,
+        /// Samples without a target.
+        dropped: u64,
+    },
+    /// No training sample counts.
+    #[error("column {column:?}: no training sample has a weight above 0, expected at least one; check data.weight")]
+    NoWeight {
+        /// Column of the weights.
+        column: String,
+    },
     /// Repeated rows under the policy `error`.
     #[error("{}: row {second} repeats {what} of row {first} (counted without the header); remove it or set data.duplicates to \"first\" or \"last\"", path.display())]
     Duplicate {

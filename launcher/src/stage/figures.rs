@@ -20,6 +20,10 @@ pub(crate) struct Figures {
     pub x: Vec<Moments>,
     /// Targets over valid training cells.
     pub y: Vec<Moments>,
+    /// Smallest and largest value of every input over all valid cells; where there is none the smallest is the larger.
+    pub x_reach: Vec<(f64, f64)>,
+    /// The same of every target.
+    pub y_reach: Vec<(f64, f64)>,
     /// Per category input: cells whose category no training sample has.
     pub unseen: Vec<u64>,
 }
@@ -106,9 +110,12 @@ impl Steps for Appearance<'_> {
 /// Measures all samples and gives categories their final indices.
 pub(crate) fn measure(output: &Output, codes: &[Codes], threads: usize) -> Result<Figures, StageError> {
     let mut chunks = output.chunks();
+    let targets = if output.has_targets() { output.outputs } else { 0 };
     let state = Figures {
         x: vec![Moments::default(); output.features],
-        y: vec![Moments::default(); if output.has_targets() { output.outputs } else { 0 }],
+        y: vec![Moments::default(); targets],
+        x_reach: vec![NOTHING; output.features],
+        y_reach: vec![NOTHING; targets],
         unseen: vec![0; codes.len()],
         ..Figures::default()
     };
@@ -163,6 +170,8 @@ impl Steps for Measure<'_> {
             split_rows,
             x: moments(&x, self.output.features, &split),
             y: moments(&y, self.output.outputs, &split),
+            x_reach: reach(&x, self.output.features),
+            y_reach: reach(&y, self.output.outputs),
             unseen,
         })
     }
@@ -171,6 +180,9 @@ impl Steps for Measure<'_> {
         let part = work?;
         state.x.iter_mut().zip(&part.x).for_each(|(sum, part)| sum.merge(part));
         state.y.iter_mut().zip(&part.y).for_each(|(sum, part)| sum.merge(part));
+        let wider = |(all, part): (&mut (f64, f64), &(f64, f64))| *all = (all.0.min(part.0), all.1.max(part.1));
+        state.x_reach.iter_mut().zip(&part.x_reach).for_each(wider);
+        state.y_reach.iter_mut().zip(&part.y_reach).for_each(wider);
         state.unseen.iter_mut().zip(part.unseen).for_each(|(sum, part)| *sum += part);
         state.split_rows.iter_mut().zip(part.split_rows).for_each(|(sum, part)| *sum += part);
         Ok(((), ()))
@@ -214,6 +226,22 @@ fn moments(numbers: &[f32], width: usize, split: &[u8]) -> Vec<Moments> {
     }
     training().for_each(|(row, _)| sums.add(row));
     sums.moments()
+}
+
+/// The reach of no values.
+const NOTHING: (f64, f64) = (f64::INFINITY, f64::NEG_INFINITY);
+
+/// Smallest and largest value per column over all rows.
+fn reach(numbers: &[f32], width: usize) -> Vec<(f64, f64)> {
+    let mut reach = vec![(f32::INFINITY, f32::NEG_INFINITY); width];
+    for row in numbers.chunks_exact(width.max(1)) {
+        for ((low, high), value) in reach.iter_mut().zip(row) {
+            // A comparison with NaN is false: missing cells change nothing.
+            *low = if *value < *low { *value } else { *low };
+            *high = if *value > *high { *value } else { *high };
+        }
+    }
+    reach.iter().map(|(low, high)| (f64::from(*low), f64::from(*high))).collect()
 }
 
 /// Sums of a chunk about a shift per column. Straight loops over columns, which the compiler vectorises.

@@ -18,6 +18,7 @@ pub mod error;
 mod figures;
 #[cfg(test)]
 mod formats_tests;
+mod implausible;
 mod labels;
 mod output;
 mod redivide;

@@ -102,10 +102,7 @@ impl Output {
 
     /// Writes samples from row `first` on; masks are made of the NaNs.
     pub(crate) fn put(&self, first: u64, samples: &Samples) -> Result<(), StageError> {
-        put_masked(&self.x, &self.x_mask, first, &samples.x)?;
-        if let Some((y, y_mask)) = &self.targets {
-            put_masked(y, y_mask, first, &samples.y)?;
-        }
+        self.put_numbers(first, &samples.x, &samples.y)?;
         self.row_id.write_rows(first, bytes_of(&samples.ids))?;
         if let Some(weight) = &self.weight {
             weight.write_rows(first, bytes_of(&samples.weight))?;
@@ -120,6 +117,12 @@ impl Output {
     /// Writes x anew.
     pub(crate) fn put_x(&self, first: u64, x: &[f32]) -> Result<(), StageError> {
         Ok(self.x.write_rows(first, bytes_of(x))?)
+    }
+
+    /// Writes inputs and targets anew; masks are made of the NaNs.
+    pub(crate) fn put_numbers(&self, first: u64, x: &[f32], y: &[f32]) -> Result<(), StageError> {
+        put_masked(&self.x, &self.x_mask, first, x)?;
+        self.targets.as_ref().map_or(Ok(()), |(array, mask)| put_masked(array, mask, first, y))
     }
 
     /// Writes splits.
@@ -167,6 +170,19 @@ impl Output {
         let mut split = vec![0; (rows.end - rows.start) as usize];
         self.split.read_rows(rows.start, &mut split)?;
         Ok(split)
+    }
+
+    /// Whether a sample of training has a weight above 0; true without weights.
+    pub(crate) fn any_training_weight(&self) -> Result<bool, StageError> {
+        let Some(weight) = &self.weight else { return Ok(true) };
+        for rows in chunks(0..self.rows, CHUNK_BYTES as u64 / 4) {
+            let split = self.read_split(rows.clone())?;
+            let weights = read_numbers(weight, rows, 1)?;
+            if weights.iter().zip(split).any(|(weight, split)| *weight > 0.0 && split == Split::Train as u8) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Takes rows out; those behind move up.

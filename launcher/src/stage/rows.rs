@@ -169,7 +169,9 @@ impl Plan {
         } else if let Some(training) = job.training.filter(|_| layout.classes) {
             plan.classes(None, training.out_labels.first());
         }
-        if let Some(column) = job.config.weight.as_ref().filter(|_| is_training) {
+        // Data to be judged by have weights, too, where they have the column.
+        let weighs = |column: &&String| is_training || (has_targets && table.has(column));
+        if let Some(column) = job.config.weight.as_ref().filter(weighs) {
             let want = plan.want(job, column, Kind::Number);
             plan.wants[want].range = (0.0, Want::ANY.1);
             plan.weight = Some(want);

@@ -4,7 +4,7 @@
 use super::{figures, metrics::aligned};
 use enn_common::{
     artifact::evaluation::{Evaluation, MODEL, Part},
-    metrics::Metrics,
+    metrics::{self, Metrics},
 };
 use std::fmt::Write;
 
@@ -105,7 +105,7 @@ fn sentence(evaluation: &Evaluation) -> String {
     });
     match evaluation.all.model().zip(evaluation.all.best()) {
         Some((mae, (name, best))) => {
-            let (side, percent) = (if mae < best { "below" } else { "above" }, 100.0 * (mae / best - 1.0).abs());
+            let (side, percent) = (if mae < best { "below" } else { "above" }, 100.0 * metrics::above(mae, best).abs());
             format!(
                 "{rows}: ENN's MAE is {percent:.1} % {side} that of the best baseline, {}{moves}",
                 figures::label(name)

@@ -26,6 +26,9 @@ pub enum Weight {
     Alert,
 }
 
+/// Notes of the data that are shown; the report has all.
+const NOTES_MAX: usize = 8;
+
 /// One line of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
@@ -125,6 +128,7 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             let mut lines =
                 notable(format!("data: {rows} of {features} -> {grid}, {how} (train {train}, val {val}, test {test})"));
             lines.extend(cleaning(report).map(|text| Line { weight: Weight::Detail, text }));
+            lines.extend(report.notes.iter().take(NOTES_MAX).flat_map(|note| detail(format!("data: {note}"))));
             lines
         }
         What::BaselinesComputed { split, notes } => {
@@ -153,6 +157,7 @@ pub fn cleaning(report: &CleaningReport) -> Option<String> {
         (sum(|column| column.missing), "missing cell", "missing cells"),
         (sum(|column| column.non_finite), "non-finite cell", "non-finite cells"),
         (sum(|column| column.out_of_range), "cell out of range", "cells out of range"),
+        (sum(|column| column.implausible), "implausible cell", "implausible cells"),
         (sum(|column| column.unseen_category), "unseen category", "unseen categories"),
         (report.absent_cells, "cell absent from the table", "cells absent from the table"),
         (report.duplicates, "duplicate row", "duplicate rows"),

@@ -3,7 +3,7 @@
 //! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
 
 use super::{error::JournalError, figures, model::RunView};
-use enn_common::metrics::{Metrics, RunMetrics};
+use enn_common::metrics::{self, Metrics, RunMetrics};
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 /// Name of the baseline every model must beat: the per-cell training mean.
@@ -103,14 +103,15 @@ pub fn contenders(view: &RunView) -> Vec<Contender> {
 pub fn margin(contenders: &[Contender]) -> Option<(f64, &str)> {
     let ours = contenders.iter().find(|one| one.ours)?.judged_mae()?;
     let best = contenders.iter().find(|one| !one.ours && one.judged_mae().is_some())?;
-    Some((ours / best.judged_mae()? - 1.0, &best.name))
+    Some((metrics::above(ours, best.judged_mae()?), &best.name))
 }
 
 /// The warning of a run that learned nothing: validation MAE not below the per-cell training mean's.
 pub fn warning(view: &RunView) -> Option<String> {
     let floor = view.baselines.get("val")?.get(FLOOR)?.mae;
     let ours = split(view).get("val").filter(|metrics| metrics.n > 0)?.mae;
-    let below = ours < floor;
+    // Nothing was to be learned where the mean does not err.
+    let below = ours < floor || (floor == 0.0 && ours == 0.0);
     (!below).then(|| {
         format!(
             "the model has learned nothing useful: its validation MAE {} is not below {}, the error of always predicting \
@@ -148,7 +149,10 @@ pub fn table(view: &RunView) -> String {
         let side = if difference < 0.0 { "below" } else { "above" };
         let percent = 100.0 * difference.abs();
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "ENN's error is {percent:.1} % {side} the best baseline's ({name})");
+        let _ = match percent {
+            0.0 => writeln!(text, "ENN's error is that of the best baseline ({name})"),
+            _ => writeln!(text, "ENN's error is {percent:.1} % {side} the best baseline's ({name})"),
+        };
     }
     text.push_str(&probabilities(view));
     text

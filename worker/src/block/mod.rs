@@ -22,6 +22,6 @@ pub use join::Join;
 pub use perceiver::Perceiver;
 pub use residual::Regularise;
 pub use retnet::RetNetBlock;
-pub use stream::StreamState;
+pub use stream::{NoState, StreamState};
 pub use submodel::{SubModel, SubModelSpec, SubModels};
 pub use template::Template;

@@ -4,7 +4,7 @@
 //! The walk ends because the network is a bijection of the larger domain; its expected length is below 4, since the domain is
 //! less than four times the range.
 
-use crate::params::mix;
+use enn_common::mix::{STEP, mix};
 
 /// Feistel rounds. Four already look random to statistics; six cost a nanosecond more and leave no visible structure for
 /// domains of a few bits.
@@ -25,7 +25,7 @@ impl Permutation {
         let half_bits = bits.div_ceil(2).max(1);
         let mut state = mix(seed ^ mix(epoch.wrapping_add(0x5851_f42d_4c95_7f2d)));
         let keys = std::array::from_fn(|_| {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            state = state.wrapping_add(STEP);
             mix(state)
         });
         Self { n, half_bits, keys }

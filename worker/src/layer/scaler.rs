@@ -29,7 +29,8 @@ impl Rebase {
 
 /// Means and spreads of the F inputs and the O target cells, all f64.
 ///
-/// A column without spread (constant, or without a valid training cell) has std 1.
+/// A column without spread (constant, or without a valid training cell) has std 1 on the way in; on the way out a target cell
+/// without spread is its mean, whatever was predicted.
 #[derive(Debug)]
 pub struct Scaler {
     x_mean: Raw,
@@ -40,6 +41,8 @@ pub struct Scaler {
     y_max: Raw,
     /// Scale and shift (O) of a model whose heads speak in another model's standard deviations.
     rebase: Option<[Raw; 2]>,
+    /// `y_std`, 0 for a cell that is one value in all training rows; follows from the buffers.
+    y_spread: Raw,
 }
 
 impl Scaler {
@@ -55,6 +58,7 @@ impl Scaler {
             y_min: column(y, |s| s.min),
             y_max: column(y, |s| s.max),
             rebase: None,
+            y_spread: column(y, |s| if s.max > s.min { std_of(s) } else { 0.0 }),
         }
     }
 
@@ -101,6 +105,16 @@ impl Scaler {
         for buffer in self.rebase.iter_mut().flatten() {
             *buffer = buffer.to_device(device);
         }
+        self.y_spread = self.y_spread.to_device(device);
+    }
+
+    /// Takes buffers that were copied into [`Scaler::named_mut`] for its own.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn settle(&mut self) -> Result<(), TchError> {
+        self.y_spread = self.y_std.f_mul(&self.y_max.f_gt_tensor(&self.y_min)?.f_to_kind(Kind::Double)?)?;
+        Ok(())
     }
 
     /// The buffers by name, for checkpoints: `x_mean`, `x_std` (F); `y_mean`, `y_std`, `y_min`, `y_max` (O), and where there are any
@@ -153,7 +167,7 @@ impl Scaler {
     pub fn denorm(&self, cx: &Cx, z: &Tensor) -> Result<Tensor, OpError> {
         let buffer = |raw: &Raw| cx.constant(raw.shallow_clone());
         let wide = functional::cast(cx, z, Kind::Double)?;
-        let spread = functional::mul(cx, &wide, &buffer(&self.y_std))?;
+        let spread = functional::mul(cx, &wide, &buffer(&self.y_spread))?;
         functional::add(cx, &spread, &buffer(&self.y_mean))
     }
 }
@@ -216,8 +230,23 @@ mod tests {
         let row = |values: &[f32]| cx.input(Raw::from_slice(values).reshape([1, -1]));
         let z = scaler.norm_x(&cx, &row(&[6.0, 2.0])).unwrap();
         assert_eq!(Vec::<f32>::try_from(z.raw().reshape([-1])).unwrap(), [1.0, 2.0]);
-        let y = scaler.denorm(&cx, &row(&[0.0])).unwrap();
-        assert_eq!(y.raw().double_value(&[0, 0]), 7.0);
+        for predicted in [0.0, 0.5] {
+            let y = scaler.denorm(&cx, &row(&[predicted])).unwrap();
+            assert_eq!(y.raw().double_value(&[0, 0]), 7.0, "a constant is told as it is");
+        }
+    }
+
+    #[test]
+    fn buffers_of_a_checkpoint_bring_their_spread() {
+        let none = none();
+        let cx = Cx::eval(&none);
+        let (mut own, saved) = (Scaler::from_stats(&[], &[empty()]), Scaler::from_stats(&[], &[stats(&[1.0, 3.0])]));
+        for ((_, buffer), (_, value)) in own.named_mut().into_iter().zip(saved.named()) {
+            buffer.copy_(value);
+        }
+        own.settle().unwrap();
+        let z = cx.input(Raw::from_slice(&[1.0f32]).reshape([1, 1]));
+        assert_eq!(own.denorm(&cx, &z).unwrap().raw().double_value(&[0, 0]), 3.0);
     }
 
     #[test]

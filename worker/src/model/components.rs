@@ -1,4 +1,5 @@
-//! Leading principal components of the targets: the start of the base head's factors.
+//! Leading principal components of the targets: the start of the base head's factors, and the directions that a regression shrinks
+//! each by itself.
 
 use tch::{Kind, TchError, Tensor as Raw};
 
@@ -12,33 +13,40 @@ pub(super) struct Components {
     pub(super) explained: f64,
 }
 
-/// Spread below this share of the largest is rounding noise.
-const SPREAD_FLOOR: f64 = 1e-10;
+/// Energy below this share of the largest is rounding noise.
+const ENERGY_FLOOR: f64 = 1e-12;
 
 impl Components {
     /// At most `rank` components of y (n, O) f64 without missing values.
     pub(super) fn leading(y: &Raw, rank: i64) -> Result<Self, TchError> {
-        let (rows, cells) = y.size2()?;
         let y = y.f_sub(&y.f_mean_dim(Some([0].as_slice()), true, Kind::Double)?)?;
-        let dual = rows < cells;
-        let gram = if dual { y.f_matmul(&y.f_tr()?)? } else { y.f_tr()?.f_matmul(&y)? };
-        let (variance, vectors) = gram.f_div_scalar(rows.max(1) as f64)?.f_linalg_eigh("L")?;
-        // eigh sorts upwards.
-        let (variance, vectors) = (variance.f_flip([0])?.f_clamp_min(0.0)?, vectors.f_flip([1])?);
-        let spread = Vec::<f64>::try_from(&variance)?;
-        let total: f64 = spread.iter().sum();
-        let floor = spread.first().copied().unwrap_or(0.0) * SPREAD_FLOOR;
-        let kept = spread.iter().take(rank.max(0) as usize).take_while(|v| **v > floor).count();
-        let vectors = vectors.f_narrow(1, 0, kept as i64)?;
-        let factors = if dual {
-            // Yᵀ u = s v, and s = √(n · variance): dividing by √n leaves v scaled by its standard deviation.
-            y.f_tr()?.f_matmul(&vectors)?.f_div_scalar((rows.max(1) as f64).sqrt())?
-        } else {
-            vectors.f_mul(&variance.f_narrow(0, 0, kept as i64)?.f_sqrt()?)?
-        };
-        let explained = if total > 0.0 { spread[..kept].iter().sum::<f64>() / total } else { 0.0 };
-        Ok(Self { factors, explained })
+        let (vectors, energies) = directions(&y, rank)?;
+        let (kept, rows) = (vectors.size()[1], y.size()[0].max(1));
+        let total: f64 = energies.iter().sum();
+        let explained = if total > 0.0 { energies[..kept as usize].iter().sum::<f64>() / total } else { 0.0 };
+        let along: Vec<f64> = energies[..kept as usize].iter().map(|energy| (energy / rows as f64).sqrt()).collect();
+        Ok(Self { factors: vectors.f_mul(&Raw::f_from_slice(&along)?.f_to_device(vectors.device())?)?, explained })
     }
+}
+
+/// Orthonormal directions of centred y (n, O) with the largest spread, leading one first: (O, r), r ≤ `most`; and what energy is
+/// along all there are, descending.
+pub(super) fn directions(y: &Raw, most: i64) -> Result<(Raw, Vec<f64>), TchError> {
+    let (rows, cells) = y.size2()?;
+    let dual = rows < cells;
+    let gram = if dual { y.f_matmul(&y.f_tr()?)? } else { y.f_tr()?.f_matmul(y)? };
+    let (energy, vectors) = gram.f_linalg_eigh("L")?;
+    // eigh sorts upwards.
+    let (energy, vectors) = (energy.f_flip([0])?.f_clamp_min(0.0)?, vectors.f_flip([1])?);
+    let energies = Vec::<f64>::try_from(&energy)?;
+    let floor = energies.first().copied().unwrap_or(0.0) * ENERGY_FLOOR;
+    let kept = energies.iter().take(most.max(0) as usize).take_while(|e| **e > floor).count() as i64;
+    let vectors = vectors.f_narrow(1, 0, kept)?;
+    if !dual {
+        return Ok((vectors, energies));
+    }
+    // y = U S Vᵀ: V from U.
+    Ok((y.f_tr()?.f_matmul(&vectors.f_div(&energy.f_narrow(0, 0, kept)?.f_sqrt()?)?)?, energies))
 }
 
 #[cfg(test)]

@@ -97,6 +97,16 @@ pub enum ModelError {
         /// Task.
         task: String,
     },
+    /// The state of another model's stream.
+    #[error(
+        "the state of the stream is of {found}, expected that of {expected}\nhint: a stream goes on with the model it began with"
+    )]
+    OtherStream {
+        /// Its tasks and blocks.
+        found: String,
+        /// The model's.
+        expected: String,
+    },
     /// An operation of the forward pass failed.
     #[error(transparent)]
     Op(#[from] OpError),

@@ -256,11 +256,11 @@ impl Model {
     }
 
     /// [`Model::forward`] as one call of a stream: the temporal templates go on after the tokens of the calls before, whose state is
-    /// given, empty at first. Also gives the state after this call. No gradient flows from call to call.
+    /// given, empty at first. Also gives the state after this call, which can be kept by its names ([`StreamState::named`]). No gradient flows from call to call.
     ///
     /// # Errors
     /// As [`Model::forward`]; when a batch has other rows than the one before; and [`ModelError::NoStream`] when a temporal task
-    /// has a mixer that keeps no state.
+    /// has a mixer that keeps no state, or [`ModelError::OtherStream`] when the state is another model's.
     pub fn forward_stream(
         &self,
         cx: &Cx,
@@ -273,7 +273,12 @@ impl Model {
         }
         let mut stream = Stream::after(state);
         let output = self.forward_with(cx, x, valid, Some(&mut stream))?;
-        Ok((output, stream.finish()))
+        let after = stream.finish();
+        let (found, expected) = (state.outline(), after.outline());
+        if !state.is_empty() && found != expected {
+            return Err(ModelError::OtherStream { found, expected });
+        }
+        Ok((output, after))
     }
 
     /// Base (B, O), mean latent (B, D) and grid tokens (B, G, D) → refinement, gate and their sum.
@@ -411,7 +416,7 @@ impl Model {
             return Err(misfit(buffer.size()));
         }
         tch::no_grad(|| buffer.f_copy_(value))?;
-        Ok(())
+        Ok(self.scaler.settle()?)
     }
 
     /// Quantiles per cell; 0 for a head without.

@@ -11,11 +11,9 @@
 
 mod choice;
 
+use super::components::directions;
 use choice::Choice;
 use tch::{Kind, TchError, Tensor as Raw};
-
-/// Eigenvalues below this share of the largest are rounding noise.
-const EIGEN_FLOOR: f64 = 1e-12;
 
 /// A fitted regression y = W x + b.
 #[derive(Debug)]
@@ -36,7 +34,7 @@ impl Ridge {
         let (x_mean, y_mean) = (column_mean(x)?, column_mean(y)?);
         let choice = Choice::by_cross_validation(x, y, crosses)?;
         let (x, y) = (x.f_sub(&x_mean)?, y.f_sub(&y_mean)?);
-        let leading = leading(&y, choice.components())?;
+        let (leading, _) = directions(&y, choice.components())?;
         let mut weight = Raw::f_zeros([x.size()[1], y.size()[1]], (Kind::Double, x.device()))?;
         let mut strengths = vec![(0.0, 0.0); choice.picks.len()];
         for candidate in choice.candidates() {
@@ -112,24 +110,6 @@ impl Basis {
     fn freedom(&self, lambda: f64) -> Result<f64, TchError> {
         self.eigen.f_div(&self.eigen.f_add_scalar(lambda)?)?.f_sum(Kind::Double)?.f_double_value(&[])
     }
-}
-
-/// Orthonormal directions of centred y (n, O) with the largest spread, leading one first: (O, r), r ≤ `most`.
-fn leading(y: &Raw, most: i64) -> Result<Raw, TchError> {
-    let (rows, cells) = y.size2()?;
-    let dual = rows < cells;
-    let gram = if dual { y.f_matmul(&y.f_tr()?)? } else { y.f_tr()?.f_matmul(y)? };
-    let (energy, vectors) = gram.f_linalg_eigh("L")?;
-    let (energy, vectors) = (energy.f_flip([0])?, vectors.f_flip([1])?);
-    let energies = Vec::<f64>::try_from(&energy)?;
-    let floor = energies.first().copied().unwrap_or(0.0) * EIGEN_FLOOR;
-    let kept = energies.iter().take(most.max(0) as usize).take_while(|e| **e > floor).count() as i64;
-    let vectors = vectors.f_narrow(1, 0, kept)?;
-    if !dual {
-        return Ok(vectors);
-    }
-    // y = U S Vᵀ: V from U.
-    y.f_tr()?.f_matmul(&vectors.f_div(&energy.f_narrow(0, 0, kept)?.f_sqrt()?)?)
 }
 
 fn column_mean(x: &Raw) -> Result<Raw, TchError> {

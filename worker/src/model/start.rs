@@ -40,7 +40,7 @@ impl Model {
     /// linear branch the ridge solution into its weight and the bias (the components are then of its residuals).
     ///
     /// `x` (n, F), `x_valid`, `y` (n, O) and `y_valid` are training rows in the user's units, as for [`Model::forward`] and
-    /// [`Model::targets`]. Missing targets count as the cell's mean. More than 65 536 rows are thinned evenly (2 048 where
+    /// [`Model::targets`]. Missing targets count as the cell's mean; rows without any do not count. More than 65 536 rows are thinned evenly (2 048 where
     /// features or cells are more than 2 048). The result depends on the rows only; give all ranks rank 0's result.
     ///
     /// # Errors
@@ -51,8 +51,10 @@ impl Model {
         [x, x_valid]: [&Raw; 2],
         [y, y_valid]: [&Raw; 2],
     ) -> Result<StartReport, ModelError> {
-        let rows = thinned(x.size()[0], (self.embedding.width() + self.crosses.columns()).max(self.grid.cells()));
-        let take = |t: &Raw| t.f_index_select(0, &rows.f_to_device(t.device())?);
+        let known = y_valid.f_to_kind(Kind::Bool)?.f_flatten(1, -1)?.f_any_dim(1, false)?.f_nonzero()?.f_view([-1])?;
+        let rows = thinned(known.size()[0], (self.embedding.width() + self.crosses.columns()).max(self.grid.cells()));
+        let rows = known.f_index_select(0, &rows.f_to_device(known.device())?)?;
+        let take = |t: &Raw| t.f_index_select(0, &rows);
         let (x, x_valid, y, y_valid) = (take(x)?, take(x_valid)?, take(y)?, take(y_valid)?);
         let mut report = StartReport { rows: x.size()[0], ..StartReport::default() };
         if report.rows < ROWS_MIN {

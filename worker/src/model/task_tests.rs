@@ -158,6 +158,23 @@ fn a_stream_goes_on_where_the_call_before_it_ended() {
     assert_eq!(between.iter().map(|(task, states)| (task, states.len())).collect::<Vec<_>>(), [("temporal", 1)]);
     let (two, after) = call(&second, &between);
     let (fresh, _) = call(&second, &StreamState::default());
+    // What was kept in a file goes on as if it had not been.
+    let kept: std::collections::BTreeMap<String, Raw> =
+        between.named().into_iter().map(|(name, state)| (name, state.copy())).collect();
+    let (again, _) = call(&second, &StreamState::restore(&kept).unwrap());
+    assert_eq!(distance(two.z.raw(), again.z.raw()), 0.0);
+    let other = kept.into_iter().map(|(name, state)| (name.replace("temporal", "other"), state)).collect();
+    let other = bench.model.forward_stream(
+        &cx,
+        &cx.input(second[0].narrow(0, 0, 5)),
+        &cx.input(second[1].narrow(0, 0, 5)),
+        &StreamState::restore(&other).unwrap(),
+    );
+    let told = other.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        told.starts_with("the state of the stream is of other (1 blocks), expected that of temporal (1 blocks)"),
+        "{told}"
+    );
     assert!(distance(two.z.raw(), fresh.z.raw()) > 1e-5);
     assert!(after.iter().zip(between.iter()).all(|((_, a), (_, b))| distance(&a[0], &b[0]) > 1e-4));
     // Rows of a batch keep to themselves: the same rows in another order carry the same states.

@@ -1,6 +1,6 @@
 //! Initial values from a seed and the parameter's path: independent of device, order of declaration and libtorch.
 
-use super::mix;
+use enn_common::mix::{STEP, mix};
 
 /// How a parameter starts.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ struct SplitMix(u64);
 
 impl SplitMix {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 

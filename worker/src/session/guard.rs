@@ -9,6 +9,7 @@
 
 use super::SessionError;
 use crate::{data::Batch, precision::Format};
+use enn_common::staged::meta::Stats;
 use tch::{Kind, Tensor};
 
 /// A cell is flat when its largest and smallest answer differ by fewer units in the last place than this.
@@ -26,15 +27,17 @@ pub(super) fn unit(format: Format) -> f64 {
     }
 }
 
-/// Whether answers z (B, O) to rows that differ are the same but for `unit`.
+/// Whether answers z (B, O) to rows that differ are the same but for `unit`, in the cells whose targets varied in training. Where none
+/// did there is nothing to tell.
 ///
 /// # Errors
 /// What libtorch says.
-pub(super) fn is_flat(batch: &Batch, z: &Tensor, unit: f64) -> Result<bool, SessionError> {
-    if !differs(batch)? {
+pub(super) fn is_flat(batch: &Batch, z: &Tensor, targets: &[Stats], unit: f64) -> Result<bool, SessionError> {
+    let varying: Vec<i64> = (0i64..).zip(targets).filter(|(_, one)| one.max > one.min).map(|(at, _)| at).collect();
+    if varying.is_empty() || !differs(batch)? {
         return Ok(false);
     }
-    let z = z.f_to_kind(Kind::Double)?;
+    let z = z.f_index_select(1, &Tensor::f_from_slice(&varying)?.f_to_device(z.device())?)?.f_to_kind(Kind::Double)?;
     let spread = z.f_amax(0i64, false)?.f_sub(&z.f_amin(0i64, false)?)?;
     // Standardised answers are sums of terms of size 1, also where they are near 0.
     let limit = z.f_abs()?.f_amax(0i64, false)?.f_clamp_min(1.0)?.f_mul_scalar(LAST_PLACES * unit)?;
@@ -59,6 +62,9 @@ mod tests {
     use super::*;
     use tch::Device;
 
+    const VARYING: [Stats; 2] = [Stats { n: 3, mean: 0.0, std: 1.0, min: -1.0, max: 1.0 }; 2];
+    const CONSTANT: Stats = Stats { n: 3, mean: 1.0, std: 0.0, min: 1.0, max: 1.0 };
+
     fn batch(x: &[f32]) -> Batch {
         let x = Tensor::from_slice(x).view([-1, 2]);
         let (y, rows) = (Tensor::zeros([x.size()[0], 0], (Kind::Float, Device::Cpu)), x.size()[0] as usize);
@@ -71,16 +77,26 @@ mod tests {
         let z = |by: f32| Tensor::from_slice(&[1.0, -3.0, 1.0 + by, -3.0, 1.0, -3.0 - 3.0 * by]).view([3, 2]);
         for format in [Format::Fp32, Format::Tf32, Format::Bf16, Format::Fp16, Format::Fp8] {
             let last_place = unit(format);
-            assert!(is_flat(&rows, &z(2.0 * last_place as f32), last_place).unwrap(), "{format:?}");
-            assert!(!is_flat(&rows, &z(16.0 * last_place as f32), last_place).unwrap(), "{format:?}");
+            assert!(is_flat(&rows, &z(2.0 * last_place as f32), &VARYING, last_place).unwrap(), "{format:?}");
+            assert!(!is_flat(&rows, &z(16.0 * last_place as f32), &VARYING, last_place).unwrap(), "{format:?}");
         }
     }
 
     #[test]
     fn equal_rows_may_have_equal_answers() {
         let z = Tensor::ones([3, 2], (Kind::Float, Device::Cpu));
-        assert!(!is_flat(&batch(&[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]), &z, 1e-3).unwrap());
-        assert!(!is_flat(&batch(&[1.0, 2.0]), &z.narrow(0, 0, 1), 1e-3).unwrap());
-        assert!(is_flat(&batch(&[1.0, 2.0, f32::NAN, 2.0, 1.0, 2.0]), &z, 1e-3).unwrap(), "a missing input differs");
+        assert!(!is_flat(&batch(&[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]), &z, &VARYING, 1e-3).unwrap());
+        assert!(!is_flat(&batch(&[1.0, 2.0]), &z.narrow(0, 0, 1), &VARYING, 1e-3).unwrap());
+        let missing = batch(&[1.0, 2.0, f32::NAN, 2.0, 1.0, 2.0]);
+        assert!(is_flat(&missing, &z, &VARYING, 1e-3).unwrap(), "a missing input differs");
+    }
+
+    #[test]
+    fn targets_that_are_constant_may_have_the_same_answer() {
+        let rows = batch(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let z = Tensor::from_slice(&[1.0, 0.0, 1.0, 1.0, 1.0, 2.0]).view([3, 2]);
+        assert!(!is_flat(&rows, &z, &[CONSTANT, VARYING[1]], 1e-3).unwrap());
+        assert!(is_flat(&rows, &z, &[VARYING[0], CONSTANT], 1e-3).unwrap());
+        assert!(!is_flat(&rows, &z, &[CONSTANT; 2], 1e-3).unwrap());
     }
 }

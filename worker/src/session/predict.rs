@@ -24,7 +24,7 @@ use crate::{
 use enn_common::{
     artifact::chunk::{self, RowStatus},
     config::train::Precision as Wanted,
-    staged::StagedMeta,
+    staged::{StagedMeta, meta::Stats},
     wire::{control::Phase, message::FromWorker},
 };
 use std::path::{Path, PathBuf};
@@ -111,14 +111,20 @@ struct Answers {
 }
 
 impl Answers {
-    /// Adds the answer to a batch. A row without any input has none, whatever the model says of it.
-    fn add(&mut self, answer: &Answer, batch: &Batch) -> Result<(), SessionError> {
+    /// Adds the answer to a batch. A row without any input has none, whatever the model says of it, and none has a `blind` cell
+    /// (O), of which training has seen nothing.
+    fn add(&mut self, answer: &Answer, batch: &Batch, blind: Option<&Tensor>) -> Result<(), SessionError> {
         let quantiles: Vec<Tensor> = answer.quantiles.iter().map(|one| one.raw().shallow_clone()).collect();
         let values =
             if quantiles.is_empty() { answer.point.raw().shallow_clone() } else { Tensor::f_stack(&quantiles, 1)? };
-        let values = values.f_flatten(1, -1)?;
+        let finite = values.f_isfinite()?;
+        let (values, finite) = match blind {
+            None => (values, finite),
+            Some(blind) => (values.f_masked_fill(blind, f64::NAN)?, finite.f_logical_or(blind)?),
+        };
+        let (values, finite) = (values.f_flatten(1, -1)?, finite.f_flatten(1, -1)?);
         let known = batch.x_mask.f_logical_and(&batch.x.f_isfinite()?)?.f_any_dim(1, true)?;
-        let finite = values.f_isfinite()?.f_all_dim(1, false)?;
+        let finite = finite.f_all_dim(1, false)?;
         let values = values.f_where_scalarother(&known, f64::NAN)?;
         self.values.extend(Vec::<f32>::try_from(values.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?);
         let flags = |t: &Tensor| Vec::<bool>::try_from(t.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?);
@@ -140,6 +146,8 @@ pub(super) struct Predictor<'a> {
     device: Device,
     /// Shape of what is said of one row.
     shape: Vec<usize>,
+    /// Target cells over the training rows.
+    targets: Vec<Stats>,
 }
 
 impl<'a> Predictor<'a> {
@@ -156,7 +164,8 @@ impl<'a> Predictor<'a> {
         if let Some(kind) = precision.copies() {
             params.keep_shadows(kind)?;
         }
-        Ok(Self { model, params, precision, kernels, device, shape: answer_shape(saved) })
+        let (shape, targets) = (answer_shape(saved), saved.meta.y_stats.clone());
+        Ok(Self { model, params, precision, kernels, device, shape, targets })
     }
 
     /// Settles on a precision by the first rows of the data; what the user should know of it.
@@ -166,7 +175,7 @@ impl<'a> Predictor<'a> {
         let is_flat = |precision: &Precision| -> Result<bool, SessionError> {
             let cx = self.context(precision)?;
             let output = self.output(&cx, &batch)?;
-            guard::is_flat(&batch, output.z.raw(), guard::unit(precision.choice().format))
+            guard::is_flat(&batch, output.z.raw(), &self.targets, guard::unit(precision.choice().format))
         };
         if !is_flat(&self.precision)? {
             return Ok(None);
@@ -184,6 +193,12 @@ impl<'a> Predictor<'a> {
         let name = format.name();
         self.precision = Precision::full();
         Ok(Some(format!("in {name} the answers to the first {rows} rows do not differ, in fp32 they do: fp32 is used")))
+    }
+
+    /// Cells (O) of which training has seen no target; `None`: it has seen all.
+    fn blind(&self) -> Result<Option<Tensor>, SessionError> {
+        let blind: Vec<bool> = self.targets.iter().map(|one| one.n == 0).collect();
+        blind.contains(&true).then(|| Ok(Tensor::f_from_slice(&blind)?.f_to_device(self.device)?)).transpose()
     }
 
     fn context(&self, precision: &Precision) -> Result<Cx<'_>, SessionError> {
@@ -207,6 +222,7 @@ impl<'a> Predictor<'a> {
         reporter: &dyn Reporter,
     ) -> Result<chunk::Written, SessionError> {
         let mut answers = Answers::default();
+        let blind = self.blind()?;
         let mut at = rows.start;
         while at < rows.end {
             reporter.mark(Phase::Predict, at);
@@ -214,7 +230,7 @@ impl<'a> Predictor<'a> {
             let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), self.device)?;
             let cx = self.context(&self.precision)?;
             let output = self.output(&cx, &batch)?;
-            answers.add(&self.model.answer(&cx, &output)?, &batch)?;
+            answers.add(&self.model.answer(&cx, &output)?, &batch, blind.as_ref())?;
             at = next;
         }
         let ids = &data.staged.0.row_id()[rows.start as usize..rows.end as usize];
@@ -318,11 +334,20 @@ mod tests {
         let x_mask = Tensor::from_slice(&[true, true, true, true, true, false]).view([3, 2]);
         let batch = Batch { x, x_mask, y: none.shallow_clone(), y_mask: none, rows: [0, 1, 2].into(), real: 3 };
         let mut answers = Answers::default();
-        answers.add(&Answer { point, quantiles: vec![] }, &batch).unwrap();
+        answers.add(&Answer { point: point.clone(), quantiles: vec![] }, &batch, None).unwrap();
         assert_eq!(answers.status, [RowStatus::Predicted, RowStatus::NotFinite, RowStatus::NoInput].map(|s| s as u8));
         assert_eq!(answers.values[..2], [1.0, 2.0]);
         assert_eq!((answers.values[2], answers.values[3]), (f32::INFINITY, 4.0));
         assert!(answers.values[4..].iter().all(|value| value.is_nan()));
+
+        // The first cell is blind, of the point as of two quantiles.
+        let (mut blind, mask) = (Answers::default(), Tensor::from_slice(&[true, false]));
+        blind.add(&Answer { point: point.clone(), quantiles: vec![] }, &batch, Some(&mask)).unwrap();
+        assert_eq!(blind.status, [RowStatus::Predicted, RowStatus::Predicted, RowStatus::NoInput].map(|s| s as u8));
+        assert!(blind.values[0].is_nan() && blind.values[2].is_nan() && blind.values[3] == 4.0);
+        let (mut levels, quantiles) = (Answers::default(), vec![point.clone(), point.clone()]);
+        levels.add(&Answer { point, quantiles }, &batch, Some(&mask)).unwrap();
+        assert!(levels.values[0].is_nan() && levels.values[1] == 2.0 && levels.values[2].is_nan());
     }
 
     #[test]

@@ -419,8 +419,14 @@ impl<'a> Round<'a> {
 
     /// What weights are judged by; `None` without validation rows.
     fn error(&self, metrics: &Metrics) -> Option<f64> {
-        let error = if self.state.learner.objective.is_judge() { metrics.loss } else { metrics.mae };
+        let error = if self.judges_by_loss() { metrics.loss } else { metrics.mae };
         (metrics.n > 0).then_some(error)
+    }
+
+    /// Whether the best weights are those with the smallest loss, and not those with the smallest mean absolute error.
+    fn judges_by_loss(&self) -> bool {
+        let stats = &self.host.data.staged.0.meta().y_stats;
+        self.state.learner.objective.is_judge() || !decide::have_one_unit(stats)
     }
 
     /// Validation error of the mean over the last steps, where there is one. The outer `None`: there is no mean.
@@ -434,11 +440,11 @@ impl<'a> Round<'a> {
 
     /// Which weights are kept: those of the best epoch, or their mean over the last steps, whose error is `tail`.
     fn elect(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
+        let what = if self.judges_by_loss() { "loss" } else { "mean absolute error" };
         let state = &mut *self.state;
         let train = &self.host.config.train;
         let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
         let best = (format!("the {kept} of epoch {}", state.progress.best_epoch), state.progress.standing.best);
-        let what = if state.learner.objective.is_judge() { "loss" } else { "mean absolute error" };
         let (wins, decision) = match (tail, train.averaging) {
             (Some(Some(error)), _) => {
                 let wins = error < best.1;

@@ -17,7 +17,10 @@ use enn_common::wire::{
     message::{FromWorker, PROTOCOL},
     serve::{Begin, Question, Reply, get, put},
 };
-use std::io::{BufRead, Write};
+use std::{
+    io::{BufRead, Write},
+    path::PathBuf,
+};
 
 /// Nobody hears what is told; the log does.
 struct Log;
@@ -32,6 +35,18 @@ impl Reporter for Log {
 
     fn stop_requested(&self) -> bool {
         false
+    }
+}
+
+/// Directory of what is exchanged, gone when it is dropped: whoever asked may have been killed.
+struct Scratch(Option<PathBuf>);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.0 {
+            // It is gone already when whoever asked has ended well.
+            let _gone = std::fs::remove_dir_all(dir);
+        }
     }
 }
 
@@ -54,6 +69,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
         let error = format!("enn speaks protocol {}, this worker {PROTOCOL}", begin.protocol);
         return Err(SessionError::Refused { error });
     }
+    let _scratch = Scratch(begin.scratch);
     tch::set_num_threads(begin.threads.max(1).cast_signed());
     let device = boot::named_device(&begin.device, 0)?;
     let saved = SavedModel::open(&begin.checkpoint)?;

@@ -3,7 +3,7 @@
 //! **Invariant:** valid cells only; passes over the mapped arrays, nothing of their size is kept but one number per row.
 
 use super::predictions::TestPredictions;
-use crate::baselines::CellErrors;
+use crate::baselines::Scores;
 use enn_common::staged::Staged;
 
 /// Bins along each axis of the density, and of the histogram of errors.
@@ -15,7 +15,7 @@ pub(super) struct Fit {
     /// Mean absolute error of each forecast, with its number; those without a valid cell are left out. Ascending by error.
     pub(super) rows: Vec<(usize, f64)>,
     /// Errors per cell.
-    pub(super) cells: CellErrors,
+    pub(super) cells: Scores,
     /// Range of targets and forecasts together.
     pub(super) range: (f64, f64),
     /// Cells per (actual bin, forecast bin).
@@ -34,7 +34,7 @@ impl Fit {
     /// `None` when no cell is valid.
     pub(super) fn new(staged: &Staged, predictions: &TestPredictions) -> Option<Self> {
         let mut rows = Vec::new();
-        let mut cells = CellErrors::new(staged.outputs());
+        let mut cells = Scores::new(staged.outputs());
         let (mut low, mut high, mut sum, mut n) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64);
         for index in 0..predictions.rows().len() {
             let (mut absolute, mut count) = (0.0, 0u64);
@@ -46,8 +46,9 @@ impl Fit {
                 count += 1;
             });
             let row = predictions.rows()[index];
+            let weight = staged.weight().get(row).copied().map_or(1.0, f64::from);
             let forecast = predictions.forecast(index).iter().map(|value| f64::from(*value));
-            cells.add(forecast, (staged.y_row(row), staged.y_mask_row(row)), 1.0);
+            cells.add(forecast, (staged.y_row(row), staged.y_mask_row(row)), weight);
             if count > 0 {
                 rows.push((index, absolute / count as f64));
             }

@@ -201,19 +201,24 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
         totals.push(fact("first wrong width at line", figures::count(line)));
     }
     facts(html, &totals);
-    let found = |column: &ColumnReport| {
-        column.constant || column.missing + column.non_finite + column.out_of_range + column.unseen_category > 0
+    let counts = |column: &ColumnReport| {
+        [column.missing, column.non_finite, column.out_of_range, column.implausible, column.unseen_category]
     };
+    let found = |column: &ColumnReport| column.constant || counts(column).iter().any(|n| *n > 0);
     let (dirty, clean): (Vec<_>, Vec<_>) = report.columns.iter().partition(|(_, column)| found(column));
     if !dirty.is_empty() {
         html.element("div", &[("class", &"scroll")], |html| {
             html.element("table", &[], |html| {
-                head(html, &["column", "missing", "non-finite", "out of range", "unseen category", "constant"]);
+                head(
+                    html,
+                    &["column", "missing", "non-finite", "out of range", "implausible", "unseen category", "constant"],
+                );
                 html.element("tbody", &[], |html| {
                     for (name, column) in dirty.iter().take(COLUMNS_MAX) {
-                        let counts = [column.missing, column.non_finite, column.out_of_range, column.unseen_category];
-                        let mut cells: Vec<String> =
-                            counts.iter().map(|n| if *n == 0 { "·".to_owned() } else { figures::count(*n) }).collect();
+                        let mut cells: Vec<String> = counts(column)
+                            .iter()
+                            .map(|n| if *n == 0 { "·".to_owned() } else { figures::count(*n) })
+                            .collect();
                         cells.push(if column.constant { "yes".to_owned() } else { "·".to_owned() });
                         row(html, name, &cells);
                     }

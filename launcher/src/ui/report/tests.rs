@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    baselines::tests::Table,
+    baselines::{Effort, tests::Table},
     ui::{
         journal,
         model::tests::{epoch, events},
@@ -87,7 +87,7 @@ fn run(dir: &Path) -> PathBuf {
                  "ranges": [{"column": "wind_speed", "low": 0, "high": 150}]},
     });
     std::fs::write(dir.join("run.json"), config.to_string()).unwrap();
-    let computed = baselines::compute(&staged).unwrap();
+    let computed = baselines::compute(&staged, Effort::Full).unwrap();
     journal_of(dir, &staged, &computed);
     dir.to_path_buf()
 }

@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** a fold is judged on rows that had no part in its fit, its scales, or the directions it is judged along.
 
-use super::{Basis, column_mean, leading};
-use crate::params::mix;
+use super::{Basis, column_mean, directions};
+use enn_common::mix::spread;
 use tch::{Kind, TchError, Tensor as Raw};
 
 /// Folds.
@@ -20,8 +20,6 @@ const STRENGTH_STEP: f64 = 0.4;
 const POWERS: [f64; 3] = [0.0, 1.0, 2.0];
 /// Factors of crosses.
 const CROSSES: [f64; 4] = [0.0, 0.3, 1.0, 3.0];
-/// Added to a row's number before it is mixed: 2⁶⁴ divided by the golden ratio.
-const WEYL: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Standard errors by which a component must be better off with a choice of its own.
 const BETTER_BY: f64 = 1.0;
 
@@ -162,7 +160,7 @@ impl Fold {
     fn new([x, y]: [Raw; 2], [x_unseen, y_unseen]: [Raw; 2], components: i64) -> Result<Self, TchError> {
         let (x_mean, y_mean) = (column_mean(&x)?, column_mean(&y)?);
         let (x, y) = (x.f_sub(&x_mean)?, y.f_sub(&y_mean)?);
-        let leading = leading(&y, components)?;
+        let (leading, _) = directions(&y, components)?;
         Ok(Self { unseen: [x_unseen.f_sub(&x_mean)?, y_unseen.f_sub(&y_mean)?], x, y, leading, components })
     }
 
@@ -194,7 +192,7 @@ fn strength(index: usize) -> f64 {
 /// The fold of each row: as many rows in each, but not in their order, which may be that of the calendar.
 fn folds(rows: i64) -> Vec<i64> {
     let mut order: Vec<i64> = (0..rows).collect();
-    order.sort_by_key(|row| mix(row.cast_unsigned().wrapping_add(WEYL)));
+    order.sort_by_key(|row| spread(row.cast_unsigned()));
     let mut fold = vec![0; order.len()];
     for (place, row) in (0_i64..).zip(order) {
         fold[row as usize] = place % FOLDS;

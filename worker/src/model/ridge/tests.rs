@@ -29,7 +29,7 @@ fn every_component_solves_its_normal_equations() {
         let ridge = Ridge::fit(&x, &y, crosses).unwrap();
         let choice = Choice::by_cross_validation(&x, &y, crosses).unwrap();
         let (xc, yc) = (&x - column_mean(&x).unwrap(), &y - column_mean(&y).unwrap());
-        let found = leading(&yc, choice.components()).unwrap();
+        let (found, _) = directions(&yc, choice.components()).unwrap();
         for (k, (pick, (lambda, freedom))) in (0..).zip(choice.picks.iter().zip(&ridge.strengths)) {
             let scales = pick.candidate.scales(&xc, &yc, crosses).unwrap();
             let rest = || Raw::eye(o, (Kind::Double, Device::Cpu)) - found.matmul(&found.tr());
@@ -50,7 +50,7 @@ fn leading_directions_are_orthonormal_and_sorted() {
     for (n, o) in [(20, 5), (5, 20)] {
         let y = random(3, [n, o]);
         let y = &y - column_mean(&y).unwrap();
-        let v = leading(&y, 100).unwrap();
+        let (v, _) = directions(&y, 100).unwrap();
         assert_eq!(v.size(), [o, o.min(n - 1)]);
         let eye = Raw::eye(v.size()[1], (Kind::Double, Device::Cpu));
         assert!((v.tr().matmul(&v) - eye).abs().max().double_value(&[]) < 1e-9);

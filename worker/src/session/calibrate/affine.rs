@@ -124,7 +124,7 @@ fn error(sample: &Sample, spread: &[f64], rows: Range<usize>, maps: Option<&[Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::mix;
+    use enn_common::mix::mix;
 
     /// Targets a + b·z + noise.
     fn sample(rows: usize, (a, b, noise): (f64, f64, f64)) -> Sample {

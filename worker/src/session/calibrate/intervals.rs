@@ -136,7 +136,7 @@ impl Intervals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::mix;
+    use enn_common::mix::mix;
 
     /// Numbers in (0, 1) that do not repeat.
     fn uniform(seed: u64) -> impl Iterator<Item = f64> {

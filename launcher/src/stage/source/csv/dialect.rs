@@ -117,9 +117,10 @@ fn names(line: &[u8], separator: u8) -> Option<Vec<String>> {
     let mut names = Vec::new();
     let mut name = String::new();
     let mut quoted = false;
-    for c in text.chars() {
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
         match c {
-            // A doubled quote leaves and enters again: its one quote is lost from the name, which no one will miss.
+            '"' if quoted && chars.next_if_eq(&'"').is_some() => name.push('"'),
             '"' => quoted = !quoted,
             c if c == char::from(separator) && !quoted => names.push(std::mem::take(&mut name)),
             c => name.push(c),
@@ -145,6 +146,8 @@ mod tests {
         assert_eq!((found.data_at, found.lines, found.record_bytes), (18, 1, 7.0));
         let found = dialect(b"\n\nonly\n1\n").unwrap().unwrap();
         assert_eq!((found.separator, found.header.as_slice(), found.lines), (b',', ["only".to_string()].as_slice(), 3));
+        let found = dialect(b"\"a \"\"x\"\"\ny\",\"\"\n1,2\n").unwrap().unwrap();
+        assert_eq!((found.header, found.lines), (vec!["a \"x\"\ny".to_owned(), String::new()], 2));
         assert_eq!(dialect(b"a\tb\n1\t2\n").unwrap().unwrap().separator, b'\t');
     }
 

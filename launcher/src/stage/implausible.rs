@@ -1,0 +1,186 @@
+//! Values that cannot be meant: more than a million times as far from the median of their column as most values that differ from
+//! it. One of them would decide mean and spread of its column, and all that is learnt from it. They count as missing, in every split.
+//! Those that are a thousand times as far are kept and told of: data with heavy tails have them.
+//!
+//! **Invariant:** the median is that of training samples; a column with a declared range (`data.ranges`) is left alone, and so is one
+//! of whose spread a few values say nothing.
+
+use super::{error::StageError, figures::Figures, output::Output};
+use enn_common::staged::{
+    Split,
+    meta::{StagedMeta, Stats},
+};
+
+/// How many times as far as most is too far, and how many times is odd.
+const FAR: f64 = 1e6;
+const ODD: f64 = 1e3;
+/// Of the distances that are not 0, ascending, the share below the one that is taken for most.
+const MOST: f64 = 0.75;
+/// Share of the values that must differ from the median for their distances to say something.
+const VARYING_MIN: f64 = 1.0 / 16.0;
+/// Values that say something of a column.
+const VALUES_MIN: usize = 8;
+/// Training samples looked at, and numbers among them held at once: the one bounds the time, the other the memory.
+const ROWS_MAX: u64 = 4096;
+const NUMBERS_MAX: u64 = 16 << 20;
+/// Samples looked at of even the widest table.
+const ROWS_MIN: u64 = 32;
+
+/// Range of a column in which values are believed.
+pub(crate) type Range = (f64, f64);
+
+/// What is believed of inputs and targets.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Limits {
+    /// By input column.
+    pub(crate) x: Vec<Range>,
+    /// By target cell.
+    pub(crate) y: Vec<Range>,
+}
+
+/// What is not believed: cells by input column and by target cell.
+#[derive(Debug, PartialEq, Default)]
+pub(crate) struct Found {
+    /// By input column.
+    pub(crate) x: Vec<u64>,
+    /// By target cell.
+    pub(crate) y: Vec<u64>,
+}
+
+/// Everything is believed.
+pub(crate) const ANY: Range = (f64::NEG_INFINITY, f64::INFINITY);
+/// Nothing is.
+pub(crate) const NONE: Range = (f64::INFINITY, f64::NEG_INFINITY);
+
+impl Limits {
+    /// By a sample of the training rows: what is believed, and what is not odd.
+    pub(crate) fn of_training(output: &Output) -> Result<[Self; 2], StageError> {
+        let width = (output.features + output.outputs) as u64;
+        let wanted = (NUMBERS_MAX / width.max(1)).clamp(ROWS_MIN, ROWS_MAX).min(output.rows);
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for row in (0..wanted).map(|at| (u128::from(at) * u128::from(output.rows) / u128::from(wanted)) as u64) {
+            if output.read_split(row..row + 1)?[0] == Split::Train as u8 {
+                x.extend(output.read_x(row..row + 1)?);
+                y.extend(output.read_y(row..row + 1)?);
+            }
+        }
+        let of = |numbers: &[f32], width: usize| -> Vec<Option<Centre>> {
+            let column = |column| numbers.iter().skip(column).step_by(width).copied().filter(|value| !value.is_nan());
+            (0..width).map(|at| Centre::of(column(at).map(f64::from).collect())).collect()
+        };
+        let (x, y) = (of(&x, output.features), of(&y, if output.has_targets() { output.outputs } else { 0 }));
+        let range = |times: f64| move |centre: &Option<Centre>| centre.map_or(ANY, |centre| centre.range(times));
+        let limits = |times| Self { x: x.iter().map(range(times)).collect(), y: y.iter().map(range(times)).collect() };
+        Ok([FAR, ODD].map(limits))
+    }
+
+    /// By the training data's own ranges: of inputs by their place among the model's, `None` for others, and of targets where there are any.
+    pub(crate) fn of_model(meta: &StagedMeta, places: &[Option<usize>], has_targets: bool) -> Self {
+        let of = |stats: &Stats| match stats.n {
+            0 => ANY,
+            _ => {
+                let reach = if stats.max > stats.min { stats.max - stats.min } else { stats.mean.abs().max(1.0) };
+                (stats.min - FAR * reach, stats.max + FAR * reach)
+            }
+        };
+        let input = |place: &Option<usize>| place.map_or(ANY, |place| of(&meta.x_stats[place]));
+        let targets = if has_targets { &meta.y_stats[..] } else { &[] };
+        Self { x: places.iter().map(input).collect(), y: targets.iter().map(of).collect() }
+    }
+
+    /// Input columns and target cells with values beyond them.
+    pub(crate) fn passed(&self, figures: &Figures) -> (Vec<usize>, Vec<usize>) {
+        let passed = |limits: &[Range], reach: &[Range]| {
+            let beyond = |at: &usize| reach[*at].0 < limits[*at].0 || reach[*at].1 > limits[*at].1;
+            (0..limits.len()).filter(beyond).collect()
+        };
+        (passed(&self.x, &figures.x_reach), passed(&self.y, &figures.y_reach))
+    }
+
+    /// Takes the values beyond them out of the arrays.
+    pub(crate) fn hold(&self, output: &Output) -> Result<Found, StageError> {
+        let mut found = Found { x: vec![0; self.x.len()], y: vec![0; self.y.len()] };
+        for rows in output.chunks() {
+            let (mut x, mut y) = (output.read_x(rows.clone())?, output.read_y(rows.clone())?);
+            hold(&mut x, &self.x, &mut found.x);
+            hold(&mut y, &self.y, &mut found.y);
+            output.put_numbers(rows.start, &x, &y)?;
+        }
+        Ok(found)
+    }
+}
+
+fn hold(numbers: &mut [f32], limits: &[Range], found: &mut [u64]) {
+    for row in numbers.chunks_exact_mut(limits.len().max(1)) {
+        for ((value, (low, high)), found) in row.iter_mut().zip(limits).zip(found.iter_mut()) {
+            if f64::from(*value) < *low || f64::from(*value) > *high {
+                *value = f32::NAN;
+                *found += 1;
+            }
+        }
+    }
+}
+
+/// Where the values of a column are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Centre {
+    median: f64,
+    /// How far most of those that differ from it are from it; where too few do, how far it is from 0.
+    most: f64,
+}
+
+impl Centre {
+    /// `None`: the values do not say.
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        if values.len() < VALUES_MIN {
+            return None;
+        }
+        values.sort_unstable_by(f64::total_cmp);
+        let median = values[values.len() / 2];
+        let mut distances: Vec<f64> =
+            values.iter().map(|value| (value - median).abs()).filter(|distance| *distance > 0.0).collect();
+        distances.sort_unstable_by(f64::total_cmp);
+        let varies = distances.len() as f64 >= VARYING_MIN * values.len() as f64;
+        let most = if varies { distances[(MOST * distances.len() as f64) as usize] } else { median.abs() };
+        (most > 0.0).then_some(Self { median, most })
+    }
+
+    fn range(self, times: f64) -> Range {
+        (self.median - times * self.most, self.median + times * self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_meant_is_beyond_and_heavy_tails_are_not() {
+        let normal: Vec<f64> = (0..1000).map(|i| f64::from(i % 37) - 18.0).collect();
+        let beyond = |values: &[f64], value: f64| {
+            let (low, high) = Centre::of(values.to_vec()).map_or(ANY, |centre| centre.range(FAR));
+            value < low || value > high
+        };
+        assert!(beyond(&normal, 1e30) && beyond(&normal, -1e9) && !beyond(&normal, 1e6));
+        let poisoned = [&normal[..], &[1e30; 10]].concat();
+        assert!(beyond(&poisoned, 1e30), "one in a hundred of them does not hide the rest");
+        // Twelve orders of magnitude, evenly spread in their logarithm.
+        let wide: Vec<f64> = (0..1000).map(|i| 10f64.powf(f64::from(i) * 0.012)).collect();
+        assert!(wide.iter().all(|value| !beyond(&wide, *value)));
+        // A constant with an exception in a hundred is judged by its size; mostly nothing is not judged at all.
+        let constant = [&[3.5; 99][..], &[1e30]].concat();
+        assert!(beyond(&constant, 1e30) && !beyond(&constant, 1e6));
+        let rare = [&[0.0; 99][..], &[1e9]].concat();
+        assert!(!beyond(&rare, 1e9));
+        assert!(!beyond(&[1.0, 2.0, 3.0], 1e30), "three values say nothing");
+    }
+
+    #[test]
+    fn values_beyond_become_missing_and_are_counted() {
+        let mut numbers = [1.0, 1e30, f32::NAN, 2.0, -1e30, 5.0];
+        let mut found = vec![0; 2];
+        hold(&mut numbers, &[(-10.0, 10.0), ANY], &mut found);
+        assert_eq!(found, [1, 0]);
+        assert!(numbers[4].is_nan() && numbers[1] == 1e30 && numbers[2].is_nan());
+    }
+}
