@@ -43,8 +43,10 @@ pub struct TrainConfig {
     pub ema: f64,
     /// Epochs without a better validation MAE before training stops; 0 switches early stopping off.
     pub patience: u64,
-    /// Micro-batches accumulated per optimizer update and worker; 0 decides by rule.
+    /// Micro-batches accumulated per optimizer update and worker; 0: as few as memory allows, measured when a worker begins.
     pub accumulation: usize,
+    /// MiB that forward and backward of a micro-batch may take on a worker, less a tenth, where `accumulation` is 0; 0: what is free.
+    pub step_memory_mb: u64,
     /// Save a checkpoint every this many epochs (and at the end, and when stopped).
     pub checkpoint_every: u64,
     /// Checkpoints kept besides the newest.
@@ -205,7 +207,8 @@ impl Default for TrainConfig {
             base_loss_weight: 0.5,
             ema: 0.98,
             patience: 0,
-            accumulation: 1,
+            accumulation: 0,
+            step_memory_mb: 0,
             checkpoint_every: 5,
             checkpoint_keep: 2,
             precision: Precision::Auto,

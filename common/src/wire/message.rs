@@ -62,6 +62,8 @@ pub enum FromWorker {
     /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the
     /// end of the round.
     OutOfMemory { step: u64, error: String },
+    /// Rank 0: how the batch is cut, and why: `micro` rows at once on each worker, `accumulation` times a step.
+    BatchChosen { batch: u64, micro: u64, accumulation: u64, recompute: bool, reason: String },
 }
 
 /// From the broker to a worker.

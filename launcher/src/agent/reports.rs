@@ -173,6 +173,9 @@ impl Agent<'_> {
                 What::ModelBuilt { parameters, program_hash, batch, steps_per_epoch, steps_total }
             }
             FromWorker::PrecisionChosen { format, reason } => What::PrecisionChosen { format, reason },
+            FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason } => {
+                What::BatchChosen { batch, micro, accumulation, recompute, reason }
+            }
             FromWorker::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s } => {
                 self.recovered();
                 What::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s }

@@ -33,6 +33,10 @@ impl Card {
                 format!("model of {parameters} parameters, program {program_hash}, batch {batch}")
             }
             What::PrecisionChosen { format, reason } => format!("precision {format}: {reason}"),
+            What::BatchChosen { micro, accumulation, recompute, reason, .. } => {
+                let again = if *recompute { ", activations computed again" } else { "" };
+                format!("micro-batches of {micro} rows, {accumulation} a step{again}: {reason}")
+            }
             What::KernelQuarantined { entry, .. } => {
                 format!("kernel {} of {} is not used on {}", entry.kernel, entry.op, entry.operands)
             }

@@ -78,6 +78,11 @@ pub struct Staged {
     pub reused: bool,
 }
 
+/// Samples of each source in turn, from those of each file; empty without sources.
+fn source_rows(config: &DataConfig, file_rows: &[u64]) -> Vec<u64> {
+    config.source_files().map(|(_, files)| file_rows[files].iter().sum()).collect()
+}
+
 /// What all parts of one staging are told.
 #[derive(Debug)]
 struct Job<'a> {

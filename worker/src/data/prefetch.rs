@@ -125,7 +125,7 @@ mod tests {
         Plan {
             arrays: Arc::new(Table((0..rows).map(|v| v as f32).collect())),
             rows: Arc::new(RowIndex::Range { start: 0, len: rows as u64 }),
-            sampler: Sampler { rows: rows as u64, batch: 4, seed: 5, rank: 0, world: 1, accumulation: 1 },
+            sampler: Sampler { rows: rows as u64, batch: 4, seed: 5, rank: 0, world: 1, accumulation: 1, mix: None },
             epochs,
             device: Device::Cpu,
         }

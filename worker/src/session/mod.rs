@@ -8,6 +8,7 @@
 //! ones and a resumed run takes them again.
 
 pub mod agree;
+mod autobatch;
 pub mod boot;
 mod clock;
 pub mod dataset;
@@ -16,6 +17,7 @@ mod error;
 pub mod evaluate;
 mod guard;
 mod handover;
+mod host_memory;
 pub mod init;
 pub mod kernels;
 pub mod learner;

@@ -14,7 +14,7 @@ use super::{
     memory,
     poisoned::{self, Poisoned},
     precision::{self, Demand, Precision},
-    progress::Progress,
+    progress::{self, Progress},
     refusal::{self, Refusals, Rows},
     step::{self, Place, Stepped},
     train::{Ended, Host, RoundTask, State},
@@ -39,6 +39,8 @@ use tch::Device;
 
 /// Rows that a spare rehearses with on a device, at most.
 const REHEARSED_ROWS_MAX: u64 = 8;
+/// Rows that it computes at once on a CPU, at most, where memory decides: what fits is measured when it has a seat.
+const REHEARSED_AT_ONCE_MAX: u64 = 256;
 /// On a device a wish is looked at every so many steps: looking waits for the device.
 const DEVICE_LOOK_EVERY: u64 = 8;
 
@@ -73,7 +75,7 @@ impl<'a> Round<'a> {
     ) -> Result<Self, SessionError> {
         let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
         let accumulation = host.order.accumulation * u64::from(task.split.max(1));
-        let sampler = Sampler { rank, world, accumulation, ..host.order };
+        let sampler = Sampler { rank, world, accumulation, ..host.order.clone() };
         let place = host.place(group, &sampler);
         state.learner.executor.reset();
         state.learner.share_gradients(group)?;
@@ -126,7 +128,7 @@ impl<'a> Round<'a> {
         let state = &mut *self.state;
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
-        let saved = checkpoint::load_with(path, &wanted, &[precision::STATE, poisoned::STATE])?;
+        let saved = checkpoint::load_with(path, &wanted, &[precision::STATE, poisoned::STATE, progress::MIX])?;
         state.take(&saved, &self.host.order, path)?;
         state.saved_step = Some(state.progress.step);
         Ok(())
@@ -169,7 +171,8 @@ impl<'a> Round<'a> {
             self.save_if_owed()?;
         }
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
-            let prefetch = Prefetch::start(self.host.plan(self.sampler), self.state.progress.position)?;
+            self.cut()?;
+            let prefetch = Prefetch::start(self.host.plan(self.sampler.clone()), self.state.progress.position)?;
             let mut first = true;
             while !self.state.progress.finished {
                 let wish = self.step(&prefetch, first)?;
@@ -189,6 +192,34 @@ impl<'a> Round<'a> {
         self.end()
     }
 
+    /// Cuts the shares of the batch by what fits into memory, unless the configuration says how.
+    fn cut(&mut self) -> Result<(), SessionError> {
+        let (host, state) = (self.host, &mut *self.state);
+        if host.config.train.accumulation > 0 {
+            return Ok(());
+        }
+        let share = Sampler { accumulation: 1, ..self.sampler.clone() };
+        if state.cut.as_ref().is_none_or(|cut| cut.share != share.slots()) {
+            let index = host.data.rows(Split::Train);
+            let ordinals = share.share(state.progress.position).ordinals;
+            let rows: Vec<u64> = ordinals.into_iter().map(|ordinal| index.at(ordinal)).collect();
+            let batch = host.data.gather_rows(&rows, host.device)?;
+            state.poisoned.leave_out_of(&batch)?;
+            let (_, parts) = state.learner.split();
+            state.cut = Some(memory::measure(&host.config.train, (&parts, &self.place), &batch, self.task.local)?);
+        }
+        let Some(own) = &state.cut else { unreachable!("it was just measured") };
+        let cut = memory::agree(own, &self.place)?;
+        let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
+        let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
+        (state.accumulation, state.learner.recompute) = (cut.accumulation, cut.recompute);
+        self.sampler.accumulation = accumulation;
+        self.place.accumulation = accumulation;
+        let (batch, micro, recompute) = (self.sampler.batch, self.sampler.micro_slots(), cut.recompute);
+        let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: cut.reason };
+        if news { self.tell_from_first(message) } else { Ok(()) }
+    }
+
     /// One optimizer step, and what is wished after it.
     fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<Wish, SessionError> {
         let (host, state) = (self.host, &mut *self.state);
@@ -197,7 +228,7 @@ impl<'a> Round<'a> {
         state.poisoned.leave_out_of(&batch)?;
         let batch = batch.to_device(host.device)?;
         let waited = state.pace.watch.lap_ms();
-        if first {
+        if first && host.config.train.accumulation > 0 {
             let (_, parts) = state.learner.split();
             state.learner.recompute = memory::recompute(host.config.train.recompute, &parts, &self.place, &batch)?;
         }
@@ -487,10 +518,13 @@ impl<'a> Round<'a> {
 /// See [`super::train::Training::rehearse`].
 pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result<(), SessionError> {
     let group: &dyn ProcessGroup = &Solo;
-    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order };
+    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order.clone() };
     if host.device != Device::Cpu {
         // Another worker may be computing on this device: no more memory than libraries and kernels need.
         sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
+    }
+    if host.config.train.accumulation == 0 {
+        sampler.accumulation = sampler.micro_slots().div_ceil(REHEARSED_AT_ONCE_MAX);
     }
     state.learner.take_precision(host.precision(&sampler, group)?)?;
     let place = host.place(group, &sampler);

@@ -163,6 +163,7 @@ pub(crate) fn stage(out: &Path) -> PathBuf {
         has_classes: false,
         has_weights: false,
         split_rows: [count(0), count(1), count(2)],
+        sources: vec![],
         row_names: vec![],
         x_stats: (0..FEATURES).map(|f| column(&x, FEATURES, f)).collect(),
         y_stats: (0..CELLS).map(|c| column(&y, CELLS, c)).collect(),

@@ -160,7 +160,7 @@ fn prove(config: &RunConfig, chaos: &Chaos) {
     let staged = Staged::open(&chaos.run.staged).unwrap();
     let index = RowIndex::of_split(staged.split(), Split::Train as u8);
     let (rows, batch) = (index.len(), config.train.batch as u64);
-    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1 };
+    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1, mix: None };
     let mut used = used(&chaos.lines());
     let steps = config.train.epochs * order.steps_per_epoch();
     assert_eq!(used.keys().copied().collect::<Vec<_>>(), (1..=steps).collect::<Vec<_>>());
