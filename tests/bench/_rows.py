@@ -1,5 +1,6 @@
 """What the benches of throughput share: two shapes of rows, their data as .npy files, our configuration, and how a run is read."""
 
+import argparse
 import dataclasses
 import json
 import os
@@ -46,10 +47,10 @@ def model(width: int, tokens: int, patch: list[int]) -> dict:
     }  # fmt: skip
 
 
-# Small rows: 256 bytes, as sensors and tables of weather have. Large rows: 24 KiB, as fields on a grid have.
+# Small rows: 256 bytes, as sensors and tables of weather have. Large rows: 12 KiB, as fields on a grid have.
 SHAPES = {
-    "small": Shape(60_000, 32, (4, 8), 128, model(32, 8, [1, 4])),
-    "large": Shape(6_000, 4096, (32, 64), 64, model(64, 16, [4, 8])),
+    "small": Shape(24_000, 32, (4, 8), 128, model(32, 8, [1, 4])),
+    "large": Shape(2_000, 2048, (16, 64), 32, model(64, 16, [4, 8])),
 }
 TRAIN = {"batch": 0, "lr": 1e-3, "weight_decay": 1e-2, "clip": 1.0, "ema": 0.98, "base_loss_weight": 0.5}
 
@@ -110,9 +111,20 @@ def peer(task: str, config: pathlib.Path, **options) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def threads() -> int:
-    """Threads each side computes with."""
-    return os.cpu_count() or 1
+def settings(workers: list[int]) -> dict[str, dict]:
+    """The settings of a DataLoader that are tried."""
+    both = [(fetch, count) for fetch in ("row", "batch") for count in workers]
+    return {f"{fetch}, {count} workers": {"fetch": fetch, "workers": count} for fetch, count in both}
+
+
+def arguments(about: str, given: list[str]) -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turn")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads each side computes with")
+    parser.add_argument("shapes", nargs="*", default=list(SHAPES), help="of: " + ", ".join(SHAPES))
+    return parser.parse_args(given)
 
 
 def machine_name(device: str) -> str:

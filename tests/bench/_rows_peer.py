@@ -3,7 +3,6 @@
 Usage: _rows_peer.py train|predict CONFIG OPTIONS, where CONFIG is ours and OPTIONS is JSON. Prints one line of JSON.
 """
 
-import contextlib
 import json
 import pathlib
 import sys
@@ -81,7 +80,7 @@ def train(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
     model, scale_x, scale_y = build(config, arrays, options)
     optimizer = fused_adamw(model, settings)
     average = [p.detach().clone() for p in model.parameters()]
-    batches = loader(arrays, settings["batch"], options, shuffle=True)
+    batches = loader(arrays, options["batch"], options, shuffle=True)
     rates, waits = [], []
     for _ in range(options["epochs"]):
         count, waited = 0, 0.0
@@ -129,20 +128,30 @@ def predict(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
             parts.append((z * scale_y.std + scale_y.mean).cpu())
     values = torch.cat(parts).numpy()
     seconds = time.perf_counter() - start
+    if "out" not in options:
+        return {"rate": len(values) / seconds}
     table = {"row_id": np.arange(len(values))} | {f"cell{i}": values[:, i] for i in range(values.shape[1])}
     parquet.write_table(pyarrow.table(table), options["out"])
     return {"rate": len(values) / seconds}
 
 
+def tune(task, config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
+    """Rows per second under each of `settings`."""
+    found = {}
+    for name, setting in options["settings"].items():
+        one = task(config, arrays, options | setting)
+        found[name] = one["rates"][-1] if "rates" in one else one["rate"]
+    return found
+
+
 def main() -> None:
-    """One measurement."""
+    """One measurement, or with `settings` one of each."""
     task, path, options = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3])
     config = tomllib.loads(path.read_text())
     torch.set_num_threads(options["threads"])
     arrays = [path.parent / name for name in config["data"]["files"]]
-    with contextlib.suppress(KeyError):
-        config["train"]["batch"] = options["batch"]
-    print(json.dumps({"train": train, "predict": predict}[task](config, arrays, options)))
+    call = {"train": train, "predict": predict}[task]
+    print(json.dumps(tune(call, config, arrays, options) if "settings" in options else call(config, arrays, options)))
 
 
 if __name__ == "__main__":

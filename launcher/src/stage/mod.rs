@@ -24,6 +24,8 @@ mod redivide;
 mod rows;
 mod scratch;
 mod source;
+#[cfg(test)]
+mod sources_tests;
 mod split;
 mod table;
 #[cfg(test)]

@@ -9,8 +9,8 @@
 const PROBES: [u64; 2] = [1, 8];
 /// Share of the free memory that a step may take: the rest is for workspaces, fragments and collectives.
 const SHARE: f64 = 0.9;
-/// A line that reaches this share of the limit is not trusted: it is checked by a probe.
-const TRUSTED: f64 = 0.5;
+/// A line is trusted up to this share of the limit, and up to so many times the rows of the larger probe; beyond, it is checked.
+const TRUSTED: (f64, u64) = (0.5, 32);
 /// Probes that check a line, at most; each that goes wrong halves the rows at least.
 const CHECKS_MAX: usize = 8;
 
@@ -41,18 +41,23 @@ pub(super) struct Fit {
 pub(super) fn fit<M: Meter>(meter: &mut M, share: u64) -> Result<Fit, M::Error> {
     let limit = (SHARE * meter.free()? as f64) as u64;
     let [few, more] = PROBES.map(|rows| rows.min(share.max(1)));
-    let smallest = Fit { rows: 1, needed: limit, limit };
-    let Some(base) = meter.peak(few)? else { return Ok(smallest) };
+    let Some(base) = meter.peak(few)? else { return Ok(Fit { rows: 1, needed: limit, limit }) };
     let mut line = Line { base: (few, base), top: (few, base) };
-    let mut rows = few;
+    // Rows that are known to have room, and those that are looked at.
+    let (mut known, mut rows) = (few, few);
     if more > few {
-        let Some(bytes) = meter.peak(more)? else { return Ok(Fit { needed: base, ..smallest }) };
-        line.top = (more, bytes);
-        rows = most(share, |rows| line.at(rows) <= limit);
+        if let Some(bytes) = meter.peak(more)? {
+            line.top = (more, bytes);
+            known = more;
+            rows = most(share, |rows| line.at(rows) <= limit);
+        } else {
+            rows = more / 2;
+        }
     }
-    for _ in 0..CHECKS_MAX {
+    for check in 0..CHECKS_MAX {
         let needed = line.at(rows);
-        if rows <= more || needed as f64 <= TRUSTED * limit as f64 {
+        let is_trusted = check == 0 && needed as f64 <= TRUSTED.0 * limit as f64 && rows <= TRUSTED.1 * known;
+        if rows <= known || is_trusted {
             return Ok(Fit { rows, needed, limit });
         }
         match meter.peak(rows)? {
@@ -148,8 +153,9 @@ mod tests {
     fn what_grows_faster_than_the_line_is_noticed_before_training() {
         let cost = |rows: u64| rows * rows;
         let (fit, probed) = found(10_000, 4096, cost);
-        assert!(cost(fit.rows) <= 9_000 && fit.rows >= 40, "{fit:?} after {probed:?}");
+        assert!(cost(fit.rows) <= 9_000 && fit.rows >= 30, "{fit:?} after {probed:?}");
         assert_eq!(found(1_000_000, 4096, |rows| if rows > 100 { u64::MAX } else { rows }).0.rows, 64);
+        assert_eq!(found(1_000_000, 4096, |rows| rows).1, [1, 8, 4096]);
     }
 
     #[test]
@@ -167,7 +173,7 @@ mod tests {
             let (fit, probed) = found(free, share, cost);
             prop_assert!((1..=share).contains(&fit.rows) && probed.len() <= 2 + CHECKS_MAX);
             prop_assert!(fit.rows == 1 || cost(fit.rows) <= free, "{fit:?} needs {}", cost(fit.rows));
-            if square == 0 && fit.rows < share {
+            if square == 0 && fit.rows < share && fit.rows >= PROBES[1] {
                 prop_assert!(cost(fit.rows + 1) as f64 > SHARE * free as f64 - each as f64 - 2.0, "{fit:?} is too little");
             }
         }

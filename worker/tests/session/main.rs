@@ -3,12 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 
+mod autobatch;
 mod data;
 mod ledger;
 mod losses;
 mod poisoned;
 mod precision;
 mod process;
+mod sources;
 mod worlds;
 
 use data::{CELLS, ROWS, commit_last, config, spoil, stage, task};
