@@ -1,6 +1,6 @@
 """host_rss_NNgb: memory of its own that a run holds on the host while it stages and trains on NN GB of staged data (CI size: 2), the most
 of `enn` and its worker together; below 1 GiB on a CPU. Pages of mapped files are not counted: the kernel takes them back when others want
-them (told apart as RssFile). host_rss_growth_NNgb: what of it the size of the data makes, beside the same run on a hundredth of the data;
+them (told apart as RssFile). host_rss_growth_NNgb: what of it the size of the data makes, beside the same run on a tenth of the data;
 below 256 MiB.
 
     host_rss.py [--gigabytes 2] [--device cpu|cuda] [--limit-mib 1024]
@@ -27,7 +27,8 @@ FEATURES, GRID = 480, (4, 8)
 ROW_BYTES = 5 * (FEATURES + GRID[0] * GRID[1]) + 9
 # Rows that are made at once.
 CHUNK_ROWS = 16_384
-TINY = 100
+# Of the data, so much is enough for all that looks at a number of rows with a limit.
+PART = 10
 GROWTH_MAX_MIB = 256.0
 LOOK_EVERY_S = 0.02
 
@@ -58,6 +59,7 @@ patch = [1, {GRID[1]}]
 epochs = 1
 batch = 1024
 checkpoint_every = 1
+threads = 1
 """
 
 
@@ -127,14 +129,14 @@ def measured(rows: int, device: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """A run on little data, then one on all."""
+    """A run on a part of the data, then one on all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--limit-mib", type=float, default=1024.0)
     options = parser.parse_args()
     rows = int(options.gigabytes * 1e9) // ROW_BYTES
-    little, all_of_it = measured(max(rows // TINY, CHUNK_ROWS), options.device), measured(rows, options.device)
+    little, all_of_it = measured(rows // PART, options.device), measured(rows, options.device)
     name, growth = f"{options.gigabytes:g}gb", all_of_it["own"] - little["own"]
     more = {"peaks_mib": all_of_it, "peaks_of_little_mib": little, "rows": rows, "features": FEATURES, "device": options.device}
     print(f"{name}: {all_of_it['own']:.0f} MiB of its own, {growth:+.0f} MiB beside little data; {all_of_it}", flush=True)

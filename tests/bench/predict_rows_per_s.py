@@ -50,7 +50,7 @@ def ours(folder: pathlib.Path, device: str, threads: int) -> tuple[float, float]
     arguments += ["--set", f"train.threads={threads}"]
     seconds, _ = clock(lambda: rows.enn(arguments, device))
     noticed = [event for event in rows.events(run / "predictions") if event["event"] == "predicted"]
-    span = noticed[-1]["t"] - noticed[0]["t"]
+    span = noticed[-1]["time"] - noticed[0]["time"]
     return seconds, (noticed[-1]["rows"] - noticed[0]["rows"]) / span if span else float("nan")
 
 

@@ -11,8 +11,8 @@ use tch::Device;
 
 /// Rows given to the model's closed-form start at most.
 const START_ROWS_MAX: u64 = 65_536;
-/// Values given to it at most: 1 GiB of f32.
-const START_VALUES_MAX: u64 = 1 << 28;
+/// Values given to it at most: 64 MiB of f32, of which it holds several copies in f64.
+const START_VALUES_MAX: u64 = 1 << 24;
 
 /// Open staged data.
 pub struct Dataset {

@@ -198,23 +198,11 @@ impl<'a> Round<'a> {
         if host.config.train.accumulation > 0 {
             return Ok(());
         }
-        let share = Sampler { accumulation: 1, ..self.sampler.clone() };
-        if state.cut.as_ref().is_none_or(|cut| cut.share != share.slots()) {
-            let index = host.data.rows(Split::Train);
-            let ordinals = share.share(state.progress.position).ordinals;
-            let rows: Vec<u64> = ordinals.into_iter().map(|ordinal| index.at(ordinal)).collect();
-            let batch = host.data.gather_rows(&rows, host.device)?;
-            state.poisoned.leave_out_of(&batch)?;
-            let (_, parts) = state.learner.split();
-            state.cut = Some(memory::measure(&host.config.train, (&parts, &self.place), &batch, self.task.local)?);
-        }
-        let Some(own) = &state.cut else { unreachable!("it was just measured") };
-        let cut = memory::agree(own, &self.place)?;
-        let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
+        let cut = memory::cut(host, state, &self.place, &self.sampler, self.task.local)?;
         let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
         (state.accumulation, state.learner.recompute) = (cut.accumulation, cut.recompute);
-        self.sampler.accumulation = accumulation;
-        self.place.accumulation = accumulation;
+        let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
+        (self.sampler.accumulation, self.place.accumulation) = (accumulation, accumulation);
         let (batch, micro, recompute) = (self.sampler.batch, self.sampler.micro_slots(), cut.recompute);
         let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: cut.reason };
         if news { self.tell_from_first(message) } else { Ok(()) }
