@@ -41,7 +41,8 @@ fn each_source_lies_together_and_has_a_division_of_its_own() {
 
 #[test]
 fn a_division_made_anew_counts_by_source() {
-    let (staged, arrays) = bench().stage();
+    let bench = bench();
+    let (staged, arrays) = bench.stage();
     let mut split = vec![0; arrays.rows()];
     split[10] = 1;
     let found = super::redivide(&staged.dir, &split).unwrap();
