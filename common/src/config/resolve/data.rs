@@ -145,11 +145,11 @@ fn sources(s: &mut Section<'_>, facts: &Facts) -> (Vec<PathBuf>, Vec<DataSource>
         let mut section = s.item("sources", item);
         let name = section.text_required("name", "a name for reports");
         let files = files(&mut section, facts);
-        let weight = section.has("weight").then(|| section.number("weight", WEIGHTS, 1.0));
+        let (has_weight, weight) = (section.has("weight"), section.number("weight", WEIGHTS, 1.0));
         let mut errors = Vec::new();
         section.finish(&mut errors);
         s.errors.append(&mut errors);
-        sources.push(DataSource { name, files: files.len(), weight });
+        sources.push(DataSource { name, files: files.len(), weight: has_weight.then_some(weight) });
         all.extend(files);
     }
     s.distinct("sources", sources.iter().map(|source| source.name.as_str()));
