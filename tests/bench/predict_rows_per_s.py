@@ -18,7 +18,7 @@ import _record as record
 import _rows as rows
 
 # Rows of a batch of the peer; those tried, with each number of workers and each way to fetch.
-BATCHES = [256, 1024]
+BATCHES = [1024]
 # Of the rows, so many are enough to choose a setting.
 TUNING_PART = 4
 WORKERS = {"cpu": [0, 1, 2], "cuda": [0, 2, 4, 8]}
