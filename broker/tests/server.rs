@@ -112,8 +112,8 @@ fn a_worker_stays_connected_through_rounds() {
     assert_eq!(wait(&broker, reported).0, Some(Round(0)));
     broker.end_round("rank 0 died".into()).unwrap();
     assert_eq!(client.recv().unwrap(), ToWorker::RoundEnded { round: 0, reason: "rank 0 died".into() });
-    client.send(&FromWorker::Halted { round: 0, step: 7 }).unwrap();
-    assert_eq!(wait(&broker, reported), (Some(Round(0)), FromWorker::Halted { round: 0, step: 7 }));
+    client.send(&FromWorker::Halted { round: 0, step: 7, kept: true }).unwrap();
+    assert_eq!(wait(&broker, reported), (Some(Round(0)), FromWorker::Halted { round: 0, step: 7, kept: true }));
     broker.begin_round(plan(1, 2)).unwrap();
     let ToWorker::Assign(seat) = client.recv().unwrap() else { panic!() };
     assert_eq!((seat.round, seat.rank), (1, 1));

@@ -23,6 +23,19 @@ pub struct Event {
     pub what: What,
 }
 
+/// A source's part of an epoch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceShare {
+    /// Its name.
+    pub name: String,
+    /// Samples per split: train, val, test.
+    pub split_rows: [u64; 3],
+    /// Its weight; `None` where each training row is drawn once in an epoch.
+    pub weight: Option<f64>,
+    /// Samples drawn in an epoch.
+    pub draws: u64,
+}
+
 /// The closed list of happenings. Past tense.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -38,6 +51,9 @@ pub enum What {
         features: u64,
         out_shape: Vec<usize>,
         split_rows: [u64; 3],
+        /// What there is of each source, and how often it is drawn; empty when there is only one.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        sources: Vec<SourceShare>,
         /// Unit of the target, empty when unknown.
         #[serde(default)]
         units: String,
@@ -181,6 +197,8 @@ pub enum What {
     PrecisionChosen { format: String, reason: String },
     /// Something was decided about the model, in one sentence; rank 0 says.
     Decided { decision: String },
+    /// How the batch is cut, and why; rank 0 says: `micro` rows at once on each worker, `accumulation` times a step.
+    BatchChosen { batch: u64, micro: u64, accumulation: u64, recompute: bool, reason: String },
     /// The run ended.
     RunEnded { code: u8, seconds: f64, restarts: u32, rounds: u64 },
 }

@@ -61,6 +61,7 @@ impl Text {
             rank: share.rank.into(),
             world: share.world.into(),
             accumulation: share.accumulation,
+            mix: None,
         };
         Ok(Self { map, context, sampler })
     }

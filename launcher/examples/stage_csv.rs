@@ -21,6 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let layout = RowsLayout { features, targets: vec![target], classes: false, out_shape: vec![1], row_id: None };
     let config = DataConfig {
         files: vec![file],
+        sources: vec![],
         format: None,
         sheet: None,
         missing: vec!["NA".into()],

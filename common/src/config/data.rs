@@ -8,6 +8,9 @@ use std::path::PathBuf;
 pub struct DataConfig {
     /// Source files, absolute. Several files of one format are read as one table, in this order.
     pub files: Vec<PathBuf>,
+    /// Which of the files belong together, and how much of training each such source is; empty when all are one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<DataSource>,
     /// Format of all files; `None` decides by file extension.
     pub format: Option<SourceFormat>,
     /// Sheet of a workbook; `None` takes the first.
@@ -30,6 +33,40 @@ pub struct DataConfig {
     /// Which target cells count.
     #[serde(default, skip_serializing_if = "TargetMask::is_default")]
     pub mask: TargetMask,
+}
+
+/// Files of one origin, with the columns that those of the other sources have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataSource {
+    /// Name in reports.
+    pub name: String,
+    /// So many of `DataConfig::files`, after those of the sources before.
+    pub files: usize,
+    /// Its part of the samples drawn in an epoch, relative to the other sources' weights; above 0, given for all sources or for none.
+    /// Without weights every training row is drawn once in an epoch.
+    pub weight: Option<f64>,
+}
+
+impl DataConfig {
+    /// The files of each source, as ranges of `files`.
+    pub fn source_files(&self) -> impl Iterator<Item = (&DataSource, std::ops::Range<usize>)> {
+        let mut first = 0;
+        self.sources.iter().map(move |source| {
+            let files = first..first + source.files;
+            first = files.end;
+            (source, files)
+        })
+    }
+
+    /// The source of a file, by its place in `files`.
+    pub fn source_of(&self, file: usize) -> Option<&DataSource> {
+        self.source_files().find(|(_, files)| files.contains(&file)).map(|(source, _)| source)
+    }
+
+    /// The weights of the sources; `None` where every row counts the same.
+    pub fn source_weights(&self) -> Option<Vec<f64>> {
+        self.sources.iter().map(|source| source.weight).collect::<Option<Vec<f64>>>().filter(|all| !all.is_empty())
+    }
 }
 
 /// Which target cells count; the others are missing: no statistic, loss or error has them.

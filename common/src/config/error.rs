@@ -187,6 +187,22 @@ pub enum ConfigErrorKind {
     /// A key for tables whose rows are samples.
     #[error("needs [data.rows]: only there a sample is one row of a table")]
     RowsOnly,
+    /// Files of no source beside those of sources.
+    #[error("stands beside [[data.sources]]; name the files of each source there")]
+    FilesAndSources,
+    /// Sources in a layout that makes one table of all files.
+    #[error("needs [data.rows] or [data.arrays]: [data.windows] cuts its windows out of all files together")]
+    SourcesWindows,
+    /// Weights of some sources only.
+    #[error(
+        "{weighted} of {sources} sources have a weight; give one to each, or to none (then every row is drawn once in an epoch)"
+    )]
+    SomeWeights {
+        /// Sources with a weight.
+        weighted: usize,
+        /// Sources.
+        sources: usize,
+    },
     /// A sentinel that nothing asks for.
     #[error("means nothing without data.mask = \"value\"")]
     IdleMaskValue,

@@ -53,8 +53,10 @@ pub struct TrainConfig {
     pub calibrate_intervals: bool,
     /// Epochs without a better validation MAE before training stops; 0 switches early stopping off.
     pub patience: u64,
-    /// Micro-batches accumulated per optimizer update and worker; 0 decides by rule.
+    /// Micro-batches accumulated per optimizer update and worker; 0: as few as memory allows, measured when a worker begins.
     pub accumulation: usize,
+    /// MiB that forward and backward of a micro-batch may take on a worker, less a tenth, where `accumulation` is 0; 0: what is free.
+    pub step_memory_mb: u64,
     /// Save a checkpoint every this many epochs (and at the end, and when stopped).
     pub checkpoint_every: u64,
     /// Checkpoints kept besides the newest.
@@ -293,7 +295,8 @@ impl Default for TrainConfig {
             calibration: PointCalibration::Auto,
             calibrate_intervals: true,
             patience: 0,
-            accumulation: 1,
+            accumulation: 0,
+            step_memory_mb: 0,
             checkpoint_every: 5,
             checkpoint_keep: 2,
             checkpoint_async: true,

@@ -33,6 +33,9 @@ pub struct StagedMeta {
     pub has_weights: bool,
     /// Samples per split: train, val, test.
     pub split_rows: [u64; 3],
+    /// The sources of the samples, one below the other; empty when there is only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceMeta>,
     /// Human name of each sample (a date, a row id); empty when the row id is the name. Length N when present and N ≤ 100 000.
     pub row_names: Vec<String>,
     /// Statistics of the F inputs over valid training cells; categories have mean 0, std 1.
@@ -41,6 +44,34 @@ pub struct StagedMeta {
     pub y_stats: Vec<Stats>,
     /// What cleaning found.
     pub report: CleaningReport,
+}
+
+/// Samples of one source, which follow those of the source before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceMeta {
+    /// Name, unique in the set.
+    pub name: String,
+    /// Samples per split: train, val, test.
+    pub split_rows: [u64; 3],
+}
+
+impl SourceMeta {
+    /// Sources of so many samples each, counted in `split`, the codes of all samples.
+    pub fn count(sources: impl IntoIterator<Item = (String, u64)>, split: &[u8]) -> Vec<Self> {
+        let mut rest = split;
+        let mut one = |(name, rows): (String, u64)| {
+            let (own, behind) = rest.split_at((rows as usize).min(rest.len()));
+            rest = behind;
+            let of = |code: u8| own.iter().filter(|other| **other == code).count() as u64;
+            Self { name, split_rows: [of(0), of(1), of(2)] }
+        };
+        sources.into_iter().map(&mut one).collect()
+    }
+
+    /// Its samples.
+    pub fn rows(&self) -> u64 {
+        self.split_rows.iter().sum()
+    }
 }
 
 /// One input column of the staged x.

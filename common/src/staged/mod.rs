@@ -19,6 +19,7 @@
 pub mod error;
 pub mod known;
 pub mod meta;
+pub mod mix;
 pub mod npy;
 pub mod reader;
 pub mod stats;

@@ -262,7 +262,16 @@ fn check_meta(dir: &Path, meta: &StagedMeta) -> Result<(), StagedError> {
     let digest_is_hex = meta.digest.len() == DIGEST_CHARS && meta.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     let names = meta.row_names.len() as u64;
     let axes = meta.out_shape.len();
-    let facts: [(&'static str, bool, String, String); 9] = [
+    let of_sources =
+        |split: usize| meta.sources.iter().map(|source| source.split_rows[split]).fold(0, u64::saturating_add);
+    let sources = [of_sources(0), of_sources(1), of_sources(2)];
+    let facts: [(&'static str, bool, String, String); 10] = [
+        (
+            "samples of the sources",
+            meta.sources.is_empty() || sources == meta.split_rows,
+            format!("{sources:?}"),
+            format!("{:?}", meta.split_rows),
+        ),
         ("number of axes of classes", !meta.has_classes || axes == 1, axes.to_string(), "1".into()),
         ("digest", digest_is_hex, meta.digest.clone(), "64 hexadecimal digits".into()),
         ("out_shape", outputs > 0, format!("{:?}", meta.out_shape), "sizes of at least 1".into()),
@@ -323,6 +332,7 @@ pub(super) mod tests {
             has_classes: false,
             has_weights: false,
             split_rows: [rows, 0, 0],
+            sources: vec![],
             row_names: vec![],
             x_stats: vec![stats; 2],
             y_stats: vec![stats; 3],

@@ -64,6 +64,8 @@ pub enum FromWorker {
     /// This rank ran out of memory in the step after `step`, and changed nothing: smaller micro-batches may fit. It waits for the
     /// end of the round.
     OutOfMemory { step: u64, error: String },
+    /// Rank 0: how the batch is cut, and why: `micro` rows at once on each worker, `accumulation` times a step.
+    BatchChosen { batch: u64, micro: u64, accumulation: u64, recompute: bool, reason: String },
     /// Rank 0: something was decided about the model, in one sentence.
     Decided { decision: String },
     /// This rank left its share of a checkpoint in the memory behind its control page. The launcher writes it as this rank's shard

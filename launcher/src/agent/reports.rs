@@ -217,6 +217,9 @@ impl Agent<'_> {
             }
             FromWorker::PrecisionChosen { format, reason } => What::PrecisionChosen { format, reason },
             FromWorker::Decided { decision } => What::Decided { decision },
+            FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason } => {
+                What::BatchChosen { batch, micro, accumulation, recompute, reason }
+            }
             FromWorker::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s } => {
                 self.recovered();
                 What::Stepped { epoch, step, loss, lr, grad_norm, samples_per_s }

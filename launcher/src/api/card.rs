@@ -34,6 +34,10 @@ impl Card {
             }
             What::PrecisionChosen { format, reason } => format!("precision {format}: {reason}"),
             What::Decided { decision } => decision.clone(),
+            What::BatchChosen { micro, accumulation, recompute, reason, .. } => {
+                let again = if *recompute { ", activations computed again" } else { "" };
+                format!("micro-batches of {micro} rows, {accumulation} a step{again}: {reason}")
+            }
             What::KernelQuarantined { entry, .. } => {
                 format!("kernel {} of {} is not used on {}", entry.kernel, entry.op, entry.operands)
             }

@@ -140,7 +140,8 @@ fn new_data(data: DataConfig, files: &[PathBuf], facts: &Facts) -> Result<DataCo
     let extension = |files: &[PathBuf]| files.first().and_then(|file| file.extension().map(ToOwned::to_owned));
     // A format that was declared for the training files holds for files that are named like them.
     let format = data.format.filter(|_| extension(&files) == extension(&data.files));
-    Ok(DataConfig { files, format, ..data })
+    // New rows come from no source of the training: they are all answered, in their own order.
+    Ok(DataConfig { files, sources: Vec::new(), format, ..data })
 }
 
 fn manifest_digest(checkpoint: &Checkpoint) -> Result<String, Error> {

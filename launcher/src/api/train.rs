@@ -23,7 +23,12 @@ use crate::{
     },
 };
 use enn_common::{
-    checkpoint::Draft, config::RunConfig, event::What, exit::ExitCode, metrics::Metrics, staged::StagedMeta,
+    checkpoint::Draft,
+    config::{RunConfig, data::DataConfig},
+    event::{SourceShare, What},
+    exit::ExitCode,
+    metrics::Metrics,
+    staged::{Split, StagedMeta, meta::SourceMeta, mix},
 };
 use std::{
     collections::BTreeMap,
@@ -220,7 +225,7 @@ fn work(
 ) -> Result<(Outcome, Option<Baselines>), Error> {
     let runs = run.path().parent().unwrap_or(run.path());
     let staged = match &options.staged {
-        Some(dir) => open_staged(dir, announcer)?,
+        Some(dir) => open_staged(dir, config, announcer)?,
         None => stage_data(config, None, &runs.join(STAGED_DIR), announcer)?,
     };
     run.link_staged(&staged.dir)?;
@@ -303,20 +308,20 @@ pub(super) fn stage_data(
             announcer.tell(What::StageProgressed { rows, bytes, bytes_total });
         }
     })?;
-    announcer.tell(staged_event(&staged, began.elapsed().as_secs_f64()));
+    announcer.tell(staged_event(&staged, config, began.elapsed().as_secs_f64()));
     Ok(staged)
 }
 
 /// Data that are staged already.
-fn open_staged(dir: &Path, announcer: &Announcer) -> Result<Staged, Error> {
+fn open_staged(dir: &Path, config: &RunConfig, announcer: &Announcer) -> Result<Staged, Error> {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let meta = enn_common::staged::Staged::open(&dir)?.meta().clone();
     let staged = Staged { dir, meta, reused: true };
-    announcer.tell(staged_event(&staged, 0.0));
+    announcer.tell(staged_event(&staged, config, 0.0));
     Ok(staged)
 }
 
-fn staged_event(staged: &Staged, seconds: f64) -> What {
+fn staged_event(staged: &Staged, config: &RunConfig, seconds: f64) -> What {
     let meta = &staged.meta;
     What::Staged {
         dir: staged.dir.clone(),
@@ -324,11 +329,26 @@ fn staged_event(staged: &Staged, seconds: f64) -> What {
         features: meta.features.len() as u64,
         out_shape: meta.out_shape.clone(),
         split_rows: meta.split_rows,
+        sources: source_shares(meta, config),
         units: meta.units.clone(),
         reused: staged.reused,
         seconds,
         report: meta.report.clone(),
     }
+}
+
+/// The sources of the data and what training draws of them.
+fn source_shares(meta: &StagedMeta, config: &RunConfig) -> Vec<SourceShare> {
+    let rows: Vec<u64> = meta.sources.iter().map(|source| source.split_rows[Split::Train as usize]).collect();
+    let weights = config.data.as_ref().and_then(DataConfig::source_weights);
+    let draws = weights.as_ref().map_or_else(|| rows.clone(), |weights| mix::draws(&rows, weights));
+    let share = |(index, (source, draws)): (usize, (&SourceMeta, u64))| SourceShare {
+        name: source.name.clone(),
+        split_rows: source.split_rows,
+        weight: weights.as_ref().and_then(|weights| weights.get(index).copied()),
+        draws,
+    };
+    meta.sources.iter().zip(draws).enumerate().map(share).collect()
 }
 
 /// Baselines need nothing of the workers and are computed beside them.

@@ -63,6 +63,7 @@ impl Table {
             has_classes: false,
             has_weights: false,
             split_rows: [count(0), count(1), count(2)],
+            sources: vec![],
             row_names: vec![],
             x_stats: vec![stats; self.features.len()],
             y_stats: vec![stats; self.out_shape.iter().product()],

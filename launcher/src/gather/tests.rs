@@ -43,6 +43,7 @@ fn staged(out: &Path) -> PathBuf {
         has_classes: false,
         has_weights: false,
         split_rows: [0, 0, ROWS],
+        sources: vec![],
         row_names: (0..ROWS).map(|row| format!("2013-01-{:02}", row + 1)).collect(),
         x_stats: vec![],
         y_stats: vec![Stats { n: 1, mean: 0.0, std: 1.0, min: 0.0, max: 0.0 }; 6],

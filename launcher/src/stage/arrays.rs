@@ -16,7 +16,7 @@ use super::{
     split,
 };
 use enn_common::{
-    config::data::{ArraysLayout, SourceFormat, SplitKind},
+    config::data::{ArraysLayout, DataConfig, SourceFormat, SplitKind},
     fs::{FileError, mmap::bytes_of, space},
     staged::meta::CleaningReport,
 };
@@ -71,6 +71,7 @@ pub(crate) fn draft(
         classes: None,
         names: Vec::new(),
         starts: Vec::new(),
+        sources: super::source_rows(job.config, &set.x.file_rows(&job.config.files)),
         report,
     };
     let what = if layout.row_id.is_some() { "the row id" } else { "all cells" };
@@ -88,16 +89,25 @@ struct Stack {
 
 impl Stack {
     /// All arrays of this name; `None` when no file has one.
-    fn of(arrays: &[NamedArray], name: &str) -> Result<Option<Self>, StageError> {
+    fn of(config: &DataConfig, arrays: &[NamedArray], name: &str) -> Result<Option<Self>, StageError> {
         let parts: Vec<NamedArray> = arrays.iter().filter(|array| array.name == name).cloned().collect();
         let Some(first) = parts.first() else { return Ok(None) };
         if let Some(other) = parts.iter().find(|part| part.shape.is_empty() || part.shape[1..] != first.shape[1..]) {
-            let expected =
-                format!("rows of shape {:?} like the files before", first.shape.get(1..).unwrap_or_default());
+            let file = config.files.iter().position(|file| *file == other.path);
+            let source = file.and_then(|file| config.source_of(file));
+            let of = source.map_or_else(String::new, |source| format!(" in source {:?}", source.name));
+            let shape = first.shape.get(1..).unwrap_or_default();
+            let expected = format!("rows of shape {shape:?}{of} like the files before");
             return Err(wrong_shape(other, expected));
         }
         let (rows, width) = (parts.iter().map(NamedArray::rows).sum(), first.width());
         Ok(Some(Self { parts, rows, width }))
+    }
+
+    /// Rows of each file.
+    fn file_rows(&self, files: &[PathBuf]) -> Vec<u64> {
+        let of = |file: &PathBuf| self.parts.iter().filter(|part| part.path == *file).map(NamedArray::rows).sum();
+        files.iter().map(of).collect()
     }
 
     /// Cells of some rows.
@@ -144,7 +154,7 @@ impl Set {
         let first = job.config.files.first().cloned().unwrap_or_default();
         let need = |name: &String| {
             let path = PathBuf::clone(&first);
-            Stack::of(&arrays, name)?.ok_or_else(|| StageError::NoArray {
+            Stack::of(job.config, &arrays, name)?.ok_or_else(|| StageError::NoArray {
                 path,
                 array: name.clone(),
                 found: names.clone(),
@@ -153,11 +163,12 @@ impl Set {
         let x = need(&layout.x)?;
         let y = match job.training {
             None => Some(need(&layout.y)?),
-            Some(_) => Stack::of(&arrays, &layout.y)?,
+            Some(_) => Stack::of(job.config, &arrays, &layout.y)?,
         };
         let row_id = layout.row_id.as_ref().map(need).transpose()?;
         let set = Self { x, y, row_id, bytes };
         set.check(job)?;
+        set.check_sources(job)?;
         Ok(set)
     }
 
@@ -185,6 +196,31 @@ impl Set {
         if self.x.rows == 0 {
             let found = format!("array {:?} has no rows", x.name);
             return Err(StageError::ZeroRows { path: x.path.clone(), found, hint: String::new() });
+        }
+        Ok(())
+    }
+
+    /// Compares the arrays of each source.
+    fn check_sources(&self, job: &Job<'_>) -> Result<(), StageError> {
+        let rows = |stack: &Stack| stack.file_rows(&job.config.files);
+        let expected = rows(&self.x);
+        let sum = |rows: &[u64], files: &Range<usize>| rows[files.clone()].iter().sum::<u64>();
+        for other in [&self.x].into_iter().chain(&self.y).chain(&self.row_id) {
+            let found = rows(other);
+            for (source, files) in job.config.source_files() {
+                let (found, expected) = (sum(&found, &files), sum(&expected, &files));
+                if found != expected || found == 0 {
+                    let path = job.config.files[files.start].clone();
+                    let array = other.parts[0].name.clone();
+                    return Err(StageError::SourceRows {
+                        path,
+                        source_name: source.name.clone(),
+                        array,
+                        found,
+                        expected,
+                    });
+                }
+            }
         }
         Ok(())
     }

@@ -14,11 +14,12 @@ use enn_common::{
     config::data::{DuplicatePolicy, Layout, SplitKind, TargetMask},
     staged::{
         self, Split, StagedMeta,
-        meta::{CleaningReport, ColumnReport, FeatureMeta, Stats},
+        meta::{CleaningReport, ColumnReport, FeatureMeta, SourceMeta, Stats},
     },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     path::PathBuf,
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct Draft {
     pub names: Vec<String>,
     /// Times of the samples, ascending, before any is dropped; empty where samples have no time.
     pub starts: Vec<i64>,
+    /// Samples of each source, one below the other; empty when there is only one.
+    pub sources: Vec<u64>,
     /// What cleaning found so far.
     pub report: CleaningReport,
 }
@@ -71,6 +74,12 @@ impl Draft {
     /// Takes samples out: rows of the arrays, names and times.
     pub(crate) fn drop_rows(&mut self, dropped: &Bits) -> Result<(), StageError> {
         self.output.drop_rows(dropped)?;
+        let mut first = 0;
+        for rows in &mut self.sources {
+            let own = first..first + *rows;
+            first = own.end;
+            *rows -= own.filter(|row| dropped.get(*row)).count() as u64;
+        }
         let mut row = 0..;
         self.names.retain(|_| row.next().is_some_and(|row| !dropped.get(row)));
         let mut row = 0..;
@@ -129,12 +138,14 @@ impl Draft {
             let source = self.inputs[codes.column].source.clone();
             self.report.columns.entry(source).or_default().unseen_category = *unseen;
         }
+        let sources = self.sources(job)?;
         if job.training.is_none() {
             self.judge(job, &figures)?;
+            judge_sources(job, &sources)?;
         }
         let keep = self.kept(job, &figures)?;
         self.notes(job, &figures, &keep);
-        let meta = StagedMeta { has_classes, ..self.meta(job, &figures, &keep) };
+        let meta = StagedMeta { has_classes, sources, ..self.meta(job, &figures, &keep) };
         if keep.contains(&false) {
             self.output.keep_columns(&keep)?;
         }
@@ -166,15 +177,20 @@ impl Draft {
 
     /// Writes the splits that depend on the number or the times of the samples.
     fn divide(&self, job: &Job<'_>) -> Result<(), StageError> {
-        let (config, samples) = (&job.config.split, self.output.rows);
+        let config = &job.config.split;
         if job.training.is_some() {
-            return self.output.divide(&[(0..samples, Split::Test)]);
+            return self.output.divide(&[(0..self.output.rows, Split::Test)]);
         }
         match config.kind {
             SplitKind::Random | SplitKind::Group | SplitKind::Column => Ok(()),
-            SplitKind::Chronological => self.output.divide(&split::chronological(config, 0..samples)),
-            SplitKind::Blocked if self.starts.is_empty() => self.output.divide(&split::blocked_rows(config, samples)),
-            SplitKind::Blocked => self.output.divide(&split::blocked_months(config, &self.starts)),
+            SplitKind::Blocked if !self.starts.is_empty() => {
+                self.output.divide(&split::blocked_months(config, &self.starts))
+            }
+            // Each source has an order of its own.
+            kind => self.extents().into_iter().try_for_each(|own| match kind {
+                SplitKind::Blocked => self.output.divide(&split::blocked_rows(config, own)),
+                _ => self.output.divide(&split::chronological(config, own)),
+            }),
         }
     }
 
@@ -243,6 +259,28 @@ impl Draft {
     /// The source column of a target cell.
     fn target(&self, cell: usize) -> &str {
         self.targets.get(cell).or(self.targets.first()).map_or("", String::as_str)
+    }
+
+    /// The samples of each source; all of them where there is only one.
+    fn extents(&self) -> Vec<Range<u64>> {
+        if self.sources.is_empty() {
+            return vec![0..self.output.rows];
+        }
+        let end = |end: &mut u64, rows: &u64| {
+            *end += rows;
+            Some(*end - rows..*end)
+        };
+        self.sources.iter().scan(0, end).collect()
+    }
+
+    /// The sources with their samples per split.
+    fn sources(&self, job: &Job<'_>) -> Result<Vec<SourceMeta>, StageError> {
+        if self.sources.is_empty() {
+            return Ok(Vec::new());
+        }
+        let split = self.output.read_split(0..self.output.rows)?;
+        let named = job.config.sources.iter().map(|source| source.name.clone()).zip(self.sources.iter().copied());
+        Ok(SourceMeta::count(named, &split))
     }
 
     /// Final categories, in order of first appearance in the training samples, and how to get there.
@@ -477,6 +515,7 @@ impl Draft {
             has_classes: false,
             has_weights: self.output.has_weights(),
             split_rows: figures.split_rows,
+            sources: Vec::new(),
             row_names: names,
             x_stats,
             y_stats,
@@ -496,6 +535,20 @@ impl Draft {
             Some(_) => Stats { mean: 0.0, std: 1.0, ..stats },
             None => stats,
         }
+    }
+}
+
+/// Refuses a weight for a source that nothing is drawn of.
+fn judge_sources(job: &Job<'_>, sources: &[SourceMeta]) -> Result<(), StageError> {
+    let empty =
+        sources.iter().zip(&job.config.sources).find(|(meta, own)| meta.split_rows[0] == 0 && own.weight.is_some());
+    match empty {
+        None => Ok(()),
+        Some((meta, _)) => Err(StageError::Config {
+            key: "data.sources",
+            found: format!("a weight for source {:?}, of which no sample trains", meta.name),
+            expected: "training samples in every source that has a weight; check its files and data.split".into(),
+        }),
     }
 }
 

@@ -61,7 +61,9 @@ pub(crate) fn key(
     // The files are their contents, not their names; the format may hang on a name.
     let formats: Vec<_> = config.files.iter().map(|path| super::source::format_of(path, config.format)).collect();
     let formats = formats.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let config = DataConfig { files: Vec::new(), ..config.clone() };
+    let mut config = DataConfig { files: Vec::new(), ..config.clone() };
+    // How often a source is drawn is nothing that is staged.
+    config.sources.iter_mut().for_each(|source| source.weight = None);
     let model = training.map(|meta| (&meta.features, &meta.out_shape, &meta.out_labels));
     let asked = serde_json::to_vec(&(STAGER, formats, config, model));
     hasher.update(&asked.map_err(|source| FileError::of("encode the key of", out)(source.into()))?);

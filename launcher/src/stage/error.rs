@@ -135,6 +135,39 @@ pub enum StageError {
         /// Columns that exist.
         found: Vec<String>,
     },
+    /// A source lacks columns that another one has.
+    #[error(
+        "{}: source {source_name:?} has no column {}, which source {other:?} has; all sources need the same columns",
+        path.display(),
+        quoted(columns)
+    )]
+    OtherColumns {
+        /// The file.
+        path: PathBuf,
+        /// Name of its source.
+        source_name: String,
+        /// Columns asked for.
+        columns: Vec<String>,
+        /// Name of the other source.
+        other: String,
+    },
+    /// The arrays of a source do not fit each other.
+    #[error(
+        "{}: array {array:?} of source {source_name:?} has {found} rows in the source's files, expected {expected} and at least 1",
+        path.display()
+    )]
+    SourceRows {
+        /// The source's first file.
+        path: PathBuf,
+        /// Its name.
+        source_name: String,
+        /// The array.
+        array: String,
+        /// Rows of the array.
+        found: u64,
+        /// Rows of the inputs.
+        expected: u64,
+    },
     /// A file lacks an array.
     #[error("{}: has no array {array:?}; it has {}", path.display(), quoted(found))]
     NoArray {

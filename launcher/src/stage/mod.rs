@@ -25,6 +25,8 @@ mod redivide;
 mod rows;
 mod scratch;
 mod source;
+#[cfg(test)]
+mod sources_tests;
 mod split;
 mod table;
 #[cfg(test)]
@@ -77,6 +79,11 @@ pub struct Staged {
     pub meta: StagedMeta,
     /// Whether it was there already.
     pub reused: bool,
+}
+
+/// Samples of each source in turn, from those of each file; empty without sources.
+fn source_rows(config: &DataConfig, file_rows: &[u64]) -> Vec<u64> {
+    config.source_files().map(|(_, files)| file_rows[files].iter().sum()).collect()
 }
 
 /// What all parts of one staging are told.

@@ -6,7 +6,9 @@
 use super::{Staged, error::StageError, figures, output::row_chunks};
 use enn_common::{
     fs::{FileError, mmap::bytes_of},
-    staged::{self, ArrayName, META, Split, StagedMeta, StagedWriter, meta::FeatureMeta, meta::Stats},
+    staged::{
+        self, ArrayName, META, Split, StagedMeta, StagedWriter, meta::FeatureMeta, meta::SourceMeta, meta::Stats,
+    },
 };
 use std::{fs, path::Path};
 
@@ -112,6 +114,7 @@ fn meta(base: &staged::Staged, split: &[u8], maps: &[Option<Map>], digest: Strin
         digest,
         features: old.features.iter().zip(maps.iter().zip(&figures.x)).map(feature).collect(),
         split_rows: figures.split_rows,
+        sources: SourceMeta::count(old.sources.iter().map(|source| (source.name.clone(), source.rows())), split),
         x_stats: old.features.iter().zip(&figures.x).map(stats).collect(),
         y_stats: figures.y.iter().map(staged::Moments::stats).collect(),
         ..old.clone()

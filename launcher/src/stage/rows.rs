@@ -98,6 +98,7 @@ fn finish(
         classes,
         names,
         starts: Vec::new(),
+        sources: super::source_rows(job.config, &tally.file_rows),
         report,
     };
     let what = if layout.row_id.is_some() { "the row id" } else { "all cells" };

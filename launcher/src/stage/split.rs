@@ -38,8 +38,9 @@ pub(crate) fn chronological(config: &SplitConfig, samples: Range<u64>) -> [(Rang
 }
 
 /// Chronological within each of twelve equal parts.
-pub(crate) fn blocked_rows(config: &SplitConfig, samples: u64) -> Vec<(Range<u64>, Split)> {
-    let edge = |block: u64| (u128::from(samples) * u128::from(block) / u128::from(BLOCKS)) as u64;
+pub(crate) fn blocked_rows(config: &SplitConfig, samples: Range<u64>) -> Vec<(Range<u64>, Split)> {
+    let count = u128::from(samples.end - samples.start);
+    let edge = |block: u64| samples.start + (count * u128::from(block) / u128::from(BLOCKS)) as u64;
     (0..BLOCKS).flat_map(|block| chronological(config, edge(block)..edge(block + 1))).collect()
 }
 
@@ -96,7 +97,7 @@ mod tests {
         #[test]
         fn every_sample_is_in_exactly_one_part(samples in 0u64..500, val in 0.0f64..0.9, test in 0.0f64..0.9) {
             let config = config(val, test);
-            for parts in [chronological(&config, 0..samples).to_vec(), blocked_rows(&config, samples)] {
+            for parts in [chronological(&config, 0..samples).to_vec(), blocked_rows(&config, 0..samples)] {
                 let mut next = 0;
                 for (range, _) in parts {
                     prop_assert_eq!(range.start, next);

@@ -24,6 +24,8 @@ const NEAR_MAX: usize = 3;
 /// Open files that are read as one table.
 pub(crate) struct Table {
     files: Vec<(PathBuf, Box<dyn Source>)>,
+    /// Name of the source of each file, where the configuration names sources.
+    sources: Vec<Option<String>>,
     missing: MissingTokens,
     lines: bool,
     bytes: u64,
@@ -50,6 +52,8 @@ pub(crate) struct Tally {
     pub rows: u64,
     /// Per wanted column.
     pub counts: Vec<CellCounts>,
+    /// Rows delivered of each file.
+    pub file_rows: Vec<u64>,
     /// Rows left out for their width.
     pub wrong_width: u64,
     /// Line of the first of them.
@@ -70,7 +74,9 @@ impl Table {
             lines &= source::format_of(path, config.format)? == SourceFormat::Csv;
             bytes += path.metadata().map_or(0, |metadata| metadata.len());
         }
-        Ok(Self { files, missing: MissingTokens::new(&config.missing), lines, bytes })
+        let name = |file| config.source_of(file).map(|source| source.name.clone());
+        let sources = (0..files.len()).map(name).collect();
+        Ok(Self { files, sources, missing: MissingTokens::new(&config.missing), lines, bytes })
     }
 
     /// The first file, to name the table by.
@@ -90,13 +96,24 @@ impl Table {
 
     /// Says no, naming all of them, when columns are not there.
     pub(crate) fn require(&self, columns: &[String]) -> Result<(), StageError> {
-        for (path, source) in &self.files {
+        for (file, (path, source)) in self.files.iter().enumerate() {
             let lacking: Vec<String> = columns.iter().filter(|name| !source.header().contains(name)).cloned().collect();
             if !lacking.is_empty() {
-                return Err(unknown(path.clone(), lacking, source.header()));
+                return Err(self
+                    .other_columns(file, &lacking)
+                    .unwrap_or_else(|| unknown(path.clone(), lacking, source.header())));
             }
         }
         Ok(())
+    }
+
+    /// What is wrong with a file that lacks columns which a file of another source has.
+    fn other_columns(&self, file: usize, lacking: &[String]) -> Option<StageError> {
+        let has_all = |other: &usize| lacking.iter().all(|name| self.files[*other].1.header().contains(name));
+        let other = (0..self.files.len()).filter(|other| self.sources[*other] != self.sources[file]).find(has_all)?;
+        let (path, columns) = (self.files[file].0.clone(), lacking.to_vec());
+        let [source, other] = [file, other].map(|file| self.sources[file].clone().unwrap_or_default());
+        Some(StageError::OtherColumns { path, source_name: source, columns, other })
     }
 
     /// Reads all rows once and hands them to `sink`.
@@ -112,7 +129,11 @@ impl Table {
             state,
             file: 0,
             before: 0,
-            tally: Tally { counts: vec![CellCounts::default(); ask.wants.len()], ..Tally::default() },
+            tally: Tally {
+                counts: vec![CellCounts::default(); ask.wants.len()],
+                file_rows: vec![0; self.files.len()],
+                ..Tally::default()
+            },
         };
         let mut files = self.files.iter().zip(requests);
         let mut pieces: Option<Box<dyn Pieces>> = None;
@@ -210,6 +231,7 @@ impl<S: Sink> Steps for Pass<'_, S> {
         let tally = &mut ordered.tally;
         self.sink.order(&mut ordered.state, tally.rows, &mut work)?;
         tally.rows += kept.rows as u64;
+        tally.file_rows[kept.file] += kept.rows as u64;
         tally.counts.iter_mut().zip(&kept.counts).for_each(|(sum, count)| sum.add(count));
         tally.wrong_width += kept.wrong_width;
         if tally.wrong_width_line.is_none() {

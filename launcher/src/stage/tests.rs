@@ -34,6 +34,7 @@ impl Bench {
         };
         let config = DataConfig {
             files: vec![file],
+            sources: vec![],
             format: None,
             sheet: None,
             missing: vec!["NA".into()],

@@ -2,6 +2,8 @@
 //!
 //! **Invariant:** every function is total; a number that is not finite reads "n/a".
 
+use enn_common::event::SourceShare;
+
 /// What stands for a number that is not there.
 pub const ABSENT: &str = "n/a";
 
@@ -122,6 +124,15 @@ pub fn countdown(value: f64) -> String {
 /// A shape: "3 × 24".
 pub fn shape(sizes: &[usize]) -> String {
     sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ")
+}
+
+/// A source's samples and what training draws of them.
+pub fn source(share: &SourceShare) -> String {
+    let [train, val, test] = share.split_rows.map(count);
+    let held = format!("train {train}, val {val}, test {test}");
+    let Some(weight) = share.weight else { return held };
+    let passes = share.draws as f64 / share.split_rows[0].max(1) as f64;
+    format!("{held}; weight {weight}: {} an epoch, {passes:.2} passes", plural(share.draws, "sample"))
 }
 
 /// The name of a baseline for people: "cell_mean" → "cell mean".

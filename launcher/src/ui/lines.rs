@@ -47,6 +47,7 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::BaselinesComputed { .. }
         | What::PrecisionChosen { .. }
         | What::Decided { .. }
+        | What::BatchChosen { .. }
         | What::ModelBuilt { .. } => preparation(&event.what, view),
         What::RoundStarted { .. }
         | What::WorkerStarted { .. }
@@ -116,7 +117,7 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             let workers = figures::plural(u64::from(*nproc), "worker");
             notable(format!("{mode} {run}: {workers} on {host}, {}", dir.display()))
         }
-        What::Staged { rows, features, out_shape, split_rows, reused, seconds, report, dir, .. } => {
+        What::Staged { rows, features, out_shape, split_rows, sources, reused, seconds, report, dir, .. } => {
             let [train, val, test] = split_rows.map(figures::count);
             let grid = figures::shape(out_shape);
             let how = if *reused {
@@ -127,6 +128,9 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             let (rows, features) = (figures::plural(*rows, "sample"), figures::plural(*features, "input"));
             let mut lines =
                 notable(format!("data: {rows} of {features} -> {grid}, {how} (train {train}, val {val}, test {test})"));
+            lines.extend(
+                sources.iter().flat_map(|one| detail(format!("source {}: {}", one.name, figures::source(one)))),
+            );
             lines.extend(cleaning(report).map(|text| Line { weight: Weight::Detail, text }));
             lines.extend(report.notes.iter().take(NOTES_MAX).flat_map(|note| detail(format!("data: {note}"))));
             lines
@@ -138,6 +142,11 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             lines
         }
         What::Decided { decision } => notable(decision.clone()),
+        What::BatchChosen { batch, micro, accumulation, recompute, reason } => {
+            let again = if *recompute { ", activations computed again" } else { "" };
+            let text = format!("batch: {batch}, {micro} rows at once, {accumulation} times a step{again} ({reason})");
+            if *accumulation > 1 { notable(text) } else { detail(text) }
+        }
         What::PrecisionChosen { format, reason } => detail(format!("precision: {format} ({reason})")),
         What::ModelBuilt { parameters, batch, steps_per_epoch, steps_total, .. } => {
             let [parameters, batch, per_epoch, total] =

@@ -72,6 +72,8 @@ pub struct RunView {
     pub precision: Option<(String, String)>,
     /// What was decided about the model.
     pub decisions: Vec<String>,
+    /// How a worker's share of the batch is cut, and why.
+    pub micro_batches: Option<String>,
     /// Since when the run is paused.
     pub paused: Option<f64>,
     /// Into how many parts micro-batches are cut because memory was short; 0 and 1: into none.
@@ -152,6 +154,9 @@ impl RunView {
             | What::WorkerDismissed { .. }
             | What::SeatTaken { .. }
             | What::WorkerFailed { .. } => self.apply_worker(time, &event.what),
+            What::BatchChosen { micro, accumulation, reason, .. } => {
+                self.micro_batches = Some(format!("{micro} rows, {accumulation} a step ({reason})"));
+            }
             What::PrecisionChosen { format, reason } => self.precision = Some((format.clone(), reason.clone())),
             What::Decided { decision } => self.decisions.push(decision.clone()),
             What::ModelBuilt { .. } | What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => {

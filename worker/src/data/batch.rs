@@ -53,6 +53,11 @@ impl<'a> View<'a> {
         Ok(Self { weight, ..self })
     }
 
+    /// Bytes of one gathered row.
+    pub(super) fn row_bytes(&self) -> usize {
+        (self.inputs + self.outputs) * (size_of::<f32>() + size_of::<bool>())
+    }
+
     /// Gathers `rows` into tensors on the host, pinned when `pin` names a CUDA device. Rows from `real` on are padding: their
     /// target mask is all zero.
     ///
@@ -211,7 +216,7 @@ fn tensor(values: &[f32], rows: usize, width: usize, pin: Device) -> Result<Tens
 }
 
 fn flags(values: &[u8], rows: usize, width: usize, pin: Device) -> Result<Tensor, tch::TchError> {
-    pinned(Tensor::f_from_slice(values)?.f_view([rows as i64, width as i64])?.f_to_kind(Kind::Bool)?, pin)
+    pinned(Tensor::f_from_data_size(values, &[rows as i64, width as i64], Kind::Bool)?, pin)
 }
 
 /// Into page-locked memory. libtorch deprecates naming the device, which tch's wrapper always does; hence the dispatcher.

@@ -10,8 +10,12 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::{sync::Arc, thread::JoinHandle};
 use tch::Device;
 
-/// Batches waiting for the session. Two hide a page fault; more only hold memory.
-const QUEUE_BATCHES_MAX: usize = 2;
+/// Batches waiting for the session, at least: two hide a page fault.
+const QUEUE_BATCHES_MIN: usize = 2;
+/// At most, where they are small: on a machine whose cores are wanted by others they hide that this thread has to wait for one.
+const QUEUE_BATCHES_MAX: usize = 16;
+/// Bytes that make a batch large: more than the fewest batches hold no more than this together.
+const QUEUE_BYTES: usize = 64 << 20;
 
 /// Arrays that outlive the thread that reads them.
 pub trait Arrays: Send + Sync + 'static {
@@ -49,9 +53,11 @@ impl Prefetch {
     /// Starts reading at `from`.
     ///
     /// # Errors
-    /// [`DataError::Thread`] when the system refuses a thread.
+    /// [`DataError::Thread`] when the system refuses a thread; [`DataError::Length`] when an array is not what its metadata says.
     pub fn start(plan: Plan, from: Position) -> Result<Self, DataError> {
-        let (sender, receiver) = bounded(QUEUE_BATCHES_MAX);
+        let batch = plan.arrays.view()?.row_bytes() * plan.sampler.slots() as usize;
+        let batches = (QUEUE_BYTES / batch.max(1)).clamp(QUEUE_BATCHES_MIN, QUEUE_BATCHES_MAX);
+        let (sender, receiver) = bounded(batches);
         let thread = std::thread::Builder::new()
             .name("prefetch".to_owned())
             .spawn(move || read_ahead(&plan, from, &sender))
@@ -125,7 +131,7 @@ mod tests {
         Plan {
             arrays: Arc::new(Table((0..rows).map(|v| v as f32).collect())),
             rows: Arc::new(RowIndex::Range { start: 0, len: rows as u64 }),
-            sampler: Sampler { rows: rows as u64, batch: 4, seed: 5, rank: 0, world: 1, accumulation: 1 },
+            sampler: Sampler { rows: rows as u64, batch: 4, seed: 5, rank: 0, world: 1, accumulation: 1, mix: None },
             epochs,
             device: Device::Cpu,
         }

@@ -1,11 +1,12 @@
 //! Which training rows an optimizer step uses, and which of them are this rank's.
 //!
-//! An epoch is a keyed permutation of the training rows, cut into global batches; the last batch is smaller when the rows do
+//! An epoch is a keyed permutation of the training rows, or of what is drawn of weighted sources, cut into global batches; the last batch is smaller when the rows do
 //! not divide. A rank takes a contiguous share of each batch. Shares have the same number of slots on every rank and in every
 //! step: the slots beyond the batch repeat its first row and carry no weight, so that shapes, and with them the recorded
 //! program, never change.
 
-use super::permutation::Permutation;
+use super::{mix::Mix, permutation::Permutation};
+use std::sync::Arc;
 
 /// Where training is: the whole state of the sampler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,7 +18,7 @@ pub struct Position {
 }
 
 /// What the order depends on, and this rank's place in the world.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampler {
     /// Training rows, at least 1.
     pub rows: u64,
@@ -31,6 +32,24 @@ pub struct Sampler {
     pub world: u64,
     /// Micro-batches a rank's share is cut into, at least 1.
     pub accumulation: u64,
+    /// Sources with weights; `None`: every row once in an epoch.
+    pub mix: Option<Arc<Mix>>,
+}
+
+/// The order of one epoch.
+struct Order<'a> {
+    permutation: Permutation,
+    sampler: &'a Sampler,
+    epoch: u64,
+}
+
+impl Order<'_> {
+    /// Ordinal of the training row at a place.
+    fn at(&self, place: u64) -> u64 {
+        let place = self.permutation.at(place);
+        let Sampler { mix, seed, .. } = self.sampler;
+        mix.as_ref().map_or(place, |mix| mix.ordinal(place, *seed, self.epoch))
+    }
 }
 
 /// The rows of one rank in one step.
@@ -63,24 +82,28 @@ impl Sampler {
         self.batch.min(self.rows.saturating_sub(position.step * self.batch))
     }
 
+    fn order(&self, epoch: u64) -> Order<'_> {
+        Order { permutation: Permutation::new(self.rows, self.seed, epoch), sampler: self, epoch }
+    }
+
     /// The global batch: ordinals in `0..rows`, the same for every world.
     pub fn global(&self, position: Position) -> Vec<u64> {
-        let permutation = Permutation::new(self.rows, self.seed, position.epoch);
+        let order = self.order(position.epoch);
         let start = (position.step * self.batch).min(self.rows);
         let end = (start + self.batch).min(self.rows);
-        (start..end).map(|i| permutation.at(i)).collect()
+        (start..end).map(|i| order.at(i)).collect()
     }
 
     /// This rank's share of the global batch at `position`, which must lie inside an epoch.
     pub fn share(&self, position: Position) -> Share {
-        let permutation = Permutation::new(self.rows, self.seed, position.epoch);
+        let order = self.order(position.epoch);
         let start = position.step * self.batch;
         let end = (start + self.batch).min(self.rows);
         let per_rank = self.batch.div_ceil(self.world);
         let mine = (start + self.rank * per_rank).min(end)..(start + (self.rank + 1) * per_rank).min(end);
-        let mut ordinals: Vec<u64> = mine.map(|i| permutation.at(i)).collect();
+        let mut ordinals: Vec<u64> = mine.map(|i| order.at(i)).collect();
         let real = ordinals.len();
-        ordinals.resize(self.slots() as usize, permutation.at(start));
+        ordinals.resize(self.slots() as usize, order.at(start));
         Share { ordinals, real }
     }
 
@@ -100,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sampler(rows: u64, batch: u64, world: u64) -> Sampler {
-        Sampler { rows, batch, seed: 11, rank: 0, world, accumulation: 1 }
+        Sampler { rows, batch, seed: 11, rank: 0, world, accumulation: 1, mix: None }
     }
 
     proptest! {
@@ -115,7 +138,7 @@ mod tests {
             while position.epoch == epoch {
                 let mut joined = Vec::new();
                 for rank in 0..world {
-                    let ranked = Sampler { rank, ..base };
+                    let ranked = Sampler { rank, ..base.clone() };
                     let share = ranked.share(position);
                     prop_assert_eq!(share.ordinals.len() as u64, ranked.slots());
                     prop_assert!(share.ordinals.iter().all(|&o| o < rows));
@@ -136,12 +159,39 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn weighted_sources_are_drawn_as_often_as_they_weigh_in_every_world(
+            rows in proptest::collection::vec(1u64..60, 2..5), batch in 1u64..30, world in 1u64..6, epoch in 0u64..4,
+        ) {
+            let weights: Vec<f64> = (0..rows.len()).map(|source| 1.0 + source as f64).collect();
+            let total = rows.iter().sum();
+            let mix = Some(Arc::new(Mix::new(&rows, &weights)));
+            let base = Sampler { mix, ..sampler(total, batch.min(total), world) };
+            let mut seen = vec![0u64; rows.len()];
+            let mut position = Position { epoch, step: 0 };
+            while position.epoch == epoch {
+                let share = |rank| Sampler { rank, ..base.clone() }.share(position);
+                let joined: Vec<u64> =
+                    (0..world).map(share).flat_map(|share| share.ordinals.into_iter().take(share.real)).collect();
+                prop_assert_eq!(&joined, &Sampler { world: 1, ..base.clone() }.global(position));
+                for ordinal in joined {
+                    let mut end = 0;
+                    let of = |rows: &u64| { end += rows; ordinal < end };
+                    seen[rows.iter().position(of).unwrap()] += 1;
+                }
+                position = base.after(position);
+            }
+            prop_assert_eq!(seen, enn_common::staged::mix::draws(&rows, &weights));
+        }
+    }
+
     #[test]
     fn epochs_differ_and_seeds_differ() {
         let one = sampler(100, 100, 1);
         let first = one.global(Position { epoch: 0, step: 0 });
         assert_ne!(first, one.global(Position { epoch: 1, step: 0 }));
-        assert_ne!(first, Sampler { seed: 12, ..one }.global(Position { epoch: 0, step: 0 }));
+        assert_ne!(first, Sampler { seed: 12, ..one.clone() }.global(Position { epoch: 0, step: 0 }));
         assert_eq!(first, one.global(Position { epoch: 0, step: 0 }));
     }
 }

@@ -1,15 +1,18 @@
 //! The staged data of a session: arrays, the rows of each split, and what the model must know of them.
 
 use super::SessionError;
-use crate::data::{Batch, DataError, RowIndex, View, prefetch::Arrays};
-use enn_common::staged::{Split, Staged};
+use crate::data::{Batch, DataError, Mix, RowIndex, View, prefetch::Arrays};
+use enn_common::{
+    config::{RunConfig, data::DataConfig},
+    staged::{Split, Staged},
+};
 use std::{path::Path, sync::Arc};
 use tch::Device;
 
 /// Rows given to the model's closed-form start at most.
 const START_ROWS_MAX: u64 = 65_536;
-/// Values given to it at most: 1 GiB of f32.
-const START_VALUES_MAX: u64 = 1 << 28;
+/// Values given to it at most: 64 MiB of f32, of which it holds several copies in f64.
+const START_VALUES_MAX: u64 = 1 << 24;
 
 /// Open staged data.
 pub struct Dataset {
@@ -64,6 +67,21 @@ impl Dataset {
             return nothing("training rows that count", "check the column named by data.weight");
         }
         Ok(data)
+    }
+
+    /// What training draws of the sources, where the configuration gives them weights.
+    ///
+    /// # Errors
+    /// [`SessionError::Nothing`] when the data were staged without these sources.
+    pub fn mix(&self, config: &RunConfig) -> Result<Option<Arc<Mix>>, SessionError> {
+        let Some(weights) = config.data.as_ref().and_then(DataConfig::source_weights) else { return Ok(None) };
+        let sources = &self.staged.0.meta().sources;
+        if weights.len() != sources.len() {
+            let (path, hint) = (self.staged.0.dir().to_owned(), "stage the data that [[data.sources]] describes");
+            return Err(SessionError::Nothing { path, what: "the sources that have weights", hint });
+        }
+        let rows: Vec<u64> = sources.iter().map(|source| source.split_rows[Split::Train as usize]).collect();
+        Ok(Some(Arc::new(Mix::new(&rows, &weights))))
     }
 
     /// Identities of all rows, in the staged order.

@@ -236,6 +236,19 @@ pub enum SessionError {
         /// What is missing, unexpected or of another shape there.
         problems: String,
     },
+    /// The checkpoint's sources were drawn otherwise.
+    #[error(
+        "{}: the checkpoint was trained with rows and draws an epoch of each source {found:?}, expected {expected:?}\n  hint:          resume with the same weights of the sources, or start a new run",
+        path.display()
+    )]
+    OtherMix {
+        /// Checkpoint.
+        path: PathBuf,
+        /// In the checkpoint.
+        found: Vec<i64>,
+        /// In this run.
+        expected: Vec<i64>,
+    },
     /// The ledger cannot be written.
     #[error("failed to write the ledger {}\n  hint: make room, or leave out train.ledger", path.display())]
     Ledger {

@@ -30,7 +30,7 @@ pub fn init(
     let device = Device::Cpu;
     let rows = meta.split_rows[0];
     let batch = config.train.global_batch(rows as usize) as u64;
-    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1 };
+    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1, mix: None };
     let learner = Learner::build(config, (&ModelSpec::new(meta, &config.train), models), 0, device)?;
     super::ready(reporter, device, "solo")?;
     reporter.mark(Phase::Save, 0);

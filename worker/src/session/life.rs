@@ -135,7 +135,7 @@ impl<'a> Life<'a> {
         let forming = Forming::within(boot::COLLECTIVE_WAIT_MAX);
         self.link.watch(seat.round, forming.cutter());
         let (resume, attempt) = (resume.clone(), attempt.clone());
-        let round = RoundTask { round: seat.round, resume, attempt, split: seat.split };
+        let round = RoundTask { round: seat.round, resume, attempt, split: seat.split, local: seat.local_world_size };
         let wanted = training.collectives();
         let ended = match boot::group(self.store.as_ref(), seat, (training.device(), wanted), &forming) {
             Ok(group) => training.round(self.group.insert(group).as_ref(), &round),

@@ -1,18 +1,165 @@
-//! Whether a step's activations fit: two recordings on a few rows tell what each further row costs.
+//! Whether a step fits: probes on a rank's own rows tell what a step takes, and what there is room for decides how its share is cut
+//! and whether blocks compute their activations again.
 //!
 //! **Invariant:** the answer is that of the rank with the least memory, so that all ranks run the same program.
 
-use super::{SessionError, boot::COLLECTIVE_WAIT_MAX, learner::Parts, step::Place};
-use crate::{autograd::Cx, backend::graph, comm::Reduce, data::Batch};
-use enn_common::config::train::Recompute;
+use super::{
+    SessionError,
+    autobatch::{self, Fit, Meter},
+    boot::COLLECTIVE_WAIT_MAX,
+    host_memory,
+    learner::Parts,
+    step::Place,
+    train::{Host, State},
+};
+use crate::{
+    autograd::Cx,
+    backend::graph,
+    comm::Reduce,
+    data::{Batch, Sampler},
+};
+use enn_common::{
+    config::train::{Recompute, TrainConfig},
+    staged::Split,
+};
 use tch::{Device, Kind, Tensor as Raw};
 
-/// Rows of the two recordings.
+/// Rows of the two recordings that say whether activations fit.
 const PROBES: [i64; 2] = [1, 3];
 /// Share of the free memory that activations may take: the rest is for workspaces, fragments and collectives.
 const SHARE: f64 = 0.8;
+/// Activations are computed again rather than in micro-batches of fewer rows than this.
+const MICRO_ROWS_MIN: u64 = 16;
 
-/// Decides whether blocks compute their activations again. Every rank calls it with its first batch.
+/// How a rank's share is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Rows of the share.
+    pub(super) share: u64,
+    /// Micro-batches.
+    pub(super) accumulation: u64,
+    /// Whether blocks compute their activations again.
+    pub(super) recompute: bool,
+    /// Why, from the numbers of the rank that measured.
+    pub(super) reason: String,
+}
+
+/// How all ranks compute their shares: as the one with the least memory can. Measured once for each size of a share, on the first rows
+/// it is to compute; `local` ranks have the host's memory together. Every rank calls it; one collective.
+///
+/// # Errors
+/// Those of data and model, and the collective's.
+pub(super) fn cut(
+    host: &Host<'_>,
+    state: &mut State,
+    place: &Place<'_>,
+    sampler: &Sampler,
+    local: u32,
+) -> Result<Cut, SessionError> {
+    let whole = Sampler { accumulation: 1, ..sampler.clone() };
+    if state.cut.as_ref().is_none_or(|cut| cut.share != whole.slots()) {
+        let index = host.data.rows(Split::Train);
+        let ordinals = whole.share(state.progress.position).ordinals;
+        let rows: Vec<u64> = ordinals.into_iter().map(|ordinal| index.at(ordinal)).collect();
+        let batch = host.data.gather_rows(&rows, host.device)?;
+        state.poisoned.leave_out_of(&batch)?;
+        let (_, parts) = state.learner.split();
+        state.cut = Some(measure(&host.config.train, (&parts, place), &batch, local)?);
+    }
+    let Some(own) = &state.cut else { unreachable!("it was just measured") };
+    agree(own, place)
+}
+
+/// Cuts this rank's share, the rows of `batch`, by what fits into its memory.
+fn measure(
+    config: &TrainConfig,
+    (parts, place): (&Parts<'_>, &Place<'_>),
+    batch: &Batch,
+    local: u32,
+) -> Result<Cut, SessionError> {
+    let share = batch.rows.len() as u64;
+    let given = (config.step_memory_mb > 0).then_some(config.step_memory_mb << 20);
+    let room = |recompute| Room { parts, place, batch, local: u64::from(local.max(1)), given, recompute, first: None };
+    let mut recompute = config.recompute == Recompute::Always;
+    let mut fit = autobatch::fit(&mut room(recompute), share)?;
+    if config.recompute == Recompute::Auto && fit.rows < share.min(MICRO_ROWS_MIN) {
+        let less = autobatch::fit(&mut room(true), share)?;
+        recompute = less.rows > fit.rows;
+        fit = if recompute { less } else { fit };
+    }
+    Ok(Cut { share, accumulation: share.div_ceil(fit.rows), recompute, reason: reason(&fit, share, given) })
+}
+
+/// The cut of the rank with the least memory.
+fn agree(own: &Cut, place: &Place<'_>) -> Result<Cut, SessionError> {
+    let votes = [own.accumulation as f64, if own.recompute { 1.0 } else { 0.0 }];
+    let votes = Raw::f_from_slice(&votes)?.f_to_device(place.device)?;
+    place.group.all_reduce(&votes, Reduce::Max)?.wait(COLLECTIVE_WAIT_MAX)?;
+    let votes = Vec::<f64>::try_from(votes.f_to_device(Device::Cpu)?)?;
+    let (accumulation, recompute) = (votes[0] as u64, votes[1] > 0.0);
+    let reason = if accumulation > own.accumulation { "another worker has less memory" } else { &own.reason };
+    Ok(Cut { accumulation, recompute, reason: reason.to_owned(), ..*own })
+}
+
+fn reason(fit: &Fit, share: u64, given: Option<u64>) -> String {
+    if fit.rows >= share {
+        return format!("all {share} rows of a worker's share fit at once");
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let of = if given.is_some() { "train.step_memory_mb" } else { "the free memory" };
+    let (rows, needed, limit) = (fit.rows, mib(fit.needed), mib(fit.limit));
+    format!(
+        "{rows} of the {share} rows of a worker's share fit at once: they need {needed:.1} MiB, and 90 % of {of} are {limit:.1} MiB"
+    )
+}
+
+/// The memory of a rank, measured by steps on its own rows.
+struct Room<'a> {
+    parts: &'a Parts<'a>,
+    place: &'a Place<'a>,
+    batch: &'a Batch,
+    local: u64,
+    /// Bytes of the configuration.
+    given: Option<u64>,
+    recompute: bool,
+    /// Free bytes of the device before the first probe.
+    first: Option<u64>,
+}
+
+impl Meter for Room<'_> {
+    type Error = SessionError;
+
+    fn free(&mut self) -> Result<u64, SessionError> {
+        let free = match self.place.device {
+            Device::Cuda(index) => graph::memory(index)?.0,
+            // Where the system does not say, memory is no reason to cut anything.
+            _ => host_memory::available().map_or(u64::MAX, |bytes| bytes / self.local),
+        };
+        self.first = Some(free);
+        Ok(self.given.unwrap_or(free))
+    }
+
+    fn peak(&mut self, rows: u64) -> Result<Option<u64>, SessionError> {
+        // A device keeps what it gave for the probes before, so that its free memory tells the peak of all of them. What a record
+        // says holds everywhere; what was measured has workspaces and fragments in it.
+        let before = host_memory::resident().filter(|_| host_memory::reset_peak());
+        let recorded = match probe(self.parts, self.place, self.batch, rows.cast_signed(), self.recompute) {
+            Err(error) if error.is_out_of_memory() => return Ok(None),
+            recorded => recorded?,
+        };
+        let measured = match self.place.device {
+            Device::Cuda(index) => self.first.unwrap_or(0).saturating_sub(graph::memory(index)?.0),
+            _ => match (before, host_memory::resident()) {
+                (Some((before, _)), Some((_, peak))) => peak.saturating_sub(before),
+                _ => 0,
+            },
+        };
+        Ok(Some(recorded.max(measured)))
+    }
+}
+
+/// Decides whether blocks compute their activations again, where the number of micro-batches is given. Every rank calls it with its
+/// first batch.
 ///
 /// # Errors
 /// Those of the model and of the collective.
@@ -30,7 +177,7 @@ pub(super) fn recompute(
         (Recompute::Auto, _) => return Ok(false),
     };
     let rows = batch.x.size()[0] / place.accumulation.cast_signed();
-    let [few, more] = [probe(parts, place, batch, PROBES[0])?, probe(parts, place, batch, PROBES[1])?];
+    let [few, more] = [probe(parts, place, batch, PROBES[0], false)?, probe(parts, place, batch, PROBES[1], false)?];
     let needed = estimate(rows, few, more);
     let wanted = if needed > SHARE * free as f64 { 1.0 } else { 0.0 };
     let vote = Raw::f_from_slice(&[wanted])?.f_to_kind(Kind::Double)?.f_to_device(place.device)?;
@@ -47,11 +194,12 @@ fn estimate(rows: i64, few: u64, more: u64) -> f64 {
 }
 
 /// Peak bytes of forward and backward over the batch's first rows. The gradients are thrown away by the step that follows.
-fn probe(parts: &Parts<'_>, place: &Place<'_>, batch: &Batch, rows: i64) -> Result<u64, SessionError> {
+fn probe(parts: &Parts<'_>, place: &Place<'_>, batch: &Batch, rows: i64, recompute: bool) -> Result<u64, SessionError> {
     let rows = rows.min(batch.x.size()[0]);
     let part = batch.narrow(0, rows)?;
     let mut cx = Cx::train(parts.params, 0, 0);
     cx.set_launcher(&place.kernels.manager);
+    cx.set_recompute(recompute);
     parts.precision.enter(&cx)?;
     let output = parts.model.forward(&cx, &cx.input(part.x), &cx.input(part.x_mask))?;
     let targets = parts.model.targets(&cx, &cx.input(part.y), &cx.input(part.y_mask))?;

@@ -8,6 +8,7 @@
 //! ones and a resumed run takes them again.
 
 pub mod agree;
+mod autobatch;
 pub mod boot;
 mod calibrate;
 mod clock;
@@ -18,6 +19,7 @@ pub mod evaluate;
 mod guard;
 mod handover;
 mod heritage;
+mod host_memory;
 pub mod init;
 pub mod kernels;
 pub mod learner;

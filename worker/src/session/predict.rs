@@ -315,6 +315,7 @@ mod tests {
             has_classes: false,
             has_weights: false,
             split_rows: [0, 0, 1],
+            sources: vec![],
             row_names: vec![],
             x_stats: vec![],
             y_stats: vec![],

@@ -16,6 +16,8 @@ pub const BEST: &str = "progress.best_metric";
 pub const SUMS: &str = "progress.epoch_sums";
 /// What the order of samples depends on.
 pub const ORDER: &str = "progress.order";
+/// Rows and draws of each source, where sources have weights.
+pub const MIX: &str = "progress.mix";
 
 /// State of training.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -130,15 +132,17 @@ impl Progress {
             u64::from(self.finished),
         ]
         .map(u64::cast_signed);
-        vec![
+        let mut named = vec![
             Named::of(COUNTS, &Tensor::from_slice(&counts)),
             Named::of(BEST, &Tensor::from_slice(&[self.standing.best])),
             Named::of(SUMS, &sums.0),
             Named::of(ORDER, &Tensor::from_slice(&order_numbers(order))),
-        ]
+        ];
+        named.extend(order.mix.as_ref().map(|mix| Named::of(MIX, &Tensor::from_slice(&mix.numbers()))));
+        named
     }
 
-    /// Names, shapes and kinds that `named` gives.
+    /// Names, shapes and kinds that `named` always gives.
     pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
         vec![
             (COUNTS.to_owned(), vec![11], Kind::Int64),
@@ -151,7 +155,8 @@ impl Progress {
     /// Reads the state back; `tensors` holds what `wanted` names.
     ///
     /// # Errors
-    /// [`SessionError::OtherTraining`] when rows, batch or seed differ: the samples still due in the epoch would be others.
+    /// [`SessionError::OtherTraining`] or [`SessionError::OtherMix`] when rows, batch, seed or the sources' weights differ: the
+    /// samples still due in the epoch would be others.
     pub fn restore(
         tensors: &BTreeMap<String, Tensor>,
         sums: &mut EpochSums,
@@ -172,6 +177,10 @@ impl Progress {
                 let path = path.to_owned();
                 return Err(SessionError::OtherTraining { path, what, found, expected: expected[index] });
             }
+        }
+        let (found, expected) = (integers(MIX)?, order.mix.as_ref().map_or_else(Vec::new, |mix| mix.numbers()));
+        if begun && found != expected {
+            return Err(SessionError::OtherMix { path: path.to_owned(), found, expected });
         }
         let best = tensors.get(BEST).map(Vec::<f64>::try_from).transpose()?.unwrap_or_default();
         if let Some(saved) = tensors.get(SUMS) {
@@ -201,7 +210,7 @@ mod tests {
     use super::*;
 
     fn sampler() -> Sampler {
-        Sampler { rows: 100, batch: 8, seed: u64::MAX, rank: 0, world: 2, accumulation: 1 }
+        Sampler { rows: 100, batch: 8, seed: u64::MAX, rank: 0, world: 2, accumulation: 1, mix: None }
     }
 
     #[test]
@@ -242,6 +251,14 @@ mod tests {
         assert_eq!(restored, progress);
         let totals = EpochTotals { loss: 0.1, cells: 2.0, grad_norm: 3.0, landed: 4.0, skipped: 5.0 };
         assert_eq!(back.read().unwrap(), totals);
+
+        let mix = Some(std::sync::Arc::new(crate::data::Mix::new(&[60, 40], &[1.0, 1.0])));
+        let other = Sampler { mix, ..sampler() };
+        let error = Progress::restore(&tensors, &mut back, &other, Path::new("ck")).unwrap_err().to_string();
+        assert!(error.contains("[], expected [60, 50, 40, 50]"), "{error}");
+        let tensors: BTreeMap<_, _> = progress.named(&back, &other).into_iter().map(|n| (n.fqn, n.tensor)).collect();
+        assert!(Progress::restore(&tensors, &mut back, &other, Path::new("ck")).is_ok());
+        assert!(Progress::restore(&tensors, &mut back, &sampler(), Path::new("ck")).is_err());
 
         let other = Sampler { batch: 16, ..sampler() };
         let error = Progress::restore(&tensors, &mut back, &other, Path::new("ck")).unwrap_err().to_string();

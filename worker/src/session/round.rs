@@ -15,7 +15,7 @@ use super::{
     memory,
     poisoned::{self, Poisoned},
     precision::{Demand, Precision},
-    progress::Progress,
+    progress::{self, Progress},
     refusal::{self, Refusals, Rows},
     saved::SavedModel,
     saver::Due,
@@ -44,6 +44,8 @@ use tch::Device;
 
 /// Rows that a spare rehearses with on a device, at most.
 const REHEARSED_ROWS_MAX: u64 = 8;
+/// Rows that it computes at once on a CPU, at most, where memory decides: what fits is measured when it has a seat.
+const REHEARSED_AT_ONCE_MAX: u64 = 256;
 /// On a device a wish is looked at every so many steps: looking waits for the device.
 const DEVICE_LOOK_EVERY: u64 = 8;
 
@@ -80,7 +82,7 @@ impl<'a> Round<'a> {
     ) -> Result<Self, SessionError> {
         let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
         let accumulation = host.order.accumulation * u64::from(task.split.max(1));
-        let sampler = Sampler { rank, world, accumulation, ..host.order };
+        let sampler = Sampler { rank, world, accumulation, ..host.order.clone() };
         let place = host.place(group, &sampler);
         if state.broken {
             *state = host.state(state.saver.take())?;
@@ -157,7 +159,12 @@ impl<'a> Round<'a> {
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
         let own = if self.host.device == Device::Cpu { state.named(&self.host.order)? } else { Vec::new() };
-        let saved = match checkpoint::load_over(path, &wanted, &[&OPTIONAL[..], &[poisoned::STATE]].concat(), own) {
+        let saved = match checkpoint::load_over(
+            path,
+            &wanted,
+            &[&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat(),
+            own,
+        ) {
             Ok(saved) => saved,
             Err(error) => {
                 // What it would have replaced may be half replaced.
@@ -213,7 +220,8 @@ impl<'a> Round<'a> {
             self.save_if_owed()?;
         }
         if !self.state.progress.finished && self.state.progress.position.epoch < epochs {
-            let prefetch = Prefetch::start(self.host.plan(self.sampler), self.state.progress.position)?;
+            self.cut()?;
+            let prefetch = Prefetch::start(self.host.plan(self.sampler.clone()), self.state.progress.position)?;
             let mut first = true;
             while !self.state.progress.finished {
                 let wish = self.step(&prefetch, first)?;
@@ -236,6 +244,24 @@ impl<'a> Round<'a> {
         self.end()
     }
 
+    /// Cuts the shares of the batch by what fits into memory, unless the configuration says how.
+    fn cut(&mut self) -> Result<(), SessionError> {
+        let (host, state) = (self.host, &mut *self.state);
+        if host.config.train.accumulation > 0 {
+            return Ok(());
+        }
+        state.learner.unpack(self.place.group)?;
+        let cut = memory::cut(host, state, &self.place, &self.sampler, self.task.local)?;
+        state.learner.pack()?;
+        let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
+        (state.accumulation, state.learner.recompute) = (cut.accumulation, cut.recompute);
+        let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
+        (self.sampler.accumulation, self.place.accumulation) = (accumulation, accumulation);
+        let (batch, micro, recompute) = (self.sampler.batch, self.sampler.micro_slots(), cut.recompute);
+        let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: cut.reason };
+        if news { self.tell_from_first(message) } else { Ok(()) }
+    }
+
     /// One optimizer step, and what is wished after it.
     fn step(&mut self, prefetch: &Prefetch, first: bool) -> Result<Wish, SessionError> {
         let (host, state) = (self.host, &mut *self.state);
@@ -244,7 +270,7 @@ impl<'a> Round<'a> {
         state.poisoned.leave_out_of(&batch)?;
         let batch = batch.to_device(host.device)?;
         let waited = state.pace.watch.lap_ms();
-        if first {
+        if first && host.config.train.accumulation > 0 {
             state.learner.unpack(self.place.group)?;
             let (_, parts) = state.learner.split();
             state.learner.recompute = memory::recompute(host.config.train.recompute, &parts, &self.place, &batch)?;
@@ -638,10 +664,13 @@ impl<'a> Round<'a> {
 /// See [`super::train::Training::rehearse`].
 pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result<(), SessionError> {
     let group: &dyn ProcessGroup = &Solo;
-    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order };
+    let mut sampler = Sampler { world: u64::from(world.max(1)), ..host.order.clone() };
     if host.device != Device::Cpu {
         // Another worker may be computing on this device: no more memory than libraries and kernels need.
         sampler.world = sampler.world.max(sampler.batch.div_ceil(REHEARSED_ROWS_MAX));
+    }
+    if host.config.train.accumulation == 0 {
+        sampler.accumulation = sampler.micro_slots().div_ceil(REHEARSED_AT_ONCE_MAX);
     }
     state.learner.take_precision(host.precision(&sampler, group)?)?;
     let place = host.place(group, &sampler);

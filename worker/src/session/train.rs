@@ -13,6 +13,7 @@ use super::{
     kernels::{KernelTask, Kernels},
     learner::Learner,
     ledger::Ledger,
+    memory::Cut,
     pace::Pace,
     poisoned::Poisoned,
     progress::{EpochSums, Progress},
@@ -64,11 +65,13 @@ pub struct RoundTask {
     pub attempt: String,
     /// Into so many each micro-batch is cut; the same on all ranks.
     pub split: u32,
+    /// Ranks on this host, which have its memory together.
+    pub local: u32,
 }
 
 impl Default for RoundTask {
     fn default() -> Self {
-        Self { round: 0, resume: None, attempt: String::new(), split: 1 }
+        Self { round: 0, resume: None, attempt: String::new(), split: 1, local: 1 }
     }
 }
 
@@ -97,7 +100,7 @@ pub struct Outcome {
 /// Trains to the end, or until the listener asks for a stop, in one round. Every rank calls it with the same configuration; the
 /// process group may be [`crate::comm::Solo`].
 ///
-/// Messages to `reporter`: `Ready`, `PrecisionChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardStaged`, `ShardWritten` or
+/// Messages to `reporter`: `Ready`, `PrecisionChosen`, `BatchChosen`, `ModelBuilt`, `Stepped`, `EpochEnded`, `ShardStaged`, `ShardWritten` or
 /// `ShardFailed`, `Trained`.
 ///
 /// # Errors
@@ -148,6 +151,10 @@ pub(super) struct State {
     pub(super) saved_step: Option<u64>,
     pub(super) saver: Saver,
     pub(super) pace: Pace,
+    /// What fitted into this rank's memory when it was measured last.
+    pub(super) cut: Option<Cut>,
+    /// Micro-batches a step, as all ranks agreed, before any was split because memory was short.
+    pub(super) accumulation: u64,
     /// Weights and progress are those of this training, and not those every process begins with.
     pub(super) begun: bool,
     /// A round broke that left nothing whole: the next one begins with another state.
@@ -179,6 +186,7 @@ impl<'a> Training<'a> {
             rank: 0,
             world: 1,
             accumulation: config.train.accumulation.max(1) as u64,
+            mix: data.mix(config)?,
         };
         if data.staged.0.meta().has_classes != (config.train.loss == Loss::CrossEntropy) {
             return Err(SessionError::Classes { path: task.staged.clone(), loss: config.train.loss.name() });
@@ -235,8 +243,8 @@ impl<'a> Training<'a> {
 
     /// Whether micro-batches that are cut into `split` by `world` ranks can be cut once more.
     pub fn can_split(&self, world: u32, split: u32) -> bool {
-        let accumulation = self.host.order.accumulation * u64::from(split.max(1));
-        Sampler { world: u64::from(world), accumulation, ..self.host.order }.micro_slots() > 1
+        let accumulation = self.state.accumulation * u64::from(split.max(1));
+        Sampler { world: u64::from(world), accumulation, ..self.host.order.clone() }.micro_slots() > 1
     }
 
     /// What its ranks are to add up through.
@@ -282,6 +290,8 @@ impl Host<'_> {
             saved_step: None,
             saver,
             pace: Pace::new(),
+            cut: None,
+            accumulation: self.order.accumulation,
             begun: false,
             broken: false,
         })

@@ -4,13 +4,14 @@ use enn_common::{
     checkpoint::{Draft, commit, name},
     config::{
         RunConfig,
+        data::{ArraysLayout, DataConfig, DataSource, DuplicatePolicy, Layout, SplitConfig, SplitKind, TargetMask},
         model::ModelConfig,
         train::{ClusterConfig, Loss, TrainConfig},
     },
     fs::mmap::bytes_of,
     staged::{
         ArrayName, StagedMeta, StagedWriter,
-        meta::{CleaningReport, FeatureMeta, Stats},
+        meta::{CleaningReport, FeatureMeta, SourceMeta, Stats},
     },
     wire::message::FromWorker,
 };
@@ -163,12 +164,42 @@ pub(crate) fn stage(out: &Path) -> PathBuf {
         has_classes: false,
         has_weights: false,
         split_rows: [count(0), count(1), count(2)],
+        sources: vec![],
         row_names: vec![],
         x_stats: (0..FEATURES).map(|f| column(&x, FEATURES, f)).collect(),
         y_stats: (0..CELLS).map(|c| column(&y, CELLS, c)).collect(),
         report: CleaningReport::default(),
     };
     writer.finish(&meta).unwrap()
+}
+
+/// Says in the metadata that the first half of the training rows, and of the others, comes from another source than the rest.
+pub(crate) fn divide(staged: &Path) {
+    let arrays = enn_common::staged::Staged::open(staged).unwrap();
+    let half = ROWS as u64 / 2;
+    let named = [("north".to_owned(), half), ("south".to_owned(), ROWS as u64 - half)];
+    let meta = StagedMeta { sources: SourceMeta::count(named, arrays.split()), ..arrays.meta().clone() };
+    std::fs::write(staged.join("meta.json"), serde_json::to_vec_pretty(&meta).unwrap()).unwrap();
+}
+
+/// A training on the two sources of [`divide`].
+pub(crate) fn weighted(config: RunConfig, weights: [f64; 2]) -> RunConfig {
+    let source = |(name, weight): (&str, f64)| DataSource { name: name.into(), files: 1, weight: Some(weight) };
+    let data = DataConfig {
+        files: vec!["north.npz".into(), "south.npz".into()],
+        sources: ["north", "south"].into_iter().zip(weights).map(source).collect(),
+        format: None,
+        sheet: None,
+        missing: vec![],
+        duplicates: DuplicatePolicy::Keep,
+        layout: Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None }),
+        split: SplitConfig { kind: SplitKind::Random, val: 0.2, test: 0.1, seed: 0, column: None },
+        units: String::new(),
+        ranges: vec![],
+        weight: None,
+        mask: TargetMask::Finite,
+    };
+    RunConfig { data: Some(data), ..config }
 }
 
 pub(crate) fn config(epochs: u64) -> RunConfig {

@@ -2,7 +2,7 @@
 //! from the ledgers of real processes that are killed at random moments, replaced, joined by others, stopped and resumed.
 
 use crate::{
-    data::{commit_last, config},
+    data::{commit_last, config, divide, weighted},
     process::{Run, Worker},
 };
 use enn_common::{
@@ -11,7 +11,10 @@ use enn_common::{
     staged::{Split, Staged},
     wire::message::{Assignment, FromWorker, Standby, Task, ToWorker},
 };
-use enn_worker::data::{Position, RowIndex, Sampler};
+use enn_worker::{
+    data::{Position, RowIndex, Sampler},
+    session::dataset::Dataset,
+};
 use nix::sys::signal::Signal;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -155,12 +158,14 @@ fn used(lines: &[Line]) -> BTreeMap<u64, BTreeMap<u64, Vec<i64>>> {
     all
 }
 
-/// Proves that every step was done with the rows of the undisturbed training, and every row once per epoch.
+/// Proves that every step was done with the rows of the undisturbed training, and every row once per epoch, or every source as often
+/// as it weighs.
 fn prove(config: &RunConfig, chaos: &Chaos) {
     let staged = Staged::open(&chaos.run.staged).unwrap();
     let index = RowIndex::of_split(staged.split(), Split::Train as u8);
     let (rows, batch) = (index.len(), config.train.batch as u64);
-    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1 };
+    let mix = Dataset::open(&chaos.run.staged).unwrap().mix(config).unwrap();
+    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1, mix };
     let mut used = used(&chaos.lines());
     let steps = config.train.epochs * order.steps_per_epoch();
     assert_eq!(used.keys().copied().collect::<Vec<_>>(), (1..=steps).collect::<Vec<_>>());
@@ -182,7 +187,15 @@ fn prove(config: &RunConfig, chaos: &Chaos) {
             epoch.sort_unstable();
             let mut all: Vec<i64> = (0..rows).map(id).collect();
             all.sort_unstable();
-            assert_eq!(epoch, all, "every row once in epoch {}", position.epoch);
+            if let Some(mix) = &order.mix {
+                // Of the rows of the second source, which come last, two thirds of the epoch.
+                let [first, _, _, draws] = mix.numbers()[..] else { panic!("two sources") };
+                let second: BTreeSet<i64> = (first as u64..rows).map(id).collect();
+                assert_eq!(epoch.iter().filter(|id| second.contains(id)).count() as i64, draws);
+                assert_eq!((epoch.len(), draws), (all.len(), 2 * rows as i64 / 3));
+            } else {
+                assert_eq!(epoch, all, "every row once in epoch {}", position.epoch);
+            }
             epoch.clear();
         }
     }
@@ -193,7 +206,14 @@ fn every_row_counts_once_per_epoch_whatever_happens_to_workers() {
     for seed in [1, 2, 3] {
         let mut config = config(90);
         config.train.ledger = true;
+        let has_sources = seed == 3;
+        if has_sources {
+            config = weighted(config, [1.0, 2.0]);
+        }
         let mut chaos = Chaos::of(&config, seed);
+        if has_sources {
+            divide(&chaos.run.staged);
+        }
         // Two and a spare, which takes the seat of one that dies.
         chaos.workers = vec![chaos.fork(), chaos.fork()];
         chaos.begin();

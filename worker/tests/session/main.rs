@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is wrong")]
 
+mod autobatch;
 mod averages;
 mod data;
 mod finetune;
@@ -11,6 +12,7 @@ mod losses;
 mod poisoned;
 mod precision;
 mod process;
+mod sources;
 mod strategy;
 mod worlds;
 
@@ -145,6 +147,7 @@ fn a_run_learns_saves_and_predicts() {
         .map(|message| match message {
             FromWorker::Ready { .. } => "ready",
             FromWorker::PrecisionChosen { format, .. } if format == "fp32" => "precision",
+            FromWorker::BatchChosen { batch: 12, micro: 12, accumulation: 1, recompute: false, .. } => "batch",
             FromWorker::ModelBuilt { batch: 12, steps_per_epoch: 6, steps_total: 360, .. } => "built",
             FromWorker::Stepped { .. } => "step",
             FromWorker::EpochEnded(_) => "epoch",
@@ -156,9 +159,9 @@ fn a_run_learns_saves_and_predicts() {
         })
         .filter(|word| !["step", "kernels", "decided"].contains(word))
         .collect();
-    assert_eq!(order[..3], ["ready", "precision", "built"]);
-    assert!(order[3..63].iter().all(|word| *word == "epoch"));
-    assert_eq!(order[63..], ["shard", "trained"]);
+    assert_eq!(order[..4], ["ready", "precision", "batch", "built"]);
+    assert!(order[4..64].iter().all(|word| *word == "epoch"));
+    assert_eq!(order[64..], ["shard", "trained"]);
 
     // The spread of a target cell is about 4.5: the constant prediction has an RMSE of that; noise alone has 0.12.
     let val = outcome.split["val"];

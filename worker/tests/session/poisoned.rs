@@ -40,7 +40,7 @@ fn skipped(messages: &[FromWorker]) -> Vec<u64> {
 fn steps(config: &RunConfig, staged: &Path) -> Vec<Vec<u64>> {
     let index = RowIndex::of_split(Staged::open(staged).unwrap().split(), 0);
     let (rows, batch) = (index.len(), config.train.batch as u64);
-    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1 };
+    let order = Sampler { rows, batch, seed: config.seed, rank: 0, world: 1, accumulation: 1, mix: None };
     let global =
         |step| order.global(Position { epoch: 0, step }).into_iter().map(|ordinal| index.at(ordinal)).collect();
     (0..order.steps_per_epoch()).map(global).collect()

@@ -52,6 +52,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
         rank: u64::from(group.rank()),
         world: u64::from(group.size()),
         accumulation: config.train.accumulation as u64,
+        mix: None,
     };
     let mut learner = Learner::build(config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
     let rows = sampler.micro_slots();

@@ -2,15 +2,18 @@
 
 use crate::config::{
     data::{
-        ArraysLayout, Calendar, ColumnRange, DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout,
-        SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
+        ArraysLayout, Calendar, ColumnRange, DataConfig, DataSource, DuplicatePolicy, Feature, FeatureKind, Layout,
+        RowsLayout, SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
     raw::{Entry, Node, Value},
     section::Section,
 };
-use std::path::{Path, PathBuf};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
 
 const FORMATS: &[(&str, SourceFormat)] = &[
     ("csv", SourceFormat::Csv),
@@ -50,6 +53,11 @@ const SPLITS: &[(&str, SplitKind)] = &[
 /// Cell texts that mean "missing" unless the configuration lists its own.
 pub(super) const MISSING_DEFAULT: &[&str] = &["NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
 
+/// Sources, at most.
+const SOURCES_MAX: usize = 256;
+/// Weights of sources: no ratio of two of them is beyond what rounding to whole samples can keep.
+const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
+
 const LAYOUTS: [&str; 3] = ["rows", "windows", "arrays"];
 const DAY_S: i64 = 86_400;
 const YEAR_S: i64 = 366 * DAY_S;
@@ -62,7 +70,7 @@ pub(super) fn resolve(
     errors: &mut Vec<ConfigError>,
 ) -> Option<DataConfig> {
     let s = &mut section;
-    let files = files(s, facts);
+    let (files, sources) = sources(s, facts);
     let format = s.name("format", FORMATS);
     let sheet = s.text("sheet");
     let missing =
@@ -80,6 +88,9 @@ pub(super) fn resolve(
     if matches!(layout, Some(Layout::Windows(_))) && duplicates == DuplicatePolicy::Keep {
         s.error_at("duplicates", ConfigErrorKind::KeepWindows);
     }
+    if matches!(layout, Some(Layout::Windows(_))) && !sources.is_empty() {
+        s.error_at("sources", ConfigErrorKind::SourcesWindows);
+    }
     let kind = match layout {
         Some(Layout::Windows(_)) => SplitKind::Chronological,
         _ => SplitKind::Random,
@@ -91,7 +102,8 @@ pub(super) fn resolve(
     };
     section.finish(errors);
     errors.append(&mut inner);
-    Some(DataConfig { files, format, sheet, missing, duplicates, layout: layout?, split, units, ranges, weight, mask })
+    let layout = layout?;
+    Some(DataConfig { files, sources, format, sheet, missing, duplicates, layout, split, units, ranges, weight, mask })
 }
 
 /// `mask = "finite" | "none" | "value"`, the last with `mask_value`.
@@ -110,6 +122,43 @@ fn mask(s: &mut Section<'_>) -> TargetMask {
         }
         (None, false) => mask,
     }
+}
+
+/// `[[data.sources]]` with `name`, `files` and perhaps `weight`, or `files` alone.
+fn sources(s: &mut Section<'_>, facts: &Facts) -> (Vec<PathBuf>, Vec<DataSource>) {
+    let Some(node) = s.node("sources") else { return (files(s, facts), Vec::new()) };
+    if s.texts("files").is_some() {
+        s.error_at("files", ConfigErrorKind::FilesAndSources);
+    }
+    let Value::Array(items) = &node.value else {
+        let expected = "a list of sections, [[data.sources]]".into();
+        let kind = ConfigErrorKind::Type { found: super::super::section::describe(&node.value), expected };
+        s.error_at("sources", kind);
+        return (Vec::new(), Vec::new());
+    };
+    if !(1..=SOURCES_MAX).contains(&items.len()) {
+        let expected = format!("1 to {SOURCES_MAX} sources");
+        s.error_at("sources", ConfigErrorKind::Range { found: items.len().to_string(), expected });
+    }
+    let (mut all, mut sources) = (Vec::new(), Vec::new());
+    for item in items {
+        let mut section = s.item("sources", item);
+        let name = section.text_required("name", "a name for reports");
+        let files = files(&mut section, facts);
+        let (has_weight, weight) = (section.has("weight"), section.number("weight", WEIGHTS, 1.0));
+        let mut errors = Vec::new();
+        section.finish(&mut errors);
+        s.errors.append(&mut errors);
+        sources.push(DataSource { name, files: files.len(), weight: has_weight.then_some(weight) });
+        all.extend(files);
+    }
+    s.distinct("sources", sources.iter().map(|source| source.name.as_str()));
+    s.distinct("sources", all.iter().filter_map(|path| path.to_str()));
+    let weighted = sources.iter().filter(|source| source.weight.is_some()).count();
+    if weighted != 0 && weighted != sources.len() {
+        s.error_at("sources", ConfigErrorKind::SomeWeights { weighted, sources: sources.len() });
+    }
+    (all, sources)
 }
 
 fn files(s: &mut Section<'_>, facts: &Facts) -> Vec<PathBuf> {

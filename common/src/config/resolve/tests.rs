@@ -105,6 +105,39 @@ fn layouts_exclude_each_other_and_one_is_needed() {
     assert!(both[0].contains("[data.rows] and [data.arrays]"), "{both:?}");
 }
 
+const SOURCES: &str = "[data.rows]\nfeatures = [\"a\"]\ntargets = [\"b\"]\n[[data.sources]]\nname = \"north\"\nfiles = \"n.csv\"\nweight = 1\n\
+    [[data.sources]]\nname = \"south\"\nfiles = [\"s1.csv\", \"s2.csv\"]\nweight = 2.5\n";
+
+#[test]
+fn sources_have_their_files_and_weights() {
+    let data = resolve(&parse(SOURCES), &facts()).unwrap().data.unwrap();
+    assert_eq!(data.files, ["n.csv", "s1.csv", "s2.csv"].map(|name| PathBuf::from("/home/u/conf").join(name)));
+    assert_eq!(data.source_weights(), Some(vec![1.0, 2.5]));
+    let files: Vec<_> = data.source_files().map(|(source, files)| (source.name.as_str(), files)).collect();
+    assert_eq!(files, [("north", 0..1), ("south", 1..3)]);
+    assert_eq!(data.source_of(2).map(|source| source.name.as_str()), Some("south"));
+    let natural = SOURCES.replace("weight = 1\n", "").replace("weight = 2.5\n", "");
+    assert_eq!(resolve(&parse(&natural), &facts()).unwrap().data.unwrap().source_weights(), None);
+}
+
+#[test]
+fn sources_that_contradict_themselves_are_refused() {
+    let refused = |text: &str, expected: &str| {
+        let found = mistakes(text);
+        assert!(found.iter().any(|line| line.contains(expected)), "missing: {expected}\nfound: {found:#?}");
+    };
+    refused(&SOURCES.replace("weight = 1\n", ""), "1 of 2 sources have a weight");
+    refused(&SOURCES.replace("weight = 1\n", "weight = 0\n"), "data.sources.weight: 0 is out of range");
+    refused(&SOURCES.replace("south", "north"), "\"north\" is listed twice");
+    refused(&SOURCES.replace("s1.csv", "n.csv"), "n.csv\" is listed twice");
+    refused(&SOURCES.replace("name = \"south\"\n", ""), "data.sources.name: missing; expected a name for reports");
+    refused(&format!("[data]\nfiles = \"a.csv\"\n{SOURCES}"), "stands beside [[data.sources]]");
+    refused(&SOURCES.replace("wei", "wai"), "unknown key (did you mean `weight`?)");
+    let windows = "[data.windows]\nentity = \"e\"\ntime = \"t\"\ntarget = \"y\"\nsteps = 24\n";
+    let sources = &SOURCES[SOURCES.find("[[").unwrap()..];
+    refused(&format!("{windows}{sources}"), "needs [data.rows] or [data.arrays]");
+}
+
 #[test]
 fn syntax_errors_have_a_place() {
     let errors = RawConfig::parse("a = 1\nb = = 2\n", Path::new("x.toml")).unwrap_err();

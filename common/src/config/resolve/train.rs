@@ -64,6 +64,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         calibrate_intervals: s.truth("calibrate_intervals", default.calibrate_intervals),
         patience: s.integer("patience", 0..=10_000_000, default.patience),
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
+        step_memory_mb: s.integer("step_memory_mb", 0..=1 << 24, default.step_memory_mb),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
         checkpoint_async: s.truth("checkpoint_async", default.checkpoint_async),

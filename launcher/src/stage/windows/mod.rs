@@ -80,6 +80,7 @@ pub(crate) fn draft(
         persistence: Some(plan.persistence(layout, &span)),
         names: made.starts.iter().map(|start| super::timestamp::text(*start)).collect(),
         starts: made.starts,
+        sources: Vec::new(),
         report,
     })
 }

@@ -20,6 +20,7 @@ fn split(kind: SplitKind) -> SplitConfig {
 fn config(file: &Path, layout: WindowsLayout) -> DataConfig {
     DataConfig {
         files: vec![file.to_path_buf()],
+        sources: vec![],
         format: None,
         sheet: None,
         missing: strings(&["NA"]),

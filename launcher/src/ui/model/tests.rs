@@ -121,6 +121,7 @@ fn preparation() -> Vec<(f64, What)> {
                 features: 652,
                 out_shape: vec![3, 24],
                 split_rows: [255, 54, 54],
+                sources: vec![],
                 units: "°F".into(),
                 reused: false,
                 seconds: 0.21,

@@ -2,7 +2,7 @@
 
 use super::RunView;
 use enn_common::{
-    event::{EpochReport, What},
+    event::{EpochReport, SourceShare, What},
     metrics::Metrics,
     staged::meta::CleaningReport,
 };
@@ -21,6 +21,8 @@ pub struct StagedView {
     pub out_shape: Vec<usize>,
     /// Samples per split: train, validation, test.
     pub split_rows: [u64; 3],
+    /// What there is of each source, and how often it is drawn; empty when there is only one.
+    pub sources: Vec<SourceShare>,
     /// Unit of the target, empty when unknown.
     pub units: String,
     /// Whether it was found already staged.
@@ -99,7 +101,7 @@ impl RunView {
     pub(super) fn apply_staging(&mut self, what: &What) {
         match what {
             What::StageProgressed { rows, bytes, bytes_total } => self.staging = Some((*rows, *bytes, *bytes_total)),
-            What::Staged { dir, rows, features, out_shape, split_rows, units, reused, seconds, report } => {
+            What::Staged { dir, rows, features, out_shape, split_rows, sources, units, reused, seconds, report } => {
                 self.staging = None;
                 self.staged = Some(StagedView {
                     dir: dir.clone(),
@@ -107,6 +109,7 @@ impl RunView {
                     features: *features,
                     out_shape: out_shape.clone(),
                     split_rows: *split_rows,
+                    sources: sources.clone(),
                     units: units.clone(),
                     reused: *reused,
                     seconds: *seconds,

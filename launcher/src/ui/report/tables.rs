@@ -9,7 +9,10 @@ use crate::ui::{
     metrics::{self, Contender},
     model::{RunView, StagedView},
 };
-use enn_common::staged::meta::{CleaningReport, ColumnReport};
+use enn_common::{
+    event::SourceShare,
+    staged::meta::{CleaningReport, ColumnReport},
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use time::{OffsetDateTime, macros::format_description};
@@ -182,8 +185,18 @@ pub(super) fn data(html: &mut Html, staged: &StagedView) {
                 fact("staging", how),
             ],
         );
+        sources(html, &staged.sources);
         cleaning(html, &staged.report);
     });
+}
+
+fn sources(html: &mut Html, sources: &[SourceShare]) {
+    if sources.is_empty() {
+        return;
+    }
+    html.leaf("h3", &[], "Sources");
+    let rows: Vec<_> = sources.iter().map(|one| fact(&one.name, figures::source(one))).collect();
+    facts(html, &rows);
 }
 
 fn cleaning(html: &mut Html, report: &CleaningReport) {
@@ -322,6 +335,9 @@ pub(super) fn surroundings(html: &mut Html, inputs: &ReportInputs) {
         all.extend(view.decisions.iter().map(|decision| fact("decided", decision.clone())));
         if let Some((format, reason)) = &view.precision {
             all.push(fact("precision", format!("{format}: {reason}")));
+        }
+        if let Some(text) = &view.micro_batches {
+            all.push(fact("micro-batches", text.clone()));
         }
         if let Some(model) = &view.model {
             all.push(fact("program", model.program_hash.clone()));

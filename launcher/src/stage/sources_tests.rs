@@ -1,0 +1,101 @@
+//! Several sources through the public function: where their samples lie, how they are divided, and what is said of those that do not fit.
+
+use super::tests::Bench;
+use enn_common::{
+    config::data::{ArraysLayout, DataSource, DuplicatePolicy, Layout},
+    staged::meta::SourceMeta,
+};
+use std::fs;
+
+/// North has one file of 10 rows, south two of 4 and 6; row 2 of north repeats its row 1, and a row of south has no target.
+fn bench() -> Bench {
+    let mut bench = Bench::rows("north.csv", b"a,y\n1,1\n2,2\n2,2\n3,3\n4,4\n5,5\n6,6\n7,7\n8,8\n9,9\n");
+    fs::write(bench.dir.path().join("s1.csv"), "a,y\n101,1\n102,NA\n103,3\n104,4\n").unwrap();
+    fs::write(bench.dir.path().join("s2.csv"), "y,a\n5,105\n6,106\n7,107\n8,108\n9,109\n10,110\n").unwrap();
+    bench.config.files.extend(["s1.csv", "s2.csv"].map(|name| bench.dir.path().join(name)));
+    let source = |name: &str, files, weight| DataSource { name: name.into(), files, weight: Some(weight) };
+    bench.config.sources = vec![source("north", 1, 1.0), source("south", 2, 3.0)];
+    (bench.config.split.val, bench.config.split.test) = (0.2, 0.1);
+    bench
+}
+
+#[test]
+fn each_source_lies_together_and_has_a_division_of_its_own() {
+    let bench = bench();
+    let (staged, arrays) = bench.stage();
+    let expected = |name: &str, split_rows| SourceMeta { name: name.into(), split_rows };
+    // Of nine samples two validate and one tests, in the order of each source.
+    assert_eq!(arrays.meta().sources, [expected("north", [6, 2, 1]), expected("south", [6, 2, 1])]);
+    assert_eq!(arrays.split(), [0, 0, 0, 0, 0, 0, 1, 1, 2].repeat(2));
+    let a: Vec<f32> = arrays.x().to_vec();
+    assert_eq!(a[..2], [1.0, 2.0]);
+    assert_eq!(a[9..12], [101.0, 103.0, 104.0], "files of a source follow each other, their columns in any order");
+    let mut again = bench;
+    again.config.sources[0].weight = Some(7.0);
+    let other = again.stage().0;
+    assert!(other.reused && other.dir == staged.dir, "weights are no part of what is staged");
+    again.config.sources[0].files = 2;
+    again.config.sources[1].files = 1;
+    assert!(!again.stage().0.reused);
+}
+
+#[test]
+fn a_division_made_anew_counts_by_source() {
+    let bench = bench();
+    let (staged, arrays) = bench.stage();
+    let mut split = vec![0; arrays.rows()];
+    split[10] = 1;
+    let found = super::redivide(&staged.dir, &split).unwrap();
+    let counts: Vec<[u64; 3]> = found.meta.sources.iter().map(|source| source.split_rows).collect();
+    assert_eq!(counts, [[9, 0, 0], [8, 1, 0]]);
+}
+
+#[test]
+fn sources_that_do_not_fit_are_named_with_the_column() {
+    let mut bench = bench();
+    fs::write(bench.dir.path().join("s2.csv"), "y,b\n5,105\n").unwrap();
+    let error = bench.error();
+    assert!(error.contains("s2.csv: source \"south\" has no column \"a\", which source \"north\" has"), "{error}");
+    fs::write(bench.dir.path().join("s2.csv"), "y,a\n5,high\n").unwrap();
+    let error = bench.error();
+    assert!(error.contains("s2.csv:2") && error.contains("\"high\""), "{error}");
+    // A source whose samples all validate or test cannot be drawn.
+    fs::write(bench.dir.path().join("s2.csv"), "y,a\n5,1\n").unwrap();
+    bench.config.split.val = 0.99;
+    bench.config.split.test = 0.0;
+    let error = bench.error();
+    assert!(error.contains("of which no sample trains") || error.contains("no training sample"), "{error}");
+}
+
+#[test]
+fn arrays_of_a_source_fit_each_other() {
+    let mut bench = bench();
+    let array = |name: &str, rows: usize, width: usize| {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
+        let header = format!("{header:<117}\n");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend((0..rows * width).flat_map(|i| (i as f32).to_le_bytes()));
+        fs::create_dir_all(bench.dir.path().join(name).parent().unwrap()).unwrap();
+        fs::write(bench.dir.path().join(name), bytes).unwrap();
+    };
+    array("n/x.npy", 5, 3);
+    array("n/y.npy", 5, 2);
+    array("s/x.npy", 4, 3);
+    array("s/y.npy", 4, 2);
+    bench.config.files = ["n/x.npy", "n/y.npy", "s/x.npy", "s/y.npy"].map(|name| bench.dir.path().join(name)).to_vec();
+    bench.config.sources.iter_mut().for_each(|source| source.files = 2);
+    bench.config.layout = Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None });
+    bench.config.duplicates = DuplicatePolicy::Keep;
+    (bench.config.split.val, bench.config.split.test) = (0.0, 0.0);
+    let counts: Vec<u64> = bench.stage().1.meta().sources.iter().map(SourceMeta::rows).collect();
+    assert_eq!(counts, [5, 4]);
+    array("n/y.npy", 4, 2);
+    array("s/y.npy", 5, 2);
+    let error = bench.error();
+    assert!(error.contains("array \"y\" of source \"north\" has 4 rows") && error.contains("expected 5"), "{error}");
+    array("s/x.npy", 4, 2);
+    let error = bench.error();
+    assert!(error.contains("in source \"south\" like the files before"), "{error}");
+}
