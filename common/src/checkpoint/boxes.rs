@@ -84,7 +84,7 @@ impl Region {
 /// Says whether the boxes tile the shape exactly: no hole, no overlap. Empty boxes are allowed and hold nothing.
 ///
 /// Sorted by the first axis, so that only neighbours along it are compared: fast for the usual divisions along one axis.
-pub(super) fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>) -> Result<(), CoverageError> {
+pub fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>) -> Result<(), CoverageError> {
     let mut filled: Vec<&Region> = Vec::new();
     let mut covered = 0u64;
     for found in boxes {
@@ -153,6 +153,17 @@ pub(super) fn runs<E>(
         index[axis] += 1;
         index[axis + 1..].fill(0);
     }
+}
+
+/// Copies what the box `from` has of the box `into` from the row-major bytes of the one to those of the other.
+pub fn paste(from: &Region, bytes: &[u8], into: &Region, out: &mut [u8], width: u64) {
+    let Some(both) = from.intersection(into) else { return };
+    let at = |element: u64| usize::try_from(element * width).unwrap_or(usize::MAX);
+    // Cannot fail: the closure never returns an error.
+    let _ = runs::<()>(from, &both, into, &mut |source, target, count| {
+        out[at(target)..at(target) + at(count)].copy_from_slice(&bytes[at(source)..at(source) + at(count)]);
+        Ok(())
+    });
 }
 
 #[cfg(test)]

@@ -42,6 +42,32 @@ pub enum ConvertError {
         /// What is wrong.
         source: safetensors::SafeTensorError,
     },
+    /// Files that are not one set of tensors.
+    #[error("{}: {what}", path.display())]
+    Sharded {
+        /// File or directory.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The format has no name for the element type.
+    #[error("{} cannot hold {name}: safetensors has no element type {element}; give another form, or --dtype", path.display())]
+    NoType {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        name: String,
+        /// Element type.
+        element: &'static str,
+    },
+    /// The wish does not fit the source or the target.
+    #[error("{}: {what}", path.display())]
+    Wish {
+        /// Source or target.
+        path: PathBuf,
+        /// What was found and what was expected.
+        what: String,
+    },
     /// The name says no form.
     #[error(
         "{} does not end like a form of a saved model; expected .safetensors, .pt, or a name without extension for a directory",

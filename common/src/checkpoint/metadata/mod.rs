@@ -5,6 +5,7 @@ mod write;
 
 use super::{
     boxes::{CoverageError, Region, check_coverage},
+    element::Element,
     table::{DType, ItemKind, ShardItem, ShardTable},
 };
 use std::collections::{BTreeMap, HashSet};
@@ -18,6 +19,17 @@ pub struct Metadata {
     pub tensors: BTreeMap<String, TensorEntry>,
     /// Plain values by fully qualified name.
     pub values: BTreeMap<String, Place>,
+    /// Where names go when the checkpoint becomes nested dictionaries and lists again, as far as the file says it.
+    pub paths: BTreeMap<String, Vec<PathPart>>,
+}
+
+/// A step from a container to what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathPart {
+    /// Key of a dictionary.
+    Key(String),
+    /// Place in a list.
+    Index(u64),
 }
 
 /// A tensor and the chunks that make it up.
@@ -104,6 +116,11 @@ impl TensorEntry {
         DType::of_torch(&self.dtype)
     }
 
+    /// The element type, also one that ENN only carries along; `None` when no format of ours knows it.
+    pub fn element(&self) -> Option<Element> {
+        Element::of_torch(&self.dtype)
+    }
+
     /// Says whether the chunks tile the shape.
     pub fn check_coverage(&self) -> Result<(), CoverageError> {
         check_coverage(&self.shape, self.chunks.iter().map(|chunk| &chunk.region))
@@ -138,6 +155,29 @@ impl Metadata {
         Ok(merged)
     }
 
+    /// Adds what another rank says of its own files. Copies of the same chunk or value count once.
+    pub(super) fn absorb(&mut self, other: Self) -> Result<(), MetadataError> {
+        for (fqn, tensor) in other.tensors {
+            let Some(known) = self.tensors.get_mut(&fqn) else {
+                self.tensors.insert(fqn, tensor);
+                continue;
+            };
+            if (&known.dtype, &known.shape) != (&tensor.dtype, &tensor.shape) {
+                return Err(MetadataError::Disagree { name: fqn });
+            }
+            for chunk in tensor.chunks {
+                if known.chunks.iter().all(|have| have.region != chunk.region) {
+                    known.chunks.push(chunk);
+                }
+            }
+        }
+        for (fqn, place) in other.values {
+            self.values.entry(fqn).or_insert(place);
+        }
+        self.paths.extend(other.paths);
+        Ok(())
+    }
+
     fn add(&mut self, file: &str, item: &ShardItem) -> Result<(), MergeError> {
         let fqn = &item.fqn;
         let place = Place { file: file.to_owned(), offset: item.offset, length: item.length, transforms: Vec::new() };
@@ -168,7 +208,7 @@ impl Metadata {
     /// Bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorEntry| {
-            Region::whole(&tensor.shape).volume().saturating_mul(tensor.dtype().map_or(0, DType::bytes))
+            Region::whole(&tensor.shape).volume().saturating_mul(tensor.element().map_or(0, Element::bytes))
         };
         self.tensors.values().map(bytes).fold(0, u64::saturating_add)
     }
