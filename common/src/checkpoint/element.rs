@@ -110,7 +110,10 @@ mod tests {
     fn every_type_of_ours_is_one_of_theirs() {
         for &dtype in DType::ALL {
             let element = Element::from(dtype);
-            assert_eq!((element.torch(), element.bytes(), element.storage()), (dtype.torch(), dtype.bytes(), dtype.storage()));
+            assert_eq!(
+                (element.torch(), element.bytes(), element.storage()),
+                (dtype.torch(), dtype.bytes(), dtype.storage())
+            );
             assert_eq!(element.dtype(), Some(dtype));
             assert_eq!(Element::of_safetensors(element.safetensors().unwrap()), Some(element));
             assert_eq!(Element::of_storage(dtype.storage()), Some(element));

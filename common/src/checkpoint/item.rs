@@ -20,13 +20,7 @@ const LINE_BYTES: u64 = 64;
 const VERSION: &[u8] = b"3\n";
 
 /// Makes head and tail of a tensor item that begins at byte `item_offset` of its file.
-pub(super) fn tensor(
-    item_offset: u64,
-    element: impl Into<Element>,
-    sizes: &[u64],
-    bytes: u64,
-    crc32: u32,
-) -> Envelope {
+pub(super) fn tensor(item_offset: u64, element: impl Into<Element>, sizes: &[u64], bytes: u64, crc32: u32) -> Envelope {
     let pickle = tensor_pickle(element.into(), sizes);
     let align = if bytes >= PAGE_ALIGN_BYTES_MIN { PAGE_BYTES } else { LINE_BYTES };
     let payload = Payload { name: "archive/data/0", bytes, crc32, align };

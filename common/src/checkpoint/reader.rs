@@ -143,8 +143,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint of ours: reads the manifest, checks its digest, the sizes of all files, and `.metadata`.
-    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+    /// Says whether a checkpoint of ours is complete, without reading more than its manifest: its digest, and the sizes of all
+    /// files.
+    pub fn whole(dir: &Path) -> Result<Manifest, ReadError> {
         let manifest = match Manifest::read(dir) {
             Err(SealError::File(error)) if error.is_missing() => {
                 return Err(ReadError::NotComplete { dir: dir.to_path_buf() });
@@ -158,6 +159,12 @@ impl Checkpoint {
                 return Err(ReadError::Size { path, found, expected: file.bytes });
             }
         }
+        Ok(manifest)
+    }
+
+    /// Opens a checkpoint of ours: reads the manifest, checks its digest, the sizes of all files, and `.metadata`.
+    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        let manifest = Self::whole(dir)?;
         let (metadata, digest) = read_metadata(dir)?;
         let listed = manifest.files.iter().find(|file| file.path == name::METADATA);
         if let Some(file) = listed.filter(|file| file.blake3 != digest) {

@@ -283,7 +283,8 @@ mod tests {
     }
 
     fn entries() -> Vec<Entry> {
-        let tensor = |path, dtype: DType, shape: &[u64]| Entry { path, content: Content::Tensor(dtype.into(), shape.into()) };
+        let tensor =
+            |path, dtype: DType, shape: &[u64]| Entry { path, content: Content::Tensor(dtype.into(), shape.into()) };
         let value = |path, value| Entry { path, content: Content::Value(value) };
         let mut group = key(&["optim", "groups"]);
         group.extend([PathPart::Index(0), PathPart::Key("lr".into())]);

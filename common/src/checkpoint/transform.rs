@@ -35,7 +35,9 @@ pub(super) fn undo(file: &File, file_bytes: u64, place: &Place, bytes_max: u64) 
         }
         length += count as u64;
         if length > bytes_max {
-            return Err(ItemError::Unsupported { what: format!("compressed, and more than {bytes_max} bytes in plain") });
+            return Err(ItemError::Unsupported {
+                what: format!("compressed, and more than {bytes_max} bytes in plain"),
+            });
         }
         memory.write_all(&block[..count])?;
     }

@@ -49,6 +49,10 @@ pub struct TrainConfig {
     pub checkpoint_every: u64,
     /// Checkpoints kept besides the newest.
     pub checkpoint_keep: usize,
+    /// Where every checkpoint is uploaded while the run goes on: s3://, gs://, az://, file:// or a directory, the run's own name
+    /// below it. None: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_mirror: Option<String>,
     /// Numeric precision of training; masters, statistics, heads and losses are f32 whatever it says.
     pub precision: Precision,
     /// How steps are executed.
@@ -208,6 +212,7 @@ impl Default for TrainConfig {
             accumulation: 1,
             checkpoint_every: 5,
             checkpoint_keep: 2,
+            checkpoint_mirror: None,
             precision: Precision::Auto,
             execution: Execution::Auto,
             capture_collectives: false,

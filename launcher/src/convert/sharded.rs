@@ -88,8 +88,12 @@ impl Sharded {
         let map = weight_map(index)?;
         let dir = enn_common::fs::atomic::parent(index);
         let names: BTreeSet<&String> = map.values().collect();
-        let mut all =
-            Self { path: path.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new(), index: Some(index.to_path_buf()) };
+        let mut all = Self {
+            path: path.to_path_buf(),
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            index: Some(index.to_path_buf()),
+        };
         for file in names {
             let mapped = Mapped::open(&dir.join(file))?;
             let number = all.files.len();
@@ -118,7 +122,8 @@ impl Sharded {
         let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>();
         let (mut offsets, mut global) = (vec![0; stored.shape.len()], None);
         if let Some(sharding) = sharding {
-            let entry = sharding.get(name).ok_or_else(|| wrong(format!("its {SHARDING} does not say where {name} is")))?;
+            let entry =
+                sharding.get(name).ok_or_else(|| wrong(format!("its {SHARDING} does not say where {name} is")))?;
             let saved = entry.get("saved_offsets").and_then(numbers);
             // PyTorch writes one offset for a replicated tensor of any number of axes.
             let saved = saved.map(|saved| if saved == [0] { vec![0; stored.shape.len()] } else { saved });
@@ -127,7 +132,8 @@ impl Sharded {
                 .ok_or_else(|| wrong(format!("its {SHARDING} of {name} has no offsets that fit its shape")))?;
             global = entry.get("global_shape").and_then(numbers);
         }
-        let ends: Option<Vec<u64>> = offsets.iter().zip(&stored.shape).map(|(at, size)| at.checked_add(*size)).collect();
+        let ends: Option<Vec<u64>> =
+            offsets.iter().zip(&stored.shape).map(|(at, size)| at.checked_add(*size)).collect();
         let ends = ends.ok_or_else(|| wrong(format!("its {SHARDING} puts {name} beyond all bounds")))?;
         let region = Region { offsets, sizes: stored.shape.clone() };
         let piece = Piece { file: number, region, stored: stored.clone() };
@@ -137,7 +143,10 @@ impl Sharded {
             pieces: Vec::new(),
         });
         if entry.dtype != stored.dtype || entry.shape.len() != ends.len() {
-            return Err(wrong(format!("{name} is {} {ends:?} here, {} {:?} in another shard", stored.dtype, entry.dtype, entry.shape)));
+            return Err(wrong(format!(
+                "{name} is {} {ends:?} here, {} {:?} in another shard",
+                stored.dtype, entry.dtype, entry.shape
+            )));
         }
         entry.shape.iter_mut().zip(ends).for_each(|(length, end)| *length = (*length).max(end));
         // Each rank writes what all have.
@@ -233,7 +242,8 @@ fn files_in(dir: &Path, end: &str) -> Vec<PathBuf> {
 
 fn sharding(file: &Mapped) -> Result<Option<Value>, ConvertError> {
     let Some(text) = file.about().get(SHARDING) else { return Ok(None) };
-    let wrong = |_| ConvertError::Sharded { path: file.path().to_path_buf(), what: format!("its {SHARDING} is no JSON") };
+    let wrong =
+        |_| ConvertError::Sharded { path: file.path().to_path_buf(), what: format!("its {SHARDING} is no JSON") };
     serde_json::from_str(text).map(Some).map_err(wrong)
 }
 
@@ -248,6 +258,7 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
     let json: Value = serde_json::from_slice(&text).map_err(|_| wrong("it is no JSON"))?;
     let map = json.get("weight_map").and_then(Value::as_object).ok_or_else(|| wrong("it has no weight_map"))?;
     let plain = |file: &str| !file.is_empty() && !file.contains('/') && file != "." && file != "..";
-    let entry = |(name, file): (&String, &Value)| Some((name.clone(), file.as_str().filter(|file| plain(file))?.to_owned()));
+    let entry =
+        |(name, file): (&String, &Value)| Some((name.clone(), file.as_str().filter(|file| plain(file))?.to_owned()));
     map.iter().map(entry).collect::<Option<_>>().ok_or_else(|| wrong("its weight_map holds what is no plain file name"))
 }

@@ -1,10 +1,6 @@
 //! Where tensors come from, whatever the form: a DCP directory, safetensors alone or in shards, a file of `torch.save`.
 
-use super::{
-    ConvertError,
-    safetensors::Tensor,
-    sharded::Sharded,
-};
+use super::{ConvertError, safetensors::Tensor, sharded::Sharded};
 use enn_common::{
     artifact::card,
     checkpoint::{
@@ -150,7 +146,9 @@ impl Source {
         match self {
             Self::Dcp(_) => BTreeMap::new(),
             Self::Safetensors(files) => files.about(),
-            Self::Pt(file) => file.text(card::KEY).map(|text| (card::KEY.to_owned(), text.to_owned())).into_iter().collect(),
+            Self::Pt(file) => {
+                file.text(card::KEY).map(|text| (card::KEY.to_owned(), text.to_owned())).into_iter().collect()
+            }
         }
     }
 

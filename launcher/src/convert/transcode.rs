@@ -144,9 +144,13 @@ pub(super) fn convert_open(
     let taken = take(source, wishes, &mut left_out)?;
     let values = match form {
         Target::Safetensors | Target::Shards => {
-            left_out.extend(source.values().into_iter().filter(|name| name != card::KEY).map(|name| {
-                format!("{name}: a plain value, which safetensors cannot hold")
-            }));
+            left_out.extend(
+                source
+                    .values()
+                    .into_iter()
+                    .filter(|name| name != card::KEY)
+                    .map(|name| format!("{name}: a plain value, which safetensors cannot hold")),
+            );
             Vec::new()
         }
         _ => selected_values(source, wishes),
@@ -154,14 +158,26 @@ pub(super) fn convert_open(
     let total = taken.iter().map(|one| one.to.bytes()).fold(0, u64::saturating_add);
     check_names(target, &taken, &values)?;
     if taken.is_empty() {
-        return Err(ConvertError::Wish { path: source.path().to_path_buf(), what: "no tensor is chosen; see --only and --without".into() });
+        return Err(ConvertError::Wish {
+            path: source.path().to_path_buf(),
+            what: "no tensor is chosen; see --only and --without".into(),
+        });
     }
     let (tensors, count) = (taken.len() as u64, values.len() as u64);
-    let mut job = Job { source, taken, values, shard_bytes: wishes.shard_bytes, notes: Vec::new(), progress, done: 0, total };
+    let mut job =
+        Job { source, taken, values, shard_bytes: wishes.shard_bytes, notes: Vec::new(), progress, done: 0, total };
     job.whole_or_absent(target, form, &mut left_out)?;
     let notes = job.notes;
     let (path, sources) = (target.to_path_buf(), source.file_count());
-    Ok(Converted { path, sources, tensors, values: count - left_out_values(&left_out, count), bytes: total, left_out, notes })
+    Ok(Converted {
+        path,
+        sources,
+        tensors,
+        values: count - left_out_values(&left_out, count),
+        bytes: total,
+        left_out,
+        notes,
+    })
 }
 
 /// Values that were to be written and could not be understood.
@@ -261,7 +277,12 @@ impl Job<'_> {
         self.safetensors_of(path, &about, &all)
     }
 
-    fn safetensors_of(&mut self, path: &Path, about: &BTreeMap<String, String>, which: &[usize]) -> Result<(), ConvertError> {
+    fn safetensors_of(
+        &mut self,
+        path: &Path,
+        about: &BTreeMap<String, String>,
+        which: &[usize],
+    ) -> Result<(), ConvertError> {
         let tensors: Vec<Tensor> = which.iter().map(|&index| self.taken[index].to.clone()).collect();
         let places: BTreeMap<String, usize> =
             which.iter().map(|&index| (self.taken[index].to.name.clone(), index)).collect();
@@ -364,7 +385,8 @@ impl Job<'_> {
 }
 
 fn of_manifest(manifest: &Manifest) -> Draft {
-    let Manifest { run, step, epoch, metric, config, meta, metrics, findings, versions, wall_time, .. } = manifest.clone();
+    let Manifest { run, step, epoch, metric, config, meta, metrics, findings, versions, wall_time, .. } =
+        manifest.clone();
     let attempt = "convert".to_owned();
     Draft { run, attempt, step, epoch, metric, config, meta, metrics, findings, versions, wall_time }
 }

@@ -106,7 +106,9 @@ fn files(source: &Source, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Res
     }
     if let Source::Safetensors(files) = source {
         problems.extend(files.oddities());
-        notes.push("safetensors carries no checksums: that headers, lengths and shards fit is all that can be said".into());
+        notes.push(
+            "safetensors carries no checksums: that headers, lengths and shards fit is all that can be said".into(),
+        );
     }
     Ok(Verified {
         path: source.path().to_path_buf(),

@@ -70,7 +70,12 @@ impl Checkpoint {
     }
 
     /// Whether the bytes of a chunk have a checksum. They are those of it, or it is an error.
-    fn inspect_chunk(&self, entry: &TensorEntry, chunk: &Chunk, progress: &mut dyn FnMut(u64)) -> Result<bool, CopyError> {
+    fn inspect_chunk(
+        &self,
+        entry: &TensorEntry,
+        chunk: &Chunk,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, CopyError> {
         let bytes = chunk.region.volume().saturating_mul(entry.element().map_or(16, Element::bytes));
         let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
         let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
@@ -97,7 +102,8 @@ impl Checkpoint {
 
     fn unlisted(&self) -> Vec<String> {
         let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
-        let known: BTreeSet<&str> = chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
+        let known: BTreeSet<&str> =
+            chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| {
             let name = entry.file_name().to_str()?.to_owned();
@@ -113,7 +119,8 @@ impl Checkpoint {
     /// Bytes of all files that hold tensors or values.
     pub fn file_bytes(&self) -> Result<u64, FileError> {
         let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
-        let files: BTreeSet<&str> = chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
+        let files: BTreeSet<&str> =
+            chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
         files.into_iter().try_fold(0, |sum, file| {
             let path = self.dir.join(file);
             Ok(sum + std::fs::metadata(&path).map_err(FileError::of("look at", &path))?.len())
