@@ -1,5 +1,7 @@
 //! Boxes of a tensor: which part of a global shape a chunk holds, whether chunks tile it, and copying between boxes.
 
+use std::collections::HashSet;
+
 /// A box: where it begins and how large it is, per axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
@@ -83,7 +85,8 @@ impl Region {
 
 /// Says whether the boxes tile the shape exactly: no hole, no overlap. Empty boxes are allowed and hold nothing.
 ///
-/// Sorted by the first axis, so that only neighbours along it are compared: fast for the usual divisions along one axis.
+/// Sorted by the axis with the most divisions, so that only neighbours along it are compared: fast for the usual divisions along
+/// one axis, whichever it is.
 pub fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>) -> Result<(), CoverageError> {
     let mut filled: Vec<&Region> = Vec::new();
     let mut covered = 0u64;
@@ -97,10 +100,12 @@ pub fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>
             covered = covered.saturating_add(elements);
         }
     }
-    let first = |region: &Region| region.offsets.first().copied().unwrap_or(0);
+    let divisions = |axis: &usize| filled.iter().map(|region| region.offsets[*axis]).collect::<HashSet<_>>().len();
+    let axis = (0..shape.len()).max_by_key(divisions).unwrap_or(0);
+    let first = |region: &Region| region.offsets.get(axis).copied().unwrap_or(0);
     filled.sort_by_key(|region| first(region));
     for (index, one) in filled.iter().enumerate() {
-        let end = first(one) + one.sizes.first().copied().unwrap_or(1);
+        let end = first(one) + one.sizes.get(axis).copied().unwrap_or(1);
         for other in filled[index + 1..].iter().take_while(|other| first(other) < end) {
             if one.intersection(other).is_some() {
                 return Err(CoverageError::Overlap { one: (*one).clone(), other: (*other).clone() });

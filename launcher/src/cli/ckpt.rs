@@ -7,7 +7,12 @@ mod transfer;
 mod verify;
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, run_dir};
+use crate::{
+    Error,
+    convert::{self as convert_files, Contents},
+    facts::Facts,
+    run_dir,
+};
 use enn_common::{
     checkpoint::{
         Manifest,
@@ -16,7 +21,7 @@ use enn_common::{
     },
     exit::ExitCode,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Look at, check, compare, convert and move checkpoints
@@ -30,7 +35,7 @@ pub(super) struct Args {
 enum What {
     /// List the checkpoints of a run, oldest first
     Ls(Which),
-    /// Tell what is in the newest complete checkpoint
+    /// Tell what is in the newest complete checkpoint, or in a file
     Show(Which),
     Verify(verify::Args),
     Diff(diff::Args),
@@ -60,7 +65,17 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
             tell(which.json, serde_json::to_value(&listed), || table(&listed))?;
         }
         What::Show(which) => {
-            let shown = listing::show(&listing::find(&which.path(facts)?)?);
+            let path = which.path(facts)?;
+            if !name::is_dcp(&path) && listing::list(&path).is_empty() {
+                let found = convert_files::contents(&path)?;
+                let tensor = |(name, dtype, shape): &(String, &str, Vec<u64>)| json!({"name": name, "dtype": dtype, "shape": shape});
+                let tensors: Vec<_> = found.tensors.iter().map(tensor).collect();
+                let values: serde_json::Map<_, _> =
+                    found.values.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
+                let json = json!({"path": found.path, "form": found.form, "tensors": tensors, "values": values, "refused": found.refused});
+                return tell(which.json, Ok(json), || file_contents(&found)).map(|()| ExitCode::Success);
+            }
+            let shown = listing::show(&listing::find(&path)?);
             tell(which.json, serde_json::to_value(&shown), || contents(&shown))?;
         }
         What::Verify(args) => return verify::run(args, facts),
@@ -133,6 +148,14 @@ fn card(manifest: &Manifest, lines: &mut Vec<String>) {
         lines.extend(baselines.map(|(name, one)| errors(name, one.mae, one.rmse)));
     }
     lines.extend(manifest.findings.decisions.iter().map(|decision| format!("decided: {decision}")));
+}
+
+fn file_contents(found: &Contents) -> String {
+    let mut lines = vec![format!("{}: {}", found.path.display(), found.form)];
+    lines.extend(found.tensors.iter().map(|(name, dtype, shape)| format!("{name}  {dtype}  {shape:?}")));
+    lines.extend(found.values.iter().map(|(name, text)| format!("{name} = {text}")));
+    lines.extend(found.refused.iter().map(|what| format!("not read: {what}")));
+    lines.join("\n")
 }
 
 fn contents(shown: &Shown) -> String {

@@ -6,6 +6,7 @@ mod chaos;
 mod ckpt;
 mod completions;
 mod cv;
+mod data;
 mod doctor;
 mod drain;
 mod evaluate;
@@ -75,6 +76,7 @@ enum Command {
     Kernels(kernels::Args),
     Chaos(chaos::Args),
     Ckpt(ckpt::Args),
+    Data(data::Args),
     Model(model::Args),
     Slurm(slurm::Args),
     Doctor(doctor::Args),
@@ -83,7 +85,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "run",
     "train",
     "predict",
@@ -104,6 +106,7 @@ const NAMES: [&str; 25] = [
     "kernels",
     "chaos",
     "ckpt",
+    "data",
     "model",
     "slurm",
     "doctor",
@@ -179,6 +182,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Kernels(args) => kernels::run(&args, facts),
         Command::Chaos(args) => chaos::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
+        Command::Data(args) => data::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
         Command::Slurm(args) => slurm::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),

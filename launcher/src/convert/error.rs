@@ -91,6 +91,21 @@ pub enum ConvertError {
         /// What is missing.
         what: &'static str,
     },
+    /// A file of ENN for PyTorch: read, but its layers are others.
+    #[error(
+        "{} was saved by ENN for PyTorch ({about}): its layers are not those of this program, so that its {tensors} tensors cannot be \
+         loaded as a model; `enn ckpt show` lists all that is in it, and `enn ckpt convert FILE NAME.safetensors --only state_dict \
+         --strip state_dict` takes the tensors",
+        path.display()
+    )]
+    Native {
+        /// File.
+        path: PathBuf,
+        /// What it says of the model.
+        about: String,
+        /// Tensors of its state.
+        tensors: usize,
+    },
     /// The checkpoint has no best weights.
     #[error("{} holds no tensors named best.…; expected a checkpoint of an ENN model", path.display())]
     NoWeights {

@@ -4,6 +4,7 @@ use super::{
     ConvertError, Form,
     copy::copy_checkpoint,
     safetensors::{Mapped, Stored},
+    source::Source,
 };
 use enn_common::{
     artifact::card::{self, CardTensor, ModelCard},
@@ -96,6 +97,9 @@ impl Weights {
 
 fn read_card(source: &Path, weights: &Weights) -> Result<ModelCard, ConvertError> {
     let missing = |what| ConvertError::NoCard { path: source.to_path_buf(), what };
+    if let Weights::Pt(file) = weights {
+        refuse_native(source, file)?;
+    }
     let text = weights.about().ok_or_else(|| missing("it has no entry \"enn\" beside its tensors"))?;
     let found: ModelCard =
         serde_json::from_str(text).map_err(|_| missing("its entry \"enn\" is not a model card that can be read"))?;
@@ -103,6 +107,16 @@ fn read_card(source: &Path, weights: &Weights) -> Result<ModelCard, ConvertError
         return Err(missing("its card is of a newer version of ENN"));
     }
     Ok(found)
+}
+
+/// ENN for PyTorch has a layout of its own: "in_dim", "out_shape", "config", "tasks" and "state_dict".
+fn refuse_native(path: &Path, file: &StateFile) -> Result<(), ConvertError> {
+    let tensors = file.tensors().filter(|(name, ..)| name.starts_with("state_dict.")).count();
+    let value = |key: &str| file.values().get(key).map(Source::plain);
+    let (Some(in_dim), Some(out_shape)) = (value("in_dim"), value("out_shape")) else { return Ok(()) };
+    let settings = file.values().keys().filter(|name| name.starts_with("config.")).count();
+    let about = format!("in_dim {in_dim}, out_shape {out_shape}, {settings} settings");
+    if tensors == 0 { Ok(()) } else { Err(ConvertError::Native { path: path.to_path_buf(), about, tensors }) }
 }
 
 /// What is missing, too much or different, one sentence each.

@@ -11,6 +11,7 @@ mod safetensors;
 mod save;
 mod select;
 mod sharded;
+mod show;
 mod source;
 mod transcode;
 mod verify;
@@ -21,6 +22,7 @@ pub use load::load_model;
 pub use safetensors::Tensor;
 pub use save::{Saved, save_model};
 pub use select::Selection;
+pub use show::{Contents, contents};
 pub use transcode::{Converted, SHARD_BYTES, Target, Wishes, convert};
 pub use verify::{Verified, verify};
 
@@ -53,5 +55,7 @@ impl Form {
     }
 }
 
+#[cfg(test)]
+mod forms_tests;
 #[cfg(test)]
 mod tests;

@@ -115,6 +115,7 @@ struct Job<'a> {
     values: Vec<(String, String)>,
     shard_bytes: u64,
     notes: Vec<String>,
+    values_written: u64,
     progress: &'a mut dyn FnMut(u64, u64),
     done: u64,
     total: u64,
@@ -163,30 +164,23 @@ pub(super) fn convert_open(
             what: "no tensor is chosen; see --only and --without".into(),
         });
     }
-    let (tensors, count) = (taken.len() as u64, values.len() as u64);
-    let mut job =
-        Job { source, taken, values, shard_bytes: wishes.shard_bytes, notes: Vec::new(), progress, done: 0, total };
+    let tensors = taken.len() as u64;
+    let mut job = Job {
+        source,
+        taken,
+        values,
+        shard_bytes: wishes.shard_bytes,
+        notes: Vec::new(),
+        values_written: 0,
+        progress,
+        done: 0,
+        total,
+    };
     job.whole_or_absent(target, form, &mut left_out)?;
-    let notes = job.notes;
+    let (notes, written) = (job.notes, job.values_written);
     let (path, sources) = (target.to_path_buf(), source.file_count());
-    Ok(Converted {
-        path,
-        sources,
-        tensors,
-        values: count - left_out_values(&left_out, count),
-        bytes: total,
-        left_out,
-        notes,
-    })
+    Ok(Converted { path, sources, tensors, values: written, bytes: total, left_out, notes })
 }
-
-/// Values that were to be written and could not be understood.
-fn left_out_values(left_out: &[String], count: u64) -> u64 {
-    (left_out.iter().filter(|line| line.ends_with(NOT_UNDERSTOOD)).count() as u64).min(count)
-}
-
-/// End of a sentence about a value that only a copy into a checkpoint would keep.
-const NOT_UNDERSTOOD: &str = "only a checkpoint directory keeps it as it is";
 
 fn take(source: &Source, wishes: &Wishes, left_out: &mut Vec<String>) -> Result<Vec<Taken>, ConvertError> {
     let mut taken = Vec::new();
@@ -316,20 +310,21 @@ impl Job<'_> {
     fn pt(&mut self, path: &Path, left_out: &mut Vec<String>) -> Result<(), ConvertError> {
         let about = self.about();
         let mut entries = Vec::new();
-        let mut places = BTreeSet::new();
         for one in &self.taken {
             let content = Content::Tensor(one.to.element, one.to.shape.clone());
             entries.push(Entry { path: self.place(&one.from.name, &one.to.name), content });
         }
-        for (from, to) in &self.values {
+        for (from, to) in self.values.clone() {
+            let (from, to) = (from.as_str(), to.as_str());
             match self.source.value(from) {
                 Ok(value) => {
                     let stale = |text: &str| from == card::KEY && !self.fits(text, "model.");
                     if !value.as_str().is_some_and(stale) {
                         entries.push(Entry { path: self.place(from, to), content: Content::Value(value) });
+                        self.values_written += 1;
                     }
                 }
-                Err(error) => left_out.push(format!("{from}: {error}; {NOT_UNDERSTOOD}")),
+                Err(error) => left_out.push(format!("{from}: {error}; only a checkpoint directory keeps it as it is")),
             }
         }
         if let Some(text) = about.get(card::KEY) {
@@ -339,12 +334,11 @@ impl Job<'_> {
             let content = Content::Value(text.as_str().into());
             entries.push(Entry { path: vec![PathPart::Key(card::KEY.to_owned())], content });
         }
-        for entry in &entries {
-            let inside = (1..entry.path.len()).find(|&end| places.contains(&entry.path[..end]));
-            if inside.is_some() || !places.insert(entry.path.as_slice()) {
-                let what = "a tensor would be inside another one; choose with --only or --without".to_owned();
-                return Err(ConvertError::Wish { path: self.source.path().to_path_buf(), what });
-            }
+        let mut paths: Vec<&[PathPart]> = entries.iter().map(|entry| entry.path.as_slice()).collect();
+        paths.sort_unstable();
+        if paths.windows(2).any(|pair| pair[1].starts_with(pair[0])) {
+            let what = "a tensor would be inside another one; choose with --only or --without".to_owned();
+            return Err(ConvertError::Wish { path: self.source.path().to_path_buf(), what });
         }
         state_file::write(&Disk, path, &entries, &mut |entry| self.read(entry))
     }
@@ -356,12 +350,13 @@ impl Job<'_> {
 
     fn directory(&mut self, dir: &Path, draft: Option<Draft>) -> Result<(), ConvertError> {
         let mut writer = DirectoryWriter::create(&Disk, dir, self.shard_bytes)?;
-        for (from, to) in &self.values {
+        for (from, to) in &self.values.clone() {
             match self.source.plain_value(from)? {
                 PlainValue::Item(bytes, crc32) => writer.item(to, &bytes, crc32)?,
                 PlainValue::Value(value) => writer.value(to, &value)?,
             }
             writer.path(to, &self.place(from, to));
+            self.values_written += 1;
         }
         for index in 0..self.taken.len() {
             let bytes = self.read(index)?;

@@ -4,9 +4,8 @@
 
 use super::{RemoteError, error::scrub};
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, WriteMultipart,
-    aws::AmazonS3Builder, azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, local::LocalFileSystem,
-    path::Path as Key,
+    GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, WriteMultipart, aws::AmazonS3Builder,
+    azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, path::Path as Key,
 };
 use std::{
     fs::File,
@@ -22,9 +21,7 @@ const PART_BYTES_MIN: u64 = 8 << 20;
 const PARTS_OF_A_FILE: u64 = 9_000;
 /// Parts of a file on their way at one time.
 const PARTS_MAX: usize = 4;
-/// One request, without the transfer of a part over a slow line.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Retries of a request, which ends by itself after 30 s, and the time they have together.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Names listed in a place.
@@ -75,21 +72,20 @@ impl Store {
         }
         let failed =
             |error: object_store::Error| RemoteError::Place { place: scrub(place), what: scrub(&error.to_string()) };
-        let client = ClientOptions::new().with_timeout(REQUEST_TIMEOUT).with_connect_timeout(CONNECT_TIMEOUT);
+        // Time limits, proxies and whether plain HTTP is allowed are the environment's too, e.g. AWS_ALLOW_HTTP.
         let retry = RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
         let store: Arc<dyn ObjectStore> = match scheme {
             "s3" | "s3a" => {
-                // Plain HTTP only where the environment allows it, for a server on this machine.
                 let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
                 Arc::new(builder.build().map_err(failed)?)
             }
             "gs" => {
                 let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry);
-                Arc::new(builder.with_client_options(client).build().map_err(failed)?)
+                Arc::new(builder.build().map_err(failed)?)
             }
             "az" | "azure" => {
                 let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
-                Arc::new(builder.with_client_options(client).build().map_err(failed)?)
+                Arc::new(builder.build().map_err(failed)?)
             }
             _ => return Err(wrong("it is of a store that is not known")),
         };

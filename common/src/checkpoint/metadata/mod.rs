@@ -144,6 +144,7 @@ impl Metadata {
                 merged.add(&table.file, item)?;
             }
         }
+        merged.tensors.values_mut().for_each(TensorEntry::settle);
         for (fqn, tensor) in &merged.tensors {
             let clash = merged.values.get(fqn);
             if let Some(place) = clash {
@@ -201,7 +202,7 @@ impl Metadata {
                 expected: format!("{} {:?}", known.dtype, known.shape),
             });
         }
-        known.push(chunk);
+        known.chunks.push(chunk);
         Ok(())
     }
 
@@ -215,14 +216,14 @@ impl Metadata {
 }
 
 impl TensorEntry {
-    /// Adds a chunk. Chunks are found by their offsets, so an empty one gives way to one that holds something.
-    fn push(&mut self, chunk: Chunk) {
-        let same = self.chunks.iter().position(|known| known.region.offsets == chunk.region.offsets);
-        match same {
-            Some(_) if chunk.region.volume() == 0 => {}
-            Some(index) if self.chunks[index].region.volume() == 0 => self.chunks[index] = chunk,
-            _ => self.chunks.push(chunk),
+    /// Chunks are found by their offsets, so an empty one gives way to one that holds something, and one empty is enough.
+    fn settle(&mut self) {
+        if self.chunks.iter().all(|chunk| chunk.region.volume() > 0) {
+            return;
         }
+        let filled = self.chunks.iter().filter(|chunk| chunk.region.volume() > 0);
+        let mut taken: HashSet<Vec<u64>> = filled.map(|chunk| chunk.region.offsets.clone()).collect();
+        self.chunks.retain(|chunk| chunk.region.volume() > 0 || taken.insert(chunk.region.offsets.clone()));
     }
 }
 
