@@ -28,7 +28,7 @@ def server():
     end = time.monotonic() + STARTED_SECONDS_MAX
     while True:
         try:
-            urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/shelf", method="PUT")).read()
+            urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/shelf", method="PUT"), timeout=60).read()
             return process, port
         except OSError:
             assert time.monotonic() < end and process.poll() is None, "the server does not start"
@@ -64,14 +64,14 @@ def main():
             # A file larger than a part.
             fixture_big(root / "big")
             enn("push", root / "big", "s3://shelf/big")
-            enn("pull", "s3://shelf/big", root / "big.back")
-            assert enn("verify", root / "big.back", "--deep")["ok"]
+            enn("pull", "s3://shelf/big", root / "big-back")
+            assert enn("verify", root / "big-back", "--deep")["ok"]
             print("in several parts")
 
             url = f"http://127.0.0.1:{port}/shelf/runs/a/step-00000040/__1_0.distcp"
-            data = bytearray(urllib.request.urlopen(url).read())
+            data = bytearray(urllib.request.urlopen(url, timeout=60).read())
             data[len(data) // 2] ^= 1
-            urllib.request.urlopen(urllib.request.Request(url, bytes(data), method="PUT")).read()
+            urllib.request.urlopen(urllib.request.Request(url, bytes(data), method="PUT"), timeout=60).read()
             told = enn("pull", "s3://shelf/runs/a", root / "damaged", code=5)
             assert "__1_0.distcp" in told and "blake3" in told and not (root / "damaged").exists(), told
             told = enn("pull", "s3://shelf/nothing", root / "none", code=5)
@@ -87,7 +87,7 @@ def main():
 def fixture_big(directory):
     import torch
     import torch.distributed.checkpoint as dcp
-    plain = directory.with_suffix(".dcp")
+    plain = directory.with_name("plain")
     dcp.save({"w": torch.randn(7, 1 << 19)}, checkpoint_id=plain, no_dist=True)
     subprocess.run([BIN / "enn", "ckpt", "convert", plain, directory, "--to", "enn"], check=True, capture_output=True)
 

@@ -114,9 +114,9 @@ def check_values(folder):
     """A value that is not understood is refused by name, and goes through a conversion untouched."""
     state = {"w": torch.ones(3), "odd": Peculiar(), "path": Path("/tmp")}
     dcp.save(state, checkpoint_id=folder / "values", no_dist=True)
-    enn("convert", folder / "values", folder / "values.again")
+    enn("convert", folder / "values", folder / "values-again")
     back = {"w": torch.zeros(3), "odd": None, "path": None}
-    dcp.load(back, checkpoint_id=folder / "values.again", no_dist=True)
+    dcp.load(back, checkpoint_id=folder / "values-again", no_dist=True)
     assert type(back["odd"]).__name__ == "Peculiar" and back["path"] == Path("/tmp"), back
     left = told("convert", folder / "values", folder / "values.pt")["left_out"]
     assert any("Peculiar" in line and "not on the list" in line for line in left), left

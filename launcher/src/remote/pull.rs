@@ -88,13 +88,19 @@ fn checkpoint(
 ) -> Result<Pulled, RemoteError> {
     let sealed = place.small(name::MANIFEST, SMALL_BYTES_MAX)?;
     let own = fs::read(target.join(name::MANIFEST)).ok();
-    if target.exists() && !replace && own.is_none_or(|own| Some(own) != sealed) {
+    if target.exists() && !replace && (own.is_none() || own != sealed) {
         return Err(RemoteError::Exists { place: target.display().to_string() });
     }
     let manifest: Option<Manifest> = match &sealed {
         Some(bytes) => Some(seal::unseal(Path::new(&place.name_of(name::MANIFEST)), bytes)?),
         None => None,
     };
+    let same = own.is_some() && own == sealed;
+    if let Some(manifest) = manifest.as_ref().filter(|_| same && Checkpoint::whole(target).is_ok()) {
+        let (files, bytes, step) = (manifest.files.len(), manifest.bytes(), Some(manifest.step));
+        let (path, place) = (target.to_path_buf(), place.name_of(""));
+        return Ok(Pulled { path, place, step, files, bytes, resumed: bytes });
+    }
     let wanted = wanted(place, manifest.as_ref())?;
     let total = wanted.iter().map(|one| one.bytes).sum();
     let parent = atomic::parent(target);
