@@ -39,7 +39,7 @@ mod tests {
     use super::Bar;
 
     #[test]
-    fn a_total_of_nothing_is_no_division_by_zero() {
+    fn a_total_of_nothing_is_an_empty_bar() {
         let bar = Bar::new("verifying", true);
         bar.set(0, 0);
         bar.set(9, 4);
