@@ -69,7 +69,7 @@ def main():
             print("in several parts")
 
             url = f"http://127.0.0.1:{port}/shelf/runs/a/step-00000040/__1_0.distcp"
-            data = bytearray(urllib.request.urlopen(url, timeout=60).read())
+            data = bytearray((source / "__1_0.distcp").read_bytes())
             data[len(data) // 2] ^= 1
             urllib.request.urlopen(urllib.request.Request(url, bytes(data), method="PUT"), timeout=60).read()
             told = enn("pull", "s3://shelf/runs/a", root / "damaged", code=5)
