@@ -18,7 +18,7 @@ ENN_PYTHON ?= $(TARGET)/venv/bin/python
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test conformance venv bench bench-gpu cuda asan doctor lint clean-runs
+.PHONY: help libtorch build demo test conformance venv bench bench-gpu cuda asan fuzz doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +80,9 @@ asan: libtorch ## The C++ shim's tests under AddressSanitizer
 	export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="env LD_PRELOAD=$$(cc -print-file-name=libasan.so)"
 	$(CARGO) test --release --target-dir $(TARGET)/asan -p enn-worker --test gradcheck --test comm --test shm --no-fail-fast \
 		-- --skip ten_thousand_steps
+
+fuzz: ## A minute of damaged files for every reader of files
+	@ENN_FUZZ_SECONDS=60 ENN_FUZZ_SEED=$$RANDOM $(CARGO) test --release -p enn-tests --test fuzz -- --test-threads 2
 
 doctor: build ## What this machine has, what is missing, and the command that mends it
 	@$(WITH_TORCH)

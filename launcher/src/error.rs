@@ -9,6 +9,7 @@ use crate::{
     gather::GatherError,
     group::GroupError,
     logs::LogReadError,
+    remote::RemoteError,
     rendezvous::RendezvousError,
     run_dir::RunDirError,
     slurm::SlurmError,
@@ -133,6 +134,9 @@ pub enum Error {
     /// A model could not be saved or loaded.
     #[error(transparent)]
     Convert(#[from] ConvertError),
+    /// A checkpoint could not be moved to or from an object store.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// A checkpoint that cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] Box<ReadError>),
@@ -293,6 +297,7 @@ impl Error {
             | Self::Gather(_)
             | Self::Staged(_)
             | Self::Convert(_)
+            | Self::Remote(_)
             | Self::Checkpoint(_)
             | Self::Seal(_)
             | Self::Cv(_)

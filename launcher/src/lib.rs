@@ -2,7 +2,8 @@
 //!
 //! `cli → api → {stage, agent, gather, convert, cv, evaluation, tasks}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
 //! stacks, process}` for any program (LAUNCH.md); `slurm` says where an allocation's nodes meet. `ui` and `baselines` see
-//! only `common`'s types; `facts` is read once and passed on.
+//! only `common`'s types; `facts` is read once and passed on. `remote` moves
+//! checkpoints to and from object stores.
 
 pub mod agent;
 pub mod api;
@@ -20,6 +21,7 @@ pub mod group;
 pub mod logs;
 pub mod numa;
 mod process;
+pub mod remote;
 pub mod rendezvous;
 pub mod run_dir;
 pub mod slurm;

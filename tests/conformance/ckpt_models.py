@@ -89,7 +89,7 @@ def main():
         torch.save({"model": changed, "enn": loaded["enn"]}, root / "misfit.pt")
         check_refused(root / "misfit.pt", ["columns is missing", "rows is float32 [3]", "new is unexpected"])
         torch.save(changed, root / "foreign.pt")
-        check_refused(root / "foreign.pt", ["a model saved by ENN"])
+        check_refused(root / "foreign.pt", ["a model saved by enn"])
         torch.save({"model": changed, "enn": loaded["enn"], "code": subprocess.run}, root / "code.pt")
         # Pickle protocol 2 gives subprocess.run its name of Python 2.
         check_refused(root / "code.pt", ["commands.run", "not on the list"])

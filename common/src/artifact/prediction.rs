@@ -1,6 +1,7 @@
 //! The manifest beside predictions: which rows, which columns, made by which checkpoint from which data.
 
 use super::seal::{self, SealError};
+use crate::fs::digest;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -96,6 +97,28 @@ impl PredictionManifest {
         }
         Ok(found)
     }
+}
+
+/// Reads the files of predictions and compares them with their manifest; what is wrong, a sentence each.
+pub fn verify(output: &Path) -> Result<Vec<String>, SealError> {
+    let manifest = manifest_path(output);
+    let found = PredictionManifest::read(&manifest)?;
+    let dir = crate::fs::atomic::parent(&manifest);
+    let mut problems = Vec::new();
+    for file in &found.files {
+        let path = dir.join(&file.path);
+        match digest::of_file(&path, &mut |_| {}) {
+            Ok((_, blake3)) if blake3 == file.blake3 => {}
+            Ok((bytes, blake3)) => problems.push(format!(
+                "{} has {bytes} bytes with blake3 {blake3}, the manifest says {} with {}: it was changed after it was written",
+                path.display(),
+                file.bytes,
+                file.blake3
+            )),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    Ok(problems)
 }
 
 /// Where the manifest of predictions is: inside a directory, or beside a file as `NAME.manifest.json`.

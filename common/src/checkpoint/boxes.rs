@@ -1,5 +1,7 @@
 //! Boxes of a tensor: which part of a global shape a chunk holds, whether chunks tile it, and copying between boxes.
 
+use std::collections::HashSet;
+
 /// A box: where it begins and how large it is, per axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
@@ -83,8 +85,9 @@ impl Region {
 
 /// Says whether the boxes tile the shape exactly: no hole, no overlap. Empty boxes are allowed and hold nothing.
 ///
-/// Sorted by the first axis, so that only neighbours along it are compared: fast for the usual divisions along one axis.
-pub(super) fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>) -> Result<(), CoverageError> {
+/// Sorted by the axis with the most divisions, so that only neighbours along it are compared: fast for the usual divisions along
+/// one axis, whichever it is.
+pub fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>) -> Result<(), CoverageError> {
     let mut filled: Vec<&Region> = Vec::new();
     let mut covered = 0u64;
     for found in boxes {
@@ -97,10 +100,12 @@ pub(super) fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a 
             covered = covered.saturating_add(elements);
         }
     }
-    let first = |region: &Region| region.offsets.first().copied().unwrap_or(0);
+    let divisions = |axis: &usize| filled.iter().map(|region| region.offsets[*axis]).collect::<HashSet<_>>().len();
+    let axis = (0..shape.len()).max_by_key(divisions).unwrap_or(0);
+    let first = |region: &Region| region.offsets.get(axis).copied().unwrap_or(0);
     filled.sort_by_key(|region| first(region));
     for (index, one) in filled.iter().enumerate() {
-        let end = first(one) + one.sizes.first().copied().unwrap_or(1);
+        let end = first(one) + one.sizes.get(axis).copied().unwrap_or(1);
         for other in filled[index + 1..].iter().take_while(|other| first(other) < end) {
             if one.intersection(other).is_some() {
                 return Err(CoverageError::Overlap { one: (*one).clone(), other: (*other).clone() });
@@ -153,6 +158,17 @@ pub(super) fn runs<E>(
         index[axis] += 1;
         index[axis + 1..].fill(0);
     }
+}
+
+/// Copies what the box `from` has of the box `into` from the row-major bytes of the one to those of the other.
+pub fn paste(from: &Region, bytes: &[u8], into: &Region, out: &mut [u8], width: u64) {
+    let Some(both) = from.intersection(into) else { return };
+    let at = |element: u64| usize::try_from(element * width).unwrap_or(usize::MAX);
+    // Cannot fail: the closure never returns an error.
+    let _ = runs::<()>(from, &both, into, &mut |source, target, count| {
+        out[at(target)..at(target) + at(count)].copy_from_slice(&bytes[at(source)..at(source) + at(count)]);
+        Ok(())
+    });
 }
 
 #[cfg(test)]

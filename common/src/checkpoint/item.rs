@@ -3,8 +3,8 @@
 //! **Invariant:** a tensor's payload is written from the caller's memory; only the small head and tail around it are made.
 
 use super::{
+    element::{Element, UNTYPED},
     pickle::{Pickler, Protocol},
-    table::DType,
     value::Value,
     zip::{self, Envelope, Payload},
 };
@@ -20,8 +20,8 @@ const LINE_BYTES: u64 = 64;
 const VERSION: &[u8] = b"3\n";
 
 /// Makes head and tail of a tensor item that begins at byte `item_offset` of its file.
-pub(super) fn tensor(item_offset: u64, dtype: DType, sizes: &[u64], bytes: u64, crc32: u32) -> Envelope {
-    let pickle = tensor_pickle(dtype, sizes);
+pub(super) fn tensor(item_offset: u64, element: impl Into<Element>, sizes: &[u64], bytes: u64, crc32: u32) -> Envelope {
+    let pickle = tensor_pickle(element.into(), sizes);
     let align = if bytes >= PAGE_ALIGN_BYTES_MIN { PAGE_BYTES } else { LINE_BYTES };
     let payload = Payload { name: "archive/data/0", bytes, crc32, align };
     zip::envelope(item_offset, &records(&pickle), Some(&payload))
@@ -43,22 +43,26 @@ fn records(pickle: &[u8]) -> [(&'static str, &[u8]); 3] {
 }
 
 /// `_rebuild_tensor_v2(storage 0, offset 0, sizes, contiguous strides, requires_grad False, no hooks)`.
-pub(super) fn tensor_pickle(dtype: DType, sizes: &[u64]) -> Vec<u8> {
+fn tensor_pickle(element: Element, sizes: &[u64]) -> Vec<u8> {
     let mut pickler = Pickler::new(Protocol::Two);
-    rebuild_tensor(&mut pickler, "0", dtype, sizes);
+    rebuild_tensor(&mut pickler, "0", element, sizes);
     pickler.finish()
 }
 
 /// Pushes a tensor whose storage is the record `data/{key}`.
-pub(super) fn rebuild_tensor(pickler: &mut Pickler, key: &str, dtype: DType, sizes: &[u64]) {
-    pickler.global("torch._utils", "_rebuild_tensor_v2");
+///
+/// A type without a storage class of its own has an untyped storage, which counts bytes, and is named beside it.
+pub(super) fn rebuild_tensor(pickler: &mut Pickler, key: &str, element: Element, sizes: &[u64]) {
+    let untyped = element.storage() == UNTYPED;
+    let numel: u64 = sizes.iter().product();
+    pickler.global("torch._utils", if untyped { "_rebuild_tensor_v3" } else { "_rebuild_tensor_v2" });
     pickler.mark();
     pickler.mark();
     pickler.text("storage");
-    pickler.global("torch", dtype.storage());
+    pickler.global(if untyped { "torch.storage" } else { "torch" }, element.storage());
     pickler.text(key);
     pickler.text("cpu");
-    pickler.count(sizes.iter().product());
+    pickler.count(if untyped { numel * element.bytes() } else { numel });
     pickler.tuple();
     pickler.persistent();
     pickler.count(0);
@@ -68,6 +72,9 @@ pub(super) fn rebuild_tensor(pickler: &mut Pickler, key: &str, dtype: DType, siz
     pickler.global("collections", "OrderedDict");
     pickler.empty_tuple();
     pickler.call();
+    if untyped {
+        pickler.global("torch", element.torch());
+    }
     pickler.tuple();
     pickler.call();
 }

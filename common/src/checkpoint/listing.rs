@@ -113,7 +113,7 @@ pub fn find(path: &Path) -> Result<Checkpoint, FindError> {
         let reason = Box::new(skipped.swap_remove(0).1);
         return Err(FindError::Incomplete { path: path.to_path_buf(), reason });
     }
-    if path.join(name::METADATA).exists() {
+    if name::is_dcp(path) {
         return Ok(Checkpoint::open_dcp(path).map_err(Box::new)?);
     }
     Err(FindError::None { path: path.to_path_buf() })

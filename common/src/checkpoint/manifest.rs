@@ -112,6 +112,17 @@ pub struct FileEntry {
     pub crc32: Vec<u32>,
 }
 
+impl FileEntry {
+    /// The strongest digest there is of the file, in words: one file with two of them is two files.
+    pub fn digest(&self) -> String {
+        match self.whole_crc32 {
+            _ if !self.blake3.is_empty() => self.blake3.clone(),
+            Some(crc32) => format!("crc32 {crc32:08x}"),
+            None => String::new(),
+        }
+    }
+}
+
 impl Manifest {
     /// Puts the draft and what was written together. `dcp` is the content of `.metadata`.
     pub fn new(draft: Draft, tables: &[ShardTable], metadata: &Metadata, dcp: &[u8]) -> Self {

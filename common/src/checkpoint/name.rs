@@ -27,6 +27,22 @@ pub fn shard(rank: u32) -> String {
     format!("__{rank}_0.distcp")
 }
 
+/// `__{rank}.metadata` of all ranks, in their order: what PyTorch writes instead of `.metadata` when ranks save without
+/// hearing of each other.
+pub fn local_metadata(dir: &Path) -> Vec<PathBuf> {
+    let rank_of = |name: &str| name.strip_prefix("__")?.strip_suffix(".metadata")?.parse::<u32>().ok();
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found: Vec<_> =
+        entries.filter_map(|entry| Some((rank_of(entry.file_name().to_str()?)?, entry.path()))).collect();
+    found.sort();
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Whether a directory holds a checkpoint in PyTorch's form, ours or another's.
+pub fn is_dcp(dir: &Path) -> bool {
+    dir.join(METADATA).exists() || !local_metadata(dir).is_empty()
+}
+
 /// The step of a committed checkpoint's directory name.
 pub fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;

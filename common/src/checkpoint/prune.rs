@@ -4,31 +4,77 @@
 //! newest complete one is never removed.
 
 use super::{
-    Manifest, name,
+    Checkpoint, name,
     retain::{Candidate, Reason, decide},
 };
 use crate::fs::{Disk, FileError, Storage};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-/// Removes what the policy lets go. `keep` is the number kept besides the newest and the best. Returns what was removed.
+/// A checkpoint, and whether it stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// Step.
+    pub step: u64,
+    /// Directory.
+    pub path: PathBuf,
+    /// Bytes of its files; 0 for a damaged one.
+    pub bytes: u64,
+    /// Whether it stays.
+    pub keeps: bool,
+    /// Why.
+    pub reason: String,
+}
+
+/// Says what the policy lets go, oldest first. `keep` is the number kept besides the newest and the best.
 ///
-/// Directories without a readable manifest are left alone: they are evidence, and `latest` passes them over.
-pub fn prune(checkpoints: &Path, keep: usize) -> Result<Vec<PathBuf>, FileError> {
-    let known = name::list(checkpoints).into_iter().filter_map(|(step, path)| {
-        let manifest = Manifest::read(&path).ok()?;
-        Some(Candidate { step, metric: manifest.metric })
-    });
-    let candidates: Vec<_> = known.collect();
-    let gone = decide(&candidates, keep).into_iter().filter(|(_, reason)| *reason == Reason::Superseded);
+/// Damaged checkpoints are left alone: they are evidence, `latest` passes them over, and they take no one's place: the newest
+/// and the best are those of the sound ones.
+pub fn judge(checkpoints: &Path, keep: usize) -> Vec<Judged> {
+    let (mut sound, mut candidates, mut judged) = (Vec::new(), Vec::new(), Vec::new());
+    for (step, path) in name::list(checkpoints) {
+        match Checkpoint::whole(&path) {
+            Ok(manifest) => {
+                candidates.push(Candidate { step, metric: manifest.metric });
+                sound.push((step, path, manifest.bytes()));
+            }
+            Err(error) => {
+                judged.push(Judged { step, path, bytes: 0, keeps: true, reason: format!("it is damaged: {error}") })
+            }
+        }
+    }
+    let reasons: BTreeMap<u64, Reason> = decide(&candidates, keep).into_iter().collect();
+    judged.extend(sound.into_iter().filter_map(|(step, path, bytes)| {
+        let reason = reasons.get(&step)?;
+        Some(Judged { step, path, bytes, keeps: reason.keeps(), reason: reason.to_string() })
+    }));
+    judged.sort_by_key(|one| one.step);
+    judged
+}
+
+/// Removes what `judge` lets go. Returns what was removed.
+pub fn remove(checkpoints: &Path, judged: &[Judged]) -> Result<Vec<PathBuf>, FileError> {
+    remove_on(&Disk, checkpoints, judged)
+}
+
+/// `remove` on another storage.
+pub fn remove_on(storage: &dyn Storage, checkpoints: &Path, judged: &[Judged]) -> Result<Vec<PathBuf>, FileError> {
     let mut removed = Vec::new();
-    for (step, _) in gone {
-        let (path, trash) = (checkpoints.join(name::committed(step)), checkpoints.join(name::trash(step)));
-        Disk.rename(&path, &trash)?;
-        Disk.sync_dir(checkpoints)?;
-        Disk.remove_dir(&trash)?;
-        removed.push(path);
+    for one in judged.iter().filter(|one| !one.keeps) {
+        let trash = checkpoints.join(name::trash(one.step));
+        storage.rename(&one.path, &trash)?;
+        storage.sync_dir(checkpoints)?;
+        storage.remove_dir(&trash)?;
+        removed.push(one.path.clone());
     }
     Ok(removed)
+}
+
+/// Removes what the policy lets go. Returns what was removed.
+pub fn prune(checkpoints: &Path, keep: usize) -> Result<Vec<PathBuf>, FileError> {
+    remove(checkpoints, &judge(checkpoints, keep))
 }
 
 /// Removes checkpoints that were being written or removed by processes that are gone. Call it only when no worker of this

@@ -3,13 +3,19 @@
 //! **Invariant:** nothing is returned that was not checked: the manifest by its own digest, files by their size, tensors by
 //! exact coverage and by the CRC-32 of every chunk that is read whole.
 
+mod inspect;
+
+pub use inspect::Inspection;
+
 use super::{
     boxes::{CoverageError, Region, runs},
+    element::Element,
     manifest::{FileEntry, Manifest},
     metadata::{Chunk, Metadata, MetadataError, Place, TensorEntry},
     name,
-    stored::{ItemError, StoredItem, StoredTensor, check_crc},
+    stored::{ItemError, PICKLE_BYTES_MAX, StoredItem, StoredTensor, check_crc},
     table::DType,
+    transform,
     value::Value,
 };
 use crate::{
@@ -139,8 +145,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint of ours: reads the manifest, checks its digest, the sizes of all files, and `.metadata`.
-    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+    /// Says whether a checkpoint of ours is complete, without reading more than its manifest: its digest, and the sizes of all
+    /// files.
+    pub fn whole(dir: &Path) -> Result<Manifest, ReadError> {
         let manifest = match Manifest::read(dir) {
             Err(SealError::File(error)) if error.is_missing() => {
                 return Err(ReadError::NotComplete { dir: dir.to_path_buf() });
@@ -154,6 +161,12 @@ impl Checkpoint {
                 return Err(ReadError::Size { path, found, expected: file.bytes });
             }
         }
+        Ok(manifest)
+    }
+
+    /// Opens a checkpoint of ours: reads the manifest, checks its digest, the sizes of all files, and `.metadata`.
+    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        let manifest = Self::whole(dir)?;
         let (metadata, digest) = read_metadata(dir)?;
         let listed = manifest.files.iter().find(|file| file.path == name::METADATA);
         if let Some(file) = listed.filter(|file| file.blake3 != digest) {
@@ -208,24 +221,48 @@ impl Checkpoint {
 
     /// A part of a tensor; reads only the bytes that are needed.
     pub fn tensor_box(&self, fqn: &str, wanted: &Region) -> Result<TensorData, ReadError> {
+        let dtype = self.dtype(fqn, self.entry(fqn)?)?;
+        let (_, bytes) = self.raw(fqn, wanted)?;
+        Ok(TensorData { dtype, shape: wanted.sizes.clone(), bytes })
+    }
+
+    /// A part of a tensor of any element type, as its bytes.
+    pub fn raw(&self, fqn: &str, wanted: &Region) -> Result<(Element, Vec<u8>), ReadError> {
         let entry = self.entry(fqn)?;
         let refused = |asked: String| ReadError::Shape { fqn: fqn.to_owned(), shape: entry.shape.clone(), asked };
         if !wanted.lies_in(&entry.shape) {
             return Err(refused(format!("the box at {:?} of size {:?}", wanted.offsets, wanted.sizes)));
         }
-        let dtype = self.dtype(fqn, entry)?;
-        let bytes = wanted.volume().checked_mul(dtype.bytes()).and_then(|bytes| usize::try_from(bytes).ok());
-        let bytes = bytes.ok_or_else(|| refused("its size in memory".to_owned()))?;
-        let mut data = TensorData { dtype, shape: wanted.sizes.clone(), bytes: vec![0; bytes] };
-        self.fill(fqn, entry, wanted, &mut data.bytes)?;
-        Ok(data)
+        let element = self.element(fqn, entry)?;
+        // Before anything is allocated for it: what is wanted is there.
+        check_coverage(&self.dir, fqn, entry)?;
+        let bytes = wanted.volume().checked_mul(element.bytes());
+        let bytes = bytes.filter(|&bytes| bytes <= self.stored_bytes_max(entry));
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let mut out = vec![0; bytes.ok_or_else(|| refused("what its files can hold".to_owned()))?];
+        self.fill(fqn, entry, wanted, &mut out)?;
+        Ok((element, out))
+    }
+
+    /// The item of a plain value for a copy: its bytes, undone what a writer did to them (compression), and the CRC-32 of its
+    /// pickle. What the value is need not be known.
+    pub fn item(&self, fqn: &str) -> Result<(Vec<u8>, u32), ReadError> {
+        let place = self.value_place(fqn)?;
+        let read = || -> Result<_, CopyError> {
+            let (file, plain) = self.open_item(place, PICKLE_BYTES_MAX)?;
+            let crc32 = crc32fast::hash(&StoredItem::open(&file.0, file.1, &plain)?.pickle()?);
+            let mut bytes = vec![0; usize::try_from(plain.length).map_err(|_| ItemError::Cut)?];
+            file.0.read_exact_at(&mut bytes, plain.offset)?;
+            Ok((bytes, crc32))
+        };
+        read().map_err(|error| self.copy_error(fqn, place, error))
     }
 
     /// A whole tensor into memory of the caller, which must have exactly its bytes.
     pub fn read_into(&self, fqn: &str, out: &mut [u8]) -> Result<(), ReadError> {
         let entry = self.entry(fqn)?;
         let wanted = Region::whole(&entry.shape);
-        let bytes = wanted.volume().saturating_mul(self.dtype(fqn, entry)?.bytes());
+        let bytes = wanted.volume().saturating_mul(self.element(fqn, entry)?.bytes());
         if bytes != out.len() as u64 {
             let asked = format!("a buffer of {} bytes (it has {bytes})", out.len());
             return Err(ReadError::Shape { fqn: fqn.to_owned(), shape: entry.shape.clone(), asked });
@@ -235,17 +272,21 @@ impl Checkpoint {
 
     /// A plain value.
     pub fn value(&self, fqn: &str) -> Result<Value, ReadError> {
-        let absent = || ReadError::Absent { kind: "value", fqn: fqn.to_owned(), dir: self.dir.clone() };
-        let place = self.metadata.values.get(fqn).ok_or_else(absent)?;
-        let file = self.file(&place.file)?;
-        let read = || {
-            let (value, found) = StoredItem::open(&file.0, file.1, place)?.value()?;
+        let place = self.value_place(fqn)?;
+        let read = || -> Result<Value, CopyError> {
+            let (file, plain) = self.open_item(place, PICKLE_BYTES_MAX)?;
+            let (value, found) = StoredItem::open(&file.0, file.1, &plain)?.value()?;
             match self.expected(place) {
-                Some(expected) if expected != found => Err(ItemError::Checksum { found, expected }),
+                Some(expected) if expected != found => Err(ItemError::Checksum { found, expected }.into()),
                 _ => Ok(value),
             }
         };
-        read().map_err(|source| self.item_error(fqn, place, source))
+        read().map_err(|error| self.copy_error(fqn, place, error))
+    }
+
+    fn value_place(&self, fqn: &str) -> Result<&Place, ReadError> {
+        let absent = || ReadError::Absent { kind: "value", fqn: fqn.to_owned(), dir: self.dir.clone() };
+        self.metadata.values.get(fqn).ok_or_else(absent)
     }
 
     /// Reads every file again and compares it with the manifest; without one, reads every tensor and value.
@@ -266,34 +307,47 @@ impl Checkpoint {
     }
 
     fn dtype(&self, fqn: &str, entry: &TensorEntry) -> Result<DType, ReadError> {
+        entry.dtype().ok_or_else(|| self.unsupported(fqn, entry))
+    }
+
+    fn element(&self, fqn: &str, entry: &TensorEntry) -> Result<Element, ReadError> {
+        entry.element().ok_or_else(|| self.unsupported(fqn, entry))
+    }
+
+    fn unsupported(&self, fqn: &str, entry: &TensorEntry) -> ReadError {
         let unsupported = ItemError::Unsupported { what: format!("of the element type {}", entry.dtype) };
         let place = entry.chunks.first().map(|chunk| chunk.place.clone());
         let place = place.unwrap_or(Place { file: String::new(), offset: 0, length: 0, transforms: Vec::new() });
-        entry.dtype().ok_or_else(|| self.item_error(fqn, &place, unsupported))
+        self.item_error(fqn, &place, unsupported)
+    }
+
+    /// Bytes that the chunks of a tensor can hold: no more than their items have; compressed ones may hold more.
+    fn stored_bytes_max(&self, entry: &TensorEntry) -> u64 {
+        let packed = entry.chunks.iter().any(|chunk| !chunk.place.transforms.is_empty());
+        let stored = entry.chunks.iter().map(|chunk| chunk.place.length).fold(0, u64::saturating_add);
+        // zstd's own limit is near 1 : 33,000 for zeros.
+        if packed { stored.saturating_mul(1 << 16) } else { stored }
     }
 
     fn fill(&self, fqn: &str, entry: &TensorEntry, wanted: &Region, out: &mut [u8]) -> Result<(), ReadError> {
         check_coverage(&self.dir, fqn, entry)?;
         for chunk in &entry.chunks {
             let Some(both) = chunk.region.intersection(wanted) else { continue };
-            let part = Part { chunk, both: &both, wanted, dtype: self.dtype(fqn, entry)? };
-            self.copy(&part, out).map_err(|error| match error {
-                CopyError::File(error) => error,
-                CopyError::Item(source) => self.item_error(fqn, &chunk.place, source),
-            })?;
+            let part = Part { chunk, both: &both, wanted, element: self.element(fqn, entry)? };
+            self.copy(&part, out).map_err(|error| self.copy_error(fqn, &chunk.place, error))?;
         }
         Ok(())
     }
 
     fn copy(&self, part: &Part<'_>, out: &mut [u8]) -> Result<(), CopyError> {
-        let place = &part.chunk.place;
-        let file = self.file(&place.file).map_err(CopyError::File)?;
-        let stored = StoredItem::open(&file.0, file.1, place)?.tensor()?;
-        if stored.dtype != part.dtype || stored.sizes != part.chunk.region.sizes {
-            let what = format!("a {} of size {:?}, not what .metadata says", stored.dtype.torch(), stored.sizes);
+        let bytes = part.chunk.region.volume().saturating_mul(part.element.bytes());
+        let (file, place) = self.open_item(&part.chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
+        let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
+        if stored.element != part.element || stored.sizes != part.chunk.region.sizes {
+            let what = format!("a {} of size {:?}, not what .metadata says", stored.element.torch(), stored.sizes);
             return Err(ItemError::Unsupported { what }.into());
         }
-        let expected = self.expected(place);
+        let expected = self.expected(&part.chunk.place);
         if let Some(expected) = expected.filter(|&crc32| crc32 != stored.crc32) {
             return Err(ItemError::Checksum { found: stored.crc32, expected }.into());
         }
@@ -309,6 +363,17 @@ impl Checkpoint {
         check_crc(&payload, stored.crc32)?;
         part.copy_elements(&payload, &stored, out);
         Ok(())
+    }
+
+    /// The file that holds an item in plain, and its place there. A compressed one may be `bytes_max` long in plain.
+    fn open_item(&self, place: &Place, bytes_max: u64) -> Result<(Arc<(File, u64)>, Place), CopyError> {
+        let file = self.file(&place.file).map_err(CopyError::File)?;
+        if place.transforms.is_empty() {
+            return Ok((file, place.clone()));
+        }
+        let (plain, place) = transform::undo(&file.0, file.1, place, bytes_max)?;
+        let bytes = place.length;
+        Ok((Arc::new((plain, bytes)), place))
     }
 
     /// The CRC-32 that the manifest has for an item.
@@ -330,6 +395,13 @@ impl Checkpoint {
         Ok(file)
     }
 
+    fn copy_error(&self, fqn: &str, place: &Place, error: CopyError) -> ReadError {
+        match error {
+            CopyError::File(error) => error,
+            CopyError::Item(source) => self.item_error(fqn, place, source),
+        }
+    }
+
     fn item_error(&self, fqn: &str, place: &Place, source: ItemError) -> ReadError {
         ReadError::Item { fqn: fqn.to_owned(), path: self.dir.join(&place.file), offset: place.offset, source }
     }
@@ -340,7 +412,7 @@ struct Part<'a> {
     chunk: &'a Chunk,
     both: &'a Region,
     wanted: &'a Region,
-    dtype: DType,
+    element: Element,
 }
 
 enum CopyError {
@@ -357,7 +429,7 @@ impl<E: Into<ItemError>> From<E> for CopyError {
 impl Part<'_> {
     /// Reads only the stretches that are wanted.
     fn copy_runs(&self, file: &File, stored: &StoredTensor, out: &mut [u8]) -> Result<(), ItemError> {
-        let width = self.dtype.bytes();
+        let width = self.element.bytes();
         runs(&self.chunk.region, self.both, self.wanted, &mut |from, to, count| {
             let (to, length) = (index(to * width), index(count * width));
             Ok(file.read_exact_at(&mut out[to..to + length], stored.at + from * width)?)
@@ -366,7 +438,7 @@ impl Part<'_> {
 
     /// Copies from a payload in memory, following its strides.
     fn copy_elements(&self, payload: &[u8], stored: &StoredTensor, out: &mut [u8]) {
-        let width = self.dtype.bytes();
+        let width = self.element.bytes();
         let plain = stored.is_plain();
         let own = super::item::strides(&stored.sizes);
         // Cannot fail: the closure never returns an error.
@@ -396,15 +468,24 @@ fn index(place: u64) -> usize {
     usize::try_from(place).unwrap_or(usize::MAX)
 }
 
+/// The metadata of a directory, and the blake3 of `.metadata`. Where every rank wrote its own, they are put together.
 fn read_metadata(dir: &Path) -> Result<(Metadata, String), ReadError> {
-    let path = dir.join(name::METADATA);
-    let length = std::fs::metadata(&path).map_err(FileError::of("read", &path))?.len();
-    if length > METADATA_BYTES_MAX {
-        return Err(ReadError::Size { path, found: length, expected: METADATA_BYTES_MAX });
+    let global = dir.join(name::METADATA);
+    let local = name::local_metadata(dir);
+    let files = if global.exists() || local.is_empty() { vec![global] } else { local };
+    let mut all = Metadata::default();
+    let mut digest = String::new();
+    for path in files {
+        let length = std::fs::metadata(&path).map_err(FileError::of("read", &path))?.len();
+        if length > METADATA_BYTES_MAX {
+            return Err(ReadError::Size { path, found: length, expected: METADATA_BYTES_MAX });
+        }
+        let bytes = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+        let found = Metadata::parse(&bytes).and_then(|metadata| all.absorb(metadata));
+        found.map_err(|source| ReadError::Metadata { path, source })?;
+        digest = blake3::hash(&bytes).to_hex().to_string();
     }
-    let bytes = std::fs::read(&path).map_err(FileError::of("read", &path))?;
-    let metadata = Metadata::parse(&bytes).map_err(|source| ReadError::Metadata { path, source })?;
-    Ok((metadata, blake3::hash(&bytes).to_hex().to_string()))
+    Ok((all, digest))
 }
 
 /// Reads the file at `path` and compares it with what the manifest says of it: by its blake3 where it has one, else by its CRC-32.

@@ -5,8 +5,8 @@
 
 use super::{
     boxes::volume,
+    element::{Element, UNTYPED},
     metadata::Place,
-    table::DType,
     torch::ITEM_GLOBALS,
     tree::{Id, Node, Tree},
     unpickle::{UnpickleError, unpickle},
@@ -20,7 +20,7 @@ const TAIL_BYTES: u64 = 4096;
 /// Farthest from the end that an end record is looked for.
 const END_SEARCH_BYTES_MAX: u64 = 66 * 1024;
 /// Largest data.pkl that is read.
-const PICKLE_BYTES_MAX: u64 = 256 << 20;
+pub(super) const PICKLE_BYTES_MAX: u64 = 256 << 20;
 
 /// Why an item could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ pub enum ItemError {
 /// Where the payload of a tensor item is, and how to look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredTensor {
-    pub(super) dtype: DType,
+    pub(super) element: Element,
     pub(super) sizes: Vec<u64>,
     pub(super) strides: Vec<u64>,
     /// First element in the payload.
@@ -191,15 +191,15 @@ impl<'a> StoredItem<'a> {
     pub(super) fn locate(&self, tree: &Tree<'_>, id: Id) -> Result<StoredTensor, ItemError> {
         let seen = read_tensor(tree, id)?;
         let entry = self.record(&format!("data/{}", seen.key))?;
-        let bytes = seen.numel.checked_mul(seen.dtype.bytes()).filter(|&bytes| bytes == entry.bytes);
+        let bytes = seen.numel.checked_mul(seen.element.bytes()).filter(|&bytes| bytes == entry.bytes);
         let wrong = || ItemError::Record { name: entry.name.clone() };
         let bytes = bytes.ok_or_else(wrong)?;
         if seen.end().is_none_or(|end| end > seen.numel) {
             return Err(wrong());
         }
         let at = if bytes == 0 { 0 } else { self.offset + self.data_at(entry)? };
-        let Seen { dtype, sizes, strides, first, .. } = seen;
-        Ok(StoredTensor { dtype, sizes, strides, first, at, bytes, crc32: entry.crc32 })
+        let Seen { element, sizes, strides, first, .. } = seen;
+        Ok(StoredTensor { element, sizes, strides, first, at, bytes, crc32: entry.crc32 })
     }
 }
 
@@ -207,7 +207,7 @@ impl StoredTensor {
     /// Whether the payload is the row-major tensor and nothing else.
     pub(super) fn is_plain(&self) -> bool {
         self.first == 0
-            && volume(&self.sizes).is_some_and(|count| count.checked_mul(self.dtype.bytes()) == Some(self.bytes))
+            && volume(&self.sizes).is_some_and(|count| count.checked_mul(self.element.bytes()) == Some(self.bytes))
             && self.sizes.iter().zip(self.strides.iter().zip(super::item::strides(&self.sizes))).all(
                 // The stride of an axis of length 1 is never used.
                 |(&size, (&found, plain))| size <= 1 || found == plain,
@@ -226,7 +226,7 @@ pub(super) fn check_crc(bytes: &[u8], expected: u32) -> Result<(), ItemError> {
 
 /// A tensor as its pickle describes it.
 struct Seen {
-    dtype: DType,
+    element: Element,
     key: String,
     /// Elements of the storage.
     numel: u64,
@@ -295,9 +295,8 @@ fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<S
         Some(Node::Global("torch", name)) => *name,
         _ => class,
     };
-    let dtype = DType::of_torch(name).or_else(|| DType::of_storage(name));
-    let dtype = dtype.ok_or_else(|| ItemError::Unsupported { what: format!("of the element type {name}") })?;
-    // An untyped storage counts bytes.
-    let numel = if class == "UntypedStorage" { numel / dtype.bytes() } else { numel };
-    Ok(Some(Seen { dtype, key, numel, first, sizes, strides }))
+    let element = Element::of_torch(name).or_else(|| Element::of_storage(name));
+    let element = element.ok_or_else(|| ItemError::Unsupported { what: format!("of the element type {name}") })?;
+    let numel = if class == UNTYPED { numel / element.bytes() } else { numel };
+    Ok(Some(Seen { element, key, numel, first, sizes, strides }))
 }

@@ -53,6 +53,13 @@ const TORCH: &[&str] = &[
     "BoolStorage",
     "ComplexFloatStorage",
     "ComplexDoubleStorage",
+    "qint8",
+    "qint32",
+    "quint8",
+    "quint4x2",
+    "QInt8Storage",
+    "QInt32Storage",
+    "QUInt8Storage",
 ];
 
 /// What `.metadata` may mention.

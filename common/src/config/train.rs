@@ -68,6 +68,10 @@ pub struct TrainConfig {
     pub checkpoint_busy: Busy,
     /// Whether the files of a checkpoint get a blake3 beside their CRC-32.
     pub checkpoint_blake3: bool,
+    /// Where every checkpoint is uploaded while the run goes on: s3://, gs://, az://, file:// or a directory, the run's own name
+    /// below it. None: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_mirror: Option<String>,
     /// Numeric precision of training; masters, statistics, heads and losses are f32 whatever it says.
     pub precision: Precision,
     /// How steps are executed.
@@ -302,6 +306,7 @@ impl Default for TrainConfig {
             checkpoint_async: true,
             checkpoint_busy: Busy::Wait,
             checkpoint_blake3: false,
+            checkpoint_mirror: None,
             precision: Precision::Auto,
             execution: Execution::Auto,
             capture_collectives: false,

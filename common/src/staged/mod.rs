@@ -9,6 +9,7 @@
 //!   row_id.npy   (N)             i64   identity of a sample, kept through prediction
 //!   split.npy    (N)             u8    0 train, 1 validation, 2 test
 //!   weight.npy   (N)             f32   how much a sample counts, ≥ 0                       absent when all count the same
+//!   sums.json                          checksums of the arrays by block, sealed; absent in what was staged before there were any
 //!   meta.json                          `StagedMeta`, written last: the directory is complete iff it exists
 //! ```
 //! Array data begins at a multiple of 64 bytes (NumPy's own rule), so that `numpy.load(mmap_mode="r")` and ours map them.
@@ -23,12 +24,14 @@ pub mod mix;
 pub mod npy;
 pub mod reader;
 pub mod stats;
+pub mod sums;
 pub mod writer;
 
 pub use error::StagedError;
 pub use meta::StagedMeta;
 pub use reader::{Split, Staged};
 pub use stats::Moments;
+pub use sums::Sums;
 pub use writer::{ArrayWriter, StagedWriter};
 
 /// Version of meta.json that this build writes and reads.

@@ -1,7 +1,7 @@
 //! Opens a staged directory: checks everything, then maps the arrays read-only. Workers of a node share the page cache.
 
 use super::{
-    ArrayName, META, StagedError, StagedMeta, VERSION,
+    ArrayName, META, StagedError, StagedMeta, Sums, VERSION,
     npy::{Header, NpyError},
 };
 use crate::fs::{
@@ -116,7 +116,7 @@ impl Staged {
         serde_json::from_slice(&text).map_err(wrong)
     }
 
-    /// Opens and validates: version, digest, element types, shapes, lengths, and the number of samples in each split.
+    /// Opens and validates: a few blocks of every array against their checksums, version, digest, element types, shapes, lengths, and the number of samples in each split.
     pub fn open(dir: &Path) -> Result<Self, StagedError> {
         let meta = Self::read_meta(dir)?;
         check_meta(dir, &meta)?;
@@ -133,6 +133,10 @@ impl Staged {
         let split = open(ArrayName::Split, &[])?;
         check_split(dir, &meta, split.data())?;
         let weight = meta.has_weights.then(|| open(ArrayName::Weight, &[])).transpose()?;
+        if let Some(sums) = Sums::read(dir)? {
+            // Every process looks at other blocks.
+            sums.sample(dir, u64::from(std::process::id()))?;
+        }
         let outputs = meta.out_shape.iter().product();
         let features = meta.features.len();
         Ok(Self { dir: dir.to_path_buf(), meta, x, x_mask, targets, row_id, split, weight, features, outputs })

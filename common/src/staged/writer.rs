@@ -4,7 +4,7 @@
 //! SIGBUS. Whatever happens before `finish` returns, no directory with the final name is touched.
 
 use super::{
-    ArrayName, META, Staged, StagedError, StagedMeta,
+    ArrayName, META, Staged, StagedError, StagedMeta, Sums,
     npy::{Element, Header, NpyError},
 };
 use crate::fs::{FileError, atomic};
@@ -64,6 +64,7 @@ impl StagedWriter {
     /// Writes meta.json, makes everything durable and gives the directory its final name, `meta.digest`. Finds out then whether
     /// somebody else has staged the same meanwhile; a whole directory of that name stays, and ours is dropped.
     pub fn finish(self, meta: &StagedMeta) -> Result<PathBuf, StagedError> {
+        Sums::compute(&self.dir)?.write(&self.dir)?;
         let path = self.dir.join(META);
         let text =
             serde_json::to_vec_pretty(meta).map_err(|source| StagedError::Meta { path: path.clone(), source })?;

@@ -2,7 +2,7 @@
 
 use crate::fixture::{checkpoint, draft, pattern, w, write_shards};
 use enn_common::{
-    checkpoint::{Checkpoint, DType, Region, commit, latest, name, prune, remove_leftovers},
+    checkpoint::{Checkpoint, DType, Region, commit, latest, name, prune, prune::judge, remove_leftovers},
     fs::Disk,
 };
 use std::fs;
@@ -122,4 +122,25 @@ fn pruning_keeps_the_newest_and_the_best() {
     let removed = prune(root.path(), 1).unwrap();
     assert_eq!(removed, [root.path().join("step-00000002")]);
     assert_eq!(name::list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 3, 1]);
+}
+
+#[test]
+fn damaged_checkpoints_take_no_ones_place_so_that_the_last_good_one_stays() {
+    let root = tempfile::tempdir().unwrap();
+    for step in [1, 2, 3, 4, 5] {
+        checkpoint(root.path(), 1, step);
+    }
+    // Of the best and the newest a shard is cut; of another one the manifest is gone.
+    for step in [1, 5] {
+        let shard = root.path().join(name::committed(step)).join("__0_0.distcp");
+        fs::write(&shard, &fs::read(&shard).unwrap()[..100]).unwrap();
+    }
+    fs::remove_file(root.path().join("step-00000004/manifest.json")).unwrap();
+    let judged = judge(root.path(), 0);
+    let told: Vec<_> = judged.iter().map(|one| (one.step, one.keeps)).collect();
+    assert_eq!(told, [(1, true), (2, true), (3, true), (4, true), (5, true)], "{judged:?}");
+    assert!(judged[0].reason.contains("damaged") && judged[1].reason.contains("best"), "{judged:?}");
+    assert!(judged[2].reason.contains("newest"), "{judged:?}");
+    assert!(prune(root.path(), 0).unwrap().is_empty());
+    assert_eq!(latest(root.path()).found.unwrap().manifest().unwrap().step, 3);
 }

@@ -19,6 +19,9 @@ type Warn = Box<dyn Fn(String) + Send>;
 /// What is known of the model at this moment, for the next manifest.
 pub type Known = Box<dyn Fn() -> (BTreeMap<String, Metrics>, Findings) + Send>;
 
+/// Hears of every checkpoint that was committed, before an older one is let go. It must not wait.
+pub type Then = Box<dyn Fn(&std::path::Path) + Send>;
+
 /// Checkpoints below one directory.
 pub struct Durable {
     directory: PathBuf,
@@ -28,19 +31,26 @@ pub struct Durable {
     /// Damaged checkpoints that were passed over are told here.
     warn: Warn,
     known: Option<Known>,
+    then: Option<Then>,
 }
 
 impl Durable {
     /// Checkpoints in `directory`; `keep` are kept besides the newest and the best. `draft` is completed with step, epoch,
     /// metric and time at each commit. `warn` hears of damaged checkpoints and of old ones that cannot be removed.
     pub fn new(directory: PathBuf, keep: usize, draft: Draft, warn: Warn) -> Self {
-        Self { directory, keep, draft, warn, known: None }
+        Self { directory, keep, draft, warn, known: None, then: None }
     }
 
     /// Every manifest says what `known` says when it is written.
     #[must_use]
     pub fn knowing(self, known: Known) -> Self {
         Self { known: Some(known), ..self }
+    }
+
+    /// Every committed checkpoint is told to `then`.
+    #[must_use]
+    pub fn telling(self, then: Option<Then>) -> Self {
+        Self { then, ..self }
     }
 }
 
@@ -76,6 +86,9 @@ impl Checkpoints for Durable {
         };
         let target = self.directory.join(name::committed(shards.step));
         let done = checkpoint::commit(&shards.dir, &target, &shards.tables, draft)?;
+        if let Some(then) = &self.then {
+            then(&done.path);
+        }
         // The new checkpoint stands; that an old one could not be removed costs disk only.
         if let Err(error) = prune(&self.directory, self.keep) {
             (self.warn)(format!("an old checkpoint could not be removed: {error}"));

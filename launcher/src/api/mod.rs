@@ -18,6 +18,7 @@ mod cv;
 mod evaluate;
 mod forecast;
 mod launch;
+mod mirror;
 mod model;
 mod nodes;
 mod oracle;

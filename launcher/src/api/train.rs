@@ -3,7 +3,7 @@
 use super::{
     announce::{Announcer, Teller},
     card::Card,
-    forecast, launch, nodes,
+    forecast, launch, mirror, nodes,
     parent::{self, ParentOptions},
 };
 use crate::{
@@ -255,7 +255,8 @@ fn work(
         }
     };
     let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
-    let durable = Box::new(durable.knowing(card.teller()));
+    let durable = durable.knowing(card.teller()).telling(mirror::of_run(config, run, announcer)?);
+    let durable = Box::new(durable);
     let mut emit = |what| {
         card.note(&what);
         announcer.tell(what);

@@ -1,18 +1,30 @@
-//! `enn ckpt ls`, `show` and `verify`.
+//! `enn ckpt`: look at checkpoints and saved models, check and compare them, change their form, move them.
+
+mod convert;
+mod diff;
+mod prune;
+mod transfer;
+mod verify;
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, run_dir};
+use crate::{
+    Error,
+    convert::{self as convert_files, Contents},
+    facts::Facts,
+    run_dir,
+};
 use enn_common::{
     checkpoint::{
         Manifest,
         listing::{self, Listed, Shown},
+        name,
     },
     exit::ExitCode,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Look at a run's checkpoints
+/// Look at, check, compare, convert and move checkpoints
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -21,19 +33,24 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// List the checkpoints, oldest first
+    /// List the checkpoints of a run, oldest first
     Ls(Which),
-    /// Tell what is in the newest complete checkpoint
+    /// Tell what is in the newest complete checkpoint, or in a file
     Show(Which),
-    /// Read the newest complete checkpoint and check every digest
-    Verify(Which),
+    Verify(verify::Args),
+    Diff(diff::Args),
+    Convert(convert::Args),
+    Merge(convert::MergeArgs),
+    Prune(prune::Args),
+    Push(transfer::PushArgs),
+    Pull(transfer::PullArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Run (directory, name, its beginning, "latest") or a checkpoint directory
-    #[arg(value_name = "RUN", help_heading = "Job")]
-    run: String,
+    /// Run (directory, name, its beginning, "latest"), checkpoint directory, .safetensors (or index) or .pt file
+    #[arg(value_name = "WHAT", help_heading = "Job")]
+    what: String,
     #[command(flatten)]
     runs: Runs,
     /// Print JSON
@@ -44,31 +61,50 @@ struct Which {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     match &args.what {
         What::Ls(which) => {
-            let listed = listing::list(&path(which, facts)?);
+            let listed = listing::list(&which.path(facts)?);
             tell(which.json, serde_json::to_value(&listed), || table(&listed))?;
         }
         What::Show(which) => {
-            let shown = listing::show(&listing::find(&path(which, facts)?)?);
+            let path = which.path(facts)?;
+            if !name::is_dcp(&path) && listing::list(&path).is_empty() {
+                let found = convert_files::contents(&path)?;
+                let tensor = |(name, dtype, shape): &(String, &str, Vec<u64>)| json!({"name": name, "dtype": dtype, "shape": shape});
+                let tensors: Vec<_> = found.tensors.iter().map(tensor).collect();
+                let values: serde_json::Map<_, _> =
+                    found.values.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
+                let json = json!({"path": found.path, "form": found.form, "tensors": tensors, "values": values, "refused": found.refused});
+                return tell(which.json, Ok(json), || file_contents(&found)).map(|()| ExitCode::Success);
+            }
+            let shown = listing::show(&listing::find(&path)?);
             tell(which.json, serde_json::to_value(&shown), || contents(&shown))?;
         }
-        What::Verify(which) => {
-            let checkpoint = listing::find(&path(which, facts)?)?;
-            checkpoint.verify(&mut |_| {}).map_err(Box::new)?;
-            let path = checkpoint.dir().display().to_string();
-            let json = serde_json::json!({ "path": path, "ok": true });
-            tell(which.json, Ok(json), || format!("{path}: every digest is right"))?;
-        }
+        What::Verify(args) => return verify::run(args, facts),
+        What::Diff(args) => return diff::run(args, facts),
+        What::Convert(args) => convert::run(args, facts)?,
+        What::Merge(args) => convert::run_merge(args, facts)?,
+        What::Prune(args) => prune::run(args, facts)?,
+        What::Push(args) => transfer::run_push(args, facts)?,
+        What::Pull(args) => transfer::run_pull(args, facts)?,
     }
     Ok(ExitCode::Success)
 }
 
-/// A checkpoint directory as given, else the run's directory.
-fn path(which: &Which, facts: &Facts) -> Result<PathBuf, Error> {
-    let given = facts.cwd.join(&which.run);
-    if given.join(enn_common::checkpoint::name::METADATA).exists() {
+impl Which {
+    fn path(&self, facts: &Facts) -> Result<PathBuf, Error> {
+        path(&self.what, &self.runs, facts)
+    }
+}
+
+/// A file or checkpoint directory as given, else a run's directory, else a directory that holds checkpoints.
+fn path(what: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
+    let given = facts.cwd.join(what);
+    if given.is_file() || name::is_dcp(&given) || given.join(name::MANIFEST).exists() {
         return Ok(given);
     }
-    Ok(run_dir::find(&which.runs.dir(facts), &which.run)?)
+    match run_dir::find(&runs.dir(facts), what) {
+        Err(_) if given.is_dir() => Ok(given),
+        found => Ok(found?),
+    }
 }
 
 fn tell(json: bool, value: Result<Value, serde_json::Error>, text: impl FnOnce() -> String) -> Result<(), Error> {
@@ -112,6 +148,14 @@ fn card(manifest: &Manifest, lines: &mut Vec<String>) {
         lines.extend(baselines.map(|(name, one)| errors(name, one.mae, one.rmse)));
     }
     lines.extend(manifest.findings.decisions.iter().map(|decision| format!("decided: {decision}")));
+}
+
+fn file_contents(found: &Contents) -> String {
+    let mut lines = vec![format!("{}: {}", found.path.display(), found.form)];
+    lines.extend(found.tensors.iter().map(|(name, dtype, shape)| format!("{name}  {dtype}  {shape:?}")));
+    lines.extend(found.values.iter().map(|(name, text)| format!("{name} = {text}")));
+    lines.extend(found.refused.iter().map(|what| format!("not read: {what}")));
+    lines.join("\n")
 }
 
 fn contents(shown: &Shown) -> String {

@@ -1,10 +1,12 @@
 //! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
 //! not decide.
 
+mod bar;
 mod chaos;
 mod ckpt;
 mod completions;
 mod cv;
+mod data;
 mod doctor;
 mod drain;
 mod evaluate;
@@ -74,6 +76,7 @@ enum Command {
     Kernels(kernels::Args),
     Chaos(chaos::Args),
     Ckpt(ckpt::Args),
+    Data(data::Args),
     Model(model::Args),
     Slurm(slurm::Args),
     Doctor(doctor::Args),
@@ -82,7 +85,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "run",
     "train",
     "predict",
@@ -103,6 +106,7 @@ const NAMES: [&str; 25] = [
     "kernels",
     "chaos",
     "ckpt",
+    "data",
     "model",
     "slurm",
     "doctor",
@@ -178,6 +182,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Kernels(args) => kernels::run(&args, facts),
         Command::Chaos(args) => chaos::run(&args, facts),
         Command::Ckpt(args) => ckpt::run(&args, facts),
+        Command::Data(args) => data::run(&args, facts),
         Command::Model(args) => model::run(&args, facts),
         Command::Slurm(args) => slurm::run(&args, facts),
         Command::Doctor(args) => doctor::run(&args, facts),

@@ -79,3 +79,25 @@ fn tasks_are_listed_with_children_indented_and_what_is_missing_said() {
     ];
     assert_eq!(task_table::text(&forest), lines.join("\n"));
 }
+
+#[test]
+fn command_lines_of_convert_diff_prune_verify_and_transfer() {
+    for (line, sound) in [
+        (
+            "ckpt convert a b --to shards --only model --only *.bias --strip model --dtype bfloat16 --shard-bytes 1000",
+            true,
+        ),
+        ("ckpt convert a b --dtype int8", false),
+        ("ckpt merge shards one.safetensors --replace", true),
+        ("ckpt diff a b --tolerance 1e-6 --json", true),
+        ("ckpt verify latest --deep", true),
+        ("ckpt prune latest --keep 0 --dry-run", true),
+        ("ckpt push latest s3://bucket/runs --all", true),
+        ("ckpt pull s3://bucket/runs/a runs/a --step 40", true),
+        ("ckpt pull s3://bucket/runs/a", false),
+        ("data verify latest --json", true),
+    ] {
+        let parsed = Cli::try_parse_from(std::iter::once("enn").chain(line.split(' ')));
+        assert_eq!(parsed.is_ok(), sound, "{line}: {parsed:?}");
+    }
+}

@@ -24,7 +24,8 @@ pub(super) fn copy_checkpoint(from: &Checkpoint, manifest: &Manifest, target: &P
     copied
 }
 
-fn publish(beside: &Path, target: &Path) -> Result<(), FileError> {
+/// Gives a durable directory its name; one that has it is exchanged in one step and removed.
+pub(super) fn publish(beside: &Path, target: &Path) -> Result<(), FileError> {
     Disk.sync_dir(beside)?;
     if target.exists() {
         Disk.exchange(beside, target)?;

@@ -42,6 +42,32 @@ pub enum ConvertError {
         /// What is wrong.
         source: safetensors::SafeTensorError,
     },
+    /// Files that are not one set of tensors.
+    #[error("{}: {what}", path.display())]
+    Sharded {
+        /// File or directory.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The format has no name for the element type.
+    #[error("{} cannot hold {name}: safetensors has no element type {element}; give another form, or --dtype", path.display())]
+    NoType {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        name: String,
+        /// Element type.
+        element: &'static str,
+    },
+    /// The wish does not fit the source or the target.
+    #[error("{}: {what}", path.display())]
+    Wish {
+        /// Source or target.
+        path: PathBuf,
+        /// What was found and what was expected.
+        what: String,
+    },
     /// The name says no form.
     #[error(
         "{} does not end like a form of a saved model; expected .safetensors, .pt, or a name without extension for a directory",
@@ -64,6 +90,21 @@ pub enum ConvertError {
         path: PathBuf,
         /// What is missing.
         what: &'static str,
+    },
+    /// A file of ENN for PyTorch: read, but its layers are others.
+    #[error(
+        "{} was saved by ENN for PyTorch ({about}): its layers are not those of this program, so that its {tensors} tensors cannot be \
+         loaded as a model; `enn ckpt show` lists all that is in it, and `enn ckpt convert FILE NAME.safetensors --only state_dict \
+         --strip state_dict` takes the tensors",
+        path.display()
+    )]
+    Native {
+        /// File.
+        path: PathBuf,
+        /// What it says of the model.
+        about: String,
+        /// Tensors of its state.
+        tensors: usize,
     },
     /// The checkpoint has no best weights.
     #[error("{} holds no tensors named best.…; expected a checkpoint of an ENN model", path.display())]

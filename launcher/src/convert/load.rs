@@ -1,9 +1,14 @@
 //! Makes a checkpoint of a saved model: for prediction, and for training that begins with its weights.
 
-use super::{ConvertError, Form, copy::copy_checkpoint, safetensors::Mapped};
+use super::{
+    ConvertError, Form,
+    copy::copy_checkpoint,
+    safetensors::{Mapped, Stored},
+    source::Source,
+};
 use enn_common::{
     artifact::card::{self, CardTensor, ModelCard},
-    checkpoint::{Checkpoint, Committed, DType, Draft, ShardWriter, commit, name, state_file::StateFile},
+    checkpoint::{Checkpoint, Committed, DType, Draft, Element, ShardWriter, commit, name, state_file::StateFile},
 };
 use std::{collections::BTreeMap, path::Path};
 
@@ -21,7 +26,7 @@ pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<C
         Form::Directory => return load_directory(source, checkpoints),
     };
     let card = read_card(source, &weights)?;
-    let problems = misfits(&card, &weights.tensors()?);
+    let problems = misfits(&card, &weights.tensors());
     if !problems.is_empty() {
         return Err(ConvertError::Fit { path: source.to_path_buf(), problems });
     }
@@ -58,42 +63,60 @@ enum Weights {
 type Described = (Option<DType>, Vec<u64>);
 
 impl Weights {
-    fn about(&self) -> Result<Option<String>, ConvertError> {
+    fn about(&self) -> Option<&str> {
         match self {
-            Self::Safetensors(mapped) => mapped.about(),
-            Self::Pt(file) => Ok(Some(file.about().to_owned())),
+            Self::Safetensors(mapped) => mapped.about().get(card::KEY).map(String::as_str),
+            Self::Pt(file) => file.text(card::KEY),
         }
     }
 
     /// What every tensor is, by name.
-    fn tensors(&self) -> Result<BTreeMap<String, Described>, ConvertError> {
-        Ok(match self {
+    fn tensors(&self) -> BTreeMap<String, Described> {
+        match self {
             Self::Safetensors(mapped) => {
-                mapped.tensors()?.into_iter().map(|(name, dtype, shape)| (name, (dtype, shape))).collect()
+                let described = |stored: &Stored| (stored.element().and_then(Element::dtype), stored.shape.clone());
+                mapped.tensors().iter().map(|(name, stored)| (name.clone(), described(stored))).collect()
             }
-            Self::Pt(file) => {
-                file.tensors().map(|(name, dtype, shape)| (name.to_owned(), (Some(dtype), shape.to_vec()))).collect()
-            }
-        })
+            Self::Pt(file) => file
+                .tensors()
+                .filter_map(|(name, element, shape)| {
+                    let plain = name.strip_prefix(super::MODEL)?.strip_prefix('.')?;
+                    Some((plain.to_owned(), (element.dtype(), shape.to_vec())))
+                })
+                .collect(),
+        }
     }
 
     fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
         match self {
-            Self::Safetensors(mapped) => mapped.tensor(name),
-            Self::Pt(file) => Ok(file.tensor(name)?.bytes),
+            Self::Safetensors(mapped) => Ok(mapped.tensor(name).to_vec()),
+            Self::Pt(file) => Ok(file.tensor(&format!("{}.{name}", super::MODEL))?),
         }
     }
 }
 
 fn read_card(source: &Path, weights: &Weights) -> Result<ModelCard, ConvertError> {
     let missing = |what| ConvertError::NoCard { path: source.to_path_buf(), what };
-    let text = weights.about()?.ok_or_else(|| missing("it has no entry \"enn\" in its metadata"))?;
+    if let Weights::Pt(file) = weights {
+        refuse_native(source, file)?;
+    }
+    let text = weights.about().ok_or_else(|| missing("it has no entry \"enn\" beside its tensors"))?;
     let found: ModelCard =
-        serde_json::from_str(&text).map_err(|_| missing("its entry \"enn\" is not a model card that can be read"))?;
+        serde_json::from_str(text).map_err(|_| missing("its entry \"enn\" is not a model card that can be read"))?;
     if found.format != card::FORMAT || found.version > card::VERSION {
         return Err(missing("its card is of a newer version of ENN"));
     }
     Ok(found)
+}
+
+/// ENN for PyTorch has a layout of its own: "in_dim", "out_shape", "config", "tasks" and "state_dict".
+fn refuse_native(path: &Path, file: &StateFile) -> Result<(), ConvertError> {
+    let tensors = file.tensors().filter(|(name, ..)| name.starts_with("state_dict.")).count();
+    let value = |key: &str| file.values().get(key).map(Source::plain);
+    let (Some(in_dim), Some(out_shape)) = (value("in_dim"), value("out_shape")) else { return Ok(()) };
+    let settings = file.values().keys().filter(|name| name.starts_with("config.")).count();
+    let about = format!("in_dim {in_dim}, out_shape {out_shape}, {settings} settings");
+    if tensors == 0 { Ok(()) } else { Err(ConvertError::Native { path: path.to_path_buf(), about, tensors }) }
 }
 
 /// What is missing, too much or different, one sentence each.

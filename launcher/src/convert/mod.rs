@@ -2,17 +2,34 @@
 //!
 //! **Invariant:** a file is whole or absent; what is loaded fits its own card exactly, or the error lists what does not.
 
+mod cast;
 mod copy;
+mod diff;
 mod error;
 mod load;
 mod safetensors;
 mod save;
+mod select;
+mod sharded;
+mod show;
+mod source;
+mod transcode;
+mod verify;
 
+pub use diff::{Differences, ValueDifference, diff};
 pub use error::ConvertError;
 pub use load::load_model;
+pub use safetensors::Tensor;
 pub use save::{Saved, save_model};
+pub use select::Selection;
+pub use show::{Contents, contents};
+pub use transcode::{Converted, SHARD_BYTES, Target, Wishes, convert};
+pub use verify::{Verified, verify};
 
 use std::path::Path;
+
+/// Key of the weights in a .pt file of ours.
+const MODEL: &str = "model";
 
 /// Forms of a saved model, by the name's extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,5 +55,7 @@ impl Form {
     }
 }
 
+#[cfg(test)]
+mod forms_tests;
 #[cfg(test)]
 mod tests;

@@ -2,34 +2,60 @@
 
 use super::ConvertError;
 use enn_common::{
-    artifact::card,
-    checkpoint::DType,
+    checkpoint::Element,
     fs::{Disk, Storage, mmap::ReadMap},
 };
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 /// The data begin at a multiple of this.
 const ALIGN_BYTES: usize = 64;
 
-/// Writes a file under a temporary name. `read` is called once per tensor.
+/// A tensor by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Name.
+    pub name: String,
+    /// Element type.
+    pub element: Element,
+    /// Shape.
+    pub shape: Vec<u64>,
+}
+
+impl Tensor {
+    /// Bytes of all elements; `u64::MAX` when it does not fit.
+    pub fn bytes(&self) -> u64 {
+        self.shape.iter().fold(self.element.bytes(), |product, &length| product.saturating_mul(length))
+    }
+}
+
+/// Writes a file under a temporary name, with `about` in its `__metadata__`. `read` is called once per tensor.
 pub(super) fn write(
     path: &Path,
-    about: &str,
-    tensors: &[(String, DType, Vec<u64>)],
+    about: &BTreeMap<String, String>,
+    tensors: &[Tensor],
     read: &mut dyn FnMut(&str) -> Result<Vec<u8>, ConvertError>,
 ) -> Result<(), ConvertError> {
     let mut header = Map::new();
-    header.insert("__metadata__".to_owned(), json!({"format": "pt", card::KEY: about}));
+    let mut words = about.clone();
+    words.insert("format".to_owned(), "pt".to_owned());
+    header.insert("__metadata__".to_owned(), json!(words));
     // Wide elements first, so that each tensor is aligned for its own type.
-    let mut order: Vec<&(String, DType, Vec<u64>)> = tensors.iter().collect();
-    order.sort_by_key(|(name, dtype, _)| (std::cmp::Reverse(dtype.bytes()), name.clone()));
+    let mut order: Vec<&Tensor> = tensors.iter().collect();
+    order.sort_by_key(|tensor| (std::cmp::Reverse(tensor.element.bytes()), tensor.name.clone()));
     let mut at = 0;
-    for (name, dtype, shape) in &order {
-        let end = at + shape.iter().product::<u64>() * dtype.bytes();
-        let entry = json!({"dtype": name_of(*dtype), "shape": shape, "data_offsets": [at, end]});
-        header.insert(name.clone(), entry);
+    for tensor in &order {
+        let name = tensor.element.safetensors().ok_or_else(|| ConvertError::NoType {
+            path: path.to_path_buf(),
+            name: tensor.name.clone(),
+            element: tensor.element.torch(),
+        })?;
+        let end = at + tensor.bytes();
+        header.insert(tensor.name.clone(), json!({"dtype": name, "shape": tensor.shape, "data_offsets": [at, end]}));
         at = end;
     }
     let mut text = Value::Object(header).to_string().into_bytes();
@@ -38,75 +64,75 @@ pub(super) fn write(
     let file = Disk.create(path)?;
     file.write_at(0, &[&(length as u64).to_le_bytes(), &text])?;
     let mut at = (length + 8) as u64;
-    for (name, ..) in order {
-        let bytes = read(name)?;
+    for tensor in order {
+        let bytes = read(&tensor.name)?;
         file.write_at(at, &[&bytes])?;
         at += bytes.len() as u64;
     }
     Ok(file.sync()?)
 }
 
-/// Name, element type (`None`: one that is not loaded) and shape of a tensor.
-pub(super) type Described = (String, Option<DType>, Vec<u64>);
+/// A tensor in a file: element type (as the format writes it), shape, and where its bytes are in the map.
+#[derive(Debug, Clone)]
+pub(super) struct Stored {
+    pub(super) dtype: String,
+    pub(super) shape: Vec<u64>,
+    begin: usize,
+    end: usize,
+}
+
+impl Stored {
+    pub(super) fn element(&self) -> Option<Element> {
+        Element::of_safetensors(&self.dtype)
+    }
+}
 
 /// A mapped file: the format's own reader checks the header against the file.
+#[derive(Debug)]
 pub(super) struct Mapped {
     map: ReadMap,
     path: PathBuf,
+    about: BTreeMap<String, String>,
+    tensors: BTreeMap<String, Stored>,
 }
 
 impl Mapped {
     pub(super) fn open(path: &Path) -> Result<Self, ConvertError> {
-        let mapped = Self { map: ReadMap::open(path)?, path: path.to_path_buf() };
-        mapped.parse()?;
-        Ok(mapped)
+        let map = ReadMap::open(path)?;
+        let wrong = |source| ConvertError::Safetensors { path: path.to_path_buf(), source };
+        let (header_bytes, header) = SafeTensors::read_metadata(map.bytes()).map_err(wrong)?;
+        let data_at = header_bytes + size_of::<u64>();
+        let stored = |info: &safetensors::tensor::TensorInfo| Stored {
+            dtype: json!(info.dtype).as_str().unwrap_or_default().to_owned(),
+            shape: info.shape.iter().map(|&length| length as u64).collect(),
+            begin: data_at + info.data_offsets.0,
+            end: data_at + info.data_offsets.1,
+        };
+        let tensors = header.tensors().into_iter().map(|(name, info)| (name, stored(info))).collect();
+        let about = header.metadata().clone().unwrap_or_default().into_iter().collect();
+        Ok(Self { map, path: path.to_path_buf(), about, tensors })
     }
 
-    fn parse(&self) -> Result<SafeTensors<'_>, ConvertError> {
-        SafeTensors::deserialize(self.map.bytes()).map_err(|source| self.error(source))
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
-    fn error(&self, source: safetensors::SafeTensorError) -> ConvertError {
-        ConvertError::Safetensors { path: self.path.clone(), source }
+    /// `__metadata__`.
+    pub(super) fn about(&self) -> &BTreeMap<String, String> {
+        &self.about
     }
 
-    /// The card's text, if there is one.
-    pub(super) fn about(&self) -> Result<Option<String>, ConvertError> {
-        let (_, header) = SafeTensors::read_metadata(self.map.bytes()).map_err(|source| self.error(source))?;
-        Ok(header.metadata().as_ref().and_then(|about| about.get(card::KEY)).cloned())
+    pub(super) fn tensors(&self) -> &BTreeMap<String, Stored> {
+        &self.tensors
     }
 
-    /// What every tensor is.
-    pub(super) fn tensors(&self) -> Result<Vec<Described>, ConvertError> {
-        let shape = |shape: &[usize]| shape.iter().map(|&length| length as u64).collect();
-        let described = self.parse()?.tensors().into_iter();
-        Ok(described.map(|(name, view)| (name, dtype_of(view.dtype()), shape(view.shape()))).collect())
+    /// The row-major bytes of a tensor that `tensors` gave.
+    pub(super) fn bytes(&self, stored: &Stored) -> &[u8] {
+        self.map.bytes().get(stored.begin..stored.end).unwrap_or_default()
     }
 
-    pub(super) fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
-        let parsed = self.parse()?;
-        Ok(parsed.tensor(name).map_err(|source| self.error(source))?.data().to_vec())
+    /// The row-major bytes of a tensor by name; empty for one that is not there.
+    pub(super) fn tensor(&self, name: &str) -> &[u8] {
+        self.tensors.get(name).map_or(&[], |stored| self.bytes(stored))
     }
-}
-
-/// The format's names of element types.
-const NAMES: &[(DType, Dtype, &str)] = &[
-    (DType::F64, Dtype::F64, "F64"),
-    (DType::F32, Dtype::F32, "F32"),
-    (DType::F16, Dtype::F16, "F16"),
-    (DType::Bf16, Dtype::BF16, "BF16"),
-    (DType::I64, Dtype::I64, "I64"),
-    (DType::I32, Dtype::I32, "I32"),
-    (DType::I16, Dtype::I16, "I16"),
-    (DType::I8, Dtype::I8, "I8"),
-    (DType::U8, Dtype::U8, "U8"),
-    (DType::Bool, Dtype::BOOL, "BOOL"),
-];
-
-fn name_of(dtype: DType) -> &'static str {
-    NAMES.iter().find(|(ours, ..)| *ours == dtype).map_or("F32", |(.., name)| name)
-}
-
-fn dtype_of(theirs: Dtype) -> Option<DType> {
-    NAMES.iter().find(|(_, dtype, _)| *dtype == theirs).map(|(ours, ..)| *ours)
 }

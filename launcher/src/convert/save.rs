@@ -1,9 +1,16 @@
 //! Saves the best weights of a run or checkpoint as one file, or the whole checkpoint as a directory.
 
-use super::{ConvertError, Form, copy::copy_checkpoint, safetensors};
+use super::{
+    ConvertError, Form,
+    copy::copy_checkpoint,
+    safetensors::{self, Tensor},
+};
 use enn_common::{
     artifact::card::{self, CardTensor, ModelCard},
-    checkpoint::{Checkpoint, DType, Manifest, listing, state_file},
+    checkpoint::{
+        Checkpoint, Manifest, PathPart, Value, listing,
+        state_file::{self, Content, Entry},
+    },
     fs::{Disk, Storage, atomic, space},
 };
 use std::{
@@ -46,8 +53,8 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
     }
     let sources = weights(&checkpoint)?;
     let tensors = sources.iter().map(|(name, source)| described(&checkpoint, name, source));
-    let tensors: Vec<(String, DType, Vec<u64>)> = tensors.collect::<Result<_, _>>()?;
-    let bytes = tensors.iter().map(|(_, dtype, shape)| shape.iter().product::<u64>() * dtype.bytes()).sum();
+    let tensors: Vec<Tensor> = tensors.collect::<Result<_, _>>()?;
+    let bytes = tensors.iter().map(Tensor::bytes).sum();
     space::require(atomic::parent(target), bytes)?;
     let about = card(&checkpoint, manifest, &tensors)?;
     let beside = atomic::temporary(target);
@@ -56,8 +63,11 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
         Ok(checkpoint.tensor(from)?.bytes)
     };
     let written = match form {
-        Form::Safetensors => safetensors::write(&beside, &about, &tensors, &mut read),
-        _ => state_file::write(&Disk, &beside, &about, &tensors, &mut read),
+        Form::Safetensors => {
+            let about = [(card::KEY.to_owned(), about)].into();
+            safetensors::write(&beside, &about, &tensors, &mut read)
+        }
+        _ => write_pt(&beside, &about, &tensors, &mut read),
     };
     let named = written.and_then(|()| Ok(Disk.rename(&beside, target)?));
     if let Err(error) = named {
@@ -67,6 +77,25 @@ pub fn save_model(source: &Path, target: &Path, replace: bool) -> Result<Saved, 
     }
     Disk.sync_dir(atomic::parent(target))?;
     Ok(Saved { path: target.to_path_buf(), tensors: tensors.len() as u64, bytes })
+}
+
+/// `{"model": {name: tensor, …}, "enn": card}`.
+fn write_pt(
+    path: &Path,
+    about: &str,
+    tensors: &[Tensor],
+    read: &mut dyn FnMut(&str) -> Result<Vec<u8>, ConvertError>,
+) -> Result<(), ConvertError> {
+    let key = |name: &str| PathPart::Key(name.to_owned());
+    let mut entries: Vec<Entry> = tensors
+        .iter()
+        .map(|tensor| Entry {
+            path: vec![key(super::MODEL), key(&tensor.name)],
+            content: Content::Tensor(tensor.element, tensor.shape.clone()),
+        })
+        .collect();
+    entries.push(Entry { path: vec![key(card::KEY)], content: Content::Value(Value::from(about)) });
+    state_file::write(&Disk, path, &entries, &mut |entry| read(&tensors[entry].name))
 }
 
 /// Plain name → name in the checkpoint: the best weights, and the buffers, which have no best.
@@ -84,25 +113,22 @@ fn weights(checkpoint: &Checkpoint) -> Result<BTreeMap<String, String>, ConvertE
     Ok(all)
 }
 
-fn described(checkpoint: &Checkpoint, name: &str, source: &str) -> Result<(String, DType, Vec<u64>), ConvertError> {
+fn described(checkpoint: &Checkpoint, name: &str, source: &str) -> Result<Tensor, ConvertError> {
     let entry = checkpoint.entry(source)?;
     let wrong = || ConvertError::Fit {
         path: checkpoint.dir().to_path_buf(),
         problems: vec![format!("{source} is of the element type {}, which is not saved", entry.dtype)],
     };
-    Ok((name.to_owned(), entry.dtype().ok_or_else(wrong)?, entry.shape.clone()))
+    let element = entry.dtype().ok_or_else(wrong)?.into();
+    Ok(Tensor { name: name.to_owned(), element, shape: entry.shape.clone() })
 }
 
 /// The card as JSON.
-fn card(
-    checkpoint: &Checkpoint,
-    manifest: &Manifest,
-    tensors: &[(String, DType, Vec<u64>)],
-) -> Result<String, ConvertError> {
-    let of_file = |(name, dtype, shape): &(String, DType, Vec<u64>)| CardTensor {
-        name: name.clone(),
-        dtype: dtype.torch().to_owned(),
-        shape: shape.clone(),
+fn card(checkpoint: &Checkpoint, manifest: &Manifest, tensors: &[Tensor]) -> Result<String, ConvertError> {
+    let of_file = |tensor: &Tensor| CardTensor {
+        name: tensor.name.clone(),
+        dtype: tensor.element.torch().to_owned(),
+        shape: tensor.shape.clone(),
     };
     let state = checkpoint.metadata().tensors.iter().map(|(name, entry)| CardTensor {
         name: name.clone(),

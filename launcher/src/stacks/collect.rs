@@ -211,7 +211,7 @@ mod tests {
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let asleep = || proc::doing(child.id()).contains("sleeping");
         assert!((0..500).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::park_timeout(Duration::from_millis(10));
             asleep()
         }));
         let target = Target { rank, pid: child.id() };

@@ -5,6 +5,7 @@ mod write;
 
 use super::{
     boxes::{CoverageError, Region, check_coverage},
+    element::Element,
     table::{DType, ItemKind, ShardItem, ShardTable},
 };
 use std::collections::{BTreeMap, HashSet};
@@ -18,6 +19,17 @@ pub struct Metadata {
     pub tensors: BTreeMap<String, TensorEntry>,
     /// Plain values by fully qualified name.
     pub values: BTreeMap<String, Place>,
+    /// Where names go when the checkpoint becomes nested dictionaries and lists again, as far as the file says it.
+    pub paths: BTreeMap<String, Vec<PathPart>>,
+}
+
+/// A step from a container to what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathPart {
+    /// Key of a dictionary.
+    Key(String),
+    /// Place in a list.
+    Index(u64),
 }
 
 /// A tensor and the chunks that make it up.
@@ -104,6 +116,11 @@ impl TensorEntry {
         DType::of_torch(&self.dtype)
     }
 
+    /// The element type, also one that ENN only carries along; `None` when no format of ours knows it.
+    pub fn element(&self) -> Option<Element> {
+        Element::of_torch(&self.dtype)
+    }
+
     /// Says whether the chunks tile the shape.
     pub fn check_coverage(&self) -> Result<(), CoverageError> {
         check_coverage(&self.shape, self.chunks.iter().map(|chunk| &chunk.region))
@@ -127,6 +144,7 @@ impl Metadata {
                 merged.add(&table.file, item)?;
             }
         }
+        merged.tensors.values_mut().for_each(TensorEntry::settle);
         for (fqn, tensor) in &merged.tensors {
             let clash = merged.values.get(fqn);
             if let Some(place) = clash {
@@ -136,6 +154,29 @@ impl Metadata {
             tensor.check_coverage().map_err(wrong)?;
         }
         Ok(merged)
+    }
+
+    /// Adds what another rank says of its own files. Copies of the same chunk or value count once.
+    pub(super) fn absorb(&mut self, other: Self) -> Result<(), MetadataError> {
+        for (fqn, tensor) in other.tensors {
+            let Some(known) = self.tensors.get_mut(&fqn) else {
+                self.tensors.insert(fqn, tensor);
+                continue;
+            };
+            if (&known.dtype, &known.shape) != (&tensor.dtype, &tensor.shape) {
+                return Err(MetadataError::Disagree { name: fqn });
+            }
+            for chunk in tensor.chunks {
+                if known.chunks.iter().all(|have| have.region != chunk.region) {
+                    known.chunks.push(chunk);
+                }
+            }
+        }
+        for (fqn, place) in other.values {
+            self.values.entry(fqn).or_insert(place);
+        }
+        self.paths.extend(other.paths);
+        Ok(())
     }
 
     fn add(&mut self, file: &str, item: &ShardItem) -> Result<(), MergeError> {
@@ -161,28 +202,28 @@ impl Metadata {
                 expected: format!("{} {:?}", known.dtype, known.shape),
             });
         }
-        known.push(chunk);
+        known.chunks.push(chunk);
         Ok(())
     }
 
     /// Bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorEntry| {
-            Region::whole(&tensor.shape).volume().saturating_mul(tensor.dtype().map_or(0, DType::bytes))
+            Region::whole(&tensor.shape).volume().saturating_mul(tensor.element().map_or(0, Element::bytes))
         };
         self.tensors.values().map(bytes).fold(0, u64::saturating_add)
     }
 }
 
 impl TensorEntry {
-    /// Adds a chunk. Chunks are found by their offsets, so an empty one gives way to one that holds something.
-    fn push(&mut self, chunk: Chunk) {
-        let same = self.chunks.iter().position(|known| known.region.offsets == chunk.region.offsets);
-        match same {
-            Some(_) if chunk.region.volume() == 0 => {}
-            Some(index) if self.chunks[index].region.volume() == 0 => self.chunks[index] = chunk,
-            _ => self.chunks.push(chunk),
+    /// Chunks are found by their offsets, so an empty one gives way to one that holds something, and one empty is enough.
+    fn settle(&mut self) {
+        if self.chunks.iter().all(|chunk| chunk.region.volume() > 0) {
+            return;
         }
+        let filled = self.chunks.iter().filter(|chunk| chunk.region.volume() > 0);
+        let mut taken: HashSet<Vec<u64>> = filled.map(|chunk| chunk.region.offsets.clone()).collect();
+        self.chunks.retain(|chunk| chunk.region.volume() > 0 || taken.insert(chunk.region.offsets.clone()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads `.metadata`, ours and PyTorch's (2.2 to 2.15): fields set by BUILD or given to constructors, 5 or 6 properties.
 
-use super::{Chunk, Metadata, Place, TensorEntry};
+use super::{Chunk, Metadata, PathPart, Place, TensorEntry};
 use crate::checkpoint::{
     boxes::Region,
     torch::METADATA_GLOBALS,
@@ -31,7 +31,16 @@ pub enum MetadataError {
         /// Beginning of the chunk; empty for a value.
         offsets: Vec<u64>,
     },
+    /// Two ranks give a tensor another type or shape.
+    #[error("two ranks disagree on the type or shape of {name}")]
+    Disagree {
+        /// Tensor.
+        name: String,
+    },
 }
+
+/// Containers around a tensor. PyTorch's own recursion would not go deeper either.
+const PATH_PARTS_MAX: usize = 64;
 
 /// Places by name and offsets; a value has no offsets.
 type Places = HashMap<(String, Option<Vec<u64>>), Place>;
@@ -45,7 +54,7 @@ impl Metadata {
             tree.field(tree.root, name, position).and_then(|id| tree.pairs(id)).ok_or(missing)
         };
         let mut places = read_places(&tree, field("storage_data", 2)?)?;
-        let mut metadata = Self { tensors: BTreeMap::new(), values: BTreeMap::new() };
+        let mut metadata = Self { paths: read_paths(&tree), ..Self::default() };
         for &(key, value) in field("state_dict_metadata", 0)? {
             let missing = || MetadataError::Field { name: ".metadata".into(), field: "name of an entry" };
             let fqn = tree.text(key).ok_or_else(missing)?.to_owned();
@@ -61,6 +70,20 @@ impl Metadata {
         }
         Ok(metadata)
     }
+}
+
+/// `planner_data`: only needed to nest what is flat, so that what cannot be read of it is left out.
+fn read_paths(tree: &Tree<'_>) -> BTreeMap<String, Vec<PathPart>> {
+    let part = |&id: &Id| match tree.node(id) {
+        Node::Text(text) => Some(PathPart::Key((*text).to_owned())),
+        _ => tree.count(id).map(PathPart::Index),
+    };
+    let data = tree.field(tree.root, "planner_data", 1).and_then(|id| tree.pairs(id));
+    let path = |&(key, value): &(Id, Id)| {
+        let parts: Option<Vec<_>> = tree.sequence(value)?.iter().map(part).collect();
+        Some((tree.text(key)?.to_owned(), parts.filter(|parts| (1..=PATH_PARTS_MAX).contains(&parts.len()))?))
+    };
+    data.unwrap_or_default().iter().filter_map(path).collect()
 }
 
 fn read_places(tree: &Tree<'_>, pairs: &[(Id, Id)]) -> Result<Places, MetadataError> {

@@ -1,9 +1,9 @@
 //! Writes `.metadata` as CPython would pickle PyTorch's classes, readable by every PyTorch since 2.6.
 
-use super::{Chunk, Metadata, Place, TensorEntry};
+use super::{Chunk, Metadata, PathPart, Place, TensorEntry};
 use crate::checkpoint::{
+    element::Element,
     pickle::{Pickler, Protocol},
-    table::DType,
 };
 
 const CLASSES: &str = "torch.distributed.checkpoint.metadata";
@@ -53,7 +53,13 @@ impl Metadata {
         for fqn in self.tensors.keys().chain(self.values.keys()) {
             out.text(fqn);
             out.mark();
-            path_of(fqn).iter().for_each(|part| out.text(part));
+            match self.paths.get(fqn) {
+                Some(parts) => parts.iter().for_each(|part| match part {
+                    PathPart::Key(key) => out.text(key),
+                    PathPart::Index(index) => out.count(*index),
+                }),
+                None => path_of(fqn).iter().for_each(|part| out.text(part)),
+            }
             out.tuple();
         }
     }
@@ -88,7 +94,7 @@ pub(crate) fn path_of(fqn: &str) -> Vec<&str> {
 fn write_tensor(out: &mut Pickler, tensor: &TensorEntry) {
     object(out, CLASSES, "TensorStorageMetadata", |out| {
         out.text("properties");
-        write_properties(out, tensor.dtype());
+        write_properties(out, tensor.element());
         out.text("size");
         write_size(out, &tensor.shape);
         out.text("chunks");
@@ -107,11 +113,11 @@ fn write_tensor(out: &mut Pickler, tensor: &TensorEntry) {
 }
 
 /// The five fields that every PyTorch reads. (2.15 writes a sixth, which 2.11 refuses.)
-fn write_properties(out: &mut Pickler, dtype: Option<DType>) {
+fn write_properties(out: &mut Pickler, element: Option<Element>) {
     out.global(CLASSES, "TensorProperties");
     out.new_object();
     out.mark();
-    out.global("torch", dtype.unwrap_or(DType::F32).torch());
+    out.global("torch", element.map_or("float32", Element::torch));
     out.once("layout", |out| {
         out.global("torch.serialization", "_get_layout");
         out.text("torch.strided");

@@ -70,6 +70,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         checkpoint_async: s.truth("checkpoint_async", default.checkpoint_async),
         checkpoint_busy: s.name("checkpoint_busy", BUSIES).unwrap_or(default.checkpoint_busy),
         checkpoint_blake3: s.truth("checkpoint_blake3", default.checkpoint_blake3),
+        checkpoint_mirror: s.text("checkpoint_mirror"),
         precision: s.name("precision", Precision::NAMES).unwrap_or(default.precision),
         execution: s.name("execution", EXECUTIONS).unwrap_or(default.execution),
         capture_collectives: s.truth("capture_collectives", default.capture_collectives),

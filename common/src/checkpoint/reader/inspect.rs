@@ -1,0 +1,125 @@
+//! Looks at every item of a checkpoint without keeping it, and finds all that is wrong instead of the first.
+
+use super::{Checkpoint, CopyError, ReadError, check_coverage, check_file};
+use crate::{
+    checkpoint::{
+        element::Element,
+        metadata::{Chunk, TensorEntry},
+        stored::{ItemError, PICKLE_BYTES_MAX, StoredItem},
+    },
+    fs::FileError,
+};
+use std::{collections::BTreeSet, os::unix::fs::FileExt};
+
+/// Bytes looked at together.
+const BLOCK_BYTES: u64 = 1 << 20;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Inspection {
+    /// All that is wrong.
+    pub problems: Vec<ReadError>,
+    /// Chunks and values whose bytes were compared with a checksum.
+    pub checked: u64,
+    /// Chunks and values that carry no checksum: PyTorch was told not to compute one.
+    pub unchecked: u64,
+    /// Files of the directory that belong to no tensor and no value.
+    pub unlisted: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Reads all files and compares their digests with the manifest's. `progress` gets the bytes read since the last call.
+    pub fn inspect_files(&self, progress: &mut dyn FnMut(u64)) -> Vec<ReadError> {
+        let mut problems = Vec::new();
+        for file in self.manifest.iter().flat_map(|manifest| &manifest.files) {
+            let path = self.dir.join(&file.path);
+            problems.extend(check_file(&path, file, progress).err());
+        }
+        problems
+    }
+
+    /// Reads all items: the coverage of every tensor, and every chunk and value against its own checksum.
+    pub fn inspect(&self, progress: &mut dyn FnMut(u64)) -> Inspection {
+        let mut found = Inspection::default();
+        let mut note = |result: Result<bool, ReadError>| match result {
+            Ok(true) => found.checked += 1,
+            Ok(false) => found.unchecked += 1,
+            Err(error) => found.problems.push(error),
+        };
+        for (fqn, entry) in &self.metadata.tensors {
+            if let Err(error) = check_coverage(&self.dir, fqn, entry) {
+                note(Err(error));
+            }
+            for chunk in &entry.chunks {
+                let wrong = |error| self.copy_error(fqn, &chunk.place, error);
+                note(self.inspect_chunk(entry, chunk, progress).map_err(wrong));
+            }
+        }
+        for (fqn, place) in &self.metadata.values {
+            note(self.item(fqn).map(|(bytes, _)| {
+                progress(bytes.len() as u64);
+                place.length > 0
+            }));
+        }
+        found.unlisted = self.unlisted();
+        found
+    }
+
+    /// Whether the bytes of a chunk have a checksum. They are those of it, or it is an error.
+    fn inspect_chunk(
+        &self,
+        entry: &TensorEntry,
+        chunk: &Chunk,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, CopyError> {
+        let bytes = chunk.region.volume().saturating_mul(entry.element().map_or(16, Element::bytes));
+        let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
+        let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
+        if stored.element.torch() != entry.dtype || stored.sizes != chunk.region.sizes {
+            let what = format!("a {} of size {:?}, not what .metadata says", stored.element.torch(), stored.sizes);
+            return Err(ItemError::Unsupported { what }.into());
+        }
+        let (mut hasher, mut at) = (crc32fast::Hasher::new(), 0);
+        let mut block = vec![0; usize::try_from(BLOCK_BYTES.min(stored.bytes)).unwrap_or_default()];
+        while at < stored.bytes {
+            let count = usize::try_from(stored.bytes - at).unwrap_or(usize::MAX).min(block.len());
+            file.0.read_exact_at(&mut block[..count], stored.at + at).map_err(ItemError::Io)?;
+            hasher.update(&block[..count]);
+            at += count as u64;
+            progress(count as u64);
+        }
+        let found = hasher.finalize();
+        let expected = self.expected(&chunk.place).or((stored.crc32 != 0).then_some(stored.crc32));
+        match expected {
+            Some(expected) if expected != found => Err(ItemError::Checksum { found, expected }.into()),
+            expected => Ok(expected.is_some() || stored.bytes == 0),
+        }
+    }
+
+    fn unlisted(&self) -> Vec<String> {
+        let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
+        let known: BTreeSet<&str> =
+            chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| {
+            let name = entry.file_name().to_str()?.to_owned();
+            // A thread of PyTorch's that had nothing to write leaves an empty file.
+            (entry.metadata().ok()?.len() > 0).then_some(name)
+        });
+        let mut found: Vec<String> =
+            names.filter(|name| name.ends_with(".distcp") && !known.contains(name.as_str())).collect();
+        found.sort();
+        found
+    }
+
+    /// Bytes of all files that hold tensors or values.
+    pub fn file_bytes(&self) -> Result<u64, FileError> {
+        let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
+        let files: BTreeSet<&str> =
+            chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
+        files.into_iter().try_fold(0, |sum, file| {
+            let path = self.dir.join(file);
+            Ok(sum + std::fs::metadata(&path).map_err(FileError::of("look at", &path))?.len())
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! A bar of bytes on standard error, where that is a terminal and nothing else was asked for.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const REDRAWS_PER_S: u8 = 12;
+/// The template is ours and known to parse; were it not, indicatif's own is used.
+const TEMPLATE: &str = "{msg} {bar:24.cyan/238} {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
+
+/// The bar. Hidden where standard error is no terminal.
+pub(super) struct Bar(ProgressBar);
+
+impl Bar {
+    /// Begins with what is done, "verifying". `quiet` hides it.
+    pub(super) fn new(what: &'static str, quiet: bool) -> Self {
+        let target =
+            if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_S) };
+        let bar = ProgressBar::with_draw_target(Some(1), target).with_message(what);
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        Self(bar)
+    }
+
+    /// Bytes done and all bytes.
+    pub(super) fn set(&self, done: u64, total: u64) {
+        self.0.set_length(total.max(1));
+        self.0.set_position(done.min(total));
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Bar;
+
+    #[test]
+    fn a_total_of_nothing_is_an_empty_bar() {
+        let bar = Bar::new("verifying", true);
+        bar.set(0, 0);
+        bar.set(9, 4);
+    }
+}

@@ -1,0 +1,162 @@
+//! `enn ckpt convert` and `merge`.
+
+use super::{
+    super::{bar::Bar, flags::Runs},
+    path, tell,
+};
+use crate::{
+    Error,
+    convert::{self, ConvertError, Converted, Selection, Target, Wishes},
+    facts::Facts,
+};
+use enn_common::{checkpoint::DType, fs::space::readable};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Lines about what stays behind.
+const TOLD_MAX: usize = 20;
+
+/// Change the form of a checkpoint or saved model: DCP, .safetensors alone or in shards, .pt, a checkpoint of ENN
+///
+/// The target's name says the form: NAME.safetensors, NAME.pt, a name without extension for a directory that
+/// torch.distributed.checkpoint reads. One tensor is in memory at a time, and the target is whole or absent. A DCP directory is
+/// always written so that every PyTorch since 2.6 reads it, also one that only a newer PyTorch could read.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Run, checkpoint directory, .safetensors file, its index or a directory of them, .pt file
+    #[arg(value_name = "SOURCE", help_heading = "Job")]
+    source: String,
+    /// File or directory to be written
+    #[arg(value_name = "TARGET", help_heading = "Job")]
+    target: PathBuf,
+    /// Form, where the name does not say it: dcp, enn (dcp with a sealed manifest), shards (safetensors with an index)
+    #[arg(long, value_name = "FORM", help_heading = "Job")]
+    to: Option<To>,
+    /// Bytes after which another file is begun (dcp, enn, shards)
+    #[arg(long, value_name = "N", default_value_t = convert::SHARD_BYTES, help_heading = "Job")]
+    shard_bytes: u64,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// Put the shards of a checkpoint or of a model together in one file
+#[derive(Debug, clap::Args)]
+pub(super) struct MergeArgs {
+    /// Checkpoint directory, index or directory of .safetensors shards
+    #[arg(value_name = "SOURCE", help_heading = "Job")]
+    source: String,
+    /// NAME.safetensors or NAME.pt
+    #[arg(value_name = "TARGET", help_heading = "Job")]
+    target: PathBuf,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// What is taken and how.
+#[derive(Debug, clap::Args)]
+struct Choice {
+    /// Take names that fit: a name, its beginning up to a dot, or a pattern with *; may be repeated
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    only: Vec<String>,
+    /// Leave names out that fit; may be repeated
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    without: Vec<String>,
+    /// Take this beginning off names that have it: model for model.layer.weight
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    strip: Option<String>,
+    /// Element type of floating-point tensors: float64, float32, float16 or bfloat16
+    #[arg(long, value_name = "TYPE", help_heading = "Job")]
+    dtype: Option<Float>,
+    /// Replace the target if it is there
+    #[arg(long, help_heading = "Job")]
+    replace: bool,
+    #[command(flatten)]
+    runs: Runs,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum To {
+    Dcp,
+    Enn,
+    Safetensors,
+    Shards,
+    Pt,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Float {
+    #[value(name = "float64")]
+    Float64,
+    #[value(name = "float32")]
+    Float32,
+    #[value(name = "float16")]
+    Float16,
+    #[value(name = "bfloat16")]
+    Bfloat16,
+}
+
+impl Choice {
+    fn wishes(&self, form: Option<Target>, shard_bytes: u64) -> Wishes {
+        let select = Selection { only: self.only.clone(), without: self.without.clone(), strip: self.strip.clone() };
+        let dtype = self.dtype.map(|float| match float {
+            Float::Float64 => DType::F64,
+            Float::Float32 => DType::F32,
+            Float::Float16 => DType::F16,
+            Float::Bfloat16 => DType::Bf16,
+        });
+        Wishes { form, select, dtype, shard_bytes, replace: self.replace }
+    }
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
+    let form = args.to.map(|to| match to {
+        To::Dcp => Target::Dcp,
+        To::Enn => Target::Enn,
+        To::Safetensors => Target::Safetensors,
+        To::Shards => Target::Shards,
+        To::Pt => Target::Pt,
+    });
+    work(&args.source, &args.target, &args.choice, &args.choice.wishes(form, args.shard_bytes), facts)
+}
+
+pub(super) fn run_merge(args: &MergeArgs, facts: &Facts) -> Result<(), Error> {
+    let form = Target::of(&args.target)?;
+    if !matches!(form, Target::Safetensors | Target::Pt) {
+        let what =
+            "found no name of one file, expected NAME.safetensors or NAME.pt; `convert` writes directories".to_owned();
+        return Err(ConvertError::Wish { path: args.target.clone(), what }.into());
+    }
+    work(&args.source, &args.target, &args.choice, &args.choice.wishes(Some(form), u64::MAX), facts)
+}
+
+fn work(source: &str, target: &std::path::Path, choice: &Choice, wishes: &Wishes, facts: &Facts) -> Result<(), Error> {
+    let source = path(source, &choice.runs, facts)?;
+    let bar = Bar::new("writing", choice.json);
+    let done = convert::convert(&source, &facts.cwd.join(target), wishes, &mut |done, total| bar.set(done, total))?;
+    drop(bar);
+    let json = json!({
+        "path": done.path, "files_read": done.sources, "tensors": done.tensors, "values": done.values, "bytes": done.bytes,
+        "left_out": done.left_out, "notes": done.notes,
+    });
+    tell(choice.json, Ok(json), || text(&done))
+}
+
+fn text(done: &Converted) -> String {
+    let mut lines: Vec<String> = done.left_out.iter().take(TOLD_MAX).map(|line| format!("left out  {line}")).collect();
+    if let Some(more @ 1..) = done.left_out.len().checked_sub(TOLD_MAX) {
+        lines.push(format!("left out  {more} more"));
+    }
+    lines.extend(done.notes.iter().map(|note| format!("note      {note}")));
+    let (bytes, files) = (readable(done.bytes), done.sources);
+    lines.push(format!(
+        "{}: {} tensors ({bytes}) and {} values from {files} file{}",
+        done.path.display(),
+        done.tensors,
+        done.values,
+        if files == 1 { "" } else { "s" }
+    ));
+    lines.join("\n")
+}

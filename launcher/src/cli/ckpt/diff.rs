@@ -1,0 +1,79 @@
+//! `enn ckpt diff`.
+
+use super::{
+    super::{bar::Bar, flags::Runs},
+    path, tell,
+};
+use crate::{
+    Error,
+    convert::{self, Differences},
+    facts::Facts,
+};
+use enn_common::exit::ExitCode;
+use serde_json::json;
+
+/// Names told of each kind.
+const TOLD_MAX: usize = 40;
+
+/// Compare two checkpoints or saved models, of whatever forms: names, shapes, element types, values
+///
+/// One pair of tensors is in memory at a time. Exit code 5 if they differ.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Run, checkpoint directory or file
+    #[arg(value_name = "FIRST", help_heading = "Job")]
+    first: String,
+    /// Run, checkpoint directory or file
+    #[arg(value_name = "SECOND", help_heading = "Job")]
+    second: String,
+    /// Largest absolute difference of two elements that counts as none
+    #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Job")]
+    tolerance: f64,
+    #[command(flatten)]
+    runs: Runs,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    let (first, second) = (path(&args.first, &args.runs, facts)?, path(&args.second, &args.runs, facts)?);
+    let bar = Bar::new("comparing", args.json);
+    let found = convert::diff(&first, &second, args.tolerance, &mut |done, total| bar.set(done, total))?;
+    drop(bar);
+    let values = |one: &convert::ValueDifference| json!({"name": one.name, "differing": one.differing, "elements": one.elements, "max_abs": one.max_abs});
+    let json = json!({
+        "same": found.is_empty(), "equal": found.equal, "only_first": found.only_first, "only_second": found.only_second,
+        "shapes": found.shapes, "types": found.types, "plain": found.plain,
+        "values": found.values.iter().map(values).collect::<Vec<_>>(),
+    });
+    tell(args.json, Ok(json), || text(&found))?;
+    Ok(if found.is_empty() { ExitCode::Success } else { ExitCode::Artifact })
+}
+
+fn text(found: &Differences) -> String {
+    let mut lines = Vec::new();
+    let mut add = |told: Vec<String>| {
+        let more = told.len().saturating_sub(TOLD_MAX);
+        lines.extend(told.into_iter().take(TOLD_MAX));
+        if more > 0 {
+            lines.push(format!("…      and {more} more"));
+        }
+    };
+    add(found.only_first.iter().map(|name| format!("first  {name} is not in the second")).collect());
+    add(found.only_second.iter().map(|name| format!("second {name} is not in the first")).collect());
+    add(found.shapes.iter().map(|(name, one, other)| format!("shape  {name}: {one:?} and {other:?}")).collect());
+    add(found.types.iter().map(|(name, one, other)| format!("type   {name}: {one} and {other}")).collect());
+    let apart = |one: &convert::ValueDifference| {
+        let most = one.max_abs.map_or_else(String::new, |most| format!(", by at most {most:e}"));
+        format!("value  {}: {} of {} elements differ{most}", one.name, one.differing, one.elements)
+    };
+    add(found.values.iter().map(apart).collect());
+    add(found.plain.iter().map(|what| format!("plain  {what}")).collect());
+    lines.push(if found.is_empty() {
+        format!("the same: {} tensors", found.equal)
+    } else {
+        format!("{} tensors are the same, the above is not", found.equal)
+    });
+    lines.join("\n")
+}

@@ -1,0 +1,55 @@
+//! `enn ckpt prune`.
+
+use super::{Which, tell};
+use crate::{Error, facts::Facts};
+use enn_common::{
+    checkpoint::{
+        listing,
+        prune::{self, Judged},
+    },
+    fs::space::readable,
+};
+use serde_json::json;
+
+/// Remove old checkpoints by the rule of training: the newest, the best and the last few stay
+///
+/// Damaged ones are left alone and do not count, so that the last good one always stays. A run that is under way prunes by itself.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// Checkpoints kept besides the newest and the best
+    #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Job")]
+    keep: usize,
+    /// Say what would be removed, and remove nothing
+    #[arg(long, help_heading = "Job")]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
+    let checkpoints = listing::checkpoints_dir(&args.which.path(facts)?);
+    let judged = prune::judge(&checkpoints, args.keep);
+    if !args.dry_run {
+        prune::remove(&checkpoints, &judged)?;
+    }
+    let one = |one: &Judged| json!({"step": one.step, "path": one.path, "bytes": one.bytes, "keeps": one.keeps, "reason": one.reason});
+    let json = json!({"dry_run": args.dry_run, "checkpoints": judged.iter().map(one).collect::<Vec<_>>()});
+    tell(args.which.json, Ok(json), || text(&judged, args.dry_run))
+}
+
+fn text(judged: &[Judged], dry_run: bool) -> String {
+    let verb = if dry_run { "would go" } else { "removed" };
+    let line = |one: &Judged| {
+        format!(
+            "{:8}  {:>10}  {:>10}  {}",
+            if one.keeps { "stays" } else { verb },
+            one.step,
+            readable(one.bytes),
+            one.reason
+        )
+    };
+    let mut lines: Vec<String> = judged.iter().map(line).collect();
+    let freed: u64 = judged.iter().filter(|one| !one.keeps).map(|one| one.bytes).sum();
+    lines.push(format!("{} {}", readable(freed), if dry_run { "would be free" } else { "are free" }));
+    lines.join("\n")
+}

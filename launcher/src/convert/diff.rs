@@ -1,0 +1,141 @@
+//! What two sets of tensors have in common and what not, one pair of tensors at a time.
+
+use super::{ConvertError, cast::floats, safetensors::Tensor, source::Source};
+use std::{collections::BTreeMap, path::Path};
+
+/// The differences.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Differences {
+    /// Names that only the first has.
+    pub only_first: Vec<String>,
+    /// Names that only the second has.
+    pub only_second: Vec<String>,
+    /// Same name, another shape: the name, and both shapes.
+    pub shapes: Vec<(String, Vec<u64>, Vec<u64>)>,
+    /// Same name, another element type: the name, and both types.
+    pub types: Vec<(String, &'static str, &'static str)>,
+    /// Tensors of one shape whose elements differ.
+    pub values: Vec<ValueDifference>,
+    /// Plain values that differ, or cannot be compared.
+    pub plain: Vec<String>,
+    /// Tensors that are equal.
+    pub equal: u64,
+}
+
+/// How the elements of two tensors differ.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValueDifference {
+    /// Name.
+    pub name: String,
+    /// Elements that differ.
+    pub differing: u64,
+    /// Elements in all.
+    pub elements: u64,
+    /// Largest difference; `None` for types whose bytes alone are compared, and where a NaN stands beside a number.
+    pub max_abs: Option<f64>,
+}
+
+impl Differences {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        let Self { only_first, only_second, shapes, types, values, plain, .. } = self;
+        only_first.is_empty()
+            && only_second.is_empty()
+            && shapes.is_empty()
+            && types.is_empty()
+            && values.is_empty()
+            && plain.is_empty()
+    }
+}
+
+/// Compares two sources of any form. Differences up to `tolerance` count as none. `progress` gets bytes done and all bytes.
+pub fn diff(
+    first: &Path,
+    second: &Path,
+    tolerance: f64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Differences, ConvertError> {
+    let (first, second) = (Source::open(first)?, Source::open(second)?);
+    let by_name = |source: &Source| -> Result<BTreeMap<String, Tensor>, ConvertError> {
+        Ok(source.tensors()?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
+    };
+    let (ours, theirs) = (by_name(&first)?, by_name(&second)?);
+    let mut found = Differences {
+        only_first: ours.keys().filter(|name| !theirs.contains_key(*name)).cloned().collect(),
+        only_second: theirs.keys().filter(|name| !ours.contains_key(*name)).cloned().collect(),
+        ..Differences::default()
+    };
+    let pairs: Vec<(&Tensor, &Tensor)> = ours.values().filter_map(|one| Some((one, theirs.get(&one.name)?))).collect();
+    let total = pairs.iter().map(|(one, _)| one.bytes()).fold(0, u64::saturating_add);
+    let mut done = 0;
+    for (one, other) in pairs {
+        let name = one.name.clone();
+        if one.element != other.element {
+            found.types.push((name.clone(), one.element.torch(), other.element.torch()));
+        }
+        if one.shape != other.shape {
+            found.shapes.push((name, one.shape.clone(), other.shape.clone()));
+        } else {
+            match compare((&first, one), (&second, other), tolerance)? {
+                Some(difference) => found.values.push(difference),
+                None => found.equal += u64::from(one.element == other.element),
+            }
+        }
+        done += one.bytes();
+        progress(done, total);
+    }
+    plain(&first, &second, &mut found);
+    Ok(found)
+}
+
+fn compare(
+    (first, one): (&Source, &Tensor),
+    (second, other): (&Source, &Tensor),
+    tolerance: f64,
+) -> Result<Option<ValueDifference>, ConvertError> {
+    let (left, right) = (first.tensor(one)?, second.tensor(other)?);
+    if one.element == other.element && left == right {
+        return Ok(None);
+    }
+    let elements = one.shape.iter().product();
+    let (mut differing, mut max_abs) = (0, Some(0.0f64));
+    match (floats(&left, one.element), floats(&right, other.element)) {
+        (Some(left), Some(right)) => {
+            for (left, right) in left.zip(right) {
+                let apart = (left - right).abs();
+                // Two NaNs are alike, and so are two infinities of one sign.
+                if left == right || (left.is_nan() && right.is_nan()) || apart <= tolerance {
+                    continue;
+                }
+                differing += 1;
+                max_abs = max_abs.filter(|_| !apart.is_nan()).map(|max| max.max(apart));
+            }
+        }
+        _ if one.element == other.element => {
+            let width = usize::try_from(one.element.bytes()).unwrap_or(1);
+            let pairs = left.chunks_exact(width).zip(right.chunks_exact(width));
+            differing = pairs.filter(|(left, right)| left != right).count() as u64;
+            max_abs = None;
+        }
+        _ => (differing, max_abs) = (elements, None),
+    }
+    let name = one.name.clone();
+    Ok((differing > 0).then_some(ValueDifference { name, differing, elements, max_abs }))
+}
+
+/// Values that both have; those of one alone are names that the other lacks.
+fn plain(first: &Source, second: &Source, found: &mut Differences) {
+    let (ours, theirs) = (first.values(), second.values());
+    for name in &ours {
+        if !theirs.contains(name) {
+            found.only_first.push(name.clone());
+            continue;
+        }
+        match (first.value(name), second.value(name)) {
+            (Ok(one), Ok(other)) if one == other => {}
+            (Ok(_), Ok(_)) => found.plain.push(format!("{name} differs")),
+            (Err(error), _) | (_, Err(error)) => found.plain.push(format!("{name} cannot be compared: {error}")),
+        }
+    }
+    found.only_second.extend(theirs.into_iter().filter(|name| !ours.contains(name)));
+}

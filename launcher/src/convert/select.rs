@@ -1,0 +1,84 @@
+//! Which tensors and values are taken, and under which names: `--only`, `--without`, `--strip`.
+
+/// A choice of names. The default takes all as they are.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Patterns of which one must fit; none: everything fits.
+    pub only: Vec<String>,
+    /// Patterns of which none may fit.
+    pub without: Vec<String>,
+    /// Beginning that is taken off names that have it, with the dot behind it.
+    pub strip: Option<String>,
+}
+
+impl Selection {
+    /// The name in the target; `None`: it stays behind.
+    pub(super) fn name<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let fits = |patterns: &[String]| patterns.iter().any(|pattern| fits(pattern, name));
+        if (!self.only.is_empty() && !fits(&self.only)) || fits(&self.without) {
+            return None;
+        }
+        let stripped = self.strip.as_deref().and_then(|strip| name.strip_prefix(strip.trim_end_matches('.')));
+        Some(stripped.and_then(|rest| rest.strip_prefix('.')).filter(|rest| !rest.is_empty()).unwrap_or(name))
+    }
+}
+
+/// Whether a pattern fits: `*` is any text; without one, the pattern is a name or the beginning of one up to a dot.
+fn fits(pattern: &str, name: &str) -> bool {
+    if pattern.contains('*') {
+        return glob(pattern.as_bytes(), name.as_bytes());
+    }
+    let beginning = pattern.strip_suffix('.').unwrap_or(pattern);
+    name.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Wildcards by stepping back to the last `*`: linear in the usual case, never exponential.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut seen, mut star) = (0, 0, None);
+    while seen < text.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, seen));
+                at += 1;
+            }
+            Some(byte) if *byte == text[seen] => (at, seen) = (at + 1, seen + 1),
+            _ => {
+                let Some((place, from)) = star else { return false };
+                star = Some((place, from + 1));
+                (at, seen) = (place + 1, from + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_names_beginnings_or_have_stars() {
+        for (pattern, name, expected) in [
+            ("model", "model.a", true),
+            ("model.", "model.a", true),
+            ("model", "models.a", false),
+            ("model.a", "model.a", true),
+            ("*.weight", "a.b.weight", true),
+            ("*.weight", "a.weight_scale", false),
+            ("a*b*c", "axxbyyc", true),
+            ("a*b*c", "axxbyy", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_has_no_name_and_beginnings_are_taken_off() {
+        let all = Selection::default();
+        assert_eq!(all.name("model.a"), Some("model.a"));
+        let some = Selection { only: vec!["model".into()], without: vec!["*.b".into()], strip: Some("model.".into()) };
+        assert_eq!((some.name("model.a"), some.name("model.b"), some.name("optim.a")), (Some("a"), None, None));
+        assert_eq!(some.name("model"), Some("model"));
+    }
+}

@@ -1,0 +1,264 @@
+//! One or more .safetensors files that are one set of tensors: alone, listed by an index, or shards that DCP wrote.
+//!
+//! **Invariant:** a tensor is read only when its pieces tile it exactly; a missing or stale shard is an error that names it.
+
+use super::{
+    ConvertError,
+    safetensors::{Mapped, Stored, Tensor},
+};
+use enn_common::{
+    checkpoint::{Element, Region, check_coverage, paste},
+    fs::FileError,
+};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What the name of an index ends with.
+pub(super) const INDEX_END: &str = ".safetensors.index.json";
+/// Key of DCP's description of a shard, a JSON text in `__metadata__`.
+const SHARDING: &str = "DCP_SHARDING_INFO";
+/// Largest index that is read.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// A piece of a tensor.
+#[derive(Debug)]
+struct Piece {
+    file: usize,
+    region: Region,
+    stored: Stored,
+}
+
+#[derive(Debug)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    pieces: Vec<Piece>,
+}
+
+/// The files, open.
+#[derive(Debug)]
+pub(crate) struct Sharded {
+    /// File or directory that was named.
+    path: PathBuf,
+    files: Vec<Mapped>,
+    tensors: BTreeMap<String, Entry>,
+    index: Option<PathBuf>,
+}
+
+impl Sharded {
+    /// Whether a directory holds such files.
+    pub(super) fn is_in(dir: &Path) -> bool {
+        !files_in(dir, ".safetensors").is_empty()
+    }
+
+    /// Opens a file, the files of an index, or a directory with either.
+    pub(super) fn open(path: &Path) -> Result<Self, ConvertError> {
+        if !path.is_dir() {
+            let indexed = path.to_string_lossy().ends_with(INDEX_END);
+            return if indexed { Self::of_index(path, path) } else { Self::of_files(path, &[path.to_path_buf()]) };
+        }
+        match files_in(path, INDEX_END).as_slice() {
+            [] => Self::of_files(path, &files_in(path, ".safetensors")),
+            [index] => Self::of_index(path, index),
+            [one, other, ..] => {
+                let what = format!("it has two indices, {} and {}; name one of them", one.display(), other.display());
+                Err(ConvertError::Sharded { path: path.to_path_buf(), what })
+            }
+        }
+    }
+
+    fn of_files(path: &Path, files: &[PathBuf]) -> Result<Self, ConvertError> {
+        let files = files.iter().map(|file| Mapped::open(file)).collect::<Result<Vec<_>, _>>()?;
+        let mut all = Self { path: path.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new(), index: None };
+        for (number, file) in files.iter().enumerate() {
+            let sharding = sharding(file)?;
+            for (name, stored) in file.tensors() {
+                all.add(number, file, name, stored, sharding.as_ref())?;
+            }
+        }
+        all.files = files;
+        Ok(all)
+    }
+
+    fn of_index(path: &Path, index: &Path) -> Result<Self, ConvertError> {
+        let map = weight_map(index)?;
+        let dir = enn_common::fs::atomic::parent(index);
+        let names: BTreeSet<&String> = map.values().collect();
+        let mut all = Self {
+            path: path.to_path_buf(),
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            index: Some(index.to_path_buf()),
+        };
+        for file in names {
+            let mapped = Mapped::open(&dir.join(file))?;
+            let number = all.files.len();
+            for name in map.iter().filter(|(_, of)| *of == file).map(|(name, _)| name) {
+                let stored = mapped.tensors().get(name);
+                let missing = || ConvertError::Sharded {
+                    path: index.to_path_buf(),
+                    what: format!("tensor {name} is listed in {file}, which does not hold it"),
+                };
+                all.add(number, &mapped, name, stored.ok_or_else(missing)?, None)?;
+            }
+            all.files.push(mapped);
+        }
+        Ok(all)
+    }
+
+    fn add(
+        &mut self,
+        number: usize,
+        file: &Mapped,
+        name: &str,
+        stored: &Stored,
+        sharding: Option<&Value>,
+    ) -> Result<(), ConvertError> {
+        let wrong = |what: String| ConvertError::Sharded { path: file.path().to_path_buf(), what };
+        let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>();
+        let (mut offsets, mut global) = (vec![0; stored.shape.len()], None);
+        if let Some(sharding) = sharding {
+            let entry =
+                sharding.get(name).ok_or_else(|| wrong(format!("its {SHARDING} does not say where {name} is")))?;
+            let saved = entry.get("saved_offsets").and_then(numbers);
+            // PyTorch writes one offset for a replicated tensor of any number of axes.
+            let saved = saved.map(|saved| if saved == [0] { vec![0; stored.shape.len()] } else { saved });
+            offsets = saved
+                .filter(|saved| saved.len() == stored.shape.len())
+                .ok_or_else(|| wrong(format!("its {SHARDING} of {name} has no offsets that fit its shape")))?;
+            global = entry.get("global_shape").and_then(numbers);
+        }
+        let ends: Option<Vec<u64>> =
+            offsets.iter().zip(&stored.shape).map(|(at, size)| at.checked_add(*size)).collect();
+        let ends = ends.ok_or_else(|| wrong(format!("its {SHARDING} puts {name} beyond all bounds")))?;
+        let region = Region { offsets, sizes: stored.shape.clone() };
+        let piece = Piece { file: number, region, stored: stored.clone() };
+        let entry = self.tensors.entry(name.to_owned()).or_insert_with(|| Entry {
+            dtype: stored.dtype.clone(),
+            shape: global.clone().unwrap_or_else(|| ends.clone()),
+            pieces: Vec::new(),
+        });
+        if entry.dtype != stored.dtype || entry.shape.len() != ends.len() {
+            return Err(wrong(format!(
+                "{name} is {} {ends:?} here, {} {:?} in another shard",
+                stored.dtype, entry.dtype, entry.shape
+            )));
+        }
+        entry.shape.iter_mut().zip(ends).for_each(|(length, end)| *length = (*length).max(end));
+        // Each rank writes what all have.
+        if entry.pieces.iter().all(|have| have.region != piece.region) {
+            entry.pieces.push(piece);
+        }
+        Ok(())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file_count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Texts that all the files have, but for what describes one shard.
+    pub(super) fn about(&self) -> BTreeMap<String, String> {
+        let mut about = self.files.first().map(|file| file.about().clone()).unwrap_or_default();
+        about.retain(|key, _| !matches!(key.as_str(), SHARDING | "DCP_VERSION"));
+        about
+    }
+
+    pub(super) fn tensors(&self) -> Result<Vec<Tensor>, ConvertError> {
+        let tensor = |(name, entry): (&String, &Entry)| {
+            let element = Element::of_safetensors(&entry.dtype);
+            let what = || format!("tensor {name} is of the element type {}, which is not read", entry.dtype);
+            let element = element.ok_or_else(|| ConvertError::Sharded { path: self.path.clone(), what: what() })?;
+            Ok(Tensor { name: name.clone(), element, shape: entry.shape.clone() })
+        };
+        self.tensors.iter().map(tensor).collect()
+    }
+
+    /// Says whether the pieces of a tensor tile it.
+    pub(super) fn check(&self, name: &str) -> Result<(), ConvertError> {
+        let Some(entry) = self.tensors.get(name) else { return Ok(()) };
+        let held = || entry.pieces.iter().map(|piece| self.files[piece.file].path().display().to_string());
+        let wrong = |error: enn_common::checkpoint::CoverageError| ConvertError::Sharded {
+            path: self.path.clone(),
+            what: format!(
+                "tensor {name}: {error}; it is in {}: a shard is missing or of another save",
+                held().collect::<Vec<_>>().join(", ")
+            ),
+        };
+        check_coverage(&entry.shape, entry.pieces.iter().map(|piece| &piece.region)).map_err(wrong)
+    }
+
+    /// The row-major bytes of a tensor.
+    pub(super) fn tensor(&self, name: &str) -> Result<Vec<u8>, ConvertError> {
+        let Some(entry) = self.tensors.get(name) else { return Ok(Vec::new()) };
+        if let [piece] = entry.pieces.as_slice()
+            && piece.region.sizes == entry.shape
+        {
+            return Ok(self.files[piece.file].bytes(&piece.stored).to_vec());
+        }
+        self.check(name)?;
+        let whole = Region::whole(&entry.shape);
+        let width = entry.pieces.first().and_then(|piece| piece.stored.element()).map_or(1, Element::bytes);
+        let mut out = vec![0; usize::try_from(whole.volume().saturating_mul(width)).unwrap_or(usize::MAX)];
+        for piece in &entry.pieces {
+            paste(&piece.region, self.files[piece.file].bytes(&piece.stored), &whole, &mut out, width);
+        }
+        Ok(out)
+    }
+
+    /// What the index and the files say differently, and files that the index does not know.
+    pub(super) fn oddities(&self) -> Vec<String> {
+        let Some(index) = &self.index else { return Vec::new() };
+        let unlisted = |file: &Mapped| {
+            let names = file.tensors().keys().filter(|name| !self.tensors.contains_key(*name)).cloned();
+            let path = file.path().display().to_string();
+            names.map(move |name| format!("{path} holds {name}, which the index does not list")).collect::<Vec<_>>()
+        };
+        let known: BTreeSet<&Path> = self.files.iter().map(Mapped::path).collect();
+        let beside = files_in(enn_common::fs::atomic::parent(index), ".safetensors");
+        let stale = beside.iter().filter(|path| !known.contains(path.as_path()));
+        let stale = stale.map(|path| format!("{} is not in the index: left over from another save", path.display()));
+        self.files.iter().flat_map(unlisted).chain(stale).collect()
+    }
+}
+
+/// Files of a directory by the end of their names, sorted.
+fn files_in(dir: &Path, end: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<_> = entries
+        .filter(|path| path.is_file() && path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(end)))
+        .filter(|path| path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')))
+        .collect();
+    found.sort();
+    found
+}
+
+fn sharding(file: &Mapped) -> Result<Option<Value>, ConvertError> {
+    let Some(text) = file.about().get(SHARDING) else { return Ok(None) };
+    let wrong =
+        |_| ConvertError::Sharded { path: file.path().to_path_buf(), what: format!("its {SHARDING} is no JSON") };
+    serde_json::from_str(text).map(Some).map_err(wrong)
+}
+
+/// Tensor → file of an index.
+fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
+    let wrong = |what: &str| ConvertError::Sharded { path: index.to_path_buf(), what: what.to_owned() };
+    let length = fs::metadata(index).map_err(FileError::of("read", index))?.len();
+    if length > INDEX_BYTES_MAX {
+        return Err(wrong("it is larger than any index"));
+    }
+    let text = fs::read(index).map_err(FileError::of("read", index))?;
+    let json: Value = serde_json::from_slice(&text).map_err(|_| wrong("it is no JSON"))?;
+    let map = json.get("weight_map").and_then(Value::as_object).ok_or_else(|| wrong("it has no weight_map"))?;
+    let plain = |file: &str| !file.is_empty() && !file.contains('/') && file != "." && file != "..";
+    let entry =
+        |(name, file): (&String, &Value)| Some((name.clone(), file.as_str().filter(|file| plain(file))?.to_owned()));
+    map.iter().map(entry).collect::<Option<_>>().ok_or_else(|| wrong("its weight_map holds what is no plain file name"))
+}

@@ -1,0 +1,195 @@
+//! Where tensors come from, whatever the form: a DCP directory, safetensors alone or in shards, a file of `torch.save`.
+
+use super::{ConvertError, safetensors::Tensor, sharded::Sharded};
+use enn_common::{
+    artifact::card,
+    checkpoint::{
+        Checkpoint, Element, PathPart, Region, Value, listing,
+        name::{self, is_dcp},
+        state_file::StateFile,
+    },
+};
+use std::{collections::BTreeMap, path::Path};
+
+/// An open source.
+pub(crate) enum Source {
+    /// A checkpoint, ours or PyTorch's.
+    Dcp(Box<Checkpoint>),
+    /// One or more .safetensors files.
+    Safetensors(Sharded),
+    /// .pt, .pth or .bin.
+    Pt(Box<StateFile>),
+}
+
+/// A plain value for a copy.
+pub(super) enum PlainValue {
+    /// Its item in a checkpoint, and the CRC-32 of its pickle: copied untouched, also when it cannot be understood.
+    Item(Vec<u8>, u32),
+    /// The value.
+    Value(Value),
+}
+
+impl Source {
+    /// Opens what `path` means: a file by its extension; a directory by what is in it, where a run or its checkpoints stand for
+    /// the newest complete checkpoint.
+    pub(crate) fn open(path: &Path) -> Result<Self, ConvertError> {
+        if !path.is_dir() {
+            return match path.extension().and_then(|extension| extension.to_str()) {
+                Some("pt" | "pth" | "bin") => Ok(Self::Pt(Box::new(StateFile::open(path)?))),
+                Some("safetensors" | "json") => Ok(Self::Safetensors(Sharded::open(path)?)),
+                _ => Err(ConvertError::Form { path: path.to_path_buf() }),
+            };
+        }
+        if Sharded::is_in(path) && !is_dcp(path) {
+            return Ok(Self::Safetensors(Sharded::open(path)?));
+        }
+        Ok(Self::Dcp(Box::new(listing::find(path)?)))
+    }
+
+    /// What it is, for people.
+    pub(crate) fn form(&self) -> &'static str {
+        match self {
+            Self::Dcp(open) if open.manifest().is_some() => "ENN checkpoint",
+            Self::Dcp(_) => "PyTorch DCP",
+            Self::Safetensors(_) => "safetensors",
+            Self::Pt(_) => "torch.save",
+        }
+    }
+
+    /// Files with tensors in them.
+    pub(super) fn file_count(&self) -> usize {
+        match self {
+            Self::Dcp(open) => {
+                let chunks = open.metadata().tensors.values().flat_map(|tensor| &tensor.chunks);
+                chunks.map(|chunk| &chunk.place.file).collect::<std::collections::BTreeSet<_>>().len()
+            }
+            Self::Safetensors(files) => files.file_count(),
+            Self::Pt(_) => 1,
+        }
+    }
+
+    /// All tensors, sorted by name.
+    pub(crate) fn tensors(&self) -> Result<Vec<Tensor>, ConvertError> {
+        match self {
+            Self::Dcp(open) => {
+                let tensor = |name: &str| {
+                    let entry = open.entry(name)?;
+                    let element = entry.element();
+                    let wrong = || ConvertError::Fit {
+                        path: open.dir().to_path_buf(),
+                        problems: vec![format!("{name} is of the element type {}, which is not read", entry.dtype)],
+                    };
+                    let (name, shape) = (name.to_owned(), entry.shape.clone());
+                    Ok(Tensor { name, element: element.ok_or_else(wrong)?, shape })
+                };
+                open.tensor_names().map(tensor).collect()
+            }
+            Self::Safetensors(files) => files.tensors(),
+            Self::Pt(file) => {
+                let tensor = |(name, element, shape): (&str, Element, &[u64])| Tensor {
+                    name: name.to_owned(),
+                    element,
+                    shape: shape.to_vec(),
+                };
+                Ok(file.tensors().map(tensor).collect())
+            }
+        }
+    }
+
+    /// The row-major bytes of a tensor.
+    pub(crate) fn tensor(&self, tensor: &Tensor) -> Result<Vec<u8>, ConvertError> {
+        match self {
+            Self::Dcp(open) => Ok(open.raw(&tensor.name, &Region::whole(&tensor.shape))?.1),
+            Self::Safetensors(files) => files.tensor(&tensor.name),
+            Self::Pt(file) => Ok(file.tensor(&tensor.name)?),
+        }
+    }
+
+    /// Names of plain values.
+    pub(crate) fn values(&self) -> Vec<String> {
+        match self {
+            Self::Dcp(open) => open.metadata().values.keys().cloned().collect(),
+            Self::Safetensors(_) => Vec::new(),
+            Self::Pt(file) => file.values().keys().cloned().collect(),
+        }
+    }
+
+    /// A plain value.
+    pub(crate) fn value(&self, name: &str) -> Result<Value, ConvertError> {
+        match self {
+            Self::Dcp(open) => Ok(open.value(name)?),
+            Self::Safetensors(_) => Ok(Value::None),
+            Self::Pt(file) => Ok(file.values().get(name).cloned().unwrap_or(Value::None)),
+        }
+    }
+
+    /// A plain value for a copy into a checkpoint.
+    pub(super) fn plain_value(&self, name: &str) -> Result<PlainValue, ConvertError> {
+        match self {
+            Self::Dcp(open) => open.item(name).map(|(bytes, crc32)| PlainValue::Item(bytes, crc32)).map_err(Into::into),
+            _ => self.value(name).map(PlainValue::Value),
+        }
+    }
+
+    /// Where a name is in nested dictionaries and lists; its name alone in a flat source.
+    pub(super) fn place(&self, name: &str) -> Vec<PathPart> {
+        let known = match self {
+            Self::Dcp(open) => open.metadata().paths.get(name).map(Vec::as_slice),
+            Self::Safetensors(_) => None,
+            Self::Pt(file) => file.place(name),
+        };
+        known.map_or_else(|| vec![PathPart::Key(name.to_owned())], <[PathPart]>::to_vec)
+    }
+
+    /// Texts beside the tensors: `__metadata__` of safetensors, the card of a model of ours.
+    pub(super) fn about(&self) -> BTreeMap<String, String> {
+        match self {
+            Self::Dcp(_) => BTreeMap::new(),
+            Self::Safetensors(files) => files.about(),
+            Self::Pt(file) => {
+                file.text(card::KEY).map(|text| (card::KEY.to_owned(), text.to_owned())).into_iter().collect()
+            }
+        }
+    }
+
+    /// A plain value in Python's manner, on one line.
+    pub(super) fn plain(value: &Value) -> String {
+        let all = |items: &[Value]| items.iter().map(Self::plain).collect::<Vec<_>>().join(", ");
+        match value {
+            Value::None => "None".into(),
+            Value::Bool(truth) => if *truth { "True" } else { "False" }.into(),
+            Value::Int(int) => int.to_string(),
+            Value::Float(float) => format!("{float:?}"),
+            Value::Str(text) => format!("{text:?}"),
+            Value::Bytes(bytes) => format!("{} bytes", bytes.len()),
+            Value::List(items) => format!("[{}]", all(items)),
+            Value::Tuple(items) => format!("({})", all(items)),
+            Value::Dict(items) => {
+                let pair = |(key, value): &(Value, Value)| format!("{}: {}", Self::plain(key), Self::plain(value));
+                format!("{{{}}}", items.iter().map(pair).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+
+    /// What is there and is not read, with the reason.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        match self {
+            Self::Pt(file) => file.refused().iter().map(|(name, error)| format!("{name}: {error}")).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Dcp(open) => open.dir(),
+            Self::Safetensors(files) => files.path(),
+            Self::Pt(file) => file.path(),
+        }
+    }
+}
+
+/// A checkpoint's directory as it is, even when it is damaged or incomplete.
+pub(super) fn is_checkpoint(path: &Path) -> bool {
+    path.is_dir() && (is_dcp(path) || path.join(name::MANIFEST).exists())
+}

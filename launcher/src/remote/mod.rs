@@ -1,0 +1,19 @@
+//! Checkpoints and runs in object stores: s3://, gs://, az:// and file://, and directories by path.
+//!
+//! **Invariant:** what is at a place is a checkpoint if and only if its manifest is; the manifest is uploaded last and fetched
+//! first. Credentials come from the environment and appear in no message.
+
+mod error;
+mod mirror;
+mod pull;
+mod push;
+mod store;
+
+pub use error::RemoteError;
+pub use mirror::Mirror;
+pub use pull::{Pulled, pull};
+pub use push::{Pushed, push, push_run};
+pub use store::Store;
+
+#[cfg(test)]
+mod tests;

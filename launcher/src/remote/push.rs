@@ -1,0 +1,125 @@
+//! Uploads a checkpoint, or a run with its checkpoints: files first, the manifest last.
+//!
+//! Beside each file that is up a small object `.pushed/FILE` says its digest, so that an interrupted upload goes on with the file
+//! it was at. They are removed when the manifest is there.
+
+use super::{RemoteError, store::Store};
+use enn_common::{
+    checkpoint::{Checkpoint, Manifest, listing, name},
+    fs::FileError,
+};
+use std::path::Path;
+
+/// Notes on finished files.
+const NOTES: &str = ".pushed";
+/// Largest note, largest manifest.
+const NOTE_BYTES_MAX: u64 = 256;
+const MANIFEST_BYTES_MAX: u64 = 1 << 30;
+/// What goes with the checkpoints of a run, the manifest last.
+const RUN_FILES: [&str; 4] = ["run.json", "events.jsonl", "report.html", "MANIFEST.json"];
+
+/// What was uploaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// Where.
+    pub place: String,
+    /// Step.
+    pub step: u64,
+    /// Files that had to be sent.
+    pub sent: usize,
+    /// Files that were there from an earlier, interrupted upload, or all when the checkpoint was there.
+    pub present: usize,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+/// Uploads the checkpoint in `dir` to `store`, as `step-N` below it. `progress` gets bytes done and all bytes.
+///
+/// A checkpoint of the same name that is there and is another one is only replaced with `replace`; it stops being a checkpoint
+/// before the first of its files changes.
+pub fn push(
+    dir: &Path,
+    store: &Store,
+    replace: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Pushed, RemoteError> {
+    let manifest = Checkpoint::whole(dir)?;
+    let step = name::committed(manifest.step);
+    let place = store.below(&step)?;
+    let path = dir.join(name::MANIFEST);
+    let sealed = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+    let there = place.small(name::MANIFEST, MANIFEST_BYTES_MAX)?;
+    let pushed = |sent, present| Pushed {
+        place: place.name_of(""),
+        step: manifest.step,
+        sent,
+        present,
+        bytes: manifest.bytes(),
+    };
+    match there {
+        Some(found) if found == sealed => return Ok(pushed(0, manifest.files.len())),
+        Some(_) if !replace => return Err(RemoteError::Exists { place: place.name_of("") }),
+        Some(_) => place.remove(name::MANIFEST)?,
+        None => {}
+    }
+    let (sent, present) = files(dir, &manifest, &place, progress)?;
+    place.put(name::MANIFEST, sealed)?;
+    for file in &manifest.files {
+        place.remove(&note(&file.path))?;
+    }
+    Ok(pushed(sent, present))
+}
+
+fn note(file: &str) -> String {
+    format!("{NOTES}/{file}")
+}
+
+/// Sends what is not there yet. Returns how many files were sent and how many were there.
+fn files(
+    dir: &Path,
+    manifest: &Manifest,
+    place: &Store,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(usize, usize), RemoteError> {
+    let (total, mut done, mut sent) = (manifest.bytes(), 0, 0);
+    for file in &manifest.files {
+        let noted = place.small(&note(&file.path), NOTE_BYTES_MAX)?;
+        let present = noted.is_some_and(|digest| digest == file.digest().as_bytes())
+            && place.length(&file.path)? == Some(file.bytes);
+        if present {
+            done += file.bytes;
+            progress(done, total);
+            continue;
+        }
+        place.remove(&note(&file.path))?;
+        place.upload(&dir.join(&file.path), &file.path, &mut |bytes| {
+            done += bytes;
+            progress(done, total);
+        })?;
+        place.put(&note(&file.path), file.digest().into_bytes())?;
+        sent += 1;
+    }
+    Ok((sent, manifest.files.len() - sent))
+}
+
+/// Uploads a run: its complete checkpoints, oldest first (only the newest without `all`), its configuration, journal and report.
+pub fn push_run(
+    run: &Path,
+    store: &Store,
+    (all, replace): (bool, bool),
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<Pushed>, RemoteError> {
+    let complete: Vec<_> = listing::list(run).into_iter().filter(|one| one.complete).collect();
+    let chosen = if all { complete.as_slice() } else { &complete[complete.len().saturating_sub(1)..] };
+    if chosen.is_empty() {
+        let what = "it has no complete one".to_owned();
+        return Err(RemoteError::NoCheckpoint { place: run.display().to_string(), what });
+    }
+    let inside = listing::checkpoints_dir(run) != run;
+    let below = if inside { store.below("checkpoints")? } else { store.below("")? };
+    let pushed = chosen.iter().map(|one| push(&one.path, &below, replace, progress)).collect::<Result<Vec<_>, _>>()?;
+    for file in RUN_FILES.iter().filter(|file| inside && run.join(file).is_file()) {
+        store.upload(&run.join(file), file, &mut |_| {})?;
+    }
+    Ok(pushed)
+}

@@ -1,0 +1,157 @@
+use super::*;
+use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, name};
+use object_store::{memory::InMemory, path::Path as Key};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+/// A run with one checkpoint of a step, larger than a part of an upload.
+fn run(root: &Path, step: u64, fill: u8) -> PathBuf {
+    let checkpoints = root.join("checkpoints");
+    let temporary = checkpoints.join(name::temporary(step, "a"));
+    let mut shard = ShardWriter::create(&temporary, 0).unwrap();
+    shard.whole("best.w", DType::U8, &[9 << 20], &vec![fill; 9 << 20]).unwrap();
+    let mut other = ShardWriter::create(&temporary, 1).unwrap();
+    other.whole("best.v", DType::U8, &[3], &[fill; 3]).unwrap();
+    let tables = [shard.finish().unwrap(), other.finish().unwrap()];
+    fs::write(root.join("run.json"), "{}").unwrap();
+    commit(&temporary, &checkpoints.join(name::committed(step)), &tables, Draft { step, ..Draft::default() })
+        .unwrap()
+        .path
+}
+
+fn memory() -> Store {
+    Store::of(Arc::new(InMemory::new()), Key::from("runs/a"), "memory://runs/a").unwrap()
+}
+
+fn quiet(_: u64, _: u64) {}
+
+#[test]
+fn a_run_goes_up_and_comes_back_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), 10, 1);
+    run(dir.path(), 20, 2);
+    for store in [memory(), Store::open(&dir.path().join("shelf").display().to_string()).unwrap()] {
+        let pushed = push_run(dir.path(), &store, (true, false), &mut quiet).unwrap();
+        assert_eq!(pushed.iter().map(|one| (one.step, one.sent)).collect::<Vec<_>>(), [(10, 3), (20, 3)]);
+        let again = push_run(dir.path(), &store, (true, false), &mut quiet).unwrap();
+        assert_eq!(again.iter().map(|one| (one.sent, one.present)).collect::<Vec<_>>(), [(0, 3), (0, 3)]);
+        let back = tempfile::tempdir().unwrap();
+        let target = back.path().join("run");
+        let pulled = pull(&store, None, &target, false, &mut quiet).unwrap();
+        assert_eq!((pulled.step, pulled.files), (Some(20), 3));
+        let open = Checkpoint::open(&target.join("checkpoints/step-00000020")).unwrap();
+        assert_eq!(open.tensor("best.v").unwrap().bytes, [2; 3]);
+        open.verify(&mut |_| {}).unwrap();
+        assert!(target.join("run.json").exists());
+        let older = pull(&store, Some(10), &target, false, &mut quiet).unwrap();
+        assert_eq!(older.step, Some(10));
+        assert!(pull(&store, Some(11), &target, false, &mut quiet).unwrap_err().to_string().contains("step-00000011"));
+        let hidden = fs::read_dir(target.join("checkpoints")).unwrap().flatten();
+        assert_eq!(hidden.filter(|entry| entry.file_name().to_string_lossy().starts_with('.')).count(), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_upload_goes_on_and_is_no_checkpoint_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = run(dir.path(), 10, 1);
+    let store = memory();
+    // The files before the one that failed, as an upload that was cut off leaves them.
+    let below = store.below("step-00000010").unwrap();
+    for file in [".metadata", "__0_0.distcp"] {
+        let digest =
+            Checkpoint::whole(&checkpoint).unwrap().files.into_iter().find(|one| one.path == file).unwrap().digest();
+        below.upload(&checkpoint.join(file), file, &mut |_| {}).unwrap();
+        below.put(&format!(".pushed/{file}"), digest.into_bytes()).unwrap();
+    }
+    let error = pull(&below, None, &dir.path().join("half"), false, &mut quiet).unwrap_err().to_string();
+    assert!(error.contains("__1_0.distcp") && !dir.path().join("half").exists(), "{error}");
+    let done = push(&checkpoint, &store, false, &mut quiet).unwrap();
+    assert_eq!((done.sent, done.present), (1, 2));
+    let (objects, folders) = below.list().unwrap();
+    assert_eq!((objects.len(), folders.len()), (4, 0), "the notes are gone: {objects:?} {folders:?}");
+}
+
+#[test]
+fn another_checkpoint_of_the_same_step_is_only_replaced_when_it_may_be() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (one, two) = (run(dir.path(), 10, 1), run(other.path(), 10, 2));
+    let store = memory();
+    push(&one, &store, false, &mut quiet).unwrap();
+    assert!(matches!(push(&two, &store, false, &mut quiet), Err(RemoteError::Exists { .. })));
+    push(&two, &store, true, &mut quiet).unwrap();
+    let target = dir.path().join("copy");
+    pull(&store, None, &target, false, &mut quiet).unwrap();
+    assert_eq!(Checkpoint::open(&target).unwrap().tensor("best.v").unwrap().bytes, [2; 3]);
+    let below = store.below("step-00000010").unwrap();
+    assert!(matches!(pull(&below, None, &one, false, &mut quiet), Err(RemoteError::Exists { .. })));
+}
+
+#[test]
+fn an_interrupted_fetch_goes_on_and_damage_is_never_named_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = run(dir.path(), 10, 1);
+    let store = memory();
+    push(&checkpoint, &store, false, &mut quiet).unwrap();
+    let target = dir.path().join("copy");
+    let beside = dir.path().join(".copy.pull");
+    fs::create_dir(&beside).unwrap();
+    let bytes = fs::read(checkpoint.join("__0_0.distcp")).unwrap();
+    fs::write(beside.join("__0_0.distcp"), &bytes[..5 << 20]).unwrap();
+    fs::write(beside.join("stale"), "x").unwrap();
+    let pulled = pull(&store, None, &target, false, &mut quiet).unwrap();
+    assert_eq!(pulled.resumed, 5 << 20);
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 4);
+
+    let below = store.below("step-00000010").unwrap();
+    let mut damaged = bytes;
+    damaged[1 << 20] ^= 1;
+    below.put("__0_0.distcp", damaged).unwrap();
+    let target = dir.path().join("other");
+    let error = pull(&store, None, &target, false, &mut quiet).unwrap_err().to_string();
+    assert!(error.contains("__0_0.distcp") && (error.contains("blake3") || error.contains("CRC-32")), "{error}");
+    assert!(!target.exists());
+}
+
+#[test]
+fn addresses_hold_no_credentials_and_messages_no_signatures() {
+    for address in ["s3://key:secret@bucket/x", "az://box/x?sig=secret", "ftp://host/x", "s3:///x"] {
+        let error = Store::open(address).map(|_| ()).unwrap_err().to_string();
+        assert!(!error.contains("secret") && error.contains("expected s3://BUCKET/PATH"), "{error}");
+    }
+    let told = super::error::scrub("error sending request for https://a.b/c?sig=secret&se=1 after 3 tries");
+    assert_eq!(told, "error sending request for https://a.b/c?… after 3 tries");
+}
+
+#[test]
+fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = dir.path().join("shelf");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let mirror = |address: &Path| {
+        let told = told.clone();
+        Mirror::start(dir.path(), address.display().to_string(), move |what| told.lock().unwrap().push(what)).unwrap()
+    };
+    let first = mirror(&shelf);
+    for step in [10, 20] {
+        let path = run(dir.path(), step, step as u8);
+        first.offer(&path);
+        // The run lets it go while it is on its way.
+        fs::remove_dir_all(&path).unwrap();
+    }
+    drop(first);
+    assert_eq!(*told.lock().unwrap(), Vec::<String>::new());
+    let open = Checkpoint::open(&shelf.join("checkpoints/step-00000020")).unwrap();
+    assert_eq!(open.tensor("best.v").unwrap().bytes, [20; 3]);
+    let blocked = dir.path().join("file");
+    fs::write(&blocked, "x").unwrap();
+    let second = mirror(&blocked);
+    second.offer(&run(dir.path(), 30, 3));
+    drop(second);
+    let told = told.lock().unwrap();
+    assert!(told.len() == 1 && told[0].starts_with("step-00000030 is not mirrored: "), "{told:?}");
+    assert_eq!(fs::read_dir(dir.path().join("checkpoints")).unwrap().count(), 1, "no links are left");
+}

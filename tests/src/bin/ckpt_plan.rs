@@ -1,0 +1,98 @@
+//! Plans a large checkpoint without its data: what the launcher does between the last shard and the commit.
+//!
+//! ```text
+//! ckpt_plan 70b RANKS            a 70-billion-parameter transformer with AdamW's moments, every tensor divided along its first axis
+//! ckpt_plan chunks TENSORS RANKS    that many tensors, divided over that many ranks
+//! ```
+//! Prints JSON: chunks, seconds of merging and checking, of writing `.metadata`, its bytes, and the process's peak of memory.
+
+use enn_common::checkpoint::{
+    DType, ShardTable,
+    metadata::Metadata,
+    table::{ItemKind, ShardItem},
+};
+use serde_json::json;
+use std::{
+    error::Error,
+    io::{self, Write},
+    time::Instant,
+};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (tensors, ranks) = match args.as_slice() {
+        ["70b", ranks] => (of_70b(), ranks.parse()?),
+        ["chunks", tensors, ranks] => {
+            let ranks: u64 = ranks.parse()?;
+            let named = (0..tensors.parse::<u64>()?)
+                .map(|number| (format!("model.layer.{number}.weight"), vec![ranks * 8, 16]));
+            (named.collect(), ranks)
+        }
+        _ => return Err("usage: ckpt_plan 70b RANKS | ckpt_plan chunks TENSORS RANKS".into()),
+    };
+    let tables = tables(&tensors, ranks);
+    let chunks: usize = tables.iter().map(|table| table.items.len()).sum();
+    let began = Instant::now();
+    let merged = Metadata::merge(&tables)?;
+    let merge_s = began.elapsed().as_secs_f64();
+    let bytes = merged.to_bytes("bench");
+    let plan_s = began.elapsed().as_secs_f64();
+    let parameters: u64 = tensors.iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();
+    let told = json!({
+        "chunks": chunks, "parameters": parameters, "merge_s": merge_s, "plan_s": plan_s, "metadata_bytes": bytes.len(),
+        "peak_kb": peak_kb()?,
+    });
+    writeln!(io::stdout(), "{told}")?;
+    Ok(())
+}
+
+/// Names and shapes: 80 layers of width 8192 with 8 key-value heads, and the two moments of every parameter.
+fn of_70b() -> Vec<(String, Vec<u64>)> {
+    let layer: [(&str, &[u64]); 9] = [
+        ("self_attn.q_proj", &[8192, 8192]),
+        ("self_attn.k_proj", &[1024, 8192]),
+        ("self_attn.v_proj", &[1024, 8192]),
+        ("self_attn.o_proj", &[8192, 8192]),
+        ("mlp.gate_proj", &[28_672, 8192]),
+        ("mlp.up_proj", &[28_672, 8192]),
+        ("mlp.down_proj", &[8192, 28_672]),
+        ("input_layernorm", &[8192]),
+        ("post_attention_layernorm", &[8192]),
+    ];
+    let ends: [(&str, &[u64]); 3] =
+        [("embed_tokens", &[128_256, 8192]), ("norm", &[8192]), ("lm_head", &[128_256, 8192])];
+    let layers =
+        (0..80).flat_map(|number| layer.map(|(name, shape)| (format!("layers.{number}.{name}.weight"), shape)));
+    let model: Vec<_> = layers.chain(ends.map(|(name, shape)| (format!("{name}.weight"), shape))).collect();
+    let prefixed = |before: &str, after: &str| {
+        let name = |(name, shape): &(String, &[u64])| (format!("{before}{name}{after}"), shape.to_vec());
+        model.iter().map(name).collect::<Vec<_>>()
+    };
+    [prefixed("model.", ""), prefixed("optim.state.", ".exp_avg"), prefixed("optim.state.", ".exp_avg_sq")].concat()
+}
+
+fn tables(tensors: &[(String, Vec<u64>)], ranks: u64) -> Vec<ShardTable> {
+    let table = |rank: u64| {
+        let mut table = ShardTable { file: format!("__{rank}_0.distcp"), ..ShardTable::default() };
+        for (fqn, shape) in tensors {
+            let rows = shape[0].div_ceil(ranks);
+            let begin = (rank * rows).min(shape[0]);
+            let (mut offsets, mut sizes) = (vec![0; shape.len()], shape.clone());
+            (offsets[0], sizes[0]) = (begin, rows.min(shape[0] - begin));
+            let length = 688 + sizes.iter().product::<u64>() * DType::F32.bytes();
+            let kind = ItemKind::Tensor { dtype: DType::F32, global: shape.clone(), offsets, sizes, crc32: 1 };
+            table.items.push(ShardItem { fqn: fqn.clone(), offset: table.bytes, length, kind });
+            table.bytes += length;
+        }
+        table
+    };
+    (0..ranks).map(table).collect()
+}
+
+/// Most memory that this process had.
+fn peak_kb() -> Result<u64, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}

@@ -1,0 +1,216 @@
+//! The readers, each with a few valid files of its own form.
+
+use arrow_array::{Float32Array, Int64Array, RecordBatch, StringArray};
+use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
+use enn_common::{
+    artifact::seal,
+    checkpoint::{
+        Checkpoint, DType, DirectoryWriter, Draft, Element, Manifest, PathPart, ShardWriter, Value, commit,
+        metadata::Metadata,
+        name,
+        state_file::{self, Content, Entry, StateFile},
+    },
+    fs::{Disk, FileError},
+    staged::npy,
+};
+use enn_launcher::convert::{self, Target, Wishes};
+use std::{cell::RefCell, fs, io::Cursor, path::Path, sync::Arc};
+use tempfile::TempDir;
+
+thread_local! {
+    /// Where a reader that reads files finds its input.
+    static PLACE: RefCell<Option<TempDir>> = const { RefCell::new(None) };
+}
+
+/// Calls `read` with a directory of this thread.
+fn in_place(read: impl FnOnce(&Path)) {
+    PLACE.with(|place| {
+        let mut place = place.borrow_mut();
+        let dir =
+            place.get_or_insert_with(|| tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap());
+        read(dir.path());
+    });
+}
+
+fn value() -> Value {
+    let list =
+        Value::List(vec![Value::Int(1 << 40), Value::Tuple(vec![Value::Float(0.5), Value::Bytes(vec![0, 255])])]);
+    Value::dict([("list", list), ("text", Value::from("Zürich")), ("none", Value::None)])
+}
+
+/// A directory in the form of a checkpoint, with tensors of several types and a value.
+fn directory() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = DirectoryWriter::create(&Disk, dir.path(), 1 << 20).unwrap();
+    writer.tensor("a.weight", DType::F32.into(), &[2, 3], &[7; 24]).unwrap();
+    writer.tensor("b", Element::of_torch("float8_e5m2").unwrap(), &[4], &[1, 2, 3, 4]).unwrap();
+    writer.value("v", &value()).unwrap();
+    writer.finish(Some(Draft { step: 3, ..Draft::default() })).unwrap();
+    dir
+}
+
+fn file(name: &str) -> Vec<u8> {
+    fs::read(directory().path().join(name)).unwrap()
+}
+
+pub(crate) fn metadata_seeds() -> Vec<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    let temporary = dir.path().join(name::temporary(1, "a"));
+    let mut shard = ShardWriter::create(&temporary, 0).unwrap();
+    shard.whole("w", DType::I64, &[3], &[1; 24]).unwrap();
+    shard.value("v", &value()).unwrap();
+    let tables = [shard.finish().unwrap()];
+    let done = commit(&temporary, &dir.path().join(name::committed(1)), &tables, Draft::default()).unwrap();
+    vec![file(name::METADATA), fs::read(done.path.join(name::METADATA)).unwrap()]
+}
+
+pub(crate) fn metadata(bytes: &[u8]) {
+    if let Ok(found) = Metadata::parse(bytes) {
+        for tensor in found.tensors.values() {
+            let _ = tensor.check_coverage();
+        }
+        let _ = found.to_bytes("x");
+    }
+}
+
+/// The shard with the metadata that belongs to a sound one.
+pub(crate) fn shard_seeds() -> Vec<Vec<u8>> {
+    vec![file("__0_0.distcp"), without_checksums(file("__0_0.distcp"))]
+}
+
+/// Zeroes the checksums in zip headers, so that what is behind them is reached.
+fn without_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
+    for at in 0..bytes.len().saturating_sub(20) {
+        let crc = match &bytes[at..at + 4] {
+            b"PK\x03\x04" => 14,
+            b"PK\x01\x02" => 16,
+            _ => continue,
+        };
+        bytes[at + crc..at + crc + 4].fill(0);
+    }
+    bytes
+}
+
+pub(crate) fn shard(bytes: &[u8]) {
+    in_place(|dir| {
+        if !dir.join(name::METADATA).exists() {
+            fs::write(dir.join(name::METADATA), file(name::METADATA)).unwrap();
+        }
+        fs::write(dir.join("__0_0.distcp"), bytes).unwrap();
+        let open = Checkpoint::open_dcp(dir).unwrap();
+        let _ = open.tensor("a.weight");
+        let _ = open.value("v");
+        let _ = open.item("v");
+        let _ = open.inspect(&mut |_| {});
+    });
+}
+
+pub(crate) fn state_file_seeds() -> Vec<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.pt");
+    let key = |parts: &[&str]| parts.iter().map(|part| PathPart::Key((*part).into())).collect::<Vec<_>>();
+    let mut group = key(&["optim"]);
+    group.extend([PathPart::Index(0), PathPart::Key("lr".into())]);
+    let entries = [
+        Entry { path: key(&["model", "w"]), content: Content::Tensor(DType::F32.into(), vec![2, 2]) },
+        Entry { path: key(&["model", "h"]), content: Content::Tensor(DType::F16.into(), vec![3]) },
+        Entry { path: group, content: Content::Value(value()) },
+    ];
+    let bytes = |entry: usize| Ok::<_, FileError>(vec![5; [16, 6, 0][entry]]);
+    state_file::write(&Disk, &path, &entries, &mut { bytes }).unwrap();
+    let sound = fs::read(path).unwrap();
+    vec![without_checksums(sound.clone()), sound]
+}
+
+pub(crate) fn state_file(bytes: &[u8]) {
+    in_place(|dir| {
+        let path = dir.join("m.pt");
+        fs::write(&path, bytes).unwrap();
+        if let Ok(open) = StateFile::open(&path) {
+            let names: Vec<String> = open.tensors().map(|(name, ..)| name.to_owned()).collect();
+            for name in names {
+                let _ = open.tensor(&name);
+            }
+        }
+    });
+}
+
+fn converted(form: Target, target: &str) -> TempDir {
+    let (from, to) = (directory(), tempfile::tempdir().unwrap());
+    let wishes = Wishes { form: Some(form), shard_bytes: 10, ..Wishes::default() };
+    convert::convert(from.path(), &to.path().join(target), &wishes, &mut |_, _| {}).unwrap();
+    to
+}
+
+pub(crate) fn safetensors_seeds() -> Vec<Vec<u8>> {
+    vec![fs::read(converted(Target::Safetensors, "m.safetensors").path().join("m.safetensors")).unwrap()]
+}
+
+pub(crate) fn safetensors(bytes: &[u8]) {
+    in_place(|dir| {
+        let path = dir.join("m.safetensors");
+        fs::write(&path, bytes).unwrap();
+        let _ = convert::verify(&path, true, &mut |_, _| {});
+    });
+}
+
+pub(crate) fn index_seeds() -> Vec<Vec<u8>> {
+    let shards = converted(Target::Shards, "m");
+    vec![fs::read(shards.path().join("m/model.safetensors.index.json")).unwrap()]
+}
+
+pub(crate) fn index(bytes: &[u8]) {
+    in_place(|dir| {
+        let path = dir.join("model.safetensors.index.json");
+        fs::write(&path, bytes).unwrap();
+        let _ = convert::verify(&path, true, &mut |_, _| {});
+    });
+}
+
+pub(crate) fn npy_seeds() -> Vec<Vec<u8>> {
+    let header =
+        |element, shape: &[u64]| npy::Header::write(element, shape, npy::Header::roomy_offset(element, &shape[1..]));
+    let mut one = header(npy::Element::F32, &[2, 3]).unwrap();
+    one.extend([1; 24]);
+    vec![one, header(npy::Element::I64, &[0]).unwrap()]
+}
+
+pub(crate) fn npy(bytes: &[u8]) {
+    let _ = npy::Header::bytes_of(bytes);
+    if let Ok(header) = npy::Header::parse(bytes) {
+        let _ = (header.count(), header.data_bytes());
+    }
+}
+
+pub(crate) fn manifest_seeds() -> Vec<Vec<u8>> {
+    vec![file(name::MANIFEST)]
+}
+
+pub(crate) fn manifest(bytes: &[u8]) {
+    let _ = seal::unseal::<Manifest>(Path::new("m"), bytes);
+    // Nor without the digest, which keeps nearly everything out.
+    let _ = serde_json::from_slice::<Manifest>(bytes);
+}
+
+pub(crate) fn arrow_seeds() -> Vec<Vec<u8>> {
+    let batch = RecordBatch::try_from_iter([
+        ("id", Arc::new(Int64Array::from(vec![1, 2, 3])) as arrow_array::ArrayRef),
+        ("x", Arc::new(Float32Array::from(vec![Some(0.5), None, Some(2.0)]))),
+        ("name", Arc::new(StringArray::from(vec!["a", "bc", ""]))),
+    ])
+    .unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    vec![bytes]
+}
+
+pub(crate) fn arrow(bytes: &[u8]) {
+    let Ok(reader) = StreamReader::try_new(Cursor::new(bytes), None) else { return };
+    for batch in reader.take(8) {
+        if batch.is_err() {
+            return;
+        }
+    }
+}
