@@ -5,7 +5,7 @@ use enn_common::{
     config::{
         RunConfig,
         model::ModelConfig,
-        train::{ClusterConfig, Loss, TrainConfig},
+        train::{ClusterConfig, Loss, PointCalibration, TrainConfig},
     },
     fs::mmap::bytes_of,
     staged::{
@@ -202,6 +202,7 @@ pub(crate) fn config(epochs: u64) -> RunConfig {
             lr: 3e-3,
             loss: Loss::Mse,
             ema: 0.9,
+            calibration: PointCalibration::Off,
             checkpoint_every: 0,
             ..TrainConfig::default()
         },

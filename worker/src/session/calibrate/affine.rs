@@ -10,7 +10,7 @@ const FOLDS: usize = 5;
 /// Rows of a prior that says "no shift, slope 1"; the best is chosen.
 const PRIORS: [f64; 5] = [8.0, 32.0, 128.0, 512.0, 2048.0];
 /// Standard errors over the folds by which the error must fall.
-const BETTER_BY: f64 = 1.0;
+const BETTER_BY: f64 = 2.0;
 
 /// What was chosen.
 #[derive(Debug)]
