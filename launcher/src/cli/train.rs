@@ -41,7 +41,7 @@ pub(super) struct Args {
     ///
     /// "keep": the parent's. "refit": those of the new training rows; weights are rewritten so that the first prediction is the
     /// parent's all the same.
-    #[arg(long, value_name = "keep|refit", requires = "from", help_heading = "Job")]
+    #[arg(long, value_name = "keep|refit", hide_possible_values = true, requires = "from", help_heading = "Job")]
     scaler: Option<Scaler>,
     /// With --from: take what fits although something does not, and say what was left
     #[arg(long, requires = "from", help_heading = "Job")]

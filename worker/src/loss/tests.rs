@@ -42,27 +42,29 @@ impl Case {
         Self { z: copy(z), base: copy(base), channels, head, target: copy(target), weight: None }
     }
 
-    /// Output and targets; the operands that a gradient may be asked of are z, base and the channels.
-    fn tensors(&self, cx: &Cx) -> (Output, Targets) {
+    /// Output and targets, and what the heads say of the channels; the operands that a gradient may be asked of are z, base and the last.
+    fn tensors(&self, cx: &Cx) -> (Output, Targets, Option<Tensor>) {
         let tensor = |raw: &Raw| cx.variable(raw.shallow_clone());
         let (rows, cells) = self.z.size2().unwrap();
-        let channels = (!self.channels.is_empty()).then(|| {
+        let said = (!self.channels.is_empty()).then(|| {
             let one = Raw::from_slice(&self.channels).to_kind(self.z.kind()).reshape([1, -1, 1]);
-            let all = tensor(&one.expand([rows, self.channels.len() as i64, cells], false).contiguous());
-            let all = self.head.channels_of(cx, &all).unwrap();
+            tensor(&one.expand([rows, self.channels.len() as i64, cells], false).contiguous())
+        });
+        let channels = said.as_ref().map(|said| {
+            let all = self.head.channels_of(cx, said).unwrap();
             Channels { whole: all.clone(), base: all }
         });
         let (z, gate) = (tensor(&self.z), cx.input(self.z.shallow_clone()));
         let output = Output { refined: z.clone(), z, base: tensor(&self.base), gate, channels };
         let input = |raw: &Raw| cx.input(raw.shallow_clone());
         let (target, valid) = (input(&self.target), input(&self.target.isfinite()));
-        (output, Targets { z: target, valid, weight: self.weight.as_ref().map(input) })
+        (output, Targets { z: target, valid, weight: self.weight.as_ref().map(input) }, said)
     }
 
     fn loss(&self, objective: &Objective) -> (f64, f64) {
         let params = none();
         let cx = Cx::eval(&params);
-        let (output, targets) = self.tensors(&cx);
+        let (output, targets, _) = self.tensors(&cx);
         let loss = objective.forward(&cx, &output, &targets).unwrap();
         (loss.sum.raw().double_value(&[]), loss.count.raw().double_value(&[]))
     }
@@ -167,10 +169,9 @@ fn gradients(case: &Case, objective: &Objective) -> Vec<Raw> {
     let params = none();
     let grads = GradBuckets::new(&params).unwrap();
     let cx = Cx::train(&params, 0, 0);
-    let (output, targets) = case.tensors(&cx);
+    let (output, targets, said) = case.tensors(&cx);
     let loss = objective.forward(&cx, &output, &targets).unwrap();
-    let operands: Vec<&Tensor> =
-        [&output.z, &output.base].into_iter().chain(output.channels.as_ref().map(|c| &c.whole)).collect();
+    let operands: Vec<&Tensor> = [&output.z, &output.base].into_iter().chain(&said).collect();
     let found = cx.backward_to(&loss.sum, &grads, &mut |_, _| Ok(()), &operands).unwrap();
     found.into_iter().map(Option::unwrap).collect()
 }
@@ -264,7 +265,7 @@ fn the_default_records_one_operation_per_prediction_and_the_count() {
     let params = none();
     let cx = Cx::eval(&params);
     let ones = Raw::ones([2, 3], (Kind::Float, Device::Cpu));
-    let (output, targets) = Case::new(Loss::Huber, &ones, &ones, &targets()).tensors(&cx);
+    let (output, targets, _) = Case::new(Loss::Huber, &ones, &ones, &targets()).tensors(&cx);
     Objective::new(&TrainConfig::default()).forward(&cx, &output, &targets).unwrap();
     let names: Vec<&str> = cx.with_program(|program| program.recs().iter().map(|rec| rec.op.name()).collect());
     assert_eq!(names, ["masked_huber", "masked_huber", "scale", "add", "cast", "sum"]);

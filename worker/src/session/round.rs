@@ -4,11 +4,12 @@
 //! **Invariant:** what a round leaves behind is whole: weights, progress and sums of the same number of steps, also when it ends
 //! in an error.
 
+mod ending;
+
 use super::{
     SessionError, agree,
     boot::COLLECTIVE_WAIT_MAX,
-    calibrate, decide,
-    evaluate::{Judged, evaluate},
+    decide,
     handover::{self, Standing},
     heritage,
     learner::{Counts, Learner, OPTIONAL},
@@ -32,10 +33,8 @@ use crate::{
     },
 };
 use enn_common::{
-    config::train::Averaging,
     event::EpochReport,
     ledger::Line,
-    metrics::Metrics,
     staged::Split,
     wire::{control::Phase, message::FromWorker},
 };
@@ -443,59 +442,6 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// What weights are judged by; `None` without validation rows.
-    fn error(&self, metrics: &Metrics) -> Option<f64> {
-        let error = if self.judges_by_loss() { metrics.loss } else { metrics.mae };
-        (metrics.n > 0).then_some(error)
-    }
-
-    /// Whether the best weights are those with the smallest loss, and not those with the smallest mean absolute error.
-    fn judges_by_loss(&self) -> bool {
-        let stats = &self.host.data.staged.0.meta().y_stats;
-        self.state.learner.objective.is_judge() || !decide::have_one_unit(stats)
-    }
-
-    /// Validation error of the mean over the last steps, where there is one. The outer `None`: there is no mean.
-    fn measure_tail(&mut self) -> Result<Option<Option<f64>>, SessionError> {
-        if !self.state.learner.has_tail() {
-            return Ok(None);
-        }
-        let measured = self.with(Learner::swap_tail, |round| round.measure(Split::Val))?;
-        Ok(Some(self.error(&measured.metrics)))
-    }
-
-    /// Which weights are kept: those of the best epoch, or their mean over the last steps, whose error is `tail`.
-    fn elect(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
-        let what = if self.judges_by_loss() { "loss" } else { "mean absolute error" };
-        let state = &mut *self.state;
-        let train = &self.host.config.train;
-        let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
-        let best = (format!("the {kept} of epoch {}", state.progress.best_epoch), state.progress.standing.best);
-        let (wins, decision) = match (tail, train.averaging) {
-            (Some(Some(error)), _) => {
-                let wins = error < best.1;
-                let mean = ("the mean of the last quarter's weights".to_owned(), error);
-                let [one, other] = if wins { [mean, best] } else { [best, mean] };
-                (wins, format!("kept {}: validation {what} {:.5}, of {} {:.5}", one.0, one.1, other.0, other.1))
-            }
-            (Some(None), _) => (true, "kept the mean of the last quarter's weights: nothing validates".to_owned()),
-            (None, Averaging::SwaTail) => (
-                false,
-                format!("kept {}: training ended before its last quarter, so that there is no mean of it", best.0),
-            ),
-            (None, _) if best.1.is_finite() => (false, format!("kept {}: validation {what} {:.5}", best.0, best.1)),
-            (None, _) => (false, format!("kept {}: nothing validates", best.0)),
-        };
-        if wins {
-            state.learner.keep_tail_as_best()?;
-            if let Some(error) = tail.flatten() {
-                state.progress.standing.best = error;
-            }
-            self.calibrated = None;
-        }
-        self.tell_from_first(FromWorker::Decided { decision })
-    }
-
     /// The checkpoint that was due after this very step, unless any rank sees that it is there: a commit may be under way.
     fn save_if_owed(&mut self) -> Result<(), SessionError> {
         let step = self.state.progress.step;
@@ -509,68 +455,6 @@ impl<'a> Round<'a> {
         }
         self.state.saved_step = None;
         self.save(true)
-    }
-
-    /// Does something with other weights, which `swap` exchanges, and exchanges back before anything else: what a round that
-    /// breaks here leaves, and the checkpoint that it may owe, are the weights that learn.
-    fn with<R>(
-        &mut self,
-        swap: impl Fn(&mut Learner, &dyn ProcessGroup) -> Result<(), SessionError>,
-        work: impl FnOnce(&Self) -> Result<R, SessionError>,
-    ) -> Result<R, SessionError> {
-        let group = self.place.group;
-        swap(&mut self.state.learner, group)?;
-        let unpacked = self.state.learner.unpack(group);
-        let done = unpacked.and_then(|()| work(self));
-        self.state.learner.pack()?;
-        swap(&mut self.state.learner, group)?;
-        done
-    }
-
-    fn judged(&self) -> Judged<'_> {
-        let learner = &self.state.learner;
-        Judged {
-            model: &learner.model,
-            params: &learner.params,
-            kernels: &self.place.kernels.manager,
-            objective: &learner.objective,
-        }
-    }
-
-    fn measure(&self, split: Split) -> Result<super::measure::Measured, SessionError> {
-        let rows = (&self.host.data, &self.state.poisoned);
-        evaluate(&self.judged(), rows, split, self.place.group, self.host.device)
-    }
-
-    /// Fits how the best weights answer, once a round and epoch: every rank begins a round without knowing.
-    fn calibrate(&mut self) -> Result<(), SessionError> {
-        let best = self.state.progress.best_epoch;
-        if best == 0 || self.calibrated == Some(best) {
-            return Ok(());
-        }
-        let fitted = self.with(Learner::swap_best, |round| {
-            let rows = (&round.host.data, &round.state.poisoned);
-            calibrate::fit(&round.judged(), rows, &round.host.config.train, (round.place.group, round.host.device))
-        });
-        let calibrate::Fitted { mut calibration, decisions } = fitted?;
-        calibration.to_device(self.host.device);
-        self.state.learner.calibration = calibration;
-        self.calibrated = Some(best);
-        if self.state.progress.finished {
-            decisions.into_iter().try_for_each(|decision| self.tell_from_first(FromWorker::Decided { decision }))?;
-        }
-        Ok(())
-    }
-
-    fn measure_all(&self) -> Result<BTreeMap<String, Metrics>, SessionError> {
-        let mut split = BTreeMap::new();
-        for which in Split::ALL {
-            let metrics = self.measure(which)?.metrics;
-            if metrics.n > 0 {
-                split.insert(which.name().to_owned(), metrics);
-            }
-        }
-        Ok(split)
     }
 
     /// Room for this rank's share, before it is needed.
@@ -608,23 +492,6 @@ impl<'a> Round<'a> {
             state.saved_step = Some(step);
         }
         self.tell(message)
-    }
-
-    /// Final metrics of the best weights.
-    fn end(&mut self) -> Result<Ended, SessionError> {
-        self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        self.state.learner.swap_calibration();
-        let split = self.with(Learner::swap_best, Self::measure_all);
-        self.state.learner.swap_calibration();
-        let split = split?;
-        self.tell_from_first(FromWorker::Trained {
-            epoch: self.state.progress.position.epoch,
-            step: self.state.progress.step,
-            stopped_early: self.state.progress.stopped_early,
-            split: split.clone(),
-            samples_per_s: self.state.pace.rate(),
-        })?;
-        Ok(Ended::Finished(self.state.outcome(false, split)))
     }
 
     fn tell(&self, message: FromWorker) -> Result<(), SessionError> {

@@ -6,7 +6,7 @@ use enn_common::{
         RunConfig,
         data::{ArraysLayout, DataConfig, DataSource, DuplicatePolicy, Layout, SplitConfig, SplitKind, TargetMask},
         model::ModelConfig,
-        train::{ClusterConfig, Loss, TrainConfig},
+        train::{ClusterConfig, Loss, PointCalibration, TrainConfig},
     },
     fs::mmap::bytes_of,
     staged::{
@@ -233,6 +233,7 @@ pub(crate) fn config(epochs: u64) -> RunConfig {
             lr: 3e-3,
             loss: Loss::Mse,
             ema: 0.9,
+            calibration: PointCalibration::Off,
             checkpoint_every: 0,
             ..TrainConfig::default()
         },

@@ -87,10 +87,17 @@ pub(super) fn gather(
         let part = all.f_narrow(1, (place * cells) as i64, cells as i64)?.f_to_device(Device::Cpu)?;
         Ok(Vec::<f64>::try_from(part.f_to_kind(Kind::Double)?.f_contiguous()?.f_view([-1])?)?)
     };
+    let mut weight = part(0)?;
+    // Whatever they are counted in, they are on average one row.
+    let counted = weight.iter().filter(|weight| **weight > 0.0).count().max(1) as f64;
+    let mean = weight.iter().sum::<f64>() / counted;
+    if mean > 0.0 {
+        weight.iter_mut().for_each(|weight| *weight /= mean);
+    }
     Ok(Sample {
         rows: rows.len(),
         cells,
-        weight: part(0)?,
+        weight,
         target: part(1)?,
         quantiles: (0..quantiles).map(|level| part(2 + level)).collect::<Result<_, _>>()?,
         middle: judged.objective.middle(),
