@@ -181,6 +181,10 @@ fn weights_are_staged_and_what_is_no_weight_is_told() {
     let (staged, arrays) = bench.stage();
     assert_eq!((arrays.weight(), arrays.y()), (&[2.0, 0.0, 0.0, 3.0][..], &[1.0, 2.0, 3.0, 5.0][..]));
     assert!(staged.meta.report.notes.iter().any(|note| note.starts_with("2 samples have no weight")), "{staged:?}");
+    // What is judged has weights, too; what is only predicted has none.
+    let judged = bench.try_stage(2, Some(staged.meta.clone())).unwrap();
+    assert_eq!(Arrays::open(&judged.dir).unwrap().weight(), [2.0, 0.0, 0.0, 0.5, 3.0]);
+    fs::write(&bench.config.files[0], "a,w\n1,x\n").unwrap();
     let predicted = bench.try_stage(2, Some(staged.meta)).unwrap();
     assert!(!predicted.meta.has_weights && Arrays::open(&predicted.dir).unwrap().weight().is_empty());
 }

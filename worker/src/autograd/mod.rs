@@ -3,7 +3,7 @@
 //! An eager call records and executes. Reverse rules do not run kernels: they call the same door with phase
 //! `Backward`, so that a whole step is one list.
 //!
-//! **Invariant:** [`call`] is the only way to compute; everything runs with libtorch's own gradient recording off.
+//! **Invariant:** [`call()`] is the only way to compute; everything runs with libtorch's own gradient recording off.
 
 mod call;
 mod cast;

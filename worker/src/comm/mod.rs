@@ -1,7 +1,7 @@
 //! Process groups: how the workers of a round add up gradients and agree.
 //!
 //! One trait, four groups: [`Solo`] (a world of one), [`Shm`] (CPU ranks of one node), [`Gloo`] (CPU) and, with the feature
-//! `cuda`, [`Nccl`]; the latter two are libtorch's own c10d, reached through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's
+//! `cuda`, `Nccl`; the latter two are libtorch's own c10d, reached through the C face in `shim/c10d.cpp`. They meet in a [`Store`], libtorch's
 //! TCPStore client, that talks to the broker's store.
 //!
 //! Every rank must call the same collectives in the same order with the same shapes and kinds. Nothing here waits

@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 /// AddNorm, AddNormBackward.
 ///
 /// Operands: x, branch of the same shape, weight, and with layer norm a bias. Results: the sum, the norm, then the saved
-/// statistics of [`norm`]. With `low` the branch and the norm have that kind, all else the kind of x: a stream kept in f32
+/// statistics of `norm`. With `low` the branch and the norm have that kind, all else the kind of x: a stream kept in f32
 /// and branches of 16-bit products need no casts between them.
 pub static ROWS: [OpRow; 2] = [
     OpRow::forward("add_norm", shape, launch, vjp, |d| {

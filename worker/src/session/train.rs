@@ -4,7 +4,7 @@
 //! prepare ─► round 0 ─┬─► finished
 //!                     └─► left, or broken ─► round 1 (other ranks, another world) ─► …
 //! ```
-//! A round is one process group; [`super::round`] is what happens in it. Weights change only after all sums of a step have come,
+//! A round is one process group; `super::round` is what happens in it. Weights change only after all sums of a step have come,
 //! so that a round that breaks leaves whole steps behind: of the ranks that are left none is more than one step ahead.
 
 use super::{
