@@ -264,7 +264,7 @@ impl Draft {
     /// The samples of each source; all of them where there is only one.
     fn extents(&self) -> Vec<Range<u64>> {
         if self.sources.is_empty() {
-            return vec![0..self.output.rows];
+            return Vec::from([0..self.output.rows]);
         }
         let end = |end: &mut u64, rows: &u64| {
             *end += rows;
