@@ -34,7 +34,14 @@ impl Run {
     fn start(runs: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(enn());
         command.args(["train", "examples/weather/weather.toml", "--json", "--device", "cpu", "--nproc-per-node", "2"]);
-        command.args(["--set", "train.epochs=100000", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"]);
+        command.args([
+            "--set",
+            "train.epochs=100000",
+            "--set",
+            "train.patience=0",
+            "--set",
+            "train.checkpoint_every=1",
+        ]);
         command.args(["--set", "train.threads=1", "--runs-dir"]).arg(runs).args(more);
         command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();

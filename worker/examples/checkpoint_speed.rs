@@ -7,7 +7,7 @@
 //! save DIR   the share as a shard in DIR, fsynced              commit DIR COMMITTED WORLD   the shards a checkpoint
 //! prepare    room for a snapshot, as a run makes it before its first step
 //! stage      the share into the snapshot, as a run does while training waits
-//! room       memory to load to
+//! room       memory to load to                                open DIR   what comes before a load
 //! into DIR   the checkpoint into memory that is there, every byte checked      load DIR   the same into new memory
 //! ```
 
@@ -42,6 +42,8 @@ struct Bench {
     items: Vec<Named>,
     /// Where a checkpoint is loaded to.
     others: Vec<Named>,
+    /// Of the shard that was saved last.
+    table: ShardTable,
     staging: Staging,
     page: ControlPage<'static>,
     threads: usize,
@@ -62,8 +64,8 @@ fn main() -> Outcome<()> {
     let staging = Staging::new(StagingMemory { file, page });
     let world = usize::try_from(world)?;
     let threads = How::shared_by(world).threads;
-    let others = Vec::new();
-    let mut bench = Bench { rank: u32::try_from(rank)?, world, items, others, staging, page, threads };
+    let (others, table) = (Vec::new(), ShardTable::default());
+    let mut bench = Bench { rank: u32::try_from(rank)?, world, items, others, table, staging, page, threads };
     println!("0");
     std::io::stdout().flush()?;
     for line in std::io::stdin().lock().lines() {
@@ -83,14 +85,23 @@ impl Bench {
             ["save", dir] => {
                 let share = Share::of_replicated(&self.items, 0, 1)?;
                 let table = save::write(Path::new(dir), self.rank, &share, How::shared_by(self.world))?;
-                Ok(fs::write(format!("{dir}.{}.json", self.rank), serde_json::to_vec(&table)?)?)
+                if self.rank > 0 {
+                    fs::write(format!("{dir}.{}.json", self.rank), serde_json::to_vec(&table)?)?;
+                }
+                self.table = table;
+                Ok(())
             }
             ["commit", dir, committed, world] => {
                 let table = |rank: u32| -> Outcome<ShardTable> {
                     Ok(serde_json::from_slice(&fs::read(format!("{dir}.{rank}.json"))?)?)
                 };
-                let tables = (0..world.parse()?).map(table).collect::<Outcome<Vec<_>>>()?;
+                let mut tables = vec![std::mem::take(&mut self.table)];
+                tables.extend((1..world.parse()?).map(table).collect::<Outcome<Vec<_>>>()?);
                 commit(Path::new(dir), Path::new(committed), &tables, Draft { step: 1, ..Draft::default() })?;
+                Ok(())
+            }
+            ["open", dir] => {
+                Checkpoint::open(Path::new(dir))?;
                 Ok(())
             }
             ["load", dir] => {
