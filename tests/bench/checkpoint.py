@@ -58,14 +58,14 @@ class Side:
             rank.wait()
 
 
-def ours(world, tensors=TENSORS, size=BYTES):
-    return Side(lambda rank: [str(EXAMPLE), str(rank), str(world), str(size), str(tensors)], environment(), world)
+def ours(world, tensors=TENSORS, size=BYTES, more=()):
+    return Side(lambda rank: [str(EXAMPLE), str(rank), str(world), str(size), str(tensors), *more], environment(), world)
 
 
-def peer(world, tensors=TENSORS, size=BYTES):
+def peer(world, tensors=TENSORS, size=BYTES, more=()):
     store = tempfile.mktemp()
     script = str(pathlib.Path(__file__).with_name("_dcp_peer.py"))
-    return Side(lambda rank: [PYTHON, script, str(rank), str(world), str(size), str(tensors), store], peer_environment(), world)
+    return Side(lambda rank: [PYTHON, script, str(rank), str(world), str(size), str(tensors), store, *more], peer_environment(), world)
 
 
 def gone(*paths):
@@ -154,10 +154,14 @@ def small(folder, rounds):
     return times
 
 
-def main():
+def require():
     if not EXAMPLE.exists() or not pathlib.Path(PYTHON).exists():
         print(f"needs {EXAMPLE} (cargo build --release -p enn-worker --example checkpoint_speed) and PyTorch at {PYTHON} (ENN_PYTHON)")
         sys.exit(77)
+
+
+def main():
+    require()
     OUT.mkdir(parents=True, exist_ok=True)
     ok = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory, tempfile.TemporaryDirectory(dir=ROOT / "target") as disk:

@@ -1,4 +1,4 @@
-//! Saves and loads a state over and over, as it is told: `checkpoint_speed RANK WORLD BYTES TENSORS` holds a rank's share of a
+//! Saves and loads a state over and over, as it is told: `checkpoint_speed RANK WORLD BYTES TENSORS [cuda]` holds a rank's share of a
 //! state of BYTES in TENSORS tensors and reads orders, one a line; each is answered by a line of seconds.
 //! `tests/bench/checkpoint.py` runs it beside PyTorch.
 //!
@@ -50,11 +50,16 @@ struct Bench {
 }
 
 fn main() -> Outcome<()> {
-    let numbers: Vec<u64> = env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
-    let [rank, world, bytes, tensors] = numbers[..] else { return Err("usage: RANK WORLD BYTES TENSORS".into()) };
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let (numbers, device) = arguments.split_at(arguments.len().min(4));
+    let numbers: Vec<u64> = numbers.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let [rank, world, bytes, tensors] = numbers[..] else {
+        return Err("usage: RANK WORLD BYTES TENSORS [cuda]".into());
+    };
     let elements = (bytes / world / tensors / 4).cast_signed();
+    let device = if device.is_empty() { Device::Cpu } else { Device::Cuda(usize::try_from(rank)?) };
     let name = |index: u64| format!("model.rank{rank}.layer{index:05}.weight");
-    let tensor = |_| Tensor::f_rand([elements], (Kind::Float, Device::Cpu));
+    let tensor = |_| Tensor::f_rand([elements], (Kind::Float, device));
     let items = (0..tensors).map(|index| Ok(Named { fqn: name(index), tensor: tensor(index)? }));
     let items = items.collect::<Outcome<Vec<_>>>()?;
     let words: &'static [AtomicU64] = Box::leak((0..PAGE_BYTES / 8).map(|_| AtomicU64::new(0)).collect());
