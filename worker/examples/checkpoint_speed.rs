@@ -7,6 +7,7 @@
 //! save DIR   the share as a shard in DIR, fsynced              commit DIR COMMITTED WORLD   the shards a checkpoint
 //! prepare    room for a snapshot, as a run makes it before its first step
 //! stage      the share into the snapshot, as a run does while training waits
+//! copy       the share into memory that is there, by one thread
 //! room       memory to load to                                open DIR   what comes before a load
 //! into DIR   the checkpoint into memory that is there, every byte checked      load DIR   the same into new memory
 //! ```
@@ -103,6 +104,13 @@ impl Bench {
                 let mut tables = vec![std::mem::take(&mut self.table)];
                 tables.extend((1..world.parse()?).map(table).collect::<Outcome<Vec<_>>>()?);
                 commit(Path::new(dir), Path::new(committed), &tables, Draft { step: 1, ..Draft::default() })?;
+                Ok(())
+            }
+            ["copy"] => {
+                for (item, other) in self.items.iter().zip(&mut self.others) {
+                    let to = host_bytes_mut(&mut other.tensor).unwrap_or_default();
+                    to.copy_from_slice(host_bytes(&item.tensor).unwrap_or_default());
+                }
                 Ok(())
             }
             ["open", dir] => {
