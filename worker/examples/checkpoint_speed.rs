@@ -12,6 +12,8 @@
 //! into DIR   the checkpoint into memory that is there, every byte checked      load DIR   the same into new memory
 //! ```
 
+#![expect(clippy::print_stdout, reason = "its answers are its output")]
+
 use enn_common::{
     checkpoint::{Checkpoint, Draft, ShardTable, commit, write::How},
     wire::control::{ControlPage, PAGE_BYTES},

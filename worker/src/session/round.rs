@@ -29,6 +29,7 @@ use crate::{
     },
 };
 use enn_common::{
+    checkpoint::name,
     event::EpochReport,
     ledger::Line,
     metrics::Metrics,
@@ -128,16 +129,19 @@ impl<'a> Round<'a> {
         let state = &mut *self.state;
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
-        let own = if self.host.device == Device::Cpu { state.named(&self.host.order) } else { Vec::new() };
-        let saved = match checkpoint::load_over(path, &wanted, &[precision::STATE, poisoned::STATE], own) {
-            Ok(saved) => saved,
-            Err(error) => {
-                // What it would have replaced may be half replaced.
-                state.learner = self.host.learner()?;
-                return Err(error.into());
-            }
-        };
-        state.take(&saved, &self.host.order, path)?;
+        // Of initial weights made without data only a part is taken.
+        let begun =
+            path.file_name().and_then(|name| name.to_str()).and_then(name::step_of).is_some_and(|step| step > 0);
+        let over = begun && self.host.device == Device::Cpu;
+        let own = if over { state.named(&self.host.order) } else { Vec::new() };
+        let saved = checkpoint::load_over(path, &wanted, &[precision::STATE, poisoned::STATE], own);
+        let taken = saved.map_err(SessionError::from).and_then(|saved| state.take(&saved, &self.host.order, path));
+        if over && taken.is_err() {
+            // What it would have replaced may be half replaced.
+            state.learner = self.host.learner()?;
+            state.sums.clear()?;
+        }
+        taken?;
         state.saved_step = Some(state.progress.step);
         Ok(())
     }
@@ -385,7 +389,7 @@ impl<'a> Round<'a> {
         if self.fresh || step == 0 || self.state.progress.due != step {
             return Ok(());
         }
-        let path = self.host.checkpoints.join(enn_common::checkpoint::name::committed(step));
+        let path = self.host.checkpoints.join(name::committed(step));
         let seen = if path.exists() { 1.0 } else { 0.0 };
         if agree::sum(self.place.group, self.host.device, &[seen])?[0] > 0.0 {
             return Ok(());
@@ -419,8 +423,11 @@ impl<'a> Round<'a> {
     /// Room for this rank's share, before it is needed.
     fn prepare_saving(&mut self) -> Result<(), SessionError> {
         let items = self.state.named(&self.host.order);
-        let share = Share::of_replicated(&items, self.place.group.rank(), self.place.group.size())?;
-        self.state.saver.prepare(share.layout.bytes, self.place.reporter)
+        // What cannot be saved is told when it is to be.
+        match Share::of_replicated(&items, self.place.group.rank(), self.place.group.size()) {
+            Ok(share) => self.state.saver.prepare(share.layout.bytes, self.place.reporter),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Saves this rank's share of the state. A failure is told, not fatal. One that `must` not be left out is waited for.
@@ -440,7 +447,7 @@ impl<'a> Round<'a> {
         }
         state.progress.replays = state.refusals.replays();
         let items = state.named(&self.host.order);
-        let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, &self.task.attempt));
+        let dir = self.host.checkpoints.join(name::temporary(step, &self.task.attempt));
         let (rank, world) = (self.place.group.rank(), self.place.group.size());
         let best = state.progress.standing.best;
         let (epoch, metric) = (state.progress.position.epoch, best.is_finite().then_some(best));
