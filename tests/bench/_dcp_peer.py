@@ -1,6 +1,6 @@
 """PyTorch's side of checkpoint.py: holds a state and does what it is told, a line an order, a line of seconds an answer.
 
-`_dcp_peer.py RANK WORLD BYTES TENSORS STORE`; orders as those of the example `checkpoint_speed`: save DIR, async DIR, load DIR, hf DIR.
+`_dcp_peer.py RANK WORLD BYTES TENSORS STORE [cuda]`; orders as those of the example `checkpoint_speed`: save DIR, async DIR, load DIR, hf DIR.
 """
 
 import sys
@@ -14,9 +14,13 @@ import torch.distributed.checkpoint as dcp
 def main():
     rank, world, count, tensors = (int(text) for text in sys.argv[1:5])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[5]}", rank=rank, world_size=world)
+    device = torch.device("cuda", rank) if sys.argv[6:] else torch.device("cpu")
+    backend = "cpu:gloo,cuda:nccl" if sys.argv[6:] else "gloo"
+    if sys.argv[6:]:
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, init_method=f"file://{sys.argv[5]}", rank=rank, world_size=world)
     elements = count // world // tensors // 4
-    state = {f"model.rank{rank}.layer{index:05}.weight": torch.rand(elements) for index in range(tensors)}
+    state = {f"model.rank{rank}.layer{index:05}.weight": torch.rand(elements, device=device) for index in range(tensors)}
 
     def obey(order, folder):
         began = time.perf_counter()

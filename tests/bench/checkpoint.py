@@ -3,7 +3,7 @@
     save_2gib_vs_dcp, save_2gib_2_vs_dcp     a shard per process with checksums, fsynced and committed; dcp.save (no fsync of its own names)
     save_vs_raw, save_vs_disk_limit          the same against write(2) and fsync of the same bytes: in memory (tmpfs), on the disk
     save_vs_hf                               against PyTorch's writer of Hugging Face files
-    async_blocked_vs_dcp                     how long training stands still; dcp.async_save, first call left out for both
+    async_blocked_vs_dcp, …_vs_copy          how long training stands still; dcp.async_save, first call left out for both; memcpy
     load_2gib_vs_dcp, load_vs_raw            into memory that is there, every byte checked; dcp.load, read(2)
     save_small, load_small                   10,000 tensors of 1 KiB, microseconds each
 
@@ -17,12 +17,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 from _record import OUT, ROOT, environment, peer_environment, record
 
 BYTES = int(os.environ.get("ENN_BENCH_BYTES", 2 << 30))
 ROUNDS = int(os.environ.get("ENN_BENCH_ROUNDS", 5))
 TENSORS = 32
+PREPARED_AFTER_S = 10
 SMALL = 10_000
 PYTHON = os.environ.get("ENN_PYTHON", str(ROOT / "target" / "venv" / "bin" / "python"))
 EXAMPLE = ROOT / "target" / "release" / "examples" / "checkpoint_speed"
@@ -58,14 +60,14 @@ class Side:
             rank.wait()
 
 
-def ours(world, tensors=TENSORS, size=BYTES):
-    return Side(lambda rank: [str(EXAMPLE), str(rank), str(world), str(size), str(tensors)], environment(), world)
+def ours(world, tensors=TENSORS, size=BYTES, more=()):
+    return Side(lambda rank: [str(EXAMPLE), str(rank), str(world), str(size), str(tensors), *more], environment(), world)
 
 
-def peer(world, tensors=TENSORS, size=BYTES):
+def peer(world, tensors=TENSORS, size=BYTES, more=()):
     store = tempfile.mktemp()
     script = str(pathlib.Path(__file__).with_name("_dcp_peer.py"))
-    return Side(lambda rank: [PYTHON, script, str(rank), str(world), str(size), str(tensors), store], peer_environment(), world)
+    return Side(lambda rank: [PYTHON, script, str(rank), str(world), str(size), str(tensors), store, *more], peer_environment(), world)
 
 
 def gone(*paths):
@@ -122,9 +124,13 @@ def loads(folder, rounds):
 
 def blocks(folder, rounds):
     a, b = ours(1), peer(1)
+    a.first("room")
     a.first("prepare")
-    times = {"ours": [], "dcp": []}
+    # The pages are made beside the first steps of a run.
+    time.sleep(PREPARED_AFTER_S)
+    times = {"ours": [], "dcp": [], "copy": []}
     for turn in range(rounds + 1):
+        times["copy"].append(a.first("copy"))
         found = a.first("stage"), b.first(f"async {folder}/dcp")
         gone(folder / "dcp")
         if turn == 0:
@@ -154,10 +160,14 @@ def small(folder, rounds):
     return times
 
 
-def main():
+def require():
     if not EXAMPLE.exists() or not pathlib.Path(PYTHON).exists():
         print(f"needs {EXAMPLE} (cargo build --release -p enn-worker --example checkpoint_speed) and PyTorch at {PYTHON} (ENN_PYTHON)")
         sys.exit(77)
+
+
+def main():
+    require()
     OUT.mkdir(parents=True, exist_ok=True)
     ok = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory, tempfile.TemporaryDirectory(dir=ROOT / "target") as disk:
@@ -173,6 +183,7 @@ def main():
         ok.append(record("save_vs_disk_limit", "s", "lower", found["ours"], found["raw"], "write and fsync on disk", 1 / 1.15))
         found = blocks(memory, ROUNDS)
         ok.append(record("async_blocked_vs_dcp", "s", "lower", found["ours"], found["dcp"], "dcp.async_save", 1.8))
+        ok.append(record("async_blocked_vs_copy", "s", "lower", found["ours"], found["copy"][1:], "memcpy, one thread", 0.8))
         found = loads(memory, ROUNDS)
         ok.append(record("load_2gib_vs_dcp", "s", "lower", found["ours"], found["dcp"], "dcp.load, warm", 2.2))
         ok.append(record("verify_on_load", "s", "lower", found["ours"], found["raw"], "read(2), unchecked", 0.8))

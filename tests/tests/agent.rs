@@ -66,7 +66,7 @@ fn a_killed_worker_is_noticed_within_50_ms_and_the_round_restarted() {
 
 #[test]
 fn what_a_worker_left_in_memory_becomes_a_checkpoint_though_it_is_killed() {
-    let script = "0.0=hello,ready,staged:5,kill:SIGKILL;0.1=hello,ready,await:staged-0,staged:5,kill:SIGKILL;\
+    let script = "0.0=hello,ready,staged:5,listen;0.1=hello,ready,await:staged-0,staged:5,kill:SIGKILL;\
                   1.*=hello,ready,done,exit:0";
     let mut run = start(script, 2, 3, 5.0);
     let (path, blocked) = run.until(|what| match what {

@@ -1,4 +1,4 @@
-//! Saves and loads a state over and over, as it is told: `checkpoint_speed RANK WORLD BYTES TENSORS` holds a rank's share of a
+//! Saves and loads a state over and over, as it is told: `checkpoint_speed RANK WORLD BYTES TENSORS [cuda]` holds a rank's share of a
 //! state of BYTES in TENSORS tensors and reads orders, one a line; each is answered by a line of seconds.
 //! `tests/bench/checkpoint.py` runs it beside PyTorch.
 //!
@@ -7,9 +7,12 @@
 //! save DIR   the share as a shard in DIR, fsynced              commit DIR COMMITTED WORLD   the shards a checkpoint
 //! prepare    room for a snapshot, as a run makes it before its first step
 //! stage      the share into the snapshot, as a run does while training waits
-//! room       memory to load to
+//! copy       the share into memory that is there, by one thread
+//! room       memory to load to                                open DIR   what comes before a load
 //! into DIR   the checkpoint into memory that is there, every byte checked      load DIR   the same into new memory
 //! ```
+
+#![expect(clippy::print_stdout, reason = "its answers are its output")]
 
 use enn_common::{
     checkpoint::{Checkpoint, Draft, ShardTable, commit, write::How},
@@ -42,17 +45,24 @@ struct Bench {
     items: Vec<Named>,
     /// Where a checkpoint is loaded to.
     others: Vec<Named>,
+    /// Of the shard that was saved last.
+    table: ShardTable,
     staging: Staging,
     page: ControlPage<'static>,
     threads: usize,
 }
 
 fn main() -> Outcome<()> {
-    let numbers: Vec<u64> = env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
-    let [rank, world, bytes, tensors] = numbers[..] else { return Err("usage: RANK WORLD BYTES TENSORS".into()) };
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let (numbers, device) = arguments.split_at(arguments.len().min(4));
+    let numbers: Vec<u64> = numbers.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let [rank, world, bytes, tensors] = numbers[..] else {
+        return Err("usage: RANK WORLD BYTES TENSORS [cuda]".into());
+    };
     let elements = (bytes / world / tensors / 4).cast_signed();
+    let device = if device.is_empty() { Device::Cpu } else { Device::Cuda(usize::try_from(rank)?) };
     let name = |index: u64| format!("model.rank{rank}.layer{index:05}.weight");
-    let tensor = |_| Tensor::f_rand([elements], (Kind::Float, Device::Cpu));
+    let tensor = |_| Tensor::f_rand([elements], (Kind::Float, device));
     let items = (0..tensors).map(|index| Ok(Named { fqn: name(index), tensor: tensor(index)? }));
     let items = items.collect::<Outcome<Vec<_>>>()?;
     let words: &'static [AtomicU64] = Box::leak((0..PAGE_BYTES / 8).map(|_| AtomicU64::new(0)).collect());
@@ -62,8 +72,8 @@ fn main() -> Outcome<()> {
     let staging = Staging::new(StagingMemory { file, page });
     let world = usize::try_from(world)?;
     let threads = How::shared_by(world).threads;
-    let others = Vec::new();
-    let mut bench = Bench { rank: u32::try_from(rank)?, world, items, others, staging, page, threads };
+    let (others, table) = (Vec::new(), ShardTable::default());
+    let mut bench = Bench { rank: u32::try_from(rank)?, world, items, others, table, staging, page, threads };
     println!("0");
     std::io::stdout().flush()?;
     for line in std::io::stdin().lock().lines() {
@@ -83,14 +93,30 @@ impl Bench {
             ["save", dir] => {
                 let share = Share::of((&self.items, &[]), 0, 1)?;
                 let table = save::write(Path::new(dir), self.rank, &share, How::shared_by(self.world))?;
-                Ok(fs::write(format!("{dir}.{}.json", self.rank), serde_json::to_vec(&table)?)?)
+                if self.rank > 0 {
+                    fs::write(format!("{dir}.{}.json", self.rank), serde_json::to_vec(&table)?)?;
+                }
+                self.table = table;
+                Ok(())
             }
             ["commit", dir, committed, world] => {
                 let table = |rank: u32| -> Outcome<ShardTable> {
                     Ok(serde_json::from_slice(&fs::read(format!("{dir}.{rank}.json"))?)?)
                 };
-                let tables = (0..world.parse()?).map(table).collect::<Outcome<Vec<_>>>()?;
+                let mut tables = vec![std::mem::take(&mut self.table)];
+                tables.extend((1..world.parse()?).map(table).collect::<Outcome<Vec<_>>>()?);
                 commit(Path::new(dir), Path::new(committed), &tables, Draft { step: 1, ..Draft::default() })?;
+                Ok(())
+            }
+            ["copy"] => {
+                for (item, other) in self.items.iter().zip(&mut self.others) {
+                    let to = host_bytes_mut(&mut other.tensor).unwrap_or_default();
+                    to.copy_from_slice(host_bytes(&item.tensor).unwrap_or_default());
+                }
+                Ok(())
+            }
+            ["open", dir] => {
+                Checkpoint::open(Path::new(dir))?;
                 Ok(())
             }
             ["load", dir] => {

@@ -33,7 +33,8 @@ enum Memoized {
 
 impl Pickler {
     pub(super) fn new(protocol: Protocol) -> Self {
-        let out = vec![0x80, if protocol == Protocol::Two { 2 } else { 4 }];
+        let mut out = Vec::with_capacity(256);
+        out.extend([0x80, if protocol == Protocol::Two { 2 } else { 4 }]);
         Self { out, protocol, memo: HashMap::new() }
     }
 

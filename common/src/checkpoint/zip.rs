@@ -9,6 +9,8 @@
 pub(super) const LOCAL_BYTES: usize = 30;
 /// Bytes of the end record without a comment.
 pub(super) const END_BYTES: usize = 22;
+/// Bytes before most payloads that do not begin at a page.
+const HEAD_BYTES: usize = 640;
 /// Records a zip may have: a value that holds tensors has one per tensor.
 const RECORDS_MAX: u64 = 65_536;
 
@@ -105,8 +107,9 @@ impl Builder {
 /// Makes the zip around a payload that begins `item_offset` bytes into its file.
 pub(super) fn envelope(item_offset: u64, small: &[(&str, &[u8])], payload: Option<&Payload<'_>>) -> Envelope {
     let mut zip = Builder::new(item_offset);
-    let mut head: Vec<u8> = small.iter().flat_map(|(name, bytes)| zip.small(name, bytes)).collect();
-    head.extend(payload.map(|payload| zip.header(payload)).unwrap_or_default());
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    small.iter().for_each(|(name, bytes)| head.extend_from_slice(&zip.small(name, bytes)));
+    payload.iter().for_each(|payload| head.extend_from_slice(&zip.header(payload)));
     Envelope { head, tail: zip.finish() }
 }
 

@@ -5,9 +5,14 @@
 //! was killed), only what is durable survived (power cut), and the worst mixture a journalling file system allows: all
 //! names survived, but only durable bytes.
 
-use crate::fixture::{draft, w, write_shards};
+use crate::fixture::{draft, pattern, w, write_shards};
 use enn_common::{
-    checkpoint::{self, latest, name},
+    checkpoint::{
+        self, DType, Layout, ShardTable, latest,
+        layout::BoxOf,
+        name,
+        write::{How, write_shard},
+    },
     fs::{FileError, Storage, StorageFile},
 };
 use std::{
@@ -16,6 +21,9 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
+
+/// Bytes of a tensor that is written by itself.
+const LARGE_BYTES: u64 = (1 << 20) + 3;
 
 /// Number of a file's contents.
 type Inode = usize;
@@ -230,6 +238,7 @@ fn newest(root: &Path) -> Option<u64> {
     found.verify(&mut |_| {}).unwrap();
     let step = found.manifest().unwrap().step;
     assert_eq!(found.tensor("model.w").unwrap().bytes, w(step));
+    assert!(found.tensor("third.2").unwrap().bytes == pattern(step, LARGE_BYTES as usize));
     Some(step)
 }
 
@@ -239,9 +248,25 @@ fn save(storage: &Crashing, step: u64) -> Result<(), String> {
     let (temporary, committed) =
         (checkpoints.join(name::temporary(step, "a")), checkpoints.join(name::committed(step)));
     let tables = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_shards(storage, &temporary, 2, step)));
-    let tables = tables.map_err(|_| "a shard could not be written".to_owned())?;
+    let mut tables = tables.map_err(|_| "a shard could not be written".to_owned())?;
+    tables.push(write_large(storage, &temporary, step)?);
     let done = checkpoint::commit::commit_on(storage, &temporary, &committed, &tables, draft(step));
     done.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// A shard of a third rank, written as workers and launcher do: small tensors together, a large one by itself.
+fn write_large(storage: &Crashing, temporary: &Path, step: u64) -> Result<ShardTable, String> {
+    let lengths = [5, 7, LARGE_BYTES];
+    let part = |(index, &length): (usize, &u64)| {
+        let fqn = format!("third.{index}");
+        BoxOf { fqn, dtype: DType::U8, global: vec![length], offsets: vec![0], sizes: vec![length] }
+    };
+    let layout = Layout::of(lengths.iter().enumerate().map(part).collect()).unwrap();
+    let bytes: Vec<Vec<u8>> = lengths.iter().map(|&length| pattern(step, length as usize)).collect();
+    let payloads: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+    // One thread, so that the k-th operation is the same one each time.
+    let how = How { threads: 1, blake3: false };
+    write_shard(storage, (temporary, 2), (&layout, &payloads), how).map_err(|error| error.to_string())
 }
 
 fn machine() -> Crashing {

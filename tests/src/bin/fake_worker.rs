@@ -147,8 +147,7 @@ impl Worker {
             }
             "done" | "stopped" => self.send(&FromWorker::Done { stopped: name == "stopped" }),
             "failed" => self.send(&FromWorker::Failed { error: argument.into() }),
-            "shard" => self.shard(argument.parse().unwrap()),
-            "staged" => self.staged(argument.parse().unwrap()),
+            "shard" | "staged" => self.save(name, argument.parse().unwrap()),
             "stderr" => std::io::stderr().write_all(format!("{argument}\n").as_bytes()).unwrap(),
             "exit" => std::process::exit(argument.parse().unwrap()),
             "kill" => raise(argument.parse::<Signal>().unwrap()).unwrap(),
@@ -324,6 +323,10 @@ impl Worker {
 
     fn send(&self, message: &FromWorker) {
         self.sender.as_ref().unwrap().send(message).unwrap();
+    }
+
+    fn save(&mut self, how: &str, step: u64) {
+        if how == "staged" { self.staged(step) } else { self.shard(step) }
     }
 
     /// Writes a shard of a few bytes and waits for the commit.

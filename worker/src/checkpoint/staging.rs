@@ -100,14 +100,16 @@ impl Staging {
     pub fn leave(&mut self, index: usize, share: &Share, threads: usize) -> Result<Left, CheckpointError> {
         self.make_room(index, share.layout.bytes)?;
         let snapshot = &mut self.snapshots[index];
-        if let Part::Coming(thread) = std::mem::take(&mut snapshot.part) {
-            let made = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that made it is gone")));
-            snapshot.part = Part::There(made.map_err(refused("map"))?);
-        }
-        let Part::There(part) = &mut snapshot.part else {
-            return Err(refused("map")(io::Error::from(io::ErrorKind::NotFound)));
+        let mut part = match std::mem::take(&mut snapshot.part) {
+            Part::There(part) => part,
+            Part::Coming(thread) => {
+                let made = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that made it is gone")));
+                made.map_err(refused("map"))?
+            }
+            Part::Absent => return Err(refused("map")(io::Error::from(io::ErrorKind::NotFound))),
         };
         copy(share, part.bytes_mut(), threads)?;
+        snapshot.part = Part::There(part);
         self.tickets += 1;
         self.memory.page.hand_over(index, self.tickets);
         Ok(Left { at: snapshot.at, ticket: self.tickets })

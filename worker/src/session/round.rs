@@ -5,9 +5,10 @@
 //! in an error.
 
 mod ending;
+mod saving;
 
 use super::{
-    SessionError, agree,
+    SessionError,
     boot::COLLECTIVE_WAIT_MAX,
     decide,
     handover::{self, Standing},
@@ -19,13 +20,12 @@ use super::{
     progress::{self, Progress},
     refusal::{self, Refusals, Rows},
     saved::SavedModel,
-    saver::Due,
     step::{self, Place, Stepped},
     strategy::{self, Chosen},
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
-    checkpoint::{self, Named, Placed, Share},
+    checkpoint::{self, Named, Placed},
     comm::{ProcessGroup, Solo},
     data::{
         Batch, Position, Prefetch, Sampler,
@@ -33,6 +33,7 @@ use crate::{
     },
 };
 use enn_common::{
+    checkpoint::name,
     event::EpochReport,
     ledger::Line,
     staged::Split,
@@ -157,21 +158,20 @@ impl<'a> Round<'a> {
         let state = &mut *self.state;
         let mut wanted = state.learner.wanted();
         wanted.extend(Progress::wanted());
-        let own = if self.host.device == Device::Cpu { state.named(&self.host.order)? } else { Vec::new() };
-        let saved = match checkpoint::load_over(
-            path,
-            &wanted,
-            &[&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat(),
-            own,
-        ) {
-            Ok(saved) => saved,
-            Err(error) => {
-                // What it would have replaced may be half replaced.
-                state.learner = self.host.learner()?;
-                return Err(error.into());
-            }
-        };
-        state.take(&saved, &self.host.order, path)?;
+        // Of initial weights made without data only a part is taken.
+        let begun =
+            path.file_name().and_then(|name| name.to_str()).and_then(name::step_of).is_some_and(|step| step > 0);
+        let over = begun && self.host.device == Device::Cpu;
+        let own = if over { state.named(&self.host.order)? } else { Vec::new() };
+        let optional = [&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat();
+        let saved = checkpoint::load_over(path, &wanted, &optional, own);
+        let taken = saved.map_err(SessionError::from).and_then(|saved| state.take(&saved, &self.host.order, path));
+        if over && taken.is_err() {
+            // What it would have replaced may be half replaced.
+            state.learner = self.host.learner()?;
+            state.sums.clear()?;
+        }
+        taken?;
         state.saved_step = Some(state.progress.step);
         let (before, now) = (SavedModel::open(path)?.config.train, &self.host.config.train);
         let longer = now.epochs > before.passes(self.host.order.rows) || now.patience != before.patience;
@@ -440,58 +440,6 @@ impl<'a> Round<'a> {
             self.save(finished)?;
         }
         Ok(())
-    }
-
-    /// The checkpoint that was due after this very step, unless any rank sees that it is there: a commit may be under way.
-    fn save_if_owed(&mut self) -> Result<(), SessionError> {
-        let step = self.state.progress.step;
-        if self.fresh || step == 0 || self.state.progress.due != step {
-            return Ok(());
-        }
-        let path = self.host.checkpoints.join(enn_common::checkpoint::name::committed(step));
-        let seen = if path.exists() { 1.0 } else { 0.0 };
-        if agree::sum(self.place.group, self.host.device, &[seen])?[0] > 0.0 {
-            return Ok(());
-        }
-        self.state.saved_step = None;
-        self.save(true)
-    }
-
-    /// Room for this rank's share, before it is needed.
-    fn prepare_saving(&mut self) -> Result<(), SessionError> {
-        let (items, own) = self.state.shares(&self.host.order)?;
-        let share = Share::of((&items, &own), self.place.group.rank(), self.place.group.size())?;
-        self.state.saver.prepare(share.layout.bytes, self.place.reporter)
-    }
-
-    /// Saves this rank's share of the state. A failure is told, not fatal. One that `must` not be left out is waited for.
-    fn save(&mut self, must: bool) -> Result<(), SessionError> {
-        let step = self.state.progress.step;
-        if self.state.saved_step == Some(step) {
-            return Ok(());
-        }
-        self.state.progress.due = step;
-        self.place.reporter.mark(Phase::Save, step);
-        // What follows from them belongs to the state, and weights that are lost must not be saved.
-        self.explain()?;
-        self.calibrate()?;
-        let state = &mut *self.state;
-        if state.progress.best_epoch == 0 {
-            // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
-            state.learner.keep_average_as_best()?;
-        }
-        state.progress.replays = state.refusals.replays();
-        let (items, own) = state.shares(&self.host.order)?;
-        let (rank, world) = (self.place.group.rank(), self.place.group.size());
-        let dir = self.host.checkpoints.join(enn_common::checkpoint::name::temporary(step, &self.task.attempt));
-        let best = state.progress.standing.best;
-        let (epoch, metric) = (state.progress.position.epoch, best.is_finite().then_some(best));
-        let due = Due { step, epoch, metric, dir, rank, world, must };
-        let message = state.saver.save((&items, &own), due, self.place.reporter)?;
-        if !matches!(message, FromWorker::ShardFailed { .. }) {
-            state.saved_step = Some(step);
-        }
-        self.tell(message)
     }
 
     fn tell(&self, message: FromWorker) -> Result<(), SessionError> {
