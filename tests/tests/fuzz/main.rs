@@ -9,7 +9,10 @@ mod readers;
 mod sys;
 
 use mutator::Mutator;
-use std::time::{Duration, Instant};
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
 
 /// Bytes a reader may ask for at one time beyond what the input accounts for: buffers of files, maps of sizes of their own.
 const ALLOWANCE_BYTES: usize = 4 << 20;
@@ -27,6 +30,8 @@ fn feed(name: &'static str, seeds: Vec<Vec<u8>>, read: fn(&[u8])) {
     let seconds = number("ENN_FUZZ_SECONDS").unwrap_or(1);
     let first = number("ENN_FUZZ_SEED").unwrap_or(0x9e37_79b9);
     let end = Instant::now() + Duration::from_secs(seconds);
+    // Without a backtrace, whose making asks for more memory than any reader may.
+    std::panic::set_hook(Box::new(|what| _ = writeln!(std::io::stderr(), "{what}")));
     let feeding = move || {
         for seed in &seeds {
             read(seed);
