@@ -4,6 +4,9 @@
 //! Seeds are valid files; a mutator with a seed of its own damages them. `ENN_FUZZ_SECONDS` says how long each reader is fed
 //! (1 by default, `make fuzz` a minute), `ENN_FUZZ_SEED` where the mutator begins; a failure names the seed that repeats it.
 
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+#![expect(clippy::disallowed_methods, reason = "the environment says for how long, and where to begin")]
+
 mod mutator;
 mod readers;
 mod sys;
