@@ -206,6 +206,8 @@ pub(crate) fn arrow_seeds() -> Vec<Vec<u8>> {
     let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).unwrap();
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
+    let read: Vec<RecordBatch> = Batches::open(Cursor::new(&bytes)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(read, [batch], "a sound stream comes through");
     vec![bytes]
 }
 
