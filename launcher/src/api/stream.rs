@@ -17,10 +17,10 @@ use crate::{
     Error,
     facts::Facts,
     gather::Stream,
-    stage::{self, StageOptions},
+    stage::{self, Batches, StageOptions},
 };
 use arrow_array::RecordBatch;
-use arrow_ipc::{reader::StreamReader, writer::FileWriter};
+use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use enn_common::{
     config::data::{DataConfig, SourceFormat},
@@ -61,7 +61,7 @@ pub fn predict_stream(
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
     let (mut rows, mut failed) = (0, 0);
-    for batch in StreamReader::try_new(input, None).map_err(Error::Stream)? {
+    for batch in Batches::open(input).map_err(Error::Stream)? {
         let batch = batch.map_err(Error::Stream)?;
         for first in (0..batch.num_rows()).step_by(BATCH_ROWS_MAX) {
             let part = batch.slice(first, BATCH_ROWS_MAX.min(batch.num_rows() - first));

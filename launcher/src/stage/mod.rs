@@ -8,6 +8,7 @@
 //! under its final name is whole; nothing is repaired or left out without being counted in the report.
 
 mod arrays;
+mod batches;
 mod bits;
 mod calendar;
 mod complete;
@@ -34,6 +35,7 @@ mod tests;
 mod timestamp;
 mod windows;
 
+pub use batches::Batches;
 pub use error::StageError;
 pub use labels::labels;
 pub use redivide::redivide;

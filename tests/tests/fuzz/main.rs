@@ -4,12 +4,18 @@
 //! Seeds are valid files; a mutator with a seed of its own damages them. `ENN_FUZZ_SECONDS` says how long each reader is fed
 //! (1 by default, `make fuzz` a minute), `ENN_FUZZ_SEED` where the mutator begins; a failure names the seed that repeats it.
 
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+#![expect(clippy::disallowed_methods, reason = "the environment says for how long, and where to begin")]
+
 mod mutator;
 mod readers;
 mod sys;
 
 use mutator::Mutator;
-use std::time::{Duration, Instant};
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
 
 /// Bytes a reader may ask for at one time beyond what the input accounts for: buffers of files, maps of sizes of their own.
 const ALLOWANCE_BYTES: usize = 4 << 20;
@@ -27,6 +33,8 @@ fn feed(name: &'static str, seeds: Vec<Vec<u8>>, read: fn(&[u8])) {
     let seconds = number("ENN_FUZZ_SECONDS").unwrap_or(1);
     let first = number("ENN_FUZZ_SEED").unwrap_or(0x9e37_79b9);
     let end = Instant::now() + Duration::from_secs(seconds);
+    // Without a backtrace, whose making asks for more memory than any reader may.
+    std::panic::set_hook(Box::new(|what| _ = writeln!(std::io::stderr(), "{what}")));
     let feeding = move || {
         for seed in &seeds {
             read(seed);

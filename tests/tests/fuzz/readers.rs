@@ -1,7 +1,7 @@
 //! The readers, each with a few valid files of its own form.
 
 use arrow_array::{Float32Array, Int64Array, RecordBatch, StringArray};
-use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
+use arrow_ipc::writer::StreamWriter;
 use enn_common::{
     artifact::seal,
     checkpoint::{
@@ -13,7 +13,10 @@ use enn_common::{
     fs::{Disk, FileError},
     staged::npy,
 };
-use enn_launcher::convert::{self, Target, Wishes};
+use enn_launcher::{
+    convert::{self, Target, Wishes},
+    stage::Batches,
+};
 use std::{cell::RefCell, fs, io::Cursor, path::Path, sync::Arc};
 use tempfile::TempDir;
 
@@ -203,11 +206,13 @@ pub(crate) fn arrow_seeds() -> Vec<Vec<u8>> {
     let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).unwrap();
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
+    let read: Vec<RecordBatch> = Batches::open(Cursor::new(&bytes)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(read, [batch], "a sound stream comes through");
     vec![bytes]
 }
 
 pub(crate) fn arrow(bytes: &[u8]) {
-    let Ok(reader) = StreamReader::try_new(Cursor::new(bytes), None) else { return };
+    let Ok(reader) = Batches::open(Cursor::new(bytes)) else { return };
     for batch in reader.take(8) {
         if batch.is_err() {
             return;
