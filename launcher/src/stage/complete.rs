@@ -264,7 +264,7 @@ impl Draft {
     /// The samples of each source; all of them where there is only one.
     fn extents(&self) -> Vec<Range<u64>> {
         if self.sources.is_empty() {
-            return Vec::from([0..self.output.rows]);
+            return std::iter::once(0..self.output.rows).collect();
         }
         let end = |end: &mut u64, rows: &u64| {
             *end += rows;

@@ -133,7 +133,7 @@ pub enum Work {
     /// Ended when it was begun (a world of one).
     Done,
     /// These.
-    Several(Vec<Work>),
+    Several(Vec<Self>),
     /// In c10d's hands.
     C10d(C10dWork),
     /// In the hands of the thread that shares memory with the other ranks.

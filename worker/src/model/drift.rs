@@ -26,7 +26,7 @@ impl Model {
     /// By what factor distances to the median must grow, at least 1, so that a `share` of the targets of left out stretches lies
     /// within what holds that share of the validation targets. Rows are in the order of time, the last `held` of them validate.
     ///
-    /// `None` where there are too few rows.
+    /// `None` where there are too few rows, or none that a regression says anything of.
     ///
     /// # Errors
     /// When shapes do not fit, or libtorch's eigensolver fails.
@@ -55,14 +55,15 @@ impl Model {
 }
 
 impl Regressed {
-    /// Absolute errors on the valid cells of rows [start, end) of a regression on all the others.
+    /// Absolute errors on the valid cells of rows [start, end) of a regression on all the others; none where that gives no numbers.
     fn errors(&self, crosses: i64, (start, end): (i64, i64)) -> Result<Raw, tch::TchError> {
         let rows = self.z.size()[0];
         let others = |t: &Raw| Raw::f_cat(&[t.f_narrow(0, 0, start)?, t.f_narrow(0, end, rows - end)?], 0);
         let here = |t: &Raw| t.f_narrow(0, start, end - start);
         let fitted = Ridge::fit(&others(&self.features)?, &others(&self.z)?, crosses)?;
         let errors = here(&self.z)?.f_sub(&fitted.predict(&here(&self.features)?)?)?.f_abs()?;
-        errors.f_masked_select(&here(&self.valid)?.f_to_kind(Kind::Bool)?)
+        let valid = here(&self.valid)?.f_to_kind(Kind::Bool)?.f_logical_and(&errors.f_isfinite()?)?;
+        errors.f_masked_select(&valid)
     }
 }
 

@@ -177,7 +177,7 @@ impl Model {
         if self.head == Head::Classes {
             return Ok(());
         }
-        let own = |name: &str| Ok::<_, TchError>(Raw::f_from_slice(&self.buffer(name)?)?);
+        let own = |name: &str| self.buffer(name).and_then(|buffer| Raw::f_from_slice(&buffer));
         let (own_mean, own_std) = (own("scaler.y_mean")?, own("scaler.y_std")?);
         // z of the parent · std + mean, in own standard deviations from the own mean.
         let (scale, shift) = match before {

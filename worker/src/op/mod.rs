@@ -250,9 +250,8 @@ impl Op {
             Self::Average { .. } => &optim::ROWS[3],
             Self::Zero => &optim::ROWS[4],
             Self::Aten(_) => &aten::ROWS[0],
-            Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather | Self::Order => {
-                collective::row(self)
-            }
+            Self::AllReduce | Self::AllReduceWait | Self::Order => collective::row(self),
+            Self::ReduceScatter | Self::AllGather => collective::row(self),
             Self::Allocate | Self::Release | Self::Place => storage::row(self),
             Self::CastInto | Self::ScaleUpdate { .. } => mixed::row(self),
             Self::Quantize { .. } | Self::ScaledMm { .. } | Self::Fp8Linear { .. } => fp8::row(self),

@@ -217,8 +217,8 @@ impl AdamW {
 
     /// Every rank gets what the others made of their parts of the weights; low-precision copies follow.
     fn share_weights(&self, cx: &Cx) -> Result<(), OpError> {
-        let divided = self.shared.iter().filter_map(|(_, divided)| divided.as_ref());
-        divided.map(|whole| cx.all_gather(whole)).collect::<Result<(), _>>()?;
+        let mut divided = self.shared.iter().filter_map(|(_, divided)| divided.as_ref());
+        divided.try_for_each(|whole| cx.all_gather(whole))?;
         cx.all_reduce_wait()?;
         for (bucket, (slab, _)) in self.shared.iter().enumerate() {
             let Some(copy) = cx.shadow_flat(BucketId(bucket as u32)) else { continue };

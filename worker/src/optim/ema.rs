@@ -191,9 +191,9 @@ mod tests {
         shift(&mut flat, 2.0);
         let b = params.get(params.by_name("b").unwrap()).shallow_clone();
         assert_eq!(b.double_value(&[0]), 5.0);
-        ema.swap(&mut flat).unwrap();
+        ema.swap(&flat).unwrap();
         assert_eq!((b.double_value(&[0]), value(&ema.named(&flat), "ema.b")), (3.0, 5.0));
-        ema.swap(&mut flat).unwrap();
+        ema.swap(&flat).unwrap();
         assert_eq!((b.double_value(&[0]), value(&ema.named(&flat), "ema.b")), (5.0, 3.0));
     }
 

@@ -109,7 +109,7 @@ fn held(sample: &Sample, quantiles: &[Vec<f64>]) -> f64 {
 
 impl Intervals {
     /// For people.
-    pub(super) fn decision(&self, nominal: f64, sample: &Sample, drift: Option<f64>) -> String {
+    pub(super) fn decision(&self, nominal: f64, sample: &Sample, in_time: bool, drift: Option<f64>) -> String {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let [before, after] = self.held.map(percent);
         let range = |factors: &[f64]| {
@@ -119,6 +119,7 @@ impl Intervals {
         let factors: Vec<String> = self.stretch.iter().map(|factors| range(factors)).collect();
         let drift = match drift {
             Some(drift) => format!("; among them {drift:.2} for stretches of time that the data do not hold"),
+            None if in_time => "; nothing can be said of stretches of time that the data do not hold".to_owned(),
             None => String::new(),
         };
         format!(

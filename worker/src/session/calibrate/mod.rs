@@ -70,7 +70,7 @@ pub(super) fn fit(
         let nominal = judged.objective.nominal().unwrap_or_default();
         let drift = if in_time { drift(judged, data, nominal, (group, device))? } else { None };
         let found = intervals::fit(&sample, levels, drift.unwrap_or(1.0));
-        fitted.decisions.push(found.decision(nominal, &sample, drift));
+        fitted.decisions.push(found.decision(nominal, &sample, in_time, drift));
         stretch = Some(found.stretch);
     }
     fitted.calibration = Calibration::new(affine, stretch.as_deref())?;
