@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(staged.y_row(2), [2.0; 3]);
         assert_eq!(staged.row_id(), [100, 101, 102, 103]);
         assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 1, "only the final directory");
-        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 7, "six arrays and meta.json");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 8, "six arrays, meta.json and sums.json");
     }
 
     #[test]
