@@ -259,7 +259,7 @@ fn element_of(descr: &str) -> Result<Element, NpyError> {
     // '=' is the writer's own order (little-endian on every machine we build for); one byte has no order.
     let little = descr.replace('=', "<");
     let found = ELEMENTS.iter().find(|(text, element)| {
-        *text == little || (element.bytes() == 1 && little.len() == 3 && text[1..] == little[1..])
+        *text == little || (element.bytes() == 1 && little.len() == 3 && little.get(1..) == Some(&text[1..]))
     });
     found.map(|(_, element)| *element).ok_or_else(|| NpyError::Element { found: brief(descr) })
 }

@@ -72,9 +72,8 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::Resized { .. } => control(&event.what),
         What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => training(&event.what, view),
         What::CheckpointCommitted { step, bytes, seconds, blocked_seconds, .. } => {
-            let (bytes, seconds, stood) =
-                (figures::bytes(*bytes), figures::seconds(*seconds), figures::seconds(*blocked_seconds));
-            let step = figures::count(*step);
+            let [seconds, stood] = [*seconds, *blocked_seconds].map(figures::seconds);
+            let (step, bytes) = (figures::count(*step), figures::bytes(*bytes));
             detail(format!("checkpoint at step {step}: {bytes} in {seconds}, training stood still for {stood}"))
         }
         What::CheckpointFailed { step, error } => {

@@ -69,6 +69,18 @@ pub static ROWS: [OpRow; 5] = [
         .export(NOT_EXPORTED),
 ];
 
+/// The row of an operation of this family.
+pub(super) fn row(op: &Op) -> &'static OpRow {
+    match op {
+        Op::GlobalNorm => &ROWS[0],
+        Op::StepScalars { .. } => &ROWS[1],
+        Op::AdamW { .. } => &ROWS[2],
+        Op::Average { .. } => &ROWS[3],
+        Op::Zero => &ROWS[4],
+        _ => unreachable!("an operation of another family"),
+    }
+}
+
 /// One pass over the arrays, of `shim/cpu_kernels.cpp`.
 const CPU: Kernel = Kernel {
     id: "cpu.adamw",
