@@ -413,9 +413,10 @@ fn before_the_time_limit_training_saves_once_and_goes_on_after_the_queue() {
     let Some(cluster) = cluster() else { return };
     let folder = cluster.folder("train-limit");
     data::write(&folder);
-    let train = "train chaos.toml --lines --resume auto --set train.patience=0 --set train.epochs=$EPOCHS";
+    // The second time the first epoch that is not the best one ends it.
+    let train = "train chaos.toml --lines --resume auto --set train.epochs=100000 --set train.patience=$PATIENCE";
     let lines = format!(
-        "[ \"${{SLURM_RESTART_COUNT:-0}}\" = 0 ] && EPOCHS=100000 || EPOCHS=1\nexec srun --ntasks-per-node=1 $ENN {train}"
+        "[ \"${{SLURM_RESTART_COUNT:-0}}\" = 0 ] && PATIENCE=0 || PATIENCE=1\nexec srun --ntasks-per-node=1 $ENN {train}"
     );
     let job = cluster.submit(&folder, &["-N2", "--ntasks-per-node=1", "--requeue"], &lines);
     wait_for("a checkpoint", WAIT_MAX, || journal(&folder).contains("checkpoint_committed").then_some(()));
