@@ -108,7 +108,7 @@ fn edit(staged: &Path, name: &str, width: usize, row: usize, change: impl Fn(&mu
     change(&mut bytes[at..at + width]);
     std::fs::write(&path, bytes).unwrap();
     // They would tell.
-    let _gone_already = std::fs::remove_file(staged.join(SUMS));
+    let _gone_already = std::fs::remove_file(staged.join(enn_common::staged::sums::SUMS));
 }
 
 /// Stages 90 rows (every fifth validation, every tenth test) of 5 inputs and (2, 3) targets that depend on them.
