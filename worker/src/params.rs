@@ -9,6 +9,7 @@
 mod buckets;
 mod init;
 mod layout;
+mod shelf;
 mod tree;
 
 pub use crate::autograd::{BucketId, ParamId};

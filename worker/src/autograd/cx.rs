@@ -16,6 +16,7 @@ use crate::kernel::{FirstFit, Launcher};
 use crate::op::Op;
 use crate::op::collective::Collectives;
 use crate::op::value::{Meta, ParamId, Role, Tensor, Val};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use tch::Device;
 
@@ -156,11 +157,7 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// The collective's own; [`OpErrorKind::NoCollectives`] without [`Cx::set_collectives`].
     pub fn all_reduce(&self, flat: &tch::Tensor) -> Result<(), OpError> {
-        if self.is_alone() {
-            return Ok(());
-        }
-        let flat = self.opt_state(flat.shallow_clone());
-        self.all_reduce_value(&flat)
+        self.together(Op::AllReduce, &[flat])
     }
 
     /// [`Cx::all_reduce`] of a value of this step.
@@ -180,7 +177,7 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// As [`Cx::all_reduce`].
     pub fn reduce_scatter(&self, whole: &tch::Tensor) -> Result<(), OpError> {
-        self.over_parts(Op::ReduceScatter, whole)
+        self.together(Op::ReduceScatter, &[whole])
     }
 
     /// Begins to give every rank all parts of a flat array, of which each rank has its own; recorded, unless there is only one.
@@ -188,15 +185,7 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// As [`Cx::all_reduce`].
     pub fn all_gather(&self, whole: &tch::Tensor) -> Result<(), OpError> {
-        self.over_parts(Op::AllGather, whole)
-    }
-
-    fn over_parts(&self, op: Op, whole: &tch::Tensor) -> Result<(), OpError> {
-        if self.is_alone() {
-            return Ok(());
-        }
-        let whole = self.opt_state(whole.shallow_clone());
-        self.in_phase(Phase::Comm, |cx| call(cx, op, &[&whole]).map(|_| ()))
+        self.together(Op::AllGather, &[whole])
     }
 
     /// Lets what follows see the results of everything begun; recorded, unless there is only one rank.
@@ -204,14 +193,22 @@ impl<'p> Cx<'p> {
     /// # Errors
     /// When a collective failed or did not end in time.
     pub fn all_reduce_wait(&self) -> Result<(), OpError> {
-        if self.is_alone() {
-            return Ok(());
-        }
-        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduceWait, &[]).map(|_| ()))
+        self.together(Op::AllReduceWait, &[])
+    }
+
+    /// A collective over flat arrays; recorded, unless there is only one rank.
+    pub(super) fn together(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
+        if self.is_alone() { Ok(()) } else { self.beside(op, arrays) }
+    }
+
+    /// What happens to flat arrays beside the computation: between the ranks, or to their memory.
+    pub(super) fn beside(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
+        let arrays: SmallVec<[Tensor; 2]> = arrays.iter().map(|raw| self.opt_state(raw.shallow_clone())).collect();
+        self.in_phase(Phase::Comm, |cx| call(cx, op, &arrays.iter().collect::<SmallVec<[&Tensor; 2]>>()).map(|_| ()))
     }
 
     /// Whether this step has no other rank to add with.
-    pub(super) fn is_alone(&self) -> bool {
+    fn is_alone(&self) -> bool {
         self.collectives.is_some_and(|collectives| collectives.ranks() == 1)
     }
 
@@ -311,7 +308,7 @@ impl<'p> Cx<'p> {
         self.in_phase(Phase::Optim, f)
     }
 
-    pub(super) fn in_phase<R>(&self, phase: Phase, f: impl FnOnce(&Self) -> R) -> R {
+    fn in_phase<R>(&self, phase: Phase, f: impl FnOnce(&Self) -> R) -> R {
         let outer = self.phase.replace(phase);
         let taping = self.taping.replace(false);
         let result = f(self);

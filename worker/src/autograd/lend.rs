@@ -8,13 +8,12 @@
 //! **Invariant:** what is here when depends on the program only, so that all ranks run the same collectives. At the end of a step
 //! nothing is here.
 
-use super::call::run;
 use super::cx::Cx;
 use super::leaf::GradLeaves;
 use super::memory::is_view;
 use super::program::{Phase, Rec};
 use crate::backend::duplicate;
-use crate::backend::torch::{ShimError, safe::renew_storage};
+use crate::backend::torch::safe::renew_storage;
 use crate::error::OpError;
 use crate::op::Op;
 use crate::op::value::{BucketId, Tensor, Val};
@@ -32,22 +31,23 @@ pub struct Lent {
     whole: Raw,
     /// What of it the ranks have in equal parts, if there is any.
     divided: Option<Raw>,
+    /// What of it all of them have, if there is any.
+    common: Option<Raw>,
     /// What this rank keeps: the place in the array, and the values.
     kept: Vec<(Raw, Raw)>,
 }
 
 impl Lent {
-    /// Takes the memory of `whole` away, which owns its storage. `divided` and `places` are views of it; the values at the
-    /// places are kept.
+    /// Takes the memory of `whole` away, which owns its storage. What the ranks have in equal parts, what all of them have, and
+    /// `places` are views of it; the values at the places are kept.
     ///
     /// # Errors
     /// When there is no memory for what is kept.
-    pub fn new(whole: &Raw, divided: Option<Raw>, places: Vec<Raw>) -> Result<Self, TchError> {
-        let keep = |place: Raw| Ok((duplicate(&place)?, place));
-        let kept = places.into_iter().map(keep).collect::<Result<Vec<_>, TchError>>()?;
-        let kept = kept.into_iter().map(|(values, place)| (place, values)).collect();
-        let lent = Self { whole: whole.shallow_clone(), divided, kept };
-        lent.renew(false).map_err(|error| TchError::Torch(error.to_string()))?;
+    pub fn new(whole: &Raw, (divided, common): (Option<Raw>, Option<Raw>), places: Vec<Raw>) -> Result<Self, TchError> {
+        let keep = |place: Raw| duplicate(&place).map(|values| (place, values));
+        let kept = places.into_iter().map(keep).collect::<Result<_, _>>()?;
+        let lent = Self { whole: whole.shallow_clone(), divided, common, kept };
+        lent.renew(false)?;
         Ok(lent)
     }
 
@@ -56,12 +56,12 @@ impl Lent {
         self.kept.iter().map(|(_, values)| values)
     }
 
-    /// Gives the array memory, zeros, or takes it away.
+    /// Gives the array memory of unknown content, or takes it away.
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn renew(&self, there: bool) -> Result<(), ShimError> {
-        renew_storage(&self.whole, there)
+    pub fn renew(&self, there: bool) -> Result<(), TchError> {
+        renew_storage(&self.whole, there).map_err(|error| TchError::Torch(error.to_string()))
     }
 
     /// Outside a step: gives the array memory, and in it what this rank keeps and zeros.
@@ -69,7 +69,7 @@ impl Lent {
     /// # Errors
     /// When there is no memory.
     pub fn fill(&self) -> Result<(), TchError> {
-        self.renew(true).map_err(|error| TchError::Torch(error.to_string()))?;
+        self.renew(true)?;
         tch::no_grad(|| {
             let _ = self.whole.shallow_clone().f_zero_()?;
             self.kept.iter().try_for_each(|(place, values)| place.shallow_clone().f_copy_(values))
@@ -131,9 +131,11 @@ impl Cx<'_> {
 
     /// Views of what lies in an array lie there, too.
     pub(super) fn follow(&self, rec: &Rec) {
+        if self.leaves.lent().is_empty() || !is_view(&rec.op) {
+            return;
+        }
         let mut lending = self.lending.borrow_mut();
-        let source = rec.ins.first().and_then(|val| lending.owners.get(val).copied());
-        if let Some(array) = source.filter(|_| is_view(&rec.op)) {
+        if let Some(array) = rec.ins.first().and_then(|val| lending.owners.get(val).copied()) {
             rec.outs().for_each(|val| lending.note(val, array));
         }
     }
@@ -165,12 +167,12 @@ impl Cx<'_> {
         };
         let lent = self.leaves.lent();
         if let Some(gone) = gone {
-            self.local(Op::Release, &[&lent[gone].whole])?;
+            self.beside(Op::Release, &[&lent[gone].whole])?;
         }
-        let Lent { whole, divided, kept } = &lent[array];
-        self.local(Op::Allocate, &[whole])?;
+        let Lent { whole, divided, kept, .. } = &lent[array];
+        self.beside(Op::Allocate, &[whole])?;
         for (place, values) in kept {
-            self.local(Op::Place, &[place, values])?;
+            self.beside(Op::Place, &[place, values])?;
         }
         if let Some(divided) = divided {
             self.together(Op::AllGather, &[divided])?;
@@ -190,8 +192,8 @@ impl Cx<'_> {
                 return Ok(());
             }
         }
-        self.local(Op::Allocate, &[&array.whole])?;
-        self.local(Op::Zero, &[&array.whole])
+        self.beside(Op::Allocate, &[&array.whole])?;
+        self.beside(Op::Zero, &[&array.whole])
     }
 
     /// A bucket of gradients that come and go is complete: begins to sum it over the ranks, and takes up the sums of the one
@@ -206,11 +208,8 @@ impl Cx<'_> {
         if let Some(divided) = &array.divided {
             self.together(Op::ReduceScatter, &[divided])?;
         }
-        let end = array.divided.as_ref().map_or(0, |divided| divided.numel() as i64);
-        let common = array.whole.numel() as i64 - end;
-        if common > 0 {
-            let common = array.whole.f_narrow(0, end, common).map_err(|kind| self.fail("all_reduce", kind))?;
-            self.together(Op::AllReduce, &[&common])?;
+        if let Some(common) = &array.common {
+            self.together(Op::AllReduce, &[common])?;
         }
         self.lending.borrow_mut().summed = Some(bucket);
         Ok(())
@@ -225,9 +224,9 @@ impl Cx<'_> {
         let array = &grads.lent()[bucket.index()];
         self.together(Op::Order, &[])?;
         for (place, sum) in &array.kept {
-            self.local(Op::GradAdd, &[sum, place])?;
+            self.beside(Op::GradAdd, &[sum, place])?;
         }
-        self.local(Op::Release, &[&array.whole])?;
+        self.beside(Op::Release, &[&array.whole])?;
         self.lending.borrow_mut().gradients[bucket.index()] = false;
         Ok(())
     }
@@ -246,15 +245,6 @@ impl Cx<'_> {
             // One may still be coming.
             self.together(Op::Order, &[])?;
         }
-        here.into_iter().try_for_each(|array| self.local(Op::Release, &[&self.leaves.lent()[array].whole]))
-    }
-
-    fn local(&self, op: Op, ins: &[&Raw]) -> Result<(), OpError> {
-        let ins: SmallVec<[Tensor; 2]> = ins.iter().map(|raw| self.opt_state(raw.shallow_clone())).collect();
-        self.in_phase(Phase::Comm, |cx| run(cx, op, &ins.iter().collect::<SmallVec<[&Tensor; 2]>>()).map(|_| ()))
-    }
-
-    fn together(&self, op: Op, ins: &[&Raw]) -> Result<(), OpError> {
-        if self.is_alone() { Ok(()) } else { self.local(op, ins) }
+        here.into_iter().try_for_each(|array| self.beside(Op::Release, &[&self.leaves.lent()[array].whole]))
     }
 }

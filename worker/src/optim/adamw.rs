@@ -80,9 +80,9 @@ struct Piece {
 }
 
 impl Piece {
-    /// Its gradient.
-    fn of(&self, grads: &GradBuckets) -> Result<Raw, TchError> {
-        match grads.kept() {
+    /// Its gradient, in what this rank keeps of them where that is no more than a share.
+    fn of(&self, grads: &GradBuckets, kept: Option<&[&Raw]>) -> Result<Raw, TchError> {
+        match kept {
             Some(kept) => kept[self.run].f_narrow(0, self.at, self.length),
             None => grads.bucket(self.bucket).f_narrow(0, self.start, self.length),
         }
@@ -147,6 +147,7 @@ impl AdamW {
     /// # Errors
     /// When `grads` does not have the layout the weights were adopted with.
     pub fn step(&self, cx: &Cx, grads: &GradBuckets, count: &Tensor, rate: &Tensor) -> Result<StepStats, OpError> {
+        let kept_grads = grads.kept();
         let norm = if self.divided {
             self.norm_of_shares(cx, grads)?
         } else {
@@ -162,7 +163,7 @@ impl AdamW {
             let mut ins = vec![numbers];
             let (kept, mut shadows) = (cx.kept_copies(), false);
             for piece in &self.pieces {
-                let grad = cx.opt_state(piece.of(grads).map_err(|kind| cx.fail("adamw", kind))?);
+                let grad = cx.opt_state(piece.of(grads, kept_grads.as_deref()).map_err(|kind| cx.fail("adamw", kind))?);
                 ins.extend([state(&piece.weight), grad, state(&piece.exp_avg), state(&piece.exp_avg_sq)]);
                 let copy = match kept.get(piece.run) {
                     Some(kept) => Some(kept.f_narrow(0, piece.at, piece.length)),
@@ -186,10 +187,11 @@ impl AdamW {
 
     /// The norm of a gradient of which each rank keeps a part.
     fn norm_of_shares(&self, cx: &Cx, grads: &GradBuckets) -> Result<Tensor, OpError> {
+        let kept = grads.kept();
         let parts = |common: bool| {
             let pieces = self.pieces.iter().filter(move |piece| piece.common == common);
             pieces
-                .map(|piece| piece.of(grads))
+                .map(|piece| piece.of(grads, kept.as_deref()))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|kind| cx.fail("global_norm", kind))
         };

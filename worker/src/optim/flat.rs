@@ -89,6 +89,20 @@ impl FlatParams {
         }
     }
 
+    /// Exchanges the weights this rank writes and `others`, an array per run. Exact.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn exchange(&self, others: &mut [Raw]) -> Result<(), TchError> {
+        tch::no_grad(|| {
+            self.own()?.into_iter().zip(others).try_for_each(|(mut own, other)| {
+                let before = duplicate(&own)?;
+                own.f_copy_(other)?;
+                other.f_copy_(&before)
+            })
+        })
+    }
+
     /// Whether the slabs are always there.
     pub fn is_resident(&self) -> bool {
         self.masters.is_none()
@@ -151,11 +165,6 @@ impl FlatParams {
     /// The weights, one flat array per bucket, padding (always 0) included.
     pub fn slabs(&self) -> &[Raw] {
         &self.slabs
-    }
-
-    /// The weights, to be written in place.
-    pub fn slabs_mut(&mut self) -> &mut [Raw] {
-        &mut self.slabs
     }
 
     /// Names of the parameters, in order of declaration.

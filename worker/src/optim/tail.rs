@@ -110,12 +110,12 @@ mod tests {
         let mut pb = ParamBuilder::new();
         pb.param("part.a", &[3], Init::Zeros, Group::Decay);
         let params = pb.build(1, Device::Cpu).unwrap();
-        let mut flat = FlatParams::of(&params);
+        let flat = FlatParams::of(&params);
         let value = |tail: &Tail, flat: &FlatParams| tail.named(flat)[0].1.double_value(&[0]);
         let mut tail = Tail::new(&flat, 8).unwrap();
         for step in 0..8u64 {
             assert_eq!(tail.advance(step), step == 6);
-            let _ = tch::no_grad(|| flat.slabs_mut()[0].f_add_scalar_(1.0)).unwrap();
+            let _ = tch::no_grad(|| flat.own().unwrap()[0].f_add_scalar_(1.0)).unwrap();
             let saved: BTreeMap<String, Raw> =
                 tail.named(&flat).into_iter().map(|(name, raw)| (name, raw.copy())).collect();
             assert_eq!(saved.len(), if step >= 6 { 2 } else { 0 });

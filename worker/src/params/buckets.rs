@@ -1,6 +1,7 @@
 //! Flat gradient storage with the parameters' layout.
 
 use super::layout::{Layout, Share};
+use super::shelf::Shelf;
 use super::tree::Params;
 use crate::autograd::{BucketId, GradLeaves, Lent, ParamId};
 use tch::{TchError, Tensor};
@@ -11,9 +12,7 @@ pub struct GradBuckets {
     flats: Vec<Tensor>,
     views: Vec<Tensor>,
     layout: Layout,
-    lent: Vec<Lent>,
-    /// The memory of what is lent is there.
-    filled: bool,
+    shelf: Shelf,
 }
 
 impl GradBuckets {
@@ -26,7 +25,7 @@ impl GradBuckets {
         let layout = params.layout().clone();
         let views = params.ids().map(|id| params.view_of(id, &flats[layout.place(id).0.index()]));
         let views = views.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { flats, views, layout, lent: Vec::new(), filled: false })
+        Ok(Self { flats, views, layout, shelf: Shelf::default() })
     }
 
     /// Asks `place` for other storage, bucket by bucket, and moves to what it gives. What the buckets hold is lost: they
@@ -55,30 +54,34 @@ impl GradBuckets {
     /// When there is no memory.
     pub fn lend(&mut self, share: Share) -> Result<(), TchError> {
         self.zero()?;
-        self.lent = self.layout.lend(share, &self.flats)?;
-        self.filled = false;
+        self.shelf = Shelf::new(self.layout.lend(share, &self.flats)?);
         Ok(())
     }
 
-    /// Gives the buckets their memory, zeros, or takes it away, where it comes and goes.
+    /// Gives the buckets their memory where it comes and goes.
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn renew(&mut self, there: bool) -> Result<(), TchError> {
-        self.filled = there;
-        let renew = |lent: &Lent| if there { lent.fill() } else { lent.renew(false).map_err(unrenewed) };
-        self.lent.iter().try_for_each(renew)
+    pub fn fill(&mut self) -> Result<(), TchError> {
+        self.shelf.fill()
+    }
+
+    /// Takes it away.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn empty(&mut self) -> Result<(), TchError> {
+        self.shelf.empty()
     }
 
     /// Keeps everything again; the buckets have their memory.
     pub fn take_back(&mut self) {
-        self.lent.clear();
-        self.filled = false;
+        self.shelf = Shelf::default();
     }
 
     /// What this rank keeps where that is a share, one array per run.
     pub fn kept(&self) -> Option<Vec<&Tensor>> {
-        (!self.lent.is_empty()).then(|| self.lent.iter().flat_map(Lent::kept).collect())
+        (!self.shelf.is_empty()).then(|| self.shelf.kept(0, self.flats.len()))
     }
 
     /// Sets all gradients to 0: before each optimizer step, not between accumulated micro-batches.
@@ -127,10 +130,6 @@ impl GradLeaves for GradBuckets {
     }
 
     fn lent(&self) -> &[Lent] {
-        if self.filled { &[] } else { &self.lent }
+        self.shelf.away()
     }
-}
-
-pub(super) fn unrenewed(error: impl std::fmt::Display) -> TchError {
-    TchError::Torch(error.to_string())
 }

@@ -148,7 +148,7 @@ impl Layout {
         let lend = |(bucket, flat): (usize, &Tensor)| {
             let mine = runs.iter().filter(|run| run.bucket.index() == bucket);
             let places = mine.map(|run| flat.f_narrow(0, run.start, run.len)).collect::<Result<_, _>>()?;
-            Lent::new(flat, share.split(flat)?.0, places)
+            Lent::new(flat, share.split(flat)?, places)
         };
         flats.iter().enumerate().map(lend).collect()
     }

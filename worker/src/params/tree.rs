@@ -1,8 +1,8 @@
 //! The named tree: declaring parameters, building them from a seed, loading them in place.
 
-use super::buckets::unrenewed;
 use super::init::Init;
 use super::layout::{Layout, Share};
+use super::shelf::Shelf;
 use crate::autograd::{BucketId, Leaves, Lent, ParamId, Role};
 use enn_common::config::train::BUCKET_MIB;
 use std::collections::HashMap;
@@ -99,18 +99,7 @@ impl ParamBuilder {
         }
         let index = self.declared.iter().enumerate().map(|(i, d)| (d.path.clone(), ParamId(i as u32))).collect();
         let (names, groups) = self.declared.into_iter().map(|d| (d.path, d.group)).unzip();
-        Ok(Params {
-            names,
-            groups,
-            views,
-            flats,
-            shadows: None,
-            layout,
-            index,
-            device,
-            lent: Vec::new(),
-            filled: false,
-        })
+        Ok(Params { names, groups, views, flats, shadows: None, layout, index, device, shelf: Shelf::default() })
     }
 }
 
@@ -126,9 +115,7 @@ pub struct Params {
     index: HashMap<String, ParamId>,
     device: Device,
     /// Masters by bucket, then their copies.
-    lent: Vec<Lent>,
-    /// The memory of what is lent is there.
-    filled: bool,
+    shelf: Shelf,
 }
 
 /// Low-precision copies of all parameters, in the masters' layout.
@@ -269,11 +256,11 @@ impl Params {
     /// # Errors
     /// When there is no memory for the share.
     pub fn lend(&mut self, share: Share) -> Result<(), TchError> {
-        self.lent = self.layout.lend(share, &self.flats)?;
+        let mut lent = self.layout.lend(share, &self.flats)?;
         if let Some(shadows) = &self.shadows {
-            self.lent.extend(self.layout.lend(share, &shadows.flats)?);
+            lent.extend(self.layout.lend(share, &shadows.flats)?);
         }
-        self.filled = false;
+        self.shelf = Shelf::new(lent);
         Ok(())
     }
 
@@ -282,8 +269,7 @@ impl Params {
     /// # Errors
     /// When there is no memory.
     pub fn fill(&mut self) -> Result<(), TchError> {
-        self.filled = true;
-        self.lent.iter().try_for_each(Lent::fill)
+        self.shelf.fill()
     }
 
     /// Takes the memory of what is lent away.
@@ -291,26 +277,23 @@ impl Params {
     /// # Errors
     /// What libtorch says.
     pub fn empty(&mut self) -> Result<(), TchError> {
-        self.filled = false;
-        self.lent.iter().try_for_each(|lent| lent.renew(false).map_err(unrenewed))
+        self.shelf.empty()
     }
 
     /// Keeps everything again: the arrays are filled, and gathered.
     pub fn take_back(&mut self) {
-        self.lent.clear();
-        self.filled = false;
+        self.shelf = Shelf::default();
     }
 
     /// Whether masters are there only while a step uses them.
     pub fn is_lent(&self) -> bool {
-        !self.lent.is_empty()
+        !self.shelf.is_empty()
     }
 
     /// What this rank keeps of masters, or of their copies, where that is a share: one array per run.
     pub fn kept(&self, copies: bool) -> Vec<&Tensor> {
-        let (masters, shadows) = self.lent.split_at(self.flats.len().min(self.lent.len()));
-        let which = if copies { shadows } else { masters };
-        which.iter().flat_map(Lent::kept).collect()
+        let buckets = self.flats.len();
+        self.shelf.kept(if copies { buckets } else { 0 }, buckets)
     }
 
     /// New zero tensors of the buckets' lengths, e.g. for moments.
@@ -373,7 +356,7 @@ impl Leaves for Params {
     }
 
     fn lent(&self) -> &[Lent] {
-        if self.filled { &[] } else { &self.lent }
+        self.shelf.away()
     }
 
     fn kept_copies(&self) -> Vec<&Tensor> {

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     autograd::{Executor, Mode},
-    backend::duplicate,
     block::SubModels,
     checkpoint::{Named, Placed, Wanted},
     comm::ProcessGroup,
@@ -115,7 +114,7 @@ impl Learner {
         let ema = train.ema_decay().map(|decay| Ema::new(&weights, decay)).transpose()?;
         let averages_tail = train.averaging == Averaging::SwaTail;
         let tail = averages_tail.then(|| Tail::new(&weights, steps_total)).transpose()?;
-        let best = copies(weights.slabs())?;
+        let best = weights.cut(weights.slabs())?;
         let weights_of_cells = train.cell_weights.of_grid(&spec.out_shape)?;
         let objective = Objective::new(train).weighted(weights_of_cells.as_deref(), device)?;
         let schedule = Schedule::new(train, steps_total);
@@ -213,7 +212,7 @@ impl Learner {
             group.broadcast(slab, 0)?.wait(COLLECTIVE_WAIT_MAX)?;
         }
         self.ema = ema.map(|decay| Ema::new(&self.weights, decay)).transpose()?;
-        self.best = copies(self.weights.slabs())?;
+        self.best = self.weights.cut(self.weights.slabs())?;
         Ok(self.params.refresh_shadows()?)
     }
 
@@ -302,7 +301,7 @@ impl Learner {
     pub fn unpack(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         if self.params.is_lent() {
             self.params.fill()?;
-            self.grads.renew(true)?;
+            self.grads.fill()?;
             self.gather_weights(group)?;
             self.params.refresh_shadows()?;
         }
@@ -316,7 +315,7 @@ impl Learner {
     pub fn pack(&mut self) -> Result<(), SessionError> {
         if self.params.is_lent() {
             self.params.empty()?;
-            self.grads.renew(false)?;
+            self.grads.empty()?;
         }
         Ok(())
     }
@@ -397,13 +396,7 @@ impl Learner {
     /// # Errors
     /// What libtorch says, and the collective's where the best weights are shared.
     pub fn swap_best(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
-        for (mut weights, best) in self.weights.own()?.into_iter().zip(&mut self.best) {
-            tch::no_grad(|| -> Result<(), tch::TchError> {
-                let kept = duplicate(&weights)?;
-                weights.f_copy_(best)?;
-                best.f_copy_(&kept)
-            })?;
-        }
+        self.weights.exchange(&mut self.best)?;
         self.show(group)
     }
 
@@ -561,8 +554,4 @@ fn copy_into(kept: &mut [Tensor], slabs: &[Tensor]) -> Result<(), SessionError> 
         tch::no_grad(|| kept.f_copy_(slab))?;
     }
     Ok(())
-}
-
-fn copies(slabs: &[Tensor]) -> Result<Vec<Tensor>, SessionError> {
-    Ok(slabs.iter().map(duplicate).collect::<Result<_, _>>()?)
 }

@@ -45,19 +45,26 @@ pub(super) fn fit(
     if !intervals && !points {
         return Ok(fitted);
     }
-    let mut sample = sample::gather(judged, (data, left_out), levels.len().max(1), (group, device))?;
-    if sample.rows < ROWS_MIN {
-        let rows = sample.rows;
+    let quantiles = levels.len().max(1);
+    let rows = sample::rows(data, quantiles);
+    if rows.len() < ROWS_MIN {
+        let rows = rows.len();
         fitted.decisions.push(format!("no calibration: {rows} validation rows, expected at least {ROWS_MIN}"));
         return Ok(fitted);
     }
-    let (mut affine, mut stretch) = (None, None);
     let in_time = data.validates_later();
-    if points && in_time && train.calibration == PointCalibration::Auto {
+    let passes = points && in_time && train.calibration == PointCalibration::Auto;
+    if passes {
         let reason =
             "the validation rows are one stretch of time behind the training rows, and a shift there does not last";
         fitted.decisions.push(format!("affine calibration left out: {reason}"));
-    } else if points {
+        if !intervals {
+            return Ok(fitted);
+        }
+    }
+    let mut sample = sample::gather(judged, (data, left_out), (&rows, quantiles), (group, device))?;
+    let (mut affine, mut stretch) = (None, None);
+    if points && !passes {
         let spread: Vec<f64> = data.staged.0.meta().y_stats.iter().map(|stats| stats.std).collect();
         let chosen = affine::choose(&sample, &spread, train.calibration == PointCalibration::Affine);
         fitted.decisions.push(chosen.decision(&data.staged.0.meta().units));

@@ -44,18 +44,25 @@ impl Sample {
     }
 }
 
-/// Gathers so many `quantiles` for each cell. Two collectives.
+/// The validation rows that are gathered with so many `quantiles` for each cell.
+pub(super) fn rows(data: &Dataset, quantiles: usize) -> Vec<u64> {
+    let index = data.rows(Split::Val);
+    data.spread(Split::Val, (VALUES_MAX / width(data, quantiles)).max(1)).map(|ordinal| index.at(ordinal)).collect()
+}
+
+/// Numbers gathered for a row.
+fn width(data: &Dataset, quantiles: usize) -> u64 {
+    ((quantiles + 2) * data.staged.0.outputs()).max(1) as u64
+}
+
+/// Gathers so many `quantiles` for each cell of [`rows`]. Two collectives.
 pub(super) fn gather(
     judged: &Judged<'_>,
     (data, left_out): (&Dataset, &Poisoned),
-    quantiles: usize,
+    (rows, quantiles): (&[u64], usize),
     (group, device): (&dyn ProcessGroup, Device),
 ) -> Result<Sample, SessionError> {
-    let index = data.rows(Split::Val);
-    let cells = data.staged.0.outputs();
-    let width = ((quantiles + 2) * cells).max(1) as u64;
-    let rows: Vec<u64> =
-        data.spread(Split::Val, (VALUES_MAX / width).max(1)).map(|ordinal| index.at(ordinal)).collect();
+    let (cells, width) = (data.staged.0.outputs(), width(data, quantiles));
     let all = Tensor::f_zeros([rows.len() as i64, width as i64], (Kind::Float, device))?;
     let chunks = rows.chunks(FORWARD_ROWS as usize).zip(0u64..);
     for (chunk, number) in chunks.filter(|(_, number)| number % u64::from(group.size()) == u64::from(group.rank())) {
