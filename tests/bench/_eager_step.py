@@ -13,7 +13,7 @@ import tomllib
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance" / "peers"))
-from staged import Rows, fused_adamw  # noqa: E402
+from staged import Rows, descend, fused_adamw  # noqa: E402
 
 WARM_UP = 10
 
@@ -30,13 +30,7 @@ def main() -> None:
     batch, times = config["train"]["batch"], []
     for _ in range(int(sys.argv[4]) + WARM_UP):
         start = time.perf_counter()
-        loss = rows.loss(model, torch.randint(len(rows), (batch,)))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        with torch.no_grad():
-            torch._foreach_lerp_(average, list(model.parameters()), 0.02)
+        descend(model, optimizer, average, rows.loss(model, torch.randint(len(rows), (batch,))))
         times.append(1000 * (time.perf_counter() - start))
     print(json.dumps({"ms": statistics.median(times[WARM_UP:]), "parameters": sum(p.numel() for p in model.parameters())}))
 

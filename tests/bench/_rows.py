@@ -1,6 +1,7 @@
 """What the benches of throughput share: two shapes of rows, their data as .npy files, our configuration, and how a run is read."""
 
 import argparse
+import collections.abc
 import dataclasses
 import json
 import os
@@ -19,6 +20,8 @@ VALIDATION = 0.01
 RUN_SECONDS_MAX = 900
 # Smallest ratio of our rows per second to the peer's.
 LIMITS = {"small": 2.0, "large": 1.2}
+# Workers of the peer's DataLoader that are tried.
+WORKERS = {"cpu": [0, 1, 2], "cuda": [0, 2, 4, 8]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +114,15 @@ def peer(task: str, config: pathlib.Path, **options) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def settings(workers: list[int]) -> dict[str, dict]:
+def settings(device: str) -> dict[str, dict]:
     """The settings of a DataLoader that are tried."""
-    both = [(fetch, count) for fetch in ("row", "batch") for count in workers]
+    both = [(fetch, count) for fetch in ("row", "batch") for count in WORKERS[device]]
     return {f"{fetch}, {count} workers": {"fetch": fetch, "workers": count} for fetch, count in both}
+
+
+def peer_name(setting: dict) -> str:
+    """The peer with the setting of its DataLoader, as it is told."""
+    return f"PyTorch eager, DataLoader by {setting['fetch']}, {setting['workers']} workers"
 
 
 def arguments(about: str, given: list[str]) -> argparse.Namespace:
@@ -125,6 +133,13 @@ def arguments(about: str, given: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads each side computes with")
     parser.add_argument("shapes", nargs="*", default=list(SHAPES), help="of: " + ", ".join(SHAPES))
     return parser.parse_args(given)
+
+
+def main(about: str, measure: collections.abc.Callable[[str, argparse.Namespace], bool], given: list[str]) -> None:
+    """Measures one shape after the other."""
+    options = arguments(about, given)
+    passed = [measure(name, options) for name in options.shapes]
+    sys.exit(0 if all(passed) else 1)
 
 
 def machine_name(device: str) -> str:

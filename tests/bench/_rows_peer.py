@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance" / "peers"))
 from enn import Model  # noqa: E402
-from staged import fused_adamw  # noqa: E402
+from staged import descend, fused_adamw  # noqa: E402
 
 
 class Rows(Dataset):
@@ -94,12 +94,7 @@ def train(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
             target = torch.where(mask, y, 0.0)
             loss = (F.huber_loss(z, target, reduction="none") * mask).sum()
             loss = (loss + 0.5 * (F.huber_loss(base, target, reduction="none") * mask).sum()) / mask.sum()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            with torch.no_grad():
-                torch._foreach_lerp_(average, list(model.parameters()), 0.02)
+            descend(model, optimizer, average, loss)
             count += len(x)
             before = time.perf_counter()
             if count >= options["rows_max"]:

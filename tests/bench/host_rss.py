@@ -20,6 +20,7 @@ import time
 import numpy as np
 
 import _record as record
+import _smallest as smallest
 import _steps as steps
 
 FEATURES, GRID = 480, (4, 8)
@@ -44,16 +45,7 @@ y = "y"
 kind = "random"
 val = 0.01
 test = 0.01
-[model]
-preset = "spatial"
-d_model = 16
-heads = 2
-spatial_depth = 1
-spatial_latents = 2
-fuser_latents = 2
-fuser_rounds = 1
-fuser_self_layers = 0
-collector_depth = 0
+{smallest.MODEL}
 patch = [1, {GRID[1]}]
 [train]
 epochs = 1

@@ -16,6 +16,7 @@ import tempfile
 import time
 
 import _record as record
+import _smallest as smallest
 
 ROWS, WIDTH, ROWS_TINY = 150_000, 512, 2_000
 WORKERS = 3
@@ -33,16 +34,7 @@ y = "y"
 kind = "chronological"
 val = 0.02
 test = 0.0
-[model]
-preset = "spatial"
-d_model = 16
-heads = 2
-spatial_depth = 1
-spatial_latents = 2
-fuser_latents = 2
-fuser_rounds = 1
-fuser_self_layers = 0
-collector_depth = 0
+{model}
 patch = [1]
 [train]
 epochs = 1000
@@ -76,7 +68,7 @@ def pss_mib(pid: int) -> float:
 def ours(base: pathlib.Path, data: pathlib.Path, workers: int) -> float:
     """Sum of PSS of the workers after their first epoch, MiB."""
     config = base / f"{data.stem}.toml"
-    config.write_text(CONFIG.format(data=data))
+    config.write_text(CONFIG.format(data=data, model=smallest.MODEL))
     runs = base / f"runs-{data.stem}-{workers}"
     command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(workers), "--runs-dir", str(runs), "--quiet"]
     child = subprocess.Popen(command, env=record.environment(), stderr=subprocess.PIPE)

@@ -21,7 +21,6 @@ import _rows as rows
 BATCHES = [1024]
 # Of the rows, so many are enough to choose a setting.
 TUNING_PART = 4
-WORKERS = {"cpu": [0, 1, 2], "cuda": [0, 2, 4, 8]}
 
 
 def clock(call) -> tuple[float, object]:
@@ -36,7 +35,7 @@ def tuned(config: pathlib.Path, shape: rows.Shape, options: dict) -> tuple[dict,
     settings = {
         f"batch {batch} by {name}": {**setting, "batch": batch}
         for batch in BATCHES
-        for name, setting in rows.settings(WORKERS[options["device"]]).items()
+        for name, setting in rows.settings(options["device"]).items()
     }
     found = rows.peer("predict", config, **options, settings=settings, rows=shape.rows // TUNING_PART)
     return settings[max(found, key=found.get)], found
@@ -76,18 +75,11 @@ def measure(name: str, wanted: argparse.Namespace) -> bool:
             steady[1].append(found["rate"])
             print(f"{name}: {whole[0][-1]:,.0f} rows/s, peer {whole[1][-1]:,.0f}; steady {rate:,.0f}, {found['rate']:,.0f}", flush=True)
     more = {"peer_setting": setting, "peer_tuning": tuning, "rows": shape.rows, "threads": wanted.threads}
-    peer_name = f"PyTorch eager, DataLoader by {setting['fetch']}, {setting['workers']} workers"
+    peer_name = rows.peer_name(setting)
     record.record(f"predict_steady_rows_per_s_{machine}_{name}", "rows/s", "higher", *steady, peer_name, None, more)
     limit = rows.LIMITS[name]
     return record.record(f"predict_rows_per_s_{machine}_{name}", "rows/s", "higher", *whole, peer_name, limit, more)
 
 
-def main(given: list[str]) -> None:
-    """One shape after the other."""
-    options = rows.arguments(__doc__, given)
-    passed = [measure(name, options) for name in options.shapes]
-    sys.exit(0 if all(passed) else 1)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    rows.main(__doc__, measure, sys.argv[1:])

@@ -18,7 +18,6 @@ import _record as record
 import _rows as rows
 
 EPOCHS = 3
-WORKERS = {"cpu": [0, 1, 2], "cuda": [0, 2, 4, 8]}
 # Rows of each of the two epochs that a setting of the DataLoader is judged by, in batches.
 TUNING_BATCHES = 15
 WAIT_MAX = 0.02
@@ -26,7 +25,7 @@ WAIT_MAX = 0.02
 
 def tuned(config: pathlib.Path, shape: rows.Shape, options: dict) -> tuple[dict, dict]:
     """The best setting of the DataLoader, and what all of them reached."""
-    settings = rows.settings(WORKERS[options["device"]])
+    settings = rows.settings(options["device"])
     tried = {**options, "settings": settings, "epochs": 2, "rows_max": TUNING_BATCHES * shape.batch}
     found = rows.peer("train", config, **tried)
     return settings[max(found, key=found.get)], found
@@ -67,17 +66,10 @@ def measure(name: str, wanted: argparse.Namespace) -> bool:
             waits.append(waited)
             print(f"{name}: ours {rate:,.0f} rows/s, waiting {waited:.2%}; peer {b[-1]:,.0f}", flush=True)
     more = {"peer_setting": setting, "peer_tuning": tuning, "batch": shape.batch, "threads": wanted.threads, "features": shape.features, "grid": shape.grid}
-    peer_name = f"PyTorch eager, DataLoader by {setting['fetch']}, {setting['workers']} workers"
+    peer_name = rows.peer_name(setting)
     passed = record.record(f"rows_per_s_{machine}_{name}", "rows/s", "higher", a, b, peer_name, rows.LIMITS[name], more)
     return passed & record.record(f"data_wait_share_{machine}_{name}", "share", "lower", waits, [WAIT_MAX], "limit", 1.0)
 
 
-def main(given: list[str]) -> None:
-    """One shape after the other."""
-    options = rows.arguments(__doc__, given)
-    passed = [measure(name, options) for name in options.shapes]
-    sys.exit(0 if all(passed) else 1)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    rows.main(__doc__, measure, sys.argv[1:])

@@ -54,3 +54,13 @@ def fused_adamw(model: torch.nn.Module, train: dict) -> torch.optim.AdamW:
     plain = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decay, "weight_decay": train["weight_decay"]}, {"params": plain, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=train["lr"], fused=True)
+
+
+def descend(model: torch.nn.Module, optimizer: torch.optim.Optimizer, average: list[torch.Tensor], loss: torch.Tensor) -> None:
+    """One update: backward, clip, step, moving average."""
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    with torch.no_grad():
+        torch._foreach_lerp_(average, list(model.parameters()), 0.02)
