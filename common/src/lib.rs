@@ -12,6 +12,7 @@ pub mod exit;
 pub mod failure;
 pub mod finite;
 pub mod fs;
+pub mod graph;
 pub mod id;
 pub mod kernels;
 pub mod ledger;

@@ -11,13 +11,14 @@ use std::{
 };
 
 /// A crate and those of ours it may depend on. Development dependencies are free.
-const CRATE_ARROWS: [(&str, &[&str]); 6] = [
+const CRATE_ARROWS: [(&str, &[&str]); 7] = [
     ("enn-common", &[]),
     ("enn-broker", &["enn-common"]),
-    ("enn-launcher", &["enn-broker", "enn-common"]),
+    ("enn-export", &["enn-common"]),
+    ("enn-launcher", &["enn-broker", "enn-common", "enn-export"]),
     ("enn-worker", &["enn-common"]),
-    ("enn-tests", &["enn-broker", "enn-common", "enn-launcher"]),
-    ("enn-examples", &["enn-broker", "enn-common", "enn-launcher", "enn-worker"]),
+    ("enn-tests", &["enn-broker", "enn-common", "enn-export", "enn-launcher"]),
+    ("enn-examples", &["enn-broker", "enn-common", "enn-export", "enn-launcher", "enn-worker"]),
 ];
 
 /// Dependencies nobody may have, with the reason.

@@ -1,0 +1,236 @@
+//! A graph on disk: `graph.json` says what is computed, `graph.safetensors` holds what is known beforehand.
+
+use super::{DType, Data, Dim, Graph, Id, Known, Node, Value, infer::GraphError, infer::infer};
+use crate::fs::{FileError as WriteError, atomic};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::{Path, PathBuf},
+};
+
+/// Of the file's form; a reader takes only its own.
+const VERSION: u32 = 1;
+/// The two files of a graph.
+const STRUCTURE: &str = "graph.json";
+const TENSORS: &str = "graph.safetensors";
+
+/// A graph that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// What the system says.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// Not the JSON of a graph.
+    #[error("{path}: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Not the tensors of a graph.
+    #[error("{path}: {source}")]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: safetensors::SafeTensorError,
+    },
+    /// What it says cannot be.
+    #[error("{path}: {source}")]
+    Graph {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: GraphError,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    version: u32,
+    values: Vec<WrittenValue>,
+    nodes: Vec<Node>,
+    inputs: Vec<Id>,
+    outputs: Vec<Id>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenValue {
+    name: String,
+    dtype: DType,
+    shape: Vec<Dim>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    known: Option<Known>,
+}
+
+const fn dtype(of: DType) -> Dtype {
+    match of {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::Bf16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::Bool => Dtype::BOOL,
+    }
+}
+
+/// Writes a graph into a directory that is there.
+///
+/// # Errors
+/// What the system says.
+pub fn write(graph: &Graph, dir: &Path) -> Result<(), FileError> {
+    let mut tensors = BTreeMap::new();
+    for (_, value) in graph.values() {
+        let Some(data) = &value.data else { continue };
+        let shape = value.shape.iter().map(|dim| dim.of(1) as usize).collect();
+        let view = TensorView::new(dtype(value.dtype), shape, &data.bytes);
+        tensors
+            .insert(value.name.clone(), view.map_err(|source| FileError::Tensors { path: dir.join(TENSORS), source })?);
+    }
+    let path = dir.join(TENSORS);
+    safetensors::serialize_to_file(tensors, None, &path).map_err(|source| FileError::Tensors { path, source })?;
+    let values = graph.values().map(|(_, value)| WrittenValue {
+        name: value.name.clone(),
+        dtype: value.dtype,
+        shape: value.shape.clone(),
+        known: value.data.as_ref().map(|data| data.known),
+    });
+    let written = Written {
+        version: VERSION,
+        values: values.collect(),
+        nodes: graph.nodes().to_vec(),
+        inputs: graph.inputs().to_vec(),
+        outputs: graph.outputs().to_vec(),
+    };
+    let path = dir.join(STRUCTURE);
+    let json = serde_json::to_vec(&written).map_err(|source| FileError::Json { path: path.clone(), source })?;
+    Ok(atomic::write(&path, &json)?)
+}
+
+/// Reads a graph and checks it whole.
+///
+/// # Errors
+/// What the system says, or what is wrong with the files.
+pub fn read(dir: &Path) -> Result<Graph, FileError> {
+    let (structure, tensors) = (dir.join(STRUCTURE), dir.join(TENSORS));
+    let load = |path: &Path| std::fs::read(path).map_err(|source| FileError::Io { path: path.to_owned(), source });
+    let written: Written = serde_json::from_slice(&load(&structure)?)
+        .map_err(|source| FileError::Json { path: structure.clone(), source })?;
+    let bytes = load(&tensors)?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|source| FileError::Tensors { path: tensors, source })?;
+    rebuilt(written, &tensors).map_err(|source| FileError::Graph { path: structure, source })
+}
+
+fn structure(what: &'static str, found: impl ToString, expected: &'static str) -> GraphError {
+    GraphError::Structure { what, found: found.to_string(), expected }
+}
+
+fn rebuilt(written: Written, tensors: &SafeTensors<'_>) -> Result<Graph, GraphError> {
+    if written.version != VERSION {
+        return Err(structure("version", written.version, "1"));
+    }
+    let mut graph = Graph::new();
+    let mut names = HashSet::new();
+    for value in written.values {
+        if !names.insert(value.name.clone()) {
+            return Err(structure("value", value.name, "a name of its own"));
+        }
+        let data = value.known.map(|known| data_of(&value, known, tensors)).transpose()?;
+        graph.values.push(Value { name: value.name, dtype: value.dtype, shape: value.shape, data });
+    }
+    // Whether a value is there when a node runs.
+    let mut there: Vec<bool> = graph.values.iter().map(|value| value.data.is_some()).collect();
+    for id in &written.inputs {
+        match there.get_mut(id.0) {
+            Some(there) if !*there => *there = true,
+            _ => return Err(structure("input", id.0, "a value that is neither known nor given twice")),
+        }
+    }
+    for node in &written.nodes {
+        if let Some(id) = node.ins.iter().find(|id| !there.get(id.0).copied().unwrap_or(false)) {
+            return Err(structure("operand", id.0, "a value that is there before its use"));
+        }
+        let ins: Vec<&Value> = node.ins.iter().map(|id| &graph.values[id.0]).collect();
+        let made = infer(&node.op, &ins).map_err(|expected| expected.at(&node.op, &ins, &node.place))?;
+        match there.get_mut(node.out.0) {
+            Some(there) if !*there => *there = true,
+            _ => return Err(structure("result", node.out.0, "a value that nothing else gives")),
+        }
+        let out = &graph.values[node.out.0];
+        if made != (out.dtype, out.shape.clone()) {
+            return Err(structure("result", &out.name, "the shape and element type that its node gives"));
+        }
+    }
+    if let Some(id) = written.outputs.iter().find(|id| !there.get(id.0).copied().unwrap_or(false)) {
+        return Err(structure("output", id.0, "a value that something gives"));
+    }
+    (graph.nodes, graph.inputs, graph.outputs) = (written.nodes, written.inputs, written.outputs);
+    Ok(graph)
+}
+
+fn data_of(value: &WrittenValue, known: Known, tensors: &SafeTensors<'_>) -> Result<Data, GraphError> {
+    let missing = |expected| structure("tensor", &value.name, expected);
+    let view = tensors.tensor(&value.name).map_err(|_| missing("one in graph.safetensors"))?;
+    let shape: Option<Vec<usize>> = value.shape.iter().map(|dim| dim.fixed().map(|size| size as usize)).collect();
+    if view.dtype() != dtype(value.dtype) || shape.as_deref() != Some(view.shape()) {
+        return Err(missing("the shape and element type of graph.safetensors"));
+    }
+    Ok(Data { known, bytes: view.data().into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Op, Unary};
+
+    fn graph() -> Graph {
+        let mut g = Graph::new();
+        let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
+        let bytes: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let w = g.known("head.weight", (DType::F32, &[2, 2]), Known::Parameter, bytes).unwrap();
+        let y = g.node(Op::Linear, &[x, w], "head").unwrap();
+        let y = g.node(Op::Unary(Unary::Tanh), &[y], "head").unwrap();
+        g.output(y, "y");
+        g
+    }
+
+    #[test]
+    fn a_graph_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&graph(), dir.path()).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), graph());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&graph(), dir.path()).unwrap();
+        let path = dir.path().join(STRUCTURE);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let cases = [
+            (r#""version":1"#, r#""version":2"#, "version 2"),
+            (r#""ins":[0,1]"#, r#""ins":[3,1]"#, "before its use"),
+            (r#""ins":[0,1]"#, r#""ins":[99,1]"#, "before its use"),
+            (r#""out":3"#, r#""out":0"#, "nothing else gives"),
+            (r#""outputs":[3]"#, r#""outputs":[7]"#, "something gives"),
+            ("head.weight", "head.other", "one in graph.safetensors"),
+        ];
+        for (from, to, said) in cases {
+            assert!(whole.contains(from), "{from} in {whole}");
+            std::fs::write(&path, whole.replacen(from, to, 1)).unwrap();
+            let error = read(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

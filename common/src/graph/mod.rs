@@ -1,0 +1,275 @@
+//! A model's function as a graph that no part of libtorch is needed for: what is exported, and what every format is written from.
+//!
+//! ```text
+//! worker: recorded forward pass ─ lowered to plain operations ─► graph.json + graph.safetensors ─► export: one writer per format
+//! ```
+//! Values are in single assignment, nodes in the order in which they can run, and the only open size is the batch.
+//!
+//! **Invariant:** a graph is checked where it is built and where it is read: operands come before their use, and shapes and element
+//! types are those that [`infer`](infer::infer) gives. Floats of inputs, outputs and weights are f32; indices are i64.
+
+mod dim;
+pub mod eval;
+pub mod file;
+pub mod infer;
+pub mod op;
+
+pub use dim::{Dim, numel, told};
+pub use op::{Binary, Compare, Fold, Op, Unary};
+
+use infer::GraphError;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Element types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+    /// Integers: positions and categories.
+    I64,
+    /// Truth values, a byte each, 0 or 1.
+    Bool,
+}
+
+impl DType {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::I64 => 8,
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::Bool => 1,
+        }
+    }
+
+    /// Whether it holds fractions.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::I64 => "i64",
+            Self::Bool => "bool",
+        }
+    }
+}
+
+/// Position of a value in its graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Id(pub usize);
+
+/// What a tensor that is known beforehand is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Known {
+    /// Was trained; its name is that of the state dict.
+    Parameter,
+    /// Belongs to the model, was not trained.
+    Buffer,
+    /// Follows from the graph, e.g. a mask.
+    Constant,
+}
+
+/// A tensor that is known beforehand: row-major, little-endian.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Data {
+    /// What it is.
+    pub known: Known,
+    /// The elements.
+    pub bytes: Arc<[u8]>,
+}
+
+/// A value: an input, a known tensor, or the result of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Value {
+    /// Unique in its graph; of a parameter the state dict's name, of an input or output the port's.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub shape: Vec<Dim>,
+    /// Its elements, where they are known.
+    pub data: Option<Data>,
+}
+
+/// An operation at work. It has one result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// Operands.
+    pub ins: Vec<Id>,
+    /// The result.
+    pub out: Id,
+    /// Place in the model, a dotted path.
+    pub place: String,
+}
+
+/// A function of a batch.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Graph {
+    values: Vec<Value>,
+    nodes: Vec<Node>,
+    inputs: Vec<Id>,
+    outputs: Vec<Id>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is known of a value.
+    ///
+    /// # Panics
+    /// With the id of another graph.
+    pub fn value(&self, id: Id) -> &Value {
+        &self.values[id.0]
+    }
+
+    /// All values, by id.
+    pub fn values(&self) -> impl Iterator<Item = (Id, &Value)> {
+        self.values.iter().enumerate().map(|(i, value)| (Id(i), value))
+    }
+
+    /// The nodes, in an order in which they can run.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// What is given.
+    pub fn inputs(&self) -> &[Id] {
+        &self.inputs
+    }
+
+    /// What is answered.
+    pub fn outputs(&self) -> &[Id] {
+        &self.outputs
+    }
+
+    /// A new input.
+    pub fn input(&mut self, name: &str, dtype: DType, shape: Vec<Dim>) -> Id {
+        let id = self.push(name.to_owned(), dtype, shape, None);
+        self.inputs.push(id);
+        id
+    }
+
+    /// A new known tensor.
+    ///
+    /// # Errors
+    /// When there are more or fewer bytes than the shape says, or the shape is open.
+    pub fn known(
+        &mut self,
+        name: &str,
+        (dtype, shape): (DType, &[u64]),
+        known: Known,
+        bytes: impl Into<Arc<[u8]>>,
+    ) -> Result<Id, GraphError> {
+        let bytes = bytes.into();
+        let expected = shape.iter().product::<u64>() as usize * dtype.bytes();
+        if bytes.len() != expected {
+            return Err(GraphError::Bytes { name: name.to_owned(), found: bytes.len(), expected });
+        }
+        let shape = shape.iter().map(|size| Dim::Fixed(*size)).collect();
+        Ok(self.push(name.to_owned(), dtype, shape, Some(Data { known, bytes })))
+    }
+
+    /// A number, as a tensor without axes.
+    pub fn number(&mut self, value: f32) -> Id {
+        let name = self.fresh();
+        self.push(
+            name,
+            DType::F32,
+            Vec::new(),
+            Some(Data { known: Known::Constant, bytes: value.to_le_bytes().into() }),
+        )
+    }
+
+    /// A constant tensor of f32.
+    ///
+    /// # Errors
+    /// As [`Graph::known`].
+    pub fn floats(&mut self, shape: &[u64], values: &[f32]) -> Result<Id, GraphError> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let name = self.fresh();
+        self.known(&name, (DType::F32, shape), Known::Constant, bytes)
+    }
+
+    /// A constant tensor of i64.
+    ///
+    /// # Errors
+    /// As [`Graph::known`].
+    pub fn integers(&mut self, shape: &[u64], values: &[i64]) -> Result<Id, GraphError> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let name = self.fresh();
+        self.known(&name, (DType::I64, shape), Known::Constant, bytes)
+    }
+
+    /// A node; its result.
+    ///
+    /// # Errors
+    /// When the operands are not what the operation takes.
+    pub fn node(&mut self, op: Op, ins: &[Id], place: &str) -> Result<Id, GraphError> {
+        let operands: Vec<&Value> = ins.iter().map(|id| &self.values[id.0]).collect();
+        let (dtype, shape) = infer::infer(&op, &operands).map_err(|what| what.at(&op, &operands, place))?;
+        let name = self.fresh();
+        let out = self.push(name, dtype, shape, None);
+        self.nodes.push(Node { op, ins: ins.to_vec(), out, place: place.to_owned() });
+        Ok(out)
+    }
+
+    /// Names a value and answers with it.
+    pub fn output(&mut self, id: Id, name: &str) {
+        self.values[id.0].name = name.to_owned();
+        self.outputs.push(id);
+    }
+
+    fn fresh(&self) -> String {
+        format!("v{}", self.values.len())
+    }
+
+    fn push(&mut self, name: String, dtype: DType, shape: Vec<Dim>, data: Option<Data>) -> Id {
+        self.values.push(Value { name, dtype, shape, data });
+        Id(self.values.len() - 1)
+    }
+}
+
+impl Value {
+    /// Known elements as f32.
+    ///
+    /// # Panics
+    /// When they are not known, or no f32.
+    pub fn floats(&self) -> Vec<f32> {
+        assert_eq!(self.dtype, DType::F32, "{} is no f32", self.name);
+        let data = self.data.as_ref().expect("known elements");
+        data.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+
+    /// Known elements as i64.
+    ///
+    /// # Panics
+    /// When they are not known, or no i64.
+    pub fn integers(&self) -> Vec<i64> {
+        assert_eq!(self.dtype, DType::I64, "{} is no i64", self.name);
+        let data = self.data.as_ref().expect("known elements");
+        data.bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().expect("eight bytes"))).collect()
+    }
+
+    /// The sizes, where none is open.
+    pub fn fixed(&self) -> Option<Vec<u64>> {
+        self.shape.iter().map(|dim| dim.fixed()).collect()
+    }
+}

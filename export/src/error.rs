@@ -1,0 +1,56 @@
+//! What can go wrong between a graph and a checked file.
+
+use std::path::PathBuf;
+
+/// An export that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// An operation that a format does not have.
+    #[error("{target}: no way to write {op} at {place}: {why}\nhint: {hint}")]
+    Unsupported {
+        /// The format.
+        target: &'static str,
+        /// The operation, with what is special about it.
+        op: String,
+        /// Place in the model.
+        place: String,
+        /// What stands in the way.
+        why: String,
+        /// The nearest alternative.
+        hint: String,
+    },
+    /// A file that cannot be written or read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that could not be put in place whole.
+    #[error(transparent)]
+    Write(#[from] enn_common::fs::FileError),
+    /// A graph that contradicts itself.
+    #[error(transparent)]
+    Graph(#[from] enn_common::graph::infer::GraphError),
+    /// A runtime or tool that is not there.
+    #[error("{what} is not available: {why}\nhint: {hint}")]
+    Unavailable {
+        /// Its name.
+        what: &'static str,
+        /// What was looked for and not found.
+        why: String,
+        /// How to get it.
+        hint: String,
+    },
+    /// A runtime or tool that refused an artifact.
+    #[error("{what} refused {path}: {why}")]
+    Refused {
+        /// Its name.
+        what: &'static str,
+        /// The artifact.
+        path: PathBuf,
+        /// In its words, as far as they say something.
+        why: String,
+    },
+}

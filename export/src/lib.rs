@@ -1,0 +1,20 @@
+//! Models for other runtimes. A [`Graph`](enn_common::graph::Graph) goes in; a file of one of the formats comes out, and is run in
+//! its own runtime to see that it answers the same.
+//!
+//! ```text
+//! Graph ─ fold, legalise ─► onnx | pt2 | savedmodel | litert | coreml       writers: pure, equal bytes for equal graphs
+//!                           ort (from onnx, by libonnxruntime)
+//!                           aoti, executorch (from pt2), tensorrt (from onnx)      makers: their own tools, child processes
+//! ```
+//! **Invariant:** no libtorch, no environment read, no clock; nothing is written before every operation of the graph has been found
+//! to have its way out, and a file is whole or absent.
+
+mod error;
+pub mod model;
+pub mod proto;
+pub mod runner;
+pub mod sample;
+
+pub use error::ExportError;
+pub use model::{Batch, Model};
+pub use runner::{Runner, Tensor};

@@ -1,0 +1,122 @@
+//! Protocol buffers, written: what ONNX, TensorFlow and Core ML files are made of (wire format of protobuf.dev/programming-guides/encoding).
+//!
+//! **Invariant:** fields come out in the order in which they are put in, so that equal calls give equal bytes.
+
+/// A message under construction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Message(Vec<u8>);
+
+const VARINT: u64 = 0;
+const FIXED64: u64 = 1;
+const LENGTH: u64 = 2;
+const FIXED32: u64 = 5;
+
+impl Message {
+    /// An empty message.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its bytes.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Its length so far, bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing was put in.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// uint32, uint64, bool or enum; also where it is zero, which plain proto3 would leave out.
+    pub fn uint(mut self, field: u32, value: u64) -> Self {
+        self.key(field, VARINT);
+        varint(&mut self.0, value);
+        self
+    }
+
+    /// int32 or int64.
+    pub fn int(self, field: u32, value: i64) -> Self {
+        self.uint(field, value.cast_unsigned())
+    }
+
+    /// float.
+    pub fn float(mut self, field: u32, value: f32) -> Self {
+        self.key(field, FIXED32);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// double.
+    pub fn double(mut self, field: u32, value: f64) -> Self {
+        self.key(field, FIXED64);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// bytes.
+    pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {
+        self.key(field, LENGTH);
+        varint(&mut self.0, value.len() as u64);
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    /// string.
+    pub fn text(self, field: u32, value: &str) -> Self {
+        self.bytes(field, value.as_bytes())
+    }
+
+    /// A message inside this one.
+    pub fn message(self, field: u32, value: &Self) -> Self {
+        self.bytes(field, &value.0)
+    }
+
+    /// Messages of a repeated field.
+    pub fn messages(self, field: u32, values: impl IntoIterator<Item = Self>) -> Self {
+        values.into_iter().fold(self, |whole, value| whole.message(field, &value))
+    }
+
+    /// A packed repeated field of int32 or int64.
+    pub fn ints(self, field: u32, values: &[i64]) -> Self {
+        let mut packed = Vec::with_capacity(values.len());
+        values.iter().for_each(|value| varint(&mut packed, value.cast_unsigned()));
+        self.bytes(field, &packed)
+    }
+
+    fn key(&mut self, field: u32, kind: u64) {
+        varint(&mut self.0, u64::from(field) << 3 | kind);
+    }
+}
+
+fn varint(to: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        to.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    to.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_are_those_of_the_specification() {
+        // The examples of protobuf.dev/programming-guides/encoding.
+        assert_eq!(Message::new().uint(1, 150).into_bytes(), [0x08, 0x96, 0x01]);
+        assert_eq!(Message::new().text(2, "testing").into_bytes(), b"\x12\x07testing");
+        let inner = Message::new().uint(1, 150);
+        assert_eq!(Message::new().message(3, &inner).into_bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
+        assert_eq!(
+            Message::new().ints(6, &[3, 270, 86942]).into_bytes(),
+            [0x32, 0x06, 0x03, 0x8e, 0x02, 0x9e, 0xa7, 0x05]
+        );
+        assert_eq!(Message::new().int(1, -2).into_bytes().len(), 11);
+        assert_eq!(Message::new().float(1, 1.0).into_bytes(), [0x0d, 0, 0, 0x80, 0x3f]);
+    }
+}

@@ -1,0 +1,26 @@
+//! An artifact at work in its runtime.
+
+use crate::ExportError;
+
+/// An input or output of a model: f32, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    /// Of the port.
+    pub name: String,
+    /// Sizes.
+    pub shape: Vec<usize>,
+    /// Elements.
+    pub values: Vec<f32>,
+}
+
+/// A loaded artifact.
+pub trait Runner {
+    /// The runtime and its version, e.g. `onnxruntime 1.31.1`.
+    fn version(&self) -> String;
+
+    /// The outputs, in the graph's order, for inputs that have the names of the graph's.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError>;
+}

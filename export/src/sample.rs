@@ -1,0 +1,397 @@
+//! Small graphs that together hold every operation in every form that the worker makes: what each writer is tested with.
+
+use enn_common::graph::{
+    Binary, Compare, DType, Dim, Fold, Graph, Id, Known, Op, Unary,
+    eval::{self, Array},
+    infer::GraphError,
+};
+
+type Built = Result<Graph, GraphError>;
+
+const UNARY: [Unary; 9] = [
+    Unary::Neg,
+    Unary::Exp,
+    Unary::Log,
+    Unary::Sqrt,
+    Unary::Abs,
+    Unary::Sigmoid,
+    Unary::Tanh,
+    Unary::Gelu,
+    Unary::GeluTanh,
+];
+const BINARY: [Binary; 6] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Min];
+const COMPARE: [Compare; 4] = [Compare::Less, Compare::LessEqual, Compare::Greater, Compare::GreaterEqual];
+const FOLD: [Fold; 3] = [Fold::Sum, Fold::Mean, Fold::Max];
+
+/// A graph with its name, and how far from [`eval`] a runtime in f32 may lie.
+#[derive(Debug)]
+pub struct Sample {
+    /// Of the operation and its form.
+    pub name: String,
+    /// What is computed.
+    pub graph: Graph,
+}
+
+impl Sample {
+    /// Inputs of `batch` rows in the order of the graph's, and what it answers; both are representable in f32.
+    ///
+    /// # Panics
+    /// When the graph cannot be computed.
+    pub fn case(&self, batch: usize) -> (Vec<Array>, Vec<Array>) {
+        let mut at = 0_u64;
+        let mut next = move || {
+            // A Weyl sequence: spread over 0.1 … 2, never the same twice.
+            at += 1;
+            let unit = (at as f64 * 0.618_033_988_749_895).fract();
+            f64::from((0.1 + 1.9 * unit) as f32)
+        };
+        let inputs: Vec<Array> = self
+            .graph
+            .inputs()
+            .iter()
+            .map(|id| {
+                let shape: Vec<usize> =
+                    self.graph.value(*id).shape.iter().map(|dim| dim.of(batch as u64) as usize).collect();
+                let values = (0..shape.iter().product::<usize>()).map(|_| next()).collect();
+                Array::new(&shape, values)
+            })
+            .collect();
+        let outputs = eval::run(&self.graph, &inputs, batch).expect("a sample has no half precision");
+        (inputs, outputs)
+    }
+}
+
+/// All of them.
+///
+/// # Panics
+/// When one of them contradicts itself, which a test of this file sees.
+pub fn samples() -> Vec<Sample> {
+    let mut all = Vec::new();
+    let mut add = |name: String, graph: Built| {
+        let graph = graph.unwrap_or_else(|error| panic!("{name}: {error}"));
+        all.push(Sample { name, graph });
+    };
+    for f in UNARY {
+        add(Op::Unary(f).name().to_owned(), one(&[3, 4], |g, x| g.node(Op::Unary(f), &[x], "m.unary")));
+    }
+    for f in BINARY {
+        let op = Op::Binary(f);
+        add(op.name().to_owned(), two(&[3, 4], &[3, 4], |g, a, b| g.node(op.clone(), &[a, b], "m.binary")));
+        let name = format!("{} with a row", op.name());
+        add(
+            name,
+            one(&[3, 4], |g, x| {
+                let row = g.floats(&[4], &[0.5, -1.0, 2.0, 3.0])?;
+                g.node(op.clone(), &[row, x], "m")
+            }),
+        );
+        let name = format!("{} with a number", op.name());
+        add(
+            name,
+            one(&[3], |g, x| {
+                let n = g.number(1.5);
+                g.node(op.clone(), &[x, n], "m")
+            }),
+        );
+        let name = format!("{} stretched both ways", op.name());
+        add(name, two(&[1, 4], &[3, 1], |g, a, b| g.node(op.clone(), &[a, b], "m")));
+    }
+    for f in COMPARE {
+        add(
+            Op::Compare(f).name().to_owned(),
+            two(&[5], &[5], |g, a, b| {
+                let t = g.node(Op::Compare(f), &[a, b], "m")?;
+                float(g, t)
+            }),
+        );
+        add(
+            format!("{} a number", Op::Compare(f).name()),
+            one(&[5], |g, x| {
+                let n = g.number(1.0);
+                let t = g.node(Op::Compare(f), &[x, n], "m")?;
+                float(g, t)
+            }),
+        );
+    }
+    logic(&mut add);
+    products(&mut add);
+    layouts(&mut add);
+    for fold in FOLD {
+        for (axes, keep) in [(vec![1], false), (vec![2], true), (vec![1, 2], false), (vec![1, 2], true)] {
+            let op = Op::Reduce { fold, axes, keep };
+            add(format!("{op:?}"), one(&[3, 4], |g, x| g.node(op.clone(), &[x], "m.reduce")));
+        }
+    }
+    add("a small model".to_owned(), model());
+    all
+}
+
+/// A batch that enters the graph as (B, *shape).
+fn batched(shape: &[u64]) -> Vec<Dim> {
+    [Dim::BATCH].into_iter().chain(shape.iter().map(|size| Dim::Fixed(*size))).collect()
+}
+
+fn one(shape: &[u64], f: impl FnOnce(&mut Graph, Id) -> Result<Id, GraphError>) -> Built {
+    let mut g = Graph::new();
+    let x = g.input("x", DType::F32, batched(shape));
+    let y = f(&mut g, x)?;
+    g.output(y, "y");
+    Ok(g)
+}
+
+fn two(a: &[u64], b: &[u64], f: impl FnOnce(&mut Graph, Id, Id) -> Result<Id, GraphError>) -> Built {
+    let mut g = Graph::new();
+    let (a, b) = (g.input("a", DType::F32, batched(a)), g.input("b", DType::F32, batched(b)));
+    let y = f(&mut g, a, b)?;
+    g.output(y, "y");
+    Ok(g)
+}
+
+fn float(g: &mut Graph, x: Id) -> Result<Id, GraphError> {
+    g.node(Op::Cast { to: DType::F32 }, &[x], "m.cast")
+}
+
+fn above(g: &mut Graph, x: Id, bound: f32) -> Result<Id, GraphError> {
+    let bound = g.number(bound);
+    g.node(Op::Compare(Compare::Greater), &[x, bound], "m")
+}
+
+/// −1 … 1, the same every time.
+fn weights(count: u64) -> Vec<f32> {
+    (0..count).map(|i| ((i as f64 * 0.754_877_666_246_693).fract() * 2.0 - 1.0) as f32).collect()
+}
+
+fn parameter(g: &mut Graph, name: &str, shape: &[u64]) -> Result<Id, GraphError> {
+    let bytes: Vec<u8> = weights(shape.iter().product()).iter().flat_map(|v| v.to_le_bytes()).collect();
+    g.known(name, (DType::F32, shape), Known::Parameter, bytes)
+}
+
+type Add<'a> = dyn FnMut(String, Built) + 'a;
+
+fn logic(add: &mut Add<'_>) {
+    add(
+        "and, not".into(),
+        two(&[5], &[5], |g, a, b| {
+            let (a, b) = (above(g, a, 0.7)?, above(g, b, 1.3)?);
+            let not = g.node(Op::Not, &[b], "m")?;
+            let both = g.node(Op::And, &[a, not], "m")?;
+            float(g, both)
+        }),
+    );
+    add(
+        "where".into(),
+        two(&[3, 4], &[3, 4], |g, a, b| {
+            let test = above(g, a, 1.0)?;
+            g.node(Op::Where, &[test, a, b], "m")
+        }),
+    );
+    add(
+        "where with a number, stretched".into(),
+        one(&[3, 4], |g, x| {
+            let column = g.node(Op::Slice { axis: 2, start: 0, len: 1 }, &[x], "m")?;
+            let (test, n) = (above(g, column, 1.0)?, g.number(-7.0));
+            g.node(Op::Where, &[test, x, n], "m")
+        }),
+    );
+    add(
+        "where by a known mask".into(),
+        one(&[2], |g, x| {
+            let mask = g.known("mask", (DType::Bool, &[2]), Known::Constant, vec![1, 0])?;
+            let n = g.number(f32::NAN);
+            let marked = g.node(Op::Where, &[mask, x, n], "m")?;
+            let size = g.node(Op::Unary(Unary::Abs), &[marked], "m")?;
+            let most = g.number(f32::MAX);
+            let finite = g.node(Op::Compare(Compare::LessEqual), &[size, most], "m")?;
+            let zero = g.number(0.0);
+            g.node(Op::Where, &[finite, x, zero], "m")
+        }),
+    );
+    add(
+        "cast to integers and back".into(),
+        one(&[6], |g, x| {
+            let by = g.number(10.0);
+            let x = g.node(Op::Binary(Binary::Mul), &[x, by], "m")?;
+            let whole = g.node(Op::Cast { to: DType::I64 }, &[x], "m")?;
+            let two = g.integers(&[], &[2])?;
+            let whole = g.node(Op::Binary(Binary::Add), &[whole, two], "m")?;
+            float(g, whole)
+        }),
+    );
+}
+
+fn products(add: &mut Add<'_>) {
+    for (name, a, b) in [
+        ("matmul", vec![3, 4], vec![4, 2]),
+        ("matmul of heads", vec![2, 3, 4], vec![2, 4, 5]),
+        ("matmul stretched", vec![1, 3, 4], vec![2, 4, 5]),
+    ] {
+        add(name.into(), two(&a, &b, |g, a, b| g.node(Op::MatMul, &[a, b], "m.matmul")));
+    }
+    add(
+        "matmul with a known matrix in front".into(),
+        one(&[2, 4, 3], |g, x| {
+            let by = g.floats(&[2, 4, 4], &weights(32))?;
+            g.node(Op::MatMul, &[by, x], "m")
+        }),
+    );
+    for (shape, bias) in [(vec![6], true), (vec![3, 6], true), (vec![2, 3, 6], false)] {
+        add(
+            format!("linear of {} axes", shape.len() + 1),
+            one(&shape, |g, x| {
+                let w = parameter(g, "m.linear.weight", &[5, 6])?;
+                let mut ins = vec![x, w];
+                if bias {
+                    ins.push(parameter(g, "m.linear.bias", &[5])?);
+                }
+                g.node(Op::Linear, &ins, "m.linear")
+            }),
+        );
+    }
+    add(
+        "layer norm".into(),
+        one(&[3, 6], |g, x| {
+            let (w, b) = (parameter(g, "m.norm.weight", &[6])?, parameter(g, "m.norm.bias", &[6])?);
+            g.node(Op::LayerNorm { eps: 1e-5 }, &[x, w, b], "m.norm")
+        }),
+    );
+    add("softmax".into(), one(&[2, 3, 6], |g, x| g.node(Op::Softmax, &[x], "m.softmax")));
+}
+
+fn layouts(add: &mut Add<'_>) {
+    let reshape = |shape: Vec<Dim>| Op::Reshape { shape };
+    add("reshape".into(), one(&[3, 4], |g, x| g.node(reshape(batched(&[2, 6])), &[x], "m")));
+    add(
+        "reshape that merges the batch".into(),
+        one(&[3, 4], |g, x| {
+            let flat = g.node(reshape(vec![Dim::Batch(3), Dim::Fixed(4)]), &[x], "m")?;
+            let two = g.number(2.0);
+            let flat = g.node(Op::Binary(Binary::Mul), &[flat, two], "m")?;
+            g.node(reshape(batched(&[12])), &[flat], "m")
+        }),
+    );
+    add(
+        "a new axis in front of the batch".into(),
+        one(&[4], |g, x| {
+            let x = g.node(reshape(vec![Dim::ONE, Dim::BATCH, Dim::Fixed(4)]), &[x], "m")?;
+            g.node(Op::Permute { axes: vec![1, 0, 2] }, &[x], "m")
+        }),
+    );
+    add("permute".into(), one(&[2, 3, 4], |g, x| g.node(Op::Permute { axes: vec![0, 2, 3, 1] }, &[x], "m")));
+    add(
+        "permute the batch".into(),
+        one(&[3], |g, x| {
+            let t = g.node(Op::Permute { axes: vec![1, 0] }, &[x], "m")?;
+            let s = g.node(Op::MatMul, &[x, t], "m")?;
+            g.node(Op::MatMul, &[s, x], "m")
+        }),
+    );
+    add(
+        "expand a known row over the batch".into(),
+        one(&[2, 3], |g, x| {
+            let row = parameter(g, "m.latents", &[2, 3])?;
+            let all = g.node(Op::Expand { shape: batched(&[2, 3]) }, &[row], "m")?;
+            g.node(Op::Concat { axis: 1 }, &[all, x], "m")
+        }),
+    );
+    add(
+        "expand a number over the batch".into(),
+        one(&[2], |g, x| {
+            let n = g.number(0.25);
+            let ones = g.node(Op::Expand { shape: batched(&[1]) }, &[n], "m")?;
+            g.node(Op::Concat { axis: 1 }, &[x, ones], "m")
+        }),
+    );
+    add("expand an axis".into(), one(&[1, 3], |g, x| g.node(Op::Expand { shape: batched(&[4, 3]) }, &[x], "m")));
+    add("slice".into(), one(&[5, 3], |g, x| g.node(Op::Slice { axis: 1, start: 1, len: 3 }, &[x], "m")));
+    add("slice the last axis".into(), one(&[5, 3], |g, x| g.node(Op::Slice { axis: 2, start: 2, len: 1 }, &[x], "m")));
+    add("concat three".into(), two(&[2, 3], &[4, 3], |g, a, b| g.node(Op::Concat { axis: 1 }, &[a, b, a], "m")));
+    add(
+        "gather known columns".into(),
+        one(&[5], |g, x| {
+            let at = g.integers(&[3], &[4, 0, 2])?;
+            g.node(Op::Gather { axis: 1 }, &[x, at], "m")
+        }),
+    );
+    add(
+        "gather backwards".into(),
+        one(&[4, 2], |g, x| {
+            let at = g.integers(&[4], &[3, 2, 1, 0])?;
+            g.node(Op::Gather { axis: 1 }, &[x, at], "m")
+        }),
+    );
+    add(
+        "rows of a table by the inputs".into(),
+        one(&[3], |g, x| {
+            let table = parameter(g, "m.embedding.weight", &[4, 5])?;
+            let by = g.number(1.9);
+            let x = g.node(Op::Binary(Binary::Mul), &[x, by], "m")?;
+            let at = g.node(Op::Cast { to: DType::I64 }, &[x], "m")?;
+            g.node(Op::Gather { axis: 0 }, &[table, at], "m.embedding")
+        }),
+    );
+}
+
+/// Something like a model: missing numbers, tokens, attention, a norm, a gate; two outputs.
+fn model() -> Built {
+    let mut g = Graph::new();
+    let g = &mut g;
+    let x = g.input("x", DType::F32, batched(&[6]));
+    let size = g.node(Op::Unary(Unary::Abs), &[x], "scaler")?;
+    let (most, zero) = (g.number(f32::MAX), g.number(0.0));
+    let finite = g.node(Op::Compare(Compare::LessEqual), &[size, most], "scaler")?;
+    let filled = g.node(Op::Where, &[finite, x, zero], "scaler")?;
+    let (w, b) = (parameter(g, "tokens.weight", &[24, 6])?, parameter(g, "tokens.bias", &[24])?);
+    let tokens = g.node(Op::Linear, &[filled, w, b], "tokens")?;
+    let tokens = g.node(Op::Reshape { shape: batched(&[3, 8]) }, &[tokens], "tokens")?;
+    let heads = |g: &mut Graph, name: &str| {
+        let w = parameter(g, name, &[8, 8])?;
+        let t = g.node(Op::Linear, &[tokens, w], "attention")?;
+        let t = g.node(Op::Reshape { shape: batched(&[3, 2, 4]) }, &[t], "attention")?;
+        g.node(Op::Permute { axes: vec![0, 2, 1, 3] }, &[t], "attention")
+    };
+    let (q, k, v) = (heads(g, "q.weight")?, heads(g, "k.weight")?, heads(g, "v.weight")?);
+    let k = g.node(Op::Permute { axes: vec![0, 1, 3, 2] }, &[k], "attention")?;
+    let scores = g.node(Op::MatMul, &[q, k], "attention")?;
+    let half = g.number(0.5);
+    let scores = g.node(Op::Binary(Binary::Mul), &[scores, half], "attention")?;
+    let shares = g.node(Op::Softmax, &[scores], "attention")?;
+    let seen = g.node(Op::MatMul, &[shares, v], "attention")?;
+    let seen = g.node(Op::Permute { axes: vec![0, 2, 1, 3] }, &[seen], "attention")?;
+    let seen = g.node(Op::Reshape { shape: batched(&[3, 8]) }, &[seen], "attention")?;
+    let sum = g.node(Op::Binary(Binary::Add), &[tokens, seen], "residual")?;
+    let (w, b) = (parameter(g, "norm.weight", &[8])?, parameter(g, "norm.bias", &[8])?);
+    let normed = g.node(Op::LayerNorm { eps: 1e-5 }, &[sum, w, b], "norm")?;
+    let pooled = g.node(Op::Reduce { fold: Fold::Mean, axes: vec![1], keep: false }, &[normed], "pool")?;
+    let (w, b) = (parameter(g, "head.weight", &[4, 8])?, parameter(g, "head.bias", &[4])?);
+    let answer = g.node(Op::Linear, &[pooled, w, b], "head")?;
+    let w = parameter(g, "gate.weight", &[1, 8])?;
+    let gate = g.node(Op::Linear, &[pooled, w], "gate")?;
+    let gate = g.node(Op::Unary(Unary::Sigmoid), &[gate], "gate")?;
+    let answer = g.node(Op::Binary(Binary::Mul), &[answer, gate], "gate")?;
+    let answer = g.node(Op::Reshape { shape: batched(&[2, 2]) }, &[answer], "answer")?;
+    g.output(answer, "y");
+    g.output(gate, "gate");
+    Ok(g.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_samples_hold_every_operation_and_answer_finite_numbers() {
+        let all = samples();
+        let names: BTreeSet<&str> = all.iter().flat_map(|s| s.graph.nodes()).map(|node| node.op.name()).collect();
+        // Every arm of `Op::name`.
+        assert_eq!(names.len(), 36, "{names:?}");
+        for sample in &all {
+            for batch in [1, 2, 7] {
+                let (_, outputs) = sample.case(batch);
+                assert!(outputs.iter().all(|o| o.values.iter().all(|v| v.is_finite())), "{}", sample.name);
+            }
+        }
+        let unique: BTreeSet<&str> = all.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(unique.len(), all.len());
+    }
+}
