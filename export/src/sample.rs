@@ -116,6 +116,7 @@ pub fn samples() -> Vec<Sample> {
     logic(&mut add);
     products(&mut add);
     layouts(&mut add);
+    gathers(&mut add);
     for fold in FOLD {
         for (axes, keep) in [(vec![1], false), (vec![2], true), (vec![1, 2], false), (vec![1, 2], true)] {
             let op = Op::Reduce { fold, axes, keep };
@@ -305,6 +306,9 @@ fn layouts(add: &mut Add<'_>) {
     add("slice".into(), one(&[5, 3], |g, x| g.node(Op::Slice { axis: 1, start: 1, len: 3 }, &[x], "m")));
     add("slice the last axis".into(), one(&[5, 3], |g, x| g.node(Op::Slice { axis: 2, start: 2, len: 1 }, &[x], "m")));
     add("concat three".into(), two(&[2, 3], &[4, 3], |g, a, b| g.node(Op::Concat { axis: 1 }, &[a, b, a], "m")));
+}
+
+fn gathers(add: &mut Add<'_>) {
     add(
         "gather known columns".into(),
         one(&[5], |g, x| {
