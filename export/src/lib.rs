@@ -12,6 +12,7 @@
 mod error;
 pub mod model;
 pub mod proto;
+pub mod pt2;
 pub mod runner;
 pub mod sample;
 
