@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Flags.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <dlfcn.h>
@@ -33,6 +34,8 @@ class ModelRunnerHandle {
   std::unique_ptr<ModelRunner> runner_;
 };
 } // namespace torch::nativert
+
+C10_DECLARE_int(caffe2_log_level);
 
 namespace {
 
@@ -80,7 +83,12 @@ struct Package : Artifact {
 extern "C" {
 
 int32_t enn_artifact_archive(const char* path, void** out) {
-  return enn::guarded([&] { *out = static_cast<Artifact*>(new Archive(path)); });
+  return enn::guarded([&] {
+    // It warns of every operation for which it has no faster way.
+    constexpr int ERRORS = 2;
+    if (FLAGS_caffe2_log_level < ERRORS) FLAGS_caffe2_log_level = ERRORS;
+    *out = static_cast<Artifact*>(new Archive(path));
+  });
 }
 
 // `device` is -1 for the one it was compiled for.

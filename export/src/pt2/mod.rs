@@ -15,6 +15,8 @@ mod names;
 mod program;
 mod size;
 mod tensors;
+#[cfg(test)]
+mod tests;
 
 use crate::{ExportError, Model};
 use enn_common::{
