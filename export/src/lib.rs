@@ -10,6 +10,7 @@
 //! to have its way out, and a file is whole or absent.
 
 mod error;
+pub mod maker;
 pub mod model;
 pub mod proto;
 pub mod pt2;
