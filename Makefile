@@ -55,6 +55,7 @@ venv: ## Python with PyTorch 2.11 in target/venv, for conformance and benches (4
 
 conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
+	$(CARGO) build --release -p enn-export --examples
 	$(ENN_PYTHON) tests/conformance/run.py
 
 makers: build venv ## What AOTInductor and ExecuTorch make, in their own runtimes: environments in target/envs (9 GB), minutes
