@@ -13,6 +13,7 @@ mod error;
 pub mod model;
 pub mod pass;
 pub mod proto;
+pub mod pt2;
 pub mod runner;
 pub mod sample;
 
