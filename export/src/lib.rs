@@ -11,6 +11,7 @@
 
 mod error;
 pub mod model;
+pub mod onnx;
 pub mod proto;
 pub mod runner;
 pub mod sample;
