@@ -12,6 +12,7 @@
 mod error;
 pub mod model;
 pub mod onnx;
+pub mod ort;
 pub mod proto;
 pub mod runner;
 pub mod sample;

@@ -2,19 +2,23 @@
 //!
 //! ```text
 //! onnx_fixture write DIR               every sample as DIR/NN.onnx, and what it answers at several batches as DIR/NN.json
-//! onnx_fixture split DIR               the same, tensors outside the model's file
+//! onnx_fixture split DIR               so a few layers whose tensors lie outside the model's file
+//! onnx_fixture time DIR                seconds to write seven million parameters to DIR, as JSON
+//! onnx_fixture run LIBRARY FILE        what onnxruntime, loaded from LIBRARY, answers to the cases beside FILE, as JSON
+//! onnx_fixture ort LIBRARY FILE OUT    an .ort file of an .onnx file
 //! ```
 
 use enn_common::graph::{
-    Binary, DType, Fold, Op,
+    Binary, DType, Dim, Fold, Graph, Id, Known, Op, Unary,
     eval::{self, Array},
 };
 use enn_export::{
-    Batch, Model, onnx,
+    Batch, Model, Runner, Tensor, onnx,
+    ort::{self, OrtRunner, Runtime},
     sample::{Sample, samples},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, error::Error, fs, io::Write, path::Path, process::ExitCode};
+use std::{collections::BTreeMap, error::Error, fs, io::Write, path::Path, process::ExitCode, time::Instant};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -35,21 +39,59 @@ fn run() -> Outcome {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["write", dir] => write(Path::new(dir), onnx::FILE_BYTES_MAX),
-        ["split", dir] => write(Path::new(dir), 0),
-        _ => Err("usage: onnx_fixture write DIR | split DIR".into()),
+        ["write", dir] => {
+            let numbered =
+                |(at, sample)| write(&Path::new(dir).join(format!("{at:02}.onnx")), &sample, onnx::FILE_BYTES_MAX);
+            samples().into_iter().enumerate().try_for_each(numbered)
+        }
+        ["split", dir] => write(&Path::new(dir).join("layers.onnx"), &layers(40, 3)?, 4096),
+        ["time", dir] => time(Path::new(dir)),
+        ["run", library, file] => answer(Path::new(library), Path::new(file)),
+        ["ort", library, file, out] => Ok(ort::convert(Path::new(file), Path::new(out), Path::new(library))?),
+        _ => {
+            Err("usage: onnx_fixture write DIR | split DIR | time DIR | run LIBRARY FILE | ort LIBRARY FILE OUT".into())
+        }
     }
 }
 
-fn write(dir: &Path, file_bytes_max: u64) -> Outcome {
-    for (at, sample) in samples().iter().enumerate() {
-        let about = BTreeMap::from([("enn.sample".to_owned(), sample.name.clone())]);
-        let model = Model { name: &sample.name, graph: &sample.graph, batch: Batch::default(), about: &about };
-        onnx::write_within(&model, &dir.join(format!("{at:02}.onnx")), file_bytes_max)?;
-        let mut cases: Vec<Value> = BATCHES.map(|batch| told(&sample.case(batch))).to_vec();
-        cases.extend(strange(sample).as_ref().map(told));
-        fs::write(dir.join(format!("{at:02}.json")), json!({"name": sample.name, "cases": cases}).to_string())?;
+fn write(path: &Path, sample: &Sample, file_bytes_max: u64) -> Outcome {
+    let about = BTreeMap::from([("enn.sample".to_owned(), sample.name.clone())]);
+    let model = Model { name: &sample.name, graph: &sample.graph, batch: Batch::default(), about: &about };
+    onnx::write_within(&model, path, file_bytes_max)?;
+    let cases = BATCHES.into_iter().map(|batch| sample.case(batch)).chain(strange(sample));
+    let cases: Vec<Value> = cases.map(|case| told(&sample.graph, &case)).collect();
+    fs::write(path.with_extension("json"), json!({"name": sample.name, "cases": cases}).to_string())?;
+    Ok(())
+}
+
+/// Layers of three axes, whose weights are stored transposed, and one of two.
+fn layers(width: u64, count: usize) -> Result<Sample, Box<dyn Error>> {
+    let mut graph = Graph::new();
+    let mut x = graph.input("x", DType::F32, vec![Dim::BATCH, Dim::ONE, Dim::Fixed(width)]);
+    let weight = |graph: &mut Graph, name: String| {
+        let unit = |i: u64| (i as f64 * 0.754_877_666_246_693).fract() - 0.5;
+        let bytes: Vec<u8> = (0..width * width).flat_map(|i| (unit(i) as f32).to_le_bytes()).collect();
+        graph.known(&name, (DType::F32, &[width, width]), Known::Parameter, bytes)
+    };
+    for layer in 0..count {
+        let weight = weight(&mut graph, format!("layers.{layer}.weight"))?;
+        x = graph.node(Op::Linear, &[x, weight], &format!("layers.{layer}"))?;
+        x = graph.node(Op::Unary(Unary::Tanh), &[x], &format!("layers.{layer}"))?;
     }
+    x = graph.node(Op::Reshape { shape: vec![Dim::BATCH, Dim::Fixed(width)] }, &[x], "head")?;
+    let weight = weight(&mut graph, "head.weight".to_owned())?;
+    x = graph.node(Op::Linear, &[x, weight], "head")?;
+    graph.output(x, "y");
+    Ok(Sample { name: "layers".to_owned(), graph })
+}
+
+fn time(dir: &Path) -> Outcome {
+    let sample = layers(1024, 6)?;
+    let about = BTreeMap::new();
+    let model = Model { name: "layers", graph: &sample.graph, batch: Batch::default(), about: &about };
+    let begun = Instant::now();
+    onnx::write(&model, &dir.join("layers.onnx"))?;
+    writeln!(std::io::stdout(), "{}", json!({"seconds": begun.elapsed().as_secs_f64()}))?;
     Ok(())
 }
 
@@ -74,11 +116,42 @@ fn strange(sample: &Sample) -> Option<(Vec<Array>, Vec<Array>)> {
     Some((inputs, outputs))
 }
 
-fn told((inputs, outputs): &(Vec<Array>, Vec<Array>)) -> Value {
-    let array = |array: &Array| {
-        // JSON has no such numbers; Python reads their names.
-        let number = |v: &f64| if v.is_finite() { json!(v) } else { json!(v.to_string()) };
-        json!({"shape": array.shape, "values": array.values.iter().map(number).collect::<Vec<_>>()})
+fn answer(library: &Path, file: &Path) -> Outcome {
+    let mut runner = OrtRunner::load(file, Runtime { library, threads: 1 })?;
+    let told: Value = serde_json::from_slice(&fs::read(file.with_extension("json"))?)?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut cases = Vec::new();
+    for case in list(&told["cases"]) {
+        let inputs: Option<Vec<Tensor>> = list(&case["inputs"]).iter().map(tensor).collect();
+        let outputs = runner.run(&inputs.ok_or("an input that is none")?)?;
+        cases.push(
+            outputs.iter().map(|out| port(&out.name, &out.shape, out.values.iter().map(|v| f64::from(*v)))).collect(),
+        );
+    }
+    let cases: Vec<Value> = cases;
+    writeln!(std::io::stdout(), "{}", json!({"version": runner.version(), "cases": cases}))?;
+    Ok(())
+}
+
+fn tensor(told: &Value) -> Option<Tensor> {
+    let number = |v: &Value| v.as_f64().or_else(|| v.as_str()?.parse().ok()).map(|v| v as f32);
+    Some(Tensor {
+        name: told["name"].as_str()?.to_owned(),
+        shape: told["shape"].as_array()?.iter().map(|size| Some(size.as_u64()? as usize)).collect::<Option<_>>()?,
+        values: told["values"].as_array()?.iter().map(number).collect::<Option<_>>()?,
+    })
+}
+
+fn told(graph: &Graph, (inputs, outputs): &(Vec<Array>, Vec<Array>)) -> Value {
+    let ports = |ids: &[Id], arrays: &[Array]| -> Value {
+        let named = ids.iter().map(|id| &graph.value(*id).name).zip(arrays);
+        named.map(|(name, array)| port(name, &array.shape, array.values.iter().copied())).collect()
     };
-    json!({"inputs": inputs.iter().map(array).collect::<Vec<_>>(), "outputs": outputs.iter().map(array).collect::<Vec<_>>()})
+    json!({"inputs": ports(graph.inputs(), inputs), "outputs": ports(graph.outputs(), outputs)})
+}
+
+fn port(name: &str, shape: &[usize], values: impl Iterator<Item = f64>) -> Value {
+    // JSON has no such numbers; Python and Rust read their names.
+    let values = values.map(|v| if v.is_finite() { json!(v) } else { json!(v.to_string()) });
+    json!({"name": name, "shape": shape, "values": values.collect::<Vec<_>>()})
 }
