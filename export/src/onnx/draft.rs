@@ -72,8 +72,13 @@ impl<'a> Draft<'a> {
 
     /// What follows is the graph's node `at`.
     pub(super) fn begin(&mut self, at: usize, node: &Node) {
-        let place = if node.place.is_empty() { "graph" } else { &node.place };
-        self.stem = format!("{place}.{}_{at}", node.op.name());
+        let (place, op) = (&node.place, node.op.name());
+        let named = place.strip_suffix(op).is_some_and(|before| before.is_empty() || before.ends_with('.'));
+        self.stem = match place.as_str() {
+            "" => format!("{op}_{at}"),
+            place if named => format!("{place}_{at}"),
+            place => format!("{place}.{op}_{at}"),
+        };
         self.result.clone_from(&self.graph.value(node.out).name);
     }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! onnx_fixture write DIR               every sample as DIR/NN.onnx, and what it answers at several batches as DIR/NN.json
+//! onnx_fixture f16 DIR, bf16 DIR       every sample in half precision inside, with the same answers
 //! onnx_fixture split DIR               so a few layers whose tensors lie outside the model's file
 //! onnx_fixture time DIR                seconds to write seven million parameters to DIR, as JSON
 //! onnx_fixture run LIBRARY FILE        what onnxruntime, loaded from LIBRARY, answers to the cases beside FILE, as JSON
@@ -15,12 +16,22 @@ use enn_common::graph::{
 use enn_export::{
     Batch, Model, Runner, Tensor, onnx,
     ort::{self, OrtRunner, Runtime},
-    sample::{Sample, samples},
+    sample::{Sample, halved, samples},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, error::Error, fs, io::Write, path::Path, process::ExitCode, time::Instant};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
 
 type Outcome = Result<(), Box<dyn Error>>;
+/// Inputs and outputs.
+type Case = (Vec<Array>, Vec<Array>);
 
 /// What is asked of each sample.
 const BATCHES: [usize; 3] = [1, 2, 7];
@@ -40,28 +51,51 @@ fn run() -> Outcome {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["write", dir] => {
-            let numbered =
-                |(at, sample)| write(&Path::new(dir).join(format!("{at:02}.onnx")), &sample, onnx::FILE_BYTES_MAX);
-            samples().into_iter().enumerate().try_for_each(numbered)
+            let one = |(at, sample)| write(&numbered(dir, at), &sample, onnx::FILE_BYTES_MAX);
+            samples().into_iter().enumerate().try_for_each(one)
         }
+        ["f16", dir] => write_halved(dir, DType::F16),
+        ["bf16", dir] => write_halved(dir, DType::Bf16),
         ["split", dir] => write(&Path::new(dir).join("layers.onnx"), &layers(40, 3)?, 4096),
         ["time", dir] => time(Path::new(dir)),
         ["run", library, file] => answer(Path::new(library), Path::new(file)),
         ["ort", library, file, out] => Ok(ort::convert(Path::new(file), Path::new(out), Path::new(library))?),
-        _ => {
-            Err("usage: onnx_fixture write DIR | split DIR | time DIR | run LIBRARY FILE | ort LIBRARY FILE OUT".into())
-        }
+        _ => Err(
+            "usage: onnx_fixture write|f16|bf16 DIR | split DIR | time DIR | run LIBRARY FILE | ort LIBRARY FILE OUT"
+                .into(),
+        ),
     }
 }
 
+fn numbered(dir: &str, at: usize) -> PathBuf {
+    Path::new(dir).join(format!("{at:02}.onnx"))
+}
+
+fn write_halved(dir: &str, to: DType) -> Outcome {
+    for (at, sample) in samples().iter().enumerate() {
+        let path = numbered(dir, at);
+        let (graph, about) = (halved(&sample.graph, to)?, about(sample));
+        onnx::write(&Model { name: &sample.name, graph: &graph, batch: Batch::default(), about: &about }, &path)?;
+        tell(&path, sample, BATCHES.map(|batch| sample.case(batch)))?;
+    }
+    Ok(())
+}
+
+fn about(sample: &Sample) -> BTreeMap<String, String> {
+    BTreeMap::from([("enn.sample".to_owned(), sample.name.clone())])
+}
+
 fn write(path: &Path, sample: &Sample, file_bytes_max: u64) -> Outcome {
-    let about = BTreeMap::from([("enn.sample".to_owned(), sample.name.clone())]);
+    let about = about(sample);
     let model = Model { name: &sample.name, graph: &sample.graph, batch: Batch::default(), about: &about };
     onnx::write_within(&model, path, file_bytes_max)?;
-    let cases = BATCHES.into_iter().map(|batch| sample.case(batch)).chain(strange(sample));
-    let cases: Vec<Value> = cases.map(|case| told(&sample.graph, &case)).collect();
-    fs::write(path.with_extension("json"), json!({"name": sample.name, "cases": cases}).to_string())?;
-    Ok(())
+    tell(path, sample, BATCHES.into_iter().map(|batch| sample.case(batch)).chain(strange(sample)))
+}
+
+/// Writes what a sample answers beside its model.
+fn tell(path: &Path, sample: &Sample, cases: impl IntoIterator<Item = Case>) -> Outcome {
+    let cases: Vec<Value> = cases.into_iter().map(|case| told(&sample.graph, &case)).collect();
+    Ok(fs::write(path.with_extension("json"), json!({"name": sample.name, "cases": cases}).to_string())?)
 }
 
 /// Layers of three axes, whose weights are stored transposed, and one of two.
@@ -96,7 +130,7 @@ fn time(dir: &Path) -> Outcome {
 }
 
 /// Rows with NaN and both infinities among rows without. None where nothing is promised of them.
-fn strange(sample: &Sample) -> Option<(Vec<Array>, Vec<Array>)> {
+fn strange(sample: &Sample) -> Option<Case> {
     let open = |op: &Op| {
         let integers = matches!(op, Op::Cast { to: DType::I64 });
         integers || matches!(op, Op::Binary(Binary::Max | Binary::Min) | Op::Reduce { fold: Fold::Max, .. })
@@ -142,7 +176,7 @@ fn tensor(told: &Value) -> Option<Tensor> {
     })
 }
 
-fn told(graph: &Graph, (inputs, outputs): &(Vec<Array>, Vec<Array>)) -> Value {
+fn told(graph: &Graph, (inputs, outputs): &Case) -> Value {
     let ports = |ids: &[Id], arrays: &[Array]| -> Value {
         let named = ids.iter().map(|id| &graph.value(*id).name).zip(arrays);
         named.map(|(name, array)| port(name, &array.shape, array.values.iter().copied())).collect()
