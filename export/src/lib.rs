@@ -11,6 +11,8 @@
 
 mod error;
 pub mod model;
+pub mod onnx;
+pub mod ort;
 pub mod pass;
 pub mod proto;
 pub mod pt2;

@@ -16,8 +16,17 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 
 /// `write` on another storage.
 pub fn write_on(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    write_parts_on(storage, path, &[bytes])
+}
+
+/// `write` of bytes that lie in parts.
+pub fn write_parts(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
+    write_parts_on(&Disk, path, parts)
+}
+
+fn write_parts_on(storage: &dyn Storage, path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     let beside = temporary(path);
-    let result = write_beside(storage, &beside, bytes).and_then(|()| storage.rename(&beside, path));
+    let result = write_beside(storage, &beside, parts).and_then(|()| storage.rename(&beside, path));
     if let Err(error) = result {
         // The error that is told is the first one; the leftover is harmless and named so that nobody reads it.
         let _ = std::fs::remove_file(&beside);
@@ -26,9 +35,9 @@ pub fn write_on(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), 
     storage.sync_dir(parent(path))
 }
 
-fn write_beside(storage: &dyn Storage, beside: &Path, bytes: &[u8]) -> Result<(), FileError> {
+fn write_beside(storage: &dyn Storage, beside: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     let file = storage.create(beside)?;
-    file.write_at(0, &[bytes])?;
+    file.write_at(0, parts)?;
     file.sync()
 }
 
