@@ -10,10 +10,12 @@
 //! to have its way out, and a file is whole or absent.
 
 mod error;
+pub mod litert;
 pub mod model;
 pub mod proto;
 pub mod runner;
 pub mod sample;
+pub mod savedmodel;
 
 pub use error::ExportError;
 pub use model::{Batch, Model};
