@@ -10,6 +10,7 @@
 //! to have its way out, and a file is whole or absent.
 
 mod error;
+pub mod litert;
 pub mod model;
 pub mod onnx;
 pub mod ort;
@@ -18,6 +19,7 @@ pub mod proto;
 pub mod pt2;
 pub mod runner;
 pub mod sample;
+pub mod savedmodel;
 
 pub use error::ExportError;
 pub use model::{Batch, Model};
