@@ -43,15 +43,17 @@ pub struct Checked {
 #[derive(Debug, Clone, Copy)]
 enum Made {
     /// Elements of a parameter's type, which all these parameters have.
-    Like(&'static [&'static str]),
+    Like(Names),
     /// Elements of this type.
     Is(Kind),
     /// What `dtype` says.
     Said,
 }
 
+type Names = &'static [&'static str];
+
 /// The operations that are written: what they take, what they may take beside it, and what comes out.
-const OPERATIONS: &[(&[&str], &[&str], &[&str], Made)] = &[
+const OPERATIONS: &[(Names, Names, Names, Made)] = &[
     (&["exp", "sqrt", "abs", "sigmoid", "tanh", "identity"], &["x"], &[], Made::Like(&["x"])),
     (&["log"], &["x", "epsilon"], &[], Made::Like(&["x", "epsilon"])),
     (&["gelu"], &["x", "mode"], &[], Made::Like(&["x"])),
