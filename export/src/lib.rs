@@ -9,6 +9,7 @@
 //! **Invariant:** no libtorch, no environment read, no clock; nothing is written before every operation of the graph has been found
 //! to have its way out, and a file is whole or absent.
 
+pub mod coreml;
 mod error;
 pub mod litert;
 pub mod model;
