@@ -140,7 +140,7 @@ impl Answered<'_> {
         // Blocks are done in the order of the forest, states are named in the order of their tasks.
         let find = |raw: &Raw| values.iter().find(|value| value.raw().data_ptr() == raw.data_ptr()).cloned();
         let named = after.named();
-        let named = named.iter().filter_map(|(name, raw)| Some((format!("{NEXT}{}", port(name)), find(raw)?)));
+        let named = named.iter().filter_map(|(name, raw)| Some((next(&port(name)), find(raw)?)));
         Ok((output, named.collect()))
     }
 
@@ -171,6 +171,11 @@ impl Answered<'_> {
         }
         Ok(said)
     }
+}
+
+/// The output that is the next call's input `name`.
+pub fn next(name: &str) -> String {
+    format!("{NEXT}{name}")
 }
 
 /// A state's name as a port's: letters, digits and underscores only.

@@ -9,7 +9,7 @@ mod answer;
 mod error;
 mod trace;
 
-pub use answer::{Answered, Extras, graph};
+pub use answer::{Answered, Extras, graph, next};
 pub use error::ExportError;
 
 #[cfg(test)]
