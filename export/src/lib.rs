@@ -21,7 +21,10 @@ pub mod pt2;
 pub mod runner;
 pub mod sample;
 pub mod savedmodel;
+pub mod target;
+pub mod verify;
 
 pub use error::ExportError;
 pub use model::{Batch, Model};
 pub use runner::{Runner, Tensor};
+pub use target::Target;

@@ -16,7 +16,9 @@ pub const CASES: &str = "cases.safetensors";
 pub const GIVEN: &str = "given.";
 /// What comes before an output's name.
 pub const ANSWERED: &str = "answered.";
-/// Spread of the targets over the training rows, in the output's shape: what a difference is measured by.
+/// Mean and spread of the targets over the training rows, in the output's shape: what a difference is measured by.
+pub const CENTRE: &str = "centre";
+/// The spread.
 pub const SPREAD: &str = "spread";
 
 /// What to export.

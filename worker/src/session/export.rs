@@ -12,7 +12,7 @@ use enn_common::{
     graph::file,
     staged::{Split, meta::Stats},
     wire::{
-        export::{ANSWERED, CASES, GIVEN, Job, Reply, SPREAD},
+        export::{ANSWERED, CASES, CENTRE, GIVEN, Job, Reply, SPREAD},
         message::PROTOCOL,
         serve::{get, put},
     },
@@ -24,8 +24,8 @@ use std::{
 };
 use tch::{Device, Kind, Tensor};
 
-/// A number that no training row comes near, and that squares to infinity.
-const HUGE: f64 = 1e30;
+/// Spreads from its mean of a number that no training row comes near.
+const FAR: f64 = 1e9;
 /// A number of no category.
 const NO_CATEGORY: f64 = 1e6;
 
@@ -117,12 +117,16 @@ fn spoiled(rows: &Tensor, saved: &SavedModel) -> Result<Tensor, SessionError> {
     let some: Vec<i64> = numbers.iter().copied().take(1).collect();
     let last: Vec<i64> = numbers.iter().copied().rev().take(1).collect();
     let all: Vec<i64> = (0..columns).collect();
+    let far = last.first().map_or(FAR, |column| {
+        let stats = &saved.meta.x_stats[*column as usize];
+        stats.mean + FAR * stats.std
+    });
     let made = [
         with(f64::NAN, &all)?,
         with(f64::NAN, &some)?,
         with(f64::INFINITY, &some)?,
         with(f64::NEG_INFINITY, &last)?,
-        with(HUGE, &last)?,
+        with(far, &last)?,
         with(NO_CATEGORY, &categories)?,
         with(-1.0, &categories)?,
     ];
@@ -152,7 +156,10 @@ fn write_cases(
         |stats: &Stats| if stats.n > 0 && stats.std.is_finite() && stats.std > 0.0 { stats.std as f32 } else { 1.0 };
     let spreads: Vec<f32> = saved.meta.y_stats.iter().map(spread).collect();
     let shape: Vec<i64> = saved.meta.out_shape.iter().map(|size| *size as i64).collect();
-    let mut all = vec![(SPREAD.to_owned(), Tensor::f_from_slice(&spreads)?.f_view(shape.as_slice())?)];
+    let centres: Vec<f32> =
+        saved.meta.y_stats.iter().map(|stats| if stats.n > 0 { stats.mean as f32 } else { 0.0 }).collect();
+    let cells = |values: &[f32]| Tensor::f_from_slice(values)?.f_view(shape.as_slice());
+    let mut all = vec![(CENTRE.to_owned(), cells(&centres)?), (SPREAD.to_owned(), cells(&spreads)?)];
     for (prefix, tensors) in [(GIVEN, given), (ANSWERED, said)] {
         for (name, tensor) in tensors {
             all.push((format!("{prefix}{name}"), tensor.f_to_kind(Kind::Float)?.f_contiguous()?));
