@@ -12,6 +12,7 @@
 pub mod coreml;
 mod error;
 pub mod litert;
+pub mod maker;
 pub mod model;
 pub mod onnx;
 pub mod ort;
