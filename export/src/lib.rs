@@ -16,6 +16,7 @@ pub mod ort;
 pub mod proto;
 pub mod runner;
 pub mod sample;
+pub mod tensorrt;
 
 pub use error::ExportError;
 pub use model::{Batch, Model};
