@@ -207,7 +207,7 @@ def check_errors(folder):
         assert refused("run", LIBRARY, path).startswith(f"onnxruntime refused {path}: ")
     path.with_suffix(".json").write_text(json.dumps(told))
     said = refused("run", broken.with_name("libonnxruntime.so"), path)
-    assert said.startswith("onnxruntime is not available: ") and "hint: " in said, said
+    assert said.startswith(f"onnxruntime is not available: {broken.with_name('libonnxruntime.so')}: ") and "hint: " in said, said
 
 
 def main():

@@ -2,6 +2,7 @@
 
 use super::{Disk, FileError, Storage};
 use std::{
+    fs::File,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -39,6 +40,17 @@ fn write_beside(storage: &dyn Storage, beside: &Path, parts: &[&[u8]]) -> Result
     let file = storage.create(beside)?;
     file.write_at(0, parts)?;
     file.sync()
+}
+
+/// Gives a file that somebody else wrote beside `path`, at a temporary name, its own name; durable when it returns. After an error it
+/// is gone.
+pub fn place(beside: &Path, path: &Path) -> Result<(), FileError> {
+    let synced = File::open(beside).and_then(|file| file.sync_all()).map_err(FileError::of("sync", beside));
+    let placed = synced.and_then(|()| Disk.rename(beside, path)).and_then(|()| Disk.sync_dir(parent(path)));
+    if placed.is_err() {
+        let _ = std::fs::remove_file(beside);
+    }
+    placed
 }
 
 /// A hidden name in the same directory that no other process or thread uses.
@@ -79,6 +91,21 @@ mod tests {
         assert_eq!(error.action, "rename to");
         assert!(path.is_dir());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_is_placed_or_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.ort");
+        let beside = temporary(&path);
+        assert_eq!(place(&beside, &path).unwrap_err().action, "sync");
+        std::fs::write(&beside, "new").unwrap();
+        place(&beside, &path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        std::fs::write(&beside, "newer").unwrap();
+        std::fs::create_dir(dir.path().join("taken")).unwrap();
+        assert_eq!(place(&beside, &dir.path().join("taken")).unwrap_err().action, "rename to");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

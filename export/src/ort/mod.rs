@@ -5,7 +5,7 @@ mod library;
 mod sys;
 
 use crate::{ExportError, Runner, Tensor};
-use enn_common::fs::{FileError, atomic};
+use enn_common::fs::atomic;
 use library::{Loaded, NAME, guarded};
 use ort::{
     session::{
@@ -16,7 +16,7 @@ use ort::{
 };
 use std::{
     fmt::Display,
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -89,17 +89,11 @@ pub fn convert(onnx: &Path, out: &Path, library: &Path) -> Result<(), ExportErro
         builder.with_config_entry("session.save_model_format", "ORT").map_err(told)
     };
     let done = guarded(|| session(&loaded, 1, to_ort)?.commit_from_file(onnx).map_err(told));
-    let placed = done.map_err(|why| refused(onnx, why)).and_then(|_| Ok(put(&beside, out)?));
-    if placed.is_err() {
+    if let Err(why) = done {
         let _absent = fs::remove_file(&beside);
+        return Err(refused(onnx, why));
     }
-    placed
-}
-
-/// Gives what was written beside its own name, durably.
-fn put(beside: &Path, out: &Path) -> Result<(), FileError> {
-    File::open(beside).and_then(|file| file.sync_all()).map_err(FileError::of("sync", beside))?;
-    fs::rename(beside, out).map_err(FileError::of("rename to", out))
+    Ok(atomic::place(&beside, out)?)
 }
 
 fn session(

@@ -2,7 +2,7 @@
 
 use libloading::Library;
 use ort::sys::OrtApiBase;
-use std::{ffi::CStr, path::Path};
+use std::{error::Error, ffi::CStr, path::Path};
 
 type Base = unsafe extern "C" fn() -> *const OrtApiBase;
 
@@ -12,7 +12,11 @@ type Base = unsafe extern "C" fn() -> *const OrtApiBase;
 /// Why it is no onnxruntime, in words.
 pub(super) fn version(library: &Path) -> Result<String, String> {
     // SAFETY: loading runs the library's initialisers; the caller was told by the user that it is onnxruntime.
-    let loaded = unsafe { Library::new(library) }.map_err(|error| error.to_string())?;
+    let loaded = unsafe { Library::new(library) }.map_err(|error| match error.source() {
+        // The system's own words, which name the file.
+        Some(why) => why.to_string(),
+        None => format!("{}: {error}", library.display()),
+    })?;
     // SAFETY: this function has had this type in every release of onnxruntime.
     let base = unsafe { loaded.get::<Base>(b"OrtGetApiBase\0") }
         .map_err(|_| format!("{} does not offer OrtGetApiBase", library.display()))?;
