@@ -10,6 +10,7 @@
 //! to have its way out, and a file is whole or absent.
 
 mod error;
+mod foreign;
 pub mod litert;
 pub mod model;
 pub mod proto;
