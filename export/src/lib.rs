@@ -11,6 +11,7 @@
 
 pub mod coreml;
 mod error;
+mod foreign;
 pub mod litert;
 pub mod maker;
 pub mod model;

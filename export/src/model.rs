@@ -1,7 +1,7 @@
 //! What a writer is given: a graph, and what is said of it.
 
 use crate::ExportError;
-use enn_common::graph::{Graph, Id, Node};
+use enn_common::graph::{Dim, Graph, Id, Node};
 use std::collections::BTreeMap;
 
 /// Rows of one call.
@@ -48,4 +48,10 @@ pub(crate) fn open_axis(target: &'static str, graph: &Graph, node: &Node) -> Res
         why: "it stretches to the batch, and no input has the batch".to_owned(),
         hint: "give the model an input with the batch as an axis".to_owned(),
     })
+}
+
+/// The size of axes that are joined to one.
+pub(crate) fn joined(axes: &[Dim]) -> Dim {
+    let elements = axes.iter().map(|dim| dim.of(1)).product();
+    if axes.iter().any(|dim| dim.is_open()) { Dim::Batch(elements) } else { Dim::Fixed(elements) }
 }

@@ -19,7 +19,8 @@ APART_MAX = 1e-4
 
 def numbers(port):
     import numpy as np
-    return np.array(port["bits"], dtype=np.uint32).view(np.float32).reshape(port["shape"])
+    bits = np.array(port["bits"], dtype=np.uint32).reshape(port["shape"])
+    return bits.astype(np.int64) if port["whole"] else bits.view(np.float32)
 
 
 def apart(found, expected):
@@ -67,7 +68,8 @@ def litert(content):
     runner = interpreter.get_signature_list()
     assert list(runner) == ["serving_default"], runner
     call = interpreter.get_signature_runner("serving_default")
-    return lambda inputs: call(**inputs)
+    kinds = {name: details["dtype"] for name, details in call.get_input_details().items()}
+    return lambda inputs: call(**{name: value.astype(kinds[name]) for name, value in inputs.items()})
 
 
 def converted(place):

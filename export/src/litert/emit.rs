@@ -4,9 +4,14 @@ use super::{
     builtin::{self as op, Builtin, Use, version},
     flat::{Draft, Field, Kind, Operator, Tensor},
 };
-use crate::ExportError;
+use crate::{ExportError, model::joined};
 use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
 use std::{borrow::Cow, collections::HashMap};
+
+/// Of its kernels for CPUs.
+const AXES_MAX: usize = 6;
+/// Of that of BATCH_MATMUL.
+const MATMUL_AXES_MAX: usize = 5;
 
 /// Position of a tensor.
 type At = i32;
@@ -81,6 +86,10 @@ impl<'a> Emitter<'a> {
         self.place = &node.place;
         let ins = node.ins.iter().map(|id| self.at(*id)).collect::<Result<Vec<At>, _>>()?;
         let out = self.graph.value(node.out);
+        let axes = ins.iter().map(|at| self.shape(*at).len()).max().unwrap_or(0).max(out.shape.len());
+        if axes > AXES_MAX && !matches!(node.op, Op::Reshape { .. }) {
+            return Err(super::too_many_axes(node, axes));
+        }
         let (x, to) = (ins[0], (kind(out.dtype), out.shape.clone()));
         let at = match &node.op {
             Op::Unary(f) => self.unary(*f, x, to),
@@ -90,7 +99,7 @@ impl<'a> Emitter<'a> {
             Op::Not => self.put(op::LOGICAL_NOT, &ins, to, &[]),
             Op::Where => self.elementwise(op::SELECT_V2, &ins, to),
             Op::Cast { .. } => self.cast(x, to),
-            Op::MatMul => self.put(op::BATCH_MATMUL, &ins, to, &[]),
+            Op::MatMul => self.matmul(node, &ins, to)?,
             Op::Linear => self.put(op::FULLY_CONNECTED, &ins, to, &[Field::Bool(2, true)]),
             Op::LayerNorm { eps } => self.layer_norm(&ins, to, *eps),
             Op::Softmax => self.put(op::SOFTMAX, &ins, to, &[Field::Float(0, 1.0)]),
@@ -171,6 +180,33 @@ impl<'a> Emitter<'a> {
     /// An operator whose operands stretch to each other's shape.
     fn elementwise(&mut self, op: Builtin, ins: &[At], to: (Kind, Vec<Dim>)) -> At {
         self.put(op, ins, to, &[])
+    }
+
+    /// With its leading axes joined to one, where there are more than its kernel takes.
+    fn matmul(&mut self, node: &Node, ins: &[At], (kind, shape): (Kind, Vec<Dim>)) -> Result<At, ExportError> {
+        if shape.len() <= MATMUL_AXES_MAX {
+            return Ok(self.put(op::BATCH_MATMUL, ins, (kind, shape), &[]));
+        }
+        let (lead, square) = shape.split_at(shape.len() - 2);
+        let flat = ins.iter().map(|at| self.flat(node, *at, lead)).collect::<Result<Vec<At>, _>>()?;
+        let made = self.put(op::BATCH_MATMUL, &flat, (kind, [&[joined(lead)], square].concat()), &[]);
+        Ok(self.reshape(made, &shape))
+    }
+
+    /// An operand of a product with its leading axes stretched to `lead` and joined to one; or with none.
+    fn flat(&mut self, node: &Node, at: At, lead: &[Dim]) -> Result<At, ExportError> {
+        let shape = self.shape(at).to_vec();
+        let (own, square) = shape.split_at(shape.len() - 2);
+        if own.iter().all(|dim| *dim == Dim::ONE) {
+            return Ok(self.reshape(at, square));
+        }
+        let mut whole = at;
+        if own != lead {
+            let to = [lead, square].concat();
+            let sizes = self.sizes(node, &to)?;
+            whole = self.put(op::BROADCAST_TO, &[at, sizes], (Kind::Float32, to), &[]);
+        }
+        Ok(self.reshape(whole, &[&[joined(lead)], square].concat()))
     }
 
     fn cast(&mut self, x: At, to: (Kind, Vec<Dim>)) -> At {

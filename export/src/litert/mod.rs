@@ -11,10 +11,7 @@ mod flat;
 
 use crate::{ExportError, Model};
 use emit::Emitter;
-use enn_common::{
-    fs::atomic,
-    graph::{DType, Graph},
-};
+use enn_common::{fs::atomic, graph::{DType, Graph, Node}};
 use std::path::Path;
 
 /// In error messages.
@@ -71,6 +68,17 @@ fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
         });
     }
     Ok(flat::bytes(&draft, model.name, &[(ABOUT, &about)]))
+}
+
+/// An operation on more axes than there are kernels for.
+fn too_many_axes(node: &Node, axes: usize) -> ExportError {
+    ExportError::Unsupported {
+        target: TARGET,
+        op: node.op.name().to_owned(),
+        place: node.place.clone(),
+        why: format!("it works on {axes} axes, and LiteRT's kernels take 6"),
+        hint: "export to onnx or savedmodel, which take any number".to_owned(),
+    }
 }
 
 /// An integer that 32 bits do not hold.

@@ -4,8 +4,11 @@ use super::nodes::{
     Attribute::{Bool, Int, Kind, Sizes},
     Name, Nodes, signed,
 };
-use crate::ExportError;
+use crate::{ExportError, model::joined};
 use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
+
+/// Of the CPU's kernel.
+const SOFTMAX_AXES_MAX: usize = 5;
 
 /// A graph on its way into [`Nodes`].
 pub(super) struct Emitter<'a> {
@@ -65,7 +68,7 @@ impl<'a> Emitter<'a> {
             }
             Op::Linear => self.linear(&ins, &values, &out.shape),
             Op::LayerNorm { eps } => self.layer_norm(&ins, values[0], *eps),
-            Op::Softmax => self.nodes.node("Softmax", &[x], &[("T", Kind(t))]),
+            Op::Softmax => self.softmax((t, x), &out.shape),
             Op::Reduce { fold, axes, keep } => {
                 let op = match fold {
                     Fold::Sum => "Sum",
@@ -149,23 +152,23 @@ impl<'a> Emitter<'a> {
     /// As the product of two matrices, which every converter knows for a dense layer.
     fn linear(&mut self, ins: &[Name], values: &[&Value], to: &[Dim]) -> Name {
         let (t, from) = (values[0].dtype, &values[0].shape);
-        let flat = match from.as_slice() {
-            [_, _] => ins[0].clone(),
-            [.., last] => {
-                let rows: Dim = from[..from.len() - 1].iter().fold(Dim::ONE, |rows, dim| match (rows, dim) {
-                    (Dim::Fixed(a), Dim::Fixed(b)) => Dim::Fixed(a * b),
-                    (rows, dim) => Dim::Batch(rows.of(1) * dim.of(1)),
-                });
-                self.reshape((t, &ins[0]), &[rows, *last])
-            }
-            [] => unreachable!("an operand of linear has axes"),
-        };
+        let flat = if from.len() == 2 { ins[0].clone() } else { self.reshape((t, &ins[0]), &rows(from)) };
         let attributes = [("T", Kind(t)), ("transpose_a", Bool(false)), ("transpose_b", Bool(true))];
         let mut made = self.nodes.node("MatMul", &[&flat, &ins[1]], &attributes);
         if let Some(bias) = ins.get(2) {
             made = self.nodes.node("BiasAdd", &[&made, bias], &[("T", Kind(t))]);
         }
         if to.len() == 2 { made } else { self.reshape((t, &made), to) }
+    }
+
+    /// Of rows, where there are more axes than its kernel takes.
+    fn softmax(&mut self, (t, x): (DType, &Name), shape: &[Dim]) -> Name {
+        if shape.len() <= SOFTMAX_AXES_MAX {
+            return self.one("Softmax", t, x);
+        }
+        let flat = self.reshape((t, x), &rows(shape));
+        let made = self.one("Softmax", t, &flat);
+        self.reshape((t, &made), shape)
     }
 
     fn layer_norm(&mut self, ins: &[Name], x: &Value, eps: f64) -> Name {
@@ -240,6 +243,12 @@ impl<'a> Emitter<'a> {
         self.batch = Some(rows.clone());
         Ok(rows)
     }
+}
+
+/// All axes but the last joined to one.
+fn rows(shape: &[Dim]) -> [Dim; 2] {
+    let (last, lead) = shape.split_last().expect("an operand has axes");
+    [joined(lead), *last]
 }
 
 const fn binary(f: Binary) -> &'static str {

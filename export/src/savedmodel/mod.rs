@@ -8,6 +8,8 @@
 
 mod emit;
 mod nodes;
+pub mod runtime;
+mod signature;
 
 use crate::{ExportError, Model, proto::Message};
 use emit::Emitter;

@@ -3,20 +3,13 @@
 //! libraries, which lie below a Python's site-packages.
 //!
 //! ```text
-//! DIR/cases.json                     [{name, batches: [{inputs, outputs}]}], a port as {name, shape, bits}: f32 as their bits
+//! DIR/cases.json                     [{name, batches: [{inputs, outputs}]}], a port as {name, shape, bits}: f32 as their bits; or
+//!                                    whole numbers as they are, and "whole": true
 //! DIR/00/saved/  DIR/00/model.tflite  DIR/00/again/  DIR/00/again.tflite
 //! ```
 
-use enn_common::graph::{
-    Graph,
-    eval::{self, Array},
-    file,
-};
-use enn_export::{
-    Batch, Model, litert,
-    sample::{self, Sample},
-    savedmodel,
-};
+use enn_common::graph::{DType, Graph, Id, eval::{self, Array}, file};
+use enn_export::{Batch, Model, litert, sample::{self, Sample}, savedmodel};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, error::Error, fs, path::Path};
 
@@ -39,6 +32,7 @@ fn main() -> Outcome<()> {
 /// All that is tried, the graphs of `dirs` last.
 fn all(dirs: &[&str]) -> Outcome<Vec<Sample>> {
     let mut all = sample::samples();
+    all.extend(sample::edges());
     for dir in dirs {
         let graph = file::read(Path::new(dir))?;
         all.push(Sample { name: (*dir).to_owned(), graph });
@@ -72,10 +66,12 @@ fn case(sample: &Sample, batch: usize) -> Value {
         inputs[0].values[width..width + STRANGE.len()].copy_from_slice(&STRANGE);
         outputs = eval::run(&sample.graph, &inputs, batch).expect("a sample has no half precision");
     }
-    let ports = |graph: &Graph, ids: &[enn_common::graph::Id], arrays: &[Array]| -> Vec<Value> {
-        let port = |(id, array): (&enn_common::graph::Id, &Array)| {
-            let bits: Vec<u32> = array.values.iter().map(|value| (*value as f32).to_bits()).collect();
-            json!({"name": graph.value(*id).name, "shape": array.shape, "bits": bits})
+    let ports = |graph: &Graph, ids: &[Id], arrays: &[Array]| -> Vec<Value> {
+        let port = |(id, array): (&Id, &Array)| {
+            let whole = graph.value(*id).dtype == DType::I64;
+            let bits = |value: &f64| if whole { *value as u32 } else { (*value as f32).to_bits() };
+            let bits: Vec<u32> = array.values.iter().map(bits).collect();
+            json!({"name": graph.value(*id).name, "whole": whole, "shape": array.shape, "bits": bits})
         };
         ids.iter().zip(arrays).map(port).collect()
     };
