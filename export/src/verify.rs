@@ -22,6 +22,8 @@ pub struct Cases {
     pub centre: Vec<f32>,
     /// Their spread.
     pub spread: Vec<f32>,
+    /// Where the rows come from: "test", "val", "train" or "drawn".
+    pub from: String,
 }
 
 /// What a check found.
@@ -163,6 +165,7 @@ mod tests {
             answered: vec![tensor("y", 2.0)],
             centre: vec![20.0],
             spread: vec![10.0],
+            from: "drawn".to_owned(),
         }
     }
 

@@ -10,5 +10,5 @@ mod usage;
 
 pub use describe::{Subject, sidecar};
 pub use place::{Draft, digest};
-pub use tools::{Made, Ports, Tools};
+pub use tools::{Ports, Tools};
 pub use usage::usage;
