@@ -63,6 +63,13 @@ pub struct Made {
     pub about: BTreeMap<String, String>,
 }
 
+impl Made {
+    /// Of a tool that has nothing to say.
+    pub const fn nothing() -> Self {
+        Self { versions: BTreeMap::new(), about: BTreeMap::new() }
+    }
+}
+
 /// What a script says.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
