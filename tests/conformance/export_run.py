@@ -1,0 +1,144 @@
+"""A trained run's exports answer in onnxruntime and PyTorch what `enn predict` answers, from nothing but the artifact, the file beside it and
+the rows as a user has them: with categories, missing values and quantiles. What is printed as an example works as it stands.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+ENN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve() / "enn"
+SECONDS_MAX = 240
+DIFFERENCE_MAX = 1e-4
+TOWNS = ["north", "south", "east"]
+
+CONFIG = """
+name = "towns"
+seed = 3
+[data]
+files = ["towns.csv"]
+[data.rows]
+features = [{ column = "town", kind = "category" }, "wind", "wet", "height"]
+targets = ["warm", "cold"]
+row_id = "id"
+[data.split]
+kind = "random"
+val = 0.2
+test = 0.1
+[model]
+d_model = 16
+heads = 2
+preset = "spatiotemporal"
+spatial_depth = 1
+temporal_depth = 1
+spatial_latents = 3
+temporal_latents = 3
+fuser_latents = 3
+fuser_rounds = 1
+collector_depth = 1
+patch = [1]
+linear_branch = true
+[train]
+epochs = 6
+batch = 32
+loss = "quantile"
+levels = [0.1, 0.5, 0.9]
+threads = 1
+[cluster]
+device = "cpu"
+nproc_per_node = 1
+"""
+
+
+def make_rows(rng, count):
+    frame = pd.DataFrame({
+        "id": np.arange(count),
+        "town": rng.choice(TOWNS, count),
+        "wind": rng.normal(5, 2, count).round(3),
+        "wet": rng.uniform(0, 1, count).round(3),
+        "height": rng.normal(1e5, 30, count).round(2),
+    })  # fmt: skip
+    town = frame.town.map({"north": -4.0, "south": 6.0, "east": 1.0})
+    frame["warm"] = (town + 0.5 * frame.wind + (frame.height - 1e5) / 30 + rng.normal(0, 0.3, count)).round(3)
+    frame["cold"] = (frame.warm - 3 * frame.wet).round(3)
+    frame.loc[rng.uniform(size=count) < 0.1, "wind"] = np.nan
+    return frame
+
+
+def enn(*args, cwd):
+    libraries = ROOT / "target" / "libtorch" / "lib"
+    environment = dict(os.environ, LD_LIBRARY_PATH=str(libraries), ENN_RUNTIMES=sys.prefix)
+    done = subprocess.run([ENN, *map(str, args)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX)
+    assert done.returncode == 0, f"enn {args}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def inputs(frame, said):
+    """Rows as the file beside an artifact says: columns in its order, categories by their number, NaN where missing."""
+    columns = []
+    for column in said["columns"]:
+        values = frame[column["name"]]
+        if categories := column.get("categories"):
+            numbers = {category: float(number) for number, category in enumerate(categories)}
+            # Any other number is a category that training has not seen.
+            values = values.map(lambda value: numbers.get(value, -1.0))
+        columns.append(values.to_numpy(np.float64).astype(np.float32))
+    return np.stack(columns, 1)
+
+
+def check(name, found, expected, spread):
+    off = np.nanmax(np.abs(found - expected) / spread)
+    assert np.array_equal(np.isnan(found), np.isnan(expected)) and off < DIFFERENCE_MAX, f"{name}: off by {off} of the spread"
+    print(f"{name}: {len(found)} rows differ from enn predict by {off:.1e} of the spread at most")
+
+
+def main():
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        make_rows(rng, 600).to_csv(folder / "towns.csv", index=False)
+        (folder / "towns.toml").write_text(CONFIG)
+        enn("train", "towns.toml", "--runs-dir", "runs", "--quiet", cwd=folder)
+        new = make_rows(rng, 97)
+        new.loc[3, "town"] = "nowhere"
+        new.drop(columns=["warm", "cold"]).to_csv(folder / "new.csv", index=False)
+        enn("predict", "latest", "--runs-dir", "runs", "--data", "new.csv", "--out", "told.parquet", "--quiet", cwd=folder)
+        told = pd.read_parquet(folder / "told.parquet").sort_values("row_id")
+
+        report = json.loads(enn("export", "latest", "--runs-dir", "runs", "--to", "onnx,ort,pt2", "--out", "out", "--quantiles", "--json", cwd=folder))
+        again = json.loads(enn("export", "latest", "--runs-dir", "runs", "--to", "onnx,pt2", "--out", "again", "--quantiles", "--json", cwd=folder))
+        digests = lambda report: {one["format"]: one["sidecar"]["blake3"] for one in report["exported"]}
+        assert {**digests(report), **digests(again)} == digests(report), "equal exports have equal bytes"
+
+        said = json.loads((folder / "out" / "towns.onnx.json").read_text())
+        assert said["verified"]["level"] == "runtime" and said["verified"]["from"] == "test" and said["levels"] == [0.1, 0.5, 0.9]
+        x = inputs(new, said)
+        spread = np.array([spread for _, spread in said["scaler"][1]])
+        expected = told[["warm", "cold"]].to_numpy()
+        quantiles = np.stack([told[[f"{cell}.q{level}" for cell in ("warm", "cold")]].to_numpy() for level in ("10", "50", "90")], 1)
+        for form in ("onnx", "ort"):
+            session = onnxruntime.InferenceSession(folder / "out" / f"towns.{form}")
+            y, q = session.run(["y", "quantiles"], {"x": x})
+            check(form, y.reshape(expected.shape), expected, spread)
+            check(f"{form} quantiles", q.reshape(quantiles.shape), quantiles, spread)
+        module = torch.export.load(folder / "out" / "towns.pt2").module()
+        y, q = module(torch.from_numpy(x))
+        check("pt2", y.detach().numpy().reshape(expected.shape), expected, spread)
+        one = module(torch.from_numpy(x[:1]))[0].detach().numpy().reshape(1, -1)
+        check("pt2, one row", one, expected[:1], spread)
+        for example in sorted((folder / "out").glob("*.usage.py")):
+            done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+            assert done.returncode == 0 and done.stdout.strip(), f"{example.name}: {done.stderr}"
+            print(f"{example.name} works as it stands")
+
+
+if __name__ == "__main__":
+    main()
