@@ -10,10 +10,12 @@
 //! to have its way out, and a file is whole or absent.
 
 mod error;
+pub mod maker;
 pub mod model;
 pub mod onnx;
 pub mod ort;
 pub mod proto;
+pub mod pt2;
 pub mod runner;
 pub mod sample;
 pub mod tensorrt;

@@ -115,6 +115,14 @@ pub enum SessionError {
     /// The pipe to whoever asks for predictions.
     #[error("the pipe to the launcher: {0}")]
     Pipe(#[source] io::Error),
+    /// An exported artifact that libtorch does not run.
+    #[error("{}: {message}", path.display())]
+    Artifact {
+        /// The file.
+        path: PathBuf,
+        /// libtorch's sentence.
+        message: String,
+    },
     /// Weights that are not those of the output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),

@@ -14,6 +14,7 @@ mod calibrate;
 mod clock;
 pub mod dataset;
 pub mod decide;
+pub mod engine;
 mod error;
 pub mod evaluate;
 mod guard;
