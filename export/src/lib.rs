@@ -18,7 +18,6 @@ pub mod proto;
 pub mod pt2;
 pub mod runner;
 pub mod sample;
-pub mod tensorrt;
 
 pub use error::ExportError;
 pub use model::{Batch, Model};
