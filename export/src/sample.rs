@@ -7,6 +7,10 @@ use enn_common::graph::{
 };
 use half::{bf16, f16};
 
+mod edges;
+
+pub use edges::edges;
+
 type Built = Result<Graph, GraphError>;
 
 const UNARY: [Unary; 9] = [
@@ -34,7 +38,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Inputs of `batch` rows in the order of the graph's, and what it answers; both are representable in f32.
+    /// Inputs of `batch` rows in the order of the graph's, and what it answers; both are representable in f32, or whole numbers.
     ///
     /// # Panics
     /// When the graph cannot be computed.
@@ -53,7 +57,9 @@ impl Sample {
             .map(|id| {
                 let shape: Vec<usize> =
                     self.graph.value(*id).shape.iter().map(|dim| dim.of(batch as u64) as usize).collect();
-                let values = (0..shape.iter().product::<usize>()).map(|_| next()).collect();
+                let whole = self.graph.value(*id).dtype == DType::I64;
+                let number = |_| if whole { next().trunc() } else { next() };
+                let values = (0..shape.iter().product::<usize>()).map(number).collect();
                 Array::new(&shape, values)
             })
             .collect();

@@ -18,6 +18,6 @@ pub fn compile(
     device: &str,
     limits: Limits,
 ) -> Result<Made, ExportError> {
-    let tool = Tool { what: "AOTInductor", script: include_str!("aoti.py"), pins: PINS, backend: Some(Backend::Aoti) };
+    let tool = Tool { what: "AOTInductor", script: include_str!("aoti.py"), pins: PINS, backend: Backend::Aoti };
     tool.make(python, (source, path), json!({ "device": device }), limits)
 }

@@ -65,6 +65,13 @@ pub struct Made {
     pub about: BTreeMap<String, String>,
 }
 
+impl Made {
+    /// Of a tool that has nothing to say.
+    pub const fn nothing() -> Self {
+        Self { versions: BTreeMap::new(), about: BTreeMap::new() }
+    }
+}
+
 /// What a script says.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -81,8 +88,7 @@ struct Tool {
     what: &'static str,
     script: &'static str,
     pins: &'static [Pin],
-    /// Whose environment it is made for, if one is.
-    backend: Option<prepare::Backend>,
+    backend: prepare::Backend,
 }
 
 /// A tool at work.
@@ -119,17 +125,9 @@ impl Tool {
 
     fn unavailable(&self, why: String) -> ExportError {
         let pins: Vec<String> = self.pins.iter().map(|(name, version)| format!("{name}=={version}")).collect();
-        let hint = match self.backend {
-            Some(backend) => format!(
-                "`enn export --prepare {}` makes a Python for it, or name one that has {}",
-                backend.name(),
-                pins.join(" and ")
-            ),
-            None => {
-                let package = self.what.to_lowercase();
-                format!("name a Python that has it (python3 -m pip install {package}), on a machine with its GPU")
-            }
-        };
+        let pins = if pins.is_empty() { "it".to_owned() } else { pins.join(" and ") };
+        let name = self.backend.name();
+        let hint = format!("`enn export --prepare {name}` makes a Python for it, or name one that has {pins}");
         ExportError::Unavailable { what: self.what, why, hint }
     }
 

@@ -35,17 +35,30 @@ pub enum Backend {
     Aoti,
     /// ExecuTorch.
     ExecuTorch,
+    /// onnxruntime: its library.
+    OnnxRuntime,
+    /// LiteRT: its library.
+    LiteRt,
+    /// TensorFlow: its libraries.
+    TensorFlow,
+    /// TensorRT, where its packages can be had.
+    TensorRt,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Aoti, Self::ExecuTorch];
+    pub const ALL: [Self; 6] =
+        [Self::Aoti, Self::ExecuTorch, Self::OnnxRuntime, Self::LiteRt, Self::TensorFlow, Self::TensorRt];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aoti => "aoti",
             Self::ExecuTorch => "executorch",
+            Self::OnnxRuntime => "onnxruntime",
+            Self::LiteRt => "litert",
+            Self::TensorFlow => "tensorflow",
+            Self::TensorRt => "tensorrt",
         }
     }
 
@@ -54,6 +67,10 @@ impl Backend {
         match self {
             Self::Aoti => &[TORCH, ("numpy", "2.4.6")],
             Self::ExecuTorch => &[EXECUTORCH, TORCH, ("torchao", "0.18.0"), ("numpy", "2.4.6")],
+            Self::OnnxRuntime => &[("onnxruntime", "1.31.1")],
+            Self::LiteRt => &[("ai-edge-litert", "2.3.0")],
+            Self::TensorFlow => &[("tensorflow", "2.21.0")],
+            Self::TensorRt => &[("tensorrt", "11.4.0.106")],
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! An engine belongs to one kind of GPU and one release of TensorRT. Types are those of the ONNX file; factors are not rounded to TF32.
 
-use super::{Limits, Made, Tool, running::Running};
+use super::{Limits, Made, Tool, prepare::Backend, running::Running};
 use crate::{Batch, ExportError, Model, Runner, Tensor};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ impl Python {
 }
 
 const fn tool(script: &'static str) -> Tool {
-    // Its packages come from an index of their maker's, so none is prepared; the script says which releases it takes.
-    Tool { what: "TensorRT", script, pins: &[], backend: None }
+    // The script itself says which releases it takes: more than one.
+    Tool { what: "TensorRT", script, pins: &[], backend: Backend::TensorRt }
 }
 
 /// Builds an engine of `source`, which is `model` as ONNX, for batches in its range. What was made says for which GPU (`device`,

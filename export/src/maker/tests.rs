@@ -18,7 +18,7 @@ use std::{
 const LIMITS: Limits = Limits { time: Duration::from_secs(120), memory_bytes: 8 << 30 };
 
 const fn tool(script: &'static str, pins: &'static [Pin]) -> Tool {
-    Tool { what: "the tool", script, pins, backend: Some(Backend::Aoti) }
+    Tool { what: "the tool", script, pins, backend: Backend::Aoti }
 }
 
 fn python() -> &'static Path {

@@ -164,7 +164,7 @@ fn a_tool_that_is_not_there_is_told_with_a_hint() {
     assert!(said.starts_with("TensorRT is not available: ") && said.contains("absent/python3"), "{said}");
     fs::remove_file(bench.packages.join("tensorrt.py")).unwrap();
     let said = bench.build().unwrap_err().to_string();
-    assert!(said.contains("No module named 'tensorrt'") && said.contains("pip install tensorrt"), "{said}");
+    assert!(said.contains("No module named 'tensorrt'") && said.contains("`enn export --prepare tensorrt`"), "{said}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::{
     comm::CommError,
     data::DataError,
     error::{OpError, OpErrorKind},
+    export::ExportError,
     kernel::KernelNameError,
     model::ModelError,
     optim::OptimError,
@@ -37,6 +38,12 @@ pub enum SessionError {
         /// What was expected.
         expected: &'static str,
     },
+    /// A model without a way out.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// A graph that cannot be put down.
+    #[error(transparent)]
+    Graph(enn_common::graph::file::FileError),
     /// The launcher does not want this worker.
     #[error("the launcher refused this worker: {error}")]
     Refused {

@@ -17,6 +17,7 @@ pub mod decide;
 pub mod engine;
 mod error;
 pub mod evaluate;
+mod export;
 mod guard;
 mod handover;
 mod heritage;

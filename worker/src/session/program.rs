@@ -1,12 +1,13 @@
 //! A worker program, from its command line to its exit code: `enn-worker`, and those of users around models of their own.
 
-use super::{Own, SessionError, boot::Environment, engine, run_with, serve};
+use super::{Own, SessionError, boot::Environment, engine, export, run_with, serve};
 use crate::probe;
 use std::{io::Write, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
 /// Lives as a worker with what is the program's own. With `--probe` it tells what it was built and finds itself with; with
-/// `--serve` it answers a stream, with `--engine` it runs an exported artifact.
+/// `--serve` it answers a stream, with `--engine` it runs an exported artifact, with `--export` it makes a graph of a
+/// checkpoint's model.
 pub fn program(own: &Own) -> ExitCode {
     match std::env::args_os().nth(1) {
         Some(flag) if flag == "--probe" => return probe::print(),
@@ -15,6 +16,9 @@ pub fn program(own: &Own) -> ExitCode {
         }
         Some(flag) if flag == "--engine" => {
             return ended(engine::answer(std::io::stdin().lock(), std::io::stdout().lock()));
+        }
+        Some(flag) if flag == "--export" => {
+            return ended(export::answer(std::io::stdin().lock(), std::io::stdout().lock(), own));
         }
         _ => {}
     }
