@@ -122,7 +122,9 @@ fn extras() -> Result<[Sample; 4], Box<dyn Error>> {
     let last = tied.integers(&[], &[4])?;
     let row = tied.node(Op::Gather { axis: 0 }, &[weight, last], "m")?;
     let y = tied.node(Op::Reduce { fold: Fold::Sum, axes: vec![1], keep: false }, &[y], "m")?;
-    (tied.output(y, "y"), tied.output(row, "row"), tied.output(x, "x"));
+    for (id, name) in [(y, "y"), (row, "row"), (x, "x")] {
+        tied.output(id, name);
+    }
     let mut line = Graph::new();
     let x = line.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(4)]);
     let (weight, bias) = (matrix(&mut line, 5, 4)?, line.floats(&[5], &[1.0, 2.0, 3.0, 4.0, 5.0])?);
