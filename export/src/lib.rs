@@ -24,7 +24,6 @@ pub mod runner;
 pub mod sample;
 pub mod savedmodel;
 pub mod target;
-pub mod tensorrt;
 pub mod verify;
 
 pub use error::ExportError;

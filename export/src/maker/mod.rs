@@ -1,4 +1,5 @@
-//! What only its makers' tools can make: packages of AOTInductor and programs of ExecuTorch, from a PT2 archive.
+//! What only its makers' tools can make: packages of AOTInductor and programs of ExecuTorch, from a PT2 archive; engines of TensorRT, from
+//! an ONNX file.
 //!
 //! ```text
 //! enn ─► python -I -W ignore -c SCRIPT      a line of JSON each way: the job, then what was made
@@ -13,17 +14,18 @@ pub mod aoti;
 mod child;
 pub mod executorch;
 pub mod prepare;
+mod running;
+pub mod tensorrt;
 #[cfg(test)]
 mod tests;
 
 use crate::ExportError;
 use child::{Child, Errors, Silence};
-use enn_common::fs::{Disk, Storage, atomic};
+use enn_common::fs::atomic;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
-    fs::File,
     io,
     path::{Path, PathBuf},
     process::Command,
@@ -75,6 +77,7 @@ impl Made {
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Unavailable(String),
+    Refused(String),
     Made(Made),
     Ready(String),
     Answered(Vec<Vec<usize>>),
@@ -122,11 +125,9 @@ impl Tool {
 
     fn unavailable(&self, why: String) -> ExportError {
         let pins: Vec<String> = self.pins.iter().map(|(name, version)| format!("{name}=={version}")).collect();
-        let hint = format!(
-            "`enn export --prepare {}` makes a Python for it, or name one that has {}",
-            self.backend.name(),
-            pins.join(" and ")
-        );
+        let pins = if pins.is_empty() { "it".to_owned() } else { pins.join(" and ") };
+        let name = self.backend.name();
+        let hint = format!("`enn export --prepare {name}` makes a Python for it, or name one that has {pins}");
         ExportError::Unavailable { what: self.what, why, hint }
     }
 
@@ -145,10 +146,7 @@ impl Tool {
         job["scratch"] = json!(atomic::parent(path));
         let made = self.start(python, source, job, limits).and_then(|mut working| match self.hear(&mut working)? {
             Reply::Made(made) => {
-                let sync = || File::open(&beside)?.sync_all();
-                sync().map_err(|error| ExportError::Io { path: beside.clone(), source: error })?;
-                Disk.rename(&beside, path)?;
-                Disk.sync_dir(atomic::parent(path))?;
+                atomic::place(&beside, path)?;
                 Ok(made)
             }
             other => Err(working.refused(format!("it said {other:?} instead of what it has made"))),
@@ -172,7 +170,11 @@ impl Working {
 
     fn hear(&mut self) -> Result<Reply, ExportError> {
         match self.child.hear(self.time) {
-            Ok(line) => serde_json::from_str(&line).map_err(|error| self.refused(format!("it said {line}: {error}"))),
+            Ok(line) => match serde_json::from_str(&line) {
+                Ok(Reply::Refused(why)) => Err(self.refused(why)),
+                Ok(reply) => Ok(reply),
+                Err(error) => Err(self.refused(format!("it said {line}: {error}"))),
+            },
             Err(Silence::Late) => Err(self.refused(format!("no answer within {} s", self.time.as_secs()))),
             Err(Silence::Ended) => {
                 let (status, last) = self.child.end();

@@ -74,11 +74,11 @@ impl<'a> Draft<'a> {
     pub(super) fn begin(&mut self, at: usize, node: &Node) {
         let (place, op) = (&node.place, node.op.name());
         let named = place.strip_suffix(op).is_some_and(|before| before.is_empty() || before.ends_with('.'));
-        self.stem = match place.as_str() {
+        self.stem = self.free(match place.as_str() {
             "" => format!("{op}_{at}"),
             place if named => format!("{place}_{at}"),
             place => format!("{place}.{op}_{at}"),
-        };
+        });
         self.result.clone_from(&self.graph.value(node.out).name);
     }
 

@@ -1,6 +1,7 @@
 //! A draft as bytes on disk.
 
 use super::{
+    IR_VERSION, OPSET,
     draft::Draft,
     tensor::{Outside, Tensor, entry, typed},
 };
@@ -12,10 +13,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Of the file's form.
-const IR_VERSION: i64 = 8;
-/// Of the operators.
-const OPSET: i64 = 18;
 /// What stands in the file of tensors begins at multiples of this, so that it can be mapped.
 const ALIGN: u64 = 64;
 /// Smaller tensors stay in the model's own file: shapes follow from them.
@@ -91,8 +88,8 @@ fn assembled<'a>(draft: &'a Draft<'_>, model: &Model<'_>, places: &[Option<Outsi
         .messages(13, between.map(port));
     body.push(Cow::Owned(ports.into_bytes()));
     let head =
-        Message::new().int(1, IR_VERSION).text(2, "enn").text(3, env!("CARGO_PKG_VERSION")).opening(7, length(&body));
-    let operators = Message::new().text(1, "").int(2, OPSET);
+        Message::new().uint(1, IR_VERSION).text(2, "enn").text(3, env!("CARGO_PKG_VERSION")).opening(7, length(&body));
+    let operators = Message::new().text(1, "").uint(2, OPSET);
     let about = model.about.iter().map(|(key, value)| entry(key, value));
     let tail = Message::new().message(8, &operators).messages(14, about);
     body.insert(0, Cow::Owned(head.into_bytes()));

@@ -20,6 +20,10 @@ use crate::{ExportError, Model};
 use draft::Draft;
 use std::path::{Path, PathBuf};
 
+/// Of the file's form.
+pub const IR_VERSION: u64 = 8;
+/// Of the operators.
+pub const OPSET: u64 = 18;
 /// Largest file that holds its tensors itself: protocol buffers end at 2 GiB.
 pub const FILE_BYTES_MAX: u64 = 2_000_000_000;
 

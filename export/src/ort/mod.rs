@@ -62,11 +62,13 @@ impl Runner for OrtRunner {
 }
 
 fn answer(session: &mut Session, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-    let given = inputs.iter().map(|input| {
+    let held = inputs.iter().map(|input| {
         let value = Value::from_array((input.shape.clone(), input.values.clone())).map_err(told)?;
-        Ok((input.name.clone(), SessionInputValue::from(value)))
+        Ok((input.name.as_str(), value))
     });
-    let given: Vec<(String, SessionInputValue<'_>)> = given.collect::<Result<_, String>>()?;
+    // To the end: an output that is an input shares its memory.
+    let held: Vec<(&str, Value<f32>)> = held.collect::<Result<_, String>>()?;
+    let given: Vec<(&str, SessionInputValue<'_>)> = held.iter().map(|(name, value)| (*name, value.into())).collect();
     let outputs = session.run(given).map_err(told)?;
     let read = outputs.iter().map(|(name, value)| {
         let (shape, values) = value.try_extract_tensor::<f32>().map_err(|error| format!("output {name}: {error}"))?;

@@ -31,7 +31,7 @@ called("process", os.getpid())
 
 
 class ILogger:
-    INTERNAL_ERROR, ERROR, WARNING = range(3)
+    Severity = enum.IntEnum("Severity", ["INTERNAL_ERROR", "ERROR", "WARNING"])
 
 
 class NetworkDefinitionCreationFlag(enum.IntEnum):
@@ -76,7 +76,7 @@ class Config:
 class Builder:
     def __init__(self, log):
         if BEHAVIOUR == "no device":
-            log.log(ILogger.ERROR, "CUDA initialization failure with error: 100")
+            log.log(ILogger.Severity.ERROR, "CUDA initialization failure with error: 100")
             raise TypeError("pybind11::init(): factory function returned nullptr")
         self.log = log
 
@@ -101,8 +101,8 @@ class Builder:
         if BEHAVIOUR == "exit":
             os._exit(9)
         if BEHAVIOUR == "no engine":
-            self.log.log(ILogger.WARNING, "it is getting late")
-            self.log.log(ILogger.ERROR, "could not find any implementation for node m.linear_0")
+            self.log.log(ILogger.Severity.WARNING, "it is getting late")
+            self.log.log(ILogger.Severity.ERROR, "could not find any implementation for node m.linear_0")
             return None
         return memoryview(b"an engine")
 
@@ -181,6 +181,6 @@ class Runtime:
 
     def deserialize_cuda_engine(self, plan):
         if plan != b"an engine":
-            self.log.log(ILogger.ERROR, "the engine plan file is not compatible with this version of TensorRT")
+            self.log.log(ILogger.Severity.ERROR, "the engine plan file is not compatible with this version of TensorRT")
             return None
         return Engine()

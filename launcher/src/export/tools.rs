@@ -11,8 +11,9 @@ use enn_export::{
         Limits, Made, aoti,
         executorch::{self, Delegate, ExecuTorchRunner},
         prepare::{self, Backend},
+        tensorrt::{self, TensorRtRunner},
     },
-    ort, tensorrt,
+    ort,
 };
 use std::path::{Path, PathBuf};
 
@@ -58,10 +59,8 @@ impl Tools {
                 executorch::lower(&python, (source, path), Delegate::Xnnpack, Limits::default())
             }
             Target::Tensorrt => {
-                let tool = tensorrt::Tool::new(self.environment(Backend::TensorRt));
-                let home = tensorrt::build(model, source, path, &tool)?;
-                let about = [("device".to_owned(), home.device), ("capability".to_owned(), home.capability)];
-                Ok(Made { versions: [("tensorrt".to_owned(), home.version)].into(), about: about.into() })
+                let python = tensorrt::Python::new(self.environment(Backend::TensorRt));
+                tensorrt::build(&python, model, (source, path), Limits::default())
             }
             Target::Onnx | Target::Pt2 | Target::Coreml | Target::Litert | Target::Tensorflow => Ok(Made::nothing()),
         }
@@ -97,10 +96,13 @@ impl Tools {
                 scratch,
                 Limits::default(),
             )?),
-            Target::Tensorrt => {
-                let tool = tensorrt::Tool::new(self.environment(Backend::TensorRt));
-                Box::new(tensorrt::EngineRunner::load(path, &tool)?)
-            }
+            Target::Tensorrt => Box::new(TensorRtRunner::start(
+                &tensorrt::Python::new(self.environment(Backend::TensorRt)),
+                path,
+                (ports.inputs.clone(), ports.outputs.clone()),
+                scratch,
+                Limits::default(),
+            )?),
             Target::Coreml => return Ok(None),
             Target::Litert | Target::Tensorflow => return Ok(None),
         }))

@@ -5,8 +5,8 @@
 //! onnx_fixture f16 DIR, bf16 DIR       every sample in half precision inside, with the same answers
 //! onnx_fixture split DIR               so a few layers whose tensors lie outside the model's file
 //! onnx_fixture time DIR                seconds to write seven million parameters to DIR, as JSON
-//! onnx_fixture run LIBRARY FILE        what onnxruntime, loaded from LIBRARY, answers to the cases beside FILE, as JSON
-//! onnx_fixture ort LIBRARY FILE OUT    an .ort file of an .onnx file
+//! onnx_fixture run PLACE FILE          what onnxruntime, found in PLACE, answers to the cases beside FILE, as JSON
+//! onnx_fixture ort PLACE FILE OUT      an .ort file of an .onnx file
 //! ```
 
 use enn_common::graph::{
@@ -15,7 +15,7 @@ use enn_common::graph::{
 };
 use enn_export::{
     Batch, Model, Runner, Tensor, onnx,
-    ort::{self, OrtRunner, Runtime},
+    ort::{self, OrtRunner, Runtime, find},
     sample::{Sample, halved, samples},
 };
 use serde_json::{Value, json};
@@ -52,18 +52,18 @@ fn run() -> Outcome {
     match args.as_slice() {
         ["write", dir] => {
             let one = |(at, sample)| write(&numbered(dir, at), &sample, onnx::FILE_BYTES_MAX);
-            samples().into_iter().enumerate().try_for_each(one)
+            samples().into_iter().chain(extras()?).enumerate().try_for_each(one)
         }
         ["f16", dir] => write_halved(dir, DType::F16),
         ["bf16", dir] => write_halved(dir, DType::Bf16),
         ["split", dir] => write(&Path::new(dir).join("layers.onnx"), &layers(40, 3)?, 4096),
         ["time", dir] => time(Path::new(dir)),
-        ["run", library, file] => answer(Path::new(library), Path::new(file)),
-        ["ort", library, file, out] => Ok(ort::convert(Path::new(file), Path::new(out), Path::new(library))?),
-        _ => Err(
-            "usage: onnx_fixture write|f16|bf16 DIR | split DIR | time DIR | run LIBRARY FILE | ort LIBRARY FILE OUT"
-                .into(),
-        ),
+        ["run", place, file] => answer(&find::library(&[place.into()])?, Path::new(file)),
+        ["ort", place, file, out] => {
+            Ok(ort::convert(Path::new(file), Path::new(out), &find::library(&[place.into()])?)?)
+        }
+        _ => Err("usage: onnx_fixture write|f16|bf16 DIR | split DIR | time DIR | run PLACE FILE | ort PLACE FILE OUT"
+            .into()),
     }
 }
 
@@ -96,6 +96,55 @@ fn write(path: &Path, sample: &Sample, file_bytes_max: u64) -> Outcome {
 fn tell(path: &Path, sample: &Sample, cases: impl IntoIterator<Item = Case>) -> Outcome {
     let cases: Vec<Value> = cases.into_iter().map(|case| told(&sample.graph, &case)).collect();
     Ok(fs::write(path.with_extension("json"), json!({"name": sample.name, "cases": cases}).to_string())?)
+}
+
+/// What ONNX needs ways of its own for.
+fn extras() -> Result<[Sample; 4], Box<dyn Error>> {
+    let number = |i: u64| ((i as f64 * 0.754_877_666_246_693).fract() - 0.5) as f32;
+    let matrix = |graph: &mut Graph, rows: u64, columns: u64| {
+        let bytes: Vec<u8> = (0..rows * columns).flat_map(|i| number(i).to_le_bytes()).collect();
+        graph.known("m.weight", (DType::F32, &[rows, columns]), Known::Parameter, bytes)
+    };
+    let multiple = |input: Vec<Dim>| {
+        let mut graph = Graph::new();
+        let x = graph.input("x", DType::F32, input);
+        let flat = graph.node(Op::Reshape { shape: vec![Dim::Batch(6), Dim::Fixed(2)] }, &[x], "m")?;
+        let one = graph.number(1.5);
+        let ones = graph.node(Op::Expand { shape: vec![Dim::Batch(6), Dim::ONE] }, &[one], "m")?;
+        let both = graph.node(Op::Concat { axis: 1 }, &[flat, ones], "m")?;
+        graph.output(both, "y");
+        Ok::<_, Box<dyn Error>>(graph)
+    };
+    let mut tied = Graph::new();
+    let x = tied.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(3), Dim::Fixed(4)]);
+    let weight = matrix(&mut tied, 5, 4)?;
+    let y = tied.node(Op::Linear, &[x, weight], "m")?;
+    let last = tied.integers(&[], &[4])?;
+    let row = tied.node(Op::Gather { axis: 0 }, &[weight, last], "m")?;
+    let y = tied.node(Op::Reduce { fold: Fold::Sum, axes: vec![1], keep: false }, &[y], "m")?;
+    for (id, name) in [(y, "y"), (row, "row"), (x, "x")] {
+        tied.output(id, name);
+    }
+    let mut line = Graph::new();
+    let x = line.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(4)]);
+    let (weight, bias) = (matrix(&mut line, 5, 4)?, line.floats(&[5], &[1.0, 2.0, 3.0, 4.0, 5.0])?);
+    let four = line.floats(&[4], &[0.5, -1.0, 2.0, 0.25])?;
+    let vector = line.node(Op::Linear, &[four, weight, bias], "m")?;
+    let y = line.node(Op::Linear, &[x, weight, vector], "m")?;
+    let y = line.node(Op::Reduce { fold: Fold::Max, axes: vec![], keep: false }, &[y], "m")?;
+    line.output(y, "y");
+    Ok([
+        Sample {
+            name: "expand over a multiple of the batch".into(),
+            graph: multiple(vec![Dim::BATCH, Dim::Fixed(12)])?,
+        },
+        Sample {
+            name: "an input of a multiple of the batch".into(),
+            graph: multiple(vec![Dim::Fixed(4), Dim::Batch(3)])?,
+        },
+        Sample { name: "a matrix as it is and transposed, and an input that is answered".into(), graph: tied },
+        Sample { name: "linear of a vector, and a fold of no axes".into(), graph: line },
+    ])
 }
 
 /// Layers of three axes, whose weights are stored transposed, and one of two.
