@@ -123,7 +123,8 @@ def main():
         x = inputs(new, said)
         spread = np.array([spread for _, spread in said["scaler"][1]])
         expected = told[["warm", "cold"]].to_numpy()
-        quantiles = np.stack([told[[f"{cell}.q{level}" for cell in ("warm", "cold")]].to_numpy() for level in ("10", "50", "90")], 1)
+        cells = lambda level: [cell if level == 0.5 else f"{cell}@{level}" for cell in ("warm", "cold")]
+        quantiles = np.stack([told[cells(level)].to_numpy() for level in said["levels"]], 1)
         for form in ("onnx", "ort"):
             session = onnxruntime.InferenceSession(folder / "out" / f"towns.{form}")
             y, q = session.run(["y", "quantiles"], {"x": x})
