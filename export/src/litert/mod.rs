@@ -11,7 +11,10 @@ mod flat;
 
 use crate::{ExportError, Model};
 use emit::Emitter;
-use enn_common::{fs::atomic, graph::{DType, Graph, Node}};
+use enn_common::{
+    fs::atomic,
+    graph::{DType, Graph, Node},
+};
 use std::path::Path;
 
 /// In error messages.

@@ -1,7 +1,10 @@
 //! The signature of a SavedModel, read: which tensors are given and answered.
 
 use super::{GRAPH, SIGNATURE};
-use crate::{ExportError, proto::{Field, fields}};
+use crate::{
+    ExportError,
+    proto::{Field, fields},
+};
 use enn_common::fs::mmap::ReadMap;
 use std::path::Path;
 

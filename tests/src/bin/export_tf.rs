@@ -8,8 +8,16 @@
 //! DIR/00/saved/  DIR/00/model.tflite  DIR/00/again/  DIR/00/again.tflite
 //! ```
 
-use enn_common::graph::{DType, Graph, Id, eval::{self, Array}, file};
-use enn_export::{Batch, Model, litert, sample::{self, Sample}, savedmodel};
+use enn_common::graph::{
+    DType, Graph, Id,
+    eval::{self, Array},
+    file,
+};
+use enn_export::{
+    Batch, Model, litert,
+    sample::{self, Sample},
+    savedmodel,
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, error::Error, fs, path::Path};
 
