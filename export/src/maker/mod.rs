@@ -23,8 +23,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fs::{DirBuilder, File},
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -138,25 +139,28 @@ impl Tool {
         job: Value,
         limits: Limits,
     ) -> Result<Made, ExportError> {
-        let beside = atomic::temporary(path);
+        let scratch = atomic::temporary(path);
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| ExportError::Io { path, source }
+        };
+        DirBuilder::new().mode(0o700).create(&scratch).map_err(io(&scratch))?;
+        let out = scratch.join("made");
         let mut job = job;
         job["source"] = json!(source);
-        job["out"] = json!(beside);
-        job["scratch"] = json!(atomic::parent(path));
+        job["out"] = json!(out);
+        job["scratch"] = json!(scratch);
         let made = self.start(python, source, job, limits).and_then(|mut working| match self.hear(&mut working)? {
             Reply::Made(made) => {
-                let sync = || File::open(&beside)?.sync_all();
-                sync().map_err(|error| ExportError::Io { path: beside.clone(), source: error })?;
-                Disk.rename(&beside, path)?;
+                File::open(&out).and_then(|file| file.sync_all()).map_err(io(&out))?;
+                Disk.rename(&out, path)?;
                 Disk.sync_dir(atomic::parent(path))?;
                 Ok(made)
             }
             other => Err(working.refused(format!("it said {other:?} instead of what it has made"))),
         });
-        if made.is_err() {
-            // The error that is told is the first one.
-            let _ = std::fs::remove_file(&beside);
-        }
+        // What is left has a name that nobody asks for.
+        let _ = std::fs::remove_dir_all(&scratch);
         made
     }
 }

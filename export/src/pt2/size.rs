@@ -25,20 +25,17 @@ impl Sizes {
     /// Without an input that has the batch in an axis.
     pub(super) fn of(model: &Model<'_>) -> Result<Self, ExportError> {
         let graph = model.graph;
-        let open = |id: &Id| {
-            let axes = graph.value(*id).shape.iter().enumerate();
-            axes.filter(|(_, dim)| dim.is_open())
-                .map(|(axis, dim)| (*id, axis, dim.of(1)))
-                .min_by_key(|(.., times)| *times)
+        let axes = |id: &Id| {
+            let (id, shape) = (*id, graph.value(*id).shape.iter().enumerate());
+            shape.filter(|(_, dim)| dim.is_open()).map(move |(axis, dim)| (id, axis, dim.of(1)))
         };
-        let source = graph.inputs().iter().filter_map(open).min_by_key(|(.., times)| *times).ok_or_else(|| {
-            ExportError::Unsupported {
-                target: "pt2",
-                op: "a batch".to_owned(),
-                place: "the inputs".to_owned(),
-                why: "none of them has it in an axis".to_owned(),
-                hint: "give one input a shape like [batch, width]".to_owned(),
-            }
+        let source = graph.inputs().iter().flat_map(axes).min_by_key(|(.., times)| *times);
+        let source = source.ok_or_else(|| ExportError::Unsupported {
+            target: "pt2",
+            op: "a batch".to_owned(),
+            place: "the inputs".to_owned(),
+            why: "none of them has it in an axis".to_owned(),
+            hint: "give one input a shape like [batch, width]".to_owned(),
         })?;
         let taken: HashSet<u64> =
             graph.values().flat_map(|(_, value)| &value.shape).filter_map(|dim| dim.fixed()).collect();
