@@ -2,7 +2,10 @@
 //! conformance tests: `DIR/NN.EXT` and `DIR/samples.json`.
 
 use enn_common::graph::eval::Array;
-use enn_export::{Batch, ExportError, Model, pt2, sample::samples};
+use enn_export::{
+    Batch, ExportError, Model, pt2,
+    sample::{edges, samples},
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, error::Error, path::PathBuf};
 
@@ -21,14 +24,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = PathBuf::from(dir);
     let about = BTreeMap::from([("about.json".to_owned(), json!({ "samples": true }).to_string())]);
     let mut all = Vec::new();
-    for (number, sample) in samples().into_iter().enumerate() {
-        let file = format!("{number:02}.{format}");
+    for (number, sample) in samples().into_iter().chain(edges()).enumerate() {
+        let file = format!("{number:03}.{format}");
         let model = Model { name: "sample", graph: &sample.graph, batch: Batch::default(), about: &about };
         write(&model, &dir.join(&file))?;
         let cases: Vec<Value> = BATCHES.iter().map(|batch| told(&sample.case(*batch))).collect();
-        let outputs = sample.graph.outputs().iter().map(|id| &sample.graph.value(*id).name);
-        let outputs: Vec<&String> = outputs.collect();
-        all.push(json!({ "name": sample.name, "file": file, "outputs": outputs, "cases": cases }));
+        let outputs: Vec<&String> = sample.graph.outputs().iter().map(|id| &sample.graph.value(*id).name).collect();
+        let kinds: Vec<&str> = sample.graph.inputs().iter().map(|id| sample.graph.value(*id).dtype.name()).collect();
+        let told = json!({ "name": sample.name, "file": file, "inputs": kinds, "outputs": outputs, "cases": cases });
+        all.push(told);
     }
     std::fs::write(dir.join("samples.json"), Value::from(all).to_string())?;
     Ok(())

@@ -1,5 +1,5 @@
-"""PT2 archives that ENN wrote, in PyTorch: every sample and the golden file are loaded, checked, run, decomposed, made modules
-again and saved again."""
+"""PT2 archives that ENN wrote, in PyTorch: every sample, a trained model and the golden file are loaded, checked, run, decomposed,
+made modules again and saved again."""
 
 import io
 import json
@@ -14,10 +14,13 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).resolve().parent
-SAMPLES = Path(os.environ.get("ENN_BIN_DIR", HERE.parents[1] / "target/release")) / "examples/samples"
+BINARIES = Path(os.environ.get("ENN_BIN_DIR", HERE.parents[1] / "target/release"))
 GOLDEN = HERE.parents[1] / "export/src/pt2/golden/corners.pt2"
 TOLERANCE = 1e-5
 ROWS_MAX = 4096
+
+
+KINDS = {"f32": torch.float32, "i64": torch.int64}
 
 
 def tensors(arrays):
@@ -32,7 +35,7 @@ def answers(module, inputs, names):
 
 def agree(module, sample, what):
     for case in sample["cases"]:
-        inputs = [x.to(torch.float32) for x in tensors(case["inputs"])]
+        inputs = [x.to(KINDS[kind]) for x, kind in zip(tensors(case["inputs"]), sample["inputs"], strict=True)]
         for found, wanted in zip(answers(module, inputs, sample["outputs"]), tensors(case["outputs"]), strict=True):
             torch.testing.assert_close(found.to(torch.float64), wanted, rtol=TOLERANCE, atol=TOLERANCE,
                                        msg=lambda m: f"{what}: {m}")
@@ -46,8 +49,11 @@ def refused(module, inputs, what):
     raise SystemExit(f"{what} was taken")
 
 
-def guards(module, inputs, name):
+def guards(module, inputs, sample):
     """More rows than the archive says, and another width."""
+    name, (one, two, *_) = sample["name"], [case["inputs"][0]["shape"] for case in sample["cases"]]
+    if one[-1] != two[-1]:
+        return
     rows = [x[:1].expand(ROWS_MAX + 1, *x.shape[1:]).contiguous() for x in inputs]
     refused(module, rows, f"{name}: {ROWS_MAX + 1} rows")
     wide = [torch.cat([x, x], dim=-1) for x in inputs]
@@ -63,7 +69,7 @@ def schema(path, name):
     assert isinstance(args, tuple) and kwargs == {}, name
     for node in program["graph_module"]["graph"]["nodes"]:
         given = [(argument["name"], argument["kind"]) for argument in node["inputs"]]
-        if node["target"] == "_operator.mul":
+        if node["target"].startswith("_operator."):
             assert given == [("a", 1), ("b", 1)], f"{name}: {given}"
             continue
         _, _, namespace, operator, overload = node["target"].split(".")
@@ -82,7 +88,7 @@ def one(folder, sample):
     program.validate()
     module = program.module()
     agree(module, sample, name)
-    guards(module, args, name)
+    guards(module, args, sample)
     agree(program.run_decompositions().module(), sample, f"{name}, decomposed")
     agree(torch.export.unflatten(program), sample, f"{name}, unflattened")
     again = io.BytesIO()
@@ -108,12 +114,75 @@ def golden():
     torch.testing.assert_close(program.module()(x), torch.minimum(once @ weights["b.weight"].T, torch.tensor(float("inf"))))
 
 
+CONFIGURATION = """
+name = "whole"
+seed = 5
+[data]
+files = ["rows.csv"]
+[data.rows]
+features = ["a", "b", "c"]
+targets = ["y"]
+row_id = "id"
+[model]
+d_model = 16
+heads = 2
+fuser_rounds = 1
+[train]
+epochs = 1
+batch = 24
+threads = 1
+[cluster]
+device = "cpu"
+"""
+
+
+def enn(*arguments, folder):
+    done = subprocess.run([BINARIES / "enn", *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"enn {arguments}: {done.stdout}{done.stderr}"
+
+
+def whole(folder):
+    """A trained model as `enn export` leaves it; that it answers as the model does was checked there."""
+    rows = [f"{n},{n % 7 - 3},{n % 11 / 11:.3f},{n % 13 - 6},{n % 7 * (n % 11) / 9:.3f}" for n in range(400)]
+    (folder / "rows.csv").write_text("id,a,b,c,y\n" + "\n".join(rows) + "\n")
+    (folder / "whole.toml").write_text(CONFIGURATION)
+    enn("train", "whole.toml", "--quiet", "--nproc-per-node", "1", "--runs-dir", "runs", folder=folder)
+    enn("export", "latest", "--runs-dir", "runs", "--to", "pt2", "--out", "out", folder=folder)
+    (path,) = (folder / "out").glob("*.pt2")
+    args = schema(path, "whole")
+    program = torch.export.load(path)
+    program.validate()
+    again = io.BytesIO()
+    torch.export.save(program, again)
+    again.seek(0)
+    others = {
+        "decomposed": program.run_decompositions().module(),
+        "unflattened": torch.export.unflatten(program),
+        "saved again": torch.export.load(again).module(),
+    }
+    module = program.module()
+    generator = torch.Generator().manual_seed(7)
+    inputs = [torch.randn(300, *x.shape[1:], generator=generator).to(x.dtype) for x in args]
+    inputs[0][5, 1] = float("nan")
+    rowwise = lambda out: list(out.values()) if isinstance(out, dict) else [out]
+    with torch.no_grad():
+        expected = rowwise(module(*inputs))
+        assert all(torch.isfinite(output).all() for output in expected), "a missing number is answered with one"
+        for name, other in others.items():
+            torch.testing.assert_close(rowwise(other(*inputs)), expected, rtol=1e-4, atol=1e-4, msg=lambda m: f"{name}: {m}")
+        for count in (1, 2, 7):
+            found = rowwise(module(*[x[:count] for x in inputs]))
+            torch.testing.assert_close(found, [output[:count] for output in expected], rtol=1e-4, atol=1e-4)
+    refused(module, [x[:1].expand(ROWS_MAX + 1, *x.shape[1:]).contiguous() for x in inputs], "whole: more rows than it takes")
+
+
 def main():
     warnings.filterwarnings("ignore")
     golden()
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        subprocess.run([SAMPLES, "pt2", folder], check=True)
+        whole(folder)
+        subprocess.run([BINARIES / "examples/samples", "pt2", folder], check=True)
         samples = json.loads((folder / "samples.json").read_text())
         for sample in samples:
             one(folder, sample)

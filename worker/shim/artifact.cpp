@@ -45,8 +45,6 @@ constexpr const char* MODEL = "model";
 struct Artifact {
   virtual ~Artifact() = default;
   virtual std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) = 0;
-  // What it says of itself: name, tab, value, newline, by name.
-  std::string about;
 };
 
 struct Archive : Artifact {
@@ -66,12 +64,7 @@ struct Archive : Artifact {
 
 struct Package : Artifact {
   Package(const char* path, int32_t device)
-      : loader(path, MODEL, false, 1, static_cast<c10::DeviceIndex>(device)) {
-    const auto unsorted = loader.get_metadata();
-    for (const auto& [name, value] : std::map<std::string, std::string>(unsorted.begin(), unsorted.end())) {
-      about += name + "\t" + value + "\n";
-    }
-  }
+      : loader(path, MODEL, false, 1, static_cast<c10::DeviceIndex>(device)) {}
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) override { return loader.run(inputs); }
 
@@ -100,9 +93,18 @@ void enn_artifact_free(void* artifact) {
   delete static_cast<Artifact*>(artifact);
 }
 
-// Lives as long as the artifact.
-const char* enn_artifact_about(const void* artifact) {
-  return static_cast<const Artifact*>(artifact)->about.c_str();
+// What a package says of itself, without loading its code: name, tab, value, newline, by name. Valid until the next call on this
+// thread.
+int32_t enn_artifact_about(const char* path, const char** out) {
+  return enn::guarded([&] {
+    static thread_local std::string text;
+    text.clear();
+    const auto unsorted = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(path, MODEL);
+    for (const auto& [name, value] : std::map<std::string, std::string>(unsorted.begin(), unsorted.end())) {
+      text += name + "\t" + value + "\n";
+    }
+    *out = text.c_str();
+  });
 }
 
 // Results are the caller's; `made` says how many there are.

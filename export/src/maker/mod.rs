@@ -26,7 +26,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    fs::DirBuilder,
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -105,6 +107,8 @@ impl Tool {
     /// Starts it on a job about `path`.
     fn start(&self, python: &Path, path: &Path, mut job: Value, limits: Limits) -> Result<Working, ExportError> {
         let mut command = Command::new(python);
+        // Its libraries are its own: another libtorch found first would be half of each.
+        command.env_remove("LD_LIBRARY_PATH");
         command.args(["-I", "-W", "ignore", "-c", &format!("{PREAMBLE}\n{}", self.script)]);
         let unavailable = |source: io::Error| self.unavailable(format!("{}: {source}", python.display()));
         let child = Child::start(command, Errors::Kept).map_err(unavailable)?;
@@ -139,22 +143,26 @@ impl Tool {
         job: Value,
         limits: Limits,
     ) -> Result<Made, ExportError> {
-        let beside = atomic::temporary(path);
+        let scratch = atomic::temporary(path);
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| ExportError::Io { path, source }
+        };
+        DirBuilder::new().mode(0o700).create(&scratch).map_err(io(&scratch))?;
+        let out = scratch.join("made");
         let mut job = job;
         job["source"] = json!(source);
-        job["out"] = json!(beside);
-        job["scratch"] = json!(atomic::parent(path));
+        job["out"] = json!(out);
+        job["scratch"] = json!(scratch);
         let made = self.start(python, source, job, limits).and_then(|mut working| match self.hear(&mut working)? {
             Reply::Made(made) => {
-                atomic::place(&beside, path)?;
+                atomic::place(&out, path)?;
                 Ok(made)
             }
             other => Err(working.refused(format!("it said {other:?} instead of what it has made"))),
         });
-        if made.is_err() {
-            // The error that is told is the first one.
-            let _ = std::fs::remove_file(&beside);
-        }
+        // What is left has a name that nobody asks for.
+        let _ = std::fs::remove_dir_all(&scratch);
         made
     }
 }

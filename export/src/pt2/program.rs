@@ -101,22 +101,31 @@ impl Writer<'_> {
         if wanted.is_empty() {
             return multiples;
         }
-        let batch = self.names.fresh("sym_size_int");
-        let (source, axis) = self.sizes.source();
+        let size = self.names.fresh("sym_size_int");
+        let (source, axis, there) = self.sizes.source();
         let asked = [("self", tensor(self.names.get(source))), ("dim", json!({ "as_int": axis }))];
-        let asked = asked.map(|(name, value)| argument(name, value, false)).to_vec();
-        self.push("torch.ops.aten.sym_size.int", asked, number(&batch), (&batch, "batch"));
-        self.numbers.insert(batch.clone(), self.sizes.size(Dim::BATCH));
+        self.number("torch.ops.aten.sym_size.int", asked, &size, there);
+        let by = |number_of: &str, by: u64| [("a", number(number_of)), ("b", json!({ "as_int": by }))];
+        let mut batch = size;
+        if there > 1 {
+            let part = self.names.fresh("batch");
+            self.number("_operator.floordiv", by(&batch, there), &part, 1);
+            batch = part;
+        }
         for times in wanted.into_iter().filter(|times| *times > 1) {
             let name = self.names.fresh(&format!("{batch}_times_{times}"));
-            let factors = [("a", number(&batch)), ("b", json!({ "as_int": times }))];
-            let factors = factors.map(|(name, value)| argument(name, value, false)).to_vec();
-            self.push("_operator.mul", factors, number(&name), (&name, "batch"));
-            self.numbers.insert(name.clone(), self.sizes.size(Dim::Batch(times)));
+            self.number("_operator.mul", by(&batch, times), &name, times);
             multiples.insert(times, name);
         }
         multiples.insert(1, batch);
         multiples
+    }
+
+    /// A node that gives so many times the batch.
+    fn number(&mut self, target: &str, given: [(&str, Value); 2], name: &str, times: u64) {
+        let given = given.map(|(name, value)| argument(name, value, false)).to_vec();
+        self.push(target, given, number(name), (name, "batch"));
+        self.numbers.insert(name.to_owned(), self.sizes.size(Dim::Batch(times)));
     }
 
     fn node(&mut self, call: &Call<'_>, out: Id, place: &str, multiples: &Multiples) {

@@ -16,21 +16,25 @@ const HINT: u64 = 7;
 pub(super) struct Sizes {
     range: (u64, u64),
     hint: u64,
-    /// The input and its axis that tell it.
-    source: (Id, usize),
+    /// The input and its axis that tell it, and how many times it is there.
+    source: (Id, usize, u64),
 }
 
 impl Sizes {
     /// # Errors
-    /// Without an input that has the batch as an axis.
+    /// Without an input that has the batch in an axis.
     pub(super) fn of(model: &Model<'_>) -> Result<Self, ExportError> {
         let graph = model.graph;
-        let axis = |id: &Id| Some((*id, graph.value(*id).shape.iter().position(|dim| *dim == Dim::BATCH)?));
-        let source = graph.inputs().iter().find_map(axis).ok_or_else(|| ExportError::Unsupported {
+        let axes = |id: &Id| {
+            let (id, shape) = (*id, graph.value(*id).shape.iter().enumerate());
+            shape.filter(|(_, dim)| dim.is_open()).map(move |(axis, dim)| (id, axis, dim.of(1)))
+        };
+        let source = graph.inputs().iter().flat_map(axes).min_by_key(|(.., times)| *times);
+        let source = source.ok_or_else(|| ExportError::Unsupported {
             target: "pt2",
             op: "a batch".to_owned(),
             place: "the inputs".to_owned(),
-            why: "none of them has it as an axis".to_owned(),
+            why: "none of them has it in an axis".to_owned(),
             hint: "give one input a shape like [batch, width]".to_owned(),
         })?;
         let taken: HashSet<u64> =
@@ -40,8 +44,8 @@ impl Sizes {
         Ok(Self { range, hint: fitting.next().unwrap_or(range.1), source })
     }
 
-    /// The input and its axis that tell the batch.
-    pub(super) const fn source(&self) -> (Id, usize) {
+    /// The input and its axis that tell the batch, and how many times it is there: as few as there are.
+    pub(super) const fn source(&self) -> (Id, usize, u64) {
         self.source
     }
 

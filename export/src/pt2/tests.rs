@@ -1,7 +1,10 @@
 //! Archives read back: all samples, damaged ones, and the corners that no sample has.
 
 use super::{check::check, write};
-use crate::{Batch, ExportError, Model, sample::samples};
+use crate::{
+    Batch, ExportError, Model,
+    sample::{edges, samples},
+};
 use enn_common::{
     checkpoint::zip,
     graph::{DType, Dim, Graph, Known, Op, Unary},
@@ -48,7 +51,7 @@ fn corners() -> Graph {
 #[test]
 fn every_sample_passes_and_comes_out_equal_twice() {
     let dir = tempfile::tempdir().unwrap();
-    for sample in samples() {
+    for sample in samples().into_iter().chain(edges()) {
         let path = dir.path().join("m.pt2");
         let first = put(&sample.graph, Batch::default(), &path).unwrap();
         check(&path).unwrap_or_else(|error| panic!("{}: {error}", sample.name));

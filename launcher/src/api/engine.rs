@@ -66,7 +66,8 @@ impl EngineRunner {
             protocol: PROTOCOL,
             engine: artifact.engine,
             artifact: artifact.path.clone(),
-            device: device(worker),
+            // Archives run on the CPU, whatever the worker has.
+            device: if artifact.engine == Engine::Pt2 { "cpu".to_owned() } else { device(worker) },
             threads: worker.threads,
             scratch: scratch.clone(),
         };

@@ -3,7 +3,10 @@
 
 use super::{SessionError, boot, serve::Scratch};
 use crate::{
-    backend::{artifact::Artifact, torch::ShimError},
+    backend::{
+        artifact::{self, Artifact},
+        torch::ShimError,
+    },
     probe::libtorch_version,
 };
 use enn_common::wire::{
@@ -12,7 +15,8 @@ use enn_common::wire::{
     serve::{get, put},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
+    env::consts::ARCH,
     io::{BufRead, Write},
     path::Path,
 };
@@ -42,16 +46,19 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
     let device = boot::named_device(&begin.device, 0)?;
     let path = begin.artifact.as_path();
     let refused = |error: ShimError| failed(path, error.message);
-    let loaded = match begin.engine {
+    let (artifact, about) = match begin.engine {
         Engine::Pt2 if device != Device::Cpu => {
             return Err(failed(path, "libtorch runs a PT2 archive on the CPU only".to_owned()));
         }
-        Engine::Pt2 => Artifact::archive(path),
-        Engine::Aoti => Artifact::package(path, device),
+        Engine::Pt2 => (Artifact::archive(path), BTreeMap::new()),
+        Engine::Aoti => {
+            let about = artifact::about(path).map_err(refused)?;
+            fits(&about, &processor()).map_err(|why| failed(path, why))?;
+            (Artifact::package(path, device), about)
+        }
     };
-    let mut artifact = loaded.map_err(refused)?;
-    let ready = Reply::Ready { version: libtorch_version(), about: artifact.about() };
-    put(output, &ready).map_err(SessionError::Pipe)?;
+    let mut artifact = artifact.map_err(refused)?;
+    put(output, &Reply::Ready { version: libtorch_version(), about }).map_err(SessionError::Pipe)?;
     while let Some(question) = get::<Question>(input).map_err(SessionError::Pipe)? {
         let inputs = read(&question.inputs, device)?;
         let inputs: Vec<&Tensor> = inputs.iter().collect();
@@ -63,6 +70,36 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
 
 fn failed(path: &Path, message: String) -> SessionError {
     SessionError::Artifact { path: path.to_owned(), message }
+}
+
+/// What Linux calls the abilities of the first processor; empty where it does not say.
+fn processor() -> HashSet<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':'));
+    flags.map_or_else(HashSet::new, |(_, flags)| flags.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Whether code that a package holds can run: on another processor it would end in an illegal instruction.
+fn fits(about: &BTreeMap<String, String>, abilities: &HashSet<String>) -> Result<(), String> {
+    let machine = about.get("AOTI_MACHINE").map_or(ARCH, String::as_str);
+    if machine != ARCH {
+        return Err(format!("it was compiled for {machine}, this machine is {ARCH}"));
+    }
+    let wanted = about.get("AOTI_CPU_ISA").map_or("", String::as_str);
+    let has = |ability: &str| abilities.contains(ability);
+    let lacking = wanted.split_whitespace().filter(|set| match *set {
+        "AVX512" => !["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(has),
+        "INVALID_VEC_ISA" => false,
+        other => !has(&other.to_lowercase()),
+    });
+    let lacking: Vec<&str> = lacking.collect();
+    if lacking.is_empty() || abilities.is_empty() {
+        return Ok(());
+    }
+    let lacking = lacking.join(", ");
+    Err(format!(
+        "it was compiled for {wanted}, this processor lacks {lacking}\n  hint: compile it on a machine like this one"
+    ))
 }
 
 /// Tensors by number.
@@ -88,4 +125,23 @@ fn write(outputs: &[Tensor], path: &Path) -> Result<(), SessionError> {
         .map(|(number, tensor)| (number.to_string(), tensor.to_device(Device::Cpu)))
         .collect();
     Tensor::write_safetensors(&named, path).map_err(|error| failed(path, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_for_another_processor_is_refused_before_it_runs() {
+        let abilities = |text: &str| text.split_whitespace().map(str::to_owned).collect::<HashSet<_>>();
+        let about = |isa: &str| BTreeMap::from([("AOTI_CPU_ISA".to_owned(), isa.to_owned())]);
+        let large = abilities("avx2 avx512f avx512bw avx512dq avx512vl avx512_vnni amx_tile");
+        assert_eq!(fits(&about("AVX512 AVX512_VNNI AMX_TILE"), &large), Ok(()));
+        let said = fits(&about("AVX512 AVX512_VNNI AMX_TILE"), &abilities("avx2 avx512f avx512_vnni")).unwrap_err();
+        assert!(said.contains("this processor lacks AVX512, AMX_TILE\n"), "{said}");
+        assert_eq!(fits(&about("AVX2"), &abilities("avx2")), Ok(()));
+        assert_eq!(fits(&BTreeMap::new(), &abilities("avx2")), Ok(()));
+        let other = BTreeMap::from([("AOTI_MACHINE".to_owned(), "z80".to_owned())]);
+        assert!(fits(&other, &large).unwrap_err().starts_with("it was compiled for z80, this machine is "));
+    }
 }

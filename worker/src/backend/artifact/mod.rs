@@ -5,4 +5,4 @@
 mod result;
 mod sys;
 
-pub use result::Artifact;
+pub use result::{Artifact, about};

@@ -51,13 +51,6 @@ impl Artifact {
         Ok(Self(out))
     }
 
-    /// What it says of itself.
-    pub fn about(&self) -> BTreeMap<String, String> {
-        // SAFETY: the artifact lives, and so does its NUL-terminated text.
-        let text = unsafe { CStr::from_ptr(sys::enn_artifact_about(self.0)) }.to_string_lossy();
-        text.lines().filter_map(|line| line.split_once('\t')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
-    }
-
     /// Its outputs, contiguous, for all its inputs.
     ///
     /// # Errors
@@ -80,6 +73,20 @@ impl Drop for Artifact {
         // SAFETY: the only owner frees once.
         unsafe { sys::enn_artifact_free(self.0) }
     }
+}
+
+/// What a package of AOTInductor says of itself; its code is not loaded.
+///
+/// # Errors
+/// libtorch's sentence.
+pub fn about(path: &Path) -> Result<BTreeMap<String, String>, ShimError> {
+    let path = nul(path)?;
+    let mut text = ptr::null();
+    // SAFETY: the path is NUL-terminated and `text` is writable.
+    check(unsafe { sys::enn_artifact_about(path.as_ptr(), &raw mut text) })?;
+    // SAFETY: the shim's NUL-terminated text is valid until its next call on this thread.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    Ok(text.lines().filter_map(|line| line.split_once('\t')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
 }
 
 fn nul(path: &Path) -> Result<CString, ShimError> {

@@ -9,7 +9,7 @@ unsafe extern "C" {
     pub(super) fn enn_artifact_archive(path: *const c_char, out: *mut *mut c_void) -> i32;
     pub(super) fn enn_artifact_package(path: *const c_char, device: i32, out: *mut *mut c_void) -> i32;
     pub(super) fn enn_artifact_free(artifact: *mut c_void);
-    pub(super) fn enn_artifact_about(artifact: *const c_void) -> *const c_char;
+    pub(super) fn enn_artifact_about(path: *const c_char, out: *mut *const c_char) -> i32;
     pub(super) fn enn_artifact_run(
         artifact: *mut c_void,
         inputs: *const *const C_tensor,
