@@ -8,6 +8,7 @@
 mod builtin;
 mod emit;
 mod flat;
+pub mod runtime;
 
 use crate::{ExportError, Model};
 use emit::Emitter;
