@@ -35,11 +35,7 @@ pub struct Model<'a> {
 }
 
 /// An input with the batch in one of its axes: which, the axis, and how many times the batch. `node` is what asks for it.
-pub(crate) fn open_axis(
-    target: &'static str,
-    graph: &Graph,
-    node: &Node,
-) -> Result<(Id, usize, u64), ExportError> {
+pub(crate) fn open_axis(target: &'static str, graph: &Graph, node: &Node) -> Result<(Id, usize, u64), ExportError> {
     let open = |id: &Id| {
         let shape = &graph.value(*id).shape;
         let axis = shape.iter().position(|dim| dim.is_open())?;

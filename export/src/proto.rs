@@ -172,7 +172,10 @@ mod tests {
             panic!("four fields: {:?}", fields(&whole));
         };
         assert_eq!(fields(inside).unwrap(), [(1, Field::Number((-2_i64).cast_unsigned())), (2, Field::Bytes(b"x"))]);
-        assert_eq!((float, double, last), (&1_f32.to_le_bytes()[..], &2_f64.to_le_bytes()[..], (6, Field::Number(150))));
+        assert_eq!(
+            (float, double, last),
+            (&1_f32.to_le_bytes()[..], &2_f64.to_le_bytes()[..], (6, Field::Number(150)))
+        );
         for cut in 1..whole.len() {
             assert!(fields(&whole[..cut]).is_none_or(|some| some.len() < 4), "{cut}");
         }

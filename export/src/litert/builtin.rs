@@ -56,7 +56,13 @@ pub(super) struct Use {
 pub(super) fn version(op: Builtin, of: Use) -> i32 {
     match op {
         // Two operands: no bias; otherwise axes are kept.
-        FULLY_CONNECTED => if of.operands == 2 { 6 } else { 5 },
+        FULLY_CONNECTED => {
+            if of.operands == 2 {
+                6
+            } else {
+                5
+            }
+        }
         TRANSPOSE if of.rank > 6 => 8,
         TRANSPOSE if of.rank > 5 => 6,
         TRANSPOSE if of.rank > 4 => 4,

@@ -264,7 +264,8 @@ impl<'a> Emitter<'a> {
             return self.reshape(made, to);
         }
         let along = |value: u64| (0..from.len()).map(|i| if i == axis { value as i32 } else { 0 }).collect::<Vec<_>>();
-        let (begin, end, step) = (self.row(&along(start)), self.row(&along(start + len)), self.row(&vec![1; from.len()]));
+        let (begin, end, step) =
+            (self.row(&along(start)), self.row(&along(start + len)), self.row(&vec![1; from.len()]));
         let whole = ((1 << from.len()) - 1) & !(1 << axis);
         let kind = self.draft.tensors[x as usize].kind;
         let options = [Field::Int(0, whole), Field::Int(1, whole)];
@@ -278,12 +279,14 @@ impl<'a> Emitter<'a> {
         let from = self.shape(x).to_vec();
         let own = |axis: usize| (axis + from.len()).checked_sub(to.len()).map_or(Dim::ONE, |axis| from[axis]);
         // What the operand lacks: 1 where it lacks nothing.
-        let lacks: Vec<Dim> = to.iter().enumerate().map(|(i, dim)| if own(i) == *dim { Dim::ONE } else { *dim }).collect();
+        let lacks: Vec<Dim> =
+            to.iter().enumerate().map(|(i, dim)| if own(i) == *dim { Dim::ONE } else { *dim }).collect();
         let mut made = x;
         let numbers: Vec<u64> = lacks.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
         if numbers.iter().any(|size| *size != 1) {
             let mask = self.constant(Kind::Bool, &numbers, vec![0; numbers.iter().product::<u64>() as usize]);
-            let shape = to.iter().enumerate().map(|(i, dim)| if lacks[i].is_open() { Dim::ONE } else { *dim }).collect();
+            let shape =
+                to.iter().enumerate().map(|(i, dim)| if lacks[i].is_open() { Dim::ONE } else { *dim }).collect();
             made = self.put(op::SELECT_V2, &[mask, made, made], (kind, shape), &[]);
         }
         if let Some(axis) = lacks.iter().position(|dim| dim.is_open()) {

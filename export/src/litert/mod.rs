@@ -12,7 +12,10 @@ pub mod runtime;
 
 use crate::{ExportError, Model};
 use emit::Emitter;
-use enn_common::{fs::atomic, graph::{DType, Graph, Node}};
+use enn_common::{
+    fs::atomic,
+    graph::{DType, Graph, Node},
+};
 use std::path::Path;
 
 /// In error messages.
@@ -92,3 +95,6 @@ fn too_large(name: &str, found: i64) -> ExportError {
         hint: "export to onnx or savedmodel, which hold integers of 64 bits".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,9 +32,11 @@ fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
     let sparse: Vec<u64> = sizes.iter().enumerate().map(|(i, size)| if i % 2 == 0 { 1 } else { *size }).collect();
     let count: u64 = sparse.iter().product();
     let f = Binary::Sub;
-    let mut with = |what: &str, op: &dyn Fn(&mut Graph, enn_common::graph::Id) -> Result<enn_common::graph::Id, super::GraphError>| {
-        add(format!("{what} of {axes} axes"), one(&sizes, op));
-    };
+    let mut with =
+        |what: &str,
+         op: &dyn Fn(&mut Graph, enn_common::graph::Id) -> Result<enn_common::graph::Id, super::GraphError>| {
+            add(format!("{what} of {axes} axes"), one(&sizes, op));
+        };
     for f in [Binary::Add, f, Binary::Mul, Binary::Div, Binary::Max, Binary::Min] {
         with(Op::Binary(f).name(), &|g, x| {
             let by = g.floats(&sparse, &weights(count).iter().map(|v| v + 1.5).collect::<Vec<_>>())?;

@@ -97,13 +97,7 @@ impl Nodes {
     }
 
     /// A node with a name, or one like it where that is taken.
-    pub(super) fn named(
-        &mut self,
-        name: &str,
-        op: &str,
-        ins: &[&Name],
-        attributes: &[(&str, Attribute<'_>)],
-    ) -> Name {
+    pub(super) fn named(&mut self, name: &str, op: &str, ins: &[&Name], attributes: &[(&str, Attribute<'_>)]) -> Name {
         let name = self.fresh(name);
         let mut node = Message::new().text(1, &name).text(2, op);
         for input in ins {

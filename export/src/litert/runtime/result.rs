@@ -1,6 +1,9 @@
 //! LiteRT's C API with a `Result` for every call that can fail; an error names the call and what its status means.
 
-use super::sys::{AXES_MAX, CPU, Functions, Handle, Layout, READ, TensorType, WRITE};
+use super::sys::{
+    ACCELERATORS, AXES_MAX, CPU, Choice, ERROR, Functions, Handle, Layout, NUMBER, Number, READ, SEVERITY, TensorType,
+    WRITE,
+};
 use std::{
     ffi::{CStr, CString, c_int},
     ptr,
@@ -43,9 +46,12 @@ fn given(what: &str, call: impl FnOnce(*mut Handle) -> c_int) -> Said<Handle> {
     if handle.is_null() { Err(format!("{what}: nothing was given")) } else { Ok(handle) }
 }
 
+/// For all models of this process; CPUs only, and a word only of errors.
 pub(super) fn environment(api: &Functions) -> Said<Handle> {
-    // SAFETY: no options; the environment goes to a place that is alive.
-    given("an environment", |to| unsafe { (api.create_environment)(0, ptr::null(), to) })
+    let choice = |(tag, value)| Choice { tag, value: Number { kind: NUMBER, value } };
+    let choices = [(ACCELERATORS, i64::from(CPU)), (SEVERITY, ERROR)].map(choice);
+    // SAFETY: the choices are read during the call; the environment goes to a place that is alive.
+    given("an environment", |to| unsafe { (api.create_environment)(choices.len() as c_int, choices.as_ptr(), to) })
 }
 
 pub(super) fn model(api: &Functions, environment: Handle, path: &str) -> Said<Handle> {
@@ -65,11 +71,6 @@ pub(super) fn compiled(api: &Functions, environment: Handle, model: Handle) -> S
     // SAFETY: made above, used no more.
     unsafe { (api.destroy_options)(options) };
     made
-}
-
-pub(super) fn destroy_environment(api: &Functions, environment: Handle) {
-    // SAFETY: its owner uses it no more.
-    unsafe { (api.destroy_environment)(environment) };
 }
 
 pub(super) fn destroy_model(api: &Functions, model: Handle) {
@@ -164,7 +165,12 @@ pub(super) fn read(api: &Functions, buffer: Handle, bytes: usize) -> Said<Vec<u8
     })
 }
 
-fn locked<T>(api: &Functions, buffer: Handle, (mode, bytes): (c_int, usize), work: impl FnOnce(*mut u8) -> T) -> Said<T> {
+fn locked<T>(
+    api: &Functions,
+    buffer: Handle,
+    (mode, bytes): (c_int, usize),
+    work: impl FnOnce(*mut u8) -> T,
+) -> Said<T> {
     let mut room = 0;
     // SAFETY: the buffer is alive.
     done("a buffer's size", unsafe { (api.buffer_bytes)(buffer, &raw mut room) })?;
@@ -183,8 +189,7 @@ fn locked<T>(api: &Functions, buffer: Handle, (mode, bytes): (c_int, usize), wor
 pub(super) fn run(api: &Functions, compiled: Handle, inputs: &[Handle], outputs: &[Handle]) -> Said<()> {
     let (mut ins, mut outs) = (inputs.to_vec(), outputs.to_vec());
     // SAFETY: model and buffers are alive, the lists as long as said.
-    let status =
-        unsafe { (api.run)(compiled, SIGNATURE, ins.len(), ins.as_mut_ptr(), outs.len(), outs.as_mut_ptr()) };
+    let status = unsafe { (api.run)(compiled, SIGNATURE, ins.len(), ins.as_mut_ptr(), outs.len(), outs.as_mut_ptr()) };
     done("running", status)
 }
 

@@ -20,6 +20,8 @@ const BOOL: i32 = 6;
 #[derive(Clone)]
 pub struct LiteRt {
     api: &'static Functions,
+    /// Lives as long as the library.
+    environment: Handle,
     version: String,
 }
 
@@ -35,12 +37,14 @@ impl LiteRt {
     /// # Errors
     /// When it is not LiteRT's library, or an older one.
     pub fn load(library: &Path, version: &str) -> Result<Self, ExportError> {
-        let api = Functions::load(library).map_err(|error| ExportError::Unavailable {
+        let unavailable = |error: String| ExportError::Unavailable {
             what: WHAT,
             why: format!("{}: {error}", library.display()),
             hint: "pip install 'ai-edge-litert>=2.2'".to_owned(),
-        })?;
-        Ok(Self { api, version: version.to_owned() })
+        };
+        let api = Functions::load(library).map_err(|error| unavailable(error.to_string()))?;
+        let environment = result::environment(api).map_err(unavailable)?;
+        Ok(Self { api, environment, version: version.to_owned() })
     }
 
     /// Loads a `.tflite` file.
@@ -52,14 +56,12 @@ impl LiteRt {
         let place = path.to_str().ok_or_else(|| refused("its path is no UTF-8".to_owned()))?;
         let api = self.api;
         let own = |handle: Said<Handle>, destroy| handle.map(|handle| Owned { api, handle, destroy }).map_err(refused);
-        let environment = own(result::environment(api), result::destroy_environment)?;
-        let model = own(result::model(api, environment.handle, place), result::destroy_model)?;
+        let model = own(result::model(api, self.environment, place), result::destroy_model)?;
         let inputs = result::ports(api, model.handle, Side::Input).map_err(refused)?;
         let outputs = result::ports(api, model.handle, Side::Output).map_err(refused)?;
-        let compiled = result::compiled(api, environment.handle, model.handle);
+        let compiled = result::compiled(api, self.environment, model.handle);
         let compiled = own(compiled, result::destroy_compiled)?;
-        let version = self.version.clone();
-        Ok(Compiled { path: path.to_owned(), version, inputs, outputs, compiled, _model: model, environment })
+        Ok(Compiled { runtime: self.clone(), path: path.to_owned(), inputs, outputs, compiled, _model: model })
     }
 }
 
@@ -76,27 +78,26 @@ impl Drop for Owned {
     }
 }
 
-/// A loaded model. Its fields go in their order: what was compiled before the model, the environment last.
+/// A loaded model. Its fields go in their order: what was compiled before the model.
 pub struct Compiled {
+    runtime: LiteRt,
     path: PathBuf,
-    version: String,
     inputs: Vec<(String, TensorType)>,
     outputs: Vec<(String, TensorType)>,
     compiled: Owned,
     _model: Owned,
-    environment: Owned,
 }
 
 impl fmt::Debug for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Compiled").field("path", &self.path).field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Compiled").field("runtime", &self.runtime).field("path", &self.path).finish_non_exhaustive()
     }
 }
 
 impl Compiled {
     fn buffer(&self, side: Side, port: usize, kind: &TensorType) -> Said<Owned> {
         let api = self.compiled.api;
-        let handle = result::buffer(api, (self.environment.handle, self.compiled.handle), (side, port), kind)?;
+        let handle = result::buffer(api, (self.runtime.environment, self.compiled.handle), (side, port), kind)?;
         Ok(Owned { api, handle, destroy: result::destroy_buffer })
     }
 
@@ -106,7 +107,8 @@ impl Compiled {
         let input = inputs.iter().find(|input| input.name == *name);
         let input = input.ok_or_else(|| format!("input {name} was not given"))?;
         foreign::agrees(input)?;
-        let sizes = input.shape.iter().map(|size| i32::try_from(*size).map_err(|_| format!("input {name} has {size} rows")));
+        let sizes =
+            input.shape.iter().map(|size| i32::try_from(*size).map_err(|_| format!("input {name} has {size} rows")));
         let sizes = sizes.collect::<Said<Vec<i32>>>()?;
         result::resize(self.compiled.api, self.compiled.handle, port, &sizes)?;
         Ok((input, TensorType { kind: *kind, layout: Layout::of(&sizes)? }))
@@ -141,8 +143,10 @@ impl Compiled {
         let sized = (0..self.inputs.len()).map(|port| self.sized(port, inputs)).collect::<Said<Vec<_>>>()?;
         let layouts = result::outputs(api, self.compiled.handle, self.outputs.len())?;
         let given = sized.iter().enumerate().map(|(port, of)| self.given(port, of)).collect::<Said<Vec<_>>>()?;
-        let types = self.outputs.iter().zip(&layouts).map(|((_, of), layout)| TensorType { kind: of.kind, layout: *layout });
-        let room = types.enumerate().map(|(port, of)| self.buffer(Side::Output, port, &of)).collect::<Said<Vec<_>>>()?;
+        let types =
+            self.outputs.iter().zip(&layouts).map(|((_, of), layout)| TensorType { kind: of.kind, layout: *layout });
+        let room =
+            types.enumerate().map(|(port, of)| self.buffer(Side::Output, port, &of)).collect::<Said<Vec<_>>>()?;
         let handles = |of: &[Owned]| of.iter().map(|buffer| buffer.handle).collect::<Vec<_>>();
         result::run(api, self.compiled.handle, &handles(&given), &handles(&room))?;
         let outputs = self.outputs.iter().zip(layouts.iter().zip(&room));
@@ -152,7 +156,7 @@ impl Compiled {
 
 impl Runner for Compiled {
     fn version(&self) -> String {
-        format!("litert {}", self.version)
+        format!("litert {}", self.runtime.version)
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {

@@ -29,6 +29,28 @@ pub(super) struct TensorType {
     pub(super) layout: Layout,
 }
 
+/// `LiteRtEnvOption` with a number.
+#[repr(C)]
+pub(super) struct Choice {
+    pub(super) tag: c_int,
+    pub(super) value: Number,
+}
+
+/// `LiteRtAny` that holds a number.
+#[repr(C)]
+pub(super) struct Number {
+    pub(super) kind: c_int,
+    pub(super) value: i64,
+}
+
+/// `kLiteRtAnyTypeInt`.
+pub(super) const NUMBER: c_int = 2;
+/// `kLiteRtEnvOptionTagAutoRegisterAccelerators` and `…MinLoggerSeverity`.
+pub(super) const ACCELERATORS: c_int = 24;
+pub(super) const SEVERITY: c_int = 25;
+/// `kLiteRtLogSeverityError`.
+pub(super) const ERROR: i64 = 3;
+
 /// `kLiteRtHwAcceleratorCpu`.
 pub(super) const CPU: c_int = 1;
 /// `kLiteRtTensorBufferLockModeRead` and `…Write`.
@@ -38,8 +60,7 @@ pub(super) const WRITE: c_int = 1;
 functions! {
     /// What is used of libLiteRt.so.
     Functions {
-        create_environment = b"LiteRtCreateEnvironment" (c_int, *const c_void, *mut Handle) -> c_int;
-        destroy_environment = b"LiteRtDestroyEnvironment" (Handle);
+        create_environment = b"LiteRtCreateEnvironment" (c_int, *const Choice, *mut Handle) -> c_int;
         // Came together with the environment in the next one's arguments; where it is missing, that takes others.
         _model_from_fd = b"LiteRtCreateModelFromFd" (Handle, c_int, usize, usize, *mut Handle) -> c_int;
         model_from_file = b"LiteRtCreateModelFromFile" (Handle, *const c_char, *mut Handle) -> c_int;

@@ -33,9 +33,7 @@ fn asked<T>(api: &Functions, call: impl FnOnce(*mut TfStatus) -> T) -> Said<T> {
     let status = unsafe { (api.new_status)() };
     let answer = call(status);
     // SAFETY: the status is alive until here, and its message is copied before it goes.
-    let outcome = unsafe {
-        if (api.code)(status) == TF_OK { Ok(answer) } else { Err(text((api.message)(status))) }
-    };
+    let outcome = unsafe { if (api.code)(status) == TF_OK { Ok(answer) } else { Err(text((api.message)(status))) } };
     // SAFETY: it was made above and is used no more.
     unsafe { (api.delete_status)(status) };
     outcome
@@ -54,7 +52,9 @@ pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -
     let options = unsafe { (api.new_session_options)() };
     let session = asked(api, |status| {
         // SAFETY: all pointers are alive during the call; null stands for no run options and for a description not asked for.
-        unsafe { (api.load_session)(options, ptr::null(), dir.as_ptr(), tags.as_ptr(), 1, graph, ptr::null_mut(), status) }
+        unsafe {
+            (api.load_session)(options, ptr::null(), dir.as_ptr(), tags.as_ptr(), 1, graph, ptr::null_mut(), status)
+        }
     });
     // SAFETY: made above, used no more.
     unsafe { (api.delete_session_options)(options) };
@@ -128,8 +128,18 @@ pub(super) fn run(
         // SAFETY: every list is alive and as long as said; null stands for no options, no targets and no statistics.
         unsafe {
             (api.run)(
-                session, ptr::null(), inputs.as_ptr(), given.as_ptr(), ins, outputs.as_ptr(), made.as_mut_ptr(), outs,
-                ptr::null(), 0, ptr::null_mut(), status,
+                session,
+                ptr::null(),
+                inputs.as_ptr(),
+                given.as_ptr(),
+                ins,
+                outputs.as_ptr(),
+                made.as_mut_ptr(),
+                outs,
+                ptr::null(),
+                0,
+                ptr::null_mut(),
+                status,
             );
         }
     })?;

@@ -1,7 +1,10 @@
 //! A SavedModel at work in TensorFlow.
 
 use super::{
-    super::{TAG, signature::{Port, Signature}},
+    super::{
+        TAG,
+        signature::{Port, Signature},
+    },
     WHAT, result,
     sys::{Functions, TfGraph, TfOutput, TfSession, TfTensor},
 };
