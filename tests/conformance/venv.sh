@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# Makes TARGET/venv with the packages of requirements.txt, once: `venv.sh PYTHON TARGET`. uv does it in half a minute; it is
-# itself fetched from PyPI into TARGET/tools, so nothing outside TARGET changes.
+# Makes TARGET/venv with the packages of requirements.txt, once: `venv.sh PYTHON TARGET`; with a NAME behind it TARGET/venv-NAME with
+# those of requirements-NAME.txt. uv does it in half a minute; it is itself fetched from PyPI into TARGET/tools, so nothing outside
+# TARGET changes.
 set -euo pipefail
 
 python=$1
 target=$2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-pins=$here/requirements.txt
-stamp=$target/venv/.complete
+suffix=${3:+-$3}
+pins=$here/requirements$suffix.txt
+venv=$target/venv$suffix
+gib_needed=$([[ $suffix ]] && echo 3 || echo 6)
+stamp=$venv/.complete
 uv_version=0.13.8
 
 mkdir -p "$target"
@@ -21,7 +25,7 @@ fail() {
 }
 
 free_kib=$(df --output=avail -k "$target" | tail -n 1)
-((free_kib > 6 * 1024 * 1024)) || fail "$target has $((free_kib / 1024 / 1024)) GiB free, the Python with PyTorch needs 6" \
+((free_kib > gib_needed * 1024 * 1024)) || fail "$target has $((free_kib / 1024 / 1024)) GiB free, $venv needs $gib_needed" \
 	"free some space, or set ENN_PYTHON to a Python that has torch 2.11.0"
 
 uv=$target/tools/uv/bin/uv
@@ -30,7 +34,7 @@ if [[ ! -x $uv ]]; then
 		fail "uv could not be fetched from PyPI" "check the network, or set ENN_PYTHON to a Python that has torch 2.11.0"
 fi
 rm -f "$stamp"
-"$uv" venv --quiet --clear --python "$python" "$target/venv"
-"$uv" pip install --quiet --python "$target/venv/bin/python" --requirement "$pins" ||
+"$uv" venv --quiet --clear --python "$python" "$venv"
+"$uv" pip install --quiet --python "$venv/bin/python" --requirement "$pins" ||
 	fail "the packages of $pins could not be fetched" "check the network; what was downloaded is cached"
 cp "$pins" "$stamp"

@@ -6,30 +6,18 @@ mod sys;
 
 pub use safe::{Compiled, LiteRt};
 
-use crate::{ExportError, foreign};
-use std::path::{Path, PathBuf};
+use crate::{ExportError, foreign::Wheel};
+use std::path::PathBuf;
 
+/// Where it is found.
+const WHEEL: Wheel = Wheel { what: WHAT, package: "ai-edge-litert", dir: "ai_edge_litert", file: "libLiteRt.so" };
 /// In error messages.
 const WHAT: &str = "LiteRT";
-/// What the name of the directory with a wheel's description begins and ends with.
-const DESCRIPTION: (&str, &str) = ("ai_edge_litert-", ".dist-info");
 
-/// LiteRT's library in a Python's site-packages, and its version.
+/// The first library among `candidates`: itself, in a directory, in a `site-packages`, or in an environment of Python.
 ///
 /// # Errors
-/// When it is not there.
-pub fn library(site_packages: &Path) -> Result<(PathBuf, String), ExportError> {
-    let path = foreign::of_wheel(site_packages, "ai_edge_litert/libLiteRt.so", (WHAT, "ai-edge-litert"))?;
-    let entries = std::fs::read_dir(site_packages)
-        .map_err(|source| ExportError::Io { path: site_packages.to_owned(), source })?;
-    let version = entries.filter_map(|entry| {
-        let name = entry.ok()?.file_name().into_string().ok()?;
-        Some(name.strip_prefix(DESCRIPTION.0)?.strip_suffix(DESCRIPTION.1)?.to_owned())
-    });
-    let version = version.max().ok_or_else(|| ExportError::Unavailable {
-        what: WHAT,
-        why: format!("{} has no {}VERSION{}", site_packages.display(), DESCRIPTION.0, DESCRIPTION.1),
-        hint: "pip install ai-edge-litert".to_owned(),
-    })?;
-    Ok((path, version))
+/// Where it was looked for.
+pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
+    WHEEL.library(candidates)
 }

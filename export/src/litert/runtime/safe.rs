@@ -1,7 +1,7 @@
 //! A LiteRT model at work.
 
 use super::{
-    WHAT,
+    WHAT, WHEEL,
     result::{self, Said, Side},
     sys::{Functions, Handle, Layout, TensorType},
 };
@@ -32,11 +32,11 @@ impl fmt::Debug for LiteRt {
 }
 
 impl LiteRt {
-    /// Loads `libLiteRt.so`, for as long as this process lives. The library does not tell its version; its wheel does.
+    /// Loads `libLiteRt.so`, for as long as this process lives. It does not tell its version; the wheel around it does.
     ///
     /// # Errors
     /// When it is not LiteRT's library, or an older one.
-    pub fn load(library: &Path, version: &str) -> Result<Self, ExportError> {
+    pub fn load(library: &Path) -> Result<Self, ExportError> {
         let unavailable = |error: String| ExportError::Unavailable {
             what: WHAT,
             why: format!("{}: {error}", library.display()),
@@ -44,7 +44,8 @@ impl LiteRt {
         };
         let api = Functions::load(library).map_err(|error| unavailable(error.to_string()))?;
         let environment = result::environment(api).map_err(unavailable)?;
-        Ok(Self { api, environment, version: version.to_owned() })
+        let version = WHEEL.version(library).unwrap_or_else(|| "of unknown version".to_owned());
+        Ok(Self { api, environment, version })
     }
 
     /// Loads a `.tflite` file.

@@ -1,6 +1,6 @@
-//! `export_tf write DIR [GRAPH…]` writes every sample of the exporters, and the graphs of these directories, as SavedModel and for
-//! LiteRT, with inputs and what they are answered with; `export_tf run DIR SITE_PACKAGES` runs them in TensorFlow's and LiteRT's own
-//! libraries, which lie below a Python's site-packages.
+//! `tf_fixture write DIR [GRAPH…]` writes every sample of the exporters, and the graphs of these directories, as SavedModel and for
+//! LiteRT, with inputs and what they are answered with; `tf_fixture run DIR PYTHON` runs them in TensorFlow's and LiteRT's own
+//! libraries, which lie in an environment of Python.
 //!
 //! ```text
 //! DIR/cases.json                     [{name, edge, refused, batches: [{inputs, outputs}]}]; why LiteRT's was not written; a port as {name, shape, bits}: f32 as their bits; or
@@ -20,7 +20,7 @@ use enn_export::{
     savedmodel::{self, runtime::TensorFlow},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, error::Error, fs, io::Write, path::Path, process::ExitCode};
+use std::{collections::BTreeMap, error::Error, fs, io::Write, path::{Path, PathBuf}, process::ExitCode};
 
 /// In one loaded model, one after the other.
 const BATCHES: [usize; 5] = [1, 2, 7, 300, 3];
@@ -47,8 +47,8 @@ fn obeyed() -> Outcome<()> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["write", dir, graphs @ ..] => write(Path::new(dir), graphs),
-        ["run", dir, site_packages] => run(Path::new(dir), Path::new(site_packages)),
-        _ => Err("usage: export_tf write DIR [GRAPH…] | run DIR SITE_PACKAGES".into()),
+        ["run", dir, python] => run(Path::new(dir), python.into()),
+        _ => Err("usage: tf_fixture write DIR [GRAPH…] | run DIR PYTHON".into()),
     }
 }
 
@@ -104,10 +104,10 @@ fn case(sample: &Sample, batch: usize) -> Value {
     json!({"inputs": ports(graph, graph.inputs(), &inputs), "outputs": ports(graph, graph.outputs(), &outputs)})
 }
 
-fn run(dir: &Path, site_packages: &Path) -> Outcome<()> {
-    let tensorflow = savedmodel::runtime::TensorFlow::load(&savedmodel::runtime::library(site_packages)?)?;
-    let (library, version) = litert::runtime::library(site_packages)?;
-    let litert = litert::runtime::LiteRt::load(&library, &version)?;
+fn run(dir: &Path, python: PathBuf) -> Outcome<()> {
+    let places = [python];
+    let tensorflow = TensorFlow::load(&savedmodel::runtime::library(&places)?)?;
+    let litert = LiteRt::load(&litert::runtime::library(&places)?)?;
     let cases: Vec<Value> = serde_json::from_slice(&fs::read(dir.join("cases.json"))?)?;
     let (mut worst, mut wrong) = (BTreeMap::new(), Vec::new());
     for (number, case) in cases.iter().enumerate() {
