@@ -60,8 +60,7 @@ impl Message {
 
     /// bytes.
     pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {
-        self.key(field, LENGTH);
-        varint(&mut self.0, value.len() as u64);
+        self = self.opening(field, value.len() as u64);
         self.0.extend_from_slice(value);
         self
     }
@@ -79,6 +78,13 @@ impl Message {
     /// Messages of a repeated field.
     pub fn messages(self, field: u32, values: impl IntoIterator<Item = Self>) -> Self {
         values.into_iter().fold(self, |whole, value| whole.message(field, &value))
+    }
+
+    /// What stands in front of so many bytes, or of a message of that length, which follow from elsewhere.
+    pub fn opening(mut self, field: u32, bytes: u64) -> Self {
+        self.key(field, LENGTH);
+        varint(&mut self.0, bytes);
+        self
     }
 
     /// A packed repeated field of int32 or int64.

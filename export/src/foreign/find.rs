@@ -42,8 +42,7 @@ impl Wheel {
         }
         let in_packages = |packages: &Path| packages.join(self.dir).join(self.file);
         let pythons = fs::read_dir(candidate.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut pythons: Vec<PathBuf> =
-            pythons.filter(|path| path.to_string_lossy().contains("/python3")).collect();
+        let mut pythons: Vec<PathBuf> = pythons.filter(|path| path.to_string_lossy().contains("/python3")).collect();
         pythons.sort();
         let environments = pythons.iter().map(|python| in_packages(&python.join("site-packages")));
         let places = [candidate.join(self.file), in_packages(candidate)].into_iter().chain(environments);

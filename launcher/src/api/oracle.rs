@@ -1,34 +1,18 @@
-//! A worker that is asked over pipes (`enn_common::wire::serve`): loaded once, then a question at a time.
-//!
-//! **Invariant:** every wait for it has an end; it ends with its input, so that it never outlives who asks.
+//! A worker that predicts what it is asked (`enn_common::wire::serve`): loaded once, then a question at a time.
 
+use super::piped::{PipeError, Piped, device};
 use crate::{Error, agent::WorkerSpec};
-use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use enn_common::{
-    config::train::{Device, Precision},
+    config::train::Precision,
     wire::{
         message::PROTOCOL,
-        serve::{Begin, Question, Reply, get, put},
+        serve::{Begin, Question, Reply},
     },
 };
-use std::{
-    io::{self, BufReader},
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
-};
-
-/// Longest time to load libtorch and the model, and to answer one question.
-const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
+use std::path::{Path, PathBuf};
 
 /// The worker.
-pub(super) struct Oracle {
-    child: Child,
-    /// `None` once the worker was told to end.
-    questions: Option<ChildStdin>,
-    replies: Receiver<io::Result<Reply>>,
-}
+pub(super) struct Oracle(Piped<Reply>);
 
 impl Oracle {
     /// Starts a worker and waits until the model is loaded. What is in `scratch` goes when it ends.
@@ -38,23 +22,13 @@ impl Oracle {
         precision: Precision,
         scratch: &Path,
     ) -> Result<Self, Error> {
-        let mut command = Command::new(&worker.program);
-        command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A Ctrl-C is for enn alone: the worker ends with its input, and clears up.
-        command.process_group(0);
-        command.env("OMP_NUM_THREADS", worker.threads.to_string());
-        if let Some(path) = worker.libraries() {
-            command.env("LD_LIBRARY_PATH", path);
-        }
-        let failed = |source| Error::Read { path: worker.program.clone(), source };
-        let mut child = command.spawn().map_err(failed)?;
-        let (questions, replies) = (child.stdin.take(), child.stdout.take().map(listen));
-        let none = || failed(io::Error::from(io::ErrorKind::BrokenPipe));
-        let mut oracle = Self { questions, replies: replies.ok_or_else(none)?, child };
-        let device = if worker.device == Device::Cuda { "cuda" } else { "cpu" }.to_owned();
+        let mut oracle = Self(Piped::start(worker, "--serve", scratch).map_err(|error| match error {
+            PipeError::Start(source) => Error::Read { path: worker.program.clone(), source },
+            other => told(other),
+        })?);
         let (checkpoint, threads) = (checkpoint.to_owned(), worker.threads);
         let scratch = Some(scratch.to_owned());
-        oracle.say(&Begin { protocol: PROTOCOL, checkpoint, device, threads, precision, scratch })?;
+        oracle.say(&Begin { protocol: PROTOCOL, checkpoint, device: device(worker), threads, precision, scratch })?;
         match oracle.hear()? {
             Reply::Ready => Ok(oracle),
             other => Err(Error::Worker(format!("the worker said {other:?} before it was asked"))),
@@ -71,21 +45,14 @@ impl Oracle {
     }
 
     /// Lets the worker end.
-    pub(super) fn end(mut self) -> Result<(), Error> {
-        drop(self.questions.take());
-        match self.replies.recv_timeout(REPLY_WAIT_MAX) {
-            // It has closed its output, and is about to end.
-            Err(RecvTimeoutError::Disconnected) => self.child.wait().map_err(pipe)?,
-            _ => return Err(Error::Worker("the worker does not end".to_owned())),
-        };
-        Ok(())
+    pub(super) fn end(self) -> Result<(), Error> {
+        self.0.end().map_err(told)
     }
 
     fn say<T: serde::Serialize>(&mut self, line: &T) -> Result<(), Error> {
-        let Some(questions) = &mut self.questions else { return Err(pipe(io::ErrorKind::BrokenPipe.into())) };
-        match put(questions, line) {
+        match self.0.say(line) {
             // It has ended: its last words say why.
-            Err(error) => Err(self.hear().err().unwrap_or_else(|| pipe(error))),
+            Err(error) => Err(self.hear().err().unwrap_or_else(|| told(error))),
             Ok(()) => Ok(()),
         }
     }
@@ -93,47 +60,15 @@ impl Oracle {
     /// The next reply that is no warning.
     fn hear(&mut self) -> Result<Reply, Error> {
         loop {
-            match self.replies.recv_timeout(REPLY_WAIT_MAX) {
-                Ok(Ok(Reply::Warned { message })) => tracing::warn!("{message}"),
-                Ok(Ok(Reply::Failed { error })) => return Err(Error::Worker(error)),
-                Ok(Ok(reply)) => return Ok(reply),
-                Ok(Err(error)) => return Err(pipe(error)),
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(Error::Worker(format!("no answer within {} s", REPLY_WAIT_MAX.as_secs())));
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Worker("the worker ended without a word; its log is above".to_owned()));
-                }
+            match self.0.hear().map_err(told)? {
+                Reply::Warned { message } => tracing::warn!("{message}"),
+                Reply::Failed { error } => return Err(Error::Worker(error)),
+                reply => return Ok(reply),
             }
         }
     }
 }
 
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        if self.questions.take().is_some() {
-            // Given up in the middle: it may be computing.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-/// Replies as they come; one at a time is enough, as no question is asked before the last is answered.
-fn listen(output: ChildStdout) -> Receiver<io::Result<Reply>> {
-    let (sender, receiver) = bounded(1);
-    std::thread::spawn(move || {
-        let mut output = BufReader::new(output);
-        while let Some(reply) = get(&mut output).transpose() {
-            let last = reply.is_err();
-            if sender.send(reply).is_err() || last {
-                return;
-            }
-        }
-    });
-    receiver
-}
-
-fn pipe(error: io::Error) -> Error {
-    Error::Worker(format!("the pipe to the worker: {error}"))
+fn told(error: PipeError) -> Error {
+    Error::Worker(error.to_string())
 }

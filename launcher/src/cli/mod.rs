@@ -10,6 +10,7 @@ mod data;
 mod doctor;
 mod drain;
 mod evaluate;
+mod export;
 mod flags;
 mod init;
 mod kernels;
@@ -60,6 +61,7 @@ enum Command {
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
     Evaluate(evaluate::Args),
+    Export(Box<export::Args>),
     Cv(Box<cv::Args>),
     Stage(stage::Args),
     Init(init::Args),
@@ -85,11 +87,12 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "run",
     "train",
     "predict",
     "evaluate",
+    "export",
     "cv",
     "stage",
     "init",
@@ -167,6 +170,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
         Command::Evaluate(args) => evaluate::run(&args, facts),
+        Command::Export(args) => export::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),

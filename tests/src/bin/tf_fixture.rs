@@ -20,7 +20,14 @@ use enn_export::{
     savedmodel::{self, runtime::TensorFlow},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, error::Error, fs, io::Write, path::{Path, PathBuf}, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// In one loaded model, one after the other.
 const BATCHES: [usize; 5] = [1, 2, 7, 300, 3];

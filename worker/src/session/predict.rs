@@ -241,7 +241,7 @@ impl<'a> Predictor<'a> {
 }
 
 /// The model of a checkpoint with its best weights.
-fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model, Params), SessionError> {
+pub(super) fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model, Params), SessionError> {
     let spec = ModelSpec::new(&saved.meta, &saved.config.train);
     let mut builder = ParamBuilder::new();
     let mut model = Model::build_with(&saved.config.model, &spec, models, &mut builder)?;

@@ -58,13 +58,16 @@ pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -
     let options = unsafe { (api.new_session_options)() };
     let config = config();
     // SAFETY: the options were just made, the configuration is copied during the call.
-    let session = asked(api, |status| unsafe { (api.configure)(options, config.as_ptr().cast(), config.len(), status) });
-    let session = session.and_then(|()| asked(api, |status| {
-        // SAFETY: all pointers are alive during the call; null stands for no run options and for a description not asked for.
-        unsafe {
-            (api.load_session)(options, ptr::null(), dir.as_ptr(), tags.as_ptr(), 1, graph, ptr::null_mut(), status)
-        }
-    }));
+    let session =
+        asked(api, |status| unsafe { (api.configure)(options, config.as_ptr().cast(), config.len(), status) });
+    let session = session.and_then(|()| {
+        asked(api, |status| {
+            // SAFETY: all pointers are alive during the call; null stands for no run options and for a description not asked for.
+            unsafe {
+                (api.load_session)(options, ptr::null(), dir.as_ptr(), tags.as_ptr(), 1, graph, ptr::null_mut(), status)
+            }
+        })
+    });
     // SAFETY: made above, used no more.
     unsafe { (api.delete_session_options)(options) };
     session

@@ -1,0 +1,254 @@
+//! A program under construction: names, constants, operations.
+
+use super::{
+    OPSET, RANK_MAX, RESERVED, TARGET, WEIGHTS, is_name,
+    mil::{self, Kind, Literal, Type},
+    weights::{Weights, elements},
+};
+use crate::{ExportError, proto::Message};
+use enn_common::graph::{Dim, Graph, Id, Value, told};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The program's one block.
+#[derive(Debug)]
+pub(super) struct Block<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) weights: Weights<'a>,
+    /// Values that have been made.
+    names: BTreeMap<Id, String>,
+    taken: BTreeSet<String>,
+    ops: Vec<Message>,
+    /// The batch as a tensor of one integer, once it was asked for.
+    batch: Option<String>,
+}
+
+/// An argument of an operation.
+#[derive(Debug, Clone)]
+pub(super) enum Arg<'n> {
+    Name(&'n str),
+    Names(Vec<String>),
+    Int(i32),
+    Ints(Vec<i32>),
+    Bool(bool),
+    Bools(Vec<bool>),
+    Text(&'static str),
+    /// A number of an element type that holds fractions, or i32.
+    Number(Kind, f32),
+}
+
+impl<'a> Block<'a> {
+    /// The block of a graph, which has its inputs.
+    pub(super) fn of(graph: &'a Graph) -> Result<Self, ExportError> {
+        let mut block = Self {
+            graph,
+            weights: Weights::new(),
+            names: BTreeMap::new(),
+            taken: RESERVED.map(str::to_owned).into(),
+            ops: Vec::new(),
+            batch: None,
+        };
+        for (id, value) in graph.values() {
+            block.fits(id, value)?;
+        }
+        for id in graph.inputs().iter().chain(graph.outputs()) {
+            let name = &graph.value(*id).name;
+            if !is_name(name) || !block.taken.insert(name.clone()) {
+                let why = "names are letters, digits and _, no reserved word, and each stands for one port";
+                return Err(refused(&format!("the port {name}"), "graph", why, "give the port another name"));
+            }
+        }
+        for id in graph.inputs() {
+            let value = graph.value(*id);
+            let name = if Kind::of(value.dtype) == Kind::Bool {
+                let ty = Type::new(Kind::Bool, &value.shape);
+                let name = block.fresh(&format!("{}_bool", value.name));
+                block.op("cast", &[("x", Arg::Name(&value.name)), ("dtype", Arg::Text("bool"))], (&name, &ty));
+                name
+            } else {
+                value.name.clone()
+            };
+            block.names.insert(*id, name);
+        }
+        Ok(block)
+    }
+
+    /// Whether Core ML has values like this one.
+    fn fits(&self, id: Id, value: &Value) -> Result<(), ExportError> {
+        let why = if value.shape.len() > RANK_MAX {
+            "values have at most five axes"
+        } else if value.shape.contains(&Dim::Fixed(0)) {
+            "values have at least one element"
+        } else if value.data.is_some() && Kind::of(value.dtype) == Kind::I32 && small(value).is_none() {
+            "integers have 32 bits"
+        } else {
+            return Ok(());
+        };
+        let place = self.graph.nodes().iter().find(|node| node.out == id).map_or("graph", |node| &node.place);
+        let what = format!("{} {}", value.dtype.name(), told(&value.shape));
+        Err(refused(&what, place, why, "export onnx or pt2 instead, or change the model there"))
+    }
+
+    /// A name that nothing has, like this one.
+    pub(super) fn fresh(&mut self, like: &str) -> String {
+        let mut name: String = like.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            name.insert(0, '_');
+        }
+        let mut unique = name.clone();
+        let mut number = 0;
+        while !self.taken.insert(unique.clone()) {
+            number += 1;
+            unique = format!("{name}_{number}");
+        }
+        unique
+    }
+
+    /// The name of a value: of a known one, once its constant stands there.
+    pub(super) fn name(&mut self, id: Id) -> String {
+        if let Some(name) = self.names.get(&id) {
+            return name.clone();
+        }
+        let value = self.graph.value(id);
+        let name = self.fresh(&value.name);
+        self.known(value, &value.shape, &name);
+        self.names.insert(id, name.clone());
+        name
+    }
+
+    /// A constant of a known value's elements in a shape.
+    pub(super) fn known(&mut self, value: &'a Value, shape: &[Dim], name: &str) {
+        if let Some(at) = self.weights.place(value) {
+            let ty = Type::new(Kind::of(value.dtype), shape);
+            let val = mil::stored(&ty, WEIGHTS, at);
+            self.ops.push(mil::operation("const", &[], (name, &ty), Some(&val)));
+            return;
+        }
+        let bytes = elements(value);
+        let literal = match Kind::of(value.dtype) {
+            Kind::F16 => Literal::Halves(bytes.into_owned()),
+            Kind::I32 => Literal::Ints(small(value).expect("integers have been looked at")),
+            Kind::Bool => Literal::Bools(bytes.iter().map(|byte| *byte != 0).collect()),
+            Kind::F32 | Kind::Text => {
+                Literal::Floats(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+            }
+        };
+        self.literal(literal, shape, name);
+    }
+
+    fn literal(&mut self, literal: Literal, shape: &[Dim], name: &str) {
+        let (ty, val) = literal.typed(shape);
+        self.ops.push(mil::operation("const", &[], (name, &ty), Some(&val)));
+    }
+
+    /// The names of an argument: of what is no name a constant is made, called like `like`.
+    pub(super) fn argument(&mut self, like: &str, arg: &Arg<'_>) -> Vec<String> {
+        let row = |len: usize| vec![Dim::Fixed(len as u64)];
+        let (literal, shape) = match arg {
+            Arg::Name(name) => return vec![(*name).to_owned()],
+            Arg::Names(names) => return names.clone(),
+            Arg::Int(value) => (Literal::Ints(vec![*value]), Vec::new()),
+            Arg::Ints(values) => (Literal::Ints(values.clone()), row(values.len())),
+            Arg::Bool(value) => (Literal::Bools(vec![*value]), Vec::new()),
+            Arg::Bools(values) => (Literal::Bools(values.clone()), row(values.len())),
+            Arg::Text(text) => (Literal::Text(text), Vec::new()),
+            Arg::Number(Kind::F16, value) => {
+                (Literal::Halves(half::f16::from_f32(*value).to_le_bytes().into()), Vec::new())
+            }
+            Arg::Number(Kind::I32, value) => (Literal::Ints(vec![*value as i32]), Vec::new()),
+            Arg::Number(_, value) => (Literal::Floats(vec![*value]), Vec::new()),
+        };
+        let name = self.fresh(like);
+        self.literal(literal, &shape, &name);
+        vec![name]
+    }
+
+    /// Appends an operation that makes `out`. Constants among its arguments stand before it.
+    pub(super) fn op(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], (out, ty): (&str, &Type)) {
+        let named = |(parameter, arg): &(&'static str, Arg<'_>)| {
+            (*parameter, self.argument(&format!("{out}_{parameter}"), arg))
+        };
+        let ins: Vec<_> = args.iter().map(named).collect();
+        self.ops.push(mil::operation(op, &ins, (out, ty), None));
+    }
+
+    /// [`Block::op`] with a name of its own, like `like`.
+    pub(super) fn step(&mut self, op: &str, args: &[(&'static str, Arg<'_>)], (like, ty): (&str, &Type)) -> String {
+        let name = self.fresh(like);
+        self.op(op, args, (&name, ty));
+        name
+    }
+
+    /// Notes what a value is called.
+    pub(super) fn made(&mut self, id: Id, name: String) {
+        self.names.insert(id, name);
+    }
+
+    /// The batch, as a tensor of one integer.
+    pub(super) fn batch(&mut self) -> Option<String> {
+        if self.batch.is_none() {
+            let open =
+                |id: &Id| self.graph.value(*id).shape.iter().position(|dim| *dim == Dim::BATCH).map(|axis| (*id, axis));
+            let (id, axis) = self.graph.inputs().iter().find_map(open)?;
+            let value = self.graph.value(id);
+            let row = |len: u64| Type::new(Kind::I32, &[Dim::Fixed(len)]);
+            let shape = self.step("shape", &[("x", Arg::Name(&value.name))], ("shape", &row(value.shape.len() as u64)));
+            let args = [
+                ("x", Arg::Name(shape.as_str())),
+                ("begin", Arg::Ints(vec![axis as i32])),
+                ("end", Arg::Ints(vec![axis as i32 + 1])),
+            ];
+            self.batch = Some(self.step("slice_by_index", &args, ("batch", &row(1))));
+        }
+        self.batch.clone()
+    }
+
+    /// The program's function, with its outputs: each a result under its port's name. Truth values leave as integers.
+    pub(super) fn function(mut self) -> (Message, Weights<'a>) {
+        for id in self.graph.outputs() {
+            let value = self.graph.value(*id);
+            if self.names.get(id) == Some(&value.name) {
+                continue;
+            }
+            let name = self.name(*id);
+            let ty = port(value);
+            match Kind::of(value.dtype) {
+                Kind::Bool => {
+                    self.op("cast", &[("x", Arg::Name(&name)), ("dtype", Arg::Text("int32"))], (&value.name, &ty))
+                }
+                _ => self.op("identity", &[("x", Arg::Name(&name))], (&value.name, &ty)),
+            }
+        }
+        let block =
+            self.graph.outputs().iter().fold(Message::new(), |block, id| block.text(2, &self.graph.value(*id).name));
+        let block = block.messages(3, self.ops);
+        let inputs = self.graph.inputs().iter().map(|id| self.graph.value(*id));
+        let inputs = inputs.map(|value| mil::named(&value.name, &port(value)));
+        (Message::new().messages(1, inputs).text(2, OPSET).message(3, &mil::entry(OPSET, &block)), self.weights)
+    }
+}
+
+/// The type of an input or output.
+pub(super) fn port(value: &Value) -> Type {
+    let kind = match Kind::of(value.dtype) {
+        Kind::Bool => Kind::I32,
+        kind => kind,
+    };
+    Type::new(kind, &value.shape)
+}
+
+/// Known integers, if they have 32 bits.
+pub(super) fn small(value: &Value) -> Option<Vec<i32>> {
+    value.integers().into_iter().map(|value| value.try_into().ok()).collect()
+}
+
+/// That something has no way out.
+pub(super) fn refused(what: &str, place: &str, why: &str, hint: &str) -> ExportError {
+    let place = if place.is_empty() { "graph" } else { place };
+    ExportError::Unsupported {
+        target: TARGET,
+        op: what.to_owned(),
+        place: place.to_owned(),
+        why: why.to_owned(),
+        hint: hint.to_owned(),
+    }
+}

@@ -1,0 +1,254 @@
+//! Every operation of a graph in MIL.
+
+use super::{
+    block::{Arg, Block, refused},
+    mil::{Kind, Type},
+};
+use crate::ExportError;
+use enn_common::graph::{Binary, Compare, Dim, Fold, Node, Op, Unary, Value};
+
+/// Most axes of what a `linear` takes.
+const LINEAR_RANK_MAX: usize = 3;
+
+impl Block<'_> {
+    /// Appends what computes a node.
+    pub(super) fn node(&mut self, node: &Node) -> Result<(), ExportError> {
+        let graph = self.graph;
+        let value = graph.value(node.out);
+        let ty = Type::new(Kind::of(value.dtype), &value.shape);
+        let is_port = graph.outputs().contains(&node.out) && ty.kind != Kind::Bool;
+        let name = if is_port { value.name.clone() } else { self.fresh(&value.name) };
+        let ins: Vec<String> = match node.op {
+            // It reads its operand's elements itself.
+            Op::Expand { .. } => Vec::new(),
+            _ => node.ins.iter().map(|id| self.name(*id)).collect(),
+        };
+        let operands: Vec<&Value> = node.ins.iter().map(|id| graph.value(*id)).collect();
+        let x = || Arg::Name(&ins[0]);
+        let y = || Arg::Name(&ins[1]);
+        let out = (name.as_str(), &ty);
+        match &node.op {
+            Op::Unary(f) => self.unary(*f, &ins[0], out),
+            Op::Binary(f) => self.op(binary(*f), &[("x", x()), ("y", y())], out),
+            Op::Compare(f) => self.op(compare(*f), &[("x", x()), ("y", y())], out),
+            Op::And => self.op("logical_and", &[("x", x()), ("y", y())], out),
+            Op::Not => self.op("logical_not", &[("x", x())], out),
+            Op::Where => self.choice(&ins, &operands, out),
+            Op::Cast { .. } if Kind::of(operands[0].dtype) == ty.kind => self.op("identity", &[("x", x())], out),
+            Op::Cast { .. } => self.op("cast", &[("x", x()), ("dtype", Arg::Text(ty.kind.name()))], out),
+            Op::MatMul => self.product(&ins, false, out),
+            Op::Linear => self.linear(&ins, &operands, out),
+            Op::LayerNorm { eps } => self.norm(&ins, *eps as f32, &operands, out),
+            Op::Softmax => self.op("softmax", &[("x", x()), ("axis", Arg::Int(-1))], out),
+            Op::Reduce { fold, axes, keep } => {
+                let args = [("x", x()), ("axes", Arg::Ints(ints(axes))), ("keep_dims", Arg::Bool(*keep))];
+                self.op(reduction(*fold), &args, out);
+            }
+            Op::Reshape { shape } => self.op("reshape", &[("x", x()), ("shape", sizes(shape))], out),
+            Op::Permute { axes } => self.op("transpose", &[("x", x()), ("perm", Arg::Ints(ints(axes)))], out),
+            Op::Expand { .. } => self.expand(node, out)?,
+            Op::Slice { axis, start, len } => self.slice(&ins[0], (*axis, *start, *len), out),
+            Op::Concat { axis } => {
+                let axis = Arg::Int(*axis as i32);
+                self.op(
+                    "concat",
+                    &[("values", Arg::Names(ins.clone())), ("axis", axis), ("interleave", Arg::Bool(false))],
+                    out,
+                );
+            }
+            Op::Gather { axis } => {
+                let at = [
+                    ("axis", Arg::Int(*axis as i32)),
+                    ("batch_dims", Arg::Int(0)),
+                    ("validate_indices", Arg::Bool(false)),
+                ];
+                self.op("gather", &[&[("x", x()), ("indices", y())], &at[..]].concat(), out);
+            }
+        }
+        self.made(node.out, name);
+        Ok(())
+    }
+
+    fn unary(&mut self, f: Unary, x: &str, out: (&str, &Type)) {
+        let kind = out.1.kind;
+        let (op, more) = match f {
+            Unary::Neg => ("mul", Some(("y", Arg::Number(kind, -1.0)))),
+            Unary::Exp => ("exp", None),
+            // The smallest number that is not zero, as coremltools writes it.
+            Unary::Log => ("log", Some(("epsilon", Arg::Number(kind, f32::from_bits(1))))),
+            Unary::Sqrt => ("sqrt", None),
+            Unary::Abs => ("abs", None),
+            Unary::Sigmoid => ("sigmoid", None),
+            Unary::Tanh => ("tanh", None),
+            Unary::Gelu => ("gelu", Some(("mode", Arg::Text("EXACT")))),
+            Unary::GeluTanh => ("gelu", Some(("mode", Arg::Text("TANH_APPROXIMATION")))),
+        };
+        let args: Vec<_> = [("x", Arg::Name(x))].into_iter().chain(more).collect();
+        self.op(op, &args, out);
+    }
+
+    /// A choice has the shape of what is chosen from, which is therefore stretched to the condition's where that is larger.
+    fn choice(&mut self, ins: &[String], operands: &[&Value], (name, ty): (&str, &Type)) {
+        let [cond, a, b] = [0, 1, 2].map(|at| ins[at].as_str());
+        let xy = |x, y| [("x", Arg::Name(x)), ("y", Arg::Name(y))];
+        if ty.kind == Kind::Bool {
+            let taken = self.step("logical_and", &xy(cond, a), (name, ty));
+            let not = Type::new(Kind::Bool, &operands[0].shape);
+            let not = self.step("logical_not", &[("x", Arg::Name(cond))], (name, &not));
+            let left = self.step("logical_and", &xy(&not, b), (name, ty));
+            self.op("logical_or", &xy(&taken, &left), (name, ty));
+            return;
+        }
+        let full = operands[1..].iter().any(|operand| operand.shape == ty.shape);
+        let wide = if full {
+            a.to_owned()
+        } else {
+            let like = Type::new(ty.kind, &operands[0].shape);
+            let mask =
+                self.step("cast", &[("x", Arg::Name(cond)), ("dtype", Arg::Text(ty.kind.name()))], (name, &like));
+            let args = [("x", Arg::Name(mask.as_str())), ("y", Arg::Number(ty.kind, 0.0))];
+            let zeros = self.step("mul", &args, (name, &like));
+            // What both stretch to, which is all of it once b is stretched too.
+            let shape = stretched(&operands[1].shape, &operands[0].shape);
+            self.step("add", &xy(a, &zeros), (name, &Type::new(ty.kind, &shape)))
+        };
+        self.op("select", &[("cond", Arg::Name(cond)), ("a", Arg::Name(&wide)), ("b", Arg::Name(b))], (name, ty));
+    }
+
+    fn product(&mut self, ins: &[String], transposed: bool, out: (&str, &Type)) {
+        let sides = [("transpose_x", Arg::Bool(false)), ("transpose_y", Arg::Bool(transposed))];
+        self.op("matmul", &[&[("x", Arg::Name(&ins[0])), ("y", Arg::Name(&ins[1]))], &sides[..]].concat(), out);
+    }
+
+    fn linear(&mut self, ins: &[String], operands: &[&Value], (name, ty): (&str, &Type)) {
+        let known = operands[1..].iter().all(|operand| operand.data.is_some());
+        if known && (2..=LINEAR_RANK_MAX).contains(&ty.shape.len()) {
+            let mut args = vec![("x", Arg::Name(&ins[0])), ("weight", Arg::Name(&ins[1]))];
+            args.extend(ins.get(2).map(|bias| ("bias", Arg::Name(bias))));
+            return self.op("linear", &args, (name, ty));
+        }
+        let Some(bias) = ins.get(2) else { return self.product(ins, true, (name, ty)) };
+        let made = self.fresh(name);
+        self.product(ins, true, (&made, ty));
+        self.op("add", &[("x", Arg::Name(&made)), ("y", Arg::Name(bias))], (name, ty));
+    }
+
+    fn norm(&mut self, ins: &[String], eps: f32, operands: &[&Value], (name, ty): (&str, &Type)) {
+        let mut args = vec![("x", Arg::Name(ins[0].as_str())), ("axes", Arg::Ints(vec![-1]))];
+        let eps = ("epsilon", Arg::Number(ty.kind, eps));
+        if operands[1..].iter().all(|operand| operand.data.is_some()) {
+            args.extend([("gamma", Arg::Name(&ins[1])), ("beta", Arg::Name(&ins[2])), eps]);
+            return self.op("layer_norm", &args, (name, ty));
+        }
+        args.push(eps);
+        let plain = self.step("layer_norm", &args, (name, ty));
+        let scaled = self.step("mul", &[("x", Arg::Name(&plain)), ("y", Arg::Name(&ins[1]))], (name, ty));
+        self.op("add", &[("x", Arg::Name(&scaled)), ("y", Arg::Name(&ins[2]))], (name, ty));
+    }
+
+    /// A tile: so many copies along each axis that grows. The batch is read from an input's shape as it runs.
+    fn expand(&mut self, node: &Node, (name, ty): (&str, &Type)) -> Result<(), ExportError> {
+        let value = self.graph.value(node.ins[0]);
+        let new = ty.shape.len() - value.shape.len();
+        let from: Vec<Dim> = std::iter::repeat_n(Dim::ONE, new).chain(value.shape.iter().copied()).collect();
+        let x = if new == 0 {
+            self.name(node.ins[0])
+        } else if value.data.is_some() && value.shape.is_empty() {
+            let x = self.fresh(name);
+            self.known(value, &from, &x);
+            x
+        } else {
+            let x = self.name(node.ins[0]);
+            let wide = Type::new(ty.kind, &from);
+            self.step("reshape", &[("x", Arg::Name(&x)), ("shape", sizes(&from))], (name, &wide))
+        };
+        let copies: Vec<Dim> =
+            from.iter().zip(&ty.shape).map(|(from, to)| if from == to { Dim::ONE } else { *to }).collect();
+        if let Some(fixed) = copies.iter().map(|dim| dim.fixed().map(|size| size as i32)).collect::<Option<Vec<i32>>>()
+        {
+            self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Ints(fixed))], (name, ty));
+            return Ok(());
+        }
+        let one = Type::new(Kind::I32, &[Dim::ONE]);
+        let mut parts = Vec::new();
+        for dim in &copies {
+            parts.extend(match *dim {
+                Dim::Fixed(size) => self.argument(name, &Arg::Ints(vec![size as i32])),
+                Dim::Batch(1) => vec![self.rows(node)?],
+                Dim::Batch(times) => {
+                    let rows = self.rows(node)?;
+                    let args = [("x", Arg::Name(rows.as_str())), ("y", Arg::Int(times as i32))];
+                    vec![self.step("mul", &args, (name, &one))]
+                }
+            });
+        }
+        let args = [("values", Arg::Names(parts)), ("axis", Arg::Int(0)), ("interleave", Arg::Bool(false))];
+        let row = Type::new(Kind::I32, &[Dim::Fixed(copies.len() as u64)]);
+        let reps = self.step("concat", &args, (name, &row));
+        self.op("tile", &[("x", Arg::Name(&x)), ("reps", Arg::Name(&reps))], (name, ty));
+        Ok(())
+    }
+
+    fn rows(&mut self, node: &Node) -> Result<String, ExportError> {
+        let why = "no input has the batch as an axis, so that its size is not known there";
+        self.batch().ok_or_else(|| refused(node.op.name(), &node.place, why, "give the model an input of the batch"))
+    }
+
+    fn slice(&mut self, x: &str, (axis, start, len): (usize, u64, u64), (name, ty): (&str, &Type)) {
+        let rank = ty.shape.len();
+        let only = |value: u64| (0..rank).map(|at| if at == axis { value as i32 } else { 0 }).collect();
+        let others: Vec<bool> = (0..rank).map(|at| at != axis).collect();
+        let args = [
+            ("x", Arg::Name(x)),
+            ("begin", Arg::Ints(only(start))),
+            ("end", Arg::Ints(only(start + len))),
+            ("begin_mask", Arg::Bools(others.clone())),
+            ("end_mask", Arg::Bools(others)),
+        ];
+        self.op("slice_by_index", &args, (name, ty));
+    }
+}
+
+/// Sizes as a reshape takes them: −1 is what is left.
+fn sizes(shape: &[Dim]) -> Arg<'static> {
+    Arg::Ints(shape.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i32)).collect())
+}
+
+fn ints(axes: &[usize]) -> Vec<i32> {
+    axes.iter().map(|axis| *axis as i32).collect()
+}
+
+/// The shape that two stretch to.
+fn stretched(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
+    let rank = a.len().max(b.len());
+    let size = |shape: &[Dim], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(Dim::ONE, |at| shape[at]);
+    (0..rank).map(|axis| if size(a, axis) == Dim::ONE { size(b, axis) } else { size(a, axis) }).collect()
+}
+
+const fn binary(f: Binary) -> &'static str {
+    match f {
+        Binary::Add => "add",
+        Binary::Sub => "sub",
+        Binary::Mul => "mul",
+        Binary::Div => "real_div",
+        Binary::Max => "maximum",
+        Binary::Min => "minimum",
+    }
+}
+
+const fn compare(f: Compare) -> &'static str {
+    match f {
+        Compare::Less => "less",
+        Compare::LessEqual => "less_equal",
+        Compare::Greater => "greater",
+        Compare::GreaterEqual => "greater_equal",
+    }
+}
+
+const fn reduction(f: Fold) -> &'static str {
+    match f {
+        Fold::Sum => "reduce_sum",
+        Fold::Mean => "reduce_mean",
+        Fold::Max => "reduce_max",
+    }
+}

@@ -1,0 +1,48 @@
+//! Core ML: an `.mlpackage` with a program in MIL, for macOS 14, iOS 17 and later (specification 8, opset CoreML7).
+//!
+//! ```text
+//! NAME.mlpackage/  Manifest.json
+//!                  Data/com.apple.CoreML/model.mlmodel             the program, the ports, what is said of it
+//!                  Data/com.apple.CoreML/weights/weight.bin        weights of ten elements and more
+//! ```
+//! Integers have 32 bits there: i64 ports are INT32, and so are truth values, which ports do not have; bf16 is computed in f32.
+//! Known of its runtime and kept here: values have at most five axes, and at least one element.
+//!
+//! **Invariant:** equal models give equal bytes, the identifiers of the manifest too.
+
+mod block;
+mod check;
+mod emit;
+mod mil;
+mod package;
+mod weights;
+mod wire;
+
+pub use check::{Checked, check};
+pub use package::write;
+
+/// How this format is called in messages.
+const TARGET: &str = "coreml";
+/// The specification's version.
+const SPECIFICATION: u64 = 8;
+/// The operations that it has.
+const OPSET: &str = "CoreML7";
+/// The file of weights, as the program names it.
+const WEIGHTS: &str = "@model_path/weights/weight.bin";
+/// Most axes of a value.
+const RANK_MAX: usize = 5;
+/// Words that name nothing in a program.
+const RESERVED: [&str; 24] = [
+    "any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string", "state", "bf16",
+    "fp16", "fp32", "fp64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+];
+
+/// Whether a program can name something so.
+fn is_name(name: &str) -> bool {
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'@';
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    first && name.bytes().all(word) && !RESERVED.contains(&name)
+}
+
+#[cfg(test)]
+mod tests;
