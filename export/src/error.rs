@@ -48,7 +48,7 @@ pub enum ExportError {
     File(#[from] enn_common::graph::file::FileError),
     /// An artifact that answers otherwise than the model.
     #[error(
-        "{target}: it does not answer as the model does: {place}, off by {largest:.3e} of the spread, expected {tolerance:.0e} at most\nhint: --unverified publishes it all the same"
+        "{target}: it does not answer as the model does: {place}; the largest difference is {largest:.3e} of the spread, expected {tolerance:.0e}\nhint: --unverified publishes it all the same"
     )]
     Differs {
         /// The format.

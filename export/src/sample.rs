@@ -418,7 +418,7 @@ fn model() -> Built {
     let (w, b) = (parameter(g, "norm.weight", &[8])?, parameter(g, "norm.bias", &[8])?);
     let normed = g.node(Op::LayerNorm { eps: 1e-5 }, &[sum, w, b], "norm")?;
     let pooled = g.node(Op::Reduce { fold: Fold::Mean, axes: vec![1], keep: false }, &[normed], "pool")?;
-    let (w, b) = (parameter(g, "head.weight", &[4, 8])?, parameter(g, "head.bias", &[4])?);
+    let (w, b) = (parameter(g, "head.in.weight", &[4, 8])?, parameter(g, "head.bias", &[4])?);
     let answer = g.node(Op::Linear, &[pooled, w, b], "head")?;
     let w = parameter(g, "gate.weight", &[1, 8])?;
     let gate = g.node(Op::Linear, &[pooled, w], "gate")?;

@@ -412,3 +412,42 @@ impl Numbers<'_> {
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Numbers(bytes).u32(at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::mmap::ReadMap;
+    use std::{fs::File, os::unix::fs::FileExt};
+
+    #[test]
+    fn what_lies_beyond_four_gigabytes_is_found() {
+        let big = 5 << 30;
+        let mut zip = Builder::new(0);
+        let head = zip.header(&Payload { name: "big", bytes: big, crc32: 0, align: 64 });
+        let small = zip.small("small", b"behind it");
+        let tail = zip.finish();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("zip");
+        let file = File::create(&path).unwrap();
+        // What is not written takes no room.
+        let behind = head.len() as u64 + big;
+        for (at, bytes) in [(0, &head), (behind, &small), (behind + small.len() as u64, &tail)] {
+            file.write_all_at(bytes, at).unwrap();
+        }
+        let map = ReadMap::open(&path).unwrap();
+        let found = records(map.bytes()).unwrap();
+        assert_eq!((found[0].at.len() as u64, found[0].at.start % 64), (big, 0));
+        assert!(found[1].is_whole(map.bytes()));
+        assert_eq!(&map.bytes()[found[1].at.clone()], b"behind it");
+    }
+
+    #[test]
+    fn more_records_than_sixteen_bits_count_are_found() {
+        let mut zip = Builder::new(0);
+        let mut bytes: Vec<u8> = (0..65_535).flat_map(|number| zip.small(&number.to_string(), b"x")).collect();
+        bytes.extend(zip.finish());
+        let found = records(&bytes).unwrap();
+        assert_eq!(found.len(), 65_535);
+        assert!(found[65_534].name == "65534" && found[65_534].is_whole(&bytes));
+    }
+}

@@ -85,7 +85,11 @@ enum Optional {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(dead_code, reason = "what is no name is read for its type alone")]
+#[expect(
+    dead_code,
+    clippy::enum_variant_names,
+    reason = "what is no name is read for its type alone; names are the schema's"
+)]
 enum Argument {
     AsNone(bool),
     AsTensor(Name),
@@ -112,6 +116,7 @@ struct Signature {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::enum_variant_names, reason = "names are the schema's")]
 enum Input {
     Parameter { arg: Name, parameter_name: String },
     Buffer { arg: Name, buffer_name: String, persistent: bool },

@@ -57,6 +57,19 @@ pub(super) fn identifier(name: &str) -> String {
     if begins && !made_up { letters } else { format!("_{letters}") }
 }
 
+/// Words that Python keeps for itself.
+const KEYWORDS: [&str; 35] = [
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del",
+    "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal",
+    "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
+];
+
+/// The path of a tensor as attributes of Python's: a part that is a keyword gets an underscore behind it, as `feed.in_.weight`.
+pub(super) fn attributes(path: &str) -> String {
+    let part = |part: &str| if KEYWORDS.contains(&part) { format!("{part}_") } else { part.to_owned() };
+    path.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +83,7 @@ mod tests {
         let x = g.input("p_head_weight", DType::F32, vec![Dim::BATCH]);
         let names = Names::of(&g);
         assert_eq!([x, w, again].map(|id| names.get(id)), ["p_head_weight", "p_head_weight_1", "p_head_weight_2"]);
+        assert_eq!(attributes("block.0.feed.in.weight"), "block.0.feed.in_.weight");
         assert_eq!(["7 up", "", "é.x", "v12", "v"].map(identifier), ["_7_up", "_", "__x", "_v12", "_v"]);
     }
 }

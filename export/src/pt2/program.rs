@@ -2,7 +2,7 @@
 
 use super::{
     call::{Argument, Call, call},
-    names::Names,
+    names::{Names, attributes},
     size::Sizes,
     tensors::{code, is_parameter},
 };
@@ -184,7 +184,7 @@ impl Writer<'_> {
         let order = [Known::Parameter, Known::Buffer, Known::Constant];
         let known = |kind| self.graph.values().filter(move |(_, v)| v.data.as_ref().is_some_and(|d| d.known == kind));
         for (id, value) in order.into_iter().flat_map(known) {
-            let (name, fqn) = (json!({ "name": self.names.get(id) }), &value.name);
+            let (name, fqn) = (json!({ "name": self.names.get(id) }), attributes(&value.name));
             specs.push(match value.data.as_ref().map(|data| data.known) {
                 Some(Known::Parameter) => json!({ "parameter": { "arg": name, "parameter_name": fqn } }),
                 Some(Known::Buffer) => json!({ "buffer": { "arg": name, "buffer_name": fqn, "persistent": true } }),

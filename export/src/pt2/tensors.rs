@@ -1,6 +1,6 @@
 //! The tensors of an archive: tables of names, and the storages behind them.
 
-use super::size::Sizes;
+use super::{names::attributes, size::Sizes};
 use enn_common::{
     checkpoint::{self, Element},
     graph::{DType, Graph, Known, Value as Tensor},
@@ -56,7 +56,7 @@ impl<'a> Table<'a> {
             let is_param = is_parameter(value);
             let meta = sizes.meta(value, is_param);
             let told = json!({ "path_name": storage, "is_param": is_param, "use_pickle": false, "tensor_meta": meta });
-            (value.name.clone(), told)
+            (attributes(&value.name), told)
         };
         json!({ "config": self.tensors.iter().map(row).collect::<Map<_, _>>() })
     }

@@ -32,7 +32,7 @@ fn corners() -> Graph {
     let shared: Arc<[u8]> = [1.0_f32, 2.0, 3.0, f32::NEG_INFINITY].iter().flat_map(|v| v.to_le_bytes()).collect();
     let a = g.known("a.weight", (DType::F32, &[2, 2]), Known::Parameter, shared.clone()).unwrap();
     let b = g.known("b.weight", (DType::F32, &[2, 2]), Known::Parameter, shared).unwrap();
-    for (name, dtype, bytes) in [("half", DType::F16, 2), ("brain", DType::Bf16, 2), ("whole", DType::I64, 8)] {
+    for (name, dtype, bytes) in [("narrow", DType::F16, 2), ("brain", DType::Bf16, 2), ("whole", DType::I64, 8)] {
         g.known(name, (dtype, &[1]), Known::Buffer, vec![0; bytes]).unwrap();
     }
     g.known("truth", (DType::Bool, &[3]), Known::Constant, vec![1, 0, 1]).unwrap();
@@ -69,7 +69,8 @@ fn shared_weights_share_a_storage_and_every_type_has_its_place() {
     let row = |name: &str| &weights["config"][name];
     assert_eq!(row("a.weight")["path_name"], row("b.weight")["path_name"]);
     assert_eq!((&row("a.weight")["is_param"], &row("whole")["is_param"]), (&true.into(), &false.into()));
-    let kinds = ["a.weight", "half", "brain", "whole"].map(|name| row(name)["tensor_meta"]["dtype"].as_u64().unwrap());
+    let kinds =
+        ["a.weight", "narrow", "brain", "whole"].map(|name| row(name)["tensor_meta"]["dtype"].as_u64().unwrap());
     assert_eq!(kinds, [7, 6, 13, 5]);
     let constants = json(&file, "data/constants/model_constants_config.json");
     assert_eq!(constants["config"]["truth"]["tensor_meta"]["dtype"], 12);
@@ -79,6 +80,14 @@ fn shared_weights_share_a_storage_and_every_type_has_its_place() {
         assert_eq!(record.at.start % 64, 0, "{}", record.name);
     }
     assert_eq!(part(&file, "extra/enn.json"), b"{\"format\":1}");
+}
+
+#[test]
+fn the_bytes_are_those_that_other_releases_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = put(&corners(), Batch::default(), &dir.path().join("m.pt2")).unwrap();
+    // The same file is loaded by tests/conformance/export_pt2.py.
+    assert_eq!(file, include_bytes!("golden/corners.pt2"), "a change of the format: does every reader still read it?");
 }
 
 #[test]

@@ -297,14 +297,14 @@ impl Workshop<'_> {
             }
             Err(error) => return Err(error),
         };
-        let found = verify::verify(runner.as_mut(), self.cases, path)?;
+        let found = verify::verify(runner.as_mut(), self.cases, (path, target.tolerance()))?;
         let tolerance = target.tolerance();
-        if !(found.largest <= tolerance) && !self.options.unverified {
-            let (target, place, largest) = (target.name(), found.place, found.largest);
+        if let Some(place) = found.wrong.as_ref().filter(|_| !self.options.unverified) {
+            let (target, place, largest) = (target.name(), place.clone(), found.largest);
             return Err(ExportError::Differs { target, place, largest, tolerance });
         }
         Ok(Verified {
-            level: if found.largest <= tolerance { Level::Runtime } else { Level::None },
+            level: if found.wrong.is_none() { Level::Runtime } else { Level::None },
             runtime: runner.version(),
             batches: found.batches.iter().map(|rows| *rows as u64).collect(),
             rows: found.rows as u64,
