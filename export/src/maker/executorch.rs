@@ -1,9 +1,9 @@
 //! Programs of ExecuTorch from a PT2 archive, and their runtime. Memory is planned for the largest batch of the archive.
 
-use super::{Limits, Made, Pin, Reply, TORCH, Tool, Working, prepare::Backend};
-use crate::{ExportError, Runner, Tensor};
+use super::{Limits, Made, Pin, Reply, TORCH, Tool, exchange::Exchange, prepare::Backend};
+use crate::ExportError;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The release that was built with our PyTorch: others convert, and cannot run.
 pub(super) const EXECUTORCH: Pin = ("executorch", "1.2.0");
@@ -39,82 +39,22 @@ pub fn lower(
     tool(include_str!("executorch.py")).make(python, (source, path), json!({ "delegate": delegate }), limits)
 }
 
-/// A program at work in ExecuTorch's runtime for Python.
-#[derive(Debug)]
-pub struct ExecuTorchRunner {
-    working: Working,
-    version: String,
+/// Loads a program into ExecuTorch's runtime for Python. Its inputs and outputs have these names, in their order; what is exchanged
+/// lies in `scratch`.
+///
+/// # Errors
+/// An interpreter without ExecuTorch 1.2; what ExecuTorch says.
+pub fn start(
+    python: &Path,
+    artifact: &Path,
     ports: (Vec<String>, Vec<String>),
-    /// What is exchanged.
-    files: (PathBuf, PathBuf),
-}
-
-impl ExecuTorchRunner {
-    /// Loads a program whose inputs and outputs have these names, in their order. What is exchanged lies in `scratch`.
-    ///
-    /// # Errors
-    /// An interpreter without ExecuTorch 1.2; what ExecuTorch says.
-    pub fn start(
-        python: &Path,
-        artifact: &Path,
-        (inputs, outputs): (Vec<String>, Vec<String>),
-        scratch: &Path,
-        limits: Limits,
-    ) -> Result<Self, ExportError> {
-        let tool = tool(include_str!("executorch_run.py"));
-        let mut working = tool.start(python, artifact, json!({ "artifact": artifact }), limits)?;
-        let version = match tool.hear(&mut working)? {
-            Reply::Ready(version) => version,
-            other => return Err(working.refused(format!("it said {other:?} before it was asked"))),
-        };
-        let files = (scratch.join("executorch.inputs"), scratch.join("executorch.outputs"));
-        Ok(Self { working, version, ports: (inputs, outputs), files })
-    }
-}
-
-impl Runner for ExecuTorchRunner {
-    fn version(&self) -> String {
-        format!("executorch {}", self.version)
-    }
-
-    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        let (mut bytes, mut shapes) = (Vec::new(), Vec::new());
-        for name in &self.ports.0 {
-            let input = inputs.iter().find(|input| input.name == *name);
-            let input = input.ok_or_else(|| self.working.refused(format!("input {name} was not given")))?;
-            bytes.extend(input.values.iter().flat_map(|value| value.to_le_bytes()));
-            shapes.push(&input.shape);
-        }
-        let (given, answered) = &self.files;
-        std::fs::write(given, bytes).map_err(|source| ExportError::Io { path: given.clone(), source })?;
-        self.working.say(&json!({ "inputs": given, "outputs": answered, "shapes": shapes }))?;
-        let shapes = match self.working.hear()? {
-            Reply::Answered(shapes) if shapes.len() == self.ports.1.len() => shapes,
-            other => {
-                return Err(self
-                    .working
-                    .refused(format!("it said {other:?}, expected {} outputs", self.ports.1.len())));
-            }
-        };
-        let bytes = std::fs::read(answered).map_err(|source| ExportError::Io { path: answered.clone(), source })?;
-        let mut values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        let output = |(name, shape): (&String, Vec<usize>)| {
-            let values: Vec<f32> = values.by_ref().take(shape.iter().product()).collect();
-            Tensor { name: name.clone(), shape, values }
-        };
-        let outputs: Vec<Tensor> = self.ports.1.iter().zip(shapes).map(output).collect();
-        let whole = |tensor: &Tensor| tensor.values.len() == tensor.shape.iter().product::<usize>();
-        if !outputs.iter().all(whole) {
-            return Err(self.working.refused("its outputs are cut".to_owned()));
-        }
-        Ok(outputs)
-    }
-}
-
-impl Drop for ExecuTorchRunner {
-    fn drop(&mut self) {
-        // They may never have been written.
-        let _ = std::fs::remove_file(&self.files.0);
-        let _ = std::fs::remove_file(&self.files.1);
+    scratch: &Path,
+    limits: Limits,
+) -> Result<Exchange, ExportError> {
+    let tool = tool(include_str!("executorch_run.py"));
+    let mut working = tool.start(python, artifact, json!({ "artifact": artifact }), limits)?;
+    match tool.hear(&mut working)? {
+        Reply::Ready(version) => Ok(Exchange::new(working, format!("executorch {version}"), ports, scratch)),
+        other => Err(working.refused(format!("it said {other:?} before it was asked"))),
     }
 }

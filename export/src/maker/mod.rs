@@ -10,7 +10,9 @@
 //! closes; a file is whole or absent.
 
 pub mod aoti;
+pub mod apart;
 mod child;
+pub mod exchange;
 pub mod executorch;
 pub mod prepare;
 #[cfg(test)]
@@ -78,6 +80,7 @@ enum Reply {
     Made(Made),
     Ready(String),
     Answered(Vec<Vec<usize>>),
+    Failed(String),
 }
 
 /// A tool: its script, and what its interpreter must have.

@@ -6,18 +6,19 @@ use crate::{
 };
 use enn_common::{config::train::Device, wire::engine::Engine};
 use enn_export::{
-    ExportError, Model, Runner, Target,
-    litert::{self, runtime::LiteRt},
+    ExportError, Model, Runner, Target, litert,
     maker::{
         Limits, Made, aoti,
-        executorch::{self, Delegate, ExecuTorchRunner},
+        apart::Library,
+        executorch::{self, Delegate},
         prepare::{self, Backend},
     },
-    ort,
-    savedmodel::{self, runtime::TensorFlow},
-    tensorrt,
+    ort, savedmodel, tensorrt,
 };
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// What artifacts are made and run with.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct Tools {
     pub environments: PathBuf,
     /// Of tools that no environment was made for.
     pub python: PathBuf,
+    /// This program, which runs what may bring it down in a process of its own; `None` in another program without it.
+    pub enn: Option<PathBuf>,
 }
 
 /// Names of the inputs and outputs, in the graph's order.
@@ -93,7 +96,7 @@ impl Tools {
             }
             Target::Pt2 => Box::new(engine(Engine::Pt2)?),
             Target::Aoti => Box::new(engine(Engine::Aoti)?),
-            Target::Executorch => Box::new(ExecuTorchRunner::start(
+            Target::Executorch => Box::new(executorch::start(
                 &self.environment(Backend::ExecuTorch),
                 path,
                 (ports.inputs.clone(), ports.outputs.clone()),
@@ -107,13 +110,34 @@ impl Tools {
             Target::Coreml => return Ok(None),
             Target::Litert => {
                 let library = litert::runtime::library(&self.places_of(Backend::LiteRt))?;
-                Box::new(LiteRt::load(&library)?.open(path)?)
+                self.apart(Library::LiteRt, &library, (path, ports), scratch)?
             }
             Target::Tensorflow => {
                 let library = savedmodel::runtime::library(&self.places_of(Backend::TensorFlow))?;
-                Box::new(TensorFlow::load(&library)?.open(path)?)
+                self.apart(Library::TensorFlow, &library, (path, ports), scratch)?
             }
         }))
+    }
+
+    /// An artifact in a library that has a process of its own: another enn.
+    fn apart(
+        &self,
+        whose: Library,
+        library: &Path,
+        (path, ports): (&Path, &Ports),
+        scratch: &Path,
+    ) -> Result<Box<dyn Runner>, ExportError> {
+        let Some(enn) = &self.enn else {
+            return Err(ExportError::Unavailable {
+                what: "the program enn",
+                why: "it was found neither here nor beside enn-worker".to_owned(),
+                hint: "`make build` builds both".to_owned(),
+            });
+        };
+        let mut command = Command::new(enn);
+        command.arg("runtime").arg(whose.name()).arg(library);
+        let names = (ports.inputs.clone(), ports.outputs.clone());
+        Ok(Box::new(whose.start(command, path, names, scratch, Limits::default())?))
     }
 
     /// Whose environment a format is made or checked with; `None` for one that needs none.
