@@ -31,9 +31,14 @@ impl Wheel {
             ExportError::Unavailable {
                 what: self.what,
                 why: format!("{} was not found: {places}", self.file),
-                hint: format!("python3 -m pip install {}, or name the path of {}", self.package, self.file),
+                hint: self.hint(),
             }
         })
+    }
+
+    /// How to get it.
+    pub(crate) fn hint(&self) -> String {
+        format!("python3 -m pip install {}, or name the path of {}", self.package, self.file)
     }
 
     fn below(&self, candidate: &Path) -> Option<PathBuf> {

@@ -3,8 +3,8 @@
 //! libraries, which lie in an environment of Python.
 //!
 //! ```text
-//! DIR/cases.json                     [{name, edge, refused, batches: [{inputs, outputs}]}]; why LiteRT's was not written; a port as {name, shape, bits}: f32 as their bits; or
-//!                                    whole numbers as they are, and "whole": true
+//! DIR/cases.json                 [{name, edge, refused, batches: [{inputs, outputs}]}]; `refused` says why LiteRT's was not written
+//!                                a port: {name, whole, shape, bits}; the bits are those of f32, or `whole` numbers as they are
 //! DIR/00/saved/  DIR/00/model.tflite  DIR/00/again/  DIR/00/again.tflite
 //! ```
 
@@ -16,6 +16,7 @@ use enn_common::graph::{
 use enn_export::{
     Batch, Model, Runner, Tensor,
     litert::{self, runtime::LiteRt},
+    maker::{Limits, apart::Library},
     sample::{self, Sample},
     savedmodel::{self, runtime::TensorFlow},
 };
@@ -26,7 +27,7 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
 };
 
 /// In one loaded model, one after the other.
@@ -135,6 +136,7 @@ fn run(dir: &Path, python: PathBuf) -> Outcome<()> {
         return Err(wrong.join("\n").into());
     }
     refusals(dir, &tensorflow, &litert)?;
+    apart(dir, &places, &cases)?;
     let mut out = std::io::stdout();
     for (version, apart) in worst {
         writeln!(out, "{version} called from Rust: at most {apart:.2e} apart")?;
@@ -179,6 +181,27 @@ fn tensors(ports: &Value) -> Outcome<Vec<Tensor>> {
         Some(Tensor { name: port["name"].as_str()?.to_owned(), shape, values })
     };
     ports.as_array().and_then(|ports| ports.iter().map(tensor).collect()).ok_or_else(|| "no ports".into())
+}
+
+/// The sample that stands for a model, in libraries that have a process of their own.
+fn apart(dir: &Path, places: &[PathBuf], cases: &[Value]) -> Outcome<()> {
+    let number = cases.iter().position(|case| case["name"] == "a small model").ok_or("no small model")?;
+    let place = dir.join(format!("{number:02}"));
+    let names = (vec!["x".to_owned()], vec!["y".to_owned(), "gate".to_owned()]);
+    for (whose, library, artifact) in [
+        (Library::TensorFlow, savedmodel::runtime::library(places)?, "saved"),
+        (Library::LiteRt, litert::runtime::library(places)?, "model.tflite"),
+    ] {
+        let mut command = Command::new(std::env::current_exe()?.with_file_name("enn"));
+        command.args(["runtime", whose.name()]).arg(library);
+        let mut runner = whose.start(command, &place.join(artifact), names.clone(), dir, Limits::default())?;
+        tried(&mut runner, &cases[number])?;
+        let error = runner.run(&[]).err().map(|error| error.to_string());
+        if !error.as_ref().is_some_and(|error| error.contains("input x was not given")) {
+            return Err(format!("{}: nothing given: {error:?}", runner.version()).into());
+        }
+    }
+    Ok(())
 }
 
 /// What is damaged, or called wrongly, is an error that says so, and nothing else happens.

@@ -10,7 +10,8 @@ use crate::{ExportError, foreign::Wheel};
 use std::path::PathBuf;
 
 /// Where it is found.
-const WHEEL: Wheel = Wheel { what: WHAT, package: "ai-edge-litert", dir: "ai_edge_litert", file: "libLiteRt.so" };
+const WHEEL: Wheel =
+    Wheel { what: WHAT, package: "'ai-edge-litert>=2.2'", dir: "ai_edge_litert", file: "libLiteRt.so" };
 /// In error messages.
 const WHAT: &str = "LiteRT";
 

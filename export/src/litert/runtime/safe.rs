@@ -40,9 +40,9 @@ impl LiteRt {
         let unavailable = |error: String| ExportError::Unavailable {
             what: WHAT,
             why: format!("{}: {error}", library.display()),
-            hint: "pip install 'ai-edge-litert>=2.2'".to_owned(),
+            hint: WHEEL.hint(),
         };
-        let api = Functions::load(library).map_err(|error| unavailable(error.to_string()))?;
+        let api = Functions::load(library).map_err(unavailable)?;
         let environment = result::environment(api).map_err(unavailable)?;
         let version = WHEEL.version(library).unwrap_or_else(|| "of unknown version".to_owned());
         Ok(Self { api, environment, version })
