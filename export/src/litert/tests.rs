@@ -94,6 +94,31 @@ fn integers_are_narrowed_and_told_of() {
 }
 
 #[test]
+fn half_precision_is_written_in_single() {
+    let mut g = Graph::new();
+    let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
+    for (to, bytes) in [
+        (DType::F16, [half::f16::from_f32(1.5), half::f16::from_f32(-2.0)].map(half::f16::to_le_bytes)),
+        (DType::Bf16, [half::bf16::from_f32(1.5), half::bf16::from_f32(-2.0)].map(half::bf16::to_le_bytes)),
+    ] {
+        let known = g.known(to.name(), (to, &[2]), Known::Buffer, bytes.concat()).unwrap();
+        let half = g.node(Op::Cast { to }, &[x], "m").unwrap();
+        let sum = g.node(Op::Binary(Binary::Add), &[half, known], "m").unwrap();
+        g.output(sum, &format!("{} sum", to.name()));
+    }
+    assert_eq!(changed(&g), [("f16 sum", "f16", "f32"), ("bf16 sum", "bf16", "f32")]);
+    let mut emitter = Emitter::new(&g);
+    g.nodes().iter().for_each(|node| emitter.node(node).unwrap());
+    let expected: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    for name in ["f16", "bf16"] {
+        let tensor = emitter.draft.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        assert_eq!((tensor.kind, tensor.data.as_deref()), (flat::Kind::Float32, Some(&expected[..])));
+    }
+    // From single to half is no operation then.
+    assert!(emitter.draft.operators.iter().all(|operator| operator.op == op::ADD));
+}
+
+#[test]
 fn what_is_refused_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.tflite");
