@@ -10,7 +10,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 suffix=${3:+-$3}
 pins=$here/requirements$suffix.txt
 venv=$target/venv$suffix
-gib_needed=$([[ $suffix ]] && echo 1 || echo 6)
+gib_needed=$([[ $suffix ]] && echo 3 || echo 6)
 stamp=$venv/.complete
 uv_version=0.13.8
 

@@ -10,7 +10,7 @@ use enn_export::{
     Batch, Model,
     maker::{
         Limits, aoti,
-        executorch::{self, Delegate, ExecuTorchRunner},
+        executorch::{self, Delegate},
         prepare::Backend,
     },
     pt2,
@@ -71,7 +71,7 @@ fn executorch_lowers_an_archive_and_runs_it_at_every_batch() {
         let planned: u64 = made.about["planned_memory_bytes"].parse().unwrap();
         assert!(planned > 0 && planned < PLANNED_MAX, "{planned}");
         let mut runner =
-            ExecuTorchRunner::start(&python, &program, ports(&sample.graph), dir.path(), Limits::default()).unwrap();
+            executorch::start(&python, &program, ports(&sample.graph), dir.path(), Limits::default()).unwrap();
         agrees(&mut runner, &sample, &[1, 2, 7, ROWS_MAX], 1e-5);
         drop(runner);
         assert_eq!(names(dir.path()), ["m.pt2", "m.pte"]);

@@ -11,12 +11,17 @@ macro_rules! functions {
         }
 
         impl $name {
-            pub(super) fn load(path: &std::path::Path) -> Result<&'static Self, libloading::Error> {
+            pub(super) fn load(path: &std::path::Path) -> Result<&'static Self, String> {
+                // What the linker says stands behind the error.
+                let words = |error: libloading::Error| match std::error::Error::source(&error) {
+                    Some(source) => format!("{error}: {source}"),
+                    None => error.to_string(),
+                };
                 // SAFETY: the library is one that its user named as this runtime's; its initialisers are the runtime's own.
-                let library: &'static libloading::Library = Box::leak(Box::new(unsafe { libloading::Library::new(path) }?));
+                let library: &'static libloading::Library = Box::leak(Box::new(unsafe { libloading::Library::new(path) }.map_err(words)?));
                 let functions = Self {
                     // SAFETY: the types are those of the runtime's header.
-                    $($field: *unsafe { library.get($symbol) }?,)*
+                    $($field: *unsafe { library.get($symbol) }.map_err(words)?,)*
                 };
                 Ok(Box::leak(Box::new(functions)))
             }

@@ -7,12 +7,10 @@ pub(super) struct Builtin(pub(super) i32, pub(super) u8);
 pub(super) const ABS: Builtin = Builtin(101, 78);
 pub(super) const ADD: Builtin = Builtin(0, 11);
 pub(super) const BATCH_MATMUL: Builtin = Builtin(126, 101);
-pub(super) const BROADCAST_TO: Builtin = Builtin(130, 104);
 pub(super) const CAST: Builtin = Builtin(53, 37);
 pub(super) const CONCATENATION: Builtin = Builtin(2, 10);
 pub(super) const DIV: Builtin = Builtin(42, 29);
 pub(super) const EXP: Builtin = Builtin(47, 33);
-pub(super) const FLOOR_DIV: Builtin = Builtin(90, 65);
 pub(super) const FULLY_CONNECTED: Builtin = Builtin(9, 8);
 pub(super) const GATHER: Builtin = Builtin(36, 23);
 pub(super) const GELU: Builtin = Builtin(150, 116);
@@ -29,13 +27,10 @@ pub(super) const MEAN: Builtin = Builtin(40, 27);
 pub(super) const MINIMUM: Builtin = Builtin(57, 39);
 pub(super) const MUL: Builtin = Builtin(18, 21);
 pub(super) const NEG: Builtin = Builtin(59, 42);
-pub(super) const PACK: Builtin = Builtin(83, 59);
 pub(super) const REDUCE_MAX: Builtin = Builtin(82, 27);
 pub(super) const RESHAPE: Builtin = Builtin(22, 17);
 pub(super) const RSQRT: Builtin = Builtin(76, 0);
 pub(super) const SELECT_V2: Builtin = Builtin(123, 98);
-pub(super) const SHAPE: Builtin = Builtin(77, 55);
-pub(super) const SLICE: Builtin = Builtin(65, 48);
 pub(super) const SOFTMAX: Builtin = Builtin(25, 9);
 pub(super) const SQRT: Builtin = Builtin(75, 0);
 pub(super) const STRIDED_SLICE: Builtin = Builtin(45, 32);
@@ -68,12 +63,10 @@ pub(super) fn version(op: Builtin, of: Use) -> i32 {
                 5
             }
         }
-        BROADCAST_TO => 2,
         TRANSPOSE if of.rank > 6 => 8,
         TRANSPOSE if of.rank > 5 => 6,
         TRANSPOSE if of.rank > 4 => 4,
         TRANSPOSE | GATHER | STRIDED_SLICE if of.truth => 3,
-        SLICE if of.rank > 4 => 5,
         SUB | MAXIMUM | MINIMUM if of.stretched && of.rank > 4 => 3,
         DIV if of.stretched && of.rank > 4 => 2,
         _ => 1,

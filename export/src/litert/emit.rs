@@ -13,6 +13,9 @@ const AXES_MAX: usize = 6;
 /// Of that of BATCH_MATMUL.
 const MATMUL_AXES_MAX: usize = 5;
 
+/// Of that of STRIDED_SLICE, in its first version.
+const SLICE_AXES_MAX: usize = 4;
+
 /// Position of a tensor.
 type At = i32;
 
@@ -24,8 +27,8 @@ pub(super) struct Emitter<'a> {
     made: Vec<Option<At>>,
     /// Constants that the operators need, by what they hold.
     numbers: HashMap<(Kind, Vec<u64>, Vec<u8>), At>,
-    /// The rows of a call, as a tensor of one element, once asked for.
-    batch: Option<At>,
+    /// Masks of so many times the batch, false throughout.
+    rows: HashMap<u64, At>,
     place: &'a str,
 }
 
@@ -43,7 +46,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn new(graph: &'a Graph) -> Self {
         let made = vec![None; graph.values().count()];
         let mut emitter =
-            Self { graph, draft: Draft::default(), made, numbers: HashMap::new(), batch: None, place: "" };
+            Self { graph, draft: Draft::default(), made, numbers: HashMap::new(), rows: HashMap::new(), place: "" };
         for id in graph.inputs() {
             let value = graph.value(*id);
             let at = emitter.tensor(value.name.clone(), kind(value.dtype), value.shape.clone(), None);
@@ -116,16 +119,8 @@ impl<'a> Emitter<'a> {
                 let axes = self.row(&axes.iter().map(|axis| *axis as i32).collect::<Vec<_>>());
                 self.put(op::TRANSPOSE, &[x, axes], to, &[])
             }
-            Op::Expand { shape } => {
-                let shape = self.sizes(node, shape)?;
-                self.put(op::BROADCAST_TO, &[x, shape], to, &[])
-            }
-            Op::Slice { axis, start, len } => {
-                let (mut begin, mut size) = (vec![0; to.1.len()], vec![-1; to.1.len()]);
-                (begin[*axis], size[*axis]) = (*start as i32, *len as i32);
-                let (begin, size) = (self.row(&begin), self.row(&size));
-                self.put(op::SLICE, &[x, begin, size], to, &[])
-            }
+            Op::Expand { shape } => self.stretched(node, x, shape)?,
+            Op::Slice { axis, start, len } => self.slice(x, &to.1, (*axis, *start, *len)),
             Op::Concat { axis } => self.put(op::CONCATENATION, &ins, to, &[Field::Int(0, *axis as i32)]),
             Op::Gather { axis } => self.put(op::GATHER, &ins, to, &[Field::Int(0, *axis as i32)]),
         };
@@ -200,12 +195,7 @@ impl<'a> Emitter<'a> {
         if own.iter().all(|dim| *dim == Dim::ONE) {
             return Ok(self.reshape(at, square));
         }
-        let mut whole = at;
-        if own != lead {
-            let to = [lead, square].concat();
-            let sizes = self.sizes(node, &to)?;
-            whole = self.put(op::BROADCAST_TO, &[at, sizes], (Kind::Float32, to), &[]);
-        }
+        let whole = self.stretched(node, at, &[lead, square].concat())?;
         Ok(self.reshape(whole, &[&[joined(lead)], square].concat()))
     }
 
@@ -263,52 +253,83 @@ impl<'a> Emitter<'a> {
         self.constant(Kind::Int32, &[values.len() as u64], bytes)
     }
 
-    /// A size without axes.
-    fn size(&mut self, value: u64) -> At {
-        self.constant(Kind::Int32, &[], (value as i32).to_le_bytes().to_vec())
+    /// Some positions of an axis. The other axes are told to be whole by masks, which also hold for another batch; as they are joined
+    /// where there are more than the kernel takes.
+    fn slice(&mut self, x: At, to: &[Dim], (axis, start, len): (usize, u64, u64)) -> At {
+        let from = self.shape(x).to_vec();
+        if from.len() > SLICE_AXES_MAX {
+            let [before, after] = [joined(&from[..axis]), joined(&from[axis + 1..])];
+            let flat = self.reshape(x, &[before, from[axis], after]);
+            let made = self.slice(flat, &[before, Dim::Fixed(len), after], (1, start, len));
+            return self.reshape(made, to);
+        }
+        let along = |value: u64| (0..from.len()).map(|i| if i == axis { value as i32 } else { 0 }).collect::<Vec<_>>();
+        let (begin, end, step) =
+            (self.row(&along(start)), self.row(&along(start + len)), self.row(&vec![1; from.len()]));
+        let whole = ((1 << from.len()) - 1) & !(1 << axis);
+        let kind = self.draft.tensors[x as usize].kind;
+        let options = [Field::Int(0, whole), Field::Int(1, whole)];
+        self.put(op::STRIDED_SLICE, &[x, begin, end, step], (kind, to.to_vec()), &options)
     }
 
-    /// A shape as a tensor.
-    fn sizes(&mut self, node: &Node, shape: &[Dim]) -> Result<At, ExportError> {
-        if shape.iter().all(|dim| !dim.is_open()) {
-            return Ok(self.row(&shape.iter().map(|dim| signed(*dim)).collect::<Vec<_>>()));
+    /// Repeated to a larger shape. The batch comes from choosing between the operand and itself by a mask of that many rows: so every
+    /// shape follows from those of the inputs before anything runs, which runtimes need to plan their memory.
+    fn stretched(&mut self, node: &Node, x: At, to: &[Dim]) -> Result<At, ExportError> {
+        let kind = self.draft.tensors[x as usize].kind;
+        let from = self.shape(x).to_vec();
+        let own = |axis: usize| (axis + from.len()).checked_sub(to.len()).map_or(Dim::ONE, |axis| from[axis]);
+        // What the operand lacks: 1 where it lacks nothing.
+        let lacks: Vec<Dim> =
+            to.iter().enumerate().map(|(i, dim)| if own(i) == *dim { Dim::ONE } else { *dim }).collect();
+        let mut made = x;
+        let numbers: Vec<u64> = lacks.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
+        if numbers.iter().any(|size| *size != 1) {
+            let mask = self.constant(Kind::Bool, &numbers, vec![0; numbers.iter().product::<u64>() as usize]);
+            let shape =
+                to.iter().enumerate().map(|(i, dim)| if lacks[i].is_open() { Dim::ONE } else { *dim }).collect();
+            made = self.put(op::SELECT_V2, &[mask, made, made], (kind, shape), &[]);
         }
-        let batch = self.rows(node)?;
-        let mut parts = Vec::with_capacity(shape.len());
-        for dim in shape {
-            parts.push(match dim {
-                Dim::Fixed(size) => self.size(*size),
-                Dim::Batch(1) => batch,
-                Dim::Batch(times) => {
-                    let times = self.size(*times);
-                    self.put(op::MUL, &[batch, times], (Kind::Int32, Vec::new()), &[])
-                }
-            });
+        if let Some(axis) = lacks.iter().position(|dim| dim.is_open()) {
+            let rows = self.rows(node, to[axis].of(1))?;
+            let shape: Vec<Dim> = (0..to.len()).map(|i| if i == axis { to[i] } else { Dim::ONE }).collect();
+            let mask = self.reshape(rows, &shape);
+            made = self.put(op::SELECT_V2, &[mask, made, made], (kind, to.to_vec()), &[]);
         }
-        let to = (Kind::Int32, vec![Dim::Fixed(parts.len() as u64)]);
-        let options = [Field::Int(0, parts.len() as i32)];
-        Ok(self.put(op::PACK, &parts, to, &options))
+        // Where it lacks nothing, it may still have axes of size 1 to come.
+        Ok(if self.shape(made) == to { made } else { self.reshape(made, to) })
     }
 
-    /// The rows of this call, read from the first input that has them.
-    fn rows(&mut self, node: &Node) -> Result<At, ExportError> {
-        if let Some(batch) = self.batch {
-            return Ok(batch);
+    /// A mask of `times` the batch, false throughout, from the first input that has the batch.
+    fn rows(&mut self, node: &Node, times: u64) -> Result<At, ExportError> {
+        if let Some(rows) = self.rows.get(&times) {
+            return Ok(*rows);
         }
-        let (id, axis, times) = crate::model::open_axis(super::TARGET, self.graph, node)?;
+        let (id, _, parts) = crate::model::open_axis(super::TARGET, self.graph, node)?;
         let input = self.at(id)?;
-        let to = (Kind::Int32, vec![Dim::Fixed(self.shape(input).len() as u64)]);
-        let shape = self.put(op::SHAPE, &[input], to, &[Field::Byte(0, Kind::Int32 as i8)]);
-        let axis = axis as i32;
-        let (begin, end, step) = (self.row(&[axis]), self.row(&[axis + 1]), self.row(&[1]));
-        let scalar = (Kind::Int32, Vec::new());
-        let shrunk = [Field::Int(4, 1)];
-        let mut rows = self.put(op::STRIDED_SLICE, &[shape, begin, end, step], scalar.clone(), &shrunk);
-        if times > 1 {
-            let times = self.size(times);
-            rows = self.put(op::FLOOR_DIV, &[rows, times], scalar, &[]);
+        let kind = self.draft.tensors[input as usize].kind;
+        // The first element of every row, as a column.
+        let mut column = input;
+        for axis in 0..self.shape(input).len() {
+            let mut shape = self.shape(column).to_vec();
+            if !shape[axis].is_open() && shape[axis] != Dim::ONE {
+                shape[axis] = Dim::ONE;
+                column = self.slice(column, &shape, (axis, 0, 1));
+            }
         }
-        self.batch = Some(rows);
+        column = self.reshape(column, &[Dim::BATCH, Dim::Fixed(parts)]);
+        if parts > 1 {
+            column = self.slice(column, &[Dim::BATCH, Dim::ONE], (1, 0, 1));
+        }
+        // Nothing is less than the least.
+        let (op, least): (Builtin, Vec<u8>) = match kind {
+            Kind::Float32 => (op::LESS, f32::NEG_INFINITY.to_le_bytes().to_vec()),
+            Kind::Int32 => (op::LESS, i32::MIN.to_le_bytes().to_vec()),
+            Kind::Bool => (op::LOGICAL_AND, vec![0]),
+        };
+        let least = self.constant(kind, &[times], least.repeat(times as usize));
+        let mask = self.put(op, &[column, least], (Kind::Bool, vec![Dim::BATCH, Dim::Fixed(times)]), &[]);
+        let rows = self.reshape(mask, &[Dim::Batch(times)]);
+        self.rows.insert(times, rows);
         Ok(rows)
     }
 }

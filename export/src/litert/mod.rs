@@ -8,6 +8,7 @@
 mod builtin;
 mod emit;
 mod flat;
+pub mod runtime;
 
 use crate::{ExportError, Model};
 use emit::Emitter;
@@ -94,3 +95,6 @@ fn too_large(name: &str, found: i64) -> ExportError {
         hint: "export to onnx or savedmodel, which hold integers of 64 bits".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Programs of ExecuTorch from a PT2 archive, and their runtime. Memory is planned for the largest batch of the archive.
 
-use super::{Limits, Made, Pin, TORCH, Tool, prepare::Backend, running::Running};
-use crate::{ExportError, Runner, Tensor};
+use super::{Limits, Made, Pin, TORCH, Tool, exchange::Exchange, prepare::Backend};
+use crate::ExportError;
 use serde_json::json;
 use std::path::Path;
 
@@ -39,33 +39,17 @@ pub fn lower(
     tool(include_str!("executorch.py")).make(python, (source, path), json!({ "delegate": delegate }), limits)
 }
 
-/// A program at work in ExecuTorch's runtime for Python.
-#[derive(Debug)]
-pub struct ExecuTorchRunner(Running);
-
-impl ExecuTorchRunner {
-    /// Loads a program whose inputs and outputs have these names, in their order. What is exchanged lies in `scratch`.
-    ///
-    /// # Errors
-    /// An interpreter without ExecuTorch 1.2; what ExecuTorch says.
-    pub fn start(
-        python: &Path,
-        artifact: &Path,
-        ports: (Vec<String>, Vec<String>),
-        scratch: &Path,
-        limits: Limits,
-    ) -> Result<Self, ExportError> {
-        let tool = tool(include_str!("executorch_run.py"));
-        Ok(Self(Running::start(&tool, python, (artifact, scratch), ports, json!({}), limits)?))
-    }
-}
-
-impl Runner for ExecuTorchRunner {
-    fn version(&self) -> String {
-        format!("executorch {}", self.0.version())
-    }
-
-    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        self.0.answer(inputs)
-    }
+/// Loads a program into ExecuTorch's runtime for Python. Its inputs and outputs have these names, in their order; what is exchanged
+/// lies in `scratch`.
+///
+/// # Errors
+/// An interpreter without ExecuTorch 1.2; what ExecuTorch says.
+pub fn start(
+    python: &Path,
+    artifact: &Path,
+    ports: (Vec<String>, Vec<String>),
+    scratch: &Path,
+    limits: Limits,
+) -> Result<Exchange, ExportError> {
+    tool(include_str!("executorch_run.py")).run(python, (artifact, scratch), ports, json!({}), limits)
 }

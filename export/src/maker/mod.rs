@@ -11,10 +11,11 @@
 //! closes; a file is whole or absent.
 
 pub mod aoti;
+pub mod apart;
 mod child;
+pub mod exchange;
 pub mod executorch;
 pub mod prepare;
-mod running;
 pub mod tensorrt;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ mod tests;
 use crate::ExportError;
 use child::{Child, Errors, Silence};
 use enn_common::fs::atomic;
+use exchange::Exchange;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
@@ -124,6 +126,27 @@ impl Tool {
         match working.hear()? {
             Reply::Unavailable(why) => Err(self.unavailable(why)),
             reply => Ok(reply),
+        }
+    }
+
+    /// Starts it on an artifact whose inputs and outputs have these names, in their order. What is exchanged lies in `scratch`.
+    fn run(
+        &self,
+        python: &Path,
+        (artifact, scratch): (&Path, &Path),
+        ports: (Vec<String>, Vec<String>),
+        mut job: Value,
+        limits: Limits,
+    ) -> Result<Exchange, ExportError> {
+        job["artifact"] = json!(artifact);
+        (job["inputs"], job["outputs"]) = (json!(ports.0), json!(ports.1));
+        let mut working = self.start(python, artifact, job, limits)?;
+        match self.hear(&mut working)? {
+            Reply::Ready(version) => {
+                let version = format!("{} {version}", self.what.to_lowercase());
+                Ok(Exchange::new(working, version, ports, scratch))
+            }
+            other => Err(working.refused(format!("it said {other:?} before it was asked"))),
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! An engine belongs to one kind of GPU and one release of TensorRT. Types are those of the ONNX file; factors are not rounded to TF32.
 
-use super::{Limits, Made, Tool, prepare::Backend, running::Running};
-use crate::{Batch, ExportError, Model, Runner, Tensor};
+use super::{Limits, Made, Tool, exchange::Exchange, prepare::Backend};
+use crate::{Batch, ExportError, Model};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -55,34 +55,17 @@ fn profile(model: &Model<'_>) -> Value {
     Value::Object(shapes.collect())
 }
 
-/// An engine at work on its GPU.
-#[derive(Debug)]
-pub struct TensorRtRunner(Running);
-
-impl TensorRtRunner {
-    /// Loads an engine whose inputs and outputs have these names, in their order. What is exchanged lies in `scratch`.
-    ///
-    /// # Errors
-    /// As [`build`].
-    pub fn start(
-        python: &Python,
-        artifact: &Path,
-        ports: (Vec<String>, Vec<String>),
-        scratch: &Path,
-        limits: Limits,
-    ) -> Result<Self, ExportError> {
-        let tool = tool(concat!(include_str!("tensorrt.py"), include_str!("tensorrt_run.py")));
-        let job = json!({ "driver": python.driver });
-        Ok(Self(Running::start(&tool, &python.interpreter, (artifact, scratch), ports, job, limits)?))
-    }
-}
-
-impl Runner for TensorRtRunner {
-    fn version(&self) -> String {
-        format!("tensorrt {}", self.0.version())
-    }
-
-    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
-        self.0.answer(inputs)
-    }
+/// Loads an engine whose inputs and outputs have these names, in their order. What is exchanged lies in `scratch`.
+///
+/// # Errors
+/// As [`build`].
+pub fn start(
+    python: &Python,
+    artifact: &Path,
+    ports: (Vec<String>, Vec<String>),
+    scratch: &Path,
+    limits: Limits,
+) -> Result<Exchange, ExportError> {
+    let tool = tool(concat!(include_str!("tensorrt.py"), include_str!("tensorrt_run.py")));
+    tool.run(&python.interpreter, (artifact, scratch), ports, json!({ "driver": python.driver }), limits)
 }

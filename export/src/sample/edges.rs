@@ -1,8 +1,8 @@
 //! Small graphs at the edge of what formats hold: many axes, ports that are nothing but copies, integers, half precision, the batch
 //! in odd places.
 
-use super::{Built, Sample, above, batched, float, one, parameter, weights};
-use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Known, Op, Unary};
+use super::{BINARY, Built, Sample, above, batched, float, one, parameter, weights};
+use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Known, Op, Unary, infer::GraphError};
 
 /// All of them.
 ///
@@ -31,13 +31,10 @@ fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
     // Every other axis of the operand is 1: nothing can be joined to fewer axes.
     let sparse: Vec<u64> = sizes.iter().enumerate().map(|(i, size)| if i % 2 == 0 { 1 } else { *size }).collect();
     let count: u64 = sparse.iter().product();
-    let f = Binary::Sub;
-    let mut with =
-        |what: &str,
-         op: &dyn Fn(&mut Graph, enn_common::graph::Id) -> Result<enn_common::graph::Id, super::GraphError>| {
-            add(format!("{what} of {axes} axes"), one(&sizes, op));
-        };
-    for f in [Binary::Add, f, Binary::Mul, Binary::Div, Binary::Max, Binary::Min] {
+    let mut with = |what: &str, op: &dyn Fn(&mut Graph, Id) -> Result<Id, GraphError>| {
+        add(format!("{what} of {axes} axes"), one(&sizes, op));
+    };
+    for f in BINARY {
         with(Op::Binary(f).name(), &|g, x| {
             let by = g.floats(&sparse, &weights(count).iter().map(|v| v + 1.5).collect::<Vec<_>>())?;
             g.node(Op::Binary(f), &[x, by], "m")

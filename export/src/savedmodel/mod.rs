@@ -123,3 +123,6 @@ fn fits(model: &Model<'_>, found: usize) -> Result<(), ExportError> {
         hint: "export to onnx or pt2, which hold weights of any size".to_owned(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,8 @@ impl Signature {
         })
     }
 
-    fn parse(file: &[u8]) -> Option<Self> {
+    /// That of a file's bytes.
+    pub(super) fn parse(file: &[u8]) -> Option<Self> {
         let meta = messages(file, 2)?.into_iter().next()?;
         let entries = messages(meta, 5)?;
         let found = entries.into_iter().find(|entry| text(entry, 1).as_deref() == Some(SIGNATURE))?;

@@ -233,7 +233,7 @@ fn fold_config(config: &RunConfig, facts: &Facts, jobs: usize) -> RunConfig {
 }
 
 /// The program enn: this one, or the one beside the worker where this is another program.
-fn program(facts: &Facts) -> Result<PathBuf, Error> {
+pub(super) fn program(facts: &Facts) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "enn"));
     let beside = || facts.worker.as_ref().map(|worker| worker.with_file_name("enn")).filter(|path| path.is_file());
     own.or_else(beside).ok_or(Error::NoEnn)

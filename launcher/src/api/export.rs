@@ -7,7 +7,7 @@
 //! **Invariant:** an artifact that was not checked, or failed, is not published, unless that was asked for and is said beside it.
 
 use super::{
-    launch,
+    cv, launch,
     piped::{PipeError, Piped},
     predict::Subject as Trained,
     train,
@@ -180,6 +180,7 @@ fn prepared(
         places: facts.runtimes.clone(),
         environments: facts.cache_dir.join(ENVIRONMENTS),
         python: facts.python(),
+        enn: cv::program(facts).ok(),
     };
     let subject = Subject {
         name,

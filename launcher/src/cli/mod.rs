@@ -25,6 +25,7 @@ mod proceed;
 mod profile;
 mod resize;
 mod run;
+mod runtime;
 mod slurm;
 mod stage;
 mod status;
@@ -84,10 +85,12 @@ enum Command {
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
+    #[command(hide = true)]
+    Runtime(runtime::Args),
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 28] = [
     "run",
     "train",
     "predict",
@@ -115,6 +118,7 @@ const NAMES: [&str; 27] = [
     "doctor",
     "completions",
     "man",
+    "runtime",
 ];
 
 /// Names under which the program has torchrun's own command line.
@@ -192,6 +196,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Doctor(args) => doctor::run(&args, facts),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::Runtime(args) => runtime::run(&args),
     };
     code.map(|code| code as u8)
 }

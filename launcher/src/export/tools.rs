@@ -6,16 +6,20 @@ use crate::{
 };
 use enn_common::{config::train::Device, wire::engine::Engine};
 use enn_export::{
-    ExportError, Model, Runner, Target,
+    ExportError, Model, Runner, Target, litert,
     maker::{
         Limits, Made, aoti,
-        executorch::{self, Delegate, ExecuTorchRunner},
+        apart::Library,
+        executorch::{self, Delegate},
         prepare::{self, Backend},
-        tensorrt::{self, TensorRtRunner},
+        tensorrt,
     },
-    ort,
+    ort, savedmodel,
 };
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// What artifacts are made and run with.
 #[derive(Debug, Clone)]
@@ -28,6 +32,8 @@ pub struct Tools {
     pub environments: PathBuf,
     /// Of tools that no environment was made for.
     pub python: PathBuf,
+    /// This program, which runs what may bring it down in a process of its own; `None` in another program without it.
+    pub enn: Option<PathBuf>,
 }
 
 /// Names of the inputs and outputs, in the graph's order.
@@ -89,14 +95,14 @@ impl Tools {
             }
             Target::Pt2 => Box::new(engine(Engine::Pt2)?),
             Target::Aoti => Box::new(engine(Engine::Aoti)?),
-            Target::Executorch => Box::new(ExecuTorchRunner::start(
+            Target::Executorch => Box::new(executorch::start(
                 &self.environment(Backend::ExecuTorch),
                 path,
                 (ports.inputs.clone(), ports.outputs.clone()),
                 scratch,
                 Limits::default(),
             )?),
-            Target::Tensorrt => Box::new(TensorRtRunner::start(
+            Target::Tensorrt => Box::new(tensorrt::start(
                 &tensorrt::Python::new(self.environment(Backend::TensorRt)),
                 path,
                 (ports.inputs.clone(), ports.outputs.clone()),
@@ -104,8 +110,36 @@ impl Tools {
                 Limits::default(),
             )?),
             Target::Coreml => return Ok(None),
-            Target::Litert | Target::Tensorflow => return Ok(None),
+            Target::Litert => {
+                let library = litert::runtime::library(&self.places_of(Backend::LiteRt))?;
+                self.apart(Library::LiteRt, &library, (path, ports), scratch)?
+            }
+            Target::Tensorflow => {
+                let library = savedmodel::runtime::library(&self.places_of(Backend::TensorFlow))?;
+                self.apart(Library::TensorFlow, &library, (path, ports), scratch)?
+            }
         }))
+    }
+
+    /// An artifact in a library that has a process of its own: another enn.
+    fn apart(
+        &self,
+        whose: Library,
+        library: &Path,
+        (path, ports): (&Path, &Ports),
+        scratch: &Path,
+    ) -> Result<Box<dyn Runner>, ExportError> {
+        let Some(enn) = &self.enn else {
+            return Err(ExportError::Unavailable {
+                what: "the program enn",
+                why: "it was found neither here nor beside enn-worker".to_owned(),
+                hint: "`make build` builds both".to_owned(),
+            });
+        };
+        let mut command = Command::new(enn);
+        command.arg("runtime").arg(whose.name()).arg(library);
+        let names = (ports.inputs.clone(), ports.outputs.clone());
+        Ok(Box::new(whose.start(command, path, names, scratch, Limits::default())?))
     }
 
     /// Whose environment a format is made or checked with; `None` for one that needs none.

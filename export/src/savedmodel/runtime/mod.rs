@@ -6,16 +6,18 @@ mod sys;
 
 pub use safe::{Session, TensorFlow};
 
-use crate::{ExportError, foreign};
-use std::path::{Path, PathBuf};
+use crate::{ExportError, foreign::Wheel};
+use std::path::PathBuf;
 
+/// Where it is found.
+const WHEEL: Wheel = Wheel { what: WHAT, package: "tensorflow", dir: "tensorflow", file: "libtensorflow_cc.so.2" };
 /// In error messages.
 const WHAT: &str = "TensorFlow";
 
-/// TensorFlow's library in a Python's site-packages.
+/// The first library among `candidates`: itself, in a directory, in a `site-packages`, or in an environment of Python.
 ///
 /// # Errors
-/// When it is not there.
-pub fn library(site_packages: &Path) -> Result<PathBuf, ExportError> {
-    foreign::of_wheel(site_packages, "tensorflow/libtensorflow_cc.so.2", (WHAT, "tensorflow"))
+/// Where it was looked for.
+pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
+    WHEEL.library(candidates)
 }

@@ -1,6 +1,7 @@
 //! TensorFlow's C API with a `Result` for every call that can fail; an error is TensorFlow's own sentence.
 
 use super::sys::{Functions, TF_OK, TfGraph, TfOperation, TfOutput, TfSession, TfStatus, TfTensor};
+use crate::proto::Message;
 use std::{
     ffi::{CStr, CString, c_char, c_int},
     ptr,
@@ -44,17 +45,28 @@ pub(super) fn new_graph(api: &Functions) -> *mut TfGraph {
     unsafe { (api.new_graph)() }
 }
 
+/// `ConfigProto`: no GPU, of which a session would take all memory.
+fn config() -> Vec<u8> {
+    Message::new().message(1, &Message::new().text(1, "GPU").uint(2, 0)).into_bytes()
+}
+
 /// The session of a SavedModel, whose operations come into `graph`.
 pub(super) fn load(api: &Functions, dir: &str, tag: &str, graph: *mut TfGraph) -> Said<*mut TfSession> {
     let (dir, tag) = (c_string(dir)?, c_string(tag)?);
     let tags = [tag.as_ptr()];
     // SAFETY: no arguments; never null.
     let options = unsafe { (api.new_session_options)() };
-    let session = asked(api, |status| {
-        // SAFETY: all pointers are alive during the call; null stands for no run options and for a description not asked for.
-        unsafe {
-            (api.load_session)(options, ptr::null(), dir.as_ptr(), tags.as_ptr(), 1, graph, ptr::null_mut(), status)
-        }
+    let config = config();
+    // SAFETY: the options were just made, the configuration is copied during the call.
+    let session =
+        asked(api, |status| unsafe { (api.configure)(options, config.as_ptr().cast(), config.len(), status) });
+    let session = session.and_then(|()| {
+        asked(api, |status| {
+            // SAFETY: all pointers are alive during the call; null stands for no run options and for a description not asked for.
+            unsafe {
+                (api.load_session)(options, ptr::null(), dir.as_ptr(), tags.as_ptr(), 1, graph, ptr::null_mut(), status)
+            }
+        })
     });
     // SAFETY: made above, used no more.
     unsafe { (api.delete_session_options)(options) };

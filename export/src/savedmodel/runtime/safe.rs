@@ -5,7 +5,7 @@ use super::{
         TAG,
         signature::{Port, Signature},
     },
-    WHAT, result,
+    WHAT, WHEEL, result,
     sys::{Functions, TfGraph, TfOutput, TfSession, TfTensor},
 };
 use crate::{ExportError, Runner, Tensor, foreign};
@@ -41,7 +41,7 @@ impl TensorFlow {
         let api = Functions::load(library).map_err(|error| ExportError::Unavailable {
             what: WHAT,
             why: format!("{}: {error}", library.display()),
-            hint: "pip install tensorflow".to_owned(),
+            hint: WHEEL.hint(),
         })?;
         Ok(Self { api })
     }

@@ -31,6 +31,7 @@ functions! {
         message = b"TF_Message" (*const TfStatus) -> *const c_char;
         new_session_options = b"TF_NewSessionOptions" () -> *mut TfSessionOptions;
         delete_session_options = b"TF_DeleteSessionOptions" (*mut TfSessionOptions);
+        configure = b"TF_SetConfig" (*mut TfSessionOptions, *const c_void, usize, *mut TfStatus);
         new_graph = b"TF_NewGraph" () -> *mut TfGraph;
         delete_graph = b"TF_DeleteGraph" (*mut TfGraph);
         load_session = b"TF_LoadSessionFromSavedModel" (

@@ -1,0 +1,89 @@
+//! Where a runtime's library lies: named itself, or in a directory, a `site-packages`, or an environment of Python.
+
+use crate::ExportError;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A library that comes in a wheel.
+pub(crate) struct Wheel {
+    /// The runtime, in error messages.
+    pub(crate) what: &'static str,
+    /// The wheel.
+    pub(crate) package: &'static str,
+    /// The directory in `site-packages`.
+    pub(crate) dir: &'static str,
+    /// The library in that.
+    pub(crate) file: &'static str,
+}
+
+impl Wheel {
+    /// The library of the first candidate that has it.
+    ///
+    /// # Errors
+    /// Where it was looked for.
+    pub(crate) fn library(&self, candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
+        candidates.iter().find_map(|candidate| self.below(candidate)).ok_or_else(|| {
+            let places: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+            let places =
+                if places.is_empty() { "nowhere to look".to_owned() } else { format!("not in {}", places.join(", ")) };
+            ExportError::Unavailable {
+                what: self.what,
+                why: format!("{} was not found: {places}", self.file),
+                hint: self.hint(),
+            }
+        })
+    }
+
+    /// How to get it.
+    pub(crate) fn hint(&self) -> String {
+        format!("python3 -m pip install {}, or name the path of {}", self.package, self.file)
+    }
+
+    fn below(&self, candidate: &Path) -> Option<PathBuf> {
+        if candidate.is_file() {
+            return Some(candidate.to_owned());
+        }
+        let in_packages = |packages: &Path| packages.join(self.dir).join(self.file);
+        let pythons = fs::read_dir(candidate.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut pythons: Vec<PathBuf> = pythons.filter(|path| path.to_string_lossy().contains("/python3")).collect();
+        pythons.sort();
+        let environments = pythons.iter().map(|python| in_packages(&python.join("site-packages")));
+        let places = [candidate.join(self.file), in_packages(candidate)].into_iter().chain(environments);
+        places.into_iter().find(|path| path.is_file())
+    }
+
+    /// The version of the wheel that a library came with: what the library itself does not tell.
+    pub(crate) fn version(&self, library: &Path) -> Option<String> {
+        let packages = library.parent()?.parent()?;
+        let start = format!("{}-", self.dir);
+        fs::read_dir(packages).ok()?.flatten().find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            Some(name.strip_prefix(&start)?.strip_suffix(".dist-info")?.to_owned())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_found_by_its_path_its_packages_or_its_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let packages = dir.path().join("venv/lib/python3.11/site-packages");
+        let library = packages.join("ai_thing/libThing.so");
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        fs::create_dir(packages.join("ai_thing-2.3.0.dist-info")).unwrap();
+        fs::write(&library, "").unwrap();
+        let wheel = Wheel { what: "Thing", package: "ai-thing", dir: "ai_thing", file: "libThing.so" };
+        for candidate in [&library, &packages.join("ai_thing"), &packages, &dir.path().join("venv")] {
+            assert_eq!(wheel.library(&[dir.path().join("absent"), candidate.clone()]).unwrap(), library);
+        }
+        assert_eq!(wheel.version(&library).as_deref(), Some("2.3.0"));
+        assert_eq!(wheel.version(&dir.path().join("venv/lib")), None);
+        let said = wheel.library(&[dir.path().join("absent")]).unwrap_err().to_string();
+        assert!(said.contains("not in ") && said.contains("absent") && said.contains("pip install ai-thing"), "{said}");
+    }
+}

@@ -1,0 +1,184 @@
+//! A runtime in a process of its own: it is given rows and answers them through two files, and what brings it down is an error here.
+//!
+//! ```text
+//! enn ─► the job          runtime ─► {"ready": VERSION} | {"refused": WHY}
+//!     ─► {"inputs": FILE, "outputs": FILE, "shapes": […]}
+//!                                 ─► {"answered": SHAPES} | {"refused": WHY}      once for every call
+//!     ─► end of input             ─► ends
+//! ```
+//! Numbers are f32, little-endian, one tensor behind the other.
+
+use super::{Reply, Working};
+use crate::{ExportError, Runner, Tensor};
+use serde_json::{Value, json};
+use std::{
+    io::{self, BufRead, Write},
+    path::{Path, PathBuf},
+};
+
+/// A runtime that has its artifact loaded.
+#[derive(Debug)]
+pub struct Exchange {
+    working: Working,
+    version: String,
+    ports: (Vec<String>, Vec<String>),
+    /// What is exchanged.
+    files: (PathBuf, PathBuf),
+}
+
+impl Exchange {
+    /// With one that has said its version. Inputs and outputs have these names, in their order; what is exchanged lies in `scratch`.
+    pub(super) fn new(working: Working, version: String, ports: (Vec<String>, Vec<String>), scratch: &Path) -> Self {
+        let files = (scratch.join("runtime.inputs"), scratch.join("runtime.outputs"));
+        Self { working, version, ports, files }
+    }
+}
+
+impl Runner for Exchange {
+    fn version(&self) -> String {
+        self.version.clone()
+    }
+
+    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
+        let (mut bytes, mut shapes) = (Vec::new(), Vec::new());
+        for name in &self.ports.0 {
+            let input = inputs.iter().find(|input| input.name == *name);
+            let input = input.ok_or_else(|| self.working.refused(format!("input {name} was not given")))?;
+            bytes.extend(input.values.iter().flat_map(|value| value.to_le_bytes()));
+            shapes.push(&input.shape);
+        }
+        let (given, answered) = &self.files;
+        std::fs::write(given, bytes).map_err(|source| ExportError::Io { path: given.clone(), source })?;
+        self.working.say(&json!({ "inputs": given, "outputs": answered, "shapes": shapes }))?;
+        let shapes = match self.working.hear()? {
+            Reply::Answered(shapes) if shapes.len() == self.ports.1.len() => shapes,
+            other => {
+                return Err(self
+                    .working
+                    .refused(format!("it said {other:?}, expected {} outputs", self.ports.1.len())));
+            }
+        };
+        let bytes = std::fs::read(answered).map_err(|source| ExportError::Io { path: answered.clone(), source })?;
+        cut(&self.ports.1, shapes, &bytes).ok_or_else(|| self.working.refused("its outputs are cut".to_owned()))
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // They may never have been written.
+        let _ = std::fs::remove_file(&self.files.0);
+        let _ = std::fs::remove_file(&self.files.1);
+    }
+}
+
+/// Tensors of these names and shapes, one behind the other; `None` where there are more or fewer numbers.
+fn cut(names: &[String], shapes: Vec<Vec<usize>>, bytes: &[u8]) -> Option<Vec<Tensor>> {
+    let mut values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    let tensor = |(name, shape): (&String, Vec<usize>)| {
+        let count = shape.iter().try_fold(1_usize, |all, size| all.checked_mul(*size))?;
+        let values: Vec<f32> = values.by_ref().take(count).collect();
+        (values.len() == count).then(|| Tensor { name: name.clone(), shape, values })
+    };
+    let tensors = names.iter().zip(shapes).map(tensor).collect();
+    if values.next().is_some() { None } else { tensors }
+}
+
+/// The other side: the job's artifact is opened by `open`, and answers until the input ends.
+///
+/// # Errors
+/// A pipe that closes before its time; a line that is none of these.
+pub fn serve(
+    open: impl FnOnce(&Path) -> Result<Box<dyn Runner>, ExportError>,
+    from: impl BufRead,
+    mut to: impl Write,
+) -> io::Result<()> {
+    let mut lines = from.lines();
+    let mut hear = || -> io::Result<Option<Value>> {
+        lines.next().map(|line| serde_json::from_str(&line?).map_err(io::Error::other)).transpose()
+    };
+    let mut say = |line: Value| writeln!(to, "{line}").and_then(|()| to.flush());
+    let Some(job) = hear()? else { return Ok(()) };
+    let artifact = job["artifact"].as_str().ok_or_else(|| io::Error::other("a job without an artifact"))?;
+    let names = job["inputs"].as_array().into_iter().flatten();
+    let names: Vec<String> = names.filter_map(|name| Some(name.as_str()?.to_owned())).collect();
+    let mut runner = match open(Path::new(artifact)) {
+        Ok(runner) => runner,
+        Err(error) => return say(json!({ "refused": words(error) })),
+    };
+    say(json!({ "ready": runner.version() }))?;
+    while let Some(question) = hear()? {
+        match answered(runner.as_mut(), &names, &question) {
+            Ok(shapes) => say(json!({ "answered": shapes }))?,
+            Err(why) => say(json!({ "refused": why }))?,
+        }
+    }
+    Ok(())
+}
+
+/// What an error says beside what the other side knows.
+fn words(error: ExportError) -> String {
+    match error {
+        ExportError::Refused { why, .. } => why,
+        other => other.to_string(),
+    }
+}
+
+fn answered(runner: &mut dyn Runner, names: &[String], question: &Value) -> Result<Vec<Vec<usize>>, String> {
+    let path = |key: &str| question[key].as_str().map(Path::new).ok_or_else(|| format!("a question without {key}"));
+    let (given, answers) = (path("inputs")?, path("outputs")?);
+    let bytes = std::fs::read(given).map_err(|error| format!("{}: {error}", given.display()))?;
+    let size = |size: &Value| size.as_u64().and_then(|size| usize::try_from(size).ok());
+    let shape = |shape: &Value| shape.as_array()?.iter().map(size).collect::<Option<Vec<usize>>>();
+    let shapes: Option<Vec<Vec<usize>>> =
+        question["shapes"].as_array().and_then(|shapes| shapes.iter().map(shape).collect());
+    let shapes = shapes.filter(|shapes| shapes.len() == names.len()).ok_or("a question without its shapes")?;
+    let inputs = cut(names, shapes, &bytes).ok_or("the inputs are cut")?;
+    let outputs = runner.run(&inputs).map_err(words)?;
+    let bytes: Vec<u8> = outputs.iter().flat_map(|output| &output.values).flat_map(|v| v.to_le_bytes()).collect();
+    std::fs::write(answers, bytes).map_err(|error| format!("{}: {error}", answers.display()))?;
+    Ok(outputs.into_iter().map(|output| output.shape).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Twice what it is given; refuses an odd number of rows.
+    struct Double;
+
+    impl Runner for Double {
+        fn version(&self) -> String {
+            "double 1".to_owned()
+        }
+
+        fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
+            if inputs[0].shape[0] % 2 == 1 {
+                return Err(ExportError::Refused { what: "double", path: "m".into(), why: "odd rows".to_owned() });
+            }
+            let values = inputs[0].values.iter().map(|v| 2.0 * v).collect();
+            Ok(vec![Tensor { name: inputs[0].name.clone(), shape: inputs[0].shape.clone(), values }])
+        }
+    }
+
+    #[test]
+    fn a_runner_is_served_by_lines_and_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (given, answers) = (dir.path().join("given"), dir.path().join("answers"));
+        let bytes: Vec<u8> = [1_f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+        std::fs::write(&given, bytes).unwrap();
+        let question = |shape: [usize; 2]| json!({"inputs": given, "outputs": answers, "shapes": [shape]});
+        let job = json!({"artifact": "m", "inputs": ["x"]});
+        let lines = format!("{job}\n{}\n{}\n{}\n", question([2, 2]), question([1, 4]), question([2, 3]));
+        let mut said = Vec::new();
+        serve(|_| Ok(Box::new(Double)), lines.as_bytes(), &mut said).unwrap();
+        let said: Vec<Value> =
+            String::from_utf8(said).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(said[..2], [json!({"ready": "double 1"}), json!({"answered": [[2, 2]]})]);
+        assert!(said[2]["refused"].as_str().unwrap().contains("odd rows"), "{said:?}");
+        assert_eq!(said[3], json!({"refused": "the inputs are cut"}));
+        let answer = cut(&["x".to_owned()], vec![vec![4]], &std::fs::read(&answers).unwrap()).unwrap();
+        assert_eq!(answer[0].values, [2.0, 4.0, 6.0, 8.0]);
+        assert!(serve(|_| Ok(Box::new(Double)), &b"no job\n"[..], Vec::new()).is_err());
+        serve(|_| Ok(Box::new(Double)), &b""[..], Vec::new()).unwrap();
+    }
+}

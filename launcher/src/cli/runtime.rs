@@ -1,0 +1,26 @@
+//! `enn runtime`: what enn starts to run artifacts in, for itself.
+
+use crate::Error;
+use enn_common::exit::ExitCode;
+use enn_export::maker::{apart::Library, exchange};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Run an exported artifact in a library of another's, for the enn that started this one
+///
+/// A line of JSON each way, over standard input and output; it ends with its input.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Whose library: litert or tensorflow
+    library: Library,
+    /// Its file
+    path: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let open = |artifact: &Path| args.library.open(&args.path, artifact);
+    exchange::serve(open, io::stdin().lock(), io::stdout().lock()).map_err(Error::Output)?;
+    Ok(ExitCode::Success)
+}
