@@ -8,7 +8,7 @@ use enn_common::{
     config::train::{Device, Precision},
     wire::{
         message::PROTOCOL,
-        serve::{Begin, Question, Reply, get, put},
+        serve::{Begin, Question, Reply, get, get_bytes, get_numbers, put, put_numbers},
     },
 };
 use std::{
@@ -27,7 +27,14 @@ pub(super) struct Oracle {
     child: Child,
     /// `None` once the worker was told to end.
     questions: Option<ChildStdin>,
-    replies: Receiver<io::Result<Reply>>,
+    replies: Receiver<io::Result<Heard>>,
+}
+
+/// A reply with what follows it.
+struct Heard {
+    reply: Reply,
+    numbers: Vec<f32>,
+    status: Vec<u8>,
 }
 
 impl Oracle {
@@ -55,7 +62,7 @@ impl Oracle {
         let (checkpoint, threads) = (checkpoint.to_owned(), worker.threads);
         let scratch = Some(scratch.to_owned());
         oracle.say(&Begin { protocol: PROTOCOL, checkpoint, device, threads, precision, scratch })?;
-        match oracle.hear()? {
+        match oracle.hear()?.reply {
             Reply::Ready => Ok(oracle),
             other => Err(Error::Worker(format!("the worker said {other:?} before it was asked"))),
         }
@@ -63,11 +70,33 @@ impl Oracle {
 
     /// Asks for predictions of a staged set; the chunk of the answer below `out`, and its digest.
     pub(super) fn ask(&mut self, staged: &Path, out: &Path) -> Result<(PathBuf, String), Error> {
-        self.say(&Question { staged: staged.to_owned(), out: out.to_owned() })?;
-        match self.hear()? {
+        self.say(&Question::Staged { staged: staged.to_owned(), out: out.to_owned() })?;
+        match self.hear()?.reply {
             Reply::Answered { path, blake3 } => Ok((path, blake3)),
             other => Err(Error::Worker(format!("the worker said {other:?} instead of an answer"))),
         }
+    }
+
+    /// Asks for predictions of rows of inputs as they are staged, NaN where missing: the answers row by row, and what became of each
+    /// (`RowStatus`).
+    pub(super) fn tell(&mut self, x: &[f32], rows: usize) -> Result<(Vec<f32>, Vec<u8>), Error> {
+        self.say(&Question::Rows { rows: rows as u64 })?;
+        if let Some(questions) = &mut self.questions
+            && let Err(error) = put_numbers(questions, x, &[])
+        {
+            return Err(self.hear().err().unwrap_or_else(|| pipe(error)));
+        }
+        match self.hear()? {
+            Heard { reply: Reply::Told { rows: told, .. }, numbers, status } if told == rows as u64 => {
+                Ok((numbers, status))
+            }
+            Heard { reply, .. } => Err(Error::Worker(format!("the worker said {reply:?} instead of {rows} answers"))),
+        }
+    }
+
+    /// The process, for who watches it.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Lets the worker end.
@@ -91,12 +120,12 @@ impl Oracle {
     }
 
     /// The next reply that is no warning.
-    fn hear(&mut self) -> Result<Reply, Error> {
+    fn hear(&mut self) -> Result<Heard, Error> {
         loop {
             match self.replies.recv_timeout(REPLY_WAIT_MAX) {
-                Ok(Ok(Reply::Warned { message })) => tracing::warn!("{message}"),
-                Ok(Ok(Reply::Failed { error })) => return Err(Error::Worker(error)),
-                Ok(Ok(reply)) => return Ok(reply),
+                Ok(Ok(Heard { reply: Reply::Warned { message }, .. })) => tracing::warn!("{message}"),
+                Ok(Ok(Heard { reply: Reply::Failed { error }, .. })) => return Err(Error::Worker(error)),
+                Ok(Ok(heard)) => return Ok(heard),
                 Ok(Err(error)) => return Err(pipe(error)),
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(Error::Worker(format!("no answer within {} s", REPLY_WAIT_MAX.as_secs())));
@@ -120,18 +149,28 @@ impl Drop for Oracle {
 }
 
 /// Replies as they come; one at a time is enough, as no question is asked before the last is answered.
-fn listen(output: ChildStdout) -> Receiver<io::Result<Reply>> {
+fn listen(output: ChildStdout) -> Receiver<io::Result<Heard>> {
     let (sender, receiver) = bounded(1);
     std::thread::spawn(move || {
         let mut output = BufReader::new(output);
-        while let Some(reply) = get(&mut output).transpose() {
-            let last = reply.is_err();
-            if sender.send(reply).is_err() || last {
+        while let Some(heard) = hear(&mut output).transpose() {
+            let last = heard.is_err();
+            if sender.send(heard).is_err() || last {
                 return;
             }
         }
     });
     receiver
+}
+
+fn hear(output: &mut BufReader<ChildStdout>) -> io::Result<Option<Heard>> {
+    let Some(reply) = get::<Reply>(output)? else { return Ok(None) };
+    let (mut numbers, mut status) = (Vec::new(), Vec::new());
+    if let Reply::Told { rows, numbers: each } = reply {
+        numbers = get_numbers(output, rows.saturating_mul(each))?;
+        status = get_bytes(output, rows)?;
+    }
+    Ok(Some(Heard { reply, numbers, status }))
 }
 
 fn pipe(error: io::Error) -> Error {
