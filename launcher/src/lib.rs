@@ -24,6 +24,7 @@ mod process;
 pub mod remote;
 pub mod rendezvous;
 pub mod run_dir;
+pub mod serve;
 pub mod slurm;
 pub mod stacks;
 pub mod stage;

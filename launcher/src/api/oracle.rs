@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** every wait for it has an end; it ends with its input, so that it never outlives who asks.
 
-use crate::{Error, agent::WorkerSpec};
+use crate::{Error, agent::WorkerSpec, process};
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use enn_common::{
     config::train::{Device, Precision},
@@ -11,16 +11,19 @@ use enn_common::{
         serve::{Begin, Question, Reply, get, get_bytes, get_numbers, put, put_numbers},
     },
 };
+use nix::poll::{PollFd, PollFlags};
 use std::{
     io::{self, BufReader},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Longest time to load libtorch and the model, and to answer one question.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
+/// Longest time between the end of a worker's output and its own.
+const END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The worker.
 pub(super) struct Oracle {
@@ -28,6 +31,7 @@ pub(super) struct Oracle {
     /// `None` once the worker was told to end.
     questions: Option<ChildStdin>,
     replies: Receiver<io::Result<Heard>>,
+    ended: Receiver<()>,
 }
 
 /// A reply with what follows it.
@@ -43,7 +47,7 @@ impl Oracle {
         worker: &WorkerSpec,
         checkpoint: &Path,
         precision: Precision,
-        scratch: &Path,
+        scratch: Option<&Path>,
     ) -> Result<Self, Error> {
         let mut command = Command::new(&worker.program);
         command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -57,10 +61,11 @@ impl Oracle {
         let mut child = command.spawn().map_err(failed)?;
         let (questions, replies) = (child.stdin.take(), child.stdout.take().map(listen));
         let none = || failed(io::Error::from(io::ErrorKind::BrokenPipe));
-        let mut oracle = Self { questions, replies: replies.ok_or_else(none)?, child };
+        let (replies, ended) = replies.ok_or_else(none)?;
+        let mut oracle = Self { questions, replies, ended, child };
         let device = if worker.device == Device::Cuda { "cuda" } else { "cpu" }.to_owned();
         let (checkpoint, threads) = (checkpoint.to_owned(), worker.threads);
-        let scratch = Some(scratch.to_owned());
+        let scratch = scratch.map(Path::to_owned);
         oracle.say(&Begin { protocol: PROTOCOL, checkpoint, device, threads, precision, scratch })?;
         match oracle.hear()?.reply {
             Reply::Ready => Ok(oracle),
@@ -94,9 +99,9 @@ impl Oracle {
         }
     }
 
-    /// The process, for who watches it.
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+    /// Is disconnected once the worker has ended.
+    pub(super) fn ended(&self) -> &Receiver<()> {
+        &self.ended
     }
 
     /// Lets the worker end.
@@ -130,10 +135,23 @@ impl Oracle {
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(Error::Worker(format!("no answer within {} s", REPLY_WAIT_MAX.as_secs())));
                 }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Worker("the worker ended without a word; its log is above".to_owned()));
-                }
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Worker(self.last_words())),
             }
+        }
+    }
+}
+
+impl Oracle {
+    /// What the system says of a worker that has closed its output.
+    fn last_words(&mut self) -> String {
+        let deadline = Some(Instant::now() + END_WAIT_MAX);
+        if let Ok(pidfd) = process::pidfd(self.child.id()) {
+            // It ends in a moment; if not, there is nothing to tell.
+            let _waited = process::wait_ready(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], deadline);
+        }
+        match self.child.try_wait() {
+            Ok(Some(status)) => format!("the worker ended without a word ({status}); its log is above"),
+            _ => "the worker ended without a word; its log is above".to_owned(),
         }
     }
 }
@@ -148,10 +166,12 @@ impl Drop for Oracle {
     }
 }
 
-/// Replies as they come; one at a time is enough, as no question is asked before the last is answered.
-fn listen(output: ChildStdout) -> Receiver<io::Result<Heard>> {
+/// Replies as they come, and when there will be no more; one at a time is enough, as no question is asked before the last is answered.
+fn listen(output: ChildStdout) -> (Receiver<io::Result<Heard>>, Receiver<()>) {
     let (sender, receiver) = bounded(1);
+    let (alive, ended) = bounded::<()>(0);
     std::thread::spawn(move || {
+        let _alive = alive;
         let mut output = BufReader::new(output);
         while let Some(heard) = hear(&mut output).transpose() {
             let last = heard.is_err();
@@ -160,7 +180,7 @@ fn listen(output: ChildStdout) -> Receiver<io::Result<Heard>> {
             }
         }
     });
-    receiver
+    (receiver, ended)
 }
 
 fn hear(output: &mut BufReader<ChildStdout>) -> io::Result<Option<Heard>> {

@@ -24,6 +24,7 @@ mod proceed;
 mod profile;
 mod resize;
 mod run;
+mod serve;
 mod slurm;
 mod stage;
 mod status;
@@ -59,6 +60,7 @@ enum Command {
     Run(Box<run::Args>),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
+    Serve(serve::Args),
     Evaluate(evaluate::Args),
     Cv(Box<cv::Args>),
     Stage(stage::Args),
@@ -85,10 +87,11 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "run",
     "train",
     "predict",
+    "serve",
     "evaluate",
     "cv",
     "stage",
@@ -166,6 +169,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Train(args) => return train::run(&args, facts),
         Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
+        Command::Serve(args) => serve::run(&args, facts),
         Command::Evaluate(args) => evaluate::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),

@@ -1,0 +1,1 @@
+//! Servers over real sockets, with engines that do as they are told.
