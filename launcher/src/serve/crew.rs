@@ -72,6 +72,7 @@ impl Crew {
             let thread = std::thread::Builder::new().name(format!("enn-engine-{number}"));
             thread.spawn(run).map_err(|error| ServeError::Engine(error.into()))?;
         }
+        drop(alive);
         let crew = Self { jobs: Some(jobs), stop: Some(stop), ended };
         let failed = (0..settings.workers.max(1)).find_map(|_| match first.recv() {
             Ok(Ok(())) => Some(None),

@@ -179,7 +179,10 @@ impl Server {
         self.router.figures.drain();
         let drained = self.http.stop(grace);
         drop(self.router);
-        self.crew.stop();
+        // Who computes for somebody that was cut off ends with the process.
+        if drained.cut == 0 {
+            self.crew.stop();
+        }
         drained
     }
 }
