@@ -304,10 +304,10 @@ fn a_request_of_windows_is_a_table_of_its_own() {
     let bench = Bench::of(subject, <[f32]>::to_vec, settings(Limits::default())).answering(1);
     let body = r#"{"rows": [["a", 4800, 7], ["b", 4800, 8], ["a", "4860", 9], ["b", 4860, null]]}"#;
     let told: Value = serde_json::from_str(&bench.post(body).text).unwrap();
-    assert_eq!(told["columns"], serde_json::json!(["row_name", "a.0", "a.1", "b.0", "b.1", "failed"]), "{told}");
+    assert_eq!(told["columns"], serde_json::json!(["row_name", "a.00:00", "a.00:01", "b.00:00", "b.00:01", "failed"]), "{told}");
     assert_eq!(
         told["rows"],
-        serde_json::json!([["1970-01-01T01:22", 7.0, 9.0, 8.0, null, "the prediction is not finite"]])
+        serde_json::json!([["1970-01-01 01:22", 7.0, 8.0, 9.0, null, "the prediction is not finite"]])
     );
     let short = bench.post(r#"{"rows": [["a", 4860, 7]]}"#);
     assert!(
