@@ -52,9 +52,23 @@ fn compile() -> Result<(), String> {
         // rustc links with -nodefaultlibs, which leaves the runtime out.
         println!("cargo:rustc-link-arg=-lasan");
     }
+    stand_in(&build)?;
     build.files(&sources).try_compile("enn_shim").map_err(|error| error.to_string())?;
     link(&lib, cuda);
     Ok(())
+}
+
+/// A library called libtorch.so with nothing in it, which the worker carries (`backend::artifact`).
+fn stand_in(build: &cc::Build) -> Result<(), String> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo did not say where to build")?);
+    let (source, library) = (out.join("empty.c"), out.join("libtorch.so"));
+    fs::write(&source, "").map_err(|error| format!("{}: {error}", source.display()))?;
+    let compiler = build.try_get_compiler().map_err(|error| error.to_string())?;
+    let mut command = std::process::Command::new(compiler.path());
+    command.args(["-x", "c", "-shared", "-nostdlib", "-Wl,-soname,libtorch.so", "-Wl,--build-id=none", "-o"]);
+    let done =
+        command.arg(&library).arg(&source).status().map_err(|error| format!("{}: {error}", library.display()))?;
+    if done.success() { Ok(()) } else { Err(format!("{}: the compiler ended with {done}", library.display())) }
 }
 
 fn sources() -> io::Result<Vec<PathBuf>> {

@@ -43,6 +43,31 @@ pub enum ExportError {
         /// How to get it.
         hint: String,
     },
+    /// A graph that cannot be read.
+    #[error(transparent)]
+    File(#[from] enn_common::graph::file::FileError),
+    /// An artifact that answers otherwise than the model.
+    #[error(
+        "{target}: it does not answer as the model does: {place}; the largest difference is {largest:.3e} of the spread, expected {tolerance:.0e}\nhint: --unverified publishes it all the same"
+    )]
+    Differs {
+        /// The format.
+        target: &'static str,
+        /// Where.
+        place: String,
+        /// By how much, in spreads of the targets.
+        largest: f64,
+        /// What it may be.
+        tolerance: f64,
+    },
+    /// A format whose source was not made.
+    #[error("{target} is made from an artifact that could not be made: {why}")]
+    NoSource {
+        /// The format.
+        target: &'static str,
+        /// Why there is none.
+        why: String,
+    },
     /// A runtime or tool that refused an artifact.
     #[error("{what} refused {path}: {why}")]
     Refused {

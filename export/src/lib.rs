@@ -11,11 +11,23 @@
 
 pub mod coreml;
 mod error;
+mod foreign;
+pub mod litert;
+pub mod maker;
 pub mod model;
+pub mod onnx;
+pub mod ort;
+pub mod pass;
 pub mod proto;
+pub mod pt2;
 pub mod runner;
 pub mod sample;
+pub mod savedmodel;
+pub mod target;
+pub mod tensorrt;
+pub mod verify;
 
 pub use error::ExportError;
 pub use model::{Batch, Model};
 pub use runner::{Runner, Tensor};
+pub use target::Target;

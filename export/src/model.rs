@@ -1,6 +1,7 @@
 //! What a writer is given: a graph, and what is said of it.
 
-use enn_common::graph::Graph;
+use crate::ExportError;
+use enn_common::graph::{Dim, Graph, Id, Node};
 use std::collections::BTreeMap;
 
 /// Rows of one call.
@@ -31,4 +32,26 @@ pub struct Model<'a> {
     pub batch: Batch,
     /// What is said of it in the file's own metadata, e.g. `enn.run` and the whole sidecar.
     pub about: &'a BTreeMap<String, String>,
+}
+
+/// An input with the batch in one of its axes: which, the axis, and how many times the batch. `node` is what asks for it.
+pub(crate) fn open_axis(target: &'static str, graph: &Graph, node: &Node) -> Result<(Id, usize, u64), ExportError> {
+    let open = |id: &Id| {
+        let shape = &graph.value(*id).shape;
+        let axis = shape.iter().position(|dim| dim.is_open())?;
+        Some((*id, axis, shape[axis].of(1)))
+    };
+    graph.inputs().iter().find_map(open).ok_or_else(|| ExportError::Unsupported {
+        target,
+        op: node.op.name().to_owned(),
+        place: node.place.clone(),
+        why: "it stretches to the batch, and no input has the batch".to_owned(),
+        hint: "give the model an input with the batch as an axis".to_owned(),
+    })
+}
+
+/// The size of axes that are joined to one.
+pub(crate) fn joined(axes: &[Dim]) -> Dim {
+    let elements = axes.iter().map(|dim| dim.of(1)).product();
+    if axes.iter().any(|dim| dim.is_open()) { Dim::Batch(elements) } else { Dim::Fixed(elements) }
 }

@@ -60,8 +60,7 @@ impl Message {
 
     /// bytes.
     pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {
-        self.key(field, LENGTH);
-        varint(&mut self.0, value.len() as u64);
+        self = self.opening(field, value.len() as u64);
         self.0.extend_from_slice(value);
         self
     }
@@ -79,6 +78,13 @@ impl Message {
     /// Messages of a repeated field.
     pub fn messages(self, field: u32, values: impl IntoIterator<Item = Self>) -> Self {
         values.into_iter().fold(self, |whole, value| whole.message(field, &value))
+    }
+
+    /// What stands in front of so many bytes, or of a message of that length, which follow from elsewhere.
+    pub fn opening(mut self, field: u32, bytes: u64) -> Self {
+        self.key(field, LENGTH);
+        varint(&mut self.0, bytes);
+        self
     }
 
     /// A packed repeated field of int32 or int64.
@@ -101,6 +107,49 @@ fn varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
+/// A field of a message that is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Field<'a> {
+    /// uint32, uint64, int32, int64, bool or enum.
+    Number(u64),
+    /// bytes, string, a message or a packed field.
+    Bytes(&'a [u8]),
+    /// float or double, or an integer of fixed length: 4 or 8 bytes.
+    Fixed(&'a [u8]),
+}
+
+/// The fields of a message in their order; `None` where the bytes are none.
+pub fn fields(mut message: &[u8]) -> Option<Vec<(u32, Field<'_>)>> {
+    let mut all = Vec::new();
+    while !message.is_empty() {
+        let key = read(&mut message)?;
+        let value = match key & 7 {
+            VARINT => Field::Number(read(&mut message)?),
+            LENGTH => {
+                let bytes = usize::try_from(read(&mut message)?).ok()?;
+                Field::Bytes(message.split_off(..bytes)?)
+            }
+            FIXED32 => Field::Fixed(message.split_off(..4)?),
+            FIXED64 => Field::Fixed(message.split_off(..8)?),
+            _ => return None,
+        };
+        all.push((u32::try_from(key >> 3).ok()?, value));
+    }
+    Some(all)
+}
+
+fn read(from: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let byte = *from.split_off_first()?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,5 +167,24 @@ mod tests {
         );
         assert_eq!(Message::new().int(1, -2).into_bytes().len(), 11);
         assert_eq!(Message::new().float(1, 1.0).into_bytes(), [0x0d, 0, 0, 0x80, 0x3f]);
+    }
+    #[test]
+    fn what_is_written_is_read() {
+        let inner = Message::new().int(1, -2).text(2, "x");
+        let whole = Message::new().message(3, &inner).float(4, 1.0).double(5, 2.0).uint(6, 150).into_bytes();
+        let [(3, Field::Bytes(inside)), (4, Field::Fixed(float)), (5, Field::Fixed(double)), last] =
+            fields(&whole).unwrap()[..]
+        else {
+            panic!("four fields: {:?}", fields(&whole));
+        };
+        assert_eq!(fields(inside).unwrap(), [(1, Field::Number((-2_i64).cast_unsigned())), (2, Field::Bytes(b"x"))]);
+        assert_eq!(
+            (float, double, last),
+            (&1_f32.to_le_bytes()[..], &2_f64.to_le_bytes()[..], (6, Field::Number(150)))
+        );
+        for cut in 1..whole.len() {
+            assert!(fields(&whole[..cut]).is_none_or(|some| some.len() < 4), "{cut}");
+        }
+        assert_eq!(fields(&[0xff; 20]), None);
     }
 }

@@ -5,6 +5,11 @@ use enn_common::graph::{
     eval::{self, Array},
     infer::GraphError,
 };
+use half::{bf16, f16};
+
+mod edges;
+
+pub use edges::edges;
 
 type Built = Result<Graph, GraphError>;
 
@@ -33,7 +38,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Inputs of `batch` rows in the order of the graph's, and what it answers; both are representable in f32.
+    /// Inputs of `batch` rows in the order of the graph's, and what it answers; both are representable in f32, or whole numbers.
     ///
     /// # Panics
     /// When the graph cannot be computed.
@@ -52,13 +57,60 @@ impl Sample {
             .map(|id| {
                 let shape: Vec<usize> =
                     self.graph.value(*id).shape.iter().map(|dim| dim.of(batch as u64) as usize).collect();
-                let values = (0..shape.iter().product::<usize>()).map(|_| next()).collect();
+                let whole = self.graph.value(*id).dtype == DType::I64;
+                let number = |_| if whole { next().trunc() } else { next() };
+                let values = (0..shape.iter().product::<usize>()).map(number).collect();
                 Array::new(&shape, values)
             })
             .collect();
         let outputs = eval::run(&self.graph, &inputs, batch).expect("a sample has no half precision");
         (inputs, outputs)
     }
+}
+
+/// The same function in half precision: floats that are known or made are `to`, inputs and outputs stay f32.
+///
+/// # Errors
+/// When an operation does not take it.
+pub fn halved(graph: &Graph, to: DType) -> Built {
+    let mut half = Graph::new();
+    let mut ids: Vec<Option<Id>> = vec![None; graph.values().count()];
+    for (id, value) in graph.values() {
+        let Some(data) = &value.data else { continue };
+        let shape = value.fixed().unwrap_or_default();
+        // A constant's number may be that of one of the new graph's values.
+        let name = if data.known == Known::Constant { format!("{}.half", value.name) } else { value.name.clone() };
+        ids[id.0] = Some(if value.dtype == DType::F32 {
+            let numbers = value.floats().into_iter();
+            let bytes: Vec<u8> = if to == DType::F16 {
+                numbers.flat_map(|v| f16::from_f32(v).to_le_bytes()).collect()
+            } else {
+                numbers.flat_map(|v| bf16::from_f32(v).to_le_bytes()).collect()
+            };
+            half.known(&name, (to, &shape), data.known, bytes)?
+        } else {
+            half.known(&name, (value.dtype, &shape), data.known, data.bytes.clone())?
+        });
+    }
+    for id in graph.inputs() {
+        let value = graph.value(*id);
+        let input = half.input(&value.name, value.dtype, value.shape.clone());
+        ids[id.0] = Some(half.node(Op::Cast { to }, &[input], "input")?);
+    }
+    for node in graph.nodes() {
+        let op = match &node.op {
+            Op::Cast { to: DType::F32 } => Op::Cast { to },
+            op => op.clone(),
+        };
+        let ins: Vec<Id> = node.ins.iter().filter_map(|id| ids[id.0]).collect();
+        ids[node.out.0] = Some(half.node(op, &ins, &node.place)?);
+    }
+    for id in graph.outputs() {
+        let inside: Vec<Id> = ids[id.0].into_iter().collect();
+        let out = half.node(Op::Cast { to: DType::F32 }, &inside, "output")?;
+        half.output(out, &graph.value(*id).name);
+    }
+    Ok(half)
 }
 
 /// All of them.
@@ -366,7 +418,7 @@ fn model() -> Built {
     let (w, b) = (parameter(g, "norm.weight", &[8])?, parameter(g, "norm.bias", &[8])?);
     let normed = g.node(Op::LayerNorm { eps: 1e-5 }, &[sum, w, b], "norm")?;
     let pooled = g.node(Op::Reduce { fold: Fold::Mean, axes: vec![1], keep: false }, &[normed], "pool")?;
-    let (w, b) = (parameter(g, "head.weight", &[4, 8])?, parameter(g, "head.bias", &[4])?);
+    let (w, b) = (parameter(g, "head.in.weight", &[4, 8])?, parameter(g, "head.bias", &[4])?);
     let answer = g.node(Op::Linear, &[pooled, w, b], "head")?;
     let w = parameter(g, "gate.weight", &[1, 8])?;
     let gate = g.node(Op::Linear, &[pooled, w], "gate")?;

@@ -46,6 +46,9 @@ pub enum Error {
     /// The command line asks for something impossible.
     #[error("{0}")]
     Usage(Usage),
+    /// A model that cannot be exported.
+    #[error(transparent)]
+    Export(#[from] enn_export::ExportError),
     /// Data.
     #[error(transparent)]
     Stage(#[from] StageError),
@@ -258,6 +261,9 @@ pub enum Usage {
     /// No data to predict.
     #[error("give the data to predict, --data FILE")]
     NothingToPredict,
+    /// No format.
+    #[error("say which formats, e.g. --to onnx,pt2")]
+    NothingToExport,
     /// A pipe on one side only.
     #[error(
         "a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data"
@@ -310,6 +316,7 @@ impl Error {
             | Self::Judge(_)
             | Self::Baseline(_)
             | Self::Kernels(_)
+            | Self::Export(_)
             | Self::Json { .. } => ExitCode::Artifact,
             Self::RunDir(_)
             | Self::Top(_)

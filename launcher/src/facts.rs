@@ -51,6 +51,12 @@ pub struct Facts {
     pub launches_dir: PathBuf,
     /// The user's directory for settings of enn.
     pub config_dir: PathBuf,
+    /// The user's directory for what can be made again: environments of export's tools.
+    pub cache_dir: PathBuf,
+    /// `ENN_RUNTIMES`: where runtimes of exported models are looked for.
+    pub runtimes: Vec<PathBuf>,
+    /// `ENN_PYTHON`.
+    pub enn_python: Option<PathBuf>,
     /// Directory for what need not last.
     pub temporary_dir: PathBuf,
     /// `PATH`.
@@ -152,6 +158,9 @@ impl Facts {
             launches_dir: variable("ENN_RUNS")
                 .map_or_else(|| home("XDG_STATE_HOME", ".local/state").join("runs"), PathBuf::from),
             config_dir: home("XDG_CONFIG_HOME", ".config"),
+            cache_dir: home("XDG_CACHE_HOME", ".cache"),
+            runtimes: variable("ENN_RUNTIMES").map(|paths| env::split_paths(&paths).collect()).unwrap_or_default(),
+            enn_python: variable("ENN_PYTHON").map(PathBuf::from),
             temporary_dir: env::temp_dir(),
             path: variable("PATH"),
             pet: env::vars_os().filter_map(pet).collect(),
@@ -170,6 +179,17 @@ impl Facts {
                 .collect(),
             slurm: slurm(env::vars_os()),
         }
+    }
+
+    /// A program on the path.
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        env::split_paths(self.path.as_ref()?).map(|dir| dir.join(name)).find(|path| path.is_file())
+    }
+
+    /// The Python of tools that have no environment of their own.
+    pub fn python(&self) -> PathBuf {
+        let found = || self.program("python3").unwrap_or_else(|| PathBuf::from("python3"));
+        self.enn_python.clone().unwrap_or_else(found)
     }
 
     /// What resolving a configuration needs.

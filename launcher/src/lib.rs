@@ -15,6 +15,7 @@ pub mod cv;
 pub mod doctor;
 mod error;
 pub mod evaluation;
+pub mod export;
 pub mod facts;
 pub mod gather;
 pub mod group;

@@ -2,6 +2,7 @@
 //! `tests/`, checks against PyTorch under `conformance/`, measurements under `bench/`. The library holds what they share.
 
 pub mod agent;
+pub mod artifact;
 pub mod data;
 pub mod launch;
 pub mod leavings;

@@ -167,6 +167,38 @@ fn what_is_served_is_what_is_predicted() {
 }
 
 #[test]
+fn an_exported_model_is_served_as_the_run_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path());
+    let out = dir.path().join("export");
+    let mut export = enn();
+    export.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out);
+    let done = export.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let rows: Vec<Value> =
+        (0..20).map(|row| json!({"a": value(row, 0), "c": value(row, 2), "b": value(row, 1)})).collect();
+    let asked = json!({ "rows": rows });
+    let (one, two) = (Server::start(&run, 1), Server::start(&out.join("model.pt2"), 1));
+    let ((status, expected), (other, found)) = (one.post(&asked), two.post(&asked));
+    assert_eq!((status, other), (200, 200), "{expected} {found}");
+    for row in 0..20 {
+        let [expected, found] = [&expected, &found].map(|told| told["rows"][row]["y"].as_f64().unwrap());
+        assert!((expected - found).abs() < 1e-4, "row {row}: {found} {expected}");
+    }
+    let (status, told) = two.post(&json!({"rows": [{"a": 1, "b": 1, "d": 1}]}));
+    assert!(status == 400 && told["error"].as_str().unwrap().contains("no column \"d\""), "{told}");
+    // One that is not what is described beside it is refused.
+    let file = out.join("model.pt2");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let done = enn().arg("serve").arg(&file).args(["--addr", "0"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("is not the file that is described beside it"), "{said}");
+}
+
+#[test]
 fn a_worker_that_is_killed_under_load_costs_only_what_it_held() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&trained(dir.path()), 2);

@@ -1,7 +1,7 @@
 //! ENN's worker: trains and serves the ENN model on libtorch. A library, so that users build workers around their own model,
 //! and the binary `enn-worker`.
 //!
-//! Floors (an arrow never points up): `backend < op < kernel, precision < autograd < functional, params < layer < block, loss < model < session`.
+//! Floors (an arrow never points up): `backend < op < kernel, precision < autograd < functional, params < layer < block, loss < model < export < session`.
 //! Side towers `data`, `comm`, `optim`, `checkpoint`, `profile` know tensors and parameter names, not `model`; only `session` sees all.
 
 pub mod autograd;
@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod comm;
 pub mod data;
 pub mod error;
+pub mod export;
 pub mod functional;
 pub mod kernel;
 pub mod layer;

@@ -6,6 +6,7 @@ pub mod card;
 pub mod chunk;
 pub mod cv;
 pub mod evaluation;
+pub mod export;
 pub mod prediction;
 pub mod run;
 pub mod seal;

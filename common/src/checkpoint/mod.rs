@@ -13,6 +13,7 @@
 
 mod boxes;
 pub mod bulk;
+pub mod call;
 pub mod commit;
 pub mod element;
 mod item;

@@ -15,7 +15,7 @@ use super::{
     tree::{Id, Node, Tree},
     unpickle::{UnpickleError, unpickle},
     value::Value,
-    zip::{Builder, Payload},
+    zip::Builder,
 };
 use crate::fs::{FileError, Storage};
 use std::{
@@ -90,11 +90,9 @@ pub fn write<E: From<FileError>>(
     }
     for (key, _) in entries.iter().enumerate().filter(|(_, entry)| matches!(entry.content, Content::Tensor(..))) {
         let bytes = read(key)?;
-        let record = format!("archive/data/{key}");
-        let (length, crc32) = (bytes.len() as u64, crc32fast::hash(&bytes));
-        let header = zip.header(&Payload { name: &record, bytes: length, crc32, align: ALIGN_BYTES });
+        let header = zip.record(&format!("archive/data/{key}"), &bytes, ALIGN_BYTES);
         file.write_at(at, &[&header, &bytes])?;
-        at += header.len() as u64 + length;
+        at += (header.len() + bytes.len()) as u64;
     }
     file.write_at(at, &[&zip.finish()])?;
     Ok(file.sync()?)

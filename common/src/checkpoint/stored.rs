@@ -17,8 +17,6 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 /// Bytes read from the end of an item at first: the end record and, nearly always, the whole central directory.
 const TAIL_BYTES: u64 = 4096;
-/// Farthest from the end that an end record is looked for.
-const END_SEARCH_BYTES_MAX: u64 = 66 * 1024;
 /// Largest data.pkl that is read.
 pub(super) const PICKLE_BYTES_MAX: u64 = 256 << 20;
 
@@ -105,12 +103,13 @@ impl<'a> StoredItem<'a> {
     }
 
     fn directory(&self) -> Result<Vec<Entry>, ItemError> {
+        let farthest = zip::END_SEARCH_BYTES_MAX as u64;
         let mut tail_bytes = TAIL_BYTES.min(self.length);
         let (tail, end) = loop {
             let tail = self.read(self.length - tail_bytes, tail_bytes)?;
             match zip::parse_end(&tail, self.length - tail_bytes) {
-                Err(ZipError::NoEnd) if tail_bytes < END_SEARCH_BYTES_MAX.min(self.length) => {
-                    tail_bytes = END_SEARCH_BYTES_MAX.min(self.length);
+                Err(ZipError::NoEnd) if tail_bytes < farthest.min(self.length) => {
+                    tail_bytes = farthest.min(self.length);
                 }
                 found => break (tail, found?),
             }

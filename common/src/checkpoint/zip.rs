@@ -1,14 +1,19 @@
-//! Stored zips inside shards: made with every size known before the payload is touched, read from their central directory.
+//! Stored zips, inside shards and by themselves: made with every size known before the payload is touched, read from their central
+//! directory.
 //!
 //! ```text
 //! local header, small record | … | local header + padding, payload | central directory | [zip64 end, locator] | end
 //! ```
 //! Offsets in a zip are relative to its own beginning, the *item's* offset in the shard. All numbers are little-endian.
 
+use std::ops::Range;
+
 /// Bytes of a local header before the name.
 pub(super) const LOCAL_BYTES: usize = 30;
 /// Bytes of the end record without a comment.
 pub(super) const END_BYTES: usize = 22;
+/// Farthest from the end that an end record is looked for.
+pub(super) const END_SEARCH_BYTES_MAX: usize = 66 * 1024;
 /// Bytes before most payloads that do not begin at a page.
 const HEAD_BYTES: usize = 640;
 /// Records a zip may have: a value that holds tensors has one per tensor.
@@ -53,16 +58,21 @@ pub(super) struct Envelope {
 }
 
 /// The big record: only its size and checksum are needed to make the zip around it.
-pub(super) struct Payload<'a> {
-    pub(super) name: &'a str,
-    pub(super) bytes: u64,
-    pub(super) crc32: u32,
+#[derive(Debug)]
+pub struct Payload<'a> {
+    /// Its path in the zip.
+    pub name: &'a str,
+    /// Its length.
+    pub bytes: u64,
+    /// Of its bytes.
+    pub crc32: u32,
     /// The payload begins at a multiple of this in the file; 1: anywhere.
-    pub(super) align: u64,
+    pub align: u64,
 }
 
 /// A zip being made, record by record. The caller writes what it gives, and the records' data, behind each other.
-pub(super) struct Builder {
+#[derive(Debug)]
+pub struct Builder {
     /// Where the zip begins in its file.
     item_offset: u64,
     /// Bytes of the zip so far, data included.
@@ -72,12 +82,13 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(item_offset: u64) -> Self {
+    /// A zip that begins so many bytes into its file.
+    pub fn new(item_offset: u64) -> Self {
         Self { item_offset, at: 0, central: Vec::with_capacity(384), count: 0 }
     }
 
     /// The header of a record whose data begin at a multiple of `align` in the file; the data come next.
-    pub(super) fn header(&mut self, record: &Payload<'_>) -> Vec<u8> {
+    pub fn header(&mut self, record: &Payload<'_>) -> Vec<u8> {
         let wide = if record.bytes >= u64::from(IN_EXTRA) { 20 } else { 0 };
         let before = self.item_offset + self.at + (LOCAL_BYTES + record.name.len() + wide + 4) as u64;
         let padding =
@@ -90,16 +101,20 @@ impl Builder {
         header
     }
 
+    /// [`Builder::header`] of a record that is `bytes`.
+    pub fn record(&mut self, name: &str, bytes: &[u8], align: u64) -> Vec<u8> {
+        self.header(&Payload { name, bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes), align })
+    }
+
     /// The header of a small record, and its data.
-    pub(super) fn small(&mut self, name: &str, bytes: &[u8]) -> Vec<u8> {
-        let record = Payload { name, bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes), align: 1 };
-        let mut out = self.header(&record);
+    pub fn small(&mut self, name: &str, bytes: &[u8]) -> Vec<u8> {
+        let mut out = self.record(name, bytes, 1);
         out.extend_from_slice(bytes);
         out
     }
 
     /// The central directory and the end.
-    pub(super) fn finish(self) -> Vec<u8> {
+    pub fn finish(self) -> Vec<u8> {
         end(self.central, self.count, self.at)
     }
 }
@@ -183,7 +198,7 @@ fn directory_entry(out: &mut Vec<u8>, name: &str, size: (u64, u32), header_at: u
 fn end(central: Vec<u8>, count: u64, directory_at: u64) -> Vec<u8> {
     let directory_bytes = central.len() as u64;
     let mut out = central;
-    if directory_at >= u64::from(IN_EXTRA) {
+    if directory_at >= u64::from(IN_EXTRA) || count >= u64::from(u16::MAX) {
         let end64_at = directory_at + directory_bytes;
         out.extend(END64.to_le_bytes());
         out.extend(44u64.to_le_bytes());
@@ -234,10 +249,10 @@ pub(super) fn parse_end(tail: &[u8], tail_at: u64) -> Result<End, ZipError> {
     let last = tail.len().checked_sub(END_BYTES).ok_or(ZipError::NoEnd)?;
     let found = (0..=last).rev().find(|&at| u32_at(tail, at) == Some(END)).ok_or(ZipError::NoEnd)?;
     let damaged = ZipError::Header { at: tail_at + found as u64 };
-    let record = Record(&tail[found..]);
+    let record = Numbers(&tail[found..]);
     let wide = found.checked_sub(20).filter(|&at| u32_at(tail, at) == Some(LOCATOR64));
     if let Some(locator) = wide {
-        let at = Record(&tail[locator..]).u64(8).ok_or(damaged)?;
+        let at = Numbers(&tail[locator..]).u64(8).ok_or(damaged)?;
         return Ok(End::Wide { at });
     }
     let span = Span {
@@ -250,7 +265,7 @@ pub(super) fn parse_end(tail: &[u8], tail_at: u64) -> Result<End, ZipError> {
 
 /// Reads the zip64 end record found at `at`.
 pub(super) fn parse_end64(bytes: &[u8], at: u64) -> Result<Span, ZipError> {
-    let record = Record(bytes);
+    let record = Numbers(bytes);
     let span = (record.u32(0) == Some(END64))
         .then(|| Some(Span { records: record.u64(32)?, bytes: record.u64(40)?, at: record.u64(48)? }))
         .flatten();
@@ -261,6 +276,50 @@ pub(super) fn parse_end64(bytes: &[u8], at: u64) -> Result<Span, ZipError> {
 fn check_span(span: Span, end_at: u64) -> Option<Span> {
     let fits = span.at.checked_add(span.bytes)? <= end_at && span.records <= RECORDS_MAX;
     (fits && span.bytes <= RECORDS_MAX * 1024).then_some(span)
+}
+
+/// A record of a zip that is in memory as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Its path in the zip.
+    pub name: String,
+    /// Where its bytes are.
+    pub at: Range<usize>,
+    /// Of its bytes.
+    pub crc32: u32,
+}
+
+impl Record {
+    /// Whether the bytes of the zip's record are those that were written.
+    pub fn is_whole(&self, zip: &[u8]) -> bool {
+        crc32fast::hash(&zip[self.at.clone()]) == self.crc32
+    }
+}
+
+/// The records of the zip that `bytes` are, in the order of its directory.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn records(bytes: &[u8]) -> Result<Vec<Record>, ZipError> {
+    let tail_at = bytes.len().saturating_sub(END_SEARCH_BYTES_MAX);
+    let whole = |at: u64, length: u64| {
+        let range = usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?;
+        Some((bytes.get(range.clone())?, range))
+    };
+    let cut = |at: u64| move || ZipError::Header { at };
+    let span = match parse_end(&bytes[tail_at..], tail_at as u64)? {
+        End::Directory(span) => span,
+        End::Wide { at } => parse_end64(whole(at, END64_BYTES as u64).ok_or_else(cut(at))?.0, at)?,
+    };
+    let directory = whole(span.at, span.bytes).ok_or_else(cut(span.at))?.0;
+    let found = parse_directory(directory, span)?.into_iter().map(|entry| {
+        let damaged = cut(entry.header_at);
+        let header = whole(entry.header_at, LOCAL_BYTES as u64).ok_or_else(damaged)?.0;
+        let at = entry.header_at + parse_local(header, entry.header_at)?;
+        let at = whole(at, entry.bytes).ok_or_else(damaged)?.1;
+        Ok(Record { name: entry.name, at, crc32: entry.crc32 })
+    });
+    found.collect()
 }
 
 /// One record as the central directory tells it.
@@ -279,7 +338,7 @@ pub(super) fn parse_directory(bytes: &[u8], span: Span) -> Result<Vec<Entry>, Zi
     for _ in 0..span.records {
         let damaged = ZipError::Header { at: span.at + at as u64 };
         let rest = bytes.get(at..).ok_or_else(|| damaged.clone())?;
-        let (entry, method, length) = parse_entry(&Record(rest)).ok_or(damaged)?;
+        let (entry, method, length) = parse_entry(&Numbers(rest)).ok_or(damaged)?;
         if method != 0 || entry.1 != entry.0.bytes {
             return Err(ZipError::Compressed { name: entry.0.name, method });
         }
@@ -290,7 +349,7 @@ pub(super) fn parse_directory(bytes: &[u8], span: Span) -> Result<Vec<Entry>, Zi
 }
 
 /// The entry with its compressed size, its method, and its length in the directory.
-fn parse_entry(record: &Record<'_>) -> Option<((Entry, u64), u16, usize)> {
+fn parse_entry(record: &Numbers<'_>) -> Option<((Entry, u64), u16, usize)> {
     if record.u32(0)? != CENTRAL {
         return None;
     }
@@ -309,7 +368,7 @@ fn parse_entry(record: &Record<'_>) -> Option<((Entry, u64), u16, usize)> {
 /// The 64-bit values of the zip64 extra field, in their order: size, packed size, header offset, those that are needed.
 fn wide_values(extra: &[u8]) -> Vec<u64> {
     let mut at = 0;
-    let record = Record(extra);
+    let record = Numbers(extra);
     while let (Some(kind), Some(length)) = (record.u16(at), record.u16(at + 2)) {
         let length = usize::from(length);
         if kind == 1 {
@@ -323,16 +382,16 @@ fn wide_values(extra: &[u8]) -> Vec<u64> {
 
 /// Bytes from the beginning of a local header to the data behind it.
 pub(super) fn parse_local(header: &[u8], at: u64) -> Result<u64, ZipError> {
-    let record = Record(header);
+    let record = Numbers(header);
     let length = (record.u32(0) == Some(LOCAL)).then(|| Some((record.u16(26)?, record.u16(28)?))).flatten();
     let (name, extra) = length.ok_or(ZipError::Header { at })?;
     Ok(LOCAL_BYTES as u64 + u64::from(name) + u64::from(extra))
 }
 
 /// Numbers at places in bytes.
-struct Record<'a>(&'a [u8]);
+struct Numbers<'a>(&'a [u8]);
 
-impl Record<'_> {
+impl Numbers<'_> {
     fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.0.get(at..at.checked_add(N)?)?.try_into().ok()
     }
@@ -351,5 +410,44 @@ impl Record<'_> {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Record(bytes).u32(at)
+    Numbers(bytes).u32(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::mmap::ReadMap;
+    use std::{fs::File, os::unix::fs::FileExt};
+
+    #[test]
+    fn what_lies_beyond_four_gigabytes_is_found() {
+        let big = 5 << 30;
+        let mut zip = Builder::new(0);
+        let head = zip.header(&Payload { name: "big", bytes: big, crc32: 0, align: 64 });
+        let small = zip.small("small", b"behind it");
+        let tail = zip.finish();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("zip");
+        let file = File::create(&path).unwrap();
+        // What is not written takes no room.
+        let behind = head.len() as u64 + big;
+        for (at, bytes) in [(0, &head), (behind, &small), (behind + small.len() as u64, &tail)] {
+            file.write_all_at(bytes, at).unwrap();
+        }
+        let map = ReadMap::open(&path).unwrap();
+        let found = records(map.bytes()).unwrap();
+        assert_eq!((found[0].at.len() as u64, found[0].at.start % 64), (big, 0));
+        assert!(found[1].is_whole(map.bytes()));
+        assert_eq!(&map.bytes()[found[1].at.clone()], b"behind it");
+    }
+
+    #[test]
+    fn more_records_than_sixteen_bits_count_are_found() {
+        let mut zip = Builder::new(0);
+        let mut bytes: Vec<u8> = (0..65_535).flat_map(|number| zip.small(&number.to_string(), b"x")).collect();
+        bytes.extend(zip.finish());
+        let found = records(&bytes).unwrap();
+        assert_eq!(found.len(), 65_535);
+        assert!(found[65_534].name == "65534" && found[65_534].is_whole(&bytes));
+    }
 }

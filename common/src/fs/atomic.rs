@@ -2,6 +2,7 @@
 
 use super::{Disk, FileError, Storage};
 use std::{
+    fs::File,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -16,8 +17,17 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 
 /// `write` on another storage.
 pub fn write_on(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    write_parts_on(storage, path, &[bytes])
+}
+
+/// `write` of bytes that lie in parts.
+pub fn write_parts(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
+    write_parts_on(&Disk, path, parts)
+}
+
+fn write_parts_on(storage: &dyn Storage, path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     let beside = temporary(path);
-    let result = write_beside(storage, &beside, bytes).and_then(|()| storage.rename(&beside, path));
+    let result = write_beside(storage, &beside, parts).and_then(|()| storage.rename(&beside, path));
     if let Err(error) = result {
         // The error that is told is the first one; the leftover is harmless and named so that nobody reads it.
         let _ = std::fs::remove_file(&beside);
@@ -26,10 +36,21 @@ pub fn write_on(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), 
     storage.sync_dir(parent(path))
 }
 
-fn write_beside(storage: &dyn Storage, beside: &Path, bytes: &[u8]) -> Result<(), FileError> {
+fn write_beside(storage: &dyn Storage, beside: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     let file = storage.create(beside)?;
-    file.write_at(0, &[bytes])?;
+    file.write_at(0, parts)?;
     file.sync()
+}
+
+/// Gives a file that somebody else wrote beside `path`, at a temporary name, its own name; durable when it returns. After an error it
+/// is gone.
+pub fn place(beside: &Path, path: &Path) -> Result<(), FileError> {
+    let synced = File::open(beside).and_then(|file| file.sync_all()).map_err(FileError::of("sync", beside));
+    let placed = synced.and_then(|()| Disk.rename(beside, path)).and_then(|()| Disk.sync_dir(parent(path)));
+    if placed.is_err() {
+        let _ = std::fs::remove_file(beside);
+    }
+    placed
 }
 
 /// A hidden name in the same directory that no other process or thread uses.
@@ -70,6 +91,21 @@ mod tests {
         assert_eq!(error.action, "rename to");
         assert!(path.is_dir());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_is_placed_or_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.ort");
+        let beside = temporary(&path);
+        assert_eq!(place(&beside, &path).unwrap_err().action, "sync");
+        std::fs::write(&beside, "new").unwrap();
+        place(&beside, &path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        std::fs::write(&beside, "newer").unwrap();
+        std::fs::create_dir(dir.path().join("taken")).unwrap();
+        assert_eq!(place(&beside, &dir.path().join("taken")).unwrap_err().action, "rename to");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

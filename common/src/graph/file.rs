@@ -118,6 +118,19 @@ pub fn write(graph: &Graph, dir: &Path) -> Result<(), FileError> {
     Ok(atomic::write(&path, &json)?)
 }
 
+/// Digest of a graph, blake3 in hex: equal for equal functions with equal names.
+pub fn digest(graph: &Graph) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (_, value) in graph.values() {
+        hasher.update(format!("{} {} {}", value.name, value.dtype.name(), super::told(&value.shape)).as_bytes());
+        if let Some(data) = &value.data {
+            hasher.update(&data.bytes);
+        }
+    }
+    hasher.update(format!("{:?} {:?} {:?}", graph.nodes(), graph.inputs(), graph.outputs()).as_bytes());
+    hasher.finalize().to_hex().to_string()
+}
+
 /// Reads a graph and checks it whole.
 ///
 /// # Errors

@@ -218,6 +218,15 @@ impl Graph {
         self.known(&name, (DType::I64, shape), Known::Constant, bytes)
     }
 
+    /// A constant tensor of truth values, 0 or 1 each.
+    ///
+    /// # Errors
+    /// As [`Graph::known`].
+    pub fn truths(&mut self, shape: &[u64], values: Vec<u8>) -> Result<Id, GraphError> {
+        let name = self.fresh();
+        self.known(&name, (DType::Bool, shape), Known::Constant, values)
+    }
+
     /// A node; its result.
     ///
     /// # Errors

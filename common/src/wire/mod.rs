@@ -6,6 +6,8 @@
 pub mod client;
 pub mod command;
 pub mod control;
+pub mod engine;
+pub mod export;
 pub mod frame;
 pub mod hand;
 pub mod message;

@@ -116,18 +116,25 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    pub(super) fn of(model: &Path, data: &[PathBuf], facts: &Facts, options: &PredictOptions) -> Result<Self, Error> {
+    /// The newest checkpoint of a run directory, as it was configured.
+    pub(super) fn trained(model: &Path) -> Result<Self, Error> {
         let found = listing::find(model)?;
         let checkpoint = std::path::absolute(found.dir()).unwrap_or_else(|_| found.dir().to_owned());
         let manifest = found.manifest().ok_or_else(|| Error::NoCard { path: checkpoint.clone() })?;
         let json = |source| Error::Json { path: checkpoint.join(name::MANIFEST), source };
         let config: RunConfig = serde_json::from_value(manifest.config.clone()).map_err(json)?;
         let meta: StagedMeta = serde_json::from_value(manifest.meta.clone()).map_err(json)?;
-        let mut config = super::change_config(&config, &options.overrides, facts)?;
-        config.data = Some(new_data(config.data.take().ok_or(Error::Usage(Usage::NoData))?, data, facts)?);
         let digest = ModelDigest { run: manifest.run.clone(), step: manifest.step, blake3: manifest_digest(&found)? };
         let runs = model.parent().unwrap_or(model).to_owned();
         Ok(Self { runs, checkpoint, digest, config, meta })
+    }
+
+    /// The same with new data, and with changes to its configuration.
+    pub(super) fn of(model: &Path, data: &[PathBuf], facts: &Facts, options: &PredictOptions) -> Result<Self, Error> {
+        let trained = Self::trained(model)?;
+        let mut config = super::change_config(&trained.config, &options.overrides, facts)?;
+        config.data = Some(new_data(config.data.take().ok_or(Error::Usage(Usage::NoData))?, data, facts)?);
+        Ok(Self { config, ..trained })
     }
 }
 

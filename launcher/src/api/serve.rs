@@ -1,8 +1,12 @@
-//! `serve`: a run's model behind HTTP, by workers that are asked over pipes.
+//! `serve`: a run's model behind HTTP, by workers that are asked over pipes; or an exported one, in its own runtime.
+
+mod artifact;
+
+pub use artifact::is_artifact;
 
 use super::{
     launch,
-    oracle::Oracle,
+    oracle::{Oracle, Scratch},
     predict::{PredictOptions, Subject},
     stream::WorkDir,
 };
@@ -11,7 +15,7 @@ use crate::{
     error::Usage,
     facts::Facts,
     process::{self, STOP_SIGNALS, Signals},
-    serve::{self, Answers, Drained, Engine, Failure, Limits, ServeError, Server, Settings, Token},
+    serve::{self, Answers, Drained, Engine, Failure, Limits, ServeError, Server, Settings, Start, Token},
 };
 use crossbeam_channel::Receiver;
 use enn_common::config::train::Precision;
@@ -26,6 +30,9 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+
+/// Below the user's cache directory: what requests for an exported model leave for a moment.
+const SCRATCH: &str = "serve";
 
 /// How to serve.
 #[derive(Debug, Clone)]
@@ -55,8 +62,8 @@ pub struct Served {
     pub drained: Drained,
 }
 
-/// Serves the newest checkpoint of the run directory `model` (its best weights) until a signal ends it; `ready` is called once it
-/// listens and the first worker is up.
+/// Serves the newest checkpoint of the run directory `model` (its best weights), or the exported model `model`, until a signal ends it;
+/// `ready` is called once it listens and the first worker is up.
 ///
 /// # Errors
 /// No complete checkpoint, an address that is taken, or a worker that does not start.
@@ -71,26 +78,18 @@ pub fn serve(
     let system = |what| move |source| Error::Serve(ServeError::System { what, source });
     // Before anything is started that must not be left behind.
     let signals = Signals::install(&STOP_SIGNALS).map_err(system("handle signals"))?;
-    let work = WorkDir::create(&model.join("predictions"))?;
-    let predict = PredictOptions { overrides: options.overrides.clone(), ..PredictOptions::default() };
-    let subject = Subject::of(model, std::slice::from_ref(&work.path), facts, &predict)?;
-    let workers = options.workers.max(1);
-    let worker = launch::worker(&subject.config, facts, workers)?;
-    let (checkpoint, precision) = (subject.checkpoint.clone(), options.precision);
-    let start = move || -> Result<Box<dyn Engine>, Failure> {
-        Ok(Box::new(Worker(Oracle::start(&worker, &checkpoint, precision, None)?)))
+    let artifact = artifact::said_of(model)?;
+    let work = match &artifact {
+        Some(_) => WorkDir::create(&facts.cache_dir.join(SCRATCH))?,
+        None => WorkDir::create(&model.join("predictions"))?,
+    };
+    let (subject, start) = match artifact {
+        Some(sidecar) => artifact::prepared(model, sidecar, (facts, options), &work.path)?,
+        None => of_run(model, (facts, options), &work.path)?,
     };
     let settings =
-        Settings { address: options.address, token, limits: options.limits.clone(), workers: workers as usize };
-    let subject = serve::Subject {
-        run: subject.digest.run.clone(),
-        step: subject.digest.step,
-        levels: subject.config.train.quantile_levels().to_vec(),
-        data: subject.config.data.ok_or(Error::Usage(Usage::NoData))?,
-        meta: subject.meta,
-        scratch: work.path.clone(),
-    };
-    let mut server = Server::start(subject, Box::new(start), settings)?;
+        Settings { address: options.address, token, limits: options.limits.clone(), workers: options.workers as usize };
+    let mut server = Server::start(subject, start, settings)?;
     ready(&server)?;
     let Some(mut signals) = signals else {
         return Err(system("handle signals")(io::Error::other("another part of this process does")));
@@ -110,6 +109,30 @@ pub fn serve(
     }
     let drained = stopping.join().unwrap_or(Drained { finished: 0, cut: 0 });
     Ok(Served { signal, drained })
+}
+
+/// The newest checkpoint of a run, by workers.
+fn of_run(
+    model: &Path,
+    (facts, options): (&Facts, &ServeOptions),
+    scratch: &Path,
+) -> Result<(serve::Subject, Box<Start>), Error> {
+    let predict = PredictOptions { overrides: options.overrides.clone(), ..PredictOptions::default() };
+    let subject = Subject::of(model, &[scratch.to_owned()], facts, &predict)?;
+    let worker = launch::worker(&subject.config, facts, options.workers.max(1))?;
+    let (checkpoint, precision, shared) = (subject.checkpoint.clone(), options.precision, scratch.to_owned());
+    let start = move || -> Result<Box<dyn Engine>, Failure> {
+        Ok(Box::new(Worker(Oracle::start(&worker, &checkpoint, precision, Scratch::Shared(&shared))?)))
+    };
+    let subject = serve::Subject {
+        run: subject.digest.run.clone(),
+        step: subject.digest.step,
+        levels: subject.config.train.quantile_levels().to_vec(),
+        data: subject.config.data.ok_or(Error::Usage(Usage::NoData))?,
+        meta: subject.meta,
+        scratch: scratch.to_owned(),
+    };
+    Ok((subject, Box::new(start)))
 }
 
 /// The next signal; `None` when the other end of a pipe was closed before.

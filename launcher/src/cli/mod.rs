@@ -10,6 +10,7 @@ mod data;
 mod doctor;
 mod drain;
 mod evaluate;
+mod export;
 mod flags;
 mod init;
 mod kernels;
@@ -62,6 +63,7 @@ enum Command {
     Predict(Box<predict::Args>),
     Serve(serve::Args),
     Evaluate(evaluate::Args),
+    Export(Box<export::Args>),
     Cv(Box<cv::Args>),
     Stage(stage::Args),
     Init(init::Args),
@@ -87,12 +89,13 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 28] = [
     "run",
     "train",
     "predict",
     "serve",
     "evaluate",
+    "export",
     "cv",
     "stage",
     "init",
@@ -171,6 +174,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Predict(args) => predict::run(&args, facts),
         Command::Serve(args) => serve::run(&args, facts),
         Command::Evaluate(args) => evaluate::run(&args, facts),
+        Command::Export(args) => export::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),
         Command::Stage(args) => stage::run(&args, facts),
         Command::Metrics(args) => metrics::run(&args, facts),

@@ -17,15 +17,17 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use std::{io::Write, path::PathBuf, time::Duration};
 
-/// Answer requests for predictions over HTTP with a trained run's best weights
+/// Answer requests for predictions over HTTP with a trained run's best weights, or with an exported model
 ///
 /// POST /predict takes rows as JSON, {"rows": [{"COLUMN": VALUE, …}, …]}, or as an Arrow IPC stream, and answers in kind. GET / says
 /// what the columns are, with a command line to try; GET /health whether workers are up; GET /metrics is for Prometheus.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
-    #[arg(value_name = "RUN", help_heading = "Job")]
-    run: String,
+    /// Run: its directory, its name, the beginning of its name, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
+    ///
+    /// An exported model takes its own columns, and computes in its own runtime: onnx, ort, pt2, aoti, executorch or tensorrt.
+    #[arg(value_name = "RUN|ARTIFACT", help_heading = "Job")]
+    model: String,
     /// What the encoder computes in: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32
     #[arg(long, value_name = "FORMAT", default_value = "fp32", help_heading = "Job")]
     precision: Precision,
@@ -69,7 +71,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
+    let named = facts.cwd.join(&args.model);
+    let model = if api::is_artifact(&named) {
+        named
+    } else {
+        facts.cwd.join(run_dir::find(&args.runs.dir(facts), &args.model)?)
+    };
     let bytes = usize::from(args.body) << 20;
     let limits = Limits {
         batch_rows_max: args.batch_rows.max(1),
@@ -90,7 +97,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         precision: args.precision,
         overrides: args.changes.overrides(),
     };
-    let served = api::serve(&facts.cwd.join(run), facts, &options, &mut |server| {
+    let served = api::serve(&model, facts, &options, &mut |server| {
         let (address, example) = (server.address(), server.example());
         if args.json {
             output::json(&json!({"address": address.to_string(), "url": format!("http://{address}"), "curl": example}))

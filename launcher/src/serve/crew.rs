@@ -23,8 +23,8 @@ const END_WAIT_MAX: Duration = Duration::from_secs(5);
 pub(super) trait Reply: Send {
     /// Whether somebody still does.
     fn is_wanted(&self) -> bool;
-    /// Tells it.
-    fn tell(self: Box<Self>, answer: Result<Answers, Problem>);
+    /// Tells it, and hands over the bytes that are held for it.
+    fn tell(self: Box<Self>, answer: Result<(Answers, Share), Problem>);
 }
 
 /// Rows to be computed for somebody.
@@ -33,7 +33,7 @@ pub(super) struct Job {
     pub(super) x: Vec<f32>,
     pub(super) rows: usize,
     pub(super) reply: Box<dyn Reply>,
-    /// The bytes that it holds.
+    /// The bytes that it holds, those of its answers among them.
     pub(super) share: Share,
 }
 
@@ -210,8 +210,7 @@ impl Hand {
                 self.failures = 0;
                 self.figures.computed(rows, began.elapsed());
                 for Job { rows, reply, share, .. } in batch {
-                    drop(share);
-                    reply.tell(Ok(answers.split(rows)));
+                    reply.tell(Ok((answers.split(rows), share)));
                 }
                 Ok(())
             }

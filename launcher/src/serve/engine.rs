@@ -9,8 +9,8 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Starts another engine of the same kind; it has loaded the model when this returns.
 pub type Start = dyn Fn() -> Result<Box<dyn Engine>, Failure> + Send + Sync;
 
-/// A loaded model.
-pub trait Engine: Send {
+/// A loaded model. It stays on the thread that has started it.
+pub trait Engine {
     /// What is said of rows of inputs (rows, F), as they are staged, NaN where missing.
     ///
     /// # Errors

@@ -256,7 +256,7 @@ async fn predict(router: &Arc<Router>, form: Form, (body, share): (Vec<u8>, Shar
         let asked: Asked = asked.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })??;
         Ok::<_, Problem>((asked, receiver.await.map_err(lost)??))
     };
-    let (asked, answers): (Asked, Answers) =
+    let (asked, (answers, _share)): (Asked, (Answers, Share)) =
         timeout(router.limits.answer_wait, asked).await.map_err(|_| Problem::Late { seconds })??;
     if answers.values.len() <= INLINE_NUMBERS_MAX {
         return Ok(router.tell(&asked, &answers));
@@ -297,14 +297,14 @@ async fn collect(mut body: Incoming, limits: &Limits, share: &mut Share) -> Resu
 }
 
 /// Who waits on a connection.
-struct Waiting(oneshot::Sender<Result<Answers, Problem>>);
+struct Waiting(oneshot::Sender<Result<(Answers, Share), Problem>>);
 
 impl Reply for Waiting {
     fn is_wanted(&self) -> bool {
         !self.0.is_closed()
     }
 
-    fn tell(self: Box<Self>, answer: Result<Answers, Problem>) {
+    fn tell(self: Box<Self>, answer: Result<(Answers, Share), Problem>) {
         // Somebody who went away hears nothing.
         let _gone = self.0.send(answer);
     }

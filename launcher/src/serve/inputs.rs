@@ -100,6 +100,11 @@ impl Inputs {
         Ok(Encoded { x: open.x().to_vec(), rows: open.rows(), names: staged.meta.row_names })
     }
 
+    /// Numbers of a sample's answer.
+    pub(super) fn numbers(&self) -> usize {
+        self.schema.outputs.max(1)
+    }
+
     /// Answers as the client gets them.
     pub(super) fn sheet(&self) -> &Sheet {
         &self.sheet

@@ -90,6 +90,8 @@ pub struct Limits {
     pub bodies_bytes_max: usize,
     /// Rows of a request.
     pub rows_max: usize,
+    /// Numbers of an answer.
+    pub numbers_max: usize,
     /// Connections at a time.
     pub connections_max: usize,
     /// Time for a request's head, and between requests.
@@ -109,6 +111,7 @@ impl Default for Limits {
             body_bytes_max: 16 << 20,
             bodies_bytes_max: 256 << 20,
             rows_max: 65_536,
+            numbers_max: 4 << 20,
             connections_max: 256,
             head_wait: Duration::from_secs(10),
             body_wait: Duration::from_secs(30),

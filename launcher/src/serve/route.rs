@@ -159,18 +159,21 @@ impl Router {
         reply: Box<dyn Reply>,
     ) -> Result<Asked, Problem> {
         let columns = &self.inputs.schema.columns;
+        let numbers = self.inputs.numbers();
+        let rows_max = self.limits.rows_max.min(self.limits.numbers_max / numbers).max(1);
         let (batch, objects) = match form {
             Form::Json => columns.read(&body)?,
             Form::Arrow => {
-                let batch = arrow(&body, self.limits.rows_max)?;
+                let batch = arrow(&body, rows_max)?;
                 columns.check(&batch)?;
                 (batch, false)
             }
         };
         let held = body.len();
         drop(body);
-        let encoded = self.inputs.encode(batch, self.limits.rows_max)?;
-        if !share.grow(held.max(encoded.x.len() * size_of::<f32>())) {
+        let encoded = self.inputs.encode(batch, rows_max)?;
+        let floats = encoded.x.len() + encoded.rows * numbers;
+        if !share.grow(held.max(floats * size_of::<f32>())) {
             return Err(Problem::Busy);
         }
         let asked = Asked { form, objects, names: encoded.names };

@@ -21,6 +21,8 @@ const TIME: &str = "2024-01-01T00:00:00Z";
 #[derive(Debug)]
 pub(super) struct Schema {
     pub(super) columns: Columns,
+    /// Numbers of an answer.
+    pub(super) outputs: usize,
     told: Value,
     example: Value,
     /// Whether a row is a sample.
@@ -30,6 +32,7 @@ pub(super) struct Schema {
 impl Schema {
     pub(super) fn new(subject: &Subject, encoder: Option<&Encoder>, outputs: Vec<String>) -> Self {
         let columns = columns(subject, encoder);
+        let numbers = outputs.len();
         let told: Vec<Value> = columns.columns.iter().map(|column| tell(subject, column)).collect();
         let example = |column: &Column| (column.name.clone(), example(subject, column));
         let example = Value::Object(columns.columns.iter().map(example).collect());
@@ -44,7 +47,7 @@ impl Schema {
         if let Layout::Windows(layout) = &subject.data.layout {
             whole["rows"] = json!(windows(layout));
         }
-        Self { columns, told: whole, example, is_rows: encoder.is_some() }
+        Self { columns, outputs: numbers, told: whole, example, is_rows: encoder.is_some() }
     }
 
     /// As an answer, with a command line that asks this server.
@@ -149,7 +152,9 @@ fn example(subject: &Subject, column: &Column) -> Value {
             Layout::Windows(_) => json!(subject.meta.out_labels.first().and_then(|names| names.first())),
             _ => json!(known.and_then(|(feature, _)| feature.categories.first())),
         },
-        Kind::Number => json!(known.filter(|(_, stats)| stats.n > 0).map(|(_, stats)| round(stats.mean))),
+        Kind::Number => {
+            json!(known.filter(|(_, stats)| stats.n > 0 || stats.std > 0.0).map(|(_, stats)| round(stats.mean)))
+        }
     }
 }
 

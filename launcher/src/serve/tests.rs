@@ -304,7 +304,11 @@ fn a_request_of_windows_is_a_table_of_its_own() {
     let bench = Bench::of(subject, <[f32]>::to_vec, settings(Limits::default())).answering(1);
     let body = r#"{"rows": [["a", 4800, 7], ["b", 4800, 8], ["a", "4860", 9], ["b", 4860, null]]}"#;
     let told: Value = serde_json::from_str(&bench.post(body).text).unwrap();
-    assert_eq!(told["columns"], serde_json::json!(["row_name", "a.00:00", "a.00:01", "b.00:00", "b.00:01", "failed"]), "{told}");
+    assert_eq!(
+        told["columns"],
+        serde_json::json!(["row_name", "a.00:00", "a.00:01", "b.00:00", "b.00:01", "failed"]),
+        "{told}"
+    );
     assert_eq!(
         told["rows"],
         serde_json::json!([["1970-01-01 01:22", 7.0, 8.0, 9.0, null, "the prediction is not finite"]])
@@ -334,6 +338,8 @@ fn what_is_wrong_is_told_in_a_sentence() {
         let told = bench.post(body);
         assert!(told.status == status && told.error().starts_with(expected), "{body}: {}{}", told.head, told.text);
     }
+    let few = Bench::new(Limits { numbers_max: 1, ..Limits::default() });
+    assert_eq!(few.post(r#"{"rows": [[1, 2], [1, 2]]}"#).error(), "2 rows, expected at most 1: send them in parts");
     let arrow = bench.ask(&request(route::ARROW, b"no stream", ""));
     assert!(arrow.status == 400 && arrow.error().contains("Arrow IPC stream"), "{}", arrow.text);
     assert!(bench.ask(&request("text/csv", b"a,b\n", "")).error().contains("\"text/csv\""));

@@ -138,9 +138,15 @@ impl<'p> Cx<'p> {
         self.recompute.set(on);
     }
 
-    /// Keeps what every leaf was, so that the step can be frozen into a [`super::Plan`].
-    pub(super) fn keep_leaves(&mut self) {
+    /// Keeps what every leaf was, so that the step can be frozen into a [`super::Plan`], or exported.
+    pub(crate) fn keep_leaves(&mut self) {
         self.state.borrow_mut().bound = Some(Vec::new());
+    }
+
+    /// What the leaves were, if they were kept; in the order in which they were entered.
+    pub(crate) fn kept_leaves(&self) -> Vec<(Val, tch::Tensor)> {
+        let state = self.state.borrow();
+        state.bound.iter().flatten().map(|(val, raw)| (*val, raw.shallow_clone())).collect()
     }
 
     /// Begins a micro-batch: says which rows of the global batch this rank holds, so that dropout masks depend neither on the

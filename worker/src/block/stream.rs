@@ -25,6 +25,8 @@ const PREFIX: &str = "stream.";
 pub(crate) struct Stream<'a> {
     before: &'a StreamState,
     after: StreamState,
+    /// The states after it as values of the step, in the order of their blocks.
+    values: Vec<Tensor>,
 }
 
 impl StreamState {
@@ -79,7 +81,7 @@ impl StreamState {
 
 impl<'a> Stream<'a> {
     pub(crate) fn after(before: &'a StreamState) -> Self {
-        Self { before, after: StreamState::default() }
+        Self { before, after: StreamState::default(), values: Vec::new() }
     }
 
     /// State of a task's block before the call.
@@ -90,6 +92,7 @@ impl<'a> Stream<'a> {
     /// Keeps a block's state after the call; blocks come in order.
     pub(crate) fn keep(&mut self, task: &str, state: &Tensor) {
         let raw = state.raw().shallow_clone();
+        self.values.push(state.clone());
         match self.after.tasks.entry(task.to_owned()) {
             Entry::Occupied(states) => states.into_mut().push(raw),
             Entry::Vacant(place) => {
@@ -98,8 +101,9 @@ impl<'a> Stream<'a> {
         }
     }
 
-    pub(crate) fn finish(self) -> StreamState {
-        self.after
+    /// The states after the call, and the same as values of the step, block after block.
+    pub(crate) fn finish(self) -> (StreamState, Vec<Tensor>) {
+        (self.after, self.values)
     }
 }
 

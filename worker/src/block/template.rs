@@ -179,7 +179,7 @@ mod tests {
             let start = StreamState::default();
             let mut first = Stream::after(&start);
             let one = template.mix(&cx, cx.input(tokens.narrow(1, 0, 66)), Some(&mut first)).unwrap();
-            let between = first.finish();
+            let (between, _) = first.finish();
             assert_eq!(between.iter().map(|(task, states)| (task, states.len())).collect::<Vec<_>>(), [("t", 2)]);
             let mut second = Stream::after(&between);
             let two = template.mix(&cx, cx.input(tokens.narrow(1, 66, 9)), Some(&mut second)).unwrap();

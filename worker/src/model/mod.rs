@@ -268,17 +268,29 @@ impl Model {
         valid: &Tensor,
         state: &StreamState,
     ) -> Result<(Output, StreamState), ModelError> {
+        let (output, after, _) = self.streamed(cx, x, valid, state)?;
+        Ok((output, after))
+    }
+
+    /// [`Model::forward_stream`], with the states after the call also as values of the step.
+    pub(crate) fn streamed(
+        &self,
+        cx: &Cx,
+        x: &Tensor,
+        valid: &Tensor,
+        state: &StreamState,
+    ) -> Result<(Output, StreamState, Vec<Tensor>), ModelError> {
         if let Some(task) = &self.stateless {
             return Err(ModelError::NoStream { task: task.clone() });
         }
         let mut stream = Stream::after(state);
         let output = self.forward_with(cx, x, valid, Some(&mut stream))?;
-        let after = stream.finish();
+        let (after, values) = stream.finish();
         let (found, expected) = (state.outline(), after.outline());
         if !state.is_empty() && found != expected {
             return Err(ModelError::OtherStream { found, expected });
         }
-        Ok((output, after))
+        Ok((output, after, values))
     }
 
     /// Base (B, O), mean latent (B, D) and grid tokens (B, G, D) → refinement, gate and their sum.

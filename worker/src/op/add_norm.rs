@@ -5,7 +5,9 @@
 use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::lower::{Lower, Lowered};
+use super::norm::{lower_layer_norm, lower_rms_norm};
+use super::row::{Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
@@ -26,7 +28,7 @@ pub static ROWS: [OpRow; 2] = [
     .saves(0b100, 0b1101)
     .kernels(&[cuda::ADD_NORM])
     .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64)
-    .export(Export::Graph("Add, then LayerNormalization or RMSNormalization")),
+    .lowers(lower),
     OpRow::backward("add_norm_backward", shape_backward, launch_backward)
         .kernels(&[cuda::ADD_NORM_BACKWARD])
         .flops(|_, ins, _| 13 * ins[0].numel().max(0) as u64),
@@ -137,4 +139,15 @@ fn samples(d: &mut Draw, layer: bool) -> Vec<Sample> {
         sample(op(), with(normal(&[2, a, b]).transposed(), normal(&[2, a, b]).strided())),
         sample(op(), with(normal(&[0, b]), normal(&[0, b]))),
     ]
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::AddNorm { layer, eps, .. } = op else { unreachable!("row of another operation") };
+    let sum = l.add(l.at(0), l.at(1))?;
+    let affine = l.ins[2..].to_vec();
+    let normed = match layer {
+        true => lower_layer_norm(l, sum, &affine, eps.get())?,
+        false => lower_rms_norm(l, sum, affine.first().copied(), eps.get())?,
+    };
+    Ok(smallvec![sum, normed])
 }

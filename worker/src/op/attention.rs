@@ -6,11 +6,13 @@ use super::Op;
 use super::attention_aten;
 use super::attr::Structural;
 use super::infer::{Inferred, Metas, float, mismatch, same_kind, wide, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph::{Dim, Op as Plain};
 use smallvec::{SmallVec, smallvec};
 use tch::Kind;
 
@@ -24,7 +26,7 @@ pub static ROWS: [OpRow; 2] = [
         .saves(0b1111, 0b11)
         .kernels(&attention_aten::FORWARD)
         .flops(|_, ins, outs| (4 * outs[0].numel() * ins[1].shape[2]).max(0) as u64)
-        .export(Export::Graph("MatMul, Add, Softmax, MatMul")),
+        .lowers(lower),
     OpRow::backward("sdpa_backward", shape_backward, launch_backward)
         .kernels(&attention_aten::BACKWARD)
         .flops(|_, ins, _| (10 * ins[1].numel() * ins[2].shape[2]).max(0) as u64),
@@ -167,4 +169,34 @@ fn samples(d: &mut Draw) -> Vec<Sample> {
         sample(op(Structural::Window(1), false), [normal(&[b, 2, n, w]), normal(&[b, 2, n, w]), normal(&[b, 2, n, w])]),
         sample(op(Structural::None, false), [normal(&[0, 2, n, w]), normal(&[0, 2, n, w]), normal(&[0, 2, n, w])]),
     ]
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::Sdpa { mask, bias } = op else { unreachable!("row of another operation") };
+    let (q, k, v) = (l.at(0), l.at(1), l.at(2));
+    let (width, queries, keys) = (l.size(q, 3)?, l.size(q, 2)?, l.size(k, 2)?);
+    let q = l.scaled(q, 1.0 / (width as f64).sqrt())?;
+    let k = l.swapped(k, 2, 3)?;
+    let mut scores = l.emit(Plain::MatMul, &[q, k])?;
+    if *bias {
+        let bias = l.at(3);
+        let bias = match l.shape(bias).as_slice() {
+            &[batch, keys] => l.reshape(bias, &[batch, Dim::ONE, Dim::ONE, keys])?,
+            _ => bias,
+        };
+        scores = l.add(scores, bias)?;
+    }
+    let seen = |i: u64, j: u64| match *mask {
+        Structural::None => true,
+        Structural::Causal => j <= i,
+        Structural::Window(w) => i.abs_diff(j) <= w.unsigned_abs(),
+    };
+    if *mask != Structural::None {
+        let keep: Vec<u8> = (0..queries).flat_map(|i| (0..keys).map(move |j| u8::from(seen(i, j)))).collect();
+        let keep = l.truths(&[queries, keys], keep)?;
+        let never = l.number(f64::NEG_INFINITY);
+        scores = l.emit(Plain::Where, &[keep, scores, never])?;
+    }
+    let shares = l.emit(Plain::Softmax, &[scores])?;
+    only(l.emit(Plain::MatMul, &[shares, v])?)
 }

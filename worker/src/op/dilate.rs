@@ -5,11 +5,13 @@
 
 use super::Op;
 use super::infer::{Inferred, one, wrong};
-use super::row::{Export, Launch, Launched, OpRow, free};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Launch, Launched, OpRow, free};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph::{Dim, Op as Plain};
 use smallvec::smallvec;
 use tch::Tensor as Raw;
 
@@ -17,12 +19,8 @@ use tch::Tensor as Raw;
 ///
 /// Undilate: (B,S,H,L,W) → (B,N,H,W); zeros where a head takes nothing.
 pub static ROWS: [OpRow; 2] = [
-    OpRow::forward("dilate", shape, launch, vjp, |d| samples(d, false))
-        .flops(free)
-        .export(Export::Graph("Pad, Reshape, Slice, Concat")),
-    OpRow::forward("undilate", shape_back, launch_back, vjp_back, |d| samples(d, true))
-        .flops(free)
-        .export(Export::Graph("Concat, Reshape, Slice")),
+    OpRow::forward("dilate", shape, launch, vjp, |d| samples(d, false)).flops(free).lowers(lower),
+    OpRow::forward("undilate", shape_back, launch_back, vjp_back, |d| samples(d, true)).flops(free).lowers(lower_back),
 ];
 
 /// The row of either operation.
@@ -128,4 +126,40 @@ fn samples(d: &mut Draw, back: bool) -> Vec<Sample> {
         }
     };
     CASES.into_iter().map(case).collect()
+}
+
+/// Tokens (B,S·segment,H,W) seen as (B,S,L,r·H,W): head h takes position h mod r of each r.
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let (segment, dilation, _) = sizes(op);
+    let (x, r) = (l.at(0), dilation.unsigned_abs());
+    let (batch, n, h, w) = (l.shape(x)[0], l.size(x, 1)?, l.size(x, 2)?, l.size(x, 3)?);
+    let out = l.outs[0].clone();
+    let (s, len) = (n.div_ceil(segment.unsigned_abs()), segment.unsigned_abs() / r);
+    let missing = s * segment.unsigned_abs() - n;
+    let mut whole = x;
+    if missing > 0 {
+        let zero = l.number(0.0);
+        let rest = l.expand(zero, &[batch, missing.into(), h.into(), w.into()])?;
+        whole = if n == 0 { rest } else { l.concat(&[x, rest], 1)? };
+    }
+    let whole = l.reshape(whole, &[batch, s.into(), len.into(), (r * h).into(), w.into()])?;
+    let taken: Vec<i64> = (0..h).map(|head| (head % r * h + head).cast_signed()).collect();
+    let taken = l.picked(whole, 3, &taken)?;
+    let made = l.permute(taken, &[0, 1, 3, 2, 4])?;
+    only(l.reshape(made, &out)?)
+}
+
+fn lower_back(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let (segment, dilation, tokens) = sizes(op);
+    let (x, r) = (l.at(0), dilation.unsigned_abs());
+    let shape = l.shape(x);
+    let (batch, s, h, len, w) = (shape[0], l.size(x, 1)?, l.size(x, 2)?, l.size(x, 3)?, l.size(x, 4)?);
+    let thin = l.permute(x, &[0, 1, 3, 2, 4])?;
+    // (B,S·L,1,H,W) against which offsets (r,H,1) a head takes.
+    let thin = l.reshape(thin, &[batch, (s * len).into(), Dim::ONE, h.into(), w.into()])?;
+    let own: Vec<u8> = (0..r).flat_map(|o| (0..h).map(move |head| u8::from(head % r == o))).collect();
+    let (own, zero) = (l.truths(&[r, h, 1], own)?, l.number(0.0));
+    let whole = l.emit(Plain::Where, &[own, thin, zero])?;
+    let whole = l.reshape(whole, &[batch, (s * segment.unsigned_abs()).into(), h.into(), w.into()])?;
+    only(l.slice(whole, 1, 0, tokens.unsigned_abs())?)
 }

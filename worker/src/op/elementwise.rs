@@ -3,12 +3,15 @@
 use super::Op;
 use super::attr::Unary;
 use super::infer::{Inferred, float, one};
-use super::row::{Export, Launch, Launched, OpRow, free};
+use super::lower::{Lower, LowerError, Lowered, only};
+use super::row::{Launch, Launched, OpRow, free};
 use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph::{self, Binary, DType};
 use smallvec::smallvec;
+use tch::Kind;
 
 const fn unary(name: &'static str, saves_in: bool, samples: fn(&mut Draw) -> Vec<Sample>) -> OpRow {
     OpRow::forward(name, same_shape, launch_unary, vjp_unary, samples).saves(saves_in as u16, !saves_in as u16)
@@ -16,20 +19,20 @@ const fn unary(name: &'static str, saves_in: bool, samples: fn(&mut Draw) -> Vec
 
 /// Rows of [`Unary`], in its order.
 pub static UNARY: [OpRow; 14] = [
-    OpRow::forward("neg", same_shape, launch_unary, vjp_unary, |d| smooth(d, Unary::Neg)).export(Export::Node("Neg")),
-    unary("exp", false, |d| smooth(d, Unary::Exp)).export(Export::Node("Exp")),
-    unary("log", true, |d| positive(d, Unary::Log)).export(Export::Node("Log")),
-    unary("sqrt", false, |d| positive(d, Unary::Sqrt)).export(Export::Node("Sqrt")),
-    unary("square", true, |d| smooth(d, Unary::Square)).export(Export::Graph("Mul(x, x)")),
-    unary("abs", true, |d| positive(d, Unary::Abs)).export(Export::Node("Abs")),
-    unary("reciprocal", false, |d| positive(d, Unary::Reciprocal)).export(Export::Node("Reciprocal")),
-    unary("relu", false, |d| positive(d, Unary::Relu)).export(Export::Node("Relu")),
-    unary("silu", true, |d| smooth(d, Unary::Silu)).export(Export::Graph("Mul(x, Sigmoid(x))")),
-    unary("gelu", true, |d| smooth(d, Unary::Gelu)).export(Export::Node("Gelu")),
-    unary("gelu_tanh", true, |d| smooth(d, Unary::GeluTanh)).export(Export::Graph("Gelu, approximate = tanh")),
-    unary("sigmoid", false, |d| smooth(d, Unary::Sigmoid)).export(Export::Node("Sigmoid")),
-    unary("tanh", false, |d| smooth(d, Unary::Tanh)).export(Export::Node("Tanh")),
-    unary("softplus", true, |d| smooth(d, Unary::Softplus)).export(Export::Node("Softplus")),
+    OpRow::forward("neg", same_shape, launch_unary, vjp_unary, |d| smooth(d, Unary::Neg)).lowers(lower_unary),
+    unary("exp", false, |d| smooth(d, Unary::Exp)).lowers(lower_unary),
+    unary("log", true, |d| positive(d, Unary::Log)).lowers(lower_unary),
+    unary("sqrt", false, |d| positive(d, Unary::Sqrt)).lowers(lower_unary),
+    unary("square", true, |d| smooth(d, Unary::Square)).lowers(lower_unary),
+    unary("abs", true, |d| positive(d, Unary::Abs)).lowers(lower_unary),
+    unary("reciprocal", false, |d| positive(d, Unary::Reciprocal)).lowers(lower_unary),
+    unary("relu", false, |d| positive(d, Unary::Relu)).lowers(lower_unary),
+    unary("silu", true, |d| smooth(d, Unary::Silu)).lowers(lower_unary),
+    unary("gelu", true, |d| smooth(d, Unary::Gelu)).lowers(lower_unary),
+    unary("gelu_tanh", true, |d| smooth(d, Unary::GeluTanh)).lowers(lower_unary),
+    unary("sigmoid", false, |d| smooth(d, Unary::Sigmoid)).lowers(lower_unary),
+    unary("tanh", false, |d| smooth(d, Unary::Tanh)).lowers(lower_unary),
+    unary("softplus", true, |d| smooth(d, Unary::Softplus)).lowers(lower_unary),
 ];
 
 const fn unary_backward(name: &'static str) -> OpRow {
@@ -57,7 +60,7 @@ pub static UNARY_BACKWARD: [OpRow; 14] = [
 /// Scale, AddScalar, Clamp, ClampBackward, Cast.
 pub static ROWS: [OpRow; 5] = [
     OpRow::forward("scale", same_shape, launch_scale, vjp_scale, |d| smooth_op(d, Op::Scale { by: 0.75.into() }))
-        .export(Export::Graph("Mul by a constant")),
+        .lowers(lower_scalar),
     OpRow::forward(
         "add_scalar",
         same_shape,
@@ -65,14 +68,14 @@ pub static ROWS: [OpRow; 5] = [
         |v| Ok(grad(v.g()?.clone())),
         |d| smooth_op(d, Op::AddScalar { by: 0.75.into() }),
     )
-    .export(Export::Graph("Add of a constant")),
+    .lowers(lower_scalar),
     OpRow::forward("clamp", same_shape, launch_clamp, vjp_clamp, |d| {
         smooth_op(d, Op::Clamp { lo: (-0.5).into(), hi: 0.8.into() })
     })
     .saves(1, 0)
-    .export(Export::Node("Clip")),
+    .lowers(lower_scalar),
     OpRow::backward("clamp_backward", same_shape, launch_clamp),
-    OpRow::forward("cast", shape_cast, launch_cast, vjp_cast, |_| Vec::new()).flops(free).export(Export::Node("Cast")),
+    OpRow::forward("cast", shape_cast, launch_cast, vjp_cast, |_| Vec::new()).flops(free).lowers(lower_cast),
 ];
 
 fn same_shape(_: &Op, ins: &[&Meta]) -> Inferred {
@@ -211,4 +214,74 @@ fn positive(d: &mut Draw, unary: Unary) -> Vec<Sample> {
         samples.push(sample(op, [between(&[b, a], -2.0, -0.3).strided()]));
     }
     samples
+}
+
+fn lower_unary(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    use graph::Unary as Plain;
+    let Op::Unary(unary) = op else { unreachable!("row of another operation") };
+    let x = l.at(0);
+    only(match unary {
+        Unary::Neg => l.unary(Plain::Neg, x)?,
+        Unary::Exp => l.unary(Plain::Exp, x)?,
+        Unary::Log => l.unary(Plain::Log, x)?,
+        Unary::Sqrt => l.unary(Plain::Sqrt, x)?,
+        Unary::Square => l.mul(x, x)?,
+        Unary::Abs => l.unary(Plain::Abs, x)?,
+        Unary::Reciprocal => {
+            let one = l.number(1.0);
+            l.binary(Binary::Div, one, x)?
+        }
+        Unary::Relu => {
+            let zero = l.number(0.0);
+            l.binary(Binary::Max, x, zero)?
+        }
+        Unary::Silu => l.silu(x)?,
+        Unary::Gelu => l.unary(Plain::Gelu, x)?,
+        Unary::GeluTanh => l.unary(Plain::GeluTanh, x)?,
+        Unary::Sigmoid => l.unary(Plain::Sigmoid, x)?,
+        Unary::Tanh => l.unary(Plain::Tanh, x)?,
+        Unary::Softplus => lower_softplus(l)?,
+    })
+}
+
+/// max(x, 0) + ln(1 + e^−|x|): nothing overflows.
+fn lower_softplus(l: &mut Lower<'_>) -> Result<graph::Id, LowerError> {
+    use graph::Unary as Plain;
+    let (x, zero, one) = (l.at(0), l.number(0.0), l.number(1.0));
+    let size = l.unary(Plain::Abs, x)?;
+    let below = l.unary(Plain::Neg, size)?;
+    let below = l.unary(Plain::Exp, below)?;
+    let below = l.add(below, one)?;
+    let rest = l.unary(Plain::Log, below)?;
+    let above = l.binary(Binary::Max, x, zero)?;
+    l.add(above, rest)
+}
+
+fn lower_scalar(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let x = l.at(0);
+    only(match op {
+        Op::Scale { by } => l.scaled(x, by.get())?,
+        Op::AddScalar { by } => {
+            let by = l.number(by.get());
+            l.add(x, by)?
+        }
+        Op::Clamp { lo, hi } => {
+            let (lo, hi) = (l.number(lo.get()), l.number(hi.get()));
+            let above = l.binary(Binary::Max, x, lo)?;
+            l.binary(Binary::Min, above, hi)?
+        }
+        _ => unreachable!("row of another operation"),
+    })
+}
+
+fn lower_cast(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::Cast { to } = op else { unreachable!("row of another operation") };
+    let (x, from) = (l.at(0), l.graph.value(l.at(0)).dtype);
+    match (to, from) {
+        // What the worker computes in f64 stays f32: `Lower::rests` keeps what that would lose.
+        (Kind::Float | Kind::Double, _) => only(l.cast(x, DType::F32)?),
+        (Kind::Int64, _) => only(l.cast(x, DType::I64)?),
+        (Kind::Bool, DType::Bool) => only(x),
+        _ => Err(LowerError::No("a cast to another element type than f32, f64 or i64")),
+    }
 }

@@ -2,7 +2,8 @@
 
 use super::Op;
 use super::infer::{Inferred, axis, one};
-use super::row::{Export, Launch, Launched, OpRow, free};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Launch, Launched, OpRow, free};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
@@ -10,8 +11,7 @@ use crate::error::OpError;
 use smallvec::smallvec;
 
 /// Flip.
-pub static ROWS: [OpRow; 1] =
-    [OpRow::forward("flip", shape, launch, vjp, samples).flops(free).export(Export::Graph("Slice with step −1"))];
+pub static ROWS: [OpRow; 1] = [OpRow::forward("flip", shape, launch, vjp, samples).flops(free).lowers(lower)];
 
 fn at(op: &Op) -> i64 {
     let Op::Flip { axis } = op else { unreachable!("row of another operation") };
@@ -38,4 +38,9 @@ fn samples(d: &mut Draw) -> Vec<Sample> {
         sample(Op::Flip { axis: -1 }, [normal(&[a, b]).strided()]),
         sample(Op::Flip { axis: 0 }, [normal(&[0, b])]),
     ]
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let x = l.at(0);
+    only(l.flipped(x, l.axis(x, at(op)))?)
 }

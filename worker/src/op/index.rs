@@ -2,11 +2,13 @@
 
 use super::Op;
 use super::infer::{Inferred, float, one, wrong};
-use super::row::{Export, Launch, Launched, OpRow, free};
+use super::lower::only;
+use super::row::{Launch, Launched, OpRow, free};
 use super::sample::{ids, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph;
 use smallvec::smallvec;
 use tch::Kind;
 
@@ -22,7 +24,7 @@ pub static ROWS: [OpRow; 2] = [
     })
     .saves(0b10, 0)
     .flops(free)
-    .export(Export::Node("Gather")),
+    .lowers(|_, l| only(l.emit(graph::Op::Gather { axis: 0 }, &[l.at(0), l.at(1)])?)),
     OpRow::backward("embedding_backward", shape_backward, launch),
 ];
 

@@ -3,11 +3,13 @@
 use super::Op;
 use super::attr::Axes;
 use super::infer::{Inferred, Metas, axis, broadcast, mismatch, one, same_kind, wrong};
-use super::row::{Export, Launch, Launched, OpRow, free};
+use super::lower::{Lower, Lowered, itself, only};
+use super::row::{Launch, Launched, OpRow, free};
 use super::sample::{normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph::{Dim, Id};
 use smallvec::{SmallVec, smallvec};
 
 /// Reshape, Permute, Expand, Narrow, NarrowBackward, Cat, Stack, Split, Zeros, Ones, GradAdd, Detach.
@@ -21,7 +23,7 @@ pub static ROWS: [OpRow; 12] = [
         ]
     })
     .flops(free)
-    .export(Export::Node("Reshape")),
+    .lowers(lower),
     OpRow::forward("permute", shape_permute, launch, vjp_permute, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
@@ -30,7 +32,7 @@ pub static ROWS: [OpRow; 12] = [
         ]
     })
     .flops(free)
-    .export(Export::Node("Transpose")),
+    .lowers(lower),
     OpRow::forward(
         "expand",
         shape_expand,
@@ -45,7 +47,7 @@ pub static ROWS: [OpRow; 12] = [
         },
     )
     .flops(free)
-    .export(Export::Node("Expand")),
+    .lowers(lower),
     OpRow::forward("narrow", shape_narrow, launch, vjp_narrow, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
@@ -55,7 +57,7 @@ pub static ROWS: [OpRow; 12] = [
         ]
     })
     .flops(free)
-    .export(Export::Node("Slice")),
+    .lowers(lower),
     OpRow::backward("narrow_backward", shape_narrow_backward, launch_narrow_backward),
     OpRow::forward("cat", shape_cat, launch, vjp_cat, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
@@ -64,7 +66,7 @@ pub static ROWS: [OpRow; 12] = [
             sample(Op::Cat { axis: -3 }, [normal(&[a, b, 2]).transposed(), normal(&[1, b, 2]).strided()]),
         ]
     })
-    .export(Export::Node("Concat")),
+    .lowers(lower),
     OpRow::forward("stack", shape_stack, launch, vjp_stack, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
@@ -72,7 +74,7 @@ pub static ROWS: [OpRow; 12] = [
             sample(Op::Stack { axis: -1 }, [normal(&[a]), normal(&[a]), normal(&[a]).strided()]),
         ]
     })
-    .export(Export::Graph("Unsqueeze, Concat")),
+    .lowers(lower),
     OpRow::forward("split", shape_split, launch, vjp_split, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
@@ -81,9 +83,9 @@ pub static ROWS: [OpRow; 12] = [
         ]
     })
     .flops(free)
-    .export(Export::Node("Split")),
-    OpRow::backward("zeros", shape_filled, launch_filled),
-    OpRow::backward("ones", shape_filled, launch_filled),
+    .lowers(lower_split),
+    OpRow::backward("zeros", shape_filled, launch_filled).lowers(lower_filled),
+    OpRow::backward("ones", shape_filled, launch_filled).lowers(lower_filled),
     OpRow::backward(
         "grad_add",
         |_, _| Ok(Metas::new()),
@@ -94,7 +96,7 @@ pub static ROWS: [OpRow; 12] = [
     ),
     OpRow::backward("detach", |_, ins| one(ins[0].clone()), |_, l| Ok(smallvec![l.at(0).shallow_clone()]))
         .flops(free)
-        .export(Export::Graph("nothing: the value itself")),
+        .lowers(itself),
 ];
 
 /// The target of a reshape with −1 worked out.
@@ -312,4 +314,50 @@ fn vjp_split(v: &Vjp<'_>) -> Result<Grads, OpError> {
     }
     let refs: SmallVec<[&Tensor; 4]> = parts.iter().collect();
     Ok(grad(v.call(Op::Cat { axis }, &refs)?))
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let (x, out) = (l.at(0), l.outs[0].clone());
+    only(match op {
+        Op::Reshape { .. } => l.reshape(x, &out)?,
+        Op::Permute { axes } => {
+            let axes: Vec<usize> = axes.iter().map(|axis| l.axis(x, *axis)).collect();
+            l.permute(x, &axes)?
+        }
+        Op::Expand { .. } => l.expand(x, &out)?,
+        Op::Narrow { axis, start, len } => l.slice(x, l.axis(x, *axis), start.unsigned_abs(), len.unsigned_abs())?,
+        Op::Cat { axis } => {
+            // An operand without elements adds nothing, and not every runtime takes one.
+            let axis = l.axis(x, *axis);
+            let full = |id: &Id| l.graph.value(*id).shape[axis] != Dim::Fixed(0);
+            let parts: Vec<Id> = l.ins.iter().copied().filter(full).collect();
+            if parts.is_empty() { x } else { l.concat(&parts, axis)? }
+        }
+        Op::Stack { axis } => {
+            let axis = if *axis < 0 { out.len() - axis.unsigned_abs() as usize } else { *axis as usize };
+            let mut thin = out;
+            thin[axis] = Dim::ONE;
+            let parts: Vec<Id> = l.ins.iter().map(|id| l.reshape(*id, &thin)).collect::<Result<_, _>>()?;
+            l.concat(&parts, axis)?
+        }
+        _ => unreachable!("row of another operation"),
+    })
+}
+
+fn lower_split(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::Split { axis, sizes } = op else { unreachable!("row of another operation") };
+    let (x, axis) = (l.at(0), l.axis(l.at(0), *axis));
+    let mut start = 0;
+    let part = |size: &i64| {
+        let part = l.slice(x, axis, start, size.unsigned_abs());
+        start += size.unsigned_abs();
+        part
+    };
+    sizes.iter().map(part).collect()
+}
+
+fn lower_filled(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let number = l.number(if matches!(op, Op::Ones { .. }) { 1.0 } else { 0.0 });
+    let shape = l.outs[0].clone();
+    only(l.expand(number, &shape)?)
 }

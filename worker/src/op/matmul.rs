@@ -3,12 +3,14 @@
 use super::Op;
 use super::attr::Into;
 use super::infer::{Inferred, Metas, broadcast, float, mismatch, one, same_kind, wrong};
-use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp};
 use crate::backend::torch::safe::{Arg, AtenOp, kind_code};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph::{Id, Op as Plain};
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind};
 
@@ -17,11 +19,11 @@ pub static ROWS: [OpRow; 3] = [
     OpRow::forward("matmul", shape_matmul, launch_matmul, vjp_matmul, samples_matmul)
         .saves(0b11, 0)
         .flops(flops_matmul)
-        .export(Export::Node("MatMul")),
+        .lowers(lower),
     OpRow::forward("linear", shape_linear, launch_linear, vjp_linear, samples_linear)
         .saves(0b11, 0)
         .flops(flops_linear)
-        .export(Export::Graph("Gemm, or MatMul and Add")),
+        .lowers(lower),
     OpRow::backward("linear_backward", shape_linear_backward, |op, l| linear_backward(op, l, add_product))
         .kernels(&[MAIN_GRAD])
         .flops(flops_linear_backward),
@@ -272,4 +274,15 @@ fn samples_linear(d: &mut Draw) -> Vec<Sample> {
         sample(op(true), [normal(&[b]), normal(&[c, b]), normal(&[c])]),
         sample(op(true), [normal(&[0, b]), normal(&[c, b]), normal(&[c])]),
     ]
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::MatMul { ta, tb } = op else { return only(l.emit(Plain::Linear, l.ins)?) };
+    let (a, b) = (l.at(0), l.at(1));
+    let mut turned = |x: Id, turn: bool| {
+        let rank = l.rank(x);
+        if turn { l.swapped(x, rank - 2, rank - 1) } else { Ok(x) }
+    };
+    let (a, b) = (turned(a, *ta)?, turned(b, *tb)?);
+    only(l.emit(Plain::MatMul, &[a, b])?)
 }

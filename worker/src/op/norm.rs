@@ -3,12 +3,14 @@
 use super::Op;
 use super::cuda;
 use super::infer::{Inferred, Metas, float, same_kind, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::lower::{Lower, LowerError, Lowered, only};
+use super::row::{Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
 use crate::backend::torch::safe::{Arg, AtenOp};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph::{Binary, Fold, Id, Op as Plain, Unary};
 use smallvec::{SmallVec, smallvec};
 
 /// LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward.
@@ -21,7 +23,7 @@ pub static ROWS: [OpRow; 4] = [
     .saves(0b11, 0b110)
     .kernels(&[cuda::NORM])
     .flops(|_, ins, _| 8 * ins[0].numel().max(0) as u64)
-    .export(Export::Node("LayerNormalization")),
+    .lowers(lower),
     OpRow::backward("layer_norm_backward", shape_backward, launch_layer_norm_backward)
         .kernels(&[cuda::NORM_BACKWARD])
         .flops(|_, ins, _| 12 * ins[0].numel().max(0) as u64),
@@ -31,7 +33,7 @@ pub static ROWS: [OpRow; 4] = [
     .saves(0b11, 0b10)
     .kernels(&[cuda::NORM])
     .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
-    .export(Export::Node("RMSNormalization")),
+    .lowers(lower),
     OpRow::backward("rms_norm_backward", shape_backward, launch_rms_norm_backward)
         .kernels(&[cuda::NORM_BACKWARD])
         .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64),
@@ -176,4 +178,35 @@ fn samples(d: &mut Draw, op: fn(bool) -> Op, weights: usize) -> Vec<Sample> {
         sample(op(false), [normal(&[a, 3, b]).strided()]),
         sample(op(true), affine(normal(&[0, b]))),
     ]
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let (x, affine) = (l.at(0), l.ins[1..].to_vec());
+    only(match op {
+        Op::LayerNorm { eps, .. } => lower_layer_norm(l, x, &affine, eps.get())?,
+        Op::RmsNorm { eps, .. } => lower_rms_norm(l, x, affine.first().copied(), eps.get())?,
+        _ => unreachable!("row of another operation"),
+    })
+}
+
+/// The layer norm of `x` with weight and bias, or neither.
+pub(super) fn lower_layer_norm(l: &mut Lower<'_>, x: Id, affine: &[Id], eps: f64) -> Result<Id, LowerError> {
+    let width = l.size(x, l.rank(x) - 1)?;
+    let mut full = |value: f32| l.floats(&[width], &vec![value; width as usize]);
+    let (weight, bias) = match affine {
+        [weight, bias] => (*weight, *bias),
+        _ => (full(1.0)?, full(0.0)?),
+    };
+    l.emit(Plain::LayerNorm { eps }, &[x, weight, bias])
+}
+
+/// The RMS norm of `x`, with a weight or without.
+pub(super) fn lower_rms_norm(l: &mut Lower<'_>, x: Id, weight: Option<Id>, eps: f64) -> Result<Id, LowerError> {
+    let square = l.mul(x, x)?;
+    let mean = l.reduced(Fold::Mean, square, &[-1], true)?;
+    let eps = l.number(eps);
+    let mean = l.add(mean, eps)?;
+    let size = l.unary(Unary::Sqrt, mean)?;
+    let normed = l.binary(Binary::Div, x, size)?;
+    weight.map_or(Ok(normed), |weight| l.mul(normed, weight))
 }

@@ -4,26 +4,26 @@ use super::Op;
 use super::attr::Binary;
 use super::cuda;
 use super::infer::{Inferred, axis, broadcast, float, mismatch, one, same_kind, wrong};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, between, bools, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph;
 use smallvec::smallvec;
 use tch::Kind;
 
 /// Rows of [`Binary`], in its order.
 pub static BINARY: [OpRow; 4] = [
-    OpRow::forward("add", shape_binary, launch_binary, vjp_add, |d| arithmetic(d, Binary::Add))
-        .export(Export::Node("Add")),
-    OpRow::forward("sub", shape_binary, launch_binary, vjp_add, |d| arithmetic(d, Binary::Sub))
-        .export(Export::Node("Sub")),
+    OpRow::forward("add", shape_binary, launch_binary, vjp_add, |d| arithmetic(d, Binary::Add)).lowers(lower_binary),
+    OpRow::forward("sub", shape_binary, launch_binary, vjp_add, |d| arithmetic(d, Binary::Sub)).lowers(lower_binary),
     OpRow::forward("mul", shape_binary, launch_binary, vjp_mul, |d| arithmetic(d, Binary::Mul))
         .saves(0b11, 0)
-        .export(Export::Node("Mul")),
+        .lowers(lower_binary),
     OpRow::forward("div", shape_binary, launch_binary, vjp_div, |d| arithmetic(d, Binary::Div))
         .saves(0b10, 1)
-        .export(Export::Node("Div")),
+        .lowers(lower_binary),
 ];
 
 /// SiluMul, SiluMulBackward, SwiGlu, SwiGluBackward, Where, Keep.
@@ -38,7 +38,10 @@ pub static ROWS: [OpRow; 6] = [
     })
     .saves(0b11, 0)
     .kernels(&[cuda::SILU_MUL])
-    .export(Export::Graph("Mul(Mul(a, Sigmoid(a)), b)")),
+    .lowers(|_, l| {
+        let gate = l.silu(l.at(0))?;
+        only(l.mul(gate, l.at(1))?)
+    }),
     OpRow::backward("silu_mul_backward", shape_silu_backward, launch_silu_backward).kernels(&[cuda::SILU_MUL_BACKWARD]),
     OpRow::forward("swiglu", shape_swiglu, launch_swiglu, vjp_swiglu, |d| {
         let (a, b) = (d.size(2, 4), d.size(3, 5));
@@ -50,7 +53,7 @@ pub static ROWS: [OpRow; 6] = [
     })
     .saves(1, 0)
     .kernels(&[cuda::SWIGLU])
-    .export(Export::Graph("Split, Sigmoid, Mul, Mul")),
+    .lowers(lower_swiglu),
     OpRow::backward("swiglu_backward", |_, ins| one(ins[1].clone()), launch_swiglu_backward)
         .kernels(&[cuda::SWIGLU_BACKWARD]),
     OpRow::forward("where", shape_where, launch_where, vjp_where, |d| {
@@ -62,8 +65,8 @@ pub static ROWS: [OpRow; 6] = [
         ]
     })
     .saves(1, 0)
-    .export(Export::Node("Where")),
-    OpRow::backward("keep", |_, ins| one(ins[1].clone()), launch_keep),
+    .lowers(|_, l| only(l.emit(graph::Op::Where, &[l.at(0), l.at(1), l.at(2)])?)),
+    OpRow::backward("keep", |_, ins| one(ins[1].clone()), launch_keep).lowers(lower_keep),
 ];
 
 fn shape_binary(_: &Op, ins: &[&Meta]) -> Inferred {
@@ -235,4 +238,41 @@ fn arithmetic(d: &mut Draw, binary: Binary) -> Vec<Sample> {
         sample(op.clone(), [normal(&[]), right(&[a, b]).transposed()]),
         sample(op, [normal(&[a, 0]), right(&[1, 1])]),
     ]
+}
+
+/// An f64 constant is added or subtracted in two parts, so that its offset does not swallow the signal.
+fn lower_binary(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    use graph::Binary as Plain;
+    let Op::Binary(binary) = op else { unreachable!("row of another operation") };
+    let (a, b) = (l.at(0), l.at(1));
+    only(match (binary, l.rests.get(&b).copied()) {
+        (Binary::Sub, Some(rest)) => {
+            let centred = l.binary(Plain::Sub, a, b)?;
+            l.binary(Plain::Sub, centred, rest)?
+        }
+        (Binary::Add, Some(rest)) => {
+            let sum = l.add(a, rest)?;
+            l.add(sum, b)?
+        }
+        (Binary::Add, None) => l.add(a, b)?,
+        (Binary::Sub, None) => l.binary(Plain::Sub, a, b)?,
+        (Binary::Mul, _) => l.mul(a, b)?,
+        (Binary::Div, _) => l.binary(Plain::Div, a, b)?,
+    })
+}
+
+fn lower_swiglu(_: &Op, l: &mut Lower<'_>) -> Lowered {
+    let x = l.at(0);
+    let last = l.rank(x) - 1;
+    let half = l.size(x, last)? / 2;
+    let (gate, rest) = (l.slice(x, last, 0, half)?, l.slice(x, last, half, half)?);
+    let gate = l.silu(gate)?;
+    only(l.mul(gate, rest)?)
+}
+
+fn lower_keep(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::Keep { when } = op else { unreachable!("row of another operation") };
+    let (test, x, zero) = (l.at(0), l.at(1), l.number(0.0));
+    let ins = if *when { [test, x, zero] } else { [test, zero, x] };
+    only(l.emit(graph::Op::Where, &ins)?)
 }

@@ -3,18 +3,20 @@
 
 use super::Op;
 use super::infer::{Inferred, axis, broadcast, float, one, wrong};
-use super::row::{Export, Launch, Launched, OpRow, free};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Launch, Launched, OpRow, free};
 use super::value::Meta;
 use crate::error::OpErrorKind;
+use enn_common::graph::{Compare, Id, Op as Plain, Unary};
 use smallvec::smallvec;
 use tch::Kind;
 
 /// Test, And, Not, IndexSelect. None has a gradient.
 pub static ROWS: [OpRow; 4] = [
-    OpRow::backward("test", shape_test, launch).export(Export::Graph("IsNaN, IsInf, Not; GreaterOrEqual; Less")),
-    OpRow::backward("and", shape_and, launch).export(Export::Node("And")),
-    OpRow::backward("not", shape_not, launch).export(Export::Node("Not")),
-    OpRow::backward("index_select", shape_index_select, launch).flops(free).export(Export::Node("Gather")),
+    OpRow::backward("test", shape_test, launch).lowers(lower),
+    OpRow::backward("and", shape_and, launch).lowers(lower),
+    OpRow::backward("not", shape_not, launch).lowers(lower),
+    OpRow::backward("index_select", shape_index_select, launch).flops(free).lowers(lower),
 ];
 
 /// The row of an operation of this family.
@@ -74,4 +76,29 @@ fn launch(op: &Op, l: &Launch<'_>) -> Launched {
         Op::IndexSelect { axis } => x.f_index_select(*axis, l.at(1))?,
         _ => unreachable!("row of another operation"),
     }])
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    use super::attr::Test;
+    let x = l.at(0);
+    let mut against = |f: Compare, x: Id, bound: f64| {
+        let bound = l.number(bound);
+        l.emit(Plain::Compare(f), &[x, bound])
+    };
+    only(match op {
+        Op::Test(Test::AtLeast(bound)) => against(Compare::GreaterEqual, x, bound.get())?,
+        Op::Test(Test::Below(bound)) => against(Compare::Less, x, bound.get())?,
+        Op::Test(Test::Finite) => {
+            let size = l.unary(Unary::Abs, x)?;
+            let most = l.number(f64::from(f32::MAX));
+            l.emit(Plain::Compare(Compare::LessEqual), &[size, most])?
+        }
+        Op::And => l.emit(Plain::And, &[x, l.at(1)])?,
+        Op::Not => l.emit(Plain::Not, &[x])?,
+        Op::IndexSelect { axis } => {
+            let axis = l.axis(x, *axis);
+            l.emit(Plain::Gather { axis }, &[x, l.at(1)])?
+        }
+        _ => unreachable!("row of another operation"),
+    })
 }

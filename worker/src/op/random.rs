@@ -9,7 +9,8 @@ use super::Op;
 use super::attr::F64Bits;
 use super::cuda;
 use super::infer::{Inferred, float, one, wrong};
-use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
+use super::lower::itself;
+use super::row::{Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, key, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -26,11 +27,11 @@ pub static ROWS: [OpRow; 2] = [
         .saves(0b10, 0)
         .kernels(&[CPU, cuda::DROPOUT])
         .flops(|_, ins, _| 10 * ins[0].numel().max(0) as u64)
-        .export(Export::Graph("nothing: identity outside training")),
+        .lowers(itself),
     OpRow::forward("drop_path", shape, launch, vjp, |d| samples(d, |p| Op::DropPath { p, site: 5 }))
         .saves(0b10, 0)
         .kernels(&[CPU, cuda::DROPOUT])
-        .export(Export::Graph("nothing: identity outside training")),
+        .lowers(itself),
 ];
 
 /// The vectorised generator of `shim/cpu_kernels.cpp`.

@@ -3,11 +3,13 @@
 use super::Op;
 use super::attr::Axes;
 use super::infer::{Inferred, axis, broadcast, float, mismatch, one};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Shape, Tensor};
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
+use enn_common::graph::Fold;
 use smallvec::smallvec;
 use tch::Kind;
 
@@ -16,11 +18,11 @@ pub static ROWS: [OpRow; 5] = [
     OpRow::forward("sum", shape_reduce, launch_reduce, vjp_reduce, |d| {
         reductions(d, |axes, keepdim| Op::Sum { axes, keepdim })
     })
-    .export(Export::Node("ReduceSum")),
+    .lowers(lower),
     OpRow::forward("mean", shape_reduce, launch_reduce, vjp_reduce, |d| {
         reductions(d, |axes, keepdim| Op::Mean { axes, keepdim })
     })
-    .export(Export::Node("ReduceMean")),
+    .lowers(lower),
     OpRow::forward("sum_to", shape_sum_to, launch_reduce, vjp_sum_to, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
@@ -28,7 +30,7 @@ pub static ROWS: [OpRow; 5] = [
             sample(Op::SumTo { shape: smallvec![a, 1, b] }, [normal(&[3, a, 2, b]).transposed()]),
         ]
     })
-    .export(Export::Graph("ReduceSum, Reshape")),
+    .lowers(lower),
     OpRow::forward("max_dim", shape_max, launch_max, vjp_max, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![
@@ -37,7 +39,7 @@ pub static ROWS: [OpRow; 5] = [
         ]
     })
     .saves(0, 0b10)
-    .export(Export::Node("ReduceMax")),
+    .lowers(lower),
     OpRow::backward("max_dim_backward", shape_max_backward, launch_max_backward),
 ];
 
@@ -162,4 +164,22 @@ fn reductions(d: &mut Draw, op: fn(Axes, bool) -> Op) -> Vec<Sample> {
         sample(op(smallvec![0, 1], false), [normal(&[b, a]).strided()]),
         sample(op(smallvec![0], false), [normal(&[a, 0, c])]),
     ]
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let x = l.at(0);
+    only(match op {
+        Op::Sum { axes, keepdim } => l.reduced(Fold::Sum, x, axes, *keepdim)?,
+        Op::Mean { axes, keepdim } => l.reduced(Fold::Mean, x, axes, *keepdim)?,
+        Op::MaxDim { axis, keepdim } => l.reduced(Fold::Max, x, &[*axis], *keepdim)?,
+        Op::SumTo { .. } => {
+            let (from, to) = (l.shape(x), l.outs[0].clone());
+            let new = from.len() - to.len();
+            let gone = (0..from.len()).filter(|&i| i < new || (to[i - new] != from[i]));
+            let gone: Vec<i64> = gone.map(|i| i as i64).collect();
+            let sum = l.reduced(Fold::Sum, x, &gone, false)?;
+            l.reshape(sum, &to)?
+        }
+        _ => unreachable!("row of another operation"),
+    })
 }

@@ -8,7 +8,7 @@ use super::Op;
 use super::attr::Dir;
 use super::cuda;
 use super::infer::{Inferred, Metas, float, mismatch, same_kind, wrong};
-use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
+use super::row::{Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
@@ -29,7 +29,7 @@ pub static ROWS: [OpRow; 2] = [
         .saves(0b111, 1)
         .kernels(&[cuda::RETENTION, CPU])
         .flops(|_, ins, _| 2 * ins[0].numel().max(0) as u64)
-        .export(Export::Graph("Scan over positions, or MatMul with powers of λ")),
+        .lowers(super::retention_lower::lower),
     OpRow::backward("retention_backward", shape_backward, launch_backward)
         .kernels(&[cuda::RETENTION_BACKWARD, CPU_BACKWARD])
         .flops(|_, ins, _| 6 * ins[0].numel().max(0) as u64),

@@ -4,6 +4,7 @@
 
 use super::Op;
 use super::infer::Inferred;
+use super::lower::{Lower, Lowered};
 use super::sample::{Draw, Sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -26,13 +27,14 @@ impl Launch<'_> {
 /// What a launch returns.
 pub type Launched = Result<Outs, OpErrorKind>;
 
+/// The plain operations of an operation.
+pub type Way = fn(&Op, &mut Lower<'_>) -> Lowered;
+
 /// How an operation leaves the worker in an exported model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Export {
-    /// As one ONNX operator of this name.
-    Node(&'static str),
-    /// As a small graph of ONNX operators, described in words.
-    Graph(&'static str),
+    /// As plain operations.
+    As(Way),
     /// Not at all: why.
     No(&'static str),
 }
@@ -157,6 +159,11 @@ impl OpRow {
     pub const fn export(mut self, export: Export) -> Self {
         self.export = export;
         self
+    }
+
+    /// The way out as plain operations.
+    pub const fn lowers(self, way: Way) -> Self {
+        self.export(Export::As(way))
     }
 }
 

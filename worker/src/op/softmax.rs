@@ -2,11 +2,13 @@
 
 use super::Op;
 use super::infer::{Inferred, axis, float, one};
-use super::row::{Export, Launch, Launched, OpRow};
+use super::lower::{Lower, Lowered, only};
+use super::row::{Launch, Launched, OpRow};
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::OpError;
+use enn_common::graph::{Binary, Fold, Op as Plain, Unary};
 use smallvec::smallvec;
 
 /// Softmax, SoftmaxBackward, LogSoftmax, LogSoftmaxBackward.
@@ -14,12 +16,12 @@ pub static ROWS: [OpRow; 4] = [
     OpRow::forward("softmax", shape, launch, vjp, |d| samples(d, |axis| Op::Softmax { axis }))
         .saves(0, 1)
         .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
-        .export(Export::Node("Softmax")),
+        .lowers(lower),
     OpRow::backward("softmax_backward", |_, ins| one(ins[0].clone()), launch),
     OpRow::forward("log_softmax", shape, launch, vjp, |d| samples(d, |axis| Op::LogSoftmax { axis }))
         .saves(0, 1)
         .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
-        .export(Export::Node("LogSoftmax")),
+        .lowers(lower_log),
     OpRow::backward("log_softmax_backward", |_, ins| one(ins[0].clone()), launch),
 ];
 
@@ -70,4 +72,28 @@ fn samples(d: &mut Draw, op: fn(i64) -> Op) -> Vec<Sample> {
         sample(op(0), [normal(&[b, a]).strided()]),
         sample(op(-1), [normal(&[0, b])]),
     ]
+}
+
+fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::Softmax { axis } = op else { unreachable!("row of another operation") };
+    let x = l.at(0);
+    let (axis, last) = (l.axis(x, *axis), l.rank(x) - 1);
+    if axis == last {
+        return only(l.emit(Plain::Softmax, &[x])?);
+    }
+    let turned = l.swapped(x, axis, last)?;
+    let shares = l.emit(Plain::Softmax, &[turned])?;
+    only(l.swapped(shares, axis, last)?)
+}
+
+/// x − largest − ln Σ exp(x − largest).
+fn lower_log(op: &Op, l: &mut Lower<'_>) -> Lowered {
+    let Op::LogSoftmax { axis } = op else { unreachable!("row of another operation") };
+    let x = l.at(0);
+    let most = l.reduced(Fold::Max, x, &[*axis], true)?;
+    let below = l.binary(Binary::Sub, x, most)?;
+    let parts = l.unary(Unary::Exp, below)?;
+    let sum = l.reduced(Fold::Sum, parts, &[*axis], true)?;
+    let sum = l.unary(Unary::Log, sum)?;
+    only(l.binary(Binary::Sub, below, sum)?)
 }

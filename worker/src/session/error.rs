@@ -5,6 +5,7 @@ use crate::{
     comm::CommError,
     data::DataError,
     error::{OpError, OpErrorKind},
+    export::ExportError,
     kernel::KernelNameError,
     model::ModelError,
     optim::OptimError,
@@ -37,6 +38,12 @@ pub enum SessionError {
         /// What was expected.
         expected: &'static str,
     },
+    /// A model without a way out.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// A graph that cannot be put down.
+    #[error(transparent)]
+    Graph(enn_common::graph::file::FileError),
     /// The launcher does not want this worker.
     #[error("the launcher refused this worker: {error}")]
     Refused {
@@ -115,6 +122,14 @@ pub enum SessionError {
     /// The pipe to whoever asks for predictions.
     #[error("the pipe to the launcher: {0}")]
     Pipe(#[source] io::Error),
+    /// An exported artifact that libtorch does not run.
+    #[error("{}: {message}", path.display())]
+    Artifact {
+        /// The file.
+        path: PathBuf,
+        /// libtorch's sentence.
+        message: String,
+    },
     /// Weights that are not those of the output grid.
     #[error(transparent)]
     Weights(#[from] WeightsError),

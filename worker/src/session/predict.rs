@@ -30,8 +30,11 @@ use enn_common::{
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
-/// Rows of one forward pass.
+/// Rows of one forward pass on a CPU, whose caches hold no more, and on a GPU, which has more to do at once.
 const FORWARD_ROWS: u64 = 256;
+const FORWARD_ROWS_CUDA: u64 = 4096;
+/// Values of one forward pass on a GPU at most, inputs and outputs together: 64 MiB.
+const FORWARD_VALUES_MAX: u64 = 16 << 20;
 /// Differing features told by name.
 const NAMES_TOLD: usize = 3;
 
@@ -101,6 +104,15 @@ fn answer_shape(saved: &SavedModel) -> Vec<usize> {
     (levels > 0).then_some(levels).into_iter().chain(saved.meta.out_shape.iter().copied()).collect()
 }
 
+/// Rows of one forward pass of a model.
+fn forward_rows(meta: &StagedMeta, device: Device) -> u64 {
+    if !device.is_cuda() {
+        return FORWARD_ROWS;
+    }
+    let values = (meta.features.len() + meta.out_shape.iter().product::<usize>()).max(1) as u64;
+    (FORWARD_VALUES_MAX / values).clamp(FORWARD_ROWS, FORWARD_ROWS_CUDA)
+}
+
 /// What is said of some rows.
 #[derive(Default)]
 pub(super) struct Answers {
@@ -144,6 +156,8 @@ pub(super) struct Predictor<'a> {
     precision: Precision,
     kernels: &'a Kernels<'a>,
     device: Device,
+    /// Rows of one forward pass.
+    rows: u64,
     /// Shape of what is said of one row.
     shape: Vec<usize>,
     /// Target cells over the training rows.
@@ -159,13 +173,14 @@ impl<'a> Predictor<'a> {
         wanted: Wanted,
     ) -> Result<Self, SessionError> {
         let (model, mut params) = load(saved, models, device)?;
-        let demand = Demand::of(&ModelSpec::new(&saved.meta, &saved.config.train), FORWARD_ROWS);
+        let rows = forward_rows(&saved.meta, device);
+        let demand = Demand::of(&ModelSpec::new(&saved.meta, &saved.config.train), rows);
         let precision = Precision::decide(wanted, demand, device, &Solo)?;
         if let Some(kind) = precision.copies() {
             params.keep_shadows(kind)?;
         }
         let (shape, targets) = (answer_shape(saved), saved.meta.y_stats.clone());
-        Ok(Self { model, params, precision, kernels, device, shape, targets })
+        Ok(Self { model, params, precision, kernels, device, rows, shape, targets })
     }
 
     /// Settles on a precision by the first rows of the data; what the user should know of it.
@@ -230,7 +245,7 @@ impl<'a> Predictor<'a> {
         let mut at = rows.start;
         while at < rows.end {
             reporter.mark(Phase::Predict, at);
-            let next = (at + FORWARD_ROWS).min(rows.end);
+            let next = (at + self.rows).min(rows.end);
             let batch = self.gather(data, at..next)?;
             let cx = self.context(&self.precision)?;
             let output = self.output(&cx, &batch)?;
@@ -257,7 +272,7 @@ impl<'a> Predictor<'a> {
 }
 
 /// The model of a checkpoint with its best weights.
-fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model, Params), SessionError> {
+pub(super) fn load(saved: &SavedModel, models: &SubModels, device: Device) -> Result<(Model, Params), SessionError> {
     let spec = ModelSpec::new(&saved.meta, &saved.config.train);
     let mut builder = ParamBuilder::new();
     let mut model = Model::build_with(&saved.config.model, &spec, models, &mut builder)?;
@@ -337,6 +352,14 @@ mod tests {
             y_stats: vec![],
             report: CleaningReport::default(),
         }
+    }
+
+    #[test]
+    fn a_gpu_is_given_more_rows_at_once_as_far_as_they_are_small() {
+        let (small, large) = (meta(&["a"], &[3, 24]), meta(&["a"], &[1 << 12, 1 << 10]));
+        assert_eq!(forward_rows(&large, Device::Cpu), FORWARD_ROWS);
+        assert_eq!(forward_rows(&small, Device::Cuda(0)), FORWARD_ROWS_CUDA);
+        assert_eq!(forward_rows(&large, Device::Cuda(0)), FORWARD_ROWS);
     }
 
     #[test]

@@ -1,20 +1,24 @@
 //! A worker program, from its command line to its exit code: `enn-worker`, and those of users around models of their own.
 
-use super::{Own, boot::Environment, run_with, serve};
+use super::{Own, SessionError, boot::Environment, engine, export, run_with, serve};
 use crate::probe;
 use std::{io::Write, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
 /// Lives as a worker with what is the program's own. With `--probe` it tells what it was built and finds itself with; with
-/// `--serve` it answers a stream.
+/// `--serve` it answers a stream, with `--engine` it runs an exported artifact, with `--export` it makes a graph of a
+/// checkpoint's model.
 pub fn program(own: &Own) -> ExitCode {
     match std::env::args_os().nth(1) {
         Some(flag) if flag == "--probe" => return probe::print(),
         Some(flag) if flag == "--serve" => {
-            return match serve::serve(std::io::stdin().lock(), std::io::stdout().lock(), own) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => fail(&error.sentence()),
-            };
+            return ended(serve::serve(std::io::stdin().lock(), std::io::stdout().lock(), own));
+        }
+        Some(flag) if flag == "--engine" => {
+            return ended(engine::answer(std::io::stdin().lock(), std::io::stdout().lock()));
+        }
+        Some(flag) if flag == "--export" => {
+            return ended(export::answer(std::io::stdin().lock(), std::io::stdout().lock(), own));
         }
         _ => {}
     }
@@ -25,10 +29,11 @@ pub fn program(own: &Own) -> ExitCode {
     let filter = EnvFilter::try_new(&environment.log).unwrap_or_else(|_| EnvFilter::new("warn"));
     // A log on a full disk is told by nobody and ends nobody: told, it would be a panic.
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
-    match run_with(&environment, own) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.sentence()),
-    }
+    ended(run_with(&environment, own))
+}
+
+fn ended(life: Result<(), SessionError>) -> ExitCode {
+    life.map_or_else(|error| fail(&error.sentence()), |()| ExitCode::SUCCESS)
 }
 
 /// Into the worker's log file, which is its standard error; it may be full.

@@ -40,7 +40,7 @@ impl Reporter for Log {
 }
 
 /// Directory of what is exchanged, gone when it is dropped: whoever asked may have been killed.
-struct Scratch(Option<PathBuf>);
+pub(super) struct Scratch(pub(super) Option<PathBuf>);
 
 impl Drop for Scratch {
     fn drop(&mut self) {

@@ -6,6 +6,7 @@
 
 mod aten;
 mod attention;
+mod export;
 mod mixers;
 mod operands;
 mod oracle;

@@ -179,9 +179,8 @@ fn every_row_is_whole() {
         for sample in &samples {
             assert!(std::ptr::eq(sample.op.row(), row), "{} is the row of its samples", row.name);
         }
-        match row.export {
-            Export::Node(name) => assert!(name.chars().all(char::is_alphanumeric), "{name} is an operator's name"),
-            Export::Graph(words) | Export::No(words) => assert!(words.len() > 5, "{} says how or why not", row.name),
+        if let Export::No(why) = row.export {
+            assert!(why.len() > 5, "{} says why it has no way out", row.name);
         }
     }
     names.sort_unstable();

@@ -1,0 +1,145 @@
+//! What is said beside an exported model, in `ARTIFACT.json`: what goes in, what comes out, where it comes from, and how it was checked.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Of this file's form.
+pub const VERSION: u32 = 1;
+
+/// All that is said of one artifact.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sidecar {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Name of the format, as `enn export --to` takes it.
+    pub format: String,
+    /// The artifact's name beside this file; a directory for some formats.
+    pub artifact: String,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// blake3 of the file, or of the list of a directory's files with theirs, hex.
+    pub blake3: String,
+    /// Where the model comes from.
+    pub model: Origin,
+    /// What goes in, in order.
+    pub inputs: Vec<Port>,
+    /// What comes out, in order.
+    pub outputs: Vec<Port>,
+    /// The columns of the input `x`, in order.
+    pub columns: Vec<Column>,
+    /// Names along each axis of the output behind the batch.
+    pub labels: Vec<Vec<String>>,
+    /// Unit of the output; empty when unknown.
+    pub units: String,
+    /// Levels of the quantiles, where there are any.
+    pub levels: Vec<f64>,
+    /// Rows of one call.
+    pub batch: Rows,
+    /// What it computes in.
+    pub precision: String,
+    /// Versions of what made it: enn, libtorch, opset, schema, tools.
+    pub versions: BTreeMap<String, String>,
+    /// blake3 of the graph and of what is known beforehand, hex: equal for equal functions, whatever the format.
+    pub graph: String,
+    /// The format it was made from by another tool, and that file's digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// What else is special about it, e.g. the instruction set it was compiled for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub notes: BTreeMap<String, String>,
+    /// How it was checked.
+    pub verified: Verified,
+    /// Configuration of the model, `[model]`.
+    pub config: serde_json::Value,
+    /// Means and spreads that are inside the graph: of the columns, then of the output's cells.
+    pub scaler: [Vec<[f64; 2]>; 2],
+}
+
+/// Where a model comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Name of the run.
+    pub run: String,
+    /// Step of the checkpoint.
+    pub step: u64,
+    /// blake3 of the checkpoint's manifest, hex.
+    pub checkpoint: String,
+}
+
+/// A tensor that goes in or comes out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// Name in the artifact.
+    pub name: String,
+    /// Element type.
+    pub dtype: String,
+    /// Sizes; "batch" for rows.
+    pub shape: Vec<crate::graph::Dim>,
+}
+
+/// A column of the input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Name.
+    pub name: String,
+    /// Categories in the order of their numbers; empty for a number. A category goes in by its number, any other number is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub categories: Vec<String>,
+    /// Whether training has seen it missing. NaN stands for a missing value.
+    pub may_be_missing: bool,
+}
+
+/// Rows of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// Fewest.
+    pub min: u64,
+    /// What it is tuned for.
+    pub opt: u64,
+    /// Most; no more than a promise where a format states no bound.
+    pub max: u64,
+}
+
+/// What an artifact was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Name of the format.
+    pub format: String,
+    /// blake3, hex.
+    pub blake3: String,
+}
+
+/// How far an artifact was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// It ran in its own runtime and answered as the model does.
+    Runtime,
+    /// It was read again and holds together; its runtime does not run here.
+    Structure,
+    /// Not at all, because that was asked for.
+    None,
+}
+
+/// How an artifact was checked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verified {
+    /// How far.
+    pub level: Level,
+    /// Runtime and version.
+    pub runtime: String,
+    /// Rows of the calls.
+    pub batches: Vec<u64>,
+    /// Rows, those with something wrong in them among them.
+    pub rows: u64,
+    /// Where the rows come from: "test", "val", "train" or "drawn".
+    pub from: String,
+    /// Largest difference from the model's own answers, in spreads of the targets or, far outside, of the answer itself.
+    pub largest: f64,
+    /// Mean difference in the same units.
+    pub mean: f64,
+    /// What the largest may be.
+    pub tolerance: f64,
+    /// Seconds it took.
+    pub seconds: f64,
+}

@@ -1,0 +1,68 @@
+//! Between who runs an exported artifact and the worker that holds it, over the worker's standard input and output: a line of JSON
+//! each way, by [`put`](super::serve::put) and [`get`](super::serve::get).
+//!
+//! ```text
+//! enn ─► Begin            worker ─► Ready | Failed
+//!     ─► Question                ─► Answered | Failed        once for every batch
+//!     ─► end of input            ─► ends
+//! ```
+//! Tensors lie in safetensors files, under the number of their port from 0 on.
+
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// Who runs an artifact inside libtorch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// A PT2 archive, node by node.
+    Pt2,
+    /// A package of AOTInductor, compiled.
+    Aoti,
+}
+
+/// The first line to the worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Begin {
+    /// `message::PROTOCOL`.
+    pub protocol: u32,
+    /// What runs it.
+    pub engine: Engine,
+    /// The file.
+    pub artifact: PathBuf,
+    /// "cpu" or "cuda".
+    pub device: String,
+    /// Intra-op threads.
+    pub threads: u32,
+    /// Directory of what is exchanged, which the worker removes when its input ends, however whoever asked has ended.
+    pub scratch: PathBuf,
+}
+
+/// What to compute next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    /// File of the inputs.
+    pub inputs: PathBuf,
+    /// File to write the outputs to.
+    pub outputs: PathBuf,
+}
+
+/// What the worker says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// The artifact is loaded.
+    Ready {
+        /// Of libtorch.
+        version: String,
+        /// What the artifact says of itself, e.g. of which instruction set its code is.
+        about: BTreeMap<String, String>,
+    },
+    /// The outputs are written.
+    Answered,
+    /// The worker cannot go on and ends.
+    Failed {
+        /// The sentence.
+        error: String,
+    },
+}

@@ -1,0 +1,59 @@
+//! Between `enn export` and the worker that makes a graph of a model, over the worker's standard input and output: a line of JSON each
+//! way, by [`put`](super::serve::put) and [`get`](super::serve::get).
+//!
+//! ```text
+//! enn ─► Job            worker ─► Exported | Failed
+//! ```
+//! The worker leaves the graph (`crate::graph::file`) and [`CASES`] in the job's directory.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Rows with the model's own answers, a safetensors file of f32: inputs under [`GIVEN`], outputs under [`ANSWERED`], both with the
+/// graph's names behind, rows first.
+pub const CASES: &str = "cases.safetensors";
+/// What comes before an input's name.
+pub const GIVEN: &str = "given.";
+/// What comes before an output's name.
+pub const ANSWERED: &str = "answered.";
+/// Mean and spread of the targets over the training rows, in the output's shape: what a difference is measured by.
+pub const CENTRE: &str = "centre";
+/// The spread.
+pub const SPREAD: &str = "spread";
+
+/// What to export.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// `message::PROTOCOL`.
+    pub protocol: u32,
+    /// Committed checkpoint; its best weights leave.
+    pub checkpoint: PathBuf,
+    /// Staged data of the training, if they are still there: the rows of the cases come from what was held out.
+    pub staged: Option<PathBuf>,
+    /// Rows of the cases besides those with something wrong in them.
+    pub rows: u64,
+    /// Directory of what is made.
+    pub out: PathBuf,
+    /// Whether the quantiles of the loss are answered too.
+    pub quantiles: bool,
+    /// Whether the state of a stream goes in and comes out.
+    pub stream: bool,
+    /// Intra-op threads.
+    pub threads: u32,
+}
+
+/// What the worker says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// Graph and cases are written.
+    Exported {
+        /// Where the rows of the cases come from: "test", "val" or "train", or "drawn" where no data are there.
+        rows: String,
+    },
+    /// The model stays.
+    Failed {
+        /// The sentence.
+        error: String,
+    },
+}

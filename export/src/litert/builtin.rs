@@ -1,0 +1,81 @@
+//! The operators of LiteRT that are written: numbers of the schema (tflite/schema/schema.fbs), versions as its converter counts them.
+
+/// An operator: its number, and that of the table with its options, 0 where it has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Builtin(pub(super) i32, pub(super) u8);
+
+pub(super) const ABS: Builtin = Builtin(101, 78);
+pub(super) const ADD: Builtin = Builtin(0, 11);
+pub(super) const BATCH_MATMUL: Builtin = Builtin(126, 101);
+pub(super) const BROADCAST_TO: Builtin = Builtin(130, 104);
+pub(super) const CAST: Builtin = Builtin(53, 37);
+pub(super) const CONCATENATION: Builtin = Builtin(2, 10);
+pub(super) const DIV: Builtin = Builtin(42, 29);
+pub(super) const EXP: Builtin = Builtin(47, 33);
+pub(super) const FLOOR_DIV: Builtin = Builtin(90, 65);
+pub(super) const FULLY_CONNECTED: Builtin = Builtin(9, 8);
+pub(super) const GATHER: Builtin = Builtin(36, 23);
+pub(super) const GELU: Builtin = Builtin(150, 116);
+pub(super) const GREATER: Builtin = Builtin(61, 44);
+pub(super) const GREATER_EQUAL: Builtin = Builtin(62, 45);
+pub(super) const LESS: Builtin = Builtin(58, 41);
+pub(super) const LESS_EQUAL: Builtin = Builtin(63, 46);
+pub(super) const LOG: Builtin = Builtin(73, 0);
+pub(super) const LOGICAL_AND: Builtin = Builtin(86, 62);
+pub(super) const LOGICAL_NOT: Builtin = Builtin(87, 63);
+pub(super) const LOGISTIC: Builtin = Builtin(14, 0);
+pub(super) const MAXIMUM: Builtin = Builtin(55, 39);
+pub(super) const MEAN: Builtin = Builtin(40, 27);
+pub(super) const MINIMUM: Builtin = Builtin(57, 39);
+pub(super) const MUL: Builtin = Builtin(18, 21);
+pub(super) const NEG: Builtin = Builtin(59, 42);
+pub(super) const PACK: Builtin = Builtin(83, 59);
+pub(super) const REDUCE_MAX: Builtin = Builtin(82, 27);
+pub(super) const RESHAPE: Builtin = Builtin(22, 17);
+pub(super) const RSQRT: Builtin = Builtin(76, 0);
+pub(super) const SELECT_V2: Builtin = Builtin(123, 98);
+pub(super) const SHAPE: Builtin = Builtin(77, 55);
+pub(super) const SLICE: Builtin = Builtin(65, 48);
+pub(super) const SOFTMAX: Builtin = Builtin(25, 9);
+pub(super) const SQRT: Builtin = Builtin(75, 0);
+pub(super) const STRIDED_SLICE: Builtin = Builtin(45, 32);
+pub(super) const SUB: Builtin = Builtin(41, 28);
+pub(super) const SUM: Builtin = Builtin(74, 27);
+pub(super) const TANH: Builtin = Builtin(28, 0);
+pub(super) const TRANSPOSE: Builtin = Builtin(39, 26);
+
+/// What an operator's version depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Use {
+    /// Operands.
+    pub(super) operands: usize,
+    /// The most axes of an operand.
+    pub(super) rank: usize,
+    /// Whether an operand is repeated to another one's shape.
+    pub(super) stretched: bool,
+    /// Whether the first operand holds truth values.
+    pub(super) truth: bool,
+}
+
+/// The oldest version that does this.
+pub(super) fn version(op: Builtin, of: Use) -> i32 {
+    match op {
+        // Two operands: no bias; otherwise axes are kept.
+        FULLY_CONNECTED => {
+            if of.operands == 2 {
+                6
+            } else {
+                5
+            }
+        }
+        BROADCAST_TO => 2,
+        TRANSPOSE if of.rank > 6 => 8,
+        TRANSPOSE if of.rank > 5 => 6,
+        TRANSPOSE if of.rank > 4 => 4,
+        TRANSPOSE | GATHER | STRIDED_SLICE if of.truth => 3,
+        SLICE if of.rank > 4 => 5,
+        SUB | MAXIMUM | MINIMUM if of.stretched && of.rank > 4 => 3,
+        DIV if of.stretched && of.rank > 4 => 2,
+        _ => 1,
+    }
+}

@@ -1,0 +1,357 @@
+//! How each operation is said in LiteRT's operators.
+
+use super::{
+    builtin::{self as op, Builtin, Use, version},
+    flat::{Draft, Field, Kind, Operator, Tensor},
+};
+use crate::{ExportError, model::joined};
+use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
+use std::{borrow::Cow, collections::HashMap};
+
+/// Of its kernels for CPUs.
+const AXES_MAX: usize = 6;
+/// Of that of BATCH_MATMUL.
+const MATMUL_AXES_MAX: usize = 5;
+
+/// Position of a tensor.
+type At = i32;
+
+/// A graph on its way into a [`Draft`].
+pub(super) struct Emitter<'a> {
+    graph: &'a Graph,
+    pub(super) draft: Draft<'a>,
+    /// By value.
+    made: Vec<Option<At>>,
+    /// Constants that the operators need, by what they hold.
+    numbers: HashMap<(Kind, Vec<u64>, Vec<u8>), At>,
+    /// The rows of a call, as a tensor of one element, once asked for.
+    batch: Option<At>,
+    place: &'a str,
+}
+
+/// The element type that stands for another one: single precision for half, and the integers that every runtime has.
+pub(super) const fn kind(dtype: DType) -> Kind {
+    match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 => Kind::Float32,
+        DType::I64 => Kind::Int32,
+        DType::Bool => Kind::Bool,
+    }
+}
+
+impl<'a> Emitter<'a> {
+    /// With tensors for the inputs.
+    pub(super) fn new(graph: &'a Graph) -> Self {
+        let made = vec![None; graph.values().count()];
+        let mut emitter =
+            Self { graph, draft: Draft::default(), made, numbers: HashMap::new(), batch: None, place: "" };
+        for id in graph.inputs() {
+            let value = graph.value(*id);
+            let at = emitter.tensor(value.name.clone(), kind(value.dtype), value.shape.clone(), None);
+            emitter.made[id.0] = Some(at);
+            emitter.draft.inputs.push((&value.name, at));
+        }
+        emitter
+    }
+
+    /// The tensor of a value; one that is known is added at its first use.
+    fn at(&mut self, id: Id) -> Result<At, ExportError> {
+        if let Some(at) = self.made[id.0] {
+            return Ok(at);
+        }
+        let value = self.graph.value(id);
+        let data = narrowed(value).map_err(|found| super::too_large(&value.name, found))?;
+        let at = self.tensor(value.name.clone(), kind(value.dtype), value.shape.clone(), Some(data));
+        self.made[id.0] = Some(at);
+        Ok(at)
+    }
+
+    /// Copies: an output may be an input, or known, or asked for twice.
+    pub(super) fn outputs(&mut self) -> Result<(), ExportError> {
+        self.place = "output";
+        for id in self.graph.outputs() {
+            let value = self.graph.value(*id);
+            let mut at = self.at(*id)?;
+            let tensor = &self.draft.tensors[at as usize];
+            let ports = self.draft.inputs.iter().chain(&self.draft.outputs);
+            if tensor.data.is_some() || ports.clone().any(|(_, port)| *port == at) {
+                at = self.reshape(at, &value.shape);
+            }
+            self.draft.outputs.push((&value.name, at));
+        }
+        Ok(())
+    }
+
+    /// Writes a node.
+    pub(super) fn node(&mut self, node: &'a Node) -> Result<(), ExportError> {
+        self.place = &node.place;
+        let ins = node.ins.iter().map(|id| self.at(*id)).collect::<Result<Vec<At>, _>>()?;
+        let out = self.graph.value(node.out);
+        let axes = ins.iter().map(|at| self.shape(*at).len()).max().unwrap_or(0).max(out.shape.len());
+        if axes > AXES_MAX && !matches!(node.op, Op::Reshape { .. }) {
+            return Err(super::too_many_axes(node, axes));
+        }
+        let (x, to) = (ins[0], (kind(out.dtype), out.shape.clone()));
+        let at = match &node.op {
+            Op::Unary(f) => self.unary(*f, x, to),
+            Op::Binary(f) => self.elementwise(binary(*f), &ins, to),
+            Op::Compare(f) => self.elementwise(compare(*f), &ins, to),
+            Op::And => self.elementwise(op::LOGICAL_AND, &ins, to),
+            Op::Not => self.put(op::LOGICAL_NOT, &ins, to, &[]),
+            Op::Where => self.elementwise(op::SELECT_V2, &ins, to),
+            Op::Cast { .. } => self.cast(x, to),
+            Op::MatMul => self.matmul(node, &ins, to)?,
+            Op::Linear => self.put(op::FULLY_CONNECTED, &ins, to, &[Field::Bool(2, true)]),
+            Op::LayerNorm { eps } => self.layer_norm(&ins, to, *eps),
+            Op::Softmax => self.put(op::SOFTMAX, &ins, to, &[Field::Float(0, 1.0)]),
+            Op::Reduce { fold, axes, keep } => {
+                let fold = match fold {
+                    Fold::Sum => op::SUM,
+                    Fold::Mean => op::MEAN,
+                    Fold::Max => op::REDUCE_MAX,
+                };
+                self.reduce(fold, x, to, (axes, *keep))
+            }
+            Op::Reshape { shape } => self.reshape(x, shape),
+            Op::Permute { axes } => {
+                let axes = self.row(&axes.iter().map(|axis| *axis as i32).collect::<Vec<_>>());
+                self.put(op::TRANSPOSE, &[x, axes], to, &[])
+            }
+            Op::Expand { shape } => {
+                let shape = self.sizes(node, shape)?;
+                self.put(op::BROADCAST_TO, &[x, shape], to, &[])
+            }
+            Op::Slice { axis, start, len } => {
+                let (mut begin, mut size) = (vec![0; to.1.len()], vec![-1; to.1.len()]);
+                (begin[*axis], size[*axis]) = (*start as i32, *len as i32);
+                let (begin, size) = (self.row(&begin), self.row(&size));
+                self.put(op::SLICE, &[x, begin, size], to, &[])
+            }
+            Op::Concat { axis } => self.put(op::CONCATENATION, &ins, to, &[Field::Int(0, *axis as i32)]),
+            Op::Gather { axis } => self.put(op::GATHER, &ins, to, &[Field::Int(0, *axis as i32)]),
+        };
+        if self.graph.outputs().contains(&node.out) {
+            self.draft.tensors[at as usize].name.clone_from(&out.name);
+        }
+        self.made[node.out.0] = Some(at);
+        Ok(())
+    }
+
+    fn tensor(&mut self, name: String, kind: Kind, shape: Vec<Dim>, data: Option<Cow<'a, [u8]>>) -> At {
+        self.draft.tensors.push(Tensor { name, kind, shape, data });
+        self.draft.tensors.len() as At - 1
+    }
+
+    fn shape(&self, at: At) -> &[Dim] {
+        &self.draft.tensors[at as usize].shape
+    }
+
+    /// An operator; its result.
+    fn put(&mut self, op: Builtin, ins: &[At], (kind, shape): (Kind, Vec<Dim>), options: &[Field]) -> At {
+        let operands = ins.iter().map(|at| &self.draft.tensors[*at as usize]);
+        let of = Use {
+            operands: ins.len(),
+            rank: operands.clone().map(|tensor| tensor.shape.len()).max().unwrap_or(0),
+            stretched: operands.clone().any(|tensor| tensor.shape != shape),
+            truth: self.draft.tensors[ins[0] as usize].kind == Kind::Bool,
+        };
+        let name = format!("{}/{}", self.place, self.draft.tensors.len());
+        let out = self.tensor(name, kind, shape, None);
+        let version = version(op, of);
+        self.draft.operators.push(Operator { op, version, ins: ins.to_vec(), out, options: options.to_vec() });
+        out
+    }
+
+    fn unary(&mut self, f: Unary, x: At, to: (Kind, Vec<Dim>)) -> At {
+        let op = match f {
+            Unary::Neg => op::NEG,
+            Unary::Exp => op::EXP,
+            Unary::Log => op::LOG,
+            Unary::Sqrt => op::SQRT,
+            Unary::Abs => op::ABS,
+            Unary::Sigmoid => op::LOGISTIC,
+            Unary::Tanh => op::TANH,
+            Unary::Gelu | Unary::GeluTanh => {
+                return self.put(op::GELU, &[x], to, &[Field::Bool(0, f == Unary::GeluTanh)]);
+            }
+        };
+        self.put(op, &[x], to, &[])
+    }
+
+    /// An operator whose operands stretch to each other's shape.
+    fn elementwise(&mut self, op: Builtin, ins: &[At], to: (Kind, Vec<Dim>)) -> At {
+        self.put(op, ins, to, &[])
+    }
+
+    /// With its leading axes joined to one, where there are more than its kernel takes.
+    fn matmul(&mut self, node: &Node, ins: &[At], (kind, shape): (Kind, Vec<Dim>)) -> Result<At, ExportError> {
+        if shape.len() <= MATMUL_AXES_MAX {
+            return Ok(self.put(op::BATCH_MATMUL, ins, (kind, shape), &[]));
+        }
+        let (lead, square) = shape.split_at(shape.len() - 2);
+        let flat = ins.iter().map(|at| self.flat(node, *at, lead)).collect::<Result<Vec<At>, _>>()?;
+        let made = self.put(op::BATCH_MATMUL, &flat, (kind, [&[joined(lead)], square].concat()), &[]);
+        Ok(self.reshape(made, &shape))
+    }
+
+    /// An operand of a product with its leading axes stretched to `lead` and joined to one; or with none.
+    fn flat(&mut self, node: &Node, at: At, lead: &[Dim]) -> Result<At, ExportError> {
+        let shape = self.shape(at).to_vec();
+        let (own, square) = shape.split_at(shape.len() - 2);
+        if own.iter().all(|dim| *dim == Dim::ONE) {
+            return Ok(self.reshape(at, square));
+        }
+        let mut whole = at;
+        if own != lead {
+            let to = [lead, square].concat();
+            let sizes = self.sizes(node, &to)?;
+            whole = self.put(op::BROADCAST_TO, &[at, sizes], (Kind::Float32, to), &[]);
+        }
+        Ok(self.reshape(whole, &[&[joined(lead)], square].concat()))
+    }
+
+    fn cast(&mut self, x: At, to: (Kind, Vec<Dim>)) -> At {
+        let from = self.draft.tensors[x as usize].kind;
+        if from == to.0 {
+            return x;
+        }
+        let options = [Field::Byte(0, from as i8), Field::Byte(1, to.0 as i8)];
+        self.put(op::CAST, &[x], to, &options)
+    }
+
+    fn layer_norm(&mut self, ins: &[At], to: (Kind, Vec<Dim>), eps: f64) -> At {
+        let last = to.1.len() - 1;
+        let mut narrow = to.clone();
+        narrow.1[last] = Dim::ONE;
+        let mean = self.reduce(op::MEAN, ins[0], narrow.clone(), (&[last], true));
+        let apart = self.elementwise(op::SUB, &[ins[0], mean], to.clone());
+        let square = self.put(op::MUL, &[apart, apart], to.clone(), &[]);
+        let spread = self.reduce(op::MEAN, square, narrow.clone(), (&[last], true));
+        let eps = self.constant(Kind::Float32, &[], (eps as f32).to_le_bytes().to_vec());
+        let spread = self.put(op::ADD, &[spread, eps], narrow.clone(), &[]);
+        let scale = self.put(op::RSQRT, &[spread], narrow, &[]);
+        let normed = self.elementwise(op::MUL, &[apart, scale], to.clone());
+        let normed = self.elementwise(op::MUL, &[normed, ins[1]], to.clone());
+        self.elementwise(op::ADD, &[normed, ins[2]], to)
+    }
+
+    fn reduce(&mut self, op: Builtin, x: At, to: (Kind, Vec<Dim>), (axes, keep): (&[usize], bool)) -> At {
+        let axes = self.row(&axes.iter().map(|axis| *axis as i32).collect::<Vec<_>>());
+        self.put(op, &[x, axes], to, &[Field::Bool(0, keep)])
+    }
+
+    fn reshape(&mut self, x: At, to: &[Dim]) -> At {
+        let kind = self.draft.tensors[x as usize].kind;
+        let shape = self.row(&to.iter().map(|dim| signed(*dim)).collect::<Vec<_>>());
+        self.put(op::RESHAPE, &[x, shape], (kind, to.to_vec()), &[])
+    }
+
+    fn constant(&mut self, kind: Kind, shape: &[u64], bytes: Vec<u8>) -> At {
+        let key = (kind, shape.to_vec(), bytes);
+        if let Some(at) = self.numbers.get(&key) {
+            return *at;
+        }
+        let shape = shape.iter().map(|size| Dim::Fixed(*size)).collect();
+        let name = format!("constant/{}", self.numbers.len());
+        let at = self.tensor(name, kind, shape, Some(key.2.clone().into()));
+        self.numbers.insert(key, at);
+        at
+    }
+
+    /// Sizes or axes, in a row.
+    fn row(&mut self, values: &[i32]) -> At {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant(Kind::Int32, &[values.len() as u64], bytes)
+    }
+
+    /// A size without axes.
+    fn size(&mut self, value: u64) -> At {
+        self.constant(Kind::Int32, &[], (value as i32).to_le_bytes().to_vec())
+    }
+
+    /// A shape as a tensor.
+    fn sizes(&mut self, node: &Node, shape: &[Dim]) -> Result<At, ExportError> {
+        if shape.iter().all(|dim| !dim.is_open()) {
+            return Ok(self.row(&shape.iter().map(|dim| signed(*dim)).collect::<Vec<_>>()));
+        }
+        let batch = self.rows(node)?;
+        let mut parts = Vec::with_capacity(shape.len());
+        for dim in shape {
+            parts.push(match dim {
+                Dim::Fixed(size) => self.size(*size),
+                Dim::Batch(1) => batch,
+                Dim::Batch(times) => {
+                    let times = self.size(*times);
+                    self.put(op::MUL, &[batch, times], (Kind::Int32, Vec::new()), &[])
+                }
+            });
+        }
+        let to = (Kind::Int32, vec![Dim::Fixed(parts.len() as u64)]);
+        let options = [Field::Int(0, parts.len() as i32)];
+        Ok(self.put(op::PACK, &parts, to, &options))
+    }
+
+    /// The rows of this call, read from the first input that has them.
+    fn rows(&mut self, node: &Node) -> Result<At, ExportError> {
+        if let Some(batch) = self.batch {
+            return Ok(batch);
+        }
+        let (id, axis, times) = crate::model::open_axis(super::TARGET, self.graph, node)?;
+        let input = self.at(id)?;
+        let to = (Kind::Int32, vec![Dim::Fixed(self.shape(input).len() as u64)]);
+        let shape = self.put(op::SHAPE, &[input], to, &[Field::Byte(0, Kind::Int32 as i8)]);
+        let axis = axis as i32;
+        let (begin, end, step) = (self.row(&[axis]), self.row(&[axis + 1]), self.row(&[1]));
+        let scalar = (Kind::Int32, Vec::new());
+        let shrunk = [Field::Int(4, 1)];
+        let mut rows = self.put(op::STRIDED_SLICE, &[shape, begin, end, step], scalar.clone(), &shrunk);
+        if times > 1 {
+            let times = self.size(times);
+            rows = self.put(op::FLOOR_DIV, &[rows, times], scalar, &[]);
+        }
+        self.batch = Some(rows);
+        Ok(rows)
+    }
+}
+
+/// A size, −1 where it is open.
+fn signed(dim: Dim) -> i32 {
+    dim.fixed().map_or(-1, |size| size as i32)
+}
+
+/// Known elements in the element type that is written, or the number that it does not hold.
+fn narrowed(value: &Value) -> Result<Cow<'_, [u8]>, i64> {
+    let bytes = &value.data.as_ref().expect("operands come before their use").bytes;
+    let halves = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    Ok(match value.dtype {
+        DType::F32 | DType::Bool => Cow::Borrowed(bytes),
+        DType::F16 => halves().flat_map(|b| half::f16::from_le_bytes(b).to_f32().to_le_bytes()).collect(),
+        DType::Bf16 => halves().flat_map(|b| half::bf16::from_le_bytes(b).to_f32().to_le_bytes()).collect(),
+        DType::I64 => {
+            let mut narrow = Vec::with_capacity(bytes.len() / 2);
+            for number in value.integers() {
+                narrow.extend(i32::try_from(number).map_err(|_| number)?.to_le_bytes());
+            }
+            narrow.into()
+        }
+    })
+}
+
+const fn binary(f: Binary) -> Builtin {
+    match f {
+        Binary::Add => op::ADD,
+        Binary::Sub => op::SUB,
+        Binary::Mul => op::MUL,
+        Binary::Div => op::DIV,
+        Binary::Max => op::MAXIMUM,
+        Binary::Min => op::MINIMUM,
+    }
+}
+
+const fn compare(f: Compare) -> Builtin {
+    match f {
+        Compare::Less => op::LESS,
+        Compare::LessEqual => op::LESS_EQUAL,
+        Compare::Greater => op::GREATER,
+        Compare::GreaterEqual => op::GREATER_EQUAL,
+    }
+}

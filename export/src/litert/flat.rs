@@ -1,0 +1,262 @@
+//! A LiteRT model under construction, and its bytes: the tables of tflite/schema/schema.fbs by the numbers of their fields.
+
+use super::{SIGNATURE, builtin::Builtin};
+use enn_common::graph::Dim;
+use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, TableFinishedWIPOffset, VOffsetT, Vector, WIPOffset};
+use std::borrow::Cow;
+
+/// Of the file's first bytes.
+const IDENTIFIER: &str = "TFL3";
+/// Of the schema.
+const SCHEMA: u32 = 3;
+/// Runtimes read tensors where they lie, as the schema demands.
+const ALIGNMENT: usize = 16;
+/// Numbers of `BuiltinOperator` up to this one also stand in a field of one byte, for older runtimes.
+const OLD_CODE_MAX: i32 = 127;
+
+/// `TensorType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Float32 = 0,
+    Int32 = 2,
+    Bool = 6,
+}
+
+/// A field of an operator's options: its number and value.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Field {
+    Byte(u16, i8),
+    Bool(u16, bool),
+    Int(u16, i32),
+    Float(u16, f32),
+}
+
+#[derive(Debug)]
+pub(super) struct Tensor<'a> {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) shape: Vec<Dim>,
+    /// Elements, where they are known.
+    pub(super) data: Option<Cow<'a, [u8]>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Operator {
+    pub(super) op: Builtin,
+    pub(super) version: i32,
+    pub(super) ins: Vec<i32>,
+    pub(super) out: i32,
+    pub(super) options: Vec<Field>,
+}
+
+/// A port of the signature: its name, and its tensor.
+pub(super) type Port<'a> = (&'a str, i32);
+
+/// A model.
+#[derive(Debug, Default)]
+pub(super) struct Draft<'a> {
+    pub(super) tensors: Vec<Tensor<'a>>,
+    pub(super) operators: Vec<Operator>,
+    pub(super) inputs: Vec<Port<'a>>,
+    pub(super) outputs: Vec<Port<'a>>,
+}
+
+/// The byte position of a field in a table's list of fields.
+const fn slot(number: u16) -> VOffsetT {
+    4 + 2 * number
+}
+
+/// A table that has been written.
+type Table = WIPOffset<TableFinishedWIPOffset>;
+
+/// The file under construction, from its end to its beginning.
+struct File<'f>(FlatBufferBuilder<'f>);
+
+impl<'f> File<'f> {
+    /// A table with the fields that `fill` puts into it.
+    fn table(&mut self, fill: impl FnOnce(&mut FlatBufferBuilder<'f>)) -> Table {
+        let start = self.0.start_table();
+        fill(&mut self.0);
+        self.0.end_table(start)
+    }
+
+    /// Bytes that lie at a multiple of [`ALIGNMENT`].
+    fn bytes(&mut self, bytes: &[u8]) -> WIPOffset<Vector<'f, u8>> {
+        self.fill_up(bytes.len());
+        self.0.create_vector(bytes)
+    }
+
+    /// Fills up so that what is `more` bytes further lies at a multiple of [`ALIGNMENT`].
+    fn fill_up(&mut self, more: usize) {
+        while !(self.0.unfinished_data().len() + more).is_multiple_of(ALIGNMENT) {
+            self.0.push(0_u8);
+        }
+    }
+
+    fn buffer(&mut self, bytes: &[u8]) -> Table {
+        let data = self.bytes(bytes);
+        self.table(|flat| flat.push_slot_always(slot(0), data))
+    }
+
+    fn tensor(&mut self, tensor: &Tensor<'_>, buffer: u32) -> Table {
+        let name = self.0.create_string(&tensor.name);
+        let now: Vec<i32> = tensor.shape.iter().map(|dim| dim.of(1) as i32).collect();
+        let shape = self.0.create_vector(&now);
+        let open: Vec<i32> = tensor.shape.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i32)).collect();
+        let signature = (open != now).then(|| self.0.create_vector(&open));
+        self.table(|flat| {
+            flat.push_slot_always(slot(0), shape);
+            flat.push_slot(slot(1), tensor.kind as i8, 0);
+            flat.push_slot(slot(2), buffer, 0);
+            flat.push_slot_always(slot(3), name);
+            if let Some(signature) = signature {
+                flat.push_slot_always(slot(7), signature);
+            }
+            flat.push_slot(slot(8), true, false);
+        })
+    }
+
+    fn operator(&mut self, operator: &Operator, code: u32) -> Table {
+        let ins = self.0.create_vector(&operator.ins);
+        let outs = self.0.create_vector(&[operator.out]);
+        let Builtin(_, kind) = operator.op;
+        let options = self.table(|flat| operator.options.iter().for_each(|field| field.push(flat)));
+        self.table(|flat| {
+            flat.push_slot(slot(0), code, 0);
+            flat.push_slot_always(slot(1), ins);
+            flat.push_slot_always(slot(2), outs);
+            if kind != 0 {
+                flat.push_slot_always(slot(3), kind);
+                flat.push_slot_always(slot(4), options);
+            }
+        })
+    }
+
+    /// `OperatorCode`.
+    fn code(&mut self, (Builtin(number, _), version): (Builtin, i32)) -> Table {
+        self.table(|flat| {
+            flat.push_slot(slot(0), number.min(OLD_CODE_MAX) as i8, 0);
+            flat.push_slot(slot(2), version, 1);
+            flat.push_slot(slot(3), number, 0);
+        })
+    }
+
+    /// A `TensorMap` for each port.
+    fn ports(&mut self, ports: &[Port<'_>]) -> WIPOffset<Vector<'f, ForwardsUOffset<TableFinishedWIPOffset>>> {
+        let maps: Vec<Table> = ports
+            .iter()
+            .map(|(name, tensor)| {
+                let name = self.0.create_string(name);
+                self.table(|flat| {
+                    flat.push_slot_always(slot(0), name);
+                    flat.push_slot(slot(1), tensor.cast_unsigned(), 0);
+                })
+            })
+            .collect();
+        self.0.create_vector(&maps)
+    }
+
+    /// `SignatureDef`.
+    fn signature(&mut self, draft: &Draft<'_>) -> Table {
+        let (inputs, outputs) = (self.ports(&draft.inputs), self.ports(&draft.outputs));
+        let key = self.0.create_string(SIGNATURE);
+        self.table(|flat| {
+            flat.push_slot_always(slot(0), inputs);
+            flat.push_slot_always(slot(1), outputs);
+            flat.push_slot_always(slot(2), key);
+        })
+    }
+
+    /// `SubGraph`; tensors without elements share buffer 0, the others have those from 1 on.
+    fn subgraph(&mut self, draft: &Draft<'_>, codes: &[(Builtin, i32)]) -> Table {
+        let mut buffers = 1..;
+        let tensors: Vec<Table> = draft
+            .tensors
+            .iter()
+            .map(|tensor| {
+                let buffer = tensor.data.as_ref().and_then(|_| buffers.next()).unwrap_or(0);
+                self.tensor(tensor, buffer)
+            })
+            .collect();
+        let operators: Vec<Table> = draft
+            .operators
+            .iter()
+            .map(|operator| {
+                let code = codes.iter().position(|code| *code == (operator.op, operator.version));
+                self.operator(operator, code.expect("a code for every operator") as u32)
+            })
+            .collect();
+        let of = |ports: &[Port<'_>]| ports.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>();
+        let (tensors, operators) = (self.0.create_vector(&tensors), self.0.create_vector(&operators));
+        let (ins, outs) = (self.0.create_vector(&of(&draft.inputs)), self.0.create_vector(&of(&draft.outputs)));
+        let name = self.0.create_string("main");
+        self.table(|flat| {
+            flat.push_slot_always(slot(0), tensors);
+            flat.push_slot_always(slot(1), ins);
+            flat.push_slot_always(slot(2), outs);
+            flat.push_slot_always(slot(3), operators);
+            flat.push_slot_always(slot(4), name);
+        })
+    }
+
+    /// `Metadata` entries, whose buffers follow those of the tensors.
+    fn metadata(&mut self, names: &[&str], first: u32) -> Vec<Table> {
+        let entry = |(name, buffer): (&&str, u32)| {
+            let name = self.0.create_string(name);
+            self.table(|flat| {
+                flat.push_slot_always(slot(0), name);
+                flat.push_slot(slot(1), buffer, 0);
+            })
+        };
+        names.iter().zip(first..).map(entry).collect()
+    }
+}
+
+impl Field {
+    fn push(self, flat: &mut FlatBufferBuilder<'_>) {
+        match self {
+            Self::Byte(number, value) => flat.push_slot(slot(number), value, 0),
+            Self::Bool(number, value) => flat.push_slot(slot(number), value, false),
+            Self::Int(number, value) => flat.push_slot(slot(number), value, 0),
+            Self::Float(number, value) => flat.push_slot(slot(number), value, 0.0),
+        }
+    }
+}
+
+/// The file.
+pub(super) fn bytes(draft: &Draft<'_>, name: &str, metadata: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut codes: Vec<(Builtin, i32)> = Vec::new();
+    for Operator { op, version, .. } in &draft.operators {
+        if !codes.contains(&(*op, *version)) {
+            codes.push((*op, *version));
+        }
+    }
+    let mut file = File(FlatBufferBuilder::new());
+    let known: Vec<&[u8]> = draft.tensors.iter().filter_map(|tensor| tensor.data.as_deref()).collect();
+    let mut buffers = vec![file.table(|_| ())];
+    buffers.extend(known.iter().chain(metadata.iter().map(|(_, data)| data)).map(|data| file.buffer(data)));
+    let buffers = file.0.create_vector(&buffers);
+    let subgraph = file.subgraph(draft, &codes);
+    let subgraphs = file.0.create_vector(&[subgraph]);
+    let codes: Vec<Table> = codes.into_iter().map(|code| file.code(code)).collect();
+    let codes = file.0.create_vector(&codes);
+    let names: Vec<&str> = metadata.iter().map(|(name, _)| *name).collect();
+    let metadata = file.metadata(&names, known.len() as u32 + 1);
+    let metadata = file.0.create_vector(&metadata);
+    let signature = file.signature(draft);
+    let signatures = file.0.create_vector(&[signature]);
+    let description = file.0.create_string(name);
+    let model = file.table(|flat| {
+        flat.push_slot(slot(0), SCHEMA, 0);
+        flat.push_slot_always(slot(1), codes);
+        flat.push_slot_always(slot(2), subgraphs);
+        flat.push_slot_always(slot(3), description);
+        flat.push_slot_always(slot(4), buffers);
+        flat.push_slot_always(slot(6), metadata);
+        flat.push_slot_always(slot(7), signatures);
+    });
+    // The root's offset and the identifier are still to come.
+    file.fill_up(8);
+    file.0.finish(model, Some(IDENTIFIER));
+    file.0.finished_data().to_vec()
+}

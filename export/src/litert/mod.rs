@@ -1,0 +1,96 @@
+//! LiteRT (TensorFlow Lite): a `.tflite` file for phones, browsers and single-board computers.
+//!
+//! The signature is `serving_default`; what is said of the model is in the metadata buffer `enn.json`. Integers are written with 32
+//! bits, which all runtimes and accelerators have, and half precision in single; [`changed`] tells of which ports that is true.
+//!
+//! **Invariant:** the file is whole or absent, and equal models give equal bytes.
+
+mod builtin;
+mod emit;
+mod flat;
+
+use crate::{ExportError, Model};
+use emit::Emitter;
+use enn_common::{
+    fs::atomic,
+    graph::{DType, Graph, Node},
+};
+use std::path::Path;
+
+/// In error messages.
+const TARGET: &str = "litert";
+/// The only signature.
+pub const SIGNATURE: &str = "serving_default";
+/// The metadata buffer with what is said of the model.
+pub const ABOUT: &str = "enn.json";
+/// The most that a flatbuffer holds, bytes.
+const BYTES_MAX: usize = i32::MAX as usize;
+/// For the structure beside the weights: what an operator and its tensor take at most.
+const OPERATOR_BYTES_MAX: usize = 2048;
+
+/// Writes the file `path`, which is replaced when it is there.
+///
+/// # Errors
+/// What the format does not hold, or what the system says.
+pub fn write(model: &Model<'_>, path: &Path) -> Result<(), ExportError> {
+    Ok(atomic::write(path, &bytes(model)?)?)
+}
+
+/// Inputs and outputs whose element type in the file is another one than in the graph, with the two.
+pub fn changed(graph: &Graph) -> Vec<(&str, &'static str, &'static str)> {
+    let ports = graph.inputs().iter().chain(graph.outputs()).map(|id| graph.value(*id));
+    ports
+        .filter_map(|value| {
+            let written = match value.dtype {
+                DType::I64 => "i32",
+                DType::F16 | DType::Bf16 => "f32",
+                DType::F32 | DType::Bool => return None,
+            };
+            Some((value.name.as_str(), value.dtype.name(), written))
+        })
+        .collect()
+}
+
+fn bytes(model: &Model<'_>) -> Result<Vec<u8>, ExportError> {
+    let mut emitter = Emitter::new(model.graph);
+    for node in model.graph.nodes() {
+        emitter.node(node)?;
+    }
+    emitter.outputs()?;
+    let draft = emitter.draft;
+    let about = serde_json::to_vec_pretty(model.about).expect("text becomes JSON");
+    let weights: usize = draft.tensors.iter().filter_map(|tensor| Some(tensor.data.as_ref()?.len())).sum();
+    let most = weights + about.len() + (draft.operators.len() + draft.tensors.len()) * OPERATOR_BYTES_MAX;
+    if most > BYTES_MAX {
+        return Err(ExportError::Unsupported {
+            target: TARGET,
+            op: "weights".to_owned(),
+            place: model.name.to_owned(),
+            why: format!("the file would have up to {most} bytes, and a flatbuffer holds {BYTES_MAX}"),
+            hint: "export to onnx or pt2, which hold weights of any size".to_owned(),
+        });
+    }
+    Ok(flat::bytes(&draft, model.name, &[(ABOUT, &about)]))
+}
+
+/// An operation on more axes than there are kernels for.
+fn too_many_axes(node: &Node, axes: usize) -> ExportError {
+    ExportError::Unsupported {
+        target: TARGET,
+        op: node.op.name().to_owned(),
+        place: node.place.clone(),
+        why: format!("it works on {axes} axes, and LiteRT's kernels take 6"),
+        hint: "export to onnx or savedmodel, which take any number".to_owned(),
+    }
+}
+
+/// An integer that 32 bits do not hold.
+fn too_large(name: &str, found: i64) -> ExportError {
+    ExportError::Unsupported {
+        target: TARGET,
+        op: "constant".to_owned(),
+        place: name.to_owned(),
+        why: format!("{found} does not fit into 32 bits"),
+        hint: "export to onnx or savedmodel, which hold integers of 64 bits".to_owned(),
+    }
+}

@@ -1,0 +1,157 @@
+//! A process in a group of its own, heard line by line; the whole group ends with its owner.
+//!
+//! **Invariant:** every wait has a limit, and what is kept of what it prints has one.
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use std::{
+    collections::VecDeque,
+    io::{self, BufRead, BufReader, Read, Write, pipe},
+    os::unix::process::CommandExt,
+    process::{self, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    time::Duration,
+};
+
+/// Longest line, bytes; what is longer is cut in two.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// Lines heard that wait for their owner.
+const LINES_WAITING_MAX: usize = 64;
+/// Last lines of standard error that are kept, and bytes of each.
+const LAST_LINES: usize = 12;
+const LAST_LINE_BYTES_MAX: usize = 400;
+/// Longest wait for the end of standard error, once nobody is left to write to it.
+const LAST_WORDS_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Where standard error goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Errors {
+    /// Its last lines are kept.
+    Kept,
+    /// It is heard like standard output.
+    Heard,
+}
+
+/// Why no line came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// The limit has passed.
+    Late,
+    /// There will be none.
+    Ended,
+}
+
+/// The process.
+#[derive(Debug)]
+pub(super) struct Child {
+    process: process::Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    last_lines: Receiver<Vec<String>>,
+    alive: bool,
+}
+
+impl Child {
+    /// Starts it. Where standard error is heard, standard input is empty.
+    pub(super) fn start(mut command: Command, errors: Errors) -> io::Result<Self> {
+        command.process_group(0);
+        let (mut output, writer) = pipe()?;
+        let (say, lines) = sync_channel(LINES_WAITING_MAX);
+        let (tell, last_lines) = sync_channel(1);
+        match errors {
+            Errors::Kept => command.stdin(Stdio::piped()).stderr(Stdio::piped()),
+            Errors::Heard => command.stdin(Stdio::null()).stderr(writer.try_clone()?),
+        };
+        let mut process = command.stdout(writer).spawn()?;
+        // It holds this side's ends of the pipe.
+        drop(command);
+        std::thread::spawn(move || {
+            let mut output = BufReader::new(&mut output);
+            while let Some(line) = line(&mut output) {
+                if say.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        if let Some(errors) = process.stderr.take() {
+            std::thread::spawn(move || tell.send(last(errors)));
+        }
+        Ok(Self { input: process.stdin.take(), process, lines, last_lines, alive: true })
+    }
+
+    /// Sends a line.
+    pub(super) fn say(&mut self, line: &str) -> io::Result<()> {
+        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        input.write_all(line.as_bytes())?;
+        input.write_all(b"\n")?;
+        input.flush()
+    }
+
+    /// The next line.
+    pub(super) fn hear(&mut self, wait_max: Duration) -> Result<String, Silence> {
+        self.lines.recv_timeout(wait_max).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Silence::Late,
+            RecvTimeoutError::Disconnected => Silence::Ended,
+        })
+    }
+
+    /// Ends the group, and gives how the process ended and the last lines of its standard error.
+    pub(super) fn end(&mut self) -> (Option<process::ExitStatus>, Vec<String>) {
+        // Whoever has ended by itself says how.
+        let status = self.process.try_wait().ok().flatten();
+        self.kill();
+        (status, self.last_lines.recv_timeout(LAST_WORDS_WAIT_MAX).unwrap_or_default())
+    }
+
+    /// Waits for the end of a process that has nothing more to say.
+    pub(super) fn wait(&mut self) -> io::Result<process::ExitStatus> {
+        let status = self.process.wait()?;
+        self.kill();
+        Ok(status)
+    }
+
+    /// Closes this end of its standard input.
+    #[cfg(test)]
+    pub(super) fn hang_up(&mut self) {
+        drop(self.input.take());
+    }
+
+    fn kill(&mut self) {
+        if std::mem::take(&mut self.alive) {
+            // Nobody may be left in it.
+            let _ = killpg(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGKILL);
+            let _ = self.process.wait();
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The next line without its end; `None` when there is none, or it cannot be read.
+fn line(from: &mut impl BufRead) -> Option<String> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line).ok().filter(|read| *read > 0)?;
+    Some(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+fn last(errors: impl Read) -> Vec<String> {
+    let mut errors = BufReader::new(errors);
+    let mut kept = VecDeque::new();
+    while let Some(mut line) = line(&mut errors) {
+        if line.is_empty() {
+            continue;
+        }
+        line.truncate(line.floor_char_boundary(LAST_LINE_BYTES_MAX));
+        if kept.len() == LAST_LINES {
+            kept.pop_front();
+        }
+        kept.push_back(line);
+    }
+    kept.into()
+}

@@ -1,0 +1,192 @@
+//! Private Python environments of the tools, each made once: `ROOT/aoti-2.11.0/bin/python`.
+//!
+//! **Invariant:** an environment that is found is whole: what says so is written last, and one that does not is made anew. Nothing
+//! outside its directory changes.
+
+use super::{
+    Pin, TORCH,
+    child::{Child, Errors, Silence},
+    executorch::EXECUTORCH,
+};
+use crate::ExportError;
+use enn_common::fs::atomic;
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    ffi::OsStr,
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// Longest time in which an installer says nothing: it may be fetching gigabytes.
+const SILENCE_MAX: Duration = Duration::from_secs(3600);
+/// Lines of an installer that failed, in the error.
+const LAST_LINES: usize = 12;
+/// Says which packages an environment has, once it has them.
+const COMPLETE: &str = ".complete";
+
+/// Whose tools an environment is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// AOTInductor.
+    Aoti,
+    /// ExecuTorch.
+    ExecuTorch,
+    /// onnxruntime: its library.
+    OnnxRuntime,
+    /// LiteRT: its library.
+    LiteRt,
+    /// TensorFlow: its libraries.
+    TensorFlow,
+    /// TensorRT, where its packages can be had.
+    TensorRt,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Aoti, Self::ExecuTorch, Self::OnnxRuntime, Self::LiteRt, Self::TensorFlow, Self::TensorRt];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aoti => "aoti",
+            Self::ExecuTorch => "executorch",
+            Self::OnnxRuntime => "onnxruntime",
+            Self::LiteRt => "litert",
+            Self::TensorFlow => "tensorflow",
+            Self::TensorRt => "tensorrt",
+        }
+    }
+
+    /// What is installed; the first one's version is the environment's.
+    const fn packages(self) -> &'static [Pin] {
+        match self {
+            Self::Aoti => &[TORCH, ("numpy", "2.4.6")],
+            Self::ExecuTorch => &[EXECUTORCH, TORCH, ("torchao", "0.18.0"), ("numpy", "2.4.6")],
+            Self::OnnxRuntime => &[("onnxruntime", "1.31.1")],
+            Self::LiteRt => &[("ai-edge-litert", "2.3.0")],
+            Self::TensorFlow => &[("tensorflow", "2.21.0")],
+            Self::TensorRt => &[("tensorrt", "11.4.0.106")],
+        }
+    }
+
+    fn dir(self, root: &Path) -> PathBuf {
+        root.join(format!("{}-{}", self.name(), self.packages()[0].1))
+    }
+
+    fn requirements(self) -> Vec<String> {
+        self.packages().iter().map(|(name, version)| format!("{name}=={version}")).collect()
+    }
+}
+
+/// What installs.
+#[derive(Debug, Clone, Copy)]
+pub struct Installers<'a> {
+    /// uv, which is the quicker one, where it is there.
+    pub uv: Option<&'a Path>,
+    /// A Python with venv and pip.
+    pub python: &'a Path,
+}
+
+/// The interpreter of the environment below `root`, if it was made.
+pub fn prepared(backend: Backend, root: &Path) -> Option<PathBuf> {
+    let dir = backend.dir(root);
+    let found = fs::read_to_string(dir.join(COMPLETE)).ok()?;
+    (found == backend.requirements().join("\n")).then(|| dir.join("bin/python"))
+}
+
+/// Makes the environment below `root`, unless it is there; its interpreter. `progress` hears what the installer says.
+///
+/// # Errors
+/// What the installer says last; what the system says.
+pub fn prepare(
+    backend: Backend,
+    root: &Path,
+    installers: Installers<'_>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, ExportError> {
+    if let Some(python) = prepared(backend, root) {
+        return Ok(python);
+    }
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ExportError::Io { path, source }
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(io(root))?;
+    let lock = root.join(format!(".{}.lock", backend.name()));
+    let file = File::create(&lock).map_err(io(&lock))?;
+    // Someone else may be making it; then it is there when they let go.
+    let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io(&lock)(error.into()))?;
+    if let Some(python) = prepared(backend, root) {
+        return Ok(python);
+    }
+    let dir = backend.dir(root);
+    match fs::remove_dir_all(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(&dir)(error)),
+        _ => {}
+    }
+    let installed = install(backend, &dir, installers, progress);
+    let python = installed.and_then(|python| {
+        atomic::write(&dir.join(COMPLETE), backend.requirements().join("\n").as_bytes())?;
+        Ok(python)
+    });
+    if python.is_err() {
+        // The error that is told is the first one; the next call begins by removing it.
+        let _ = fs::remove_dir_all(&dir);
+    }
+    python
+}
+
+fn install(
+    backend: Backend,
+    dir: &Path,
+    installers: Installers<'_>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, ExportError> {
+    let python = dir.join("bin/python");
+    let requirements = backend.requirements();
+    let mut step = |program: &Path, arguments: &[&OsStr]| {
+        let mut command = Command::new(program);
+        command.args(arguments).args(if arguments.contains(&OsStr::new("install")) { &requirements[..] } else { &[] });
+        run(command, progress).map_err(|why| ExportError::Unavailable {
+            what: "the Python environment",
+            why,
+            hint: "check the network and the room on the disk, and try again: what was fetched is kept".to_owned(),
+        })
+    };
+    let text = OsStr::new;
+    if let Some(uv) = installers.uv {
+        let base = installers.python.as_os_str();
+        step(uv, &[text("venv"), text("--no-project"), text("--python"), base, dir.as_os_str()])?;
+        step(uv, &[text("pip"), text("install"), text("--python"), python.as_os_str()])?;
+    } else {
+        step(installers.python, &[text("-I"), text("-m"), text("venv"), dir.as_os_str()])?;
+        let quiet = [text("--disable-pip-version-check"), text("--no-input")];
+        step(&python, &[text("-I"), text("-m"), text("pip"), text("install"), quiet[0], quiet[1]])?;
+    }
+    Ok(python)
+}
+
+/// Runs an installer to its end; its last lines where it fails.
+fn run(command: Command, progress: &mut dyn FnMut(&str)) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = Child::start(command, Errors::Heard).map_err(|error| format!("{name}: {error}"))?;
+    let mut said = Vec::new();
+    loop {
+        match child.hear(SILENCE_MAX) {
+            Ok(line) => {
+                progress(&line);
+                said.push(line);
+            }
+            Err(Silence::Late) => return Err(format!("{name} has said nothing for {} s", SILENCE_MAX.as_secs())),
+            Err(Silence::Ended) => break,
+        }
+    }
+    let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
+    let last = said[said.len().saturating_sub(LAST_LINES)..].join("\n  ");
+    if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}:\n  {last}")) }
+}

@@ -1,0 +1,286 @@
+//! A file while its nodes are being put together: names, tensors, and sizes that follow the batch.
+
+use super::tensor::{Tensor, code};
+use crate::{ExportError, proto::Message};
+use enn_common::graph::{DType, Dim, Graph, Id, Node, Op, infer::GraphError};
+use half::{bf16, f16};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap, HashSet},
+};
+
+/// A setting of a node.
+#[derive(Debug)]
+pub(super) enum Attribute {
+    Int(&'static str, i64),
+    Ints(&'static str, Vec<i64>),
+    Float(&'static str, f32),
+    /// An element type.
+    Type(&'static str, DType),
+}
+
+/// Nodes and tensors so far.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    pub graph: &'a Graph,
+    pub nodes: Vec<Message>,
+    pub tensors: Vec<Tensor<'a>>,
+    /// Of values, each one's own.
+    names: HashSet<String>,
+    /// Known tensors of the graph that are in the file.
+    there: HashSet<Id>,
+    /// Matrices that are stored, or computed, transposed.
+    turned: HashMap<Id, String>,
+    /// Known matrices that are stored transposed and in no other way.
+    only_turned: HashSet<Id>,
+    /// Constants of our own, by what they hold.
+    constants: HashMap<(DType, Vec<u64>, Vec<u8>), String>,
+    /// Vectors of one element: so many times the batch.
+    rows: BTreeMap<u64, String>,
+    /// Name of the graph's node that is being written, and of its result.
+    stem: String,
+    result: String,
+}
+
+impl<'a> Draft<'a> {
+    /// An empty one.
+    pub(super) fn new(graph: &'a Graph) -> Result<Self, ExportError> {
+        let mut names = HashSet::new();
+        for (_, value) in graph.values() {
+            if value.name.is_empty() || !names.insert(value.name.clone()) {
+                return Err(structure("value", &value.name, "a name of its own").into());
+            }
+        }
+        let mut answered = HashSet::new();
+        if let Some(id) = graph.outputs().iter().find(|id| !answered.insert(**id)) {
+            return Err(structure("output", &graph.value(*id).name, "one that is answered once").into());
+        }
+        Ok(Self {
+            graph,
+            nodes: Vec::new(),
+            tensors: Vec::new(),
+            names,
+            there: HashSet::new(),
+            turned: HashMap::new(),
+            only_turned: only_turned(graph),
+            constants: HashMap::new(),
+            rows: BTreeMap::new(),
+            stem: String::new(),
+            result: String::new(),
+        })
+    }
+
+    /// What follows is the graph's node `at`.
+    pub(super) fn begin(&mut self, at: usize, node: &Node) {
+        let (place, op) = (&node.place, node.op.name());
+        let named = place.strip_suffix(op).is_some_and(|before| before.is_empty() || before.ends_with('.'));
+        self.stem = match place.as_str() {
+            "" => format!("{op}_{at}"),
+            place if named => format!("{place}_{at}"),
+            place => format!("{place}.{op}_{at}"),
+        };
+        self.result.clone_from(&self.graph.value(node.out).name);
+    }
+
+    /// After the last node: what is answered is in the file.
+    pub(super) fn finish(&mut self) {
+        for id in self.graph.outputs() {
+            self.operand(*id);
+        }
+    }
+
+    /// The name of a value; if it is known, it comes into the file with its first use.
+    pub(super) fn operand(&mut self, id: Id) -> String {
+        let value = self.graph.value(id);
+        if let Some(data) = &value.data
+            && self.there.insert(id)
+        {
+            self.tensors.push(Tensor {
+                name: value.name.clone(),
+                dtype: value.dtype,
+                shape: value.shape.iter().map(|dim| dim.of(1)).collect(),
+                bytes: Cow::Borrowed(&data.bytes),
+            });
+        }
+        value.name.clone()
+    }
+
+    /// A matrix, transposed: stored so where nothing else needs it as it is, otherwise by a node.
+    pub(super) fn turned(&mut self, id: Id) -> String {
+        if let Some(name) = self.turned.get(&id) {
+            return name.clone();
+        }
+        let value = self.graph.value(id);
+        let name = self.free(format!("{}.T", value.name));
+        match &value.data {
+            Some(data) if self.only_turned.contains(&id) => {
+                let [rows, columns] = [0, 1].map(|axis| value.shape[axis].of(1));
+                self.tensors.push(Tensor {
+                    name: name.clone(),
+                    dtype: value.dtype,
+                    shape: vec![columns, rows],
+                    bytes: Cow::Owned(transposed(&data.bytes, rows as usize, columns as usize, value.dtype.bytes())),
+                });
+            }
+            _ => {
+                let matrix = self.operand(id);
+                self.node("Transpose", (&name, &name), &[&matrix], &[Attribute::Ints("perm", vec![1, 0])]);
+            }
+        }
+        self.turned.insert(id, name.clone());
+        name
+    }
+
+    /// Whether a matrix is in the file transposed only.
+    pub(super) fn is_only_turned(&self, id: Id) -> bool {
+        self.only_turned.contains(&id)
+    }
+
+    /// A number, as a tensor without axes.
+    pub(super) fn number(&mut self, dtype: DType, value: f32) -> String {
+        let bytes = match dtype {
+            DType::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
+            DType::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+            _ => value.to_le_bytes().to_vec(),
+        };
+        self.constant(dtype, Vec::new(), bytes)
+    }
+
+    /// A vector of integers.
+    pub(super) fn integers(&mut self, values: &[i64]) -> String {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant(DType::I64, vec![values.len() as u64], bytes)
+    }
+
+    fn constant(&mut self, dtype: DType, shape: Vec<u64>, bytes: Vec<u8>) -> String {
+        let key = (dtype, shape, bytes);
+        if let Some(name) = self.constants.get(&key) {
+            return name.clone();
+        }
+        let name = self.free(format!("constant_{}", self.constants.len()));
+        let (_, shape, bytes) = key.clone();
+        self.tensors.push(Tensor { name: name.clone(), dtype, shape, bytes: Cow::Owned(bytes) });
+        self.constants.insert(key, name.clone());
+        name
+    }
+
+    /// A vector of one element, so many times the batch, read off an input. `None` when no input has the batch.
+    pub(super) fn rows(&mut self, times: u64) -> Option<String> {
+        if let Some(name) = self.rows.get(&times) {
+            return Some(name.clone());
+        }
+        if times != 1 {
+            let (batch, by) = (self.rows(1)?, self.integers(&[times.cast_signed()]));
+            return Some(self.remembered(times, "Mul", &[&batch, &by]));
+        }
+        let follows = |id: &Id| {
+            let shape = &self.graph.value(*id).shape;
+            shape.iter().enumerate().find_map(|(axis, dim)| match dim {
+                Dim::Batch(times) => Some((*id, axis, *times)),
+                Dim::Fixed(_) => None,
+            })
+        };
+        // The one that is the batch itself, if there is one, needs no division.
+        let (input, axis, of) = self.graph.inputs().iter().filter_map(follows).min_by_key(|(_, _, times)| *times)?;
+        let (input, axis) = (self.operand(input), self.integers(&[axis as i64]));
+        let sizes = self.free("batch.sizes".to_owned());
+        self.node("Shape", (&sizes, &sizes), &[&input], &[]);
+        if of == 1 {
+            return Some(self.remembered(1, "Gather", &[&sizes, &axis]));
+        }
+        let all = self.remembered(of, "Gather", &[&sizes, &axis]);
+        let by = self.integers(&[of.cast_signed()]);
+        Some(self.remembered(1, "Div", &[&all, &by]))
+    }
+
+    fn remembered(&mut self, times: u64, op: &str, ins: &[&str]) -> String {
+        let name = self.free(format!("batch.times_{times}"));
+        self.node(op, (&name, &name), ins, &[]);
+        self.rows.insert(times, name.clone());
+        name
+    }
+
+    /// A node on the way to the result; the name of what it gives.
+    pub(super) fn part(&mut self, op: &str, ins: &[&str]) -> String {
+        let name = self.free(format!("{}.{}", self.stem, op.to_lowercase()));
+        self.node(op, (&name, &name), ins, &[]);
+        name
+    }
+
+    /// Vectors behind each other.
+    pub(super) fn joined(&mut self, parts: &[&str]) -> String {
+        let name = self.free(format!("{}.sizes", self.stem));
+        self.node("Concat", (&name, &name), parts, &[Attribute::Int("axis", 0)]);
+        name
+    }
+
+    /// The node that gives the result.
+    pub(super) fn last(&mut self, op: &str, ins: &[&str], attributes: &[Attribute]) {
+        let (stem, result) = (self.stem.clone(), self.result.clone());
+        self.node(op, (&stem, &result), ins, attributes);
+    }
+
+    fn node(&mut self, op: &str, (name, out): (&str, &str), ins: &[&str], attributes: &[Attribute]) {
+        let node = ins.iter().fold(Message::new(), |node, name| node.text(1, name));
+        let node = node.text(2, out).text(3, name).text(4, op);
+        self.nodes.push(node.messages(5, attributes.iter().map(Attribute::message)));
+    }
+
+    /// `name`, with a number behind it if a value is called that already.
+    fn free(&mut self, name: String) -> String {
+        let numbered = (2..).map(|n| format!("{name}_{n}"));
+        let mut names = std::iter::once(name.clone()).chain(numbered);
+        let free = names.find(|name| !self.names.contains(name)).unwrap_or(name);
+        self.names.insert(free.clone());
+        free
+    }
+}
+
+impl Attribute {
+    fn message(&self) -> Message {
+        let (name, kind) = match self {
+            Self::Float(name, _) => (name, 1),
+            Self::Int(name, _) | Self::Type(name, _) => (name, 2),
+            Self::Ints(name, _) => (name, 7),
+        };
+        let named = Message::new().text(1, name);
+        let valued = match self {
+            Self::Float(_, value) => named.float(2, *value),
+            Self::Int(_, value) => named.int(3, *value),
+            Self::Type(_, dtype) => named.uint(3, code(*dtype)),
+            Self::Ints(_, values) => named.ints(8, values),
+        };
+        valued.uint(20, kind)
+    }
+}
+
+fn structure(what: &'static str, found: &str, expected: &'static str) -> GraphError {
+    GraphError::Structure { what, found: found.to_owned(), expected }
+}
+
+/// Known matrices that nothing but [`Op::Linear`] reads, and one of more, or fewer, than two axes among them.
+fn only_turned(graph: &Graph) -> HashSet<Id> {
+    let mut turned = HashSet::new();
+    let mut as_they_are: HashSet<Id> = graph.outputs().iter().copied().collect();
+    for node in graph.nodes() {
+        for (at, id) in node.ins.iter().enumerate() {
+            if node.op != Op::Linear || at != 1 {
+                as_they_are.insert(*id);
+            } else if graph.value(*id).data.is_some() && graph.value(node.ins[0]).shape.len() != 2 {
+                turned.insert(*id);
+            }
+        }
+    }
+    turned.retain(|id| !as_they_are.contains(id));
+    turned
+}
+
+fn transposed(bytes: &[u8], rows: usize, columns: usize, size: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    for column in 0..columns {
+        for row in 0..rows {
+            out.extend_from_slice(&bytes[(row * columns + column) * size..][..size]);
+        }
+    }
+    out
+}

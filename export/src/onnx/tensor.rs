@@ -1,0 +1,60 @@
+//! Tensors and types of an ONNX file (`TensorProto`, `ValueInfoProto`).
+
+use crate::proto::Message;
+use enn_common::graph::{DType, Dim};
+use std::borrow::Cow;
+
+/// A tensor that is known beforehand.
+#[derive(Debug)]
+pub(super) struct Tensor<'a> {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Vec<u64>,
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// Where a tensor's elements lie in the file of tensors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outside<'a> {
+    pub file: &'a str,
+    pub offset: u64,
+}
+
+/// The number of an element type.
+pub(super) const fn code(dtype: DType) -> u64 {
+    match dtype {
+        DType::F32 => 1,
+        DType::I64 => 7,
+        DType::Bool => 9,
+        DType::F16 => 10,
+        DType::Bf16 => 16,
+    }
+}
+
+impl Tensor<'_> {
+    /// Its message without the elements, which follow unless they are outside.
+    pub(super) fn head(&self, outside: Option<Outside<'_>>) -> Message {
+        let shape: Vec<i64> = self.shape.iter().map(|size| size.cast_signed()).collect();
+        let head = Message::new().ints(1, &shape).uint(2, code(self.dtype)).text(8, &self.name);
+        let Some(Outside { file, offset }) = outside else { return head.opening(9, self.bytes.len() as u64) };
+        let length = self.bytes.len().to_string();
+        let entries = [("location", file), ("offset", &offset.to_string()), ("length", &length)];
+        head.messages(13, entries.map(|(key, value)| entry(key, value))).uint(14, 1)
+    }
+}
+
+/// A key with its value (`StringStringEntryProto`).
+pub(super) fn entry(key: &str, value: &str) -> Message {
+    Message::new().text(1, key).text(2, value)
+}
+
+/// A name with its element type and sizes.
+pub(super) fn typed(name: &str, dtype: DType, shape: &[Dim]) -> Message {
+    let sizes = shape.iter().map(|dim| match dim {
+        Dim::Fixed(size) => Message::new().uint(1, *size),
+        Dim::Batch(_) => Message::new().text(2, &dim.to_string()),
+    });
+    let sizes = Message::new().messages(1, sizes);
+    let tensor = Message::new().uint(1, code(dtype)).message(2, &sizes);
+    Message::new().text(1, name).message(2, &Message::new().message(1, &tensor))
+}

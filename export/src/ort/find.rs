@@ -1,0 +1,104 @@
+//! Where onnxruntime's library lies: among the files of a Python that has the package, or of an unpacked release.
+
+use super::library::NAME;
+use crate::ExportError;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Where it lies below a directory; `*` is any name that begins so.
+const BELOW: [&str; 5] = ["", "lib", "capi", "onnxruntime/capi", "lib/python3*/site-packages/onnxruntime/capi"];
+
+/// The first one among `candidates`: the library itself, a directory that holds it, a `site-packages`, or an environment of Python.
+/// In a directory the newest one counts.
+///
+/// # Errors
+/// Where it was looked for.
+pub fn library(candidates: &[PathBuf]) -> Result<PathBuf, ExportError> {
+    let found = candidates.iter().find_map(|candidate| {
+        if candidate.is_file() {
+            Some(candidate.clone())
+        } else {
+            BELOW.iter().find_map(|below| newest(candidate, below))
+        }
+    });
+    found.ok_or_else(|| {
+        let places: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        let places =
+            if places.is_empty() { "nowhere to look".to_owned() } else { format!("not in {}", places.join(", ")) };
+        ExportError::Unavailable {
+            what: NAME,
+            why: format!("libonnxruntime.so was not found: {places}"),
+            hint: "python3 -m pip install onnxruntime, or name the path of libonnxruntime.so".to_owned(),
+        }
+    })
+}
+
+fn newest(dir: &Path, below: &str) -> Option<PathBuf> {
+    let mut dirs = vec![dir.to_owned()];
+    for part in below.split('/').filter(|part| !part.is_empty()) {
+        dirs = match part.strip_suffix('*') {
+            Some(start) => dirs.iter().flat_map(|dir| beginning(dir, start)).collect(),
+            None => dirs.into_iter().map(|dir| dir.join(part)).collect(),
+        };
+    }
+    let libraries = dirs.iter().flat_map(|dir| beginning(dir, "libonnxruntime."));
+    libraries.filter(|path| path.is_file() && is_shared(path)).max_by_key(|path| numbers(path))
+}
+
+/// What lies in a directory and has a name that begins so.
+fn beginning(dir: &Path, start: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(start))
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found
+}
+
+/// `libonnxruntime.so`, `libonnxruntime.so.1.31.1`, `libonnxruntime.1.31.1.dylib`.
+fn is_shared(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').any(|part| part == "so" || part == "dylib")
+}
+
+fn numbers(path: &Path) -> Vec<u32> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_library_of_the_first_place_that_has_one_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let made = |path: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "").unwrap();
+            path
+        };
+        let in_venv = made("venv/lib/python3.11/site-packages/onnxruntime/capi/libonnxruntime.so.1.31.1");
+        made("release/lib/libonnxruntime.so.1.9.0");
+        let newest = made("release/lib/libonnxruntime.so.1.24.0");
+        made("release/lib/libonnxruntime_providers_shared.so");
+        made("release/lib/libonnxruntime.a");
+        let places = |names: &[&str]| -> Vec<PathBuf> { names.iter().map(|name| root.join(name)).collect() };
+        let found = |names: &[&str]| library(&places(names)).ok();
+        assert_eq!(found(&["venv"]).as_ref(), Some(&in_venv));
+        assert_eq!(found(&["venv/lib/python3.11/site-packages"]).as_ref(), Some(&in_venv));
+        assert_eq!(found(&["venv/lib/python3.11/site-packages/onnxruntime"]).as_ref(), Some(&in_venv));
+        assert_eq!(found(&["absent", "release", "venv"]).as_ref(), Some(&newest));
+        assert_eq!(
+            found(&["release/lib/libonnxruntime.so.1.9.0"]),
+            Some(root.join("release/lib/libonnxruntime.so.1.9.0"))
+        );
+        let said = library(&places(&["absent"])).unwrap_err().to_string();
+        assert!(said.contains("not in ") && said.contains("absent") && said.contains("hint: "), "{said}");
+    }
+}

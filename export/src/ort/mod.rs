@@ -1,0 +1,115 @@
+//! onnxruntime: runs ONNX files, and makes `.ort` files of them. Its library is loaded at run time; no Python takes part.
+
+pub mod find;
+mod library;
+mod sys;
+
+use crate::{ExportError, Runner, Tensor};
+use enn_common::fs::atomic;
+use library::{Loaded, NAME, guarded};
+use ort::{
+    session::{
+        Session, SessionInputValue,
+        builder::{GraphOptimizationLevel, SessionBuilder},
+    },
+    value::Tensor as Value,
+};
+use std::{
+    fmt::Display,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// How onnxruntime is to work.
+#[derive(Debug, Clone, Copy)]
+pub struct Runtime<'a> {
+    /// `libonnxruntime.so`; [`find::library`] finds it.
+    pub library: &'a Path,
+    /// Threads of a session; 0: as many as it thinks right.
+    pub threads: usize,
+}
+
+/// An `.onnx` or `.ort` file in onnxruntime, on the CPU.
+#[derive(Debug)]
+pub struct OrtRunner {
+    loaded: Loaded,
+    session: Session,
+    path: PathBuf,
+}
+
+impl OrtRunner {
+    /// Loads a file.
+    ///
+    /// # Errors
+    /// When the library cannot be used, or refuses the file.
+    pub fn load(path: &Path, runtime: Runtime<'_>) -> Result<Self, ExportError> {
+        let loaded = library::load(runtime.library)?;
+        let session = guarded(|| session(&loaded, runtime.threads, Ok)?.commit_from_file(path).map_err(told));
+        let session = session.map_err(|why| refused(path, why))?;
+        Ok(Self { loaded, session, path: path.to_owned() })
+    }
+}
+
+impl Runner for OrtRunner {
+    fn version(&self) -> String {
+        format!("{NAME} {}", self.loaded.version)
+    }
+
+    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
+        let session = &mut self.session;
+        guarded(|| answer(session, inputs)).map_err(|why| refused(&self.path, why))
+    }
+}
+
+fn answer(session: &mut Session, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+    let given = inputs.iter().map(|input| {
+        let value = Value::from_array((input.shape.clone(), input.values.clone())).map_err(told)?;
+        Ok((input.name.clone(), SessionInputValue::from(value)))
+    });
+    let given: Vec<(String, SessionInputValue<'_>)> = given.collect::<Result<_, String>>()?;
+    let outputs = session.run(given).map_err(told)?;
+    let read = outputs.iter().map(|(name, value)| {
+        let (shape, values) = value.try_extract_tensor::<f32>().map_err(|error| format!("output {name}: {error}"))?;
+        let shape = shape.iter().map(|size| *size as usize).collect();
+        Ok(Tensor { name: name.to_owned(), shape, values: values.to_vec() })
+    });
+    read.collect()
+}
+
+/// Makes an `.ort` file of an `.onnx` file: optimised as far as it still runs on every processor of a kind.
+///
+/// # Errors
+/// When the library cannot be used, or refuses the model; when the file cannot be written.
+pub fn convert(onnx: &Path, out: &Path, library: &Path) -> Result<(), ExportError> {
+    let loaded = library::load(library)?;
+    let beside = atomic::temporary(out);
+    let to_ort = |builder: SessionBuilder| {
+        let builder = builder.with_optimization_level(GraphOptimizationLevel::Level2).map_err(told)?;
+        let builder = builder.with_optimized_model_path(&beside).map_err(told)?;
+        builder.with_config_entry("session.save_model_format", "ORT").map_err(told)
+    };
+    let done = guarded(|| session(&loaded, 1, to_ort)?.commit_from_file(onnx).map_err(told));
+    if let Err(why) = done {
+        let _absent = fs::remove_file(&beside);
+        return Err(refused(onnx, why));
+    }
+    Ok(atomic::place(&beside, out)?)
+}
+
+fn session(
+    loaded: &Loaded,
+    threads: usize,
+    more: impl FnOnce(SessionBuilder) -> Result<SessionBuilder, String>,
+) -> Result<SessionBuilder, String> {
+    let builder = Session::builder(&loaded.environment).map_err(told)?;
+    more(builder.with_intra_threads(threads).map_err(told)?)
+}
+
+/// On one line.
+fn told(error: impl Display) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn refused(path: &Path, why: String) -> ExportError {
+    ExportError::Refused { what: NAME, path: path.to_owned(), why }
+}

@@ -1,0 +1,154 @@
+//! What happens to a graph before it is written: what is known is computed, what is computed twice is computed once, and what nobody
+//! reads goes.
+//!
+//! **Invariant:** the function stays the same; a graph that has been through once comes through unchanged.
+
+mod fold;
+
+use enn_common::graph::{DType, Data, Dim, Graph, Id, Known, Value, infer::GraphError};
+use std::collections::{HashMap, HashSet};
+
+/// All passes.
+///
+/// # Errors
+/// Never, for a graph that was checked where it was built.
+pub fn prepared(graph: &Graph) -> Result<Graph, GraphError> {
+    let folded = fold::folded(graph)?;
+    let live = read(&folded);
+    let mut out = Copy::of(&folded);
+    for node in folded.nodes().iter().filter(|node| live.contains(&node.out)) {
+        let ins = node.ins.iter().map(|id| out.place(&folded, *id)).collect::<Result<Vec<_>, _>>()?;
+        let made = out.node(&node.op, &ins, &node.place)?;
+        out.places.insert(node.out, made);
+    }
+    out.finished(&folded)
+}
+
+/// Values that an output depends on.
+fn read(graph: &Graph) -> HashSet<Id> {
+    let mut live: HashSet<Id> = graph.outputs().iter().copied().collect();
+    for node in graph.nodes().iter().rev() {
+        if live.contains(&node.out) {
+            live.extend(&node.ins);
+        }
+    }
+    live
+}
+
+/// A graph that is made of another's parts: inputs first, known tensors where they are first read.
+struct Copy {
+    graph: Graph,
+    places: HashMap<Id, Id>,
+    /// Known tensors by what they hold.
+    tensors: HashMap<(DType, Vec<Dim>, blake3::Hash), Id>,
+    /// Nodes by what they compute.
+    nodes: HashMap<(String, Vec<Id>), Id>,
+    constants: usize,
+}
+
+impl Copy {
+    fn of(other: &Graph) -> Self {
+        let mut graph = Graph::new();
+        let input = |id: &Id| {
+            let value = other.value(*id);
+            (*id, graph.input(&value.name, value.dtype, value.shape.clone()))
+        };
+        let places = other.inputs().iter().map(input).collect();
+        Self { graph, places, tensors: HashMap::new(), nodes: HashMap::new(), constants: 0 }
+    }
+
+    /// Where a value of the other graph is in this one.
+    fn place(&mut self, other: &Graph, id: Id) -> Result<Id, GraphError> {
+        if let Some(place) = self.places.get(&id) {
+            return Ok(*place);
+        }
+        let place = self.tensor(other.value(id))?;
+        self.places.insert(id, place);
+        Ok(place)
+    }
+
+    /// A known tensor; constants of the same content are one.
+    fn tensor(&mut self, value: &Value) -> Result<Id, GraphError> {
+        let data: &Data = value.data.as_ref().expect("what no node gives is known");
+        let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(1)).collect();
+        if data.known != Known::Constant {
+            return self.graph.known(&value.name, (value.dtype, &shape), data.known, data.bytes.clone());
+        }
+        let key = (value.dtype, value.shape.clone(), blake3::hash(&data.bytes));
+        if let Some(known) = self.tensors.get(&key) {
+            return Ok(*known);
+        }
+        self.constants += 1;
+        let name = format!("constant_{}", self.constants);
+        let id = self.graph.known(&name, (value.dtype, &shape), Known::Constant, data.bytes.clone())?;
+        self.tensors.insert(key, id);
+        Ok(id)
+    }
+
+    fn node(&mut self, op: &enn_common::graph::Op, ins: &[Id], place: &str) -> Result<Id, GraphError> {
+        let key = (format!("{op:?}"), ins.to_vec());
+        if let Some(made) = self.nodes.get(&key) {
+            return Ok(*made);
+        }
+        let made = self.graph.node(op.clone(), ins, place)?;
+        self.nodes.insert(key, made);
+        Ok(made)
+    }
+
+    fn finished(mut self, other: &Graph) -> Result<Graph, GraphError> {
+        for id in other.outputs() {
+            let place = self.place(other, *id)?;
+            self.graph.output(place, &other.value(*id).name);
+        }
+        Ok(self.graph)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::samples;
+    use enn_common::graph::{Binary, Op, Unary, eval};
+
+    #[test]
+    fn every_sample_stays_the_same_function_and_a_second_pass_changes_nothing() {
+        for sample in samples() {
+            let once = prepared(&sample.graph).unwrap();
+            assert_eq!(prepared(&once).unwrap(), once, "{}", sample.name);
+            let (inputs, outputs) = sample.case(3);
+            for (a, b) in eval::run(&once, &inputs, 3).unwrap().iter().zip(&outputs) {
+                let off = a.values.iter().zip(&b.values).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(off < 1e-6, "{}: {off}", sample.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_computed_and_what_nobody_reads_goes() {
+        let mut g = Graph::new();
+        let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
+        let (a, b) = (g.floats(&[2], &[1.0, 2.0]).unwrap(), g.floats(&[2], &[1.0, 2.0]).unwrap());
+        let sum = g.node(Op::Binary(Binary::Add), &[a, b], "k").unwrap();
+        let one = g.node(Op::Binary(Binary::Mul), &[x, sum], "m").unwrap();
+        let two = g.node(Op::Binary(Binary::Mul), &[x, sum], "m").unwrap();
+        let _unread = g.node(Op::Unary(Unary::Exp), &[x], "m").unwrap();
+        let y = g.node(Op::Binary(Binary::Add), &[one, two], "m").unwrap();
+        g.output(y, "y");
+        let made = prepared(&g).unwrap();
+        let names: Vec<&str> = made.nodes().iter().map(|node| node.op.name()).collect();
+        assert_eq!(names, ["mul", "add"]);
+        let known: Vec<Vec<f32>> = made.values().filter(|(_, v)| v.data.is_some()).map(|(_, v)| v.floats()).collect();
+        assert_eq!(known, [[2.0, 4.0]]);
+    }
+
+    #[test]
+    fn a_table_that_repeating_makes_large_stays_a_repetition() {
+        let mut g = Graph::new();
+        let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(1)]);
+        let one = g.number(1.0);
+        let wide = g.node(Op::Expand { shape: vec![Dim::Fixed(1 << 20)] }, &[one], "k").unwrap();
+        let y = g.node(Op::Binary(Binary::Add), &[x, wide], "m").unwrap();
+        g.output(y, "y");
+        assert_eq!(prepared(&g).unwrap().nodes().len(), 2);
+    }
+}

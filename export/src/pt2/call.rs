@@ -1,0 +1,125 @@
+//! What each operation is in aten: the one table of the format.
+
+use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary};
+
+/// An argument, under its name in the operator's schema.
+pub(super) enum Argument<'a> {
+    /// A tensor.
+    Tensor(Id),
+    /// A list of tensors.
+    Tensors(&'a [Id]),
+    /// A list of so many nothings, then a tensor.
+    Behind(usize, Id),
+    /// A number.
+    Int(u64),
+    /// Numbers.
+    Ints(Vec<u64>),
+    /// Sizes, of which the batch may be one.
+    Sizes(&'a [Dim]),
+    /// A fraction.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+    /// An element type.
+    Kind(DType),
+    /// Text that is given by name only.
+    Keyword(&'static str),
+}
+
+/// A call; what the schema has as default is left out.
+pub(super) struct Call<'a> {
+    /// Operator and overload.
+    pub(super) target: &'static str,
+    /// Arguments in the schema's order.
+    pub(super) arguments: Vec<(&'static str, Argument<'a>)>,
+}
+
+/// The call that computes a node.
+pub(super) fn call<'a>(node: &'a Node, graph: &Graph) -> Call<'a> {
+    use Argument::{Behind, Bool, Float, Int, Ints, Keyword, Kind, Sizes, Tensor, Tensors};
+    let ins = &node.ins;
+    let first = || ("self", Tensor(ins[0]));
+    let two = |target| (target, vec![first(), ("other", Tensor(ins[1]))]);
+    let axes = |axes: &[usize]| Ints(axes.iter().map(|axis| *axis as u64).collect());
+    let shape = |at: usize| &graph.value(ins[at]).shape;
+    let (target, arguments) = match &node.op {
+        Op::Unary(Unary::GeluTanh) => ("gelu.default", vec![first(), ("approximate", Keyword("tanh"))]),
+        Op::Unary(f) => (unary(*f), vec![first()]),
+        Op::Binary(f) => two(binary(*f)),
+        Op::Compare(Compare::Less) => two("lt.Tensor"),
+        Op::Compare(Compare::LessEqual) => two("le.Tensor"),
+        Op::Compare(Compare::Greater) => two("gt.Tensor"),
+        Op::Compare(Compare::GreaterEqual) => two("ge.Tensor"),
+        Op::And => two("logical_and.default"),
+        Op::Not => ("logical_not.default", vec![first()]),
+        Op::Where => {
+            let choice = vec![("condition", Tensor(ins[0])), ("self", Tensor(ins[1])), ("other", Tensor(ins[2]))];
+            ("where.self", choice)
+        }
+        Op::Cast { to } => ("to.dtype", vec![first(), ("dtype", Kind(*to))]),
+        Op::MatMul => two("matmul.default"),
+        Op::Linear => {
+            let names = ["input", "weight", "bias"].into_iter();
+            ("linear.default", names.zip(ins).map(|(name, id)| (name, Tensor(*id))).collect())
+        }
+        Op::LayerNorm { eps } => {
+            let over = Ints(shape(1).iter().map(|dim| dim.of(1)).collect());
+            let scaled = [("weight", Tensor(ins[1])), ("bias", Tensor(ins[2])), ("eps", Float(*eps))];
+            (
+                "layer_norm.default",
+                [("input", Tensor(ins[0])), ("normalized_shape", over)].into_iter().chain(scaled).collect(),
+            )
+        }
+        Op::Softmax => ("softmax.int", vec![first(), ("dim", Int(shape(0).len() as u64 - 1))]),
+        // No axes would mean all of them.
+        Op::Reduce { axes, .. } if axes.is_empty() => ("clone.default", vec![first()]),
+        Op::Reduce { fold, axes: along, keep } => {
+            let target = match fold {
+                Fold::Sum => "sum.dim_IntList",
+                Fold::Mean => "mean.dim",
+                Fold::Max => "amax.default",
+            };
+            (target, vec![first(), ("dim", axes(along)), ("keepdim", Bool(*keep))])
+        }
+        Op::Reshape { shape } => ("reshape.default", vec![first(), ("shape", Sizes(shape))]),
+        Op::Permute { axes: order } => ("permute.default", vec![first(), ("dims", axes(order))]),
+        Op::Expand { shape } => ("expand.default", vec![first(), ("size", Sizes(shape))]),
+        Op::Slice { axis, start, len } => {
+            let range = [("dim", Int(*axis as u64)), ("start", Int(*start)), ("end", Int(start + len))];
+            ("slice.Tensor", std::iter::once(first()).chain(range).collect())
+        }
+        Op::Concat { axis } => ("cat.default", vec![("tensors", Tensors(ins)), ("dim", Int(*axis as u64))]),
+        Op::Gather { axis: 0 } if shape(0).len() == 2 => {
+            ("embedding.default", vec![("weight", Tensor(ins[0])), ("indices", Tensor(ins[1]))])
+        }
+        Op::Gather { axis } if shape(1).len() == 1 => {
+            ("index_select.default", vec![first(), ("dim", Int(*axis as u64)), ("index", Tensor(ins[1]))])
+        }
+        Op::Gather { axis } => ("index.Tensor", vec![first(), ("indices", Behind(*axis, ins[1]))]),
+    };
+    Call { target, arguments }
+}
+
+const fn unary(f: Unary) -> &'static str {
+    match f {
+        Unary::Neg => "neg.default",
+        Unary::Exp => "exp.default",
+        Unary::Log => "log.default",
+        Unary::Sqrt => "sqrt.default",
+        Unary::Abs => "abs.default",
+        Unary::Sigmoid => "sigmoid.default",
+        Unary::Tanh => "tanh.default",
+        Unary::Gelu | Unary::GeluTanh => "gelu.default",
+    }
+}
+
+const fn binary(f: Binary) -> &'static str {
+    match f {
+        Binary::Add => "add.Tensor",
+        Binary::Sub => "sub.Tensor",
+        Binary::Mul => "mul.Tensor",
+        Binary::Div => "div.Tensor",
+        Binary::Max => "maximum.default",
+        Binary::Min => "minimum.default",
+    }
+}

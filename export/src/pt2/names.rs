@@ -1,0 +1,89 @@
+//! Names of values in a program: Python identifiers, each once.
+
+use enn_common::graph::{Graph, Id, Known};
+use std::collections::HashSet;
+
+/// Names of all values of a graph.
+pub(super) struct Names {
+    of: Vec<String>,
+    taken: HashSet<String>,
+}
+
+impl Names {
+    /// Inputs come first, so that they keep their names whatever else has them; what nodes give is called by the operation.
+    pub(super) fn of(graph: &Graph) -> Self {
+        let mut names = Self { of: vec![String::new(); graph.values().count()], taken: HashSet::new() };
+        for id in graph.inputs() {
+            names.of[id.0] = names.fresh(&graph.value(*id).name);
+        }
+        for (id, value) in graph.values() {
+            let prefix = match value.data.as_ref().map(|data| data.known) {
+                Some(Known::Parameter) => "p_",
+                Some(Known::Buffer) => "b_",
+                Some(Known::Constant) => "c_",
+                None => continue,
+            };
+            names.of[id.0] = names.fresh(&format!("{prefix}{}", value.name));
+        }
+        for node in graph.nodes() {
+            let answered = graph.outputs().contains(&node.out);
+            let wish = if answered { &graph.value(node.out).name } else { node.op.name() };
+            names.of[node.out.0] = names.fresh(wish);
+        }
+        names
+    }
+
+    /// The name of a value.
+    pub(super) fn get(&self, id: Id) -> &str {
+        &self.of[id.0]
+    }
+
+    /// A name that nothing has yet.
+    pub(super) fn fresh(&mut self, wish: &str) -> String {
+        let wish = identifier(wish);
+        let numbered = (1..).map(|number| format!("{wish}_{number}"));
+        let free = std::iter::once(wish.clone()).chain(numbered).find(|name| !self.taken.contains(name));
+        let name = free.unwrap_or(wish);
+        self.taken.insert(name.clone());
+        name
+    }
+}
+
+/// A name as Python has them, and none that libtorch makes up for itself: v0, v1, …
+pub(super) fn identifier(name: &str) -> String {
+    let letters: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let made_up = letters.strip_prefix('v').is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+    let begins = letters.starts_with(|c: char| !c.is_ascii_digit());
+    if begins && !made_up { letters } else { format!("_{letters}") }
+}
+
+/// Words that Python keeps for itself.
+const KEYWORDS: [&str; 35] = [
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del",
+    "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal",
+    "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
+];
+
+/// The path of a tensor as attributes of Python's: a part that is a keyword gets an underscore behind it, as `feed.in_.weight`.
+pub(super) fn attributes(path: &str) -> String {
+    let part = |part: &str| if KEYWORDS.contains(&part) { format!("{part}_") } else { part.to_owned() };
+    path.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::graph::{DType, Dim};
+
+    #[test]
+    fn names_are_identifiers_and_unique() {
+        let mut g = Graph::new();
+        let w = g.known("head.weight", (DType::F32, &[1]), Known::Parameter, vec![0; 4]).unwrap();
+        let again = g.known("head_weight", (DType::F32, &[1]), Known::Parameter, vec![0; 4]).unwrap();
+        let x = g.input("p_head_weight", DType::F32, vec![Dim::BATCH]);
+        let names = Names::of(&g);
+        assert_eq!([x, w, again].map(|id| names.get(id)), ["p_head_weight", "p_head_weight_1", "p_head_weight_2"]);
+        assert_eq!(attributes("block.0.feed.in.weight"), "block.0.feed.in_.weight");
+        assert_eq!(["7 up", "", "é.x", "v12", "v"].map(identifier), ["_7_up", "_", "__x", "_v12", "_v"]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Sizes in a program: numbers, and expressions of the one symbol that stands for the batch.
+
+use crate::{ExportError, Model};
+use enn_common::graph::{Dim, Id, Value as Tensor};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+
+/// The symbol.
+const SYMBOL: &str = "s0";
+/// As the expressions spell it.
+const SPELT: &str = "Symbol('s0', positive=True, integer=True)";
+/// Size that traces take for the batch, unless something else has it: not 0 or 1, which they would take for fixed.
+const HINT: u64 = 7;
+
+/// What the batch is.
+pub(super) struct Sizes {
+    range: (u64, u64),
+    hint: u64,
+    /// The input and its axis that tell it.
+    source: (Id, usize),
+}
+
+impl Sizes {
+    /// # Errors
+    /// Without an input that has the batch as an axis.
+    pub(super) fn of(model: &Model<'_>) -> Result<Self, ExportError> {
+        let graph = model.graph;
+        let axis = |id: &Id| Some((*id, graph.value(*id).shape.iter().position(|dim| *dim == Dim::BATCH)?));
+        let source = graph.inputs().iter().find_map(axis).ok_or_else(|| ExportError::Unsupported {
+            target: "pt2",
+            op: "a batch".to_owned(),
+            place: "the inputs".to_owned(),
+            why: "none of them has it as an axis".to_owned(),
+            hint: "give one input a shape like [batch, width]".to_owned(),
+        })?;
+        let taken: HashSet<u64> =
+            graph.values().flat_map(|(_, value)| &value.shape).filter_map(|dim| dim.fixed()).collect();
+        let range = (model.batch.min, model.batch.max);
+        let mut fitting = (HINT.max(range.0)..=range.1).filter(|size| !taken.contains(size));
+        Ok(Self { range, hint: fitting.next().unwrap_or(range.1), source })
+    }
+
+    /// The input and its axis that tell the batch.
+    pub(super) const fn source(&self) -> (Id, usize) {
+        self.source
+    }
+
+    /// The batch that samples have.
+    pub(super) const fn hint(&self) -> u64 {
+        self.hint
+    }
+
+    /// Whether there is more than one batch.
+    pub(super) const fn is_open(&self, dim: Dim) -> bool {
+        dim.is_open() && self.range.0 < self.range.1
+    }
+
+    /// The symbols and their bounds.
+    pub(super) fn ranges(&self) -> Value {
+        let (min, max) = self.range;
+        if min < max { json!({ SYMBOL: { "min_val": min, "max_val": max } }) } else { json!({}) }
+    }
+
+    /// A size.
+    pub(super) fn size(&self, dim: Dim) -> Value {
+        match dim {
+            Dim::Batch(times) => self.product(times, 1),
+            Dim::Fixed(size) => json!({ "as_int": size }),
+        }
+    }
+
+    /// So many times a power of the batch.
+    fn product(&self, times: u64, power: u32) -> Value {
+        if power == 0 || !self.is_open(Dim::BATCH) {
+            return json!({ "as_int": times * self.range.1.pow(power) });
+        }
+        let raised = if power == 1 { SPELT.to_owned() } else { format!("Pow({SPELT}, Integer({power}))") };
+        let spelt = if times == 1 { raised } else { format!("Mul(Integer({times}), {raised})") };
+        json!({ "as_expr": { "expr_str": spelt, "hint": { "as_int": times * self.hint.pow(power) } } })
+    }
+
+    /// What is said of a tensor. Strides are the row-major ones, also of views: whoever compiles or unflattens traces anew.
+    pub(super) fn meta(&self, value: &Tensor, gradient: bool) -> Value {
+        let (mut times, mut power) = (1, 0);
+        let mut strides = Vec::with_capacity(value.shape.len());
+        for dim in value.shape.iter().rev() {
+            strides.push(self.product(times, power));
+            times *= dim.of(1).max(1);
+            power += u32::from(dim.is_open());
+        }
+        strides.reverse();
+        json!({
+            "dtype": super::tensors::code(value.dtype),
+            "sizes": value.shape.iter().map(|dim| self.size(*dim)).collect::<Vec<_>>(),
+            "requires_grad": gradient,
+            "device": { "type": "cpu", "index": null },
+            "strides": strides,
+            "storage_offset": { "as_int": 0 },
+            // Strided.
+            "layout": 7,
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! The tensors of an archive: tables of names, and the storages behind them.
+
+use super::{names::attributes, size::Sizes};
+use enn_common::{
+    checkpoint::{self, Element},
+    graph::{DType, Graph, Known, Value as Tensor},
+};
+use serde_json::{Map, Value, json};
+use std::{collections::HashMap, sync::Arc};
+
+/// PyTorch's number of an element type.
+pub(super) const fn code(dtype: DType) -> u8 {
+    match dtype {
+        DType::I64 => 5,
+        DType::F16 => 6,
+        DType::F32 => 7,
+        DType::Bool => 12,
+        DType::Bf16 => 13,
+    }
+}
+
+/// Whether it is trained on, where it is trained at all.
+pub(super) fn is_parameter(value: &Tensor) -> bool {
+    value.data.as_ref().is_some_and(|data| data.known == Known::Parameter)
+}
+
+/// One folder of tensors.
+pub(super) struct Table<'a> {
+    /// A tensor and the storage it is in.
+    tensors: Vec<(&'a Tensor, String)>,
+    /// Every storage once, by name.
+    pub(super) storages: Vec<(String, &'a [u8])>,
+}
+
+impl<'a> Table<'a> {
+    /// Tensors that share their memory share a storage.
+    fn of(graph: &'a Graph, prefix: &str, belongs: impl Fn(Known) -> bool) -> Self {
+        let mut table = Self { tensors: Vec::new(), storages: Vec::new() };
+        let mut places = HashMap::new();
+        for (_, value) in graph.values() {
+            let Some(data) = value.data.as_ref().filter(|data| belongs(data.known)) else { continue };
+            let next = table.storages.len();
+            let place = *places.entry((Arc::as_ptr(&data.bytes), value.dtype)).or_insert(next);
+            let name = format!("{prefix}_{place}");
+            if place == next {
+                table.storages.push((name.clone(), &data.bytes));
+            }
+            table.tensors.push((value, name));
+        }
+        table
+    }
+
+    /// The table.
+    pub(super) fn told(&self, sizes: &Sizes) -> Value {
+        let row = |(value, storage): &(&Tensor, String)| {
+            let is_param = is_parameter(value);
+            let meta = sizes.meta(value, is_param);
+            let told = json!({ "path_name": storage, "is_param": is_param, "use_pickle": false, "tensor_meta": meta });
+            (attributes(&value.name), told)
+        };
+        json!({ "config": self.tensors.iter().map(row).collect::<Map<_, _>>() })
+    }
+}
+
+/// Parameters and buffers.
+pub(super) fn weights(graph: &Graph) -> Table<'_> {
+    Table::of(graph, "weight", |known| known != Known::Constant)
+}
+
+/// Constants.
+pub(super) fn constants(graph: &Graph) -> Table<'_> {
+    Table::of(graph, "tensor", |known| known == Known::Constant)
+}
+
+/// Sample inputs: zeros.
+pub(super) fn zeros(graph: &Graph, sizes: &Sizes) -> Vec<(Element, Vec<u64>, Vec<u8>)> {
+    let zero = |value: &Tensor| {
+        let shape: Vec<u64> = value.shape.iter().map(|dim| dim.of(sizes.hint())).collect();
+        let bytes = vec![0; shape.iter().product::<u64>() as usize * value.dtype.bytes()];
+        (element(value.dtype), shape, bytes)
+    };
+    graph.inputs().iter().map(|id| zero(graph.value(*id))).collect()
+}
+
+fn element(dtype: DType) -> Element {
+    match dtype {
+        DType::F32 => checkpoint::DType::F32,
+        DType::F16 => checkpoint::DType::F16,
+        DType::Bf16 => checkpoint::DType::Bf16,
+        DType::I64 => checkpoint::DType::I64,
+        DType::Bool => checkpoint::DType::Bool,
+    }
+    .into()
+}

@@ -1,0 +1,195 @@
+//! The formats: a table of what each is called, how its file is named, what it is made from, and how near it must answer.
+
+use crate::{ExportError, Model, coreml, litert, onnx, pt2, savedmodel};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+/// A format that a model can leave in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "each variant is described by its row")]
+pub enum Target {
+    Onnx,
+    Ort,
+    Pt2,
+    Aoti,
+    Executorch,
+    Tensorrt,
+    Coreml,
+    Litert,
+    Tensorflow,
+}
+
+/// What is known of a format.
+struct Row {
+    target: Target,
+    name: &'static str,
+    suffix: &'static str,
+    /// What another tool makes it from.
+    source: Option<Target>,
+    /// Largest difference from the model's own answers, in spreads of the targets.
+    tolerance: f64,
+    about: &'static str,
+}
+
+/// In f32, whatever the order of the sums.
+const SINGLE: f64 = 1e-4;
+
+const ROWS: [Row; 9] = [
+    Row {
+        target: Target::Onnx,
+        name: "onnx",
+        suffix: "onnx",
+        source: None,
+        tolerance: SINGLE,
+        about: "ONNX, opset 18",
+    },
+    Row {
+        target: Target::Ort,
+        name: "ort",
+        suffix: "ort",
+        source: Some(Target::Onnx),
+        tolerance: SINGLE,
+        about: "onnxruntime's own form, by libonnxruntime",
+    },
+    Row {
+        target: Target::Pt2,
+        name: "pt2",
+        suffix: "pt2",
+        source: None,
+        tolerance: SINGLE,
+        about: "torch.export's archive",
+    },
+    Row {
+        target: Target::Aoti,
+        name: "aoti",
+        suffix: "aoti.pt2",
+        source: Some(Target::Pt2),
+        tolerance: SINGLE,
+        about: "compiled by AOTInductor for this machine",
+    },
+    Row {
+        target: Target::Executorch,
+        name: "executorch",
+        suffix: "pte",
+        source: Some(Target::Pt2),
+        tolerance: SINGLE,
+        about: "ExecuTorch",
+    },
+    Row {
+        target: Target::Tensorrt,
+        name: "tensorrt",
+        suffix: "engine",
+        source: Some(Target::Onnx),
+        tolerance: 1e-2,
+        about: "built by TensorRT for this machine's GPU",
+    },
+    Row {
+        target: Target::Coreml,
+        name: "coreml",
+        suffix: "mlpackage",
+        source: None,
+        tolerance: SINGLE,
+        about: "Core ML package, for macOS 14 and iOS 17 on",
+    },
+    Row {
+        target: Target::Litert,
+        name: "litert",
+        suffix: "tflite",
+        source: None,
+        tolerance: SINGLE,
+        about: "LiteRT (TensorFlow Lite)",
+    },
+    Row {
+        target: Target::Tensorflow,
+        name: "tensorflow",
+        suffix: "savedmodel",
+        source: None,
+        tolerance: SINGLE,
+        about: "TensorFlow SavedModel",
+    },
+];
+
+impl Target {
+    /// Every format, in the order in which they can be made.
+    pub const ALL: [Self; 9] = {
+        let mut all = [Self::Onnx; 9];
+        let mut i = 0;
+        while i < ROWS.len() {
+            all[i] = ROWS[i].target;
+            i += 1;
+        }
+        all
+    };
+
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// As the command line names it.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// What it is, in a few words.
+    pub const fn about(self) -> &'static str {
+        self.row().about
+    }
+
+    /// The artifact's name for a model's.
+    pub fn file(self, model: &str) -> String {
+        format!("{model}.{}", self.row().suffix)
+    }
+
+    /// The format that another tool makes it from.
+    pub const fn source(self) -> Option<Self> {
+        self.row().source
+    }
+
+    /// Largest difference from the model's own answers, in spreads of the targets.
+    pub const fn tolerance(self) -> f64 {
+        self.row().tolerance
+    }
+
+    /// Writes the artifact, for a format that is written here; its files.
+    ///
+    /// # Errors
+    /// What the writer says; `None` for a format that another tool makes.
+    pub fn write(self, model: &Model<'_>, path: &Path) -> Option<Result<Vec<PathBuf>, ExportError>> {
+        let written = match self {
+            Self::Onnx => return Some(onnx::write(model, path)),
+            Self::Pt2 => pt2::write(model, path),
+            Self::Coreml => coreml::write(model, path),
+            Self::Litert => litert::write(model, path),
+            Self::Tensorflow => savedmodel::write(model, path),
+            Self::Ort | Self::Aoti | Self::Executorch | Self::Tensorrt => return None,
+        };
+        Some(written.map(|()| vec![path.to_owned()]))
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|target| target.name() == name);
+        let names = Self::ALL.map(Self::name).join(", ");
+        found.ok_or_else(|| format!("{name} is no format, expected one of {names}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_that_of_its_format_and_comes_after_its_source() {
+        for (i, target) in Target::ALL.into_iter().enumerate() {
+            assert_eq!(target as usize, i);
+            assert_eq!(target.name().parse::<Target>().unwrap(), target);
+            assert!(target.source().is_none_or(|source| source < target));
+        }
+        assert!("tf".parse::<Target>().unwrap_err().contains("tensorflow"));
+    }
+}

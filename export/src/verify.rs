@@ -1,0 +1,205 @@
+//! Whether an artifact answers as the model does: the same rows in calls of several sizes, each answer measured by the spread of the
+//! targets.
+
+use crate::{ExportError, Runner, Tensor};
+use std::path::{Path, PathBuf};
+
+/// Rows of the calls, besides one call with all rows.
+const CALLS: [usize; 3] = [1, 2, 7];
+/// Calls of each size.
+const CALLS_EACH: usize = 8;
+/// Share of an answer that a runtime may be off whatever the spread is: some units in the last place.
+const ROUNDING: f64 = 4.0 * f32::EPSILON as f64;
+
+/// Rows, and the model's own answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cases {
+    /// Inputs, rows first.
+    pub given: Vec<Tensor>,
+    /// Outputs, rows first.
+    pub answered: Vec<Tensor>,
+    /// Mean of the targets, in the output's shape.
+    pub centre: Vec<f32>,
+    /// Their spread.
+    pub spread: Vec<f32>,
+    /// Where the rows come from: "test", "val", "train" or "drawn".
+    pub from: String,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Rows of the calls.
+    pub batches: Vec<usize>,
+    /// Rows in all.
+    pub rows: usize,
+    /// Largest difference.
+    pub largest: f64,
+    /// Mean difference.
+    pub mean: f64,
+    /// Where it answers otherwise than the model, and what; `None` where it does not.
+    pub wrong: Option<String>,
+}
+
+impl Cases {
+    /// Rows of the cases.
+    pub fn rows(&self) -> usize {
+        self.given.first().map_or(0, |tensor| tensor.shape[0])
+    }
+
+    /// Some rows of the inputs.
+    fn call(&self, rows: &std::ops::Range<usize>) -> Vec<Tensor> {
+        self.given.iter().map(|tensor| cut(tensor, rows)).collect()
+    }
+}
+
+fn cut(tensor: &Tensor, rows: &std::ops::Range<usize>) -> Tensor {
+    let width: usize = tensor.shape[1..].iter().product();
+    let mut shape = tensor.shape.clone();
+    shape[0] = rows.len();
+    let values = tensor.values[rows.start * width..rows.end * width].to_vec();
+    Tensor { name: tensor.name.clone(), shape, values }
+}
+
+/// Runs all cases in calls of several sizes.
+///
+/// # Errors
+/// What the runtime says; outputs of other names or shapes than the model's.
+pub fn verify(
+    runner: &mut dyn Runner,
+    cases: &Cases,
+    (artifact, tolerance): (&Path, f64),
+) -> Result<Found, ExportError> {
+    let rows = cases.rows();
+    let mut found = Found { batches: Vec::new(), rows, largest: 0.0, mean: 0.0, wrong: None };
+    let (mut sum, mut count) = (0.0, 0_u64);
+    for size in CALLS.into_iter().filter(|size| *size < rows).chain([rows]) {
+        found.batches.push(size);
+        // The rows with something wrong in them are the last ones.
+        let calls = (0..rows.div_ceil(size)).rev().take(CALLS_EACH);
+        for call in calls {
+            let part = (call * size)..((call + 1) * size).min(rows);
+            let outputs = runner.run(&cases.call(&part))?;
+            for expected in &cases.answered {
+                let expected = cut(expected, &part);
+                let output = outputs.iter().find(|output| output.name == expected.name);
+                let output =
+                    output.ok_or_else(|| refused(artifact, format!("it does not answer {}", expected.name)))?;
+                if output.shape != expected.shape {
+                    let why = format!("{} is {:?}, expected {:?}", output.name, output.shape, expected.shape);
+                    return Err(refused(artifact, why));
+                }
+                for (i, (a, b)) in output.values.iter().zip(&expected.values).enumerate() {
+                    let (off, within) = distance(*a, *b, cases.unit(&expected, i), tolerance);
+                    (sum, count) = (sum + off.min(f64::from(f32::MAX)), count + 1);
+                    found.largest = found.largest.max(off);
+                    if !within && found.wrong.is_none() {
+                        let row = part.start + i / (expected.values.len() / part.len()).max(1);
+                        let name = &output.name;
+                        let said = format!("{name} of row {row} in a call of {size} is {a}, the model says {b}");
+                        found.wrong = Some(said);
+                    }
+                }
+            }
+        }
+    }
+    found.mean = sum / count.max(1) as f64;
+    Ok(found)
+}
+
+impl Cases {
+    /// Centre and spread of element `i` of an answer.
+    fn unit(&self, answer: &Tensor, i: usize) -> (f64, f64) {
+        let is_target = answer.values.len() % self.spread.len().max(1) == 0 && !answer.name.starts_with("next_");
+        if !is_target || self.spread.is_empty() {
+            return (0.0, 1.0);
+        }
+        let cell = i % self.spread.len();
+        (f64::from(self.centre[cell]), f64::from(self.spread[cell]))
+    }
+}
+
+/// How far `a` is from `b`, in spreads about the targets' centre, or in distances from it where `b` is far outside; and whether that is
+/// within the limit, or as near as an answer of this size is known at all.
+fn distance(a: f32, b: f32, (centre, spread): (f64, f64), tolerance: f64) -> (f64, bool) {
+    let (a, b) = (f64::from(a), f64::from(b));
+    if a.is_nan() && b.is_nan() || a == b {
+        return (0.0, true);
+    }
+    if !a.is_finite() || !b.is_finite() {
+        return (f64::INFINITY, false);
+    }
+    let (off, unit) = ((a - b).abs(), spread + (b - centre).abs());
+    (off / unit, off <= tolerance * unit + ROUNDING * b.abs())
+}
+
+fn refused(artifact: &Path, why: String) -> ExportError {
+    ExportError::Refused { what: "the check", path: PathBuf::from(artifact), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Twice what it is given, and wrong for one row, or in calls of one size.
+    struct Double {
+        wrong_row: Option<f32>,
+        wrong_size: usize,
+    }
+
+    impl Runner for Double {
+        fn version(&self) -> String {
+            "double 1".to_owned()
+        }
+
+        fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
+            let off = if inputs[0].shape[0] == self.wrong_size { 1.0 } else { 0.0 };
+            let one = |v: &f32| 2.0 * v + off + if self.wrong_row == Some(*v) { 0.5 } else { 0.0 };
+            let values = inputs[0].values.iter().map(one).collect();
+            Ok(vec![Tensor { name: "y".to_owned(), shape: inputs[0].shape.clone(), values }])
+        }
+    }
+
+    fn cases() -> Cases {
+        let tensor = |name: &str, by: f32| Tensor {
+            name: name.to_owned(),
+            shape: vec![20, 1],
+            values: (0..20).map(|i| if i == 19 { f32::NAN } else { by * i as f32 }).collect(),
+        };
+        Cases {
+            given: vec![tensor("x", 1.0)],
+            answered: vec![tensor("y", 2.0)],
+            centre: vec![20.0],
+            spread: vec![10.0],
+            from: "drawn".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_right_artifact_passes_and_each_wrong_one_is_seen() {
+        let check = |wrong_row, wrong_size| {
+            verify(&mut Double { wrong_row, wrong_size }, &cases(), (Path::new("m.onnx"), 1e-4)).unwrap()
+        };
+        let right = check(None, 0);
+        assert_eq!((right.largest, right.mean, right.rows), (0.0, 0.0, 20));
+        assert_eq!(right.batches, [1, 2, 7, 20]);
+        // Row 17 says 34: 14 from the centre, and 0.5 of 24 off.
+        let wrong = check(Some(17.0), 0);
+        assert!((wrong.largest - 0.5 / 24.0).abs() < 1e-4, "{wrong:?}");
+        assert!(wrong.wrong.unwrap().starts_with("y of row 17 in a call of 1 is 34.5, the model says 34"));
+        for size in [1, 2, 7, 20] {
+            assert!(check(None, size).wrong.is_some(), "calls of {size}");
+        }
+    }
+
+    #[test]
+    fn differences_are_measured_where_the_targets_lie() {
+        let off = |a: f32, b: f32, unit: (f64, f64)| distance(a, b, unit, 1e-4);
+        assert_eq!(off(f32::NAN, f32::NAN, (0.0, 1.0)), (0.0, true));
+        assert_eq!(off(1.0, f32::NAN, (0.0, 1.0)), (f64::INFINITY, false));
+        // A target of a million with a spread of one: the offset says nothing of how good 3 is.
+        assert_eq!(off(1e6 + 3.0, 1e6, (1e6, 1.0)), (3.0, false));
+        // One unit in the last place is near enough however small the spread is.
+        assert!(off(1e6 + 0.0625, 1e6, (1e6, 1e-3)).1 && !off(1e6 + 1.0, 1e6, (1e6, 1e-3)).1);
+    }
+}

@@ -1,0 +1,210 @@
+//! The child process that builds and runs TensorRT engines, with a TensorRT and a driver that are not there: a Python environment
+//! whose `tensorrt` records what it is asked and misbehaves on command. No real TensorRT can be installed where these tests run.
+
+use enn_common::graph::{DType, Dim, Graph, Op};
+use enn_export::{
+    Batch, ExportError, Model, Runner, Tensor, onnx,
+    tensorrt::{EngineRunner, Home, Tool, build},
+};
+use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// An environment of Python with the TensorRT that stands in, and a model.
+struct Bench {
+    dir: TempDir,
+    packages: PathBuf,
+}
+
+impl Bench {
+    fn new(version: &str, behaviour: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let venv = dir.path().join("venv");
+        run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&venv));
+        let packages = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
+        fs::write(packages.join("tensorrt.py"), include_str!("tensorrt.py")).unwrap();
+        let source = dir.path().join("cuda.c");
+        fs::write(&source, include_str!("cuda.c")).unwrap();
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(dir.path().join("libcuda.so")).arg(source));
+        let bench = Self { dir, packages };
+        bench.behave(version, behaviour);
+        bench
+    }
+
+    fn behave(&self, version: &str, behaviour: &str) {
+        self.told(&json!({"version": version, "behaviour": behaviour}));
+    }
+
+    fn told(&self, told: &Value) {
+        fs::write(self.packages.join("behaviour.json"), told.to_string()).unwrap();
+    }
+
+    fn tool(&self) -> Tool {
+        let (python, driver) = (self.dir.path().join("venv/bin/python3"), self.dir.path().join("libcuda.so"));
+        Tool { driver, limit: Duration::from_secs(60), ..Tool::new(python) }
+    }
+
+    fn build(&self, tool: &Tool) -> Result<Home, ExportError> {
+        let mut graph = Graph::new();
+        let x = graph.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(3)]);
+        let y = graph.node(Op::Softmax, &[x], "m").unwrap();
+        graph.output(y, "y");
+        let model =
+            Model { name: "m", graph: &graph, batch: Batch { min: 1, opt: 4, max: 7 }, about: &BTreeMap::default() };
+        let path = self.dir.path().join("out/m.onnx");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        onnx::write(&model, &path).unwrap();
+        build(&model, &path, &self.engine(), tool)
+    }
+
+    fn engine(&self) -> PathBuf {
+        self.dir.path().join("out/m.engine")
+    }
+
+    /// What is in the folder of the model, in order.
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path().join("out")).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Arguments of the calls of a name, in order.
+    fn calls(&self, name: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.packages.join("calls.jsonl")).unwrap();
+        let calls = text.lines().map(|line| serde_json::from_str::<Vec<Value>>(line).unwrap());
+        calls.filter(|call| call[0] == name).map(|call| Value::Array(call[1..].to_vec())).collect()
+    }
+
+    fn process(&self) -> Pid {
+        Pid::from_raw(self.calls("process")[0][0].as_i64().unwrap() as i32)
+    }
+}
+
+fn run(command: &mut Command) {
+    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn an_engine_is_built_strongly_typed_for_the_range_of_batches() {
+    for version in ["10.3.0", "11.4.0.106"] {
+        let bench = Bench::new(version, "well");
+        let home = bench.build(&bench.tool()).unwrap();
+        let expected = Home { version: version.into(), device: "Fake GPU".into(), capability: "9.0".into() };
+        assert_eq!(home, expected);
+        assert_eq!(fs::read(bench.engine()).unwrap(), b"an engine");
+        assert_eq!(bench.files(), ["m.engine", "m.onnx"]);
+        assert_eq!(bench.calls("create_network"), [json!([2])]);
+        assert_eq!(bench.calls("set_shape"), [json!(["x", [1, 3], [4, 3], [7, 3]])]);
+        assert_eq!(bench.calls("clear_flag"), [json!(["TF32"])]);
+        assert_eq!(bench.calls("set_flag"), [json!(["STRICT_NANS"])]);
+    }
+}
+
+#[test]
+fn what_fails_is_told_and_leaves_no_half_engine() {
+    let bench = Bench::new("10.3.0", "well");
+    let tool = bench.tool();
+    let cases = [
+        ("10.3.0", "parse", "TensorRT refused ", "m.linear_0 Gemm: Assertion failed: inputs.size() == 3"),
+        ("10.3.0", "no engine", "TensorRT refused ", ": could not find any implementation for node m.linear_0"),
+        ("10.3.0", "profile", "TensorRT refused ", "the profile of batches does not fit"),
+        (
+            "10.3.0",
+            "die",
+            "TensorRT refused ",
+            "ended by signal 9; it said last: [TRT] chatter [TRT] more of it [TRT] Assert",
+        ),
+        ("10.3.0", "exit", "TensorRT refused ", "its process ended with code 9"),
+        ("10.3.0", "no device", "TensorRT is not available", "CUDA initialization failure"),
+        ("10.3.0", "broken", "TensorRT is not available", "libnvinfer.so.10: cannot open"),
+        ("9.3.0", "well", "TensorRT is not available", "has TensorRT 9.3.0, expected 10 or 11"),
+        ("12.0.1", "well", "TensorRT is not available", "has TensorRT 12.0.1, expected 10 or 11"),
+    ];
+    for (version, behaviour, start, part) in cases {
+        bench.behave(version, behaviour);
+        let said = bench.build(&tool).unwrap_err().to_string();
+        assert!(said.starts_with(start) && said.contains(part), "{behaviour}: {said}");
+        assert_eq!(bench.files(), ["m.onnx"], "{behaviour}");
+    }
+    bench.told(&json!({"version": "10.3.0", "behaviour": "well", "input": "other"}));
+    let said = bench.build(&tool).unwrap_err().to_string();
+    assert!(said.contains("the model has an input other"), "{said}");
+}
+
+#[test]
+fn a_tool_that_is_not_there_is_told_with_a_hint() {
+    let bench = Bench::new("10.3.0", "well");
+    let none = Tool { driver: bench.dir.path().join("absent.so"), ..bench.tool() };
+    let said = bench.build(&none).unwrap_err().to_string();
+    assert!(said.starts_with("TensorRT is not available: no NVIDIA driver: ") && said.contains("hint: "), "{said}");
+    let none = Tool { python: bench.dir.path().join("absent/python3"), ..bench.tool() };
+    let said = bench.build(&none).unwrap_err().to_string();
+    assert!(said.starts_with("TensorRT is not available: ") && said.contains("absent/python3"), "{said}");
+    fs::remove_file(bench.packages.join("tensorrt.py")).unwrap();
+    let said = bench.build(&bench.tool()).unwrap_err().to_string();
+    assert!(said.contains("No module named 'tensorrt'") && said.contains("pip install tensorrt"), "{said}");
+}
+
+#[test]
+fn a_build_that_is_late_is_killed() {
+    let bench = Bench::new("10.3.0", "hang");
+    let tool = Tool { limit: Duration::from_secs(8), ..bench.tool() };
+    let said = bench.build(&tool).unwrap_err().to_string();
+    assert!(said.starts_with("TensorRT refused ") && said.ends_with("it was not done within 8 s"), "{said}");
+    assert_eq!(kill(bench.process(), None), Err(Errno::ESRCH));
+    assert_eq!(bench.files(), ["m.onnx"]);
+}
+
+fn doubled(runner: &mut EngineRunner, shape: &[usize]) -> Result<Vec<Tensor>, ExportError> {
+    let values: Vec<f32> = (0..shape.iter().product()).map(|at: usize| at as f32 - 1.5).collect();
+    runner.run(&[Tensor { name: "x".into(), shape: shape.to_vec(), values }])
+}
+
+#[test]
+fn an_engine_answers_batch_after_batch() {
+    let bench = Bench::new("10.3.0", "well");
+    bench.build(&bench.tool()).unwrap();
+    let mut runner = EngineRunner::load(&bench.engine(), &bench.tool()).unwrap();
+    assert_eq!(runner.version(), "TensorRT 10.3.0 on Fake GPU");
+    for batch in [1, 2, 7] {
+        let outputs = doubled(&mut runner, &[batch, 3]).unwrap();
+        let expected: Vec<f32> = (0..batch * 3).map(|at| 2.0 * at as f32 - 3.0).collect();
+        assert_eq!(outputs.iter().map(|out| out.name.as_str()).collect::<Vec<_>>(), ["double", "again"]);
+        for output in outputs {
+            assert_eq!((output.shape, output.values), (vec![batch, 3], expected.clone()));
+        }
+    }
+    // What it refuses leaves it at work, and frees what it held.
+    let said = doubled(&mut runner, &[8, 3]).unwrap_err().to_string();
+    assert!(said.contains("input x of shape [8, 3] is outside the profile"), "{said}");
+    let strange = Tensor { name: "z".into(), shape: vec![1], values: vec![f32::NAN] };
+    assert!(runner.run(&[strange]).unwrap_err().to_string().contains("inputs z: expected x"));
+    let nan = runner.run(&[Tensor { name: "x".into(), shape: vec![1, 2], values: vec![f32::NAN, f32::INFINITY] }]);
+    let values = nan.unwrap().remove(0).values;
+    assert!(values[0].is_nan() && values[1] == f32::INFINITY, "{values:?}");
+    let process = Pid::from_raw(bench.calls("process")[1][0].as_i64().unwrap() as i32);
+    assert_eq!(kill(process, None), Ok(()));
+    drop(runner);
+    assert_eq!(kill(process, None), Err(Errno::ESRCH));
+}
+
+#[test]
+fn what_is_no_engine_is_refused() {
+    let bench = Bench::new("11.4.0", "integers");
+    bench.build(&bench.tool()).unwrap();
+    let load = |path: &Path| EngineRunner::load(path, &bench.tool()).unwrap_err().to_string();
+    assert!(load(&bench.engine()).ends_with("x: expected f32"));
+    let said = load(&bench.dir.path().join("out/m.onnx"));
+    assert!(said.contains("m.onnx: the engine plan file is not compatible"), "{said}");
+    assert!(load(Path::new("/absent.engine")).contains("No such file"));
+}

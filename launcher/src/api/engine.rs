@@ -1,0 +1,155 @@
+//! PT2 archives and packages of AOTInductor at work in a worker of their own (`enn_common::wire::engine`): what brings libtorch down
+//! there is an error here.
+
+use super::piped::{PipeError, Piped, device};
+use crate::agent::WorkerSpec;
+use enn_common::{
+    fs::atomic,
+    wire::{
+        engine::{Begin, Engine, Question, Reply},
+        message::PROTOCOL,
+    },
+};
+use enn_export::{ExportError, Runner, Tensor, pt2::check};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+/// What is run, and what its inputs and outputs are called, in their order.
+#[derive(Debug, Clone)]
+pub struct Artifact {
+    /// What runs it.
+    pub engine: Engine,
+    /// The file.
+    pub path: PathBuf,
+    /// Names of the inputs.
+    pub inputs: Vec<String>,
+    /// Names of the outputs.
+    pub outputs: Vec<String>,
+}
+
+/// A worker with an artifact loaded.
+#[derive(Debug)]
+pub struct EngineRunner {
+    worker: Piped<Reply>,
+    artifact: Artifact,
+    scratch: PathBuf,
+    version: String,
+    about: BTreeMap<String, String>,
+}
+
+impl EngineRunner {
+    /// Loads an artifact; an archive is checked first. What is exchanged lies in a directory of its own below `beside`, which goes
+    /// with the worker.
+    ///
+    /// # Errors
+    /// What is wrong with the archive, or what libtorch says.
+    pub fn start(worker: &WorkerSpec, artifact: Artifact, beside: &Path) -> Result<Self, ExportError> {
+        if artifact.engine == Engine::Pt2 {
+            check::check(&artifact.path)?;
+        }
+        let scratch = atomic::temporary(&beside.join("engine"));
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&scratch);
+        made.map_err(|source| ExportError::Io { path: scratch.clone(), source })?;
+        let started = Piped::start(worker, "--engine", &scratch);
+        let worker_error = |source| ExportError::Io { path: worker.program.clone(), source };
+        let mut piped = started.map_err(|error| match error {
+            PipeError::Start(source) => worker_error(source),
+            other => worker_error(io::Error::other(other)),
+        })?;
+        let begin = Begin {
+            protocol: PROTOCOL,
+            engine: artifact.engine,
+            artifact: artifact.path.clone(),
+            device: device(worker),
+            threads: worker.threads,
+            scratch: scratch.clone(),
+        };
+        match ask(&mut piped, &begin, &artifact.path)? {
+            Reply::Ready { version, about } => Ok(Self { worker: piped, artifact, scratch, version, about }),
+            other => Err(refused(&artifact.path, format!("the worker said {other:?} before it was asked"))),
+        }
+    }
+
+    /// What the artifact says of itself, e.g. for which instruction set it was compiled.
+    pub const fn about(&self) -> &BTreeMap<String, String> {
+        &self.about
+    }
+
+    fn write(&self, inputs: &[Tensor], path: &Path) -> Result<(), ExportError> {
+        let bytes = |tensor: &Tensor| tensor.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let mut ports = Vec::with_capacity(inputs.len());
+        for (number, name) in self.artifact.inputs.iter().enumerate() {
+            let input = inputs.iter().find(|input| input.name == *name);
+            let input = input.ok_or_else(|| refused(&self.artifact.path, format!("input {name} was not given")))?;
+            ports.push((number.to_string(), input.shape.clone(), bytes(input)));
+        }
+        let views: Result<Vec<_>, _> = ports
+            .iter()
+            .map(|(name, shape, bytes)| Ok((name, TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
+            .collect();
+        let written = views.and_then(|views| safetensors::serialize_to_file(views, None, path));
+        written.map_err(|error| ExportError::Io { path: path.to_owned(), source: io::Error::other(error) })
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<Tensor>, ExportError> {
+        let bytes = fs::read(path).map_err(|source| ExportError::Io { path: path.to_owned(), source })?;
+        let wrong = |why: String| refused(&self.artifact.path, why);
+        let found = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("its outputs: {error}")))?;
+        let expected = self.artifact.outputs.len();
+        if found.len() != expected {
+            return Err(wrong(format!("it has {} outputs, expected {expected}", found.len())));
+        }
+        let one = |(number, name): (usize, &String)| {
+            let view = found.tensor(&number.to_string()).map_err(|error| wrong(format!("output {name}: {error}")))?;
+            if view.dtype() != Dtype::F32 {
+                return Err(wrong(format!("output {name} is {:?}, expected F32", view.dtype())));
+            }
+            let values = view.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            Ok(Tensor { name: name.clone(), shape: view.shape().to_vec(), values })
+        };
+        self.artifact.outputs.iter().enumerate().map(one).collect()
+    }
+}
+
+impl Runner for EngineRunner {
+    fn version(&self) -> String {
+        format!("libtorch {}", self.version)
+    }
+
+    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
+        let (given, answered) = (self.scratch.join("inputs"), self.scratch.join("outputs"));
+        self.write(inputs, &given)?;
+        let question = Question { inputs: given, outputs: answered.clone() };
+        match ask(&mut self.worker, &question, &self.artifact.path)? {
+            Reply::Answered => self.read(&answered),
+            other => Err(refused(&self.artifact.path, format!("the worker said {other:?} instead of an answer"))),
+        }
+    }
+}
+
+impl Drop for EngineRunner {
+    fn drop(&mut self) {
+        // The worker removes it, too: whoever comes first.
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn refused(path: &Path, why: String) -> ExportError {
+    ExportError::Refused { what: "libtorch", path: path.to_owned(), why }
+}
+
+/// Sends a line and hears the reply; a worker that has ended is asked for its last words.
+fn ask<T: serde::Serialize>(worker: &mut Piped<Reply>, line: &T, path: &Path) -> Result<Reply, ExportError> {
+    let sent = worker.say(line);
+    match worker.hear() {
+        Ok(Reply::Failed { error }) => Err(refused(path, error)),
+        Ok(reply) => Ok(reply),
+        Err(heard) => Err(refused(path, sent.err().unwrap_or(heard).to_string())),
+    }
+}

@@ -1,0 +1,333 @@
+//! `export`: a run's best model as files of other runtimes, each of them run in its own before it is published.
+//!
+//! ```text
+//! checkpoint ─► enn-worker --export ─► graph, rows, the model's answers
+//!   graph ─► writers ─► artifact ─► its runtime answers the same rows ─► published, with what is said beside it
+//! ```
+//! **Invariant:** an artifact that was not checked, or failed, is not published, unless that was asked for and is said beside it.
+
+use super::{
+    launch,
+    piped::{PipeError, Piped},
+    predict::Subject as Trained,
+    train,
+};
+use crate::{
+    Error,
+    error::Usage,
+    export::{Draft, Ports, Subject, Tools, digest, sidecar, usage},
+    facts::Facts,
+};
+use enn_common::{
+    artifact::export::{Level, Sidecar, Source, Verified},
+    config::train::Device,
+    fs::atomic,
+    graph::file,
+    wire::{
+        export::{ANSWERED, CASES, CENTRE, GIVEN, Job, Reply, SPREAD},
+        message::PROTOCOL,
+    },
+};
+use enn_export::{
+    Batch, ExportError, Model, Runner, Target, Tensor, coreml,
+    maker::{Made, prepare},
+    pass,
+    verify::{self, Cases},
+};
+use safetensors::SafeTensors;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// Rows of the check, besides those with something wrong in them.
+const ROWS: u64 = 64;
+/// What a checked structure is called as a runtime.
+const NOT_RUN: &str = "not run: its runtime is not on this machine";
+
+/// How to export.
+#[derive(Debug, Clone)]
+pub struct ExportOptions {
+    /// Formats.
+    pub targets: Vec<Target>,
+    /// Name of the artifacts; the run's, without.
+    pub name: Option<String>,
+    /// Rows of one call.
+    pub batch: Batch,
+    /// Whether the quantiles of the loss are answered too.
+    pub quantiles: bool,
+    /// Whether a stream's state goes in and comes out.
+    pub stream: bool,
+    /// Whether what cannot be checked is published all the same, as unverified.
+    pub unverified: bool,
+    /// Whether artifacts are compiled for the GPU, where that makes a difference.
+    pub device: Device,
+}
+
+/// What came of a format.
+#[derive(Debug)]
+pub struct Exported {
+    /// The format.
+    pub target: Target,
+    /// The artifact's place and what is said beside it; or why there is none.
+    pub outcome: Result<(PathBuf, Box<Sidecar>), ExportError>,
+    /// Seconds of writing or making it.
+    pub seconds: f64,
+}
+
+/// Exports the newest checkpoint of `model`, a run directory or a checkpoint, into `out`. `heard` is told of each format when it is
+/// done.
+///
+/// # Errors
+/// No complete checkpoint, a model that cannot leave, or no worker. What goes wrong with one format is in its [`Exported`].
+pub fn export(
+    model: &Path,
+    out: &Path,
+    (facts, options): (&Facts, &ExportOptions),
+    heard: &mut dyn FnMut(&Exported),
+) -> Result<Vec<Exported>, Error> {
+    if options.targets.is_empty() {
+        return Err(Error::Usage(Usage::NothingToExport));
+    }
+    let out = facts.cwd.join(out);
+    let draft = Draft::new(&out)?;
+    let (subject, cases, tools) = prepared(model, draft.dir(), (facts, options))?;
+    let workshop = Workshop { subject: &subject, cases: &cases, tools: &tools, draft: &draft, options };
+    let mut sources: BTreeMap<Target, Result<Parts, String>> = BTreeMap::new();
+    let mut done = Vec::new();
+    // Formats that others are made from come first, whether they are asked for or not.
+    let asked: BTreeSet<Target> = options.targets.iter().copied().collect();
+    let needed: BTreeSet<Target> = asked.iter().copied().chain(asked.iter().filter_map(|t| t.source())).collect();
+    for target in needed {
+        let began = Instant::now();
+        let made = workshop.make(target, target.source().and_then(|source| sources.get(&source)));
+        let seconds = began.elapsed().as_secs_f64();
+        if !asked.contains(&target) {
+            sources.insert(target, made.map(|(parts, _)| parts).map_err(|error| error.to_string()));
+            continue;
+        }
+        let outcome = made.and_then(|(parts, made)| {
+            sources.insert(target, Ok(parts.clone()));
+            workshop.finish(target, (parts, made, &sources))
+        });
+        if let Err(error) = &outcome {
+            sources.entry(target).or_insert_with(|| Err(error.to_string()));
+        }
+        let exported = Exported { target, outcome, seconds };
+        heard(&exported);
+        done.push(exported);
+    }
+    for exported in &mut done {
+        if let Ok((path, sidecar)) = &exported.outcome {
+            match workshop.publish(path, sidecar, &out) {
+                Ok(place) => exported.outcome = Ok((place, sidecar.clone())),
+                Err(error) => exported.outcome = Err(error),
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Makes the environment of a format's tools or runtime, once; `None` where it needs none.
+///
+/// # Errors
+/// What the installer says last.
+pub fn prepare_export(target: Target, facts: &Facts, progress: &mut dyn FnMut(&str)) -> Result<Option<PathBuf>, Error> {
+    let Some(backend) = Tools::backend(target) else { return Ok(None) };
+    let uv = facts.program("uv");
+    let installers = prepare::Installers { uv: uv.as_deref(), python: &facts.python() };
+    let root = facts.cache_dir.join(ENVIRONMENTS);
+    Ok(Some(prepare::prepare(backend, &root, installers, progress)?))
+}
+
+/// Below a run's directory.
+const STAGED_LINK: &str = "staged";
+/// Below the user's cache directory.
+const ENVIRONMENTS: &str = "envs";
+
+/// Files of an artifact, its own first, in the draft.
+type Parts = Vec<PathBuf>;
+
+/// The model as a graph, what it answers, and what artifacts are made with.
+fn prepared(
+    model: &Path,
+    dir: &Path,
+    (facts, options): (&Facts, &ExportOptions),
+) -> Result<(Subject, Cases, Tools), Error> {
+    let trained = Trained::trained(model)?;
+    let mut worker = launch::one_worker(&trained.config, facts)?;
+    worker.device = Device::Cpu;
+    let staged = Some(model.join(STAGED_LINK)).filter(|staged| staged.exists());
+    let job = Job {
+        protocol: PROTOCOL,
+        checkpoint: trained.checkpoint.clone(),
+        staged,
+        rows: ROWS,
+        out: dir.to_owned(),
+        quantiles: options.quantiles,
+        stream: options.stream,
+        threads: worker.threads,
+    };
+    let from = graph_by(&job, &worker, dir)?;
+    let cases = read_cases(&dir.join(CASES), from)?;
+    let graph = pass::prepared(&file::read(dir).map_err(ExportError::from)?).map_err(ExportError::from)?;
+    let graph_digest = file::digest(&graph);
+    worker.device = options.device;
+    let name = options.name.clone().unwrap_or_else(|| trained.config.name.clone());
+    let tools = Tools {
+        worker,
+        places: facts.runtimes.clone(),
+        environments: facts.cache_dir.join(ENVIRONMENTS),
+        python: facts.python(),
+    };
+    let subject = Subject {
+        name,
+        digest: trained.digest,
+        config: trained.config,
+        meta: trained.meta,
+        graph,
+        graph_digest,
+        batch: options.batch,
+        quantiles: options.quantiles,
+        versions: train::versions(),
+    };
+    Ok((subject, cases, tools))
+}
+
+/// Lets a worker leave the graph and the cases in the job's directory; which rows the cases are.
+fn graph_by(job: &Job, worker: &crate::agent::WorkerSpec, dir: &Path) -> Result<String, Error> {
+    let told = |error: PipeError| Error::Worker(error.to_string());
+    let mut piped: Piped<Reply> = Piped::start(worker, "--export", dir).map_err(|error| match error {
+        PipeError::Start(source) => Error::Read { path: worker.program.clone(), source },
+        other => told(other),
+    })?;
+    piped.say(job).map_err(told)?;
+    let reply = piped.hear().map_err(told)?;
+    // It ends by itself, having nothing more to do.
+    piped.end().map_err(told)?;
+    match reply {
+        Reply::Exported { rows } => Ok(rows),
+        Reply::Failed { error } => Err(Error::Worker(error)),
+    }
+}
+
+fn read_cases(path: &Path, from: String) -> Result<Cases, Error> {
+    let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let wrong = |error: safetensors::SafeTensorError| Error::Worker(format!("{}: {error}", path.display()));
+    let found = SafeTensors::deserialize(&bytes).map_err(wrong)?;
+    let floats = |data: &[u8]| data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<f32>>();
+    let tensors = |prefix: &str| -> Vec<Tensor> {
+        let of = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
+            let name = name.strip_prefix(prefix)?.to_owned();
+            Some(Tensor { name, shape: view.shape().to_vec(), values: floats(view.data()) })
+        };
+        found.tensors().into_iter().filter_map(of).collect()
+    };
+    let whole = |name: &str| found.tensor(name).map(|view| floats(view.data())).map_err(wrong);
+    let (centre, spread) = (whole(CENTRE)?, whole(SPREAD)?);
+    Ok(Cases { given: tensors(GIVEN), answered: tensors(ANSWERED), centre, spread, from })
+}
+
+/// Where artifacts are made and checked.
+struct Workshop<'a> {
+    subject: &'a Subject,
+    cases: &'a Cases,
+    tools: &'a Tools,
+    draft: &'a Draft,
+    options: &'a ExportOptions,
+}
+
+impl Workshop<'_> {
+    /// An artifact in the draft, by its writer or its tool.
+    fn make(&self, target: Target, source: Option<&Result<Parts, String>>) -> Result<(Parts, Made), ExportError> {
+        let path = self.draft.dir().join(target.file(&self.subject.name));
+        let about = self.subject.about();
+        let (name, graph, batch) = (self.subject.name.as_str(), &self.subject.graph, self.subject.batch);
+        let model = Model { name, graph, batch, about: &about };
+        if let Some(written) = target.write(&model, &path) {
+            return Ok((written?, Made::nothing()));
+        }
+        let source = match source {
+            Some(Ok(parts)) => &parts[0],
+            Some(Err(why)) => return Err(ExportError::NoSource { target: target.name(), why: why.clone() }),
+            None => unreachable!("what a format is made from comes before it"),
+        };
+        let made = self.tools.make(target, &model, (source, &path))?;
+        Ok((vec![path], made))
+    }
+
+    /// Checks an artifact in the draft, and says what is to be said of it.
+    fn finish(
+        &self,
+        target: Target,
+        (parts, made, sources): (Parts, Made, &BTreeMap<Target, Result<Parts, String>>),
+    ) -> Result<(PathBuf, Box<Sidecar>), ExportError> {
+        let verified = self.verified(target, &parts[0])?;
+        let source = target.source().and_then(|source| Some((source, sources.get(&source)?.as_ref().ok()?)));
+        let source = source.map(|(source, parts)| {
+            Ok::<_, ExportError>(Source { format: source.name().to_owned(), blake3: digest(parts)?.1 })
+        });
+        let told = sidecar(self.subject, target, digest(&parts)?, (made, source.transpose()?), verified);
+        Ok((parts[0].clone(), Box::new(told)))
+    }
+
+    fn verified(&self, target: Target, path: &Path) -> Result<Verified, ExportError> {
+        let began = Instant::now();
+        let nothing = |level: Level, runtime: String| Verified {
+            level,
+            runtime,
+            batches: Vec::new(),
+            rows: 0,
+            from: self.cases.from.clone(),
+            largest: 0.0,
+            mean: 0.0,
+            tolerance: target.tolerance(),
+            seconds: began.elapsed().as_secs_f64(),
+        };
+        let ports: Ports = self.subject.ports();
+        let mut runner: Box<dyn Runner> = match self.tools.runner(target, (path, &ports), self.draft.dir()) {
+            Ok(Some(runner)) => runner,
+            Ok(None) => {
+                coreml::check(path)?;
+                return Ok(nothing(Level::Structure, NOT_RUN.to_owned()));
+            }
+            Err(error @ ExportError::Unavailable { .. }) if self.options.unverified => {
+                return Ok(nothing(Level::None, error.to_string()));
+            }
+            Err(error) => return Err(error),
+        };
+        let found = verify::verify(runner.as_mut(), self.cases, (path, target.tolerance()))?;
+        let tolerance = target.tolerance();
+        if let Some(place) = found.wrong.as_ref().filter(|_| !self.options.unverified) {
+            let (target, place, largest) = (target.name(), place.clone(), found.largest);
+            return Err(ExportError::Differs { target, place, largest, tolerance });
+        }
+        Ok(Verified {
+            level: if found.wrong.is_none() { Level::Runtime } else { Level::None },
+            runtime: runner.version(),
+            batches: found.batches.iter().map(|rows| *rows as u64).collect(),
+            rows: found.rows as u64,
+            largest: found.largest,
+            mean: found.mean,
+            ..nothing(Level::Runtime, String::new())
+        })
+    }
+
+    /// Moves an artifact to its place, with what is said beside it; the place.
+    fn publish(&self, path: &Path, sidecar: &Sidecar, out: &Path) -> Result<PathBuf, ExportError> {
+        let target = self.options.targets.iter().find(|target| target.name() == sidecar.format);
+        let target = *target.expect("an artifact of a format that was asked for");
+        let (end, lines) = usage(target, sidecar);
+        let beside = |end: &str| self.draft.dir().join(format!("{}.{end}", sidecar.artifact));
+        let (said, example) = (beside("json"), beside(end));
+        let json = serde_json::to_vec_pretty(sidecar)
+            .map_err(|error| ExportError::Io { path: said.clone(), source: error.into() })?;
+        atomic::write(&said, &json)?;
+        atomic::write(&example, lines.as_bytes())?;
+        let data = path.with_file_name(format!("{}.data", sidecar.artifact));
+        let parts = [Some(said), Some(path.to_owned()), Some(data).filter(|data| data.exists()), Some(example)];
+        self.draft.publish(&parts.into_iter().flatten().collect::<Vec<_>>(), out)?;
+        Ok(out.join(&sidecar.artifact))
+    }
+}

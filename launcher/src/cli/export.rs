@@ -1,0 +1,115 @@
+//! `enn export`.
+
+use super::{flags::Runs, output};
+use crate::{
+    Error,
+    api::{self, ExportOptions, Exported},
+    error::Usage,
+    facts::Facts,
+    run_dir, ui,
+};
+use enn_common::{config::train::Device, exit::ExitCode};
+use enn_export::{Batch, Target};
+use std::{io::Write, path::PathBuf, str::FromStr};
+
+/// Write a run's best model for other runtimes, and check each file by running it there
+///
+/// Pre- and post-processing are inside: columns go in and answers come out in their own units. Beside each artifact are ARTIFACT.json,
+/// which says what goes in and out and how it was checked, and ARTIFACT.usage.py, which runs it.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Run: its directory, its name, the beginning of its name, or "latest"
+    #[arg(value_name = "RUN", help_heading = "Job", required_unless_present = "prepare")]
+    run: Option<String>,
+    /// Formats, with commas: onnx, ort, pt2, aoti, executorch, tensorrt, coreml, litert, tensorflow
+    #[arg(
+        long,
+        value_name = "FORMATS",
+        value_delimiter = ',',
+        required_unless_present = "prepare",
+        help_heading = "Job"
+    )]
+    to: Vec<Target>,
+    /// Directory of the artifacts; what is there of the same name is replaced
+    #[arg(long, value_name = "DIR", default_value = "export", help_heading = "Job")]
+    out: PathBuf,
+    /// Name of the artifacts; the run's, without
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    name: Option<String>,
+    /// Answer the quantiles of the loss too
+    #[arg(long, help_heading = "Job")]
+    quantiles: bool,
+    /// Let the state of a stream go in and come out
+    #[arg(long, help_heading = "Job")]
+    stream: bool,
+    /// Rows of one call: fewest, what compilers tune for, most
+    #[arg(long, value_name = "MIN:OPT:MAX", default_value = "1:64:4096", help_heading = "Job")]
+    batch: Rows,
+    /// Compile for: cpu or cuda; aoti only
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = ["cpu", "cuda"], help_heading = "Job")]
+    device: String,
+    /// Publish also what cannot be checked here or fails the check, and say so beside it
+    #[arg(long, help_heading = "Job")]
+    unverified: bool,
+    /// Install what these formats need to be made and checked: onnx, aoti, executorch, litert, tensorflow, tensorrt
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', help_heading = "Tools")]
+    prepare: Vec<Target>,
+    #[command(flatten)]
+    runs: Runs,
+    /// One JSON document
+    #[arg(long, help_heading = "Display")]
+    json: bool,
+}
+
+/// Rows of one call.
+#[derive(Debug, Clone, Copy)]
+struct Rows(Batch);
+
+impl FromStr for Rows {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Result<Vec<u64>, _> = text.split(':').map(str::parse).collect();
+        match parts.as_deref() {
+            Ok(&[min, opt, max]) if 1 <= min && min <= opt && opt <= max => Ok(Self(Batch { min, opt, max })),
+            _ => Err("expected MIN:OPT:MAX, three numbers from 1 on that do not fall, e.g. 1:64:4096".to_owned()),
+        }
+    }
+}
+
+pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
+    for target in &args.prepare {
+        let mut tell = |line: &str| {
+            let _gone = writeln!(std::io::stderr(), "{}: {line}", target.name());
+        };
+        match api::prepare_export(*target, facts, &mut tell)? {
+            Some(python) => tell(&format!("ready, {}", python.display())),
+            None => tell("needs nothing"),
+        }
+    }
+    let Some(run) = &args.run else { return Ok(ExitCode::Success) };
+    if args.to.is_empty() {
+        return Err(Error::Usage(Usage::NothingToExport));
+    }
+    let run = run_dir::find(&args.runs.dir(facts), run)?;
+    let options = ExportOptions {
+        targets: args.to.clone(),
+        name: args.name.clone(),
+        batch: args.batch.0,
+        quantiles: args.quantiles,
+        stream: args.stream,
+        unverified: args.unverified,
+        device: if args.device == "cuda" { Device::Cuda } else { Device::Cpu },
+    };
+    let mut heard = |exported: &Exported| {
+        if !args.json {
+            let _gone = output::text_line(&ui::export::line(exported));
+        }
+    };
+    let done = api::export(&facts.cwd.join(run), &args.out, (facts, &options), &mut heard)?;
+    if args.json {
+        output::json(&ui::export::json(&done))?;
+    }
+    let failed = done.iter().any(|exported| exported.outcome.is_err());
+    Ok(if failed { ExitCode::Artifact } else { ExitCode::Success })
+}

@@ -1,0 +1,125 @@
+//! What is said beside an artifact.
+
+use super::Ports;
+use enn_common::{
+    artifact::{
+        export::{Column, Origin, Port, Rows, Sidecar, Source, VERSION, Verified},
+        prediction::ModelDigest,
+    },
+    config::RunConfig,
+    graph::{Graph, Id},
+    staged::{StagedMeta, meta::Stats},
+};
+use enn_export::{Batch, Target, maker::Made};
+use std::collections::BTreeMap;
+
+/// Decimals of what is told as a sum.
+const OPSET: &str = "18";
+
+/// A model on its way out.
+#[derive(Debug)]
+pub struct Subject {
+    /// Name of the artifacts.
+    pub name: String,
+    /// Where it comes from.
+    pub digest: ModelDigest,
+    /// How the run was configured.
+    pub config: RunConfig,
+    /// What it knows of its data.
+    pub meta: StagedMeta,
+    /// Its function, as it is written.
+    pub graph: Graph,
+    /// Digest of the function.
+    pub graph_digest: String,
+    /// Rows of one call.
+    pub batch: Batch,
+    /// Whether quantiles are answered.
+    pub quantiles: bool,
+    /// Versions of what makes it.
+    pub versions: BTreeMap<String, String>,
+}
+
+impl Subject {
+    /// Names of the ports.
+    pub fn ports(&self) -> Ports {
+        let names = |ids: &[Id]| ids.iter().map(|id| self.graph.value(*id).name.clone()).collect();
+        Ports { inputs: names(self.graph.inputs()), outputs: names(self.graph.outputs()) }
+    }
+
+    fn told(&self, ids: &[Id]) -> Vec<Port> {
+        let port = |id: &Id| {
+            let value = self.graph.value(*id);
+            Port { name: value.name.clone(), dtype: value.dtype.name().to_owned(), shape: value.shape.clone() }
+        };
+        ids.iter().map(port).collect()
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let column = |feature: &enn_common::staged::meta::FeatureMeta| Column {
+            name: feature.name.clone(),
+            categories: feature.categories.clone(),
+            may_be_missing: feature.has_missing,
+        };
+        self.meta.features.iter().map(column).collect()
+    }
+
+    /// What a file says of its model inside itself.
+    pub fn about(&self) -> BTreeMap<String, String> {
+        let mut about = BTreeMap::from([
+            ("enn.run".to_owned(), self.digest.run.clone()),
+            ("enn.step".to_owned(), self.digest.step.to_string()),
+            ("enn.checkpoint".to_owned(), self.digest.blake3.clone()),
+            ("enn.graph".to_owned(), self.graph_digest.clone()),
+            ("enn.units".to_owned(), self.meta.units.clone()),
+        ]);
+        let columns = serde_json::to_string(&self.columns()).unwrap_or_default();
+        let labels = serde_json::to_string(&self.meta.out_labels).unwrap_or_default();
+        about.extend([("enn.columns".to_owned(), columns), ("enn.labels".to_owned(), labels)]);
+        about.extend(self.versions.iter().map(|(name, version)| (format!("enn.version.{name}"), version.clone())));
+        about
+    }
+}
+
+/// All that is said of an artifact of `subject`.
+pub fn sidecar(
+    subject: &Subject,
+    target: Target,
+    (bytes, blake3): (u64, String),
+    (made, source): (Made, Option<Source>),
+    verified: Verified,
+) -> Sidecar {
+    let mut versions = subject.versions.clone();
+    versions.extend(made.versions);
+    if target == Target::Onnx || target.source() == Some(Target::Onnx) {
+        versions.insert("opset".to_owned(), OPSET.to_owned());
+    }
+    let scaled = |stats: &[Stats]| stats.iter().map(|one| [one.mean, one.std]).collect();
+    let levels = if subject.quantiles { subject.config.train.quantile_levels().to_vec() } else { Vec::new() };
+    Sidecar {
+        version: VERSION,
+        format: target.name().to_owned(),
+        artifact: target.file(&subject.name),
+        bytes,
+        blake3,
+        model: Origin {
+            run: subject.digest.run.clone(),
+            step: subject.digest.step,
+            checkpoint: subject.digest.blake3.clone(),
+        },
+        inputs: subject.told(subject.graph.inputs()),
+        outputs: subject.told(subject.graph.outputs()),
+        columns: subject.columns(),
+        labels: subject.meta.out_labels.clone(),
+        units: subject.meta.units.clone(),
+        levels,
+        batch: Rows { min: subject.batch.min, opt: subject.batch.opt, max: subject.batch.max },
+        precision: "f32".to_owned(),
+        versions,
+        graph: subject.graph_digest.clone(),
+        source,
+        notes: made.about,
+        verified,
+        config: serde_json::to_value(&subject.config.model).unwrap_or_default(),
+        scaler: [scaled(&subject.meta.x_stats), scaled(&subject.meta.y_stats)],
+    }
+}

@@ -1,0 +1,14 @@
+//! What lies about an exported model: the tools that make and run artifacts, what is said beside each, and how it comes to be whole or
+//! absent.
+//!
+//! **Invariant:** nothing is published that was not checked, unless that was asked for and is said beside it.
+
+mod describe;
+mod place;
+mod tools;
+mod usage;
+
+pub use describe::{Subject, sidecar};
+pub use place::{Draft, digest};
+pub use tools::{Ports, Tools};
+pub use usage::usage;

@@ -1,0 +1,137 @@
+//! Where artifacts are made, and how they come to be there: in a directory of their own beside their place, from which they are moved when
+//! they have been checked.
+
+use enn_common::fs::{FileError, atomic};
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+/// A directory for what is being made, gone when it is dropped.
+#[derive(Debug)]
+pub struct Draft {
+    dir: PathBuf,
+}
+
+impl Draft {
+    /// A new one below `out`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(out: &Path) -> Result<Self, FileError> {
+        fs::create_dir_all(out).map_err(FileError::of("make the directory", out))?;
+        let dir = atomic::temporary(&out.join("export"));
+        DirBuilder::new().mode(0o700).create(&dir).map_err(FileError::of("make the directory", &dir))?;
+        Ok(Self { dir })
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Moves files or directories to `out`, the first one last: while it is absent nobody takes the others for anything.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn publish(&self, parts: &[PathBuf], out: &Path) -> Result<(), FileError> {
+        for part in parts.iter().rev() {
+            let name = part.file_name().unwrap_or_default();
+            let to = out.join(name);
+            remove(&to)?;
+            fs::rename(part, &to).map_err(FileError::of("rename to", &to))?;
+        }
+        File::open(out).and_then(|dir| dir.sync_all()).map_err(FileError::of("sync", out))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // What is left has a name that nobody asks for.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Removes what is in the way of a new artifact.
+fn remove(path: &Path) -> Result<(), FileError> {
+    let gone = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(_) => return Ok(()),
+    };
+    match gone {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::of("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of an artifact's files, and a digest of their names and contents: of one file its own.
+///
+/// # Errors
+/// What the system says.
+pub fn digest(parts: &[PathBuf]) -> Result<(u64, String), FileError> {
+    let mut files = Vec::new();
+    for part in parts {
+        collect(part, &mut files)?;
+    }
+    files.sort();
+    let mut bytes = 0;
+    let mut digests = Vec::new();
+    for path in &files {
+        let mut hasher = blake3::Hasher::new();
+        let mut file = File::open(path).map_err(FileError::of("read", path))?;
+        bytes += io::copy(&mut file, &mut hasher).map_err(FileError::of("read", path))?;
+        digests.push(hasher.finalize().to_hex().to_string());
+    }
+    if let [only] = digests.as_slice() {
+        return Ok((bytes, only.clone()));
+    }
+    let base = parts.first().and_then(|part| part.parent()).unwrap_or(Path::new(""));
+    let lines: Vec<String> = files
+        .iter()
+        .zip(&digests)
+        .map(|(path, digest)| format!("{digest}  {}", path.strip_prefix(base).unwrap_or(path).display()))
+        .collect();
+    Ok((bytes, blake3::hash(lines.join("\n").as_bytes()).to_hex().to_string()))
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), FileError> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    for entry in fs::read_dir(path).map_err(FileError::of("read", path))? {
+        let entry = entry.map_err(FileError::of("read", path))?;
+        collect(&entry.path(), files)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn artifacts_replace_what_was_there_and_drafts_leave_nothing() {
+        let out = tempfile::tempdir().unwrap();
+        let old = out.path().join("m.savedmodel");
+        fs::create_dir(&old).unwrap();
+        fs::write(old.join("stale"), "1").unwrap();
+        let draft = Draft::new(out.path()).unwrap();
+        let made = draft.dir().join("m.savedmodel");
+        fs::create_dir(&made).unwrap();
+        fs::write(made.join("saved_model.pb"), "2").unwrap();
+        let beside = draft.dir().join("m.savedmodel.json");
+        fs::write(&beside, "{}").unwrap();
+        let (bytes, one) = digest(std::slice::from_ref(&made)).unwrap();
+        assert_eq!((bytes, one), (1, blake3::hash(b"2").to_hex().to_string()));
+        draft.publish(&[made, beside], out.path()).unwrap();
+        drop(draft);
+        let mut names: Vec<_> = fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["m.savedmodel", "m.savedmodel.json"]);
+        assert!(!old.join("stale").exists() && old.join("saved_model.pb").exists());
+    }
+}

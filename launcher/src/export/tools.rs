@@ -1,0 +1,137 @@
+//! Who makes an artifact of another, and who runs one: libraries and environments where they were found, and a worker for libtorch's own.
+
+use crate::{
+    agent::WorkerSpec,
+    api::{Artifact, EngineRunner},
+};
+use enn_common::{config::train::Device, wire::engine::Engine};
+use enn_export::{
+    ExportError, Model, Runner, Target,
+    maker::{
+        Limits, Made, aoti,
+        executorch::{self, Delegate, ExecuTorchRunner},
+        prepare::{self, Backend},
+    },
+    ort, tensorrt,
+};
+use std::path::{Path, PathBuf};
+
+/// What artifacts are made and run with.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// For what libtorch runs.
+    pub worker: WorkerSpec,
+    /// Where runtimes are looked for: libraries, directories, environments of Python.
+    pub places: Vec<PathBuf>,
+    /// Directory of environments that `enn export --prepare` made.
+    pub environments: PathBuf,
+    /// Of tools that no environment was made for.
+    pub python: PathBuf,
+}
+
+/// Names of the inputs and outputs, in the graph's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ports {
+    /// Inputs.
+    pub inputs: Vec<String>,
+    /// Outputs.
+    pub outputs: Vec<String>,
+}
+
+impl Tools {
+    /// Makes an artifact of another by its own tool.
+    ///
+    /// # Errors
+    /// A tool that is not there, or what it says.
+    pub fn make(&self, target: Target, model: &Model<'_>, (source, path): (&Path, &Path)) -> Result<Made, ExportError> {
+        match target {
+            Target::Ort => {
+                let library = self.onnxruntime()?;
+                ort::convert(source, path, &library).map(|()| Made::nothing())
+            }
+            Target::Aoti => {
+                let device = if self.worker.device == Device::Cuda { "cuda" } else { "cpu" };
+                aoti::compile(&self.environment(Backend::Aoti), (source, path), device, Limits::default())
+            }
+            Target::Executorch => {
+                let python = self.environment(Backend::ExecuTorch);
+                executorch::lower(&python, (source, path), Delegate::Xnnpack, Limits::default())
+            }
+            Target::Tensorrt => {
+                let tool = tensorrt::Tool::new(self.environment(Backend::TensorRt));
+                let home = tensorrt::build(model, source, path, &tool)?;
+                let about = [("device".to_owned(), home.device), ("capability".to_owned(), home.capability)];
+                Ok(Made { versions: [("tensorrt".to_owned(), home.version)].into(), about: about.into() })
+            }
+            Target::Onnx | Target::Pt2 | Target::Coreml | Target::Litert | Target::Tensorflow => Ok(Made::nothing()),
+        }
+    }
+
+    /// An artifact at work; `None` where nothing but its structure can be looked at. What is exchanged goes below `scratch`.
+    ///
+    /// # Errors
+    /// A runtime that is not there, or what it says of the artifact.
+    pub fn runner(
+        &self,
+        target: Target,
+        (path, ports): (&Path, &Ports),
+        scratch: &Path,
+    ) -> Result<Option<Box<dyn Runner>>, ExportError> {
+        let engine = |engine: Engine| {
+            let (inputs, outputs) = (ports.inputs.clone(), ports.outputs.clone());
+            let artifact = Artifact { engine, path: path.to_owned(), inputs, outputs };
+            EngineRunner::start(&self.worker, artifact, scratch)
+        };
+        Ok(Some(match target {
+            Target::Onnx | Target::Ort => {
+                let library = self.onnxruntime()?;
+                let threads = self.worker.threads as usize;
+                Box::new(ort::OrtRunner::load(path, ort::Runtime { library: &library, threads })?)
+            }
+            Target::Pt2 => Box::new(engine(Engine::Pt2)?),
+            Target::Aoti => Box::new(engine(Engine::Aoti)?),
+            Target::Executorch => Box::new(ExecuTorchRunner::start(
+                &self.environment(Backend::ExecuTorch),
+                path,
+                (ports.inputs.clone(), ports.outputs.clone()),
+                scratch,
+                Limits::default(),
+            )?),
+            Target::Tensorrt => {
+                let tool = tensorrt::Tool::new(self.environment(Backend::TensorRt));
+                Box::new(tensorrt::EngineRunner::load(path, &tool)?)
+            }
+            Target::Coreml => return Ok(None),
+            Target::Litert | Target::Tensorflow => return Ok(None),
+        }))
+    }
+
+    /// Whose environment a format is made or checked with; `None` for one that needs none.
+    pub const fn backend(target: Target) -> Option<Backend> {
+        Some(match target {
+            Target::Onnx | Target::Ort => Backend::OnnxRuntime,
+            Target::Aoti => Backend::Aoti,
+            Target::Executorch => Backend::ExecuTorch,
+            Target::Tensorrt => Backend::TensorRt,
+            Target::Litert => Backend::LiteRt,
+            Target::Tensorflow => Backend::TensorFlow,
+            Target::Pt2 | Target::Coreml => return None,
+        })
+    }
+
+    fn onnxruntime(&self) -> Result<PathBuf, ExportError> {
+        ort::find::library(&self.places_of(Backend::OnnxRuntime))
+    }
+
+    /// Where a backend's libraries may lie: what was named, then the environment that was made for it.
+    fn places_of(&self, backend: Backend) -> Vec<PathBuf> {
+        let prepared = prepare::prepared(backend, &self.environments);
+        let environment = prepared.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
+        self.places.iter().cloned().chain(environment).collect()
+    }
+
+    /// The interpreter of a backend's environment, or whichever there is: it says itself what it lacks.
+    fn environment(&self, backend: Backend) -> PathBuf {
+        prepare::prepared(backend, &self.environments).unwrap_or_else(|| self.python.clone())
+    }
+}

@@ -1,0 +1,91 @@
+//! What the makers' own tools make of an archive, in their own runtimes. Each takes a minute or more.
+//!
+//! Needs what engine.rs needs, a C++ compiler, and `ENN_MAKER_ENVS`: where the environments of the tools are, or are made. Without it
+//! a test says so and passes, except where `ENN_NEEDS_MAKERS` is set, as `make makers` sets it.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+
+use enn_common::wire::engine::Engine;
+use enn_export::{
+    Batch, Model,
+    maker::{
+        Limits, aoti,
+        executorch::{self, Delegate, ExecuTorchRunner},
+        prepare::Backend,
+    },
+    pt2,
+    sample::{Sample, samples},
+};
+use enn_launcher::api::{Artifact, EngineRunner};
+use enn_tests::artifact::{agrees, ports, python, worker};
+use std::{collections::BTreeMap, fs, path::Path};
+
+/// Largest batch of the archives.
+const ROWS_MAX: usize = 300;
+/// Most memory that a call of the small model may plan, bytes.
+const PLANNED_MAX: u64 = 4 << 20;
+
+fn small_model(path: &Path) -> Sample {
+    let sample = samples().into_iter().find(|sample| sample.name == "a small model").unwrap();
+    let batch = Batch { min: 1, opt: 7, max: ROWS_MAX as u64 };
+    pt2::write(&Model { name: "model", graph: &sample.graph, batch, about: &BTreeMap::new() }, path).unwrap();
+    sample
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn aoti_compiles_an_archive_and_libtorch_runs_it() {
+    let Some(python) = python(Backend::Aoti) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (source, package) = (dir.path().join("m.pt2"), dir.path().join("m.aoti.pt2"));
+    let sample = small_model(&source);
+    let made = aoti::compile(&python, (&source, &package), "cpu", Limits::default()).unwrap();
+    assert!(made.versions["torch"].starts_with("2.11.0"));
+    assert_eq!(made.about["AOTI_DEVICE_KEY"], "cpu");
+    assert!(made.about.contains_key("AOTI_CPU_ISA"), "{:?}", made.about);
+    assert_eq!(names(dir.path()), ["m.aoti.pt2", "m.pt2"]);
+    let (inputs, outputs) = ports(&sample.graph);
+    let artifact = Artifact { engine: Engine::Aoti, path: package, inputs, outputs };
+    let mut runner = EngineRunner::start(&worker(), artifact, dir.path()).unwrap();
+    assert_eq!(runner.about(), &made.about);
+    agrees(&mut runner, &sample, &[1, 2, 7, ROWS_MAX], 1e-5);
+    drop(runner);
+    assert_eq!(names(dir.path()), ["m.aoti.pt2", "m.pt2"], "what was unpacked is gone with the worker");
+}
+
+#[test]
+fn executorch_lowers_an_archive_and_runs_it_at_every_batch() {
+    let Some(python) = python(Backend::ExecuTorch) else { return };
+    for delegate in [Delegate::Portable, Delegate::Xnnpack] {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, program) = (dir.path().join("m.pt2"), dir.path().join("m.pte"));
+        let sample = small_model(&source);
+        let made = executorch::lower(&python, (&source, &program), delegate, Limits::default()).unwrap();
+        assert_eq!(made.versions["executorch"], "1.2.0");
+        let planned: u64 = made.about["planned_memory_bytes"].parse().unwrap();
+        assert!(planned > 0 && planned < PLANNED_MAX, "{planned}");
+        let mut runner =
+            ExecuTorchRunner::start(&python, &program, ports(&sample.graph), dir.path(), Limits::default()).unwrap();
+        agrees(&mut runner, &sample, &[1, 2, 7, ROWS_MAX], 1e-5);
+        drop(runner);
+        assert_eq!(names(dir.path()), ["m.pt2", "m.pte"]);
+    }
+}
+
+#[test]
+fn a_maker_that_cannot_read_its_source_says_so() {
+    let Some(python) = python(Backend::ExecuTorch) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("m.pt2"), dir.path().join("m.pte"));
+    fs::write(&source, "no archive").unwrap();
+    let made = executorch::lower(&python, (&source, &program), Delegate::Portable, Limits::default());
+    let error = made.unwrap_err().to_string();
+    assert!(error.starts_with("ExecuTorch refused") && error.contains("m.pt2") && error.contains("Error"), "{error}");
+    assert_eq!(names(dir.path()), ["m.pt2"]);
+}

@@ -1,0 +1,131 @@
+// C face of exported artifacts at work: PT2 archives in libtorch's own interpreter of them, packages of AOTInductor.
+//
+// Contract as in aten.cpp: 0, or 1 and then enn_aten_error() says why. Artifacts belong to the caller, who frees them.
+
+#include "aten_guard.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Flags.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+// libtorch 2.11 exports the class but not its header: an object of one pointer. Another version that has it no more fails to link.
+namespace torch::nativert {
+class ModelRunner;
+class ModelRunnerHandle {
+ public:
+  ModelRunnerHandle(const std::string& path, const std::string& name);
+  ModelRunnerHandle(const ModelRunnerHandle&) = delete;
+  ModelRunnerHandle& operator=(const ModelRunnerHandle&) = delete;
+  ~ModelRunnerHandle();
+  std::vector<c10::IValue> runWithFlatInputsAndOutputs(std::vector<c10::IValue> inputs);
+
+ private:
+  std::unique_ptr<ModelRunner> runner_;
+};
+} // namespace torch::nativert
+
+C10_DECLARE_int(caffe2_log_level);
+
+namespace {
+
+// The model inside an archive or package.
+constexpr const char* MODEL = "model";
+
+struct Artifact {
+  virtual ~Artifact() = default;
+  virtual std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) = 0;
+  // What it says of itself: name, tab, value, newline, by name.
+  std::string about;
+};
+
+struct Archive : Artifact {
+  explicit Archive(const char* path) : runner(path, MODEL) {}
+
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) override {
+    std::vector<at::Tensor> outputs;
+    for (const auto& value : runner.runWithFlatInputsAndOutputs({inputs.begin(), inputs.end()})) {
+      TORCH_CHECK(value.isTensor(), "an output is no tensor but ", value.tagKind());
+      outputs.push_back(value.toTensor());
+    }
+    return outputs;
+  }
+
+  torch::nativert::ModelRunnerHandle runner;
+};
+
+struct Package : Artifact {
+  Package(const char* path, int32_t device)
+      : loader(path, MODEL, false, 1, static_cast<c10::DeviceIndex>(device)) {
+    const auto unsorted = loader.get_metadata();
+    for (const auto& [name, value] : std::map<std::string, std::string>(unsorted.begin(), unsorted.end())) {
+      about += name + "\t" + value + "\n";
+    }
+  }
+
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) override { return loader.run(inputs); }
+
+  torch::inductor::AOTIModelPackageLoader loader;
+};
+
+} // namespace
+
+extern "C" {
+
+int32_t enn_artifact_archive(const char* path, void** out) {
+  return enn::guarded([&] {
+    // It warns of every operation for which it has no faster way.
+    constexpr int ERRORS = 2;
+    if (FLAGS_caffe2_log_level < ERRORS) FLAGS_caffe2_log_level = ERRORS;
+    *out = static_cast<Artifact*>(new Archive(path));
+  });
+}
+
+// `device` is -1 for the one it was compiled for.
+int32_t enn_artifact_package(const char* path, int32_t device, void** out) {
+  return enn::guarded([&] { *out = static_cast<Artifact*>(new Package(path, device)); });
+}
+
+void enn_artifact_free(void* artifact) {
+  delete static_cast<Artifact*>(artifact);
+}
+
+// Lives as long as the artifact.
+const char* enn_artifact_about(const void* artifact) {
+  return static_cast<const Artifact*>(artifact)->about.c_str();
+}
+
+// Results are the caller's; `made` says how many there are.
+int32_t enn_artifact_run(
+    void* artifact, const at::Tensor* const* inputs, size_t count, at::Tensor** outs, size_t room, size_t* made) {
+  return enn::guarded([&] {
+    c10::InferenceMode inference;
+    std::vector<at::Tensor> given;
+    for (size_t i = 0; i < count; ++i) given.push_back(*inputs[i]);
+    auto results = static_cast<Artifact*>(artifact)->run(given);
+    TORCH_CHECK(results.size() <= room, "it has ", results.size(), " outputs, at most ", room, " are taken");
+    for (size_t i = 0; i < results.size(); ++i) outs[i] = new at::Tensor(results[i].contiguous());
+    *made = results.size();
+  });
+}
+
+// Code of AOTInductor asks for libtorch.so, of which a libtorch without CUDA may have a linker script only. What it needs is
+// loaded already: a library of that name suffices, which `path` is.
+int32_t enn_artifact_stand_in(const char* path) {
+  return enn::guarded([&] {
+    if (dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+    TORCH_CHECK(dlopen(path, RTLD_NOW | RTLD_GLOBAL) != nullptr, dlerror());
+  });
+}
+
+} // extern "C"

@@ -1,0 +1,184 @@
+//! What an exported model says: of each row the prediction in the user's units, as `enn predict` gives it, and what else is asked for.
+
+use super::{
+    ExportError,
+    trace::{self, BATCHES, Recording},
+};
+use crate::{
+    autograd::{Cx, Tensor},
+    block::stream::StreamState,
+    error::OpError,
+    functional,
+    model::{Answer, Model, Output},
+    params::Params,
+};
+use enn_common::graph::Graph;
+use std::collections::BTreeMap;
+use tch::{Device, Kind, Tensor as Raw};
+
+/// Name of the input: (batch, features) f32 in the user's units, NaN where missing, categories by number.
+const X: &str = "x";
+/// Name of the prediction: (batch, *output shape) f32.
+const Y: &str = "y";
+/// Name of the quantiles: (batch, levels, *output shape) f32.
+const QUANTILES: &str = "quantiles";
+/// What is put before the name of a state that goes in, for the one that comes out.
+const NEXT: &str = "next_";
+
+/// What an exported model answers beside the prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extras {
+    /// The quantiles of the loss.
+    pub quantiles: bool,
+    /// The state of a stream, going in and coming out.
+    pub stream: bool,
+}
+
+/// A model with what its answers need besides.
+#[derive(Debug)]
+pub struct Answered<'a> {
+    /// The model, on the CPU.
+    pub model: &'a Model,
+    /// Its weights, on the CPU.
+    pub params: &'a Params,
+    /// Sizes of the output.
+    pub out_shape: &'a [usize],
+    /// Cells (O) of which training has seen nothing; what is said of them is NaN.
+    pub blind: Option<Raw>,
+    /// What is answered beside the prediction.
+    pub extras: Extras,
+}
+
+/// The function of a model as a graph.
+///
+/// # Errors
+/// When the model has no such answers, or an operation of it has no way out.
+pub fn graph(answered: &Answered<'_>) -> Result<Graph, ExportError> {
+    let recordings = [answered.recorded(BATCHES[0])?, answered.recorded(BATCHES[1])?];
+    trace::graph(&recordings, answered.params)
+}
+
+impl Answered<'_> {
+    /// Inputs by name for some rows `x` (rows, F), with an empty past where the model streams.
+    ///
+    /// # Errors
+    /// As [`graph`].
+    pub fn inputs(&self, x: &Raw) -> Result<BTreeMap<String, Raw>, ExportError> {
+        let state = self.empty_past(x)?;
+        let named = state.named().into_iter().map(|(name, raw)| (port(&name), raw));
+        Ok(named.chain([(X.to_owned(), x.shallow_clone())]).collect())
+    }
+
+    /// The model's own outputs by name, for inputs by name.
+    ///
+    /// # Errors
+    /// As [`graph`].
+    pub fn run(&self, inputs: &BTreeMap<String, Raw>) -> Result<BTreeMap<String, Raw>, ExportError> {
+        let cx = Cx::eval(self.params);
+        let x = &inputs[X];
+        let past = self.empty_past(x)?.named().into_iter();
+        let past = past.map(|(name, _)| (name.clone(), inputs[&port(&name)].shallow_clone())).collect();
+        let state = StreamState::restore(&past).expect("names that a state gave itself");
+        let outputs = self.answer(&cx, x, &state)?.1;
+        Ok(outputs.into_iter().map(|(name, value)| (name, value.raw().shallow_clone())).collect())
+    }
+
+    fn recorded(&self, batch: i64) -> Result<Recording<'_>, ExportError> {
+        let mut cx = Cx::eval(self.params);
+        cx.keep_leaves();
+        let x = Raw::f_zeros([batch, self.model.columns()], (Kind::Float, Device::Cpu))?;
+        let state = self.empty_past(&x)?;
+        let (input, outputs) = self.answer(&cx, &x, &state)?;
+        let leaves = cx.kept_leaves();
+        let place = |raw: &Raw| leaves.iter().find(|(_, leaf)| leaf.data_ptr() == raw.data_ptr()).map(|(val, _)| *val);
+        let mut inputs = vec![(X.to_owned(), input.val())];
+        inputs.extend(state.named().iter().filter_map(|(name, raw)| Some((port(name), place(raw)?))));
+        let outputs = outputs.into_iter().map(|(name, value)| (name, value.val())).collect();
+        Ok(Recording { cx, inputs, outputs })
+    }
+
+    /// The state before the first call, of as many rows as `x` has; empty where nothing streams.
+    fn empty_past(&self, x: &Raw) -> Result<StreamState, ExportError> {
+        if !self.extras.stream {
+            return Ok(StreamState::default());
+        }
+        let cx = Cx::eval(self.params);
+        let x = cx.input(x.shallow_clone());
+        let valid = functional::is_finite(&cx, &x)?;
+        let (_, after) = self.model.forward_stream(&cx, &x, &valid, &StreamState::default())?;
+        let zero = |(name, raw): (String, Raw)| Ok::<_, tch::TchError>((name, raw.f_zeros_like()?));
+        let zeros = after.named().into_iter().map(zero).collect::<Result<_, _>>()?;
+        Ok(StreamState::restore(&zeros).expect("names that a state gave itself"))
+    }
+
+    /// The input as a value, and the outputs by name.
+    fn answer(
+        &self,
+        cx: &Cx<'_>,
+        x: &Raw,
+        state: &StreamState,
+    ) -> Result<(Tensor, Vec<(String, Tensor)>), ExportError> {
+        let input = cx.input(x.shallow_clone());
+        let valid = functional::is_finite(cx, &input)?;
+        let (output, states) = self.forward(cx, (&input, &valid), state)?;
+        let answer = self.model.answer(cx, &output)?;
+        let mut outputs = self.said(cx, &answer, &valid)?;
+        outputs.extend(states);
+        Ok((input, outputs))
+    }
+
+    fn forward(
+        &self,
+        cx: &Cx<'_>,
+        (x, valid): (&Tensor, &Tensor),
+        state: &StreamState,
+    ) -> Result<(Output, Vec<(String, Tensor)>), ExportError> {
+        if !self.extras.stream {
+            return Ok((self.model.forward(cx, x, valid)?, Vec::new()));
+        }
+        let (output, after, values) = self.model.streamed(cx, x, valid, state)?;
+        // Blocks are done in the order of the forest, states are named in the order of their tasks.
+        let find = |raw: &Raw| values.iter().find(|value| value.raw().data_ptr() == raw.data_ptr()).cloned();
+        let named = after.named();
+        let named = named.iter().filter_map(|(name, raw)| Some((next(&port(name)), find(raw)?)));
+        Ok((output, named.collect()))
+    }
+
+    /// Nothing is said of a row without any input, nor of a blind cell.
+    fn said(&self, cx: &Cx<'_>, answer: &Answer, valid: &Tensor) -> Result<Vec<(String, Tensor)>, OpError> {
+        let rows = valid.dim(0);
+        let any = functional::max_dim(cx, &functional::cast(cx, valid, Kind::Float)?, 1, true)?;
+        let known = functional::at_least(cx, &any, 0.5)?;
+        let nothing = cx.constant(Raw::from(f32::NAN));
+        let shape: Vec<i64> = self.out_shape.iter().map(|size| *size as i64).collect();
+        let cells: i64 = shape.iter().product();
+        let told = |value: &Tensor, levels: &[i64]| {
+            let ones: Vec<i64> = levels.iter().map(|_| 1).collect();
+            let mut value = value.clone();
+            if let Some(blind) = &self.blind {
+                value = functional::where_(cx, &cx.constant(blind.shallow_clone()), &nothing, &value)?;
+            }
+            let known = functional::reshape(cx, &known, &[&[rows], ones.as_slice(), &[1]].concat())?;
+            let value = functional::reshape(cx, &value, &[&[rows], levels, &[cells]].concat())?;
+            let value = functional::where_(cx, &known, &value, &nothing)?;
+            functional::reshape(cx, &value, &[&[rows], levels, shape.as_slice()].concat())
+        };
+        let mut said = vec![(Y.to_owned(), told(&answer.point, &[])?)];
+        if self.extras.quantiles && !answer.quantiles.is_empty() {
+            let levels = answer.quantiles.len() as i64;
+            let all = functional::stack(cx, &answer.quantiles.iter().collect::<Vec<_>>(), 1)?;
+            said.push((QUANTILES.to_owned(), told(&all, &[levels])?));
+        }
+        Ok(said)
+    }
+}
+
+/// The output that is the next call's input `name`.
+pub fn next(name: &str) -> String {
+    format!("{NEXT}{name}")
+}
+
+/// A state's name as a port's: letters, digits and underscores only.
+fn port(name: &str) -> String {
+    name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
+}

@@ -1,0 +1,190 @@
+//! Models of many configurations, as graphs, against themselves.
+
+use super::{Answered, Extras, graph};
+use crate::{
+    model::{Head, Model, ModelSpec},
+    params::{ParamBuilder, Params},
+};
+use enn_common::{
+    config::{
+        forest::{Mixer, Reduction},
+        model::{Gate, ModelConfig, Norm, Preset},
+    },
+    graph::{Graph, eval},
+    staged::meta::{FeatureMeta, Stats},
+};
+use std::collections::BTreeMap;
+use tch::{Device, Kind, Tensor as Raw};
+
+/// Three numbers, of which the second has gaps and the third an offset, two categories, a grid.
+fn spec(out_shape: &[usize], head: Head) -> ModelSpec {
+    let feature = |name: &str, has_missing, categories: usize| FeatureMeta {
+        name: name.to_owned(),
+        categories: (0..categories).map(|i| i.to_string()).collect(),
+        has_missing,
+    };
+    let stats = |mean: f64, std: f64| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
+    let cells = out_shape.iter().product();
+    ModelSpec {
+        features: vec![
+            feature("u", false, 0),
+            feature("v", true, 0),
+            feature("w", false, 0),
+            feature("kind", false, 4),
+            feature("town", false, 3),
+        ],
+        out_shape: out_shape.to_vec(),
+        train_rows: 32,
+        x_stats: vec![stats(10.0, 2.0), stats(0.0, 1.0), stats(1e6 + 0.123, 0.5), stats(0.0, 1.0), stats(0.0, 1.0)],
+        y_stats: vec![stats(50.0, 10.0); cells],
+        head,
+    }
+}
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        d_model: 16,
+        heads: 2,
+        spatial_depth: 1,
+        temporal_depth: 1,
+        spatial_latents: 3,
+        temporal_latents: 4,
+        mlp_ratio: 2.0,
+        fuser_rounds: 1,
+        fuser_latents: 3,
+        collector_depth: 1,
+        patch: vec![1, 2],
+        segments: vec![2, 4],
+        dilations: vec![1, 2],
+        ..ModelConfig::default()
+    }
+}
+
+/// Rows with everything that may be wrong with one.
+fn rows() -> Raw {
+    let nan = f32::NAN;
+    let values = [
+        [10.5, 0.3, 1e6 + 0.5, 2.0, 1.0],
+        [7.0, nan, 1e6 - 0.25, 0.0, 2.0],
+        [nan, nan, nan, nan, nan],
+        [12.0, -1.0, f32::INFINITY, 3.0, 0.0],
+        [9.0, 2.0, 1e6, 9.0, -1.0],
+    ];
+    Raw::from_slice2(&values)
+}
+
+/// A model whose every weight counts: at their start some are zero.
+fn model(config: &ModelConfig, spec: &ModelSpec) -> (Model, Params) {
+    let mut pb = ParamBuilder::new();
+    let model = Model::build(config, spec, &mut pb).unwrap();
+    let params = pb.build(3, Device::Cpu).unwrap();
+    tch::manual_seed(4);
+    tch::no_grad(|| {
+        for (_, _, weight) in params.iter() {
+            let _ = weight.shallow_clone().g_add_(&(weight.randn_like() * 0.1));
+        }
+    });
+    (model, params)
+}
+
+fn array(raw: &Raw) -> eval::Array {
+    let shape: Vec<usize> = raw.size().iter().map(|size| *size as usize).collect();
+    eval::Array::new(&shape, Vec::<f64>::try_from(raw.to_kind(Kind::Double).contiguous().view([-1])).unwrap())
+}
+
+/// How far the graph's answers lie from the model's own, in units of 1 + what is said.
+fn distance(graph: &Graph, given: &BTreeMap<String, Raw>, own: &BTreeMap<String, Raw>) -> f64 {
+    let inputs: Vec<eval::Array> = graph.inputs().iter().map(|id| array(&given[&graph.value(*id).name])).collect();
+    let found = eval::run(graph, &inputs, given["x"].size()[0] as usize).unwrap();
+    let mut most = 0.0_f64;
+    for (id, found) in graph.outputs().iter().zip(&found) {
+        let expected = array(&own[&graph.value(*id).name]);
+        assert_eq!(found.shape, expected.shape);
+        for (a, b) in found.values.iter().zip(&expected.values) {
+            assert_eq!(a.is_nan(), b.is_nan(), "{}: {a}, the model says {b}", graph.value(*id).name);
+            if !b.is_nan() {
+                most = most.max((a - b).abs() / (1.0 + b.abs()));
+            }
+        }
+    }
+    most
+}
+
+fn check(name: &str, config: &ModelConfig, spec: &ModelSpec, (extras, blind): (Extras, Option<Raw>)) {
+    let (model, params) = model(config, spec);
+    let answered = Answered { model: &model, params: &params, out_shape: &spec.out_shape, blind, extras };
+    let graph = graph(&answered).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let given = answered.inputs(&rows()).unwrap();
+    let own = answered.run(&given).unwrap();
+    assert_eq!(graph.outputs().len(), own.len(), "{name}");
+    let off = distance(&graph, &given, &own);
+    assert!(off < 1e-5, "{name}: off by {off}");
+    if extras.stream {
+        // A second call, from the state of the first.
+        let next = given.keys().map(|key| {
+            let value = own.get(&format!("next_{key}")).unwrap_or(&given[key]);
+            (key.clone(), value.shallow_clone())
+        });
+        let next: BTreeMap<String, Raw> = next.collect();
+        assert!(next.len() > 1, "{name} has a state");
+        let off = distance(&graph, &next, &answered.run(&next).unwrap());
+        assert!(off < 1e-5, "{name}, second call: off by {off}");
+    }
+}
+
+#[test]
+fn models_of_every_configuration_are_their_graphs() {
+    let mut done = 0;
+    let point = || spec(&[2, 3], Head::Point);
+    let mut one = |name: &str, config: &ModelConfig, spec: &ModelSpec| {
+        check(name, config, spec, (Extras::default(), None));
+        done += 1;
+    };
+    for mixer in [Mixer::Retention, Mixer::TrueRetention, Mixer::Dilated] {
+        for preset in [Preset::Spatial, Preset::Temporal, Preset::SpatioTemporal] {
+            for norm in [Norm::LayerNorm, Norm::RmsNorm] {
+                let config = ModelConfig { mixer, preset, norm, ..config() };
+                one(&format!("{mixer:?} {preset:?} {norm:?}"), &config, &point());
+            }
+        }
+    }
+    for gate in [Gate::Off, Gate::Scalar, Gate::Tile] {
+        for linear_branch in [false, true] {
+            one(&format!("{gate:?} {linear_branch}"), &ModelConfig { gate, linear_branch, ..config() }, &point());
+        }
+    }
+    for tokens in [64, 65, 130, 200] {
+        for mixer in [Mixer::Retention, Mixer::TrueRetention] {
+            let config = ModelConfig { spatial_latents: tokens, temporal_latents: tokens, mixer, ..config() };
+            one(&format!("{tokens} tokens {mixer:?}"), &config, &point());
+        }
+    }
+    for (shape, patch) in
+        [(vec![1], vec![1]), (vec![5], vec![2]), (vec![4, 6], vec![3, 4]), (vec![2, 3, 4], vec![1, 2, 3])]
+    {
+        for fuser_reduction in [Reduction::Mean, Reduction::Linear] {
+            let config = ModelConfig { patch: patch.clone(), fuser_reduction, ..config() };
+            one(&format!("{shape:?} {fuser_reduction:?}"), &config, &spec(&shape, Head::Point));
+        }
+    }
+    one("clamped", &ModelConfig { output_range: Some((40.0, 60.0)), ..config() }, &point());
+    one("classes", &config(), &spec(&[3], Head::Classes));
+    one("no self-attention", &ModelConfig { fuser_self_layers: 0, collector_depth: 0, ..config() }, &point());
+    assert!(done >= 40, "{done} configurations");
+}
+
+#[test]
+fn quantiles_states_and_blind_cells_are_in_the_graph() {
+    let quantiles = Extras { quantiles: true, stream: false };
+    let levels = Head::Quantiles { levels: vec![0.1, 0.5, 0.9] };
+    let scale = Head::Scale { offsets: vec![-1.28, 0.0, 1.28] };
+    for head in [levels, scale] {
+        let blind = Raw::from_slice(&[false, true, false, false, false, true]);
+        check(&format!("{head:?}"), &config(), &spec(&[2, 3], head), (quantiles, Some(blind)));
+    }
+    for mixer in [Mixer::Retention, Mixer::TrueRetention] {
+        let config = ModelConfig { mixer, preset: Preset::SpatioTemporal, temporal_depth: 2, ..config() };
+        let stream = Extras { quantiles: false, stream: true };
+        check(&format!("{mixer:?} stream"), &config, &spec(&[2, 3], Head::Point), (stream, None));
+    }
+}

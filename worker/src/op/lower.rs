@@ -1,0 +1,204 @@
+//! How an operation leaves the worker: the plain operations of [`enn_common::graph`] that compute the same. A row's way out is a
+//! function of this context, beside everything else that is known of the operation.
+//!
+//! **Invariant:** only what has a way out is written; sizes that follow the batch come from the results' shapes, never from an
+//! operation's attributes, which hold the numbers of one recording.
+
+use enn_common::graph::{Binary, DType, Dim, Fold, Graph, Id, Op as Plain, Unary, infer::GraphError};
+use smallvec::{SmallVec, smallvec};
+use std::collections::HashMap;
+
+/// What came of it: the results that a reverse rule would see, in their order.
+pub type Lowered = Result<SmallVec<[Id; 2]>, LowerError>;
+
+/// Why an operation cannot leave.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum LowerError {
+    /// The plain operations do not fit together.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// In words.
+    #[error("{0}")]
+    No(&'static str),
+}
+
+/// One operation on its way out.
+#[derive(Debug)]
+pub struct Lower<'a> {
+    /// Where the plain operations go.
+    pub graph: &'a mut Graph,
+    /// Operands.
+    pub ins: &'a [Id],
+    /// What rounding f64 constants to f32 left over.
+    pub rests: &'a HashMap<Id, Id>,
+    /// Shapes of the results.
+    pub outs: &'a [Vec<Dim>],
+    /// Place in the model.
+    pub place: &'a str,
+}
+
+impl Lower<'_> {
+    /// Operand `i`.
+    pub fn at(&self, i: usize) -> Id {
+        self.ins[i]
+    }
+
+    /// Shape of a value.
+    pub fn shape(&self, id: Id) -> Vec<Dim> {
+        self.graph.value(id).shape.clone()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self, id: Id) -> usize {
+        self.graph.value(id).shape.len()
+    }
+
+    /// An axis counted from the front.
+    pub fn axis(&self, id: Id, axis: i64) -> usize {
+        if axis < 0 { self.rank(id) - axis.unsigned_abs() as usize } else { axis as usize }
+    }
+
+    /// The size of an axis that is not the batch.
+    ///
+    /// # Errors
+    /// When it is.
+    pub fn size(&self, id: Id, axis: usize) -> Result<u64, LowerError> {
+        self.graph.value(id).shape[axis].fixed().ok_or(LowerError::No("it works along the batch"))
+    }
+
+    /// Any plain operation.
+    ///
+    /// # Errors
+    /// When it does not take the operands.
+    pub fn emit(&mut self, op: Plain, ins: &[Id]) -> Result<Id, LowerError> {
+        Ok(self.graph.node(op, ins, self.place)?)
+    }
+
+    /// A number.
+    pub fn number(&mut self, value: f64) -> Id {
+        self.graph.number(value as f32)
+    }
+
+    /// A constant tensor.
+    ///
+    /// # Errors
+    /// Other than as many numbers as the shape says.
+    pub fn floats(&mut self, shape: &[u64], values: &[f32]) -> Result<Id, LowerError> {
+        Ok(self.graph.floats(shape, values)?)
+    }
+
+    /// A constant tensor of truth values.
+    ///
+    /// # Errors
+    /// Other than as many as the shape says.
+    pub fn truths(&mut self, shape: &[u64], values: Vec<u8>) -> Result<Id, LowerError> {
+        Ok(self.graph.truths(shape, values)?)
+    }
+
+    /// f(x)
+    pub fn unary(&mut self, f: Unary, x: Id) -> Result<Id, LowerError> {
+        self.emit(Plain::Unary(f), &[x])
+    }
+
+    /// f(a, b)
+    pub fn binary(&mut self, f: Binary, a: Id, b: Id) -> Result<Id, LowerError> {
+        self.emit(Plain::Binary(f), &[a, b])
+    }
+
+    /// a + b
+    pub fn add(&mut self, a: Id, b: Id) -> Result<Id, LowerError> {
+        self.binary(Binary::Add, a, b)
+    }
+
+    /// a · b
+    pub fn mul(&mut self, a: Id, b: Id) -> Result<Id, LowerError> {
+        self.binary(Binary::Mul, a, b)
+    }
+
+    /// x · by
+    pub fn scaled(&mut self, x: Id, by: f64) -> Result<Id, LowerError> {
+        let by = self.number(by);
+        self.mul(x, by)
+    }
+
+    /// x · sigmoid(x)
+    pub fn silu(&mut self, x: Id) -> Result<Id, LowerError> {
+        let share = self.unary(Unary::Sigmoid, x)?;
+        self.mul(x, share)
+    }
+
+    /// The same elements in another shape.
+    pub fn reshape(&mut self, x: Id, shape: &[Dim]) -> Result<Id, LowerError> {
+        if self.graph.value(x).shape == shape {
+            return Ok(x);
+        }
+        self.emit(Plain::Reshape { shape: shape.to_vec() }, &[x])
+    }
+
+    /// Axes in another order.
+    pub fn permute(&mut self, x: Id, axes: &[usize]) -> Result<Id, LowerError> {
+        self.emit(Plain::Permute { axes: axes.to_vec() }, &[x])
+    }
+
+    /// Two axes swapped.
+    pub fn swapped(&mut self, x: Id, a: usize, b: usize) -> Result<Id, LowerError> {
+        let mut axes: Vec<usize> = (0..self.rank(x)).collect();
+        axes.swap(a, b);
+        self.permute(x, &axes)
+    }
+
+    /// Repeated to a shape.
+    pub fn expand(&mut self, x: Id, shape: &[Dim]) -> Result<Id, LowerError> {
+        if self.graph.value(x).shape == shape {
+            return Ok(x);
+        }
+        self.emit(Plain::Expand { shape: shape.to_vec() }, &[x])
+    }
+
+    /// `len` positions of an axis; the whole axis stays itself.
+    pub fn slice(&mut self, x: Id, axis: usize, start: u64, len: u64) -> Result<Id, LowerError> {
+        if self.graph.value(x).shape[axis] == Dim::Fixed(len) {
+            return Ok(x);
+        }
+        self.emit(Plain::Slice { axis, start, len }, &[x])
+    }
+
+    /// Positions of an axis.
+    pub fn picked(&mut self, x: Id, axis: usize, at: &[i64]) -> Result<Id, LowerError> {
+        let at = self.graph.integers(&[at.len() as u64], at)?;
+        self.emit(Plain::Gather { axis }, &[x, at])
+    }
+
+    /// An axis backwards.
+    pub fn flipped(&mut self, x: Id, axis: usize) -> Result<Id, LowerError> {
+        let size = self.size(x, axis)?;
+        self.picked(x, axis, &(0..size.cast_signed()).rev().collect::<Vec<_>>())
+    }
+
+    /// Behind each other.
+    pub fn concat(&mut self, parts: &[Id], axis: usize) -> Result<Id, LowerError> {
+        if let [only] = parts { Ok(*only) } else { self.emit(Plain::Concat { axis }, parts) }
+    }
+
+    /// What is made of the elements along axes.
+    pub fn reduced(&mut self, fold: Fold, x: Id, axes: &[i64], keep: bool) -> Result<Id, LowerError> {
+        let mut axes: Vec<usize> = axes.iter().map(|axis| self.axis(x, *axis)).collect();
+        axes.sort_unstable();
+        if axes.is_empty() { Ok(x) } else { self.emit(Plain::Reduce { fold, axes, keep }, &[x]) }
+    }
+
+    /// Another element type; the value itself where it has it.
+    pub fn cast(&mut self, x: Id, to: DType) -> Result<Id, LowerError> {
+        if self.graph.value(x).dtype == to { Ok(x) } else { self.emit(Plain::Cast { to }, &[x]) }
+    }
+}
+
+/// One result.
+pub fn only(id: Id) -> Lowered {
+    Ok(smallvec![id])
+}
+
+/// The operand itself.
+pub fn itself(_: &super::Op, l: &mut Lower<'_>) -> Lowered {
+    only(l.at(0))
+}

@@ -1,0 +1,82 @@
+//! Every operation with a way out, as the plain operations it leaves by, against its own launch.
+
+use crate::operands::tensor;
+use enn_common::graph::{
+    DType, Dim, Graph, Id, Known,
+    eval::{self, Array},
+};
+use enn_worker::op::{
+    lower::Lower,
+    row::{Export, Launch},
+    rows,
+    sample::{Draw, Sample},
+};
+use std::collections::HashMap;
+use tch::{Kind, Tensor};
+
+fn fixed(t: &Tensor) -> Vec<u64> {
+    t.size().iter().map(|size| size.unsigned_abs()).collect()
+}
+
+fn array(t: &Tensor) -> Array {
+    let shape: Vec<usize> = t.size().iter().map(|size| *size as usize).collect();
+    Array::new(&shape, Vec::<f64>::try_from(t.to_kind(Kind::Double).contiguous().view([-1])).unwrap())
+}
+
+/// An operand as an input of fixed size, or, where it is no number that flows, as a known tensor.
+fn operand(graph: &mut Graph, i: usize, t: &Tensor) -> Id {
+    let name = format!("in{i}");
+    let shape = fixed(t);
+    match t.kind() {
+        Kind::Int64 => graph.integers(&shape, &Vec::<i64>::try_from(t.contiguous().view([-1])).unwrap()).unwrap(),
+        Kind::Bool => {
+            let values: Vec<bool> = Vec::try_from(t.contiguous().view([-1])).unwrap();
+            let bytes: Vec<u8> = values.into_iter().map(u8::from).collect();
+            graph.known(&name, (DType::Bool, &shape), Known::Constant, bytes).unwrap()
+        }
+        _ => graph.input(&name, DType::F32, shape.into_iter().map(Dim::Fixed).collect()),
+    }
+}
+
+fn check(sample: &Sample, way: enn_worker::op::row::Way) {
+    let ins: Vec<Tensor> = sample.ins.iter().map(|o| tensor(o, Kind::Float)).collect();
+    let refs: Vec<&Tensor> = ins.iter().collect();
+    let launched = (sample.op.row().launch)(&sample.op, &Launch { ins: &refs }).unwrap();
+    let outs: Vec<Vec<Dim>> = launched.iter().map(|t| fixed(t).into_iter().map(Dim::Fixed).collect()).collect();
+    let mut graph = Graph::new();
+    let ids: Vec<Id> = ins.iter().enumerate().map(|(i, t)| operand(&mut graph, i, t)).collect();
+    let rests = HashMap::new();
+    let mut lower = Lower { graph: &mut graph, ins: &ids, rests: &rests, outs: &outs, place: "sample" };
+    let made = way(&sample.op, &mut lower).unwrap_or_else(|error| panic!("{sample:?}: {error}"));
+    assert_eq!(made.len(), sample.op.differentiable_outs(), "{sample:?}");
+    for (i, id) in made.iter().enumerate() {
+        graph.output(*id, &format!("out{i}"));
+    }
+    let given: Vec<Array> = ins.iter().filter(|t| t.kind() == Kind::Float).map(array).collect();
+    let found = eval::run(&graph, &given, 1).unwrap();
+    for (one, expected) in found.iter().zip(&launched) {
+        let expected = array(expected);
+        assert_eq!(one.shape, expected.shape, "{sample:?}");
+        for (a, b) in one.values.iter().zip(&expected.values) {
+            assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{sample:?}: {a}, launched {b}");
+        }
+    }
+}
+
+#[test]
+fn every_operation_leaves_as_plain_operations_that_compute_the_same() {
+    tch::manual_seed(8);
+    let mut draw = Draw::new(21);
+    let mut checked = 0;
+    for row in rows() {
+        // Drawing is left out of an exported model.
+        let random = ["dropout", "drop_path"].contains(&row.name);
+        if let (Export::As(way), false) = (row.export, random) {
+            for sample in (row.samples)(&mut draw) {
+                check(&sample, way);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 80, "{checked} samples");
+}
