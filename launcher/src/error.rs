@@ -12,6 +12,7 @@ use crate::{
     remote::RemoteError,
     rendezvous::RendezvousError,
     run_dir::RunDirError,
+    serve::ServeError,
     slurm::SlurmError,
     stage::StageError,
     tasks::TaskError,
@@ -75,6 +76,9 @@ pub enum Error {
     /// The metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// The server of `enn serve`.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// The screen of `enn top`.
     #[error(transparent)]
     Top(#[from] TopError),
@@ -290,7 +294,9 @@ impl Error {
             Self::Ask(AskError::NotRunning { .. } | AskError::NoDoor { .. } | AskError::Refused { .. }) => {
                 ExitCode::Usage
             }
-            Self::Stage(_) | Self::Stream(_) => ExitCode::Data,
+            Self::Serve(ServeError::Open { .. } | ServeError::Token(_)) => ExitCode::Usage,
+            Self::Serve(ServeError::Engine(_)) => ExitCode::WorkerFailed,
+            Self::Stage(_) | Self::Stream(_) | Self::Serve(ServeError::Stage(_)) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) => ExitCode::WorkerFailed,
@@ -315,6 +321,7 @@ impl Error {
             Self::RunDir(_)
             | Self::Top(_)
             | Self::Metrics(_)
+            | Self::Serve(ServeError::Listen { .. } | ServeError::System { .. })
             | Self::Profile(_)
             | Self::Agent(_)
             | Self::Ask(_)

@@ -1,6 +1,6 @@
 //! The launcher: the binary `enn` and its Rust API.
 //!
-//! `cli → api → {stage, agent, gather, convert, cv, evaluation, tasks}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
+//! `cli → api → {stage, agent, gather, convert, cv, evaluation, serve, tasks}` for ENN's own workers, `cli → api → torchrun → group → {rendezvous, logs,
 //! stacks, process}` for any program (LAUNCH.md); `slurm` says where an allocation's nodes meet. `ui` and `baselines` see
 //! only `common`'s types; `facts` is read once and passed on. `remote` moves
 //! checkpoints to and from object stores.
@@ -25,6 +25,7 @@ mod process;
 pub mod remote;
 pub mod rendezvous;
 pub mod run_dir;
+pub mod serve;
 pub mod slurm;
 pub mod stacks;
 pub mod stage;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

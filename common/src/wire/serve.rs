@@ -1,12 +1,14 @@
-//! Between `enn predict --data - --out -` and its one worker, over the worker's standard input and output: a line of JSON each way.
+//! Between `enn predict --data - --out -`, or `enn serve`, and a worker, over the worker's standard input and output: a line of JSON
+//! each way, and behind some lines numbers.
 //!
 //! ```text
-//! enn ─► Begin            worker ─► Ready | Failed
-//!     ─► Question                ─► Warned*, Answered | Failed        once for every batch
-//!     ─► end of input            ─► ends
+//! enn ─► Begin                worker ─► Ready | Failed
+//!     ─► Staged                      ─► Warned*, Answered | Failed        once for every batch
+//!     ─► Rows, x (rows, F) f32       ─► Warned*, Told, answers (rows, numbers) f32, status (rows) u8 | Failed
+//!     ─► end of input                ─► ends
 //! ```
 
-use crate::config::train::Precision;
+use crate::{config::train::Precision, fs::mmap::bytes_of};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, BufRead, Read, Write},
@@ -15,6 +17,8 @@ use std::{
 
 /// Longest line either side reads, bytes.
 pub const LINE_BYTES_MAX: u64 = 64 << 10;
+/// Most bytes that follow a line.
+pub const NUMBERS_BYTES_MAX: u64 = 1 << 30;
 
 /// The first line to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,13 +38,22 @@ pub struct Begin {
     pub scratch: Option<PathBuf>,
 }
 
-/// What to predict next: every row of a staged directory.
+/// What to predict next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Question {
-    /// Staged directory.
-    pub staged: PathBuf,
-    /// Where the one chunk of answers goes.
-    pub out: PathBuf,
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// Every row of a staged directory.
+    Staged {
+        /// The directory.
+        staged: PathBuf,
+        /// Where the one chunk of answers goes.
+        out: PathBuf,
+    },
+    /// So many rows, whose inputs follow as they are staged: f32, row-major, NaN where missing.
+    Rows {
+        /// At least 1.
+        rows: u64,
+    },
 }
 
 /// What the worker says.
@@ -60,6 +73,13 @@ pub enum Reply {
         path: PathBuf,
         /// Digest of the chunk.
         blake3: String,
+    },
+    /// The answers to so many rows follow: f32, row-major, the user's units; then a byte for each row, `RowStatus`.
+    Told {
+        /// As many as were asked for.
+        rows: u64,
+        /// Of one row.
+        numbers: u64,
     },
     /// The worker cannot go on and ends.
     Failed {
@@ -93,13 +113,47 @@ pub fn get<T: for<'de> Deserialize<'de>>(from: &mut impl BufRead) -> io::Result<
     }
 }
 
+/// Reads bytes that follow a line.
+///
+/// # Errors
+/// What the system says; more than may be, or fewer than were said.
+pub fn get_bytes(from: &mut impl Read, count: u64) -> io::Result<Vec<u8>> {
+    if count > NUMBERS_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "{count} bytes are said to follow, expected at most {NUMBERS_BYTES_MAX}"
+        )));
+    }
+    let mut bytes = Vec::new();
+    from.take(count).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == count { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Reads numbers that follow a line.
+///
+/// # Errors
+/// As [`get_bytes`].
+pub fn get_numbers(from: &mut impl Read, count: u64) -> io::Result<Vec<f32>> {
+    let bytes = get_bytes(from, count.saturating_mul(4))?;
+    Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+}
+
+/// Writes what follows a line and flushes.
+///
+/// # Errors
+/// What the system says.
+pub fn put_numbers(to: &mut impl Write, numbers: &[f32], bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes_of(numbers))?;
+    to.write_all(bytes)?;
+    to.flush()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn lines_come_back_and_wrong_ones_are_told() {
-        let question = Question { staged: "/s".into(), out: "/o".into() };
+        let question = Question::Staged { staged: "/s".into(), out: "/o".into() };
         let mut bytes = Vec::new();
         put(&mut bytes, &question).unwrap();
         put(&mut bytes, &Reply::Ready).unwrap();
@@ -111,5 +165,19 @@ mod tests {
         assert!(get::<Reply>(&mut &b"{}\n"[..]).is_err());
         let long = vec![b' '; LINE_BYTES_MAX as usize + 1];
         assert!(get::<Reply>(&mut long.as_slice()).is_err());
+    }
+
+    #[test]
+    fn numbers_come_back_and_are_bounded() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, &Question::Rows { rows: 2 }).unwrap();
+        put_numbers(&mut bytes, &[1.5, f32::NAN], &[7]).unwrap();
+        let mut from = bytes.as_slice();
+        assert_eq!(get::<Question>(&mut from).unwrap(), Some(Question::Rows { rows: 2 }));
+        let numbers = get_numbers(&mut from, 2).unwrap();
+        assert!(numbers[0] == 1.5 && numbers[1].is_nan());
+        assert_eq!(get_bytes(&mut from, 1).unwrap(), [7]);
+        assert!(get_numbers(&mut &bytes[..], u64::MAX).unwrap_err().to_string().contains("at most"));
+        assert_eq!(get_bytes(&mut &bytes[..2], 3).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -97,7 +97,8 @@ pub(super) fn one_worker(config: &RunConfig, facts: &Facts) -> Result<WorkerSpec
     worker(config, facts, 1)
 }
 
-fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
+/// A worker that shares the machine with others, `world` in all.
+pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
     let program = facts.worker.clone().ok_or(Error::NoWorker)?;
     let libtorch = facts.libtorch.as_ref().ok_or(Error::NoLibtorch)?;
     let shared = u32::try_from(facts.cores / world as usize).unwrap_or(u32::MAX).max(1);

@@ -2,23 +2,27 @@
 //!
 //! **Invariant:** every wait for it has an end; it ends with its input, so that it never outlives who asks.
 
-use crate::agent::WorkerSpec;
+use crate::{agent::WorkerSpec, process};
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use enn_common::{
     config::train::Device,
-    wire::serve::{get, put},
+    wire::serve::{get, put, put_numbers},
 };
+use nix::poll::{PollFd, PollFlags};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     io::{self, BufReader},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Longest time to load libtorch and the model, and to answer one question.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Longest time between the end of a worker's output and its own.
+const END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Why a worker does not answer.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +33,8 @@ pub(super) enum PipeError {
     Pipe(#[source] io::Error),
     #[error("no answer within {} s", REPLY_WAIT_MAX.as_secs())]
     Late,
-    #[error("the worker ended without a word; its log is above")]
-    Silent,
+    #[error("the worker ended without a word{0}; its log is above")]
+    Silent(String),
     #[error("the worker does not end")]
     Endless,
 }
@@ -42,11 +46,27 @@ pub(super) struct Piped<R> {
     /// `None` once the worker was told to end.
     questions: Option<ChildStdin>,
     replies: Receiver<io::Result<R>>,
+    ended: Receiver<()>,
 }
+
+/// Reads a reply; `None` at the end.
+type Read<R> = fn(&mut BufReader<ChildStdout>) -> io::Result<Option<R>>;
 
 impl<R: DeserializeOwned + Send + 'static> Piped<R> {
     /// Starts a worker in the mode of `flag`; its temporary files go into `scratch`.
     pub(super) fn start(worker: &WorkerSpec, flag: &str, scratch: &Path) -> Result<Self, PipeError> {
+        Self::start_heard(worker, flag, scratch, get)
+    }
+}
+
+impl<R: Send + 'static> Piped<R> {
+    /// [`Piped::start`], of a worker whose replies are read by `read`.
+    pub(super) fn start_heard(
+        worker: &WorkerSpec,
+        flag: &str,
+        scratch: &Path,
+        read: Read<R>,
+    ) -> Result<Self, PipeError> {
         let mut command = Command::new(&worker.program);
         command.arg(flag).stdin(Stdio::piped()).stdout(Stdio::piped());
         // A Ctrl-C is for enn alone: the worker ends with its input, and clears up.
@@ -56,9 +76,9 @@ impl<R: DeserializeOwned + Send + 'static> Piped<R> {
             command.env("LD_LIBRARY_PATH", path);
         }
         let mut child = command.spawn().map_err(PipeError::Start)?;
-        let (questions, replies) = (child.stdin.take(), child.stdout.take().map(listen));
-        let replies = replies.ok_or_else(|| PipeError::Start(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Self { child, questions, replies })
+        let (questions, replies) = (child.stdin.take(), child.stdout.take().map(|output| listen(output, read)));
+        let (replies, ended) = replies.ok_or_else(|| PipeError::Start(io::ErrorKind::BrokenPipe.into()))?;
+        Ok(Self { child, questions, replies, ended })
     }
 
     /// Sends a line. When it cannot be sent the worker has ended: what it said last, if anything, is still to be heard.
@@ -67,12 +87,23 @@ impl<R: DeserializeOwned + Send + 'static> Piped<R> {
         put(self.questions.as_mut().ok_or_else(broken)?, line).map_err(PipeError::Pipe)
     }
 
+    /// Sends numbers that belong to the last line.
+    pub(super) fn add(&mut self, numbers: &[f32]) -> Result<(), PipeError> {
+        let broken = || PipeError::Pipe(io::ErrorKind::BrokenPipe.into());
+        put_numbers(self.questions.as_mut().ok_or_else(broken)?, numbers, &[]).map_err(PipeError::Pipe)
+    }
+
+    /// Is disconnected once the worker has closed its output.
+    pub(super) fn ended(&self) -> &Receiver<()> {
+        &self.ended
+    }
+
     /// The next reply.
     pub(super) fn hear(&mut self) -> Result<R, PipeError> {
         match self.replies.recv_timeout(REPLY_WAIT_MAX) {
             Ok(reply) => reply.map_err(PipeError::Pipe),
             Err(RecvTimeoutError::Timeout) => Err(PipeError::Late),
-            Err(RecvTimeoutError::Disconnected) => Err(PipeError::Silent),
+            Err(RecvTimeoutError::Disconnected) => Err(PipeError::Silent(self.status())),
         }
     }
 
@@ -88,6 +119,18 @@ impl<R: DeserializeOwned + Send + 'static> Piped<R> {
     }
 }
 
+impl<R> Piped<R> {
+    /// What the system says of a worker that has closed its output.
+    fn status(&mut self) -> String {
+        let deadline = Some(Instant::now() + END_WAIT_MAX);
+        if let Ok(pidfd) = process::pidfd(self.child.id()) {
+            // It ends in a moment; if not, there is nothing to tell.
+            let _waited = process::wait_ready(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], deadline);
+        }
+        self.child.try_wait().ok().flatten().map_or(String::new(), |status| format!(" ({status})"))
+    }
+}
+
 impl<R> Drop for Piped<R> {
     fn drop(&mut self) {
         if self.questions.take().is_some() {
@@ -98,19 +141,21 @@ impl<R> Drop for Piped<R> {
     }
 }
 
-/// Replies as they come; one at a time is enough, as no question is asked before the last is answered.
-fn listen<R: DeserializeOwned + Send + 'static>(output: ChildStdout) -> Receiver<io::Result<R>> {
+/// Replies as they come, and when there will be no more. One at a time is enough, as no question is asked before the last is answered.
+fn listen<R: Send + 'static>(output: ChildStdout, read: Read<R>) -> (Receiver<io::Result<R>>, Receiver<()>) {
     let (sender, receiver) = bounded(1);
+    let (alive, ended) = bounded::<()>(0);
     std::thread::spawn(move || {
+        let _alive = alive;
         let mut output = BufReader::new(output);
-        while let Some(reply) = get(&mut output).transpose() {
+        while let Some(reply) = read(&mut output).transpose() {
             let last = reply.is_err();
             if sender.send(reply).is_err() || last {
                 return;
             }
         }
     });
-    receiver
+    (receiver, ended)
 }
 
 /// The device as the worker calls it.

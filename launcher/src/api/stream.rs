@@ -10,7 +10,7 @@
 
 use super::{
     launch,
-    oracle::Oracle,
+    oracle::{Oracle, Scratch},
     predict::{PredictOptions, Subject},
 };
 use crate::{
@@ -56,7 +56,7 @@ pub fn predict_stream(
     let data = subject.config.data.clone().map(|data| DataConfig { format: Some(SourceFormat::Arrow), ..data });
     let Some(data) = data else { return Err(Error::Usage(crate::error::Usage::NoData)) };
     let worker = launch::one_worker(&subject.config, facts)?;
-    let mut oracle = Oracle::start(&worker, &subject.checkpoint, options.precision, &work.path)?;
+    let mut oracle = Oracle::start(&worker, &subject.checkpoint, options.precision, Scratch::Own(&work.path))?;
     let mut answers = Stream::new(output, subject.config.train.quantile_levels());
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
@@ -90,12 +90,12 @@ fn write_file(path: &Path, batch: &RecordBatch) -> Result<(), ArrowError> {
 
 /// A directory of one stream, gone when it is dropped. When the process is killed the worker removes it; where both are, the next
 /// stream does.
-struct WorkDir {
-    path: PathBuf,
+pub(super) struct WorkDir {
+    pub(super) path: PathBuf,
 }
 
 impl WorkDir {
-    fn create(parent: &Path) -> Result<Self, Error> {
+    pub(super) fn create(parent: &Path) -> Result<Self, Error> {
         fs::create_dir_all(parent).map_err(FileError::of("make the directory", parent))?;
         sweep(parent);
         let path = parent.join(format!("{WORK}{}", std::process::id()));

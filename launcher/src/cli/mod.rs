@@ -26,6 +26,7 @@ mod profile;
 mod resize;
 mod run;
 mod runtime;
+mod serve;
 mod slurm;
 mod stage;
 mod status;
@@ -61,6 +62,7 @@ enum Command {
     Run(Box<run::Args>),
     Train(Box<train::Args>),
     Predict(Box<predict::Args>),
+    Serve(serve::Args),
     Evaluate(evaluate::Args),
     Export(Box<export::Args>),
     Cv(Box<cv::Args>),
@@ -94,6 +96,7 @@ const NAMES: [&str; 28] = [
     "run",
     "train",
     "predict",
+    "serve",
     "evaluate",
     "export",
     "cv",
@@ -173,6 +176,7 @@ fn run(command: Command, manner: Manner, facts: &Facts) -> Result<u8, Error> {
         Command::Train(args) => return train::run(&args, facts),
         Command::Cv(args) => return cv::run(&args, facts),
         Command::Predict(args) => predict::run(&args, facts),
+        Command::Serve(args) => serve::run(&args, facts),
         Command::Evaluate(args) => evaluate::run(&args, facts),
         Command::Export(args) => export::run(&args, facts),
         Command::Init(args) => init::run(&args, facts),

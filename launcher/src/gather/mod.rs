@@ -14,6 +14,7 @@ mod npy;
 mod parquet;
 mod predictions;
 mod run;
+mod sheet;
 mod stream;
 mod table;
 
@@ -22,6 +23,7 @@ pub use error::GatherError;
 pub use ledger::{Header, Ledger};
 pub use predictions::{Format, Gathered, Request, partial_dir, predictions};
 pub use run::{RunInfo, run_manifest};
+pub use sheet::{Sheet, SheetRows};
 pub use stream::Stream;
 
 #[cfg(test)]

@@ -48,6 +48,17 @@ impl Table {
         &self.schema
     }
 
+    /// Names of the columns of numbers.
+    pub(super) fn columns(&self) -> impl Iterator<Item = &str> {
+        let first = 1 + usize::from(self.named);
+        self.schema.fields()[first..first + self.places.len()].iter().map(|field| field.name().as_str())
+    }
+
+    /// Where the numbers of a row are, and which of them each column of numbers holds.
+    pub(super) fn layout(&self) -> (&Layout, &[usize]) {
+        (&self.layout, &self.places)
+    }
+
     /// Columns of numbers.
     pub(super) fn numbers(&self) -> usize {
         self.places.len()

@@ -11,7 +11,7 @@ use super::{
     split,
 };
 use enn_common::{
-    config::data::{DuplicatePolicy, Layout, SplitKind, TargetMask},
+    config::data::{ColumnRange, DuplicatePolicy, Layout, SplitKind, TargetMask},
     staged::{
         self, Split, StagedMeta,
         meta::{CleaningReport, ColumnReport, FeatureMeta, SourceMeta, Stats},
@@ -197,11 +197,7 @@ impl Draft {
     /// Lifts the limits of what is declared, is a category or was made by us.
     fn lift(&self, job: &Job<'_>, mut limits: Limits) -> Limits {
         let declared = |column: &str| job.config.ranges.iter().any(|range| range.column == column);
-        for (input, limit) in self.inputs.iter().zip(&mut limits.x) {
-            if input.categories.is_some() || input.source.is_empty() || declared(&input.source) {
-                *limit = implausible::ANY;
-            }
-        }
+        lift_inputs(&self.inputs, &job.config.ranges, &mut limits.x);
         let targets = limits.y.iter_mut().enumerate();
         targets.filter(|(cell, _)| declared(self.target(*cell))).for_each(|(_, limit)| *limit = implausible::ANY);
         limits
@@ -534,6 +530,16 @@ impl Draft {
         match self.inputs[column].categories {
             Some(_) => Stats { mean: 0.0, std: 1.0, ..stats },
             None => stats,
+        }
+    }
+}
+
+/// Lifts the limits of inputs whose range is declared, that are categories, or that were made by us.
+pub(crate) fn lift_inputs(inputs: &[Input], ranges: &[ColumnRange], limits: &mut [implausible::Range]) {
+    for (input, limit) in inputs.iter().zip(limits) {
+        let is_declared = ranges.iter().any(|range| range.column == input.source);
+        if input.categories.is_some() || input.source.is_empty() || is_declared {
+            *limit = implausible::ANY;
         }
     }
 }

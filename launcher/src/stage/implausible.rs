@@ -110,7 +110,8 @@ impl Limits {
     }
 }
 
-fn hold(numbers: &mut [f32], limits: &[Range], found: &mut [u64]) {
+/// Takes the values of rows beyond their columns' limits out, and counts them.
+pub(crate) fn hold(numbers: &mut [f32], limits: &[Range], found: &mut [u64]) {
     for row in numbers.chunks_exact_mut(limits.len().max(1)) {
         for ((value, (low, high)), found) in row.iter_mut().zip(limits).zip(found.iter_mut()) {
             if f64::from(*value) < *low || f64::from(*value) > *high {

@@ -15,6 +15,7 @@ mod complete;
 mod crew;
 mod digest;
 mod duplicates;
+mod encode;
 pub mod error;
 mod figures;
 #[cfg(test)]
@@ -36,6 +37,7 @@ mod timestamp;
 mod windows;
 
 pub use batches::Batches;
+pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
 pub use labels::labels;
 pub use redivide::redivide;

@@ -32,7 +32,8 @@ pub(crate) fn draft(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Draft, StageError> {
     let table = Table::open(job)?;
-    let plan = Plan::new(job, layout, &table)?;
+    let plan = Plan::new(job, layout, &|column| table.has(column))?;
+    table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
     // Rows are estimated; a disk that fills up in spite of this is an error of the write.
     let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
     std::fs::create_dir_all(job.out).map_err(enn_common::fs::FileError::of("make the directory", job.out))?;
@@ -132,9 +133,10 @@ struct Slot {
 }
 
 /// Which columns are read and where they go.
-struct Plan {
-    wants: Vec<Want>,
-    inputs: Vec<Input>,
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) wants: Vec<Want>,
+    pub(super) inputs: Vec<Input>,
     slots: Vec<Slot>,
     /// Wanted columns of the target cells; empty when there are none.
     targets: Vec<usize>,
@@ -147,10 +149,11 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(job: &Job<'_>, layout: &RowsLayout, table: &Table) -> Result<Self, StageError> {
+    /// `has` says whether the data have a column.
+    pub(super) fn new(job: &Job<'_>, layout: &RowsLayout, has: &dyn Fn(&str) -> bool) -> Result<Self, StageError> {
         check(layout)?;
         let is_training = job.training.is_none();
-        let has_targets = is_training || layout.targets.iter().all(|target| table.has(target));
+        let has_targets = is_training || layout.targets.iter().all(|target| has(target));
         let mut plan = Self {
             wants: Vec::new(),
             inputs: Vec::new(),
@@ -171,7 +174,7 @@ impl Plan {
             plan.classes(None, training.out_labels.first());
         }
         // Data to be judged by have weights, too, where they have the column.
-        let weighs = |column: &&String| is_training || (has_targets && table.has(column));
+        let weighs = |column: &&String| is_training || (has_targets && has(column));
         if let Some(column) = job.config.weight.as_ref().filter(weighs) {
             let want = plan.want(job, column, Kind::Number);
             plan.wants[want].range = (0.0, Want::ANY.1);
@@ -191,7 +194,6 @@ impl Plan {
             })?;
             plan.split = Some(plan.want(job, column, kind));
         }
-        table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
         Ok(plan)
     }
 
@@ -220,6 +222,34 @@ impl Plan {
         }
         self.wants.push(want);
         self.wants.len() - 1
+    }
+
+    /// The inputs of a block (n, F), NaN where missing and where categories go; and these, by the column they go to.
+    fn scatter(&self, block: &Block) -> (Vec<f32>, Vec<(usize, Words)>) {
+        let width = self.inputs.len();
+        let mut x = vec![f32::NAN; block.rows * width];
+        let mut words = Vec::new();
+        for slot in &self.slots {
+            let Some(column) = block.columns.get(slot.want) else { continue };
+            match slot.kind {
+                Kind::Number => scatter(&mut x, width, slot.column, column.numbers()),
+                Kind::Time => scatter_times(&mut x, width, slot.column, column.times()),
+                _ => words.extend(column.words().map(|words| (slot.column, words.clone()))),
+            }
+        }
+        (x, words)
+    }
+
+    /// The inputs of a block (n, F) by a model's own categories, NaN where missing.
+    pub(super) fn encoded(&self, block: &Block) -> Vec<f32> {
+        let (mut x, words) = self.scatter(block);
+        let dictionaries = self.slots.iter().filter(|slot| slot.kind == Kind::Word).zip(&self.dictionaries);
+        let dictionaries: HashMap<usize, &Dictionary> = dictionaries.map(|(slot, all)| (slot.column, all)).collect();
+        for (column, words) in &words {
+            let codes: Vec<u32> = words.list.iter().map(|word| dictionaries[column].known(word)).collect();
+            settle(&mut x, (*column, self.inputs.len()), words, &codes);
+        }
+        x
     }
 
     fn feature(&mut self, job: &Job<'_>, column: &str, kind: FeatureKind) {
@@ -285,18 +315,19 @@ impl Dictionary {
         Self { list: list.to_vec(), index, is_fixed: true }
     }
 
+    /// Index of a word, or the unknown id.
+    fn known(&self, word: &str) -> u32 {
+        self.index.get(word).copied().unwrap_or(self.list.len() as u32)
+    }
+
     /// Index of a word; strangers are added, or get the unknown id.
     fn code(&mut self, word: &str) -> u32 {
-        let count = self.list.len() as u32;
-        match self.index.get(word) {
-            Some(code) => *code,
-            None if self.is_fixed => count,
-            None => {
-                self.list.push(word.to_string());
-                self.index.insert(word.to_string(), count);
-                count
-            }
+        let code = self.known(word);
+        if code as usize == self.list.len() && !self.is_fixed {
+            self.list.push(word.to_string());
+            self.index.insert(word.to_string(), code);
         }
+        code
     }
 }
 
@@ -330,17 +361,8 @@ impl Sink for RowSink<'_> {
     type State = State;
 
     fn work(&self, block: Block) -> Result<Work, StageError> {
-        let width = self.plan.inputs.len();
-        let mut x = vec![f32::NAN; block.rows * width];
-        let mut words = Vec::new();
-        for slot in &self.plan.slots {
-            let Some(column) = block.columns.get(slot.want) else { continue };
-            match slot.kind {
-                Kind::Number => scatter(&mut x, width, slot.column, column.numbers()),
-                Kind::Time => scatter_times(&mut x, width, slot.column, column.times()),
-                _ => words.extend(column.words().map(|words| (slot.column, words.clone(), Vec::new()))),
-            }
-        }
+        let (x, words) = self.plan.scatter(&block);
+        let words = words.into_iter().map(|(column, words)| (column, words, Vec::new())).collect();
         let cells = self.plan.targets.len();
         let mut y = vec![f32::NAN; block.rows * cells];
         for (cell, want) in self.plan.targets.iter().enumerate() {
@@ -381,13 +403,9 @@ impl Sink for RowSink<'_> {
     fn after(&self, mut work: Work) -> Result<(), StageError> {
         let width = self.plan.inputs.len();
         for (column, words, codes) in &work.words {
-            let (values, first, step) = match *column {
-                TARGET => (&mut work.samples.y, 0, 1),
-                column => (&mut work.samples.x, column, width),
-            };
-            let cells = values.iter_mut().skip(first).step_by(step);
-            for (cell, id) in cells.zip(&words.ids).filter(|(_, id)| **id != NO_WORD) {
-                *cell = codes[*id as usize] as f32;
+            match *column {
+                TARGET => settle(&mut work.samples.y, (0, 1), words, codes),
+                column => settle(&mut work.samples.x, (column, width), words, codes),
             }
         }
         let number = |row: usize| (work.first + row as u64) as i64;
@@ -429,6 +447,14 @@ impl RowSink<'_> {
             }
             _ => Vec::new(),
         }
+    }
+}
+
+/// Puts the codes of words into every `step`-th cell.
+fn settle(to: &mut [f32], (first, step): (usize, usize), words: &Words, codes: &[u32]) {
+    let cells = to.iter_mut().skip(first).step_by(step);
+    for (cell, id) in cells.zip(&words.ids).filter(|(_, id)| **id != NO_WORD) {
+        *cell = codes[*id as usize] as f32;
     }
 }
 

@@ -18,8 +18,7 @@ pub fn text(view: &RunView, living: bool) -> String {
     rounds(&mut page, view);
     workers(&mut page, view, living);
     training(&mut page, view);
-    page.0.push_str("# EOF\n");
-    page.0
+    page.end()
 }
 
 fn run(page: &mut Page, view: &RunView, living: bool) {
@@ -110,11 +109,19 @@ fn training(page: &mut Page, view: &RunView) {
     );
 }
 
-#[derive(Default)]
-struct Page(String);
+/// An exposition under construction.
+#[derive(Debug, Default)]
+pub(crate) struct Page(String);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, unit: &str, help: &str) {
+    /// The whole text.
+    pub(crate) fn end(mut self) -> String {
+        self.0.push_str("# EOF\n");
+        self.0
+    }
+
+    /// Begins a family of samples.
+    pub(crate) fn family(&mut self, name: &str, kind: &str, unit: &str, help: &str) {
         let _infallible = writeln!(self.0, "# TYPE {name} {kind}");
         if !unit.is_empty() {
             let _infallible = writeln!(self.0, "# UNIT {name} {unit}");
@@ -122,21 +129,23 @@ impl Page {
         let _infallible = writeln!(self.0, "# HELP {name} {help}");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    /// One value.
+    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let _infallible = writeln!(self.0, "{name}{labels} {}", number(value));
     }
 
     /// A value that is not known makes no family.
-    fn gauge(&mut self, name: &str, unit: &str, help: &str, value: Option<f64>) {
+    pub(crate) fn gauge(&mut self, name: &str, unit: &str, help: &str, value: Option<f64>) {
         if let Some(value) = value {
             self.family(name, "gauge", unit, help);
             self.sample(name, &[], value);
         }
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: f64) {
+    /// A family of one counter.
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: f64) {
         self.family(name, "counter", "", help);
         self.sample(&format!("{name}_total"), &[], value);
     }

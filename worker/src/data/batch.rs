@@ -53,6 +53,11 @@ impl<'a> View<'a> {
         Ok(Self { weight, ..self })
     }
 
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Bytes of one gathered row.
     pub(super) fn row_bytes(&self) -> usize {
         (self.inputs + self.outputs) * (size_of::<f32>() + size_of::<bool>())

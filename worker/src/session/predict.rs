@@ -16,7 +16,7 @@ use crate::{
     block::SubModels,
     checkpoint::{self, Wanted as Entry},
     comm::Solo,
-    data::Batch,
+    data::{Batch, View, prefetch::Arrays},
     model::{Answer, Model, ModelSpec, Output},
     params::{ParamBuilder, Params},
     precision::{Format, allow_tf32},
@@ -75,7 +75,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
     let mut predictor = Predictor::new((&saved, &task.models), &kernels, task.device, task.precision)?;
     super::ready(reporter, task.device, "none")?;
-    let warning = predictor.guard(&data)?;
+    let warning = predictor.guard(&data.staged.view()?)?;
     if let Some(message) = warning.filter(|_| task.place.0 == 0) {
         reporter.send(FromWorker::Warned { message })?;
     }
@@ -115,11 +115,11 @@ fn forward_rows(meta: &StagedMeta, device: Device) -> u64 {
 
 /// What is said of some rows.
 #[derive(Default)]
-struct Answers {
+pub(super) struct Answers {
     /// Row-major, the user's units; NaN for a row without inputs.
-    values: Vec<f32>,
+    pub(super) values: Vec<f32>,
     /// Numbers of `RowStatus`.
-    status: Vec<u8>,
+    pub(super) status: Vec<u8>,
 }
 
 impl Answers {
@@ -184,9 +184,9 @@ impl<'a> Predictor<'a> {
     }
 
     /// Settles on a precision by the first rows of the data; what the user should know of it.
-    pub(super) fn guard(&mut self, data: &Dataset) -> Result<Option<String>, SessionError> {
-        let rows = (data.staged.0.rows() as u64).min(FORWARD_ROWS);
-        let batch = data.gather_rows(&(0..rows).collect::<Vec<_>>(), self.device)?;
+    pub(super) fn guard(&mut self, data: &View<'_>) -> Result<Option<String>, SessionError> {
+        let rows = (data.rows() as u64).min(FORWARD_ROWS);
+        let batch = self.gather(data, 0..rows)?;
         let is_flat = |precision: &Precision| -> Result<bool, SessionError> {
             let cx = self.context(precision)?;
             let output = self.output(&cx, &batch)?;
@@ -228,6 +228,33 @@ impl<'a> Predictor<'a> {
         Ok(self.model.forward(cx, &input(&batch.x), &input(&batch.x_mask))?)
     }
 
+    fn gather(&self, data: &View<'_>, rows: std::ops::Range<u64>) -> Result<Batch, SessionError> {
+        let rows: Vec<u64> = rows.collect();
+        Ok(data.gather(&rows, rows.len(), self.device)?.to_device(self.device)?)
+    }
+
+    /// What is said of rows of the data.
+    pub(super) fn answers(
+        &self,
+        data: &View<'_>,
+        rows: std::ops::Range<u64>,
+        reporter: &dyn Reporter,
+    ) -> Result<Answers, SessionError> {
+        let mut answers = Answers::default();
+        let blind = self.blind()?;
+        let mut at = rows.start;
+        while at < rows.end {
+            reporter.mark(Phase::Predict, at);
+            let next = (at + self.rows).min(rows.end);
+            let batch = self.gather(data, at..next)?;
+            let cx = self.context(&self.precision)?;
+            let output = self.output(&cx, &batch)?;
+            answers.add(&self.model.answer(&cx, &output)?, &batch, blind.as_ref())?;
+            at = next;
+        }
+        Ok(answers)
+    }
+
     /// Writes the answers to staged rows below `out`.
     pub(super) fn chunk(
         &self,
@@ -236,18 +263,7 @@ impl<'a> Predictor<'a> {
         out: &Path,
         reporter: &dyn Reporter,
     ) -> Result<chunk::Written, SessionError> {
-        let mut answers = Answers::default();
-        let blind = self.blind()?;
-        let mut at = rows.start;
-        while at < rows.end {
-            reporter.mark(Phase::Predict, at);
-            let next = (at + self.rows).min(rows.end);
-            let batch = data.gather_rows(&(at..next).collect::<Vec<_>>(), self.device)?;
-            let cx = self.context(&self.precision)?;
-            let output = self.output(&cx, &batch)?;
-            answers.add(&self.model.answer(&cx, &output)?, &batch, blind.as_ref())?;
-            at = next;
-        }
+        let answers = self.answers(&data.staged.view()?, rows.clone(), reporter)?;
         let ids = &data.staged.0.row_id()[rows.start as usize..rows.end as usize];
         let content = chunk::Rows { values: &answers.values, ids, status: &answers.status };
         let extent = chunk::Extent { start: rows.start, end: rows.end, out_shape: &self.shape };

@@ -11,11 +11,12 @@ use super::{
     report::Reporter,
     saved::SavedModel,
 };
+use crate::data::{View, prefetch::Arrays};
 use enn_common::wire::{
     client::ClientError,
     control::Phase,
     message::{FromWorker, PROTOCOL},
-    serve::{Begin, Question, Reply, get, put},
+    serve::{Begin, Question, Reply, get, get_numbers, put, put_numbers},
 };
 use std::{
     io::{BufRead, Write},
@@ -78,15 +79,34 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
     put(output, &Reply::Ready).map_err(SessionError::Pipe)?;
     let mut guarded = false;
     while let Some(question) = get::<Question>(input).map_err(SessionError::Pipe)? {
-        let data = Dataset::open(&question.staged)?;
-        fits(&question.staged, data.staged.0.meta(), &saved.meta)?;
-        if !guarded && let Some(message) = predictor.guard(&data)? {
-            put(output, &Reply::Warned { message }).map_err(SessionError::Pipe)?;
+        let mut guard = |view: &View<'_>, output: &mut _| -> Result<(), SessionError> {
+            if !guarded && let Some(message) = predictor.guard(view)? {
+                put(output, &Reply::Warned { message }).map_err(SessionError::Pipe)?;
+            }
+            guarded = true;
+            Ok(())
+        };
+        match question {
+            Question::Staged { staged, out } => {
+                let data = Dataset::open(&staged)?;
+                fits(&staged, data.staged.0.meta(), &saved.meta)?;
+                guard(&data.staged.view()?, output)?;
+                let written = predictor.chunk(&data, 0..data.staged.0.rows() as u64, &out, &Log)?;
+                let reply = Reply::Answered { path: written.path, blake3: written.blake3 };
+                put(output, &reply).map_err(SessionError::Pipe)?;
+            }
+            Question::Rows { rows } => {
+                let width = saved.meta.features.len();
+                let x = get_numbers(input, rows.saturating_mul(width as u64)).map_err(SessionError::Pipe)?;
+                let mask: Vec<u8> = x.iter().map(|value| u8::from(!value.is_nan())).collect();
+                let view = View::inputs(rows as usize, width, &x, &mask)?;
+                guard(&view, output)?;
+                let told = predictor.answers(&view, 0..rows, &Log)?;
+                let numbers = told.values.len() as u64 / rows.max(1);
+                put(output, &Reply::Told { rows, numbers }).map_err(SessionError::Pipe)?;
+                put_numbers(output, &told.values, &told.status).map_err(SessionError::Pipe)?;
+            }
         }
-        guarded = true;
-        let written = predictor.chunk(&data, 0..data.staged.0.rows() as u64, &question.out, &Log)?;
-        let reply = Reply::Answered { path: written.path, blake3: written.blake3 };
-        put(output, &reply).map_err(SessionError::Pipe)?;
     }
     Ok(())
 }

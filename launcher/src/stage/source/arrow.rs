@@ -196,6 +196,15 @@ impl Pieces for ArrowPieces {
     }
 }
 
+/// A batch of somebody's as a block; the request names its columns by their place. `Err(column)`: one that is not read.
+pub(crate) fn decode(batch: RecordBatch, request: Arc<Request>) -> Result<Result<Block, PieceError>, usize> {
+    if let Some(column) = request.columns.iter().find(|column| !is_read(batch.column(**column).data_type())) {
+        return Err(*column);
+    }
+    let place = Arc::new((0..batch.num_columns()).map(Some).collect());
+    Ok(Box::new(ArrowPiece { batch, place, first: 0, bytes: 0, request }).decode())
+}
+
 struct ArrowPiece {
     batch: RecordBatch,
     place: Arc<Vec<Option<usize>>>,

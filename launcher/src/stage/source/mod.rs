@@ -6,7 +6,7 @@
 //! **Invariant:** a source holds a bounded part of its file in memory, and decodes the same blocks for any number of threads.
 
 pub(crate) mod array;
-mod arrow;
+pub(crate) mod arrow;
 pub(crate) mod block;
 pub(crate) mod clean;
 mod csv;

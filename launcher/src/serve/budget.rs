@@ -1,0 +1,65 @@
+//! Bytes that all requests may hold together.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+/// What is left.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: AtomicUsize,
+}
+
+/// Some of it, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    of: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Budget {
+    pub(super) fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { left: AtomicUsize::new(bytes) })
+    }
+
+    /// Nothing yet.
+    pub(super) fn share(self: &Arc<Self>) -> Share {
+        Share { of: Arc::clone(self), bytes: 0 }
+    }
+}
+
+impl Share {
+    /// Grows to `bytes`; whether there was enough.
+    #[must_use]
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let took = self.of.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(more)).is_ok();
+        if took {
+            self.bytes += more;
+        }
+        took
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.left.fetch_add(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_comes_back() {
+        let budget = Budget::new(10);
+        let (mut one, mut two) = (budget.share(), budget.share());
+        assert!(one.grow(6) && one.grow(4) && !two.grow(5) && two.grow(4));
+        drop(one);
+        assert!(two.grow(10));
+        drop(two);
+        assert_eq!(budget.left.load(Relaxed), 10);
+    }
+}

@@ -1,0 +1,93 @@
+//! What can be wrong with a request, in a sentence and a status.
+
+use super::rows::RowsError;
+use crate::stage::{EncodeError, StageError};
+
+/// A request that has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Problem {
+    #[error("there is nothing at {path}; POST /predict, GET /, /health and /metrics are")]
+    NotFound { path: String },
+    #[error("{path} takes {allowed}, found {found}")]
+    Method { path: &'static str, allowed: &'static str, found: String },
+    #[error("this server asks for a token: send the header Authorization: Bearer TOKEN")]
+    Token,
+    #[error("the header Host says {found:?}, expected this server's own address")]
+    Host { found: String },
+    #[error("the Content-Type is {found:?}, expected application/json or {}", super::route::ARROW)]
+    Kind { found: String },
+    #[error("the body has more than {limit} bytes: send fewer rows at a time")]
+    Large { limit: usize },
+    #[error("{found} rows, expected at most {limit}: send them in parts")]
+    Rows { found: usize, limit: usize },
+    #[error("the body did not come within {seconds} s")]
+    Slow { seconds: u64 },
+    #[error("the body was cut off: {0}")]
+    Cut(String),
+    #[error(transparent)]
+    Body(#[from] RowsError),
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    #[error("{}", without(.0, .1))]
+    Stage(StageError, String),
+    #[error("a file of the request: {0}")]
+    Scratch(std::io::Error),
+    #[error("too much is waiting already: send it again later")]
+    Busy,
+    #[error("no worker is up: {cause}")]
+    NoWorker { cause: String },
+    #[error("the worker that computed this ended ({cause}): send it again")]
+    Lost { cause: String },
+    #[error("there was no answer within {seconds} s: send it again later")]
+    Late { seconds: u64 },
+    #[error("this server is about to end")]
+    Closing,
+    #[error("too many connections: at most {limit} at a time")]
+    Connections { limit: usize },
+}
+
+impl Problem {
+    /// Of HTTP.
+    pub(super) fn status(&self) -> u16 {
+        match self {
+            Self::NotFound { .. } => 404,
+            Self::Method { .. } => 405,
+            Self::Token => 401,
+            Self::Host { .. } => 403,
+            Self::Kind { .. } => 415,
+            Self::Large { .. } | Self::Rows { .. } => 413,
+            Self::Slow { .. } => 408,
+            Self::Cut(_) | Self::Body(_) | Self::Encode(_) | Self::Stage(..) => 400,
+            Self::Scratch(_) => 500,
+            Self::Busy => 429,
+            Self::NoWorker { .. }
+            | Self::Lost { .. }
+            | Self::Late { .. }
+            | Self::Closing
+            | Self::Connections { .. } => 503,
+        }
+    }
+
+    /// A header that belongs to it.
+    pub(super) fn header(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Method { allowed, .. } => Some(("allow", allowed)),
+            Self::Token => Some(("www-authenticate", "Bearer")),
+            Self::Busy | Self::Connections { .. } | Self::NoWorker { .. } | Self::Lost { .. } => {
+                Some(("retry-after", "1"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The sentence as JSON.
+    pub(super) fn body(&self) -> Vec<u8> {
+        let text = self.to_string().replace("\n  hint:", "; hint:").replace('\n', " ");
+        format!("{}\n", serde_json::json!({ "error": text })).into_bytes()
+    }
+}
+
+/// An error of staging without the place of a file that only we know.
+fn without(error: &StageError, path: &str) -> String {
+    error.to_string().replace(path, "the request")
+}

@@ -1,0 +1,261 @@
+//! Which request gets what. No socket and no HTTP library: those are `http`'s.
+
+use super::{
+    Answers, Limits,
+    budget::Share,
+    crew::{Job, Reply},
+    figures::Figures,
+    inputs::{Inputs, sheet_rows},
+    problem::Problem,
+    rows::RowsError,
+    token::Token,
+};
+use crate::stage::Batches;
+use arrow_array::RecordBatch;
+use crossbeam_channel::{Sender, TrySendError};
+use serde_json::json;
+use std::net::{IpAddr, SocketAddr};
+
+/// Media type of Arrow IPC streams.
+pub(super) const ARROW: &str = "application/vnd.apache.arrow.stream";
+const JSON: &str = "application/json";
+
+/// What a request's head says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head<'a> {
+    pub(super) method: &'a str,
+    pub(super) path: &'a str,
+    pub(super) host: Option<&'a [u8]>,
+    pub(super) authorization: Option<&'a [u8]>,
+    pub(super) content_type: Option<&'a [u8]>,
+}
+
+/// What is to be done with it.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// It is answered.
+    Done(Answer),
+    /// Its body is to be read and given to [`Router::ask`].
+    Predict(Form),
+}
+
+/// How rows come, and answers go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Json,
+    Arrow,
+}
+
+/// An answer.
+#[derive(Debug, PartialEq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) kind: &'static str,
+    pub(super) header: Option<(&'static str, &'static str)>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    fn ok(kind: &'static str, body: Vec<u8>) -> Self {
+        Self { status: 200, kind, header: None, body }
+    }
+
+    pub(super) fn of(problem: &Problem) -> Self {
+        Self { status: problem.status(), kind: JSON, header: problem.header(), body: problem.body() }
+    }
+}
+
+/// What of a request is needed again when its answers are there.
+#[derive(Debug)]
+pub(super) struct Asked {
+    form: Form,
+    objects: bool,
+    names: Vec<String>,
+}
+
+/// Everything that answers requests.
+pub(super) struct Router {
+    pub(super) inputs: Inputs,
+    pub(super) figures: std::sync::Arc<Figures>,
+    pub(super) jobs: Sender<Job>,
+    pub(super) token: Option<Token>,
+    pub(super) address: SocketAddr,
+    pub(super) limits: Limits,
+}
+
+impl Router {
+    /// By the head alone.
+    pub(super) fn head(&self, head: &Head<'_>) -> Step {
+        self.route(head).unwrap_or_else(|problem| Step::Done(Answer::of(&problem)))
+    }
+
+    fn route(&self, head: &Head<'_>) -> Result<Step, Problem> {
+        let method = |path, allowed: &'static str| {
+            let fits = allowed.split(", ").any(|one| one == head.method);
+            let found = head.method.chars().take(20).collect();
+            if fits { Ok(()) } else { Err(Problem::Method { path, allowed, found }) }
+        };
+        let read = "GET, HEAD";
+        // Those who look after the process see whether it lives without a token.
+        match head.path {
+            "/health" | "/health/ready" => return method("/health", read).map(|()| Step::Done(self.health(true))),
+            "/health/live" => return method("/health/live", read).map(|()| Step::Done(self.health(false))),
+            _ => {}
+        }
+        if let Some(token) = &self.token {
+            if !token.is_in(head.authorization) {
+                return Err(Problem::Token);
+            }
+        } else if let Some(host) = head.host.filter(|host| !is_loopback(host)) {
+            // A page that a browser has from elsewhere must not read what this host's user alone may.
+            return Err(Problem::Host { found: String::from_utf8_lossy(host).chars().take(80).collect() });
+        }
+        match head.path {
+            "/predict" => {
+                method("/predict", "POST")?;
+                self.ready()?;
+                form(head.content_type).map(Step::Predict)
+            }
+            "/" => {
+                method("/", read)?;
+                Ok(Step::Done(Answer::ok(JSON, self.inputs.schema.body(self.address, self.token.is_some()))))
+            }
+            "/metrics" => {
+                method("/metrics", read)?;
+                let page = self.figures.page(self.jobs.len());
+                Ok(Step::Done(Answer::ok(crate::ui::openmetrics::CONTENT_TYPE, page.into_bytes())))
+            }
+            path => Err(Problem::NotFound { path: path.chars().take(80).collect() }),
+        }
+    }
+
+    /// Whether a request would be computed.
+    fn ready(&self) -> Result<(), Problem> {
+        let (up, _, cause) = self.figures.engines();
+        if self.figures.is_draining() {
+            Err(Problem::Closing)
+        } else if up == 0 {
+            Err(Problem::NoWorker { cause })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn health(&self, asks_ready: bool) -> Answer {
+        let (up, of, _) = self.figures.engines();
+        let ready = self.ready();
+        let why = ready.as_ref().err().map(ToString::to_string);
+        let told = json!({"live": true, "ready": ready.is_ok(), "why": why, "workers": {"up": up, "of": of}});
+        let status = if ready.is_err() && asks_ready { 503 } else { 200 };
+        Answer { status, kind: JSON, header: None, body: format!("{told}\n").into_bytes() }
+    }
+
+    /// Reads a body and gives its rows to the crew. `share` holds the body's bytes.
+    pub(super) fn ask(
+        &self,
+        form: Form,
+        body: Vec<u8>,
+        mut share: Share,
+        reply: Box<dyn Reply>,
+    ) -> Result<Asked, Problem> {
+        let columns = &self.inputs.schema.columns;
+        let numbers = self.inputs.numbers();
+        let rows_max = self.limits.rows_max.min(self.limits.numbers_max / numbers).max(1);
+        let (batch, objects) = match form {
+            Form::Json => columns.read(&body)?,
+            Form::Arrow => {
+                let batch = arrow(&body, rows_max)?;
+                columns.check(&batch)?;
+                (batch, false)
+            }
+        };
+        let held = body.len();
+        drop(body);
+        let encoded = self.inputs.encode(batch, rows_max)?;
+        let floats = encoded.x.len() + encoded.rows * numbers;
+        if !share.grow(held.max(floats * size_of::<f32>())) {
+            return Err(Problem::Busy);
+        }
+        let asked = Asked { form, objects, names: encoded.names };
+        let job = Job { x: encoded.x, rows: encoded.rows, reply, share };
+        match self.jobs.try_send(job) {
+            Ok(()) => Ok(asked),
+            Err(TrySendError::Full(_)) => Err(Problem::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(Problem::NoWorker { cause: self.figures.engines().2 }),
+        }
+    }
+
+    /// Answers in the form in which they were asked for.
+    pub(super) fn tell(&self, asked: &Asked, answers: &Answers) -> Answer {
+        let rows = sheet_rows(&asked.names, answers);
+        match asked.form {
+            Form::Json => Answer::ok(JSON, self.inputs.sheet().json(&rows, asked.objects)),
+            Form::Arrow => match self.inputs.sheet().arrow(&rows) {
+                Ok(body) => Answer::ok(ARROW, body),
+                Err(error) => Answer::of(&Problem::Lost { cause: error.to_string() }),
+            },
+        }
+    }
+}
+
+fn form(content_type: Option<&[u8]>) -> Result<Form, Problem> {
+    let found = String::from_utf8_lossy(content_type.unwrap_or_default());
+    match found.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        JSON => Ok(Form::Json),
+        ARROW => Ok(Form::Arrow),
+        _ => Err(Problem::Kind { found: found.chars().take(80).collect() }),
+    }
+}
+
+/// The batches of a stream as one.
+fn arrow(body: &[u8], rows_max: usize) -> Result<RecordBatch, Problem> {
+    let wrong = |error| Problem::Body(RowsError::Arrow(error));
+    let (mut batches, mut rows) = (Vec::new(), 0);
+    for batch in Batches::open(body).map_err(wrong)? {
+        let batch = batch.map_err(wrong)?;
+        rows += batch.num_rows();
+        if rows > rows_max {
+            return Err(Problem::Rows { found: rows, limit: rows_max });
+        }
+        batches.push(batch);
+    }
+    match batches.as_slice() {
+        [] => Err(RowsError::None.into()),
+        [_] => Ok(batches.remove(0)),
+        [first, ..] => arrow_select::concat::concat_batches(&first.schema(), &batches).map_err(wrong),
+    }
+}
+
+/// Whether a header `Host` names this host's own loopback.
+fn is_loopback(host: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(host) else { return false };
+    let name = match text.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => text.rsplit_once(':').map_or(text, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_are_this_one() {
+        for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "127.1.2.3", "[::1]:80", "[::1]"] {
+            assert!(is_loopback(host.as_bytes()), "{host}");
+        }
+        for host in ["", "example.org", "localhost.example.org:80", "10.0.0.1:80", "[::2]:1", "127.0.0.1.example.org"] {
+            assert!(!is_loopback(host.as_bytes()), "{host}");
+        }
+        assert!(!is_loopback(b"\xff"));
+    }
+
+    #[test]
+    fn forms_are_told_by_their_media_types() {
+        assert_eq!(form(Some(b"application/json; charset=utf-8")).unwrap(), Form::Json);
+        assert_eq!(form(Some(b"Application/Vnd.Apache.Arrow.Stream")).unwrap(), Form::Arrow);
+        assert!(form(Some(b"text/csv")).unwrap_err().to_string().contains("\"text/csv\""));
+        assert_eq!(form(None).unwrap_err().status(), 415);
+    }
+}

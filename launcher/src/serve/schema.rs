@@ -1,0 +1,171 @@
+//! What the model takes and gives, for people and for programs.
+
+use super::{
+    inputs::Subject,
+    rows::{Column, Columns, Kind},
+};
+use crate::stage::Encoder;
+use enn_common::{
+    config::data::{DataConfig, FeatureKind, Layout, WindowsLayout},
+    staged::meta::FeatureMeta,
+};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+/// Most categories of a column that are listed.
+const CATEGORIES_TOLD_MAX: usize = 1000;
+/// A time for examples.
+const TIME: &str = "2024-01-01T00:00:00Z";
+
+/// The description.
+#[derive(Debug)]
+pub(super) struct Schema {
+    pub(super) columns: Columns,
+    /// Numbers of an answer.
+    pub(super) outputs: usize,
+    told: Value,
+    example: Value,
+    /// Whether a row is a sample.
+    is_rows: bool,
+}
+
+impl Schema {
+    pub(super) fn new(subject: &Subject, encoder: Option<&Encoder>, outputs: Vec<String>) -> Self {
+        let columns = columns(subject, encoder);
+        let numbers = outputs.len();
+        let told: Vec<Value> = columns.columns.iter().map(|column| tell(subject, column)).collect();
+        let example = |column: &Column| (column.name.clone(), example(subject, column));
+        let example = Value::Object(columns.columns.iter().map(example).collect());
+        let mut whole = json!({
+            "run": subject.run,
+            "step": subject.step,
+            "inputs": told,
+            "outputs": outputs,
+            "units": subject.data.units,
+            "levels": subject.levels,
+        });
+        if let Layout::Windows(layout) = &subject.data.layout {
+            whole["rows"] = json!(windows(layout));
+        }
+        Self { columns, outputs: numbers, told: whole, example, is_rows: encoder.is_some() }
+    }
+
+    /// As an answer, with a command line that asks this server.
+    pub(super) fn body(&self, address: SocketAddr, has_token: bool) -> Vec<u8> {
+        let mut told = self.told.clone();
+        told["example"] = json!({ "rows": [self.example] });
+        told["curl"] = json!(self.curl(address, has_token));
+        format!("{told:#}\n").into_bytes()
+    }
+
+    /// A command line; where a sample is made of many rows, a file of them is asked for.
+    pub(super) fn curl(&self, address: SocketAddr, has_token: bool) -> String {
+        let token = if has_token { " -H \"Authorization: Bearer $(cat TOKEN_FILE)\"" } else { "" };
+        let url = format!("http://{address}/predict");
+        if self.is_rows {
+            let body = json!({ "rows": [self.example] }).to_string().replace('\'', "'\\''");
+            format!("curl {url}{token} -H 'Content-Type: application/json' -d '{body}'")
+        } else {
+            format!("curl {url}{token} -H 'Content-Type: application/json' -d @ROWS.json")
+        }
+    }
+}
+
+fn columns(subject: &Subject, encoder: Option<&Encoder>) -> Columns {
+    let data = &subject.data;
+    let column = |name: &str, kind| {
+        let kind = match kind {
+            FeatureKind::Number => Kind::Number,
+            FeatureKind::Time => Kind::Time,
+            FeatureKind::Category => {
+                let has_truth = feature(subject, name)
+                    .is_none_or(|known| known.categories.iter().any(|word| word == "true" || word == "false"));
+                Kind::Category { has_truth }
+            }
+        };
+        Column { name: name.to_owned(), kind, missing: data.missing.clone() }
+    };
+    let columns = match (&data.layout, encoder) {
+        (Layout::Windows(layout), _) => {
+            let mut columns =
+                vec![column(&layout.entity, FeatureKind::Category), column(&layout.time, FeatureKind::Time)];
+            for name in layout.inputs.iter().chain(&layout.circular) {
+                columns.push(column(name, FeatureKind::Number));
+            }
+            columns
+        }
+        (_, Some(encoder)) => encoder.columns().iter().map(|one| column(&one.column, one.kind)).collect(),
+        (_, None) => Vec::new(),
+    };
+    Columns { columns, also: also(data) }
+}
+
+/// Columns of training data that predictions do not need.
+fn also(data: &DataConfig) -> Vec<String> {
+    let mut also: Vec<String> = data.weight.iter().chain(&data.split.column).cloned().collect();
+    match &data.layout {
+        Layout::Rows(layout) => also.extend(layout.targets.iter().chain(&layout.row_id).cloned()),
+        Layout::Windows(layout) => also.push(layout.target.clone()),
+        Layout::Arrays(_) => {}
+    }
+    also
+}
+
+fn feature<'a>(subject: &'a Subject, name: &str) -> Option<&'a FeatureMeta> {
+    subject.meta.features.iter().find(|feature| feature.name == name)
+}
+
+fn tell(subject: &Subject, column: &Column) -> Value {
+    let known = feature(subject, &column.name);
+    let mut told = json!({"name": column.name});
+    match column.kind {
+        Kind::Time => told["kind"] = json!("time"),
+        Kind::Category { .. } => {
+            told["kind"] = json!("category");
+            let categories = known.map(|known| known.categories.as_slice()).unwrap_or_default();
+            told["categories"] = json!(categories.iter().take(CATEGORIES_TOLD_MAX).collect::<Vec<_>>());
+            if categories.len() > CATEGORIES_TOLD_MAX {
+                told["categories_in_all"] = json!(categories.len());
+            }
+        }
+        Kind::Number => {
+            told["kind"] = json!("number");
+            let at = subject.meta.features.iter().position(|feature| feature.name == column.name);
+            if let Some(stats) = at.and_then(|at| subject.meta.x_stats.get(at)).filter(|stats| stats.n > 0) {
+                told["seen"] = json!({"min": stats.min, "max": stats.max, "mean": stats.mean});
+            }
+            if let Some(range) = subject.data.ranges.iter().find(|range| range.column == column.name) {
+                told["range"] = json!([range.low, range.high]);
+            }
+        }
+    }
+    told
+}
+
+/// A value that the model has seen something like.
+fn example(subject: &Subject, column: &Column) -> Value {
+    let known =
+        subject.meta.features.iter().zip(&subject.meta.x_stats).find(|(feature, _)| feature.name == column.name);
+    match column.kind {
+        Kind::Time => json!(TIME),
+        Kind::Category { .. } => match &subject.data.layout {
+            Layout::Windows(_) => json!(subject.meta.out_labels.first().and_then(|names| names.first())),
+            _ => json!(known.and_then(|(feature, _)| feature.categories.first())),
+        },
+        Kind::Number => {
+            json!(known.filter(|(_, stats)| stats.n > 0 || stats.std > 0.0).map(|(_, stats)| round(stats.mean)))
+        }
+    }
+}
+
+/// To four digits.
+fn round(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+fn windows(layout: &WindowsLayout) -> String {
+    let WindowsLayout { history, steps, step_s, entity, .. } = layout;
+    format!(
+        "a request is a table of its own: {history} windows of {steps} steps of {step_s} s of every {entity} for each prediction"
+    )
+}

@@ -1,0 +1,563 @@
+//! Servers over real sockets, with engines that do as they are told.
+
+use super::*;
+use crate::stage::{StageOptions, stage};
+use arrow_array::{Float64Array, RecordBatch, cast::AsArray, types::Float32Type};
+use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use enn_common::{
+    config::data::{
+        DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout, SplitConfig, SplitKind, TargetMask,
+        WindowsLayout,
+    },
+    staged::{
+        StagedMeta,
+        meta::{CleaningReport, FeatureMeta, Stats},
+    },
+};
+use serde_json::Value;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::Mutex,
+    time::Instant,
+};
+
+/// Longest wait for what a test expects.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// What an engine does when it is asked.
+enum Act {
+    Answer,
+    Fail(&'static str),
+}
+
+/// An engine that answers a + 10·b, one question for each act that it is given.
+struct Fake {
+    asked: Sender<usize>,
+    acts: Receiver<Act>,
+    ended: Receiver<()>,
+    say: fn(&[f32]) -> Vec<f32>,
+}
+
+/// a + 10·b of every row.
+fn sums(x: &[f32]) -> Vec<f32> {
+    x.chunks(2).map(|row| row[0] + 10.0 * row[1]).collect()
+}
+
+impl Engine for Fake {
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Failure> {
+        self.asked.send(rows).unwrap();
+        match self.acts.recv_timeout(WAIT) {
+            Ok(Act::Answer) => Ok(Answers::judged(x, (self.say)(x), rows)),
+            Ok(Act::Fail(cause)) => Err(cause.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ended(&self) -> Receiver<()> {
+        self.ended.clone()
+    }
+}
+
+/// A server with one fake engine after the other.
+struct Bench {
+    server: Option<Server>,
+    address: SocketAddr,
+    asked: Receiver<usize>,
+    acts: Sender<Act>,
+    /// Lets the engine that is up end by itself.
+    kill: Arc<Mutex<Option<Sender<()>>>>,
+    /// Starts fail while this is said.
+    broken: Arc<Mutex<Option<&'static str>>>,
+}
+
+fn subject() -> Subject {
+    let feature = |name: &str| Feature { column: name.into(), kind: FeatureKind::Number };
+    let layout = RowsLayout {
+        features: vec![feature("a"), feature("b")],
+        targets: vec!["y".into()],
+        classes: false,
+        out_shape: vec![1],
+        row_id: Some("id".into()),
+    };
+    let data = DataConfig {
+        files: vec!["t.csv".into()],
+        sources: vec![],
+        format: None,
+        sheet: None,
+        missing: vec!["NA".into()],
+        duplicates: DuplicatePolicy::First,
+        layout: Layout::Rows(layout),
+        split: SplitConfig { kind: SplitKind::Random, val: 0.0, test: 0.0, seed: 1, column: None },
+        units: "°F".into(),
+        ranges: vec![],
+        weight: None,
+        mask: TargetMask::Finite,
+    };
+    let named = |name: &str| FeatureMeta { name: name.into(), categories: vec![], has_missing: true };
+    let stats = Stats { n: 10, mean: 1.5, std: 1.0, min: 0.0, max: 1000.0 };
+    let meta = StagedMeta {
+        version: 1,
+        digest: String::new(),
+        rows: 10,
+        features: vec![named("a"), named("b")],
+        out_shape: vec![1],
+        out_labels: vec![vec!["y".into()]],
+        units: "°F".into(),
+        persistence: None,
+        has_targets: true,
+        has_classes: false,
+        has_weights: false,
+        split_rows: [10, 0, 0],
+        sources: vec![],
+        row_names: vec![],
+        x_stats: vec![stats; 2],
+        y_stats: vec![stats],
+        report: CleaningReport::default(),
+    };
+    Subject { run: "test-1".into(), step: 7, data, meta, levels: vec![], scratch: "/nonexistent".into() }
+}
+
+fn settings(limits: Limits) -> Settings {
+    Settings { address: SocketAddr::from(([127, 0, 0, 1], 0)), token: None, limits, workers: 1 }
+}
+
+impl Bench {
+    fn new(limits: Limits) -> Self {
+        Self::with(settings(limits))
+    }
+
+    fn with(settings: Settings) -> Self {
+        Self::of(subject(), sums, settings)
+    }
+
+    fn of(subject: Subject, say: fn(&[f32]) -> Vec<f32>, settings: Settings) -> Self {
+        let (asking, asked) = unbounded();
+        let (acts, acting) = unbounded();
+        let kill = Arc::new(Mutex::new(None));
+        let broken = Arc::new(Mutex::new(None));
+        let (keep, fails) = (Arc::clone(&kill), Arc::clone(&broken));
+        let start = move || -> Result<Box<dyn Engine>, Failure> {
+            if let Some(why) = *fails.lock().unwrap() {
+                return Err(Failure::from(why));
+            }
+            let (alive, ended) = bounded(0);
+            *keep.lock().unwrap() = Some(alive);
+            Ok(Box::new(Fake { asked: asking.clone(), acts: acting.clone(), ended, say }))
+        };
+        let server = Server::start(subject, Box::new(start), settings).unwrap();
+        Self { address: server.address(), server: Some(server), asked, acts, kill, broken }
+    }
+
+    /// So many answers without being asked for each.
+    fn answering(self, count: usize) -> Self {
+        (0..count).for_each(|_| self.acts.send(Act::Answer).unwrap());
+        self
+    }
+
+    fn send(&self, request: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.write_all(request).unwrap();
+        stream
+    }
+
+    fn ask(&self, request: &[u8]) -> Told {
+        told(self.send(request))
+    }
+
+    fn post(&self, body: &str) -> Told {
+        self.ask(&post(body))
+    }
+
+    fn get(&self, path: &str) -> Told {
+        self.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())
+    }
+
+    /// Waits until the engine is asked; how many rows.
+    fn rows(&self) -> usize {
+        self.asked.recv_timeout(WAIT).unwrap()
+    }
+
+    /// Waits until a line of the metrics is there.
+    fn until(&self, line: &str) {
+        let began = Instant::now();
+        while !self.get("/metrics").text.lines().any(|found| found == line) {
+            assert!(began.elapsed() < WAIT, "{line}: {}", self.get("/metrics").text);
+            std::thread::yield_now();
+        }
+    }
+}
+
+struct Told {
+    status: u16,
+    head: String,
+    text: String,
+    bytes: Vec<u8>,
+}
+
+impl Told {
+    fn error(&self) -> String {
+        serde_json::from_str::<Value>(&self.text).unwrap_or_else(|_| panic!("{}{}", self.head, self.text))["error"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+}
+
+/// The rest of what a connection says.
+fn told(mut stream: TcpStream) -> Told {
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    let split = memchr::memmem::find(&all, b"\r\n\r\n").unwrap_or_else(|| panic!("no answer: {all:?}"));
+    let head = String::from_utf8(all[..split].to_vec()).unwrap();
+    let bytes = all[split + 4..].to_vec();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Told { status, head, text: String::from_utf8_lossy(&bytes).into_owned(), bytes }
+}
+
+fn request(kind: &str, body: &[u8], more: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{more}Connection: close\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+fn post(body: &str) -> Vec<u8> {
+    request("application/json", body.as_bytes(), "")
+}
+
+fn row(a: f64) -> String {
+    format!("{{\"rows\": [[{a}, 1]]}}")
+}
+
+#[test]
+fn rows_are_answered_in_the_form_they_came_in() {
+    let bench = Bench::new(Limits::default()).answering(3);
+    let objects = bench.post(r#"{"rows": [{"b": 2, "a": 1, "id": 9}, {"a": null, "b": "NA"}]}"#);
+    assert_eq!(objects.status, 200, "{}", objects.text);
+    assert_eq!(objects.text, "{\"rows\":[{\"y\":21.0},{\"y\":null,\"failed\":\"no input is valid\"}]}\n");
+    let arrays = bench.post(r#"{"rows": [[1, 2]]}"#);
+    assert_eq!(arrays.text, "{\"columns\":[\"y\",\"failed\"],\"rows\":[[21.0,null]]}\n");
+    let column = |values: Vec<f64>| -> arrow_array::ArrayRef { Arc::new(Float64Array::from(values)) };
+    let batch = RecordBatch::try_from_iter([("b", column(vec![2.0, 3.0])), ("a", column(vec![1.0, 4.0]))]).unwrap();
+    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.write(&batch.slice(1, 1)).unwrap();
+    let arrow = bench.ask(&request(route::ARROW, &writer.into_inner().unwrap(), ""));
+    assert!(arrow.status == 200 && arrow.head.contains(route::ARROW), "{}", arrow.head);
+    let answer = StreamReader::try_new(arrow.bytes.as_slice(), None).unwrap().next().unwrap().unwrap();
+    assert_eq!(answer.column_by_name("y").unwrap().as_primitive::<Float32Type>().values(), &[21.0, 34.0, 34.0]);
+}
+
+#[test]
+fn the_model_is_described_with_a_request_that_works() {
+    let bench = Bench::new(Limits::default()).answering(1);
+    let told: Value = serde_json::from_str(&bench.get("/").text).unwrap();
+    assert_eq!((&told["run"], &told["step"], &told["units"]), (&"test-1".into(), &7.into(), &"°F".into()));
+    assert_eq!(told["inputs"][0]["name"], "a");
+    assert_eq!(told["inputs"][0]["seen"]["max"], 1000.0);
+    assert_eq!(told["outputs"], serde_json::json!(["y"]));
+    let example = told["example"].to_string();
+    assert!(told["curl"].as_str().unwrap().contains(&example));
+    assert_eq!(bench.post(&example).text, "{\"rows\":[{\"y\":16.5}]}\n");
+    let head = bench.ask(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(head.status == 200 && head.bytes.is_empty() && !head.head.contains("content-length: 0"), "{}", head.head);
+    assert_eq!(
+        bench.get("/health").text,
+        "{\"live\":true,\"ready\":true,\"why\":null,\"workers\":{\"of\":1,\"up\":1}}\n"
+    );
+    let page = bench.get("/metrics");
+    assert!(page.head.contains("openmetrics-text") && page.text.ends_with("# EOF\n"));
+    assert!(page.text.contains("enn_serve_rows_total 1\n") && page.text.contains("enn_serve_workers_up 1\n"));
+}
+
+#[test]
+fn a_request_of_windows_is_a_table_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.csv");
+    let line = |step: i32, who: &str, v: i32| format!("{who},{},{v}\n", step * 60);
+    let text: String = (0..40).flat_map(|step| [line(step, "a", step), line(step, "b", 2 * step)]).collect();
+    std::fs::write(&file, format!("who,when,v\n{text}")).unwrap();
+    let layout = WindowsLayout {
+        entity: "who".into(),
+        time: "when".into(),
+        time_offset_s: 0,
+        step_s: 60,
+        steps: 2,
+        history: 1,
+        inputs: vec!["v".into()],
+        circular: vec![],
+        target: "v".into(),
+        calendar: vec![],
+        target_valid_min: 0.5,
+    };
+    let data = DataConfig { files: vec![file], layout: Layout::Windows(layout), ..subject().data };
+    let options = StageOptions { out: dir.path().join("staged"), threads: 1, for_prediction: None };
+    let meta = stage(&data, &options, &mut |_| {}).unwrap().meta;
+    let scratch = dir.path().join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    // Yesterday again: as many numbers come out as go in.
+    let subject = Subject { data, meta, scratch: scratch.clone(), ..subject() };
+    let bench = Bench::of(subject, <[f32]>::to_vec, settings(Limits::default())).answering(1);
+    let body = r#"{"rows": [["a", 4800, 7], ["b", 4800, 8], ["a", "4860", 9], ["b", 4860, null]]}"#;
+    let told: Value = serde_json::from_str(&bench.post(body).text).unwrap();
+    assert_eq!(
+        told["columns"],
+        serde_json::json!(["row_name", "a.00:00", "a.00:01", "b.00:00", "b.00:01", "failed"]),
+        "{told}"
+    );
+    assert_eq!(
+        told["rows"],
+        serde_json::json!([["1970-01-01 01:22", 7.0, 8.0, 9.0, null, "the prediction is not finite"]])
+    );
+    let short = bench.post(r#"{"rows": [["a", 4860, 7]]}"#);
+    assert!(
+        short.status == 400 && short.error().starts_with("the request: no sample can be made of 1 rows"),
+        "{}",
+        short.text
+    );
+    assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0, "requests leave nothing");
+    let about: Value = serde_json::from_str(&bench.get("/").text).unwrap();
+    assert!(about["rows"].as_str().unwrap().contains("1 windows of 2 steps of 60 s of every who"), "{about}");
+}
+
+#[test]
+fn what_is_wrong_is_told_in_a_sentence() {
+    let limits = Limits { rows_max: 3, ..Limits::default() };
+    let bench = Bench::new(limits);
+    for (body, status, expected) in [
+        ("{", 400, "the body is no JSON: EOF"),
+        (r#"{"rows": [{"a": 1, "c": 2}]}"#, 400, "row 0: there is no column \"c\", expected a, b"),
+        (r#"{"rows": [[1, "high"]]}"#, 400, "row 0, column \"b\": found \"high\", expected a number or null"),
+        (r#"{"rows": []}"#, 400, "there are no rows"),
+        (r#"{"rows": [[1, 2], [1, 2], [1, 2], [1, 2]]}"#, 413, "4 rows, expected at most 3"),
+    ] {
+        let told = bench.post(body);
+        assert!(told.status == status && told.error().starts_with(expected), "{body}: {}{}", told.head, told.text);
+    }
+    let few = Bench::new(Limits { numbers_max: 1, ..Limits::default() });
+    assert_eq!(few.post(r#"{"rows": [[1, 2], [1, 2]]}"#).error(), "2 rows, expected at most 1: send them in parts");
+    let arrow = bench.ask(&request(route::ARROW, b"no stream", ""));
+    assert!(arrow.status == 400 && arrow.error().contains("Arrow IPC stream"), "{}", arrow.text);
+    assert!(bench.ask(&request("text/csv", b"a,b\n", "")).error().contains("\"text/csv\""));
+    assert_eq!(bench.get("/nothing").status, 404);
+    let method = bench.get("/predict");
+    assert!(method.status == 405 && method.head.contains("allow: POST"), "{}", method.head);
+    let elsewhere = bench.ask(b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+    assert!(elsewhere.status == 403 && elsewhere.error().contains("evil.example"), "{}", elsewhere.text);
+    assert!(bench.ask(b"GET / HTTP/9\r\n\r\n").head.starts_with("HTTP/1.1 400"));
+    let both = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello";
+    assert!(bench.ask(both).head.starts_with("HTTP/1.1 400"));
+    let long = [b"GET / HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 64 << 10], b"\r\n\r\n"].concat();
+    assert_eq!(bench.ask(&long).status, 431);
+    assert!(bench.asked.is_empty(), "the engine heard of none of it");
+}
+
+#[test]
+fn a_huge_body_is_refused_and_its_sender_hears_why() {
+    let bench = Bench::new(Limits { body_bytes_max: 1000, ..Limits::default() });
+    let told = bench.post(&" ".repeat(2 << 20));
+    assert!(told.status == 413 && told.error().contains("1000 bytes"), "{}", told.text);
+    let head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+    let chunk = format!("{:x}\r\n{}\r\n", 900, " ".repeat(900));
+    let chunked = bench.ask(format!("{head}{chunk}{chunk}0\r\n\r\n").as_bytes());
+    assert_eq!(chunked.status, 413, "{}", chunked.text);
+    let bench = Bench::new(Limits { bodies_bytes_max: 1000, ..Limits::default() });
+    assert_eq!(bench.post(&" ".repeat(2000)).status, 429);
+}
+
+#[test]
+fn a_token_is_asked_for_and_an_open_address_needs_one() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    std::fs::write(&path, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let token = Some(Token::read(&path).unwrap());
+    let bench = Bench::with(Settings { token, ..settings(Limits::default()) }).answering(1);
+    let refused = bench.post(&row(1.0));
+    assert!(refused.status == 401 && refused.head.contains("www-authenticate: Bearer"), "{}", refused.head);
+    assert_eq!((bench.get("/").status, bench.get("/metrics").status, bench.get("/health").status), (401, 401, 200));
+    let more = "Authorization: Bearer 0123456789abcdef\r\n";
+    assert_eq!(bench.ask(&request("application/json", row(1.0).as_bytes(), more)).status, 200);
+    let open = Settings { address: SocketAddr::from(([0, 0, 0, 0], 0)), ..settings(Limits::default()) };
+    let never = || -> Result<Box<dyn Engine>, Failure> { Err("it must not be started".into()) };
+    let error = Server::start(subject(), Box::new(never), open).err().unwrap().to_string();
+    assert!(error.contains("can be reached by others"), "{error}");
+}
+
+#[test]
+fn requests_that_wait_together_are_computed_together() {
+    let bench = Bench::new(Limits { batch_rows_max: 8, queue_max: 9, ..Limits::default() });
+    let first = bench.send(&post(&row(0.0)));
+    assert_eq!(bench.rows(), 1);
+    let waiting: Vec<TcpStream> = (1..=9).map(|a| bench.send(&post(&row(f64::from(a))))).collect();
+    bench.until("enn_serve_queue 9");
+    // Their places are taken.
+    let busy = bench.post(&row(0.0));
+    assert!(busy.status == 429 && busy.head.contains("retry-after"), "{}", busy.head);
+    let bench = bench.answering(3);
+    assert_eq!((bench.rows(), bench.rows()), (8, 1));
+    assert!(told(first).text.contains("10.0"));
+    for (a, stream) in (1..=9).zip(waiting) {
+        assert_eq!(
+            told(stream).text,
+            format!("{{\"columns\":[\"y\",\"failed\"],\"rows\":[[{a}0.0,null]]}}\n")
+                .replace(&format!("{a}0.0"), &format!("{}.0", a + 10))
+        );
+    }
+}
+
+#[test]
+fn more_requests_are_waited_for_where_that_is_wished() {
+    let bench = Bench::new(Limits { batch_rows_max: 2, batch_wait: WAIT, ..Limits::default() }).answering(1);
+    let one = bench.send(&post(&row(1.0)));
+    let two = bench.send(&post(&row(2.0)));
+    assert_eq!(bench.rows(), 2);
+    assert!(told(one).text.contains("11.0") && told(two).text.contains("12.0"));
+}
+
+#[test]
+fn an_engine_that_fails_takes_only_what_it_held() {
+    let bench = Bench::new(Limits { batch_rows_max: 1, ..Limits::default() });
+    let lost = bench.send(&post(&row(1.0)));
+    bench.rows();
+    let kept = bench.send(&post(&row(2.0)));
+    bench.until("enn_serve_queue 1");
+    bench.acts.send(Act::Fail("killed by signal 9")).unwrap();
+    let lost = told(lost);
+    assert_eq!(
+        (lost.status, lost.error().as_str()),
+        (503, "the worker that computed this ended (killed by signal 9): send it again")
+    );
+    let bench = bench.answering(1);
+    assert_eq!(told(kept).status, 200);
+    bench.until("enn_serve_restarts_total 1");
+}
+
+#[test]
+fn an_engine_that_ends_while_it_waits_is_replaced() {
+    let bench = Bench::new(Limits::default()).answering(1);
+    drop(bench.kill.lock().unwrap().take());
+    bench.until("enn_serve_restarts_total 1");
+    bench.until("enn_serve_workers_up 1");
+    assert_eq!(bench.post(&row(1.0)).status, 200);
+}
+
+#[test]
+fn without_engines_it_says_so_until_one_is_back() {
+    let bench = Bench::new(Limits::default()).answering(1);
+    *bench.broken.lock().unwrap() = Some("the checkpoint is gone");
+    drop(bench.kill.lock().unwrap().take());
+    bench.until("enn_serve_workers_up 0");
+    let health = bench.get("/health");
+    assert!(health.status == 503 && health.text.contains("\"ready\":false"), "{}", health.text);
+    assert_eq!(bench.get("/health/live").status, 200);
+    let refused = bench.post(&row(1.0));
+    assert!(refused.status == 503 && refused.error().starts_with("no worker is up: "), "{}", refused.text);
+    *bench.broken.lock().unwrap() = None;
+    bench.until("enn_serve_workers_up 1");
+    assert_eq!(bench.post(&row(1.0)).status, 200);
+}
+
+#[test]
+fn a_server_whose_engine_does_not_start_does_not_either() {
+    let fails = || -> Result<Box<dyn Engine>, Failure> { Err("no such checkpoint".into()) };
+    let error = Server::start(subject(), Box::new(fails), settings(Limits::default())).err().unwrap();
+    assert_eq!(error.to_string(), "no such checkpoint");
+}
+
+#[test]
+fn who_is_slow_is_cut_off_and_others_are_served() {
+    let second = Duration::from_secs(1);
+    let bench = Bench::new(Limits { head_wait: second, body_wait: second, ..Limits::default() }).answering(1);
+    let mut heads: Vec<TcpStream> = (0..8).map(|_| bench.send(b"GET / HTTP/1.1\r\nHost: loc")).collect();
+    let body = bench.send(&post(&row(1.0))[..post(&row(1.0)).len() - 3]);
+    assert_eq!(bench.post(&row(1.0)).status, 200);
+    let body = told(body);
+    assert!(body.status == 408 && body.error().contains("within 1 s"), "{}", body.text);
+    for head in &mut heads {
+        let mut rest = Vec::new();
+        // Closed, with a word or without.
+        let _reset = head.read_to_end(&mut rest);
+        assert!(!rest.starts_with(b"HTTP/1.1 200"));
+    }
+    // One that asks nothing more after its answer is closed, too.
+    let mut idle = bench.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).unwrap();
+    assert!(rest.starts_with(b"HTTP/1.1 200"));
+}
+
+#[test]
+fn an_answer_that_takes_too_long_is_given_up() {
+    let bench = Bench::new(Limits { answer_wait: Duration::from_secs(1), batch_rows_max: 1, ..Limits::default() });
+    let late = bench.send(&post(&row(1.0)));
+    bench.rows();
+    let passed = bench.post(&row(2.0));
+    assert!(passed.status == 503 && passed.error().contains("no answer within 1 s"), "{}", passed.text);
+    assert_eq!(told(late).status, 503);
+    let bench = bench.answering(2);
+    assert_eq!(bench.post(&row(3.0)).status, 200);
+    // The second one was passed over: nobody waited for it.
+    assert_eq!(bench.rows(), 1);
+    assert!(bench.asked.is_empty());
+}
+
+#[test]
+fn too_many_connections_are_turned_away_and_places_come_back() {
+    let bench = Bench::new(Limits { connections_max: 2, ..Limits::default() }).answering(1);
+    let held: Vec<TcpStream> = (0..2).map(|_| bench.send(b"")).collect();
+    // They are counted when they are accepted, in their order.
+    let away = told(TcpStream::connect(bench.address).unwrap());
+    assert!(away.status == 503 && away.error().contains("at most 2"), "{}", away.text);
+    drop(held);
+    let began = Instant::now();
+    while bench.get("/health").status == 503 {
+        assert!(began.elapsed() < WAIT, "no place came back");
+    }
+    assert_eq!(bench.post(&row(1.0)).status, 200);
+}
+
+#[test]
+fn what_was_asked_is_answered_before_the_end() {
+    let mut bench = Bench::new(Limits::default());
+    let idle = bench.send(b"");
+    let asked = bench.send(&post(&row(1.0)));
+    bench.rows();
+    bench.until("enn_serve_in_flight 2");
+    let server = bench.server.take().unwrap();
+    let stopping = std::thread::spawn(move || server.stop(WAIT));
+    let began = Instant::now();
+    while TcpStream::connect(bench.address).is_ok() {
+        assert!(began.elapsed() < WAIT, "it still takes connections");
+    }
+    bench.acts.send(Act::Answer).unwrap();
+    assert_eq!(told(asked).status, 200);
+    drop(idle);
+    let drained = stopping.join().unwrap();
+    assert_eq!((drained.finished, drained.cut), (1, 0));
+}
+
+#[test]
+fn the_end_does_not_wait_for_ever() {
+    let mut bench = Bench::new(Limits::default());
+    let asked = bench.send(&post(&row(1.0)));
+    bench.rows();
+    let drained = bench.server.take().unwrap().stop(Duration::from_millis(10));
+    assert_eq!((drained.finished, drained.cut), (0, 1));
+    drop(asked);
+    // Hurried, it does not wait either.
+    let mut bench = Bench::new(Limits::default());
+    let asked = bench.send(&post(&row(1.0)));
+    bench.rows();
+    let mut server = bench.server.take().unwrap();
+    let hurry = server.hurry().unwrap();
+    let stopping = std::thread::spawn(move || server.stop(10 * WAIT));
+    hurry.now();
+    assert_eq!(stopping.join().unwrap().cut, 1);
+    drop(asked);
+}

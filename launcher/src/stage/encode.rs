@@ -1,0 +1,270 @@
+//! Rows that are predicted as they come: a batch in memory becomes a model's inputs, cell by cell as staging makes them.
+//!
+//! **Invariant:** the same cells give the same numbers as staged to be predicted; nothing is written.
+
+use super::{
+    Job,
+    complete::lift_inputs,
+    error::{CellError, StageError},
+    implausible::{Limits, Range, hold},
+    rows::Plan,
+    source::{Request, arrow, block::PieceError, clean::MissingTokens},
+};
+use arrow_array::RecordBatch;
+use arrow_schema::DataType;
+use enn_common::{
+    config::data::{DataConfig, Feature, FeatureKind, Layout, RowsLayout},
+    staged::StagedMeta,
+};
+use std::{path::Path, sync::Arc};
+
+/// Rows that a model's inputs cannot be made of.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// A column that is not there.
+    #[error("column {column:?} is missing, expected {expected}")]
+    Missing {
+        /// Its name.
+        column: String,
+        /// All that are expected.
+        expected: String,
+    },
+    /// A column of a type that is not read.
+    #[error("column {column:?} holds {found}, expected numbers, text or times")]
+    Type {
+        /// Its name.
+        column: String,
+        /// What it holds.
+        found: DataType,
+    },
+    /// A cell that is not what its column holds.
+    #[error("row {row}, column {column:?}: {kind}")]
+    Cell {
+        /// Its row, counted from 0.
+        row: u64,
+        /// Its column.
+        column: String,
+        /// What is wrong.
+        kind: CellError,
+    },
+    /// A configuration that contradicts itself.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+}
+
+/// Makes a model's inputs of rows, for data of the layouts `rows` and `arrays`.
+#[derive(Debug)]
+pub struct Encoder {
+    plan: Plan,
+    columns: Vec<Feature>,
+    limits: Vec<Range>,
+    /// Which of the plan's inputs the model has.
+    kept: Vec<bool>,
+    missing: MissingTokens,
+}
+
+impl Encoder {
+    /// For a model trained on such data; `None` where samples are no rows.
+    ///
+    /// # Errors
+    /// A configuration that does not fit the model.
+    pub fn new(config: &DataConfig, training: &StagedMeta) -> Result<Option<Self>, StageError> {
+        let layout = match &config.layout {
+            Layout::Rows(layout) => RowsLayout { row_id: None, ..layout.clone() },
+            Layout::Arrays(_) => of_arrays(training),
+            Layout::Windows(_) => return Ok(None),
+        };
+        // An array's cells are missing where they are NaN, and of any size.
+        let is_table = matches!(config.layout, Layout::Rows(_));
+        let (missing, ranges) =
+            if is_table { (config.missing.clone(), config.ranges.clone()) } else { Default::default() };
+        let columns = layout.features.clone();
+        let config = DataConfig { layout: Layout::Rows(layout.clone()), missing, ranges, ..config.clone() };
+        let job =
+            Job { config: &config, out: Path::new(""), threads: 1, training: Some(training), digest: String::new() };
+        let plan = Plan::new(&job, &layout, &|_| false)?;
+        let place = |name: &String| training.features.iter().position(|feature| feature.name == *name);
+        let places: Vec<Option<usize>> = plan.inputs.iter().map(|input| place(&input.name)).collect();
+        if !places.iter().flatten().copied().eq(0..training.features.len()) {
+            return Err(StageError::Config {
+                key: "data",
+                found: format!("{} of the model's {} inputs", places.iter().flatten().count(), training.features.len()),
+                expected: "the inputs the model was trained with, in their order".into(),
+            });
+        }
+        let mut limits = Limits::of_model(training, &places, false).x;
+        lift_inputs(&plan.inputs, &config.ranges, &mut limits);
+        let kept = places.iter().map(Option::is_some).collect();
+        Ok(Some(Self { plan, columns, limits, kept, missing: MissingTokens::new(&config.missing) }))
+    }
+
+    /// The columns that rows have, in the order of the configuration.
+    pub fn columns(&self) -> &[Feature] {
+        &self.columns
+    }
+
+    /// The model's inputs (rows, F), NaN where missing. Columns are found by name; others are passed over.
+    ///
+    /// # Errors
+    /// A column that is not there, or a cell that its column cannot hold.
+    pub fn encode(&self, batch: RecordBatch) -> Result<Vec<f32>, EncodeError> {
+        let schema = batch.schema();
+        let place = |column: &String| schema.index_of(column).map_err(|_| self.missing(column));
+        let columns = self.plan.wants.iter().map(|want| place(&want.column)).collect::<Result<_, _>>()?;
+        let wants = self.plan.wants.clone();
+        let request = Request { file: 0, wants, columns, missing: self.missing.clone(), hash_rows: false };
+        let block = arrow::decode(batch, Arc::new(request)).map_err(|at| {
+            let field = schema.field(at);
+            EncodeError::Type { column: field.name().clone(), found: field.data_type().clone() }
+        })?;
+        let block = block.map_err(|error| match error {
+            PieceError::Cell { at, column, kind, .. } => EncodeError::Cell { row: at, column, kind },
+            PieceError::Stage(error) => error.into(),
+        })?;
+        let mut x = self.plan.encoded(&block);
+        hold(&mut x, &self.limits, &mut vec![0; self.limits.len()]);
+        if self.kept.contains(&false) {
+            x = x
+                .into_iter()
+                .zip(self.kept.iter().cycle())
+                .filter(|(_, kept)| **kept)
+                .map(|(value, _)| value)
+                .collect();
+        }
+        Ok(x)
+    }
+
+    fn missing(&self, column: &str) -> EncodeError {
+        let names: Vec<&str> = self.columns.iter().map(|feature| feature.column.as_str()).collect();
+        EncodeError::Missing { column: column.to_owned(), expected: names.join(", ") }
+    }
+}
+
+/// The inputs of an array as columns of numbers.
+fn of_arrays(training: &StagedMeta) -> RowsLayout {
+    let number = |name: &String| Feature { column: name.clone(), kind: FeatureKind::Number };
+    RowsLayout {
+        features: training.features.iter().map(|feature| number(&feature.name)).collect(),
+        targets: vec![String::new(); training.out_shape.iter().product()],
+        classes: false,
+        out_shape: training.out_shape.clone(),
+        row_id: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::{StageOptions, stage, tests::Bench};
+    use arrow_array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
+    use enn_common::{
+        config::data::{ArraysLayout, ColumnRange},
+        staged::Staged,
+    };
+
+    fn feature(column: &str, kind: FeatureKind) -> Feature {
+        Feature { column: column.into(), kind }
+    }
+
+    fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
+    }
+
+    /// A trained table with a column that does not stay, and what is staged of other rows.
+    fn bench() -> (Bench, StagedMeta, Vec<f32>) {
+        let mut text = "a,city,when,blank,b,y\n".to_owned();
+        for row in 0..40 {
+            text += &format!(
+                "{row},c{},2020-01-{:02}T0{}:00:00Z,NA,{}.5,{row}\n",
+                row % 3,
+                row % 28 + 1,
+                row % 10,
+                row % 7
+            );
+        }
+        let mut bench = Bench::rows("train.csv", text.as_bytes());
+        bench.layout().features = vec![
+            feature("a", FeatureKind::Number),
+            feature("city", FeatureKind::Category),
+            feature("when", FeatureKind::Time),
+            feature("blank", FeatureKind::Number),
+            feature("b", FeatureKind::Number),
+        ];
+        bench.config.ranges = vec![ColumnRange { column: "b".into(), low: 0.0, high: 5.0 }];
+        let trained = bench.try_stage(1, None).unwrap();
+        let path = bench.dir.path().join("new.csv");
+        let rows = "a,city,when,blank,b\n1.25,c1,2021-06-01T12:00:00Z,7,5.5\nNA,c9,,,2\n1e30,,1600000000,NA,-1\n";
+        std::fs::write(&path, rows).unwrap();
+        let config = DataConfig { files: vec![path], ..bench.config.clone() };
+        let out = bench.dir.path().join("predicted");
+        let options = StageOptions { out, threads: 1, for_prediction: Some(trained.meta.clone()) };
+        let staged = stage(&config, &options, &mut |_| {}).unwrap();
+        let x = Staged::open(&staged.dir).unwrap().x().to_vec();
+        (bench, trained.meta, x)
+    }
+
+    #[test]
+    fn rows_in_memory_are_encoded_as_staged_ones() {
+        let (bench, meta, expected) = bench();
+        assert_eq!((meta.features.len(), expected.len() % meta.features.len()), (9, 0), "the blank column is left out");
+        let encoder = Encoder::new(&bench.config, &meta).unwrap().unwrap();
+        let rows = batch(vec![
+            ("b", Arc::new(Float64Array::from(vec![5.5, 2.0, -1.0]))),
+            ("when", Arc::new(StringArray::from(vec![Some("2021-06-01T12:00:00Z"), None, Some("1600000000")]))),
+            ("unasked", Arc::new(Int32Array::from(vec![1, 2, 3]))),
+            ("a", Arc::new(Float64Array::from(vec![Some(1.25), None, Some(1e30)]))),
+            ("city", Arc::new(StringArray::from(vec![Some("c1"), Some("c9"), None]))),
+            ("blank", Arc::new(Int64Array::from(vec![Some(7), None, None]))),
+        ]);
+        let bits = |x: &[f32]| x.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&encoder.encode(rows).unwrap()), bits(&expected));
+    }
+
+    #[test]
+    fn what_cannot_be_encoded_is_named() {
+        let (bench, meta, _) = bench();
+        let encoder = Encoder::new(&bench.config, &meta).unwrap().unwrap();
+        let text = |value: &str| -> ArrayRef { Arc::new(StringArray::from(vec![value])) };
+        let error = |a: ArrayRef, name: &str| {
+            let mut columns = vec![("a", a), ("when", text("2021-06-01T12:00:00Z")), ("blank", text("NA"))];
+            columns.extend([(name, text("1")), ("city", text("c1"))]);
+            encoder.encode(batch(columns)).unwrap_err().to_string()
+        };
+        assert!(error(text("high"), "b").starts_with("row 0, column \"a\": found \"high\", expected a number"));
+        assert_eq!(error(text("1"), "c"), "column \"b\" is missing, expected a, city, when, blank, b");
+        let list = arrow_array::new_empty_array(&DataType::Binary);
+        let found = encoder.encode(batch(vec![
+            ("a", list),
+            ("b", arrow_array::new_empty_array(&DataType::Utf8)),
+            ("when", arrow_array::new_empty_array(&DataType::Utf8)),
+            ("blank", arrow_array::new_empty_array(&DataType::Utf8)),
+            ("city", arrow_array::new_empty_array(&DataType::Utf8)),
+        ]));
+        assert!(found.unwrap_err().to_string().contains("holds Binary"));
+    }
+
+    #[test]
+    fn arrays_have_a_column_for_each_input() {
+        let (mut bench, _, _) = bench();
+        let path = bench.dir.path().join("x.npz");
+        bench.config.files = vec![path];
+        let layout = ArraysLayout { x: "x".into(), y: "y".into(), row_id: None };
+        bench.config.layout = Layout::Arrays(layout);
+        let (_, meta, _) = super::tests::bench();
+        let stats = meta.x_stats[0];
+        let named = |name: &str| enn_common::staged::meta::FeatureMeta {
+            name: name.into(),
+            categories: vec![],
+            has_missing: false,
+        };
+        let meta = StagedMeta { features: vec![named("x[0]"), named("x[2]")], x_stats: vec![stats; 2], ..meta };
+        let encoder = Encoder::new(&bench.config, &meta).unwrap().unwrap();
+        let rows = batch(vec![
+            ("x[2]", Arc::new(Float32Array::from(vec![Some(2.0), None]))),
+            ("x[0]", Arc::new(Float32Array::from(vec![1.0, f32::INFINITY]))),
+        ]);
+        let x = encoder.encode(rows).unwrap();
+        assert_eq!(x[..2], [1.0, 2.0]);
+        assert!(x[2].is_nan() && x[3].is_nan(), "{x:?}");
+    }
+}

@@ -1,0 +1,253 @@
+//! `enn serve` as a user has it: what it answers is what `enn predict` does, and a worker that is killed under load costs only what it
+//! held.
+//!
+//! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test's helpers fail the test by panicking and look again until a deadline"
+)]
+
+use enn_common::staged::reader::NpyMap;
+use enn_tests::data::{self, mix};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    time::{Duration, Instant},
+};
+
+/// Longest wait for what is expected.
+const WAIT: Duration = Duration::from_secs(120);
+/// Clients at the same time.
+const CLIENTS: u64 = 8;
+/// Answers before a worker is killed, and after.
+const ANSWERS: u64 = 200;
+
+fn enn() -> Command {
+    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release/enn");
+    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
+    Command::new(binary)
+}
+
+/// A trained run in `dir`.
+fn trained(dir: &Path) -> PathBuf {
+    let config = data::write(dir);
+    let mut command = enn();
+    command.arg("train").arg(config).args(["--quiet", "--nproc-per-node", "1", "--set", "train.epochs=2"]);
+    let done = command.arg("--runs-dir").arg(dir.join("runs")).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let entries = fs::read_dir(dir.join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    entries.into_iter().find(|path| path.join("run.json").is_file()).unwrap()
+}
+
+/// A server; it is killed with its test.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+    curl: String,
+}
+
+impl Server {
+    fn start(run: &Path, workers: u32) -> Self {
+        let mut command = enn();
+        command.arg("serve").arg(run).args(["--addr", "0", "--json", "--set", "train.threads=1", "--workers"]);
+        let mut child = command.arg(workers.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut text = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let told = loop {
+            text += &lines.next().expect("it says where it listens").unwrap();
+            if let Ok(told) = serde_json::from_str::<Value>(&text) {
+                break told;
+            }
+        };
+        let (address, curl) = (told["address"].as_str().unwrap(), told["curl"].as_str().unwrap());
+        Self { child, address: address.parse().unwrap(), curl: curl.to_owned() }
+    }
+
+    fn ask(&self, request: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    fn post(&self, body: &Value) -> (u16, Value) {
+        let body = body.to_string();
+        let length = body.len();
+        let head =
+            "POST /predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
+        let (status, text) = self.ask(&format!("{head}Content-Length: {length}\r\n\r\n{body}"));
+        (status, serde_json::from_str(&text).unwrap())
+    }
+
+    /// A figure of the metrics.
+    fn figure(&self, name: &str) -> u64 {
+        let (_, page) = self.ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
+        line.parse().unwrap()
+    }
+
+    fn workers(&self) -> Vec<i32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        // A thread may end while they are looked at.
+        let children = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let all: String = tasks.map(|task| children(task.unwrap())).collect();
+        all.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+
+    /// Ends it as the system does; its exit code and last words.
+    fn stop(mut self) -> Option<i32> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+fn value(row: u64, column: u64) -> f64 {
+    (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0
+}
+
+#[test]
+fn what_is_served_is_what_is_predicted() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path());
+    let server = Server::start(&run, 1);
+    // Row 3 has nothing.
+    let cell = |row: u64, column: u64| if row == 3 { Value::Null } else { json!(value(row, column)) };
+    let rows: Vec<Value> = (0..300).map(|row| json!([cell(row, 0), cell(row, 1), cell(row, 2)])).collect();
+    let (status, told) = server.post(&json!({ "rows": rows }));
+    assert_eq!((status, &told["columns"]), (200, &json!(["y", "failed"])), "{told}");
+    assert_eq!(told["rows"][3], json!([null, "no input is valid"]));
+
+    let (csv, out) = (dir.path().join("same.csv"), dir.path().join("same"));
+    let mut text = "id,a,b,c\n".to_owned();
+    for row in 0..300 {
+        let cells = [0, 1, 2].map(|column| if row == 3 { String::new() } else { value(row, column).to_string() });
+        writeln!(text, "{row},{}", cells.join(",")).unwrap();
+    }
+    fs::write(&csv, text).unwrap();
+    let mut predict = enn();
+    predict.arg("predict").arg(&run).args(["--quiet", "--nproc-per-node", "1", "--data"]).arg(&csv);
+    assert!(predict.arg("--out").arg(&out).status().unwrap().success());
+    let expected = NpyMap::open(&out.join("pred.npy")).unwrap();
+    let expected: &[f32] = expected.numbers().unwrap();
+    for (row, expected) in expected.iter().enumerate().filter(|(row, _)| *row != 3) {
+        let found = told["rows"][row][0].as_f64().unwrap() as f32;
+        assert!((found - expected).abs() < 1e-5, "row {row}: {found} {expected}");
+    }
+
+    // The line that the server prints does what it says.
+    let tried = Command::new("sh").args(["-c", &format!("{} --silent --fail", server.curl)]).output();
+    if let Ok(tried) = tried.as_ref().map(|tried| &tried.stdout).map(|out| serde_json::from_slice::<Value>(out)) {
+        assert!(tried.unwrap()["rows"][0]["y"].is_number());
+    }
+    assert_eq!(server.stop(), Some(143));
+    let left = fs::read_dir(run.join("predictions")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with(".stream")));
+}
+
+#[test]
+fn an_exported_model_is_served_as_the_run_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path());
+    let out = dir.path().join("export");
+    let mut export = enn();
+    export.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out);
+    let done = export.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let rows: Vec<Value> =
+        (0..20).map(|row| json!({"a": value(row, 0), "c": value(row, 2), "b": value(row, 1)})).collect();
+    let asked = json!({ "rows": rows });
+    let (one, two) = (Server::start(&run, 1), Server::start(&out.join("model.pt2"), 1));
+    let ((status, expected), (other, found)) = (one.post(&asked), two.post(&asked));
+    assert_eq!((status, other), (200, 200), "{expected} {found}");
+    for row in 0..20 {
+        let [expected, found] = [&expected, &found].map(|told| told["rows"][row]["y"].as_f64().unwrap());
+        assert!((expected - found).abs() < 1e-4, "row {row}: {found} {expected}");
+    }
+    let (status, told) = two.post(&json!({"rows": [{"a": 1, "b": 1, "d": 1}]}));
+    assert!(status == 400 && told["error"].as_str().unwrap().contains("no column \"d\""), "{told}");
+    // One that is not what is described beside it is refused.
+    let file = out.join("model.pt2");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let done = enn().arg("serve").arg(&file).args(["--addr", "0"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("is not the file that is described beside it"), "{said}");
+}
+
+#[test]
+fn a_worker_that_is_killed_under_load_costs_only_what_it_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&trained(dir.path()), 2);
+    let began = Instant::now();
+    while server.figure("enn_serve_workers_up") < 2 {
+        assert!(began.elapsed() < WAIT, "the second worker does not start");
+    }
+    let (done, answered, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let until = |count: u64| {
+        let began = Instant::now();
+        while answered.load(SeqCst) < count {
+            assert!(began.elapsed() < WAIT, "{} answers", answered.load(SeqCst));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (server, done, answered, lost) = (&server, &done, &answered, &lost);
+            scope.spawn(move || {
+                for row in (0..).map(|row| row * CLIENTS + client) {
+                    if done.load(SeqCst) {
+                        return;
+                    }
+                    let (status, told) = server.post(&json!({"rows": [[value(row, 0), value(row, 1), value(row, 2)]]}));
+                    if status == 200 {
+                        assert!(told["rows"][0][0].is_number(), "{told}");
+                        answered.fetch_add(1, SeqCst);
+                    } else {
+                        let error = told["error"].as_str().unwrap();
+                        assert!(status == 503 && error.contains("signal: 9"), "{status} {error}");
+                        lost.fetch_add(1, SeqCst);
+                    }
+                }
+            });
+        }
+        until(ANSWERS);
+        let workers = server.workers();
+        assert_eq!(workers.len(), 2);
+        kill(Pid::from_raw(workers[0]), Signal::SIGKILL).unwrap();
+        let before = answered.load(SeqCst);
+        until(before + ANSWERS);
+        done.store(true, SeqCst);
+    });
+    // A client asks one thing at a time.
+    assert!(lost.load(SeqCst) <= CLIENTS, "{} requests were lost", lost.load(SeqCst));
+    let began = Instant::now();
+    while server.figure("enn_serve_workers_up") < 2 {
+        assert!(began.elapsed() < WAIT, "the worker is not replaced");
+    }
+    assert_eq!(server.figure("enn_serve_restarts_total"), 1);
+    assert_eq!(server.stop(), Some(143));
+}
