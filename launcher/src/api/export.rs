@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     Error,
+    agent::WorkerSpec,
     error::Usage,
     export::{Draft, Ports, Subject, Tools, digest, sidecar, usage},
     facts::Facts,
@@ -175,13 +176,7 @@ fn prepared(
     let graph_digest = file::digest(&graph);
     worker.device = options.device;
     let name = options.name.clone().unwrap_or_else(|| trained.config.name.clone());
-    let tools = Tools {
-        worker,
-        places: facts.runtimes.clone(),
-        environments: facts.cache_dir.join(ENVIRONMENTS),
-        python: facts.python(),
-        enn: cv::program(facts).ok(),
-    };
+    let tools = tools(worker, facts);
     let subject = Subject {
         name,
         digest: trained.digest,
@@ -196,8 +191,19 @@ fn prepared(
     Ok((subject, cases, tools))
 }
 
+/// What artifacts are made and run with on this machine.
+pub(super) fn tools(worker: WorkerSpec, facts: &Facts) -> Tools {
+    Tools {
+        worker,
+        places: facts.runtimes.clone(),
+        environments: facts.cache_dir.join(ENVIRONMENTS),
+        python: facts.python(),
+        enn: cv::program(facts).ok(),
+    }
+}
+
 /// Lets a worker leave the graph and the cases in the job's directory; which rows the cases are.
-fn graph_by(job: &Job, worker: &crate::agent::WorkerSpec, dir: &Path) -> Result<String, Error> {
+fn graph_by(job: &Job, worker: &WorkerSpec, dir: &Path) -> Result<String, Error> {
     let told = |error: PipeError| Error::Worker(error.to_string());
     let mut piped: Piped<Reply> = Piped::start(worker, "--export", dir).map_err(|error| match error {
         PipeError::Start(source) => Error::Read { path: worker.program.clone(), source },

@@ -92,7 +92,7 @@ enum Command {
 }
 
 /// Names of the subcommands, for `enn man`; a test holds them to `Command`.
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 29] = [
     "run",
     "train",
     "predict",

@@ -1,10 +1,11 @@
 //! An exported model behind HTTP: what lies beside it says what its columns are, and its own runtime computes.
 
+use super::super::export::tools;
 use super::ServeOptions;
 use crate::{
     Error,
     agent::WorkerSpec,
-    export::{Ports, Tools, digest},
+    export::{Ports, digest},
     facts::Facts,
     serve::{self, Answers, Engine, Failure, Start},
 };
@@ -25,9 +26,6 @@ use enn_common::{
 };
 use enn_export::{ExportError, Runner, Target, Tensor};
 use std::path::{Path, PathBuf};
-
-/// Below the user's cache directory.
-const ENVIRONMENTS: &str = "envs";
 /// The output of all levels.
 const QUANTILES: &str = "quantiles";
 /// Largest file that is read beside an artifact, bytes.
@@ -78,12 +76,7 @@ pub(super) fn prepared(
     if digest(&parts)?.1 != said.blake3 {
         return Err(refused(artifact, "it is not the file that is described beside it".to_owned()));
     }
-    let tools = Tools {
-        worker: worker(target, facts, options.workers.max(1))?,
-        places: facts.runtimes.clone(),
-        environments: facts.cache_dir.join(ENVIRONMENTS),
-        python: facts.python(),
-    };
+    let tools = tools(worker(target, facts, options.workers.max(1))?, facts);
     let names = |ports: &[enn_common::artifact::export::Port]| ports.iter().map(|port| port.name.clone()).collect();
     let ports = Ports { inputs: names(&said.inputs), outputs: names(&said.outputs) };
     let answer =
