@@ -11,7 +11,7 @@ use enn_export::{
 };
 use enn_launcher::{
     agent::WorkerSpec,
-    api::{Artifact, EngineRunner},
+    export::{Artifact, EngineRunner},
 };
 use enn_tests::artifact::{agrees, ports, worker};
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};

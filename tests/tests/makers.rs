@@ -16,7 +16,7 @@ use enn_export::{
     pt2,
     sample::{Sample, samples},
 };
-use enn_launcher::api::{Artifact, EngineRunner};
+use enn_launcher::export::{Artifact, EngineRunner};
 use enn_tests::artifact::{agrees, ports, python, worker};
 use std::{collections::BTreeMap, fs, path::Path};
 

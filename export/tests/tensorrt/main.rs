@@ -8,7 +8,8 @@ use enn_export::{
     Batch, ExportError, Model, Runner, Tensor,
     maker::{
         Limits, Made,
-        tensorrt::{Python, TensorRtRunner, build},
+        exchange::Exchange,
+        tensorrt::{self, Python, build},
     },
     onnx,
 };
@@ -76,9 +77,9 @@ impl Bench {
         build(python, &model, (&path, &self.engine()), limits)
     }
 
-    fn load(&self, path: &Path) -> Result<TensorRtRunner, ExportError> {
+    fn load(&self, path: &Path) -> Result<Exchange, ExportError> {
         let ports = (vec!["x".to_owned()], vec!["double".to_owned(), "again".to_owned()]);
-        TensorRtRunner::start(&self.python(), path, ports, self.dir.path(), LIMITS)
+        tensorrt::start(&self.python(), path, ports, self.dir.path(), LIMITS)
     }
 
     fn engine(&self) -> PathBuf {
@@ -177,7 +178,7 @@ fn a_build_that_is_late_is_killed() {
     assert_eq!(bench.files(), ["m.onnx"]);
 }
 
-fn doubled(runner: &mut TensorRtRunner, shape: &[usize]) -> Result<Vec<Tensor>, ExportError> {
+fn doubled(runner: &mut Exchange, shape: &[usize]) -> Result<Vec<Tensor>, ExportError> {
     let values: Vec<f32> = (0..shape.iter().product()).map(|at: usize| at as f32 - 1.5).collect();
     runner.run(&[Tensor { name: "x".into(), shape: shape.to_vec(), values }])
 }
@@ -221,7 +222,7 @@ fn what_is_no_engine_of_the_model_is_refused() {
     let said = refused(&bench.dir.path().join("out/m.onnx"));
     assert!(said.contains("m.onnx: the engine plan file is not compatible"), "{said}");
     let ports = (vec!["x".to_owned()], vec!["y".to_owned()]);
-    let said = TensorRtRunner::start(&bench.python(), &bench.engine(), ports, bench.dir.path(), LIMITS);
+    let said = tensorrt::start(&bench.python(), &bench.engine(), ports, bench.dir.path(), LIMITS);
     let said = said.unwrap_err().to_string();
     assert!(said.contains("it has inputs ['x'] and outputs ['again', 'double'], expected ['x'] and ['y']"), "{said}");
 }

@@ -6,17 +6,12 @@
 //! ```
 //! **Invariant:** an artifact that was not checked, or failed, is not published, unless that was asked for and is said beside it.
 
-use super::{
-    cv, launch,
-    piped::{PipeError, Piped},
-    predict::Subject as Trained,
-    train,
-};
+use super::{cv, launch, predict::Subject as Trained, train};
 use crate::{
     Error,
-    agent::WorkerSpec,
+    agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Ports, Subject, Tools, digest, sidecar, usage},
+    export::{Draft, Exported, Ports, Subject, Tools, digest, sidecar, usage},
     facts::Facts,
 };
 use enn_common::{
@@ -64,17 +59,6 @@ pub struct ExportOptions {
     pub unverified: bool,
     /// Whether artifacts are compiled for the GPU, where that makes a difference.
     pub device: Device,
-}
-
-/// What came of a format.
-#[derive(Debug)]
-pub struct Exported {
-    /// The format.
-    pub target: Target,
-    /// The artifact's place and what is said beside it; or why there is none.
-    pub outcome: Result<(PathBuf, Box<Sidecar>), ExportError>,
-    /// Seconds of writing or making it.
-    pub seconds: f64,
 }
 
 /// Exports the newest checkpoint of `model`, a run directory or a checkpoint, into `out`. `heard` is told of each format when it is

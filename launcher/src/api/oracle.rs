@@ -1,7 +1,9 @@
 //! A worker that predicts what it is asked (`enn_common::wire::serve`): loaded once, then a question at a time.
 
-use super::piped::{PipeError, Piped, device};
-use crate::{Error, agent::WorkerSpec};
+use crate::{
+    Error,
+    agent::{PipeError, Piped, WorkerSpec, device},
+};
 use crossbeam_channel::Receiver;
 use enn_common::{
     config::train::Precision,

@@ -5,8 +5,9 @@ use crate::{
     Error,
     api::{self, ExportOptions, Exported},
     error::Usage,
+    export,
     facts::Facts,
-    run_dir, ui,
+    run_dir,
 };
 use enn_common::{config::train::Device, exit::ExitCode};
 use enn_export::{Batch, Target};
@@ -103,12 +104,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     };
     let mut heard = |exported: &Exported| {
         if !args.json {
-            let _gone = output::text_line(&ui::export::line(exported));
+            let _gone = output::text_line(&export::line(exported));
         }
     };
     let done = api::export(&facts.cwd.join(run), &args.out, (facts, &options), &mut heard)?;
     if args.json {
-        output::json(&ui::export::json(&done))?;
+        output::json(&export::json(&done))?;
     }
     let failed = done.iter().any(|exported| exported.outcome.is_err());
     Ok(if failed { ExitCode::Artifact } else { ExitCode::Success })

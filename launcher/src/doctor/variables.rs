@@ -35,6 +35,17 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "folder in which enn/runs holds the runs of `enn run`, instead of ~/.local/state",
     ),
+    variable(
+        "ENN_RUNTIMES",
+        "enn",
+        "where runtimes of exported models are looked for: libraries, folders, Python environments; with colons",
+    ),
+    variable("ENN_PYTHON", "enn", "the Python of tools that no environment was prepared for, instead of python3"),
+    variable(
+        "XDG_CACHE_HOME",
+        "enn",
+        "folder in which enn/envs holds what `enn export --prepare` installed, instead of ~/.cache",
+    ),
     variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against and run on, instead of target/libtorch"),
     variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
     variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),

@@ -10,11 +10,8 @@ use enn_common::{
     graph::{Graph, Id},
     staged::{StagedMeta, meta::Stats},
 };
-use enn_export::{Batch, Target, maker::Made};
+use enn_export::{Batch, Target, maker::Made, onnx};
 use std::collections::BTreeMap;
-
-/// Decimals of what is told as a sum.
-const OPSET: &str = "18";
 
 /// A model on its way out.
 #[derive(Debug)]
@@ -91,7 +88,7 @@ pub fn sidecar(
     let mut versions = subject.versions.clone();
     versions.extend(made.versions);
     if target == Target::Onnx || target.source() == Some(Target::Onnx) {
-        versions.insert("opset".to_owned(), OPSET.to_owned());
+        versions.insert("opset".to_owned(), onnx::OPSET.to_string());
     }
     let scaled = |stats: &[Stats]| stats.iter().map(|one| [one.mean, one.std]).collect();
     let levels = if subject.quantiles { subject.config.train.quantile_levels().to_vec() } else { Vec::new() };

@@ -1,9 +1,7 @@
 //! Who makes an artifact of another, and who runs one: libraries and environments where they were found, and a worker for libtorch's own.
 
-use crate::{
-    agent::WorkerSpec,
-    api::{Artifact, EngineRunner},
-};
+use super::{Artifact, EngineRunner};
+use crate::agent::WorkerSpec;
 use enn_common::{config::train::Device, wire::engine::Engine};
 use enn_export::{
     ExportError, Model, Runner, Target, litert,

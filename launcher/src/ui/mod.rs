@@ -10,7 +10,6 @@
 pub mod cv;
 pub mod error;
 pub mod evaluation;
-pub mod export;
 pub mod failure;
 pub mod figures;
 pub mod follow;

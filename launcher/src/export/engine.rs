@@ -1,8 +1,7 @@
 //! PT2 archives and packages of AOTInductor at work in a worker of their own (`enn_common::wire::engine`): what brings libtorch down
 //! there is an error here.
 
-use super::piped::{PipeError, Piped, device};
-use crate::agent::WorkerSpec;
+use crate::agent::{PipeError, Piped, WorkerSpec, device};
 use enn_common::{
     fs::atomic,
     wire::{

@@ -1,8 +1,21 @@
-//! What `enn export` shows of each format.
+//! What came of each format, and how it is shown.
 
-use crate::api::Exported;
-use enn_common::artifact::export::Level;
+use crate::ui::figures;
+use enn_common::artifact::export::{Level, Sidecar};
+use enn_export::{ExportError, Target};
 use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// What came of a format.
+#[derive(Debug)]
+pub struct Exported {
+    /// The format.
+    pub target: Target,
+    /// The artifact's place and what is said beside it; or why there is none.
+    pub outcome: Result<(PathBuf, Box<Sidecar>), ExportError>,
+    /// Seconds of writing or making it.
+    pub seconds: f64,
+}
 
 /// One line of a format: its file, its size, how it was checked; or why there is none.
 pub fn line(exported: &Exported) -> String {
@@ -12,7 +25,7 @@ pub fn line(exported: &Exported) -> String {
         Err(error) => return format!("{name:<11} not exported: {error}"),
     };
     let file = path.file_name().unwrap_or_default().to_string_lossy();
-    let (checked, size) = (&sidecar.verified, super::figures::bytes(sidecar.bytes));
+    let (checked, size) = (&sidecar.verified, figures::bytes(sidecar.bytes));
     let said = match checked.level {
         Level::Runtime => format!(
             "{}: {} rows differ by {:.1e} of the spread at most (limit {:.0e})",

@@ -26,7 +26,7 @@ const END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Why a worker does not answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PipeError {
+pub(crate) enum PipeError {
     #[error("{0}")]
     Start(#[source] io::Error),
     #[error("the pipe to the worker: {0}")]
@@ -41,7 +41,7 @@ pub(super) enum PipeError {
 
 /// The worker.
 #[derive(Debug)]
-pub(super) struct Piped<R> {
+pub(crate) struct Piped<R> {
     child: Child,
     /// `None` once the worker was told to end.
     questions: Option<ChildStdin>,
@@ -54,14 +54,14 @@ type Read<R> = fn(&mut BufReader<ChildStdout>) -> io::Result<Option<R>>;
 
 impl<R: DeserializeOwned + Send + 'static> Piped<R> {
     /// Starts a worker in the mode of `flag`; its temporary files go into `scratch`.
-    pub(super) fn start(worker: &WorkerSpec, flag: &str, scratch: &Path) -> Result<Self, PipeError> {
+    pub(crate) fn start(worker: &WorkerSpec, flag: &str, scratch: &Path) -> Result<Self, PipeError> {
         Self::start_heard(worker, flag, scratch, get)
     }
 }
 
 impl<R: Send + 'static> Piped<R> {
     /// [`Piped::start`], of a worker whose replies are read by `read`.
-    pub(super) fn start_heard(
+    pub(crate) fn start_heard(
         worker: &WorkerSpec,
         flag: &str,
         scratch: &Path,
@@ -82,24 +82,24 @@ impl<R: Send + 'static> Piped<R> {
     }
 
     /// Sends a line. When it cannot be sent the worker has ended: what it said last, if anything, is still to be heard.
-    pub(super) fn say<T: Serialize>(&mut self, line: &T) -> Result<(), PipeError> {
+    pub(crate) fn say<T: Serialize>(&mut self, line: &T) -> Result<(), PipeError> {
         let broken = || PipeError::Pipe(io::ErrorKind::BrokenPipe.into());
         put(self.questions.as_mut().ok_or_else(broken)?, line).map_err(PipeError::Pipe)
     }
 
     /// Sends numbers that belong to the last line.
-    pub(super) fn add(&mut self, numbers: &[f32]) -> Result<(), PipeError> {
+    pub(crate) fn add(&mut self, numbers: &[f32]) -> Result<(), PipeError> {
         let broken = || PipeError::Pipe(io::ErrorKind::BrokenPipe.into());
         put_numbers(self.questions.as_mut().ok_or_else(broken)?, numbers, &[]).map_err(PipeError::Pipe)
     }
 
     /// Is disconnected once the worker has closed its output.
-    pub(super) fn ended(&self) -> &Receiver<()> {
+    pub(crate) fn ended(&self) -> &Receiver<()> {
         &self.ended
     }
 
     /// The next reply.
-    pub(super) fn hear(&mut self) -> Result<R, PipeError> {
+    pub(crate) fn hear(&mut self) -> Result<R, PipeError> {
         match self.replies.recv_timeout(REPLY_WAIT_MAX) {
             Ok(reply) => reply.map_err(PipeError::Pipe),
             Err(RecvTimeoutError::Timeout) => Err(PipeError::Late),
@@ -108,7 +108,7 @@ impl<R: Send + 'static> Piped<R> {
     }
 
     /// Lets the worker end.
-    pub(super) fn end(mut self) -> Result<(), PipeError> {
+    pub(crate) fn end(mut self) -> Result<(), PipeError> {
         drop(self.questions.take());
         match self.replies.recv_timeout(REPLY_WAIT_MAX) {
             // It has closed its output, and is about to end.
@@ -159,6 +159,6 @@ fn listen<R: Send + 'static>(output: ChildStdout, read: Read<R>) -> (Receiver<io
 }
 
 /// The device as the worker calls it.
-pub(super) fn device(worker: &WorkerSpec) -> String {
+pub(crate) fn device(worker: &WorkerSpec) -> String {
     if worker.device == Device::Cuda { "cuda" } else { "cpu" }.to_owned()
 }
