@@ -94,7 +94,7 @@ impl Inputs {
         let data = DataConfig { files: vec![file.clone()], sources: Vec::new(), format, ..self.subject.data.clone() };
         let for_prediction = Some(self.subject.meta.clone());
         let options = StageOptions { out: dir.0.join("staged"), threads: 1, for_prediction };
-        let failed = |error: StageError| Problem::Stage(error, file.display().to_string());
+        let failed = |error: StageError| Problem::Stage(error.into(), file.display().to_string());
         let staged = stage::stage(&data, &options, &mut |_| {}).map_err(failed)?;
         let open = Staged::open(&staged.dir).map_err(|error| Problem::Scratch(io::Error::other(error)))?;
         Ok(Encoded { x: open.x().to_vec(), rows: open.rows(), names: staged.meta.row_names })

@@ -27,9 +27,9 @@ pub(super) enum Problem {
     #[error(transparent)]
     Body(#[from] RowsError),
     #[error(transparent)]
-    Encode(#[from] EncodeError),
+    Encode(Box<EncodeError>),
     #[error("{}", without(.0, .1))]
-    Stage(StageError, String),
+    Stage(Box<StageError>, String),
     #[error("a file of the request: {0}")]
     Scratch(std::io::Error),
     #[error("too much is waiting already: send it again later")]
@@ -84,6 +84,12 @@ impl Problem {
     pub(super) fn body(&self) -> Vec<u8> {
         let text = self.to_string().replace("\n  hint:", "; hint:").replace('\n', " ");
         format!("{}\n", serde_json::json!({ "error": text })).into_bytes()
+    }
+}
+
+impl From<EncodeError> for Problem {
+    fn from(error: EncodeError) -> Self {
+        Self::Encode(error.into())
     }
 }
 
