@@ -110,7 +110,8 @@ pub fn verify(
 impl Cases {
     /// Centre and spread of element `i` of an answer.
     fn unit(&self, answer: &Tensor, i: usize) -> (f64, f64) {
-        let is_target = answer.values.len() % self.spread.len().max(1) == 0 && !answer.name.starts_with("next_");
+        let is_whole = answer.values.len().is_multiple_of(self.spread.len().max(1));
+        let is_target = is_whole && !answer.name.starts_with("next_");
         if !is_target || self.spread.is_empty() {
             return (0.0, 1.0);
         }
