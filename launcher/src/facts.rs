@@ -55,8 +55,6 @@ pub struct Facts {
     pub cache_dir: PathBuf,
     /// `ENN_RUNTIMES`: where runtimes of exported models are looked for.
     pub runtimes: Vec<PathBuf>,
-    /// `ENN_PYTHON`.
-    pub enn_python: Option<PathBuf>,
     /// Directory for what need not last.
     pub temporary_dir: PathBuf,
     /// `PATH`.
@@ -160,7 +158,6 @@ impl Facts {
             config_dir: home("XDG_CONFIG_HOME", ".config"),
             cache_dir: home("XDG_CACHE_HOME", ".cache"),
             runtimes: variable("ENN_RUNTIMES").map(|paths| env::split_paths(&paths).collect()).unwrap_or_default(),
-            enn_python: variable("ENN_PYTHON").map(PathBuf::from),
             temporary_dir: env::temp_dir(),
             path: variable("PATH"),
             pet: env::vars_os().filter_map(pet).collect(),
@@ -188,8 +185,8 @@ impl Facts {
 
     /// The Python of tools that have no environment of their own.
     pub fn python(&self) -> PathBuf {
-        let found = || self.program("python3").unwrap_or_else(|| PathBuf::from("python3"));
-        self.enn_python.clone().unwrap_or_else(found)
+        let given = self.python_exec.as_ref().map(PathBuf::from);
+        given.or_else(|| self.program("python3")).unwrap_or_else(|| PathBuf::from("python3"))
     }
 
     /// What resolving a configuration needs.

@@ -40,12 +40,6 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "where runtimes of exported models are looked for: libraries, folders, Python environments; with colons",
     ),
-    variable("ENN_PYTHON", "enn", "the Python of tools that no environment was prepared for, instead of python3"),
-    variable(
-        "XDG_CACHE_HOME",
-        "enn",
-        "folder in which enn/envs holds what `enn export --prepare` installed, instead of ~/.cache",
-    ),
     variable("LIBTORCH", "build, enn", "a libtorch 2.11 to build against and run on, instead of target/libtorch"),
     variable("LIBTORCH_USE_PYTORCH", "build", "1: build against the libtorch inside Python's torch 2.11"),
     variable("CUDA_VISIBLE_DEVICES", "enn", "GPUs that may be used"),
@@ -61,7 +55,7 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "set for workers: the launch they belong to, so that a launch inside another is known",
     ),
-    variable("PYTHON_EXEC", "enn", "Python that runs scripts, instead of python3 on PATH"),
+    variable("PYTHON_EXEC", "enn", "Python that runs scripts and tools of export, instead of python3 on PATH"),
     variable(
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
         "enn",
@@ -74,7 +68,11 @@ pub const VARIABLES: &[Variable] = &[
         "where the first failure of `enn run` is left, as a worker of a launcher leaves its own",
     ),
     variable("XDG_CONFIG_HOME", "enn", "folder of the user's token, instead of ~/.config"),
-    variable("XDG_CACHE_HOME", "enn-worker", "folder in which compiled CUDA kernels are kept, instead of ~/.cache"),
+    variable(
+        "XDG_CACHE_HOME",
+        "enn, enn-worker",
+        "folder of compiled CUDA kernels and of what `enn export --prepare` installs, instead of ~/.cache",
+    ),
     variable("SLURM", "enn", "what Slurm sets, all variables that begin so: the allocation that `enn run` runs in"),
 ];
 
