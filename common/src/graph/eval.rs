@@ -250,7 +250,7 @@ fn reduce(x: &Array, fold: Fold, axes: &[usize]) -> Array {
         let start = if fold == Fold::Max { f64::NEG_INFINITY } else { 0.0 };
         let one = |o: usize, i: usize| {
             along(o, i).map(|at| whole.values[at]).fold(start, |sum, v| match fold {
-                Fold::Max if v.is_nan() => v,
+                Fold::Max if v.is_nan() || sum.is_nan() => f64::NAN,
                 Fold::Max => sum.max(v),
                 Fold::Sum | Fold::Mean => sum + v,
             })
@@ -301,6 +301,13 @@ mod tests {
         assert!((erf(3.0) - 0.999_977_909_503_001_4).abs() < 1e-14, "{}", erf(3.0));
         assert_eq!(erf(9.0), 1.0);
         assert!(erf(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn the_largest_of_numbers_of_which_one_is_none_is_none() {
+        for values in [[f64::NAN, 1.0, 2.0], [1.0, f64::NAN, 2.0], [1.0, 2.0, f64::NAN]] {
+            assert!(reduce(&Array::new(&[3], values.to_vec()), Fold::Max, &[0]).values[0].is_nan());
+        }
     }
 
     #[test]
