@@ -22,6 +22,8 @@ const LINES_WAITING_MAX: usize = 64;
 /// Last lines of standard error that are kept, and bytes of each.
 const LAST_LINES: usize = 12;
 const LAST_LINE_BYTES_MAX: usize = 400;
+/// Longest wait for the end of a process that has closed its output.
+const ENDING_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Longest wait for the end of standard error, once nobody is left to write to it.
 const LAST_WORDS_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -99,10 +101,12 @@ impl Child {
 
     /// Ends the group, and gives how the process ended and the last lines of its standard error.
     pub(super) fn end(&mut self) -> (Option<process::ExitStatus>, Vec<String>) {
-        // Whoever has ended by itself says how.
-        let status = self.process.try_wait().ok().flatten();
+        // Whoever ends by itself says how: its words are over once it has, or very soon will have.
+        let words = self.last_lines.recv_timeout(ENDING_WAIT_MAX).ok();
+        let own = self.process.try_wait().ok().flatten();
         self.kill();
-        (status, self.last_lines.recv_timeout(LAST_WORDS_WAIT_MAX).unwrap_or_default())
+        let status = own.or_else(|| self.process.wait().ok().filter(|_| words.is_some()));
+        (status, words.unwrap_or_else(|| self.last_lines.recv_timeout(LAST_WORDS_WAIT_MAX).unwrap_or_default()))
     }
 
     /// Waits for the end of a process that has nothing more to say.

@@ -210,7 +210,8 @@ impl Working {
             Err(Silence::Ended) => {
                 let (status, last) = self.child.end();
                 let ended = status.map_or_else(|| "it ended".to_owned(), |status| format!("it ended with {status}"));
-                Err(self.refused(format!("{ended}; its last lines:\n  {}", last.join("\n  "))))
+                let words = if last.is_empty() { "without a word".to_owned() } else { last.join("\n  ") };
+                Err(self.refused(format!("{ended}; its last lines:\n  {words}")))
             }
         }
     }
