@@ -131,9 +131,10 @@ def main():
             check(form, y.reshape(expected.shape), expected, spread)
             check(f"{form} quantiles", q.reshape(quantiles.shape), quantiles, spread)
         module = torch.export.load(folder / "out" / "towns.pt2").module()
-        y, q = module(torch.from_numpy(x))
-        check("pt2", y.detach().numpy().reshape(expected.shape), expected, spread)
-        one = module(torch.from_numpy(x[:1]))[0].detach().numpy().reshape(1, -1)
+        told = module(torch.from_numpy(x))
+        check("pt2 quantiles", told["quantiles"].detach().numpy().reshape(quantiles.shape), quantiles, spread)
+        check("pt2", told["y"].detach().numpy().reshape(expected.shape), expected, spread)
+        one = module(torch.from_numpy(x[:1]))["y"].detach().numpy().reshape(1, -1)
         check("pt2, one row", one, expected[:1], spread)
         for example in sorted((folder / "out").glob("*.usage.py")):
             done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)

@@ -19,6 +19,9 @@ pub fn usage(target: Target, sidecar: &Sidecar) -> (&'static str, String) {
     let numpy = arrays("np.zeros");
     let torch = sidecar.inputs.iter().zip(&shapes);
     let torch: String = torch.map(|(port, shape)| format!("{} = torch.zeros({shape})\n", port.name)).collect();
+    // Several outputs are a dictionary in PyTorch, one is itself.
+    let several = || format!("outputs[\"{}\"]", sidecar.outputs[0].name);
+    let first = if sidecar.outputs.len() > 1 { several() } else { "outputs".to_owned() };
     let here = "pathlib.Path(__file__).parent";
     let python = match target {
         Target::Onnx | Target::Ort => format!(
@@ -28,11 +31,11 @@ pub fn usage(target: Target, sidecar: &Sidecar) -> (&'static str, String) {
         ),
         Target::Pt2 => format!(
             "import pathlib\n\nimport torch\n\nmodel = torch.export.load({here} / \"{file}\").module()\n{torch}\
-             outputs = model({names})\nprint(outputs[0])\n"
+             outputs = model({names})\nprint({first})\n"
         ),
         Target::Aoti => format!(
             "import pathlib\n\nimport torch\n\nmodel = torch._inductor.aoti_load_package(str({here} / \"{file}\"))\n\
-             {torch}outputs = model({names})\nprint(outputs[0])\n"
+             {torch}outputs = model({names})\nprint({first})\n"
         ),
         Target::Executorch => format!(
             "import pathlib\n\nimport torch\nfrom executorch.runtime import Runtime\n\n\
