@@ -52,7 +52,12 @@ fn what_libtorch_runs_is_checked_and_equal_twice() {
     let run = trained(dir.path(), &["--set", "train.loss=quantile"]);
     let (out, again) = (dir.path().join("out"), dir.path().join("again"));
     let done = export(&run, "pt2,coreml", &out, &["--quantiles"]);
-    assert!(done.status.success(), "{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
     let parts = ["chaos.mlpackage", "chaos.mlpackage.json", "chaos.mlpackage.usage.py", "chaos.pt2", "chaos.pt2.json"];
     assert_eq!(names(&out)[..5], parts);
     let pt2 = said(&out, "chaos.pt2");
