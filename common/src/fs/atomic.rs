@@ -53,6 +53,19 @@ pub fn place(beside: &Path, path: &Path) -> Result<(), FileError> {
     placed
 }
 
+/// Gives a directory that was filled beside `path`, at a temporary name, its own name; one that has it is exchanged in one step and
+/// removed. Durable when it returns, as far as what lies in it is.
+pub fn place_dir(beside: &Path, path: &Path) -> Result<(), FileError> {
+    Disk.sync_dir(beside)?;
+    if path.exists() {
+        Disk.exchange(beside, path)?;
+        Disk.remove_dir(beside)?;
+    } else {
+        Disk.rename(beside, path)?;
+    }
+    Disk.sync_dir(parent(path))
+}
+
 /// A hidden name in the same directory that no other process or thread uses.
 pub fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -106,6 +119,21 @@ mod tests {
         std::fs::create_dir(dir.path().join("taken")).unwrap();
         assert_eq!(place(&beside, &dir.path().join("taken")).unwrap_err().action, "rename to");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_directory_takes_the_place_of_another_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.savedmodel");
+        for content in ["old", "new"] {
+            let beside = temporary(&path);
+            std::fs::create_dir(&beside).unwrap();
+            std::fs::write(beside.join(content), content).unwrap();
+            place_dir(&beside, &path).unwrap();
+            assert_eq!(std::fs::read(path.join(content)).unwrap(), content.as_bytes());
+        }
+        assert!(!path.join("old").exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

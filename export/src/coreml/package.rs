@@ -42,21 +42,17 @@ pub fn write(model: &Model<'_>, dir: &Path) -> Result<(), ExportError> {
         .message(2, &description(model))
         .message(ML_PROGRAM, &program)
         .into_bytes();
-    let is_there = Disk.exists(dir);
-    if is_there && !dir.join(MANIFEST).is_file() {
+    if Disk.exists(dir) && !dir.join(MANIFEST).is_file() {
         let source = std::io::Error::other("it is there, and is no package");
         return Err(ExportError::Io { path: dir.to_owned(), source });
     }
     let beside = atomic::temporary(dir);
-    let made = fill(&beside, &bytes, &weights).and_then(|()| {
-        if is_there { Disk.exchange(&beside, dir) } else { Disk.rename(&beside, dir) }.map_err(ExportError::from)
-    });
-    if made.is_err() || is_there {
-        // The one that was there, or half of a new one. What cannot be removed is hidden and harmless.
+    let made = fill(&beside, &bytes, &weights).and_then(|()| Ok(atomic::place_dir(&beside, dir)?));
+    if made.is_err() {
+        // Half of a new one. What cannot be removed is hidden and harmless.
         let _ = Disk.remove_dir(&beside);
     }
-    made?;
-    Ok(Disk.sync_dir(atomic::parent(dir))?)
+    made
 }
 
 fn fill(dir: &Path, program: &[u8], weights: &super::weights::Weights<'_>) -> Result<(), ExportError> {
@@ -78,7 +74,7 @@ fn fill(dir: &Path, program: &[u8], weights: &super::weights::Weights<'_>) -> Re
     let entries: serde_json::Map<String, Json> = items.iter().map(entry).collect();
     let manifest = json!({"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": root});
     put(&dir.join(MANIFEST), format!("{manifest:#}\n").as_bytes())?;
-    [parent, data, dir.to_owned()].iter().try_for_each(|dir| Disk.sync_dir(dir)).map_err(ExportError::from)
+    [parent, data].iter().try_for_each(|dir| Disk.sync_dir(dir)).map_err(ExportError::from)
 }
 
 fn put(path: &Path, bytes: &[u8]) -> Result<(), FileError> {

@@ -37,7 +37,7 @@ pub fn write(model: &Model<'_>, dir: &Path) -> Result<(), ExportError> {
     let graph = bytes(model)?;
     let about = serde_json::to_vec_pretty(model.about).expect("text becomes JSON");
     let beside = atomic::temporary(dir);
-    let written = fill(&beside, &graph, &about).and_then(|()| publish(&beside, dir));
+    let written = fill(&beside, &graph, &about).and_then(|()| atomic::place_dir(&beside, dir));
     if written.is_err() {
         // The first error is told; the leftover has a hidden name.
         let _ = fs::remove_dir_all(&beside);
@@ -50,17 +50,6 @@ fn fill(beside: &Path, graph: &[u8], about: &[u8]) -> Result<(), FileError> {
     Disk.create_dir(&extra)?;
     atomic::write(&extra.join("enn.json"), about)?;
     atomic::write(&beside.join(GRAPH), graph)
-}
-
-/// Gives a durable directory its name; one that has it is exchanged in one step and removed.
-fn publish(beside: &Path, dir: &Path) -> Result<(), FileError> {
-    if dir.exists() {
-        Disk.exchange(beside, dir)?;
-        Disk.remove_dir(beside)?;
-    } else {
-        Disk.rename(beside, dir)?;
-    }
-    Disk.sync_dir(atomic::parent(dir))
 }
 
 /// `SavedModel`.

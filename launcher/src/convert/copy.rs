@@ -16,24 +16,12 @@ pub(super) fn copy_checkpoint(from: &Checkpoint, manifest: &Manifest, target: &P
     Disk.create_dir(parent)?;
     space::require(parent, manifest.bytes())?;
     let beside = atomic::temporary(target);
-    let copied = copy_files(from, manifest, &beside).and_then(|()| Ok(publish(&beside, target)?));
+    let copied = copy_files(from, manifest, &beside).and_then(|()| Ok(atomic::place_dir(&beside, target)?));
     if copied.is_err() {
         // The first error is told; the leftover has a hidden name.
         let _ = fs::remove_dir_all(&beside);
     }
     copied
-}
-
-/// Gives a durable directory its name; one that has it is exchanged in one step and removed.
-pub(super) fn publish(beside: &Path, target: &Path) -> Result<(), FileError> {
-    Disk.sync_dir(beside)?;
-    if target.exists() {
-        Disk.exchange(beside, target)?;
-        Disk.remove_dir(beside)?;
-    } else {
-        Disk.rename(beside, target)?;
-    }
-    Disk.sync_dir(atomic::parent(target))
 }
 
 fn copy_files(from: &Checkpoint, manifest: &Manifest, beside: &Path) -> Result<(), ConvertError> {

@@ -5,7 +5,6 @@
 use super::{
     ConvertError,
     cast::{cast, target as cast_target},
-    copy::publish,
     safetensors::{self, Tensor},
     select::Selection,
     source::{PlainValue, Source},
@@ -229,7 +228,7 @@ impl Job<'_> {
                 Disk.rename(&beside, target)?;
                 return Ok(Disk.sync_dir(parent)?);
             }
-            Ok(publish(&beside, target)?)
+            Ok(atomic::place_dir(&beside, target)?)
         });
         if named.is_err() {
             // The first error is told; the leftover has a hidden name.

@@ -122,14 +122,7 @@ fn checkpoint(
     }
     leave_only(&beside, &wanted)?;
     check(&beside, manifest.is_some())?;
-    Disk.sync_dir(&beside)?;
-    if target.exists() {
-        Disk.exchange(&beside, target)?;
-        Disk.remove_dir(&beside)?;
-    } else {
-        Disk.rename(&beside, target)?;
-    }
-    Disk.sync_dir(parent)?;
+    atomic::place_dir(&beside, target)?;
     let step = manifest.map(|manifest| manifest.step);
     let (path, place) = (target.to_path_buf(), place.name_of(""));
     Ok(Pulled { path, place, step, files: wanted.len(), bytes: total, resumed })
