@@ -4,7 +4,12 @@
 
 pub use enn_common::mix::spread as mix;
 
-use std::{fmt::Write, fs, path::Path};
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 const ROWS: u64 = 480;
 /// Epochs of a run, and its optimizer steps in each.
@@ -47,7 +52,7 @@ max_restarts = 9
 "#;
 
 /// Writes both into `dir`; the configuration's file is named.
-pub fn write(dir: &Path) -> std::path::PathBuf {
+pub fn write(dir: &Path) -> PathBuf {
     let mut text = "id,a,b,c,y\n".to_owned();
     for row in 0..ROWS {
         let value = |column: u64| (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0;
@@ -58,4 +63,14 @@ pub fn write(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("chaos.toml");
     fs::write(&path, CONFIGURATION.replace("[train]", &format!("[train]\nepochs = {EPOCHS}"))).unwrap();
     path
+}
+
+/// A run in `dir` that `enn` trained on them for two epochs with one worker, and with `more` on its command line.
+pub fn trained(mut enn: Command, dir: &Path, more: &[&str]) -> PathBuf {
+    let config = write(dir);
+    enn.arg("train").arg(config).args(["--quiet", "--nproc-per-node", "1", "--set", "train.epochs=2"]);
+    let done = enn.args(more).arg("--runs-dir").arg(dir.join("runs")).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let entries = fs::read_dir(dir.join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    entries.into_iter().find(|path| path.join("run.json").is_file()).unwrap()
 }

@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod artifact;
 pub mod data;
+pub mod fixture;
 pub mod launch;
 pub mod leavings;
 pub mod network;

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_common::artifact::export::{Level, Sidecar};
-use enn_tests::data;
+use enn_tests::{data, launch};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -13,22 +13,14 @@ use std::{
 };
 
 fn enn() -> Command {
-    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release/enn");
-    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
-    let mut command = Command::new(binary);
+    let mut command = Command::new(launch::enn());
     // No runtime but libtorch, whatever this machine has.
     command.env("ENN_RUNTIMES", "/nowhere").env("XDG_CACHE_HOME", "/nowhere").env("PYTHON_EXEC", "/nowhere/python");
     command
 }
 
 fn trained(dir: &Path, more: &[&str]) -> PathBuf {
-    let config = data::write(dir);
-    let mut command = enn();
-    command.arg("train").arg(config).args(["--quiet", "--nproc-per-node", "1", "--set", "train.epochs=2"]);
-    let done = command.args(more).arg("--runs-dir").arg(dir.join("runs")).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let entries = fs::read_dir(dir.join("runs")).unwrap().map(|entry| entry.unwrap().path());
-    entries.into_iter().find(|path| path.join("run.json").is_file()).unwrap()
+    data::trained(enn(), dir, more)
 }
 
 fn export(run: &Path, to: &str, out: &Path, more: &[&str]) -> Output {

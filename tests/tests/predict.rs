@@ -11,7 +11,10 @@
 use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, cast::AsArray, types::Float32Type};
 use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
 use enn_common::event::{Event, What};
-use enn_tests::data::{self, mix};
+use enn_tests::{
+    data::{self, mix},
+    launch,
+};
 use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
@@ -35,20 +38,12 @@ const GONE_MAX: Duration = Duration::from_secs(60);
 const CHUNKS: u64 = 3;
 
 fn enn() -> Command {
-    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release/enn");
-    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
-    Command::new(binary)
+    Command::new(launch::enn())
 }
 
 /// A trained run in `dir`.
 fn trained(dir: &Path, more: &[&str]) -> PathBuf {
-    let config = data::write(dir);
-    let mut command = enn();
-    command.arg("train").arg(config).args(["--quiet", "--nproc-per-node", "1", "--set", "train.epochs=2"]);
-    let done = command.args(more).arg("--runs-dir").arg(dir.join("runs")).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let entries = fs::read_dir(dir.join("runs")).unwrap().map(|entry| entry.unwrap().path());
-    entries.into_iter().find(|path| path.join("run.json").is_file()).unwrap()
+    data::trained(enn(), dir, more)
 }
 
 fn value(row: u64, column: u64) -> f64 {

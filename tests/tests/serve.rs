@@ -10,7 +10,10 @@
 )]
 
 use enn_common::staged::reader::NpyMap;
-use enn_tests::data::{self, mix};
+use enn_tests::{
+    data::{self, mix},
+    launch,
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -35,20 +38,12 @@ const CLIENTS: u64 = 8;
 const ANSWERS: u64 = 200;
 
 fn enn() -> Command {
-    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/release/enn");
-    assert!(binary.exists(), "{} is not there; run `make build`", binary.display());
-    Command::new(binary)
+    Command::new(launch::enn())
 }
 
 /// A trained run in `dir`.
 fn trained(dir: &Path) -> PathBuf {
-    let config = data::write(dir);
-    let mut command = enn();
-    command.arg("train").arg(config).args(["--quiet", "--nproc-per-node", "1", "--set", "train.epochs=2"]);
-    let done = command.arg("--runs-dir").arg(dir.join("runs")).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let entries = fs::read_dir(dir.join("runs")).unwrap().map(|entry| entry.unwrap().path());
-    entries.into_iter().find(|path| path.join("run.json").is_file()).unwrap()
+    data::trained(enn(), dir, &[])
 }
 
 /// A server; it is killed with its test.

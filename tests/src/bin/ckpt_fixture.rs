@@ -13,6 +13,7 @@ use enn_common::{
     fs::atomic,
 };
 use enn_launcher::convert::{load_model, save_model};
+use enn_tests::fixture;
 use serde_json::{Map, json};
 use std::{
     error::Error,
@@ -25,19 +26,11 @@ use std::{
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _gone = writeln!(std::io::stderr(), "{error}");
-            ExitCode::FAILURE
-        }
-    }
+    fixture::main(run)
 }
 
-fn run() -> Outcome {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args.as_slice() {
+fn run(args: &[&str]) -> Outcome {
+    match args {
         ["write", root, world, step] => write(Path::new(root), world.parse()?, step.parse()?),
         ["read", dir, out] => read(Path::new(dir), Path::new(out)),
         ["verify", dir] => Ok(Checkpoint::open(Path::new(dir))?.verify(&mut |_| {})?),

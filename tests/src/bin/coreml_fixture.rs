@@ -10,6 +10,7 @@ use enn_export::{
     Batch, Model, coreml,
     sample::{Sample, samples},
 };
+use enn_tests::fixture;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, error::Error, fs, io::Write, path::Path, process::ExitCode};
 
@@ -19,19 +20,11 @@ type Outcome = Result<(), Box<dyn Error>>;
 const BATCHES: [usize; 3] = [1, 2, 7];
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _gone = writeln!(std::io::stderr(), "{error}");
-            ExitCode::FAILURE
-        }
-    }
+    fixture::main(run)
 }
 
-fn run() -> Outcome {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args.as_slice() {
+fn run(args: &[&str]) -> Outcome {
+    match args {
         ["write", dir] => samples().iter().enumerate().try_for_each(|(at, sample)| write(sample, at, Path::new(dir))),
         ["check", package] => {
             let checked = coreml::check(Path::new(package))?;

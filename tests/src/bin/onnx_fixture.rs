@@ -18,6 +18,7 @@ use enn_export::{
     ort::{self, OrtRunner, Runtime, find},
     sample::{Sample, halved, samples},
 };
+use enn_tests::fixture;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -37,19 +38,11 @@ type Case = (Vec<Array>, Vec<Array>);
 const BATCHES: [usize; 3] = [1, 2, 7];
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _gone = writeln!(std::io::stderr(), "{error}");
-            ExitCode::FAILURE
-        }
-    }
+    fixture::main(run)
 }
 
-fn run() -> Outcome {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args.as_slice() {
+fn run(args: &[&str]) -> Outcome {
+    match args {
         ["write", dir] => {
             let one = |(at, sample)| write(&numbered(dir, at), &sample, onnx::FILE_BYTES_MAX);
             samples().into_iter().chain(extras()?).enumerate().try_for_each(one)

@@ -20,6 +20,7 @@ use enn_export::{
     sample::{self, Sample},
     savedmodel::{self, runtime::TensorFlow},
 };
+use enn_tests::fixture;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -41,19 +42,11 @@ const APART_MAX: f32 = 1e-4;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match obeyed() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _gone = writeln!(std::io::stderr(), "{error}");
-            ExitCode::FAILURE
-        }
-    }
+    fixture::main(obeyed)
 }
 
-fn obeyed() -> Outcome<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args.as_slice() {
+fn obeyed(args: &[&str]) -> Outcome<()> {
+    match args {
         ["write", dir, graphs @ ..] => write(Path::new(dir), graphs),
         ["run", dir, python] => run(Path::new(dir), python.into()),
         _ => Err("usage: tf_fixture write DIR [GRAPH…] | run DIR PYTHON".into()),
