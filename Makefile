@@ -18,7 +18,7 @@ ENN_PYTHON ?= $(TARGET)/venv/bin/python
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test conformance makers venv bench bench-gpu cuda asan fuzz doctor lint clean-runs
+.PHONY: help libtorch build demo test conformance aoti makers venv bench bench-gpu cuda asan fuzz doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,10 @@ conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(CARGO) build --release -p enn-export --examples
 	$(ENN_PYTHON) tests/conformance/run.py
+
+aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
+	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"
+	$(CARGO) test --release -p enn-tests --test makers aoti
 
 makers: build venv ## What AOTInductor and ExecuTorch make, in their own runtimes: environments in target/envs (9 GB), minutes
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_MAKER_ENVS="$(TARGET)/envs" ENN_UV="$(TARGET)/tools/uv/bin/uv"

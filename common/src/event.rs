@@ -58,6 +58,9 @@ pub enum What {
         #[serde(default)]
         units: String,
         reused: bool,
+        /// Table rows that an attempt which was cut off had read already.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        resumed_rows: u64,
         seconds: f64,
         report: CleaningReport,
     },
@@ -261,4 +264,9 @@ pub struct StepTimes {
     pub comm: f64,
     /// Optimizer.
     pub optimizer: f64,
+}
+
+/// What most events do not say.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }

@@ -1,6 +1,19 @@
 //! What can go wrong between a graph and a checked file.
 
-use std::path::PathBuf;
+use crate::precision::Precision;
+use std::{path::PathBuf, time::Duration};
+
+/// A number that a precision does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place} in {precision}: {found}\nhint: export it in bf16, which holds numbers of any size, or in fp32")]
+pub struct Lost {
+    /// What was asked for.
+    pub precision: Precision,
+    /// Place in the model, or the weight's name.
+    pub place: String,
+    /// The number.
+    pub found: String,
+}
 
 /// An export that failed.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +32,21 @@ pub enum ExportError {
         /// The nearest alternative.
         hint: String,
     },
+    /// A precision that a format, or what runs it, does not have.
+    #[error("{target} in {precision}: {why}\nhint: {hint}")]
+    Precision {
+        /// The format.
+        target: &'static str,
+        /// What was asked for.
+        precision: Precision,
+        /// What stands in the way.
+        why: &'static str,
+        /// The nearest alternative.
+        hint: &'static str,
+    },
+    /// A model that loses its answers in the precision asked for.
+    #[error(transparent)]
+    Lost(#[from] Lost),
     /// A file that cannot be written or read.
     #[error("{path}: {source}")]
     Io {
@@ -67,6 +95,16 @@ pub enum ExportError {
         target: &'static str,
         /// Why there is none.
         why: String,
+    },
+    /// A runtime or tool that does not answer.
+    #[error("{what} refused {path}: no answer within {} s", time.as_secs())]
+    Late {
+        /// Its name.
+        what: &'static str,
+        /// The artifact.
+        path: PathBuf,
+        /// How long it was waited for.
+        time: Duration,
     },
     /// A runtime or tool that refused an artifact.
     #[error("{what} refused {path}: {why}")]

@@ -2,7 +2,7 @@
 //! its own runtime to see that it answers the same.
 //!
 //! ```text
-//! Graph ─ fold, legalise ─► onnx | pt2 | savedmodel | litert | coreml       writers: pure, equal bytes for equal graphs
+//! Graph ─ fold, reduce, legalise ─► onnx | pt2 | savedmodel | litert | coreml       writers: pure, equal bytes for equal graphs
 //!                           ort (from onnx, by libonnxruntime)
 //!                           aoti, executorch (from pt2), tensorrt (from onnx)      makers: their own tools, child processes
 //! ```
@@ -18,15 +18,18 @@ pub mod model;
 pub mod onnx;
 pub mod ort;
 pub mod pass;
+pub mod precision;
 pub mod proto;
 pub mod pt2;
+pub mod reference;
 pub mod runner;
 pub mod sample;
 pub mod savedmodel;
 pub mod target;
 pub mod verify;
 
-pub use error::ExportError;
+pub use error::{ExportError, Lost};
 pub use model::{Batch, Model};
+pub use precision::{Precision, Reduction};
 pub use runner::{Runner, Tensor};
 pub use target::Target;

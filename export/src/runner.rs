@@ -1,6 +1,7 @@
 //! An artifact at work in its runtime.
 
 use crate::ExportError;
+use std::time::Duration;
 
 /// An input or output of a model: f32, row-major.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +18,10 @@ pub struct Tensor {
 pub trait Runner {
     /// The runtime and its version, e.g. `onnxruntime 1.31.1`.
     fn version(&self) -> String;
+
+    /// Longest time for an answer from now on: what takes longer is [`ExportError::Late`], and then is not to be asked again. A runtime
+    /// in this process takes the time it takes.
+    fn set_time(&mut self, _time: Duration) {}
 
     /// The outputs, in the graph's order, for inputs that have the names of the graph's.
     ///

@@ -1,6 +1,11 @@
 //! The formats: a table of what each is called, how its file is named, what it is made from, and how near it must answer.
 
-use crate::{ExportError, Model, coreml, litert, onnx, pt2, savedmodel};
+use crate::{
+    ExportError, Model, Precision, Reduction, coreml, litert, onnx, pass,
+    precision::Precision::{Bf16, Fp16, Fp32},
+    pt2, savedmodel,
+};
+use enn_common::graph::{Graph, infer::GraphError};
 use std::{
     path::{Path, PathBuf},
     str::FromStr,
@@ -150,6 +155,48 @@ impl Target {
     /// Largest difference from the model's own answers, in spreads of the targets.
     pub const fn tolerance(self) -> f64 {
         self.row().tolerance
+    }
+
+    /// Most axes of an operation, where the format's kernels have a limit.
+    const fn axes_max(self) -> Option<usize> {
+        match self {
+            Self::Coreml => Some(coreml::RANK_MAX),
+            Self::Litert => Some(litert::AXES_MAX),
+            _ => None,
+        }
+    }
+
+    /// A graph as this format takes it.
+    ///
+    /// # Errors
+    /// Never, for a graph that was checked where it was built.
+    pub fn fitted(self, graph: &Graph) -> Result<Graph, GraphError> {
+        self.axes_max().map_or_else(|| Ok(graph.clone()), |axes_max| pass::within(graph, axes_max))
+    }
+
+    /// What becomes of a graph for this format in a precision.
+    pub const fn reduction(self, precision: Precision) -> Reduction {
+        match (self, precision) {
+            (_, Fp32) => Reduction::None,
+            (Self::Litert, Fp16 | Bf16) => Reduction::Stored(precision),
+            (_, Fp16 | Bf16) => Reduction::Computed(precision),
+        }
+    }
+
+    /// Whether the format, and a runtime of it, have a precision.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn bears(self, precision: Precision) -> Result<(), ExportError> {
+        let (why, hint) = match (self, precision) {
+            (Self::Onnx | Self::Ort, Bf16) => {
+                ("onnxruntime has no kernels of bf16 for processors", "fp16, or tensorrt in bf16")
+            }
+            (Self::Coreml, Bf16) => ("Core ML has no numbers of bf16", "fp16"),
+            (Self::Litert, Bf16) => ("LiteRT's kernels have no bf16", "fp16, in which weights are stored"),
+            _ => return Ok(()),
+        };
+        Err(ExportError::Precision { target: self.name(), precision, why, hint })
     }
 
     /// Writes the artifact, for a format that is written here; its files.

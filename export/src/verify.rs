@@ -47,6 +47,13 @@ impl Cases {
         self.given.first().map_or(0, |tensor| tensor.shape[0])
     }
 
+    /// The last `rows` of them.
+    pub fn some(&self, rows: usize) -> Self {
+        let part = self.rows().saturating_sub(rows)..self.rows();
+        let cut = |tensors: &[Tensor]| tensors.iter().map(|tensor| cut(tensor, &part)).collect();
+        Self { given: cut(&self.given), answered: cut(&self.answered), ..self.clone() }
+    }
+
     /// Some rows of the inputs.
     fn call(&self, rows: &std::ops::Range<usize>) -> Vec<Tensor> {
         self.given.iter().map(|tensor| cut(tensor, rows)).collect()
@@ -71,10 +78,28 @@ pub fn verify(
     (artifact, tolerance): (&Path, f64),
 ) -> Result<Found, ExportError> {
     let rows = cases.rows();
-    let mut found = Found { batches: Vec::new(), rows, largest: 0.0, mean: 0.0, wrong: None };
+    let sizes: Vec<usize> = CALLS.into_iter().filter(|size| *size < rows).chain([rows]).collect();
+    in_calls(runner, cases, &sizes, (artifact, tolerance))
+}
+
+/// Runs all cases in one call.
+///
+/// # Errors
+/// As [`verify`].
+pub fn once(runner: &mut dyn Runner, cases: &Cases, (artifact, tolerance): (&Path, f64)) -> Result<Found, ExportError> {
+    in_calls(runner, cases, &[cases.rows()], (artifact, tolerance))
+}
+
+fn in_calls(
+    runner: &mut dyn Runner,
+    cases: &Cases,
+    sizes: &[usize],
+    (artifact, tolerance): (&Path, f64),
+) -> Result<Found, ExportError> {
+    let rows = cases.rows();
+    let mut found = Found { batches: sizes.to_vec(), rows, largest: 0.0, mean: 0.0, wrong: None };
     let (mut sum, mut count) = (0.0, 0_u64);
-    for size in CALLS.into_iter().filter(|size| *size < rows).chain([rows]) {
-        found.batches.push(size);
+    for size in sizes.iter().copied() {
         // The rows with something wrong in them are the last ones.
         let calls = (0..rows.div_ceil(size)).rev().take(CALLS_EACH);
         for call in calls {

@@ -27,7 +27,7 @@ use enn_common::{
     fs::FileError,
     staged::StagedError,
 };
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 /// What went wrong, for people; `exit_code` says it to scripts.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +120,9 @@ pub enum Error {
     /// A worker failed for good.
     #[error("{0}")]
     Worker(String),
+    /// A worker that does not answer.
+    #[error("the worker gave no answer within {} s", .0.as_secs())]
+    Late(Duration),
     /// A run without a usable checkpoint.
     #[error(transparent)]
     Find(#[from] FindError),
@@ -264,6 +267,31 @@ pub enum Usage {
     /// No format.
     #[error("say which formats, e.g. --to onnx,pt2")]
     NothingToExport,
+    /// Code of a package for something else than a package.
+    #[error(
+        "--code-of takes the code of a package that --to aoti --device cpu has made: give --to aoti, and no other device"
+    )]
+    CodeOfWhat,
+    /// An engine that an artifact is not for.
+    #[error(
+        "--engine {asked}: the exported model is {found}, and runs in its own runtime\nhint: leave out --engine, or name the run"
+    )]
+    EngineOfArtifact {
+        /// The artifact's format.
+        found: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
+    /// A precision that an engine does not have.
+    #[error(
+        "--precision {precision}: {engine} computes in what the model was exported in\nhint: --engine native computes in other formats"
+    )]
+    EnginePrecision {
+        /// The engine.
+        engine: &'static str,
+        /// What was asked for.
+        precision: &'static str,
+    },
     /// A pipe on one side only.
     #[error(
         "a stream is predicted from standard input to standard output: give --data - and --out - together, and no other --data"
@@ -299,7 +327,7 @@ impl Error {
             Self::Stage(_) | Self::Stream(_) | Self::Serve(ServeError::Stage(_)) => ExitCode::Data,
             Self::Run(error) => error.exit_code(),
             Self::Slurm(error) => error.exit_code(),
-            Self::Worker(_) => ExitCode::WorkerFailed,
+            Self::Worker(_) | Self::Late(_) => ExitCode::WorkerFailed,
             Self::Nodes(_) | Self::Rendezvous(_) => ExitCode::Rendezvous,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)

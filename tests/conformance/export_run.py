@@ -1,9 +1,11 @@
 """A trained run's exports answer in onnxruntime and PyTorch what `enn predict` answers, from nothing but the artifact, the file beside it and
-the rows as a user has them: with categories, missing values and quantiles. What is printed as an example works as it stands.
+the rows as a user has them: with categories, missing values and quantiles; and so does `enn predict` with the artifact alone. What is printed as
+an example works as it stands.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -100,6 +102,20 @@ def check(name, found, expected, spread):
     print(f"{name}: {len(found)} rows differ from enn predict by {off:.1e} of the spread at most")
 
 
+def alone(folder, form, told):
+    """The artifact and the file beside it answer a table as the run does, quantiles, strangers and rows without anything among them."""
+    place = folder / f"alone-{form}"
+    place.mkdir()
+    for end in ("", ".json"):
+        shutil.copy(folder / "out" / f"towns.{form}{end}", place)
+    enn("predict", place / f"towns.{form}", "--data", "new.csv", "--out", place / "told.parquet", "--quiet", cwd=folder)
+    found = pd.read_parquet(place / "told.parquet").sort_values("row_id")
+    assert list(found.columns) == list(told.columns) and found.row_id.tolist() == told.row_id.tolist()
+    assert found.failed.fillna("").tolist() == told.failed.fillna("").tolist() and told.failed.notna().sum() == 1
+    numbers = [column for column in told.columns if column not in ("row_id", "failed")]
+    check(f"{form} by enn predict", found[numbers].to_numpy(), told[numbers].to_numpy(), told[numbers].std().to_numpy())
+
+
 def main():
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as made:
@@ -109,6 +125,7 @@ def main():
         enn("train", "towns.toml", "--runs-dir", "runs", "--quiet", cwd=folder)
         new = make_rows(rng, 97)
         new.loc[3, "town"] = "nowhere"
+        new.loc[5, ["town", "wind", "wet", "height"]] = np.nan
         new.drop(columns=["warm", "cold"]).to_csv(folder / "new.csv", index=False)
         enn("predict", "latest", "--runs-dir", "runs", "--data", "new.csv", "--out", "told.parquet", "--quiet", cwd=folder)
         told = pd.read_parquet(folder / "told.parquet").sort_values("row_id")
@@ -120,7 +137,12 @@ def main():
 
         said = json.loads((folder / "out" / "towns.onnx.json").read_text())
         assert said["verified"]["level"] == "runtime" and said["verified"]["from"] == "test" and said["levels"] == [0.1, 0.5, 0.9]
-        x = inputs(new, said)
+        for form in ("onnx", "ort", "pt2"):
+            alone(folder, form, told)
+        enn("predict", "latest", "--runs-dir", "runs", "--engine", "ort", "--data", "new.csv", "--out", "engine.parquet", "--quiet", cwd=folder)
+        # That a row without any input has no answer is told beside the numbers.
+        answered = told.failed.isna().to_numpy()
+        x, told = inputs(new, said)[answered], told[answered]
         spread = np.array([spread for _, spread in said["scaler"][1]])
         expected = told[["warm", "cold"]].to_numpy()
         cells = lambda level: [cell if level == 0.5 else f"{cell}@{level}" for cell in ("warm", "cold")]

@@ -27,9 +27,13 @@ pub fn worker() -> WorkerSpec {
     WorkerSpec { program, args: Vec::new(), library_dir: None, library_path: None, device: Device::Cpu, threads: 1 }
 }
 
-/// The Python of a maker's tools: that of the environment below `ENN_MAKER_ENVS`, which is made once. `None`, with a line, where the
-/// variable is not set; where `ENN_NEEDS_MAKERS` is, it must be.
+/// The Python of a maker's tools: that of the environment below `ENN_MAKER_ENVS`, which is made once; of AOTInductor's also
+/// `ENN_AOTI_PYTHON`, which needs torch and nothing else. `None`, with a line, where neither variable is set; where `ENN_NEEDS_MAKERS`
+/// is, one must be.
 pub fn python(backend: Backend) -> Option<PathBuf> {
+    if let Some(python) = std::env::var_os("ENN_AOTI_PYTHON").filter(|_| backend == Backend::Aoti) {
+        return Some(python.into());
+    }
     let Some(root) = std::env::var_os("ENN_MAKER_ENVS") else {
         assert!(std::env::var_os("ENN_NEEDS_MAKERS").is_none(), "ENN_MAKER_ENVS is not set; `make makers` sets it");
         eprintln!("skipped: ENN_MAKER_ENVS names no directory of environments; `make makers` makes them and sets it");

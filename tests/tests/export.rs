@@ -106,3 +106,103 @@ fn mistakes_are_told_before_anything_is_made() {
     assert!(!done.status.success() && String::from_utf8_lossy(&done.stderr).contains("out"));
     assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
 }
+
+#[test]
+fn half_precision_is_checked_where_it_runs_and_refused_where_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &["--set", "model.d_model=64"]);
+    let sizes = |precision: &str| {
+        let out = dir.path().join(precision);
+        let done = export(&run, "pt2,coreml,litert", &out, &["--precision", precision, "--unverified"]);
+        let told = String::from_utf8_lossy(&done.stdout).into_owned();
+        if precision == "bf16" {
+            assert_eq!(done.status.code(), Some(5), "{told}");
+            assert!(told.contains("coreml in bf16: Core ML has no numbers of bf16\nhint: fp16"), "{told}");
+            assert!(told.contains("litert in bf16: LiteRT's kernels have no bf16"), "{told}");
+            assert_eq!(names(&out), ["chaos.pt2", "chaos.pt2.json", "chaos.pt2.usage.py"]);
+        } else {
+            assert!(done.status.success(), "{told}{}", String::from_utf8_lossy(&done.stderr));
+        }
+        let pt2 = said(&out, "chaos.pt2");
+        assert_eq!((pt2.precision.as_str(), pt2.verified.level), (precision, Level::Runtime), "{:?}", pt2.verified);
+        assert!(pt2.verified.largest <= pt2.verified.tolerance, "{:?}", pt2.verified);
+        let reduced = pt2.notes.contains_key("reference_largest");
+        assert_eq!((reduced, pt2.verified.largest > 1e-5), (precision != "fp32", precision != "fp32"), "{pt2:?}");
+        let artifacts = ["chaos.pt2", "chaos.mlpackage", "chaos.tflite"];
+        let there = artifacts.iter().filter(|name| out.join(name).exists());
+        (pt2.graph, there.map(|name| said(&out, name).bytes).collect::<Vec<_>>())
+    };
+    let (graph, single) = sizes("fp32");
+    let (same, half) = sizes("fp16");
+    assert_eq!(graph, same, "it is the same function");
+    for (single, half) in single.iter().zip(&half) {
+        assert!(*half < single * 7 / 10, "{half} bytes instead of {single}");
+    }
+    assert_eq!(sizes("bf16").1.len(), 1);
+    let done = export(&run, "pt2", &dir.path().join("never"), &["--precision", "fp8"]);
+    assert!(String::from_utf8_lossy(&done.stderr).contains("fp8 is no precision, expected fp32, fp16 or bf16"));
+    let done = export(&run, "pt2", &dir.path().join("never"), &["--code-of", "old.aoti.pt2"]);
+    assert!(String::from_utf8_lossy(&done.stderr).contains("give --to aoti, and no other device"));
+}
+
+/// An array as NumPy writes it.
+fn npy(path: &Path, shape: &[usize], values: impl Iterator<Item = f32>) {
+    let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
+    let head = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({sizes}), }}");
+    let head = format!("{head:117}\n");
+    let mut bytes = [b"\x93NUMPY\x01\x00".as_slice(), &(head.len() as u16).to_le_bytes(), head.as_bytes()].concat();
+    bytes.extend(values.flat_map(f32::to_le_bytes));
+    fs::write(path, bytes).unwrap();
+}
+
+const GRID: &str = r#"
+name = "grid"
+[data]
+files = ["x.npy", "y.npy"]
+[data.arrays]
+x = "x"
+y = "y"
+[data.split]
+kind = "random"
+val = 0.2
+test = 0.1
+[model]
+d_model = 8
+heads = 2
+spatial_depth = 1
+temporal_depth = 1
+spatial_latents = 2
+temporal_latents = 2
+fuser_latents = 2
+fuser_rounds = 1
+collector_depth = 1
+patch = [2, 1, 3]
+[train]
+epochs = 1
+batch = 32
+threads = 1
+[cluster]
+device = "cpu"
+nproc_per_node = 1
+"#;
+
+#[test]
+fn a_grid_of_three_axes_leaves_in_formats_of_five_and_six() {
+    let dir = tempfile::tempdir().unwrap();
+    let value = |i: u64| (data::mix(i) % 2_000) as f32 / 1_000.0 - 1.0;
+    npy(&dir.path().join("x.npy"), &[200, 4], (0..800).map(value));
+    npy(&dir.path().join("y.npy"), &[200, 4, 2, 3], (0..4800).map(|i| value(i / 24) + value(i % 24)));
+    fs::write(dir.path().join("grid.toml"), GRID).unwrap();
+    let mut command = enn();
+    command.arg("train").arg(dir.path().join("grid.toml")).args(["--quiet", "--runs-dir"]).arg(dir.path().join("runs"));
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let entries = fs::read_dir(dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let run = entries.into_iter().find(|path| path.join("run.json").is_file()).unwrap();
+    let out = dir.path().join("out");
+    let done = export(&run, "coreml,litert,pt2", &out, &["--unverified"]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    assert_eq!(said(&out, "grid.mlpackage").verified.level, Level::Structure);
+    assert_eq!(said(&out, "grid.pt2").verified.level, Level::Runtime);
+    assert_eq!(said(&out, "grid.tflite").outputs[0].shape.len(), 4);
+}

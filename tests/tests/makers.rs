@@ -3,9 +3,16 @@
 //! Needs what engine.rs needs, a C++ compiler, and `ENN_MAKER_ENVS`: where the environments of the tools are, or are made. Without it
 //! a test says so and passes, except where `ENN_NEEDS_MAKERS` is set, as `make makers` sets it.
 
-#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test's helpers fail the test by panicking, and it says how long tools take"
+)]
 
-use enn_common::wire::engine::Engine;
+use enn_common::{
+    graph::{DType, Graph, Id},
+    wire::engine::Engine,
+};
 use enn_export::{
     Batch, Model,
     maker::{
@@ -27,9 +34,42 @@ const PLANNED_MAX: u64 = 4 << 20;
 
 fn small_model(path: &Path) -> Sample {
     let sample = samples().into_iter().find(|sample| sample.name == "a small model").unwrap();
-    let batch = Batch { min: 1, opt: 7, max: ROWS_MAX as u64 };
-    pt2::write(&Model { name: "model", graph: &sample.graph, batch, about: &BTreeMap::new() }, path).unwrap();
+    write(&sample.graph, path);
     sample
+}
+
+fn write(graph: &Graph, path: &Path) {
+    let batch = Batch { min: 1, opt: 7, max: ROWS_MAX as u64 };
+    pt2::write(&Model { name: "model", graph, batch, about: &BTreeMap::new() }, path).unwrap();
+}
+
+/// The same program, trained anew: every float that it knows is another one, those of less than ten elements too.
+fn anew(sample: &Sample) -> Sample {
+    let (old, mut graph) = (&sample.graph, Graph::new());
+    let mut ids = Vec::new();
+    let mut nodes = old.nodes().iter();
+    for (id, value) in old.values() {
+        ids.push(match &value.data {
+            Some(data) if value.dtype == DType::F32 => {
+                let other = |(i, v): (usize, f32)| if v == f32::MAX { v } else { v * 0.9 + 0.01 * (i % 7) as f32 };
+                let bytes = value.floats().into_iter().enumerate().map(other).flat_map(f32::to_le_bytes);
+                let shape = value.fixed().unwrap();
+                graph.known(&value.name, (value.dtype, &shape), data.known, bytes.collect::<Vec<u8>>()).unwrap()
+            }
+            Some(data) => {
+                let shape = value.fixed().unwrap();
+                graph.known(&value.name, (value.dtype, &shape), data.known, data.bytes.clone()).unwrap()
+            }
+            None if old.inputs().contains(&id) => graph.input(&value.name, value.dtype, value.shape.clone()),
+            None => {
+                let node = nodes.next().unwrap();
+                let ins: Vec<Id> = node.ins.iter().map(|id| ids[id.0]).collect();
+                graph.node(node.op.clone(), &ins, &node.place).unwrap()
+            }
+        });
+    }
+    old.outputs().iter().for_each(|id| graph.output(ids[id.0], &old.value(*id).name));
+    Sample { name: format!("{} anew", sample.name), graph }
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -57,6 +97,31 @@ fn aoti_compiles_an_archive_and_libtorch_runs_it() {
     agrees(&mut runner, &sample, &[1, 2, 7, ROWS_MAX], 1e-5);
     drop(runner);
     assert_eq!(names(dir.path()), ["m.aoti.pt2", "m.pt2"], "what was unpacked is gone with the worker");
+    new_weights_take_the_place_of_old_ones(&python, &sample, dir.path());
+}
+
+/// In the package that was compiled: without compiling, and only where the program is the same.
+fn new_weights_take_the_place_of_old_ones(python: &Path, sample: &Sample, dir: &Path) {
+    let (old, source, package) = (dir.join("m.aoti.pt2"), dir.join("n.pt2"), dir.join("n.aoti.pt2"));
+    let other = anew(sample);
+    write(&other.graph, &source);
+    let begun = std::time::Instant::now();
+    let made = aoti::replace(python, (&source, &package), &old, Limits::default()).unwrap();
+    eprintln!("new weights after {:.1} s", begun.elapsed().as_secs_f64());
+    assert!(made.about.contains_key("AOTI_CPU_ISA"), "{:?}", made.about);
+    let (inputs, outputs) = ports(&other.graph);
+    let artifact = Artifact { engine: Engine::Aoti, path: package.clone(), inputs, outputs };
+    let mut runner = EngineRunner::start(&worker(), artifact, dir).unwrap();
+    agrees(&mut runner, &other, &[1, 2, 7, ROWS_MAX], 1e-5);
+    drop(runner);
+    fs::remove_file(&package).unwrap();
+    // A program of other shapes, and something that is no package of ours.
+    write(&samples().into_iter().find(|sample| sample.name == "softmax").unwrap().graph, &source);
+    let error = aoti::replace(python, (&source, &package), &old, Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("is the code of another program"), "{error}");
+    let error = aoti::replace(python, (&source, &package), &source, Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("says where its weights lie"), "{error}");
+    assert!(!package.exists());
 }
 
 #[test]

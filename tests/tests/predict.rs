@@ -30,8 +30,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rows to predict: 64 chunks.
-const ROWS: u64 = 60_000;
+/// Rows to predict, and rows of a chunk.
+const ROWS: u64 = 120_000;
+const CHUNK_ROWS: u64 = 4096;
 /// Longest time until what a killed process left is gone.
 const GONE_MAX: Duration = Duration::from_secs(60);
 /// Chunks that are told of before the kill.
@@ -85,13 +86,13 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
     let out = dir.path().join("killed");
     let mut child = predict(&run, &csv, &out, "--json").stdout(Stdio::piped()).spawn().unwrap();
     let told = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let enough = told.into_iter().find(|line| predicted(line).is_some_and(|(rows, _)| rows >= CHUNKS * ROWS / 64));
+    let enough = told.into_iter().find(|line| predicted(line).is_some_and(|(rows, _)| rows >= CHUNKS * CHUNK_ROWS));
     assert!(enough.is_some(), "it ended before it was killed");
     child.kill().unwrap();
     child.wait().unwrap();
     let done = chunks(&out);
     // The last ones may have been told of and not yet be in the ledger.
-    assert!((1..64).contains(&done) && !out.exists(), "{done} chunks");
+    assert!((1..ROWS.div_ceil(CHUNK_ROWS)).contains(&done) && !out.exists(), "{done} chunks");
 
     let again = predict(&run, &csv, &out, "--quiet").output().unwrap();
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
@@ -102,7 +103,7 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
     let events = fs::read_to_string(journals.last().unwrap().join("events.jsonl")).unwrap();
     // What was done before counts from the beginning.
     let (rows, total) = events.lines().find_map(predicted).unwrap();
-    assert!(rows > done * (ROWS / 64) && total == ROWS, "{rows} rows after {done} chunks");
+    assert!(rows > done * CHUNK_ROWS && total == ROWS, "{rows} rows after {done} chunks");
 
     let whole = dir.path().join("whole");
     assert!(predict(&run, &csv, &whole, "--quiet").status().unwrap().success());

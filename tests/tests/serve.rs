@@ -55,9 +55,13 @@ struct Server {
 
 impl Server {
     fn start(run: &Path, workers: u32) -> Self {
+        Self::with(run, &["--workers", &workers.to_string()])
+    }
+
+    fn with(run: &Path, more: &[&str]) -> Self {
         let mut command = enn();
-        command.arg("serve").arg(run).args(["--addr", "0", "--json", "--set", "train.threads=1", "--workers"]);
-        let mut child = command.arg(workers.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+        command.arg("serve").arg(run).args(["--addr", "0", "--json", "--set", "train.threads=1"]).args(more);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut text = String::new();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let told = loop {
@@ -81,12 +85,23 @@ impl Server {
     }
 
     fn post(&self, body: &Value) -> (u16, Value) {
+        self.on("POST", "/predict", body)
+    }
+
+    fn on(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let body = body.to_string();
         let length = body.len();
-        let head =
-            "POST /predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
-        let (status, text) = self.ask(&format!("{head}Content-Length: {length}\r\n\r\n{body}"));
+        let head = "HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
+        let (status, text) = self.ask(&format!("{method} {path} {head}\r\nContent-Length: {length}\r\n\r\n{body}"));
         (status, serde_json::from_str(&text).unwrap())
+    }
+
+    /// Waits until a figure of the metrics is this.
+    fn until(&self, name: &str, value: u64) {
+        let began = Instant::now();
+        while self.figure(name) != value {
+            assert!(began.elapsed() < WAIT, "{name} is {}, expected {value}", self.figure(name));
+        }
     }
 
     /// A figure of the metrics.
@@ -191,6 +206,88 @@ fn an_exported_model_is_served_as_the_run_is() {
     let done = enn().arg("serve").arg(&file).args(["--addr", "0"]).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success() && said.contains("is not the file that is described beside it"), "{said}");
+}
+
+#[test]
+fn a_worker_that_hangs_is_replaced_and_its_requests_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path());
+    let out = dir.path().join("export");
+    let mut export = enn();
+    export.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out);
+    assert!(export.output().unwrap().status.success());
+    for model in [run, out.join("model.pt2")] {
+        let server = Server::with(&model, &["--timeout", "2"]);
+        let [worker] = server.workers()[..] else { panic!("one worker") };
+        kill(Pid::from_raw(worker), Signal::SIGSTOP).unwrap();
+        let began = Instant::now();
+        // More than a pipe holds: it does not even take the question.
+        let rows: Vec<Value> = (0..8_000).map(|row| json!([value(row, 0), value(row, 1), value(row, 2)])).collect();
+        let (status, told) = server.post(&json!({ "rows": rows }));
+        let error = told["error"].as_str().unwrap();
+        assert!(status == 504 && error.contains("no answer within 2 s"), "{status} {error}");
+        assert!(began.elapsed() < Duration::from_secs(20));
+        server.until("enn_serve_restarts_total", 1);
+        server.until("enn_serve_workers_up", 1);
+        assert_eq!(server.post(&json!({ "rows": [[0.1, 0.2, 0.3]] })).0, 200);
+        let (_, health) = server.on("GET", "/health", &Value::Null);
+        assert_eq!((&health["ready"], &health["workers"]["replaced"]), (&json!(true), &json!(1)), "{health}");
+        assert!(health["workers"]["last"].as_str().unwrap().contains("no answer within 2 s"), "{health}");
+        assert!(!server.workers().contains(&worker), "the stopped one is gone");
+        assert_eq!(server.stop(), Some(143));
+    }
+}
+
+#[test]
+fn streams_go_on_from_row_to_row_by_workers_and_by_artifacts_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = data::trained(enn(), dir.path(), &["--set", "model.preset=temporal"]);
+    let out = dir.path().join("export");
+    let mut export = enn();
+    export.arg("export").arg(&run).args(["--to", "pt2", "--stream", "--name", "model", "--out"]).arg(&out);
+    let done = export.output().unwrap();
+    assert!(
+        done.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let servers = [
+        Server::with(&run, &["--stream", "--streams", "2"]),
+        Server::with(&out.join("model.pt2"), &["--streams", "2"]),
+    ];
+    let rows: Vec<Value> = (0..6).map(|row| json!([value(row, 0), value(row, 1), value(row, 2)])).collect();
+    let numbers = |told: &Value| -> Vec<f64> {
+        told["rows"].as_array().unwrap_or_else(|| panic!("{told}")).iter().map(|row| row[0].as_f64().unwrap()).collect()
+    };
+    let near = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4);
+    let mut found: Vec<Vec<f64>> = Vec::new();
+    for server in &servers {
+        let (_, alone) = server.post(&json!({ "rows": rows }));
+        let begin = || server.on("POST", "/streams", &Value::Null).1["stream"].as_str().unwrap().to_owned();
+        let (one, two) = (format!("/streams/{}", begin()), format!("/streams/{}", begin()));
+        assert_eq!(server.on("POST", "/streams", &Value::Null).0, 429);
+        let (_, whole) = server.on("POST", &one, &json!({ "rows": rows }));
+        let (_, first) = server.on("POST", &two, &json!({ "rows": rows[..2] }));
+        // A worker that dies takes no stream with it.
+        let [worker] = server.workers()[..] else { panic!("one worker") };
+        kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+        while server.workers().contains(&worker) && server.post(&json!({ "rows": rows[..1] })).0 == 200 {}
+        server.until("enn_serve_restarts_total", 1);
+        server.until("enn_serve_workers_up", 1);
+        let (_, second) = server.on("POST", &two, &json!({ "rows": rows[2..] }));
+        let parts = [numbers(&first), numbers(&second)].concat();
+        assert!(near(&numbers(&whole), &parts), "{whole} {parts:?}");
+        assert!(near(&numbers(&whole)[..1], &numbers(&alone)[..1]), "the first row of a stream stands alone");
+        assert!(!near(&numbers(&whole)[1..], &numbers(&alone)[1..]), "the others do not");
+        found.push(parts);
+    }
+    assert!(near(&found[0], &found[1]), "{found:?}");
+    // A model that carries nothing is refused with a sentence.
+    let run = data::trained(enn(), &fs::canonicalize(dir.path()).unwrap().join("export"), &[]);
+    let done = enn().arg("serve").arg(&run).args(["--addr", "0", "--stream"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("carries nothing from call to call"), "{said}");
 }
 
 #[test]

@@ -25,7 +25,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #ifdef ENN_CUDA
+#include <c10/core/Event.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -131,23 +133,59 @@ int32_t within(std::chrono::milliseconds timeout, const char* what, const enn::L
   return state->error.empty() ? ENN_OK : failed(state->error);
 }
 
+// A pause may be so much longer than it was to be.
+constexpr std::chrono::milliseconds LATE(2);
+
+// What a work that is completed came to; the current stream sees its results.
+int32_t ended(const c10::intrusive_ptr<c10d::Work>& work) {
+  if (auto error = work->exception()) return failed(text_of(error));
+  work->synchronize();
+  return ENN_OK;
+}
+
+// Whether what this thread's stream was given before is done.
+class Computed {
+ public:
+#ifdef ENN_CUDA
+  Computed() {
+    event.record(c10::cuda::getCurrentCUDAStream());
+  }
+  explicit operator bool() {
+    return done = done || event.query();
+  }
+
+ private:
+  c10::Event event{c10::DeviceType::CUDA};
+  bool done = false;
+#else
+  explicit operator bool() {
+    return true;
+  }
+#endif
+};
+
 // Waits on the host until the work ended, the group was cut, or the deadline passed. CUDA works have no condition variable, so they are
-// looked at with growing pauses: 20 µs while a collective is likely to end soon, then up to 1 ms.
-int32_t await_device(const c10::intrusive_ptr<c10d::Work>& work, const enn::Line& line, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+// looked at with growing pauses: 20 µs while a collective is likely to end soon, then up to 1 ms. The others are waited for from when
+// this rank's own stream is done; a look that comes late is this process's own doing, which was stopped or had no processor.
+int32_t await_device(const c10::intrusive_ptr<c10d::Work>& work, const enn::Line& line, std::chrono::milliseconds timeout, std::chrono::nanoseconds& waited) {
+  const auto begun = std::chrono::steady_clock::now();
   auto pause = std::chrono::microseconds(20);
-  while (!work->isCompleted()) {
+  waited = {};
+  if (work->isCompleted()) return ended(work);
+  Computed computed;
+  for (auto looked = begun; !work->isCompleted();) {
     line.check();
-    if (std::chrono::steady_clock::now() >= deadline) {
+    if (looked - begun >= timeout) {
       last_error = "the collective did not end in time";
       return ENN_TIMED_OUT;
     }
     std::this_thread::sleep_for(pause);
+    const auto now = std::chrono::steady_clock::now();
+    if (computed) waited += std::min<std::chrono::nanoseconds>(now - looked, pause + LATE);
+    looked = now;
     pause = std::min(pause * 5 / 4, std::chrono::microseconds(1000));
   }
-  if (auto error = work->exception()) return failed(text_of(error));
-  work->synchronize();
-  return ENN_OK;
+  return ended(work);
 }
 
 template <class F>
@@ -414,23 +452,33 @@ int32_t enn_group_end(enn_group* group, int32_t abort, int64_t timeout_ms) {
   });
 }
 
-int32_t enn_work_wait(enn_work* work, int64_t timeout_ms) {
-  return guarded([&] {
+// `waited_ns`: how long this rank waited for the others, whatever comes of it.
+int32_t enn_work_wait(enn_work* work, int64_t timeout_ms, int64_t* waited_ns) {
+  std::chrono::nanoseconds waited{};
+  const auto status = guarded([&] {
     const auto timeout = at_least_one(timeout_ms);
-    if (work->on_device) return await_device(work->work, *work->line, timeout);
+    if (work->on_device) return await_device(work->work, *work->line, timeout, waited);
+    const auto begun = std::chrono::steady_clock::now();
     try {
       work->work->wait(timeout);
+      waited = std::chrono::steady_clock::now() - begun;
       return ENN_OK;
     } catch (...) {
+      waited = std::chrono::steady_clock::now() - begun;
       failed(text_of(std::current_exception()));
       return work->work->isCompleted() ? ENN_FAILED : ENN_TIMED_OUT;
     }
   });
+  *waited_ns = waited.count();
+  return status;
 }
 
 // Device works: lets the current stream wait for the work, without the host. Host works: the same as enn_work_wait.
 int32_t enn_work_order(enn_work* work, int64_t timeout_ms) {
-  if (!work->on_device) return enn_work_wait(work, timeout_ms);
+  if (!work->on_device) {
+    int64_t waited_ns = 0;
+    return enn_work_wait(work, timeout_ms, &waited_ns);
+  }
   return guarded([&] {
     work->work->synchronize();
     return ENN_OK;

@@ -243,6 +243,15 @@ fn train(part: &str, workers: u32) -> Ended {
         .current_dir(root())
         .args(["train", "examples/weather/weather.toml", "--quiet", "--device", "cpu"])
         .args(["--set", "train.epochs=3", "--set", "train.patience=0", "--set", "train.checkpoint_every=1"])
+        // What takes a kernel's place computes what it computed.
+        .args([
+            "--set",
+            &if part == "none" {
+                "kernels.linear=[\"plain\"]".to_owned()
+            } else {
+                format!("kernels.linear=[\"{part}\", \"plain\"]")
+            },
+        ])
         // A launch that misbehaves late is one of training.
         .args(["--set", "train.calibration=off"])
         .args(["--set", "train.threads=1", "--nproc-per-node", &workers.to_string()])

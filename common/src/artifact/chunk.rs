@@ -7,7 +7,8 @@
 //! <out>/chunks/chunk-000000000000-000000000512.status.npy   (n) u8, what became of each row: `RowStatus`
 //! ```
 //! The name tells the rows [start, end) of the staged order. The predictions are written last, each file atomically: a chunk is
-//! complete iff its predictions are there. Its digest is blake3 over all files' bytes, predictions, ids, status.
+//! complete iff its predictions are there. Its digest is blake3 over all files' bytes, predictions, ids, status. Nobody waits for the
+//! disk: what a power failure took has another digest, and is predicted again.
 
 use crate::{
     fs::{FileError, atomic, mmap::bytes_of},
@@ -81,6 +82,19 @@ impl RowStatus {
         }
     }
 
+    /// By a row's inputs, NaN where missing, and what was answered: all cells, once for every level. `blind` are the cells that have no
+    /// answer in any row.
+    pub fn judged(x: &[f32], answer: &[f32], blind: &[bool]) -> Self {
+        let is_blind = |cell: usize| !blind.is_empty() && blind[cell % blind.len()];
+        if !x.iter().any(|value| value.is_finite()) {
+            Self::NoInput
+        } else if answer.iter().enumerate().all(|(cell, value)| value.is_finite() || is_blind(cell)) {
+            Self::Predicted
+        } else {
+            Self::NotFinite
+        }
+    }
+
     /// The status with this number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
@@ -133,7 +147,7 @@ pub fn status_path(predictions: &Path) -> PathBuf {
     predictions.with_extension("status.npy")
 }
 
-/// Writes a chunk below `out`, durable when it returns.
+/// Writes a chunk below `out`.
 ///
 /// # Errors
 /// When the numbers are not those of the extent, or the disk refuses them: then the chunk does not exist.
@@ -150,9 +164,9 @@ pub fn write(out: &Path, extent: Extent<'_>, content: Rows<'_>) -> Result<Writte
     let values = array(&path, Element::F32, &shape, bytes_of(content.values))?;
     let names = array(&path, Element::I64, &[rows], bytes_of(content.ids))?;
     let status = array(&path, Element::U8, &[rows], content.status)?;
-    atomic::write(&ids_path(&path), &names)?;
-    atomic::write(&status_path(&path), &status)?;
-    atomic::write(&path, &values)?;
+    atomic::write_unsynced(&ids_path(&path), &names)?;
+    atomic::write_unsynced(&status_path(&path), &status)?;
+    atomic::write_unsynced(&path, &values)?;
     Ok(Written { path, blake3: digest([&values, &names, &status]) })
 }
 

@@ -1,10 +1,11 @@
 //! What is said beside an exported model, in `ARTIFACT.json`: what goes in, what comes out, where it comes from, and how it was checked.
 
+use crate::staged::StagedMeta;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of this file's form.
-pub const VERSION: u32 = 1;
+/// Of this file's form. Since 2 it says how rows become inputs: [`Sidecar::data`] and [`Sidecar::staged`].
+pub const VERSION: u32 = 2;
 
 /// All that is said of one artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,9 +34,11 @@ pub struct Sidecar {
     pub units: String,
     /// Levels of the quantiles, where there are any.
     pub levels: Vec<f64>,
+    /// Levels that the model itself predicts, whether or not they come out here.
+    pub model_levels: Vec<f64>,
     /// Rows of one call.
     pub batch: Rows,
-    /// What it computes in.
+    /// What weights are stored and products computed in: "fp32", "fp16" or "bf16".
     pub precision: String,
     /// Versions of what made it: enn, libtorch, opset, schema, tools.
     pub versions: BTreeMap<String, String>,
@@ -53,6 +56,10 @@ pub struct Sidecar {
     pub config: serde_json::Value,
     /// Means and spreads that are inside the graph: of the columns, then of the output's cells.
     pub scaler: [Vec<[f64; 2]>; 2],
+    /// How a table becomes columns: the run's `[data]`, with no more of its files than the name of the first.
+    pub data: serde_json::Value,
+    /// What the training data were, without their rows: categories, statistics and bounds that new rows are read by.
+    pub staged: StagedMeta,
 }
 
 /// Where a model comes from.

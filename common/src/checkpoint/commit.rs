@@ -95,8 +95,7 @@ pub fn commit_on(
     let sealed = seal::seal(&temporary.join(name::MANIFEST), &manifest)?;
     write(storage, &temporary.join(name::METADATA), &dcp)?;
     write(storage, &temporary.join(name::MANIFEST), &sealed)?;
-    storage.sync_dir(temporary)?;
-    publish(storage, temporary, committed)?;
+    atomic::place_dir_on(storage, temporary, committed)?;
     let (bytes, files) = (manifest.bytes() + sealed.len() as u64, manifest.files.len() as u64 + 1);
     Ok(Committed { step, path: committed.to_path_buf(), bytes, files })
 }
@@ -106,15 +105,4 @@ fn write(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<(), FileErr
     let file = storage.create(path)?;
     file.write_at(0, &[bytes])?;
     file.sync()
-}
-
-fn publish(storage: &dyn Storage, temporary: &Path, committed: &Path) -> Result<(), FileError> {
-    let parent = atomic::parent(committed);
-    if !storage.exists(committed) {
-        storage.rename(temporary, committed)?;
-        return storage.sync_dir(parent);
-    }
-    storage.exchange(temporary, committed)?;
-    storage.sync_dir(parent)?;
-    storage.remove_dir(temporary)
 }

@@ -84,6 +84,7 @@ pub(super) const ITEM_GLOBALS: AllowList = &[
     ("torch", TORCH),
     ("torch.storage", &["UntypedStorage", "TypedStorage"]),
     ("torch.serialization", &["_get_layout"]),
+    ("torch.torch_version", &["TorchVersion"]),
     ("collections", &["OrderedDict", "defaultdict"]),
     ("_codecs", &["encode"]),
     ("__builtin__", &["set", "complex", "bytes", "bytearray"]),

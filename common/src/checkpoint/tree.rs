@@ -141,6 +141,11 @@ impl<'a> Tree<'a> {
             Node::Object { .. } if self.size(id).is_some() => {
                 Value::Tuple(self.size(id).unwrap_or_default().iter().map(|&n| Value::Int(n.cast_signed())).collect())
             }
+            // `torch.__version__` is a text with a class of its own.
+            Node::Object { callee, args, .. } if self.is_global(*callee, "torch.torch_version", "TorchVersion") => {
+                let text = self.tuple(*args).and_then(|args| self.text(*args.first()?));
+                Value::Str(text.ok_or(refused)?.to_owned())
+            }
             Node::Object { .. } if self.encoded(id).is_some() => Value::Bytes(self.encoded(id).unwrap_or_default()),
             _ => {
                 let pairs = self.pairs(id).ok_or(refused)?;

@@ -78,7 +78,7 @@ pub struct TrainConfig {
     pub execution: Execution,
     /// Whether the collectives are captured with the rest of a step, in one CUDA graph, instead of running between graphs.
     pub capture_collectives: bool,
-    /// Most MiB of gradients that travel together, and of weights that `fsdp` gathers together.
+    /// Most MiB of gradients that travel together, and of weights that `fsdp` and `hsdp` gather together.
     pub bucket_mib: f64,
     /// What the ranks share of the state of training.
     pub strategy: Strategy,
@@ -134,6 +134,10 @@ pub enum Strategy {
     /// A share of everything: 24 bytes per weight divided by the number of workers. Weights are gathered when a layer reads them,
     /// a bucket and its neighbours at a time, and gradients are scattered as soon as a bucket is complete.
     Fsdp,
+    /// `Fsdp` among the workers of each node, and every node has all: 24 bytes per weight divided by the workers of a node, and
+    /// between nodes only each worker's own sums of gradients travel, once a step. A worker that dies leaves its share on the
+    /// other nodes.
+    Hsdp,
 }
 
 impl Strategy {
@@ -144,6 +148,7 @@ impl Strategy {
             Self::Ddp => "ddp",
             Self::Zero1 => "zero1",
             Self::Fsdp => "fsdp",
+            Self::Hsdp => "hsdp",
         }
     }
 }

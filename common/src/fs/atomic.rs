@@ -42,6 +42,18 @@ fn write_beside(storage: &dyn Storage, beside: &Path, parts: &[&[u8]]) -> Result
     file.sync()
 }
 
+/// Replaces `path` by `bytes` without waiting for the disk: whoever looks sees the old file or the whole new one, but a power failure may
+/// leave a torn one. Only for what is checked against a digest before it is used, and can be made again.
+pub fn write_unsynced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let beside = temporary(path);
+    let written = std::fs::write(&beside, bytes).map_err(FileError::of("write", &beside));
+    let placed = written.and_then(|()| Disk.rename(&beside, path));
+    if placed.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    placed
+}
+
 /// Gives a file that somebody else wrote beside `path`, at a temporary name, its own name; durable when it returns. After an error it
 /// is gone.
 pub fn place(beside: &Path, path: &Path) -> Result<(), FileError> {
@@ -56,14 +68,34 @@ pub fn place(beside: &Path, path: &Path) -> Result<(), FileError> {
 /// Gives a directory that was filled beside `path`, at a temporary name, its own name; one that has it is exchanged in one step and
 /// removed. Durable when it returns, as far as what lies in it is.
 pub fn place_dir(beside: &Path, path: &Path) -> Result<(), FileError> {
-    Disk.sync_dir(beside)?;
-    if path.exists() {
-        Disk.exchange(beside, path)?;
-        Disk.remove_dir(beside)?;
-    } else {
-        Disk.rename(beside, path)?;
+    place_dir_on(&Disk, beside, path)
+}
+
+/// `place_dir` on another storage.
+pub fn place_dir_on(storage: &dyn Storage, beside: &Path, path: &Path) -> Result<(), FileError> {
+    storage.sync_dir(beside)?;
+    if !storage.exists(path) {
+        storage.rename(beside, path)?;
+        return storage.sync_dir(parent(path));
     }
-    Disk.sync_dir(parent(path))
+    storage.exchange(beside, path)?;
+    // What was there before goes when the new one is durable.
+    storage.sync_dir(parent(path))?;
+    storage.remove_dir(beside)
+}
+
+/// `place` or `place_dir`, whatever was made; what has the name, of either kind, is exchanged in one step and removed.
+pub fn place_any(beside: &Path, path: &Path) -> Result<(), FileError> {
+    match (beside.is_dir(), path.symlink_metadata().map(|found| found.is_dir())) {
+        (true, Ok(true) | Err(_)) => place_dir(beside, path),
+        (false, Ok(false) | Err(_)) => place(beside, path),
+        (_, Ok(was_dir)) => {
+            Disk.exchange(beside, path)?;
+            Disk.sync_dir(parent(path))?;
+            let gone = if was_dir { std::fs::remove_dir_all(beside) } else { std::fs::remove_file(beside) };
+            gone.map_err(FileError::of("remove", beside))
+        }
+    }
 }
 
 /// A hidden name in the same directory that no other process or thread uses.
@@ -92,6 +124,8 @@ mod tests {
         write(&path, b"old").unwrap();
         write(&path, b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        write_unsynced(&path, b"newer").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"newer");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -102,6 +136,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         let error = write(&path, b"new").unwrap_err();
         assert_eq!(error.action, "rename to");
+        assert_eq!(write_unsynced(&path, b"new").unwrap_err().action, "rename to");
         assert!(path.is_dir());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
@@ -133,6 +168,21 @@ mod tests {
             assert_eq!(std::fs::read(path.join(content)).unwrap(), content.as_bytes());
         }
         assert!(!path.join("old").exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_takes_the_place_of_a_directory_and_a_directory_that_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        std::fs::write(&path, "old").unwrap();
+        let beside = temporary(&path);
+        std::fs::create_dir(&beside).unwrap();
+        place_any(&beside, &path).unwrap();
+        assert!(path.is_dir());
+        std::fs::write(&beside, "new").unwrap();
+        place_any(&beside, &path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

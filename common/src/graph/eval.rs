@@ -1,7 +1,8 @@
 //! A graph computed one node after the other in f64: slow, and free of every runtime. Constants are folded with it, and writers are
 //! checked against it.
 
-use super::{Binary, Compare, DType, Dim, Fold, Graph, Id, Op, Unary, Value};
+use super::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
+use half::{bf16, f16};
 
 /// Elements of a tensor, row-major, whatever their type.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,16 +66,39 @@ pub fn known(value: &Value) -> Option<Array> {
         DType::F32 => value.floats().into_iter().map(f64::from).collect(),
         DType::I64 => value.integers().into_iter().map(|v| v as f64).collect(),
         DType::Bool => data.bytes.iter().map(|b| f64::from(*b)).collect(),
-        DType::F16 | DType::Bf16 => return None,
+        DType::F16 => halves(&data.bytes).map(|half| f64::from(f16::from_le_bytes(half))).collect(),
+        DType::Bf16 => halves(&data.bytes).map(|half| f64::from(bf16::from_le_bytes(half))).collect(),
     };
     Some(Array { shape, values })
 }
 
-/// The outputs for these inputs, in their order, of a batch of `batch` rows. `None` where a value is in half precision.
+fn halves(bytes: &[u8]) -> impl Iterator<Item = [u8; 2]> + '_ {
+    bytes.as_chunks().0.iter().copied()
+}
+
+/// A number as its element type holds it: of half precision rounded, of every other as it is.
+pub fn rounded(dtype: DType, value: f64) -> f64 {
+    match dtype {
+        DType::F16 => f16::from_f64(value).into(),
+        DType::Bf16 => bf16::from_f64(value).into(),
+        DType::F32 | DType::I64 | DType::Bool => value,
+    }
+}
+
+/// The outputs for these inputs, in their order, of a batch of `batch` rows. What is in half precision is rounded to it after each
+/// node.
 ///
 /// # Panics
 /// When the inputs do not have the shapes of the graph's, or an index is outside what it picks from.
-pub fn run(graph: &Graph, inputs: &[Array], batch: usize) -> Option<Vec<Array>> {
+pub fn run(graph: &Graph, inputs: &[Array], batch: usize) -> Vec<Array> {
+    watched(graph, inputs, batch, &mut |_, _| ())
+}
+
+/// [`run`]; `seen` is shown what each node gives, before it is rounded.
+///
+/// # Panics
+/// As [`run`].
+pub fn watched(graph: &Graph, inputs: &[Array], batch: usize, seen: &mut dyn FnMut(&Node, &Array)) -> Vec<Array> {
     let mut made: Vec<Option<Array>> = graph.values().map(|(_, value)| known(value)).collect();
     for (id, input) in graph.inputs().iter().zip(inputs) {
         let expected: Vec<usize> = graph.value(*id).shape.iter().map(|dim| dim.of(batch as u64) as usize).collect();
@@ -82,12 +106,18 @@ pub fn run(graph: &Graph, inputs: &[Array], batch: usize) -> Option<Vec<Array>> 
         made[id.0] = Some(input.clone());
     }
     for node in graph.nodes() {
-        let ins: Option<Vec<&Array>> = node.ins.iter().map(|id| made[id.0].as_ref()).collect();
+        let ins = node.ins.iter().map(|id| made[id.0].as_ref().expect("operands come before their use"));
         let kinds: Vec<DType> = node.ins.iter().map(|id| graph.value(*id).dtype).collect();
-        let out = apply(&node.op, &ins?, &kinds, (graph.value(node.out), batch));
+        let value = graph.value(node.out);
+        let mut out = apply(&node.op, &ins.collect::<Vec<_>>(), &kinds, (value, batch));
+        seen(node, &out);
+        if value.dtype.is_half() {
+            out.values.iter_mut().for_each(|number| *number = rounded(value.dtype, *number));
+        }
         made[node.out.0] = Some(out);
     }
-    graph.outputs().iter().map(|Id(at)| made[*at].clone()).collect()
+    let answer = |Id(at): &Id| made[*at].clone().expect("an output is an input, known, or made");
+    graph.outputs().iter().map(answer).collect()
 }
 
 /// One node.
@@ -327,10 +357,27 @@ mod tests {
             g.output(id, &name);
         }
         let x = Array::new(&[2, 3], vec![1.0, 1.0, 1.0, 2.0, 0.0, 0.0]);
-        let made = run(&g, &[x], 2).unwrap();
+        let made = run(&g, &[x], 2);
         // y = [[16, 21], [12, 20]].
         assert_eq!(made[0], Array::new(&[2, 2], vec![697.0, 612.0, 612.0, 544.0]));
         assert_eq!(made[1], Array::new(&[2, 1], vec![18.5, 16.0]));
         assert_eq!(made[2], Array::new(&[2, 2], vec![21.0, 16.0, 20.0, 12.0]));
+    }
+
+    #[test]
+    fn half_precision_is_rounded_after_each_node_and_shown_before() {
+        let mut g = Graph::new();
+        let x = g.input("x", DType::F32, vec![Dim::BATCH]);
+        let half = g.node(Op::Cast { to: DType::F16 }, &[x], "").unwrap();
+        let sum = g.node(Op::Binary(Binary::Add), &[half, half], "").unwrap();
+        let y = g.node(Op::Cast { to: DType::F32 }, &[sum], "").unwrap();
+        g.output(y, "y");
+        let mut shown = Vec::new();
+        let given = Array::new(&[2], vec![1.0 + 1.0 / 4096.0, 40_000.0]);
+        let made = watched(&g, &[given], 2, &mut |_, array| shown.push(array.values.clone()));
+        // f16 has 11 digits: of 1 + 2⁻¹² remains 1; and its largest number is 65504.
+        assert_eq!(made[0].values, [2.0, f64::INFINITY]);
+        assert_eq!(shown, [[1.0 + 1.0 / 4096.0, 40_000.0], [2.0, 80_000.0], [2.0, f64::INFINITY]]);
+        assert_eq!(rounded(DType::Bf16, 1.0 + 1.0 / 512.0), 1.0);
     }
 }

@@ -53,6 +53,11 @@ impl DType {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
+    /// Whether it is a float of two bytes.
+    pub const fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16)
+    }
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {

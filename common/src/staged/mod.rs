@@ -14,7 +14,8 @@
 //! ```
 //! Array data begins at a multiple of 64 bytes (NumPy's own rule), so that `numpy.load(mmap_mode="r")` and ours map them.
 //!
-//! A directory is made under a hidden temporary name and renamed when it is whole (`StagedWriter`); `Staged::open` checks every
+//! A directory is made under a hidden temporary name and renamed when it is whole (`StagedWriter`); one that was cut off is gone on
+//! with where its journal says (`unfinished`). `Staged::open` checks every
 //! header, length and count before it hands out a slice.
 
 pub mod error;
@@ -25,6 +26,7 @@ pub mod npy;
 pub mod reader;
 pub mod stats;
 pub mod sums;
+pub mod unfinished;
 pub mod writer;
 
 pub use error::StagedError;
@@ -60,6 +62,9 @@ pub enum ArrayName {
 }
 
 impl ArrayName {
+    /// All of them.
+    pub const ALL: [Self; 7] = [Self::X, Self::XMask, Self::Y, Self::YMask, Self::RowId, Self::Split, Self::Weight];
+
     /// File name inside the directory.
     pub fn file(self) -> &'static str {
         match self {

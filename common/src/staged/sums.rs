@@ -22,17 +22,6 @@ const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks of each array that are compared at every start.
 const SAMPLED: u64 = 3;
 
-/// All arrays.
-const ARRAYS: [ArrayName; 7] = [
-    ArrayName::X,
-    ArrayName::XMask,
-    ArrayName::Y,
-    ArrayName::YMask,
-    ArrayName::RowId,
-    ArrayName::Split,
-    ArrayName::Weight,
-];
-
 /// Contents of sums.json.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sums {
@@ -57,7 +46,7 @@ impl Sums {
     pub(super) fn compute(dir: &Path) -> Result<Self, StagedError> {
         let shared = Self::read(dir)?.unwrap_or_default();
         let mut sums = Self { block_bytes: BLOCK_BYTES, files: BTreeMap::new() };
-        for name in ARRAYS.map(ArrayName::file) {
+        for name in ArrayName::ALL.map(ArrayName::file) {
             let path = dir.join(name);
             let Ok(found) = std::fs::metadata(&path) else { continue };
             let known = shared

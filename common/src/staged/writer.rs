@@ -6,14 +6,19 @@
 use super::{
     ArrayName, META, Staged, StagedError, StagedMeta, Sums,
     npy::{Element, Header, NpyError},
+    unfinished::{HASHES, Journal, Mark, PROGRESS},
 };
 use crate::fs::{FileError, atomic};
 use std::{
     fs::{self, File, TryLockError},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
 };
 
 /// Beginning of the hidden names.
@@ -25,15 +30,21 @@ const LOCK: &str = "lock";
 /// Times another process may win the race for the final name before we give up.
 const RENAMES_MAX: u32 = 3;
 
+/// What was left unfinished so long before anything else was done in its place is not come back to.
+const LEFT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Numbers the hidden directories of this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A staged directory in the making. Dropped without `finish`, it leaves nothing behind.
+/// A staged directory in the making. Dropped without `finish`, it leaves nothing behind, but for one whose journal has a mark.
 #[derive(Debug)]
 pub struct StagedWriter {
     out: PathBuf,
     dir: PathBuf,
     lock: File,
+    journal: Mutex<Option<Journal>>,
+    /// Whether rows are there that count.
+    is_resumed: bool,
 }
 
 impl StagedWriter {
@@ -48,7 +59,62 @@ impl StagedWriter {
         let path = dir.join(LOCK);
         let lock = File::create(&path).map_err(FileError::of("create", &path))?;
         lock.lock().map_err(FileError::of("lock", &path))?;
-        Ok(Self { out: out.to_path_buf(), dir, lock })
+        Ok(Self { out: out.to_path_buf(), dir, lock, journal: Mutex::new(None), is_resumed: false })
+    }
+
+    /// Goes on with the directory of this digest that was left unfinished, or begins it: with the marks of what is there. While
+    /// another process is at it, this is `create`.
+    pub fn resume(out: &Path, digest: &str) -> Result<(Self, Vec<Mark>), StagedError> {
+        fs::create_dir_all(out).map_err(FileError::of("make the directory", out))?;
+        let dir = unfinished(out, digest);
+        fs::create_dir_all(&dir).map_err(FileError::of("make the directory", &dir))?;
+        let Some(lock) = take(&dir)? else { return Ok((Self::create(out)?, Vec::new())) };
+        sweep(out);
+        let (journal, marks) = Journal::open(&dir)?;
+        let is_resumed = !marks.is_empty();
+        tidy(&dir, is_resumed)?;
+        Ok((Self { out: out.to_path_buf(), dir, lock, journal: Mutex::new(Some(journal)), is_resumed }, marks))
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Option<Journal>> {
+        // An append is one write: a thread that panicked left the journal as it was, or with an end that is cut off.
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether marks are kept.
+    pub fn is_kept(&self) -> bool {
+        self.journal().is_some()
+    }
+
+    /// Keeps a mark. All it counts must be durable.
+    pub fn keep(&self, mark: &Mark) -> Result<(), StagedError> {
+        self.journal().as_mut().map_or(Ok(()), |journal| Ok(journal.append(mark)?))
+    }
+
+    /// Says that rows are changed where they lie from now on: no mark is true any more.
+    pub fn forget(&self) -> Result<(), StagedError> {
+        if self.journal().take().is_some() {
+            let path = self.dir.join(PROGRESS);
+            fs::remove_file(&path).map_err(FileError::of("remove", &path))?;
+            sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the marks and the rows that were found: they are not what the marks say.
+    pub fn start_over(&mut self) -> Result<(), StagedError> {
+        self.is_resumed = false;
+        if self.is_kept() {
+            self.forget()?;
+            *self.journal() = Some(Journal::open(&self.dir)?.0);
+        }
+        Ok(())
+    }
+
+    /// Bytes on disk that the directory has taken already.
+    pub fn taken_bytes(&self) -> u64 {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.metadata().ok()).map(|found| found.blocks() * 512).sum()
     }
 
     /// The hidden directory: a place for temporary files too, which must be gone before `finish`.
@@ -58,7 +124,7 @@ impl StagedWriter {
 
     /// Begins an array of (rows, *inner); the number of rows is said when it is finished.
     pub fn array(&self, name: ArrayName, inner: &[u64]) -> Result<ArrayWriter, StagedError> {
-        ArrayWriter::create(&self.dir.join(name.file()), name.element(), inner)
+        ArrayWriter::open(&self.dir.join(name.file()), name.element(), inner, !self.is_resumed)
     }
 
     /// Writes meta.json, makes everything durable and gives the directory its final name, `meta.digest`. Finds out then whether
@@ -71,13 +137,22 @@ impl StagedWriter {
         atomic::write(&path, &text)?;
         // What was staged must open before it gets its name: a mistake of ours is found here and not by a worker.
         Staged::open(&self.dir)?;
-        let lock = self.dir.join(LOCK);
-        fs::remove_file(&lock).map_err(FileError::of("remove", &lock))?;
+        for name in [PROGRESS, HASHES] {
+            let path = self.dir.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(FileError::of("remove", &path)(error).into());
+                }
+                _ => {}
+            }
+        }
         sync_dir(&self.dir)?;
         let target = self.out.join(&meta.digest);
         for _ in 0..RENAMES_MAX {
             match fs::rename(&self.dir, &target) {
                 Ok(()) => {
+                    // Held until the name is another one: whoever finds the hidden one must not take it for left.
+                    let _ = fs::remove_file(target.join(LOCK));
                     sync_dir(&self.out)?;
                     return Ok(target);
                 }
@@ -98,9 +173,56 @@ impl StagedWriter {
 impl Drop for StagedWriter {
     fn drop(&mut self) {
         // After `finish` the hidden name is gone already; an error here leaves a directory that the next writer sweeps.
-        let _ = fs::remove_dir_all(&self.dir);
+        if !self.is_kept() || !has_marks(&self.dir) {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
         let _ = self.lock.unlock();
     }
+}
+
+/// Removes what was left unfinished of this digest: it is not to be gone on with. Best effort, as `sweep`.
+pub fn discard(out: &Path, digest: &str) {
+    let dir = unfinished(out, digest);
+    if dir.is_dir() && matches!(take(&dir), Ok(Some(_))) {
+        let _ = fs::remove_dir_all(&dir);
+    }
+}
+
+/// Where the directory of this digest is made.
+fn unfinished(out: &Path, digest: &str) -> PathBuf {
+    out.join(format!("{TEMPORARY}{digest}"))
+}
+
+/// The lock of an unfinished directory; `None` while somebody else has it, or has just given the directory its name.
+fn take(dir: &Path) -> Result<Option<File>, StagedError> {
+    let path = dir.join(LOCK);
+    let lock = match File::create(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(FileError::of("create", &path))?,
+    };
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(FileError::of("lock", &path)(error).into()),
+        Ok(()) => {}
+    }
+    let same = |found: fs::Metadata| lock.metadata().is_ok_and(|own| own.ino() == found.ino());
+    Ok(fs::metadata(&path).is_ok_and(same).then_some(lock))
+}
+
+/// Removes from an unfinished directory what the next steps make anew: all but the rows that marks tell of.
+fn tidy(dir: &Path, has_rows: bool) -> Result<(), StagedError> {
+    let rows = |name: &str| name == HASHES || ArrayName::ALL.iter().any(|array| array.file() == name);
+    for entry in fs::read_dir(dir).map_err(FileError::of("list", dir))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name != LOCK && name != PROGRESS && !(has_rows && rows(&name)) {
+            fs::remove_file(entry.path()).map_err(FileError::of("remove", &entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+fn has_marks(dir: &Path) -> bool {
+    fs::metadata(dir.join(PROGRESS)).is_ok_and(|found| found.len() > 0)
 }
 
 fn is_taken(error: &io::Error) -> bool {
@@ -111,11 +233,19 @@ fn sync_dir(dir: &Path) -> Result<(), FileError> {
     File::open(dir).and_then(|file| file.sync_all()).map_err(FileError::of("sync", dir))
 }
 
-/// Removes hidden directories whose writer is dead. Best effort: what cannot be read or locked is left alone.
+/// Removes hidden directories whose writer is dead, but not yet those that can be gone on with. Best effort: what cannot be read or
+/// locked is left alone.
 fn sweep(out: &Path) {
     let Ok(entries) = fs::read_dir(out) else { return };
-    for entry in entries.flatten() {
+    let entries: Vec<fs::DirEntry> = entries.flatten().collect();
+    let changed = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let latest = entries.iter().map(|entry| changed(&entry.path())).max().unwrap_or(SystemTime::UNIX_EPOCH);
+    for entry in entries {
         if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+            continue;
+        }
+        let left = latest.duration_since(changed(&entry.path().join(PROGRESS))).unwrap_or_default();
+        if has_marks(&entry.path()) && left < LEFT_MAX {
             continue;
         }
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
@@ -139,6 +269,11 @@ pub struct ArrayWriter {
 impl ArrayWriter {
     /// Creates the file at `path`. `inner` is the shape of one row.
     pub fn create(path: &Path, element: Element, inner: &[u64]) -> Result<Self, StagedError> {
+        Self::open(path, element, inner, true)
+    }
+
+    /// Opens the file at `path`, `anew` without the rows it may have.
+    fn open(path: &Path, element: Element, inner: &[u64], anew: bool) -> Result<Self, StagedError> {
         let row = inner.iter().try_fold(element.bytes() as u64, |bytes, size| bytes.checked_mul(*size));
         let row_bytes = row.ok_or_else(|| StagedError::Npy {
             path: path.to_path_buf(),
@@ -148,7 +283,7 @@ impl ArrayWriter {
             .read(true)
             .write(true)
             .create(true)
-            .truncate(true)
+            .truncate(anew)
             .open(path)
             .map_err(FileError::of("create", path))?;
         let data_offset = Header::roomy_offset(element, inner) as u64;
@@ -170,6 +305,16 @@ impl ArrayWriter {
     pub fn read_rows(&self, first_row: u64, bytes: &mut [u8]) -> Result<(), StagedError> {
         let at = self.data_offset + first_row * self.row_bytes;
         Ok(self.file.read_exact_at(bytes, at).map_err(FileError::of("read", &self.path))?)
+    }
+
+    /// Whether so many rows are there, written or not.
+    pub fn holds(&self, rows: u64) -> bool {
+        self.file.metadata().is_ok_and(|found| found.len() >= self.data_offset + rows * self.row_bytes)
+    }
+
+    /// Makes the rows written so far durable.
+    pub fn sync(&self) -> Result<(), StagedError> {
+        Ok(self.file.sync_data().map_err(FileError::of("sync", &self.path))?)
     }
 
     /// Says that rows have another, smaller shape from now on; the caller rewrites them from the first on.
@@ -263,6 +408,48 @@ mod tests {
         assert!(living.exists() && !dead.exists());
         drop((writer, other));
         assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_has_a_mark_stays_for_the_next_one_and_goes_when_it_is_discarded() {
+        let out = tempfile::tempdir().unwrap();
+        let names = || std::fs::read_dir(out.path()).unwrap().count();
+        let (writer, marks) = StagedWriter::resume(out.path(), "d").unwrap();
+        assert!(marks.is_empty());
+        drop(writer);
+        assert_eq!(names(), 0, "without a mark nothing stays");
+        let (writer, _) = StagedWriter::resume(out.path(), "d").unwrap();
+        writer.array(ArrayName::X, &[2]).unwrap().write_rows(0, &[7; 16]).unwrap();
+        writer.keep(&Mark { rows: 2, ..Mark::default() }).unwrap();
+        let (second, none) = StagedWriter::resume(out.path(), "d").unwrap();
+        assert!(none.is_empty() && !second.is_kept() && second.dir() != writer.dir(), "one at a time");
+        drop((writer, second));
+        let (writer, marks) = StagedWriter::resume(out.path(), "d").unwrap();
+        assert_eq!(marks.iter().map(|mark| mark.rows).collect::<Vec<_>>(), [2]);
+        let array = writer.array(ArrayName::X, &[2]).unwrap();
+        let mut row = [0; 8];
+        array.read_rows(1, &mut row).unwrap();
+        assert!(row == [7; 8] && array.holds(2) && !array.holds(3));
+        drop(StagedWriter::create(out.path()).unwrap());
+        assert!(writer.dir().exists(), "another writer leaves it alone");
+        for leftover in [META, ".meta.json.tmp-1-1"] {
+            std::fs::write(writer.dir().join(leftover), "{").unwrap();
+        }
+        drop(writer);
+        let (mut writer, _) = StagedWriter::resume(out.path(), "d").unwrap();
+        assert!(
+            std::fs::read_dir(writer.dir())
+                .unwrap()
+                .flatten()
+                .all(|found| !found.file_name().to_string_lossy().contains("meta"))
+        );
+        writer.start_over().unwrap();
+        assert!(!writer.array(ArrayName::X, &[2]).unwrap().holds(1));
+        writer.keep(&Mark::default()).unwrap();
+        drop(writer);
+        assert_eq!(names(), 1);
+        discard(out.path(), "d");
+        assert_eq!(names(), 0);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub enum FromWorker {
     /// This rank left its share of a checkpoint in the memory behind its control page. The launcher writes it as this rank's shard
     /// in its `dir`, and gives the snapshot back when that is done or given up.
     ShardStaged(Box<StagedShard>),
+    /// Comes before `Halted`: what it keeps is this share `of` so many, of use together with the others of the same step.
+    ShareKept { round: u64, share: u32, of: u32 },
 }
 
 /// A share of a checkpoint in memory, laid out as the file that it is to become.

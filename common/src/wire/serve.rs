@@ -2,9 +2,10 @@
 //! each way, and behind some lines numbers.
 //!
 //! ```text
-//! enn ─► Begin                worker ─► Ready | Failed
+//! enn ─► Begin                worker ─► Ready | Streaming | Failed
 //!     ─► Staged                      ─► Warned*, Answered | Failed        once for every batch
 //!     ─► Rows, x (rows, F) f32       ─► Warned*, Told, answers (rows, numbers) f32, status (rows) u8 | Failed
+//!     ─► Stream, x, states f32       ─► Carried, answers, states f32, status u8 | Failed      where streams were begun
 //!     ─► end of input                ─► ends
 //! ```
 
@@ -36,6 +37,9 @@ pub struct Begin {
     /// Directory of what is exchanged, which the worker removes when its input ends, however whoever asked has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,
+    /// Whether there will be streams: a model that carries nothing is refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
 }
 
 /// What to predict next.
@@ -54,6 +58,12 @@ pub enum Question {
         /// At least 1.
         rows: u64,
     },
+    /// The next row of so many streams: the inputs follow as of [`Question::Rows`], then the states (rows, state) before it, all zero
+    /// before the first.
+    Stream {
+        /// At least 1.
+        rows: u64,
+    },
 }
 
 /// What the worker says.
@@ -62,6 +72,11 @@ pub enum Question {
 pub enum Reply {
     /// The model is loaded.
     Ready,
+    /// The model is loaded, and a stream carries so many numbers.
+    Streaming {
+        /// At least 1.
+        state: u64,
+    },
     /// Something the user should know.
     Warned {
         /// The sentence.
@@ -80,6 +95,15 @@ pub enum Reply {
         rows: u64,
         /// Of one row.
         numbers: u64,
+    },
+    /// The answers to the rows of streams follow, as of [`Reply::Told`], and before the bytes the states (rows, state) after them.
+    Carried {
+        /// As many as were asked for.
+        rows: u64,
+        /// Of one row's answer.
+        numbers: u64,
+        /// Of one stream.
+        state: u64,
     },
     /// The worker cannot go on and ends.
     Failed {

@@ -56,14 +56,7 @@ impl Block<'_> {
                     out,
                 );
             }
-            Op::Gather { axis } => {
-                let at = [
-                    ("axis", Arg::Int(*axis as i32)),
-                    ("batch_dims", Arg::Int(0)),
-                    ("validate_indices", Arg::Bool(false)),
-                ];
-                self.op("gather", &[&[("x", x()), ("indices", y())], &at[..]].concat(), out);
-            }
+            Op::Gather { axis } => self.gather(&ins, operands[0], *axis, out),
         }
         self.made(node.out, name);
         Ok(())
@@ -192,6 +185,25 @@ impl Block<'_> {
     fn rows(&mut self, node: &Node) -> Result<String, ExportError> {
         let why = "no input has the batch as an axis, so that its size is not known there";
         self.batch().ok_or_else(|| refused(node.op.name(), &node.place, why, "give the model an input of the batch"))
+    }
+
+    /// Of truth values as integers: it takes no others.
+    fn gather(&mut self, ins: &[String], from: &Value, axis: usize, (name, ty): (&str, &Type)) {
+        let at = [
+            ("indices", Arg::Name(&ins[1])),
+            ("axis", Arg::Int(axis as i32)),
+            ("batch_dims", Arg::Int(0)),
+            ("validate_indices", Arg::Bool(false)),
+        ];
+        let of = |x| [&[("x", Arg::Name(x))], &at[..]].concat();
+        if ty.kind != Kind::Bool {
+            return self.op("gather", &of(&ins[0]), (name, ty));
+        }
+        let [whole, wide] = [&ty.shape, &from.shape].map(|shape| Type::new(Kind::I32, shape));
+        let cast = |to: Kind, x| [("x", Arg::Name(x)), ("dtype", Arg::Text(to.name()))];
+        let x = self.step("cast", &cast(Kind::I32, ins[0].as_str()), (name, &wide));
+        let picked = self.step("gather", &of(&x), (name, &whole));
+        self.op("cast", &cast(Kind::Bool, picked.as_str()), (name, ty));
     }
 
     fn slice(&mut self, x: &str, (axis, start, len): (usize, u64, u64), (name, ty): (&str, &Type)) {

@@ -30,7 +30,7 @@ const OPSET: &str = "CoreML7";
 /// The file of weights, as the program names it.
 const WEIGHTS: &str = "@model_path/weights/weight.bin";
 /// Most axes of a value.
-const RANK_MAX: usize = 5;
+pub(crate) const RANK_MAX: usize = 5;
 /// Words that name nothing in a program.
 const RESERVED: [&str; 24] = [
     "any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string", "state", "bf16",

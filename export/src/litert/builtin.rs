@@ -9,6 +9,7 @@ pub(super) const ADD: Builtin = Builtin(0, 11);
 pub(super) const BATCH_MATMUL: Builtin = Builtin(126, 101);
 pub(super) const CAST: Builtin = Builtin(53, 37);
 pub(super) const CONCATENATION: Builtin = Builtin(2, 10);
+pub(super) const DEQUANTIZE: Builtin = Builtin(6, 38);
 pub(super) const DIV: Builtin = Builtin(42, 29);
 pub(super) const EXP: Builtin = Builtin(47, 33);
 pub(super) const FULLY_CONNECTED: Builtin = Builtin(9, 8);
@@ -63,6 +64,8 @@ pub(super) fn version(op: Builtin, of: Use) -> i32 {
                 5
             }
         }
+        // Of half precision.
+        DEQUANTIZE => 3,
         TRANSPOSE if of.rank > 6 => 8,
         TRANSPOSE if of.rank > 5 => 6,
         TRANSPOSE if of.rank > 4 => 4,

@@ -1,6 +1,7 @@
 //! How each operation is said in LiteRT's operators.
 
 use super::{
+    AXES_MAX,
     builtin::{self as op, Builtin, Use, version},
     flat::{Draft, Field, Kind, Operator, Tensor},
 };
@@ -8,8 +9,6 @@ use crate::{ExportError, model::joined};
 use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Node, Op, Unary, Value};
 use std::{borrow::Cow, collections::HashMap};
 
-/// Of its kernels for CPUs.
-const AXES_MAX: usize = 6;
 /// Of that of BATCH_MATMUL.
 const MATMUL_AXES_MAX: usize = 5;
 
@@ -63,7 +62,12 @@ impl<'a> Emitter<'a> {
         }
         let value = self.graph.value(id);
         let data = narrowed(value).map_err(|found| super::too_large(&value.name, found))?;
-        let at = self.tensor(value.name.clone(), kind(value.dtype), value.shape.clone(), Some(data));
+        let stored = if value.dtype == DType::F16 { Kind::Float16 } else { kind(value.dtype) };
+        let mut at = self.tensor(value.name.clone(), stored, value.shape.clone(), Some(data));
+        if stored == Kind::Float16 {
+            // The form in which runtimes know weights in half precision: they may keep them so, or not.
+            at = self.put(op::DEQUANTIZE, &[at], (Kind::Float32, value.shape.clone()), &[]);
+        }
         self.made[id.0] = Some(at);
         Ok(at)
     }
@@ -322,7 +326,7 @@ impl<'a> Emitter<'a> {
         }
         // Nothing is less than the least.
         let (op, least): (Builtin, Vec<u8>) = match kind {
-            Kind::Float32 => (op::LESS, f32::NEG_INFINITY.to_le_bytes().to_vec()),
+            Kind::Float32 | Kind::Float16 => (op::LESS, f32::NEG_INFINITY.to_le_bytes().to_vec()),
             Kind::Int32 => (op::LESS, i32::MIN.to_le_bytes().to_vec()),
             Kind::Bool => (op::LOGICAL_AND, vec![0]),
         };
@@ -342,11 +346,12 @@ fn signed(dim: Dim) -> i32 {
 /// Known elements in the element type that is written, or the number that it does not hold.
 fn narrowed(value: &Value) -> Result<Cow<'_, [u8]>, i64> {
     let bytes = &value.data.as_ref().expect("operands come before their use").bytes;
-    let halves = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     Ok(match value.dtype {
-        DType::F32 | DType::Bool => Cow::Borrowed(bytes),
-        DType::F16 => halves().flat_map(|b| half::f16::from_le_bytes(b).to_f32().to_le_bytes()).collect(),
-        DType::Bf16 => halves().flat_map(|b| half::bf16::from_le_bytes(b).to_f32().to_le_bytes()).collect(),
+        DType::F32 | DType::F16 | DType::Bool => Cow::Borrowed(bytes),
+        DType::Bf16 => {
+            let halves = bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]));
+            halves.flat_map(|half| half.to_f32().to_le_bytes()).collect()
+        }
         DType::I64 => {
             let mut narrow = Vec::with_capacity(bytes.len() / 2);
             for number in value.integers() {

@@ -18,6 +18,7 @@ const OLD_CODE_MAX: i32 = 127;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Float32 = 0,
+    Float16 = 1,
     Int32 = 2,
     Bool = 6,
 }

@@ -1,7 +1,8 @@
 //! LiteRT (TensorFlow Lite): a `.tflite` file for phones, browsers and single-board computers.
 //!
 //! The signature is `serving_default`; what is said of the model is in the metadata buffer `enn.json`. Integers are written with 32
-//! bits, which all runtimes and accelerators have, and half precision in single; [`changed`] tells of which ports that is true.
+//! bits, which all runtimes and accelerators have; half precision is computed in single, where weights in f16 are stored so. [`changed`]
+//! tells of which ports that is true.
 //!
 //! **Invariant:** the file is whole or absent, and equal models give equal bytes.
 
@@ -18,6 +19,8 @@ use enn_common::{
 };
 use std::path::Path;
 
+/// Of its kernels for CPUs.
+pub(crate) const AXES_MAX: usize = 6;
 /// In error messages.
 const TARGET: &str = "litert";
 /// The only signature.

@@ -94,7 +94,7 @@ fn integers_are_narrowed_and_told_of() {
 }
 
 #[test]
-fn half_precision_is_written_in_single() {
+fn half_precision_is_stored_so_and_computed_in_single() {
     let mut g = Graph::new();
     let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(2)]);
     for (to, bytes) in [
@@ -109,13 +109,16 @@ fn half_precision_is_written_in_single() {
     assert_eq!(changed(&g), [("f16 sum", "f16", "f32"), ("bf16 sum", "bf16", "f32")]);
     let mut emitter = Emitter::new(&g);
     g.nodes().iter().for_each(|node| emitter.node(node).unwrap());
-    let expected: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
-    for name in ["f16", "bf16"] {
+    let single: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let half: Vec<u8> = [1.5, -2.0].map(half::f16::from_f32).iter().flat_map(|v| v.to_le_bytes()).collect();
+    // There is no bf16.
+    for (name, kind, bytes) in [("f16", flat::Kind::Float16, &half), ("bf16", flat::Kind::Float32, &single)] {
         let tensor = emitter.draft.tensors.iter().find(|tensor| tensor.name == name).unwrap();
-        assert_eq!((tensor.kind, tensor.data.as_deref()), (flat::Kind::Float32, Some(&expected[..])));
+        assert_eq!((tensor.kind, tensor.data.as_deref()), (kind, Some(&bytes[..])));
     }
     // From single to half is no operation then.
-    assert!(emitter.draft.operators.iter().all(|operator| operator.op == op::ADD));
+    let ops: Vec<_> = emitter.draft.operators.iter().map(|operator| (operator.op, operator.version)).collect();
+    assert_eq!(ops, [(op::DEQUANTIZE, 3), (op::ADD, 1), (op::ADD, 1)]);
 }
 
 #[test]

@@ -1,9 +1,92 @@
-import tempfile
+import hashlib, re, tempfile, zipfile
 
 tempfile.tempdir = job["scratch"]
 for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
     os.environ[name] = job["scratch"]
 import torch
+from torch.export.graph_signature import InputKind
+
+# What a package of ours says of itself: the program that its code is, and where in its library which weight lies.
+PROGRAM, WEIGHTS = "extra/enn.program", "extra/enn.weights"
+# A number that is compiled in could not be replaced.
+KEPT = {"always_keep_tensor_constants": True, "joint_graph_constant_folding": False}
+# Each weight begins at a multiple of it.
+ALIGN = 64
+
+
+def digest(archive):
+    """Of all that an archive says of its program: operations, shapes, names, the range of the batch; not of its weights."""
+    with zipfile.ZipFile(archive) as file:
+        [program] = [name for name in file.namelist() if name.endswith("/models/model.json")]
+        return hashlib.sha256(file.read(program)).hexdigest()
+
+
+def known(program):
+    """The bytes of all that the program knows, by name: constants become buffers, whose names the compiler keeps."""
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.CONSTANT_TENSOR:
+            spec.kind, spec.persistent = InputKind.BUFFER, True
+            program.state_dict[spec.target] = program.constants.pop(spec.target)
+    raw = lambda tensor: tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return {name: raw(tensor) for name, tensor in program.state_dict.items()}
+
+
+def placed(file, weights):
+    """Where in the library which weight lies, from its order in the code beside it; nothing where it does not lie there, once."""
+    [library] = [name for name in file.namelist() if name.endswith(".wrapper.so")]
+    [code] = [name for name in file.namelist() if name.endswith(".wrapper.cpp")]
+    told = re.findall(r'constants_info_\[(\d+)\]\.original_fqn = "([^"]*)";', file.read(code).decode())
+    names = [name for _, name in sorted((int(number), name) for number, name in told)]
+    if set(names) != set(weights) or not names:
+        return library, {}
+    padded = [weights[name].ljust(-len(weights[name]) % ALIGN + len(weights[name]), b"\0") for name in names]
+    bytes, blob = file.read(library), b"".join(padded)
+    at = bytes.find(blob)
+    if at < 0 or bytes.find(blob, at + 1) >= 0:
+        return library, {}
+    places = {}
+    for name, part in zip(names, padded):
+        places[name], at = at, at + len(part)
+    return library, places
+
+
+def compiled(program, out):
+    if job["device"] != "cpu":
+        torch._inductor.aoti_compile_and_package(program, package_path=out)
+        return
+    weights = known(program)
+    torch._inductor.aoti_compile_and_package(program, package_path=out, inductor_configs=KEPT)
+    with zipfile.ZipFile(out) as file:
+        root = file.namelist()[0].split("/")[0]
+        places = placed(file, weights)[1]
+    # A package whose weights were not found stays what it is; its code cannot be taken for others.
+    if places:
+        with zipfile.ZipFile(out, "a") as file:
+            file.writestr(f"{root}/{PROGRAM}", digest(job["source"]))
+            file.writestr(f"{root}/{WEIGHTS}", "".join(f"{name}\t{at}\n" for name, at in places.items()))
+
+
+def replaced(program, old, out):
+    """The old package with other weights; why not, in a sentence."""
+    with zipfile.ZipFile(old) as file:
+        names = file.namelist()
+        root = names[0].split("/")[0]
+        if f"{root}/{PROGRAM}" not in names:
+            return f"nothing in {old} says where its weights lie: it was compiled for a GPU, or by something else than enn"
+        if file.read(f"{root}/{PROGRAM}").decode() != digest(job["source"]):
+            return f"{old} is the code of another program: another architecture, batch or precision, or other columns"
+        weights = known(program)
+        [library] = [name for name in names if name.endswith(".wrapper.so")]
+        bytes = bytearray(file.read(library))
+        for line in file.read(f"{root}/{WEIGHTS}").decode().splitlines():
+            name, at = line.split("\t")
+            bytes[int(at) : int(at) + len(weights[name])] = weights[name]
+        with zipfile.ZipFile(out, "w") as made:
+            for entry in file.infolist():
+                data = bytes if entry.filename == library else file.read(entry)
+                made.writestr(zipfile.ZipInfo(entry.filename), data)
+    return None
+
 
 program = torch.export.load(job["source"])
 if job["device"] != "cpu":
@@ -11,7 +94,10 @@ if job["device"] != "cpu":
 
     program = move_to_device_pass(program, job["device"])
 package = os.path.join(job["scratch"], "package.pt2")
-torch._inductor.aoti_compile_and_package(program, package_path=package)
+why = replaced(program, job["old"], package) if job["old"] else compiled(program, package)
+if why:
+    say({"refused": why})
+    sys.exit()
 about = torch._C._aoti.AOTIModelPackageLoader(package, "model", False, 1, -1).get_metadata()
 os.replace(package, job["out"])
 say({"made": {"versions": versions, "about": about}})

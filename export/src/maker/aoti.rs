@@ -1,4 +1,5 @@
-//! Packages of AOTInductor: a PT2 archive as code of this machine's kind of processor, or of its GPU.
+//! Packages of AOTInductor: a PT2 archive as code of this machine's kind of processor, or of its GPU. For a processor no weight is
+//! part of the code, and it is noted where in the library each lies: those of a model trained anew take their place without compiling.
 
 use super::{Limits, Made, Pin, TORCH, Tool, prepare::Backend};
 use crate::ExportError;
@@ -6,6 +7,7 @@ use serde_json::json;
 use std::path::Path;
 
 const PINS: &[Pin] = &[TORCH];
+const TOOL: Tool = Tool { what: "AOTInductor", script: include_str!("aoti.py"), pins: PINS, backend: Backend::Aoti };
 
 /// Compiles the archive `source` for a device ("cpu" or "cuda") into `path`. What was made says which instruction set it needs
 /// (`AOTI_CPU_ISA`): it runs where that is there. It takes minutes, and a C++ compiler.
@@ -18,6 +20,13 @@ pub fn compile(
     device: &str,
     limits: Limits,
 ) -> Result<Made, ExportError> {
-    let tool = Tool { what: "AOTInductor", script: include_str!("aoti.py"), pins: PINS, backend: Backend::Aoti };
-    tool.make(python, (source, path), json!({ "device": device }), limits)
+    TOOL.make(python, (source, path), json!({ "device": device, "old": null }), limits)
+}
+
+/// Puts the weights of the archive `source` in place of those of the package `old`, into `path`: seconds, and no compiler.
+///
+/// # Errors
+/// A package whose code is not that of the archive's program, or that does not say where its weights lie; otherwise as [`compile`].
+pub fn replace(python: &Path, (source, path): (&Path, &Path), old: &Path, limits: Limits) -> Result<Made, ExportError> {
+    TOOL.make(python, (source, path), json!({ "device": "cpu", "old": old }), limits)
 }

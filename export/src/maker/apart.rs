@@ -5,13 +5,20 @@ use super::{
     child::{Child, Errors},
     exchange::Exchange,
 };
-use crate::{ExportError, Runner, litert::runtime::LiteRt, savedmodel::runtime::TensorFlow};
+use crate::{
+    ExportError, Runner,
+    litert::runtime::LiteRt,
+    ort::{OrtRunner, Runtime},
+    savedmodel::runtime::TensorFlow,
+};
 use serde_json::json;
 use std::{path::Path, process::Command, str::FromStr};
 
 /// A library of another's that runs artifacts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
+    /// onnxruntime's.
+    OnnxRuntime,
     /// LiteRT's.
     LiteRt,
     /// TensorFlow's.
@@ -22,6 +29,7 @@ impl Library {
     /// Its name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::OnnxRuntime => "onnxruntime",
             Self::LiteRt => "litert",
             Self::TensorFlow => "tensorflow",
         }
@@ -29,17 +37,20 @@ impl Library {
 
     const fn what(self) -> &'static str {
         match self {
+            Self::OnnxRuntime => "onnxruntime",
             Self::LiteRt => "LiteRT",
             Self::TensorFlow => "TensorFlow",
         }
     }
 
-    /// Loads the library into this process, and an artifact with it.
+    /// Loads the library into this process, and an artifact with it. `threads`: of a call, 0 as
+    /// many as it likes; only onnxruntime is told.
     ///
     /// # Errors
     /// A library that is not there, or what it says of the artifact.
-    pub fn open(self, library: &Path, artifact: &Path) -> Result<Box<dyn Runner>, ExportError> {
+    pub fn open(self, library: &Path, artifact: &Path, threads: usize) -> Result<Box<dyn Runner>, ExportError> {
         Ok(match self {
+            Self::OnnxRuntime => Box::new(OrtRunner::load(artifact, Runtime { library, threads })?),
             Self::LiteRt => Box::new(LiteRt::load(library)?.open(artifact)?),
             Self::TensorFlow => Box::new(TensorFlow::load(library)?.open(artifact)?),
         })
@@ -77,7 +88,8 @@ impl FromStr for Library {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = [Self::LiteRt, Self::TensorFlow];
-        all.into_iter().find(|one| one.name() == name).ok_or_else(|| format!("{name}: expected litert or tensorflow"))
+        let all = [Self::OnnxRuntime, Self::LiteRt, Self::TensorFlow];
+        let found = all.into_iter().find(|one| one.name() == name);
+        found.ok_or_else(|| format!("{name}: expected onnxruntime, litert or tensorflow"))
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::{
     io::{self, BufRead, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// A runtime that has its artifact loaded.
@@ -37,6 +38,10 @@ impl Exchange {
 impl Runner for Exchange {
     fn version(&self) -> String {
         self.version.clone()
+    }
+
+    fn set_time(&mut self, time: Duration) {
+        self.working.time = time;
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {

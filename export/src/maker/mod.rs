@@ -206,7 +206,10 @@ impl Working {
                 Ok(reply) => Ok(reply),
                 Err(error) => Err(self.refused(format!("it said {line}: {error}"))),
             },
-            Err(Silence::Late) => Err(self.refused(format!("no answer within {} s", self.time.as_secs()))),
+            Err(Silence::Late) => {
+                let (what, path, time) = (self.what, self.path.clone(), self.time);
+                Err(ExportError::Late { what, path, time })
+            }
             Err(Silence::Ended) => {
                 let (status, last) = self.child.end();
                 let ended = status.map_or_else(|| "it ended".to_owned(), |status| format!("it ended with {status}"));

@@ -1,6 +1,9 @@
 //! A file while its nodes are being put together: names, tensors, and sizes that follow the batch.
 
-use super::tensor::{Tensor, code};
+use super::{
+    cut::cuts,
+    tensor::{Tensor, code},
+};
 use crate::{ExportError, proto::Message};
 use enn_common::graph::{DType, Dim, Graph, Id, Node, Op, infer::GraphError};
 use half::{bf16, f16};
@@ -33,6 +36,10 @@ pub(super) struct Draft<'a> {
     turned: HashMap<Id, String>,
     /// Known matrices that are stored transposed and in no other way.
     only_turned: HashSet<Id>,
+    /// Products that are written as their slices.
+    cuts: HashMap<Id, &'a Node>,
+    /// Their parts of known tensors, by the first row and the number of rows, and whether they are transposed.
+    parts: HashMap<(Id, u64, u64, bool), String>,
     /// Constants of our own, by what they hold.
     constants: HashMap<(DType, Vec<u64>, Vec<u8>), String>,
     /// Vectors of one element: so many times the batch.
@@ -63,6 +70,8 @@ impl<'a> Draft<'a> {
             there: HashSet::new(),
             turned: HashMap::new(),
             only_turned: only_turned(graph),
+            cuts: cuts(graph),
+            parts: HashMap::new(),
             constants: HashMap::new(),
             rows: BTreeMap::new(),
             stem: String::new(),
@@ -134,6 +143,37 @@ impl<'a> Draft<'a> {
     /// Whether a matrix is in the file transposed only.
     pub(super) fn is_only_turned(&self, id: Id) -> bool {
         self.only_turned.contains(&id)
+    }
+
+    /// The product that is written as its slices, by its result.
+    pub(super) fn cut(&self, id: Id) -> Option<&'a Node> {
+        self.cuts.get(&id).copied()
+    }
+
+    /// Rows of a known matrix or vector; `turned`: as columns.
+    pub(super) fn rows_of(&mut self, id: Id, (start, len): (u64, u64), turned: bool) -> String {
+        let key = (id, start, len, turned);
+        if let Some(name) = self.parts.get(&key) {
+            return name.clone();
+        }
+        let value = self.graph.value(id);
+        let end = if turned { ".T" } else { "" };
+        let name = self.free(format!("{}{end}[{start}:{}]", value.name, start + len));
+        let width: u64 = value.shape[1..].iter().map(|dim| dim.of(1)).product();
+        let row = width as usize * value.dtype.bytes();
+        let bytes = value.data.as_ref().map_or(&[][..], |data| &data.bytes);
+        let own = &bytes[start as usize * row..(start + len) as usize * row];
+        let (shape, bytes) = match (value.shape.len(), turned) {
+            (1, _) => (vec![len], Cow::Borrowed(own)),
+            (_, false) => (vec![len, width], Cow::Borrowed(own)),
+            (_, true) => {
+                let bytes = transposed(own, len as usize, width as usize, value.dtype.bytes());
+                (vec![width, len], Cow::Owned(bytes))
+            }
+        };
+        self.tensors.push(Tensor { name: name.clone(), dtype: value.dtype, shape, bytes });
+        self.parts.insert(key, name.clone());
+        name
     }
 
     /// A number, as a tensor without axes.

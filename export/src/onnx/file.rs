@@ -77,15 +77,17 @@ fn assembled<'a>(draft: &'a Draft<'_>, model: &Model<'_>, places: &[Option<Outsi
         body.push(Cow::Owned([opening.into_bytes(), head.into_bytes()].concat()));
         body.push(Cow::Borrowed(inside));
     }
-    let port = |id| {
+    let port = |id, names_batch| {
         let value = graph.value(id);
-        typed(&value.name, value.dtype, &value.shape)
+        typed(&value.name, value.dtype, &value.shape, names_batch)
     };
     let between = graph.nodes().iter().map(|node| node.out).filter(|id| !graph.outputs().contains(id));
     let ports = Message::new()
-        .messages(11, graph.inputs().iter().map(|id| port(*id)))
-        .messages(12, graph.outputs().iter().map(|id| port(*id)))
-        .messages(13, between.map(port));
+        .messages(11, graph.inputs().iter().map(|id| port(*id, true)))
+        .messages(12, graph.outputs().iter().map(|id| port(*id, true)))
+        // Where it knows that two are of one size, onnxruntime makes a sum and the norm behind it one operator, which takes several times
+        // as long as both.
+        .messages(13, between.map(|id| port(id, false)));
     body.push(Cow::Owned(ports.into_bytes()));
     let head =
         Message::new().uint(1, IR_VERSION).text(2, "enn").text(3, env!("CARGO_PKG_VERSION")).opening(7, length(&body));

@@ -9,6 +9,7 @@
 //! **Invariant:** equal models give equal bytes. Constants of more than a kilobyte are never copied on their way to the file, but for
 //! transposed ones.
 
+mod cut;
 mod draft;
 mod file;
 mod op;

@@ -36,7 +36,15 @@ const fn plain(op: &Op) -> Option<&'static str> {
 /// Writes a node of the graph as one or several of ONNX's.
 pub(super) fn emit(draft: &mut Draft<'_>, node: &Node) -> Result<(), ExportError> {
     if node.op == Op::Linear {
-        linear(draft, node);
+        if draft.cut(node.out).is_none() {
+            linear(draft, node);
+        }
+        return Ok(());
+    }
+    if let Op::Slice { start, len, .. } = node.op
+        && let Some(product) = draft.cut(node.ins[0])
+    {
+        part(draft, product, (start, len));
         return Ok(());
     }
     let ins: Vec<String> = node.ins.iter().map(|id| draft.operand(*id)).collect();
@@ -95,15 +103,35 @@ fn linear(draft: &mut Draft<'_>, node: &Node) {
     let as_it_is = is_matrix && !draft.is_only_turned(weight);
     let weight = if as_it_is { draft.operand(weight) } else { draft.turned(weight) };
     let bias = node.ins.get(2).map(|bias| draft.operand(*bias));
-    match (is_matrix, bias) {
-        (true, bias) => {
-            let ins: Vec<&str> = [x.as_str(), &weight].into_iter().chain(bias.as_deref()).collect();
-            draft.last("Gemm", &ins, &[Attribute::Int("transB", as_it_is.into())]);
-        }
-        (false, None) => draft.last("MatMul", &[&x, &weight], &[]),
-        (false, Some(bias)) => {
-            let product = draft.part("MatMul", &[&x, &weight]);
-            draft.last("Add", &[&product, &bias], &[]);
+    match is_matrix {
+        true => gemm(draft, (&x, &weight), bias.as_deref(), as_it_is),
+        false => product(draft, (&x, &weight), bias.as_deref()),
+    }
+}
+
+/// Some columns of a [`linear`]: a product with these rows of its weight.
+fn part(draft: &mut Draft<'_>, node: &Node, rows: (u64, u64)) {
+    let x = draft.operand(node.ins[0]);
+    let is_matrix = draft.graph.value(node.ins[0]).shape.len() == 2;
+    let weight = draft.rows_of(node.ins[1], rows, !is_matrix);
+    let bias = node.ins.get(2).map(|bias| draft.rows_of(*bias, rows, false));
+    match is_matrix {
+        true => gemm(draft, (&x, &weight), bias.as_deref(), true),
+        false => product(draft, (&x, &weight), bias.as_deref()),
+    }
+}
+
+fn gemm(draft: &mut Draft<'_>, (x, weight): (&str, &str), bias: Option<&str>, is_turned: bool) {
+    let ins: Vec<&str> = [x, weight].into_iter().chain(bias).collect();
+    draft.last("Gemm", &ins, &[Attribute::Int("transB", is_turned.into())]);
+}
+
+fn product(draft: &mut Draft<'_>, (x, weight): (&str, &str), bias: Option<&str>) {
+    match bias {
+        None => draft.last("MatMul", &[x, weight], &[]),
+        Some(bias) => {
+            let product = draft.part("MatMul", &[x, weight]);
+            draft.last("Add", &[&product, bias], &[]);
         }
     }
 }

@@ -49,10 +49,11 @@ pub(super) fn entry(key: &str, value: &str) -> Message {
 }
 
 /// A name with its element type and sizes.
-pub(super) fn typed(name: &str, dtype: DType, shape: &[Dim]) -> Message {
+pub(super) fn typed(name: &str, dtype: DType, shape: &[Dim], names_batch: bool) -> Message {
     let sizes = shape.iter().map(|dim| match dim {
         Dim::Fixed(size) => Message::new().uint(1, *size),
-        Dim::Batch(_) => Message::new().text(2, &dim.to_string()),
+        Dim::Batch(_) if names_batch => Message::new().text(2, &dim.to_string()),
+        Dim::Batch(_) => Message::new(),
     });
     let sizes = Message::new().messages(1, sizes);
     let tensor = Message::new().uint(1, code(dtype)).message(2, &sizes);

@@ -198,3 +198,44 @@ fn what_cannot_be_written_leaves_nothing() {
     g.output(y, "y");
     assert_eq!(refused(&g), "the graph's output y: expected one that is answered once");
 }
+
+#[test]
+fn what_is_read_in_slices_is_a_product_of_its_own_for_each() {
+    let cut = |also: bool, shapes: &[u64]| {
+        let mut g = Graph::new();
+        let shape = std::iter::once(Dim::BATCH).chain(shapes.iter().map(|size| Dim::Fixed(*size))).collect();
+        let x = g.input("x", DType::F32, shape);
+        let (w, b) = (matrix(&mut g, "w", [5, 3]), g.floats(&[5], &[0.0, 1.0, 2.0, 3.0, 4.0]).unwrap());
+        let product = g.node(Op::Linear, &[x, w, b], "m").unwrap();
+        for (start, len) in [(3, 2), (0, 3)] {
+            let slice = g.node(Op::Slice { axis: shapes.len(), start, len }, &[product], "m").unwrap();
+            g.output(slice, &format!("from_{start}"));
+        }
+        if also {
+            g.output(product, "whole");
+        }
+        let bytes = bytes_of(&g);
+        let graph = each(&bytes, 7)[0];
+        let ops: Vec<String> = each(graph, 1).iter().map(|node| texts(node, 4)[0].to_owned()).collect();
+        let tensors: Vec<(String, Vec<f32>)> = each(graph, 5)
+            .into_iter()
+            .map(|tensor| {
+                let values = each(tensor, 9)[0].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+                (texts(tensor, 8)[0].to_owned(), values)
+            })
+            .collect();
+        (ops, tensors)
+    };
+    let (ops, tensors) = cut(false, &[2, 3]);
+    assert_eq!(ops, ["MatMul", "Add", "MatMul", "Add"]);
+    let find = |tensors: &[(String, Vec<f32>)], name: &str| {
+        tensors.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("{name}: {tensors:?}")).1.clone()
+    };
+    assert_eq!(find(&tensors, "w.T[3:5]"), [9.0, 12.0, 10.0, 13.0, 11.0, 14.0]);
+    assert_eq!(find(&tensors, "w.T[0:3]"), [0.0, 3.0, 6.0, 1.0, 4.0, 7.0, 2.0, 5.0, 8.0]);
+    assert_eq!(tensors.len(), 4, "and two of the bias");
+    let (ops, tensors) = cut(false, &[3]);
+    assert_eq!(ops, ["Gemm", "Gemm"]);
+    assert_eq!(find(&tensors, "w[3:5]"), [9.0, 10.0, 11.0, 12.0, 13.0, 14.0]);
+    assert_eq!(cut(true, &[3]).0, ["Gemm", "Slice", "Slice"], "the whole is answered, too");
+}

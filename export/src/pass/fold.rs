@@ -32,7 +32,13 @@ pub(super) fn folded(graph: &Graph) -> Result<Graph, GraphError> {
     for node in graph.nodes() {
         let value = graph.value(node.out);
         let given = |id: &Id| arrays.get(id).cloned().or_else(|| known(graph.value(*id)));
-        let ins = if is_small(value, 0) { node.ins.iter().map(given).collect::<Option<Vec<Array>>>() } else { None };
+        // What is stored in half precision stays so.
+        let single = node.ins.iter().all(|id| !graph.value(*id).dtype.is_half());
+        let ins = if single && is_small(value, 0) {
+            node.ins.iter().map(given).collect::<Option<Vec<Array>>>()
+        } else {
+            None
+        };
         let elements = |ins: &Vec<Array>| ins.iter().map(|array| array.values.len()).sum();
         let made = match ins.filter(|ins| is_small(value, elements(ins))) {
             Some(ins) => {
@@ -57,8 +63,7 @@ pub(super) fn folded(graph: &Graph) -> Result<Graph, GraphError> {
 
 /// Whether a result may be kept whole beside `given` elements that it is made of.
 fn is_small(value: &Value, given: usize) -> bool {
-    let float_or_whole = !matches!(value.dtype, DType::F16 | DType::Bf16);
-    let Some(sizes) = value.fixed().filter(|_| float_or_whole) else { return false };
+    let Some(sizes) = value.fixed().filter(|_| !value.dtype.is_half()) else { return false };
     let size = sizes.iter().product::<u64>() as usize;
     size <= ELEMENTS_FREE || (size <= ELEMENTS_MAX && (given == 0 || size <= GROWTH_MAX * given))
 }

@@ -17,6 +17,7 @@ pub fn edges() -> Vec<Sample> {
     for axes in [4, 5, 6, 7] {
         many_axes(axes, &mut add);
     }
+    add("patches of 7 axes".into(), patches());
     add("an input and a known number go out".into(), copies());
     add("rows of a table by ids".into(), ids());
     add("half precision".into(), halves());
@@ -88,6 +89,15 @@ fn many_axes(axes: usize, add: &mut dyn FnMut(String, Built)) {
         let (w, b) = (parameter(g, "m.weight", &[2, 3])?, parameter(g, "m.bias", &[2])?);
         g.node(Op::Linear, &[made, w, b], "m")
     });
+}
+
+/// As a grid of three axes comes from its patches: between ports of few axes.
+fn patches() -> Built {
+    one(&[24, 24], |g, x| {
+        let cut = g.node(Op::Reshape { shape: batched(&[2, 3, 4, 2, 3, 4]) }, &[x], "m")?;
+        let turned = g.node(Op::Permute { axes: vec![0, 1, 4, 2, 5, 3, 6] }, &[cut], "m")?;
+        g.node(Op::Reshape { shape: batched(&[4, 9, 16]) }, &[turned], "m")
+    })
 }
 
 fn copies() -> Built {

@@ -9,6 +9,7 @@ use super::{
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
     sync::Arc,
@@ -77,6 +78,10 @@ pub(super) struct Committer {
     thread: Option<JoinHandle<()>>,
     /// Commits asked for and not answered.
     pub(super) pending: usize,
+    /// Their steps.
+    under_way: BTreeSet<u64>,
+    /// Shares of steps that are under way already, from a later round: what counts if those fail.
+    held: BTreeMap<u64, (ShardSet, Vec<Staged>)>,
 }
 
 impl Committer {
@@ -91,7 +96,8 @@ impl Committer {
             .name("enn-committer".into())
             .spawn(move || serve(checkpoints, &requests_in, &verdicts_out, &signal))
             .map_err(system("start a thread"))?;
-        Ok(Self { requests: Some(requests), verdicts, wake, thread: Some(thread), pending: 0 })
+        let (under_way, held) = (BTreeSet::new(), BTreeMap::new());
+        Ok(Self { requests: Some(requests), verdicts, wake, thread: Some(thread), pending: 0, under_way, held })
     }
 
     /// Waits until commits under way are done, then prepares the round.
@@ -102,13 +108,29 @@ impl Committer {
         answer.recv().map_err(|_| AgentError::Committer)?.map_err(AgentError::Checkpoints)
     }
 
-    /// Begins a commit, after writing the shares that were left in memory; false when too many are under way.
+    /// Begins a commit, after writing the shares that were left in memory; false when too many are under way. A round that was formed
+    /// while the step was being committed may have saved it again: that waits for what becomes of the first.
     pub(super) fn commit(&mut self, shards: ShardSet, staged: Vec<Staged>) -> bool {
+        let step = shards.step;
+        if self.under_way.contains(&step) {
+            if let Some((before, _)) = self.held.insert(step, (shards, staged)) {
+                self.let_go(&before);
+            }
+            return true;
+        }
         let request = Request::Commit(shards, staged);
         let sent = self.pending < COMMITS_MAX
             && self.requests.as_ref().is_some_and(|requests| requests.try_send(request).is_ok());
         self.pending += usize::from(sent);
+        if sent {
+            self.under_way.insert(step);
+        }
         sent
+    }
+
+    /// Shares that are not needed.
+    fn let_go(&self, shards: &ShardSet) {
+        self.abandon(shards.attempt(), shards.step + 1);
     }
 
     /// Behind the commits under way: removes what `attempt` left unfinished of steps before `below`.
@@ -135,9 +157,22 @@ impl Committer {
 
     /// The next verdict, if one waits.
     pub(super) fn verdict(&mut self) -> Option<Verdict> {
-        let verdict = self.verdicts.try_recv().ok();
-        self.pending -= usize::from(verdict.is_some());
-        verdict
+        loop {
+            let verdict = self.verdicts.try_recv().ok()?;
+            self.pending -= 1;
+            self.under_way.remove(&verdict.step);
+            let Some((shards, staged)) = self.held.remove(&verdict.step) else { return Some(verdict) };
+            match &verdict.result {
+                Ok(_) => self.let_go(&shards),
+                Err(error) => {
+                    tracing::warn!("checkpoint of step {}: {error}; the round behind it saved it again", verdict.step);
+                    if self.commit(shards, staged) {
+                        continue;
+                    }
+                }
+            }
+            return Some(verdict);
+        }
     }
 
     pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
@@ -189,5 +224,80 @@ fn serve(
                 let _full = wake.write(1);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::unbounded;
+    use std::time::Duration;
+
+    /// Commits when it is told to, well or badly, and says what it was asked for.
+    struct Told {
+        go: Receiver<bool>,
+        asked: Sender<String>,
+    }
+
+    impl Checkpoints for Told {
+        fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(None)
+        }
+
+        fn commit(&mut self, shards: &ShardSet) -> CommitResult {
+            let _sent = self.asked.send(format!("commit {}", shards.dir.display()));
+            match self.go.recv() {
+                Ok(true) => Ok(Committed { step: shards.step, path: shards.dir.clone(), bytes: 1, metric: None }),
+                _ => Err("the disk is full".into()),
+            }
+        }
+
+        fn abandon(&mut self, attempt: &str, below: u64) {
+            let _sent = self.asked.send(format!("abandon {attempt} below {below}"));
+        }
+    }
+
+    fn set(attempt: &str) -> ShardSet {
+        let dir = format!("/c/.step-00000005.tmp-{attempt}").into();
+        ShardSet { step: 5, epoch: 1, dir, metric: None, blocked: 0.0, tables: Vec::new() }
+    }
+
+    /// What is asked of the checkpoints, and the verdicts' paths, when a step is saved by two rounds and the first commit ends so.
+    fn twice(first_succeeds: bool) -> (Vec<String>, Vec<Option<PathBuf>>) {
+        let (go_in, go) = unbounded();
+        let (asked_in, asked) = unbounded();
+        let mut committer = Committer::start(Box::new(Told { go, asked: asked_in })).unwrap();
+        assert!(committer.commit(set("1-a"), Vec::new()));
+        let mut all = vec![asked.recv_timeout(Duration::from_secs(10)).unwrap()];
+        assert!(committer.commit(set("2-a"), Vec::new()), "while the first is under way");
+        assert_eq!(committer.pending, 1);
+        let mut verdicts = Vec::new();
+        go_in.send(first_succeeds).unwrap();
+        go_in.send(true).unwrap();
+        while committer.pending > 0 {
+            let arrived = committer.verdicts.len();
+            match committer.verdict() {
+                Some(verdict) => verdicts.push(verdict.result.ok().map(|committed| committed.path)),
+                None if arrived == 0 => std::thread::yield_now(),
+                None => {}
+            }
+        }
+        drop(committer);
+        all.extend(asked.try_iter());
+        (all, verdicts)
+    }
+
+    #[test]
+    fn a_step_that_is_being_committed_is_not_committed_again() {
+        let (asked, verdicts) = twice(true);
+        assert_eq!(asked, ["commit /c/.step-00000005.tmp-1-a", "abandon 2-a below 6"]);
+        assert_eq!(verdicts, [Some("/c/.step-00000005.tmp-1-a".into())]);
+    }
+
+    #[test]
+    fn what_a_later_round_saved_counts_when_the_first_commit_fails() {
+        let (asked, verdicts) = twice(false);
+        assert_eq!(asked, ["commit /c/.step-00000005.tmp-1-a", "commit /c/.step-00000005.tmp-2-a"]);
+        assert_eq!(verdicts, [Some("/c/.step-00000005.tmp-2-a".into())]);
     }
 }

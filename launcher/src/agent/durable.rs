@@ -70,8 +70,7 @@ impl Checkpoints for Durable {
     }
 
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {
-        let attempt = shards.dir.extension().map(|tail| tail.to_string_lossy().into_owned()).unwrap_or_default();
-        let attempt = attempt.strip_prefix("tmp-").unwrap_or(&attempt).to_owned();
+        let attempt = shards.attempt();
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (metrics, findings) = self.known.as_ref().map_or_else(Default::default, |known| known());
         let draft = Draft {

@@ -8,17 +8,20 @@ use enn_common::{
     config::train::Device,
     wire::serve::{get, put, put_numbers},
 };
-use nix::poll::{PollFd, PollFlags};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    io::{self, BufReader},
+    io::{self, BufReader, Write},
     os::{fd::AsFd, unix::process::CommandExt},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
-/// Longest time to load libtorch and the model, and to answer one question.
+/// Longest time to load libtorch and the model, and to answer one question where nothing shorter is asked for.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// Longest time between the end of a worker's output and its own.
@@ -31,8 +34,8 @@ pub(crate) enum PipeError {
     Start(#[source] io::Error),
     #[error("the pipe to the worker: {0}")]
     Pipe(#[source] io::Error),
-    #[error("no answer within {} s", REPLY_WAIT_MAX.as_secs())]
-    Late,
+    #[error("no answer within {} s", .0.as_secs())]
+    Late(Duration),
     #[error("the worker ended without a word{0}; its log is above")]
     Silent(String),
     #[error("the worker does not end")]
@@ -47,6 +50,8 @@ pub(crate) struct Piped<R> {
     questions: Option<ChildStdin>,
     replies: Receiver<io::Result<R>>,
     ended: Receiver<()>,
+    /// Longest wait for a reply, and for a question to be taken.
+    wait: Duration,
 }
 
 /// Reads a reply; `None` at the end.
@@ -78,19 +83,34 @@ impl<R: Send + 'static> Piped<R> {
         let mut child = command.spawn().map_err(PipeError::Start)?;
         let (questions, replies) = (child.stdin.take(), child.stdout.take().map(|output| listen(output, read)));
         let (replies, ended) = replies.ok_or_else(|| PipeError::Start(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Self { child, questions, replies, ended })
+        // One that takes nothing must not hold up who asks.
+        let kept = questions.as_ref().map_or(Ok(0), |pipe| fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)));
+        kept.map_err(|errno| PipeError::Start(errno.into()))?;
+        Ok(Self { child, questions, replies, ended, wait: REPLY_WAIT_MAX })
+    }
+
+    /// From now on no reply is waited for longer.
+    pub(crate) fn set_wait(&mut self, wait: Duration) {
+        self.wait = wait;
     }
 
     /// Sends a line. When it cannot be sent the worker has ended: what it said last, if anything, is still to be heard.
     pub(crate) fn say<T: Serialize>(&mut self, line: &T) -> Result<(), PipeError> {
-        let broken = || PipeError::Pipe(io::ErrorKind::BrokenPipe.into());
-        put(self.questions.as_mut().ok_or_else(broken)?, line).map_err(PipeError::Pipe)
+        self.write(|pipe| put(pipe, line))
     }
 
     /// Sends numbers that belong to the last line.
     pub(crate) fn add(&mut self, numbers: &[f32]) -> Result<(), PipeError> {
-        let broken = || PipeError::Pipe(io::ErrorKind::BrokenPipe.into());
-        put_numbers(self.questions.as_mut().ok_or_else(broken)?, numbers, &[]).map_err(PipeError::Pipe)
+        self.write(|pipe| put_numbers(pipe, numbers, &[]))
+    }
+
+    fn write(&mut self, what: impl FnOnce(&mut Patient<'_>) -> io::Result<()>) -> Result<(), PipeError> {
+        let wait = self.wait;
+        let pipe = self.questions.as_mut().ok_or_else(|| PipeError::Pipe(io::ErrorKind::BrokenPipe.into()))?;
+        what(&mut Patient { pipe, until: Instant::now() + wait }).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => PipeError::Late(wait),
+            _ => PipeError::Pipe(error),
+        })
     }
 
     /// Is disconnected once the worker has closed its output.
@@ -100,9 +120,9 @@ impl<R: Send + 'static> Piped<R> {
 
     /// The next reply.
     pub(crate) fn hear(&mut self) -> Result<R, PipeError> {
-        match self.replies.recv_timeout(REPLY_WAIT_MAX) {
+        match self.replies.recv_timeout(self.wait) {
             Ok(reply) => reply.map_err(PipeError::Pipe),
-            Err(RecvTimeoutError::Timeout) => Err(PipeError::Late),
+            Err(RecvTimeoutError::Timeout) => Err(PipeError::Late(self.wait)),
             Err(RecvTimeoutError::Disconnected) => Err(PipeError::Silent(self.status())),
         }
     }
@@ -110,7 +130,7 @@ impl<R: Send + 'static> Piped<R> {
     /// Lets the worker end.
     pub(crate) fn end(mut self) -> Result<(), PipeError> {
         drop(self.questions.take());
-        match self.replies.recv_timeout(REPLY_WAIT_MAX) {
+        match self.replies.recv_timeout(self.wait) {
             // It has closed its output, and is about to end.
             Err(RecvTimeoutError::Disconnected) => self.child.wait().map_err(PipeError::Pipe)?,
             _ => return Err(PipeError::Endless),
@@ -133,11 +153,36 @@ impl<R> Piped<R> {
 
 impl<R> Drop for Piped<R> {
     fn drop(&mut self) {
-        if self.questions.take().is_some() {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
             // Given up in the middle: it may be computing.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// The pipe to a worker, which may have stopped reading.
+struct Patient<'a> {
+    pipe: &'a mut ChildStdin,
+    until: Instant,
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.pipe.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if Instant::now() >= self.until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            process::wait_ready(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLOUT)], Some(self.until))?;
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.pipe.flush()
     }
 }
 

@@ -128,10 +128,30 @@ pub(super) fn spare_backoff(deaths: u32) -> Option<Duration> {
     }
 }
 
+/// The furthest step of which workers keep all shares: each keeps, of that step, one share of so many.
+pub(super) fn whole_step(kept: &[(u64, (u32, u32))]) -> Option<u64> {
+    let mut steps: Vec<u64> = kept.iter().map(|(step, _)| *step).collect();
+    steps.sort_unstable();
+    let of = |step: u64| kept.iter().filter(move |(at, _)| *at == step).map(|(_, share)| *share);
+    let is_whole =
+        |step: &u64| of(*step).any(|(_, all)| (0..all).all(|share| of(*step).any(|had| had == (share, all))));
+    steps.into_iter().rev().find(is_whole)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn shares_make_up_a_step() {
+        assert_eq!(whole_step(&[]), None);
+        assert_eq!(whole_step(&[(7, (0, 2)), (7, (0, 2))]), None);
+        assert_eq!(whole_step(&[(7, (0, 2)), (7, (0, 2)), (7, (1, 2))]), Some(7));
+        assert_eq!(whole_step(&[(8, (0, 2)), (7, (0, 2)), (7, (1, 2))]), Some(7));
+        assert_eq!(whole_step(&[(8, (0, 2)), (7, (1, 2))]), None);
+        assert_eq!(whole_step(&[(8, (0, 2)), (8, (1, 2)), (7, (1, 2))]), Some(8));
+    }
 
     const POLICIES: [Recovery; 2] = [Recovery::Restart, Recovery::Reform];
 

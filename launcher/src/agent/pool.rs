@@ -119,6 +119,23 @@ impl Pool {
         self.seated().map(|worker| worker.child.place().1).max().unwrap_or(0)
     }
 
+    /// Who left the round with a share of the state keeps what all shares of one step make up; else it keeps nothing.
+    pub(super) fn settle_shares(&mut self) {
+        let kept = |worker: &Worker| {
+            let seat = worker.seat().filter(|_| worker.keeps_state())?;
+            Some((seat.halted?, seat.share?))
+        };
+        let step = policy::whole_step(&self.seated().filter_map(kept).collect::<Vec<_>>());
+        for worker in self.workers.values_mut().filter(|worker| kept(worker).is_some()) {
+            let Some(seat) = worker.seat_mut() else { continue };
+            match step {
+                // Who is ahead goes back.
+                Some(step) => seat.halted = seat.halted.map(|halted| halted.min(step)),
+                None => seat.stateful = false,
+            }
+        }
+    }
+
     /// Those who left the round with the state of training.
     pub(super) fn savers(&self) -> Vec<Candidate> {
         self.seated().filter(|worker| worker.keeps_state()).map(Worker::candidate).collect()

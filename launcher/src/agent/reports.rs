@@ -72,6 +72,11 @@ impl Agent<'_> {
             FromWorker::Warm => self.warm(id),
             // It lost its seat before it sat, and has loaded everything since.
             FromWorker::Halted { .. } if worker.seat().is_none() => self.warm(id),
+            FromWorker::ShareKept { round: left, share, of } if Round(left) == round => {
+                if let Some(seat) = worker.seat_mut() {
+                    seat.share = Some((share, of));
+                }
+            }
             FromWorker::Halted { round: left, step, kept } if Round(left) == round => {
                 return self.halted(id, step, kept);
             }

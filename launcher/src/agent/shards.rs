@@ -23,6 +23,14 @@ pub struct ShardSet {
     pub tables: Vec<ShardTable>,
 }
 
+impl ShardSet {
+    /// The attempt whose directory it is.
+    pub(super) fn attempt(&self) -> String {
+        let tail = self.dir.extension().map(|tail| tail.to_string_lossy().into_owned()).unwrap_or_default();
+        tail.strip_prefix("tmp-").unwrap_or(&tail).to_owned()
+    }
+}
+
 /// Steps whose checkpoint may be incomplete at one time.
 pub(super) const STEPS_OPEN_MAX: usize = 4;
 

@@ -101,6 +101,7 @@ impl Agent<'_> {
     /// The round is over and everybody who lives stands.
     fn turn(&mut self) -> Result<(), AgentError> {
         self.state.reached = self.state.reached.max(self.pool.reached());
+        self.pool.settle_shares();
         let savers = self.pool.savers();
         let Some(cause) = self.state.cause.clone() else {
             if self.pool.candidates().kept.is_empty() {

@@ -41,12 +41,14 @@ pub(super) struct Seat {
     pub(super) ready: Option<Instant>,
     /// It has left the round, after so many whole steps, and waits.
     pub(super) halted: Option<u64>,
+    /// Of the state it has no more than this share of so many.
+    pub(super) share: Option<(u32, u32)>,
 }
 
 impl Seat {
     /// A seat given now.
     pub(super) fn new(rank: Rank, stateful: bool, since: Instant) -> Self {
-        Self { rank, since, stateful, ready: None, halted: None }
+        Self { rank, since, stateful, ready: None, halted: None, share: None }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     Error,
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Exported, Ports, Subject, Tools, digest, sidecar, usage},
+    export::{Draft, Exported, Forms, Ports, Subject, Tools, digest, sidecar, usage},
     facts::Facts,
 };
 use enn_common::{
@@ -25,7 +25,7 @@ use enn_common::{
     },
 };
 use enn_export::{
-    Batch, ExportError, Model, Runner, Target, Tensor, coreml,
+    Batch, ExportError, Model, Precision, Runner, Target, Tensor, coreml,
     maker::{Made, prepare},
     pass,
     verify::{self, Cases},
@@ -57,6 +57,10 @@ pub struct ExportOptions {
     pub stream: bool,
     /// Whether what cannot be checked is published all the same, as unverified.
     pub unverified: bool,
+    /// What weights are stored and products computed in.
+    pub precision: Precision,
+    /// A package of AOTInductor whose code is taken, with this model's weights, instead of compiling anew.
+    pub code_of: Option<PathBuf>,
     /// Whether artifacts are compiled for the GPU, where that makes a difference.
     pub device: Device,
 }
@@ -78,15 +82,19 @@ pub fn export(
     let out = facts.cwd.join(out);
     let draft = Draft::new(&out)?;
     let (subject, cases, tools) = prepared(model, draft.dir(), (facts, options))?;
-    let workshop = Workshop { subject: &subject, cases: &cases, tools: &tools, draft: &draft, options };
-    let mut sources: BTreeMap<Target, Result<Parts, String>> = BTreeMap::new();
-    let mut done = Vec::new();
     // Formats that others are made from come first, whether they are asked for or not.
     let asked: BTreeSet<Target> = options.targets.iter().copied().collect();
     let needed: BTreeSet<Target> = asked.iter().copied().chain(asked.iter().filter_map(|t| t.source())).collect();
-    for target in needed {
+    let forms = Forms::of(&subject.graph, &cases, (&needed, options.precision))?;
+    let workshop = Workshop { subject: &subject, forms: &forms, cases: &cases, tools: &tools, draft: &draft, options };
+    let mut sources: BTreeMap<Target, Result<Parts, String>> = BTreeMap::new();
+    let mut done = Vec::new();
+    for target in needed.iter().copied() {
         let began = Instant::now();
-        let made = workshop.make(target, target.source().and_then(|source| sources.get(&source)));
+        // Another format may be made from what has no runtime of its own in this precision.
+        let others = needed.iter().any(|other| other.source() == Some(target));
+        let bears = if others { Ok(()) } else { target.bears(options.precision) };
+        let made = bears.and_then(|()| workshop.make(target, target.source().and_then(|source| sources.get(&source))));
         let seconds = began.elapsed().as_secs_f64();
         if !asked.contains(&target) {
             sources.insert(target, made.map(|(parts, _)| parts).map_err(|error| error.to_string()));
@@ -94,6 +102,7 @@ pub fn export(
         }
         let outcome = made.and_then(|(parts, made)| {
             sources.insert(target, Ok(parts.clone()));
+            target.bears(options.precision)?;
             workshop.finish(target, (parts, made, &sources))
         });
         if let Err(error) = &outcome {
@@ -223,6 +232,7 @@ fn read_cases(path: &Path, from: String) -> Result<Cases, Error> {
 /// Where artifacts are made and checked.
 struct Workshop<'a> {
     subject: &'a Subject,
+    forms: &'a Forms,
     cases: &'a Cases,
     tools: &'a Tools,
     draft: &'a Draft,
@@ -234,8 +244,9 @@ impl Workshop<'_> {
     fn make(&self, target: Target, source: Option<&Result<Parts, String>>) -> Result<(Parts, Made), ExportError> {
         let path = self.draft.dir().join(target.file(&self.subject.name));
         let about = self.subject.about();
-        let (name, graph, batch) = (self.subject.name.as_str(), &self.subject.graph, self.subject.batch);
-        let model = Model { name, graph, batch, about: &about };
+        let graph = target.fitted(&self.forms.form(target)?.graph)?;
+        let (name, batch) = (self.subject.name.as_str(), self.subject.batch);
+        let model = Model { name, graph: &graph, batch, about: &about };
         if let Some(written) = target.write(&model, &path) {
             return Ok((written?, Made::nothing()));
         }
@@ -244,7 +255,8 @@ impl Workshop<'_> {
             Some(Err(why)) => return Err(ExportError::NoSource { target: target.name(), why: why.clone() }),
             None => unreachable!("what a format is made from comes before it"),
         };
-        let made = self.tools.make(target, &model, (source, &path))?;
+        let old = self.options.code_of.as_deref();
+        let made = self.tools.make((target, old), &model, (source, &path))?;
         Ok((vec![path], made))
     }
 
@@ -259,12 +271,19 @@ impl Workshop<'_> {
         let source = source.map(|(source, parts)| {
             Ok::<_, ExportError>(Source { format: source.name().to_owned(), blake3: digest(parts)?.1 })
         });
-        let told = sidecar(self.subject, target, digest(&parts)?, (made, source.transpose()?), verified);
+        let told = sidecar(
+            self.subject,
+            (target, self.options.precision, self.forms.form(target)?),
+            digest(&parts)?,
+            (made, source.transpose()?),
+            verified,
+        );
         Ok((parts[0].clone(), Box::new(told)))
     }
 
     fn verified(&self, target: Target, path: &Path) -> Result<Verified, ExportError> {
         let began = Instant::now();
+        let tolerance = self.options.precision.tolerance(target);
         let nothing = |level: Level, runtime: String| Verified {
             level,
             runtime,
@@ -273,7 +292,7 @@ impl Workshop<'_> {
             from: self.cases.from.clone(),
             largest: 0.0,
             mean: 0.0,
-            tolerance: target.tolerance(),
+            tolerance,
             seconds: began.elapsed().as_secs_f64(),
         };
         let ports: Ports = self.subject.ports();
@@ -288,8 +307,7 @@ impl Workshop<'_> {
             }
             Err(error) => return Err(error),
         };
-        let found = verify::verify(runner.as_mut(), self.cases, (path, target.tolerance()))?;
-        let tolerance = target.tolerance();
+        let found = verify::verify(runner.as_mut(), self.cases, (path, tolerance))?;
         if let Some(place) = found.wrong.as_ref().filter(|_| !self.options.unverified) {
             let (target, place, largest) = (target.name(), place.clone(), found.largest);
             return Err(ExportError::Differs { target, place, largest, tolerance });

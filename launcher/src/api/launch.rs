@@ -10,6 +10,7 @@ use enn_common::config::{
     RunConfig,
     train::{Device, Nproc, Recovery},
 };
+use enn_export::Target;
 use std::time::Duration;
 
 /// Time between two looks at who waits for whom.
@@ -101,11 +102,6 @@ pub(super) fn one_worker(config: &RunConfig, facts: &Facts) -> Result<WorkerSpec
 pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
     let program = facts.worker.clone().ok_or(Error::NoWorker)?;
     let libtorch = facts.libtorch.as_ref().ok_or(Error::NoLibtorch)?;
-    let shared = u32::try_from(facts.cores / world as usize).unwrap_or(u32::MAX).max(1);
-    let threads = match u32::try_from(config.train.threads) {
-        Ok(0) | Err(_) => facts.omp_threads.unwrap_or(shared),
-        Ok(threads) => threads,
-    };
     let device = if config.cluster.device == Device::Cuda { Device::Cuda } else { Device::Cpu };
     Ok(WorkerSpec {
         program,
@@ -113,6 +109,35 @@ pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<Wo
         library_dir: Some(libtorch.lib.clone()),
         library_path: facts.library_path.clone(),
         device,
-        threads,
+        threads: threads(config, facts, world),
     })
+}
+
+/// What an exported model's runtime shares the machine by, on the CPU: the formats that libtorch runs need a worker, the others none.
+pub(super) fn runtime_worker(
+    target: Target,
+    config: &RunConfig,
+    facts: &Facts,
+    world: u32,
+) -> Result<WorkerSpec, Error> {
+    if matches!(target, Target::Pt2 | Target::Aoti) {
+        return Ok(WorkerSpec { device: Device::Cpu, ..worker(config, facts, world)? });
+    }
+    Ok(WorkerSpec {
+        program: facts.worker.clone().unwrap_or_default(),
+        args: Vec::new(),
+        library_dir: facts.libtorch.as_ref().map(|found| found.lib.clone()),
+        library_path: facts.library_path.clone(),
+        device: Device::Cpu,
+        threads: threads(config, facts, world),
+    })
+}
+
+/// Threads of one of `world` processes.
+fn threads(config: &RunConfig, facts: &Facts, world: u32) -> u32 {
+    let shared = u32::try_from(facts.cores / world.max(1) as usize).unwrap_or(u32::MAX).max(1);
+    match u32::try_from(config.train.threads) {
+        Ok(0) | Err(_) => facts.omp_threads.unwrap_or(shared),
+        Ok(threads) => threads,
+    }
 }

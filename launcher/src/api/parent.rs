@@ -42,8 +42,13 @@ pub(super) fn adopt(
 ) -> Result<RunConfig, Error> {
     let checkpoint = match Form::of(&options.source)? {
         Form::Directory => listing::find(&options.source)?,
-        Form::Safetensors | Form::Pt => {
-            let loaded = convert::load_model(&options.source, &run.path().join(DIR), wall_time())?;
+        form => {
+            let (source, beside) = (&options.source, run.path().join(DIR));
+            let native = match form {
+                Form::Pt => convert::load_native(source, &beside, (config, own), wall_time())?,
+                _ => None,
+            };
+            let loaded = native.map_or_else(|| convert::load_model(source, &beside, wall_time()), Ok)?;
             Checkpoint::open(&loaded.path).map_err(Box::new)?
         }
     };

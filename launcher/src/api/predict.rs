@@ -1,14 +1,22 @@
-//! `predict`: stage new data as the model knows them, predict every row with the configured workers, gather.
+//! `predict`: stage new data as the model knows them, predict every row with the configured workers or an exported model's runtime,
+//! gather.
 
-use super::{announce::Announcer, launch, train};
+mod engine;
+
+pub use engine::Engine;
+use engine::Spot;
+pub(super) use engine::{configured, write_chunk};
+
+use super::{announce::Announcer, launch, stream::WorkDir, train};
 use crate::{
     Error,
     agent::{self, Checkpoints, Chunk, Committed, Ended, Job, ShardSet},
     error::Usage,
+    export::{Packed, is_packed},
     facts::Facts,
     gather::{self, Gathered, Header, Ledger},
     run_dir::RunDir,
-    ui::Mode,
+    ui::{Mode, Sink},
 };
 use enn_common::{
     artifact::prediction::ModelDigest,
@@ -25,9 +33,13 @@ use std::{
 
 /// Chunks that a set of rows is cut into, about: enough for any number of workers to end at the same time.
 const CHUNKS_AIM: u64 = 64;
-/// Cells of a chunk at most (64 MiB) and rows at least.
+/// Cells of a chunk at most (64 MiB).
 const CHUNK_CELLS_MAX: u64 = 16 << 20;
+/// A chunk has so many values, inputs and cells together, as far as that is between these numbers of rows: each costs files and a
+/// message, and a GPU computes as many rows at once as there are.
+const CHUNK_VALUES: u64 = 1 << 20;
 const CHUNK_ROWS_MIN: u64 = 64;
+const CHUNK_ROWS_FEW: u64 = 4096;
 
 /// How to predict.
 #[derive(Debug, Clone)]
@@ -40,6 +52,10 @@ pub struct PredictOptions {
     pub replace: bool,
     /// What the encoder computes in; the heads always compute in f32.
     pub precision: Precision,
+    /// Who computes; without, an artifact's own runtime or the run's workers.
+    pub engine: Option<Engine>,
+    /// Whether the predictions alone are told, without the quantiles beside them.
+    pub point: bool,
     /// Changes to the run's configuration, e.g. of the number of workers.
     pub overrides: Vec<super::Override>,
 }
@@ -51,6 +67,8 @@ impl Default for PredictOptions {
             handle_signals: false,
             replace: false,
             precision: Precision::Fp32,
+            engine: None,
+            point: false,
             overrides: Vec::new(),
         }
     }
@@ -65,9 +83,12 @@ pub struct Predictions {
     pub gathered: Option<Gathered>,
 }
 
-/// Predicts every row of `data` with the newest checkpoint of the run directory `model` (its best weights) and writes
-/// `output`: `NAME.parquet`, or without extension a directory of .npy files. Values are in the target's own unit; rows keep
-/// their identity and the order of the source.
+/// Below the user's cache directory: what a prediction by an artifact leaves for a moment.
+pub(super) const SCRATCH: &str = "predict";
+
+/// Predicts every row of `data` with the newest checkpoint of the run directory `model` (its best weights), or with the exported model
+/// `model`, and writes `output`: `NAME.parquet`, or without extension a directory of .npy files. Values are in the target's own unit;
+/// rows keep their identity and the order of the source.
 ///
 /// # Errors
 /// No complete checkpoint, data that do not fit the model, an output that is there, or [`Error::Worker`].
@@ -79,11 +100,18 @@ pub fn predict(
     options: &PredictOptions,
 ) -> Result<Predictions, Error> {
     let began = Instant::now();
-    let subject = Subject::of(model, data, facts, options)?;
     let output = facts.cwd.join(output);
     gather::Format::of(&output)?;
     if output.exists() && !options.replace {
         return Err(gather::GatherError::Exists { path: output }.into());
+    }
+    let subject = Subject::of(model, data, facts, options)?;
+    if subject.is_alone {
+        // There is no run that it could be part of.
+        let work = WorkDir::create(&subject.runs)?;
+        let announcer = Announcer::start(Sink::bare(options.mode));
+        let place = Place { run: None, staged: &work.path.join(train::STAGED_DIR), scratch: &work.path };
+        return Ok(work_on(&subject, &output, (facts, options), (&place, &announcer))?.0);
     }
     let run = RunDir::create(&model.join("predictions"), "predict", time::OffsetDateTime::now_utc())?;
     run.write_config(&subject.config)?;
@@ -96,7 +124,8 @@ pub fn predict(
         nproc: launch::world(&subject.config),
         argv: facts.argv.clone(),
     });
-    let outcome = work(&subject, &output, (facts, options), (&run, &announcer));
+    let place = Place { run: Some(&run), staged: &subject.runs.join(train::STAGED_DIR), scratch: run.path() };
+    let outcome = work_on(&subject, &output, (facts, options), (&place, &announcer));
     let (code, restarts, rounds) = match &outcome {
         Ok((predictions, restarts, rounds)) => (train::exit_code(&predictions.ended), *restarts, *rounds),
         Err(error) => (error.exit_code(), 0, 0),
@@ -106,6 +135,14 @@ pub fn predict(
     Ok(outcome?.0)
 }
 
+/// Where a prediction has its files.
+struct Place<'a> {
+    /// `None` for an artifact without a run.
+    run: Option<&'a RunDir>,
+    staged: &'a Path,
+    scratch: &'a Path,
+}
+
 /// What predicts, and what it predicts.
 pub(super) struct Subject {
     pub(super) runs: PathBuf,
@@ -113,6 +150,10 @@ pub(super) struct Subject {
     pub(super) digest: ModelDigest,
     pub(super) config: RunConfig,
     pub(super) meta: StagedMeta,
+    /// The exported model that is used instead of workers.
+    pub(super) engine: Option<Packed>,
+    /// Whether there is nothing but the exported model.
+    is_alone: bool,
 }
 
 impl Subject {
@@ -126,15 +167,53 @@ impl Subject {
         let meta: StagedMeta = serde_json::from_value(manifest.meta.clone()).map_err(json)?;
         let digest = ModelDigest { run: manifest.run.clone(), step: manifest.step, blake3: manifest_digest(&found)? };
         let runs = model.parent().unwrap_or(model).to_owned();
-        Ok(Self { runs, checkpoint, digest, config, meta })
+        Ok(Self { runs, checkpoint, digest, config, meta, engine: None, is_alone: false })
     }
 
-    /// The same with new data, and with changes to its configuration.
+    /// An exported model, with what is said beside it.
+    fn packed(packed: Packed, facts: &Facts) -> Self {
+        let said = &packed.said.model;
+        let digest = ModelDigest { run: said.run.clone(), step: said.step, blake3: said.checkpoint.clone() };
+        Self {
+            runs: facts.cache_dir.join(SCRATCH),
+            checkpoint: packed.path.clone(),
+            digest,
+            config: engine::configured(&packed),
+            meta: packed.said.staged.clone(),
+            engine: Some(packed),
+            is_alone: true,
+        }
+    }
+
+    /// A run or an exported model with new data, and with changes to its configuration.
     pub(super) fn of(model: &Path, data: &[PathBuf], facts: &Facts, options: &PredictOptions) -> Result<Self, Error> {
-        let trained = Self::trained(model)?;
+        let engine = engine::chosen(model, facts, options)?;
+        let trained = match engine {
+            Some(packed) if is_packed(model) => Self::packed(packed, facts),
+            engine => Self { engine, ..Self::trained(model)? },
+        };
         let mut config = super::change_config(&trained.config, &options.overrides, facts)?;
         config.data = Some(new_data(config.data.take().ok_or(Error::Usage(Usage::NoData))?, data, facts)?);
         Ok(Self { config, ..trained })
+    }
+
+    /// Levels that are computed of each cell, and whether no more than the point of them is told.
+    pub(super) fn levels(&self, is_point: bool) -> Result<(Vec<f64>, bool), Error> {
+        match &self.engine {
+            Some(packed) => Ok((packed.levels(is_point)?, false)),
+            None => Ok((self.config.train.quantile_levels().to_vec(), is_point)),
+        }
+    }
+
+    /// Where its exported model runs, one of `world` on this machine.
+    pub(super) fn spot<'a>(
+        &'a self,
+        world: u32,
+        (facts, options): (&Facts, &PredictOptions),
+        scratch: &'a Path,
+    ) -> Result<Option<Spot<'a>>, Error> {
+        let spot = |packed| Spot::new(packed, (&self.config, world), facts, (scratch, options.point));
+        self.engine.as_ref().map(spot).transpose()
     }
 }
 
@@ -158,9 +237,10 @@ fn manifest_digest(checkpoint: &Checkpoint) -> Result<String, Error> {
 }
 
 /// Rows per chunk: by the data alone, so that a prediction that is taken up again finds its chunks.
-fn chunk_rows(rows: u64, cells: u64) -> u64 {
+fn chunk_rows(rows: u64, features: u64, cells: u64) -> u64 {
     let most = (CHUNK_CELLS_MAX / cells.max(1)).max(1);
-    rows.div_ceil(CHUNKS_AIM).max(CHUNK_ROWS_MIN).min(most)
+    let least = (CHUNK_VALUES / (features + cells).max(1)).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_FEW);
+    rows.div_ceil(CHUNKS_AIM).max(least).min(most)
 }
 
 /// Notes chunks as they come; there are no checkpoints.
@@ -183,50 +263,55 @@ impl Checkpoints for Notes {
     }
 }
 
-fn work(
+/// How computing ended, how often something was started again, and in how many rounds.
+type Computed = (Ended, u32, u64);
+
+fn work_on(
     subject: &Subject,
     output: &Path,
     (facts, options): (&Facts, &PredictOptions),
-    (run, announcer): (&RunDir, &Announcer),
+    (place, announcer): (&Place<'_>, &Announcer),
 ) -> Result<(Predictions, u32, u64), Error> {
-    let place = subject.runs.join(train::STAGED_DIR);
-    let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), &place, announcer)?;
+    let (levels, takes_point) = subject.levels(options.point)?;
+    let staged = train::stage_data(&subject.config, Some(subject.meta.clone()), place.staged, announcer)?;
     let rows = staged.meta.rows;
     let cells = staged.meta.out_shape.iter().map(|size| *size as u64).product();
-    let chunk_rows = chunk_rows(rows, cells);
+    let chunk_rows = chunk_rows(rows, staged.meta.features.len() as u64, cells);
     let partial = gather::partial_dir(output);
-    let (checkpoint, data) = (subject.digest.blake3.clone(), staged.meta.digest.clone());
-    let header = Header { checkpoint, data, chunk_rows, precision: options.precision };
+    // Chunks of another engine, or with other numbers in them, are not those of this prediction.
+    let checkpoint = match &subject.engine {
+        None => subject.digest.blake3.clone(),
+        Some(packed) => format!("{} {} levels", packed.said.blake3, levels.len()),
+    };
+    let header = Header { checkpoint, data: staged.meta.digest.clone(), chunk_rows, precision: options.precision };
     let ledger = Ledger::open(&partial, &header)?;
     let done = ledger.done();
     let complete = done.iter().map(|(start, end)| end - start).sum::<u64>() == rows;
     let ledger = Arc::new(Mutex::new(ledger));
     let (mut ended, mut restarts, mut rounds) = (Ended::Finished, 0, 0);
     if !complete {
-        let (staged, checkpoint) = (staged.dir.clone(), subject.checkpoint.clone());
-        let job =
-            Job::Predict { staged, checkpoint, out: partial, chunk_rows, rows, done, precision: options.precision };
-        let spec = launch::agent_spec(&subject.config, facts, run, job, options.handle_signals)?;
-        let notes = Notes(ledger.clone(), announcer.teller());
-        let outcome = agent::run(&spec, Box::new(notes), &mut |what| announcer.tell(what))?;
-        (ended, restarts, rounds) = (outcome.ended, outcome.restarts, outcome.rounds);
+        let teller = announcer.teller();
+        let chunks = engine::Chunks {
+            staged: &staged.dir,
+            out: &partial,
+            chunk_rows,
+            rows,
+            levels: levels.len(),
+            ledger: &ledger,
+            teller,
+        };
+        (ended, restarts, rounds) = match place.run.filter(|_| subject.engine.is_none()) {
+            Some(run) => by_workers(subject, &chunks, (facts, options), (run, announcer), ledger.clone())?,
+            None => by_engine(subject, &chunks, (facts, options), place)?,
+        };
     }
     match ended {
         Ended::Failed { cause } => return Err(Error::Worker(cause)),
         Ended::Stopped(_) => return Ok((Predictions { ended, gathered: None }, restarts, rounds)),
         Ended::Finished => {}
     }
-    let request = gather::Request {
-        output,
-        replace: options.replace,
-        staged: &staged.dir,
-        checkpoint: subject.digest.clone(),
-        levels: subject.config.train.quantile_levels(),
-        versions: train::versions(),
-        wall_time: train::wall_time(),
-    };
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
-    let gathered = gather::predictions(&request, &ledger, &mut |_| {})?;
+    let gathered = put_together((subject, &staged.dir), (output, &ledger), (&levels, takes_point), options.replace)?;
     for (reason, rows) in &gathered.failed {
         announcer
             .tell(What::Warned { message: format!("{rows} of {} rows have no prediction: {reason}", gathered.rows) });
@@ -236,15 +321,68 @@ fn work(
     Ok((Predictions { ended, gathered: Some(gathered) }, restarts, rounds))
 }
 
+fn put_together(
+    (subject, staged): (&Subject, &Path),
+    (output, ledger): (&Path, &Ledger),
+    (levels, point): (&[f64], bool),
+    replace: bool,
+) -> Result<Gathered, Error> {
+    let mut versions = train::versions();
+    versions.extend(subject.engine.iter().map(|packed| ("engine".to_owned(), packed.target.name().to_owned())));
+    let (checkpoint, wall_time) = (subject.digest.clone(), train::wall_time());
+    let request = gather::Request { output, replace, staged, checkpoint, levels, point, versions, wall_time };
+    Ok(gather::predictions(&request, ledger, &mut |_| {})?)
+}
+
+/// The chunks that are missing, by the run's workers.
+fn by_workers(
+    subject: &Subject,
+    chunks: &engine::Chunks<'_>,
+    (facts, options): (&Facts, &PredictOptions),
+    (run, announcer): (&RunDir, &Announcer),
+    ledger: Arc<Mutex<Ledger>>,
+) -> Result<Computed, Error> {
+    let done = ledger.lock().unwrap_or_else(PoisonError::into_inner).done();
+    let job = Job::Predict {
+        staged: chunks.staged.to_owned(),
+        checkpoint: subject.checkpoint.clone(),
+        out: chunks.out.to_owned(),
+        chunk_rows: chunks.chunk_rows,
+        rows: chunks.rows,
+        done,
+        precision: options.precision,
+    };
+    let spec = launch::agent_spec(&subject.config, facts, run, job, options.handle_signals)?;
+    let notes = Notes(ledger, announcer.teller());
+    let outcome = agent::run(&spec, Box::new(notes), &mut |what| announcer.tell(what))?;
+    Ok((outcome.ended, outcome.restarts, outcome.rounds))
+}
+
+/// The same by an exported model's runtime.
+fn by_engine(
+    subject: &Subject,
+    chunks: &engine::Chunks<'_>,
+    (facts, options): (&Facts, &PredictOptions),
+    place: &Place<'_>,
+) -> Result<Computed, Error> {
+    let world = launch::world(&subject.config);
+    let Some(spot) = subject.spot(world, (facts, options), place.scratch)? else { return Err(Error::NoWorker) };
+    let max_restarts = subject.config.cluster.max_restarts;
+    let (ended, restarts) = engine::compute(chunks, &spot, (world, max_restarts), options.handle_signals)?;
+    Ok((ended, restarts, 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn chunks_depend_on_the_data_and_fit_memory() {
-        assert_eq!(chunk_rows(100, 72), 64);
-        assert_eq!(chunk_rows(1_000_000, 72), 15_625);
-        assert_eq!(chunk_rows(1_000_000, 16 << 20), 1);
-        assert!(chunk_rows(1 << 40, 936) * 936 <= CHUNK_CELLS_MAX);
+        assert_eq!(chunk_rows(100, 8, 72), 4096);
+        assert_eq!(chunk_rows(100, 2048, 2048), 256);
+        assert_eq!(chunk_rows(100, 1 << 20, 72), 64);
+        assert_eq!(chunk_rows(1_000_000, 8, 72), 15_625);
+        assert_eq!(chunk_rows(1_000_000, 8, 16 << 20), 1);
+        assert!(chunk_rows(1 << 40, 8, 936) * 936 <= CHUNK_CELLS_MAX);
     }
 }

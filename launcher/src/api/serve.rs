@@ -2,8 +2,6 @@
 
 mod artifact;
 
-pub use artifact::is_artifact;
-
 use super::{
     launch,
     oracle::{Oracle, Scratch},
@@ -13,20 +11,17 @@ use super::{
 use crate::{
     Error,
     error::Usage,
+    export::{Packed, is_packed},
     facts::Facts,
-    process::{self, STOP_SIGNALS, Signals},
-    serve::{self, Answers, Drained, Engine, Failure, Limits, ServeError, Server, Settings, Start, Token},
+    process::{STOP_SIGNALS, Signals, next_signal},
+    serve::{self, Answers, Drained, Engine, Failure, Limits, Lost, ServeError, Server, Settings, Start, Token},
 };
 use crossbeam_channel::Receiver;
 use enn_common::config::train::Precision;
-use nix::{
-    poll::{PollFd, PollFlags},
-    sys::signal::Signal,
-};
+use nix::sys::signal::Signal;
 use std::{
-    io::{self, PipeReader},
+    io,
     net::SocketAddr,
-    os::fd::AsFd,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -49,6 +44,9 @@ pub struct ServeOptions {
     pub grace: Duration,
     /// What the encoder computes in.
     pub precision: Precision,
+    /// Whether clients have streams, from row to row of which the model carries what it knows; an artifact that was exported with the
+    /// state of a stream serves them anyway.
+    pub stream: bool,
     /// Changes to the run's configuration.
     pub overrides: Vec<super::Override>,
 }
@@ -78,13 +76,13 @@ pub fn serve(
     let system = |what| move |source| Error::Serve(ServeError::System { what, source });
     // Before anything is started that must not be left behind.
     let signals = Signals::install(&STOP_SIGNALS).map_err(system("handle signals"))?;
-    let artifact = artifact::said_of(model)?;
-    let work = match &artifact {
+    let packed = is_packed(model).then(|| Packed::open(model)).transpose()?;
+    let work = match &packed {
         Some(_) => WorkDir::create(&facts.cache_dir.join(SCRATCH))?,
         None => WorkDir::create(&model.join("predictions"))?,
     };
-    let (subject, start) = match artifact {
-        Some(sidecar) => artifact::prepared(model, sidecar, (facts, options), &work.path)?,
+    let (subject, start) = match packed {
+        Some(packed) => artifact::prepared(packed, (facts, options), &work.path)?,
         None => of_run(model, (facts, options), &work.path)?,
     };
     let settings =
@@ -94,7 +92,7 @@ pub fn serve(
     let Some(mut signals) = signals else {
         return Err(system("handle signals")(io::Error::other("another part of this process does")));
     };
-    let signal = wait(&mut signals, None).map_err(system("wait for a signal"))?.unwrap_or(Signal::SIGTERM);
+    let signal = next_signal(&mut signals, None).map_err(system("wait for a signal"))?.unwrap_or(Signal::SIGTERM);
     let hurry = server.hurry();
     let (ended, end) = io::pipe().map_err(system("make a pipe"))?;
     let grace = options.grace;
@@ -104,7 +102,7 @@ pub fn serve(
         drained
     });
     // Asked twice, it does not wait.
-    if let (Ok(Some(_)), Some(hurry)) = (wait(&mut signals, Some(&ended)), hurry) {
+    if let (Ok(Some(_)), Some(hurry)) = (next_signal(&mut signals, Some(&ended)), hurry) {
         hurry.now();
     }
     let drained = stopping.join().unwrap_or(Drained { finished: 0, cut: 0 });
@@ -120,9 +118,13 @@ fn of_run(
     let predict = PredictOptions { overrides: options.overrides.clone(), ..PredictOptions::default() };
     let subject = Subject::of(model, &[scratch.to_owned()], facts, &predict)?;
     let worker = launch::worker(&subject.config, facts, options.workers.max(1))?;
-    let (checkpoint, precision, shared) = (subject.checkpoint.clone(), options.precision, scratch.to_owned());
+    let (checkpoint, mode, shared) =
+        (subject.checkpoint.clone(), (options.precision, options.stream), scratch.to_owned());
+    let time = options.limits.answer_wait;
     let start = move || -> Result<Box<dyn Engine>, Failure> {
-        Ok(Box::new(Worker(Oracle::start(&worker, &checkpoint, precision, Scratch::Shared(&shared))?)))
+        let mut oracle = Oracle::start(&worker, &checkpoint, mode, Scratch::Shared(&shared))?;
+        oracle.set_wait(time);
+        Ok(Box::new(Worker(oracle)))
     };
     let subject = serve::Subject {
         run: subject.digest.run.clone(),
@@ -135,32 +137,32 @@ fn of_run(
     Ok((subject, Box::new(start)))
 }
 
-/// The next signal; `None` when the other end of a pipe was closed before.
-fn wait(signals: &mut Signals, pipe: Option<&PipeReader>) -> io::Result<Option<Signal>> {
-    loop {
-        let mut fds = vec![PollFd::new(signals.fd(), PollFlags::POLLIN)];
-        fds.extend(pipe.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
-        process::wait_ready(&mut fds, None)?;
-        let closed = fds.get(1).is_some_and(|fd| fd.any().unwrap_or(true));
-        if let Some(signal) = signals.take().first() {
-            return Ok(Some(*signal));
-        }
-        if closed {
-            return Ok(None);
-        }
-    }
-}
-
 /// A worker process.
 struct Worker(Oracle);
 
 impl Engine for Worker {
-    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Failure> {
-        let (values, status) = self.0.tell(x, rows)?;
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Lost> {
+        let (values, status) = self.0.tell(x, rows).map_err(lost)?;
         Ok(Answers { values, status })
+    }
+
+    fn state(&self) -> usize {
+        self.0.state()
+    }
+
+    fn go_on(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), Lost> {
+        let ((values, status), after) = self.0.carry(x, states, rows).map_err(lost)?;
+        Ok((Answers { values, status }, after))
     }
 
     fn ended(&self) -> Receiver<()> {
         self.0.ended().clone()
+    }
+}
+
+fn lost(error: Error) -> Lost {
+    match error {
+        Error::Late(time) => Lost::Late(time),
+        other => Lost::Ended(other.into()),
     }
 }

@@ -11,10 +11,11 @@
 use super::{
     launch,
     oracle::{Oracle, Scratch},
-    predict::{PredictOptions, Subject},
+    predict::{PredictOptions, SCRATCH, Subject, write_chunk},
 };
 use crate::{
     Error,
+    export::{AtWork, is_packed},
     facts::Facts,
     gather::Stream,
     stage::{self, Batches, StageOptions},
@@ -25,21 +26,71 @@ use arrow_schema::ArrowError;
 use enn_common::{
     config::data::{DataConfig, SourceFormat},
     fs::{Disk, FileError, Storage},
+    staged::Staged,
 };
 use std::{
     fs::{self, DirBuilder, File},
     io::{Read, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 /// Rows predicted at once.
 const BATCH_ROWS_MAX: usize = 65_536;
-/// Beginning of the names of working directories; a process id follows.
+/// Beginning of the names of working directories; a process id follows, and the directory's number in the process.
 const WORK: &str = ".stream-";
+/// The next number.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Predicts the batches of `input` with the newest checkpoint of the run directory `model` and writes each answer to `output` before
-/// the next batch is read; how many rows were predicted.
+/// Who answers.
+enum Answerer {
+    Worker(Oracle),
+    /// An exported model, and how many levels it tells of each cell.
+    Engine(AtWork, usize),
+}
+
+impl Answerer {
+    fn start(
+        subject: &Subject,
+        (facts, options): (&Facts, &PredictOptions),
+        scratch: &Path,
+        levels: usize,
+    ) -> Result<Self, Error> {
+        if let Some(spot) = subject.spot(1, (facts, options), scratch)? {
+            return Ok(Self::Engine(spot.start()?, levels));
+        }
+        let worker = launch::one_worker(&subject.config, facts)?;
+        Ok(Self::Worker(Oracle::start(
+            &worker,
+            &subject.checkpoint,
+            (options.precision, false),
+            Scratch::Own(scratch),
+        )?))
+    }
+
+    /// The chunk of the answers to all rows of a staged set, below `out`, and its digest.
+    fn ask(&mut self, staged: &Path, out: &Path) -> Result<(PathBuf, String), Error> {
+        match self {
+            Self::Worker(oracle) => oracle.ask(staged, out),
+            Self::Engine(engine, levels) => {
+                let staged = Staged::open(staged)?;
+                let written = write_chunk(engine, &staged, (0..staged.rows(), out), *levels)?;
+                Ok((written.path, written.blake3))
+            }
+        }
+    }
+
+    fn end(self) -> Result<(), Error> {
+        match self {
+            Self::Worker(oracle) => oracle.end(),
+            Self::Engine(..) => Ok(()),
+        }
+    }
+}
+
+/// Predicts the batches of `input` with the newest checkpoint of the run directory `model`, or the exported model `model`, and writes
+/// each answer to `output` before the next batch is read; how many rows were predicted.
 ///
 /// # Errors
 /// A batch that is not like the training data, a stream that is cut, or the worker's own sentence. Answers given before stay.
@@ -50,14 +101,15 @@ pub fn predict_stream(
     facts: &Facts,
     options: &PredictOptions,
 ) -> Result<u64, Error> {
-    let work = WorkDir::create(&model.join("predictions"))?;
+    let place = if is_packed(model) { facts.cache_dir.join(SCRATCH) } else { model.join("predictions") };
+    let work = WorkDir::create(&place)?;
     let source = work.path.join("batch.arrow");
     let subject = Subject::of(model, std::slice::from_ref(&source), facts, options)?;
     let data = subject.config.data.clone().map(|data| DataConfig { format: Some(SourceFormat::Arrow), ..data });
     let Some(data) = data else { return Err(Error::Usage(crate::error::Usage::NoData)) };
-    let worker = launch::one_worker(&subject.config, facts)?;
-    let mut oracle = Oracle::start(&worker, &subject.checkpoint, options.precision, Scratch::Own(&work.path))?;
-    let mut answers = Stream::new(output, subject.config.train.quantile_levels());
+    let (levels, takes_point) = subject.levels(options.point)?;
+    let mut answerer = Answerer::start(&subject, (facts, options), &work.path, levels.len())?;
+    let mut answers = Stream::new(output, &levels, takes_point);
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
     let (mut rows, mut failed) = (0, 0);
@@ -67,7 +119,7 @@ pub fn predict_stream(
             let part = batch.slice(first, BATCH_ROWS_MAX.min(batch.num_rows() - first));
             write_file(&source, &part).map_err(Error::Stream)?;
             let staged = stage::stage(&data, &staging, &mut |_| {})?;
-            let (chunk, blake3) = oracle.ask(&staged.dir, &work.path)?;
+            let (chunk, blake3) = answerer.ask(&staged.dir, &work.path)?;
             failed += answers.write(&staged.meta, &chunk, &blake3)? as u64;
             rows += staged.meta.rows;
             Disk.remove_dir(&staging.out)?;
@@ -75,7 +127,7 @@ pub fn predict_stream(
         }
     }
     answers.finish(&subject.meta)?;
-    oracle.end()?;
+    answerer.end()?;
     if failed > 0 {
         tracing::warn!("{failed} of {rows} rows have no prediction");
     }
@@ -98,7 +150,10 @@ impl WorkDir {
     pub(super) fn create(parent: &Path) -> Result<Self, Error> {
         fs::create_dir_all(parent).map_err(FileError::of("make the directory", parent))?;
         sweep(parent);
-        let path = parent.join(format!("{WORK}{}", std::process::id()));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("{WORK}{}.{number}", std::process::id()));
+        // A process that had this one's id may have left it.
+        let _absent = fs::remove_dir_all(&path);
         DirBuilder::new().mode(0o700).create(&path).map_err(FileError::of("make the directory", &path))?;
         Ok(Self { path })
     }
@@ -115,10 +170,8 @@ impl Drop for WorkDir {
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(WORK)?.parse::<u32>().ok());
-        if process
-            .is_some_and(|process| process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists())
-        {
+        let process = name.to_str().and_then(|name| name.strip_prefix(WORK)?.split('.').next()?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -317,7 +317,7 @@ pub(super) fn stage_data(
 fn open_staged(dir: &Path, config: &RunConfig, announcer: &Announcer) -> Result<Staged, Error> {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let meta = enn_common::staged::Staged::open(&dir)?.meta().clone();
-    let staged = Staged { dir, meta, reused: true };
+    let staged = Staged { dir, meta, reused: true, resumed_rows: 0 };
     announcer.tell(staged_event(&staged, config, 0.0));
     Ok(staged)
 }
@@ -333,6 +333,7 @@ fn staged_event(staged: &Staged, config: &RunConfig, seconds: f64) -> What {
         sources: source_shares(meta, config),
         units: meta.units.clone(),
         reused: staged.reused,
+        resumed_rows: staged.resumed_rows,
         seconds,
         report: meta.report.clone(),
     }

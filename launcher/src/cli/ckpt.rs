@@ -9,7 +9,7 @@ mod verify;
 use super::{flags::Runs, output};
 use crate::{
     Error,
-    convert::{self as convert_files, Contents},
+    convert::{self as convert_files, Contents, Mapped},
     facts::Facts,
     run_dir,
 };
@@ -72,7 +72,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
                 let tensors: Vec<_> = found.tensors.iter().map(tensor).collect();
                 let values: serde_json::Map<_, _> =
                     found.values.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
-                let json = json!({"path": found.path, "form": found.form, "tensors": tensors, "values": values, "refused": found.refused});
+                let mapped = found.mapped.as_ref().map(mapped);
+                let json = json!({"path": found.path, "form": found.form, "tensors": tensors, "values": values, "refused": found.refused, "mapped": mapped});
                 return tell(which.json, Ok(json), || file_contents(&found)).map(|()| ExitCode::Success);
             }
             let shown = listing::show(&listing::find(&path)?);
@@ -155,7 +156,33 @@ fn file_contents(found: &Contents) -> String {
     lines.extend(found.tensors.iter().map(|(name, dtype, shape)| format!("{name}  {dtype}  {shape:?}")));
     lines.extend(found.values.iter().map(|(name, text)| format!("{name} = {text}")));
     lines.extend(found.refused.iter().map(|what| format!("not read: {what}")));
+    if let Some(mapped) = &found.mapped {
+        let (made, left) = (mapped.tensors.len(), mapped.left.len());
+        lines.push(format!(
+            "as ENN has it: {} settings, {made} tensors; {left} entries are left",
+            mapped.settings.len()
+        ));
+        lines.extend(mapped.settings.iter().map(|(theirs, ours, value)| format!("{ours} = {value}  from {theirs}")));
+        let made =
+            mapped.tensors.iter().map(|(name, shape, from)| format!("{name}  {shape:?}  from {}", from.join(", ")));
+        lines.extend(made);
+        lines.extend(mapped.left.iter().map(|(name, why)| format!("left: {name}: {why}")));
+    }
     lines.join("\n")
+}
+
+/// What ENN has of a file of ENN for PyTorch.
+fn mapped(found: &Mapped) -> Value {
+    let setting =
+        |(theirs, ours, value): &(String, String, String)| json!({"from": theirs, "to": ours, "value": value});
+    let tensor =
+        |(name, shape, from): &(String, Vec<u64>, Vec<String>)| json!({"name": name, "shape": shape, "from": from});
+    let left = |(name, why): &(String, String)| json!({"name": name, "reason": why});
+    json!({
+        "settings": found.settings.iter().map(setting).collect::<Vec<_>>(),
+        "tensors": found.tensors.iter().map(tensor).collect::<Vec<_>>(),
+        "left": found.left.iter().map(left).collect::<Vec<_>>(),
+    })
 }
 
 fn contents(shown: &Shown) -> String {

@@ -10,7 +10,7 @@ use crate::{
     run_dir,
 };
 use enn_common::{config::train::Device, exit::ExitCode};
-use enn_export::{Batch, Target};
+use enn_export::{Batch, Precision, Target};
 use std::{io::Write, path::PathBuf, str::FromStr};
 
 /// Write a run's best model for other runtimes, and check each file by running it there
@@ -46,9 +46,15 @@ pub(super) struct Args {
     /// Rows of one call: fewest, what compilers tune for, most
     #[arg(long, value_name = "MIN:OPT:MAX", default_value = "1:64:4096", help_heading = "Job")]
     batch: Rows,
+    /// Store weights and compute products in: fp32, fp16, bf16; what bears no half stays in single
+    #[arg(long, value_name = "PRECISION", default_value = "fp32", help_heading = "Job")]
+    precision: Precision,
     /// Compile for: cpu or cuda; aoti only
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = ["cpu", "cuda"], help_heading = "Job")]
     device: String,
+    /// Take the code of this package of the same program, made by aoti for cpu, and give it this run's weights: seconds instead of minutes
+    #[arg(long, value_name = "OLD.aoti.pt2", help_heading = "Job")]
+    code_of: Option<PathBuf>,
     /// Publish also what cannot be checked here or fails the check, and say so beside it
     #[arg(long, help_heading = "Job")]
     unverified: bool,
@@ -92,6 +98,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     if args.to.is_empty() {
         return Err(Error::Usage(Usage::NothingToExport));
     }
+    if args.code_of.is_some() && (!args.to.contains(&Target::Aoti) || args.device != "cpu") {
+        return Err(Error::Usage(Usage::CodeOfWhat));
+    }
     let run = run_dir::find(&args.runs.dir(facts), run)?;
     let options = ExportOptions {
         targets: args.to.clone(),
@@ -100,6 +109,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         quantiles: args.quantiles,
         stream: args.stream,
         unverified: args.unverified,
+        precision: args.precision,
+        code_of: args.code_of.as_ref().map(|path| facts.cwd.join(path)),
         device: if args.device == "cuda" { Device::Cuda } else { Device::Cpu },
     };
     let mut heard = |exported: &Exported| {

@@ -3,7 +3,7 @@
 use super::output;
 use crate::{
     Error, agent,
-    api::Override,
+    api::{self, Override},
     facts::Facts,
     run_dir, torchrun,
     ui::{self, Mode},
@@ -140,6 +140,15 @@ impl Runs {
     pub(super) fn dir(&self, facts: &Facts) -> PathBuf {
         facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))
     }
+}
+
+/// The exported model that is named, or else the run.
+pub(super) fn artifact_or_run(named: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
+    let path = facts.cwd.join(named);
+    if api::is_artifact(&path) {
+        return Ok(path);
+    }
+    Ok(facts.cwd.join(run_dir::find(&runs.dir(facts), named)?))
 }
 
 /// Which run is looked at.

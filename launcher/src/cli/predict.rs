@@ -1,17 +1,16 @@
 //! `enn predict`.
 
-use super::flags::{Changes, Cluster, Runs, Show};
+use super::flags::{Changes, Cluster, Runs, Show, artifact_or_run};
 use crate::{
     Error,
-    api::{self, PredictOptions},
+    api::{self, Engine, PredictOptions},
     error::Usage,
     facts::Facts,
-    run_dir,
 };
 use enn_common::{config::train::Precision, exit::ExitCode};
 use std::path::PathBuf;
 
-/// Predict every row of a data file with a trained run's best weights
+/// Predict every row of a data file with a trained run's best weights, or with an exported model
 ///
 /// Prediction that was interrupted goes on where it was when called again with the same output.
 ///
@@ -19,9 +18,11 @@ use std::path::PathBuf;
 /// is read. A batch is a table of its own, so that one cut into windows must bring its history.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
-    #[arg(value_name = "RUN", help_heading = "Job")]
-    run: String,
+    /// Run: its directory, its name, the beginning of its name, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
+    ///
+    /// An exported model reads the tables that its run reads, and computes in its own runtime.
+    #[arg(value_name = "RUN|ARTIFACT", help_heading = "Job")]
+    model: String,
     /// Data like those the run was trained on; targets may be absent; may be repeated; - for a stream
     #[arg(long, value_name = "FILE", required = true, help_heading = "Job")]
     data: Vec<PathBuf>,
@@ -33,6 +34,14 @@ pub(super) struct Args {
     /// Where answers to different rows come out the same, fp32 is tried, and kept if they differ then.
     #[arg(long, value_name = "FORMAT", default_value = "fp32", help_heading = "Job")]
     precision: Precision,
+    /// Who computes for a run: native, its own workers; or onnx, ort, pt2, aoti, executorch, tensorrt, litert or tensorflow
+    ///
+    /// The run's newest checkpoint is exported in that format once, checked, and kept in the run's directory.
+    #[arg(long, value_name = "ENGINE", help_heading = "Job")]
+    engine: Option<Engine>,
+    /// Tell the predictions alone, without the quantiles beside them
+    #[arg(long, help_heading = "Job")]
+    point: bool,
     /// Replace the output if it is there
     #[arg(long, help_heading = "Job")]
     replace: bool,
@@ -47,11 +56,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
+    let model = artifact_or_run(&args.model, &args.runs, facts)?;
     let (mode, replace, precision) = (args.show.mode(), args.replace, args.precision);
     let mut overrides = args.changes.overrides();
     overrides.extend(args.cluster.overrides());
-    let options = PredictOptions { mode, handle_signals: true, replace, precision, overrides };
+    let (engine, point) = (args.engine, args.point);
+    let options = PredictOptions { mode, handle_signals: true, replace, precision, engine, point, overrides };
     let is_pipe = |path: &PathBuf| path.as_os_str() == "-";
     let (reads, writes) = (args.data.iter().any(is_pipe), is_pipe(&args.out));
     if reads != writes || (reads && args.data.len() > 1) {
@@ -59,9 +69,9 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     }
     if reads {
         let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
-        api::predict_stream(&facts.cwd.join(run), input, output, facts, &options)?;
+        api::predict_stream(&model, input, output, facts, &options)?;
         return Ok(ExitCode::Success);
     }
-    let predictions = api::predict(&facts.cwd.join(run), &args.data, &args.out, facts, &options)?;
+    let predictions = api::predict(&model, &args.data, &args.out, facts, &options)?;
     Ok(api::exit_code(&predictions.ended))
 }

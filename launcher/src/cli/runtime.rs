@@ -13,14 +13,17 @@ use std::{
 /// A line of JSON each way, over standard input and output; it ends with its input.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Whose library: litert or tensorflow
+    /// Whose library: onnxruntime, litert or tensorflow
     library: Library,
     /// Its file
     path: PathBuf,
+    /// Threads of a call, for onnxruntime; 0 takes as many as it likes
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Job")]
+    threads: usize,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let open = |artifact: &Path| args.library.open(&args.path, artifact);
+    let open = |artifact: &Path| args.library.open(&args.path, artifact, args.threads);
     exchange::serve(open, io::stdin().lock(), io::stdout().lock()).map_err(Error::Output)?;
     Ok(ExitCode::Success)
 }

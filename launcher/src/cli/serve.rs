@@ -1,14 +1,13 @@
 //! `enn serve`.
 
 use super::{
-    flags::{Changes, Runs},
+    flags::{Changes, Runs, artifact_or_run},
     output,
 };
 use crate::{
     Error,
     api::{self, ServeOptions},
     facts::Facts,
-    run_dir,
     serve::Limits,
     ui::metrics_server,
 };
@@ -25,12 +24,18 @@ use std::{io::Write, path::PathBuf, time::Duration};
 pub(super) struct Args {
     /// Run: its directory, its name, the beginning of its name, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
     ///
-    /// An exported model takes its own columns, and computes in its own runtime: onnx, ort, pt2, aoti, executorch or tensorrt.
+    /// An exported model reads rows as its run does, and computes in its own runtime: onnx, ort, pt2, aoti, executorch, tensorrt, litert or
+    /// tensorflow.
     #[arg(value_name = "RUN|ARTIFACT", help_heading = "Job")]
     model: String,
     /// What the encoder computes in: auto, fp32, tf32, bf16, fp16 or fp8; the heads always compute in fp32
     #[arg(long, value_name = "FORMAT", default_value = "fp32", help_heading = "Job")]
     precision: Precision,
+    /// Keep streams: POST /streams begins one, and each row of it is answered after those before
+    ///
+    /// What a temporal model carries from row to row stays on the server. An exported model that carries a state serves streams anyway.
+    #[arg(long, help_heading = "Job")]
+    stream: bool,
     #[command(flatten)]
     runs: Runs,
     #[command(flatten)]
@@ -62,21 +67,22 @@ pub(super) struct Args {
     /// Connections at a time; more are answered 503
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections_max, help_heading = "Limits")]
     connections: usize,
-    /// Seconds for an answer, waiting included
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
+    /// Seconds for an answer, waiting included; then it is answered 504, and a worker that computed for so long is replaced
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().answer_wait.as_secs(), value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     timeout: u64,
+    /// Streams at a time; more are answered 429
+    #[arg(long, value_name = "N", default_value_t = Limits::default().streams_max, help_heading = "Limits")]
+    streams: usize,
+    /// Seconds after which a stream that nobody uses is gone
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().stream_idle_max.as_secs(), value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
+    stream_idle: u64,
     /// Print where it listens as JSON
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let named = facts.cwd.join(&args.model);
-    let model = if api::is_artifact(&named) {
-        named
-    } else {
-        facts.cwd.join(run_dir::find(&args.runs.dir(facts), &args.model)?)
-    };
+    let model = artifact_or_run(&args.model, &args.runs, facts)?;
     let bytes = usize::from(args.body) << 20;
     let limits = Limits {
         batch_rows_max: args.batch_rows.max(1),
@@ -86,6 +92,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         bodies_bytes_max: Limits::default().bodies_bytes_max.max(2 * bytes),
         connections_max: args.connections.max(1),
         answer_wait: Duration::from_secs(args.timeout),
+        streams_max: args.streams.max(1),
+        stream_idle_max: Duration::from_secs(args.stream_idle),
         ..Limits::default()
     };
     let options = ServeOptions {
@@ -95,6 +103,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         workers: args.workers,
         grace: Duration::from_secs(args.grace),
         precision: args.precision,
+        stream: args.stream,
         overrides: args.changes.overrides(),
     };
     let served = api::serve(&model, facts, &options, &mut |server| {

@@ -4,7 +4,7 @@ use enn_common::checkpoint::{DType, Element};
 use half::{bf16, f16};
 
 /// Types between which is cast.
-const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::Bf16];
+pub(super) const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::Bf16];
 
 /// The type a tensor gets: the wished one where both are floating-point types that are cast, else its own.
 pub(super) fn target(own: Element, wished: Option<DType>) -> Element {

@@ -93,9 +93,8 @@ pub enum ConvertError {
     },
     /// A file of ENN for PyTorch: read, but its layers are others.
     #[error(
-        "{} was saved by ENN for PyTorch ({about}): its layers are not those of this program, so that its {tensors} tensors cannot be \
-         loaded as a model; `enn ckpt show` lists all that is in it, and `enn ckpt convert FILE NAME.safetensors --only state_dict \
-         --strip state_dict` takes the tensors",
+        "{} was saved by ENN for PyTorch ({about}): not all of its {tensors} tensors mean something here, so that it cannot be loaded as \
+         a model; `enn train DATA.toml --from FILE --partial` begins with those that do, and `enn ckpt show` lists what becomes of each",
         path.display()
     )]
     Native {

@@ -3,12 +3,15 @@
 use super::{
     ConvertError, Form,
     copy::copy_checkpoint,
+    native::Native,
     safetensors::{Mapped, Stored},
     source::Source,
 };
 use enn_common::{
-    artifact::card::{self, CardTensor, ModelCard},
+    artifact::card::{self, CardTensor, Findings, ModelCard},
     checkpoint::{Checkpoint, Committed, DType, Draft, Element, ShardWriter, commit, name, state_file::StateFile},
+    config::RunConfig,
+    staged::{StagedMeta, meta::Stats},
 };
 use std::{collections::BTreeMap, path::Path};
 
@@ -51,6 +54,100 @@ pub fn load_model(source: &Path, checkpoints: &Path, wall_time: f64) -> Result<C
         wall_time,
     };
     Ok(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?)
+}
+
+/// What ENN has of a file of ENN for PyTorch, as a committed checkpoint below `checkpoints` that a training may begin with; `None`
+/// for any other file. The file does not name its inputs: they must be those of `own`, in order.
+///
+/// # Errors
+/// When the data have other sizes, or nothing of the file means something in ENN.
+pub fn load_native(
+    source: &Path,
+    checkpoints: &Path,
+    (config, own): (&RunConfig, &StagedMeta),
+    wall_time: f64,
+) -> Result<Option<Committed>, ConvertError> {
+    let file = StateFile::open(source)?;
+    if !Native::is(&file) {
+        return Ok(None);
+    }
+    let native = Native::map(file);
+    let problems = strangeness(&native, own);
+    if !problems.is_empty() {
+        return Err(ConvertError::Fit { path: source.to_path_buf(), problems });
+    }
+    let temporary = checkpoints.join(name::temporary(0, ATTEMPT));
+    let mut shard = ShardWriter::create(&temporary, 0)?;
+    for tensor in native.tensors() {
+        let prefix = if tensor.name.starts_with("scaler.") { "model" } else { "best" };
+        let dtype = tensor.element.dtype().unwrap_or(DType::F32);
+        shard.whole(&format!("{prefix}.{}", tensor.name), dtype, &tensor.shape, &native.tensor(&tensor.name)?)?;
+    }
+    let tables = [shard.finish()?];
+    let json = |error: serde_json::Error| ConvertError::Fit {
+        path: source.to_path_buf(),
+        problems: vec![format!("its description cannot be written: {error}")],
+    };
+    let config = RunConfig { model: native.model(&config.model)?, ..config.clone() };
+    let draft = Draft {
+        run: "ENN for PyTorch".to_owned(),
+        attempt: ATTEMPT.to_owned(),
+        step: 0,
+        epoch: 0,
+        metric: None,
+        config: serde_json::to_value(&config).map_err(json)?,
+        meta: serde_json::to_value(described(&native, own)?).map_err(json)?,
+        metrics: BTreeMap::new(),
+        findings: Findings { baselines: BTreeMap::new(), decisions: native.told() },
+        versions: BTreeMap::new(),
+        wall_time,
+    };
+    Ok(Some(commit(&temporary, &checkpoints.join(name::committed(0)), &tables, draft)?))
+}
+
+/// Why a file of ENN for PyTorch is of other data, one sentence each.
+fn strangeness(native: &Native, own: &StagedMeta) -> Vec<String> {
+    let mut problems = Vec::new();
+    if native.in_dim != own.features.len() as u64 {
+        problems.push(format!("it has {} inputs, the data {}", native.in_dim, own.features.len()));
+    }
+    if let Some(category) = own.features.iter().find(|feature| !feature.categories.is_empty()) {
+        let name = &category.name;
+        problems.push(format!("input {name:?} is a category, of which the file has no names; declare it as a number"));
+    }
+    let shape: Vec<u64> = own.out_shape.iter().map(|size| *size as u64).collect();
+    if native.out_shape != shape {
+        problems.push(format!("its output is {:?}, that of the data {shape:?}", native.out_shape));
+    }
+    if native.tensors().is_empty() {
+        problems.push("no tensor in it means something in ENN; see enn ckpt show".to_owned());
+    }
+    problems
+}
+
+/// The data it was trained on, as far as it is known: the inputs and the grid of `own`, with its statistics.
+fn described(native: &Native, own: &StagedMeta) -> Result<StagedMeta, ConvertError> {
+    let numbers = |name: &str| -> Result<Vec<f64>, ConvertError> {
+        if !native.tensors().iter().any(|tensor| tensor.name == name) {
+            return Ok(Vec::new());
+        }
+        Ok(native.tensor(name)?.as_chunks().0.iter().map(|cell| f64::from_le_bytes(*cell)).collect())
+    };
+    let stats = |own: &[Stats], prefix: &str| -> Result<Vec<Stats>, ConvertError> {
+        let [mean, std] = [numbers(&format!("scaler.{prefix}_mean"))?, numbers(&format!("scaler.{prefix}_std"))?];
+        let at = |at: usize| mean.get(at).copied().zip(std.get(at).copied());
+        let with = |(index, own): (usize, &Stats)| match at(index) {
+            Some((mean, std)) => Stats { mean, std, ..*own },
+            None => *own,
+        };
+        Ok(own.iter().enumerate().map(with).collect())
+    };
+    let mut meta = own.clone();
+    meta.row_names.clear();
+    meta.features.iter_mut().for_each(|feature| feature.has_missing = false);
+    meta.x_stats = stats(&own.x_stats, "x")?;
+    meta.y_stats = stats(&own.y_stats, "y")?;
+    Ok(meta)
 }
 
 /// The tensors of a file, whatever its form.
@@ -111,12 +208,14 @@ fn read_card(source: &Path, weights: &Weights) -> Result<ModelCard, ConvertError
 
 /// ENN for PyTorch has a layout of its own: "in_dim", "out_shape", "config", "tasks" and "state_dict".
 fn refuse_native(path: &Path, file: &StateFile) -> Result<(), ConvertError> {
+    if !Native::is(file) {
+        return Ok(());
+    }
     let tensors = file.tensors().filter(|(name, ..)| name.starts_with("state_dict.")).count();
-    let value = |key: &str| file.values().get(key).map(Source::plain);
-    let (Some(in_dim), Some(out_shape)) = (value("in_dim"), value("out_shape")) else { return Ok(()) };
+    let value = |key: &str| file.values().get(key).map(Source::plain).unwrap_or_default();
     let settings = file.values().keys().filter(|name| name.starts_with("config.")).count();
-    let about = format!("in_dim {in_dim}, out_shape {out_shape}, {settings} settings");
-    if tensors == 0 { Ok(()) } else { Err(ConvertError::Native { path: path.to_path_buf(), about, tensors }) }
+    let about = format!("in_dim {}, out_shape {}, {settings} settings", value("in_dim"), value("out_shape"));
+    Err(ConvertError::Native { path: path.to_path_buf(), about, tensors })
 }
 
 /// What is missing, too much or different, one sentence each.

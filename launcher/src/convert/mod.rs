@@ -7,6 +7,7 @@ mod copy;
 mod diff;
 mod error;
 mod load;
+mod native;
 mod safetensors;
 mod save;
 mod select;
@@ -18,11 +19,11 @@ mod verify;
 
 pub use diff::{Differences, ValueDifference, diff};
 pub use error::ConvertError;
-pub use load::load_model;
+pub use load::{load_model, load_native};
 pub use safetensors::Tensor;
 pub use save::{Saved, save_model};
 pub use select::Selection;
-pub use show::{Contents, contents};
+pub use show::{Contents, Mapped, contents};
 pub use transcode::{Converted, SHARD_BYTES, Target, Wishes, convert};
 pub use verify::{Verified, verify};
 

@@ -12,6 +12,11 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// Whether nothing is chosen or renamed.
+    pub(super) fn is_all(&self) -> bool {
+        self.only.is_empty() && self.without.is_empty() && self.strip.is_none()
+    }
+
     /// The name in the target; `None`: it stays behind.
     pub(super) fn name<'a>(&self, name: &'a str) -> Option<&'a str> {
         let fits = |patterns: &[String]| patterns.iter().any(|pattern| fits(pattern, name));

@@ -1,6 +1,6 @@
 //! What is in a checkpoint or a saved model of any form: names, types, shapes, plain values.
 
-use super::{ConvertError, source::Source};
+use super::{ConvertError, native::Native, source::Source};
 use std::path::{Path, PathBuf};
 
 /// Longest plain value that is told.
@@ -19,6 +19,33 @@ pub struct Contents {
     pub values: Vec<(String, String)>,
     /// What is there and is not read, with the reason.
     pub refused: Vec<String>,
+    /// What ENN has of it, where it is a file of ENN for PyTorch.
+    pub mapped: Option<Mapped>,
+}
+
+/// What of a file of ENN for PyTorch means something in ENN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// Setting there, setting of ENN, value.
+    pub settings: Vec<(String, String, String)>,
+    /// Tensor of ENN, shape, what it is made of.
+    pub tensors: Vec<(String, Vec<u64>, Vec<String>)>,
+    /// What is left, with the reason.
+    pub left: Vec<(String, String)>,
+}
+
+impl Mapped {
+    fn of(native: &Native) -> Self {
+        let made = |tensor: super::Tensor| {
+            let from = native.origin(&tensor.name).into_iter().map(str::to_owned).collect();
+            (tensor.name, tensor.shape, from)
+        };
+        Self {
+            settings: native.told_settings(),
+            tensors: native.tensors().into_iter().map(made).collect(),
+            left: native.left.clone(),
+        }
+    }
 }
 
 /// Reads names and plain values; no tensor's data.
@@ -33,6 +60,8 @@ pub fn contents(path: &Path) -> Result<Contents, ConvertError> {
         (name, format!("{cut}{end}"))
     };
     let values = source.values().into_iter().map(value).collect();
-    let (path, form, refused) = (source.path().to_path_buf(), source.form(), source.refused());
-    Ok(Contents { path, form, tensors, values, refused })
+    let (path, refused) = (source.path().to_path_buf(), source.refused());
+    let source = source.mapped();
+    let mapped = if let Source::Native(native) = &source { Some(Mapped::of(native)) } else { None };
+    Ok(Contents { path, form: source.form(), tensors, values, refused, mapped })
 }

@@ -1,6 +1,6 @@
 //! Where tensors come from, whatever the form: a DCP directory, safetensors alone or in shards, a file of `torch.save`.
 
-use super::{ConvertError, safetensors::Tensor, sharded::Sharded};
+use super::{ConvertError, native::Native, safetensors::Tensor, sharded::Sharded};
 use enn_common::{
     artifact::card,
     checkpoint::{
@@ -19,6 +19,8 @@ pub(crate) enum Source {
     Safetensors(Sharded),
     /// .pt, .pth or .bin.
     Pt(Box<StateFile>),
+    /// A .pt of ENN for PyTorch, by ENN's names.
+    Native(Box<Native>),
 }
 
 /// A plain value for a copy.
@@ -46,6 +48,14 @@ impl Source {
         Ok(Self::Dcp(Box::new(listing::find(path)?)))
     }
 
+    /// The same source as ENN understands it, where it is a file of ENN for PyTorch.
+    pub(super) fn mapped(self) -> Self {
+        match self {
+            Self::Pt(file) if Native::is(&file) => Self::Native(Box::new(Native::map(*file))),
+            other => other,
+        }
+    }
+
     /// What it is, for people.
     pub(crate) fn form(&self) -> &'static str {
         match self {
@@ -53,6 +63,7 @@ impl Source {
             Self::Dcp(_) => "PyTorch DCP",
             Self::Safetensors(_) => "safetensors",
             Self::Pt(_) => "torch.save",
+            Self::Native(_) => "ENN for PyTorch",
         }
     }
 
@@ -64,7 +75,7 @@ impl Source {
                 chunks.map(|chunk| &chunk.place.file).collect::<std::collections::BTreeSet<_>>().len()
             }
             Self::Safetensors(files) => files.file_count(),
-            Self::Pt(_) => 1,
+            Self::Pt(_) | Self::Native(_) => 1,
         }
     }
 
@@ -93,6 +104,7 @@ impl Source {
                 };
                 Ok(file.tensors().map(tensor).collect())
             }
+            Self::Native(native) => Ok(native.tensors()),
         }
     }
 
@@ -102,6 +114,7 @@ impl Source {
             Self::Dcp(open) => Ok(open.raw(&tensor.name, &Region::whole(&tensor.shape))?.1),
             Self::Safetensors(files) => files.tensor(&tensor.name),
             Self::Pt(file) => Ok(file.tensor(&tensor.name)?),
+            Self::Native(native) => native.tensor(&tensor.name),
         }
     }
 
@@ -109,7 +122,7 @@ impl Source {
     pub(crate) fn values(&self) -> Vec<String> {
         match self {
             Self::Dcp(open) => open.metadata().values.keys().cloned().collect(),
-            Self::Safetensors(_) => Vec::new(),
+            Self::Safetensors(_) | Self::Native(_) => Vec::new(),
             Self::Pt(file) => file.values().keys().cloned().collect(),
         }
     }
@@ -118,7 +131,7 @@ impl Source {
     pub(crate) fn value(&self, name: &str) -> Result<Value, ConvertError> {
         match self {
             Self::Dcp(open) => Ok(open.value(name)?),
-            Self::Safetensors(_) => Ok(Value::None),
+            Self::Safetensors(_) | Self::Native(_) => Ok(Value::None),
             Self::Pt(file) => Ok(file.values().get(name).cloned().unwrap_or(Value::None)),
         }
     }
@@ -135,7 +148,7 @@ impl Source {
     pub(super) fn place(&self, name: &str) -> Vec<PathPart> {
         let known = match self {
             Self::Dcp(open) => open.metadata().paths.get(name).map(Vec::as_slice),
-            Self::Safetensors(_) => None,
+            Self::Safetensors(_) | Self::Native(_) => None,
             Self::Pt(file) => file.place(name),
         };
         known.map_or_else(|| vec![PathPart::Key(name.to_owned())], <[PathPart]>::to_vec)
@@ -144,7 +157,7 @@ impl Source {
     /// Texts beside the tensors: `__metadata__` of safetensors, the card of a model of ours.
     pub(super) fn about(&self) -> BTreeMap<String, String> {
         match self {
-            Self::Dcp(_) => BTreeMap::new(),
+            Self::Dcp(_) | Self::Native(_) => BTreeMap::new(),
             Self::Safetensors(files) => files.about(),
             Self::Pt(file) => {
                 file.text(card::KEY).map(|text| (card::KEY.to_owned(), text.to_owned())).into_iter().collect()
@@ -175,6 +188,7 @@ impl Source {
     pub(crate) fn refused(&self) -> Vec<String> {
         match self {
             Self::Pt(file) => file.refused().iter().map(|(name, error)| format!("{name}: {error}")).collect(),
+            Self::Native(native) => native.told(),
             _ => Vec::new(),
         }
     }
@@ -185,6 +199,7 @@ impl Source {
             Self::Dcp(open) => open.dir(),
             Self::Safetensors(files) => files.path(),
             Self::Pt(file) => file.path(),
+            Self::Native(native) => native.file().path(),
         }
     }
 }

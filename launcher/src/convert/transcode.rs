@@ -120,14 +120,18 @@ struct Job<'a> {
     total: u64,
 }
 
-/// Converts `source` to `target`. `progress` gets the bytes done and all bytes.
+/// Converts `source` to `target`. `progress` gets the bytes done and all bytes. A file of ENN for PyTorch of which nothing is chosen
+/// becomes what ENN has of it, under ENN's names.
 pub fn convert(
     source: &Path,
     target: &Path,
     wishes: &Wishes,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, ConvertError> {
-    convert_open(&Source::open(source)?, target, wishes, progress)
+    let source = Source::open(source)?;
+    // Whoever chooses names means those in the file.
+    let source = if wishes.select.is_all() { source.mapped() } else { source };
+    convert_open(&source, target, wishes, progress)
 }
 
 pub(super) fn convert_open(

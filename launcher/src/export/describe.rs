@@ -1,16 +1,19 @@
 //! What is said beside an artifact.
 
-use super::Ports;
+use super::{Form, Ports};
 use enn_common::{
     artifact::{
         export::{Column, Origin, Port, Rows, Sidecar, Source, VERSION, Verified},
         prediction::ModelDigest,
     },
-    config::RunConfig,
+    config::{RunConfig, data::DataConfig},
     graph::{Graph, Id},
-    staged::{StagedMeta, meta::Stats},
+    staged::{
+        StagedMeta,
+        meta::{CleaningReport, Stats},
+    },
 };
-use enn_export::{Batch, Target, maker::Made, onnx};
+use enn_export::{Batch, Precision, Reduction, Target, maker::Made, onnx};
 use std::collections::BTreeMap;
 
 /// A model on its way out.
@@ -60,6 +63,20 @@ impl Subject {
         self.meta.features.iter().map(column).collect()
     }
 
+    /// How rows are read, without anything that tells of those of the training or where they lie.
+    fn data(&self) -> Option<DataConfig> {
+        let data = self.config.data.clone()?;
+        // Its end says which files a format that was declared is meant for.
+        let files = data.files.first().and_then(|file| file.file_name()).map(Into::into).into_iter().collect();
+        Some(DataConfig { files, sources: Vec::new(), ..data })
+    }
+
+    /// What the training data were, without their rows.
+    fn staged(&self) -> StagedMeta {
+        let (sources, row_names) = (Vec::new(), Vec::new());
+        StagedMeta { sources, row_names, report: CleaningReport::default(), ..self.meta.clone() }
+    }
+
     /// What a file says of its model inside itself.
     pub fn about(&self) -> BTreeMap<String, String> {
         let mut about = BTreeMap::from([
@@ -80,7 +97,7 @@ impl Subject {
 /// All that is said of an artifact of `subject`.
 pub fn sidecar(
     subject: &Subject,
-    target: Target,
+    (target, precision, form): (Target, Precision, &Form),
     (bytes, blake3): (u64, String),
     (made, source): (Made, Option<Source>),
     verified: Verified,
@@ -91,7 +108,8 @@ pub fn sidecar(
         versions.insert("opset".to_owned(), onnx::OPSET.to_string());
     }
     let scaled = |stats: &[Stats]| stats.iter().map(|one| [one.mean, one.std]).collect();
-    let levels = if subject.quantiles { subject.config.train.quantile_levels().to_vec() } else { Vec::new() };
+    let model_levels = subject.config.train.quantile_levels().to_vec();
+    let levels = if subject.quantiles { model_levels.clone() } else { Vec::new() };
     Sidecar {
         version: VERSION,
         format: target.name().to_owned(),
@@ -109,14 +127,34 @@ pub fn sidecar(
         labels: subject.meta.out_labels.clone(),
         units: subject.meta.units.clone(),
         levels,
+        model_levels,
         batch: Rows { min: subject.batch.min, opt: subject.batch.opt, max: subject.batch.max },
-        precision: "f32".to_owned(),
+        precision: precision.name().to_owned(),
         versions,
         graph: subject.graph_digest.clone(),
         source,
-        notes: made.about,
+        notes: made.about.into_iter().chain(reduced(target.reduction(precision), form)).collect(),
         verified,
         config: serde_json::to_value(&subject.config.model).unwrap_or_default(),
         scaler: [scaled(&subject.meta.x_stats), scaled(&subject.meta.y_stats)],
+        data: serde_json::to_value(subject.data()).unwrap_or_default(),
+        staged: subject.staged(),
     }
+}
+
+/// What is said of a graph in another precision than the model's: what of it is, and how far its interpreter's answers lie from the
+/// model's.
+fn reduced(reduction: Reduction, form: &Form) -> Vec<(String, String)> {
+    let Some(found) = &form.found else { return Vec::new() };
+    let what = match reduction {
+        Reduction::None => "nothing",
+        Reduction::Computed(_) => "weights, and products from the first norm to the answer",
+        Reduction::Stored(_) => "weights; computed in fp32",
+    };
+    let figures = [("largest", found.largest), ("mean", found.mean)];
+    let figures = figures.map(|(name, figure)| (format!("reference_{name}"), format!("{figure:.3e}")));
+    [("reduced".to_owned(), what.to_owned()), ("reference_rows".to_owned(), found.rows.to_string())]
+        .into_iter()
+        .chain(figures)
+        .collect()
 }

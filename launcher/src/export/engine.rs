@@ -17,6 +17,7 @@ use std::{
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// What is run, and what its inputs and outputs are called, in their order.
@@ -122,6 +123,10 @@ impl Runner for EngineRunner {
         format!("libtorch {}", self.version)
     }
 
+    fn set_time(&mut self, time: Duration) {
+        self.worker.set_wait(time);
+    }
+
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
         let (given, answered) = (self.scratch.join("inputs"), self.scratch.join("outputs"));
         self.write(inputs, &given)?;
@@ -140,8 +145,11 @@ impl Drop for EngineRunner {
     }
 }
 
+/// In messages.
+const NAME: &str = "libtorch";
+
 fn refused(path: &Path, why: String) -> ExportError {
-    ExportError::Refused { what: "libtorch", path: path.to_owned(), why }
+    ExportError::Refused { what: NAME, path: path.to_owned(), why }
 }
 
 /// Sends a line and hears the reply; a worker that has ended is asked for its last words.
@@ -150,6 +158,9 @@ fn ask<T: serde::Serialize>(worker: &mut Piped<Reply>, line: &T, path: &Path) ->
     match worker.hear() {
         Ok(Reply::Failed { error }) => Err(refused(path, error)),
         Ok(reply) => Ok(reply),
-        Err(heard) => Err(refused(path, sent.err().unwrap_or(heard).to_string())),
+        Err(heard) => Err(match sent.err().unwrap_or(heard) {
+            PipeError::Late(time) => ExportError::Late { what: NAME, path: path.to_owned(), time },
+            other => refused(path, other.to_string()),
+        }),
     }
 }

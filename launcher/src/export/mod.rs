@@ -3,15 +3,21 @@
 //!
 //! **Invariant:** nothing is published that was not checked, unless that was asked for and is said beside it.
 
+mod at_work;
 mod describe;
 mod engine;
+mod forms;
+mod packed;
 mod place;
 mod told;
 mod tools;
 mod usage;
 
+pub use at_work::{AtWork, Said};
 pub use describe::{Subject, sidecar};
 pub use engine::{Artifact, EngineRunner};
+pub use forms::{Form, Forms};
+pub use packed::{Packed, is_packed};
 pub use place::{Draft, digest};
 pub use told::{Exported, json, line};
 pub use tools::{Ports, Tools};

@@ -32,7 +32,7 @@ impl Draft {
         &self.dir
     }
 
-    /// Moves files or directories to `out`, the first one last: while it is absent nobody takes the others for anything.
+    /// Moves files or directories to `out`, the first one last. What has a name is replaced in one step: there is no moment without.
     ///
     /// # Errors
     /// What the system says.
@@ -40,10 +40,9 @@ impl Draft {
         for part in parts.iter().rev() {
             let name = part.file_name().unwrap_or_default();
             let to = out.join(name);
-            remove(&to)?;
-            fs::rename(part, &to).map_err(FileError::of("rename to", &to))?;
+            atomic::place_any(part, &to)?;
         }
-        File::open(out).and_then(|dir| dir.sync_all()).map_err(FileError::of("sync", out))
+        Ok(())
     }
 }
 
@@ -51,19 +50,6 @@ impl Drop for Draft {
     fn drop(&mut self) {
         // What is left has a name that nobody asks for.
         let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// Removes what is in the way of a new artifact.
-fn remove(path: &Path) -> Result<(), FileError> {
-    let gone = match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(_) => return Ok(()),
-    };
-    match gone {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::of("remove", path)(error)),
-        _ => Ok(()),
     }
 }
 

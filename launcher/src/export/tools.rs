@@ -44,19 +44,28 @@ pub struct Ports {
 }
 
 impl Tools {
-    /// Makes an artifact of another by its own tool.
+    /// Makes an artifact of another by its own tool; `old` is a package whose code is taken instead of compiling anew.
     ///
     /// # Errors
     /// A tool that is not there, or what it says.
-    pub fn make(&self, target: Target, model: &Model<'_>, (source, path): (&Path, &Path)) -> Result<Made, ExportError> {
+    pub fn make(
+        &self,
+        (target, old): (Target, Option<&Path>),
+        model: &Model<'_>,
+        (source, path): (&Path, &Path),
+    ) -> Result<Made, ExportError> {
         match target {
             Target::Ort => {
                 let library = self.onnxruntime()?;
                 ort::convert(source, path, &library).map(|()| Made::nothing())
             }
             Target::Aoti => {
+                let (python, limits) = (self.environment(Backend::Aoti), Limits::default());
                 let device = if self.worker.device == Device::Cuda { "cuda" } else { "cpu" };
-                aoti::compile(&self.environment(Backend::Aoti), (source, path), device, Limits::default())
+                match old {
+                    Some(old) => aoti::replace(&python, (source, path), old, limits),
+                    None => aoti::compile(&python, (source, path), device, limits),
+                }
             }
             Target::Executorch => {
                 let python = self.environment(Backend::ExecuTorch);
@@ -86,6 +95,9 @@ impl Tools {
             EngineRunner::start(&self.worker, artifact, scratch)
         };
         Ok(Some(match target {
+            Target::Onnx | Target::Ort if self.enn.is_some() => {
+                self.apart(Library::OnnxRuntime, &self.onnxruntime()?, (path, ports), scratch)?
+            }
             Target::Onnx | Target::Ort => {
                 let library = self.onnxruntime()?;
                 let threads = self.worker.threads as usize;
@@ -136,6 +148,7 @@ impl Tools {
         };
         let mut command = Command::new(enn);
         command.arg("runtime").arg(whose.name()).arg(library);
+        command.arg("--threads").arg(self.worker.threads.to_string());
         let names = (ports.inputs.clone(), ports.outputs.clone());
         Ok(Box::new(whose.start(command, path, names, scratch, Limits::default())?))
     }

@@ -2,6 +2,7 @@
 
 use super::cell_names;
 use enn_common::{artifact::chunk::RowStatus, config::train::MEDIAN, staged::StagedMeta};
+use std::borrow::Cow;
 
 /// The numbers of one row: for each level all cells, or all cells where no quantiles are predicted.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +41,23 @@ impl Layout {
     /// Place of the predictions among the levels.
     pub(super) fn point(&self) -> usize {
         self.levels.iter().position(|level| *level == MEDIAN).unwrap_or(0)
+    }
+
+    /// The same with the points alone.
+    pub(super) fn pointed(&self) -> Self {
+        Self { levels: Vec::new(), ..self.clone() }
+    }
+
+    /// The numbers of rows as they are told: the points alone where `is_point` asks for no more.
+    pub(super) fn told<'a>(&self, values: &'a [f32], is_point: bool) -> Cow<'a, [f32]> {
+        if is_point { self.points(values).into() } else { values.into() }
+    }
+
+    /// The points of rows.
+    pub(super) fn points(&self, values: &[f32]) -> Vec<f32> {
+        let cells = self.columns.len();
+        let point = self.point() * cells;
+        values.chunks(self.numbers().max(1)).flat_map(|row| &row[point..point + cells]).copied().collect()
     }
 
     /// Names and places of the columns of quantiles: cell after cell, without the median.

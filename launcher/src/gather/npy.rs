@@ -89,10 +89,7 @@ impl Out for NpyOut {
         self.ids.append(bytes_of(rows.ids))?;
         self.status.append(rows.status)?;
         if let Some(quantiles) = &mut self.quantiles {
-            let cells = self.layout.columns.len();
-            let point = self.layout.point() * cells;
-            let points = rows.values.chunks(self.layout.numbers().max(1)).flat_map(|row| &row[point..point + cells]);
-            self.predictions.append(bytes_of(&points.copied().collect::<Vec<f32>>()))?;
+            self.predictions.append(bytes_of(&self.layout.points(rows.values)))?;
             quantiles.append(bytes_of(rows.values))?;
         } else {
             self.predictions.append(bytes_of(rows.values))?;

@@ -58,6 +58,8 @@ pub struct Request<'a> {
     pub checkpoint: ModelDigest,
     /// Levels of the quantiles that it predicts, rising, the median among them; empty when it predicts none.
     pub levels: &'a [f64],
+    /// Whether only the points among them are told.
+    pub point: bool,
     /// Names and versions of what wrote it.
     pub versions: BTreeMap<String, String>,
     /// Seconds since the Unix epoch.
@@ -115,7 +117,8 @@ pub fn predictions(
     let meta = staged.meta();
     let chunks = ledger.chunks();
     check_rows(&chunks, meta.rows, &partial)?;
-    let layout = Layout::new(meta, request.levels);
+    let found_layout = Layout::new(meta, request.levels);
+    let layout = if request.point { found_layout.pointed() } else { found_layout.clone() };
     space::require(atomic::parent(&partial), meta.rows * (layout.numbers() as u64 * 4 + 8))?;
     let whole = partial.join("whole");
     let mut out: Box<dyn Out> = match format {
@@ -126,13 +129,13 @@ pub fn predictions(
     for found in &chunks {
         let path = chunk::path(&partial, found.start, found.end);
         let open = Chunk::open(&path, Some(&found.blake3))?;
-        let ids = same_rows(&open, &path, (&staged, &layout), found)?;
-        let (values, status) = (open.predictions()?, open.status());
+        let ids = same_rows(&open, &path, (&staged, &found_layout), found)?;
+        let (values, status) = (found_layout.told(open.predictions()?, request.point), open.status());
         non_finite += values.iter().filter(|value| !value.is_finite()).count() as u64;
         for reason in status.iter().filter_map(|number| RowStatus::of(*number)?.reason()) {
             *failed.entry(reason.to_owned()).or_default() += 1;
         }
-        out.write(&Rows { ids, names: names_of(meta, found), values, status })?;
+        out.write(&Rows { ids, names: names_of(meta, found), values: &values, status })?;
         progress(found.end);
     }
     let names = out.finish()?;
@@ -145,7 +148,7 @@ pub fn predictions(
         rows,
         non_finite,
         failed: failed.clone(),
-        levels: request.levels.to_vec(),
+        levels: layout.levels,
         columns: layout.columns,
         out_shape: meta.out_shape.clone(),
         units: meta.units.clone(),
@@ -212,7 +215,6 @@ fn index(row: u64) -> usize {
 
 /// Gives the finished file or directory its name, whole or not at all, and hashes what is there.
 fn publish(whole: &Path, output: &Path, format: Format, names: &[String]) -> Result<Vec<FileDigest>, GatherError> {
-    let parent = atomic::parent(output);
     let mut files = Vec::new();
     for name in names {
         let (bytes, blake3) = digest::of_file(&whole.join(name), &mut |_| {})?;
@@ -226,17 +228,9 @@ fn publish(whole: &Path, output: &Path, format: Format, names: &[String]) -> Res
     match format {
         Format::Parquet => {
             let name = names.first().map(String::as_str).unwrap_or_default();
-            Disk.rename(&whole.join(name), output)?;
+            atomic::place_any(&whole.join(name), output)?;
         }
-        Format::Npy if output.exists() => {
-            Disk.sync_dir(whole)?;
-            Disk.exchange(whole, output)?;
-        }
-        Format::Npy => {
-            Disk.sync_dir(whole)?;
-            Disk.rename(whole, output)?;
-        }
+        Format::Npy => atomic::place_any(whole, output)?,
     }
-    Disk.sync_dir(parent)?;
     Ok(files)
 }

@@ -15,12 +15,14 @@ pub struct Stream<W: Write> {
     to: Option<W>,
     begun: Option<(StreamWriter<W>, Table)>,
     levels: Vec<f64>,
+    is_point: bool,
 }
 
 impl<W: Write> Stream<W> {
-    /// Nothing is written before the first batch. `levels` are those of predicted quantiles.
-    pub fn new(to: W, levels: &[f64]) -> Self {
-        Self { to: Some(to), begun: None, levels: levels.to_vec() }
+    /// Nothing is written before the first batch. `levels` are those of predicted quantiles, of which only the points are told where
+    /// `is_point` asks for it.
+    pub fn new(to: W, levels: &[f64], is_point: bool) -> Self {
+        Self { to: Some(to), begun: None, levels: levels.to_vec(), is_point }
     }
 
     /// Writes the answers in `chunk` to all rows of a staged set, and flushes; how many rows have no prediction.
@@ -29,9 +31,10 @@ impl<W: Write> Stream<W> {
     /// A damaged chunk, or an output that takes no more.
     pub fn write(&mut self, meta: &StagedMeta, chunk: &Path, blake3: &str) -> Result<usize, GatherError> {
         let open = Chunk::open(chunk, Some(blake3))?;
+        let values = Layout::new(meta, &self.levels).told(open.predictions()?, self.is_point);
         let Some((writer, table)) = self.begin(meta)? else { return Ok(0) };
-        let (ids, values, status) = (open.ids()?, open.predictions()?, open.status());
-        let rows = Rows { ids, names: &meta.row_names, values, status };
+        let (ids, status) = (open.ids()?, open.status());
+        let rows = Rows { ids, names: &meta.row_names, values: &values, status };
         let flushed = |writer: &mut StreamWriter<W>| -> Result<(), ArrowError> {
             writer.write(&table.batch(&rows)?)?;
             writer.flush()
@@ -43,7 +46,8 @@ impl<W: Write> Stream<W> {
     /// Writes the schema before the first batch.
     fn begin(&mut self, meta: &StagedMeta) -> Result<Option<&mut (StreamWriter<W>, Table)>, GatherError> {
         if let Some(to) = self.to.take() {
-            let table = Table::new(meta, Layout::new(meta, &self.levels), !meta.row_names.is_empty());
+            let levels: &[f64] = if self.is_point { &[] } else { &self.levels };
+            let table = Table::new(meta, Layout::new(meta, levels), !meta.row_names.is_empty());
             let writer = StreamWriter::try_new(to, table.schema()).map_err(GatherError::Stream)?;
             self.begun = Some((writer, table));
         }

@@ -80,7 +80,16 @@ fn header() -> Header {
 
 fn request<'a>(output: &'a Path, staged: &'a Path) -> Request<'a> {
     let checkpoint = ModelDigest { run: "weather".into(), step: 7, blake3: "00".into() };
-    Request { output, replace: false, staged, checkpoint, levels: &[], versions: BTreeMap::new(), wall_time: 1.0 }
+    Request {
+        output,
+        replace: false,
+        staged,
+        checkpoint,
+        levels: &[],
+        point: false,
+        versions: BTreeMap::new(),
+        wall_time: 1.0,
+    }
 }
 
 /// All chunks, out of order.
@@ -194,6 +203,13 @@ fn quantiles_and_failed_rows_are_told_in_every_form() {
     assert_eq!(open("level.npy").numbers::<f64>().unwrap(), levels);
     assert_eq!(open("status.npy").data()[2..5], [0, 1, 0]);
     assert!(PredictionManifest::read(&output.join("manifest.json")).is_ok());
+
+    // The predictions alone, where they are all that is asked for.
+    let output = dir.path().join("point");
+    let gathered = predictions(&Request { point: true, ..request(&output) }, &quantiles(&output), &mut |_| {}).unwrap();
+    assert_eq!((gathered.files, gathered.failed), (4, BTreeMap::from([(reason, 1)])));
+    assert_eq!(NpyMap::open(&output.join("pred.npy")).unwrap().numbers::<f32>().unwrap()[5 * 6], value(5, 0) + 1.0);
+    assert_eq!(PredictionManifest::read(&output.join("manifest.json")).unwrap().levels, Vec::<f64>::new());
 
     // Chunks of a model that predicts points are not those of one that predicts quantiles.
     let output = dir.path().join("c.parquet");

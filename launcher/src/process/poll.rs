@@ -1,10 +1,16 @@
 //! Waiting on several descriptors until one is ready or a deadline comes.
 
+use super::Signals;
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollTimeout, poll},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
 };
-use std::{io, time::Instant};
+use std::{
+    io::{self, PipeReader},
+    os::fd::AsFd,
+    time::Instant,
+};
 
 /// Waits until a descriptor is ready or the deadline has passed; signals that are handled elsewhere do not end it.
 pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
@@ -13,6 +19,22 @@ pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> i
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// The next signal; `None` when the other end of a pipe was closed before.
+pub(crate) fn next_signal(signals: &mut Signals, pipe: Option<&PipeReader>) -> io::Result<Option<Signal>> {
+    loop {
+        let mut fds = vec![PollFd::new(signals.fd(), PollFlags::POLLIN)];
+        fds.extend(pipe.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        wait_ready(&mut fds, None)?;
+        let closed = fds.get(1).is_some_and(|fd| fd.any().unwrap_or(true));
+        if let Some(signal) = signals.take().first() {
+            return Ok(Some(*signal));
+        }
+        if closed {
+            return Ok(None);
         }
     }
 }

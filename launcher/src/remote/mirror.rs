@@ -112,7 +112,8 @@ fn upload(address: &str, config: &Path, links: &Path) -> Result<(), RemoteError>
     let store = Store::open(address)?;
     // A run that was resumed from an older step writes a step again; the newer one counts.
     push(links, &store.below("checkpoints")?, true, &mut |_, _| {})?;
-    store.upload(config, CONFIG, &mut |_| {})
+    super::upload::upload(&store, (config, CONFIG), None, &mut |_| {})?;
+    Ok(())
 }
 
 /// Removes links that a process left behind that is gone.

@@ -8,6 +8,7 @@ mod mirror;
 mod pull;
 mod push;
 mod store;
+mod upload;
 
 pub use error::RemoteError;
 pub use mirror::Mirror;

@@ -1,9 +1,9 @@
 //! Uploads a checkpoint, or a run with its checkpoints: files first, the manifest last.
 //!
 //! Beside each file that is up a small object `.pushed/FILE` says its digest, so that an interrupted upload goes on with the file
-//! it was at. They are removed when the manifest is there.
+//! it was at, and `.pushed/FILE.parts` which parts of that one are there. They are removed when the manifest is there.
 
-use super::{RemoteError, store::Store};
+use super::{RemoteError, store::Store, upload::upload};
 use enn_common::{
     checkpoint::{Checkpoint, Manifest, listing, name},
     fs::FileError,
@@ -48,6 +48,8 @@ pub fn push(
     let place = store.below(&step)?;
     let path = dir.join(name::MANIFEST);
     let sealed = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+    place.sweep();
+    place.below(NOTES)?.sweep();
     let there = place.small(name::MANIFEST, MANIFEST_BYTES_MAX)?;
     let pushed = |sent, present| Pushed {
         place: place.name_of(""),
@@ -57,7 +59,12 @@ pub fn push(
         bytes: manifest.bytes(),
     };
     match there {
-        Some(found) if found == sealed => return Ok(pushed(0, manifest.files.len())),
+        Some(found) if found == sealed => {
+            // An upload that was cut off behind the manifest has left its notes.
+            let (left, _) = place.below(NOTES)?.list()?;
+            left.iter().try_for_each(|one| place.remove(&note(&one.name)))?;
+            return Ok(pushed(0, manifest.files.len()));
+        }
         Some(_) if !replace => return Err(RemoteError::Exists { place: place.name_of("") }),
         Some(_) => place.remove(name::MANIFEST)?,
         None => {}
@@ -70,7 +77,7 @@ pub fn push(
     Ok(pushed(sent, present))
 }
 
-fn note(file: &str) -> String {
+pub(super) fn note(file: &str) -> String {
     format!("{NOTES}/{file}")
 }
 
@@ -92,11 +99,12 @@ fn files(
             continue;
         }
         place.remove(&note(&file.path))?;
-        place.upload(&dir.join(&file.path), &file.path, &mut |bytes| {
+        let digest = file.digest();
+        upload(place, (&dir.join(&file.path), &file.path), Some(&digest), &mut |bytes| {
             done += bytes;
             progress(done, total);
         })?;
-        place.put(&note(&file.path), file.digest().into_bytes())?;
+        place.put(&note(&file.path), digest.into_bytes())?;
         sent += 1;
     }
     Ok((sent, manifest.files.len() - sent))
@@ -119,7 +127,7 @@ pub fn push_run(
     let below = if inside { store.below("checkpoints")? } else { store.below("")? };
     let pushed = chosen.iter().map(|one| push(&one.path, &below, replace, progress)).collect::<Result<Vec<_>, _>>()?;
     for file in RUN_FILES.iter().filter(|file| inside && run.join(file).is_file()) {
-        store.upload(&run.join(file), file, &mut |_| {})?;
+        upload(store, (&run.join(file), file), None, &mut |_| {})?;
     }
     Ok(pushed)
 }

@@ -1,26 +1,18 @@
 //! The object stores themselves, as calls that return when they are done. The asynchronous runtime ends here.
 //!
-//! **Invariant:** every request has a time limit and a number of retries; at most `PARTS_MAX` parts of a file are in memory.
+//! **Invariant:** every request has a time limit and a number of retries.
 
-use super::{RemoteError, error::scrub};
+use super::{RemoteError, error::scrub, upload::PART_BYTES_MIN};
 use object_store::{
-    GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, WriteMultipart, aws::AmazonS3Builder,
-    azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, path::Path as Key,
+    GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder,
+    gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, multipart::MultipartStore, path::Path as Key,
 };
-use std::{
-    fs::File,
-    io::{Read, Write},
-    path::Path,
-    sync::Arc,
-    time::Duration,
+use std::{fs::File, io::Write, path::Path, sync::Arc, time::Duration};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinSet,
 };
-use tokio::runtime::{Builder, Runtime};
 
-/// A part of a multi-part upload. S3 takes 10,000 of them.
-const PART_BYTES_MIN: u64 = 8 << 20;
-const PARTS_OF_A_FILE: u64 = 9_000;
-/// Parts of a file on their way at one time.
-const PARTS_MAX: usize = 4;
 /// Retries of a request, which ends by itself after 30 s, and the time they have together.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -31,6 +23,10 @@ const NAMES_MAX: usize = 100_000;
 pub struct Store {
     runtime: Runtime,
     store: Arc<dyn ObjectStore>,
+    /// The same, where parts of an upload can be told by themselves.
+    multi: Option<Arc<dyn MultipartStore>>,
+    /// Whether it is a directory of this machine.
+    is_local: bool,
     prefix: Key,
     /// As the user wrote it, for messages.
     place: String,
@@ -74,41 +70,48 @@ impl Store {
             |error: object_store::Error| RemoteError::Place { place: scrub(place), what: scrub(&error.to_string()) };
         // Time limits, proxies and whether plain HTTP is allowed are the environment's too, e.g. AWS_ALLOW_HTTP.
         let retry = RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
-        let store: Arc<dyn ObjectStore> = match scheme {
+        let (store, multi): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>) = match scheme {
             "s3" | "s3a" => {
                 let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
-                Arc::new(builder.build().map_err(failed)?)
+                both(builder.build().map_err(failed)?)
             }
             "gs" => {
                 let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry);
-                Arc::new(builder.build().map_err(failed)?)
+                both(builder.build().map_err(failed)?)
             }
             "az" | "azure" => {
                 let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
-                Arc::new(builder.build().map_err(failed)?)
+                both(builder.build().map_err(failed)?)
             }
             _ => return Err(wrong("it is of a store that is not known")),
         };
         let prefix = Key::parse(path.trim_matches('/')).map_err(|error| wrong(&error.to_string()))?;
-        Self::of(store, prefix, place)
+        Self::of(store, Some(multi), prefix, place)
     }
 
     fn local(place: &str, path: &Path) -> Result<Self, RemoteError> {
         let wrong = |what: String| RemoteError::Place { place: place.to_owned(), what };
         let path = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
         let prefix = Key::from_absolute_path(&path).map_err(|error| wrong(error.to_string()))?;
-        Self::of(Arc::new(LocalFileSystem::new().with_fsync(true).with_automatic_cleanup(true)), prefix, place)
+        let store = LocalFileSystem::new().with_fsync(true).with_automatic_cleanup(true);
+        Ok(Self { is_local: true, ..Self::of(Arc::new(store), None, prefix, place)? })
     }
 
     /// A place in a store of the caller's: for tests.
-    pub(super) fn of(store: Arc<dyn ObjectStore>, prefix: Key, place: &str) -> Result<Self, RemoteError> {
+    pub(super) fn of(
+        store: Arc<dyn ObjectStore>,
+        multi: Option<Arc<dyn MultipartStore>>,
+        prefix: Key,
+        place: &str,
+    ) -> Result<Self, RemoteError> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(RemoteError::Runtime)?;
-        Ok(Self { runtime, store, prefix, place: place.trim_end_matches('/').to_owned() })
+        Ok(Self { runtime, store, multi, is_local: false, prefix, place: place.trim_end_matches('/').to_owned() })
     }
 
     /// A place below this one, in the same store.
     pub(super) fn below(&self, name: &str) -> Result<Self, RemoteError> {
-        Self::of(self.store.clone(), self.key(name), &self.name_of(name))
+        let below = Self::of(self.store.clone(), self.multi.clone(), self.key(name), &self.name_of(name))?;
+        Ok(Self { is_local: self.is_local, ..below })
     }
 
     /// The address of an object, for messages.
@@ -116,11 +119,60 @@ impl Store {
         if name.is_empty() { self.place.clone() } else { format!("{}/{name}", self.place) }
     }
 
-    fn key(&self, name: &str) -> Key {
+    /// Removes what processes that were killed left of files they were writing here: in a directory they are called NAME#NUMBER, and no
+    /// listing has them. Best effort.
+    pub(super) fn sweep(&self) {
+        let is_left = |name: &str| name.rsplit_once('#').is_some_and(|(_, number)| number.parse::<u32>().is_ok());
+        let dir = Path::new("/").join(self.prefix.as_ref());
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().filter(|_| self.is_local) {
+            if entry.file_name().to_str().is_some_and(is_left) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// The store itself.
+    pub(super) fn objects(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    /// The store as one of parts.
+    pub(super) fn multi(&self) -> Option<Arc<dyn MultipartStore>> {
+        self.multi.clone()
+    }
+
+    /// Sends parts of an upload at the same time, the first of them number `first`; what the store calls each.
+    pub(super) fn put_parts(
+        &self,
+        multi: &Arc<dyn MultipartStore>,
+        (key, upload): (&Key, &str),
+        first: usize,
+        payloads: Vec<Vec<u8>>,
+    ) -> object_store::Result<Vec<String>> {
+        self.wait(async {
+            let mut tasks = JoinSet::new();
+            for (index, payload) in (first..).zip(payloads) {
+                let (multi, key, upload) = (Arc::clone(multi), key.clone(), upload.to_owned());
+                tasks.spawn(async move { (index, multi.put_part(&key, &upload, index, payload.into()).await) });
+            }
+            let mut sent = tasks.join_all().await;
+            sent.sort_by_key(|(index, _)| *index);
+            sent.into_iter().map(|(_, part)| part.map(|part| part.content_id)).collect()
+        })
+    }
+
+    /// Waits for requests.
+    pub(super) fn wait<T>(&self, requests: impl Future<Output = T>) -> T {
+        self.runtime.block_on(requests)
+    }
+
+    /// An object's key.
+    pub(super) fn key(&self, name: &str) -> Key {
         name.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |key, part| key.join(part))
     }
 
-    fn error(&self, action: &'static str, name: &str) -> impl Fn(object_store::Error) -> RemoteError {
+    /// Names the object in an error.
+    pub(super) fn error(&self, action: &'static str, name: &str) -> impl Fn(object_store::Error) -> RemoteError {
         let place = self.name_of(name);
         move |error| RemoteError::Store { action, place: place.clone(), what: scrub(&error.to_string()) }
     }
@@ -159,39 +211,6 @@ impl Store {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.error("remove", name)(error)),
         }
-    }
-
-    /// Uploads a file in parts. It appears under its name when all are there; an error leaves nothing.
-    pub(super) fn upload(&self, path: &Path, name: &str, progress: &mut dyn FnMut(u64)) -> Result<(), RemoteError> {
-        let local = |action| move |source| enn_common::fs::FileError::of(action, path)(source);
-        let mut file = File::open(path).map_err(local("open"))?;
-        let length = file.metadata().map_err(local("look at"))?.len();
-        let part = usize::try_from(PART_BYTES_MIN.max(length.div_ceil(PARTS_OF_A_FILE))).unwrap_or(usize::MAX);
-        let error = self.error("write", name);
-        let key = self.key(name);
-        self.runtime.block_on(async {
-            let upload = self.store.put_multipart(&key).await.map_err(&error)?;
-            let mut parts = WriteMultipart::new_with_chunk_size(upload, part);
-            let mut block = vec![0; part.min(usize::try_from(length.max(1)).unwrap_or(part))];
-            loop {
-                if let Err(failed) = parts.wait_for_capacity(PARTS_MAX).await {
-                    // The first error is told; a store that cannot even abort cleans up by its own rule.
-                    let _ = parts.abort().await;
-                    return Err(error(failed));
-                }
-                let count = match file.read(&mut block) {
-                    Ok(0) => break,
-                    Ok(count) => count,
-                    Err(source) => {
-                        let _ = parts.abort().await;
-                        return Err(local("read")(source).into());
-                    }
-                };
-                parts.write(&block[..count]);
-                progress(count as u64);
-            }
-            parts.finish().await.map(|_| ()).map_err(error)
-        })
     }
 
     /// Appends an object's bytes from `begin` on to a file.
@@ -235,4 +254,10 @@ impl Store {
         let folders = listed.common_prefixes.iter().filter_map(last);
         Ok((objects.take(NAMES_MAX).collect(), folders.take(NAMES_MAX).collect()))
     }
+}
+
+/// One store in its two roles.
+fn both<T: ObjectStore + MultipartStore>(store: T) -> (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>) {
+    let store = Arc::new(store);
+    (store.clone(), store)
 }

@@ -23,7 +23,8 @@ fn run(root: &Path, step: u64, fill: u8) -> PathBuf {
 }
 
 fn memory() -> Store {
-    Store::of(Arc::new(InMemory::new()), Key::from("runs/a"), "memory://runs/a").unwrap()
+    let memory = Arc::new(InMemory::new());
+    Store::of(memory.clone(), Some(memory), Key::from("runs/a"), "memory://runs/a").unwrap()
 }
 
 fn quiet(_: u64, _: u64) {}
@@ -64,7 +65,7 @@ fn an_interrupted_upload_goes_on_and_is_no_checkpoint_before() {
     for file in [".metadata", "__0_0.distcp"] {
         let digest =
             Checkpoint::whole(&checkpoint).unwrap().files.into_iter().find(|one| one.path == file).unwrap().digest();
-        below.upload(&checkpoint.join(file), file, &mut |_| {}).unwrap();
+        upload::upload(&below, (&checkpoint.join(file), file), None, &mut |_| {}).unwrap();
         below.put(&format!(".pushed/{file}"), digest.into_bytes()).unwrap();
     }
     let error = pull(&below, None, &dir.path().join("half"), false, &mut quiet).unwrap_err().to_string();

@@ -5,10 +5,11 @@
 use super::{
     ServeError, Settings,
     budget::Share,
-    engine::{Answers, Engine, Failure, Start},
+    engine::{Answers, Engine, Failure, Lost, Start},
     figures::Figures,
     policy,
     problem::Problem,
+    streams::Turn,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, never, select};
 use std::{
@@ -35,6 +36,28 @@ pub(super) struct Job {
     pub(super) reply: Box<dyn Reply>,
     /// The bytes that it holds, those of its answers among them.
     pub(super) share: Share,
+    /// The stream whose next rows these are; without one each row stands alone.
+    pub(super) turn: Option<Turn>,
+}
+
+impl Job {
+    /// Inputs of a row.
+    fn row(&self, row: usize) -> &[f32] {
+        let width = self.x.len() / self.rows.max(1);
+        &self.x[row * width..(row + 1) * width]
+    }
+
+    /// Tells the answers of its stream's rows, which goes on from the state after them if they are all there and somebody hears them.
+    fn went_on(self, (answers, state): (Answers, Vec<f32>)) {
+        let is_whole = answers.status.len() == self.rows && self.reply.is_wanted();
+        match self.turn.filter(|_| is_whole) {
+            Some(turn) => {
+                turn.done(state, self.rows as u64, Instant::now());
+                self.reply.tell(Ok((answers, self.share)));
+            }
+            None => self.reply.tell(Err(Problem::Closing)),
+        }
+    }
 }
 
 /// The threads.
@@ -45,6 +68,8 @@ pub(super) struct Crew {
     stop: Option<Sender<()>>,
     /// Is disconnected when all have ended.
     ended: Receiver<()>,
+    /// Numbers that a stream carries; 0 without streams.
+    state: usize,
 }
 
 impl Crew {
@@ -73,19 +98,21 @@ impl Crew {
             thread.spawn(run).map_err(|error| ServeError::Engine(error.into()))?;
         }
         drop(alive);
-        let crew = Self { jobs: Some(jobs), stop: Some(stop), ended };
-        let failed = (0..settings.workers.max(1)).find_map(|_| match first.recv() {
-            Ok(Ok(())) => Some(None),
-            Ok(Err(failure)) => Some(Some(failure)),
-            Err(_) => None,
-        });
-        match failed {
-            Some(Some(failure)) => {
+        let mut crew = Self { jobs: Some(jobs), stop: Some(stop), ended, state: 0 };
+        match first.recv() {
+            Ok(Ok(state)) => crew.state = state,
+            Ok(Err(failure)) => {
                 crew.stop();
-                Err(ServeError::Engine(failure))
+                return Err(ServeError::Engine(failure));
             }
-            _ => Ok(crew),
+            Err(_) => {}
         }
+        Ok(crew)
+    }
+
+    /// Numbers that a stream carries; 0 without streams.
+    pub(super) const fn state(&self) -> usize {
+        self.state
     }
 
     /// Where jobs go.
@@ -115,10 +142,10 @@ struct Hand {
 
 impl Hand {
     /// `told` hears how the first start went.
-    fn run(mut self, told: &Sender<Result<(), Failure>>) {
+    fn run(mut self, told: &Sender<Result<usize, Failure>>) {
         let mut engine = match (self.start)() {
             Ok(engine) => {
-                let _gone = told.send(Ok(()));
+                let _gone = told.send(Ok(engine.state()));
                 engine
             }
             Err(failure) => {
@@ -132,15 +159,15 @@ impl Hand {
         let mut held = None;
         loop {
             let ended = engine.ended();
-            let cause = match self.next(&mut held, &ended) {
+            match self.next(&mut held, &ended) {
                 Next::Closed => return,
-                Next::Ended => "it ended while it waited".to_owned(),
-                Next::Batch(batch) => match self.compute(engine.as_mut(), batch) {
-                    Ok(()) => continue,
-                    Err(cause) => cause,
-                },
-            };
-            self.figures.engine_down(&cause);
+                Next::Ended => self.figures.engine_down("it ended while it waited"),
+                Next::Batch(batch) => {
+                    if self.compute(engine.as_mut(), batch).is_ok() {
+                        continue;
+                    }
+                }
+            }
             drop(engine);
             let Some(next) = self.again(held.as_ref()) else { return };
             engine = next;
@@ -186,40 +213,87 @@ impl Hand {
         Next::Batch(batch)
     }
 
-    /// Computes jobs together and tells each; why the engine cannot go on.
-    fn compute(&mut self, engine: &mut dyn Engine, mut batch: Vec<Job>) -> Result<(), String> {
+    /// Computes jobs together and tells each; an engine that cannot go on is counted.
+    fn compute(&mut self, engine: &mut dyn Engine, mut batch: Vec<Job>) -> Result<(), Gone> {
         batch.retain(|job| job.reply.is_wanted());
-        let rows: usize = batch.iter().map(|job| job.rows).sum();
+        let (streams, alone): (Vec<Job>, Vec<Job>) = batch.into_iter().partition(|job| job.turn.is_some());
+        let (lost, jobs) = match self.alone(engine, &alone) {
+            Err(lost) => (lost, alone.into_iter().chain(streams).collect()),
+            Ok(mut answers) => {
+                for Job { rows, reply, share, .. } in alone {
+                    reply.tell(Ok((answers.split(rows), share)));
+                }
+                match self.streams(engine, &streams) {
+                    Err(lost) => (lost, streams),
+                    Ok(told) => {
+                        streams.into_iter().zip(told).for_each(|(job, told)| job.went_on(told));
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        // Whoever is told of it finds it in the figures.
+        self.figures.engine_down(&match &lost {
+            Lost::Late(time) => format!("it gave no answer within {} s", time.as_secs()),
+            Lost::Ended(failure) => failure.to_string(),
+        });
+        jobs.into_iter().for_each(|job: Job| job.reply.tell(Err(Problem::of(&lost))));
+        Err(Gone)
+    }
+
+    /// The answers to rows that have nothing to do with each other.
+    fn alone(&mut self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<Answers, Lost> {
+        let rows: usize = jobs.iter().map(|job| job.rows).sum();
         if rows == 0 {
-            return Ok(());
+            return Ok(Answers::default());
         }
         let joined;
-        let x = if let [only] = batch.as_slice() {
+        let x = if let [only] = jobs {
             &only.x
         } else {
-            joined = batch.iter().flat_map(|job| job.x.iter().copied()).collect::<Vec<f32>>();
+            joined = jobs.iter().flat_map(|job| job.x.iter().copied()).collect::<Vec<f32>>();
             &joined
         };
         let began = Instant::now();
-        let answers = engine.answer(x, rows).and_then(|answers| match answers.status.len() == rows {
-            true => Ok(answers),
-            false => Err(format!("it answered {} rows of {rows}", answers.status.len()).into()),
-        });
-        match answers {
-            Ok(mut answers) => {
-                self.failures = 0;
-                self.figures.computed(rows, began.elapsed());
-                for Job { rows, reply, share, .. } in batch {
-                    reply.tell(Ok((answers.split(rows), share)));
-                }
-                Ok(())
+        let answers = engine.answer(x, rows)?;
+        self.computed(&answers, rows, began)?;
+        Ok(answers)
+    }
+
+    /// The answers to the rows of streams, one row of each at a time, and the state of each after its last.
+    fn streams(&mut self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<Vec<(Answers, Vec<f32>)>, Lost> {
+        let before = |job: &Job| job.turn.as_ref().map_or_else(Vec::new, |turn| turn.state().to_vec());
+        let mut told: Vec<(Answers, Vec<f32>)> = jobs.iter().map(|job| (Answers::default(), before(job))).collect();
+        for row in 0..jobs.iter().map(|job| job.rows).max().unwrap_or(0) {
+            let here = jobs.iter().zip(&mut told).filter(|(job, _)| row < job.rows && job.reply.is_wanted());
+            let here: Vec<(&Job, &mut (Answers, Vec<f32>))> = here.collect();
+            if here.is_empty() {
+                break;
             }
-            Err(failure) => {
-                let cause = failure.to_string();
-                batch.into_iter().for_each(|job| job.reply.tell(Err(Problem::Lost { cause: cause.clone() })));
-                Err(cause)
+            let x: Vec<f32> = here.iter().flat_map(|(job, _)| job.row(row)).copied().collect();
+            let states: Vec<f32> = here.iter().flat_map(|(_, (_, state))| state).copied().collect();
+            let began = Instant::now();
+            let (mut answers, after) = engine.go_on(&x, &states, here.len())?;
+            self.computed(&answers, here.len(), began)?;
+            for ((_, (all, state)), next) in here.into_iter().zip(after.chunks(engine.state().max(1))) {
+                all.append(answers.split(1));
+                // After a row of which nothing can be said, it goes on from the one before.
+                if next.iter().all(|value| value.is_finite()) {
+                    next.clone_into(state);
+                }
             }
         }
+        Ok(told)
+    }
+
+    fn computed(&mut self, answers: &Answers, rows: usize, began: Instant) -> Result<(), Lost> {
+        let found = answers.status.len();
+        if found != rows {
+            return Err(Lost::Ended(format!("it answered {found} rows of {rows}").into()));
+        }
+        self.failures = 0;
+        self.figures.computed(rows, began.elapsed());
+        Ok(())
     }
 
     /// Another engine, as often as it takes; `None` when all are to end.
@@ -243,6 +317,9 @@ impl Hand {
         }
     }
 }
+
+/// An engine that is not asked again.
+struct Gone;
 
 /// What is to be done.
 enum Next {

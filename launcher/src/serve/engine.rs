@@ -1,7 +1,7 @@
 //! Who computes answers: a worker process, or a runtime that holds an exported model.
 
 use crossbeam_channel::Receiver;
-use enn_common::artifact::chunk::RowStatus;
+use std::time::Duration;
 
 /// Why an engine cannot go on, in a sentence.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -9,13 +9,36 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Starts another engine of the same kind; it has loaded the model when this returns.
 pub type Start = dyn Fn() -> Result<Box<dyn Engine>, Failure> + Send + Sync;
 
+/// Why there is no answer. The engine is not asked again.
+#[derive(Debug)]
+pub enum Lost {
+    /// It took longer than it may, and may compute still.
+    Late(Duration),
+    /// It cannot go on.
+    Ended(Failure),
+}
+
 /// A loaded model. It stays on the thread that has started it.
 pub trait Engine {
     /// What is said of rows of inputs (rows, F), as they are staged, NaN where missing.
     ///
     /// # Errors
-    /// Why there is no answer. The engine is not asked again.
-    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Failure>;
+    /// Why there is no answer.
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Lost>;
+
+    /// Numbers that a stream carries from row to row; 0 where there are no streams.
+    fn state(&self) -> usize {
+        0
+    }
+
+    /// What is said of the next row of as many streams, with their states (rows, numbers) before it, and their states after it. All zero
+    /// is the state before the first row.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    fn go_on(&mut self, x: &[f32], _states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), Lost> {
+        self.answer(x, rows).map(|answers| (answers, Vec::new()))
+    }
 
     /// Is disconnected once the engine has ended by itself.
     fn ended(&self) -> Receiver<()>;
@@ -31,24 +54,6 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// By the inputs and the outputs of a runtime that knows nothing of rows: one without any input has no answer.
-    pub fn judged(x: &[f32], mut values: Vec<f32>, rows: usize) -> Self {
-        let width = |all: usize| all / rows.max(1);
-        let (inputs, outputs) = (width(x.len()).max(1), width(values.len()).max(1));
-        let judge = |(x, values): (&[f32], &mut [f32])| {
-            if x.iter().all(|value| !value.is_finite()) {
-                values.fill(f32::NAN);
-                RowStatus::NoInput as u8
-            } else if values.iter().all(|value| value.is_finite()) {
-                RowStatus::Predicted as u8
-            } else {
-                RowStatus::NotFinite as u8
-            }
-        };
-        let status = x.chunks(inputs).zip(values.chunks_mut(outputs)).map(judge).collect();
-        Self { values, status }
-    }
-
     /// Those of the first `rows`, taken off.
     pub(super) fn split(&mut self, rows: usize) -> Self {
         let numbers = self.values.len() / self.status.len().max(1);
@@ -57,5 +62,11 @@ impl Answers {
             values: std::mem::replace(&mut self.values, values),
             status: std::mem::replace(&mut self.status, status),
         }
+    }
+
+    /// Others behind them.
+    pub(super) fn append(&mut self, mut others: Self) {
+        self.values.append(&mut others.values);
+        self.status.append(&mut others.status);
     }
 }

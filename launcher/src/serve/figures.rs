@@ -117,8 +117,14 @@ impl Figures {
         (counts.up, counts.workers, counts.cause.clone())
     }
 
-    /// As a page for a scraper; `waiting` are the requests in the queue.
-    pub(super) fn page(&self, waiting: usize) -> String {
+    /// How many engines were replaced, and why the last one was.
+    pub(super) fn replaced(&self) -> (u64, Option<String>) {
+        let counts = self.lock();
+        (counts.restarts, (counts.restarts > 0).then(|| counts.cause.clone()))
+    }
+
+    /// As a page for a scraper; `waiting` are the requests in the queue, `streams` those that are open, where there are any.
+    pub(super) fn page(&self, waiting: usize, streams: Option<usize>) -> String {
         let counts = self.lock().clone();
         let mut page = Page::default();
         page.family("enn_serve_requests", "counter", "", "Requests answered, by status.");
@@ -142,6 +148,9 @@ impl Figures {
         page.counter("enn_serve_turned_away", "Connections that were too many.", counts.turned_away as f64);
         page.gauge("enn_serve_in_flight", "", "Requests that are being answered.", Some(counts.in_flight as f64));
         page.gauge("enn_serve_queue", "", "Requests that wait for a worker.", Some(waiting as f64));
+        if let Some(streams) = streams {
+            page.gauge("enn_serve_streams", "", "Open streams.", Some(streams as f64));
+        }
         page.gauge("enn_serve_connections", "", "Open connections.", Some(counts.connections as f64));
         page.gauge("enn_serve_workers", "", "Workers that are to be up.", Some(counts.workers as f64));
         page.gauge("enn_serve_workers_up", "", "Workers that are up.", Some(counts.up as f64));

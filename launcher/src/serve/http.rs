@@ -8,7 +8,7 @@ use super::{
     crew::Reply,
     engine::Answers,
     problem::Problem,
-    route::{Answer, Asked, Form, Head, Router, Step},
+    route::{Answer, Asked, Head, Router, Step, Wanted},
 };
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -51,6 +51,8 @@ const DISCARD_BYTES_MAX: usize = 64 << 20;
 const DISCARD_MAX: Duration = Duration::from_secs(2);
 /// Rest after the system refused a connection.
 const REFUSED_REST: Duration = Duration::from_millis(100);
+/// Beyond the time for an answer: an engine that took all of it is told of by who waited for it.
+const TOLD_WAIT: Duration = Duration::from_millis(500);
 /// More numbers are written as text on another thread.
 const INLINE_NUMBERS_MAX: usize = 16 << 10;
 /// Threads that read bodies and write answers.
@@ -234,30 +236,30 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, P
         authorization: header(header::AUTHORIZATION),
         content_type: header(header::CONTENT_TYPE),
     });
-    let form = match step {
+    let wanted = match step {
         Step::Done(answer) => return Ok(answer),
-        Step::Predict(form) => form,
+        Step::Predict(wanted) => wanted,
     };
     let limits = &shared.router.limits;
     let mut share = shared.bodies.share();
     let seconds = limits.body_wait.as_secs();
     let body = timeout(limits.body_wait, collect(body, limits, &mut share)).await;
     let body = body.map_err(|_| Problem::Slow { seconds })??;
-    predict(&shared.router, form, (body, share)).await
+    predict(&shared.router, wanted, (body, share)).await
 }
 
-async fn predict(router: &Arc<Router>, form: Form, (body, share): (Vec<u8>, Share)) -> Result<Answer, Problem> {
+async fn predict(router: &Arc<Router>, wanted: Wanted, (body, share): (Vec<u8>, Share)) -> Result<Answer, Problem> {
     let (sender, receiver) = oneshot::channel();
     let own = Arc::clone(router);
     let lost = |_| Problem::Closing;
     let seconds = router.limits.answer_wait.as_secs();
     let asked = async {
-        let asked = tokio::task::spawn_blocking(move || own.ask(form, body, share, Box::new(Waiting(sender))));
+        let asked = tokio::task::spawn_blocking(move || own.ask(wanted, body, share, Box::new(Waiting(sender))));
         let asked: Asked = asked.await.map_err(|_| Problem::Lost { cause: "a bug of enn's".to_owned() })??;
         Ok::<_, Problem>((asked, receiver.await.map_err(lost)??))
     };
     let (asked, (answers, _share)): (Asked, (Answers, Share)) =
-        timeout(router.limits.answer_wait, asked).await.map_err(|_| Problem::Late { seconds })??;
+        timeout(router.limits.answer_wait + TOLD_WAIT, asked).await.map_err(|_| Problem::Late { seconds })??;
     if answers.values.len() <= INLINE_NUMBERS_MAX {
         return Ok(router.tell(&asked, &answers));
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! socket ─ http ─► route ─► rows (JSON | Arrow) ─► inputs ─► jobs, bounded ─► crew: engine, engine, … ─► sheet ─► JSON | Arrow
 //! ```
-//! Requests that wait together are computed together. Each has a bound: its bytes, its rows, its time; so have all of them.
+//! Requests that wait together are computed together. Each has a bound: its bytes, its rows, its time; so have all of them. What a model
+//! carries from row to row of a client's stream stays here (`streams`); engines are told it with each row.
 //!
 //! **Invariant:** whatever a client does, it costs a bounded amount of memory for a bounded time; an engine that ends takes with it
 //! only what it was computing, and those who asked are told; what is answered is what `enn predict` answers.
@@ -19,9 +20,10 @@ mod problem;
 mod route;
 mod rows;
 mod schema;
+mod streams;
 mod token;
 
-pub use engine::{Answers, Engine, Failure, Start};
+pub use engine::{Answers, Engine, Failure, Lost, Start};
 pub use http::{Drained, Hurry};
 pub use inputs::Subject;
 pub use token::{Token, TokenError};
@@ -36,6 +38,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use streams::Streams;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -98,8 +101,14 @@ pub struct Limits {
     pub head_wait: Duration,
     /// Time for a request's body, and for taking each part of an answer.
     pub body_wait: Duration,
-    /// Time for an answer, waiting included.
+    /// Time for an answer, waiting included. An engine that takes longer is replaced, which is its owner's to see to.
     pub answer_wait: Duration,
+    /// Streams at a time.
+    pub streams_max: usize,
+    /// Longest time between two requests of a stream; then it is gone.
+    pub stream_idle_max: Duration,
+    /// Rows of a stream's request, which are computed one after the other.
+    pub stream_rows_max: usize,
 }
 
 impl Default for Limits {
@@ -115,7 +124,10 @@ impl Default for Limits {
             connections_max: 256,
             head_wait: Duration::from_secs(10),
             body_wait: Duration::from_secs(30),
-            answer_wait: Duration::from_secs(60),
+            answer_wait: Duration::from_secs(30),
+            streams_max: 1024,
+            stream_idle_max: Duration::from_secs(3600),
+            stream_rows_max: 1024,
         }
     }
 }
@@ -155,8 +167,10 @@ impl Server {
         let inputs = Inputs::new(subject)?;
         let figures = Arc::new(Figures::new(settings.workers));
         let crew = Crew::start(start.into(), &settings, Arc::clone(&figures))?;
-        let router =
-            Router { inputs, figures, jobs: crew.jobs(), token: settings.token, address, limits: settings.limits };
+        let limits = settings.limits;
+        let streams = Some(crew.state()).filter(|state| *state > 0);
+        let streams = streams.map(|state| Streams::new(state, limits.streams_max, limits.stream_idle_max));
+        let router = Router { inputs, figures, jobs: crew.jobs(), streams, token: settings.token, address, limits };
         let router = Arc::new(router);
         let http = http::Http::start(listener, Arc::clone(&router)).map_err(listen)?;
         Ok(Self { http, crew, router })

@@ -1,12 +1,12 @@
 //! What can be wrong with a request, in a sentence and a status.
 
-use super::rows::RowsError;
+use super::{engine::Lost, rows::RowsError};
 use crate::stage::{EncodeError, StageError};
 
 /// A request that has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
-    #[error("there is nothing at {path}; POST /predict, GET /, /health and /metrics are")]
+    #[error("there is nothing at {path}; POST /predict and /streams, GET /, /health and /metrics are")]
     NotFound { path: String },
     #[error("{path} takes {allowed}, found {found}")]
     Method { path: &'static str, allowed: &'static str, found: String },
@@ -40,6 +40,16 @@ pub(super) enum Problem {
     Lost { cause: String },
     #[error("there was no answer within {seconds} s: send it again later")]
     Late { seconds: u64 },
+    #[error("the worker gave no answer within {seconds} s and is replaced: send it again")]
+    Hung { seconds: u64 },
+    #[error("this server keeps no streams: its model carries nothing, or was not served, or exported, with --stream")]
+    NoStreams,
+    #[error("stream {name:?} is not open: it never was, has ended, or had no rows for {seconds} s")]
+    Stream { name: String, seconds: u64 },
+    #[error("the stream computes another request: its rows come one after the other")]
+    Turn,
+    #[error("{limit} streams are open, which is the most: DELETE /streams/NAME ends one")]
+    Streams { limit: usize },
     #[error("this server is about to end")]
     Closing,
     #[error("too many connections: at most {limit} at a time")]
@@ -47,10 +57,19 @@ pub(super) enum Problem {
 }
 
 impl Problem {
+    /// Of those whose rows an engine had.
+    pub(super) fn of(lost: &Lost) -> Self {
+        match lost {
+            Lost::Late(time) => Self::Hung { seconds: time.as_secs() },
+            Lost::Ended(failure) => Self::Lost { cause: failure.to_string() },
+        }
+    }
+
     /// Of HTTP.
     pub(super) fn status(&self) -> u16 {
         match self {
-            Self::NotFound { .. } => 404,
+            Self::NotFound { .. } | Self::NoStreams | Self::Stream { .. } => 404,
+            Self::Turn => 409,
             Self::Method { .. } => 405,
             Self::Token => 401,
             Self::Host { .. } => 403,
@@ -59,12 +78,9 @@ impl Problem {
             Self::Slow { .. } => 408,
             Self::Cut(_) | Self::Body(_) | Self::Encode(_) | Self::Stage(..) => 400,
             Self::Scratch(_) => 500,
-            Self::Busy => 429,
-            Self::NoWorker { .. }
-            | Self::Lost { .. }
-            | Self::Late { .. }
-            | Self::Closing
-            | Self::Connections { .. } => 503,
+            Self::Busy | Self::Streams { .. } => 429,
+            Self::NoWorker { .. } | Self::Lost { .. } | Self::Closing | Self::Connections { .. } => 503,
+            Self::Late { .. } | Self::Hung { .. } => 504,
         }
     }
 
@@ -73,9 +89,12 @@ impl Problem {
         match self {
             Self::Method { allowed, .. } => Some(("allow", allowed)),
             Self::Token => Some(("www-authenticate", "Bearer")),
-            Self::Busy | Self::Connections { .. } | Self::NoWorker { .. } | Self::Lost { .. } => {
-                Some(("retry-after", "1"))
-            }
+            Self::Busy
+            | Self::Connections { .. }
+            | Self::NoWorker { .. }
+            | Self::Lost { .. }
+            | Self::Hung { .. }
+            | Self::Streams { .. } => Some(("retry-after", "1")),
             _ => None,
         }
     }

@@ -8,13 +8,18 @@ use super::{
     inputs::{Inputs, sheet_rows},
     problem::Problem,
     rows::RowsError,
+    streams::Streams,
     token::Token,
 };
 use crate::stage::Batches;
 use arrow_array::RecordBatch;
 use crossbeam_channel::{Sender, TrySendError};
-use serde_json::json;
-use std::net::{IpAddr, SocketAddr};
+use serde_json::{Value, json};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
 
 /// Media type of Arrow IPC streams.
 pub(super) const ARROW: &str = "application/vnd.apache.arrow.stream";
@@ -30,13 +35,30 @@ pub(super) struct Head<'a> {
     pub(super) content_type: Option<&'a [u8]>,
 }
 
+impl Head<'_> {
+    /// Refuses methods that a path does not take.
+    fn method(&self, path: &'static str, allowed: &'static str) -> Result<(), Problem> {
+        let fits = allowed.split(", ").any(|one| one == self.method);
+        let found = self.method.chars().take(20).collect();
+        if fits { Ok(()) } else { Err(Problem::Method { path, allowed, found }) }
+    }
+}
+
 /// What is to be done with it.
 #[derive(Debug)]
 pub(super) enum Step {
     /// It is answered.
     Done(Answer),
     /// Its body is to be read and given to [`Router::ask`].
-    Predict(Form),
+    Predict(Wanted),
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    form: Form,
+    /// The stream whose next rows they are.
+    stream: Option<String>,
 }
 
 /// How rows come, and answers go.
@@ -60,6 +82,10 @@ impl Answer {
         Self { status: 200, kind, header: None, body }
     }
 
+    fn json(status: u16, told: &Value) -> Self {
+        Self { status, kind: JSON, header: None, body: format!("{told}\n").into_bytes() }
+    }
+
     pub(super) fn of(problem: &Problem) -> Self {
         Self { status: problem.status(), kind: JSON, header: problem.header(), body: problem.body() }
     }
@@ -76,8 +102,10 @@ pub(super) struct Asked {
 /// Everything that answers requests.
 pub(super) struct Router {
     pub(super) inputs: Inputs,
-    pub(super) figures: std::sync::Arc<Figures>,
+    pub(super) figures: Arc<Figures>,
     pub(super) jobs: Sender<Job>,
+    /// `None` where the model carries nothing.
+    pub(super) streams: Option<Arc<Streams>>,
     pub(super) token: Option<Token>,
     pub(super) address: SocketAddr,
     pub(super) limits: Limits,
@@ -90,11 +118,7 @@ impl Router {
     }
 
     fn route(&self, head: &Head<'_>) -> Result<Step, Problem> {
-        let method = |path, allowed: &'static str| {
-            let fits = allowed.split(", ").any(|one| one == head.method);
-            let found = head.method.chars().take(20).collect();
-            if fits { Ok(()) } else { Err(Problem::Method { path, allowed, found }) }
-        };
+        let method = |path, allowed| head.method(path, allowed);
         let read = "GET, HEAD";
         // Those who look after the process see whether it lives without a token.
         match head.path {
@@ -114,18 +138,51 @@ impl Router {
             "/predict" => {
                 method("/predict", "POST")?;
                 self.ready()?;
-                form(head.content_type).map(Step::Predict)
+                Ok(Step::Predict(Wanted { form: form(head.content_type)?, stream: None }))
+            }
+            "/streams" => {
+                method("/streams", "POST")?;
+                self.ready()?;
+                let name = self.streams()?.begin(Instant::now())?;
+                Ok(Step::Done(Answer::json(201, &json!({ "stream": name }))))
             }
             "/" => {
                 method("/", read)?;
-                Ok(Step::Done(Answer::ok(JSON, self.inputs.schema.body(self.address, self.token.is_some()))))
+                let streams = self.streams.as_ref().map(|streams| streams.told());
+                Ok(Step::Done(Answer::ok(JSON, self.inputs.schema.body(self.address, self.token.is_some(), streams))))
             }
             "/metrics" => {
                 method("/metrics", read)?;
-                let page = self.figures.page(self.jobs.len());
+                let streams = self.streams.as_ref().map(|streams| streams.count(Instant::now()));
+                let page = self.figures.page(self.jobs.len(), streams);
                 Ok(Step::Done(Answer::ok(crate::ui::openmetrics::CONTENT_TYPE, page.into_bytes())))
             }
-            path => Err(Problem::NotFound { path: path.chars().take(80).collect() }),
+            path => match path.strip_prefix("/streams/") {
+                Some(name) => self.stream(head, name),
+                None => Err(Problem::NotFound { path: path.chars().take(80).collect() }),
+            },
+        }
+    }
+
+    fn streams(&self) -> Result<&Arc<Streams>, Problem> {
+        self.streams.as_ref().ok_or(Problem::NoStreams)
+    }
+
+    /// What is asked of a stream.
+    fn stream(&self, head: &Head<'_>, name: &str) -> Result<Step, Problem> {
+        let (streams, now) = (self.streams()?, Instant::now());
+        head.method("/streams/NAME", "POST, GET, HEAD, DELETE")?;
+        let known = streams.look(name, now)?;
+        match head.method {
+            "POST" => {
+                self.ready()?;
+                Ok(Step::Predict(Wanted { form: form(head.content_type)?, stream: Some(name.to_owned()) }))
+            }
+            "DELETE" => {
+                streams.end(name, now)?;
+                Ok(Step::Done(Answer::json(200, &json!({ "ended": name, "rows": known["rows"] }))))
+            }
+            _ => Ok(Step::Done(Answer::json(200, &known))),
         }
     }
 
@@ -145,22 +202,24 @@ impl Router {
         let (up, of, _) = self.figures.engines();
         let ready = self.ready();
         let why = ready.as_ref().err().map(ToString::to_string);
-        let told = json!({"live": true, "ready": ready.is_ok(), "why": why, "workers": {"up": up, "of": of}});
+        let (replaced, last) = self.figures.replaced();
+        let workers = json!({"up": up, "of": of, "replaced": replaced, "last": last});
         let status = if ready.is_err() && asks_ready { 503 } else { 200 };
-        Answer { status, kind: JSON, header: None, body: format!("{told}\n").into_bytes() }
+        Answer::json(status, &json!({"live": true, "ready": ready.is_ok(), "why": why, "workers": workers}))
     }
 
     /// Reads a body and gives its rows to the crew. `share` holds the body's bytes.
     pub(super) fn ask(
         &self,
-        form: Form,
+        Wanted { form, stream }: Wanted,
         body: Vec<u8>,
         mut share: Share,
         reply: Box<dyn Reply>,
     ) -> Result<Asked, Problem> {
         let columns = &self.inputs.schema.columns;
         let numbers = self.inputs.numbers();
-        let rows_max = self.limits.rows_max.min(self.limits.numbers_max / numbers).max(1);
+        let most = if stream.is_some() { self.limits.stream_rows_max } else { self.limits.rows_max };
+        let rows_max = most.min(self.limits.numbers_max / numbers).max(1);
         let (batch, objects) = match form {
             Form::Json => columns.read(&body)?,
             Form::Arrow => {
@@ -177,7 +236,8 @@ impl Router {
             return Err(Problem::Busy);
         }
         let asked = Asked { form, objects, names: encoded.names };
-        let job = Job { x: encoded.x, rows: encoded.rows, reply, share };
+        let turn = stream.map(|name| self.streams()?.turn(&name, Instant::now())).transpose()?;
+        let job = Job { x: encoded.x, rows: encoded.rows, reply, share, turn };
         match self.jobs.try_send(job) {
             Ok(()) => Ok(asked),
             Err(TrySendError::Full(_)) => Err(Problem::Busy),

@@ -51,8 +51,11 @@ impl Schema {
     }
 
     /// As an answer, with a command line that asks this server.
-    pub(super) fn body(&self, address: SocketAddr, has_token: bool) -> Vec<u8> {
+    pub(super) fn body(&self, address: SocketAddr, has_token: bool, streams: Option<Value>) -> Vec<u8> {
         let mut told = self.told.clone();
+        if let Some(streams) = streams {
+            told["streams"] = streams;
+        }
         told["example"] = json!({ "rows": [self.example] });
         told["curl"] = json!(self.curl(address, has_token));
         format!("{told:#}\n").into_bytes()

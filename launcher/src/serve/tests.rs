@@ -6,6 +6,7 @@ use arrow_array::{Float64Array, RecordBatch, cast::AsArray, types::Float32Type};
 use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use enn_common::{
+    artifact::chunk::RowStatus,
     config::data::{
         DataConfig, DuplicatePolicy, Feature, FeatureKind, Layout, RowsLayout, SplitConfig, SplitKind, TargetMask,
         WindowsLayout,
@@ -23,6 +24,8 @@ use std::{
     time::Instant,
 };
 
+mod streams;
+
 /// Longest wait for what a test expects.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -30,14 +33,19 @@ const WAIT: Duration = Duration::from_secs(60);
 enum Act {
     Answer,
     Fail(&'static str),
+    Hang(Duration),
 }
+
+/// What an engine says of rows.
+type Say = fn(&[f32]) -> Vec<f32>;
 
 /// An engine that answers a + 10·b, one question for each act that it is given.
 struct Fake {
     asked: Sender<usize>,
     acts: Receiver<Act>,
     ended: Receiver<()>,
-    say: fn(&[f32]) -> Vec<f32>,
+    say: Say,
+    carries: usize,
 }
 
 /// a + 10·b of every row.
@@ -45,14 +53,35 @@ fn sums(x: &[f32]) -> Vec<f32> {
     x.chunks(2).map(|row| row[0] + 10.0 * row[1]).collect()
 }
 
+/// As a runtime judges what it says.
+fn judged(x: &[f32], values: Vec<f32>, rows: usize) -> Answers {
+    let (inputs, outputs) = (x.len() / rows, values.len() / rows);
+    let pairs = x.chunks(inputs).zip(values.chunks(outputs));
+    let status = pairs.map(|(x, values)| RowStatus::judged(x, values, &[]) as u8).collect();
+    Answers { values, status }
+}
+
 impl Engine for Fake {
-    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Failure> {
+    fn answer(&mut self, x: &[f32], rows: usize) -> Result<Answers, Lost> {
         self.asked.send(rows).unwrap();
         match self.acts.recv_timeout(WAIT) {
-            Ok(Act::Answer) => Ok(Answers::judged(x, (self.say)(x), rows)),
-            Ok(Act::Fail(cause)) => Err(cause.into()),
-            Err(error) => Err(error.into()),
+            Ok(Act::Answer) => Ok(judged(x, (self.say)(x), rows)),
+            Ok(Act::Fail(cause)) => Err(Lost::Ended(cause.into())),
+            Ok(Act::Hang(time)) => Err(Lost::Late(time)),
+            Err(error) => Err(Lost::Ended(error.into())),
         }
+    }
+
+    fn state(&self) -> usize {
+        self.carries
+    }
+
+    /// Adds up what it has said before, which it carries.
+    fn go_on(&mut self, x: &[f32], states: &[f32], rows: usize) -> Result<(Answers, Vec<f32>), Lost> {
+        let mut answers = self.answer(x, rows)?;
+        answers.values.iter_mut().zip(states).for_each(|(value, before)| *value += before);
+        let after = answers.values.clone();
+        Ok((answers, after))
     }
 
     fn ended(&self) -> Receiver<()> {
@@ -129,10 +158,11 @@ impl Bench {
     }
 
     fn with(settings: Settings) -> Self {
-        Self::of(subject(), sums, settings)
+        Self::of(subject(), (sums, 0), settings)
     }
 
-    fn of(subject: Subject, say: fn(&[f32]) -> Vec<f32>, settings: Settings) -> Self {
+    /// With engines that say this, and carry so many numbers.
+    fn of(subject: Subject, (say, carries): (Say, usize), settings: Settings) -> Self {
         let (asking, asked) = unbounded();
         let (acts, acting) = unbounded();
         let kill = Arc::new(Mutex::new(None));
@@ -144,7 +174,7 @@ impl Bench {
             }
             let (alive, ended) = bounded(0);
             *keep.lock().unwrap() = Some(alive);
-            Ok(Box::new(Fake { asked: asking.clone(), acts: acting.clone(), ended, say }))
+            Ok(Box::new(Fake { asked: asking.clone(), acts: acting.clone(), ended, say, carries }))
         };
         let server = Server::start(subject, Box::new(start), settings).unwrap();
         Self { address: server.address(), server: Some(server), asked, acts, kill, broken }
@@ -267,7 +297,7 @@ fn the_model_is_described_with_a_request_that_works() {
     assert!(head.status == 200 && head.bytes.is_empty() && !head.head.contains("content-length: 0"), "{}", head.head);
     assert_eq!(
         bench.get("/health").text,
-        "{\"live\":true,\"ready\":true,\"why\":null,\"workers\":{\"of\":1,\"up\":1}}\n"
+        "{\"live\":true,\"ready\":true,\"why\":null,\"workers\":{\"last\":null,\"of\":1,\"replaced\":0,\"up\":1}}\n"
     );
     let page = bench.get("/metrics");
     assert!(page.head.contains("openmetrics-text") && page.text.ends_with("# EOF\n"));
@@ -301,7 +331,7 @@ fn a_request_of_windows_is_a_table_of_its_own() {
     std::fs::create_dir(&scratch).unwrap();
     // Yesterday again: as many numbers come out as go in.
     let subject = Subject { data, meta, scratch: scratch.clone(), ..subject() };
-    let bench = Bench::of(subject, <[f32]>::to_vec, settings(Limits::default())).answering(1);
+    let bench = Bench::of(subject, (<[f32]>::to_vec, 0), settings(Limits::default())).answering(1);
     let body = r#"{"rows": [["a", 4800, 7], ["b", 4800, 8], ["a", "4860", 9], ["b", 4860, null]]}"#;
     let told: Value = serde_json::from_str(&bench.post(body).text).unwrap();
     assert_eq!(
@@ -495,8 +525,8 @@ fn an_answer_that_takes_too_long_is_given_up() {
     let late = bench.send(&post(&row(1.0)));
     bench.rows();
     let passed = bench.post(&row(2.0));
-    assert!(passed.status == 503 && passed.error().contains("no answer within 1 s"), "{}", passed.text);
-    assert_eq!(told(late).status, 503);
+    assert!(passed.status == 504 && passed.error().contains("no answer within 1 s"), "{}", passed.text);
+    assert_eq!(told(late).status, 504);
     let bench = bench.answering(2);
     assert_eq!(bench.post(&row(3.0)).status, 200);
     // The second one was passed over: nobody waited for it.

@@ -3,9 +3,10 @@
 use super::{
     Job, Progress,
     complete::{self, Draft, Input},
-    crew::{self, Steps},
+    crew::{self, Keep, Steps},
     duplicates::Hashes,
     error::StageError,
+    keeper::Keeper,
     output::{self, Extras, Output, Samples},
     source::{
         self,
@@ -18,9 +19,17 @@ use super::{
 use enn_common::{
     config::data::{ArraysLayout, DataConfig, SourceFormat, SplitKind},
     fs::{FileError, mmap::bytes_of, space},
-    staged::meta::CleaningReport,
+    staged::{
+        StagedWriter,
+        meta::CleaningReport,
+        unfinished::{Kept, Mark},
+    },
 };
-use std::{ops::Range, path::PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 use twox_hash::XxHash3_128;
 
 /// Axes of a target grid, at most.
@@ -44,12 +53,18 @@ pub(crate) fn draft(
     let (features, out_shape) = (set.x.width, set.out_shape(job)?);
     let outputs: usize = out_shape.iter().product();
     std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
-    space::require(job.out, set.x.rows * (Output::sample_bytes(features, outputs) + 16))?;
-    let mut output = Output::create(job.out, features, &out_shape, Extras { targets: set.y.is_some(), weight: false })?;
-    let state = State { hashes: Hashes::new(output.dir()), x: CellCounts::default(), y: CellCounts::default() };
-    let mut chunks = output::chunks(0..set.x.rows, CHUNK_BYTES / Output::sample_bytes(features, outputs).max(1));
-    let convert = Convert { job, set: &set, output: &output };
-    let (mut rows, per_row) = (0, set.bytes as f64 / set.x.rows as f64);
+    let found = StagedWriter::resume(job.out, &job.digest)?;
+    let needed = set.x.rows * (Output::sample_bytes(features, outputs) + 16);
+    space::require(job.out, needed.saturating_sub(found.0.taken_bytes()))?;
+    let extras = Extras { targets: set.y.is_some(), weight: false };
+    let (mut output, marks) = Output::resume(found, features, &out_shape, extras)?;
+    let sync = || output.sync();
+    let keeper = Keeper::new(output.writer(), &sync, (0, job.every), &marks);
+    let state = State::resume(output.dir(), keeper.from())?;
+    let mut rows = state.rows;
+    let mut chunks = output::chunks(rows..set.x.rows, CHUNK_BYTES / Output::sample_bytes(features, outputs).max(1));
+    let convert = Convert { job, set: &set, output: &output, keeper: &keeper };
+    let per_row = set.bytes as f64 / set.x.rows as f64;
     let mut report = |done: u64| {
         rows += done;
         progress(Progress { rows, bytes: (rows as f64 * per_row) as u64, bytes_total: set.bytes });
@@ -244,12 +259,27 @@ struct State {
     hashes: Hashes,
     x: CellCounts,
     y: CellCounts,
+    /// Rows that are ordered.
+    rows: u64,
+    /// When the last mark was made, or it all began.
+    marked: Instant,
+}
+
+impl State {
+    /// As a mark has it.
+    fn resume(dir: &Path, mark: Option<&Mark>) -> Result<Self, StageError> {
+        let Mark { rows, counts, kept, .. } = mark.cloned().unwrap_or_default();
+        let hashes = if let Kept::Arrays { hashes } = kept { hashes } else { 0 };
+        let count = |at: usize| counts.get(at).map_or_else(CellCounts::default, CellCounts::from_array);
+        Ok(Self { hashes: Hashes::kept(dir, hashes)?, x: count(0), y: count(1), rows, marked: Instant::now() })
+    }
 }
 
 struct Convert<'a> {
     job: &'a Job<'a>,
     set: &'a Set,
     output: &'a Output,
+    keeper: &'a Keeper<'a>,
 }
 
 /// Converted rows.
@@ -308,7 +338,19 @@ impl Steps for Convert<'_> {
         state.x.add(&converted.x);
         state.y.add(&converted.y);
         let rows = converted.samples.ids.len() as u64;
+        state.rows += rows;
         Ok(((converted.first, converted.samples), rows))
+    }
+
+    fn note(&self, state: &mut State) -> Result<Option<Keep<'_>>, StageError> {
+        if !self.keeper.is_due(state.marked) {
+            return Ok(None);
+        }
+        state.hashes.spill()?;
+        state.marked = Instant::now();
+        let counts = vec![state.x.to_array(), state.y.to_array()];
+        let mark = Mark { rows: state.rows, counts, ..Mark::default() };
+        Ok(Some(self.keeper.keep(mark, Kept::Arrays { hashes: state.hashes.rows() })))
     }
 
     fn after(&self, (first, samples): (u64, Samples)) -> Result<(), StageError> {

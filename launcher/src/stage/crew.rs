@@ -5,16 +5,20 @@
 //! ```
 //! **Invariant:** the result does not depend on the number of threads, and the error reported is the one of the first piece that
 //! failed in `work` or `order`. At most one piece per thread is in flight; since pieces are taken in order, the thread whose turn
-//! it is never waits.
+//! it is never waits. What is noted after a piece was ordered is kept when that piece and all before it are through.
 
 use super::StageError;
 use std::{
+    collections::BTreeSet,
     sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
 };
 
 /// Reports of `order` that may wait for the calling thread.
 const REPORTS_MAX: usize = 64;
+
+/// Makes what was noted durable.
+pub(crate) type Keep<'a> = Box<dyn FnOnce() -> Result<(), StageError> + Send + 'a>;
 
 /// The steps a piece goes through after it was taken.
 pub(crate) trait Steps: Sync {
@@ -37,14 +41,40 @@ pub(crate) trait Steps: Sync {
 
     /// Does what only needed the order to be known, such as writing to the right place.
     fn after(&self, placed: Self::Placed) -> Result<(), StageError>;
+
+    /// Notes, between two pieces, what it takes to go on behind the first; `None` while it is not time to. What keeps the note is
+    /// called once everything noted has gone through `after`, and no other is made until then.
+    fn note(&self, _state: &mut Self::State) -> Result<Option<Keep<'_>>, StageError> {
+        Ok(None)
+    }
 }
 
 /// Where the crew stands.
 struct Turn<S> {
     state: S,
     turn: u64,
+    /// All pieces before this one are through, and those of `through`.
+    all_through: u64,
+    through: BTreeSet<u64>,
+    /// Whether a note is being kept.
+    is_keeping: bool,
     failed: Option<StageError>,
     stopped: bool,
+}
+
+impl<S> Turn<S> {
+    fn new(state: S) -> Self {
+        let through = BTreeSet::new();
+        Self { state, turn: 0, all_through: 0, through, is_keeping: false, failed: None, stopped: false }
+    }
+
+    /// Takes down that a piece is through.
+    fn pass(&mut self, index: u64) {
+        self.through.insert(index);
+        while self.through.remove(&self.all_through) {
+            self.all_through += 1;
+        }
+    }
 }
 
 struct Shared<'a, T, N, S> {
@@ -66,8 +96,8 @@ where
     T: Steps,
     N: FnMut() -> Result<Option<T::Item>, StageError> + Send,
 {
-    let turn = Turn { state, turn: 0, failed: None, stopped: false };
-    let shared = Shared { steps, next: Mutex::new((0, next)), turn: Mutex::new(turn), moved: Condvar::new() };
+    let turn = Mutex::new(Turn::new(state));
+    let shared = Shared { steps, next: Mutex::new((0, next)), turn, moved: Condvar::new() };
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel(REPORTS_MAX);
         for index in 0..threads.max(1) {
@@ -137,21 +167,46 @@ where
             Ok(Some(item)) => Ok(shared.steps.work(item)),
             Err(error) => Err(error),
         };
-        let Some((placed, report)) = in_turn(shared, index, work) else { return };
+        let Some((placed, report, keep)) = in_turn(shared, index, work) else { return };
         // The calling thread drains the channel until all senders are gone, so this does not fail.
         let _ = reports.send(report);
-        if let Err(error) = shared.steps.after(placed) {
+        if let Err(error) = shared.steps.after(placed).and_then(|()| settle(shared, index, keep)) {
             return stop(&shared.turn, &shared.moved, Some(error));
         }
     }
 }
 
-/// Waits for the turn of piece `index` and orders it; `None` when the crew has stopped.
-fn in_turn<T: Steps, N>(
+/// A piece is through: keeps what was noted behind it, once those before it are through, too.
+fn settle<T: Steps, N>(
     shared: &Shared<'_, T, N, T::State>,
     index: u64,
+    keep: Option<Keep<'_>>,
+) -> Result<(), StageError> {
+    let mut turn = lock(&shared.turn);
+    turn.pass(index);
+    shared.moved.notify_all();
+    let Some(keep) = keep else { return Ok(()) };
+    while turn.all_through <= index && !turn.stopped {
+        turn = shared.moved.wait(turn).unwrap_or_else(PoisonError::into_inner);
+    }
+    if turn.stopped {
+        return Ok(());
+    }
+    drop(turn);
+    keep()?;
+    lock(&shared.turn).is_keeping = false;
+    Ok(())
+}
+
+/// What becomes of a piece in its turn.
+type Ordered<'a, T> = (<T as Steps>::Placed, <T as Steps>::Report, Option<Keep<'a>>);
+
+/// Waits for the turn of piece `index` and orders it; `None` when the crew has stopped.
+fn in_turn<'a, T: Steps, N>(
+    shared: &Shared<'a, T, N, T::State>,
+    index: u64,
     work: Result<T::Work, StageError>,
-) -> Option<(T::Placed, T::Report)> {
+) -> Option<Ordered<'a, T>> {
     let mut turn = lock(&shared.turn);
     while turn.turn != index && !turn.stopped {
         turn = shared.moved.wait(turn).unwrap_or_else(PoisonError::into_inner);
@@ -159,13 +214,18 @@ fn in_turn<T: Steps, N>(
     if turn.stopped {
         return None;
     }
-    let ordered = work.and_then(|work| shared.steps.order(&mut turn.state, work));
+    let ordered = work.and_then(|work| {
+        let (placed, report) = shared.steps.order(&mut turn.state, work)?;
+        let keep = if turn.is_keeping { None } else { shared.steps.note(&mut turn.state)? };
+        Ok((placed, report, keep))
+    });
     turn.turn += 1;
+    turn.is_keeping |= ordered.as_ref().is_ok_and(|(_, _, keep)| keep.is_some());
     drop(turn);
     match ordered {
-        Ok(placed) => {
+        Ok(ordered) => {
             shared.moved.notify_all();
-            Some(placed)
+            Some(ordered)
         }
         Err(error) => {
             stop(&shared.turn, &shared.moved, Some(error));
@@ -182,6 +242,14 @@ mod tests {
     struct Squares {
         after: AtomicU64,
         fail_at: Option<u64>,
+        /// How many pieces the notes kept had behind them.
+        kept: Mutex<Vec<usize>>,
+    }
+
+    impl Squares {
+        fn new(fail_at: Option<u64>) -> Self {
+            Self { after: AtomicU64::new(0), fail_at, kept: Mutex::default() }
+        }
     }
 
     impl Steps for Squares {
@@ -210,6 +278,15 @@ mod tests {
             self.after.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
+
+        fn note(&self, state: &mut Vec<u64>) -> Result<Option<Keep<'_>>, StageError> {
+            let count = state.len();
+            Ok(Some(Box::new(move || {
+                assert!(self.after.load(Ordering::Relaxed) >= count as u64, "kept before all of it was through");
+                self.kept.lock().unwrap().push(count);
+                Ok(())
+            })))
+        }
     }
 
     fn counter(end: u64) -> impl FnMut() -> Result<Option<u64>, StageError> {
@@ -220,11 +297,13 @@ mod tests {
     #[test]
     fn the_order_is_kept_for_any_number_of_threads() {
         for threads in [1, 2, 7] {
-            let steps = Squares { after: AtomicU64::new(0), fail_at: None };
+            let steps = Squares::new(None);
             let mut reports = Vec::new();
             let squares = run(threads, counter(100), &steps, Vec::new(), &mut |square| reports.push(square)).unwrap();
             assert_eq!(squares, (0..100).map(|i| i * i).collect::<Vec<u64>>());
             assert_eq!(steps.after.load(Ordering::Relaxed), 100);
+            let kept = steps.kept.into_inner().unwrap();
+            assert!(!kept.is_empty() && kept.is_sorted_by(|a, b| a < b), "{kept:?}");
             reports.sort_unstable();
             assert_eq!(reports, squares);
         }
@@ -232,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_is_the_one_reported() {
-        let steps = Squares { after: AtomicU64::new(0), fail_at: Some(37) };
+        let steps = Squares::new(Some(37));
         for _ in 0..20 {
             let error = run(3, counter(200), &steps, Vec::new(), &mut |_| {}).unwrap_err();
             assert!(matches!(error, StageError::NoTraining { samples: 37 }), "{error}");
@@ -241,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_failing_source_ends_the_run() {
-        let steps = Squares { after: AtomicU64::new(0), fail_at: None };
+        let steps = Squares::new(None);
         let mut left = 3;
         let next = move || {
             left -= 1;

@@ -80,8 +80,14 @@ impl Encoder {
             if is_table { (config.missing.clone(), config.ranges.clone()) } else { Default::default() };
         let columns = layout.features.clone();
         let config = DataConfig { layout: Layout::Rows(layout.clone()), missing, ranges, ..config.clone() };
-        let job =
-            Job { config: &config, out: Path::new(""), threads: 1, training: Some(training), digest: String::new() };
+        let job = Job {
+            config: &config,
+            out: Path::new(""),
+            threads: 1,
+            training: Some(training),
+            digest: String::new(),
+            every: super::keeper::EVERY,
+        };
         let plan = Plan::new(&job, &layout, &|_| false)?;
         let place = |name: &String| training.features.iter().position(|feature| feature.name == *name);
         let places: Vec<Option<usize>> = plan.inputs.iter().map(|input| place(&input.name)).collect();

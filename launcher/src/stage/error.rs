@@ -353,6 +353,17 @@ pub enum StageError {
     Staged(#[from] StagedError),
 }
 
+impl StageError {
+    /// Whether the disk is at fault and not the data: the same again may succeed.
+    pub(crate) fn is_of_the_disk(&self) -> bool {
+        match self {
+            Self::Space(_) | Self::File(_) | Self::Thread { .. } => true,
+            Self::Staged(error) => matches!(error, StagedError::File(_) | StagedError::Space(_)),
+            _ => false,
+        }
+    }
+}
+
 /// The beginning of a cell.
 pub(super) fn brief(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {

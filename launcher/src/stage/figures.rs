@@ -109,6 +109,9 @@ impl Steps for Appearance<'_> {
 
 /// Measures all samples and gives categories their final indices.
 pub(crate) fn measure(output: &Output, codes: &[Codes], threads: usize) -> Result<Figures, StageError> {
+    if codes.iter().any(Codes::changes) {
+        output.settle()?;
+    }
     let mut chunks = output.chunks();
     let targets = if output.has_targets() { output.outputs } else { 0 };
     let state = Figures {
@@ -160,7 +163,7 @@ impl Steps for Measure<'_> {
         let split = self.output.read_split(rows.clone())?;
         let mut x = self.output.read_x(rows.clone())?;
         let unseen = self.codes.iter().map(|codes| codes.apply(&mut x, self.output.features)).collect();
-        if self.codes.iter().any(|codes| !codes.map.is_empty()) {
+        if self.codes.iter().any(Codes::changes) {
             self.output.put_x(rows.start, &x)?;
         }
         let y = self.output.read_y(rows)?;
@@ -194,6 +197,11 @@ impl Steps for Measure<'_> {
 }
 
 impl Codes {
+    /// Whether an index as written is not the index to be.
+    fn changes(&self) -> bool {
+        (0..).zip(&self.map).any(|(code, index)| *index != Some(code))
+    }
+
     /// Gives the column its final indices; says how many cells are unknown.
     fn apply(&self, x: &mut [f32], width: usize) -> u64 {
         let mut unseen = 0;

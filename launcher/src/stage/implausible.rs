@@ -99,6 +99,7 @@ impl Limits {
 
     /// Takes the values beyond them out of the arrays.
     pub(crate) fn hold(&self, output: &Output) -> Result<Found, StageError> {
+        output.settle()?;
         let mut found = Found { x: vec![0; self.x.len()], y: vec![0; self.y.len()] };
         for rows in output.chunks() {
             let (mut x, mut y) = (output.read_x(rows.clone())?, output.read_y(rows.clone())?);

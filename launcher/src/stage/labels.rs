@@ -27,12 +27,12 @@ pub fn labels(config: &DataConfig, column: &str, staged: &Staged) -> Result<Vec<
     };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let out = staged.dir().parent().unwrap_or(staged.dir());
-    let job = Job { config, out, threads, training: None, digest: String::new() };
+    let job = Job { config, out, threads, training: None, digest: String::new(), every: super::keeper::EVERY };
     let table = Table::open(&job)?;
     let mut wants = vec![Want::new(column, Kind::Word)];
     wants.extend(layout.row_id.as_ref().map(|id| Want::new(id, Kind::Key)));
     table.require(&wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
-    let ask = Ask { wants: &wants, hash_rows: false, threads };
+    let ask = Ask { wants: &wants, hash_rows: false, threads, keeper: None };
     let (read, _) = table.pass(ask, &Reader, Read::default(), &mut |_| {})?;
     Ok(read.of_samples(staged, config.duplicates))
 }

@@ -5,7 +5,9 @@
 //! statistics, report, meta.json
 //! ```
 //! **Invariants:** memory stays below 512 MB for any input; the result does not depend on the number of threads; a directory
-//! under its final name is whole; nothing is repaired or left out without being counted in the report.
+//! under its final name is whole; nothing is repaired or left out without being counted in the report. Staging that was cut off goes
+//! on where it was when it is asked for again (`keeper`), until rows are taken out or renumbered where they lie; after that it begins
+//! anew. Either way the bytes are those of an undisturbed one.
 
 mod arrays;
 mod batches;
@@ -21,9 +23,12 @@ mod figures;
 #[cfg(test)]
 mod formats_tests;
 mod implausible;
+mod keeper;
 mod labels;
 mod output;
 mod redivide;
+#[cfg(test)]
+mod resume_tests;
 mod rows;
 mod scratch;
 mod source;
@@ -44,9 +49,12 @@ pub use redivide::redivide;
 
 use enn_common::{
     config::data::{DataConfig, Layout},
-    staged::{self, StagedMeta},
+    staged::{self, StagedMeta, known::FileIdentity},
 };
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Threads used at most; more do not help one disk.
 const THREADS_MAX: usize = 64;
@@ -83,6 +91,8 @@ pub struct Staged {
     pub meta: StagedMeta,
     /// Whether it was there already.
     pub reused: bool,
+    /// Table rows that an attempt which was cut off had read already.
+    pub resumed_rows: u64,
 }
 
 /// Samples of each source in turn, from those of each file; empty without sources.
@@ -98,15 +108,28 @@ struct Job<'a> {
     threads: usize,
     training: Option<&'a StagedMeta>,
     digest: String,
+    /// Time between two marks of how far it is, at least.
+    every: Duration,
 }
 
 /// Stages data, or finds them staged already: the directory's name is a digest of the files' contents and the configuration.
 ///
 /// # Errors
-/// One sentence with place, found, expected and hint, see `StageError`. After an error `out` holds nothing new.
+/// One sentence with place, found, expected and hint, see `StageError`. After an error `out` holds nothing new, but for what can be
+/// gone on with after an error of the disk.
 pub fn stage(
     config: &DataConfig,
     options: &StageOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Staged, StageError> {
+    stage_marked(config, options, keeper::EVERY, progress)
+}
+
+/// `stage` with a mark of how far it is at most so often.
+fn stage_marked(
+    config: &DataConfig,
+    options: &StageOptions,
+    every: Duration,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Staged, StageError> {
     if config.files.is_empty() {
@@ -119,24 +142,35 @@ pub fn stage(
     let digest = digest::key(config, training, &options.out, threads)?;
     let dir = options.out.join(&digest);
     if let Ok(found) = staged::Staged::open(&dir) {
-        return Ok(Staged { meta: found.meta().clone(), dir, reused: true });
+        return Ok(Staged { meta: found.meta().clone(), dir, reused: true, resumed_rows: 0 });
     }
-    let job = Job { config, out: &options.out, threads, training, digest };
+    let job = Job { config, out: &options.out, threads, training, digest, every };
+    let made = make(&job, &before, progress);
+    // What a full disk or a lost file system cut off can be gone on with; what is wrong with the data remains wrong.
+    if made.as_ref().is_err_and(|error| !error.is_of_the_disk()) {
+        staged::writer::discard(job.out, &job.digest);
+    }
+    made
+}
+
+fn make(job: &Job<'_>, before: &[FileIdentity], progress: &mut dyn FnMut(Progress)) -> Result<Staged, StageError> {
+    let config = job.config;
     let draft = match &config.layout {
-        Layout::Rows(layout) => rows::draft(&job, layout, progress)?,
-        Layout::Windows(layout) => windows::draft(&job, layout, progress)?,
-        Layout::Arrays(layout) => arrays::draft(&job, layout, progress)?,
+        Layout::Rows(layout) => rows::draft(job, layout, progress)?,
+        Layout::Windows(layout) => windows::draft(job, layout, progress)?,
+        Layout::Arrays(layout) => arrays::draft(job, layout, progress)?,
     };
     if let Some((path, _)) =
-        config.files.iter().zip(&before).find(|(path, seen)| digest::identity(path).ok().as_ref() != Some(seen))
+        config.files.iter().zip(before).find(|(path, seen)| digest::identity(path).ok().as_ref() != Some(seen))
     {
         return Err(StageError::Changed { path: path.clone() });
     }
-    let (dir, meta) = draft.complete(&job)?;
-    Ok(Staged { dir, meta, reused: false })
+    let resumed_rows = draft.output.resumed_rows;
+    let (dir, meta) = draft.complete(job)?;
+    Ok(Staged { dir, meta, reused: false, resumed_rows })
 }
 
-fn identities(config: &DataConfig) -> Result<Vec<enn_common::staged::known::FileIdentity>, StageError> {
+fn identities(config: &DataConfig) -> Result<Vec<FileIdentity>, StageError> {
     let identity = |path: &PathBuf| digest::identity(path).map_err(|_| StageError::MissingFile { path: path.clone() });
     config.files.iter().map(identity).collect()
 }

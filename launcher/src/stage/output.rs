@@ -2,10 +2,14 @@
 
 use super::{bits::Bits, error::StageError};
 use enn_common::{
-    fs::mmap::bytes_of,
-    staged::{ArrayName, ArrayWriter, Split, StagedMeta, StagedWriter},
+    fs::{FileError, mmap::bytes_of},
+    staged::{
+        ArrayName, ArrayWriter, Split, StagedMeta, StagedWriter,
+        unfinished::{HASHES, Kept, Mark},
+    },
 };
 use std::{
+    fs::File,
     ops::Range,
     path::{Path, PathBuf},
     thread,
@@ -26,6 +30,8 @@ pub(crate) struct Output {
     weight: Option<ArrayWriter>,
     /// Samples.
     pub rows: u64,
+    /// Rows of the sources that were read by an attempt before.
+    pub resumed_rows: u64,
     /// Input columns F.
     pub features: usize,
     /// Target cells O.
@@ -57,9 +63,31 @@ pub(crate) struct Samples {
 }
 
 impl Output {
-    /// Begins a directory below `out`.
-    pub(crate) fn create(out: &Path, features: usize, out_shape: &[usize], extras: Extras) -> Result<Self, StageError> {
-        let writer = StagedWriter::create(out)?;
+    /// Goes on with the arrays that the marks tell of; forgets both where the arrays are not what the marks say.
+    pub(crate) fn resume(
+        (writer, marks): (StagedWriter, Vec<Mark>),
+        features: usize,
+        out_shape: &[usize],
+        extras: Extras,
+    ) -> Result<(Self, Vec<Mark>), StageError> {
+        let mut output = Self::create(writer, features, out_shape, extras)?;
+        let Some(last) = marks.last() else { return Ok((output, marks)) };
+        if output.has(last) {
+            output.resumed_rows = last.rows;
+            return Ok((output, marks));
+        }
+        let mut writer = output.writer;
+        writer.start_over()?;
+        Ok((Self::create(writer, features, out_shape, extras)?, Vec::new()))
+    }
+
+    /// Begins the arrays of a directory.
+    pub(crate) fn create(
+        writer: StagedWriter,
+        features: usize,
+        out_shape: &[usize],
+        extras: Extras,
+    ) -> Result<Self, StageError> {
         let width = [features as u64];
         let grid: Vec<u64> = out_shape.iter().map(|size| *size as u64).collect();
         let targets = match extras.targets {
@@ -75,9 +103,46 @@ impl Output {
             weight: extras.weight.then(|| writer.array(ArrayName::Weight, &[])).transpose()?,
             writer,
             rows: 0,
+            resumed_rows: 0,
             features,
             outputs: out_shape.iter().product(),
         })
+    }
+
+    /// All arrays.
+    fn arrays(&self) -> impl Iterator<Item = &ArrayWriter> {
+        let targets = self.targets.iter().flat_map(|(y, mask)| [y, mask]);
+        [&self.x, &self.x_mask, &self.row_id, &self.split].into_iter().chain(targets).chain(&self.weight)
+    }
+
+    /// Whether all is there that a mark counts.
+    fn has(&self, mark: &Mark) -> bool {
+        let hashes = match mark.kept {
+            Kept::Rows { hashes, .. } | Kept::Arrays { hashes } => hashes,
+            Kept::None => 0,
+        };
+        let hashed = std::fs::metadata(self.dir().join(HASHES)).map_or(0, |found| found.len());
+        self.arrays().all(|array| array.holds(mark.rows)) && hashed >= hashes * 16
+    }
+
+    /// Makes durable what was written so far.
+    pub(crate) fn sync(&self) -> Result<(), StageError> {
+        self.arrays().try_for_each(ArrayWriter::sync)?;
+        let path = self.dir().join(HASHES);
+        match File::open(&path) {
+            Ok(file) => Ok(file.sync_data().map_err(FileError::of("sync", &path))?),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// What keeps the marks.
+    pub(crate) fn writer(&self) -> &StagedWriter {
+        &self.writer
+    }
+
+    /// Says that rows are changed where they lie from now on.
+    pub(crate) fn settle(&self) -> Result<(), StageError> {
+        Ok(self.writer.forget()?)
     }
 
     /// Place for temporary files.
@@ -191,8 +256,8 @@ impl Output {
         if count == 0 {
             return Ok(());
         }
-        let targets = self.targets.iter().flat_map(|(y, mask)| [y, mask]).chain(&self.weight);
-        for array in [&self.x, &self.x_mask, &self.row_id, &self.split].into_iter().chain(targets) {
+        self.settle()?;
+        for array in self.arrays() {
             let width = array.row_bytes() as usize;
             let mut to = 0;
             for rows in chunks(0..self.rows, (CHUNK_BYTES / width.max(1)) as u64) {
@@ -214,6 +279,7 @@ impl Output {
 
     /// Takes the inputs out that are not in `keep`; those behind move up.
     pub(crate) fn keep_columns(&mut self, keep: &[bool]) -> Result<(), StageError> {
+        self.settle()?;
         let columns: Vec<usize> = (0..self.features).filter(|column| keep[*column]).collect();
         for (array, cell) in [(&mut self.x, 4), (&mut self.x_mask, 1)] {
             let wide = self.features * cell;
@@ -242,6 +308,7 @@ impl Output {
         classes: usize,
         class_of: &dyn Fn(usize) -> Option<usize>,
     ) -> Result<(), StageError> {
+        self.settle()?;
         let Some((y, mask)) = &mut self.targets else { return Ok(()) };
         let parts: Vec<Range<u64>> = chunks(0..self.rows, (CHUNK_BYTES / (4 * classes.max(1))) as u64).collect();
         // From the last rows on: what is wider comes to lie behind all that is still to be read.
@@ -314,7 +381,7 @@ mod tests {
 
     fn output(out: &Path, rows: u64) -> Output {
         let extras = Extras { targets: true, weight: true };
-        let mut output = Output::create(out, 3, &[1, 2], extras).unwrap();
+        let mut output = Output::create(StagedWriter::create(out).unwrap(), 3, &[1, 2], extras).unwrap();
         let samples = Samples {
             x: (0..rows * 3).map(|i| if i % 7 == 0 { f32::NAN } else { i as f32 }).collect(),
             y: (0..rows * 2).map(|i| -(i as f32)).collect(),

@@ -28,7 +28,7 @@ pub fn redivide(base: &Path, split: &[u8]) -> Result<Staged, StageError> {
     let digest = digest(&base, split);
     let dir = out.join(&digest);
     if let Ok(found) = staged::Staged::open(&dir) {
-        return Ok(Staged { meta: found.meta().clone(), dir, reused: true });
+        return Ok(Staged { meta: found.meta().clone(), dir, reused: true, resumed_rows: 0 });
     }
     let maps = maps(&base, split);
     let meta = meta(&base, split, &maps, digest);
@@ -43,7 +43,7 @@ pub fn redivide(base: &Path, split: &[u8]) -> Result<Staged, StageError> {
     array.write_rows(0, split)?;
     array.finish(meta.rows)?;
     let dir = writer.finish(&meta)?;
-    Ok(Staged { dir, meta, reused: false })
+    Ok(Staged { dir, meta, reused: false, resumed_rows: 0 })
 }
 
 fn digest(base: &staged::Staged, split: &[u8]) -> String {

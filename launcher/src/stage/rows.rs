@@ -6,6 +6,7 @@ use super::{
     complete::{self, Draft, Input, ROW_NAMES_MAX},
     duplicates::Hashes,
     error::StageError,
+    keeper::Keeper,
     output::{Extras, Output, Samples},
     source::block::{Block, Key, Kind, NO_TIME, NO_WORD, Want, Words},
     split,
@@ -14,9 +15,13 @@ use super::{
 use enn_common::{
     config::data::{Calendar, FeatureKind, RowsLayout, SplitKind},
     fs::space,
-    staged::meta::CleaningReport,
+    staged::{
+        StagedWriter,
+        meta::CleaningReport,
+        unfinished::{Kept, Mark},
+    },
 };
-use std::collections::HashMap;
+use std::{collections::HashMap, path::Path};
 use twox_hash::XxHash3_128;
 
 /// Categories of one column, at most.
@@ -37,20 +42,19 @@ pub(crate) fn draft(
     // Rows are estimated; a disk that fills up in spite of this is an error of the write.
     let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
     std::fs::create_dir_all(job.out).map_err(enn_common::fs::FileError::of("make the directory", job.out))?;
-    space::require(job.out, needed)?;
+    let found = StagedWriter::resume(job.out, &job.digest)?;
+    space::require(job.out, needed.saturating_sub(found.0.taken_bytes()))?;
     let out_shape = match job.training.filter(|_| plan.targets.is_empty()) {
         Some(training) => training.out_shape.clone(),
         None => layout.out_shape.clone(),
     };
     let extras = Extras { targets: !plan.targets.is_empty(), weight: plan.weight.is_some() };
-    let mut output = Output::create(job.out, plan.inputs.len(), &out_shape, extras)?;
-    let state = State {
-        dictionaries: plan.dictionaries.clone(),
-        hashes: Hashes::new(output.dir()),
-        names: Vec::new(),
-        has_text_keys: false,
-    };
-    let ask = Ask { wants: &plan.wants, hash_rows: plan.key.is_none() && plan.counts_repeats, threads: job.threads };
+    let (mut output, marks) = Output::resume(found, plan.inputs.len(), &out_shape, extras)?;
+    let sync = || output.sync();
+    let keeper = Keeper::new(output.writer(), &sync, (0, job.every), &marks);
+    let hash_rows = plan.key.is_none() && plan.counts_repeats;
+    let ask = Ask { wants: &plan.wants, hash_rows, threads: job.threads, keeper: Some(&keeper) };
+    let state = State::resume(&plan, output.dir(), marks)?;
     let sink = RowSink { job, plan: &plan, output: &output };
     let (state, tally) = table.pass(ask, &sink, state, progress)?;
     output.rows = tally.rows;
@@ -336,6 +340,44 @@ struct State {
     hashes: Hashes,
     names: Vec<String>,
     has_text_keys: bool,
+    /// Names and categories that marks have.
+    kept_names: usize,
+    kept_words: Vec<usize>,
+}
+
+impl State {
+    /// As the last mark has it.
+    fn resume(plan: &Plan, dir: &Path, marks: Vec<Mark>) -> Result<Self, StageError> {
+        let mut dictionaries = plan.dictionaries.clone();
+        let (mut all_names, mut any_text, mut hashed) = (Vec::new(), false, 0);
+        for mark in marks {
+            let Kept::Rows { words, names, has_text_keys, hashes } = mark.kept else { continue };
+            for (dictionary, words) in dictionaries.iter_mut().zip(words) {
+                words.iter().for_each(|word| {
+                    dictionary.code(word);
+                });
+            }
+            all_names.extend(names);
+            (any_text, hashed) = (has_text_keys, hashes);
+        }
+        Ok(Self {
+            hashes: Hashes::kept(dir, hashed)?,
+            kept_names: all_names.len(),
+            kept_words: dictionaries.iter().map(|dictionary| dictionary.list.len()).collect(),
+            names: all_names,
+            has_text_keys: any_text,
+            dictionaries,
+        })
+    }
+
+    /// What is new since the mark before.
+    fn keep(&mut self) -> Result<Kept, StageError> {
+        self.hashes.spill()?;
+        let kept = self.kept_words.iter_mut().zip(&self.dictionaries);
+        let words = kept.map(|(kept, own)| own.list[std::mem::replace(kept, own.list.len())..].to_vec()).collect();
+        let names = self.names[std::mem::replace(&mut self.kept_names, self.names.len())..].to_vec();
+        Ok(Kept::Rows { words, names, has_text_keys: self.has_text_keys, hashes: self.hashes.rows() })
+    }
 }
 
 struct RowSink<'a> {
@@ -416,6 +458,10 @@ impl Sink for RowSink<'_> {
         };
         work.samples.split = self.split(&work);
         self.output.put(work.first, &work.samples)
+    }
+
+    fn keep(&self, state: &mut State) -> Result<Kept, StageError> {
+        state.keep()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Files of our own that have no name: whatever happens, nothing of them is left behind.
+//! Files of our own that have no name: whatever happens, nothing of them is left behind. But for those that another attempt goes on
+//! with: they have one.
 
 use super::error::StageError;
 use enn_common::fs::FileError;
@@ -26,6 +27,14 @@ impl Scratch {
     pub(crate) fn new(dir: &Path) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { file: None, path: dir.join(format!(".scratch-{}-{number}", std::process::id())), bytes: 0 }
+    }
+
+    /// One with a name, that holds the first so many bytes of what is there.
+    pub(crate) fn named(path: PathBuf, bytes: u64) -> Result<Self, StageError> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(FileError::of("create", &path))?;
+        file.set_len(bytes).map_err(FileError::of("cut", &path))?;
+        Ok(Self { file: Some(file), path, bytes })
     }
 
     /// Bytes written.

@@ -4,16 +4,20 @@
 
 use super::{
     Job, Progress,
-    crew::{self, Steps},
+    crew::{self, Keep, Steps},
     error::{Place, Spot, StageError},
+    keeper::Keeper,
     source::{
         self, Piece, Pieces, Request, Source,
         block::{Block, CellCounts, PieceError, Want},
         clean::MissingTokens,
     },
 };
-use enn_common::config::data::SourceFormat;
-use std::{path::PathBuf, sync::Arc};
+use enn_common::{
+    config::data::SourceFormat,
+    staged::unfinished::{Kept, Mark},
+};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 /// Names within this edit distance, relative to their length, are offered as what was meant.
 const NEAR: f64 = 0.6;
@@ -43,6 +47,10 @@ pub(crate) trait Sink: Sync {
     fn order(&self, state: &mut Self::State, first: u64, work: &mut Self::Work) -> Result<(), StageError>;
     /// Does what only needed the order to be known.
     fn after(&self, work: Self::Work) -> Result<(), StageError>;
+    /// What it takes to go on from here, beside what was kept before.
+    fn keep(&self, _state: &mut Self::State) -> Result<Kept, StageError> {
+        Ok(Kept::None)
+    }
 }
 
 /// What a pass counted.
@@ -125,17 +133,14 @@ impl Table {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(S::State, Tally), StageError> {
         let requests = self.requests(&ask)?;
-        let ordered = Ordered {
-            state,
-            file: 0,
-            before: 0,
-            tally: Tally {
-                counts: vec![CellCounts::default(); ask.wants.len()],
-                file_rows: vec![0; self.files.len()],
-                ..Tally::default()
-            },
-        };
-        let mut files = self.files.iter().zip(requests);
+        let ordered = Ordered::new(state, &ask, self.files.len());
+        let from = ask.keeper.and_then(Keeper::from);
+        if from.is_some_and(|mark| mark.ended) {
+            return Ok((ordered.state, ordered.tally));
+        }
+        let (mut rows, mut bytes) = (ordered.tally.rows, ordered.bytes);
+        let mut files = self.files.iter().zip(requests).skip(ordered.file);
+        let mut at = ordered.at;
         let mut pieces: Option<Box<dyn Pieces>> = None;
         let next = move || -> Result<Option<Box<dyn Piece>>, StageError> {
             loop {
@@ -146,17 +151,22 @@ impl Table {
                 }
                 match files.next() {
                     None => return Ok(None),
-                    Some(((_, source), request)) => pieces = Some(source.start(request)?),
+                    Some(((_, source), request)) => pieces = Some(source.start(request, at.take())?),
                 }
             }
         };
-        let (mut rows, mut bytes) = (0, 0);
         let mut report = |(more_rows, more_bytes)| {
             rows += more_rows;
             bytes += more_bytes;
             progress(Progress { rows, bytes, bytes_total: self.bytes });
         };
-        let ordered = crew::run(ask.threads, next, &Pass { table: self, sink }, ordered, &mut report)?;
+        let pass = Pass { table: self, sink, keeper: ask.keeper };
+        let began = Instant::now();
+        let mut ordered = crew::run(ask.threads, next, &pass, ordered, &mut report)?;
+        if let Some(keeper) = ask.keeper.filter(|keeper| keeper.from().is_some() || keeper.is_due(began)) {
+            let mark = Mark { ended: true, ..ordered.mark() };
+            keeper.keep(mark, sink.keep(&mut ordered.state)?)()?;
+        }
         Ok((ordered.state, ordered.tally))
     }
 
@@ -188,25 +198,70 @@ pub(crate) struct Ask<'a> {
     pub hash_rows: bool,
     /// Threads to read with.
     pub threads: usize,
+    /// What keeps marks of how far the pass is, and knows where it goes on.
+    pub keeper: Option<&'a Keeper<'a>>,
 }
 
 struct Pass<'a, S> {
     table: &'a Table,
     sink: &'a S,
+    keeper: Option<&'a Keeper<'a>>,
 }
 
 struct Ordered<S> {
     state: S,
     file: usize,
+    /// Where the next piece of the file begins.
+    at: Option<u64>,
     /// Lines or rows of the file before the piece whose turn it is.
     before: u64,
+    bytes: u64,
     tally: Tally,
+    /// When the last mark was made, or the pass began.
+    marked: Instant,
+}
+
+impl<S> Ordered<S> {
+    /// At the beginning, or behind the mark where the pass goes on.
+    fn new(state: S, ask: &Ask<'_>, files: usize) -> Self {
+        let mark = ask.keeper.and_then(Keeper::from).cloned().unwrap_or_default();
+        let mut counts: Vec<CellCounts> = mark.counts.iter().map(CellCounts::from_array).collect();
+        counts.resize(ask.wants.len(), CellCounts::default());
+        let mut file_rows = mark.file_rows;
+        file_rows.resize(files, 0);
+        let tally = Tally {
+            rows: mark.rows,
+            counts,
+            file_rows,
+            wrong_width: mark.wrong_width,
+            wrong_width_line: mark.wrong_width_line,
+        };
+        let Mark { file, at, before, bytes, .. } = mark;
+        Self { state, file, at, before, bytes, tally, marked: Instant::now() }
+    }
+
+    /// How far the pass is.
+    fn mark(&self) -> Mark {
+        Mark {
+            file: self.file,
+            at: self.at,
+            before: self.before,
+            bytes: self.bytes,
+            rows: self.tally.rows,
+            file_rows: self.tally.file_rows.clone(),
+            counts: self.tally.counts.iter().copied().map(CellCounts::to_array).collect(),
+            wrong_width: self.tally.wrong_width,
+            wrong_width_line: self.tally.wrong_width_line,
+            ..Mark::default()
+        }
+    }
 }
 
 /// A block on its way: what the sink made of it and what the table keeps of it.
 struct Passed<W> {
     work: W,
     kept: Block,
+    end: u64,
 }
 
 impl<S: Sink> Steps for Pass<'_, S> {
@@ -217,14 +272,15 @@ impl<S: Sink> Steps for Pass<'_, S> {
     type Report = (u64, u64);
 
     fn work(&self, piece: Box<dyn Piece>) -> Self::Work {
+        let end = piece.end();
         let mut block = piece.decode()?;
         let counts = std::mem::take(&mut block.counts);
         let kept = Block { counts, columns: Vec::new(), hashes: Vec::new(), ..block };
-        Ok(Passed { work: self.sink.work(block)?, kept })
+        Ok(Passed { work: self.sink.work(block)?, kept, end })
     }
 
     fn order(&self, ordered: &mut Self::State, work: Self::Work) -> Result<(S::Work, (u64, u64)), StageError> {
-        let Passed { mut work, kept } = work.map_err(|error| self.place(ordered, error))?;
+        let Passed { mut work, kept, end } = work.map_err(|error| self.place(ordered, error))?;
         if kept.file != ordered.file {
             (ordered.file, ordered.before) = (kept.file, 0);
         }
@@ -238,11 +294,20 @@ impl<S: Sink> Steps for Pass<'_, S> {
             tally.wrong_width_line = kept.wrong_width_at.map(|at| ordered.before + at + 1);
         }
         ordered.before += kept.span;
+        ordered.bytes += kept.bytes;
+        ordered.at = Some(end);
         Ok((work, (kept.rows as u64, kept.bytes)))
     }
 
     fn after(&self, work: S::Work) -> Result<(), StageError> {
         self.sink.after(work)
+    }
+
+    fn note(&self, ordered: &mut Self::State) -> Result<Option<Keep<'_>>, StageError> {
+        let Some(keeper) = self.keeper.filter(|keeper| keeper.is_due(ordered.marked)) else { return Ok(None) };
+        let kept = self.sink.keep(&mut ordered.state)?;
+        ordered.marked = Instant::now();
+        Ok(Some(keeper.keep(ordered.mark(), kept)))
     }
 }
 

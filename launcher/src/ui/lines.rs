@@ -116,11 +116,26 @@ fn preparation(what: &What, view: &RunView) -> Vec<Line> {
             let workers = figures::plural(u64::from(*nproc), "worker");
             notable(format!("{mode} {run}: {workers} on {host}, {}", dir.display()))
         }
-        What::Staged { rows, features, out_shape, split_rows, sources, reused, seconds, report, dir, .. } => {
+        What::Staged {
+            rows,
+            features,
+            out_shape,
+            split_rows,
+            sources,
+            reused,
+            resumed_rows,
+            seconds,
+            report,
+            dir,
+            ..
+        } => {
             let [train, val, test] = split_rows.map(figures::count);
             let grid = figures::shape(out_shape);
             let how = if *reused {
                 format!("found staged in {}", dir.display())
+            } else if *resumed_rows > 0 {
+                let before = figures::plural(*resumed_rows, "row");
+                format!("staged in {}, from behind {before} of an attempt before", figures::seconds(*seconds))
             } else {
                 format!("staged in {}", figures::seconds(*seconds))
             };

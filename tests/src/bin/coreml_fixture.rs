@@ -7,8 +7,8 @@
 
 use enn_common::graph::{Id, eval::Array};
 use enn_export::{
-    Batch, Model, coreml,
-    sample::{Sample, samples},
+    Batch, Model, Target, coreml,
+    sample::{Sample, edges, samples},
 };
 use enn_tests::fixture;
 use serde_json::{Value, json};
@@ -25,7 +25,12 @@ fn main() -> ExitCode {
 
 fn run(args: &[&str]) -> Outcome {
     match args {
-        ["write", dir] => samples().iter().enumerate().try_for_each(|(at, sample)| write(sample, at, Path::new(dir))),
+        ["write", dir] => {
+            // What Core ML has ports for; the sample that stands for a model is the last one.
+            let patches = edges().into_iter().filter(|sample| sample.name.starts_with("patches"));
+            let all: Vec<Sample> = patches.chain(samples()).collect();
+            all.iter().enumerate().try_for_each(|(at, sample)| write(sample, at, Path::new(dir)))
+        }
         ["check", package] => {
             let checked = coreml::check(Path::new(package))?;
             let told = json!({"operations": checked.operations, "weights": checked.weights, "about": checked.about});
@@ -37,7 +42,8 @@ fn run(args: &[&str]) -> Outcome {
 
 fn write(sample: &Sample, at: usize, dir: &Path) -> Outcome {
     let about = BTreeMap::from([("enn.sample".to_owned(), sample.name.clone())]);
-    let model = Model { name: &sample.name, graph: &sample.graph, batch: Batch::default(), about: &about };
+    let graph = Target::Coreml.fitted(&sample.graph)?;
+    let model = Model { name: &sample.name, graph: &graph, batch: Batch::default(), about: &about };
     coreml::write(&model, &dir.join(format!("{at:02}.mlpackage")))?;
     let named = |ids: &[Id], arrays: &[Array]| -> Value {
         let name = |id: &Id| sample.graph.value(*id).name.clone();

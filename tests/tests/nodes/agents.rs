@@ -32,6 +32,7 @@ pub(super) struct Agents<'a> {
     port: u16,
     nnodes: String,
     epochs: u64,
+    workers: u32,
     more: Vec<String>,
     living: BTreeMap<u32, Child>,
     killed: usize,
@@ -44,7 +45,14 @@ impl<'a> Agents<'a> {
         fs::create_dir(dir.path().join("tmp")).unwrap();
         data::write(dir.path());
         let (port, nnodes) = (free_port(), nnodes.to_owned());
-        Self { dir, network, port, nnodes, epochs, more: Vec::new(), living: BTreeMap::new(), killed: 0, wait: 60 }
+        let (more, living) = (Vec::new(), BTreeMap::new());
+        Self { dir, network, port, nnodes, epochs, workers: 1, more, living, killed: 0, wait: 60 }
+    }
+
+    /// So many workers on each node.
+    pub(super) fn of(mut self, workers: u32) -> Self {
+        self.workers = workers;
+        self
     }
 
     /// The nodes wait so many seconds for each other.
@@ -63,7 +71,7 @@ impl<'a> Agents<'a> {
         self.network.map_or_else(|| format!("127.0.0.{node}"), |network| network.address(node))
     }
 
-    /// Starts the agent of a node with one worker; the first node leads.
+    /// Starts the agent of a node; the first node leads.
     pub(super) fn start(&mut self, node: u32) {
         let command = self.agent(node);
         self.begin(node, &command);
@@ -83,7 +91,8 @@ impl<'a> Agents<'a> {
     fn agent(&self, node: u32) -> Command {
         let endpoint = format!("{}:{}", self.host(1), self.port);
         let mut command = self.command("runs");
-        command.args(["--nproc-per-node", "1", "--nnodes", &self.nnodes, "--rdzv-endpoint", &endpoint]);
+        let workers = self.workers.to_string();
+        command.args(["--nproc-per-node", &workers, "--nnodes", &self.nnodes, "--rdzv-endpoint", &endpoint]);
         // On one machine all own the address.
         let conf = format!("last_call_timeout=1,join_timeout={},is_host={}", self.wait, u8::from(node == 1));
         command.args(["--local-addr", &self.host(node), "--rdzv-conf", &conf]);

@@ -41,6 +41,77 @@ fn two_nodes_end_with_the_bits_of_one_also_when_a_worker_of_the_other_node_dies(
     assert!(agents.weights() == agents.alone(2), "{}", agents.told());
 }
 
+/// Two nodes of two workers, on which the state is shared; no checkpoint before the end.
+fn sharing(nnodes: &str, epochs: u64) -> Agents<'static> {
+    let flags =
+        ["--set", "train.strategy=hsdp", "--set", "train.bucket_mib=0.01", "--set", "train.checkpoint_every=100000"];
+    Agents::new(nnodes, epochs, None).of(2).with(&flags)
+}
+
+fn decided(agents: &Agents<'_>, begins: &str) -> usize {
+    let is = |what: &&What| matches!(what, What::Decided { decision } if decision.starts_with(begins));
+    agents.events().iter().filter(is).count()
+}
+
+#[test]
+fn what_a_dead_worker_had_of_a_shared_state_comes_from_the_other_node_and_no_bit_changes() {
+    let mut undisturbed = sharing("2", 12);
+    [1, 2].into_iter().for_each(|node| undisturbed.start(node));
+    assert_eq!((undisturbed.end(1), undisturbed.end(2)), (Some(0), Some(0)), "{}", undisturbed.told());
+    assert_eq!(
+        decided(&undisturbed, "strategy hsdp: as asked, over 2 nodes of 2 workers"),
+        1,
+        "{}",
+        undisturbed.told()
+    );
+
+    let mut agents = sharing("2", 12);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(4, 10);
+    let pid = agents.worker(2);
+    kill_9(pid);
+    assert_eq!((agents.end(1), agents.end(2)), (Some(0), Some(0)), "{}", agents.told());
+    let events = agents.events();
+    let lost = |what: &What| matches!(what, What::Recovered { lost_steps: 0, from_rank: Some(_), .. });
+    assert!(events.iter().any(lost), "{}", agents.told());
+    let dead = events.iter().find_map(|what| match what {
+        What::WorkerExited { rank, signal: Some(9), .. } => Some(rank.0),
+        _ => None,
+    });
+    let received: Vec<_> = events
+        .iter()
+        .filter_map(|what| match what {
+            What::StateReceived { rank, from, .. } => Some((Some(rank.0), Some(from.0 + 2))),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(received, [(dead, dead)], "its place on the other node: {}", agents.told());
+    assert_eq!(decided(&agents, "the state of step "), 1, "{}", agents.told());
+    agents.every_row_once_per_epoch();
+    agents.nothing_is_left();
+    assert!(agents.weights() == undisturbed.weights(), "{}", agents.told());
+}
+
+#[test]
+fn a_node_has_all_of_a_shared_state_when_the_other_dies_and_gives_it_to_the_next() {
+    let mut agents = sharing("1:2", 2_000);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(4, 5);
+    agents.kill(2);
+    agents.working(2, agents.step() + 1);
+    assert_eq!(decided(&agents, "strategy fsdp in place of hsdp: all workers are on one node"), 1, "{}", agents.told());
+    agents.start(3);
+    agents.working(4, agents.step() + 1);
+    assert_eq!(decided(&agents, "strategy hsdp: as asked"), 2, "{}", agents.told());
+    agents.signal(1, Signal::SIGINT);
+    assert_eq!(agents.end(1), Some(130), "{}", agents.told());
+    let events = agents.events();
+    let steps = events.iter().filter_map(|what| if let What::Stepped { step, .. } = what { Some(*step) } else { None });
+    assert!(steps.collect::<Vec<_>>().is_sorted(), "{}", agents.told());
+    let from_nothing = |what: &What| matches!(what, What::RoundFailed { .. });
+    assert!(!events.iter().any(from_nothing), "{}", agents.told());
+}
+
 #[test]
 fn a_node_that_dies_is_left_behind_and_one_that_comes_is_taken_in_and_drained() {
     let mut agents = Agents::new("1:2", 2_000, None);

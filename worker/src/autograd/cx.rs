@@ -177,8 +177,19 @@ impl<'p> Cx<'p> {
         self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduce, &[value]).map(|_| ()))
     }
 
-    /// Begins to sum flat arrays of as many equal parts as there are ranks, in place, for this rank's part only; recorded, unless
-    /// there is only one. For the hook of [`Cx::backward`].
+    /// [`Cx::all_reduce_value`] over the ranks that share the state with this one.
+    ///
+    /// # Errors
+    /// As [`Cx::all_reduce`].
+    pub fn all_reduce_shares(&self, value: &Tensor) -> Result<(), OpError> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        self.in_phase(Phase::Comm, |cx| call(cx, Op::AllReduceShares, &[value]).map(|_| ()))
+    }
+
+    /// Begins to sum flat arrays of as many equal parts as ranks share the state, in place, for this rank's part only; recorded,
+    /// unless there is only one. For the hook of [`Cx::backward`].
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
@@ -186,7 +197,8 @@ impl<'p> Cx<'p> {
         self.together(Op::ReduceScatter, &[whole])
     }
 
-    /// Begins to give every rank all parts of a flat array, of which each rank has its own; recorded, unless there is only one.
+    /// Begins to give every rank that shares the state all parts of a flat array, of which each has its own; recorded, unless there
+    /// is only one.
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
@@ -211,6 +223,11 @@ impl<'p> Cx<'p> {
     pub(super) fn beside(&self, op: Op, arrays: &[&tch::Tensor]) -> Result<(), OpError> {
         let arrays: SmallVec<[Tensor; 2]> = arrays.iter().map(|raw| self.opt_state(raw.shallow_clone())).collect();
         self.in_phase(Phase::Comm, |cx| call(cx, op, &arrays.iter().collect::<SmallVec<[&Tensor; 2]>>()).map(|_| ()))
+    }
+
+    /// Whether other ranks have the same share of the state as this one.
+    pub(super) fn has_copies(&self) -> bool {
+        self.collectives.is_some_and(|collectives| collectives.copies() > 1)
     }
 
     /// Whether this step has no other rank to add with.

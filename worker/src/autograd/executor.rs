@@ -146,11 +146,6 @@ impl Executor {
         Self { limit, capture_collectives: false, known: Vec::new(), generation: 0 }
     }
 
-    /// Goes no farther than `limit` from the code.
-    pub fn limit(&mut self, limit: Mode) {
-        self.limit = self.limit.min(limit);
-    }
-
     /// Captures the collectives with the rest of the step, in one graph, instead of running them between graphs. They must be
     /// such that a capture takes: NCCL's.
     pub fn capture_collectives(&mut self, inside: bool) {

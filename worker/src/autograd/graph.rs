@@ -6,7 +6,7 @@
 use super::call::NoGrad;
 use super::plan::Plan;
 use crate::backend::duplicate;
-use crate::backend::graph::{Capture, Graph, Pool};
+use crate::backend::graph::{Capture, Graph, Pool, at_its_address};
 use crate::error::{OpError, OpErrorKind};
 use crate::op::Op;
 use crate::op::collective::{self, Collectives};
@@ -108,7 +108,13 @@ fn capture(plan: &mut Plan, inputs: &[Raw], inside: Option<&dyn Collectives>) ->
     for (range, together) in segments {
         if together {
             for at in range {
-                parts.push(Part::Together(plan.program().recs()[at].op.clone(), plan.operands(at)?));
+                let operands = plan.operands(at)?;
+                // What is lent lies elsewhere later in the step.
+                let here = operands.iter().map(at_its_address).collect::<Result<_, _>>();
+                parts.push(Part::Together(
+                    plan.program().recs()[at].op.clone(),
+                    here.map_err(|error| fail(error.into()))?,
+                ));
                 plan.let_go(at);
             }
             continue;

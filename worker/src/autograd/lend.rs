@@ -3,7 +3,8 @@
 //! Each rank keeps its part of every flat array. The door brings an array when an operation reads a parameter in it: memory,
 //! this rank's part, then everybody's; all of it recorded. The neighbour that will be read next is brought at the same time.
 //! A few arrays stay; the one not used for longest goes first. A gradient array comes when the first gradient in it is made,
-//! is summed over the ranks when the last one is there, added to the part that this rank keeps, and goes.
+//! is summed over the ranks when the last one is there, added to the part that this rank keeps, and goes. Where other ranks keep
+//! the same part, the last micro-batch's sums of it are summed over them, too, while the backward pass goes on.
 //!
 //! **Invariant:** what is here when depends on the program only, so that all ranks run the same collectives. At the end of a step
 //! nothing is here.
@@ -197,29 +198,29 @@ impl Cx<'_> {
     }
 
     /// A bucket of gradients that come and go is complete: begins to sum it over the ranks, and takes up the sums of the one
-    /// before it. For the hook of [`Cx::backward`], for every micro-batch.
+    /// before it. For the hook of [`Cx::backward`], for every micro-batch; `last` is the step's last one.
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
-    pub fn give_gradients(&self, grads: &dyn GradLeaves, bucket: BucketId) -> Result<(), OpError> {
+    pub fn give_gradients(&self, grads: &dyn GradLeaves, bucket: BucketId, last: bool) -> Result<(), OpError> {
         self.borrow_gradients(grads, bucket)?;
-        self.take_sums(grads)?;
+        self.take_sums(grads, last)?;
         let array = &grads.lent()[bucket.index()];
         if let Some(divided) = &array.divided {
             self.together(Op::ReduceScatter, &[divided])?;
         }
         if let Some(common) = &array.common {
-            self.together(Op::AllReduce, &[common])?;
+            self.together(Op::AllReduceShares, &[common])?;
         }
         self.lending.borrow_mut().summed = Some(bucket);
         Ok(())
     }
 
-    /// Takes up the last sums; behind [`Cx::backward`].
+    /// Takes up the last sums; behind [`Cx::backward`]. Those of the `last` micro-batch go on to whoever keeps the same part.
     ///
     /// # Errors
     /// As [`Cx::all_reduce`].
-    pub fn take_sums(&self, grads: &dyn GradLeaves) -> Result<(), OpError> {
+    pub fn take_sums(&self, grads: &dyn GradLeaves, last: bool) -> Result<(), OpError> {
         let Some(bucket) = self.lending.borrow_mut().summed.take() else { return Ok(()) };
         let array = &grads.lent()[bucket.index()];
         self.together(Op::Order, &[])?;
@@ -228,6 +229,9 @@ impl Cx<'_> {
         }
         self.beside(Op::Release, &[&array.whole])?;
         self.lending.borrow_mut().gradients[bucket.index()] = false;
+        if last && self.has_copies() {
+            self.together(Op::AllReduceCopies, &array.kept().collect::<SmallVec<[&Raw; 2]>>())?;
+        }
         Ok(())
     }
 

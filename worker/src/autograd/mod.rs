@@ -10,6 +10,7 @@ mod cast;
 mod cx;
 mod executor;
 mod graph;
+mod late;
 mod leaf;
 mod lend;
 mod memory;

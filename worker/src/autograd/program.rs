@@ -120,12 +120,14 @@ impl Program {
 
     /// Floating-point operations of all records.
     pub fn flops(&self) -> u64 {
-        let cost = |rec: &Rec| {
-            let ins: SmallVec<[&Meta; 4]> = rec.ins.iter().map(|v| &self.val(*v).meta).collect();
-            let outs: SmallVec<[Meta; 2]> = rec.outs().map(|v| self.val(v).meta.clone()).collect();
-            (rec.op.row().flops)(&rec.op, &ins, &outs)
-        };
-        self.recs.iter().map(cost).sum()
+        self.recs.iter().map(|rec| self.cost(rec)).sum()
+    }
+
+    /// Floating-point operations of one record.
+    pub(super) fn cost(&self, rec: &Rec) -> u64 {
+        let ins: SmallVec<[&Meta; 4]> = rec.ins.iter().map(|v| &self.val(*v).meta).collect();
+        let outs: SmallVec<[Meta; 2]> = rec.outs().map(|v| self.val(v).meta.clone()).collect();
+        (rec.op.row().flops)(&rec.op, &ins, &outs)
     }
 
     /// The canonical bytes: operations, attributes, shapes, kinds, roles, edges, kernels and places; no addresses, no device index.

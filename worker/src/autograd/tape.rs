@@ -6,6 +6,7 @@
 
 use super::call::call;
 use super::cx::Cx;
+use super::late::{Costs, Late, Product};
 use super::leaf::GradLeaves;
 use super::program::{Phase, Program, Rec};
 use super::recompute::Segment;
@@ -41,6 +42,8 @@ struct Reach {
     reached: Vec<bool>,
     /// Contributions still to come, by parameter.
     pending: Vec<u32>,
+    /// Buckets of gradients that are better computed last.
+    late: Vec<bool>,
 }
 
 /// Whether a record of a segment was taped when it ran.
@@ -72,11 +75,15 @@ struct Ready<'a, 'b> {
     pending: Vec<u32>,
     waiting: Vec<u32>,
     grads: &'a dyn GradLeaves,
+    late: &'a Late,
     on_ready: OnReady<'b>,
 }
 
 impl Ready<'_, '_> {
     fn contributed(&mut self, id: ParamId) -> Result<(), HookError> {
+        if self.late.keep(self.grads.bucket_of(id), id) {
+            return Ok(());
+        }
         let pending = &mut self.pending[id.index()];
         *pending -= 1;
         if *pending == 0 { self.param_ready(id) } else { Ok(()) }
@@ -94,6 +101,7 @@ impl Ready<'_, '_> {
 struct Emitter<'a, 'p> {
     cx: &'a Cx<'p>,
     grads: &'a dyn GradLeaves,
+    late: &'a Late,
     /// Gradient slots already entered into the program, by parameter.
     slots: RefCell<Vec<Option<Tensor>>>,
 }
@@ -112,11 +120,22 @@ impl Emitter<'_, '_> {
     fn param_of(&self, val: Val) -> Option<ParamId> {
         self.cx.with_program(|p| p.val(val).role.param())
     }
+
+    /// The bucket whose gradients `storage` holds.
+    fn bucket_at(&self, storage: &Tensor) -> Option<BucketId> {
+        match self.cx.with_program(|p| p.val(storage.val()).role) {
+            Role::Grad(id) => Some(self.grads.bucket_of(id)),
+            _ => None,
+        }
+    }
 }
 
 impl Emit for Emitter<'_, '_> {
     fn emit(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError> {
-        call(self.cx, op, ins)
+        match self.late.put_off(op, ins, self.cx.scope.get(), |storage| self.bucket_at(storage)) {
+            Some((op, ins)) => call(self.cx, op, &ins),
+            None => Ok(Results::new()),
+        }
     }
 
     fn meta(&self, val: Val) -> Meta {
@@ -190,17 +209,18 @@ impl Cx<'_> {
     ) -> Result<Vec<Option<tch::Tensor>>, OpError> {
         super::cast::forget(self);
         let nodes = std::mem::take(&mut self.state.borrow_mut().nodes);
-        let reach = self.reach(&nodes, loss, grads.count());
+        let reach = self.reach(&nodes, loss, grads);
         let hook = |e: HookError| self.fail("grad_ready", OpErrorKind::Hook(e));
         let mut waiting = vec![0; grads.buckets()];
         let ids = || (0..grads.count() as u32).map(ParamId);
         ids().for_each(|id| waiting[grads.bucket_of(id).index()] += 1);
         let idle: Vec<ParamId> = ids().filter(|id| reach.pending[id.index()] == 0).collect();
-        let mut ready = Ready { pending: reach.pending, waiting, grads, on_ready };
+        let late = Late::new(&reach.late);
+        let mut ready = Ready { pending: reach.pending, waiting, grads, late: &late, on_ready };
         for id in idle {
             ready.param_ready(id).map_err(hook)?;
         }
-        let emitter = Emitter { cx: self, grads, slots: RefCell::new(vec![None; grads.count()]) };
+        let emitter = Emitter { cx: self, grads, late: &late, slots: RefCell::new(vec![None; grads.count()]) };
         let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
         slots[loss.val().0 as usize] = Some(self.seed(loss)?);
         if let Some(id) = emitter.param_of(loss.val()) {
@@ -208,6 +228,13 @@ impl Cx<'_> {
         }
         let mut walk = Walk { reached: reach.reached, slots };
         self.reverse_all(nodes, &emitter, &mut walk, &mut ready)?;
+        for later in late.take() {
+            for Product { op, ins, scope } in later.products {
+                self.scope.set(scope);
+                call(self, op, &ins.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
+            }
+            later.contributed.into_iter().try_for_each(|id| ready.contributed(id)).map_err(hook)?;
+        }
         let mut slots = walk.slots;
         Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
     }
@@ -227,10 +254,14 @@ impl Cx<'_> {
         Ok(call(self, Op::Reshape { shape }, &[&scale])?.swap_remove(0))
     }
 
-    /// Which values the loss reaches, and how often each parameter is contributed to.
-    fn reach(&self, nodes: &[Node], loss: &Tensor, params: usize) -> Reach {
+    /// Which values the loss reaches, how often each parameter is contributed to, and which gradients are better computed last.
+    fn reach(&self, nodes: &[Node], loss: &Tensor, grads: &dyn GradLeaves) -> Reach {
+        let together = self.collectives.filter(|ranks| ranks.ranks() > 1 && grads.lent().is_empty());
+        let rate = together.map_or(0.0, |ranks| ranks.flops_per_byte());
+        let mut costs = (rate > 0.0).then(|| Costs::new(grads, rate));
         self.with_program(|program| {
-            let mut reach = Reach { reached: vec![false; program.values()], pending: vec![0; params] };
+            let (reached, pending) = (vec![false; program.values()], vec![0; grads.count()]);
+            let mut reach = Reach { reached, pending, late: Vec::new() };
             let arrive = |reach: &mut Reach, val: Val| {
                 let value = program.val(val);
                 if value.requires_grad {
@@ -241,9 +272,10 @@ impl Cx<'_> {
                 }
             };
             arrive(&mut reach, loss.val());
-            let pass = |reach: &mut Reach, rec: &Rec| {
+            let mut pass = |reach: &mut Reach, rec: &Rec| {
                 if rec.outs().any(|v| reach.reached[v.0 as usize]) {
                     rec.ins.iter().for_each(|v| arrive(reach, *v));
+                    costs.iter_mut().for_each(|costs| costs.pass(program, rec, grads));
                 }
             };
             for node in nodes.iter().rev() {
@@ -255,6 +287,7 @@ impl Cx<'_> {
                     }
                 }
             }
+            reach.late = costs.map_or_else(Vec::new, |costs| costs.late());
             reach
         })
     }

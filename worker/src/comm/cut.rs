@@ -43,6 +43,14 @@ impl Forming {
         self.line.cutter()
     }
 
+    /// Leave to form one more group, which ends with the first: whoever cuts that one cuts this one.
+    #[must_use]
+    pub fn beside(&self, timeout: Duration) -> Self {
+        let other = Self::within(timeout);
+        self.line.bind(&other.line);
+        other
+    }
+
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -66,6 +74,8 @@ impl Forming {
 pub(super) struct Line {
     pub(super) raw: RawCut,
     ring: Mutex<Weak<Ring>>,
+    /// Of the groups that end with this one.
+    others: Mutex<Vec<Arc<Self>>>,
 }
 
 impl Line {
@@ -85,13 +95,23 @@ impl Line {
         }
     }
 
+    /// A cut ends `other`, too; one that came before does so now.
+    fn bind(&self, other: &Arc<Self>) {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(other));
+        if self.is_cut() {
+            other.cut();
+        }
+    }
+
     fn cut(&self) {
-        // The word first: whoever ties a ring in between sees it.
+        // The word first: whoever ties a ring, or binds another line, in between sees it.
         self.raw.cut();
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         if let Some(ring) = ring {
             ring.abort();
         }
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        others.iter().for_each(|other| other.cut());
     }
 }
 

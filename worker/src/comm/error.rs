@@ -152,6 +152,16 @@ pub enum CommError {
         /// Ranks in the group.
         size: u32,
     },
+    /// The ranks cannot be divided by node.
+    #[error("{size} ranks over {backend} cannot be divided into nodes of {ranks}")]
+    NoMesh {
+        /// What the ranks add up through.
+        backend: &'static str,
+        /// All ranks.
+        size: u32,
+        /// Ranks of a node.
+        ranks: u32,
+    },
     /// A string for C held a NUL byte.
     #[error("{what} holds a NUL byte: {text:?}")]
     Nul {

@@ -12,6 +12,7 @@
 mod c10d;
 mod cut;
 mod error;
+mod mesh;
 mod shm;
 mod solo;
 mod waited;
@@ -25,6 +26,7 @@ pub use c10d::{
 };
 pub use cut::{Cut, Forming};
 pub use error::CommError;
+pub use mesh::{Former, Mesh, Meshed, sharing};
 pub use shm::{
     group::{Shm, ShmFormed, ShmOptions},
     work::ShmWork,
@@ -45,6 +47,9 @@ pub enum Reduce {
     Max,
 }
 
+/// What an H200 computes in bf16 while NCCL sums one byte over NVLink: about 450 TFLOP/s beside 230 GB/s of gradients.
+const NCCL_FLOPS_PER_BYTE: f64 = 2000.0;
+
 /// The ranks of one round. Not shared between threads: collectives must be issued in one order.
 pub trait ProcessGroup: Send {
     /// This process's rank, `0..size()`.
@@ -55,6 +60,11 @@ pub trait ProcessGroup: Send {
 
     /// "solo", "shm", "gloo" or "nccl".
     fn backend(&self) -> &'static str;
+
+    /// Floating-point operations that a device can do while this group sums one byte; 0 where it sums with the hands that compute.
+    fn flops_per_byte(&self) -> f64 {
+        if self.backend() == "nccl" { NCCL_FLOPS_PER_BYTE } else { 0.0 }
+    }
 
     /// Begins reducing `tensor` over all ranks, in place. Dense, same shape and kind on every rank.
     ///
@@ -102,11 +112,23 @@ pub trait ProcessGroup: Send {
     /// longer than `timeout`, it is left to a thread of its own, and the call returns [`CommError::TimedOut`].
     fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError>;
 
+    /// The same ranks by node, once [`ProcessGroup::by_node`] has formed them: those that share the state with this one are on
+    /// its node.
+    fn mesh(&self) -> Option<&Mesh> {
+        None
+    }
+
+    /// Forms the [`ProcessGroup::mesh`] of nodes with so many ranks each, which follow each other. Every rank calls it, at most
+    /// once. The groups end with this one.
+    fn by_node(&self, ranks: u32) -> Result<(), CommError> {
+        Err(CommError::NoMesh { backend: self.backend(), size: self.size(), ranks })
+    }
+
     /// What ends the group from any thread, while its owner waits in it, too.
     fn cutter(&self) -> Box<dyn Cut>;
 
     /// How long the owner has waited for collectives since the group was formed: in [`Work::wait`], [`Work::order`] and
-    /// [`ProcessGroup::barrier`]. On a device this is what the host waited.
+    /// [`ProcessGroup::barrier`]. On a device: from when this rank had computed what it was to.
     fn waited(&self) -> Duration;
 
     /// [`ProcessGroup::all_reduce`] with [`Reduce::Sum`].

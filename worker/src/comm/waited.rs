@@ -14,9 +14,13 @@ impl Waited {
     pub(super) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let result = wait();
-        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.0.fetch_add(nanos, Ordering::Relaxed);
+        self.add(begun.elapsed());
         result
+    }
+
+    pub(super) fn add(&self, waited: Duration) {
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(nanos, Ordering::Relaxed);
     }
 
     pub(super) fn total(&self) -> Duration {

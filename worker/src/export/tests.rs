@@ -95,7 +95,7 @@ fn array(raw: &Raw) -> eval::Array {
 /// How far the graph's answers lie from the model's own, in units of 1 + what is said.
 fn distance(graph: &Graph, given: &BTreeMap<String, Raw>, own: &BTreeMap<String, Raw>) -> f64 {
     let inputs: Vec<eval::Array> = graph.inputs().iter().map(|id| array(&given[&graph.value(*id).name])).collect();
-    let found = eval::run(graph, &inputs, given["x"].size()[0] as usize).unwrap();
+    let found = eval::run(graph, &inputs, given["x"].size()[0] as usize);
     let mut most = 0.0_f64;
     for (id, found) in graph.outputs().iter().zip(&found) {
         let expected = array(&own[&graph.value(*id).name]);
@@ -167,10 +167,29 @@ fn models_of_every_configuration_are_their_graphs() {
             one(&format!("{shape:?} {fuser_reduction:?}"), &config, &spec(&shape, Head::Point));
         }
     }
+    for (segments, dilations) in [(vec![4], vec![1]), (vec![2, 4, 8], vec![1, 2, 4])] {
+        for tokens in [3, 33] {
+            let (segments, dilations) = (segments.clone(), dilations.clone());
+            let config =
+                ModelConfig { mixer: Mixer::Dilated, segments, dilations, temporal_latents: tokens, ..config() };
+            one(&format!("dilated, {tokens} tokens {:?}", config.segments), &config, &point());
+        }
+    }
+    for mixer in [Mixer::Retention, Mixer::TrueRetention, Mixer::Dilated] {
+        for (shape, patch) in [(vec![4, 4, 6], vec![2, 2, 3]), (vec![2, 4, 3, 4], vec![2, 2, 3, 2])] {
+            let config = ModelConfig { mixer, patch, ..config() };
+            one(&format!("{shape:?} {mixer:?}"), &config, &spec(&shape, Head::Point));
+        }
+    }
+    let mut wide = point();
+    // A table that is too wide to begin as one-hot rows, and flags for every number.
+    wide.features[3].categories = (0..40).map(|i| i.to_string()).collect();
+    wide.features.iter_mut().for_each(|feature| feature.has_missing = true);
+    one("flags and a wide table", &config(), &wide);
     one("clamped", &ModelConfig { output_range: Some((40.0, 60.0)), ..config() }, &point());
     one("classes", &config(), &spec(&[3], Head::Classes));
     one("no self-attention", &ModelConfig { fuser_self_layers: 0, collector_depth: 0, ..config() }, &point());
-    assert!(done >= 40, "{done} configurations");
+    assert!(done >= 54, "{done} configurations");
 }
 
 #[test]
@@ -182,6 +201,11 @@ fn quantiles_states_and_blind_cells_are_in_the_graph() {
         let blind = Raw::from_slice(&[false, true, false, false, false, true]);
         check(&format!("{head:?}"), &config(), &spec(&[2, 3], head), (quantiles, Some(blind)));
     }
+    // Levels before a grid of three axes, and a state that goes in and comes out beside both outputs.
+    let grid = spec(&[2, 4, 6], Head::Quantiles { levels: vec![0.1, 0.5, 0.9] });
+    let patched = ModelConfig { patch: vec![1, 2, 3], preset: Preset::SpatioTemporal, ..config() };
+    check("a grid of three axes", &patched, &grid, (quantiles, None));
+    check("everything", &patched, &grid, (Extras { quantiles: true, stream: true }, None));
     for mixer in [Mixer::Retention, Mixer::TrueRetention] {
         let config = ModelConfig { mixer, preset: Preset::SpatioTemporal, temporal_depth: 2, ..config() };
         let stream = Extras { quantiles: false, stream: true };

@@ -197,8 +197,9 @@ impl Manager {
 
     /// The kernels that could run a call, whatever their standing.
     pub(super) fn candidates(&self, op: &Op, row: &'static OpRow) -> Vec<&'static Kernel> {
-        let own = row.kernels.iter().chain(self.extras.iter().filter(|e| e.op == row.name).map(|e| e.kernel));
-        let all: Vec<&'static Kernel> = own.collect();
+        // The user's own come first.
+        let added = self.extras.iter().filter(|extra| extra.op == row.name).map(|extra| extra.kernel);
+        let all: Vec<&'static Kernel> = added.chain(row.kernels).collect();
         let ids: Vec<&str> = all.iter().map(|kernel| kernel.id).collect();
         let wanted = self.wanted(op.name());
         policy::order(&ids, wanted, PLAIN).into_iter().map(|index| all[index]).collect()

@@ -33,12 +33,11 @@ impl Model {
     pub fn drift(
         &self,
         params: &Params,
-        ([x, x_valid], [y, y_valid]): ([&Raw; 2], [&Raw; 2]),
+        seen: ([&Raw; 2], [&Raw; 2]),
         held: i64,
         share: f64,
     ) -> Result<Option<f64>, ModelError> {
-        let take = |t: &Raw| t.shallow_clone();
-        let all = self.regressed(params, [take(x), take(x_valid)], [take(y), take(y_valid)])?;
+        let all = self.regressed(params, seen, None)?;
         let rows = all.z.size()[0];
         let trained = rows - held;
         if trained < STRETCHES * STRETCH_ROWS_MIN || held < STRETCH_ROWS_MIN {

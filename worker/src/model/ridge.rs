@@ -7,13 +7,18 @@
 //! crosses by a common factor, and the leading components of the targets choose power, factor and λ for themselves where they
 //! are surely better off than with the common choice.
 //!
-//! One eigendecomposition serves every λ: of X Xᵀ when there are fewer rows than columns (dual), else of Xᵀ X.
+//! One eigendecomposition serves every λ: of X Xᵀ when there are fewer rows than columns (dual), else of Xᵀ X, which is summed up
+//! over blocks of rows.
 
+mod centred;
 mod choice;
 
 use super::components::directions;
+use centred::{Centred, column_mean};
 use choice::Choice;
 use tch::{Kind, TchError, Tensor as Raw};
+
+pub(super) use centred::blocks;
 
 /// A fitted regression y = W x + b.
 #[derive(Debug)]
@@ -28,17 +33,18 @@ pub(super) struct Ridge {
 }
 
 impl Ridge {
-    /// Fits x (n, F) to y (n, O), both f64 without missing values, n ≥ 3. The last `crosses` columns are products of others. The
+    /// Fits x (n, F) to y (n, O) f64, both without missing values, n ≥ 3. The last `crosses` columns are products of others. The
     /// rows decide everything: the same rows give the same fit.
     pub(super) fn fit(x: &Raw, y: &Raw, crosses: i64) -> Result<Self, TchError> {
         let (x_mean, y_mean) = (column_mean(x)?, column_mean(y)?);
         let choice = Choice::by_cross_validation(x, y, crosses)?;
-        let (x, y) = (x.f_sub(&x_mean)?, y.f_sub(&y_mean)?);
+        let y = y.f_sub(&y_mean)?;
         let (leading, _) = directions(&y, choice.components())?;
         let mut weight = Raw::f_zeros([x.size()[1], y.size()[1]], (Kind::Double, x.device()))?;
+        let rows = Centred::of(x, &x_mean, &y)?;
         let mut strengths = vec![(0.0, 0.0); choice.picks.len()];
         for candidate in choice.candidates() {
-            let basis = Basis::new(&x, &y, &candidate.scales(&x, &y, crosses)?)?;
+            let basis = Basis::new(&rows, &candidate.scales(&rows, crosses)?)?;
             for (part, pick) in choice.picks.iter().enumerate().filter(|(_, pick)| pick.candidate == candidate) {
                 let lambda = pick.strength * basis.unit;
                 // What the pick is for: one direction of the targets, or all that are left.
@@ -64,7 +70,15 @@ impl Ridge {
 
     /// Fitted values (n, O) for x (n, F).
     pub(super) fn predict(&self, x: &Raw) -> Result<Raw, TchError> {
-        x.f_matmul(&self.weight.f_tr()?)?.f_add(&self.bias)
+        x.f_to_kind(Kind::Double)?.f_matmul(&self.weight.f_tr()?)?.f_add(&self.bias)
+    }
+
+    /// Takes the fitted values for x (n, F) from y (n, O), in place.
+    pub(super) fn take_from(&self, y: &Raw, x: &Raw) -> Result<(), TchError> {
+        for (start, len) in blocks(x) {
+            let _ = y.f_narrow(0, start, len)?.f_sub_(&self.predict(&x.f_narrow(0, start, len)?)?)?;
+        }
+        Ok(())
     }
 }
 
@@ -81,24 +95,25 @@ struct Basis {
 }
 
 impl Basis {
-    /// Of centred x (n, F) with its columns scaled by `scales` (F), and centred y (n, O).
-    fn new(x: &Raw, y: &Raw, scales: &Raw) -> Result<Self, TchError> {
-        let (rows, columns) = x.size2()?;
-        let x = x.f_mul(scales)?;
-        let dual = rows < columns;
-        let gram = if dual { x.f_matmul(&x.f_tr()?)? } else { x.f_tr()?.f_matmul(&x)? };
-        let (eigen, vectors) = gram.f_linalg_eigh("L")?;
-        let eigen = eigen.f_clamp_min(0.0)?;
-        let against = vectors.f_tr()?;
-        let (against, back) = if dual {
-            (against.f_matmul(y)?, x.f_tr()?.f_matmul(&vectors)?)
-        } else {
-            (against.f_matmul(&x.f_tr()?.f_matmul(y)?)?, vectors)
+    /// Of centred rows with their columns scaled by `scales` (F).
+    fn new(rows: &Centred, scales: &Raw) -> Result<Self, TchError> {
+        let column = scales.f_unsqueeze(1)?;
+        let (eigen, against, back) = match rows {
+            Centred::Rows { x, y, .. } => {
+                let x = x.f_mul(scales)?;
+                let (eigen, vectors) = x.f_matmul(&x.f_tr()?)?.f_linalg_eigh("L")?;
+                (eigen, vectors.f_tr()?.f_matmul(y)?, x.f_tr()?.f_matmul(&vectors)?)
+            }
+            Centred::Sums { gram, along, .. } => {
+                let (eigen, vectors) = gram.f_mul(scales)?.f_mul_(&column)?.f_linalg_eigh("L")?;
+                (eigen, vectors.f_tr()?.f_matmul(&along.f_mul(&column)?)?, vectors)
+            }
         };
-        let unit = eigen.f_sum(Kind::Double)?.f_double_value(&[])? / rows as f64;
+        let eigen = eigen.f_clamp_min(0.0)?;
+        let unit = eigen.f_sum(Kind::Double)?.f_double_value(&[])? / rows.count() as f64;
         // Columns without any spread: every strength gives W = 0.
         let unit = if unit > 0.0 { unit } else { 1.0 };
-        Ok(Self { back: back.f_mul(&scales.f_unsqueeze(1)?)?, eigen, against, unit })
+        Ok(Self { back: back.f_mul(&column)?, eigen, against, unit })
     }
 
     /// S Q (Λ + λ)⁻¹ `right` (m, C) → (F, C).
@@ -110,10 +125,6 @@ impl Basis {
     fn freedom(&self, lambda: f64) -> Result<f64, TchError> {
         self.eigen.f_div(&self.eigen.f_add_scalar(lambda)?)?.f_sum(Kind::Double)?.f_double_value(&[])
     }
-}
-
-fn column_mean(x: &Raw) -> Result<Raw, TchError> {
-    x.f_mean_dim(Some([0].as_slice()), true, Kind::Double)
 }
 
 #[cfg(test)]

@@ -4,7 +4,11 @@
 //!
 //! **Invariant:** only the base head is touched, and only with training rows that the caller gives.
 
-use super::{Head, Model, ModelError, components::Components, ridge::Ridge};
+use super::{
+    Head, Model, ModelError,
+    components::Components,
+    ridge::{Ridge, blocks},
+};
 use crate::{
     autograd::Cx,
     functional,
@@ -54,18 +58,16 @@ impl Model {
         let known = y_valid.f_to_kind(Kind::Bool)?.f_flatten(1, -1)?.f_any_dim(1, false)?.f_nonzero()?.f_view([-1])?;
         let rows = thinned(known.size()[0], (self.embedding.width() + self.crosses.columns()).max(self.grid.cells()));
         let rows = known.f_index_select(0, &rows.f_to_device(known.device())?)?;
-        let take = |t: &Raw| t.f_index_select(0, &rows);
-        let (x, x_valid, y, y_valid) = (take(x)?, take(x_valid)?, take(y)?, take(y_valid)?);
-        let mut report = StartReport { rows: x.size()[0], ..StartReport::default() };
+        let mut report = StartReport { rows: rows.size()[0], ..StartReport::default() };
         if report.rows < ROWS_MIN {
             return Ok(report);
         }
-        let Regressed { features, mut z, .. } = self.regressed(params, [x, x_valid], [y, y_valid])?;
+        let Regressed { features, z, .. } = self.regressed(params, ([x, x_valid], [y, y_valid]), Some(&rows))?;
         if let Some(linear) = self.base.linear() {
             let ridge = Ridge::fit(&features, &z, self.crosses.columns())?;
             write(params, linear, &ridge.weight.f_mul_scalar(self.embedding.width() as f64)?)?;
             write(params, self.base.bias(), &ridge.bias)?;
-            z = z.f_sub(&ridge.predict(&features)?)?;
+            ridge.take_from(&z, &features)?;
             report.ridge = ridge.strengths.first().copied();
         }
         if self.head == Head::Classes {
@@ -89,34 +91,48 @@ impl Model {
     }
 }
 
-/// Rows as a regression reads them, f64 on the host.
+/// Rows as a regression reads them, on the host.
 pub(super) struct Regressed {
-    /// Features and crosses (n, F' + C).
+    /// Features and crosses (n, F' + C) f32.
     pub(super) features: Raw,
-    /// Standardised targets (n, O), 0 where missing.
+    /// Standardised targets (n, O) f64, 0 where missing.
     pub(super) z: Raw,
     /// Where they are not (n, O) bool.
     pub(super) valid: Raw,
 }
 
 impl Model {
-    /// Rows in the user's units, and where they are valid, as a regression reads them.
+    /// Rows in the user's units, and where they are valid, as a regression reads them: those of `rows`, or all. Worked through in
+    /// blocks, whose intermediate values are many times as large.
     pub(super) fn regressed(
         &self,
         params: &Params,
-        [x, x_valid]: [Raw; 2],
-        [y, y_valid]: [Raw; 2],
+        ([x, x_valid], [y, y_valid]): ([&Raw; 2], [&Raw; 2]),
+        rows: Option<&Raw>,
     ) -> Result<Regressed, ModelError> {
-        let cx = Cx::eval(params);
-        let input = |t: Raw| cx.input(t);
-        let (mut features, crosses) = self.read(&cx, &input(x), &input(x_valid))?;
-        if let Some(crosses) = crosses {
-            features = functional::cat(&cx, &[&features, &crosses], 1)?;
+        let count = rows.unwrap_or(x).size()[0];
+        let (cells, host) = (self.grid.cells(), |kind| (kind, Device::Cpu));
+        let width = self.embedding.width() + self.crosses.columns();
+        let features = Raw::f_empty([count, width], host(Kind::Float))?;
+        let z = Raw::f_empty([count, cells], host(Kind::Double))?;
+        let valid = Raw::f_empty([count, cells], host(Kind::Bool))?;
+        for (start, len) in blocks(&features) {
+            let cx = Cx::eval(params);
+            let cut = |t: &Raw| match rows {
+                Some(rows) => t.f_index_select(0, &rows.f_narrow(0, start, len)?),
+                None => t.f_narrow(0, start, len),
+            };
+            let input = |t: &Raw| Ok::<_, TchError>(cx.input(cut(t)?));
+            let (mut block, crosses) = self.read(&cx, &input(x)?, &input(x_valid)?)?;
+            if let Some(crosses) = crosses {
+                block = functional::cat(&cx, &[&block, &crosses], 1)?;
+            }
+            let targets = self.standardised(&cx, &input(y)?, &input(y_valid)?)?;
+            let filled = functional::zero_where_not(&cx, &targets.z, &targets.valid)?;
+            let made = [(&features, &block), (&z, &filled), (&valid, &targets.valid)];
+            tch::no_grad(|| made.iter().try_for_each(|(all, part)| all.f_narrow(0, start, len)?.f_copy_(part.raw())))?;
         }
-        let targets = self.standardised(&cx, &input(y), &input(y_valid))?;
-        let z = functional::zero_where_not(&cx, &targets.z, &targets.valid)?;
-        let valid = targets.valid.raw().f_to_device(Device::Cpu)?;
-        Ok(Regressed { features: host(features.raw())?, z: host(z.raw())?, valid })
+        Ok(Regressed { features, z, valid })
     }
 }
 
@@ -125,10 +141,6 @@ fn thinned(rows: i64, side: i64) -> Raw {
     let cap = if side > SIDE_MAX { DUAL_ROWS_MAX } else { ROWS_MAX };
     let kept = rows.min(cap);
     Raw::from_slice(&(0..kept).map(|i| i * rows / kept).collect::<Vec<i64>>())
-}
-
-fn host(t: &Raw) -> Result<Raw, TchError> {
-    t.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)
 }
 
 fn write(params: &mut Params, id: ParamId, value: &Raw) -> Result<(), TchError> {

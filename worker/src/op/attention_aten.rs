@@ -4,6 +4,7 @@
 
 use super::Op;
 use super::attention::scale;
+use super::attention_cpu;
 use super::attr::Structural;
 use super::cuda;
 use super::row::{Kernel, Launch, Launched, Tolerance};
@@ -23,8 +24,9 @@ const CUDNN_TOKENS_MIN: i64 = 256;
 /// The memory-efficient kernels keep log Σ exp in rows of a multiple of this length.
 const LSE_ALIGN: i64 = 32;
 
-/// For Sdpa. The own kernel last: libtorch's are faster where they fit.
-pub(super) static FORWARD: [Kernel; 5] = [
+/// For Sdpa. On CUDA the own kernel last: libtorch's are faster where they fit.
+pub(super) static FORWARD: [Kernel; 6] = [
+    attention_cpu::FORWARD,
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 0), flash_cpu, true),
     kernel("aten.cudnn", |op, l| fits_cudnn(op, l, 0), cudnn, true),
     kernel("aten.flash", |op, l| fits_flash(op, l, 0), flash, true),
@@ -33,7 +35,8 @@ pub(super) static FORWARD: [Kernel; 5] = [
 ];
 
 /// For SdpaBackward.
-pub(super) static BACKWARD: [Kernel; 5] = [
+pub(super) static BACKWARD: [Kernel; 6] = [
+    attention_cpu::BACKWARD,
     kernel("aten.flash_cpu", |op, l| fits_cpu(op, l, 1), flash_cpu_backward, true),
     kernel("aten.cudnn", |op, l| fits_cudnn(op, l, 1), cudnn_backward, false),
     kernel("aten.flash", |op, l| fits_flash(op, l, 1), flash_backward, false),
@@ -41,14 +44,19 @@ pub(super) static BACKWARD: [Kernel; 5] = [
     cuda::ATTENTION_BACKWARD,
 ];
 
-type Fits = fn(&Op, &Launch<'_>) -> Result<(), &'static str>;
+pub(super) type Fits = fn(&Op, &Launch<'_>) -> Result<(), &'static str>;
 
-const fn kernel(id: &'static str, fits: Fits, launch: fn(&Op, &Launch<'_>) -> Launched, deterministic: bool) -> Kernel {
+pub(super) const fn kernel(
+    id: &'static str,
+    fits: Fits,
+    launch: fn(&Op, &Launch<'_>) -> Launched,
+    deterministic: bool,
+) -> Kernel {
     Kernel { id, fits, launch, tolerance: Tolerance::Reduction, deterministic }
 }
 
 /// What forward and backward have in common: q, k, v begin at operand `at`.
-fn fits(op: &Op, l: &Launch<'_>, at: usize) -> Result<(Structural, bool), &'static str> {
+pub(super) fn fits(op: &Op, l: &Launch<'_>, at: usize) -> Result<(Structural, bool), &'static str> {
     let (mask, bias) = match *op {
         Op::Sdpa { mask, bias } => (mask, bias),
         Op::SdpaBackward { dbias: true, .. } => return Err("gives no gradient of the bias"),
@@ -138,7 +146,7 @@ fn fits_efficient(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str
 }
 
 /// Whether the operation masks what comes later.
-fn causal(op: &Op) -> bool {
+pub(super) fn causal(op: &Op) -> bool {
     matches!(op, Op::Sdpa { mask: Structural::Causal, .. } | Op::SdpaBackward { mask: Structural::Causal, .. })
 }
 

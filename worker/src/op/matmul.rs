@@ -3,6 +3,7 @@
 use super::Op;
 use super::attr::Into;
 use super::infer::{Inferred, Metas, broadcast, float, mismatch, one, same_kind, wrong};
+use super::linear_cpu;
 use super::lower::{Lower, Lowered, only};
 use super::row::{Kernel, Launch, Launched, OpRow, Tolerance};
 use super::sample::{Draw, Sample, normal, sample};
@@ -22,10 +23,11 @@ pub static ROWS: [OpRow; 3] = [
         .lowers(lower),
     OpRow::forward("linear", shape_linear, launch_linear, vjp_linear, samples_linear)
         .saves(0b11, 0)
+        .kernels(&[linear_cpu::FORWARD])
         .flops(flops_linear)
         .lowers(lower),
     OpRow::backward("linear_backward", shape_linear_backward, |op, l| linear_backward(op, l, add_product))
-        .kernels(&[MAIN_GRAD])
+        .kernels(&[MAIN_GRAD, linear_cpu::BACKWARD])
         .flops(flops_linear_backward),
 ];
 

@@ -8,6 +8,7 @@ pub mod add_norm;
 pub mod aten;
 pub mod attention;
 mod attention_aten;
+mod attention_cpu;
 pub mod attr;
 pub mod collective;
 pub mod cross_entropy;
@@ -20,6 +21,7 @@ pub mod fp8;
 pub mod index;
 pub mod infer;
 pub mod layout;
+mod linear_cpu;
 pub mod loss;
 pub mod lower;
 pub mod matmul;
@@ -138,6 +140,8 @@ pub enum Op {
     ReduceScatter,
     AllGather,
     Order,
+    AllReduceShares,
+    AllReduceCopies,
     // Storage.
     Allocate,
     Release,
@@ -251,6 +255,7 @@ impl Op {
             Self::Aten(_) => &aten::ROWS[0],
             Self::AllReduce | Self::AllReduceWait | Self::Order => collective::row(self),
             Self::ReduceScatter | Self::AllGather => collective::row(self),
+            Self::AllReduceShares | Self::AllReduceCopies => collective::row(self),
             Self::Allocate | Self::Release | Self::Place => storage::row(self),
             Self::CastInto | Self::ScaleUpdate { .. } => mixed::row(self),
             Self::Quantize { .. } | Self::ScaledMm { .. } | Self::Fp8Linear { .. } => fp8::row(self),
@@ -275,13 +280,23 @@ impl Op {
             Self::Average { .. } => i.is_multiple_of(2),
             Self::Aten(call) => call.writes(i),
             Self::Zero | Self::AllReduce | Self::ReduceScatter | Self::AllGather => true,
+            Self::AllReduceShares | Self::AllReduceCopies => true,
             _ => false,
         }
     }
 
     /// Whether the ranks run it together.
     pub fn is_collective(&self) -> bool {
-        matches!(self, Self::AllReduce | Self::AllReduceWait | Self::ReduceScatter | Self::AllGather | Self::Order)
+        matches!(
+            self,
+            Self::AllReduce
+                | Self::AllReduceWait
+                | Self::ReduceScatter
+                | Self::AllGather
+                | Self::Order
+                | Self::AllReduceShares
+                | Self::AllReduceCopies
+        )
     }
 
     /// Results a reverse rule may receive gradients for; the rest are saved intermediates.

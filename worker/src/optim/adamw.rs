@@ -200,7 +200,7 @@ impl AdamW {
         let mut sum = None;
         if !own.is_empty() {
             let own = square(&own)?;
-            cx.all_reduce_value(&own)?;
+            cx.all_reduce_shares(&own)?;
             cx.all_reduce_wait()?;
             sum = Some(own);
         }

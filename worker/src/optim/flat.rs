@@ -16,6 +16,8 @@ pub struct FlatParams {
     places: Vec<Place>,
     layout: Layout,
     share: Share,
+    /// Which of the ranks that have this share this one is, and how many there are.
+    copy: (u32, u32),
     runs: Vec<Run>,
     /// What this rank keeps of the weights, where it keeps no more.
     masters: Option<Vec<Raw>>,
@@ -56,6 +58,7 @@ impl FlatParams {
             places: params.iter().map(place).collect(),
             runs: layout.runs(Share::WHOLE),
             share: Share::WHOLE,
+            copy: (0, 1),
             masters: None,
             layout: layout.clone(),
         }
@@ -66,11 +69,17 @@ impl FlatParams {
         self.share
     }
 
-    /// Keeps another share from now on; whoever holds such arrays must [`cut`](Self::cut) or [`join`](Self::join) them.
+    /// Keeps another share from now on, and is the only one to keep it; whoever holds such arrays must [`cut`](Self::cut) or
+    /// [`join`](Self::join) them.
     pub fn hold(&mut self, share: Share) {
-        self.share = share;
+        (self.share, self.copy) = (share, (0, 1));
         self.runs = self.layout.runs(share);
         self.masters = None;
+    }
+
+    /// So many ranks have this share, of which this is one: of what they have alike, it answers for a part.
+    pub fn answer_for(&mut self, copy: u32, copies: u32) {
+        self.copy = (copy, copies);
     }
 
     /// The slabs are there at times only; of the weights this rank keeps `masters`, an array per run, besides.
@@ -159,7 +168,16 @@ impl FlatParams {
     /// cover every parameter once.
     pub fn shards(&self, kept: &[Raw]) -> Vec<Shard> {
         let mine = self.runs.iter().zip(kept).filter(|(run, _)| !run.common || self.share.rank == 0);
-        mine.flat_map(|(run, part)| self.places.iter().flat_map(|place| place.shards(run, part))).collect()
+        let mine = mine.filter_map(|(run, part)| self.answered(run, part));
+        mine.flat_map(|(run, part)| self.places.iter().flat_map(move |place| place.shards(&run, &part))).collect()
+    }
+
+    /// What of a run this rank answers for, when others have the same.
+    fn answered(&self, run: &Run, part: &Raw) -> Option<(Run, Raw)> {
+        let (copy, copies) = (i64::from(self.copy.0), i64::from(self.copy.1));
+        let [from, to] = [copy, copy + 1].map(|end| run.len * end / copies);
+        let part = part.f_narrow(0, from, to - from).ok()?;
+        Some((Run { start: run.start + from, len: to - from, ..*run }, part))
     }
 
     /// The weights, one flat array per bucket, padding (always 0) included.
@@ -332,6 +350,35 @@ mod tests {
             let all = weights.views(weights.slabs());
             assert_eq!(elements, all.iter().map(|(_, view)| view.numel()).sum::<usize>(), "{world} ranks");
             assert!(all.iter().all(|(name, view)| found[name].equal(view)), "{world} ranks");
+        }
+    }
+
+    fn total(tensor: &Raw) -> f64 {
+        tensor.sum(Kind::Double).double_value(&[])
+    }
+
+    #[test]
+    fn the_shards_of_all_copies_are_the_parameters() {
+        for (world, copies) in [(1, 2), (2, 2), (3, 4), (2, 1000)] {
+            let elements = |rank, copy| {
+                let mut weights = weights(1);
+                weights.hold(Share { rank, world });
+                weights.answer_for(copy, copies);
+                let kept = weights.cut(weights.slabs()).unwrap();
+                let shards = weights.shards(&kept).into_iter();
+                shards.map(|shard| (shard.tensor.numel(), total(&shard.tensor))).collect::<Vec<_>>()
+            };
+            let all = (0..world).flat_map(|rank| (0..copies).map(move |copy| (rank, copy)));
+            let found: Vec<(usize, f64)> = all.flat_map(|(rank, copy)| elements(rank, copy)).collect();
+            let weights = weights(1);
+            let views = weights.views(weights.slabs());
+            let count: usize = views.iter().map(|(_, view)| view.numel()).sum();
+            let sum: f64 = views.iter().map(|(_, view)| total(view)).sum();
+            assert_eq!(found.iter().map(|(count, _)| count).sum::<usize>(), count, "{world} shares, {copies} copies");
+            assert!(
+                (found.iter().map(|(_, sum)| sum).sum::<f64>() - sum).abs() < 1e-9,
+                "{world} shares, {copies} copies"
+            );
         }
     }
 

@@ -55,6 +55,8 @@ pub fn class(op: &Op) -> Class {
         | Op::ReduceScatter
         | Op::AllGather
         | Op::Order
+        | Op::AllReduceShares
+        | Op::AllReduceCopies
         | Op::Allocate
         | Op::Release
         | Op::Place

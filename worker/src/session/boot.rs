@@ -8,7 +8,9 @@ use super::{
     mmap, unix,
 };
 use crate::backend::{cuda::cache, graph};
-use crate::comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store};
+use crate::comm::{
+    CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store,
+};
 use enn_common::{
     config::train::Collectives,
     wire::{
@@ -213,7 +215,13 @@ pub(super) fn group(
 ) -> Result<Box<dyn ProcessGroup>, SessionError> {
     let Some(store) = store.filter(|_| seat.world_size > 1) else { return Ok(Box::new(Solo)) };
     let place = Place { rank: seat.rank, size: seat.world_size, local: seat.local_world_size };
-    form(&store.round(&format!("round-{}", seat.round))?, (place, device), wanted, forming)
+    let store = store.round(&format!("round-{}", seat.round))?;
+    let whole = form(&store, (place, device), wanted, forming)?;
+    let former = move |store: &Store, (rank, size): (u32, u32), together: bool, forming: &Forming| {
+        let place = Place { rank, size, local: if together { size } else { 1 } };
+        form(store, (place, device), wanted, forming)
+    };
+    Ok(Box::new(Meshed::new(whole, store, Box::new(former), forming, COLLECTIVE_WAIT_MAX)))
 }
 
 /// A rank's place in its world.
@@ -231,7 +239,7 @@ pub(super) fn form(
     (place, device): (Place, Device),
     wanted: Collectives,
     forming: &Forming,
-) -> Result<Box<dyn ProcessGroup>, SessionError> {
+) -> Result<Box<dyn ProcessGroup>, CommError> {
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(index) => {
@@ -249,7 +257,7 @@ fn host_group(
     place: Place,
     wanted: Collectives,
     forming: &Forming,
-) -> Result<Box<dyn ProcessGroup>, SessionError> {
+) -> Result<Box<dyn ProcessGroup>, CommError> {
     let Place { rank, size, local } = place;
     let timeout = COLLECTIVE_WAIT_MAX;
     let reason = if wanted == Collectives::Gloo {

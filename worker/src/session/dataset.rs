@@ -11,7 +11,7 @@ use tch::Device;
 
 /// Rows given to the model's closed-form start at most.
 const START_ROWS_MAX: u64 = 65_536;
-/// Values given to it at most: 64 MiB of f32, of which it holds several copies in f64.
+/// Values given to it at most: 64 MiB of f32, of which it holds another copy.
 const START_VALUES_MAX: u64 = 1 << 24;
 
 /// Open staged data.

@@ -1,4 +1,5 @@
-//! The state of training from a rank that has it to the ranks that have not: over the process group, without a file.
+//! The state of training from the ranks that have it to those that have not: over the process group, without a file. One rank has
+//! all of it, or several have shares that make up the whole ([`super::remains`]).
 //!
 //! **Invariant:** afterwards every rank holds the same bytes, or every rank has an error.
 
@@ -11,16 +12,59 @@ use super::{
 use crate::{
     checkpoint::{Named, dtype},
     comm::ProcessGroup,
+    params::Share,
 };
 use enn_common::checkpoint::table::DType;
-use std::collections::BTreeMap;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 use tch::{Device, Kind, Tensor};
+
+/// Shares named in a sentence.
+const NAMED_MAX: usize = 8;
 
 /// How far a rank is: whole steps, and whether the epoch that ended with the last of them was judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Standing {
     step: u64,
     judged: bool,
+}
+
+/// What a rank has when it meets the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    Nothing,
+    Whole(Standing),
+    Share(Standing, Share),
+    /// It had a share, which is of no use any more.
+    Spoilt(Share),
+}
+
+/// What the ranks have together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// No state; what is missing of one, if there were shares.
+    Nothing(Option<Missing>),
+    Whole(Furthest),
+    Shares(Shares),
+}
+
+/// Shares that make up a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shares {
+    pub(super) standing: Standing,
+    /// The lowest rank that has each.
+    pub(super) holders: Vec<u32>,
+}
+
+/// Shares that do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// Nobody has them; where all are there, they are not of the same step.
+    gone: Vec<u32>,
+    of: u32,
 }
 
 /// Who stands furthest.
@@ -37,30 +81,126 @@ impl Standing {
         Self { step: progress.step, judged: !progress.owes_epoch() }
     }
 
+    /// Whole steps.
+    pub(super) fn step(self) -> u64 {
+        self.step
+    }
+
     /// A positive number in the order of standings.
     fn number(self) -> i64 {
         1 + 2 * self.step.cast_signed() + i64::from(self.judged)
     }
+
+    fn of_number(number: i64) -> Self {
+        let place = (number - 1).cast_unsigned();
+        Self { step: place / 2, judged: place % 2 == 1 }
+    }
 }
 
-/// The lowest of the ranks that stand furthest; `None` when no rank has any state. One collective.
+impl Held {
+    /// Two numbers: a standing's or 0, and a share's or 0.
+    fn numbers(self) -> [i64; 2] {
+        let share = |share: Share| i64::from(share.world) << 32 | i64::from(share.rank);
+        match self {
+            Self::Nothing => [0, 0],
+            Self::Whole(standing) => [standing.number(), share(Share::WHOLE)],
+            Self::Share(standing, part) => [standing.number(), share(part)],
+            Self::Spoilt(part) => [0, share(part)],
+        }
+    }
+
+    fn of_numbers([standing, share]: [i64; 2]) -> Self {
+        if share == 0 {
+            return Self::Nothing;
+        }
+        let share = Share { rank: share as u32, world: (share >> 32) as u32 };
+        match standing {
+            0 => Self::Spoilt(share),
+            number if share == Share::WHOLE => Self::Whole(Standing::of_number(number)),
+            number => Self::Share(Standing::of_number(number), share),
+        }
+    }
+
+    fn standing(self) -> Option<Standing> {
+        match self {
+            Self::Whole(standing) | Self::Share(standing, _) => Some(standing),
+            Self::Nothing | Self::Spoilt(_) => None,
+        }
+    }
+
+    fn share(self) -> Option<Share> {
+        match self {
+            Self::Share(_, share) | Self::Spoilt(share) => Some(share),
+            Self::Nothing | Self::Whole(_) => None,
+        }
+    }
+}
+
+/// The furthest state that the ranks have together, and who has it. Two collectives.
 ///
 /// # Errors
-/// The collective's.
-pub(super) fn furthest(
-    group: &dyn ProcessGroup,
-    device: Device,
-    mine: Option<Standing>,
-) -> Result<Option<Furthest>, SessionError> {
-    Ok(judge(&gather(group, device, mine.map_or(0, Standing::number))?))
+/// The collectives'.
+pub(super) fn find(group: &dyn ProcessGroup, device: Device, mine: Held) -> Result<Found, SessionError> {
+    let [standing, share] = mine.numbers();
+    let (standings, shares) = (gather(group, device, standing)?, gather(group, device, share)?);
+    let all: Vec<Held> = standings.into_iter().zip(shares).map(|(a, b)| Held::of_numbers([a, b])).collect();
+    Ok(judge(&all))
 }
 
-fn judge(all: &[i64]) -> Option<Furthest> {
-    let most = all.iter().copied().max().filter(|most| *most > 0)?;
-    let root = all.iter().position(|number| *number == most)? as u32;
-    let place = (most - 1).cast_unsigned();
-    let standing = Standing { step: place / 2, judged: place % 2 == 1 };
-    Some(Furthest { root, standing, everybody: all.iter().all(|number| *number == most) })
+/// Of ranks that went on while others could not, shares may be a step ahead: then they are of no use beside the others, unless
+/// every share is there.
+fn judge(all: &[Held]) -> Found {
+    let standings: BTreeSet<Standing> = all.iter().filter_map(|held| held.standing()).collect();
+    for standing in standings.into_iter().rev() {
+        if let Some(root) = all.iter().position(|held| *held == Held::Whole(standing)) {
+            let everybody = all.iter().all(|held| *held == Held::Whole(standing));
+            return Found::Whole(Furthest { root: root as u32, standing, everybody });
+        }
+        let worlds = all.iter().filter_map(|held| held.share()).map(|share| share.world).collect::<BTreeSet<_>>();
+        for world in worlds {
+            let holder = |rank| all.iter().position(|held| *held == Held::Share(standing, Share { rank, world }));
+            let holders: Option<Vec<u32>> = (0..world).map(|rank| holder(rank).map(|at| at as u32)).collect();
+            if let Some(holders) = holders {
+                return Found::Shares(Shares { standing, holders });
+            }
+        }
+    }
+    let had: Vec<Share> = all.iter().filter_map(|held| held.share()).collect();
+    Found::Nothing(had.first().map(|first| {
+        let gone = (0..first.world).filter(|rank| !had.contains(&Share { rank: *rank, ..*first })).collect();
+        Missing { gone, of: first.world }
+    }))
+}
+
+impl Shares {
+    /// Who gives which, for the user.
+    pub(super) fn told(&self) -> String {
+        let each = |(share, holder): (usize, &u32)| format!("share {share} from worker {holder}");
+        let mut told: Vec<String> = self.holders.iter().enumerate().take(NAMED_MAX).map(each).collect();
+        if self.holders.len() > NAMED_MAX {
+            told.push("…".to_owned());
+        }
+        told.join(", ")
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = self.of;
+        match &self.gone[..] {
+            [] => write!(f, "the workers' {of} shares of the state are not those of one step"),
+            [one] => {
+                write!(f, "of {of} shares of the state one is gone, number {one}, with the last worker that had it")
+            }
+            [first, ..] => {
+                let count = self.gone.len();
+                write!(
+                    f,
+                    "of {of} shares of the state {count} are gone, the first number {first}, with the workers that had them"
+                )
+            }
+        }
+    }
 }
 
 /// Gives every rank the `items` of `root`, in place where a rank has an item of that name, and the bytes they have. An item
@@ -104,8 +244,21 @@ type Entry = (String, Vec<i64>, DType);
 fn list(items: &[Named], group: &dyn ProcessGroup, device: Device, root: u32) -> Result<Vec<Entry>, SessionError> {
     let entry = |item: &Named| Some((item.fqn.clone(), item.tensor.size(), dtype::of_kind(item.tensor.kind())?));
     let mine: Vec<Entry> = items.iter().filter_map(entry).collect();
+    tell(&mine, group, device, root)
+}
+
+/// What `root` says, on every rank.
+///
+/// # Errors
+/// The collectives', and when `root` says something else.
+pub(super) fn tell<T: Serialize + DeserializeOwned>(
+    mine: &T,
+    group: &dyn ProcessGroup,
+    device: Device,
+    root: u32,
+) -> Result<T, SessionError> {
     let leads = group.rank() == root;
-    let mut text = serde_json::to_vec(&mine).unwrap_or_default();
+    let mut text = serde_json::to_vec(mine).unwrap_or_default();
     // Blanks are no part of JSON; whole words are what every group can broadcast.
     text.resize(text.len().next_multiple_of(size_of::<i64>()), b' ');
     let words: Vec<i64> = text.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word)).collect();
@@ -123,7 +276,7 @@ fn list(items: &[Named], group: &dyn ProcessGroup, device: Device, root: u32) ->
 }
 
 /// The sum of a tensor's words as whole numbers, on its device.
-fn sum_of_bits(tensor: &Tensor) -> Result<i64, SessionError> {
+pub(super) fn sum_of_bits(tensor: &Tensor) -> Result<i64, SessionError> {
     let words = match tensor.kind().elt_size_in_bytes() {
         8 => Kind::Int64,
         4 => Kind::Int,
@@ -139,13 +292,51 @@ mod tests {
 
     #[test]
     fn the_lowest_of_the_furthest_gives() {
-        assert_eq!(judge(&[0, 0]), None);
-        let number = |step, judged| Standing { step, judged }.number();
-        let found = judge(&[0, number(4, false), number(4, true), number(4, true)]).unwrap();
-        assert_eq!(found, Furthest { root: 2, standing: Standing { step: 4, judged: true }, everybody: false });
-        let found = judge(&[number(5, false), number(4, true)]).unwrap();
-        assert_eq!((found.root, found.standing.step), (0, 5));
-        assert!(judge(&[number(0, true); 3]).unwrap().everybody);
+        assert_eq!(judge(&[Held::Nothing; 2]), Found::Nothing(None));
+        let whole = |step, judged| Held::Whole(Standing { step, judged });
+        let found = |all: &[Held]| match judge(all) {
+            Found::Whole(found) => found,
+            other => panic!("{other:?}"),
+        };
+        let some = found(&[Held::Nothing, whole(4, false), whole(4, true), whole(4, true)]);
+        assert_eq!(some, Furthest { root: 2, standing: Standing { step: 4, judged: true }, everybody: false });
+        let first = found(&[whole(5, false), whole(4, true)]);
+        assert_eq!((first.root, first.standing.step), (0, 5));
+        assert!(found(&[whole(0, true); 3]).everybody);
+    }
+
+    #[test]
+    fn shares_make_up_a_state_only_of_one_step() {
+        let share = |step, rank, world| Held::Share(Standing { step, judged: true }, Share { rank, world });
+        let found = |all: &[Held]| match judge(all) {
+            Found::Shares(found) => (found.standing.step, found.holders),
+            other => panic!("{other:?}"),
+        };
+        let missing = |all: &[Held]| match judge(all) {
+            Found::Nothing(missing) => missing.unwrap().to_string(),
+            other => panic!("{other:?}"),
+        };
+        // Rank 1 died; its replica has its share.
+        assert_eq!(found(&[share(7, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![0, 3]));
+        // One was ahead of the others, and goes back.
+        assert_eq!(found(&[share(8, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![2, 3]));
+        // The others go forward.
+        assert_eq!(found(&[share(8, 0, 2), share(8, 1, 2), share(7, 0, 2)]), (8, vec![0, 1]));
+        let text = missing(&[share(8, 0, 2), Held::Nothing, share(7, 1, 2)]);
+        assert!(text.contains("not those of one step"), "{text}");
+        let text = missing(&[Held::Nothing, Held::Spoilt(Share { rank: 0, world: 2 })]);
+        assert!(text.contains("of 2 shares of the state one is gone, number 1"), "{text}");
+        let text = missing(&[share(3, 2, 4), share(3, 0, 4)]);
+        assert!(text.contains("2 are gone, the first number 1"), "{text}");
+        // A round that broke when the first had put the state together.
+        let whole = Held::Whole(Standing { step: 7, judged: true });
+        assert!(matches!(
+            judge(&[share(7, 0, 2), whole, share(7, 1, 2)]),
+            Found::Whole(Furthest { root: 1, everybody: false, .. })
+        ));
+        for held in [Held::Nothing, whole, share(9, 3, 4), Held::Spoilt(Share { rank: 1, world: 3 })] {
+            assert_eq!(Held::of_numbers(held.numbers()), held);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
     autograd::{Executor, Mode},
     block::SubModels,
     checkpoint::{Named, Placed, Wanted},
-    comm::ProcessGroup,
+    comm::{ProcessGroup, sharing},
     loss::Objective,
     model::{Calibration, Heritage, Inherited, Model, ModelSpec, StartReport},
     optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Shard, Tail, tail},
@@ -66,6 +66,8 @@ pub struct Learner {
     pub precision: Precision,
     /// Whether blocks compute their activations again in the backward pass.
     pub recompute: bool,
+    /// What this rank keeps of all arrays is one share of one state.
+    dealt: bool,
 }
 
 /// What the code of a step reads; the rest of a [`Learner`] is the executor's.
@@ -139,6 +141,7 @@ impl Learner {
             executor,
             precision: Precision::full(),
             recompute: false,
+            dealt: false,
         })
     }
 
@@ -221,10 +224,11 @@ impl Learner {
     /// # Errors
     /// When there is no memory for the share.
     pub fn divide(&mut self, group: &dyn ProcessGroup, strategy: Strategy) -> Result<(), SessionError> {
-        if matches!(strategy, Strategy::Auto | Strategy::Ddp) || group.size() == 1 {
+        let shared = sharing(group);
+        if matches!(strategy, Strategy::Auto | Strategy::Ddp) || shared.size() == 1 {
             return Ok(());
         }
-        let share = Share { rank: group.rank(), world: group.size() };
+        let share = Share { rank: shared.rank(), world: shared.size() };
         self.weights.hold(share);
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(|whole| self.weights.cut(whole));
         if let Some(ema) = &mut self.ema {
@@ -234,17 +238,19 @@ impl Learner {
             tail.keep(self.weights.cut(tail.kept())?);
         }
         self.best = self.weights.cut(&self.best)?;
-        if strategy == Strategy::Fsdp {
-            // A graph knows addresses, and the weights' change.
-            self.executor.limit(Mode::Plan);
+        if matches!(strategy, Strategy::Fsdp | Strategy::Hsdp) {
             // Where they lie now, all ranks may write.
             self.grads = GradBuckets::new(&self.params)?;
             self.params.lend(share)?;
             self.grads.lend(share)?;
             self.weights.keep_masters(self.params.kept(false).into_iter().map(Tensor::shallow_clone).collect());
         }
+        if let Some(mesh) = group.mesh() {
+            self.weights.answer_for(mesh.across.rank(), mesh.across.size());
+        }
         self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
         self.executor.reset();
+        self.dealt = true;
         Ok(())
     }
 
@@ -256,7 +262,8 @@ impl Learner {
         if !self.is_divided() {
             return Ok(());
         }
-        let mut gather = |whole: &Tensor| Ok::<_, SessionError>(group.all_gather(whole)?.wait(COLLECTIVE_WAIT_MAX)?);
+        let shared = sharing(group);
+        let mut gather = |whole: &Tensor| Ok::<_, SessionError>(shared.all_gather(whole)?.wait(COLLECTIVE_WAIT_MAX)?);
         let mut join = |kept: &[Tensor]| self.weights.join(kept, &mut gather);
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(&mut join);
         let average = self.ema.as_ref().map(|ema| join(ema.kept())).transpose()?;
@@ -264,6 +271,7 @@ impl Learner {
         let best = join(&self.best)?;
         if self.params.is_lent() {
             self.unpack(group)?;
+            self.dealt = false;
             self.params.take_back();
             self.grads.take_back();
         }
@@ -285,10 +293,20 @@ impl Learner {
         self.weights.share() != Share::WHOLE
     }
 
+    /// After a round that broke: lets this rank answer for all of its share, as if nobody had the same. False where a step may have
+    /// changed some of it and not the rest, as where weights are there on every rank but written by one.
+    pub fn claim_share(&mut self) -> bool {
+        let sound = self.dealt && self.params.is_lent();
+        if sound {
+            self.weights.answer_for(0, 1);
+        }
+        sound
+    }
+
     /// Gives every rank the weights that each wrote in its share.
     fn gather_weights(&self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         for whole in self.weights.divided(self.weights.slabs())? {
-            group.all_gather(&whole)?.wait(COLLECTIVE_WAIT_MAX)?;
+            sharing(group).all_gather(&whole)?.wait(COLLECTIVE_WAIT_MAX)?;
         }
         Ok(())
     }

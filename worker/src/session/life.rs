@@ -181,6 +181,9 @@ impl<'a> Life<'a> {
         self.link.phase(Phase::Rendezvous);
         let step = self.training.as_ref().map_or(0, Training::step);
         let kept = self.training.as_ref().is_some_and(Training::keeps_state);
+        if let Some(share) = self.training.as_ref().and_then(Training::share) {
+            self.link.send(FromWorker::ShareKept { round, share: share.rank, of: share.world })?;
+        }
         self.link.send(FromWorker::Halted { round, step, kept })?;
         Ok(After::Halted)
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     autograd::Cx,
-    block::SubModels,
+    block::{StreamState, SubModels},
     checkpoint::{self, Wanted as Entry},
     comm::Solo,
     data::{Batch, View, prefetch::Arrays},
@@ -253,6 +253,21 @@ impl<'a> Predictor<'a> {
             at = next;
         }
         Ok(answers)
+    }
+
+    /// What is said of all rows as the next call of a stream each, and their state after it. Empty is the state before the first.
+    pub(super) fn streamed(
+        &self,
+        data: &View<'_>,
+        before: &StreamState,
+    ) -> Result<(Answers, StreamState), SessionError> {
+        let batch = self.gather(data, 0..data.rows() as u64)?;
+        let cx = self.context(&self.precision)?;
+        let input = |raw: &Tensor| cx.input(raw.shallow_clone());
+        let (output, after) = self.model.forward_stream(&cx, &input(&batch.x), &input(&batch.x_mask), before)?;
+        let mut answers = Answers::default();
+        answers.add(&self.model.answer(&cx, &output)?, &batch, self.blind()?.as_ref())?;
+        Ok((answers, after))
     }
 
     /// Writes the answers to staged rows below `out`.

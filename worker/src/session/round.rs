@@ -2,30 +2,29 @@
 //! all asked to leave, or a collective breaks.
 //!
 //! **Invariant:** what a round leaves behind is whole: weights, progress and sums of the same number of steps, also when it ends
-//! in an error.
+//! in an error. Where the ranks share the state, each is left with a whole share, or says that it is not.
 
 mod ending;
+mod entering;
 mod saving;
 
 use super::{
     SessionError,
     boot::COLLECTIVE_WAIT_MAX,
     decide,
-    handover::{self, Standing},
-    heritage,
-    learner::{Counts, Learner, OPTIONAL},
+    handover::{Held, Standing},
+    learner::{Counts, Learner},
     memory,
-    poisoned::{self, Poisoned},
+    poisoned::Poisoned,
     precision::{Demand, Precision},
-    progress::{self, Progress},
+    progress::Progress,
     refusal::{self, Refusals, Rows},
-    saved::SavedModel,
+    remains::Left,
     step::{self, Place, Stepped},
-    strategy::{self, Chosen},
     train::{Ended, Host, RoundTask, State},
 };
 use crate::{
-    checkpoint::{self, Named, Placed},
+    checkpoint::{Named, Placed},
     comm::{ProcessGroup, Solo},
     data::{
         Batch, Position, Prefetch, Sampler,
@@ -33,7 +32,6 @@ use crate::{
     },
 };
 use enn_common::{
-    checkpoint::name,
     event::EpochReport,
     ledger::Line,
     staged::Split,
@@ -72,143 +70,7 @@ enum Wish {
     Leave,
 }
 
-impl<'a> Round<'a> {
-    /// Brings all ranks to the same state: that of the rank which stands furthest, else a checkpoint's, else a new one.
-    pub(super) fn enter(
-        host: &'a Host<'a>,
-        state: &'a mut State,
-        group: &'a dyn ProcessGroup,
-        task: &'a RoundTask,
-    ) -> Result<Self, SessionError> {
-        let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
-        let accumulation = host.order.accumulation * u64::from(task.split.max(1));
-        let sampler = Sampler { rank, world, accumulation, ..host.order.clone() };
-        let place = host.place(group, &sampler);
-        if state.broken {
-            *state = host.state(state.saver.take())?;
-        }
-        state.learner.executor.reset();
-        state.learner.share_gradients(group)?;
-        state.pace.report_next();
-        let mut round = Self { host, state, place, sampler, task, fresh: false, calibrated: None };
-        round.decide_precision()?;
-        let mine = round.state.begun.then(|| Standing::of(&round.state.progress));
-        match handover::furthest(group, host.device, mine)? {
-            None => round.start(task.resume.as_deref())?,
-            Some(furthest) if furthest.everybody => round.agree_on_refusals()?,
-            Some(furthest) => round.receive(mine, furthest)?,
-        }
-        round.state.begun = true;
-        let chosen = round.share_state()?;
-        round.prepare_saving()?;
-        super::ready(round.place.reporter, host.device, group.backend())?;
-        if round.fresh {
-            let choice = round.state.learner.precision.choice();
-            let (format, reason) = (choice.format.name().to_owned(), choice.reason.to_string());
-            round.tell_from_first(FromWorker::PrecisionChosen { format, reason })?;
-            if round.state.learner.is_divided() {
-                let decision = format!("strategy {}: {}", chosen.strategy.name(), chosen.reason);
-                round.tell_from_first(FromWorker::Decided { decision })?;
-            }
-        }
-        Ok(round)
-    }
-
-    /// Every rank takes the same; one that went on from another round keeps its loss scale.
-    fn decide_precision(&mut self) -> Result<(), SessionError> {
-        let decided = self.host.precision(&self.sampler, self.place.group)?;
-        if self.state.begun && decided.choice().format == self.state.learner.precision.choice().format {
-            return Ok(());
-        }
-        self.state.learner.take_precision(decided)
-    }
-
-    /// Every rank keeps what the strategy leaves it.
-    fn share_state(&mut self) -> Result<Chosen, SessionError> {
-        let (host, group) = (self.host, self.place.group);
-        let weights = self.state.learner.params.numel();
-        let chosen = strategy::choose(host.config.train.strategy, weights, host.device, group)?;
-        self.state.learner.divide(group, chosen.strategy)?;
-        Ok(chosen)
-    }
-
-    /// Initial or saved weights, equal on all ranks.
-    fn start(&mut self, resume: Option<&Path>) -> Result<(), SessionError> {
-        self.fresh = true;
-        let (host, group) = (self.host, self.place.group);
-        if let Some(path) = resume {
-            self.resume(path)?;
-        } else {
-            if group.rank() == 0 {
-                let rows = host.data.start_rows(host.device)?;
-                let report = self.state.learner.start_from(&rows)?;
-                tracing::info!(?report, "initial weights from data");
-            }
-            if let Some(parent) = &host.config.parent {
-                let meta = host.data.staged.0.meta();
-                let decision = heritage::take(&mut self.state.learner, parent, meta)?;
-                self.tell_from_first(FromWorker::Decided { decision })?;
-            }
-            self.state.learner.share_weights(group, host.config.train.ema_decay())?;
-        }
-        self.state.learner.prove_equal(group, host.device)
-    }
-
-    fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
-        let state = &mut *self.state;
-        let mut wanted = state.learner.wanted();
-        wanted.extend(Progress::wanted());
-        // Of initial weights made without data only a part is taken.
-        let begun =
-            path.file_name().and_then(|name| name.to_str()).and_then(name::step_of).is_some_and(|step| step > 0);
-        let over = begun && self.host.device == Device::Cpu;
-        let own = if over { state.named(&self.host.order)? } else { Vec::new() };
-        let optional = [&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat();
-        let saved = checkpoint::load_over(path, &wanted, &optional, own);
-        let taken = saved.map_err(SessionError::from).and_then(|saved| state.take(&saved, &self.host.order, path));
-        if over && taken.is_err() {
-            // What it would have replaced may be half replaced.
-            state.learner = self.host.learner()?;
-            state.sums.clear()?;
-        }
-        taken?;
-        state.saved_step = Some(state.progress.step);
-        let (before, now) = (SavedModel::open(path)?.config.train, &self.host.config.train);
-        let longer = now.epochs > before.passes(self.host.order.rows) || now.patience != before.patience;
-        let progress = &mut state.progress;
-        // One that had ended goes on where more is asked for.
-        progress.stopped_early &= !longer;
-        progress.finished = progress.stopped_early || progress.position.epoch >= now.epochs;
-        Ok(())
-    }
-
-    /// Ranks that stand alike have the same weights; a round that broke while they agreed on a place to cool down, or on rows to
-    /// leave out, may have left them with different ones.
-    fn agree_on_refusals(&mut self) -> Result<(), SessionError> {
-        let items = self.state.learner.precision.named().into_iter().chain(self.state.poisoned.named()).collect();
-        let (items, _) = handover::share(items, self.place.group, self.host.device, 0)?;
-        let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
-        self.state.poisoned = Poisoned::restore(&saved)?;
-        Ok(self.state.learner.precision.restore(&saved)?)
-    }
-
-    /// The state of the rank that stands furthest, over the group: no file is read.
-    fn receive(&mut self, mine: Option<Standing>, furthest: handover::Furthest) -> Result<(), SessionError> {
-        self.place.reporter.mark(Phase::Load, self.state.progress.step);
-        let _ = self.state.pace.watch.lap_ms();
-        let behind = mine != Some(furthest.standing);
-        let items = self.state.named(&self.host.order)?;
-        let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
-        if behind {
-            let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
-            self.state.take(&saved, &self.host.order, Path::new("the state of another rank"))?;
-            self.state.saved_step = None;
-            let (step, seconds) = (self.state.progress.step, self.state.pace.watch.lap_ms() / 1e3);
-            self.tell(FromWorker::StateReceived { step, from: furthest.root, bytes, seconds })?;
-        }
-        Ok(())
-    }
-
+impl Round<'_> {
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
         let epochs = self.host.config.train.epochs;
         // A round that broke may have left an epoch at its end, or a checkpoint of which some ranks wrote their share.
@@ -531,13 +393,23 @@ impl Host<'_> {
 }
 
 impl State {
+    /// What this rank comes with into a round.
+    fn held(&self) -> Held {
+        match &self.left {
+            _ if self.begun => Held::Whole(Standing::of(&self.progress)),
+            Left::Nothing => Held::Nothing,
+            Left::Spoilt(share) => Held::Spoilt(*share),
+            Left::Share(remains) => Held::Share(remains.standing, remains.share),
+        }
+    }
+
     /// All there is, by name, of a learner that keeps everything.
     fn named(&self, order: &Sampler) -> Result<Vec<Named>, SessionError> {
         Ok(self.shares(order)?.0)
     }
 
     /// What every rank has, by name, and what only this one has.
-    fn shares(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
+    pub(super) fn shares(&self, order: &Sampler) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
         let (mut items, own) = self.learner.shares()?;
         items.extend(self.progress.named(&self.sums, order));
         items.extend(self.poisoned.named());

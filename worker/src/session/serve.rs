@@ -5,13 +5,17 @@
 
 use super::{
     Own, SessionError, boot,
+    carried::Carried,
     dataset::Dataset,
     kernels::{KernelTask, Kernels},
     predict::{Predictor, fits},
     report::Reporter,
     saved::SavedModel,
 };
-use crate::data::{View, prefetch::Arrays};
+use crate::{
+    block::StreamState,
+    data::{View, prefetch::Arrays},
+};
 use enn_common::wire::{
     client::ClientError,
     control::Phase,
@@ -22,6 +26,7 @@ use std::{
     io::{BufRead, Write},
     path::PathBuf,
 };
+use tch::Device;
 
 /// Nobody hears what is told; the log does.
 struct Log;
@@ -76,7 +81,10 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
     let saved = SavedModel::open(&begin.checkpoint)?;
     let kernels = Kernels::new(&saved.config, &KernelTask::default(), &Log)?;
     let mut predictor = Predictor::new((&saved, &own.models), &kernels, device, begin.precision)?;
-    put(output, &Reply::Ready).map_err(SessionError::Pipe)?;
+    let width = saved.meta.features.len();
+    let carried = if begin.stream { Some(carries(&predictor, width, device)?) } else { None };
+    let ready = carried.as_ref().map_or(Reply::Ready, |carried| Reply::Streaming { state: carried.numbers() as u64 });
+    put(output, &ready).map_err(SessionError::Pipe)?;
     let mut guarded = false;
     while let Some(question) = get::<Question>(input).map_err(SessionError::Pipe)? {
         let mut guard = |view: &View<'_>, output: &mut _| -> Result<(), SessionError> {
@@ -96,9 +104,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
                 put(output, &reply).map_err(SessionError::Pipe)?;
             }
             Question::Rows { rows } => {
-                let width = saved.meta.features.len();
-                let x = get_numbers(input, rows.saturating_mul(width as u64)).map_err(SessionError::Pipe)?;
-                let mask: Vec<u8> = x.iter().map(|value| u8::from(!value.is_nan())).collect();
+                let (x, mask) = inputs(input, (rows, width))?;
                 let view = View::inputs(rows as usize, width, &x, &mask)?;
                 guard(&view, output)?;
                 let told = predictor.answers(&view, 0..rows, &Log)?;
@@ -106,7 +112,42 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
                 put(output, &Reply::Told { rows, numbers }).map_err(SessionError::Pipe)?;
                 put_numbers(output, &told.values, &told.status).map_err(SessionError::Pipe)?;
             }
+            Question::Stream { rows } => {
+                let (x, mask) = inputs(input, (rows, width))?;
+                let carried = carried.as_ref().ok_or_else(no_streams)?;
+                let state = carried.numbers();
+                let before = get_numbers(input, rows.saturating_mul(state as u64)).map_err(SessionError::Pipe)?;
+                let view = View::inputs(rows as usize, width, &x, &mask)?;
+                let (told, after) = predictor.streamed(&view, &carried.state(&before, rows as usize)?)?;
+                let numbers = told.values.len() as u64 / rows.max(1);
+                put(output, &Reply::Carried { rows, numbers, state: state as u64 }).map_err(SessionError::Pipe)?;
+                let all = [told.values, carried.told(&after)?].concat();
+                put_numbers(output, &all, &told.status).map_err(SessionError::Pipe)?;
+            }
         }
     }
     Ok(())
+}
+
+fn no_streams() -> SessionError {
+    SessionError::Refused { error: "rows of streams are asked for, and no streams were begun".to_owned() }
+}
+
+/// The inputs that follow a question, and which of them are there.
+fn inputs(input: &mut impl BufRead, (rows, width): (u64, usize)) -> Result<(Vec<f32>, Vec<u8>), SessionError> {
+    let x = get_numbers(input, rows.saturating_mul(width as u64)).map_err(SessionError::Pipe)?;
+    let mask = x.iter().map(|value| u8::from(!value.is_nan())).collect();
+    Ok((x, mask))
+}
+
+/// What streams of the model carry: by a row without inputs.
+fn carries(predictor: &Predictor<'_>, width: usize, device: Device) -> Result<Carried, SessionError> {
+    let (x, mask) = (vec![f32::NAN; width], vec![0; width]);
+    let (_, after) = predictor.streamed(&View::inputs(1, width, &x, &mask)?, &StreamState::default())?;
+    let carried = Carried::of(&after, device);
+    if carried.numbers() == 0 {
+        let error = "the model carries nothing from call to call: no task of it is temporal".to_owned();
+        return Err(SessionError::Refused { error });
+    }
+    Ok(carried)
 }

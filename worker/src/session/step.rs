@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     autograd::{BucketId, Cx, Mode, Phase as Part, Program, Request, Tensor},
-    comm::{Pending, ProcessGroup},
+    comm::{Pending, ProcessGroup, sharing},
     data::Batch,
     error::HookError,
     functional,
@@ -68,6 +68,8 @@ struct Reduction<'a> {
     place: &'a Place<'a>,
     step: u64,
     pending: Pending,
+    /// Sums over ranks with the same share: nothing of the backward pass waits for them.
+    across: Pending,
 }
 
 impl Collectives for Reduction<'_> {
@@ -75,18 +77,38 @@ impl Collectives for Reduction<'_> {
         self.place.group.size()
     }
 
+    fn flops_per_byte(&self) -> f64 {
+        self.place.group.flops_per_byte()
+    }
+
     fn all_reduce(&self, tensor: &Raw) -> Result<(), HookError> {
         self.pending.keep(self.place.group.all_reduce_sum(tensor)?);
         Ok(())
     }
 
+    fn copies(&self) -> u32 {
+        self.place.group.mesh().map_or(1, |mesh| mesh.across.size())
+    }
+
+    fn all_reduce_shares(&self, tensor: &Raw) -> Result<(), HookError> {
+        self.pending.keep(sharing(self.place.group).all_reduce_sum(tensor)?);
+        Ok(())
+    }
+
+    fn all_reduce_copies(&self, tensor: &Raw) -> Result<(), HookError> {
+        if let Some(mesh) = self.place.group.mesh() {
+            self.across.keep(mesh.across.all_reduce_sum(tensor)?);
+        }
+        Ok(())
+    }
+
     fn reduce_scatter(&self, whole: &Raw) -> Result<(), HookError> {
-        self.pending.keep(self.place.group.reduce_scatter_sum(whole)?);
+        self.pending.keep(sharing(self.place.group).reduce_scatter_sum(whole)?);
         Ok(())
     }
 
     fn all_gather(&self, whole: &Raw) -> Result<(), HookError> {
-        self.pending.keep(self.place.group.all_gather(whole)?);
+        self.pending.keep(sharing(self.place.group).all_gather(whole)?);
         Ok(())
     }
 
@@ -98,6 +120,7 @@ impl Collectives for Reduction<'_> {
         self.place.reporter.mark(Phase::Collective, self.step);
         // The host waits, also for a device: what follows changes weights, and a sum that was cut must not.
         self.pending.wait(COLLECTIVE_WAIT_MAX)?;
+        self.across.wait(COLLECTIVE_WAIT_MAX)?;
         self.place.reporter.mark(Phase::Compute, self.step);
         Ok(())
     }
@@ -152,7 +175,7 @@ pub fn step(
     let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave])?.f_to_device(place.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
     let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
-    let reduction = Reduction { place, step, pending: Pending::default() };
+    let reduction = Reduction { place, step, pending: Pending::default(), across: Pending::default() };
     let mut part = Part::Forward;
     let mut watch = |now: Part| {
         if now != part {
@@ -250,7 +273,7 @@ fn code(
         }
         let mut reduce = |bucket: BucketId, gradient: &Raw| -> Result<(), HookError> {
             if learner.params.is_lent() {
-                cx.give_gradients(learner.grads, bucket)?;
+                cx.give_gradients(learner.grads, bucket, last)?;
             } else if last {
                 let (divided, common) = learner.weights.share().split(gradient)?;
                 divided.iter().try_for_each(|part| cx.reduce_scatter(part))?;
@@ -259,7 +282,7 @@ fn code(
             Ok(())
         };
         cx.backward(&loss.sum, learner.grads, &mut reduce)?;
-        cx.take_sums(learner.grads)?;
+        cx.take_sums(learner.grads, last)?;
         laps.end(Part::Backward);
         sums = Some((sum, count));
     }

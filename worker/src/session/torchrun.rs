@@ -48,6 +48,10 @@ impl Collectives for Place {
         self.world()
     }
 
+    fn flops_per_byte(&self) -> f64 {
+        self.group.flops_per_byte()
+    }
+
     fn all_reduce(&self, tensor: &tch::Tensor) -> Result<(), HookError> {
         self.pending.keep(self.group.all_reduce_sum(tensor)?);
         Ok(())

@@ -18,11 +18,12 @@ use super::{
     poisoned::Poisoned,
     progress::{EpochSums, Progress},
     refusal::Refusals,
+    remains::Left,
     report::Reporter,
     round::{Round, rehearse},
     saver::Saver,
 };
-use crate::{block::SubModels, comm::ProcessGroup, data::Sampler, model::ModelSpec, profile::Profile};
+use crate::{block::SubModels, comm::ProcessGroup, data::Sampler, model::ModelSpec, params::Share, profile::Profile};
 use enn_common::{
     config::{
         RunConfig,
@@ -159,6 +160,10 @@ pub(super) struct State {
     pub(super) begun: bool,
     /// A round broke that left nothing whole: the next one begins with another state.
     pub(super) broken: bool,
+    /// What it left.
+    pub(super) left: Left,
+    /// What was said last of how the ranks share the state.
+    pub(super) told: Option<String>,
 }
 
 impl<'a> Training<'a> {
@@ -223,13 +228,16 @@ impl<'a> Training<'a> {
         Ok(ended)
     }
 
-    /// After a round that broke: only whole steps are left, or nothing.
+    /// After a round that broke: only whole steps are left, or a share of them, or nothing.
     pub fn mend(&mut self) {
         let config = &self.host.config.train;
         // Steps whose sums are part of a captured graph change weights whether the sums came or not.
         let captured = config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda();
-        // The shares of whoever is gone are gone, and a step may have changed some parts of the weights and not others.
-        if captured || self.state.learner.is_divided() {
+        if self.state.learner.is_divided() {
+            self.state.left = Left::by(&mut self.state, &self.host.order);
+        }
+        // What is divided is not whole, and of what was being received some may have come.
+        if captured || self.state.learner.is_divided() || !self.state.begun {
             (self.state.begun, self.state.broken) = (false, true);
         }
         self.state.learner.executor.reset();
@@ -259,12 +267,23 @@ impl<'a> Training<'a> {
 
     /// Whether another round can go on with what this process has.
     pub fn keeps_state(&self) -> bool {
-        self.state.begun
+        self.state.begun || self.share().is_some()
+    }
+
+    /// The share of the state that this process keeps, where it keeps no more.
+    pub fn share(&self) -> Option<Share> {
+        match &self.state.left {
+            Left::Share(remains) if !self.state.begun => Some(remains.share),
+            _ => None,
+        }
     }
 
     /// Whole steps done.
     pub fn step(&self) -> u64 {
-        self.state.progress.step
+        match &self.state.left {
+            Left::Share(remains) if !self.state.begun => remains.standing.step(),
+            _ => self.state.progress.step,
+        }
     }
 
     fn outcome(&self) -> Outcome {
@@ -294,6 +313,8 @@ impl Host<'_> {
             accumulation: self.order.accumulation,
             begun: false,
             broken: false,
+            left: Left::Nothing,
+            told: None,
         })
     }
 }

@@ -7,6 +7,7 @@
 mod aten;
 mod attention;
 mod export;
+mod late;
 mod mixers;
 mod operands;
 mod oracle;

@@ -12,6 +12,7 @@ mod losses;
 mod poisoned;
 mod precision;
 mod process;
+mod replicas;
 mod sources;
 mod strategy;
 mod worlds;

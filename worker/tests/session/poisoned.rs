@@ -64,6 +64,13 @@ fn assert_same(found: BTreeMap<String, Vec<u8>>, expected: BTreeMap<String, Vec<
 /// one rank and in two.
 #[test]
 fn a_row_out_of_range_weighs_nothing_from_its_step_on() {
+    if std::env::var_os("OMP_NUM_THREADS").is_none() {
+        // It is read when the library is loaded. By several threads, products are rounded by where operands lie on some processors.
+        let name = "poisoned::a_row_out_of_range_weighs_nothing_from_its_step_on";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        assert!(again.args([name, "--exact", "--nocapture"]).env("OMP_NUM_THREADS", "1").status().unwrap().success());
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(3);
     for accumulation in [1, 2] {

@@ -83,8 +83,12 @@ impl Worker {
 
     /// Ends the round; the step after which the worker stands.
     pub(crate) fn end_round(&mut self, round: u64) -> u64 {
-        self.send(&ToWorker::RoundEnded { round, reason: "a test".to_owned() });
+        self.announce_end(round);
         self.halted(round)
+    }
+
+    pub(crate) fn announce_end(&mut self, round: u64) {
+        self.send(&ToWorker::RoundEnded { round, reason: "a test".to_owned() });
     }
 
     pub(crate) fn halted(&mut self, of: u64) -> u64 {
@@ -302,7 +306,7 @@ fn a_rank_whose_step_fails_does_not_leave_the_others_waiting() {
 }
 
 /// What rank 0 tells of training that must not depend on faults: validation of each epoch, and the end.
-fn story(told: &[FromWorker]) -> Vec<String> {
+pub(crate) fn story(told: &[FromWorker]) -> Vec<String> {
     let line = |message: &FromWorker| match message {
         FromWorker::EpochEnded(report) => Some(format!(
             "epoch {} step {} loss {:?} val {:?}",

@@ -14,8 +14,10 @@ use enn_common::{
     wire::message::FromWorker,
 };
 use enn_worker::{
-    comm::{Forming, Gloo, GlooOptions, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr},
-    session::{Recorder, train},
+    comm::{
+        CommError, Forming, Gloo, GlooOptions, Meshed, ProcessGroup, Shm, ShmFormed, ShmOptions, Solo, Store, StoreAddr,
+    },
+    session::{Recorder, RoundTask, TrainTask, train},
 };
 use std::{
     collections::BTreeMap,
@@ -23,53 +25,83 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A training: in how many ranks, how they add up, from where, to which step.
+/// A training: in how many ranks on how many nodes, how those of a node add up, from where, to which step.
 #[derive(Clone, Copy)]
 struct Way<'a> {
-    size: u32,
+    nodes: &'a [u32],
     shared_memory: bool,
     resume: Option<&'a Path>,
     stop: Option<u64>,
 }
 
-const SHARED: [Strategy; 2] = [Strategy::Zero1, Strategy::Fsdp];
-const TWO: Way<'static> = Way { size: 2, shared_memory: false, resume: None, stop: None };
-
-fn group(store: &Store, rank: u32, way: Way<'_>) -> Box<dyn ProcessGroup> {
-    let (size, timeout, forming) = (way.size, PATIENCE, Forming::within(PATIENCE));
-    if !way.shared_memory {
-        return Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout }, &forming).unwrap());
+impl Way<'_> {
+    fn size(self) -> u32 {
+        self.nodes.iter().sum()
     }
-    match Shm::form(store, &ShmOptions { rank, size, timeout }, &forming).unwrap() {
-        ShmFormed::Group(group) => Box::new(group),
+
+    /// Ranks on the node of this one.
+    fn local(self, rank: u32) -> u32 {
+        let all = self.nodes.iter().flat_map(|&node| (0..node).map(move |_| node));
+        all.take(rank as usize + 1).last().unwrap()
+    }
+}
+
+const SHARED: [Strategy; 2] = [Strategy::Zero1, Strategy::Fsdp];
+const TWO: Way<'static> = Way { nodes: &[2], shared_memory: false, resume: None, stop: None };
+const TWO_OF_TWO: Way<'static> = Way { nodes: &[2, 2], ..TWO };
+
+type Group = Box<dyn ProcessGroup>;
+
+fn form(store: &Store, (rank, size): (u32, u32), shm: bool, forming: &Forming) -> Result<Group, CommError> {
+    let timeout = PATIENCE;
+    if !shm {
+        return Ok(Box::new(Gloo::form(store, &GlooOptions { rank, size, timeout }, forming)?));
+    }
+    match Shm::form(store, &ShmOptions { rank, size, timeout }, forming)? {
+        ShmFormed::Group(group) => Ok(Box::new(group)),
         ShmFormed::Refused { rank, reason } => panic!("rank {rank}: {reason}"),
     }
 }
 
+fn group(store: Store, rank: u32, way: Way<'_>) -> Group {
+    let (forming, shm) = (Forming::within(PATIENCE), way.shared_memory);
+    let whole = form(&store, (rank, way.size()), shm && way.nodes.len() == 1, &forming).unwrap();
+    let inner = move |store: &Store, at: (u32, u32), together: bool, forming: &Forming| {
+        form(store, at, shm && together, forming)
+    };
+    Box::new(Meshed::new(whole, store, Box::new(inner), &forming, PATIENCE))
+}
+
 /// Trains in `dir`: the last checkpoint.
 fn run(config: &RunConfig, dir: &Path, staged: &Path, way: Way<'_>) -> PathBuf {
+    commit_last(&told(config, dir, staged, way), config, staged)
+}
+
+/// Trains in `dir`: what the ranks tell.
+fn told(config: &RunConfig, dir: &Path, staged: &Path, way: Way<'_>) -> Vec<FromWorker> {
     let store = serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
     let port = store.addr().port();
-    let messages: Vec<FromWorker> = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let rank = |rank| {
             scope.spawn(move || {
                 tch::set_num_threads(1);
-                let group: Box<dyn ProcessGroup> = if way.size == 1 {
+                let group: Group = if way.size() == 1 {
                     Box::new(Solo)
                 } else {
                     let addr = StoreAddr { host: "127.0.0.1".into(), port, prefix: "round-0".into() };
-                    group(&Store::connect(addr, PATIENCE).unwrap(), rank, way)
+                    group(Store::connect(addr, PATIENCE).unwrap(), rank, way)
                 };
                 let recorder = way.stop.map_or_else(Recorder::default, Recorder::stopping_at);
-                train(config, &task(dir, staged, way.resume.map(Path::to_owned)), &recorder, &*group).unwrap();
+                let task = task(dir, staged, way.resume.map(Path::to_owned));
+                let round = RoundTask { local: way.local(rank), ..task.round.clone() };
+                train(config, &TrainTask { round, ..task }, &recorder, &*group).unwrap();
                 group.shutdown(PATIENCE).unwrap();
                 recorder.take()
             })
         };
-        let ranks: Vec<_> = (0..way.size).map(rank).collect();
+        let ranks: Vec<_> = (0..way.size()).map(rank).collect();
         ranks.into_iter().flat_map(|rank| rank.join().unwrap()).collect()
-    });
-    commit_last(&messages, config, staged)
+    })
 }
 
 fn with(strategy: Strategy, epochs: u64) -> RunConfig {
@@ -98,9 +130,9 @@ fn a_shared_state_learns_the_same_in_every_world() {
     let staged = stage(dir.path());
     let expected = tensors(&run(&with(Strategy::Ddp, 3), &dir.path().join("ddp"), &staged, TWO));
     for strategy in SHARED {
-        for (size, shared_memory) in [(2, false), (2, true), (3, false)] {
-            let place = format!("{strategy:?}, {size} ranks, shared memory {shared_memory}");
-            let way = Way { size, shared_memory, ..TWO };
+        for (nodes, shared_memory) in [(&[2], false), (&[2], true), (&[3], false)] {
+            let place = format!("{strategy:?}, {nodes:?} ranks, shared memory {shared_memory}");
+            let way = Way { nodes, shared_memory, ..TWO };
             let path = run(&with(strategy, 3), &dir.path().join(&place), &staged, way);
             assert_near(&expected, &tensors(&path), &place);
         }
@@ -119,11 +151,78 @@ fn a_shared_state_goes_on_in_any_world_and_strategy() {
         let on = Way { resume: Some(&half), ..TWO };
         let same = tensors(&run(&config, &dir.join("same"), &staged, on));
         assert!(whole == same, "{shared:?}: the same world goes on with the same bits");
-        for (strategy, size) in [(Strategy::Ddp, 1), (Strategy::Zero1, 3), (Strategy::Fsdp, 3), (Strategy::Fsdp, 1)] {
-            let place = format!("{shared:?}, then {strategy:?} in {size}");
-            let path = run(&with(strategy, 3), &dir.join(&place), &staged, Way { size, ..on });
+        for (strategy, nodes) in
+            [(Strategy::Ddp, &[1]), (Strategy::Zero1, &[3]), (Strategy::Fsdp, &[3]), (Strategy::Fsdp, &[1])]
+        {
+            let place = format!("{shared:?}, then {strategy:?} in {nodes:?}");
+            let path = run(&with(strategy, 3), &dir.join(&place), &staged, Way { nodes, ..on });
             assert_near(&whole, &tensors(&path), &place);
         }
+    }
+}
+
+#[test]
+fn nodes_that_each_have_all_learn_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let expected = tensors(&run(&with(Strategy::Ddp, 3), &dir.path().join("ddp"), &staged, TWO));
+    for (nodes, shared_memory, accumulation) in
+        [(&[2, 2][..], false, 1), (&[2, 2], true, 1), (&[2, 2], true, 2), (&[2, 2, 2], true, 1), (&[3, 3], false, 1)]
+    {
+        let place = format!("{nodes:?}, shared memory {shared_memory}, {accumulation} micro-batches");
+        let mut config = with(Strategy::Hsdp, 3);
+        config.train.accumulation = accumulation;
+        let path = run(&config, &dir.path().join(&place), &staged, Way { nodes, shared_memory, ..TWO });
+        assert_near(&expected, &tensors(&path), &place);
+    }
+}
+
+#[test]
+fn what_nodes_that_each_have_all_save_goes_on_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let (staged, dir) = (stage(dir.path()), dir.path());
+    let config = with(Strategy::Hsdp, 3);
+    let whole = tensors(&run(&config, &dir.join("whole"), &staged, TWO_OF_TWO));
+    let half = run(&config, &dir.join("half"), &staged, Way { stop: Some(8), ..TWO_OF_TWO });
+    let same = tensors(&run(&config, &dir.join("same"), &staged, Way { resume: Some(&half), ..TWO_OF_TWO }));
+    assert!(whole == same, "the same world goes on with the same bits");
+    for (strategy, nodes) in
+        [(Strategy::Ddp, &[1][..]), (Strategy::Zero1, &[3]), (Strategy::Fsdp, &[2]), (Strategy::Hsdp, &[2, 2, 2])]
+    {
+        let place = format!("hsdp, then {strategy:?} in {nodes:?}");
+        let path = run(&with(strategy, 3), &dir.join(&place), &staged, Way { nodes, resume: Some(&half), ..TWO });
+        assert_near(&whole, &tensors(&path), &place);
+    }
+    for strategy in [Strategy::Ddp, Strategy::Zero1, Strategy::Fsdp] {
+        let place = format!("{strategy:?}, then hsdp");
+        let half = run(&with(strategy, 3), &dir.join(format!("{place}, half")), &staged, Way { stop: Some(8), ..TWO });
+        let path = run(&config, &dir.join(&place), &staged, Way { resume: Some(&half), ..TWO_OF_TWO });
+        assert_near(&whole, &tensors(&path), &place);
+    }
+}
+
+/// What the first rank says of the strategy; and every rank saves less than its share, where nodes have the same.
+#[test]
+fn nodes_that_cannot_each_have_all_say_what_they_do_instead() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let expected = tensors(&run(&with(Strategy::Ddp, 1), &dir.path().join("ddp"), &staged, TWO));
+    for (nodes, sentence) in [
+        (&[2, 2][..], "strategy hsdp: as asked, over 2 nodes of 2 workers"),
+        (&[2, 1], "strategy fsdp in place of hsdp: the nodes have 2, 1 workers, and it needs the same number on each"),
+        (&[3], "strategy fsdp in place of hsdp: all workers are on one node, and no other has what they share"),
+        (&[1, 1], "strategy ddp in place of hsdp: every node has one worker, and nobody to share with"),
+        (&[1], "strategy ddp in place of hsdp: there is one worker"),
+    ] {
+        let config = with(Strategy::Hsdp, 1);
+        let told = told(&config, &dir.path().join(format!("{nodes:?}")), &staged, Way { nodes, ..TWO });
+        let decisions: Vec<&str> = told
+            .iter()
+            .filter_map(|m| if let FromWorker::Decided { decision } = m { Some(&decision[..]) } else { None })
+            .filter(|decision| decision.starts_with("strategy"))
+            .collect();
+        assert_eq!(decisions, [sentence], "{nodes:?}");
+        assert_near(&expected, &tensors(&commit_last(&told, &config, &staged)), sentence);
     }
 }
 

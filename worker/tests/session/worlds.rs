@@ -25,12 +25,13 @@ use std::{collections::BTreeMap, net::Ipv4Addr, path::Path, time::Duration};
 use tch::Device;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Gradients of f32 (a rounding is 6e-8) from sums of the same numbers in another order, relative to the largest of a tensor.
-const GRADIENT_TOLERANCE: f32 = 2e-5;
+/// Gradients of f32 (a rounding is 6e-8) from sums of the same numbers in another order and by other kernels, for which one takes a
+/// product depends on its rows; relative to the largest of a tensor.
+const GRADIENT_TOLERANCE: f32 = 2e-4;
 /// Gradients that are nothing but rounding, relative to the largest of all.
 const NOISE: f32 = 1e-6;
-/// Weights after the steps: a hundredth of what one step may change.
-const WEIGHT_TOLERANCE: f32 = 3e-5;
+/// Weights after the steps: a tenth of what one step may change.
+const WEIGHT_TOLERANCE: f32 = 3e-4;
 
 /// The gradient of every step and the weights behind the last, by name.
 #[derive(Debug, Default)]

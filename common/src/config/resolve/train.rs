@@ -14,8 +14,13 @@ use std::ops::Bound;
 
 const EXECUTIONS: &[(&str, Execution)] =
     &[("auto", Execution::Auto), ("tape", Execution::Tape), ("plan", Execution::Plan)];
-const STRATEGIES: &[(&str, Strategy)] =
-    &[("auto", Strategy::Auto), ("ddp", Strategy::Ddp), ("zero1", Strategy::Zero1), ("fsdp", Strategy::Fsdp)];
+const STRATEGIES: &[(&str, Strategy)] = &[
+    ("auto", Strategy::Auto),
+    ("ddp", Strategy::Ddp),
+    ("zero1", Strategy::Zero1),
+    ("fsdp", Strategy::Fsdp),
+    ("hsdp", Strategy::Hsdp),
+];
 const RECOMPUTES: &[(&str, Recompute)] =
     &[("auto", Recompute::Auto), ("always", Recompute::Always), ("never", Recompute::Never)];
 const BUSIES: &[(&str, Busy)] = &[("wait", Busy::Wait), ("skip", Busy::Skip)];

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 
 /// Upload the newest complete checkpoint of a run, or a checkpoint, to an object store or a directory
 ///
-/// Files go up in parts, the manifest last: what has none is no checkpoint. An upload that was interrupted goes on with the file it
-/// was at. From a run also its configuration, journal and report go up, so that `enn ckpt pull` makes a run of them. Credentials are
+/// Files go up in parts, the manifest last: what has none is no checkpoint. An upload that was interrupted goes on with the part
+/// of the file it was at. From a run also its configuration, journal and report go up, so that `enn ckpt pull` makes a run of them. Credentials are
 /// those of the environment (AWS_ACCESS_KEY_ID …, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME …).
 #[derive(Debug, clap::Args)]
 pub(super) struct PushArgs {

@@ -297,11 +297,19 @@ impl Source for ArraySource {
         self.rows
     }
 
-    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError> {
+    fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
         let width = self.arrays.iter().map(NamedArray::width).max().unwrap_or(1).max(1);
         let step = (PIECE_ROWS * 64 / width).clamp(1, PIECE_ROWS) as u64;
         let (arrays, places) = (self.arrays.clone(), self.places.clone());
-        Ok(Box::new(ArrayPieces { arrays, places, rows: self.rows, bytes: self.bytes, step, at: 0, request }))
+        Ok(Box::new(ArrayPieces {
+            arrays,
+            places,
+            rows: self.rows,
+            bytes: self.bytes,
+            step,
+            at: from.unwrap_or(0),
+            request,
+        }))
     }
 }
 
@@ -350,6 +358,10 @@ impl Piece for ArrayPiece {
             }
         }
         typed::block(&self.request, &ArrayCells { piece: &self, parts }, self.bytes)
+    }
+
+    fn end(&self) -> u64 {
+        self.rows.end
     }
 }
 

@@ -90,19 +90,39 @@ impl ArrowSource {
         Ok(Self { path: path.to_path_buf(), container, schema, header, rows, bytes })
     }
 
-    /// Begins to read the columns with these indices, ascending.
-    fn batches(&self, columns: &[usize]) -> Result<Batches, Cause> {
+    /// Begins to read the columns with these indices, ascending, from a row on.
+    fn batches(&self, columns: &[usize], from: u64) -> Result<Batches, Cause> {
         let file = open(&self.path)?;
         Ok(match self.container {
             Container::Parquet => {
                 let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
                 let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
-                Box::new(builder.with_projection(mask).with_batch_size(PIECE_ROWS).build()?)
+                let builder = builder.with_projection(mask).with_batch_size(PIECE_ROWS);
+                Box::new(builder.with_offset(usize::try_from(from)?).build()?)
             }
-            Container::IpcFile => Box::new(FileReader::try_new(BufReader::new(file), Some(columns.to_vec()))?),
-            Container::IpcStream => Box::new(StreamReader::try_new(BufReader::new(file), Some(columns.to_vec()))?),
+            Container::IpcFile => {
+                behind(FileReader::try_new(BufReader::new(file), Some(columns.to_vec()))?, from as usize)
+            }
+            Container::IpcStream => {
+                behind(StreamReader::try_new(BufReader::new(file), Some(columns.to_vec()))?, from as usize)
+            }
         })
     }
+}
+
+/// What of the batches lies behind the first `rows` rows.
+fn behind(batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static, mut rows: usize) -> Batches {
+    Box::new(batches.filter_map(move |batch| match batch {
+        Ok(batch) if batch.num_rows() <= rows && rows > 0 => {
+            rows -= batch.num_rows();
+            None
+        }
+        Ok(batch) => {
+            let skipped = std::mem::take(&mut rows);
+            Some(Ok(batch.slice(skipped, batch.num_rows() - skipped)))
+        }
+        error => Some(error),
+    }))
 }
 
 fn open(path: &Path) -> Result<File, StageError> {
@@ -124,7 +144,7 @@ impl Source for ArrowSource {
         self.rows
     }
 
-    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError> {
+    fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
         let mut columns = request.columns.clone();
         if request.hash_rows {
             columns = (0..self.header.len()).collect();
@@ -141,14 +161,15 @@ impl Source for ArrowSource {
         }
         let mut place = vec![None; self.header.len()];
         columns.iter().enumerate().for_each(|(index, column)| place[*column] = Some(index));
-        let batches = self.batches(&columns).map_err(|cause| unreadable(&self.path, self.container, cause))?;
+        let row = from.unwrap_or(0);
+        let batches = self.batches(&columns, row).map_err(|cause| unreadable(&self.path, self.container, cause))?;
         Ok(Box::new(ArrowPieces {
             path: self.path.clone(),
             container: self.container,
             batches,
             rest: None,
             place: Arc::new(place),
-            row: 0,
+            row,
             bytes_per_row: self.bytes as f64 / self.rows.max(1) as f64,
             request,
         }))
@@ -218,6 +239,10 @@ impl Piece for ArrowPiece {
         let columns: Vec<Option<Column<'_>>> =
             self.place.iter().map(|place| place.and_then(|index| Column::of(self.batch.column(index)))).collect();
         typed::block(&self.request, &BatchCells { piece: &self, columns }, self.bytes)
+    }
+
+    fn end(&self) -> u64 {
+        self.first + self.batch.num_rows() as u64
     }
 }
 

@@ -157,6 +157,16 @@ pub(crate) struct CellCounts {
 }
 
 impl CellCounts {
+    /// As they are kept.
+    pub(crate) fn to_array(self) -> [u64; 3] {
+        [self.missing, self.non_finite, self.out_of_range]
+    }
+
+    /// As they were kept.
+    pub(crate) fn from_array([missing, non_finite, out_of_range]: &[u64; 3]) -> Self {
+        Self { missing: *missing, non_finite: *non_finite, out_of_range: *out_of_range }
+    }
+
     /// Adds another count.
     pub(crate) fn add(&mut self, other: &Self) {
         self.missing += other.missing;

@@ -27,8 +27,8 @@ pub(crate) trait Source: Send + Sync {
     /// About how many rows there are: exact where the format says so. For the disk check only.
     fn rows_estimate(&self) -> u64;
 
-    /// Begins a pass over all rows.
-    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError>;
+    /// Begins a pass over all rows, or over those from a place on that a piece ended at.
+    fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError>;
 }
 
 /// A pass over a file. `next` is called in order, one call at a time, and does as little as possible.
@@ -41,6 +41,9 @@ pub(crate) trait Pieces: Send {
 pub(crate) trait Piece: Send {
     /// Decodes and cleans.
     fn decode(self: Box<Self>) -> Result<Block, PieceError>;
+
+    /// The place the next piece begins at, as the source counts.
+    fn end(&self) -> u64;
 }
 
 /// What a pass shall deliver.

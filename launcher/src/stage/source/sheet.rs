@@ -94,9 +94,10 @@ impl Source for SheetSource {
         (self.sheet.height() - self.skip) as u64
     }
 
-    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError> {
+    fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
         let bytes_per_row = self.bytes / self.rows_estimate().max(1);
-        Ok(Box::new(SheetPieces { sheet: self.sheet.clone(), at: self.skip, bytes_per_row, request }))
+        let at = from.map_or(self.skip, |row| row as usize);
+        Ok(Box::new(SheetPieces { sheet: self.sheet.clone(), at, bytes_per_row, request }))
     }
 }
 
@@ -131,6 +132,10 @@ struct SheetPiece {
 impl Piece for SheetPiece {
     fn decode(self: Box<Self>) -> Result<Block, PieceError> {
         typed::block(&self.request, &*self, self.bytes)
+    }
+
+    fn end(&self) -> u64 {
+        (self.first + self.rows) as u64
     }
 }
 

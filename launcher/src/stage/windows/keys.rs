@@ -44,7 +44,7 @@ pub(crate) fn read(
 ) -> Result<Keys, StageError> {
     let wants = [Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
     let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| names.iter().cloned().collect());
-    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads };
+    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: None };
     Ok(table.pass(ask, &KeySink { layout, known }, Keys::default(), progress)?.0)
 }
 

@@ -23,7 +23,7 @@ use super::{
 use enn_common::{
     config::data::{DuplicatePolicy, SplitKind, WindowsLayout},
     fs::{FileError, space},
-    staged::meta::CleaningReport,
+    staged::{StagedWriter, meta::CleaningReport},
 };
 use grid::GridWriter;
 use keys::Keys;
@@ -54,9 +54,9 @@ pub(crate) fn draft(
     space::require(job.out, windows * sample + grid::disk_bytes(span.cells(), channels, keys.rows))?;
     let out_shape = vec![span.entities.len(), layout.steps];
     let extras = Extras { targets: true, weight: false };
-    let mut output = Output::create(job.out, plan.width(layout, &span), &out_shape, extras)?;
+    let mut output = Output::create(StagedWriter::create(job.out)?, plan.width(layout, &span), &out_shape, extras)?;
     let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates);
-    let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads };
+    let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: None };
     let sink = Scatter { plan: &plan, layout, span: &span };
     let (writer, tally) = table.pass(ask, &sink, writer, &mut |now| halves.second(now))?;
     let grid = writer.finish()?;

@@ -124,6 +124,7 @@ fn preparation() -> Vec<(f64, What)> {
                 sources: vec![],
                 units: "°F".into(),
                 reused: false,
+                resumed_rows: 0,
                 seconds: 0.21,
                 report: report(),
             },

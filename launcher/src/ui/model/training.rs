@@ -101,7 +101,19 @@ impl RunView {
     pub(super) fn apply_staging(&mut self, what: &What) {
         match what {
             What::StageProgressed { rows, bytes, bytes_total } => self.staging = Some((*rows, *bytes, *bytes_total)),
-            What::Staged { dir, rows, features, out_shape, split_rows, sources, units, reused, seconds, report } => {
+            What::Staged {
+                dir,
+                rows,
+                features,
+                out_shape,
+                split_rows,
+                sources,
+                units,
+                reused,
+                seconds,
+                report,
+                ..
+            } => {
                 self.staging = None;
                 self.staged = Some(StagedView {
                     dir: dir.clone(),

@@ -8,6 +8,7 @@ mod sys;
 
 use super::torch::ShimError;
 pub use result::{Capture, Graph, Pool};
+use tch::{TchError, Tensor};
 
 /// Makes a stream of its own the current one of this thread on CUDA device `device`; the default one cannot be captured.
 ///
@@ -15,6 +16,14 @@ pub use result::{Capture, Graph, Pool};
 /// Without CUDA.
 pub fn use_own_stream(device: usize) -> Result<(), ShimError> {
     result::use_own_stream(device)
+}
+
+/// The memory that `tensor` has now, whatever its storage is given later. For as long as a graph holds that memory.
+///
+/// # Errors
+/// What libtorch says.
+pub fn at_its_address(tensor: &Tensor) -> Result<Tensor, TchError> {
+    result::at_its_address(tensor)
 }
 
 /// Free and total bytes of a device's memory.

@@ -4,6 +4,7 @@ use super::sys;
 use crate::backend::torch::{ShimError, check};
 use std::ffi::c_void;
 use std::ptr;
+use tch::{TchError, Tensor};
 
 /// Device memory that the graphs of one step share.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +84,12 @@ impl Drop for Graph {
         // SAFETY: made by `enn_graph_begin` and given up here once.
         unsafe { sys::enn_graph_free(self.0) }
     }
+}
+
+pub(super) fn at_its_address(tensor: &Tensor) -> Result<Tensor, TchError> {
+    let (sizes, strides) = (tensor.size(), tensor.stride());
+    // SAFETY: sizes and strides are those of the memory at that address, which a graph or a leaf of the step holds.
+    unsafe { Tensor::f_from_blob(tensor.data_ptr().cast(), &sizes, &strides, tensor.kind(), tensor.device()) }
 }
 
 pub(super) fn use_own_stream(device: usize) -> Result<(), ShimError> {

@@ -136,6 +136,55 @@ pub(super) fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f
     check(unsafe { sys::enn_adamw(arrays.as_ptr().cast(), numbers.as_ptr(), i32::from(decays), eps) })
 }
 
+/// Whether the processor has the registers that the kernels below compute in.
+pub(super) fn has_wide() -> bool {
+    // SAFETY: no pointers; the shim asks the processor.
+    unsafe { sys::enn_has_wide() != 0 }
+}
+
+pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, ShimError> {
+    let mut y = ptr::null_mut();
+    // SAFETY: operands are alive; a missing bias is null, which the shim checks; `y` is writable.
+    check(unsafe { sys::enn_linear(x.as_ptr(), w.as_ptr(), pointer(bias), &raw mut y) })?;
+    Ok(owned(y))
+}
+
+/// Gradient of the result, x and weight; storage of the weight's and the bias's gradient is added to.
+pub(super) fn linear_backward(
+    ins: [&Tensor; 3],
+    dx: bool,
+    [dw, db]: [Option<&Tensor>; 2],
+) -> Result<Option<Tensor>, ShimError> {
+    let ins = ins.map(|t| t.as_ptr());
+    let mut made = ptr::null_mut();
+    let place = if dx { &raw mut made } else { ptr::null_mut() };
+    // SAFETY: three operands and the storages are alive; what is not wanted is null, which the shim checks, as it does lengths.
+    check(unsafe { sys::enn_linear_backward(ins.as_ptr(), place, pointer(dw), pointer(db)) })?;
+    Ok(dx.then(|| owned(made)))
+}
+
+/// q, k, v; the result and log Σ exp.
+pub(super) fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 2], ShimError> {
+    let ins = ins.map(|t| t.as_ptr());
+    let mut outs = [ptr::null_mut(); 2];
+    // SAFETY: three operands are alive; a missing bias is null, which the shim checks; there is room for two results.
+    check(unsafe { sys::enn_attention(ins.as_ptr(), pointer(bias), i32::from(causal), outs.as_mut_ptr()) })?;
+    Ok(outs.map(owned))
+}
+
+/// Gradient, q, k, v, result, log Σ exp; the gradients of q, k, v.
+pub(super) fn attention_backward(
+    ins: [&Tensor; 6],
+    bias: Option<&Tensor>,
+    causal: bool,
+) -> Result<[Tensor; 3], ShimError> {
+    let ins = ins.map(|t| t.as_ptr());
+    let mut outs = [ptr::null_mut(); 3];
+    // SAFETY: six operands are alive; a missing bias is null, which the shim checks; there is room for three results.
+    check(unsafe { sys::enn_attention_backward(ins.as_ptr(), pointer(bias), i32::from(causal), outs.as_mut_ptr()) })?;
+    Ok(outs.map(owned))
+}
+
 /// Numbers of one dropout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drop {

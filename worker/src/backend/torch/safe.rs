@@ -249,6 +249,50 @@ pub fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f64) -> 
     result::adamw(arrays, numbers, decays, eps as f32)
 }
 
+/// Whether the CPU kernels of small products and of attention take these tensors, on this processor.
+pub fn has_product_kernel(tensors: &[&Tensor]) -> bool {
+    static WIDE: OnceLock<bool> = OnceLock::new();
+    let fits = |t: &&Tensor| t.device() == Device::Cpu && t.kind() == Kind::Float;
+    *WIDE.get_or_init(result::has_wide) && tensors.iter().all(fits)
+}
+
+/// x Wᵀ + b on the CPU: x (…, in), W (out, in), b (out), all f32.
+///
+/// # Errors
+/// Operands of another device or kind.
+pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, ShimError> {
+    result::linear(x, w, bias)
+}
+
+/// The reverse of [`linear`] for the gradient of its result, x and W: with `dx` the gradient of x; those of W and b are added to
+/// their dense storage.
+///
+/// # Errors
+/// As [`linear`]; storage of another length.
+pub fn linear_backward(
+    ins: [&Tensor; 3],
+    dx: bool,
+    storage: [Option<&Tensor>; 2],
+) -> Result<Option<Tensor>, ShimError> {
+    result::linear_backward(ins, dx, storage)
+}
+
+/// Attention on the CPU: q, k, v (B,H,tokens,width) of one width, a dense bias (keys) or (B,keys), all f32; the result, and log Σ exp.
+///
+/// # Errors
+/// Operands of another device or kind.
+pub fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 2], ShimError> {
+    result::attention(ins, bias, causal)
+}
+
+/// The gradients of q, k, v for gradient, q, k, v, result, log Σ exp.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_backward(ins: [&Tensor; 6], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 3], ShimError> {
+    result::attention_backward(ins, bias, causal)
+}
+
 /// One dropout: where in the random stream, and how much.
 #[derive(Debug, Clone, Copy)]
 pub struct Drop {

@@ -1,4 +1,4 @@
-//! The shim's functions as they are in C++: `shim/aten.cpp`, `shim/precision.cpp` and `shim/cpu_kernels.cpp`.
+//! The shim's functions as they are in C++: `shim/aten.cpp`, `shim/precision.cpp` and `shim/cpu_*.cpp`.
 //!
 //! **Invariant:** no logic; only [`super::result`] calls these.
 
@@ -52,6 +52,31 @@ unsafe extern "C" {
     ) -> i32;
     pub(super) fn enn_retention_backward(ins: *const *const C_tensor, both: i32, outs: *mut *mut C_tensor) -> i32;
     pub(super) fn enn_adamw(arrays: *const *const C_tensor, numbers: *const C_tensor, decays: i32, eps: f32) -> i32;
+    pub(super) fn enn_has_wide() -> i32;
+    pub(super) fn enn_linear(
+        x: *const C_tensor,
+        w: *const C_tensor,
+        bias: *const C_tensor,
+        y: *mut *mut C_tensor,
+    ) -> i32;
+    pub(super) fn enn_linear_backward(
+        ins: *const *const C_tensor,
+        dx: *mut *mut C_tensor,
+        dw: *const C_tensor,
+        db: *const C_tensor,
+    ) -> i32;
+    pub(super) fn enn_attention(
+        ins: *const *const C_tensor,
+        bias: *const C_tensor,
+        causal: i32,
+        outs: *mut *mut C_tensor,
+    ) -> i32;
+    pub(super) fn enn_attention_backward(
+        ins: *const *const C_tensor,
+        bias: *const C_tensor,
+        causal: i32,
+        outs: *mut *mut C_tensor,
+    ) -> i32;
     pub(super) fn enn_dropout(
         x: *const C_tensor,
         rows: i32,

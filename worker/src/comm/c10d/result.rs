@@ -323,9 +323,12 @@ pub(super) struct RawWork(NonNull<sys::enn_work>);
 unsafe impl Send for RawWork {}
 
 impl RawWork {
-    pub(super) fn wait(&self, timeout: Duration) -> Result<(), Fault> {
-        // SAFETY: the handle lives as long as self.
-        check(unsafe { sys::enn_work_wait(self.0.as_ptr(), millis(timeout)) })
+    /// What came of it, and how long the others were waited for.
+    pub(super) fn wait(&self, timeout: Duration) -> (Result<(), Fault>, Duration) {
+        let mut waited = 0;
+        // SAFETY: the handle lives as long as self; `waited` is writable.
+        let ended = check(unsafe { sys::enn_work_wait(self.0.as_ptr(), millis(timeout), &raw mut waited) });
+        (ended, Duration::from_nanos(waited.max(0).cast_unsigned()))
     }
 
     pub(super) fn order(&self, timeout: Duration) -> Result<(), Fault> {

@@ -122,7 +122,7 @@ unsafe extern "C" {
     pub(super) fn enn_group_barrier(group: *mut enn_group, timeout_ms: i64, out: *mut *mut enn_work) -> i32;
     pub(super) fn enn_group_end(group: *mut enn_group, abort: i32, timeout_ms: i64) -> i32;
 
-    pub(super) fn enn_work_wait(work: *mut enn_work, timeout_ms: i64) -> i32;
+    pub(super) fn enn_work_wait(work: *mut enn_work, timeout_ms: i64, waited_ns: *mut i64) -> i32;
     pub(super) fn enn_work_order(work: *mut enn_work, timeout_ms: i64) -> i32;
     pub(super) fn enn_work_is_done(work: *mut enn_work, done: *mut i32) -> i32;
     pub(super) fn enn_work_free(work: *mut enn_work);

@@ -45,7 +45,9 @@ impl C10dWork {
     }
 
     pub(in crate::comm) fn wait(&self, timeout: Duration) -> Result<(), CommError> {
-        self.member.waited.during(|| self.raw.wait(timeout)).map_err(|fault| self.error(fault, timeout))
+        let (ended, waited) = self.raw.wait(timeout);
+        self.member.waited.add(waited);
+        ended.map_err(|fault| self.error(fault, timeout))
     }
 
     pub(in crate::comm) fn order(&self, timeout: Duration) -> Result<(), CommError> {

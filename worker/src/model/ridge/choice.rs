@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a fold is judged on rows that had no part in its fit, its scales, or the directions it is judged along.
 
-use super::{Basis, column_mean, directions};
+use super::{Basis, Centred, column_mean, directions};
 use enn_common::mix::spread;
 use tch::{Kind, TchError, Tensor as Raw};
 
@@ -41,19 +41,18 @@ impl Candidate {
         factors.iter().flat_map(|&crosses| POWERS.map(|power| Self { power, crosses })).collect()
     }
 
-    /// The factor of each column (F) of centred x (n, F) for centred y (n, O); the last `crosses` are crosses.
-    pub(super) fn scales(self, x: &Raw, y: &Raw, crosses: i64) -> Result<Raw, TchError> {
-        let columns = x.size()[1];
-        let scales = Raw::f_ones([columns], (Kind::Double, x.device()))?;
+    /// The factor of each column (F) of these rows; the last `crosses` are crosses.
+    pub(super) fn scales(self, rows: &Centred, crosses: i64) -> Result<Raw, TchError> {
+        let (along, lengths) = rows.along();
+        let columns = lengths.size()[0];
+        let scales = Raw::f_ones([columns], (Kind::Double, lengths.device()))?;
         let _ = scales.f_narrow(0, columns - crosses, crosses)?.f_fill_(self.crosses)?;
         if self.power == 0.0 {
             return Ok(scales);
         }
         // Root of the sum over cells of (x · y)², by the column's length.
-        let square = |t: &Raw, axis: i64| t.f_square()?.f_sum_dim_intlist(Some([axis].as_slice()), false, Kind::Double);
-        let along = square(&x.f_tr()?.f_matmul(y)?, 1)?.f_sqrt()?;
-        let length = square(x, 0)?.f_sqrt()?;
-        let share = along.f_div(&length.f_clamp_min(f64::MIN_POSITIVE)?)?.f_nan_to_num(0.0, 0.0, 0.0)?;
+        let along = along.f_square()?.f_sum_dim_intlist(Some([1].as_slice()), false, Kind::Double)?.f_sqrt()?;
+        let share = along.f_div(&lengths.f_sqrt()?.f_clamp_min(f64::MIN_POSITIVE)?)?.f_nan_to_num(0.0, 0.0, 0.0)?;
         let largest = share.f_max()?.f_double_value(&[])?;
         if largest <= 0.0 {
             return Ok(scales);
@@ -84,7 +83,8 @@ impl Choice {
         let kept = rows.min(ROWS_MAX);
         let spread =
             Raw::from_slice(&(0..kept).map(|i| i * rows / kept).collect::<Vec<_>>()).f_to_device(x.device())?;
-        let (x, y) = (x.f_index_select(0, &spread)?, y.f_index_select(0, &spread)?);
+        let x = x.f_index_select(0, &spread)?.f_to_kind(Kind::Double)?;
+        let y = y.f_index_select(0, &spread)?;
         let fold = folds(kept);
         let smallest = kept - (kept + FOLDS - 1) / FOLDS;
         let components = COMPONENTS_MAX.min(smallest - 1).min(y.size()[1]).max(0);
@@ -147,8 +147,7 @@ fn pick(errors: &Raw) -> Result<Vec<usize>, TchError> {
 
 /// One fold: what it is fitted to, and what it is judged on.
 struct Fold {
-    x: Raw,
-    y: Raw,
+    seen: Centred,
     /// Judged rows, centred as those that were seen (m, F), (m, O).
     unseen: [Raw; 2],
     /// Leading directions of what was seen (O, K).
@@ -159,14 +158,15 @@ struct Fold {
 impl Fold {
     fn new([x, y]: [Raw; 2], [x_unseen, y_unseen]: [Raw; 2], components: i64) -> Result<Self, TchError> {
         let (x_mean, y_mean) = (column_mean(&x)?, column_mean(&y)?);
-        let (x, y) = (x.f_sub(&x_mean)?, y.f_sub(&y_mean)?);
+        let y = y.f_sub(&y_mean)?;
         let (leading, _) = directions(&y, components)?;
-        Ok(Self { unseen: [x_unseen.f_sub(&x_mean)?, y_unseen.f_sub(&y_mean)?], x, y, leading, components })
+        let unseen = [x_unseen.f_sub(&x_mean)?, y_unseen.f_sub(&y_mean)?];
+        Ok(Self { unseen, seen: Centred::of(&x, &x_mean, &y)?, leading, components })
     }
 
     /// Squared errors of the judged rows for each strength, along each component and in all the rest: (strengths, m, K + 1).
     fn errors(&self, candidate: Candidate, crosses: i64) -> Result<Raw, TchError> {
-        let basis = Basis::new(&self.x, &self.y, &candidate.scales(&self.x, &self.y, crosses)?)?;
+        let basis = Basis::new(&self.seen, &candidate.scales(&self.seen, crosses)?)?;
         let [x, y] = &self.unseen;
         let scores = x.f_matmul(&basis.back)?;
         let sum = |t: Raw| t.f_square()?.f_sum_dim_intlist(Some([1].as_slice()), true, Kind::Double);

@@ -28,10 +28,11 @@ fn every_component_solves_its_normal_equations() {
         let (x, y) = (random(1, [n, f]) + 3.0, random(2, [n, o]) - 5.0);
         let ridge = Ridge::fit(&x, &y, crosses).unwrap();
         let choice = Choice::by_cross_validation(&x, &y, crosses).unwrap();
-        let (xc, yc) = (&x - column_mean(&x).unwrap(), &y - column_mean(&y).unwrap());
+        let yc = &y - column_mean(&y).unwrap();
         let (found, _) = directions(&yc, choice.components()).unwrap();
         for (k, (pick, (lambda, freedom))) in (0..).zip(choice.picks.iter().zip(&ridge.strengths)) {
-            let scales = pick.candidate.scales(&xc, &yc, crosses).unwrap();
+            let centred = Centred::of(&x, &column_mean(&x).unwrap(), &yc).unwrap();
+            let scales = pick.candidate.scales(&centred, crosses).unwrap();
             let rest = || Raw::eye(o, (Kind::Double, Device::Cpu)) - found.matmul(&found.tr());
             let towards = if k < choice.components() { found.narrow(1, k, 1) } else { rest() };
             let expected = direct(&x, &yc.matmul(&towards), &scales, *lambda);

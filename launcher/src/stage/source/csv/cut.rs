@@ -41,8 +41,13 @@ pub(crate) struct Cutter {
 }
 
 impl Cutter {
-    /// Begins behind the header.
-    pub(crate) fn start(path: &Path, dialect: &Dialect, request: Arc<Request>) -> Result<Self, StageError> {
+    /// Begins behind the header, or at a byte where a record begins.
+    pub(crate) fn start(
+        path: &Path,
+        dialect: &Dialect,
+        request: Arc<Request>,
+        from: Option<u64>,
+    ) -> Result<Self, StageError> {
         let file = File::open(path).map_err(FileError::of("open", path))?;
         Ok(Self {
             file,
@@ -50,9 +55,9 @@ impl Cutter {
             request,
             separator: dialect.separator,
             width: dialect.header.len(),
-            at: dialect.data_at,
+            at: from.unwrap_or(dialect.data_at),
             rest: Vec::new(),
-            first: Some(dialect.lines),
+            first: from.is_none().then_some(dialect.lines),
             done: false,
         })
     }
@@ -127,6 +132,7 @@ impl Pieces for Cutter {
             separator: self.separator,
             width: self.width,
             lines_before,
+            end: self.at - self.rest.len() as u64,
             request: self.request.clone(),
         })))
     }

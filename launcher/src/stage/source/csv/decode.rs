@@ -24,6 +24,8 @@ pub(crate) struct CsvPiece {
     pub width: usize,
     /// Lines of the file before the text, when no piece before counted them.
     pub lines_before: u64,
+    /// Byte of the file behind the text.
+    pub end: u64,
     /// What is wanted.
     pub request: Arc<Request>,
 }
@@ -31,6 +33,10 @@ pub(crate) struct CsvPiece {
 impl Piece for CsvPiece {
     fn decode(self: Box<Self>) -> Result<Block, PieceError> {
         Decoder::new(&self).run(&steps(&self))
+    }
+
+    fn end(&self) -> u64 {
+        self.end
     }
 }
 
@@ -280,7 +286,8 @@ mod tests {
         let columns = (0..kinds.len()).collect();
         let missing = MissingTokens::new(&["NA".to_string()]);
         let request = Arc::new(Request { file: 0, wants, columns, missing, hash_rows: true });
-        let piece = CsvPiece { text: text.as_bytes().to_vec(), separator: b',', width, lines_before: 1, request };
+        let piece =
+            CsvPiece { text: text.as_bytes().to_vec(), separator: b',', width, lines_before: 1, end: 0, request };
         Box::new(piece).decode()
     }
 

@@ -42,7 +42,7 @@ impl Source for CsvSource {
         (self.bytes.saturating_sub(self.dialect.data_at) as f64 / self.dialect.record_bytes) as u64 + 1
     }
 
-    fn start(&self, request: Arc<Request>) -> Result<Box<dyn Pieces>, StageError> {
-        Ok(Box::new(Cutter::start(&self.path, &self.dialect, request)?))
+    fn start(&self, request: Arc<Request>, from: Option<u64>) -> Result<Box<dyn Pieces>, StageError> {
+        Ok(Box::new(Cutter::start(&self.path, &self.dialect, request, from)?))
     }
 }

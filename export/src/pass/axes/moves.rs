@@ -1,0 +1,122 @@
+//! A permutation of many blocks as several of few: each step cuts the row of blocks into segments and puts these in another order.
+
+/// Most blocks of which every step is tried; beyond it only steps of [`SEGMENTS_FEW`] segments are.
+const BLOCKS_TRIED_MAX: usize = 9;
+/// Segments that suffice to bring two blocks together: what is before, two that change places, what is behind.
+const SEGMENTS_FEW: usize = 4;
+
+/// A step: lengths of the segments in blocks, and which of them comes where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Blocks in each segment, in the order in which they lie.
+    pub(super) lengths: Vec<usize>,
+    /// Segment i of the result is segment `order[i]`.
+    pub(super) order: Vec<usize>,
+}
+
+/// Steps of at most `segments_max` segments, at least four, that bring block `goal[i]` to place i.
+///
+/// Each step is the one after which the fewest blocks are left that are not beside what they end beside: at least one fewer.
+pub(super) fn steps(goal: &[usize], segments_max: usize) -> Vec<Step> {
+    let mut row = vec![0; goal.len()];
+    for (place, block) in goal.iter().enumerate() {
+        row[*block] = place;
+    }
+    let mut made = Vec::new();
+    while runs(&row) > 1 {
+        let step = best(&row, segments_max);
+        row = moved(&row, &step);
+        made.push(step);
+    }
+    made
+}
+
+/// The row after a step.
+pub(super) fn moved<T: Clone>(row: &[T], step: &Step) -> Vec<T> {
+    let mut starts = vec![0];
+    for length in &step.lengths {
+        starts.push(starts[starts.len() - 1] + length);
+    }
+    step.order.iter().flat_map(|segment| row[starts[*segment]..starts[segment + 1]].to_vec()).collect()
+}
+
+/// How many runs of neighbours that stay neighbours there are.
+fn runs(row: &[usize]) -> usize {
+    1 + row.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count()
+}
+
+fn best(row: &[usize], segments_max: usize) -> Step {
+    // Cuts within a run part what belongs together.
+    let cuts: Vec<usize> = (1..row.len()).filter(|at| row[at - 1] + 1 != row[*at]).collect();
+    let few = if cuts.len() < BLOCKS_TRIED_MAX { segments_max } else { segments_max.min(SEGMENTS_FEW) };
+    let mut best: Option<(usize, Step)> = None;
+    for segments in 2..=few.min(cuts.len() + 1) {
+        for chosen in choices(&cuts, segments - 1) {
+            let ends = chosen.iter().copied().chain([row.len()]);
+            let starts = std::iter::once(0).chain(chosen.iter().copied());
+            let lengths: Vec<usize> = starts.zip(ends).map(|(start, end)| end - start).collect();
+            for order in orders(segments) {
+                let step = Step { lengths: lengths.clone(), order };
+                let left = runs(&moved(row, &step));
+                if best.as_ref().is_none_or(|(least, _)| left < *least) {
+                    best = Some((left, step));
+                }
+            }
+        }
+    }
+    best.expect("a row that is not in order has a cut").1
+}
+
+/// All ways to choose `count` of `from`, each rising.
+fn choices(from: &[usize], count: usize) -> Vec<Vec<usize>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let first =
+        |at: usize| choices(&from[at + 1..], count - 1).into_iter().map(move |rest| [vec![from[at]], rest].concat());
+    (0..from.len()).flat_map(first).collect()
+}
+
+/// All orders of `count` things.
+fn orders(count: usize) -> Vec<Vec<usize>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let placed = |rest: &Vec<usize>, at: usize| {
+        let mut order = rest.clone();
+        order.insert(at, count - 1);
+        order
+    };
+    orders(count - 1).iter().flat_map(|rest| (0..count).map(|at| placed(rest, at)).collect::<Vec<_>>()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn patches_of_a_grid_of_three_axes_take_two_steps() {
+        // Rows, three axes of patches, three within a patch → each pair beside each other.
+        let goal = [0, 1, 4, 2, 5, 3, 6];
+        let made = steps(&goal, 5);
+        assert_eq!(made.len(), 2, "{made:?}");
+        let row = made.iter().fold((0..7).collect::<Vec<_>>(), |row, step| moved(&row, step));
+        assert_eq!(row, goal);
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_is_reached_in_steps_of_few_segments(
+            goal in (1_usize..12).prop_flat_map(|count| Just((0..count).collect::<Vec<_>>()).prop_shuffle()),
+            segments in 4_usize..7,
+        ) {
+            let mut row: Vec<usize> = (0..goal.len()).collect();
+            for step in steps(&goal, segments) {
+                prop_assert!(step.lengths.len() <= segments);
+                row = moved(&row, &step);
+            }
+            prop_assert_eq!(row, goal);
+        }
+    }
+}

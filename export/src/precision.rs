@@ -1,0 +1,77 @@
+//! What a model's weights are stored in and its products computed in.
+
+use crate::Target;
+use enn_common::graph::DType;
+use std::{fmt, str::FromStr};
+
+/// Floats of an exported model. What goes in and comes out is f32 in each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Precision {
+    /// IEEE single: 24 binary digits.
+    #[default]
+    Fp32,
+    /// IEEE half: 11 digits, numbers up to 65504.
+    Fp16,
+    /// The upper half of a single: 8 digits, numbers as large as a single's.
+    Bf16,
+}
+
+/// What becomes of a graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reduction {
+    /// Nothing.
+    None,
+    /// Weights are stored so, and products computed so.
+    Computed(Precision),
+    /// Weights are stored so; computed is in single precision.
+    Stored(Precision),
+}
+
+impl Precision {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Fp32, Self::Fp16, Self::Bf16];
+
+    /// As the command line names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Fp16 => "fp16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// Its element type.
+    pub const fn dtype(self) -> DType {
+        match self {
+            Self::Fp32 => DType::F32,
+            Self::Fp16 => DType::F16,
+            Self::Bf16 => DType::Bf16,
+        }
+    }
+
+    /// Largest difference from the model's own answers, in spreads of the targets, that `target` may show: in half precision some
+    /// hundred, or dozen, times what a product of numbers with so many digits loses.
+    pub fn tolerance(self, target: Target) -> f64 {
+        let of = match self {
+            Self::Fp32 => 0.0,
+            Self::Fp16 => 1e-2,
+            Self::Bf16 => 5e-2,
+        };
+        target.tolerance().max(of)
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|precision| precision.name() == name);
+        found.ok_or_else(|| format!("{name} is no precision, expected fp32, fp16 or bf16"))
+    }
+}

@@ -1,0 +1,251 @@
+//! A file on its way up: small ones in one request, large ones in parts. Where the store tells of parts by themselves (S3, GCS, Azure), an
+//! upload that was cut off goes on behind the parts that are there.
+//!
+//! Which they are says a note, `.pushed/FILE.parts`, that is written after every few parts: stores can be asked for them, but not all
+//! in the same way. The note holds the file's digest, so that parts of another file never come together with those of this one.
+//!
+//! **Invariant:** at most `PARTS_MAX` parts are in memory; the object appears when all of it is there.
+
+use super::{RemoteError, push, store::Store};
+use enn_common::fs::FileError;
+use object_store::{
+    ObjectStoreExt, WriteMultipart,
+    multipart::{MultipartStore, PartId},
+};
+use serde_json::{Value, json};
+use std::{fs::File, io::Read, os::unix::fs::FileExt, path::Path, sync::Arc};
+
+/// A part of a multi-part upload. S3 takes 10,000 of them.
+pub(super) const PART_BYTES_MIN: u64 = 8 << 20;
+const PARTS_OF_A_FILE: u64 = 9_000;
+/// Parts of a file on their way at one time.
+const PARTS_MAX: usize = 4;
+/// Largest note on parts.
+const NOTE_BYTES_MAX: u64 = 4 << 20;
+
+/// A file to be sent.
+struct Source<'a> {
+    path: &'a Path,
+    file: File,
+    bytes: u64,
+    part: u64,
+}
+
+/// The parts of an upload that are there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Parts {
+    id: String,
+    there: Vec<String>,
+}
+
+impl Source<'_> {
+    fn error(&self, action: &'static str) -> impl Fn(std::io::Error) -> RemoteError {
+        let path = self.path.to_owned();
+        move |source| FileError::of(action, &path)(source).into()
+    }
+
+    fn count(&self) -> usize {
+        usize::try_from(self.bytes.div_ceil(self.part)).unwrap_or(usize::MAX)
+    }
+
+    fn read(&self, index: usize) -> Result<Vec<u8>, RemoteError> {
+        let at = index as u64 * self.part;
+        let mut bytes = vec![0; usize::try_from(self.part.min(self.bytes - at)).unwrap_or(usize::MAX)];
+        self.file.read_exact_at(&mut bytes, at).map_err(self.error("read"))?;
+        Ok(bytes)
+    }
+}
+
+impl Parts {
+    /// The name of the note on the parts of a file.
+    fn note(name: &str) -> String {
+        push::note(&format!("{name}.parts"))
+    }
+
+    fn write(&self, store: &Store, name: &str, (digest, part): (&str, u64)) -> Result<(), RemoteError> {
+        let note = json!({"digest": digest, "part_bytes": part, "upload": self.id, "parts": self.there});
+        store.put(&Self::note(name), note.to_string().into_bytes())
+    }
+
+    /// What a note says of parts of this very file.
+    fn read(store: &Store, name: &str, (digest, part): (&str, u64)) -> Result<Option<Self>, RemoteError> {
+        let Some(text) = store.small(&Self::note(name), NOTE_BYTES_MAX)? else { return Ok(None) };
+        let Ok(note) = serde_json::from_slice::<Value>(&text) else { return Ok(None) };
+        if note["digest"].as_str() != Some(digest) || note["part_bytes"].as_u64() != Some(part) {
+            return Ok(None);
+        }
+        let texts = |value: &Value| value.as_str().map(str::to_owned);
+        let there = note["parts"].as_array().and_then(|parts| parts.iter().map(texts).collect::<Option<Vec<_>>>());
+        Ok(texts(&note["upload"]).zip(there).map(|(id, there)| Self { id, there }))
+    }
+}
+
+/// Uploads a file. `digest`: by which parts of it are known again; without one they are not kept. Returns the bytes that were there
+/// from an upload that was cut off. It appears under its name when all is there.
+pub(super) fn upload(
+    store: &Store,
+    (path, name): (&Path, &str),
+    digest: Option<&str>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64, RemoteError> {
+    let local = |action| move |source| RemoteError::from(FileError::of(action, path)(source));
+    let file = File::open(path).map_err(local("open"))?;
+    let bytes = file.metadata().map_err(local("look at"))?.len();
+    let part = PART_BYTES_MIN.max(bytes.div_ceil(PARTS_OF_A_FILE));
+    let mut source = Source { path, file, bytes, part };
+    if bytes <= part {
+        let mut all = Vec::new();
+        source.file.read_to_end(&mut all).map_err(local("read"))?;
+        store.put(name, all)?;
+        progress(bytes);
+        return Ok(0);
+    }
+    match (store.multi(), digest) {
+        (Some(multi), Some(digest)) => in_parts(store, &multi, &source, (name, digest), progress),
+        _ => at_once(store, &mut source, name, progress).map(|()| 0),
+    }
+}
+
+/// Goes on with the parts that are there. If the store has forgotten them, all are sent.
+fn in_parts(
+    store: &Store,
+    multi: &Arc<dyn MultipartStore>,
+    source: &Source<'_>,
+    (name, digest): (&str, &str),
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64, RemoteError> {
+    let this = (digest, source.part);
+    if let Some(parts) = Parts::read(store, name, this)?.filter(|parts| parts.there.len() <= source.count()) {
+        let there = (parts.there.len() as u64 * source.part).min(source.bytes);
+        let mut told = 0;
+        let sent = send(store, multi, source, (name, this), parts, &mut |bytes| {
+            told += bytes;
+            progress(bytes);
+        });
+        match sent {
+            Ok(()) => {
+                progress(source.bytes.saturating_sub(told));
+                store.remove(&Parts::note(name))?;
+                return Ok(there);
+            }
+            Err(error @ RemoteError::File(_)) => return Err(error),
+            // An upload that the store has ended for its age, or one that was completed and then removed.
+            Err(error) => tracing::info!("{}: {error}; all parts are sent again", store.name_of(name)),
+        }
+    }
+    let key = store.key(name);
+    let id = store.wait(multi.create_multipart(&key)).map_err(store.error("write", name))?;
+    send(store, multi, source, (name, this), Parts { id, there: Vec::new() }, progress)?;
+    store.remove(&Parts::note(name))?;
+    Ok(0)
+}
+
+/// Sends the parts that are not there, a few at a time, and puts all together.
+fn send(
+    store: &Store,
+    multi: &Arc<dyn MultipartStore>,
+    source: &Source<'_>,
+    (name, this): (&str, (&str, u64)),
+    mut parts: Parts,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), RemoteError> {
+    let key = store.key(name);
+    while parts.there.len() < source.count() {
+        let first = parts.there.len();
+        let group = first..(first + PARTS_MAX).min(source.count());
+        let payloads = group.map(|index| source.read(index)).collect::<Result<Vec<_>, _>>()?;
+        let bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
+        let sent = store.put_parts(multi, (&key, &parts.id), first, payloads);
+        parts.there.extend(sent.map_err(store.error("write", name))?);
+        parts.write(store, name, this)?;
+        progress(bytes);
+    }
+    let all = parts.there.iter().map(|id| PartId { content_id: id.clone() }).collect();
+    let done = store.wait(multi.complete_multipart(&key, &parts.id, all));
+    done.map(|_| ()).map_err(store.error("write", name))
+}
+
+/// Sends all parts; an error leaves nothing.
+fn at_once(
+    store: &Store,
+    source: &mut Source<'_>,
+    name: &str,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), RemoteError> {
+    let error = store.error("write", name);
+    let (key, part) = (store.key(name), usize::try_from(source.part).unwrap_or(usize::MAX));
+    store.wait(async {
+        let upload = store.objects().put_multipart(&key).await.map_err(&error)?;
+        let mut parts = WriteMultipart::new_with_chunk_size(upload, part);
+        for index in 0..source.count() {
+            let capacity = parts.wait_for_capacity(PARTS_MAX).await.map_err(&error);
+            let block = match capacity.and_then(|()| source.read(index)) {
+                Ok(block) => block,
+                Err(failed) => {
+                    // The first error is told; a store that cannot even abort cleans up by its own rule.
+                    let _ = parts.abort().await;
+                    return Err(failed);
+                }
+            };
+            parts.write(&block);
+            progress(block.len() as u64);
+        }
+        parts.finish().await.map(|_| ()).map_err(&error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::{PutPayload, memory::InMemory, path::Path as Key};
+
+    const PARTS: u64 = 3;
+
+    /// A file of three parts, the last one short, and a place in memory.
+    fn file() -> (tempfile::NamedTempFile, Vec<u8>, Arc<InMemory>, Store) {
+        let bytes: Vec<u8> = (0..PART_BYTES_MIN * 2 + 1000).map(|at| (at / 1000) as u8).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &bytes).unwrap();
+        let memory = Arc::new(InMemory::new());
+        let store = Store::of(memory.clone(), Some(memory.clone()), Key::from("runs/a"), "memory://runs/a").unwrap();
+        (file, bytes, memory, store)
+    }
+
+    /// Leaves the first part as an upload that was cut off leaves it.
+    fn cut_off(store: &Store, memory: &Arc<InMemory>, digest: &str, first: &[u8]) {
+        let key = store.key("f");
+        let id = store.wait(memory.create_multipart(&key)).unwrap();
+        let part = store.wait(memory.put_part(&key, &id, 0, PutPayload::from(first.to_vec()))).unwrap();
+        Parts { id, there: vec![part.content_id] }.write(store, "f", (digest, PART_BYTES_MIN)).unwrap();
+    }
+
+    #[test]
+    fn parts_that_are_there_are_not_sent_again() {
+        let (file, mut bytes, memory, store) = file();
+        // A first part that differs shows in the object that it is not the file's: it was not sent again.
+        bytes[5] ^= 1;
+        cut_off(&store, &memory, "d", &bytes[..PART_BYTES_MIN as usize]);
+        let mut told = 0;
+        let there = upload(&store, (file.path(), "f"), Some("d"), &mut |bytes| told += bytes).unwrap();
+        assert_eq!((there, told), (PART_BYTES_MIN, bytes.len() as u64));
+        assert!(store.small("f", u64::MAX).unwrap().unwrap() == bytes);
+        assert_eq!(store.small(&Parts::note("f"), u64::MAX).unwrap(), None, "the note is gone");
+    }
+
+    #[test]
+    fn parts_of_another_file_and_forgotten_ones_are_sent() {
+        let (file, bytes, memory, store) = file();
+        let other = vec![7; PART_BYTES_MIN as usize];
+        cut_off(&store, &memory, "another", &other);
+        assert_eq!(upload(&store, (file.path(), "f"), Some("d"), &mut |_| {}).unwrap(), 0);
+        assert!(store.small("f", u64::MAX).unwrap().unwrap() == bytes);
+        let forgotten = Parts { id: "77".into(), there: vec!["x".into()] };
+        forgotten.write(&store, "f", ("d", PART_BYTES_MIN)).unwrap();
+        assert_eq!(upload(&store, (file.path(), "f"), Some("d"), &mut |_| {}).unwrap(), 0);
+        assert!(store.small("f", u64::MAX).unwrap().unwrap() == bytes);
+        std::fs::write(file.path(), b"small").unwrap();
+        assert_eq!(upload(&store, (file.path(), "g"), Some("d"), &mut |_| {}).unwrap(), 0);
+        assert_eq!(store.small("g", 10).unwrap().unwrap(), b"small");
+        assert_eq!(bytes.len() as u64 / PART_BYTES_MIN + 1, PARTS);
+    }
+}

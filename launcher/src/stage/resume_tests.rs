@@ -1,0 +1,196 @@
+//! Staging that was cut off: what another attempt finds, at any moment, must become the bytes of an undisturbed one.
+
+use super::{tests::Bench, *};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use enn_common::{
+    config::data::{ArraysLayout, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
+    staged::{
+        npy::{Element, Header},
+        unfinished::{HASHES, PROGRESS},
+    },
+};
+use std::{collections::BTreeMap, fs, sync::Arc};
+
+/// Rows of the tables: some pieces of every source.
+const ROWS: usize = 60_000;
+
+/// A row: an id, an input that may be missing, a category that new words join all the time, the target.
+fn cells(row: usize) -> (i64, Option<f64>, String, f64) {
+    let a = (!row.is_multiple_of(7)).then_some(row as f64 * 0.25);
+    (row as i64 * 3, a, format!("c{}", row * row % (row / 500 + 3)), (row % 1000) as f64)
+}
+
+fn csv(rows: std::ops::Range<usize>) -> Vec<u8> {
+    let mut text = String::from("id,a,c,y,more\n");
+    for row in rows {
+        let (id, a, c, y) = cells(row);
+        let a = a.map_or("NA".to_string(), |a| a.to_string());
+        text.push_str(&format!("{id},{a},\"{c}\nof, it\",{y},{:060}\n", id));
+    }
+    text.into_bytes()
+}
+
+fn batch() -> RecordBatch {
+    let rows = || (0..ROWS).map(cells);
+    let id: ArrayRef = Arc::new(Int64Array::from_iter_values(rows().map(|row| row.0)));
+    let a: ArrayRef = Arc::new(rows().map(|row| row.1).collect::<Float64Array>());
+    let c: ArrayRef = Arc::new(StringArray::from_iter_values(rows().map(|row| row.2)));
+    let y: ArrayRef = Arc::new(Float64Array::from_iter_values(rows().map(|row| row.3)));
+    RecordBatch::try_from_iter([("id", id), ("a", a), ("c", c), ("y", y)]).unwrap()
+}
+
+fn table(name: &str, bytes: &[u8], row_id: Option<&str>) -> Bench {
+    let mut bench = Bench::rows(name, bytes);
+    let feature = |column: &str, kind| Feature { column: column.into(), kind };
+    bench.config.layout = Layout::Rows(RowsLayout {
+        features: vec![feature("a", FeatureKind::Number), feature("c", FeatureKind::Category)],
+        targets: vec!["y".into()],
+        classes: false,
+        out_shape: vec![1],
+        row_id: row_id.map(str::to_owned),
+    });
+    bench.config.split = SplitConfig { kind: SplitKind::Random, val: 0.2, test: 0.2, seed: 5, column: None };
+    bench
+}
+
+/// Every file of a directory.
+fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
+}
+
+/// What is there unfinished, as a killed process leaves it.
+fn unfinished(out: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(out).ok()?.map(Result::unwrap).map(|entry| entry.path());
+    let is_marked = |path: &Path| fs::metadata(path.join(PROGRESS)).is_ok_and(|found| found.len() > 0);
+    entries.into_iter().find(|path| is_marked(path))
+}
+
+fn options(out: &Path, threads: usize) -> StageOptions {
+    StageOptions { out: out.to_path_buf(), threads, for_prediction: None }
+}
+
+/// A copy of an unfinished directory that is being written: the journal first, so that what it counts is in the rest.
+fn copy(from: &Path, to: &Path) {
+    let to = to.join(from.file_name().unwrap());
+    fs::create_dir_all(&to).unwrap();
+    fs::copy(from.join(PROGRESS), to.join(PROGRESS)).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap).filter(|entry| entry.file_name() != PROGRESS) {
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// Stages with marks after every piece, goes on from copies made on the way, and compares. Says how many rows each copy had.
+fn check(bench: &Bench) -> Vec<u64> {
+    let place = bench.dir.path();
+    let (out, mut copies) = (place.join("kept"), 0);
+    let whole = stage_marked(&bench.config, &options(&out, 2), Duration::ZERO, &mut |_| {
+        if let Some(dir) = unfinished(&out) {
+            copy(&dir, &place.join(format!("copy-{copies}")));
+            copies += 1;
+        }
+    })
+    .unwrap();
+    assert_eq!((whole.resumed_rows, unfinished(&out)), (0, None));
+    let plain = stage_marked(&bench.config, &options(&place.join("plain"), 1), Duration::MAX, &mut |_| {}).unwrap();
+    let expected = contents(&plain.dir);
+    assert!(contents(&whole.dir) == expected, "marks change nothing");
+    let mut resumed = Vec::new();
+    for copy in 0..copies {
+        let out = place.join(format!("copy-{copy}"));
+        let staged = stage_marked(&bench.config, &options(&out, 1 + copy % 3), Duration::ZERO, &mut |_| {}).unwrap();
+        assert!(contents(&staged.dir) == expected, "copy {copy} that began with {} rows", staged.resumed_rows);
+        resumed.push(staged.resumed_rows);
+    }
+    resumed
+}
+
+#[test]
+fn a_text_table_goes_on_behind_its_last_mark() {
+    for row_id in [Some("id"), None, Some("c")] {
+        let bench = table("t.csv", &csv(0..ROWS), row_id);
+        let resumed = check(&bench);
+        assert!(resumed.len() > 1 && resumed.is_sorted() && resumed[0] > 0, "{row_id:?}: {resumed:?}");
+        assert!(resumed.last().is_some_and(|rows| *rows < ROWS as u64 + 1), "{resumed:?}");
+    }
+}
+
+#[test]
+fn several_files_go_on_in_the_one_whose_turn_it_is() {
+    let mut bench = table("t0.csv", &csv(0..ROWS / 2), Some("id"));
+    fs::write(bench.dir.path().join("t1.csv"), csv(ROWS / 2..ROWS)).unwrap();
+    bench.config.files.push(bench.dir.path().join("t1.csv"));
+    let resumed = check(&bench);
+    assert!(resumed.iter().any(|rows| *rows > ROWS as u64 / 2), "{resumed:?}");
+}
+
+#[test]
+fn typed_tables_go_on_behind_their_last_mark() {
+    let batch = batch();
+    let (mut parquet, mut ipc) = (Vec::new(), Vec::new());
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut parquet, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let mut writer = arrow_ipc::writer::StreamWriter::try_new(&mut ipc, &batch.schema()).unwrap();
+    (0..ROWS).step_by(25_000).for_each(|at| writer.write(&batch.slice(at, 25_000.min(ROWS - at))).unwrap());
+    writer.finish().unwrap();
+    drop(writer);
+    for (name, bytes) in [("t.parquet", parquet), ("t.arrows", ipc)] {
+        let resumed = check(&table(name, &bytes, Some("id")));
+        assert!(resumed.len() > 1 && resumed[0] > 0, "{name}: {resumed:?}");
+    }
+}
+
+#[test]
+fn arrays_go_on_behind_their_last_mark() {
+    let array = |width: usize| {
+        let data: Vec<u8> = (0..ROWS * width).flat_map(|i| ((i * i % 1_000_003) as f32).to_le_bytes()).collect();
+        let shape = [ROWS as u64, width as u64];
+        let offset = Header::roomy_offset(Element::F32, &shape[1..]);
+        [Header::write(Element::F32, &shape, offset).unwrap(), data].concat()
+    };
+    let mut bench = Bench::rows("x.npy", &array(30));
+    fs::write(bench.dir.path().join("y.npy"), array(2)).unwrap();
+    bench.config.files.push(bench.dir.path().join("y.npy"));
+    bench.config.layout = Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None });
+    let resumed = check(&bench);
+    assert!(resumed.len() > 1 && resumed[0] > 0, "{resumed:?}");
+}
+
+#[test]
+fn what_is_not_as_its_marks_say_is_begun_anew() {
+    let bench = table("t.csv", &csv(0..ROWS), None);
+    let (out, place) = (bench.dir.path().join("staged"), bench.dir.path().join("copy"));
+    let mut copied = false;
+    let whole = stage_marked(&bench.config, &options(&out, 2), Duration::ZERO, &mut |_| {
+        if let Some(dir) = unfinished(&out).filter(|_| !copied) {
+            copy(&dir, &place);
+            copied = true;
+        }
+    })
+    .unwrap();
+    let left = unfinished(&place).unwrap();
+    for (name, bytes) in [("x.npy", 100), (HASHES, 8), (PROGRESS, 20), ("split.npy", 10)] {
+        let damaged = bench.dir.path().join(name);
+        copy(&left, &damaged);
+        let file = fs::File::options().write(true).open(unfinished(&damaged).unwrap().join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        let staged = stage_marked(&bench.config, &options(&damaged, 2), Duration::ZERO, &mut |_| {}).unwrap();
+        assert_eq!(staged.resumed_rows, 0, "{name} was cut");
+        assert!(contents(&staged.dir) == contents(&whole.dir), "{name}");
+    }
+    // A changed source is another data set.
+    fs::write(&bench.config.files[0], csv(0..ROWS - 1)).unwrap();
+    assert_eq!(stage_marked(&bench.config, &options(&place, 2), Duration::ZERO, &mut |_| {}).unwrap().resumed_rows, 0);
+}
+
+#[test]
+fn bad_data_leave_nothing_to_go_on_with() {
+    let mut text = csv(0..ROWS);
+    text.extend_from_slice(b"1,high,c,1,2\n");
+    let bench = table("t.csv", &text, None);
+    let out = bench.dir.path().join("staged");
+    let error = stage_marked(&bench.config, &options(&out, 2), Duration::ZERO, &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("high"), "{error}");
+    assert_eq!(unfinished(&out), None);
+}

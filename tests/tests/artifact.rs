@@ -1,0 +1,195 @@
+//! An exported model is all that is needed to predict with it: the run and its data may be gone. With onnxruntime, LiteRT and TensorFlow
+//! it is tried by `tests/conformance/export_run.py` and `export_tf.py`.
+//!
+//! Needs `enn` and `enn-worker`, which `make build` makes, and libtorch on the library path, as `make test` sets it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test's helpers fail the test by panicking and look again until a deadline"
+)]
+
+use enn_common::{artifact::prediction::PredictionManifest, staged::reader::NpyMap};
+use enn_tests::{
+    data::{self, mix},
+    launch,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Longest wait for what is expected.
+const WAIT: Duration = Duration::from_secs(120);
+
+fn enn() -> Command {
+    let mut command = Command::new(launch::enn());
+    // No runtime but libtorch, whatever this machine has; and one thread, as others want the machine, too.
+    command.env("ENN_RUNTIMES", "/nowhere").env("PYTHON_EXEC", "/nowhere/python").env("OMP_NUM_THREADS", "1");
+    command
+}
+
+/// Rows to predict: some have gaps, some have nothing.
+fn table(path: &Path, rows: u64) {
+    let mut text = "id,a,b,c\n".to_owned();
+    for row in 0..rows {
+        let cell = |column: u64| {
+            let missing = row % 17 == 5 || (row + column) % 11 == 3;
+            let value = (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0;
+            if missing { "NA".to_owned() } else { value.to_string() }
+        };
+        writeln!(text, "{},{},{},{}", row + 7, cell(0), cell(1), cell(2)).unwrap();
+    }
+    fs::write(path, text).unwrap();
+}
+
+fn trained(dir: &Path) -> PathBuf {
+    let more =
+        ["--set", "train.loss=quantile", "--set", "train.levels=[0.1,0.5,0.9]", "--set", "data.missing=[\"NA\"]"];
+    data::trained(enn(), dir, &more)
+}
+
+fn said(done: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
+}
+
+fn predict(model: &Path, csv: &Path, out: &Path, more: &[&str]) -> Output {
+    enn().arg("predict").arg(model).arg("--data").arg(csv).arg("--out").arg(out).args(more).output().unwrap()
+}
+
+fn export(run: &Path, out: &Path, more: &[&str]) {
+    let mut export = enn();
+    let done = export.arg("export").arg(run).args(["--to", "pt2", "--name", "model", "--out"]).arg(out).args(more);
+    let done = done.output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+}
+
+/// Compares two directories of predictions, name by name; within 10⁻⁴, the targets' spread being about a half.
+fn same(one: &Path, two: &Path) {
+    let names = |dir: &Path| {
+        let mut names: Vec<String> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(one), names(two));
+    for name in names(one).iter().filter(|name| name.ends_with(".npy")) {
+        let [a, b] = [one, two].map(|dir| NpyMap::open(&dir.join(name)).unwrap());
+        assert_eq!(a.header().shape, b.header().shape, "{name}");
+        match (a.numbers::<f32>(), b.numbers::<f32>()) {
+            (Some(a), Some(b)) if name.starts_with("pred") || name.starts_with("levels") => {
+                let near = |(a, b): (&f32, &f32)| (a.is_nan() && b.is_nan()) || (a - b).abs() < 1e-4;
+                assert!(a.iter().zip(b).all(near), "{name}");
+            }
+            _ => assert_eq!(a.data(), b.data(), "{name}"),
+        }
+    }
+}
+
+#[test]
+fn an_artifact_alone_predicts_what_its_run_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let run = trained(dir.path());
+    table(&at("new.csv"), 500);
+    let done = predict(&run, &at("new.csv"), &at("expected"), &["--quiet"]);
+    assert!(done.status.success(), "{}", said(&done));
+    export(&run, &at("out"), &["--quantiles", "--batch", "3:16:100"]);
+    // By the run, which keeps what it has exported.
+    for out in ["engine", "again"] {
+        let done = predict(&run, &at("new.csv"), &at(out), &["--engine", "pt2", "--set", "train.threads=1"]);
+        assert!(done.status.success(), "{}", said(&done));
+        same(&at("expected"), &at(out));
+    }
+    let kept = fs::read_dir(run.join("engines")).unwrap().count();
+    assert_eq!(kept, 3, "the archive, what is said of it, and how it is used");
+    // Without the run, and without what it was trained on.
+    fs::remove_dir_all(&run).unwrap();
+    fs::remove_file(at("chaos.csv")).unwrap();
+    let artifact = at("out").join("model.pt2");
+    let done = predict(&artifact, &at("new.csv"), &at("alone"), &["--nproc-per-node", "2"]);
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains("have no prediction: no input is valid"), "{}", said(&done));
+    same(&at("expected"), &at("alone"));
+    let [expected, alone] =
+        ["expected", "alone"].map(|name| PredictionManifest::read(&at(name).join("manifest.json")).unwrap());
+    assert_eq!((&alone.failed, &alone.columns, &alone.levels), (&expected.failed, &expected.columns, &expected.levels));
+    assert_eq!((&alone.checkpoint, &alone.data), (&expected.checkpoint, &expected.data));
+    assert_eq!(alone.versions["engine"], "pt2");
+    // The predictions alone.
+    let done = predict(&artifact, &at("new.csv"), &at("point"), &["--point"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let [all, point] = ["alone", "point"].map(|name| NpyMap::open(&at(name).join("pred.npy")).unwrap());
+    let near = |(a, b): (&f32, &f32)| (a.is_nan() && b.is_nan()) || (a - b).abs() < 1e-6;
+    assert!(all.numbers::<f32>().unwrap().iter().zip(point.numbers::<f32>().unwrap()).all(near));
+    assert!(!at("point").join("levels.npy").exists());
+}
+
+#[test]
+fn what_an_artifact_cannot_do_is_refused_with_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let run = trained(dir.path());
+    table(&at("new.csv"), 20);
+    export(&run, &at("out"), &[]);
+    let artifact = at("out").join("model.pt2");
+    let refused = |model: &Path, more: &[&str], expected: &str| {
+        let done = predict(model, &at("new.csv"), &at("never"), more);
+        let told = said(&done);
+        assert!(!done.status.success() && told.contains(expected), "{more:?}: {told}");
+        assert!(!at("never").exists());
+    };
+    refused(&artifact, &[], "the quantiles [0.1, 0.5, 0.9] that its model predicts do not come out of it");
+    refused(&artifact, &["--engine", "onnx"], "--engine onnx: the exported model is pt2");
+    refused(&artifact, &["--point", "--precision", "bf16"], "--precision bf16: pt2 computes in");
+    refused(&run, &["--engine", "onnx"], "onnxruntime is not available");
+    refused(&run, &["--engine", "coreml"], "coreml is no engine, expected one of native, onnx");
+    let done = predict(&artifact, &at("new.csv"), &at("point"), &["--point"]);
+    assert!(done.status.success(), "{}", said(&done));
+    // Described by an older enn: it does not say how rows are read.
+    let beside = at("out").join("model.pt2.json");
+    let mut sidecar: serde_json::Value = serde_json::from_slice(&fs::read(&beside).unwrap()).unwrap();
+    sidecar["version"] = 1.into();
+    fs::write(&beside, sidecar.to_string()).unwrap();
+    refused(&artifact, &["--point"], "export the run again");
+}
+
+/// Workers of a process that runs.
+fn children(pid: u32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let all: String = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default()).collect();
+    all.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_runtime_that_is_killed_is_started_again_and_does_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let run = trained(dir.path());
+    table(&at("new.csv"), 30_000);
+    export(&run, &at("out"), &["--quantiles"]);
+    let done = predict(&run, &at("new.csv"), &at("expected"), &["--quiet"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let mut command = enn();
+    command.arg("predict").arg(at("out").join("model.pt2")).arg("--data").arg(at("new.csv"));
+    command.arg("--out").arg(at("found")).args(["--set", "train.threads=1"]).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let (began, partial) = (Instant::now(), at("found.partial").join("ledger.jsonl"));
+    let chunks = || fs::read_to_string(&partial).unwrap_or_default().lines().count();
+    while chunks() < 4 {
+        assert!(began.elapsed() < WAIT, "no chunk is written");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let [worker] = children(child.id())[..] else { panic!("one worker") };
+    kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+    let done = child.wait_with_output().unwrap();
+    assert!(done.status.success() && said(&done).contains("it is started again"), "{}", said(&done));
+    same(&at("expected"), &at("found"));
+}

@@ -1,0 +1,149 @@
+// Products of small matrices, of which the CPU kernels of linear layers and of attention are made. Sixteen f32 at once: one register with
+// AVX-512, two with AVX2. On other processors libtorch's own kernels run.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define ENN_X86
+#endif
+#define ENN_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define ENN_O3
+#else
+#define ENN_O3 optimize("O3"),
+#endif
+#define ENN_512 __attribute__((ENN_O3 target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define ENN_256 __attribute__((ENN_O3 target("avx2,fma")))
+
+namespace enn {
+
+constexpr int64_t LANES = 16;
+
+typedef float Lane __attribute__((vector_size(64)));
+typedef int32_t LaneInt __attribute__((vector_size(64)));
+// The same at any address.
+typedef float LaneAt __attribute__((vector_size(64), aligned(4), may_alias));
+
+// References, for a vector that is passed by value has no fixed place where the caller may lack its registers.
+ENN_INLINE void load(Lane& into, const float* from) { into = *reinterpret_cast<const LaneAt*>(from); }
+ENN_INLINE void store(float* to, const Lane& from) { *reinterpret_cast<LaneAt*>(to) = from; }
+
+// How wide this processor's registers are.
+enum class Wide { None, Avx2, Avx512 };
+
+inline Wide best() {
+#ifdef ENN_X86
+  static const Wide found = [] {
+    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool half = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return wide && half ? Wide::Avx512 : half ? Wide::Avx2 : Wide::None;
+  }();
+  return found;
+#else
+  return Wide::None;
+#endif
+}
+
+// C (rows, columns) = or += A (rows, inner) · B (inner, columns). B in lanes of sixteen columns: number `j` of row `p` of lane `l` is at
+// b[p · b_step + l · b_lane + j]. What lies behind the last column is read, and may be anything.
+struct Product {
+  const float* a;
+  int64_t a_row, a_step;
+  const float* b;
+  int64_t b_step, b_lane;
+  float* c;
+  int64_t c_row;
+  int64_t rows, columns, inner;
+  // What a row of C begins with, or nothing: zeros, or with `add` C itself. As long as the lanes.
+  const float* start;
+  bool add;
+};
+
+template <int M, int V>
+ENN_INLINE void tile(const Product& x, int64_t row, int64_t lane) {
+  Lane sum[M][V];
+  for (int v = 0; v < V; ++v) {
+    Lane begin = {};
+    if (x.start) load(begin, x.start + (lane + v) * LANES);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) sum[m][v] = begin;
+  }
+  const float* a = x.a + row * x.a_row;
+  const float* b = x.b + lane * x.b_lane;
+  for (int64_t p = 0; p < x.inner; ++p) {
+    Lane right[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) load(right[v], b + p * x.b_step + v * x.b_lane);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const float left = a[m * x.a_row + p * x.a_step];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sum[m][v] += left * right[v];
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < V; ++v) {
+      float* c = x.c + (row + m) * x.c_row + (lane + v) * LANES;
+      const int64_t count = std::min(LANES, x.columns - (lane + v) * LANES);
+      Lane whole = sum[m][v];
+      if (count == LANES) {
+        if (x.add) {
+          Lane before;
+          load(before, c);
+          whole += before;
+        }
+        store(c, whole);
+      } else {
+        float part[LANES];
+        store(part, whole);
+        if (x.add) for (int64_t j = 0; j < count; ++j) c[j] += part[j];
+        else if (count == LANES / 2) std::memcpy(c, part, LANES / 2 * sizeof(float));
+        else for (int64_t j = 0; j < count; ++j) c[j] = part[j];
+      }
+    }
+  }
+}
+
+template <int M, int V>
+ENN_INLINE void lanes_of(const Product& x, int64_t row) {
+  const int64_t lanes = (x.columns + LANES - 1) / LANES;
+  int64_t lane = 0;
+  for (; lane + V <= lanes; lane += V) tile<M, V>(x, row, lane);
+  for (; lane < lanes; ++lane) tile<M, 1>(x, row, lane);
+}
+
+template <int M, int V>
+ENN_INLINE void rows_of(const Product& x, int64_t from, int64_t to) {
+  int64_t row = from;
+  for (; row + M <= to; row += M) lanes_of<M, V>(x, row);
+  for (; row + 4 <= to; row += 4) lanes_of<4, V>(x, row);
+  for (; row < to; ++row) lanes_of<1, V>(x, row);
+}
+
+// As many sums as there are registers for, beside a row of B and a number of A.
+ENN_512 static void multiply_512(const Product& x, int64_t from, int64_t to) { rows_of<12, 2>(x, from, to); }
+ENN_256 static void multiply_256(const Product& x, int64_t from, int64_t to) { rows_of<6, 1>(x, from, to); }
+
+inline void multiply(const Product& x, int64_t from, int64_t to) {
+  if (enn::best() == Wide::Avx512) multiply_512(x, from, to);
+  else multiply_256(x, from, to);
+}
+
+inline int64_t padded(int64_t columns) { return (columns + LANES - 1) / LANES * LANES; }
+
+// A matrix (inner, columns) of which number (p, j) is at m[p · step + j · column], in panels of sixteen columns, zeros behind the last.
+inline std::vector<float> panels(const float* m, int64_t inner, int64_t columns, int64_t step, int64_t column) {
+  std::vector<float> out(inner * padded(columns), 0.0f);
+  for (int64_t j = 0; j < columns; ++j) {
+    float* to = out.data() + j / LANES * LANES * inner + j % LANES;
+    const float* from = m + j * column;
+    for (int64_t p = 0; p < inner; ++p) to[p * LANES] = from[p * step];
+  }
+  return out;
+}
+
+} // namespace enn

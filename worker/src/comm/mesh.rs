@@ -1,0 +1,136 @@
+//! The ranks by node: in one direction those of a node, in the other those that have the same place on their nodes.
+//!
+//! ```text
+//!           node 0   node 1   node 2
+//! place 0     0        2        4     ◄── a group across nodes
+//! place 1     1        3        5
+//!             ▲ a node's group
+//! ```
+//! What is divided over a node's group is there once on every node, and what a group across nodes adds up is one share of it.
+
+use super::{CommError, Cut, Forming, ProcessGroup, Reduce, Store, Work};
+use std::{cell::OnceCell, time::Duration};
+use tch::Tensor;
+
+/// The two groups of a rank.
+pub struct Mesh {
+    /// The ranks of this node.
+    pub node: Box<dyn ProcessGroup>,
+    /// The ranks with this one's place on all nodes, in the order of the nodes.
+    pub across: Box<dyn ProcessGroup>,
+}
+
+/// Forms a group in a store as that rank of so many; says whether all of them are on one node.
+pub type Former = dyn Fn(&Store, (u32, u32), bool, &Forming) -> Result<Box<dyn ProcessGroup>, CommError> + Send;
+
+/// A group whose ranks may be divided by node, which they are when they are asked to.
+pub struct Meshed {
+    whole: Box<dyn ProcessGroup>,
+    store: Store,
+    former: Box<Former>,
+    /// Tied to that of the whole group.
+    forming: Forming,
+    timeout: Duration,
+    mesh: OnceCell<Mesh>,
+}
+
+/// Who shares the state with this rank, where it is shared: the ranks of its node, or all.
+pub fn sharing(group: &dyn ProcessGroup) -> &dyn ProcessGroup {
+    group.mesh().map_or(group, |mesh| &*mesh.node)
+}
+
+impl Meshed {
+    /// `whole` was formed in `store` with `forming`; groups within it are formed by `former` in at most `timeout` each.
+    pub fn new(
+        whole: Box<dyn ProcessGroup>,
+        store: Store,
+        former: Box<Former>,
+        forming: &Forming,
+        timeout: Duration,
+    ) -> Self {
+        Self { whole, store, former, forming: forming.beside(timeout), timeout, mesh: OnceCell::new() }
+    }
+
+    /// The inner groups first: nothing of theirs outlives the whole.
+    fn end(self, end: impl Fn(Box<dyn ProcessGroup>) -> Result<(), CommError>) -> Result<(), CommError> {
+        let inner = self.mesh.into_inner().map(|mesh| [mesh.across, mesh.node]);
+        let ended: Vec<_> = inner.into_iter().flatten().chain([self.whole]).map(end).collect();
+        ended.into_iter().collect()
+    }
+}
+
+impl ProcessGroup for Meshed {
+    fn rank(&self) -> u32 {
+        self.whole.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.whole.size()
+    }
+
+    fn backend(&self) -> &'static str {
+        self.whole.backend()
+    }
+
+    fn all_reduce(&self, tensor: &Tensor, reduce: Reduce) -> Result<Work, CommError> {
+        self.whole.all_reduce(tensor, reduce)
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<Work, CommError> {
+        self.whole.broadcast(tensor, root)
+    }
+
+    fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Work, CommError> {
+        self.whole.reduce_scatter_sum(whole)
+    }
+
+    fn all_gather(&self, whole: &Tensor) -> Result<Work, CommError> {
+        self.whole.all_gather(whole)
+    }
+
+    fn shared_like(&self, tensor: &Tensor) -> Result<Option<Tensor>, CommError> {
+        self.whole.shared_like(tensor)
+    }
+
+    fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.get()
+    }
+
+    fn by_node(&self, ranks: u32) -> Result<(), CommError> {
+        let (rank, size) = (self.rank(), self.size());
+        if ranks == 0 || !size.is_multiple_of(ranks) || self.mesh.get().is_some() {
+            return Err(CommError::NoMesh { backend: self.backend(), size, ranks });
+        }
+        let (node, place) = (rank / ranks, rank % ranks);
+        let form = |name: String, at: (u32, u32), together: bool| {
+            (self.former)(&self.store.round(&name)?, at, together, &self.forming.beside(self.timeout))
+        };
+        let mesh = Mesh {
+            node: form(format!("node-{node}"), (place, ranks), true)?,
+            across: form(format!("place-{place}"), (node, size / ranks), false)?,
+        };
+        let _first = self.mesh.set(mesh);
+        Ok(())
+    }
+
+    fn barrier(&self, timeout: Duration) -> Result<(), CommError> {
+        self.whole.barrier(timeout)
+    }
+
+    fn shutdown(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
+        self.end(|group| group.shutdown(timeout))
+    }
+
+    fn abort(self: Box<Self>, timeout: Duration) -> Result<(), CommError> {
+        self.end(|group| group.abort(timeout))
+    }
+
+    fn cutter(&self) -> Box<dyn Cut> {
+        self.whole.cutter()
+    }
+
+    fn waited(&self) -> Duration {
+        let inner = self.mesh.get().map_or(Duration::ZERO, |mesh| mesh.node.waited() + mesh.across.waited());
+        self.whole.waited() + inner
+    }
+}

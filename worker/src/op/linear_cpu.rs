@@ -1,0 +1,150 @@
+//! Linear layers on the CPU: the products of many rows with a small weight, of `shim/cpu_linear.cpp`. Libraries of matrix products are
+//! made for large ones.
+
+use super::Op;
+use super::attr::Into;
+use super::row::{Kernel, Launch, Launched, Tolerance};
+use crate::backend::Outs;
+use crate::backend::torch::safe::{has_product_kernel, linear, linear_backward};
+use smallvec::smallvec;
+use tch::{Kind, Tensor};
+
+/// Numbers of a weight at most: 1 MiB stays in the second cache.
+const WEIGHT_MAX: usize = 1 << 18;
+/// Rows at least: the weight is laid out anew at each call.
+const ROWS_MIN: usize = 32;
+
+/// For Linear.
+pub(super) const FORWARD: Kernel = Kernel {
+    id: "cpu.linear",
+    fits: |_, l| fits(l.at(0), l.at(1), l),
+    launch,
+    tolerance: Tolerance::Reduction,
+    deterministic: true,
+};
+
+/// For LinearBackward.
+pub(super) const BACKWARD: Kernel =
+    Kernel { fits: |_, l| fits(l.at(1), l.at(2), l), launch: launch_backward, ..FORWARD };
+
+fn fits(x: &Tensor, w: &Tensor, l: &Launch<'_>) -> Result<(), &'static str> {
+    if !has_product_kernel(l.ins) {
+        return Err("not f32 on a CPU with AVX2");
+    }
+    let width = x.size().last().map_or(0, |&width| width as usize);
+    match (w.numel(), x.numel().checked_div(width)) {
+        (0, _) | (_, None) => Err("takes no empty operands"),
+        (weight, _) if weight > WEIGHT_MAX => Err("gains nothing with more than 2^18 weights"),
+        (_, Some(rows)) if rows < ROWS_MIN => Err("gains nothing with fewer than 32 rows"),
+        _ => Ok(()),
+    }
+}
+
+fn launch(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Linear { bias } = op else { unreachable!("row of another operation") };
+    Ok(smallvec![linear(l.at(0), l.at(1), bias.then(|| l.at(2)))?])
+}
+
+fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::LinearBackward { dx, dw, db } = op else { unreachable!("row of another operation") };
+    let mut storages = l.ins[3..].iter().map(|storage| storage.shallow_clone());
+    let w = l.at(2);
+    // What has no storage yet begins at zero.
+    let mut place = |into: &Into, shape: &[i64]| match into {
+        Into::Skip => Ok(None),
+        Into::New => Tensor::f_zeros(shape, (Kind::Float, w.device())).map(Some),
+        Into::Add => Ok(storages.next()),
+    };
+    let sizes = w.size();
+    let (weight, bias) = (place(dw, &sizes)?, place(db, &sizes[..1])?);
+    let made = linear_backward([l.at(0), l.at(1), w], *dx, [weight.as_ref(), bias.as_ref()])?;
+    let mut outs: Outs = made.into_iter().collect();
+    outs.extend(weight.filter(|_| *dw == Into::New));
+    outs.extend(bias.filter(|_| *db == Into::New));
+    Ok(outs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::Device;
+
+    fn random(shape: &[i64]) -> Tensor {
+        Tensor::randn(shape, (Kind::Float, Device::Cpu))
+    }
+
+    fn near(found: &Tensor, expected: &Tensor) {
+        assert_eq!(found.size(), expected.size());
+        let off = (found - expected).abs().max().double_value(&[]);
+        assert!(off < 1e-5 * (1.0 + expected.abs().max().double_value(&[])), "off by {off}");
+    }
+
+    /// Widths that fill registers and others, more rows than are added in one go, and rows that are not dense.
+    #[test]
+    fn products_are_those_of_the_plain_reference() {
+        tch::manual_seed(1);
+        let _none = tch::no_grad_guard();
+        for (rows, inputs, outputs) in
+            [(32, 16, 32), (45, 7, 5), (61, 33, 97), (700, 1, 17), (600, 300, 1), (40, 600, 3)]
+        {
+            let w = random(&[outputs, inputs]);
+            let (b, x) = (random(&[outputs]), random(&[inputs, rows]).transpose(0, 1));
+            for bias in [true, false] {
+                let op = Op::Linear { bias };
+                let ins: &[&Tensor] = if bias { &[&x, &w, &b] } else { &[&x, &w] };
+                let l = Launch { ins };
+                (FORWARD.fits)(&op, &l).unwrap();
+                near(&launch(&op, &l).unwrap()[0], &(op.row().launch)(&op, &l).unwrap()[0]);
+            }
+            let (x, g) = (x.reshape([1, rows, inputs]), random(&[1, rows, outputs]));
+            for (dx, dw, db) in [
+                (true, Into::Add, Into::Add),
+                (false, Into::New, Into::Add),
+                (true, Into::Skip, Into::New),
+                (true, Into::Add, Into::Skip),
+            ] {
+                let [found, expected] =
+                    [(launch_backward as fn(&Op, &Launch<'_>) -> Launched), super::super::matmul::ROWS[2].launch].map(
+                        |launch| {
+                            let storage = [(dw, w.ones_like()), (db, b.ones_like())];
+                            let kept: Vec<&Tensor> =
+                                storage.iter().filter(|(into, _)| *into == Into::Add).map(|(_, t)| t).collect();
+                            let ins: Vec<&Tensor> = [&g, &x, &w].into_iter().chain(kept.iter().copied()).collect();
+                            let op = Op::LinearBackward { dx, dw, db };
+                            (BACKWARD.fits)(&op, &Launch { ins: &ins }).unwrap();
+                            let made = launch(&op, &Launch { ins: &ins }).unwrap();
+                            made.into_iter().chain(kept.into_iter().map(Tensor::shallow_clone)).collect::<Vec<_>>()
+                        },
+                    );
+                assert_eq!(found.len(), expected.len());
+                found.iter().zip(&expected).for_each(|(found, expected)| near(found, expected));
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_alone_among_others_and_on_more_threads() {
+        tch::manual_seed(2);
+        let _none = tch::no_grad_guard();
+        let (x, w) = (random(&[3000, 70]), random(&[90, 70]));
+        let whole = linear(&x, &w, None).unwrap();
+        let threads = tch::get_num_threads();
+        tch::set_num_threads(if threads == 1 { 2 } else { 1 });
+        assert_eq!(linear(&x, &w, None).unwrap(), whole);
+        tch::set_num_threads(threads);
+        for (start, len) in [(0, 1), (7, 40), (2000, 997)] {
+            assert_eq!(linear(&x.narrow(0, start, len), &w, None).unwrap(), whole.narrow(0, start, len));
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none_stay_where_they_are() {
+        let _none = tch::no_grad_guard();
+        let (x, w) =
+            (Tensor::ones([40, 21], (Kind::Float, Device::Cpu)), Tensor::ones([5, 21], (Kind::Float, Device::Cpu)));
+        let _ = x.narrow(0, 39, 1).fill_(f64::NAN);
+        let y = linear(&x, &w, None).unwrap();
+        assert_eq!(y.isnan().sum(Kind::Int64).int64_value(&[]), 5);
+        assert_eq!(y.narrow(0, 0, 39), Tensor::full([39, 5], 21.0, (Kind::Float, Device::Cpu)));
+    }
+}

@@ -1,0 +1,216 @@
+//! How the ranks of a round come to the same state: from the rank that stands furthest, from shares that make up the whole, from a
+//! checkpoint, or anew; and what each keeps of it.
+
+use super::Round;
+use crate::{
+    checkpoint,
+    comm::ProcessGroup,
+    data::Sampler,
+    session::{
+        SessionError, agree,
+        handover::{self, Found, Held, Missing, Shares},
+        heritage,
+        learner::OPTIONAL,
+        poisoned::{self, Poisoned},
+        progress::{self, Progress},
+        ready,
+        remains::{self, Left},
+        saved::SavedModel,
+        strategy::{self, Chosen},
+        train::{Host, RoundTask, State},
+    },
+};
+use enn_common::{
+    checkpoint::name,
+    wire::{control::Phase, message::FromWorker},
+};
+use std::path::Path;
+use tch::Device;
+
+impl<'a> Round<'a> {
+    /// Brings all ranks to the same state: that of the rank which stands furthest, else a checkpoint's, else a new one.
+    pub(in crate::session) fn enter(
+        host: &'a Host<'a>,
+        state: &'a mut State,
+        group: &'a dyn ProcessGroup,
+        task: &'a RoundTask,
+    ) -> Result<Self, SessionError> {
+        let (rank, world) = (u64::from(group.rank()), u64::from(group.size()));
+        let accumulation = host.order.accumulation * u64::from(task.split.max(1));
+        let sampler = Sampler { rank, world, accumulation, ..host.order.clone() };
+        let place = host.place(group, &sampler);
+        if state.broken {
+            let (left, told) = (std::mem::take(&mut state.left), state.told.take());
+            *state = State { left, told, ..host.state(state.saver.take())? };
+        }
+        state.learner.executor.reset();
+        state.learner.share_gradients(group)?;
+        state.pace.report_next();
+        let mut round = Self { host, state, place, sampler, task, fresh: false, calibrated: None };
+        round.decide_precision()?;
+        let mine = round.state.held();
+        match handover::find(group, host.device, mine)? {
+            Found::Nothing(missing) => round.start(task.resume.as_deref(), missing.as_ref())?,
+            Found::Whole(furthest) if furthest.everybody => round.agree_on_refusals()?,
+            Found::Whole(furthest) => round.receive(mine, furthest)?,
+            Found::Shares(shares) => round.put_together(mine, &shares)?,
+        }
+        (round.state.begun, round.state.left) = (true, Left::Nothing);
+        let chosen = round.share_state()?;
+        round.prepare_saving()?;
+        ready(round.place.reporter, host.device, group.backend())?;
+        if round.fresh {
+            let choice = round.state.learner.precision.choice();
+            let (format, reason) = (choice.format.name().to_owned(), choice.reason.to_string());
+            round.tell_from_first(FromWorker::PrecisionChosen { format, reason })?;
+        }
+        round.tell_strategy(&chosen)?;
+        Ok(round)
+    }
+
+    /// Every rank takes the same; one that went on from another round keeps its loss scale.
+    fn decide_precision(&mut self) -> Result<(), SessionError> {
+        let decided = self.host.precision(&self.sampler, self.place.group)?;
+        if self.state.begun && decided.choice().format == self.state.learner.precision.choice().format {
+            return Ok(());
+        }
+        self.state.learner.take_precision(decided)
+    }
+
+    /// Every rank keeps what the strategy leaves it.
+    fn share_state(&mut self) -> Result<Chosen, SessionError> {
+        let (host, group) = (self.host, self.place.group);
+        let weights = self.state.learner.params.numel();
+        let chosen = strategy::choose(host.config.train.strategy, weights, (host.device, self.task.local), group)?;
+        if let Some(ranks) = chosen.by_node {
+            group.by_node(ranks)?;
+        }
+        self.state.learner.divide(group, chosen.strategy)?;
+        Ok(chosen)
+    }
+
+    /// What the ranks share, where they do or were asked to, when that is news: nodes come and go, and what can be shared with them.
+    fn tell_strategy(&mut self, chosen: &Chosen) -> Result<(), SessionError> {
+        let colon = if chosen.instead { "" } else { ":" };
+        let decision = format!("strategy {}{colon} {}", chosen.strategy.name(), chosen.reason);
+        let told = self.state.told.replace(decision.clone());
+        let shared = self.state.learner.is_divided() || chosen.instead;
+        if shared && told.as_ref() != Some(&decision) {
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
+        Ok(())
+    }
+
+    /// Initial or saved weights, equal on all ranks. Shares may have been left, of which some are `missing`.
+    fn start(&mut self, resume: Option<&Path>, missing: Option<&Missing>) -> Result<(), SessionError> {
+        self.fresh = true;
+        let (host, group) = (self.host, self.place.group);
+        if let Some(missing) = missing {
+            let from = resume.map_or_else(
+                || "training begins again".to_owned(),
+                |path| {
+                    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+                    format!("the state comes from the checkpoint {name}")
+                },
+            );
+            self.tell_from_first(FromWorker::Decided { decision: format!("{from}: {missing}") })?;
+        }
+        if let Some(path) = resume {
+            self.resume(path)?;
+        } else {
+            if group.rank() == 0 {
+                let rows = host.data.start_rows(host.device)?;
+                let report = self.state.learner.start_from(&rows)?;
+                tracing::info!(?report, "initial weights from data");
+            }
+            if let Some(parent) = &host.config.parent {
+                let meta = host.data.staged.0.meta();
+                let decision = heritage::take(&mut self.state.learner, parent, meta)?;
+                self.tell_from_first(FromWorker::Decided { decision })?;
+            }
+            self.state.learner.share_weights(group, host.config.train.ema_decay())?;
+        }
+        self.state.learner.prove_equal(group, host.device)
+    }
+
+    fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
+        let state = &mut *self.state;
+        let mut wanted = state.learner.wanted();
+        wanted.extend(Progress::wanted());
+        // Of initial weights made without data only a part is taken.
+        let begun =
+            path.file_name().and_then(|name| name.to_str()).and_then(name::step_of).is_some_and(|step| step > 0);
+        let over = begun && self.host.device == Device::Cpu;
+        let own = if over { state.named(&self.host.order)? } else { Vec::new() };
+        let optional = [&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat();
+        let saved = checkpoint::load_over(path, &wanted, &optional, own);
+        let taken = saved.map_err(SessionError::from).and_then(|saved| state.take(&saved, &self.host.order, path));
+        if over && taken.is_err() {
+            // What it would have replaced may be half replaced.
+            state.learner = self.host.learner()?;
+            state.sums.clear()?;
+        }
+        taken?;
+        state.saved_step = Some(state.progress.step);
+        let (before, now) = (SavedModel::open(path)?.config.train, &self.host.config.train);
+        let longer = now.epochs > before.passes(self.host.order.rows) || now.patience != before.patience;
+        let progress = &mut state.progress;
+        // One that had ended goes on where more is asked for.
+        progress.stopped_early &= !longer;
+        progress.finished = progress.stopped_early || progress.position.epoch >= now.epochs;
+        Ok(())
+    }
+
+    /// Ranks that stand alike have the same weights; a round that broke while they agreed on a place to cool down, or on rows to
+    /// leave out, may have left them with different ones.
+    fn agree_on_refusals(&mut self) -> Result<(), SessionError> {
+        let items = self.state.learner.precision.named().into_iter().chain(self.state.poisoned.named()).collect();
+        let (items, _) = handover::share(items, self.place.group, self.host.device, 0)?;
+        let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
+        self.state.poisoned = Poisoned::restore(&saved)?;
+        Ok(self.state.learner.precision.restore(&saved)?)
+    }
+
+    /// The state of the rank that stands furthest, over the group: no file is read.
+    fn receive(&mut self, mine: Held, furthest: handover::Furthest) -> Result<(), SessionError> {
+        self.place.reporter.mark(Phase::Load, self.state.progress.step);
+        let _ = self.state.pace.watch.lap_ms();
+        let behind = mine != Held::Whole(furthest.standing);
+        let items = self.state.named(&self.host.order)?;
+        let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
+        if behind {
+            let saved = items.into_iter().map(|item| (item.fqn, item.tensor)).collect();
+            self.state.take(&saved, &self.host.order, Path::new("the state of another rank"))?;
+            self.state.saved_step = None;
+            let (step, seconds) = (self.state.progress.step, self.state.pace.watch.lap_ms() / 1e3);
+            self.tell(FromWorker::StateReceived { step, from: furthest.root, bytes, seconds })?;
+        }
+        Ok(())
+    }
+
+    /// The state from the shares of those that have them, over the group: no file is read. Every rank has all of it then.
+    fn put_together(&mut self, mine: Held, shares: &Shares) -> Result<(), SessionError> {
+        self.place.reporter.mark(Phase::Load, shares.standing.step());
+        let _ = self.state.pace.watch.lap_ms();
+        let (host, group) = (self.host, self.place.group);
+        let whole = self.state.named(&host.order)?;
+        let left = std::mem::take(&mut self.state.left);
+        let joined = remains::put_together(whole, left.share(), &shares.holders, (group, host.device));
+        // Until every rank has the whole, the share is what there is.
+        self.state.left = left;
+        let (saved, bytes) = joined?;
+        self.state.take(&saved, &host.order, Path::new("the shares of other ranks"))?;
+        let (step, seconds) = (self.state.progress.step, self.state.pace.watch.lap_ms() / 1e3);
+        let there = host.checkpoints.join(name::committed(step)).exists();
+        let seen = agree::sum(group, host.device, &[if there { 1.0 } else { 0.0 }])?[0] > 0.0;
+        self.state.saved_step = seen.then_some(step);
+        if mine == Held::Nothing {
+            // Its own share is the one with its place on the node.
+            let from = shares.holders[group.rank() as usize % shares.holders.len()];
+            self.tell(FromWorker::StateReceived { step, from, bytes, seconds })?;
+        }
+        let decision =
+            format!("the state of step {step} comes from the workers' shares, and from no file: {}", shares.told());
+        self.tell_from_first(FromWorker::Decided { decision })
+    }
+}
