@@ -170,7 +170,6 @@ class Computed {
 int32_t await_device(const c10::intrusive_ptr<c10d::Work>& work, const enn::Line& line, std::chrono::milliseconds timeout, std::chrono::nanoseconds& waited) {
   const auto begun = std::chrono::steady_clock::now();
   auto pause = std::chrono::microseconds(20);
-  waited = {};
   if (work->isCompleted()) return ended(work);
   Computed computed;
   for (auto looked = begun; !work->isCompleted();) {
@@ -454,21 +453,20 @@ int32_t enn_group_end(enn_group* group, int32_t abort, int64_t timeout_ms) {
 
 // `waited_ns`: how long this rank waited for the others, whatever comes of it.
 int32_t enn_work_wait(enn_work* work, int64_t timeout_ms, int64_t* waited_ns) {
+  const auto begun = std::chrono::steady_clock::now();
   std::chrono::nanoseconds waited{};
   const auto status = guarded([&] {
     const auto timeout = at_least_one(timeout_ms);
     if (work->on_device) return await_device(work->work, *work->line, timeout, waited);
-    const auto begun = std::chrono::steady_clock::now();
     try {
       work->work->wait(timeout);
-      waited = std::chrono::steady_clock::now() - begun;
       return ENN_OK;
     } catch (...) {
-      waited = std::chrono::steady_clock::now() - begun;
       failed(text_of(std::current_exception()));
       return work->work->isCompleted() ? ENN_FAILED : ENN_TIMED_OUT;
     }
   });
+  if (!work->on_device) waited = std::chrono::steady_clock::now() - begun;
   *waited_ns = waited.count();
   return status;
 }

@@ -1,10 +1,10 @@
 //! An exported model as it lies: the artifact, and what is said beside it. That is all that is needed to predict with it.
 
 use super::{Ports, digest};
-use crate::Error;
+use crate::{Error, error::Usage};
 use enn_common::{
     artifact::export::{Port, Sidecar, VERSION},
-    config::data::DataConfig,
+    config::{data::DataConfig, train::Precision},
 };
 use enn_export::{ExportError, Target};
 use std::path::{Path, PathBuf};
@@ -57,6 +57,18 @@ impl Packed {
         let data = serde_json::from_value(said.data.clone());
         let data = data.map_err(|source| Error::Json { path: beside(path), source })?;
         Ok(Self { path: path.to_owned(), said, target, data })
+    }
+
+    /// An artifact computes in the precision it was exported in.
+    ///
+    /// # Errors
+    /// Another one is asked for.
+    pub fn takes(&self, precision: Precision) -> Result<(), Error> {
+        if precision == Precision::Fp32 {
+            return Ok(());
+        }
+        let (engine, precision) = (self.target.name(), precision.name());
+        Err(Error::Usage(Usage::EnginePrecision { engine, precision }))
     }
 
     /// Names of what goes in and comes out.

@@ -59,7 +59,7 @@ pub(crate) fn draft(
     let extras = Extras { targets: set.y.is_some(), weight: false };
     let (mut output, marks) = Output::resume(found, features, &out_shape, extras)?;
     let sync = || output.sync();
-    let keeper = Keeper::new(output.writer(), &sync, (0, job.every), &marks);
+    let keeper = Keeper::new(output.writer(), &sync, (0, job.marking), &marks);
     let state = State::resume(output.dir(), keeper.from())?;
     let mut rows = state.rows;
     let mut chunks = output::chunks(rows..set.x.rows, CHUNK_BYTES / Output::sample_bytes(features, outputs).max(1));

@@ -86,7 +86,7 @@ impl Encoder {
             threads: 1,
             training: Some(training),
             digest: String::new(),
-            every: super::keeper::EVERY,
+            marking: super::keeper::Marking::default(),
         };
         let plan = Plan::new(&job, &layout, &|_| false)?;
         let place = |name: &String| training.features.iter().position(|feature| feature.name == *name);

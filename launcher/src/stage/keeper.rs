@@ -14,8 +14,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two marks, at least.
-pub(crate) const EVERY: Duration = Duration::from_secs(1);
+/// When marks are made, and who is told.
+#[derive(Clone, Copy)]
+pub(crate) struct Marking<'a> {
+    /// Time between two, at least.
+    pub(crate) every: Duration,
+    /// Called when one was made; no other is until it returns.
+    pub(crate) made: &'a (dyn Fn() + std::marker::Sync),
+}
+
+impl Default for Marking<'_> {
+    fn default() -> Self {
+        Self { every: Duration::from_secs(1), made: &|| {} }
+    }
+}
+
+impl fmt::Debug for Marking<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Marking").field("every", &self.every).finish_non_exhaustive()
+    }
+}
 
 /// How many times as long as the last mark took no other is made.
 const SPARE: u32 = 10;
@@ -30,7 +48,7 @@ pub(crate) struct Keeper<'a> {
     writer: &'a StagedWriter,
     sync: Sync<'a>,
     pass: u32,
-    every: Duration,
+    marking: Marking<'a>,
     /// What the last mark took.
     took_us: AtomicU64,
     from: Option<Mark>,
@@ -47,11 +65,11 @@ impl<'a> Keeper<'a> {
     pub(crate) fn new(
         writer: &'a StagedWriter,
         sync: Sync<'a>,
-        (pass, every): (u32, Duration),
+        (pass, marking): (u32, Marking<'a>),
         marks: &[Mark],
     ) -> Self {
         let from = marks.iter().rev().find(|mark| mark.pass == pass).cloned();
-        Self { writer, sync, pass, every, took_us: AtomicU64::new(0), from }
+        Self { writer, sync, pass, marking, took_us: AtomicU64::new(0), from }
     }
 
     /// Where the pass goes on.
@@ -62,7 +80,8 @@ impl<'a> Keeper<'a> {
     /// Whether it is time for a mark, after one (or the beginning) at `last`.
     pub(crate) fn is_due(&self, last: Instant) -> bool {
         let took = Duration::from_micros(self.took_us.load(Ordering::Relaxed));
-        self.writer.is_kept() && last.elapsed() >= self.every.max((took * SPARE).min(self.every.saturating_mul(LATEST)))
+        let every = self.marking.every;
+        self.writer.is_kept() && last.elapsed() >= every.max((took * SPARE).min(every.saturating_mul(LATEST)))
     }
 
     /// What makes a mark durable.
@@ -73,6 +92,7 @@ impl<'a> Keeper<'a> {
             (self.sync)()?;
             self.writer.keep(&mark)?;
             self.took_us.store(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+            (self.marking.made)();
             Ok(())
         })
     }

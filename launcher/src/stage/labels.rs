@@ -27,7 +27,8 @@ pub fn labels(config: &DataConfig, column: &str, staged: &Staged) -> Result<Vec<
     };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let out = staged.dir().parent().unwrap_or(staged.dir());
-    let job = Job { config, out, threads, training: None, digest: String::new(), every: super::keeper::EVERY };
+    let job =
+        Job { config, out, threads, training: None, digest: String::new(), marking: super::keeper::Marking::default() };
     let table = Table::open(&job)?;
     let mut wants = vec![Want::new(column, Kind::Word)];
     wants.extend(layout.row_id.as_ref().map(|id| Want::new(id, Kind::Key)));

@@ -51,10 +51,8 @@ use enn_common::{
     config::data::{DataConfig, Layout},
     staged::{self, StagedMeta, known::FileIdentity},
 };
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use keeper::Marking;
+use std::path::{Path, PathBuf};
 
 /// Threads used at most; more do not help one disk.
 const THREADS_MAX: usize = 64;
@@ -108,8 +106,7 @@ struct Job<'a> {
     threads: usize,
     training: Option<&'a StagedMeta>,
     digest: String,
-    /// Time between two marks of how far it is, at least.
-    every: Duration,
+    marking: Marking<'a>,
 }
 
 /// Stages data, or finds them staged already: the directory's name is a digest of the files' contents and the configuration.
@@ -122,14 +119,14 @@ pub fn stage(
     options: &StageOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Staged, StageError> {
-    stage_marked(config, options, keeper::EVERY, progress)
+    stage_marked(config, options, Marking::default(), progress)
 }
 
-/// `stage` with a mark of how far it is at most so often.
+/// `stage` with marks of how far it is.
 fn stage_marked(
     config: &DataConfig,
     options: &StageOptions,
-    every: Duration,
+    marking: Marking<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Staged, StageError> {
     if config.files.is_empty() {
@@ -144,7 +141,7 @@ fn stage_marked(
     if let Ok(found) = staged::Staged::open(&dir) {
         return Ok(Staged { meta: found.meta().clone(), dir, reused: true, resumed_rows: 0 });
     }
-    let job = Job { config, out: &options.out, threads, training, digest, every };
+    let job = Job { config, out: &options.out, threads, training, digest, marking };
     let made = make(&job, &before, progress);
     // What a full disk or a lost file system cut off can be gone on with; what is wrong with the data remains wrong.
     if made.as_ref().is_err_and(|error| !error.is_of_the_disk()) {

@@ -9,7 +9,15 @@ use enn_common::{
         unfinished::{HASHES, PROGRESS},
     },
 };
-use std::{collections::BTreeMap, fs, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 /// Rows of the tables: some pieces of every source.
 const ROWS: usize = 60_000;
@@ -70,48 +78,62 @@ fn options(out: &Path, threads: usize) -> StageOptions {
     StageOptions { out: out.to_path_buf(), threads, for_prediction: None }
 }
 
-/// A copy of an unfinished directory that is being written: the journal first, so that what it counts is in the rest.
+/// A copy of an unfinished directory, into which other threads may be writing.
 fn copy(from: &Path, to: &Path) {
     let to = to.join(from.file_name().unwrap());
     fs::create_dir_all(&to).unwrap();
-    fs::copy(from.join(PROGRESS), to.join(PROGRESS)).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap).filter(|entry| entry.file_name() != PROGRESS) {
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
     }
 }
 
-/// Stages with marks after every piece, goes on from copies made on the way, and compares. Says how many rows each copy had.
-fn check(bench: &Bench) -> Vec<u64> {
-    let place = bench.dir.path();
-    let (out, mut copies) = (place.join("kept"), 0);
-    let whole = stage_marked(&bench.config, &options(&out, 2), Duration::ZERO, &mut |_| {
-        if let Some(dir) = unfinished(&out) {
-            copy(&dir, &place.join(format!("copy-{copies}")));
-            copies += 1;
-        }
+/// Stages with a mark after every piece, as far as the last is made by then.
+fn staged(bench: &Bench, out: &Path, threads: usize, made: &(dyn Fn() + Sync)) -> Result<Staged, StageError> {
+    stage_marked(&bench.config, &options(out, threads), Marking { every: Duration::ZERO, made }, &mut |_| {})
+}
+
+/// Stages, goes on from copies made at the marks, and compares. Says how many rows each copy had.
+fn check_with(bench: &Bench, threads: usize, expected: &BTreeMap<String, Vec<u8>>) -> Vec<u64> {
+    let place = bench.dir.path().join(format!("by-{threads}"));
+    let (out, copies) = (place.join("kept"), AtomicUsize::new(0));
+    let whole = staged(bench, &out, threads, &|| {
+        let number = copies.fetch_add(1, Ordering::Relaxed);
+        copy(&unfinished(&out).unwrap(), &place.join(format!("copy-{number}")));
     })
     .unwrap();
     assert_eq!((whole.resumed_rows, unfinished(&out)), (0, None));
-    let plain = stage_marked(&bench.config, &options(&place.join("plain"), 1), Duration::MAX, &mut |_| {}).unwrap();
-    let expected = contents(&plain.dir);
-    assert!(contents(&whole.dir) == expected, "marks change nothing");
-    let mut resumed = Vec::new();
-    for copy in 0..copies {
-        let out = place.join(format!("copy-{copy}"));
-        let staged = stage_marked(&bench.config, &options(&out, 1 + copy % 3), Duration::ZERO, &mut |_| {}).unwrap();
-        assert!(contents(&staged.dir) == expected, "copy {copy} that began with {} rows", staged.resumed_rows);
-        resumed.push(staged.resumed_rows);
+    assert!(contents(&whole.dir) == *expected, "marks change nothing");
+    let resumed = (0..copies.into_inner()).map(|copy| {
+        let staged = staged(bench, &place.join(format!("copy-{copy}")), 1 + copy % 3, &|| {}).unwrap();
+        assert!(contents(&staged.dir) == *expected, "copy {copy} that began with {} rows", staged.resumed_rows);
+        staged.resumed_rows
+    });
+    resumed.collect()
+}
+
+/// Goes on from copies made by one thread and by several. Says how many rows those of one thread had, which is what it had read.
+fn check(bench: &Bench) -> Vec<u64> {
+    let plain = stage_marked(
+        &bench.config,
+        &options(&bench.dir.path().join("plain"), 1),
+        Marking { every: Duration::MAX, ..Marking::default() },
+        &mut |_| {},
+    );
+    let expected = contents(&plain.unwrap().dir);
+    for threads in [2, 3] {
+        let resumed = check_with(bench, threads, &expected);
+        assert!(resumed.is_sorted() && resumed[0] > 0, "{threads} threads: {resumed:?}");
     }
+    let resumed = check_with(bench, 1, &expected);
+    assert!(resumed.len() > 1 && resumed.is_sorted() && resumed[0] > 0, "{resumed:?}");
+    assert!(resumed.iter().all(|rows| *rows <= ROWS as u64), "{resumed:?}");
     resumed
 }
 
 #[test]
 fn a_text_table_goes_on_behind_its_last_mark() {
     for row_id in [Some("id"), None, Some("c")] {
-        let bench = table("t.csv", &csv(0..ROWS), row_id);
-        let resumed = check(&bench);
-        assert!(resumed.len() > 1 && resumed.is_sorted() && resumed[0] > 0, "{row_id:?}: {resumed:?}");
-        assert!(resumed.last().is_some_and(|rows| *rows < ROWS as u64 + 1), "{resumed:?}");
+        check(&table("t.csv", &csv(0..ROWS), row_id));
     }
 }
 
@@ -136,8 +158,7 @@ fn typed_tables_go_on_behind_their_last_mark() {
     writer.finish().unwrap();
     drop(writer);
     for (name, bytes) in [("t.parquet", parquet), ("t.arrows", ipc)] {
-        let resumed = check(&table(name, &bytes, Some("id")));
-        assert!(resumed.len() > 1 && resumed[0] > 0, "{name}: {resumed:?}");
+        check(&table(name, &bytes, Some("id")));
     }
 }
 
@@ -153,19 +174,16 @@ fn arrays_go_on_behind_their_last_mark() {
     fs::write(bench.dir.path().join("y.npy"), array(2)).unwrap();
     bench.config.files.push(bench.dir.path().join("y.npy"));
     bench.config.layout = Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None });
-    let resumed = check(&bench);
-    assert!(resumed.len() > 1 && resumed[0] > 0, "{resumed:?}");
+    check(&bench);
 }
 
 #[test]
 fn what_is_not_as_its_marks_say_is_begun_anew() {
     let bench = table("t.csv", &csv(0..ROWS), None);
     let (out, place) = (bench.dir.path().join("staged"), bench.dir.path().join("copy"));
-    let mut copied = false;
-    let whole = stage_marked(&bench.config, &options(&out, 2), Duration::ZERO, &mut |_| {
-        if let Some(dir) = unfinished(&out).filter(|_| !copied) {
-            copy(&dir, &place);
-            copied = true;
+    let whole = staged(&bench, &out, 1, &|| {
+        if !place.exists() {
+            copy(&unfinished(&out).unwrap(), &place);
         }
     })
     .unwrap();
@@ -175,13 +193,13 @@ fn what_is_not_as_its_marks_say_is_begun_anew() {
         copy(&left, &damaged);
         let file = fs::File::options().write(true).open(unfinished(&damaged).unwrap().join(name)).unwrap();
         file.set_len(bytes).unwrap();
-        let staged = stage_marked(&bench.config, &options(&damaged, 2), Duration::ZERO, &mut |_| {}).unwrap();
+        let staged = staged(&bench, &damaged, 2, &|| {}).unwrap();
         assert_eq!(staged.resumed_rows, 0, "{name} was cut");
         assert!(contents(&staged.dir) == contents(&whole.dir), "{name}");
     }
     // A changed source is another data set.
     fs::write(&bench.config.files[0], csv(0..ROWS - 1)).unwrap();
-    assert_eq!(stage_marked(&bench.config, &options(&place, 2), Duration::ZERO, &mut |_| {}).unwrap().resumed_rows, 0);
+    assert_eq!(staged(&bench, &place, 2, &|| {}).unwrap().resumed_rows, 0);
 }
 
 #[test]
@@ -190,7 +208,7 @@ fn bad_data_leave_nothing_to_go_on_with() {
     text.extend_from_slice(b"1,high,c,1,2\n");
     let bench = table("t.csv", &text, None);
     let out = bench.dir.path().join("staged");
-    let error = stage_marked(&bench.config, &options(&out, 2), Duration::ZERO, &mut |_| {}).unwrap_err();
+    let error = staged(&bench, &out, 2, &|| {}).unwrap_err();
     assert!(error.to_string().contains("high"), "{error}");
     assert_eq!(unfinished(&out), None);
 }

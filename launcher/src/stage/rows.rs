@@ -51,7 +51,7 @@ pub(crate) fn draft(
     let extras = Extras { targets: !plan.targets.is_empty(), weight: plan.weight.is_some() };
     let (mut output, marks) = Output::resume(found, plan.inputs.len(), &out_shape, extras)?;
     let sync = || output.sync();
-    let keeper = Keeper::new(output.writer(), &sync, (0, job.every), &marks);
+    let keeper = Keeper::new(output.writer(), &sync, (0, job.marking), &marks);
     let hash_rows = plan.key.is_none() && plan.counts_repeats;
     let ask = Ask { wants: &plan.wants, hash_rows, threads: job.threads, keeper: Some(&keeper) };
     let state = State::resume(&plan, output.dir(), marks)?;

@@ -44,7 +44,6 @@ pub(super) struct Later {
 }
 
 /// The buckets that are put off.
-#[derive(Default)]
 pub(super) struct Late {
     /// By bucket: what was put off, `None` where nothing is.
     buckets: RefCell<Vec<Option<Later>>>,

@@ -59,10 +59,7 @@ pub(super) fn chosen(model: &Path, facts: &Facts, options: &PredictOptions) -> R
             Some(Engine::Exported(target)) => kept(model, target, facts)?,
         }
     };
-    if options.precision != Precision::Fp32 {
-        let (engine, precision) = (packed.target.name(), options.precision.name());
-        return Err(Error::Usage(Usage::EnginePrecision { engine, precision }));
-    }
+    packed.takes(options.precision)?;
     Ok(Some(packed))
 }
 

@@ -6,13 +6,11 @@ use super::{
 };
 use crate::{
     Error,
-    error::Usage,
     export::{AtWork, Packed, Said},
     facts::Facts,
     serve::{self, Answers, Engine, Failure, Lost, Start},
 };
 use crossbeam_channel::{Receiver, never};
-use enn_common::config::train::Precision;
 use enn_export::ExportError;
 use std::path::Path;
 
@@ -22,10 +20,7 @@ pub(super) fn prepared(
     (facts, options): (&Facts, &ServeOptions),
     scratch: &Path,
 ) -> Result<(serve::Subject, Box<Start>), Error> {
-    if options.precision != Precision::Fp32 {
-        let (engine, precision) = (packed.target.name(), options.precision.name());
-        return Err(Error::Usage(Usage::EnginePrecision { engine, precision }));
-    }
+    packed.takes(options.precision)?;
     let config = super::super::change_config(&configured(&packed), &options.overrides, facts)?;
     let tools = tools(launch::runtime_worker(packed.target, &config, facts, options.workers.max(1))?, facts);
     let subject = serve::Subject {
