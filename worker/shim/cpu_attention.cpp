@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+using enn::exponential;
 using enn::Lane;
 using enn::LANES;
 using enn::load;
@@ -22,29 +23,8 @@ using enn::Wide;
 
 namespace {
 
-// Heads of one row that are worth a thread.
-constexpr int64_t GRAIN = 32;
-
-// Below this the exponential is no normal number: it counts as 0.
-constexpr float EXP_MIN = -87.3f;
-
-// e to the x for x ≤ 88, to two units in the last place: 2ⁿ times a polynomial of the rest (Cephes' coefficients).
-ENN_INLINE void exponential(Lane& x) {
-  const Lane none = {};
-  const Lane within = x < EXP_MIN ? none + EXP_MIN : x;
-  const Lane shifted = within * 1.44269504f + 12582912.0f;
-  const Lane n = shifted - 12582912.0f;
-  const Lane r = within - n * 0.693359375f - n * -2.12194440e-4f;
-  Lane y = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.0f;
-  const enn::LaneInt power = (reinterpret_cast<const enn::LaneInt&>(shifted) - 0x4B400000 + 127) << 23;
-  y *= reinterpret_cast<const Lane&>(power);
-  x = x < EXP_MIN ? none : y;
-}
+// Multiplications of scores that are worth a thread.
+constexpr int64_t WORK = 1 << 17;
 
 // Scores of a query (`lanes` of them) → their shares, which add up to 1; log Σ exp of the scores.
 ENN_INLINE float shares(float* scores, int64_t lanes) {
@@ -138,6 +118,9 @@ struct Sizes {
   Sizes(const at::Tensor& q, const at::Tensor& k, bool causal, const at::Tensor* bias)
       : queries(q.size(2)), keys(k.size(2)), width(q.size(3)), scale(1.0f / std::sqrt(static_cast<float>(q.size(3)))), causal(causal), bias(bias) {}
 
+  // Heads that are worth a thread.
+  int64_t grain() const { return std::max<int64_t>(1, WORK / std::max<int64_t>(1, queries * keys * width)); }
+
   // What the scores of every query begin with: the bias of the keys, and nothing that can be seen behind the last.
   void begin(int64_t b, float* to) const {
     const float* from = bias ? bias->const_data_ptr<float>() + (bias->dim() == 2 ? b * keys : 0) : nullptr;
@@ -176,7 +159,7 @@ int32_t enn_attention(const at::Tensor* const* ins, const at::Tensor* bias, int3
     const int64_t heads = q.size(1), whole = padded(s.keys), wide = padded(s.width);
     auto out = like(q), lse = at::empty({q.size(0), heads, s.queries}, q.options());
     float *out_data = out.mutable_data_ptr<float>(), *lse_data = lse.mutable_data_ptr<float>();
-    at::parallel_for(0, q.size(0) * heads, GRAIN, [&](int64_t from, int64_t to) {
+    at::parallel_for(0, q.size(0) * heads, s.grain(), [&](int64_t from, int64_t to) {
       std::vector<float> turned(s.width * whole), values(s.keys * wide), begins(whole), scores(s.queries * whole);
       for (int64_t i = from; i < to; ++i) {
         const int64_t b = i / heads, h = i % heads;
@@ -203,7 +186,7 @@ int32_t enn_attention_backward(const at::Tensor* const* ins, const at::Tensor* b
     at::Tensor made[] = {like(q), like(k), like(v)};
     float* data[] = {made[0].mutable_data_ptr<float>(), made[1].mutable_data_ptr<float>(), made[2].mutable_data_ptr<float>()};
     const float* lse_data = lse.const_data_ptr<float>();
-    at::parallel_for(0, q.size(0) * heads, GRAIN, [&](int64_t from, int64_t to) {
+    at::parallel_for(0, q.size(0) * heads, s.grain(), [&](int64_t from, int64_t to) {
       std::vector<float> turned(s.width * whole), values(s.width * whole), keys(s.keys * wide), queries(s.queries * wide), gradients(s.queries * wide);
       std::vector<float> begins(whole), scores(s.queries * whole), d(s.queries * whole), along(s.queries);
       for (int64_t i = from; i < to; ++i) {

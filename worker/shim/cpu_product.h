@@ -1,52 +1,11 @@
-// Products of small matrices, of which the CPU kernels of linear layers and of attention are made. Sixteen f32 at once: one register with
-// AVX-512, two with AVX2. On other processors libtorch's own kernels run.
+// Products of small matrices, of which the CPU kernels of linear layers and of attention are made.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
+#include "cpu_lanes.h"
+
 #include <vector>
 
-#if defined(__GNUC__) && defined(__x86_64__)
-#define ENN_X86
-#endif
-#define ENN_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define ENN_O3
-#else
-#define ENN_O3 optimize("O3"),
-#endif
-#define ENN_512 __attribute__((ENN_O3 target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
-#define ENN_256 __attribute__((ENN_O3 target("avx2,fma")))
-
 namespace enn {
-
-constexpr int64_t LANES = 16;
-
-typedef float Lane __attribute__((vector_size(64)));
-typedef int32_t LaneInt __attribute__((vector_size(64)));
-// The same at any address.
-typedef float LaneAt __attribute__((vector_size(64), aligned(4), may_alias));
-
-// References, for a vector that is passed by value has no fixed place where the caller may lack its registers.
-ENN_INLINE void load(Lane& into, const float* from) { into = *reinterpret_cast<const LaneAt*>(from); }
-ENN_INLINE void store(float* to, const Lane& from) { *reinterpret_cast<LaneAt*>(to) = from; }
-
-// How wide this processor's registers are.
-enum class Wide { None, Avx2, Avx512 };
-
-inline Wide best() {
-#ifdef ENN_X86
-  static const Wide found = [] {
-    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    const bool half = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return wide && half ? Wide::Avx512 : half ? Wide::Avx2 : Wide::None;
-  }();
-  return found;
-#else
-  return Wide::None;
-#endif
-}
 
 // C (rows, columns) = or += A (rows, inner) · B (inner, columns). B in lanes of sixteen columns: number `j` of row `p` of lane `l` is at
 // b[p · b_step + l · b_lane + j]. What lies behind the last column is read, and may be anything.
@@ -132,8 +91,6 @@ inline void multiply(const Product& x, int64_t from, int64_t to) {
   if (enn::best() == Wide::Avx512) multiply_512(x, from, to);
   else multiply_256(x, from, to);
 }
-
-inline int64_t padded(int64_t columns) { return (columns + LANES - 1) / LANES * LANES; }
 
 // A matrix (inner, columns) of which number (p, j) is at m[p · step + j · column], in panels of sixteen columns, zeros behind the last.
 inline std::vector<float> panels(const float* m, int64_t inner, int64_t columns, int64_t step, int64_t column) {

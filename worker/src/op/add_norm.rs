@@ -8,6 +8,7 @@ use super::infer::{Inferred, Metas, mismatch, same_kind, wrong};
 use super::lower::{Lower, Lowered};
 use super::norm::{lower_layer_norm, lower_rms_norm};
 use super::row::{Launch, Launched, OpRow};
+use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp};
@@ -26,11 +27,11 @@ pub static ROWS: [OpRow; 2] = [
         all
     })
     .saves(0b100, 0b1101)
-    .kernels(&[cuda::ADD_NORM])
+    .kernels(&[cuda::ADD_NORM, rows_cpu::NORM])
     .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64)
     .lowers(lower),
     OpRow::backward("add_norm_backward", shape_backward, launch_backward)
-        .kernels(&[cuda::ADD_NORM_BACKWARD])
+        .kernels(&[cuda::ADD_NORM_BACKWARD, rows_cpu::NORM_BACKWARD])
         .flops(|_, ins, _| 13 * ins[0].numel().max(0) as u64),
 ];
 

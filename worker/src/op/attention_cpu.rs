@@ -4,7 +4,7 @@
 use super::Op;
 use super::attention_aten::{causal, fits, kernel};
 use super::row::{Kernel, Launch, Launched};
-use crate::backend::torch::safe::{attention, attention_backward, has_product_kernel};
+use crate::backend::torch::safe::{attention, attention_backward, has_wide_kernel};
 use crate::error::OpErrorKind;
 use tch::Tensor;
 
@@ -21,7 +21,7 @@ pub(super) const BACKWARD: Kernel = kernel("cpu.attention", |op, l| small(op, l,
 /// Whether it takes these operands: q, k, v begin at operand `at`.
 fn small(op: &Op, l: &Launch<'_>, at: usize) -> Result<(), &'static str> {
     fits(op, l, at)?;
-    if !has_product_kernel(l.ins) {
+    if !has_wide_kernel(l.ins) {
         return Err("not f32 on a CPU with AVX2");
     }
     let (q, k) = (l.at(at).size(), l.at(at + 1).size());

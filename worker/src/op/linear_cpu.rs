@@ -5,7 +5,7 @@ use super::Op;
 use super::attr::Into;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::Outs;
-use crate::backend::torch::safe::{has_product_kernel, linear, linear_backward};
+use crate::backend::torch::safe::{has_wide_kernel, linear, linear_backward};
 use smallvec::smallvec;
 use tch::{Kind, Tensor};
 
@@ -28,7 +28,7 @@ pub(super) const BACKWARD: Kernel =
     Kernel { fits: |_, l| fits(l.at(1), l.at(2), l), launch: launch_backward, ..FORWARD };
 
 fn fits(x: &Tensor, w: &Tensor, l: &Launch<'_>) -> Result<(), &'static str> {
-    if !has_product_kernel(l.ins) {
+    if !has_wide_kernel(l.ins) {
         return Err("not f32 on a CPU with AVX2");
     }
     let width = x.size().last().map_or(0, |&width| width as usize);

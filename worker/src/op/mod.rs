@@ -35,6 +35,7 @@ pub mod reduce;
 pub mod retention;
 mod retention_lower;
 pub mod row;
+mod rows_cpu;
 pub mod sample;
 pub mod softmax;
 mod storage;

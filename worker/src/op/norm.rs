@@ -5,6 +5,7 @@ use super::cuda;
 use super::infer::{Inferred, Metas, float, same_kind, wrong};
 use super::lower::{Lower, LowerError, Lowered, only};
 use super::row::{Launch, Launched, OpRow};
+use super::rows_cpu;
 use super::sample::{Draw, Sample, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -21,21 +22,21 @@ pub static ROWS: [OpRow; 4] = [
         samples(d, |affine| Op::LayerNorm { affine, eps: 1e-5.into() }, 2)
     })
     .saves(0b11, 0b110)
-    .kernels(&[cuda::NORM])
+    .kernels(&[cuda::NORM, rows_cpu::NORM])
     .flops(|_, ins, _| 8 * ins[0].numel().max(0) as u64)
     .lowers(lower),
     OpRow::backward("layer_norm_backward", shape_backward, launch_layer_norm_backward)
-        .kernels(&[cuda::NORM_BACKWARD])
+        .kernels(&[cuda::NORM_BACKWARD, rows_cpu::NORM_BACKWARD])
         .flops(|_, ins, _| 12 * ins[0].numel().max(0) as u64),
     OpRow::forward("rms_norm", shape_rms_norm, launch_rms_norm, vjp_norm, |d| {
         samples(d, |affine| Op::RmsNorm { affine, eps: 1e-6.into() }, 1)
     })
     .saves(0b11, 0b10)
-    .kernels(&[cuda::NORM])
+    .kernels(&[cuda::NORM, rows_cpu::NORM])
     .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
     .lowers(lower),
     OpRow::backward("rms_norm_backward", shape_backward, launch_rms_norm_backward)
-        .kernels(&[cuda::NORM_BACKWARD])
+        .kernels(&[cuda::NORM_BACKWARD, rows_cpu::NORM_BACKWARD])
         .flops(|_, ins, _| 9 * ins[0].numel().max(0) as u64),
 ];
 

@@ -6,6 +6,7 @@ use super::cuda;
 use super::infer::{Inferred, axis, broadcast, float, mismatch, one, same_kind, wrong};
 use super::lower::{Lower, Lowered, only};
 use super::row::{Launch, Launched, OpRow};
+use super::rows_cpu;
 use super::sample::{Draw, Sample, between, bools, normal, sample};
 use super::value::{Meta, Tensor};
 use super::vjp::{Grads, Vjp, grad};
@@ -37,12 +38,13 @@ pub static ROWS: [OpRow; 6] = [
         ]
     })
     .saves(0b11, 0)
-    .kernels(&[cuda::SILU_MUL])
+    .kernels(&[cuda::SILU_MUL, rows_cpu::GATE])
     .lowers(|_, l| {
         let gate = l.silu(l.at(0))?;
         only(l.mul(gate, l.at(1))?)
     }),
-    OpRow::backward("silu_mul_backward", shape_silu_backward, launch_silu_backward).kernels(&[cuda::SILU_MUL_BACKWARD]),
+    OpRow::backward("silu_mul_backward", shape_silu_backward, launch_silu_backward)
+        .kernels(&[cuda::SILU_MUL_BACKWARD, rows_cpu::GATE_BACKWARD]),
     OpRow::forward("swiglu", shape_swiglu, launch_swiglu, vjp_swiglu, |d| {
         let (a, b) = (d.size(2, 4), d.size(3, 5));
         vec![
@@ -52,10 +54,10 @@ pub static ROWS: [OpRow; 6] = [
         ]
     })
     .saves(1, 0)
-    .kernels(&[cuda::SWIGLU])
+    .kernels(&[cuda::SWIGLU, rows_cpu::GATE])
     .lowers(lower_swiglu),
     OpRow::backward("swiglu_backward", |_, ins| one(ins[1].clone()), launch_swiglu_backward)
-        .kernels(&[cuda::SWIGLU_BACKWARD]),
+        .kernels(&[cuda::SWIGLU_BACKWARD, rows_cpu::GATE_BACKWARD]),
     OpRow::forward("where", shape_where, launch_where, vjp_where, |d| {
         let (a, b) = (d.size(2, 4), d.size(5, 7));
         vec![

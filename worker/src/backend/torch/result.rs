@@ -185,6 +185,47 @@ pub(super) fn attention_backward(
     Ok(outs.map(owned))
 }
 
+/// What was made, if anything was.
+fn maybe(made: *mut C_tensor) -> Option<Tensor> {
+    (!made.is_null()).then(|| owned(made))
+}
+
+/// x, branch, weight, bias; sum, norm, mean, 1/σ.
+pub(super) fn norm(ins: [Option<&Tensor>; 4], centred: bool, eps: f32) -> Result<[Option<Tensor>; 4], ShimError> {
+    let ins = ins.map(pointer);
+    let mut outs = [ptr::null_mut(); 4];
+    // SAFETY: four operands of which all but the first may be null, which the shim checks; there is room for four results.
+    check(unsafe { sys::enn_norm(ins.as_ptr(), i32::from(centred), eps, outs.as_mut_ptr()) })?;
+    Ok(outs.map(maybe))
+}
+
+/// Gradient, x, mean, 1/σ, weight, gradient of the sum; the gradients of x, weight and bias.
+pub(super) fn norm_backward(ins: [Option<&Tensor>; 6]) -> Result<[Option<Tensor>; 3], ShimError> {
+    let ins = ins.map(pointer);
+    let mut outs = [ptr::null_mut(); 3];
+    // SAFETY: six operands of which mean, weight and the last may be null, which the shim checks; there is room for three results.
+    check(unsafe { sys::enn_norm_backward(ins.as_ptr(), outs.as_mut_ptr()) })?;
+    Ok(outs.map(maybe))
+}
+
+/// a and b, or both in one.
+pub(super) fn gate(ins: [Option<&Tensor>; 2]) -> Result<Tensor, ShimError> {
+    let ins = ins.map(pointer);
+    let mut y = ptr::null_mut();
+    // SAFETY: two operands of which the second may be null, which the shim checks; `y` is writable.
+    check(unsafe { sys::enn_gate(ins.as_ptr(), &raw mut y) })?;
+    Ok(owned(y))
+}
+
+/// Gradient, a and b, or both in one; the gradients of a and b, or of both.
+pub(super) fn gate_backward(ins: [Option<&Tensor>; 3]) -> Result<[Option<Tensor>; 2], ShimError> {
+    let ins = ins.map(pointer);
+    let mut outs = [ptr::null_mut(); 2];
+    // SAFETY: three operands of which the last may be null, which the shim checks; there is room for two results.
+    check(unsafe { sys::enn_gate_backward(ins.as_ptr(), outs.as_mut_ptr()) })?;
+    Ok(outs.map(maybe))
+}
+
 /// Numbers of one dropout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drop {

@@ -249,8 +249,8 @@ pub fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f64) -> 
     result::adamw(arrays, numbers, decays, eps as f32)
 }
 
-/// Whether the CPU kernels of small products and of attention take these tensors, on this processor.
-pub fn has_product_kernel(tensors: &[&Tensor]) -> bool {
+/// Whether the CPU kernels of products, attention, norms and gates take these tensors, on this processor.
+pub fn has_wide_kernel(tensors: &[&Tensor]) -> bool {
     static WIDE: OnceLock<bool> = OnceLock::new();
     let fits = |t: &&Tensor| t.device() == Device::Cpu && t.kind() == Kind::Float;
     *WIDE.get_or_init(result::has_wide) && tensors.iter().all(fits)
@@ -291,6 +291,77 @@ pub fn attention(ins: [&Tensor; 3], bias: Option<&Tensor>, causal: bool) -> Resu
 /// As [`attention`].
 pub fn attention_backward(ins: [&Tensor; 6], bias: Option<&Tensor>, causal: bool) -> Result<[Tensor; 3], ShimError> {
     result::attention_backward(ins, bias, causal)
+}
+
+/// A norm over the last axis on the CPU.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm<'a> {
+    /// Operand (…, width), width at least 1.
+    pub x: &'a Tensor,
+    /// Added to it before.
+    pub branch: Option<&'a Tensor>,
+    /// Factors (width).
+    pub weight: Option<&'a Tensor>,
+    /// Terms (width).
+    pub bias: Option<&'a Tensor>,
+    /// Layer norm, else RMS norm.
+    pub centred: bool,
+    /// Keeps the root from 0.
+    pub eps: f64,
+}
+
+/// What there is of the sum with the branch, the norm, the mean and 1/σ (or 1/rms), in this order.
+///
+/// # Errors
+/// Operands of another device or kind.
+pub fn norm(n: &Norm<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+    Ok(result::norm([Some(n.x), n.branch, n.weight, n.bias], n.centred, n.eps as f32)?.into_iter().flatten())
+}
+
+/// The reverse of a [`Norm`].
+#[derive(Debug, Clone, Copy)]
+pub struct NormBackward<'a> {
+    /// Gradient of the norm.
+    pub g: &'a Tensor,
+    /// What was normed.
+    pub x: &'a Tensor,
+    /// Its mean, where it was centred.
+    pub mean: Option<&'a Tensor>,
+    /// 1/σ.
+    pub rstd: &'a Tensor,
+    /// Factors.
+    pub weight: Option<&'a Tensor>,
+    /// Gradient of the sum, which is added.
+    pub gsum: Option<&'a Tensor>,
+}
+
+/// The gradient of x, and where there is a weight its own and, where it was centred, that of the bias.
+///
+/// # Errors
+/// As [`norm`].
+pub fn norm_backward(n: &NormBackward<'_>) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+    let ins = [Some(n.g), Some(n.x), n.mean, Some(n.rstd), n.weight, n.gsum];
+    Ok(result::norm_backward(ins)?.into_iter().flatten())
+}
+
+/// a · sigmoid(a) · b on the CPU; without `b`, of the halves of the last axis.
+///
+/// # Errors
+/// Operands of another device or kind.
+pub fn gate(a: &Tensor, b: Option<&Tensor>) -> Result<Tensor, ShimError> {
+    result::gate([Some(a), b])
+}
+
+/// The gradients of a and b, or of both halves, for the gradient of [`gate`].
+///
+/// # Errors
+/// As [`gate`].
+pub fn gate_backward(
+    g: &Tensor,
+    a: &Tensor,
+    b: Option<&Tensor>,
+) -> Result<impl Iterator<Item = Tensor> + use<>, ShimError> {
+    Ok(result::gate_backward([Some(g), Some(a), b])?.into_iter().flatten())
 }
 
 /// One dropout: where in the random stream, and how much.

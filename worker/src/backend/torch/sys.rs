@@ -77,6 +77,10 @@ unsafe extern "C" {
         causal: i32,
         outs: *mut *mut C_tensor,
     ) -> i32;
+    pub(super) fn enn_norm(ins: *const *const C_tensor, centred: i32, eps: f32, outs: *mut *mut C_tensor) -> i32;
+    pub(super) fn enn_norm_backward(ins: *const *const C_tensor, outs: *mut *mut C_tensor) -> i32;
+    pub(super) fn enn_gate(ins: *const *const C_tensor, y: *mut *mut C_tensor) -> i32;
+    pub(super) fn enn_gate_backward(ins: *const *const C_tensor, outs: *mut *mut C_tensor) -> i32;
     pub(super) fn enn_dropout(
         x: *const C_tensor,
         rows: i32,
