@@ -24,7 +24,15 @@ use std::path::{Path, PathBuf};
 pub fn worker() -> WorkerSpec {
     let program = launch::enn().with_file_name("enn-worker");
     assert!(program.exists(), "{} is not there; run `make build`", program.display());
-    WorkerSpec { program, args: Vec::new(), library_dir: None, library_path: None, device: Device::Cpu, threads: 1 }
+    WorkerSpec {
+        program,
+        args: Vec::new(),
+        library_dir: None,
+        library_path: None,
+        device: Device::Cpu,
+        threads: 1,
+        sleeps: true,
+    }
 }
 
 /// The Python of a maker's tools: that of the environment below `ENN_MAKER_ENVS`, which is made once; of AOTInductor's also

@@ -23,7 +23,6 @@ pub(super) const OF_A_SEAT: [&str; 5] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LO
 pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'static str, OsString)> {
     let number = |value: u64| OsString::from(value.to_string());
     let mut variables = vec![
-        ("OMP_NUM_THREADS", number(spec.threads.into())),
         ("ENN_WORKER_ID", number(identity.worker.into())),
         ("ENN_CONTROL_FD", OsString::from(identity.control_fd.to_string())),
         ("ENN_BROKER", identity.broker.into()),
@@ -37,6 +36,7 @@ pub(super) fn variables(spec: &WorkerSpec, identity: &Identity<'_>) -> Vec<(&'st
         variables.push(("MASTER_ADDR", host.into()));
         variables.push(("MASTER_PORT", number(port.into())));
     }
+    variables.extend(spec.openmp());
     variables.extend(spec.libraries().map(|path| ("LD_LIBRARY_PATH", path)));
     variables
 }
@@ -55,6 +55,7 @@ mod tests {
             library_path: Some("/a:/b".into()),
             device: Device::Cpu,
             threads: 3,
+            sleeps: true,
         };
         let identity = Identity {
             worker: 7,
@@ -76,6 +77,7 @@ mod tests {
             ("3".into(), "4".into(), "7".into())
         );
         assert_eq!((get("MASTER_PORT"), get("OMP_NUM_THREADS")), ("29500".into(), "3".into()));
+        assert_eq!(get("GOMP_SPINCOUNT"), "1000");
         let spare = super::variables(&spec, &Identity { seat: None, ..identity });
         assert!(
             !spare.iter().any(|(name, _)| OF_A_SEAT.contains(name))

@@ -76,7 +76,7 @@ impl<R: Send + 'static> Piped<R> {
         command.arg(flag).stdin(Stdio::piped()).stdout(Stdio::piped());
         // A Ctrl-C is for enn alone: the worker ends with its input, and clears up.
         command.process_group(0);
-        command.env("OMP_NUM_THREADS", worker.threads.to_string()).env("TMPDIR", scratch);
+        command.envs(worker.openmp()).env("TMPDIR", scratch);
         if let Some(path) = worker.libraries() {
             command.env("LD_LIBRARY_PATH", path);
         }

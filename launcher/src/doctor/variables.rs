@@ -49,6 +49,16 @@ pub const VARIABLES: &[Variable] = &[
         "enn",
         "threads of one operation, when the configuration says nothing; `enn run` sets 1",
     ),
+    variable(
+        "OMP_WAIT_POLICY",
+        "enn",
+        "how threads of a worker wait for each other; they sleep almost at once if it is not set",
+    ),
+    variable(
+        "GOMP_SPINCOUNT",
+        "enn",
+        "turns of a thread that waits before it sleeps; 1000 for workers if it is not set",
+    ),
     variable("ENN_TOKEN", "enn", "secret that the nodes of a run share; never shown"),
     variable(
         "ENN_LAUNCH",

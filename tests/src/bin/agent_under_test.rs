@@ -65,6 +65,7 @@ fn main() {
             library_path: None,
             device: Device::Cpu,
             threads: 1,
+            sleeps: true,
         },
         world,
         workers_min: option("min").map_or(world, |text| text.parse().unwrap()),

@@ -18,7 +18,7 @@ use enn_common::{
     artifact::chunk::{self, Extent, Written},
     config::{
         RunConfig,
-        train::{ClusterConfig, Device, Precision, TrainConfig},
+        train::{ClusterConfig, Device, TrainConfig},
     },
     event::What,
     staged::Staged,
