@@ -126,7 +126,7 @@ ENN_INLINE void sigmoid(const Lane& x, Lane& y) {
   y = -x;
   y = y > 88.0f ? none + 88.0f : y;
   exponential(y);
-  y = 1.0f / (1.0f + y);
+  y = x < -88.0f ? none : 1.0f / (1.0f + y);
 }
 
 // y = a · sigmoid(a) · b
