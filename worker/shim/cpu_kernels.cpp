@@ -341,6 +341,25 @@ ENN_CLONES void run_adamw(const Update& u, float* __restrict p, float* __restric
   }
 }
 
+// Numbers whose squares are added up in f32, in so many sums side by side; sums of more are f64.
+constexpr int64_t SQUARES = 1 << 12, SIDE = 32;
+constexpr int64_t SQUARES_GRAIN = 1 << 17;
+
+ENN_CLONES double run_squares(const float* x, int64_t count) {
+  double whole = 0;
+  for (int64_t first = 0; first < count; first += SQUARES) {
+    const int64_t last = std::min(count, first + SQUARES);
+    float sums[SIDE] = {};
+    int64_t i = first;
+    for (; i + SIDE <= last; i += SIDE) {
+      for (int64_t j = 0; j < SIDE; ++j) sums[j] += x[i + j] * x[i + j];
+    }
+    for (int64_t j = 0; i < last; ++i, ++j) sums[j] += x[i] * x[i];
+    for (float sum : sums) whole += sum;
+  }
+  return whole;
+}
+
 bool is_double(const at::Tensor& x) {
   TORCH_CHECK(x.device().is_cpu(), "the CPU kernel got a tensor on ", x.device());
   TORCH_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble, "the CPU kernel got ", x.scalar_type());
@@ -384,6 +403,24 @@ int32_t enn_adamw(const at::Tensor* const* arrays, const at::Tensor* numbers, in
     at::parallel_for(0, count, ADAMW_GRAIN, [&](int64_t from, int64_t to) {
       run_adamw(u, data[0] + from, data[1] + from, data[2] + from, data[3] + from, to - from);
     });
+  });
+}
+
+// √Σx² of dense f32 arrays.
+int32_t enn_global_norm(const at::Tensor* const* arrays, int64_t count, double* norm) {
+  return enn::guarded([&] {
+    double whole = 0;
+    for (int64_t a = 0; a < count; ++a) {
+      const at::Tensor& x = *arrays[a];
+      TORCH_CHECK(!is_double(x) && x.is_contiguous(), "array ", a, " is not dense f32");
+      const float* data = x.const_data_ptr<float>();
+      std::vector<double> shares((x.numel() + SQUARES_GRAIN - 1) / SQUARES_GRAIN);
+      at::parallel_for(0, shares.size(), 1, [&](int64_t from, int64_t to) {
+        for (int64_t i = from; i < to; ++i) shares[i] = run_squares(data + i * SQUARES_GRAIN, std::min(SQUARES_GRAIN, x.numel() - i * SQUARES_GRAIN));
+      });
+      for (double share : shares) whole += share;
+    }
+    *norm = std::sqrt(whole);
   });
 }
 

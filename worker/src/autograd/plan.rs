@@ -12,7 +12,7 @@ use super::cx::Cx;
 use super::program::{Program, Rec};
 use crate::backend::Outs;
 use crate::error::{OpError, OpErrorKind};
-use crate::kernel::Launcher;
+use crate::kernel::{Launcher, alone};
 use crate::op::Op;
 use crate::op::collective::{self, Collectives};
 use crate::op::row::{Launch, Launched, PLAIN};
@@ -214,7 +214,7 @@ impl Plan {
 
     /// The recorded kernel, or the plain reference where it cannot be launched: the ranks are in the middle of a step.
     fn launch(&self, at: usize, op: &Op, l: &Launch<'_>) -> Launched {
-        let step = &self.steps[at];
+        let (step, _alone) = (&self.steps[at], alone(op, l));
         match ((step.launch)(op, l), step.plain) {
             (Err(error), Some(plain)) => {
                 tracing::warn!(op = op.name(), %error, "a recorded kernel could not be launched");

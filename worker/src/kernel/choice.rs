@@ -136,7 +136,7 @@ impl Launcher for Manager {
     }
 
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
-        let row = op.row();
+        let (row, _alone) = (op.row(), super::alone(op, l));
         if !self.has_choice(row) {
             return Ok(((row.launch)(op, l)?, PLAIN));
         }

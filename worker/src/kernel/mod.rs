@@ -12,12 +12,14 @@ mod names;
 mod policy;
 mod shadow;
 mod sig;
+mod small;
 mod state;
 
 pub use bisect::{Bisect, Blame, Finding, Rows};
 pub use manager::{Manager, News, Settings};
 pub use names::KernelNameError;
 pub use sig::{Sig, words};
+pub(crate) use small::alone;
 
 use crate::backend::Outs;
 use crate::error::OpErrorKind;
@@ -84,7 +86,7 @@ pub struct FirstFit;
 
 impl Launcher for FirstFit {
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
-        let row = op.row();
+        let (row, _alone) = (op.row(), alone(op, l));
         for kernel in row.kernels {
             if (kernel.fits)(op, l).is_ok()
                 && let Ok(outs) = (kernel.launch)(op, l)
@@ -102,6 +104,7 @@ pub struct Reference;
 
 impl Launcher for Reference {
     fn launch(&self, op: &Op, l: &Launch<'_>) -> Result<(Outs, &'static str), OpErrorKind> {
+        let _alone = alone(op, l);
         Ok(((op.row().launch)(op, l)?, PLAIN))
     }
 }

@@ -7,7 +7,7 @@ use super::cuda_optim as cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
 use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::value::Meta;
-use crate::backend::torch::safe::adamw;
+use crate::backend::torch::safe::{adamw, global_norm};
 use crate::error::OpErrorKind;
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -51,7 +51,7 @@ pub const SCALARS: i64 = 6;
 /// | Zero | any number of arrays, written | none |
 pub static ROWS: [OpRow; 5] = [
     OpRow::backward("global_norm", shape_norm, launch_norm)
-        .kernels(&[cuda::GLOBAL_NORM])
+        .kernels(&[cuda::GLOBAL_NORM, CPU_NORM])
         .flops(|_, ins, _| 2 * elements(ins, 1))
         .export(NOT_EXPORTED),
     OpRow::backward("step_scalars", shape_scalars, launch_scalars).kernels(&[cuda::STEP_SCALARS]).export(NOT_EXPORTED),
@@ -88,6 +88,14 @@ const CPU: Kernel = Kernel {
     launch: launch_adamw_cpu,
     tolerance: Tolerance::Reduction,
     deterministic: true,
+};
+
+/// All arrays in one pass.
+const CPU_NORM: Kernel = Kernel {
+    id: "cpu.global_norm",
+    fits: |_, l| dense(l),
+    launch: |_, l| Ok(smallvec![Raw::from(global_norm(l.ins)?)]),
+    ..CPU
 };
 
 /// Elements of every `each`-th operand.
@@ -214,6 +222,10 @@ fn fits_cpu(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
     if matches!(op, Op::AdamW { shadows: true, .. }) {
         return Err("weights with low-precision copies");
     }
+    dense(l)
+}
+
+fn dense(l: &Launch<'_>) -> Result<(), &'static str> {
     let fits = |x: &Raw| x.device() == Device::Cpu && x.kind() == Kind::Float && x.is_contiguous();
     if l.ins.iter().all(|x| fits(x)) { Ok(()) } else { Err("not dense f32 on the CPU") }
 }

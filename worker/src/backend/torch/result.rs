@@ -136,6 +136,21 @@ pub(super) fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f
     check(unsafe { sys::enn_adamw(arrays.as_ptr().cast(), numbers.as_ptr(), i32::from(decays), eps) })
 }
 
+/// Sets the threads of the next operations; how many there were, 0 where nobody counts them.
+pub(super) fn threads(count: i32) -> i32 {
+    // SAFETY: no pointers; the number is this thread's own.
+    unsafe { sys::enn_threads(count) }
+}
+
+/// √Σx² over all arrays.
+pub(super) fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
+    let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+    let mut norm = 0.0;
+    // SAFETY: so many arrays are alive; the shim checks kind and layout before it reads.
+    check(unsafe { sys::enn_global_norm(arrays.as_ptr(), arrays.len() as i64, &raw mut norm) })?;
+    Ok(norm)
+}
+
 /// Whether the processor has the registers that the kernels below compute in.
 pub(super) fn has_wide() -> bool {
     // SAFETY: no pointers; the shim asks the processor.

@@ -249,6 +249,35 @@ pub fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f64) -> 
     result::adamw(arrays, numbers, decays, eps as f32)
 }
 
+/// √Σx² over dense f32 arrays on the CPU: added up in f32 within rows of 4,096 numbers, in f64 beyond.
+///
+/// # Errors
+/// Arrays that are not so.
+pub fn global_norm(arrays: &[&Tensor]) -> Result<f64, ShimError> {
+    result::global_norm(arrays)
+}
+
+/// While it lives, what this thread launches on the CPU runs on no other.
+#[derive(Debug)]
+pub struct Alone {
+    before: i32,
+}
+
+impl Alone {
+    /// From now on.
+    pub fn begin() -> Self {
+        Self { before: result::threads(1) }
+    }
+}
+
+impl std::ops::Drop for Alone {
+    fn drop(&mut self) {
+        if self.before > 1 {
+            result::threads(self.before);
+        }
+    }
+}
+
 /// Whether the CPU kernels of products, attention, norms and gates take these tensors, on this processor.
 pub fn has_wide_kernel(tensors: &[&Tensor]) -> bool {
     static WIDE: OnceLock<bool> = OnceLock::new();
