@@ -231,7 +231,8 @@ fn runtimes_at_work_together_answer_their_own_rows_and_end_with_enn() {
         assert!((value - 2.0 * row as f32 / 20_000.0).abs() < 1e-6, "row {row}: {value}");
     }
     // One that answers nothing, and does not hear that nobody listens.
-    let hangs = "mark('process-' + str(os.getpid()))\nsay({'ready': '1'})\nnext(questions)\nmark('hangs')\ntime.sleep(1000)\n";
+    let hangs =
+        "mark('process-' + str(os.getpid()))\nsay({'ready': '1'})\nnext(questions)\nmark('hangs')\ntime.sleep(1000)\n";
     let loads = "mark('process-' + str(os.getpid()))\nmark('hangs')\ntime.sleep(1000)\n";
     for (lines, signal, code) in
         [(hangs, Signal::SIGTERM, Some(143)), (loads, Signal::SIGINT, Some(130)), (hangs, Signal::SIGKILL, None)]

@@ -9,6 +9,7 @@
     reason = "a test's helpers fail the test by panicking, and it says how long tools take"
 )]
 
+use enn_common::staged::reader::NpyMap;
 use enn_common::{
     graph::{DType, Graph, Id},
     wire::engine::Engine,
@@ -24,7 +25,6 @@ use enn_export::{
     sample::{Sample, samples},
 };
 use enn_launcher::export::{Artifact, EngineRunner};
-use enn_common::staged::reader::NpyMap;
 use enn_tests::{
     artifact::{agrees, ports, python, worker},
     data, launch,
@@ -209,7 +209,11 @@ fn is_an_engine(backend: Backend, artifact: &str) {
     fs::remove_dir_all(&run).unwrap();
     near(&predicted(&kept.join(artifact), "alone", &[]), &expected);
     near(&served(enn().arg("serve").arg(kept.join(artifact)), &rows), &expected);
-    let usage = Command::new(&python).arg(kept.join(format!("{artifact}.usage.py"))).env_remove("LD_LIBRARY_PATH").output().unwrap();
+    let usage = Command::new(&python)
+        .arg(kept.join(format!("{artifact}.usage.py")))
+        .env_remove("LD_LIBRARY_PATH")
+        .output()
+        .unwrap();
     let told = String::from_utf8_lossy(&usage.stdout);
     assert!(usage.status.success() && told.contains("tensor("), "{told}{}", String::from_utf8_lossy(&usage.stderr));
 }

@@ -164,7 +164,8 @@ impl Tool {
         let pins: Vec<String> = self.pins.iter().map(|(name, version)| format!("{name}=={version}")).collect();
         let pins = if pins.is_empty() { "it".to_owned() } else { pins.join(" and ") };
         let name = self.backend.name();
-        let hint = format!("`enn export --prepare {name}` makes a Python for it, or let PYTHON_EXEC name one that has {pins}");
+        let hint =
+            format!("`enn export --prepare {name}` makes a Python for it, or let PYTHON_EXEC name one that has {pins}");
         ExportError::Unavailable { what: self.what, why, hint }
     }
 

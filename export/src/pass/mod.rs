@@ -46,7 +46,8 @@ fn read(graph: &Graph) -> HashSet<Id> {
 
 /// Whether a node that has its operand's shape gives the operand itself. What is answered has a name of its own, and so a node.
 fn moves_nothing(graph: &Graph, node: &Node) -> bool {
-    let is_all = |index: &Value| index.data.is_some() && index.integers().into_iter().eq(0..index.integers().len() as i64);
+    let is_all =
+        |index: &Value| index.data.is_some() && index.integers().into_iter().eq(0..index.integers().len() as i64);
     let stays = match &node.op {
         Op::Reshape { .. } | Op::Expand { .. } | Op::Slice { .. } => true,
         Op::Permute { axes } => axes.is_sorted(),
