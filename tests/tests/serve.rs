@@ -259,7 +259,7 @@ fn a_runtime_that_ends_between_requests_is_replaced_before_the_next_and_one_that
     // It answers once, and ends.
     let (command, artifact) = serving("say({'ready': '1'})\ndouble(next(questions))\n");
     let server = Server::by(command, &artifact, &[]);
-    for answered in 1..4 {
+    for answered in 1..4_u32 {
         let (status, told) = server.post(&json!({ "rows": [[0.25 * f64::from(answered), 0.0, 0.0]] }));
         assert_eq!((status, &told["rows"][0][0]), (200, &json!(0.5 * f64::from(answered))), "{told}");
         server.until("enn_serve_restarts_total", answered.into());
