@@ -60,11 +60,12 @@ conformance: build venv ## Tests against PyTorch itself
 
 aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"
-	$(CARGO) test --release -p enn-tests --test makers aoti
+	# The whole workspace, as `make test` has built it: another choice of packages would build what they stand on again.
+	$(CARGO) test --release --workspace --test makers aoti
 
 makers: build venv ## What AOTInductor and ExecuTorch make, in their own runtimes: environments in target/envs (9 GB), minutes
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_MAKER_ENVS="$(TARGET)/envs" ENN_UV="$(TARGET)/tools/uv/bin/uv"
-	$(CARGO) test --release -p enn-tests --test makers
+	$(CARGO) test --release --workspace --test makers
 
 bench: build venv ## Measurements that need no GPU, with the peer beside them
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"

@@ -1,6 +1,7 @@
 //! An artifact at work in its runtime.
 
 use crate::ExportError;
+use crossbeam_channel::{Receiver, never};
 use std::time::Duration;
 
 /// An input or output of a model: f32, row-major.
@@ -22,6 +23,11 @@ pub trait Runner {
     /// Longest time for an answer from now on: what takes longer is [`ExportError::Late`], and then is not to be asked again. A runtime
     /// in this process takes the time it takes.
     fn set_time(&mut self, _time: Duration) {}
+
+    /// Is disconnected once the runtime has ended by itself, which one in this process never does.
+    fn ended(&self) -> Receiver<()> {
+        never()
+    }
 
     /// The outputs, in the graph's order, for inputs that have the names of the graph's.
     ///

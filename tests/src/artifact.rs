@@ -18,7 +18,67 @@ use enn_export::{
     sample::Sample,
 };
 use enn_launcher::agent::WorkerSpec;
-use std::path::{Path, PathBuf};
+use serde_json::Value;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Longest wait for what is expected.
+const WAIT: Duration = Duration::from_secs(120);
+
+/// What a program that is played by [`played`] begins with.
+const PART: &str = r#"#!/usr/bin/env python3
+import json, os, struct, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+job = json.loads(sys.stdin.readline())
+def say(what):
+    print(json.dumps(what), flush=True)
+def mark(name):
+    open(os.path.join(here, name), "w").close()
+def marked(name):
+    return sum(file.startswith(name) for file in os.listdir(here))
+def double(question):
+    """Twice the first column."""
+    rows, width = question["shapes"][0]
+    with open(question["inputs"], "rb") as file:
+        values = struct.unpack(f"<{rows * width}f", file.read())
+    with open(question["outputs"], "wb") as file:
+        file.write(struct.pack(f"<{rows}f", *[2 * value for value in values[::width]]))
+    say({"answered": [[rows, 1]]})
+questions = (json.loads(line) for line in sys.stdin)
+"#;
+
+/// An exported archive under the name of a program of ExecuTorch, in `dir`, and what `PYTHON_EXEC` is to name: instead of that runtime
+/// `lines` of Python play it, so that it can misbehave.
+pub fn played(archive: &Path, dir: &Path, lines: &str) -> (PathBuf, PathBuf) {
+    let (artifact, python) = (dir.join("model.pte"), dir.join("python"));
+    fs::copy(archive, &artifact).unwrap();
+    let said = fs::read(archive.with_extension("pt2.json")).unwrap();
+    let mut said: Value = serde_json::from_slice(&said).unwrap();
+    (said["format"], said["artifact"]) = ("executorch".into(), "model.pte".into());
+    fs::write(dir.join("model.pte.json"), said.to_string()).unwrap();
+    fs::write(&python, format!("{PART}{lines}")).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
+    (artifact, python)
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < WAIT, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a process is gone, or a zombie that waits for its parent.
+pub fn gone(pid: i32) {
+    let stat = format!("/proc/{pid}/stat");
+    until(&format!("{pid} ends"), || !fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")));
+}
 
 /// The worker beside `enn`, on the CPU; libtorch is where the environment says.
 pub fn worker() -> WorkerSpec {

@@ -11,6 +11,7 @@
 
 use enn_common::{artifact::prediction::PredictionManifest, staged::reader::NpyMap};
 use enn_tests::{
+    artifact::{gone, played, until},
     data::{self, mix},
     launch,
 };
@@ -61,7 +62,10 @@ fn said(done: &Output) -> String {
 }
 
 fn predict(model: &Path, csv: &Path, out: &Path, more: &[&str]) -> Output {
-    enn().arg("predict").arg(model).arg("--data").arg(csv).arg("--out").arg(out).args(more).output().unwrap()
+    let mut command = enn();
+    // No environment that was prepared on this machine.
+    command.env("XDG_CACHE_HOME", out.with_file_name("cache"));
+    command.arg("predict").arg(model).arg("--data").arg(csv).arg("--out").arg(out).args(more).output().unwrap()
 }
 
 fn export(run: &Path, out: &Path, more: &[&str]) {
@@ -150,6 +154,8 @@ fn what_an_artifact_cannot_do_is_refused_with_a_sentence() {
     refused(&artifact, &["--engine", "onnx"], "--engine onnx: the exported model is pt2");
     refused(&artifact, &["--point", "--precision", "bf16"], "--precision bf16: pt2 computes in");
     refused(&run, &["--engine", "onnx"], "onnxruntime is not available");
+    refused(&run, &["--engine", "aoti"], "`enn export --prepare aoti` makes a Python for it");
+    refused(&run, &["--engine", "executorch"], "`enn export --prepare executorch` makes a Python for it");
     refused(&run, &["--engine", "coreml"], "coreml is no engine, expected one of native, onnx");
     let done = predict(&artifact, &at("new.csv"), &at("point"), &["--point"]);
     assert!(done.status.success(), "{}", said(&done));
@@ -192,4 +198,53 @@ fn a_runtime_that_is_killed_is_started_again_and_does_the_rest() {
     let done = child.wait_with_output().unwrap();
     assert!(done.status.success() && said(&done).contains("it is started again"), "{}", said(&done));
     same(&at("expected"), &at("found"));
+}
+
+/// Rows without gaps, of which each is another one.
+fn whole(path: &Path, rows: u64) {
+    let mut text = "id,a,b,c\n".to_owned();
+    (0..rows).for_each(|row| writeln!(text, "{row},{},0.5,-0.5", row as f64 / rows as f64).unwrap());
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn runtimes_at_work_together_answer_their_own_rows_and_end_with_enn() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let run = data::trained(enn(), dir.path(), &[]);
+    export(&run, &at("out"), &[]);
+    whole(&at("new.csv"), 20_000);
+    let command = |lines: &str| {
+        let (artifact, python) = played(&at("out").join("model.pt2"), dir.path(), lines);
+        let mut command = enn();
+        command.arg("predict").arg(artifact).arg("--data").arg(at("new.csv")).arg("--out").arg(at("found"));
+        command.env("PYTHON_EXEC", python).env("XDG_CACHE_HOME", at("cache"));
+        command
+    };
+    // Neither reads what it was asked before the other one has been asked, too.
+    let both = "mark('ready-' + str(os.getpid()))\nsay({'ready': '1'})\nfor question in questions:\n    \
+                mark('asked-' + str(os.getpid()))\n    while marked('asked-') < 2:\n        time.sleep(0.001)\n    double(question)\n";
+    let done = command(both).args(["--nproc-per-node", "2"]).output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    let found = NpyMap::open(&at("found").join("pred.npy")).unwrap();
+    for (row, value) in found.numbers::<f32>().unwrap().iter().enumerate() {
+        assert!((value - 2.0 * row as f32 / 20_000.0).abs() < 1e-6, "row {row}: {value}");
+    }
+    // One that answers nothing, and does not hear that nobody listens.
+    let hangs =
+        "mark('process-' + str(os.getpid()))\nsay({'ready': '1'})\nnext(questions)\nmark('hangs')\ntime.sleep(1000)\n";
+    let loads = "mark('process-' + str(os.getpid()))\nmark('hangs')\ntime.sleep(1000)\n";
+    for (lines, signal, code) in
+        [(hangs, Signal::SIGTERM, Some(143)), (loads, Signal::SIGINT, Some(130)), (hangs, Signal::SIGKILL, None)]
+    {
+        let mut child = command(lines).args(["--replace", "--nproc-per-node", "1"]).spawn().unwrap();
+        until("it computes", || at("hangs").exists());
+        let all = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names: Vec<String> = all.filter(|name| name.starts_with("process-")).collect();
+        kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), code, "{signal}");
+        let [name] = names.as_slice() else { panic!("{names:?}") };
+        gone(name["process-".len()..].parse().unwrap());
+        [name.as_str(), "hangs"].iter().for_each(|name| fs::remove_file(at(name)).unwrap());
+    }
 }

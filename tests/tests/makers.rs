@@ -9,6 +9,7 @@
     reason = "a test's helpers fail the test by panicking, and it says how long tools take"
 )]
 
+use enn_common::staged::reader::NpyMap;
 use enn_common::{
     graph::{DType, Graph, Id},
     wire::engine::Engine,
@@ -24,8 +25,19 @@ use enn_export::{
     sample::{Sample, samples},
 };
 use enn_launcher::export::{Artifact, EngineRunner};
-use enn_tests::artifact::{agrees, ports, python, worker};
-use std::{collections::BTreeMap, fs, path::Path};
+use enn_tests::{
+    artifact::{agrees, ports, python, worker},
+    data, launch,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 /// Largest batch of the archives.
 const ROWS_MAX: usize = 300;
@@ -153,4 +165,79 @@ fn a_maker_that_cannot_read_its_source_says_so() {
     let error = made.unwrap_err().to_string();
     assert!(error.starts_with("ExecuTorch refused") && error.contains("m.pt2") && error.contains("Error"), "{error}");
     assert_eq!(names(dir.path()), ["m.pt2"]);
+}
+
+#[test]
+fn aoti_is_an_engine_of_predictions_and_of_servers() {
+    is_an_engine(Backend::Aoti, "chaos.aoti.pt2");
+}
+
+#[test]
+fn executorch_is_an_engine_of_predictions_and_of_servers() {
+    is_an_engine(Backend::ExecuTorch, "chaos.pte");
+}
+
+/// From the command line: a run predicts by it, what it leaves predicts and serves alone, and the program beside that runs.
+fn is_an_engine(backend: Backend, artifact: &str) {
+    let Some(python) = python(backend) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let enn = || {
+        let mut command = Command::new(launch::enn());
+        command.env("PYTHON_EXEC", &python).env("XDG_CACHE_HOME", at("cache"));
+        command
+    };
+    let run = data::trained(enn(), dir.path(), &[]);
+    let rows = [[0.25, -0.5, 0.125], [0.5, 0.75, -1.0], [-0.25, 0.0, 0.5]];
+    let lines = rows.iter().enumerate().map(|(row, [a, b, c])| format!("{row},{a},{b},{c}\n"));
+    fs::write(at("new.csv"), format!("id,a,b,c\n{}", lines.collect::<String>())).unwrap();
+    let predicted = |model: &Path, name: &str, more: &[&str]| -> Vec<f32> {
+        let mut command = enn();
+        command.arg("predict").arg(model).args(["--quiet", "--nproc-per-node", "2"]).args(more);
+        let done = command.arg("--data").arg(at("new.csv")).arg("--out").arg(at(name)).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        NpyMap::open(&at(name).join("pred.npy")).unwrap().numbers().unwrap().to_vec()
+    };
+    let near = |found: &[f32], expected: &[f32]| {
+        let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(found.len() == expected.len() && off < 1e-5, "{found:?}, expected {expected:?}");
+    };
+    let expected = predicted(&run, "native", &[]);
+    near(&predicted(&run, "engine", &["--engine", backend.name()]), &expected);
+    let kept = at("kept");
+    fs::rename(run.join("engines"), &kept).unwrap();
+    fs::remove_dir_all(&run).unwrap();
+    near(&predicted(&kept.join(artifact), "alone", &[]), &expected);
+    near(&served(enn().arg("serve").arg(kept.join(artifact)), &rows), &expected);
+    let usage = Command::new(&python)
+        .arg(kept.join(format!("{artifact}.usage.py")))
+        .env_remove("LD_LIBRARY_PATH")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&usage.stdout);
+    assert!(usage.status.success() && told.contains("tensor("), "{told}{}", String::from_utf8_lossy(&usage.stderr));
+}
+
+/// What a server answers to rows.
+fn served(command: &mut Command, rows: &[[f64; 3]]) -> Vec<f32> {
+    let mut server = command.args(["--addr", "0", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut text = String::new();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let told = loop {
+        text += &lines.next().expect("it says where it listens").unwrap();
+        if let Ok(told) = serde_json::from_str::<Value>(&text) {
+            break told;
+        }
+    };
+    let mut stream = TcpStream::connect(told["address"].as_str().unwrap()).unwrap();
+    let body = json!({ "rows": rows }).to_string();
+    let head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
+    write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let told: Value = serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let value = |row: &Value| row[0].as_f64().map(|value| value as f32);
+    told["rows"].as_array().unwrap_or_else(|| panic!("{told}")).iter().filter_map(value).collect()
 }

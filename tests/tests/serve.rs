@@ -11,6 +11,7 @@
 
 use enn_common::staged::reader::NpyMap;
 use enn_tests::{
+    artifact::{gone, played, until},
     data::{self, mix},
     launch,
 };
@@ -59,7 +60,10 @@ impl Server {
     }
 
     fn with(run: &Path, more: &[&str]) -> Self {
-        let mut command = enn();
+        Self::by(enn(), run, more)
+    }
+
+    fn by(mut command: Command, run: &Path, more: &[&str]) -> Self {
         command.arg("serve").arg(run).args(["--addr", "0", "--json", "--set", "train.threads=1"]).args(more);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut text = String::new();
@@ -236,6 +240,41 @@ fn a_worker_that_hangs_is_replaced_and_its_requests_are_told() {
         assert!(!server.workers().contains(&worker), "the stopped one is gone");
         assert_eq!(server.stop(), Some(143));
     }
+}
+
+#[test]
+fn a_runtime_that_ends_between_requests_is_replaced_before_the_next_and_one_that_loads_holds_up_no_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path());
+    let out = dir.path().join("export");
+    let mut export = enn();
+    export.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out);
+    assert!(export.output().unwrap().status.success());
+    let serving = |lines: &str| {
+        let (artifact, python) = played(&out.join("model.pt2"), dir.path(), lines);
+        let mut command = enn();
+        command.env("PYTHON_EXEC", python).env("XDG_CACHE_HOME", dir.path());
+        (command, artifact)
+    };
+    // It answers once, and ends.
+    let (command, artifact) = serving("say({'ready': '1'})\ndouble(next(questions))\n");
+    let server = Server::by(command, &artifact, &[]);
+    for answered in 1..4_u32 {
+        let (status, told) = server.post(&json!({ "rows": [[0.25 * f64::from(answered), 0.0, 0.0]] }));
+        assert_eq!((status, &told["rows"][0][0]), (200, &json!(0.5 * f64::from(answered))), "{told}");
+        server.until("enn_serve_restarts_total", answered.into());
+        server.until("enn_serve_workers_up", 1);
+    }
+    assert_eq!(server.stop(), Some(143));
+    // It never comes up.
+    let (mut command, artifact) = serving("mark('process-' + str(os.getpid()))\nmark('loads')\ntime.sleep(1000)\n");
+    let mut child = command.arg("serve").arg(artifact).args(["--addr", "0"]).spawn().unwrap();
+    until("it loads", || dir.path().join("loads").exists());
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let pid = names.into_iter().find_map(|name| name.strip_prefix("process-")?.parse().ok()).unwrap();
+    gone(pid);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{
     Limits, Reply, Working,
     child::{Child, Errors},
     exchange::Exchange,
+    unix,
 };
 use crate::{
     ExportError, Runner,
@@ -57,7 +58,7 @@ impl Library {
     }
 
     /// The same in a process of its own: `command` is a program that calls [`serve`](super::exchange::serve) with it. Inputs and
-    /// outputs have these names, in their order; what is exchanged lies in `scratch`.
+    /// outputs have these names, in their order; what is exchanged lies below `scratch`.
     ///
     /// # Errors
     /// As [`Library::open`]; a limit.
@@ -72,13 +73,14 @@ impl Library {
         // A check needs no GPU, and words only where something is wrong.
         command.env("CUDA_VISIBLE_DEVICES", "").env("TF_CPP_MIN_LOG_LEVEL", "2");
         let what = self.what();
+        unix::bind(&mut command);
         let program = command.get_program().to_owned();
         let child =
             Child::start(command, Errors::Kept).map_err(|source| ExportError::Io { path: program.into(), source })?;
         let mut working = Working { what, child, time: limits.time, path: artifact.to_owned() };
         working.say(&json!({ "artifact": artifact, "inputs": inputs }))?;
         match working.hear()? {
-            Reply::Ready(version) => Ok(Exchange::new(working, version, (inputs, outputs), scratch)),
+            Reply::Ready(version) => Exchange::new(working, version, (inputs, outputs), scratch),
             other => Err(working.refused(format!("it said {other:?} before it was asked"))),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** every wait has a limit, and what is kept of what it prints has one.
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
@@ -11,7 +12,6 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write, pipe},
     os::unix::process::CommandExt,
     process::{self, ChildStdin, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
     time::Duration,
 };
 
@@ -49,8 +49,10 @@ pub(super) enum Silence {
 #[derive(Debug)]
 pub(super) struct Child {
     process: process::Child,
-    input: Option<ChildStdin>,
+    /// Lines on their way to it; `None` once its input is closed, or where it has none.
+    said: Option<Sender<String>>,
     lines: Receiver<String>,
+    ended: Receiver<()>,
     last_lines: Receiver<Vec<String>>,
     alive: bool,
 }
@@ -60,8 +62,9 @@ impl Child {
     pub(super) fn start(mut command: Command, errors: Errors) -> io::Result<Self> {
         command.process_group(0);
         let (mut output, writer) = pipe()?;
-        let (say, lines) = sync_channel(LINES_WAITING_MAX);
-        let (tell, last_lines) = sync_channel(1);
+        let (say, lines) = bounded(LINES_WAITING_MAX);
+        let (tell, last_lines) = bounded(1);
+        let (alive, ended) = bounded(0);
         match errors {
             Errors::Kept => command.stdin(Stdio::piped()).stderr(Stdio::piped()),
             Errors::Heard => command.stdin(Stdio::null()).stderr(writer.try_clone()?),
@@ -70,6 +73,7 @@ impl Child {
         // It holds this side's ends of the pipe.
         drop(command);
         std::thread::spawn(move || {
+            let _alive: Sender<()> = alive;
             let mut output = BufReader::new(&mut output);
             while let Some(line) = line(&mut output) {
                 if say.send(line).is_err() {
@@ -80,15 +84,24 @@ impl Child {
         if let Some(errors) = process.stderr.take() {
             std::thread::spawn(move || tell.send(last(errors)));
         }
-        Ok(Self { input: process.stdin.take(), process, lines, last_lines, alive: true })
+        let said = process.stdin.take().map(writer_to);
+        Ok(Self { process, said, lines, ended, last_lines, alive: true })
     }
 
-    /// Sends a line.
-    pub(super) fn say(&mut self, line: &str) -> io::Result<()> {
-        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        input.write_all(line.as_bytes())?;
-        input.write_all(b"\n")?;
-        input.flush()
+    /// Sends a line, and does not wait for it to be taken: of one that takes none, or has ended, that is heard.
+    ///
+    /// # Errors
+    /// The last line still lies there.
+    pub(super) fn say(&self, line: String) -> io::Result<()> {
+        match self.said.as_ref().map(|said| said.try_send(line)) {
+            Some(Err(TrySendError::Full(_))) => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Is disconnected once it has closed its output.
+    pub(super) const fn ended(&self) -> &Receiver<()> {
+        &self.ended
     }
 
     /// The next line.
@@ -119,7 +132,7 @@ impl Child {
     /// Closes this end of its standard input.
     #[cfg(test)]
     pub(super) fn hang_up(&mut self) {
-        drop(self.input.take());
+        drop(self.said.take());
     }
 
     fn kill(&mut self) {
@@ -135,6 +148,19 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Writes lines as long as somebody says some and somebody reads them: a pipe that is full holds up nobody else.
+fn writer_to(mut input: ChildStdin) -> Sender<String> {
+    let (said, lines) = bounded::<String>(1);
+    std::thread::spawn(move || {
+        for line in lines {
+            if input.write_all((line + "\n").as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    said
 }
 
 /// The next line without its end; `None` when there is none, or it cannot be read.

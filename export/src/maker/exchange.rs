@@ -10,9 +10,13 @@
 
 use super::{Reply, Working};
 use crate::{ExportError, Runner, Tensor};
+use crossbeam_channel::Receiver;
+use enn_common::fs::atomic;
 use serde_json::{Value, json};
 use std::{
+    fs::DirBuilder,
     io::{self, BufRead, Write},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -23,15 +27,22 @@ pub struct Exchange {
     working: Working,
     version: String,
     ports: (Vec<String>, Vec<String>),
-    /// What is exchanged.
-    files: (PathBuf, PathBuf),
+    /// Of what is exchanged; its own, as others may be at work below the same one.
+    dir: PathBuf,
 }
 
 impl Exchange {
-    /// With one that has said its version. Inputs and outputs have these names, in their order; what is exchanged lies in `scratch`.
-    pub(super) fn new(working: Working, version: String, ports: (Vec<String>, Vec<String>), scratch: &Path) -> Self {
-        let files = (scratch.join("runtime.inputs"), scratch.join("runtime.outputs"));
-        Self { working, version, ports, files }
+    /// With one that has said its version. Inputs and outputs have these names, in their order; what is exchanged lies below `scratch`.
+    pub(super) fn new(
+        working: Working,
+        version: String,
+        ports: (Vec<String>, Vec<String>),
+        scratch: &Path,
+    ) -> Result<Self, ExportError> {
+        let dir = atomic::temporary(&scratch.join("runtime"));
+        let made = DirBuilder::new().mode(0o700).create(&dir);
+        made.map_err(|source| ExportError::Io { path: dir.clone(), source })?;
+        Ok(Self { working, version, ports, dir })
     }
 }
 
@@ -44,6 +55,10 @@ impl Runner for Exchange {
         self.working.time = time;
     }
 
+    fn ended(&self) -> Receiver<()> {
+        self.working.child.ended().clone()
+    }
+
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
         let (mut bytes, mut shapes) = (Vec::new(), Vec::new());
         for name in &self.ports.0 {
@@ -52,8 +67,8 @@ impl Runner for Exchange {
             bytes.extend(input.values.iter().flat_map(|value| value.to_le_bytes()));
             shapes.push(&input.shape);
         }
-        let (given, answered) = &self.files;
-        std::fs::write(given, bytes).map_err(|source| ExportError::Io { path: given.clone(), source })?;
+        let (given, answered) = (self.dir.join("inputs"), self.dir.join("outputs"));
+        std::fs::write(&given, bytes).map_err(|source| ExportError::Io { path: given.clone(), source })?;
         self.working.say(&json!({ "inputs": given, "outputs": answered, "shapes": shapes }))?;
         let shapes = match self.working.hear()? {
             Reply::Answered(shapes) if shapes.len() == self.ports.1.len() => shapes,
@@ -63,16 +78,15 @@ impl Runner for Exchange {
                     .refused(format!("it said {other:?}, expected {} outputs", self.ports.1.len())));
             }
         };
-        let bytes = std::fs::read(answered).map_err(|source| ExportError::Io { path: answered.clone(), source })?;
+        let bytes = std::fs::read(&answered).map_err(|source| ExportError::Io { path: answered, source })?;
         cut(&self.ports.1, shapes, &bytes).ok_or_else(|| self.working.refused("its outputs are cut".to_owned()))
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // They may never have been written.
-        let _ = std::fs::remove_file(&self.files.0);
-        let _ = std::fs::remove_file(&self.files.1);
+        // Whoever owns the directory above removes what is left.
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

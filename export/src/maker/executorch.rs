@@ -40,7 +40,7 @@ pub fn lower(
 }
 
 /// Loads a program into ExecuTorch's runtime for Python. Its inputs and outputs have these names, in their order; what is exchanged
-/// lies in `scratch`.
+/// lies below `scratch`.
 ///
 /// # Errors
 /// An interpreter without ExecuTorch 1.2; what ExecuTorch says.

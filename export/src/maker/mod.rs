@@ -19,6 +19,7 @@ pub mod prepare;
 pub mod tensorrt;
 #[cfg(test)]
 mod tests;
+mod unix;
 
 use crate::ExportError;
 use child::{Child, Errors, Silence};
@@ -54,9 +55,14 @@ pub struct Limits {
     pub memory_bytes: u64,
 }
 
+impl Limits {
+    /// Of what makes artifacts.
+    pub const MAKES: Self = Self { time: Duration::from_secs(1800), memory_bytes: 64 << 30 };
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { time: Duration::from_secs(1800), memory_bytes: 64 << 30 }
+        Self::MAKES
     }
 }
 
@@ -112,11 +118,15 @@ impl Tool {
         // Its libraries are its own: another libtorch found first would be half of each.
         command.env_remove("LD_LIBRARY_PATH");
         command.args(["-I", "-W", "ignore", "-c", &format!("{PREAMBLE}\n{}", self.script)]);
+        // A maker, which starts others, hears the end of its input and ends with them.
+        if job.get("artifact").is_some() {
+            unix::bind(&mut command);
+        }
         let unavailable = |source: io::Error| self.unavailable(format!("{}: {source}", python.display()));
         let child = Child::start(command, Errors::Kept).map_err(unavailable)?;
         job["pins"] = json!(self.pins.iter().copied().collect::<BTreeMap<_, _>>());
         job["memory_bytes"] = json!(limits.memory_bytes);
-        let mut working = Working { what: self.what, child, time: limits.time, path: path.to_owned() };
+        let working = Working { what: self.what, child, time: limits.time, path: path.to_owned() };
         working.say(&job)?;
         Ok(working)
     }
@@ -129,7 +139,7 @@ impl Tool {
         }
     }
 
-    /// Starts it on an artifact whose inputs and outputs have these names, in their order. What is exchanged lies in `scratch`.
+    /// Starts it on an artifact whose inputs and outputs have these names, in their order. What is exchanged lies below `scratch`.
     fn run(
         &self,
         python: &Path,
@@ -144,7 +154,7 @@ impl Tool {
         match self.hear(&mut working)? {
             Reply::Ready(version) => {
                 let version = format!("{} {version}", self.what.to_lowercase());
-                Ok(Exchange::new(working, version, ports, scratch))
+                Exchange::new(working, version, ports, scratch)
             }
             other => Err(working.refused(format!("it said {other:?} before it was asked"))),
         }
@@ -154,7 +164,8 @@ impl Tool {
         let pins: Vec<String> = self.pins.iter().map(|(name, version)| format!("{name}=={version}")).collect();
         let pins = if pins.is_empty() { "it".to_owned() } else { pins.join(" and ") };
         let name = self.backend.name();
-        let hint = format!("`enn export --prepare {name}` makes a Python for it, or name one that has {pins}");
+        let hint =
+            format!("`enn export --prepare {name}` makes a Python for it, or let PYTHON_EXEC name one that has {pins}");
         ExportError::Unavailable { what: self.what, why, hint }
     }
 
@@ -191,12 +202,8 @@ impl Tool {
 }
 
 impl Working {
-    fn say(&mut self, line: &Value) -> Result<(), ExportError> {
-        // One that has ended is heard to have.
-        self.child.say(&line.to_string()).or_else(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => Ok(()),
-            _ => Err(self.refused(error.to_string())),
-        })
+    fn say(&self, line: &Value) -> Result<(), ExportError> {
+        self.child.say(line.to_string()).map_err(|_| self.refused("it has not taken what it was told last".to_owned()))
     }
 
     fn hear(&mut self) -> Result<Reply, ExportError> {

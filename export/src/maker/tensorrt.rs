@@ -55,7 +55,7 @@ fn profile(model: &Model<'_>) -> Value {
     Value::Object(shapes.collect())
 }
 
-/// Loads an engine whose inputs and outputs have these names, in their order. What is exchanged lies in `scratch`.
+/// Loads an engine whose inputs and outputs have these names, in their order. What is exchanged lies below `scratch`.
 ///
 /// # Errors
 /// As [`build`].

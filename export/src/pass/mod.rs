@@ -1,5 +1,5 @@
-//! What happens to a graph before it is written: what is known is computed, what is computed twice is computed once, and what nobody
-//! reads goes.
+//! What happens to a graph before it is written: what is known is computed, what is computed twice is computed once, and what changes
+//! nothing, or nobody reads, goes.
 //!
 //! **Invariant:** the function stays the same; a graph that has been through once comes through unchanged.
 
@@ -8,7 +8,7 @@ mod fold;
 mod precision;
 
 pub use axes::within;
-use enn_common::graph::{DType, Data, Dim, Graph, Id, Known, Value, infer::GraphError};
+use enn_common::graph::{DType, Data, Dim, Graph, Id, Known, Node, Op, Value, infer::GraphError};
 pub use precision::{ReduceError, reduced};
 use std::collections::{HashMap, HashSet};
 
@@ -21,6 +21,11 @@ pub fn prepared(graph: &Graph) -> Result<Graph, GraphError> {
     let live = read(&folded);
     let mut out = Copy::of(&folded);
     for node in folded.nodes().iter().filter(|node| live.contains(&node.out)) {
+        if moves_nothing(&folded, node) {
+            let same = out.place(&folded, node.ins[0])?;
+            out.places.insert(node.out, same);
+            continue;
+        }
         let ins = node.ins.iter().map(|id| out.place(&folded, *id)).collect::<Result<Vec<_>, _>>()?;
         let made = out.node(&node.op, &ins, &node.place)?;
         out.places.insert(node.out, made);
@@ -37,6 +42,19 @@ fn read(graph: &Graph) -> HashSet<Id> {
         }
     }
     live
+}
+
+/// Whether a node that has its operand's shape gives the operand itself. What is answered has a name of its own, and so a node.
+fn moves_nothing(graph: &Graph, node: &Node) -> bool {
+    let is_all =
+        |index: &Value| index.data.is_some() && index.integers().into_iter().eq(0..index.integers().len() as i64);
+    let stays = match &node.op {
+        Op::Reshape { .. } | Op::Expand { .. } | Op::Slice { .. } => true,
+        Op::Permute { axes } => axes.is_sorted(),
+        Op::Gather { .. } => is_all(graph.value(node.ins[1])),
+        _ => false,
+    };
+    stays && graph.value(node.out).shape == graph.value(node.ins[0]).shape && !graph.outputs().contains(&node.out)
 }
 
 /// A graph that is made of another's parts: inputs first, known tensors where they are first read.
@@ -89,7 +107,7 @@ impl Copy {
         Ok(id)
     }
 
-    fn node(&mut self, op: &enn_common::graph::Op, ins: &[Id], place: &str) -> Result<Id, GraphError> {
+    fn node(&mut self, op: &Op, ins: &[Id], place: &str) -> Result<Id, GraphError> {
         let key = (format!("{op:?}"), ins.to_vec());
         if let Some(made) = self.nodes.get(&key) {
             return Ok(*made);
@@ -112,7 +130,7 @@ impl Copy {
 mod tests {
     use super::*;
     use crate::sample::samples;
-    use enn_common::graph::{Binary, Op, Unary, eval};
+    use enn_common::graph::{Binary, Unary, eval};
 
     #[test]
     fn every_sample_stays_the_same_function_and_a_second_pass_changes_nothing() {
@@ -143,6 +161,30 @@ mod tests {
         assert_eq!(names, ["mul", "add"]);
         let known: Vec<Vec<f32>> = made.values().filter(|(_, v)| v.data.is_some()).map(|(_, v)| v.floats()).collect();
         assert_eq!(known, [[2.0, 4.0]]);
+    }
+
+    #[test]
+    fn what_changes_nothing_goes_unless_it_is_answered() {
+        let mut g = Graph::new();
+        let shape = vec![Dim::BATCH, Dim::Fixed(3)];
+        let x = g.input("x", DType::F32, shape.clone());
+        let [all, other] = [[0, 1, 2], [0, 2, 1]].map(|index| g.integers(&[3], &index).unwrap());
+        let mut y = g.node(Op::Gather { axis: 1 }, &[x, all], "m").unwrap();
+        for op in [
+            Op::Reshape { shape: shape.clone() },
+            Op::Permute { axes: vec![0, 1] },
+            Op::Slice { axis: 1, start: 0, len: 3 },
+            Op::Expand { shape: shape.clone() },
+        ] {
+            y = g.node(op, &[y], "m").unwrap();
+        }
+        let turned = g.node(Op::Gather { axis: 1 }, &[y, other], "m").unwrap();
+        let answer = g.node(Op::Reshape { shape }, &[turned], "m").unwrap();
+        g.output(answer, "y");
+        let made = prepared(&g).unwrap();
+        let names: Vec<&str> = made.nodes().iter().map(|node| node.op.name()).collect();
+        assert_eq!(names, ["gather", "reshape"]);
+        assert_eq!(made.nodes()[0].ins[0], made.inputs()[0]);
     }
 
     #[test]

@@ -206,12 +206,12 @@ impl Subject {
     }
 
     /// Where its exported model runs, one of `world` on this machine.
-    pub(super) fn spot<'a>(
-        &'a self,
+    pub(super) fn spot(
+        &self,
         world: u32,
         (facts, options): (&Facts, &PredictOptions),
-        scratch: &'a Path,
-    ) -> Result<Option<Spot<'a>>, Error> {
+        scratch: &Path,
+    ) -> Result<Option<Spot>, Error> {
         let spot = |packed| Spot::new(packed, (&self.config, world), facts, (scratch, options.point));
         self.engine.as_ref().map(spot).transpose()
     }
@@ -368,7 +368,7 @@ fn by_engine(
     let world = launch::world(&subject.config);
     let Some(spot) = subject.spot(world, (facts, options), place.scratch)? else { return Err(Error::NoWorker) };
     let max_restarts = subject.config.cluster.max_restarts;
-    let (ended, restarts) = engine::compute(chunks, &spot, (world, max_restarts), options.handle_signals)?;
+    let (ended, restarts) = engine::compute(chunks, spot, (world, max_restarts), options.handle_signals)?;
     Ok((ended, restarts, 1))
 }
 

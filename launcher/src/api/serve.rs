@@ -87,11 +87,21 @@ pub fn serve(
     };
     let settings =
         Settings { address: options.address, token, limits: options.limits.clone(), workers: options.workers as usize };
-    let mut server = Server::start(subject, start, settings)?;
-    ready(&server)?;
     let Some(mut signals) = signals else {
         return Err(system("handle signals")(io::Error::other("another part of this process does")));
     };
+    let (started, end) = io::pipe().map_err(system("make a pipe"))?;
+    let starting = std::thread::spawn(move || {
+        let server = Server::start(subject, start, settings);
+        drop(end);
+        server
+    });
+    // A model that is still being loaded is not waited for: whoever loads it ends with this process.
+    if let Some(signal) = next_signal(&mut signals, Some(&started)).map_err(system("wait for a signal"))? {
+        return Ok(Served { signal, drained: Drained { finished: 0, cut: 0 } });
+    }
+    let mut server = starting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    ready(&server)?;
     let signal = next_signal(&mut signals, None).map_err(system("wait for a signal"))?.unwrap_or(Signal::SIGTERM);
     let hurry = server.hurry();
     let (ended, end) = io::pipe().map_err(system("make a pipe"))?;

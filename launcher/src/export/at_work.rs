@@ -2,6 +2,7 @@
 //! goes in and comes out as numbers that only it understands.
 
 use super::{Packed, Tools};
+use crossbeam_channel::Receiver;
 use enn_common::{
     artifact::{chunk::RowStatus, export::Port},
     graph::Dim,
@@ -137,6 +138,11 @@ impl AtWork {
     /// Longest time for an answer from now on.
     pub fn set_time(&mut self, time: Duration) {
         self.runner.set_time(time);
+    }
+
+    /// Is disconnected once the runtime has ended by itself.
+    pub fn ended(&self) -> Receiver<()> {
+        self.runner.ended()
     }
 
     /// Numbers of a stream's state for each row; 0 where nothing is carried.

@@ -2,6 +2,7 @@
 //! there is an error here.
 
 use crate::agent::{PipeError, Piped, WorkerSpec, device};
+use crossbeam_channel::Receiver;
 use enn_common::{
     fs::atomic,
     wire::{
@@ -125,6 +126,10 @@ impl Runner for EngineRunner {
 
     fn set_time(&mut self, time: Duration) {
         self.worker.set_wait(time);
+    }
+
+    fn ended(&self) -> Receiver<()> {
+        self.worker.ended().clone()
     }
 
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {

@@ -17,6 +17,7 @@ use enn_export::{
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 /// What artifacts are made and run with.
@@ -33,6 +34,9 @@ pub struct Tools {
     /// This program, which runs what may bring it down in a process of its own; `None` in another program without it.
     pub enn: Option<PathBuf>,
 }
+
+/// What runs an artifact may take: longest time to load it, until another is set for an answer.
+const RUNS: Limits = Limits { time: Duration::from_secs(600), ..Limits::MAKES };
 
 /// Names of the inputs and outputs, in the graph's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +64,7 @@ impl Tools {
                 ort::convert(source, path, &library).map(|()| Made::nothing())
             }
             Target::Aoti => {
-                let (python, limits) = (self.environment(Backend::Aoti), Limits::default());
+                let (python, limits) = (self.environment(Backend::Aoti), Limits::MAKES);
                 let device = if self.worker.device == Device::Cuda { "cuda" } else { "cpu" };
                 match old {
                     Some(old) => aoti::replace(&python, (source, path), old, limits),
@@ -69,11 +73,11 @@ impl Tools {
             }
             Target::Executorch => {
                 let python = self.environment(Backend::ExecuTorch);
-                executorch::lower(&python, (source, path), Delegate::Xnnpack, Limits::default())
+                executorch::lower(&python, (source, path), Delegate::Xnnpack, Limits::MAKES)
             }
             Target::Tensorrt => {
                 let python = tensorrt::Python::new(self.environment(Backend::TensorRt));
-                tensorrt::build(&python, model, (source, path), Limits::default())
+                tensorrt::build(&python, model, (source, path), Limits::MAKES)
             }
             Target::Onnx | Target::Pt2 | Target::Coreml | Target::Litert | Target::Tensorflow => Ok(Made::nothing()),
         }
@@ -110,14 +114,14 @@ impl Tools {
                 path,
                 (ports.inputs.clone(), ports.outputs.clone()),
                 scratch,
-                Limits::default(),
+                RUNS,
             )?),
             Target::Tensorrt => Box::new(tensorrt::start(
                 &tensorrt::Python::new(self.environment(Backend::TensorRt)),
                 path,
                 (ports.inputs.clone(), ports.outputs.clone()),
                 scratch,
-                Limits::default(),
+                RUNS,
             )?),
             Target::Coreml => return Ok(None),
             Target::Litert => {
@@ -150,7 +154,7 @@ impl Tools {
         command.arg("runtime").arg(whose.name()).arg(library);
         command.arg("--threads").arg(self.worker.threads.to_string());
         let names = (ports.inputs.clone(), ports.outputs.clone());
-        Ok(Box::new(whose.start(command, path, names, scratch, Limits::default())?))
+        Ok(Box::new(whose.start(command, path, names, scratch, RUNS)?))
     }
 
     /// Whose environment a format is made or checked with; `None` for one that needs none.

@@ -19,7 +19,9 @@ pub enum ExportError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// An operation without a way out.
-    #[error("{op} at {place} cannot be exported: {why}")]
+    #[error(
+        "{op} at {place} cannot be exported: {why}\nhint: compute it there with functions of enn_worker::functional, which leave as plain operations"
+    )]
     NoWay {
         /// The operation.
         op: &'static str,

@@ -1,6 +1,6 @@
 //! A worker program, from its command line to its exit code: `enn-worker`, and those of users around models of their own.
 
-use super::{Own, SessionError, boot::Environment, engine, export, run_with, serve};
+use super::{Own, SessionError, boot::Environment, engine, export, run_with, serve, unix};
 use crate::probe;
 use std::{io::Write, process::ExitCode};
 use tracing_subscriber::EnvFilter;
@@ -12,13 +12,13 @@ pub fn program(own: &Own) -> ExitCode {
     match std::env::args_os().nth(1) {
         Some(flag) if flag == "--probe" => return probe::print(),
         Some(flag) if flag == "--serve" => {
-            return ended(serve::serve(std::io::stdin().lock(), std::io::stdout().lock(), own));
+            return asked(|| serve::serve(std::io::stdin().lock(), std::io::stdout().lock(), own));
         }
         Some(flag) if flag == "--engine" => {
-            return ended(engine::answer(std::io::stdin().lock(), std::io::stdout().lock()));
+            return asked(|| engine::answer(std::io::stdin().lock(), std::io::stdout().lock()));
         }
         Some(flag) if flag == "--export" => {
-            return ended(export::answer(std::io::stdin().lock(), std::io::stdout().lock(), own));
+            return asked(|| export::answer(std::io::stdin().lock(), std::io::stdout().lock(), own));
         }
         _ => {}
     }
@@ -30,6 +30,13 @@ pub fn program(own: &Own) -> ExitCode {
     // A log on a full disk is told by nobody and ends nobody: told, it would be a panic.
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
     ended(run_with(&environment, own))
+}
+
+/// A life over two pipes. It ends with its input, and should it compute then, soon after whoever asks.
+fn asked(life: impl FnOnce() -> Result<(), SessionError>) -> ExitCode {
+    // Without it there is the end of its input.
+    let _unwatched = unix::end_after_parent();
+    ended(life())
 }
 
 fn ended(life: Result<(), SessionError>) -> ExitCode {

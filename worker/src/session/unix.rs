@@ -1,6 +1,20 @@
 //! Signals and the immediate end of the process.
 
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::{SigHandler, Signal, signal},
+};
+use std::{
+    io,
+    os::{
+        fd::{AsFd, FromRawFd, OwnedFd, RawFd},
+        unix::process::parent_id,
+    },
+    time::Duration,
+};
+
+/// Longest time that is left to this process after its parent's end: to see the end of its input, and to clear up.
+const ORPHANED_MAX: Duration = Duration::from_secs(10);
 
 /// Leaves interrupts to the launcher: a signal sent to the whole job must not end a worker in the middle of a step; the
 /// launcher says through the control page when to stop, and kills with a signal that cannot be ignored. And a file that grows
@@ -17,4 +31,22 @@ pub(crate) fn ignore_signals() -> nix::Result<()> {
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` is async-signal-safe and has no precondition.
     unsafe { nix::libc::_exit(code) }
+}
+
+/// From now on this process does not outlive its parent by more than a moment, also when it computes something that never ends.
+///
+/// # Errors
+/// What the system says; it ends with its input then, when it looks there.
+pub(crate) fn end_after_parent() -> io::Result<()> {
+    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
+    let fd = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, parent_id(), 0) };
+    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let parent = unsafe { OwnedFd::from_raw_fd(fd) };
+    std::thread::Builder::new().name("enn-parent".to_owned()).spawn(move || {
+        while poll(&mut [PollFd::new(parent.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).is_err() {}
+        std::thread::park_timeout(ORPHANED_MAX);
+        exit_now(1)
+    })?;
+    Ok(())
 }

@@ -12,8 +12,9 @@ use crate::{
     export::{AtWork, Exported, Packed, Tools},
     facts::Facts,
     gather::Ledger,
-    process::{STOP_SIGNALS, Signals, next_signal},
+    process::{STOP_SIGNALS, Signals, next_signal, wait_ready},
 };
+use crossbeam_channel::{Receiver, Sender, bounded, select};
 use enn_common::{
     artifact::chunk::{self, Extent, Written},
     config::{
@@ -24,16 +25,20 @@ use enn_common::{
     staged::Staged,
 };
 use enn_export::{Batch, ExportError, Target};
-use nix::sys::signal::Signal;
+use nix::{
+    poll::{PollFd, PollFlags},
+    sys::signal::Signal,
+};
 use std::{
-    io::{self, PipeWriter},
+    io,
     ops::Range,
-    path::Path,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Below a run's directory: the models that `--engine` has exported.
@@ -42,6 +47,8 @@ const ENGINES: &str = "engines";
 const CALL_ROWS_MAX: usize = 4096;
 /// Longest time for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
+/// Longest wait for what is computed when a signal comes.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// What is used instead of a run's workers: what was named, or what is made of the run; `None`: they themselves.
 pub(super) fn chosen(model: &Path, facts: &Facts, options: &PredictOptions) -> Result<Option<Packed>, Error> {
@@ -149,28 +156,28 @@ pub(in crate::api) fn configured(packed: &Packed) -> RunConfig {
 
 /// Where an artifact runs with what this machine has.
 #[derive(Debug)]
-pub(in crate::api) struct Spot<'a> {
-    packed: &'a Packed,
+pub(in crate::api) struct Spot {
+    packed: Packed,
     tools: Tools,
-    scratch: &'a Path,
+    scratch: PathBuf,
     is_point: bool,
 }
 
-impl<'a> Spot<'a> {
+impl Spot {
     /// One of `world` that share the machine.
     pub(in crate::api) fn new(
-        packed: &'a Packed,
+        packed: &Packed,
         (config, world): (&RunConfig, u32),
         facts: &Facts,
-        (scratch, is_point): (&'a Path, bool),
+        (scratch, is_point): (&Path, bool),
     ) -> Result<Self, Error> {
         let tools = export::tools(launch::runtime_worker(packed.target, config, facts, world)?, facts);
-        Ok(Self { packed, tools, scratch, is_point })
+        Ok(Self { packed: packed.clone(), tools, scratch: scratch.to_owned(), is_point })
     }
 
     /// A runtime with the artifact loaded.
     pub(in crate::api) fn start(&self) -> Result<AtWork, ExportError> {
-        let mut engine = AtWork::start(self.packed, &self.tools, self.scratch, self.is_point)?;
+        let mut engine = AtWork::start(&self.packed, &self.tools, &self.scratch, self.is_point)?;
         engine.set_time(ANSWER_WAIT_MAX);
         Ok(engine)
     }
@@ -208,59 +215,78 @@ pub(super) struct Chunks<'a> {
     pub(super) teller: Option<Teller>,
 }
 
-/// What hands share.
-struct Shared<'a> {
-    chunks: &'a Chunks<'a>,
-    spot: &'a Spot<'a>,
+/// What hands share. They hold nothing else: one whose runtime does not answer is left behind when all are told to end.
+struct Hands {
+    spot: Spot,
+    staged: PathBuf,
+    out: PathBuf,
+    levels: usize,
     todo: Mutex<std::vec::IntoIter<Range<usize>>>,
     stop: AtomicBool,
     restarts: AtomicU32,
     max_restarts: u32,
 }
 
+/// What a hand has done.
+enum Done {
+    Chunk(Range<usize>, Written),
+    Restarted(String),
+    Failed(Error),
+}
+
 /// Predicts what is not in the ledger; how that ended, and how often a runtime was started again.
 pub(super) fn compute(
     chunks: &Chunks<'_>,
-    spot: &Spot<'_>,
+    spot: Spot,
     (world, max_restarts): (u32, u32),
     handle_signals: bool,
 ) -> Result<(Ended, u32), Error> {
     let system = |source| Error::Read { path: chunks.out.to_owned(), source };
     let mut signals = if handle_signals { Signals::install(&STOP_SIGNALS).map_err(system)? } else { None };
     let (ended, end) = io::pipe().map_err(system)?;
-    let shared = Shared {
-        chunks,
+    let hands = Arc::new(Hands {
         spot,
+        staged: chunks.staged.to_owned(),
+        out: chunks.out.to_owned(),
+        levels: chunks.levels,
         todo: Mutex::new(chunks.todo().into_iter()),
         stop: AtomicBool::new(false),
         restarts: AtomicU32::new(0),
         max_restarts,
-    };
+    });
+    let (tell, done) = bounded(0);
+    for number in 0..world.max(1) {
+        let (hands, tell) = (Arc::clone(&hands), tell.clone());
+        let thread = std::thread::Builder::new().name(format!("enn-engine-{number}"));
+        thread.spawn(move || hands.work(&tell)).map_err(system)?;
+    }
+    drop(tell);
+    let (halt, halted) = bounded::<()>(0);
     std::thread::scope(|scope| {
-        let mut hands = Vec::new();
-        for _ in 0..world.max(1) {
-            let (end, shared): (PipeWriter, _) = (end.try_clone().map_err(system)?, &shared);
-            hands.push(scope.spawn(move || shared.hand(end)));
-        }
-        drop(end);
+        let noting = scope.spawn(|| {
+            let _end = end;
+            chunks.noted(&done, &halted)
+        });
         let signal = match &mut signals {
             Some(signals) => next_signal(signals, Some(&ended)).map_err(system)?,
             None => None,
         };
-        if signal.is_some() {
-            shared.stop.store(true, SeqCst);
+        if let (Some(_), Some(signals)) = (signal, &signals) {
+            hands.stop.store(true, SeqCst);
+            // What is computed now is kept, unless it takes long, or a second signal comes.
+            let mut fds = [signals.fd(), ended.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            wait_ready(&mut fds, Some(Instant::now() + STOP_WAIT_MAX)).map_err(system)?;
+            drop(halt);
         }
-        for hand in hands {
-            hand.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        }
-        let restarts = shared.restarts.load(SeqCst);
+        let noted = noting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let restarts = hands.restarts.load(SeqCst);
         // All may have been done when it came.
         let is_whole = chunks.todo().is_empty();
-        Ok(match signal.filter(|_| !is_whole) {
-            Some(Signal::SIGINT) => (Ended::Stopped(agent::Signal::Interrupt), restarts),
-            Some(_) => (Ended::Stopped(agent::Signal::Terminate), restarts),
-            None => (Ended::Finished, restarts),
-        })
+        match signal.filter(|_| !is_whole) {
+            Some(Signal::SIGINT) => Ok((Ended::Stopped(agent::Signal::Interrupt), restarts)),
+            Some(_) => Ok((Ended::Stopped(agent::Signal::Terminate), restarts)),
+            None => noted.map(|()| (Ended::Finished, restarts)),
+        }
     })
 }
 
@@ -271,6 +297,22 @@ impl Chunks<'_> {
         let starts = (0..self.rows).step_by(self.chunk_rows.max(1) as usize);
         let all = starts.map(|start| (start, (start + self.chunk_rows).min(self.rows)));
         all.filter(|chunk| !done.contains(chunk)).map(|(start, end)| start as usize..end as usize).collect()
+    }
+
+    /// Notes what hands have done, until all have ended, one has failed, or `halted`.
+    fn noted(&self, done: &Receiver<Done>, halted: &Receiver<()>) -> Result<(), Error> {
+        loop {
+            let next = select! {
+                recv(done) -> next => next.ok(),
+                recv(halted) -> _ => None,
+            };
+            match next {
+                Some(Done::Chunk(rows, written)) => self.note(&rows, &written)?,
+                Some(Done::Restarted(message)) => self.tell(What::Warned { message }),
+                Some(Done::Failed(error)) => return Err(error),
+                None => return Ok(()),
+            }
+        }
     }
 
     fn note(&self, rows: &Range<usize>, written: &Written) -> Result<(), Error> {
@@ -288,49 +330,54 @@ impl Chunks<'_> {
     }
 }
 
-impl Shared<'_> {
-    /// Does chunks until there are none left. `_end` is closed then.
-    fn hand(&self, _end: PipeWriter) -> Result<(), Error> {
-        let done = self.all();
-        if done.is_err() {
+impl Hands {
+    /// Does chunks until there are none left, or nobody listens.
+    fn work(&self, tell: &Sender<Done>) {
+        if let Err(error) = self.all(tell) {
             self.stop.store(true, SeqCst);
+            let _unheard = tell.send(Done::Failed(error));
         }
-        done
     }
 
-    fn all(&self) -> Result<(), Error> {
-        let staged = Staged::open(self.chunks.staged)?;
+    fn all(&self, tell: &Sender<Done>) -> Result<(), Error> {
+        let staged = Staged::open(&self.staged)?;
         let mut engine = None;
         while !self.stop.load(SeqCst) {
             let next = self.todo.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(rows) = next else { return Ok(()) };
-            let written = self.written(&mut engine, &staged, &rows)?;
-            self.chunks.note(&rows, &written)?;
+            let written = self.written(&mut engine, (&staged, &rows), tell)?;
+            if tell.send(Done::Chunk(rows, written)).is_err() {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
     /// A chunk, by as many runtimes as it takes.
-    fn written(&self, engine: &mut Option<AtWork>, staged: &Staged, rows: &Range<usize>) -> Result<Written, Error> {
+    fn written(
+        &self,
+        engine: &mut Option<AtWork>,
+        (staged, rows): (&Staged, &Range<usize>),
+        tell: &Sender<Done>,
+    ) -> Result<Written, Error> {
         loop {
             let error = match engine.take().map_or_else(|| self.spot.start(), Ok) {
-                Ok(mut at_work) => {
-                    match write_chunk(&mut at_work, staged, (rows.clone(), self.chunks.out), self.chunks.levels) {
-                        Ok(written) => {
-                            *engine = Some(at_work);
-                            return Ok(written);
-                        }
-                        Err(error) => error,
+                Ok(mut at_work) => match write_chunk(&mut at_work, staged, (rows.clone(), &self.out), self.levels) {
+                    Ok(written) => {
+                        *engine = Some(at_work);
+                        return Ok(written);
                     }
-                }
+                    Err(error) => error,
+                },
                 Err(error) => error.into(),
             };
             let is_lost = matches!(&error, Error::Export(ExportError::Refused { .. } | ExportError::Late { .. }));
-            if !is_lost || self.restarts.fetch_add(1, SeqCst) >= self.max_restarts {
+            let is_over = self.stop.load(SeqCst);
+            if !is_lost || is_over || self.restarts.fetch_add(1, SeqCst) >= self.max_restarts {
                 return Err(error);
             }
             let message = format!("rows {}..{}: {error}; it is started again", rows.start, rows.end);
-            self.chunks.tell(What::Warned { message });
+            let _unheard = tell.send(Done::Restarted(message));
         }
     }
 }

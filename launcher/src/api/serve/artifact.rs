@@ -10,7 +10,7 @@ use crate::{
     facts::Facts,
     serve::{self, Answers, Engine, Failure, Lost, Start},
 };
-use crossbeam_channel::{Receiver, never};
+use crossbeam_channel::Receiver;
 use enn_export::ExportError;
 use std::path::Path;
 
@@ -61,8 +61,7 @@ impl Engine for Runtime {
     }
 
     fn ended(&self) -> Receiver<()> {
-        // It tells when it is asked.
-        never()
+        self.0.ended()
     }
 }
 
