@@ -1,5 +1,6 @@
 //! Rows as JSON: objects by the names of columns, or arrays in their order.
 
+use crate::stage::listed;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(super) enum Kind {
     Category {
         has_truth: bool,
     },
+    /// A list of texts, or one text with the labels in it.
+    Labels,
     Time,
 }
 
@@ -163,8 +166,21 @@ impl Column {
             (other, Kind::Time) => Err(wrong(row, other, "a time stamp or Unix seconds")),
             (other, _) => Err(wrong(row, other, "a text")),
         };
+        let labels = |(row, cell): (usize, &Value)| {
+            let label = |label: &Value| label.as_str().map(str::to_owned);
+            match cell {
+                Value::Null => Ok(None),
+                Value::String(text) => Ok(Some(text.clone())),
+                Value::Array(all) => match all.iter().map(label).collect::<Option<Vec<String>>>() {
+                    Some(labels) => Ok(Some(listed(&labels))),
+                    None => Err(wrong(row, cell, "a list of texts, one text")),
+                },
+                other => Err(wrong(row, other, "a list of texts, one text")),
+            }
+        };
         let cells = cells.enumerate();
         Ok(match self.kind {
+            Kind::Labels => Arc::new(StringArray::from(cells.map(labels).collect::<Result<Vec<_>, _>>()?)),
             Kind::Number => Arc::new(Float64Array::from(cells.map(number).collect::<Result<Vec<_>, _>>()?)),
             Kind::Category { .. } | Kind::Time => {
                 Arc::new(StringArray::from(cells.map(word).collect::<Result<Vec<_>, _>>()?))

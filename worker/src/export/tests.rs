@@ -22,6 +22,7 @@ fn spec(out_shape: &[usize], head: Head) -> ModelSpec {
         name: name.to_owned(),
         categories: (0..categories).map(|i| i.to_string()).collect(),
         has_missing,
+        ..FeatureMeta::default()
     };
     let stats = |mean: f64, std: f64| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
     let cells = out_shape.iter().product();
