@@ -3,7 +3,6 @@
 use super::{
     CheckpointError, Named, Placed, dtype,
     plan::{self, Entry},
-    sys::host_bytes,
 };
 use enn_common::{
     checkpoint::{

@@ -187,10 +187,13 @@ fn models_of_every_configuration_are_their_graphs() {
     wide.features[3].categories = (0..40).map(|i| i.to_string()).collect();
     wide.features.iter_mut().for_each(|feature| feature.has_missing = true);
     one("flags and a wide table", &config(), &wide);
+    wide.features[3].one_hot = true;
+    wide.features[4].one_hot = true;
+    one("one-hot rows", &config(), &wide);
     one("clamped", &ModelConfig { output_range: Some((40.0, 60.0)), ..config() }, &point());
     one("classes", &config(), &spec(&[3], Head::Classes));
     one("no self-attention", &ModelConfig { fuser_self_layers: 0, collector_depth: 0, ..config() }, &point());
-    assert!(done >= 54, "{done} configurations");
+    assert!(done >= 55, "{done} configurations");
 }
 
 #[test]

@@ -180,3 +180,35 @@ fn table_start((count, width): (usize, usize), unseen: &[u32]) -> Init {
     }
     Init::Value(rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::staged::meta::IndexMeta;
+
+    fn category(one_hot: bool, unseen: Option<Vec<u32>>) -> FeatureMeta {
+        let categories = ["a", "b", "c"].map(String::from).to_vec();
+        let index = unseen.map(|unseen| IndexMeta { offset: 7, unseen });
+        FeatureMeta { name: "c".to_owned(), categories, one_hot, index, ..FeatureMeta::default() }
+    }
+
+    #[test]
+    fn one_hot_rows_are_not_learnt_and_an_index_without_a_row_begins_as_unknown() {
+        let features = [category(true, None), category(false, Some(vec![1])), category(true, Some(vec![1]))];
+        let mut pb = ParamBuilder::new();
+        let mut embedding = Embedding::new(&mut pb, "embedding", &features);
+        embedding.to_device(Device::Cpu);
+        let params = pb.build(0, Device::Cpu).unwrap();
+        let named: Vec<String> = params.named().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!((named, embedding.width()), (vec!["embedding.category_1.weight".to_owned()], 9));
+        let cx = Cx::eval(&params);
+        // Each known category, an unknown one, a missing one.
+        let x = Raw::from_slice(&[0.0_f32, 1.0, 2.0, 3.0, 0.0]).reshape([5, 1]).repeat([1, 3]);
+        let valid = Raw::from_slice(&[true, true, true, true, false]).reshape([5, 1]).repeat([1, 3]);
+        let found = embedding.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap();
+        let ones = Vec::<i64>::try_from(found.raw().nonzero().reshape([-1])).unwrap();
+        // Row 1 is of no training row: where it is looked up it says nothing yet.
+        assert_eq!(ones, [0, 0, 0, 3, 0, 6, 1, 1, 1, 7, 2, 2, 2, 5, 2, 8]);
+        assert_eq!(found.raw().sum(Kind::Double).double_value(&[]), 8.0);
+    }
+}

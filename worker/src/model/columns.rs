@@ -152,5 +152,9 @@ mod tests {
         );
         let (problems, _) = Kinship::new(&parent[..2], &own).differences();
         assert_eq!(problems, ["c has no w here", "the input d is unexpected"]);
+        // A table that was learnt is nothing to one-hot rows.
+        let one_hot = FeatureMeta { one_hot: true, ..input("c", &["x", "y"], false) };
+        let (problems, _) = Kinship::new(&[one_hot], &parent[1..2]).differences();
+        assert_eq!(problems, ["the input c is missing there", "the input c is unexpected"]);
     }
 }
