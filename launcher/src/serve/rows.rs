@@ -248,6 +248,18 @@ mod tests {
     }
 
     #[test]
+    fn labels_are_a_list_or_one_text() {
+        let column = Column { name: "weather".into(), kind: Kind::Labels, missing: vec![] };
+        let columns = Columns { columns: vec![column], also: vec![] };
+        let body = br#"{"rows": [[["rain", "a;b"]], ["rain;wind"], [[]], [null]]}"#;
+        let (batch, _) = columns.read(body).unwrap();
+        let texts: Vec<Option<&str>> = batch.column(0).as_any().downcast_ref::<StringArray>().unwrap().iter().collect();
+        assert_eq!(texts, [Some("\u{1f}rain\u{1f}a;b"), Some("rain;wind"), Some("\u{1f}"), None]);
+        let error = columns.read(br#"{"rows": [[["rain", 3]]]}"#).unwrap_err().to_string();
+        assert_eq!(error, "row 0, column \"weather\": found [\"rain\",3], expected a list of texts, one text or null");
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         let error = |body: &str| columns().read(body.as_bytes()).unwrap_err().to_string();
         assert!(error("{").starts_with("the body is no JSON: EOF"));
