@@ -104,7 +104,8 @@ fn enn(sizes: &Value, batch: i64, device: Device, pb: &mut ParamBuilder) -> Resu
     let features = number(sizes, "features")?;
     let cells = out_shape.iter().product::<usize>() as i64;
     let stats = Stats { n: 1000, mean: 0.0, std: 1.0, min: -4.0, max: 4.0 };
-    let feature = |i| FeatureMeta { name: format!("f{i}"), categories: Vec::new(), has_missing: false };
+    let feature =
+        |i| FeatureMeta { name: format!("f{i}"), categories: Vec::new(), has_missing: false, ..FeatureMeta::default() };
     let spec = ModelSpec {
         features: (0..features).map(feature).collect(),
         out_shape,

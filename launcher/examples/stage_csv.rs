@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let header = std::io::BufRead::lines(std::io::BufReader::new(fs::File::open(&file)?)).next().ok_or("empty")??;
     let mut columns: Vec<String> = header.split(',').map(|name| name.trim_matches('"').to_string()).collect();
     let target = columns.pop().ok_or("no column")?;
-    let features = columns.into_iter().map(|column| Feature { column, kind: FeatureKind::Number }).collect();
+    let features = columns.into_iter().map(|column| Feature::new(column, FeatureKind::Number)).collect();
     let layout = RowsLayout { features, targets: vec![target], classes: false, out_shape: vec![1], row_id: None };
     let config = DataConfig {
         files: vec![file],

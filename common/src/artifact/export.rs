@@ -1,6 +1,6 @@
 //! What is said beside an exported model, in `ARTIFACT.json`: what goes in, what comes out, where it comes from, and how it was checked.
 
-use crate::staged::StagedMeta;
+use crate::staged::{StagedMeta, meta::LabelMeta};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -92,6 +92,12 @@ pub struct Column {
     /// Categories in the order of their numbers; empty for a number. A category goes in by its number, any other number is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
+    /// The integer of category 0, where the categories are the integers from it on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<i64>,
+    /// What a number that is 1 or 0 says: whether a cell of this source column has this label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<LabelMeta>,
     /// Whether training has seen it missing. NaN stands for a missing value.
     pub may_be_missing: bool,
 }

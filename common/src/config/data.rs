@@ -162,6 +162,16 @@ pub struct Feature {
     pub column: String,
     /// What its values mean.
     pub kind: FeatureKind,
+    /// Whether the model reads a category or index as one column for each, rather than looks it up in a table that it learns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub one_hot: bool,
+}
+
+impl Feature {
+    /// A column of this kind.
+    pub fn new(column: impl Into<String>, kind: FeatureKind) -> Self {
+        Self { column: column.into(), kind, one_hot: false }
+    }
 }
 
 /// Kinds of input column.
@@ -173,8 +183,42 @@ pub enum FeatureKind {
     /// A category: staged as its index (0.. in order of first appearance in the training rows; unseen → the unknown id, the
     /// number of categories), embedded by the model.
     Category,
+    /// An integer that is the row of a table already: staged as value − offset.
+    Index(Index),
+    /// Any number of labels in one cell: staged as a column of 0 and 1 for each label of the training rows.
+    Labels(Labels),
     /// A time stamp, expanded to the calendar features of `Calendar::ALL`.
     Time,
+}
+
+/// Integers from `offset` to `offset + rows − 1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Index {
+    /// The smallest.
+    pub offset: i64,
+    /// How many, whether training has them all or not.
+    pub rows: usize,
+    /// What becomes of others.
+    pub outside: Outside,
+}
+
+/// What becomes of an integer that is no row of the table. Either way it is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outside {
+    /// It gets the unknown id, the number of rows.
+    Unknown,
+    /// It counts as the nearest row.
+    Clamp,
+}
+
+/// How a cell holds its labels. A list of texts, where the format has such, needs no separator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labels {
+    /// What is between two labels; blanks around it do not count.
+    pub separator: char,
+    /// Whether an empty cell is missing; else it has no label.
+    pub empty_is_missing: bool,
 }
 
 /// Entity × time windows.

@@ -190,9 +190,14 @@ pub enum ConfigErrorKind {
     /// Files of no source beside those of sources.
     #[error("stands beside [[data.sources]]; name the files of each source there")]
     FilesAndSources,
-    /// Sources in a layout that makes one table of all files.
-    #[error("needs [data.rows] or [data.arrays]: [data.windows] cuts its windows out of all files together")]
-    SourcesWindows,
+    /// A key of a feature of another kind.
+    #[error("means nothing for a column of kind \"{found}\"; it belongs to kind = {kinds}")]
+    OfKind {
+        /// The kinds that have the key.
+        kinds: &'static str,
+        /// The kind it has.
+        found: &'static str,
+    },
     /// Weights of some sources only.
     #[error(
         "{weighted} of {sources} sources have a weight; give one to each, or to none (then every row is drawn once in an epoch)"

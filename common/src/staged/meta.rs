@@ -38,7 +38,7 @@ pub struct StagedMeta {
     pub sources: Vec<SourceMeta>,
     /// Human name of each sample (a date, a row id); empty when the row id is the name. Length N when present and N ≤ 100 000.
     pub row_names: Vec<String>,
-    /// Statistics of the F inputs over valid training cells; categories have mean 0, std 1.
+    /// Statistics of the F inputs over valid training cells; categories and labels have mean 0, std 1.
     pub x_stats: Vec<Stats>,
     /// Statistics of the O target cells over valid training cells.
     pub y_stats: Vec<Stats>,
@@ -75,14 +75,48 @@ impl SourceMeta {
 }
 
 /// One input column of the staged x.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FeatureMeta {
     /// Name, unique in the set, e.g. "temp[JFK,-1d,07h]" or "day_of_year.sin".
     pub name: String,
     /// Categories in index order for a category column; empty for a number.
     pub categories: Vec<String>,
-    /// Whether any training row lacks it: the model then gets a missing flag.
+    /// Whether any training row lacks it: the model then gets a missing flag. Of the labels of one source column the first says it.
     pub has_missing: bool,
+    /// Whether the model reads the categories as a column for each.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub one_hot: bool,
+    /// What is known of categories that are declared integers; `None` for those that were found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<IndexMeta>,
+    /// What a column of 0 and 1 says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<LabelMeta>,
+}
+
+impl FeatureMeta {
+    /// Whether it is standardised: it is no category and no label.
+    pub fn is_measured(&self) -> bool {
+        self.categories.is_empty() && self.label.is_none()
+    }
+}
+
+/// A category column whose categories are the integers from `offset` on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexMeta {
+    /// The integer of category 0.
+    pub offset: i64,
+    /// Categories that no training row has, ascending.
+    pub unseen: Vec<u32>,
+}
+
+/// 1 where a cell has the label.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelMeta {
+    /// Source column.
+    pub column: String,
+    /// The label.
+    pub name: String,
 }
 
 /// Running moments of one column (Welford, merged by Chan's formula), f64.
@@ -132,10 +166,13 @@ pub struct ColumnReport {
     pub non_finite: u64,
     /// Cells outside the declared range.
     pub out_of_range: u64,
+    /// Integers beyond the rows of their index, which count as the nearest.
+    #[serde(default)]
+    pub clamped: u64,
     /// Staged cells that are not believed: a million times as far from the median as most.
     #[serde(default)]
     pub implausible: u64,
-    /// Cells with a category not seen in training.
+    /// Cells with a category not seen in training; labels not seen there.
     pub unseen_category: u64,
     /// Whether all valid training cells are equal.
     pub constant: bool,

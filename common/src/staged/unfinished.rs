@@ -43,8 +43,8 @@ pub struct Mark {
     pub rows: u64,
     /// Rows delivered of each file.
     pub file_rows: Vec<u64>,
-    /// Per wanted column: cells that were missing, not finite, out of range.
-    pub counts: Vec<[u64; 3]>,
+    /// Per wanted column: cells that were missing, not finite, out of range, clamped.
+    pub counts: Vec<[u64; 4]>,
     /// Rows left out for their width.
     pub wrong_width: u64,
     /// Line of the first of them.
@@ -69,6 +69,11 @@ pub enum Kept {
         has_text_keys: bool,
         /// Rows whose hashes are kept.
         hashes: u64,
+    },
+    /// Labels that are new since the mark before, of each column of labels.
+    Labels {
+        /// In order of first appearance.
+        words: Vec<Vec<String>>,
     },
     /// Samples of arrays.
     Arrays {
@@ -125,7 +130,7 @@ mod tests {
 
     fn mark(rows: u64) -> Mark {
         let kept = Kept::Rows { words: vec![vec!["a\nb".into()]], names: vec![], has_text_keys: true, hashes: rows };
-        Mark { pass: 1, at: Some(rows * 10), rows, counts: vec![[1, 2, 3]], kept, ..Mark::default() }
+        Mark { pass: 1, at: Some(rows * 10), rows, counts: vec![[1, 2, 3, 4]], kept, ..Mark::default() }
     }
 
     #[test]

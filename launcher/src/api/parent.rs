@@ -113,7 +113,7 @@ fn difference(own: &StagedMeta, parent: &StagedMeta) -> Option<String> {
     let told = |name: &str, a: &Stats, b: &Stats| {
         format!("{name} has mean {:.4} and spread {:.4}, there {:.4} and {:.4}", a.mean, a.std, b.mean, b.std)
     };
-    for (input, stats) in own.features.iter().zip(&own.x_stats).filter(|(input, _)| input.categories.is_empty()) {
+    for (input, stats) in own.features.iter().zip(&own.x_stats).filter(|(input, _)| input.is_measured()) {
         let there = parent.features.iter().position(|other| other.name == input.name);
         let there = there.and_then(|at| parent.x_stats.get(at)).filter(|there| !near(stats, there));
         if let Some(there) = there {

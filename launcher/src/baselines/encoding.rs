@@ -107,7 +107,9 @@ fn sources(staged: &Staged, train: &[usize], notes: &mut Vec<String>) -> Vec<Sou
         if of.categories.is_empty() && std > 1e-9 * mean.abs().max(1e-30) {
             sources.push(Source::Number { feature, mean, std });
         }
-        if n > 0 && n < train.len() {
+        // Labels of one column are missing together.
+        let has_flag = of.label.is_some() && !of.has_missing;
+        if n > 0 && n < train.len() && !has_flag {
             sources.push(Source::Missing { feature });
         }
     }

@@ -104,6 +104,7 @@ fn table(rows: usize, numbers: usize) -> Table {
         name: format!("f{i}"),
         categories: if i == numbers { ["a", "b", "c"].map(String::from).to_vec() } else { vec![] },
         has_missing: i < numbers,
+        ..FeatureMeta::default()
     };
     Table {
         rows,

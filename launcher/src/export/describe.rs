@@ -58,6 +58,8 @@ impl Subject {
         let column = |feature: &enn_common::staged::meta::FeatureMeta| Column {
             name: feature.name.clone(),
             categories: feature.categories.clone(),
+            offset: feature.index.as_ref().map(|index| index.offset),
+            label: feature.label.clone(),
             may_be_missing: feature.has_missing,
         };
         self.meta.features.iter().map(column).collect()

@@ -1,5 +1,6 @@
 //! Rows as JSON: objects by the names of columns, or arrays in their order.
 
+use crate::stage::listed;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(super) enum Kind {
     Category {
         has_truth: bool,
     },
+    /// A list of texts, or one text with the labels in it.
+    Labels,
     Time,
 }
 
@@ -163,8 +166,21 @@ impl Column {
             (other, Kind::Time) => Err(wrong(row, other, "a time stamp or Unix seconds")),
             (other, _) => Err(wrong(row, other, "a text")),
         };
+        let labels = |(row, cell): (usize, &Value)| {
+            let label = |label: &Value| label.as_str().map(str::to_owned);
+            match cell {
+                Value::Null => Ok(None),
+                Value::String(text) => Ok(Some(text.clone())),
+                Value::Array(all) => match all.iter().map(label).collect::<Option<Vec<String>>>() {
+                    Some(labels) => Ok(Some(listed(&labels))),
+                    None => Err(wrong(row, cell, "a list of texts, one text")),
+                },
+                other => Err(wrong(row, other, "a list of texts, one text")),
+            }
+        };
         let cells = cells.enumerate();
         Ok(match self.kind {
+            Kind::Labels => Arc::new(StringArray::from(cells.map(labels).collect::<Result<Vec<_>, _>>()?)),
             Kind::Number => Arc::new(Float64Array::from(cells.map(number).collect::<Result<Vec<_>, _>>()?)),
             Kind::Category { .. } | Kind::Time => {
                 Arc::new(StringArray::from(cells.map(word).collect::<Result<Vec<_>, _>>()?))
@@ -229,6 +245,18 @@ mod tests {
         assert_eq!(one.0.column(0).as_primitive::<Float64Type>().value(0), 3.5);
         assert!(one.0.column(0).is_null(1));
         assert_eq!(one.0.column(1).as_string::<i32>().value(1), "1");
+    }
+
+    #[test]
+    fn labels_are_a_list_or_one_text() {
+        let column = Column { name: "weather".into(), kind: Kind::Labels, missing: vec![] };
+        let columns = Columns { columns: vec![column], also: vec![] };
+        let body = br#"{"rows": [[["rain", "a;b"]], ["rain;wind"], [[]], [null]]}"#;
+        let (batch, _) = columns.read(body).unwrap();
+        let texts: Vec<Option<&str>> = batch.column(0).as_any().downcast_ref::<StringArray>().unwrap().iter().collect();
+        assert_eq!(texts, [Some("\u{1f}rain\u{1f}a;b"), Some("rain;wind"), Some("\u{1f}"), None]);
+        let error = columns.read(br#"{"rows": [[["rain", 3]]]}"#).unwrap_err().to_string();
+        assert_eq!(error, "row 0, column \"weather\": found [\"rain\",3], expected a list of texts, one text or null");
     }
 
     #[test]

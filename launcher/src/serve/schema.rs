@@ -4,7 +4,7 @@ use super::{
     inputs::Subject,
     rows::{Column, Columns, Kind},
 };
-use crate::stage::Encoder;
+use crate::stage::{Encoder, labels_of};
 use enn_common::{
     config::data::{DataConfig, FeatureKind, Layout, WindowsLayout},
     staged::meta::FeatureMeta,
@@ -78,8 +78,9 @@ fn columns(subject: &Subject, encoder: Option<&Encoder>) -> Columns {
     let data = &subject.data;
     let column = |name: &str, kind| {
         let kind = match kind {
-            FeatureKind::Number => Kind::Number,
+            FeatureKind::Number | FeatureKind::Index(_) => Kind::Number,
             FeatureKind::Time => Kind::Time,
+            FeatureKind::Labels(_) => Kind::Labels,
             FeatureKind::Category => {
                 let has_truth = feature(subject, name)
                     .is_none_or(|known| known.categories.iter().any(|word| word == "true" || word == "false"));
@@ -131,6 +132,15 @@ fn tell(subject: &Subject, column: &Column) -> Value {
                 told["categories_in_all"] = json!(categories.len());
             }
         }
+        Kind::Labels => {
+            told["kind"] = json!("labels");
+            told["labels"] = json!(labels_of(&subject.meta, &column.name));
+        }
+        Kind::Number if known.is_some_and(|known| known.index.is_some()) => {
+            told["kind"] = json!("index");
+            let (rows, offset) = (known.map_or(0, |known| known.categories.len() as i64), offset(known));
+            told["range"] = json!([offset, offset + rows - 1]);
+        }
         Kind::Number => {
             told["kind"] = json!("number");
             let at = subject.meta.features.iter().position(|feature| feature.name == column.name);
@@ -155,10 +165,19 @@ fn example(subject: &Subject, column: &Column) -> Value {
             Layout::Windows(_) => json!(subject.meta.out_labels.first().and_then(|names| names.first())),
             _ => json!(known.and_then(|(feature, _)| feature.categories.first())),
         },
+        Kind::Labels => json!(labels_of(&subject.meta, &column.name).into_iter().take(1).collect::<Vec<_>>()),
+        Kind::Number if known.is_some_and(|(known, _)| known.index.is_some()) => {
+            json!(offset(known.map(|(known, _)| known)))
+        }
         Kind::Number => {
             json!(known.filter(|(_, stats)| stats.n > 0 || stats.std > 0.0).map(|(_, stats)| round(stats.mean)))
         }
     }
+}
+
+/// The smallest integer of an index.
+fn offset(known: Option<&FeatureMeta>) -> i64 {
+    known.and_then(|known| known.index.as_ref()).map_or(0, |index| index.offset)
 }
 
 /// To four digits.

@@ -102,7 +102,7 @@ struct Bench {
 }
 
 fn subject() -> Subject {
-    let feature = |name: &str| Feature { column: name.into(), kind: FeatureKind::Number };
+    let feature = |name: &str| Feature::new(name, FeatureKind::Number);
     let layout = RowsLayout {
         features: vec![feature("a"), feature("b")],
         targets: vec!["y".into()],
@@ -124,7 +124,8 @@ fn subject() -> Subject {
         weight: None,
         mask: TargetMask::Finite,
     };
-    let named = |name: &str| FeatureMeta { name: name.into(), categories: vec![], has_missing: true };
+    let named =
+        |name: &str| FeatureMeta { name: name.into(), categories: vec![], has_missing: true, ..FeatureMeta::default() };
     let stats = Stats { n: 10, mean: 1.5, std: 1.0, min: 0.0, max: 1000.0 };
     let meta = StagedMeta {
         version: 1,

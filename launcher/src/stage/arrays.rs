@@ -75,7 +75,7 @@ pub(crate) fn draft(
     complete::count(&mut report, &layout.x, &state.x);
     complete::count(&mut report, &layout.y, &state.y);
     let name = |index| format!("{}[{index}]", layout.x);
-    let input = |index| Input { name: name(index), source: layout.x.clone(), categories: None };
+    let input = |index| Input { name: name(index), source: layout.x.clone(), ..Input::default() };
     let mut draft = Draft {
         output,
         inputs: (0..features).map(input).collect(),

@@ -14,7 +14,7 @@ use enn_common::{
     config::data::{ColumnRange, DuplicatePolicy, Layout, SplitKind, TargetMask},
     staged::{
         self, Split, StagedMeta,
-        meta::{CleaningReport, ColumnReport, FeatureMeta, SourceMeta, Stats},
+        meta::{CleaningReport, ColumnReport, FeatureMeta, IndexMeta, LabelMeta, SourceMeta, Stats},
     },
 };
 use std::{
@@ -28,6 +28,9 @@ pub(crate) const ROW_NAMES_MAX: u64 = 100_000;
 
 /// Classes of a target, at most: each is an output cell.
 const CLASSES_MAX: usize = 1000;
+
+/// Categories that a model reads as a column for each, at most.
+const ONE_HOT_MAX: usize = 1000;
 
 /// Columns that a note lists by name.
 const NOTED_MAX: usize = 12;
@@ -51,7 +54,7 @@ pub(crate) struct Draft {
     pub classes: Option<Vec<String>>,
     /// Names of the samples, before any is dropped; empty for none.
     pub names: Vec<String>,
-    /// Times of the samples, ascending, before any is dropped; empty where samples have no time.
+    /// Times of the samples, ascending within a source, before any is dropped; empty where samples have no time.
     pub starts: Vec<i64>,
     /// Samples of each source, one below the other; empty when there is only one.
     pub sources: Vec<u64>,
@@ -60,7 +63,7 @@ pub(crate) struct Draft {
 }
 
 /// One input column.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Input {
     /// Staged name.
     pub name: String,
@@ -68,6 +71,25 @@ pub(crate) struct Input {
     pub source: String,
     /// Categories by the index written; `None` for a number.
     pub categories: Option<Vec<String>>,
+    /// The integer of category 0, where categories are declared: they are what they are, whatever training has.
+    pub offset: Option<i64>,
+    /// Whether the model reads a column for each category.
+    pub one_hot: bool,
+    /// What a column of 0 and 1 says; a name of nothing counts the labels that the model does not know.
+    pub label: Option<LabelMeta>,
+}
+
+impl Input {
+    /// Whether it is of the same column of labels as another.
+    fn is_label_beside(&self, other: &Self) -> bool {
+        self.label.is_some() && other.label.is_some() && self.source == other.source
+    }
+}
+
+/// The labels of a source column that a model knows, in order.
+pub fn labels_of(meta: &StagedMeta, column: &str) -> Vec<String> {
+    let labels = meta.features.iter().filter_map(|feature| feature.label.as_ref());
+    labels.filter(|label| label.column == column).map(|label| label.name.clone()).collect()
 }
 
 impl Draft {
@@ -144,8 +166,9 @@ impl Draft {
             judge_sources(job, &sources)?;
         }
         let keep = self.kept(job, &figures)?;
+        self.count_strange_labels(&keep)?;
         self.notes(job, &figures, &keep);
-        let meta = StagedMeta { has_classes, sources, ..self.meta(job, &figures, &keep) };
+        let meta = StagedMeta { has_classes, sources, ..self.meta(job, (&figures, &codes), &keep) };
         if keep.contains(&false) {
             self.output.keep_columns(&keep)?;
         }
@@ -183,11 +206,12 @@ impl Draft {
         }
         match config.kind {
             SplitKind::Random | SplitKind::Group | SplitKind::Column => Ok(()),
-            SplitKind::Blocked if !self.starts.is_empty() => {
-                self.output.divide(&split::blocked_months(config, &self.starts))
-            }
             // Each source has an order of its own.
             kind => self.extents().into_iter().try_for_each(|own| match kind {
+                SplitKind::Blocked if !self.starts.is_empty() => {
+                    let starts = &self.starts[own.start as usize..own.end as usize];
+                    self.output.divide(&split::blocked_months(config, own.start, starts))
+                }
                 SplitKind::Blocked => self.output.divide(&split::blocked_rows(config, own)),
                 _ => self.output.divide(&split::chronological(config, own)),
             }),
@@ -279,14 +303,17 @@ impl Draft {
         Ok(SourceMeta::count(named, &split))
     }
 
-    /// Final categories, in order of first appearance in the training samples, and how to get there.
+    /// Final categories, in order of first appearance in the training samples or as declared, and how to get there.
     fn categories(&mut self, job: &Job<'_>) -> Result<Vec<Codes>, StageError> {
         let columns: Vec<usize> = (0..self.inputs.len()).filter(|c| self.inputs[*c].categories.is_some()).collect();
-        if job.training.is_some() {
+        if let Some(training) = job.training {
             // The model's own categories were used from the beginning.
             let code = |column: &usize| {
-                let count = self.inputs[*column].categories.as_ref().map_or(0, Vec::len);
-                Codes { column: *column, map: Vec::new(), unknown: count as u32 }
+                let input = &self.inputs[*column];
+                let count = input.categories.as_ref().map_or(0, Vec::len);
+                let own = training.features.iter().find(|feature| feature.name == input.name);
+                let unseen = own.and_then(|own| own.index.as_ref()).map_or_else(Vec::new, |index| index.unseen.clone());
+                Codes { column: *column, map: Vec::new(), unknown: count as u32, unseen }
             };
             return Ok(columns.iter().map(code).collect());
         }
@@ -296,13 +323,47 @@ impl Draft {
         let orders = figures::appearance(&self.output, &columns, job.threads)?;
         let mut all = Vec::new();
         for (column, order) in columns.into_iter().zip(orders) {
-            let Some(written) = &mut self.inputs[column].categories else { continue };
-            let mut map = vec![None; written.len()];
-            order.iter().zip(0..).for_each(|(code, index)| map[*code as usize] = Some(index));
-            *written = order.iter().map(|code| written[*code as usize].clone()).collect();
-            all.push(Codes { column, map, unknown: order.len() as u32 });
+            let Input { name, categories, offset, one_hot, .. } = &mut self.inputs[column];
+            let Some(written) = categories else { continue };
+            if offset.is_some() {
+                let mut is_seen = vec![false; written.len() + 1];
+                order.iter().for_each(|code| is_seen[*code as usize] = true);
+                let unknown = written.len() as u32;
+                let unseen = (0..unknown).filter(|code| !is_seen[*code as usize]).collect();
+                all.push(Codes { column, map: Vec::new(), unknown, unseen });
+            } else {
+                let mut map = vec![None; written.len()];
+                order.iter().zip(0..).for_each(|(code, index)| map[*code as usize] = Some(index));
+                *written = order.iter().map(|code| written[*code as usize].clone()).collect();
+                all.push(Codes { column, map, unknown: order.len() as u32, unseen: Vec::new() });
+            }
+            if *one_hot && written.len() > ONE_HOT_MAX {
+                return Err(StageError::Config {
+                    key: "data.rows.features",
+                    found: format!("encoding = \"one_hot\" for the {} categories of {name:?}", written.len()),
+                    expected: format!("at most {ONE_HOT_MAX}, or encoding = \"embedding\""),
+                });
+            }
         }
         Ok(all)
+    }
+
+    /// Counts the labels of inputs that do not stay: no training sample has them.
+    fn count_strange_labels(&mut self, keep: &[bool]) -> Result<(), StageError> {
+        let strange: Vec<usize> =
+            (0..keep.len()).filter(|column| !keep[*column] && self.inputs[*column].label.is_some()).collect();
+        if strange.is_empty() {
+            return Ok(());
+        }
+        for rows in self.output.chunks() {
+            let x = self.output.read_x(rows)?;
+            for column in &strange {
+                let cells = x.iter().skip(*column).step_by(self.output.features).filter(|cell| !cell.is_nan());
+                let source = self.inputs[*column].source.clone();
+                self.report.columns.entry(source).or_default().unseen_category += cells.map(|n| *n as u64).sum::<u64>();
+            }
+        }
+        Ok(())
     }
 
     /// Makes an output cell of each class that a training sample has, in order of first appearance there. Targets of other classes
@@ -407,7 +468,11 @@ impl Draft {
             }
             return Ok(keep);
         }
-        let mut keep: Vec<bool> = figures.x.iter().map(|moments| moments.n() > 0).collect();
+        // A label stays where a training sample has it.
+        let stays = |(input, moments): (&Input, &staged::Moments)| {
+            moments.n() > 0 && (input.label.is_none() || moments.stats().max > 0.0)
+        };
+        let mut keep: Vec<bool> = self.inputs.iter().zip(&figures.x).map(stays).collect();
         for column in self.persistence.iter().flatten() {
             keep[*column as usize] = true;
         }
@@ -475,20 +540,21 @@ impl Draft {
         };
         let alive: BTreeSet<&str> = of(true).map(|input| input.source.as_str()).collect();
         let mut seen = BTreeSet::new();
+        let is_rare_label = |input: &&Input| input.label.is_some() && alive.contains(input.source.as_str());
         of(false)
+            .filter(|input| !is_rare_label(input))
             .map(|input| if alive.contains(input.source.as_str()) { &input.name } else { &input.source })
             .filter(|name| seen.insert(*name))
             .cloned()
             .collect()
     }
 
-    fn meta(&self, job: &Job<'_>, figures: &Figures, keep: &[bool]) -> StagedMeta {
+    fn meta(&self, job: &Job<'_>, (figures, codes): (&Figures, &[Codes]), keep: &[bool]) -> StagedMeta {
         let kept = || (0..keep.len()).filter(|column| keep[*column]);
-        let training = figures.split_rows[0];
         let (features, x_stats, y_stats) = match job.training {
             Some(meta) => (meta.features.clone(), meta.x_stats.clone(), meta.y_stats.clone()),
             None => (
-                kept().map(|column| self.feature(column, figures.x[column].n() < training)).collect(),
+                self.features(&kept().collect::<Vec<_>>(), (figures, codes)),
                 kept().map(|column| self.stats(column, figures)).collect(),
                 figures.y.iter().map(staged::Moments::stats).collect(),
             ),
@@ -519,26 +585,39 @@ impl Draft {
         }
     }
 
-    fn feature(&self, column: usize, has_missing: bool) -> FeatureMeta {
-        let input = &self.inputs[column];
-        FeatureMeta { name: input.name.clone(), categories: input.categories.clone().unwrap_or_default(), has_missing }
+    /// The inputs that stay. Of labels of one source column the first has the flag that they are missing.
+    fn features(&self, kept: &[usize], (figures, codes): (&Figures, &[Codes])) -> Vec<FeatureMeta> {
+        let has_flag = |at: usize| at > 0 && self.inputs[kept[at - 1]].is_label_beside(&self.inputs[kept[at]]);
+        let of = |(at, column): (usize, &usize)| {
+            let has_missing = figures.x[*column].n() < figures.split_rows[0] && !has_flag(at);
+            FeatureMeta { has_missing, ..self.feature(*column, codes) }
+        };
+        kept.iter().enumerate().map(of).collect()
     }
 
-    /// Figures of an input; a category is not standardised.
+    fn feature(&self, column: usize, codes: &[Codes]) -> FeatureMeta {
+        let Input { name, categories, offset, one_hot, label, .. } = self.inputs[column].clone();
+        let unseen =
+            codes.iter().find(|codes| codes.column == column).map_or_else(Vec::new, |codes| codes.unseen.clone());
+        let index = offset.map(|offset| IndexMeta { offset, unseen });
+        FeatureMeta { name, categories: categories.unwrap_or_default(), has_missing: false, one_hot, index, label }
+    }
+
+    /// Figures of an input; a category or label is not standardised.
     fn stats(&self, column: usize, figures: &Figures) -> Stats {
-        let stats = figures.x[column].stats();
-        match self.inputs[column].categories {
-            Some(_) => Stats { mean: 0.0, std: 1.0, ..stats },
-            None => stats,
+        let (stats, input) = (figures.x[column].stats(), &self.inputs[column]);
+        match input.categories.is_some() || input.label.is_some() {
+            true => Stats { mean: 0.0, std: 1.0, ..stats },
+            false => stats,
         }
     }
 }
 
-/// Lifts the limits of inputs whose range is declared, that are categories, or that were made by us.
+/// Lifts the limits of inputs whose range is declared, that are categories or labels, or that were made by us.
 pub(crate) fn lift_inputs(inputs: &[Input], ranges: &[ColumnRange], limits: &mut [implausible::Range]) {
     for (input, limit) in inputs.iter().zip(limits) {
         let is_declared = ranges.iter().any(|range| range.column == input.source);
-        if input.categories.is_some() || input.source.is_empty() || is_declared {
+        if input.categories.is_some() || input.label.is_some() || input.source.is_empty() || is_declared {
             *limit = implausible::ANY;
         }
     }
@@ -576,4 +655,5 @@ pub(crate) fn count(report: &mut CleaningReport, column: &str, counts: &super::s
     entry.missing = entry.missing.max(counts.missing);
     entry.non_finite = entry.non_finite.max(counts.non_finite);
     entry.out_of_range = entry.out_of_range.max(counts.out_of_range);
+    entry.clamped = entry.clamped.max(counts.clamped);
 }

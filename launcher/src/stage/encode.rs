@@ -16,7 +16,7 @@ use enn_common::{
     config::data::{DataConfig, Feature, FeatureKind, Layout, RowsLayout},
     staged::StagedMeta,
 };
-use std::{path::Path, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 /// Rows that a model's inputs cannot be made of.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum EncodeError {
         expected: String,
     },
     /// A column of a type that is not read.
-    #[error("column {column:?} holds {found}, expected numbers, text or times")]
+    #[error("column {column:?} holds {found}, expected numbers, text, times or lists of labels")]
     Type {
         /// Its name.
         column: String,
@@ -88,7 +88,7 @@ impl Encoder {
             digest: String::new(),
             marking: super::keeper::Marking::default(),
         };
-        let plan = Plan::new(&job, &layout, &|_| false)?;
+        let plan = Plan::new(&job, &layout, &|_| false, &HashMap::new())?;
         let place = |name: &String| training.features.iter().position(|feature| feature.name == *name);
         let places: Vec<Option<usize>> = plan.inputs.iter().map(|input| place(&input.name)).collect();
         if !places.iter().flatten().copied().eq(0..training.features.len()) {
@@ -148,7 +148,7 @@ impl Encoder {
 
 /// The inputs of an array as columns of numbers.
 fn of_arrays(training: &StagedMeta) -> RowsLayout {
-    let number = |name: &String| Feature { column: name.clone(), kind: FeatureKind::Number };
+    let number = |name: &String| Feature::new(name.clone(), FeatureKind::Number);
     RowsLayout {
         features: training.features.iter().map(|feature| number(&feature.name)).collect(),
         targets: vec![String::new(); training.out_shape.iter().product()],
@@ -165,11 +165,11 @@ mod tests {
     use arrow_array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
     use enn_common::{
         config::data::{ArraysLayout, ColumnRange},
-        staged::Staged,
+        staged::{Staged, meta::FeatureMeta},
     };
 
     fn feature(column: &str, kind: FeatureKind) -> Feature {
-        Feature { column: column.into(), kind }
+        Feature::new(column, kind)
     }
 
     fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
@@ -258,10 +258,11 @@ mod tests {
         bench.config.layout = Layout::Arrays(layout);
         let (_, meta, _) = super::tests::bench();
         let stats = meta.x_stats[0];
-        let named = |name: &str| enn_common::staged::meta::FeatureMeta {
+        let named = |name: &str| FeatureMeta {
             name: name.into(),
             categories: vec![],
             has_missing: false,
+            ..FeatureMeta::default()
         };
         let meta = StagedMeta { features: vec![named("x[0]"), named("x[2]")], x_stats: vec![stats; 2], ..meta };
         let encoder = Encoder::new(&bench.config, &meta).unwrap().unwrap();

@@ -49,6 +49,12 @@ pub enum CellError {
         /// The cell.
         found: String,
     },
+    /// A fraction where the column's other cells are indices.
+    #[error("found {found}, expected an integer: the column is an index; read it as kind = \"number\" if it is none")]
+    NotAnInteger {
+        /// The cell.
+        found: String,
+    },
     /// Not a time stamp.
     #[error("found {:?}, expected a time stamp like 2013-01-31T06:00:00Z or integer Unix seconds", brief(found))]
     NotATime {
@@ -312,6 +318,16 @@ pub enum StageError {
         column: String,
         /// Limit.
         categories_max: usize,
+    },
+    /// More labels than there can be inputs.
+    #[error(
+        "column {column:?} has more than {labels_max} labels; is its separator another one? read it as kind = \"category\" or leave it out"
+    )]
+    TooManyLabels {
+        /// Column.
+        column: String,
+        /// Limit.
+        labels_max: usize,
     },
     /// The table's times are so far apart that the grid would be almost empty.
     #[error(

@@ -37,6 +37,8 @@ pub(crate) struct Codes {
     pub map: Vec<Option<u32>>,
     /// The unknown id: the number of categories.
     pub unknown: u32,
+    /// Categories that no training sample has and that stay, ascending.
+    pub unseen: Vec<u32>,
 }
 
 /// For each of `columns` the category indices in order of first appearance in the training samples.
@@ -210,7 +212,8 @@ impl Codes {
                 let index = self.map.get(*code as usize).copied().flatten();
                 *code = index.unwrap_or(self.unknown) as f32;
             }
-            unseen += u64::from(*code as u32 == self.unknown);
+            let code = *code as u32;
+            unseen += u64::from(code == self.unknown || self.unseen.binary_search(&code).is_ok());
         }
         unseen
     }
@@ -316,7 +319,7 @@ mod tests {
 
     #[test]
     fn codes_are_translated_and_strangers_counted() {
-        let codes = Codes { column: 1, map: vec![Some(1), None, Some(0)], unknown: 2 };
+        let codes = Codes { column: 1, map: vec![Some(1), None, Some(0)], unknown: 2, unseen: Vec::new() };
         let mut x = [9.0, 0.0, 9.0, 1.0, 9.0, 2.0, 9.0, f32::NAN];
         assert_eq!(codes.apply(&mut x, 2), 1);
         assert_eq!(x[..6], [9.0, 1.0, 9.0, 2.0, 9.0, 0.0]);

@@ -45,7 +45,7 @@ fn csv() -> Vec<u8> {
 
 fn bench(name: &str, bytes: &[u8]) -> Bench {
     let mut bench = Bench::rows(name, bytes);
-    let feature = |column: &str, kind| Feature { column: column.into(), kind };
+    let feature = |column: &str, kind| Feature::new(column, kind);
     bench.config.layout = Layout::Rows(RowsLayout {
         features: vec![
             feature("a", FeatureKind::Number),
@@ -185,7 +185,7 @@ fn a_workbook_is_a_table() {
     let strings = |row: [&str; 3]| row.map(str::to_string).to_vec();
     let rows = [strings(["a", "c", "y"]), strings(["1.5", "x", "2"]), strings(["", "", ""]), strings(["NA", "y", "3"])];
     let mut bench = Bench::rows("t.xlsx", &workbook(&rows));
-    let feature = |column: &str, kind| Feature { column: column.into(), kind };
+    let feature = |column: &str, kind| Feature::new(column, kind);
     bench.layout().features = vec![feature("a", FeatureKind::Number), feature("c", FeatureKind::Category)];
     let (staged, arrays) = bench.stage();
     assert_eq!((arrays.rows(), arrays.y()), (2, [2.0, 3.0].as_slice()));
@@ -265,7 +265,7 @@ fn arrays_of_every_container_are_samples() {
     check_arrays(&bench);
     // The same arrays as the columns of a table.
     let mut bench = Bench::rows("t.npz", &zipped(&named));
-    bench.layout().features = vec![Feature { column: "x[0]".into(), kind: FeatureKind::Number }];
+    bench.layout().features = vec![Feature::new("x[0]", FeatureKind::Number)];
     bench.layout().targets = vec!["y[1]".into()];
     bench.layout().row_id = Some("ids".into());
     let (_, table) = bench.stage();

@@ -15,16 +15,20 @@ mod bits;
 mod calendar;
 mod complete;
 mod crew;
+mod dictionary;
 mod digest;
 mod duplicates;
 mod encode;
 pub mod error;
+#[cfg(test)]
+mod features_tests;
 mod figures;
 #[cfg(test)]
 mod formats_tests;
 mod implausible;
 mod keeper;
 mod labels;
+mod multi_hot;
 mod output;
 mod redivide;
 #[cfg(test)]
@@ -42,9 +46,11 @@ mod timestamp;
 mod windows;
 
 pub use batches::Batches;
+pub use complete::labels_of;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;
 pub use labels::labels;
+pub use multi_hot::listed;
 pub use redivide::redivide;
 
 use enn_common::{

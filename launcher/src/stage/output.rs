@@ -71,7 +71,9 @@ impl Output {
         extras: Extras,
     ) -> Result<(Self, Vec<Mark>), StageError> {
         let mut output = Self::create(writer, features, out_shape, extras)?;
-        let Some(last) = marks.last() else { return Ok((output, marks)) };
+        // A pass that only looks writes no rows.
+        let rows = marks.iter().rfind(|mark| !matches!(mark.kept, Kept::Labels { .. }));
+        let Some(last) = rows else { return Ok((output, marks)) };
         if output.has(last) {
             output.resumed_rows = last.rows;
             return Ok((output, marks));
@@ -119,7 +121,7 @@ impl Output {
     fn has(&self, mark: &Mark) -> bool {
         let hashes = match mark.kept {
             Kept::Rows { hashes, .. } | Kept::Arrays { hashes } => hashes,
-            Kept::None => 0,
+            Kept::None | Kept::Labels { .. } => 0,
         };
         let hashed = std::fs::metadata(self.dir().join(HASHES)).map_or(0, |found| found.len());
         self.arrays().all(|array| array.holds(mark.rows)) && hashed >= hashes * 16

@@ -7,7 +7,8 @@ use super::{Staged, error::StageError, figures, output::row_chunks};
 use enn_common::{
     fs::{FileError, mmap::bytes_of},
     staged::{
-        self, ArrayName, META, Split, StagedMeta, StagedWriter, meta::FeatureMeta, meta::SourceMeta, meta::Stats,
+        self, ArrayName, META, Split, StagedMeta, StagedWriter,
+        meta::{FeatureMeta, IndexMeta, SourceMeta, Stats},
     },
 };
 use std::{fs, path::Path};
@@ -52,17 +53,18 @@ fn digest(base: &staged::Staged, split: &[u8]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// For every category input that has categories without a training sample: where the others go.
+/// For every category input that has categories without a training sample: where the others go. A label without one goes to 0;
+/// declared categories stay.
 fn maps(base: &staged::Staged, split: &[u8]) -> Vec<Option<Map>> {
     let of = |(column, feature): (usize, &FeatureMeta)| {
-        let mut seen = vec![false; feature.categories.len()];
-        for (row, _) in split.iter().enumerate().filter(|(_, code)| **code == Split::Train as u8) {
-            let code = base.x_row(row)[column];
-            // NaN, a missing category, becomes 0 as a number; its mask says it.
-            if base.x_mask_row(row)[column] != 0 && (code as usize) < seen.len() {
-                seen[code as usize] = true;
-            }
+        if feature.label.is_some() {
+            let nowhere = vec![Some(0.0); 2];
+            return (!seen(base, split, column, 2)[1]).then_some(nowhere);
         }
+        if feature.index.is_some() {
+            return None;
+        }
+        let seen = seen(base, split, column, feature.categories.len());
         let mut next = 0.0;
         let index = |seen: &bool| {
             seen.then(|| {
@@ -73,6 +75,19 @@ fn maps(base: &staged::Staged, split: &[u8]) -> Vec<Option<Map>> {
         seen.contains(&false).then(|| seen.iter().map(index).collect())
     };
     base.meta().features.iter().enumerate().map(of).collect()
+}
+
+/// Which of the first `count` codes of a column training samples have.
+fn seen(base: &staged::Staged, split: &[u8], column: usize, count: usize) -> Vec<bool> {
+    let mut seen = vec![false; count];
+    for (row, _) in split.iter().enumerate().filter(|(_, code)| **code == Split::Train as u8) {
+        let code = base.x_row(row)[column];
+        // NaN, a missing category, becomes 0 as a number; its mask says it.
+        if base.x_mask_row(row)[column] != 0 && (code as usize) < seen.len() {
+            seen[code as usize] = true;
+        }
+    }
+    seen
 }
 
 /// The inputs with categories renumbered; those without a training sample become the unknown id.
@@ -97,22 +112,31 @@ fn meta(base: &staged::Staged, split: &[u8], maps: &[Option<Map>], digest: Strin
     let old = base.meta();
     let figures = figures::of_staged(base, split);
     let training = figures.split_rows[0];
-    let feature = |(feature, (map, moments)): (&FeatureMeta, (&Option<Map>, &staged::Moments))| {
+    let feature = |(column, (map, moments)): (usize, (&Option<Map>, &staged::Moments))| {
+        let own = &old.features[column];
         let kept = |index: usize| map.as_ref().is_none_or(|map| map[index].is_some());
-        let known = feature.categories.iter().enumerate().filter(|(index, _)| kept(*index));
+        let known = own.categories.iter().enumerate().filter(|(index, _)| kept(*index));
+        let column_of =
+            |at: usize| old.features.get(at).and_then(|feature| feature.label.as_ref()).map(|own| &own.column);
+        let has_flag = own.label.is_some() && column > 0 && column_of(column - 1) == column_of(column);
+        let unseen = || {
+            let seen = seen(base, split, column, own.categories.len()).into_iter().zip(0..);
+            seen.filter(|(seen, _)| !seen).map(|(_, code)| code).collect()
+        };
         FeatureMeta {
-            name: feature.name.clone(),
             categories: known.map(|(_, name)| name.clone()).collect(),
-            has_missing: moments.n() < training,
+            has_missing: moments.n() < training && !has_flag,
+            index: own.index.as_ref().map(|index| IndexMeta { unseen: unseen(), ..index.clone() }),
+            ..own.clone()
         }
     };
-    let stats = |(feature, moments): (&FeatureMeta, &staged::Moments)| match feature.categories.is_empty() {
+    let stats = |(feature, moments): (&FeatureMeta, &staged::Moments)| match feature.is_measured() {
         true => moments.stats(),
         false => Stats { mean: 0.0, std: 1.0, ..moments.stats() },
     };
     StagedMeta {
         digest,
-        features: old.features.iter().zip(maps.iter().zip(&figures.x)).map(feature).collect(),
+        features: maps.iter().zip(&figures.x).enumerate().map(feature).collect(),
         split_rows: figures.split_rows,
         sources: SourceMeta::count(old.sources.iter().map(|source| (source.name.clone(), source.rows())), split),
         x_stats: old.features.iter().zip(&figures.x).map(stats).collect(),
@@ -155,7 +179,7 @@ mod tests {
 
     fn bench() -> Bench {
         let mut bench = Bench::rows("t.csv", table().as_bytes());
-        bench.layout().features.push(Feature { column: "c".into(), kind: FeatureKind::Category });
+        bench.layout().features.push(Feature::new("c", FeatureKind::Category));
         bench.config.split.column = Some("s".into());
         bench
     }

@@ -3,7 +3,7 @@
 use super::{tests::Bench, *};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use enn_common::{
-    config::data::{ArraysLayout, Feature, FeatureKind, RowsLayout, SplitConfig, SplitKind},
+    config::data::{ArraysLayout, Feature, FeatureKind, Labels, RowsLayout, SplitConfig, SplitKind},
     staged::{
         npy::{Element, Header},
         unfinished::{HASHES, PROGRESS},
@@ -49,7 +49,7 @@ fn batch() -> RecordBatch {
 
 fn table(name: &str, bytes: &[u8], row_id: Option<&str>) -> Bench {
     let mut bench = Bench::rows(name, bytes);
-    let feature = |column: &str, kind| Feature { column: column.into(), kind };
+    let feature = |column: &str, kind| Feature::new(column, kind);
     bench.config.layout = Layout::Rows(RowsLayout {
         features: vec![feature("a", FeatureKind::Number), feature("c", FeatureKind::Category)],
         targets: vec!["y".into()],
@@ -144,6 +144,24 @@ fn several_files_go_on_in_the_one_whose_turn_it_is() {
     bench.config.files.push(bench.dir.path().join("t1.csv"));
     let resumed = check(&bench);
     assert!(resumed.iter().any(|rows| *rows > ROWS as u64 / 2), "{resumed:?}");
+}
+
+#[test]
+fn labels_are_not_looked_for_again() {
+    let mut text = String::from("id,a,c,y,more\n");
+    for row in 0..ROWS {
+        let (id, _, _, y) = cells(row);
+        text.push_str(&format!("{id},{y},\"l{}, it\",{y},{id:060}\n", row * row % (row / 10_000 + 2)));
+    }
+    let mut bench = table("t.csv", text.as_bytes(), Some("id"));
+    let labels = Labels { separator: ',', empty_is_missing: false };
+    bench.layout().features[1].kind = FeatureKind::Labels(labels);
+    let plain = staged(&bench, &bench.dir.path().join("plain"), 1, &|| {}).unwrap();
+    assert!(plain.meta.features.iter().any(|feature| feature.name == "c[it]"), "{:?}", plain.meta.features);
+    let resumed = check_with(&bench, 1, &contents(&plain.dir));
+    // Marks of the first pass are followed by those of the second.
+    assert!(resumed.is_sorted() && resumed[0] == 0 && resumed[resumed.len() - 1] > 0, "{resumed:?}");
+    check_with(&bench, 3, &contents(&plain.dir));
 }
 
 #[test]

@@ -4,20 +4,22 @@
 use super::{
     Job, Progress, calendar,
     complete::{self, Draft, Input, ROW_NAMES_MAX},
+    dictionary::Dictionary,
     duplicates::Hashes,
     error::StageError,
     keeper::Keeper,
+    multi_hot,
     output::{Extras, Output, Samples},
     source::block::{Block, Key, Kind, NO_TIME, NO_WORD, Want, Words},
     split,
-    table::{Ask, Sink, Table, Tally},
+    table::{Ask, Passes, Sink, Table, Tally},
 };
 use enn_common::{
-    config::data::{Calendar, FeatureKind, RowsLayout, SplitKind},
+    config::data::{Calendar, Feature, FeatureKind, RowsLayout, SplitKind},
     fs::space,
     staged::{
         StagedWriter,
-        meta::CleaningReport,
+        meta::{CleaningReport, LabelMeta},
         unfinished::{Kept, Mark},
     },
 };
@@ -37,12 +39,22 @@ pub(crate) fn draft(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Draft, StageError> {
     let table = Table::open(job)?;
-    let plan = Plan::new(job, layout, &|column| table.has(column))?;
+    let has = |column: &str| table.has(column);
+    let mut plan = Plan::new(job, layout, &has, &multi_hot::Found::new())?;
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
-    // Rows are estimated; a disk that fills up in spite of this is an error of the write.
-    let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
     std::fs::create_dir_all(job.out).map_err(enn_common::fs::FileError::of("make the directory", job.out))?;
     let found = StagedWriter::resume(job.out, &job.digest)?;
+    let sets: Vec<Want> = plan.wants.iter().filter(|want| matches!(want.kind, Kind::Labels(_))).cloned().collect();
+    let mut passes =
+        Passes::new(progress, table.bytes() * if sets.is_empty() || job.training.is_some() { 1 } else { 2 });
+    if !sets.is_empty() && job.training.is_none() {
+        let labels = multi_hot::find(job, &table, &sets, (&found.0, &found.1), &mut |now| passes.looks(now))?;
+        passes.ended(table.bytes());
+        plan = Plan::new(job, layout, &has, &labels)?;
+    }
+    plan.check_inputs()?;
+    // Rows are estimated; a disk that fills up in spite of this is an error of the write.
+    let needed = table.rows_estimate() * (Output::sample_bytes(plan.inputs.len(), plan.targets.len()) + 16);
     space::require(job.out, needed.saturating_sub(found.0.taken_bytes()))?;
     let out_shape = match job.training.filter(|_| plan.targets.is_empty()) {
         Some(training) => training.out_shape.clone(),
@@ -56,7 +68,7 @@ pub(crate) fn draft(
     let ask = Ask { wants: &plan.wants, hash_rows, threads: job.threads, keeper: Some(&keeper) };
     let state = State::resume(&plan, output.dir(), marks)?;
     let sink = RowSink { job, plan: &plan, output: &output };
-    let (state, tally) = table.pass(ask, &sink, state, progress)?;
+    let (state, tally) = table.pass(ask, &sink, state, &mut |now| passes.reads(now))?;
     output.rows = tally.rows;
     finish(job, layout, plan, (output, state, tally))
 }
@@ -79,8 +91,8 @@ fn finish(
     let mut classes = None;
     for (slot, dictionary) in plan.slots.iter().filter(|slot| slot.kind == Kind::Word).zip(state.dictionaries) {
         match slot.column {
-            TARGET => classes = Some(dictionary.list),
-            column => inputs[column].categories = Some(dictionary.list),
+            TARGET => classes = Some(dictionary.into_list()),
+            column => inputs[column].categories = Some(dictionary.into_list()),
         }
     }
     let weights = plan.weight.and_then(|want| tally.counts.get(want));
@@ -149,12 +161,19 @@ pub(super) struct Plan {
     weight: Option<usize>,
     /// One per category slot, in order.
     dictionaries: Vec<Dictionary>,
+    /// Of columns of labels, by their wanted column.
+    sets: HashMap<usize, multi_hot::Set>,
     counts_repeats: bool,
 }
 
 impl Plan {
-    /// `has` says whether the data have a column.
-    pub(super) fn new(job: &Job<'_>, layout: &RowsLayout, has: &dyn Fn(&str) -> bool) -> Result<Self, StageError> {
+    /// `has` says whether the data have a column; `labels` are those of the training data, where they are staged.
+    pub(super) fn new(
+        job: &Job<'_>,
+        layout: &RowsLayout,
+        has: &dyn Fn(&str) -> bool,
+        labels: &multi_hot::Found,
+    ) -> Result<Self, StageError> {
         check(layout)?;
         let is_training = job.training.is_none();
         let has_targets = is_training || layout.targets.iter().all(|target| has(target));
@@ -167,10 +186,11 @@ impl Plan {
             split: None,
             weight: None,
             dictionaries: Vec::new(),
+            sets: HashMap::new(),
             counts_repeats: is_training,
         };
         for feature in &layout.features {
-            plan.feature(job, &feature.column, feature.kind);
+            plan.feature(job, feature, labels);
         }
         if has_targets {
             plan.targets = layout.targets.iter().map(|target| plan.target(job, layout, target)).collect();
@@ -236,7 +256,12 @@ impl Plan {
         for slot in &self.slots {
             let Some(column) = block.columns.get(slot.want) else { continue };
             match slot.kind {
-                Kind::Number => scatter(&mut x, width, slot.column, column.numbers()),
+                Kind::Number | Kind::Index(_) => scatter(&mut x, width, slot.column, column.numbers()),
+                Kind::Labels(_) => {
+                    if let (Some(set), Some(words)) = (self.sets.get(&slot.want), column.words()) {
+                        set.scatter(&mut x, (slot.column, width), words);
+                    }
+                }
                 Kind::Time => scatter_times(&mut x, width, slot.column, column.times()),
                 _ => words.extend(column.words().map(|words| (slot.column, words.clone()))),
             }
@@ -256,19 +281,40 @@ impl Plan {
         x
     }
 
-    fn feature(&mut self, job: &Job<'_>, column: &str, kind: FeatureKind) {
+    fn feature(&mut self, job: &Job<'_>, Feature { column, kind, one_hot }: &Feature, labels: &multi_hot::Found) {
         let first = self.inputs.len();
-        let input = |name: String| Input { name, source: column.to_string(), categories: None };
-        let kind = match kind {
+        let input = |name: String| Input { name, source: column.clone(), one_hot: *one_hot, ..Input::default() };
+        let mut set = None;
+        let kind = match *kind {
             FeatureKind::Number => {
-                self.inputs.push(input(column.to_string()));
+                self.inputs.push(input(column.clone()));
                 Kind::Number
             }
             FeatureKind::Category => {
-                self.inputs.push(Input { categories: Some(Vec::new()), ..input(column.to_string()) });
-                let training = job.training.and_then(|meta| meta.features.iter().find(|f| f.name == column));
+                self.inputs.push(Input { categories: Some(Vec::new()), ..input(column.clone()) });
+                let training = job.training.and_then(|meta| meta.features.iter().find(|f| f.name == *column));
                 self.dictionaries.push(training.map_or_else(Dictionary::default, |f| Dictionary::fixed(&f.categories)));
                 Kind::Word
+            }
+            FeatureKind::Index(index) => {
+                let rows = (index.offset..).take(index.rows).map(|row| row.to_string()).collect();
+                let offset = Some(index.offset);
+                self.inputs.push(Input { categories: Some(rows), offset, ..input(column.clone()) });
+                Kind::Index(index)
+            }
+            FeatureKind::Labels(how) => {
+                let own = match job.training {
+                    Some(meta) => complete::labels_of(meta, column),
+                    None => labels.get(column).cloned().unwrap_or_default(),
+                };
+                set = Some(multi_hot::Set::new(&own, how.separator, job.training.is_some()));
+                // Labels that the model does not know are counted in an input that does not stay; no label is empty.
+                let strange = job.training.map(|_| String::new());
+                self.inputs.extend(own.into_iter().chain(strange).map(|name| Input {
+                    label: Some(LabelMeta { column: column.clone(), name: name.clone() }),
+                    ..input(format!("{column}[{name}]"))
+                }));
+                Kind::Labels(how)
             }
             FeatureKind::Time => {
                 let names = calendar::names(Calendar::ALL);
@@ -277,7 +323,22 @@ impl Plan {
             }
         };
         let want = self.want(job, column, kind);
+        self.sets.extend(set.map(|set| (want, set)));
         self.slots.push(Slot { want, column: first, kind });
+    }
+
+    /// Refuses inputs that cannot be told apart, and none at all.
+    fn check_inputs(&self) -> Result<(), StageError> {
+        let mut names: Vec<&String> = self.inputs.iter().map(|input| &input.name).collect();
+        names.sort_unstable();
+        let found = match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            _ if names.is_empty() => "no label in any cell".to_owned(),
+            Some(pair) => format!("two inputs that would be called {:?}", pair[0]),
+            None => return Ok(()),
+        };
+        let expected =
+            "inputs, each with a name of its own: \"column\", or \"column[label]\" for each label".to_owned();
+        Err(StageError::Config { key: "data.rows.features", found, expected })
     }
 }
 
@@ -302,37 +363,6 @@ fn check(layout: &RowsLayout) -> Result<(), StageError> {
         return Err(StageError::Config { key: "data.rows.features", found: "none".into(), expected });
     }
     Ok(())
-}
-
-/// Categories and their indices.
-#[derive(Debug, Clone, Default)]
-struct Dictionary {
-    list: Vec<String>,
-    index: HashMap<String, u32>,
-    /// A model's own categories: nothing is added.
-    is_fixed: bool,
-}
-
-impl Dictionary {
-    fn fixed(list: &[String]) -> Self {
-        let index = list.iter().cloned().zip(0..).collect();
-        Self { list: list.to_vec(), index, is_fixed: true }
-    }
-
-    /// Index of a word, or the unknown id.
-    fn known(&self, word: &str) -> u32 {
-        self.index.get(word).copied().unwrap_or(self.list.len() as u32)
-    }
-
-    /// Index of a word; strangers are added, or get the unknown id.
-    fn code(&mut self, word: &str) -> u32 {
-        let code = self.known(word);
-        if code as usize == self.list.len() && !self.is_fixed {
-            self.list.push(word.to_string());
-            self.index.insert(word.to_string(), code);
-        }
-        code
-    }
 }
 
 struct State {
@@ -363,7 +393,7 @@ impl State {
         Ok(Self {
             hashes: Hashes::kept(dir, hashed)?,
             kept_names: all_names.len(),
-            kept_words: dictionaries.iter().map(|dictionary| dictionary.list.len()).collect(),
+            kept_words: dictionaries.iter().map(Dictionary::len).collect(),
             names: all_names,
             has_text_keys: any_text,
             dictionaries,
@@ -374,7 +404,7 @@ impl State {
     fn keep(&mut self) -> Result<Kept, StageError> {
         self.hashes.spill()?;
         let kept = self.kept_words.iter_mut().zip(&self.dictionaries);
-        let words = kept.map(|(kept, own)| own.list[std::mem::replace(kept, own.list.len())..].to_vec()).collect();
+        let words = kept.map(|(kept, own)| own.since(kept)).collect();
         let names = self.names[std::mem::replace(&mut self.kept_names, self.names.len())..].to_vec();
         Ok(Kept::Rows { words, names, has_text_keys: self.has_text_keys, hashes: self.hashes.rows() })
     }
@@ -426,7 +456,7 @@ impl Sink for RowSink<'_> {
         work.first = first;
         for ((column, words, codes), dictionary) in work.words.iter_mut().zip(&mut state.dictionaries) {
             *codes = words.list.iter().map(|word| dictionary.code(word)).collect();
-            if dictionary.list.len() > CATEGORIES_MAX {
+            if dictionary.len() > CATEGORIES_MAX {
                 let column = self.plan.inputs.get(*column).map_or("the target", |input| &input.source).to_owned();
                 return Err(StageError::TooManyCategories { column, categories_max: CATEGORIES_MAX });
             }

@@ -2,7 +2,7 @@
 
 use super::tests::Bench;
 use enn_common::{
-    config::data::{ArraysLayout, DataSource, DuplicatePolicy, Layout},
+    config::data::{ArraysLayout, DataSource, DuplicatePolicy, Layout, SplitKind, WindowsLayout},
     staged::meta::SourceMeta,
 };
 use std::fs;
@@ -98,4 +98,97 @@ fn arrays_of_a_source_fit_each_other() {
     array("s/x.npy", 4, 2);
     let error = bench.error();
     assert!(error.contains("in source \"south\" like the files before"), "{error}");
+}
+
+/// Two entities a and b by the minute, two steps a window, one of history: two tables of the same time span, of which the second
+/// is longer, says other things and lacks b.
+fn windows() -> Bench {
+    let table = |steps: i32, names: &[&str], plus: i32| {
+        let cell =
+            |step, name: &&str| format!("{name},{},{}\n", step * 60, plus + step + 100 * i32::from(**name == *"b"));
+        let rows = (0..steps).flat_map(|step| names.iter().map(move |name| cell(step, name)));
+        format!("who,when,v\n{}", rows.collect::<String>())
+    };
+    let mut bench = Bench::rows("one.csv", table(10, &["b", "a"], 0).as_bytes());
+    fs::write(bench.dir.path().join("two.csv"), table(14, &["a"], 1000)).unwrap();
+    bench.config.files.push(bench.dir.path().join("two.csv"));
+    let source = |name: &str, weight| DataSource { name: name.into(), files: 1, weight: Some(weight) };
+    bench.config.sources = vec![source("one", 1.0), source("two", 3.0)];
+    bench.config.layout = Layout::Windows(WindowsLayout {
+        entity: "who".into(),
+        time: "when".into(),
+        time_offset_s: 0,
+        step_s: 60,
+        steps: 2,
+        history: 1,
+        inputs: vec!["v".into()],
+        circular: vec![],
+        target: "v".into(),
+        calendar: vec![],
+        target_valid_min: 0.5,
+    });
+    (bench.config.split.val, bench.config.split.test) = (0.25, 0.25);
+    bench
+}
+
+#[test]
+fn windows_are_cut_out_of_each_source_alone() {
+    let mut bench = windows();
+    let (staged, arrays) = bench.stage();
+    let expected = |name: &str, split_rows| SourceMeta { name: name.into(), split_rows };
+    assert_eq!(arrays.meta().sources, [expected("one", [2, 1, 1]), expected("two", [2, 2, 2])]);
+    assert_eq!(arrays.split(), [0, 0, 1, 2, 0, 0, 1, 1, 2, 2]);
+    let begins: Vec<i64> = [2, 4, 6, 8, 2, 4, 6, 8, 10, 12].iter().map(|step| step * 60).collect();
+    assert_eq!(arrays.row_id(), begins);
+    let meta = arrays.meta();
+    assert_eq!(
+        (meta.row_names[0].as_str(), meta.row_names[4].as_str()),
+        ("1970-01-01 00:02 one", "1970-01-01 00:02 two")
+    );
+    // [step][entity] of the window before, then [entity][step] of the target.
+    assert_eq!((arrays.x_row(0), arrays.y_row(0)), (&[0.0, 100.0, 1.0, 101.0][..], &[2.0, 3.0, 102.0, 103.0][..]));
+    let (x, y) = (arrays.x_row(4), arrays.y_row(4));
+    assert_eq!([x[0], x[2], y[0], y[1]], [1000.0, 1001.0, 1002.0, 1003.0]);
+    assert!(x[1].is_nan() && y[2].is_nan(), "what the other source has of b at that time is not taken");
+    // Statistics are over the training samples of both: the first two of each.
+    let stats = meta.y_stats[0];
+    assert_eq!((stats.n, stats.mean, stats.min, stats.max), (4, 503.0, 2.0, 1004.0));
+    assert_eq!(meta.y_stats[2].n, 2);
+    let report = &meta.report;
+    assert_eq!((report.rows_read, report.absent_cells, report.duplicates), (34, 14, 0));
+    assert!(report.notes.iter().any(|note| note.starts_with("no row of source \"two\" is of b")), "{:?}", report.notes);
+    // As if the first were alone, and months are those of each.
+    bench.config.sources[1].weight = Some(9.0);
+    assert!(bench.stage().0.reused);
+    bench.config.split.kind = SplitKind::Blocked;
+    assert_eq!(bench.stage().1.split(), arrays.split(), "all is one month, of each source");
+    let mut alone = windows();
+    alone.config.files.truncate(1);
+    alone.config.sources.clear();
+    let (_, one) = alone.stage();
+    assert_eq!(one.x(), &arrays.x()[..one.x().len()]);
+    assert_eq!(one.meta().features, staged.meta.features);
+    for threads in [1, 3] {
+        let again = windows();
+        assert_eq!(again.try_stage(threads, None).unwrap().meta.x_stats, staged.meta.x_stats, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_source_of_windows_that_does_not_fit_is_named() {
+    let bench = windows();
+    let two = bench.dir.path().join("two.csv");
+    fs::write(&two, "who,v\na,1\n").unwrap();
+    let error = bench.error();
+    assert!(error.contains("two.csv: source \"two\" has no column \"when\", which source \"one\" has"), "{error}");
+    fs::write(&two, "who,when,v\na,0,1\nb,60,high\n").unwrap();
+    let error = bench.error();
+    assert!(error.contains("two.csv:3") && error.contains("\"high\""), "{error}");
+    fs::write(&two, "who,when,v\n,0,1\n").unwrap();
+    let error = bench.error();
+    assert!(error.contains("two.csv") && error.contains("no row has both who and when"), "{error}");
+    // One window makes no sample.
+    fs::write(&two, "who,when,v\na,0,1\na,60,1\n").unwrap();
+    let error = bench.error();
+    assert!(error.contains("a weight for source \"two\", of which no sample trains"), "{error}");
 }

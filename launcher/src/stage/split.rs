@@ -44,13 +44,12 @@ pub(crate) fn blocked_rows(config: &SplitConfig, samples: Range<u64>) -> Vec<(Ra
     (0..BLOCKS).flat_map(|block| chronological(config, edge(block)..edge(block + 1))).collect()
 }
 
-/// Chronological within each calendar month; `starts` are the samples' times in Unix seconds, ascending.
-pub(crate) fn blocked_months(config: &SplitConfig, starts: &[i64]) -> Vec<(Range<u64>, Split)> {
+/// Chronological within each calendar month; `starts` are the times of the samples from `first` on in Unix seconds, ascending.
+pub(crate) fn blocked_months(config: &SplitConfig, mut first: u64, starts: &[i64]) -> Vec<(Range<u64>, Split)> {
     let month = |start: &i64| {
         let day = timestamp::civil(*start);
         (day.year, day.month)
     };
-    let mut first = 0;
     let mut parts = Vec::new();
     for block in starts.chunk_by(|a, b| month(a) == month(b)) {
         let end = first + block.len() as u64;
@@ -86,7 +85,7 @@ mod tests {
     fn months_are_blocks() {
         let day = |text: &str| timestamp::parse(text.as_bytes()).unwrap();
         let starts: Vec<i64> = (0..59).map(|i| day("2013-01-01") + i * timestamp::DAY_S).collect();
-        let parts = blocked_months(&config(0.15, 0.15), &starts);
+        let parts = blocked_months(&config(0.15, 0.15), 0, &starts);
         // 0.15 × 31 = 4.65 → 5; 0.15 × 28 = 4.2 → 4.
         let sizes: Vec<u64> = parts.iter().map(|(range, _)| range.end - range.start).collect();
         assert_eq!(sizes, [21, 5, 5, 20, 4, 4]);

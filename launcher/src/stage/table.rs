@@ -14,10 +14,14 @@ use super::{
     },
 };
 use enn_common::{
-    config::data::SourceFormat,
+    config::data::{DataConfig, SourceFormat},
     staged::unfinished::{Kept, Mark},
 };
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 /// Names within this edit distance, relative to their length, are offered as what was meant.
 const NEAR: f64 = 0.6;
@@ -68,6 +72,18 @@ pub(crate) struct Tally {
     pub wrong_width_line: Option<u64>,
 }
 
+impl Tally {
+    /// Adds what a pass over other files counted.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.counts.resize(other.counts.len(), CellCounts::default());
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| sum.add(count));
+        self.file_rows.extend(&other.file_rows);
+        self.wrong_width += other.wrong_width;
+        self.wrong_width_line = self.wrong_width_line.or(other.wrong_width_line);
+    }
+}
+
 impl Table {
     /// Opens all files; they must exist and have a readable header.
     pub(crate) fn open(job: &Job<'_>) -> Result<Self, StageError> {
@@ -80,7 +96,7 @@ impl Table {
         for path in &config.files {
             files.push((path.clone(), source::open(path, config, job.out)?));
             lines &= source::format_of(path, config.format)? == SourceFormat::Csv;
-            bytes += path.metadata().map_or(0, |metadata| metadata.len());
+            bytes += bytes_of(path);
         }
         let name = |file| config.source_of(file).map(|source| source.name.clone());
         let sources = (0..files.len()).map(name).collect();
@@ -90,6 +106,27 @@ impl Table {
     /// The first file, to name the table by.
     pub(crate) fn path(&self) -> PathBuf {
         self.files[0].0.clone()
+    }
+
+    /// A table of the files of each source; one of all files where there are no sources.
+    pub(crate) fn by_source(self, config: &DataConfig) -> Vec<Self> {
+        let counts: Vec<usize> = config.sources.iter().map(|source| source.files).collect();
+        if counts.is_empty() {
+            return vec![self];
+        }
+        let (mut files, mut sources) = (self.files.into_iter(), self.sources.into_iter());
+        let of = |count: usize| {
+            let files: Vec<_> = files.by_ref().take(count).collect();
+            let bytes = files.iter().map(|(path, _)| bytes_of(path)).sum();
+            let sources = sources.by_ref().take(count).collect();
+            Self { files, sources, missing: self.missing.clone(), lines: self.lines, bytes }
+        };
+        counts.into_iter().map(of).collect()
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether the first file has the column. A file that lacks a column others have is found by the pass.
@@ -186,6 +223,44 @@ impl Table {
             requests.push(Arc::new(Request { file, wants, columns, missing, hash_rows: ask.hash_rows }));
         }
         Ok(requests)
+    }
+}
+
+/// Shows several passes as one.
+pub(crate) struct Passes<'a> {
+    progress: &'a mut dyn FnMut(Progress),
+    /// Of the passes that are over.
+    bytes: u64,
+    rows: u64,
+    bytes_total: u64,
+}
+
+impl<'a> Passes<'a> {
+    /// All of them together read so many bytes.
+    pub(crate) fn new(progress: &'a mut dyn FnMut(Progress), bytes_total: u64) -> Self {
+        Self { progress, bytes: 0, rows: 0, bytes_total }
+    }
+
+    /// A pass after which the same rows are read again is so far.
+    pub(crate) fn looks(&mut self, now: Progress) {
+        (self.progress)(Progress { rows: self.rows, bytes: self.bytes + now.bytes, bytes_total: self.bytes_total });
+    }
+
+    /// A pass is so far.
+    pub(crate) fn reads(&mut self, now: Progress) {
+        let (rows, bytes) = (self.rows + now.rows, self.bytes + now.bytes);
+        (self.progress)(Progress { rows, bytes, bytes_total: self.bytes_total });
+    }
+
+    /// A pass that looks, over files of so many bytes, is over.
+    pub(crate) fn ended(&mut self, bytes: u64) {
+        self.read(0, bytes);
+    }
+
+    /// A pass over so many rows is over.
+    pub(crate) fn read(&mut self, rows: u64, bytes: u64) {
+        self.rows += rows;
+        self.bytes += bytes;
     }
 }
 
@@ -324,6 +399,10 @@ impl<S: Sink> Pass<'_, S> {
             PieceError::Stage(error) => error,
         }
     }
+}
+
+fn bytes_of(path: &Path) -> u64 {
+    path.metadata().map_or(0, |metadata| metadata.len())
 }
 
 fn unknown(path: PathBuf, columns: Vec<String>, header: &[String]) -> StageError {

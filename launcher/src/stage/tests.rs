@@ -16,7 +16,7 @@ pub(super) struct Bench {
 }
 
 fn feature(column: &str, kind: FeatureKind) -> Feature {
-    Feature { column: column.into(), kind }
+    Feature::new(column, kind)
 }
 
 impl Bench {

@@ -180,6 +180,7 @@ pub fn cleaning(report: &CleaningReport) -> Option<String> {
         (sum(|column| column.missing), "missing cell", "missing cells"),
         (sum(|column| column.non_finite), "non-finite cell", "non-finite cells"),
         (sum(|column| column.out_of_range), "cell out of range", "cells out of range"),
+        (sum(|column| column.clamped), "clamped index", "clamped indices"),
         (sum(|column| column.implausible), "implausible cell", "implausible cells"),
         (sum(|column| column.unseen_category), "unseen category", "unseen categories"),
         (report.absent_cells, "cell absent from the table", "cells absent from the table"),

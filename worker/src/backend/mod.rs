@@ -6,6 +6,7 @@ pub mod artifact;
 pub mod cuda;
 pub mod event;
 pub mod graph;
+pub mod host;
 pub mod torch;
 
 use smallvec::SmallVec;

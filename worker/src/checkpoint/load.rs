@@ -1,9 +1,6 @@
 //! Loads tensors of a checkpoint, strictly: what is wanted must be there, of the same shape and kind.
 
-use super::{
-    CheckpointError, Named, dtype,
-    sys::{host_bytes, host_bytes_mut},
-};
+use super::{CheckpointError, Named, dtype, host_bytes, host_bytes_mut};
 use enn_common::checkpoint::{Checkpoint, bulk::Target};
 use std::{collections::BTreeMap, path::Path};
 use tch::{Device, Kind, Tensor};

@@ -1,9 +1,8 @@
 //! Writes this rank's share of a state that the ranks have in common or divided.
 
 use super::{
-    CheckpointError, Named, Placed, dtype,
+    CheckpointError, Named, Placed, dtype, host_bytes,
     plan::{self, Entry},
-    sys::host_bytes,
 };
 use enn_common::{
     checkpoint::{

@@ -5,11 +5,7 @@
 //! ```
 //! **Invariant:** a snapshot that is the launcher's is not touched; memory is taken only while half of what is left stays free.
 
-use super::{
-    CheckpointError,
-    save::Share,
-    sys::{copy_into, host_bytes},
-};
+use super::{CheckpointError, host_bytes, save::Share, sys::copy_into};
 use enn_common::{
     fs::{FileError, memory, mmap::SharedPart, space},
     wire::control::{ControlPage, SNAPSHOTS_MAX},

@@ -1,48 +1,6 @@
-//! Tensors on the host as the bytes they are in memory: all of saving and loading that the type system cannot check.
+//! Tensors on the host as the bytes they are in memory: what of saving the type system cannot check.
 
-use nix::sys::mman::{MmapAdvise, madvise};
-use std::{ffi::c_void, ptr::NonNull};
 use tch::{Device, TchError, Tensor};
-
-/// A large page on most machines.
-const LARGE_PAGE_BYTES: usize = 2 << 20;
-
-/// The elements of a tensor, without a copy; `None` where they are not on the host or not behind each other.
-pub fn host_bytes(tensor: &Tensor) -> Option<&[u8]> {
-    let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-    if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
-        return None;
-    }
-    if bytes == 0 {
-        return Some(&[]);
-    }
-    // SAFETY: a contiguous tensor on the host has its elements behind each other from data_ptr on, and they live as long as it.
-    Some(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), bytes) })
-}
-
-/// The same, to be written. Large memory that was not touched yet comes in large pages, where the system has them.
-pub fn host_bytes_mut(tensor: &mut Tensor) -> Option<&mut [u8]> {
-    let bytes = host_bytes(tensor)?.len();
-    if bytes == 0 {
-        return Some(&mut []);
-    }
-    let start = tensor.data_ptr().cast::<u8>();
-    expect_large(start, bytes);
-    // SAFETY: as in `host_bytes`; the borrow is exclusive, and the tensor's storage is shared with no other that is in use.
-    Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
-}
-
-/// Advice only: a system without large pages changes nothing.
-fn expect_large(start: *mut u8, bytes: usize) {
-    let skip = start.addr().wrapping_neg() % LARGE_PAGE_BYTES;
-    let length = bytes.saturating_sub(skip) / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
-    if length > 0
-        && let Some(at) = NonNull::new(start.wrapping_add(skip).cast::<c_void>())
-    {
-        // SAFETY: the range lies in the tensor's memory; the advice changes no byte of it.
-        let _without = unsafe { madvise(at, length, MmapAdvise::MADV_HUGEPAGE) };
-    }
-}
 
 /// Copies the elements of a tensor on any device, with any strides, to where they lie one after the other. `to` has their bytes.
 pub(super) fn copy_into(from: &Tensor, to: &mut [u8]) -> Result<(), TchError> {

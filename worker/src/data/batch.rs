@@ -3,8 +3,9 @@
 use super::error::DataError;
 use crate::backend::{
     duplicate,
-    torch::safe::{Arg, AtenOp},
+    host::{buffer, host_bytes_mut},
 };
+use enn_common::fs::mmap::{Plain, bytes_of};
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
@@ -63,38 +64,39 @@ impl<'a> View<'a> {
         (self.inputs + self.outputs) * (size_of::<f32>() + size_of::<bool>())
     }
 
-    /// Gathers `rows` into tensors on the host, pinned when `pin` names a CUDA device. Rows from `real` on are padding: their
-    /// target mask is all zero.
+    /// Gathers `rows` into tensors on the host, pinned when `pin` names a CUDA device: every value is written once, where it is to
+    /// lie. Rows from `real` on are padding: their target mask is all zero.
     ///
     /// # Errors
     /// [`DataError::Tensor`] when libtorch cannot make the tensors.
     pub fn gather(&self, rows: &[u64], real: usize, pin: Device) -> Result<Batch, DataError> {
         let n = rows.len();
         let place = |width: usize| move |source| DataError::Tensor { rows: n, width, source };
-        let mut y_mask = collect(self.y_mask, rows, self.outputs);
-        y_mask[real.min(n) * self.outputs..].fill(0);
         let inputs = |t: Result<Tensor, tch::TchError>| t.map_err(place(self.inputs));
         let outputs = |t: Result<Tensor, tch::TchError>| t.map_err(place(self.outputs));
+        let copied = |to: &mut [u8], _, from: &[u8]| to.copy_from_slice(from);
+        let counted = |to: &mut [u8], at: usize, from: &[u8]| match at < real {
+            true => to.copy_from_slice(from),
+            false => to.fill(0),
+        };
+        let weighed = |to: &mut [u8], at: usize, from: &[u8]| {
+            let weight = if at < real { self.weight[rows[at] as usize] } else { 0.0 };
+            let cells = to.chunks_exact_mut(size_of::<f32>()).zip(from);
+            cells.for_each(|(cell, valid)| cell.copy_from_slice(&(f32::from(*valid) * weight).to_ne_bytes()));
+        };
+        let (x, y) = ((self.inputs, Kind::Float), (self.outputs, Kind::Float));
+        let (x_mask, y_mask) = ((self.inputs, Kind::Bool), (self.outputs, Kind::Bool));
         Ok(Batch {
-            x: inputs(tensor(&collect(self.x, rows, self.inputs), n, self.inputs, pin))?,
-            x_mask: inputs(flags(&collect(self.x_mask, rows, self.inputs), n, self.inputs, pin))?,
-            y: outputs(tensor(&collect(self.y, rows, self.outputs), n, self.outputs, pin))?,
-            y_mask: outputs(if self.weight.is_empty() {
-                flags(&y_mask, n, self.outputs, pin)
-            } else {
-                tensor(&self.by_weight(&y_mask, rows), n, self.outputs, pin)
+            x: inputs(gathered(self.x, rows, x, pin, copied))?,
+            x_mask: inputs(gathered(self.x_mask, rows, x_mask, pin, copied))?,
+            y: outputs(gathered(self.y, rows, y, pin, copied))?,
+            y_mask: outputs(match self.weight.is_empty() {
+                true => gathered(self.y_mask, rows, y_mask, pin, counted),
+                false => gathered(self.y_mask, rows, y, pin, weighed),
             })?,
             rows: rows.into(),
             real,
         })
-    }
-}
-
-impl View<'_> {
-    /// A mask with the weight of its row in each valid cell.
-    fn by_weight(&self, mask: &[u8], rows: &[u64]) -> Vec<f32> {
-        let cells = mask.chunks(self.outputs.max(1)).zip(rows);
-        cells.flat_map(|(mask, row)| mask.iter().map(|valid| f32::from(*valid) * self.weight[*row as usize])).collect()
     }
 }
 
@@ -208,30 +210,22 @@ fn check(array: &'static str, found: usize, rows: usize, width: usize) -> Result
     if found == expected { Ok(()) } else { Err(DataError::Length { array, found, expected, rows, width }) }
 }
 
-fn collect<T: Copy>(array: &[T], rows: &[u64], width: usize) -> Vec<T> {
-    let mut out = Vec::with_capacity(rows.len() * width);
-    for &row in rows {
-        out.extend_from_slice(&array[row as usize * width..(row as usize + 1) * width]);
+/// Rows of an array (N, width) as a tensor (rows, width) of this kind. `write` is given the bytes of a row of the tensor, its place,
+/// and the bytes of the array's row.
+fn gathered<T: Plain>(
+    array: &[T],
+    rows: &[u64],
+    (width, kind): (usize, Kind),
+    pin: Device,
+    write: impl Fn(&mut [u8], usize, &[u8]),
+) -> Result<Tensor, tch::TchError> {
+    let mut tensor = buffer([rows.len(), width], kind, pin.is_cuda())?;
+    let Some(bytes) = host_bytes_mut(&mut tensor) else { unreachable!("it was just made on the host") };
+    let row_bytes = width * kind.elt_size_in_bytes();
+    for (at, (to, row)) in bytes.chunks_exact_mut(row_bytes.max(1)).zip(rows).enumerate() {
+        write(to, at, bytes_of(&array[*row as usize * width..(*row as usize + 1) * width]));
     }
-    out
-}
-
-fn tensor(values: &[f32], rows: usize, width: usize, pin: Device) -> Result<Tensor, tch::TchError> {
-    pinned(Tensor::f_from_slice(values)?.f_view([rows as i64, width as i64])?, pin)
-}
-
-fn flags(values: &[u8], rows: usize, width: usize, pin: Device) -> Result<Tensor, tch::TchError> {
-    pinned(Tensor::f_from_data_size(values, &[rows as i64, width as i64], Kind::Bool)?, pin)
-}
-
-/// Into page-locked memory. libtorch deprecates naming the device, which tch's wrapper always does; hence the dispatcher.
-fn pinned(tensor: Tensor, device: Device) -> Result<Tensor, tch::TchError> {
-    static PIN_MEMORY: AtenOp = AtenOp::new(c"aten::pin_memory", c"");
-    if !device.is_cuda() {
-        return Ok(tensor);
-    }
-    let outs = PIN_MEMORY.call(&[Arg::Tensor(&tensor), Arg::None]);
-    outs.map(|mut outs| outs.swap_remove(0)).map_err(|error| tch::TchError::Torch(error.to_string()))
+    Ok(tensor)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ fn spec(out_shape: &[usize], head: Head) -> ModelSpec {
         name: name.to_owned(),
         categories: (0..categories).map(|i| i.to_string()).collect(),
         has_missing,
+        ..FeatureMeta::default()
     };
     let stats = |mean: f64, std: f64| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
     let cells = out_shape.iter().product();
@@ -186,10 +187,13 @@ fn models_of_every_configuration_are_their_graphs() {
     wide.features[3].categories = (0..40).map(|i| i.to_string()).collect();
     wide.features.iter_mut().for_each(|feature| feature.has_missing = true);
     one("flags and a wide table", &config(), &wide);
+    wide.features[3].one_hot = true;
+    wide.features[4].one_hot = true;
+    one("one-hot rows", &config(), &wide);
     one("clamped", &ModelConfig { output_range: Some((40.0, 60.0)), ..config() }, &point());
     one("classes", &config(), &spec(&[3], Head::Classes));
     one("no self-attention", &ModelConfig { fuser_self_layers: 0, collector_depth: 0, ..config() }, &point());
-    assert!(done >= 54, "{done} configurations");
+    assert!(done >= 55, "{done} configurations");
 }
 
 #[test]

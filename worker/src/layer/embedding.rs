@@ -16,8 +16,10 @@ pub const WIDTH_MAX: usize = 32;
 ///
 /// - A number passes through standardised; missing becomes 0 (its mean).
 /// - A column whose training rows lack values adds a flag, 1 where it is missing.
-/// - A 0/1 column of a one- or multi-hot group is a number like others: staged data do not say which columns belong together.
-/// - A category column of C categories is looked up in a table (C + 1, W) whose last row is the unknown id; W = min(C, 32).
+/// - A label is a number that staging leaves at 0 and 1; of those of one source column the first has the flag.
+/// - A category column of C categories is looked up in a table (C + 1, W) whose last row is the unknown id; W = min(C, 32). A
+///   declared category without a training row begins as the unknown one.
+/// - One that is read as one-hot is looked up in the identity, of width C, with zeros for the unknown id; nothing is learnt of it.
 #[derive(Debug)]
 pub struct Embedding {
     /// Columns of x that pass through (i64).
@@ -34,7 +36,14 @@ struct CategoryTable {
     column: i64,
     /// Number of known categories: also the unknown id.
     count: i64,
-    table: ParamId,
+    rows: Rows,
+}
+
+#[derive(Debug)]
+enum Rows {
+    Learnt(ParamId),
+    /// One-hot rows.
+    Fixed(Raw),
 }
 
 impl Embedding {
@@ -49,13 +58,20 @@ impl Embedding {
         let categories = pb.scoped(name, |pb| {
             let mut tables = Vec::new();
             for column in columns(|f| !f.categories.is_empty()) {
-                let count = features[column as usize].categories.len();
-                let w = count.min(WIDTH_MAX);
+                let feature = &features[column as usize];
+                let (count, w) = (feature.categories.len(), width_of(feature));
                 width += w as i64;
-                let table = pb.scoped(&format!("category_{column}"), |pb| {
-                    pb.param("weight", &[count as i64 + 1, w as i64], table_start(count, w), Group::NoDecay)
-                });
-                tables.push(CategoryTable { column, count: count as i64, table });
+                let size = [count as i64 + 1, w as i64];
+                let rows = if feature.one_hot {
+                    Rows::Fixed(Raw::eye_m(size[0], size[1], (Kind::Float, Device::Cpu)))
+                } else {
+                    let unseen = feature.index.as_ref().map_or(&[][..], |index| &index.unseen);
+                    let start = table_start((count, w), unseen);
+                    Rows::Learnt(
+                        pb.scoped(&format!("category_{column}"), |pb| pb.param("weight", &size, start, Group::NoDecay)),
+                    )
+                };
+                tables.push(CategoryTable { column, count: count as i64, rows });
             }
             tables
         });
@@ -77,6 +93,11 @@ impl Embedding {
     pub fn to_device(&mut self, device: Device) {
         self.numbers = self.numbers.to_device(device);
         self.flags = self.flags.to_device(device);
+        for category in &mut self.categories {
+            if let Rows::Fixed(rows) = &mut category.rows {
+                *rows = rows.to_device(device);
+            }
+        }
     }
 
     /// Standardised `x` (B, F) and `valid` (B, F) bool → features (B, F').
@@ -98,7 +119,10 @@ impl Embedding {
         }
         for category in &self.categories {
             let ids = category.ids(cx, x, valid)?;
-            parts.push(functional::embedding(cx, &cx.param(category.table), &ids)?);
+            parts.push(match &category.rows {
+                Rows::Learnt(table) => functional::embedding(cx, &cx.param(*table), &ids)?,
+                Rows::Fixed(rows) => functional::index_select(cx, &cx.constant(rows.shallow_clone()), 0, &ids)?,
+            });
         }
         if parts.len() == 1 {
             return Ok(parts.remove(0));
@@ -139,14 +163,52 @@ pub(super) fn row_of(cx: &Cx, number: &Tensor, known: &Tensor, unknown: i64) -> 
     functional::cast(cx, &id, Kind::Int64)
 }
 
-/// One-hot rows where the width allows, else small random rows; the unknown row begins at zero in the first case.
-fn table_start(count: usize, width: usize) -> Init {
+/// Width of the vector that a category of this input is looked up as.
+pub fn width_of(input: &FeatureMeta) -> usize {
+    let count = input.categories.len();
+    if input.one_hot { count } else { count.min(WIDTH_MAX) }
+}
+
+/// One-hot rows where the width allows, else small random rows. In the first case the unknown row and those of `unseen` begin at zero.
+fn table_start((count, width): (usize, usize), unseen: &[u32]) -> Init {
     if count > width {
         return Init::Normal { std: 1.0 / (width as f64).sqrt() };
     }
     let mut rows = vec![0.0_f32; (count + 1) * width];
-    for i in 0..count {
+    for i in (0..count).filter(|i| unseen.binary_search(&(*i as u32)).is_err()) {
         rows[i * width + i] = 1.0;
     }
     Init::Value(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::staged::meta::IndexMeta;
+
+    fn category(one_hot: bool, unseen: Option<Vec<u32>>) -> FeatureMeta {
+        let categories = ["a", "b", "c"].map(String::from).to_vec();
+        let index = unseen.map(|unseen| IndexMeta { offset: 7, unseen });
+        FeatureMeta { name: "c".to_owned(), categories, one_hot, index, ..FeatureMeta::default() }
+    }
+
+    #[test]
+    fn one_hot_rows_are_not_learnt_and_an_index_without_a_row_begins_as_unknown() {
+        let features = [category(true, None), category(false, Some(vec![1])), category(true, Some(vec![1]))];
+        let mut pb = ParamBuilder::new();
+        let mut embedding = Embedding::new(&mut pb, "embedding", &features);
+        embedding.to_device(Device::Cpu);
+        let params = pb.build(0, Device::Cpu).unwrap();
+        let named: Vec<String> = params.named().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!((named, embedding.width()), (vec!["embedding.category_1.weight".to_owned()], 9));
+        let cx = Cx::eval(&params);
+        // Each known category, an unknown one, a missing one.
+        let x = Raw::from_slice(&[0.0_f32, 1.0, 2.0, 3.0, 0.0]).reshape([5, 1]).repeat([1, 3]);
+        let valid = Raw::from_slice(&[true, true, true, true, false]).reshape([5, 1]).repeat([1, 3]);
+        let found = embedding.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap();
+        let ones = Vec::<i64>::try_from(found.raw().nonzero().reshape([-1])).unwrap();
+        // Row 1 is of no training row: where it is looked up it says nothing yet.
+        assert_eq!(ones, [0, 0, 0, 3, 0, 6, 1, 1, 1, 7, 2, 2, 2, 5, 2, 8]);
+        assert_eq!(found.raw().sum(Kind::Double).double_value(&[]), 8.0);
+    }
 }

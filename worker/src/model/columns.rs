@@ -1,7 +1,10 @@
 //! What each column of the feature vector and of the crosses stands for, and which column of another model's stands for the same: by the
 //! names of inputs and categories. Pure.
 
-use crate::layer::{Crosses, embedding::WIDTH_MAX};
+use crate::layer::{
+    Crosses,
+    embedding::{WIDTH_MAX, width_of},
+};
 use enn_common::staged::meta::FeatureMeta;
 use std::collections::HashMap;
 
@@ -25,16 +28,11 @@ pub(super) fn columns(inputs: &[FeatureMeta]) -> Vec<Column> {
     let numbers = each(|input| input.categories.is_empty()).map(Column::Number);
     let flags = each(|input| input.has_missing && input.categories.is_empty()).map(Column::Flag);
     let categories = each(|input| !input.categories.is_empty());
-    let dimensions = categories.flat_map(|i| (0..width(&inputs[i])).map(move |d| Column::Dimension(i, d)));
+    let dimensions = categories.flat_map(|i| (0..width_of(&inputs[i])).map(move |d| Column::Dimension(i, d)));
     let pairs = Crosses::pairs(inputs).into_iter().flat_map(|[one, other]| {
         (0..one.1).flat_map(move |a| (0..other.1).map(move |b| Column::Cross([one.0, other.0], [a, b])))
     });
     numbers.chain(flags).chain(dimensions).chain(pairs).collect()
-}
-
-/// Width of the vector that a category of this input is looked up as.
-pub(super) fn width(input: &FeatureMeta) -> usize {
-    input.categories.len().min(WIDTH_MAX)
 }
 
 /// Inputs of a model by the names of another's.
@@ -48,7 +46,8 @@ pub(super) struct Kinship<'a> {
 impl<'a> Kinship<'a> {
     pub(super) fn new(own: &'a [FeatureMeta], parent: &'a [FeatureMeta]) -> Self {
         let same = |one: &FeatureMeta, other: &FeatureMeta| {
-            one.name == other.name && one.categories.is_empty() == other.categories.is_empty()
+            let sort = |input: &FeatureMeta| (input.categories.is_empty(), input.one_hot);
+            one.name == other.name && sort(one) == sort(other)
         };
         let inputs = own.iter().map(|one| parent.iter().position(|other| same(one, other))).collect();
         Self { own, parent, inputs }
@@ -68,10 +67,10 @@ impl<'a> Kinship<'a> {
     /// The parent's dimension for one of an input's own: that of the same category where each has its own, else the same number.
     pub(super) fn dimension(&self, input: usize, dimension: usize) -> Option<usize> {
         let parent = &self.parent[self.inputs[input]?];
-        if self.own[input].categories.len().max(parent.categories.len()) <= WIDTH_MAX {
+        if parent.one_hot || self.own[input].categories.len().max(parent.categories.len()) <= WIDTH_MAX {
             return self.category(input, dimension);
         }
-        (dimension < width(parent)).then_some(dimension)
+        (dimension < width_of(parent)).then_some(dimension)
     }
 
     /// The place of the same column among the parent's, by own column.
@@ -109,7 +108,7 @@ impl<'a> Kinship<'a> {
             if !new.is_empty() {
                 notes.push(format!("{} begins with what unknown categories had for {}", own.name, new.join(", ")));
             }
-            if !gone.is_empty() && width(own) < width(parent) {
+            if !gone.is_empty() && width_of(own) < width_of(parent) {
                 problems.push(format!("{} has no {} here", own.name, gone.join(", ")));
             } else if !gone.is_empty() {
                 notes.push(format!("{} forgets {}", own.name, gone.join(", ")));
@@ -126,7 +125,12 @@ mod tests {
     use super::*;
 
     fn input(name: &str, categories: &[&str], has_missing: bool) -> FeatureMeta {
-        FeatureMeta { name: name.into(), categories: categories.iter().map(|c| (*c).to_owned()).collect(), has_missing }
+        FeatureMeta {
+            name: name.into(),
+            categories: categories.iter().map(|c| (*c).to_owned()).collect(),
+            has_missing,
+            ..FeatureMeta::default()
+        }
     }
 
     #[test]
@@ -148,5 +152,9 @@ mod tests {
         );
         let (problems, _) = Kinship::new(&parent[..2], &own).differences();
         assert_eq!(problems, ["c has no w here", "the input d is unexpected"]);
+        // A table that was learnt is nothing to one-hot rows.
+        let one_hot = FeatureMeta { one_hot: true, ..input("c", &["x", "y"], false) };
+        let (problems, _) = Kinship::new(&[one_hot], &parent[1..2]).differences();
+        assert_eq!(problems, ["the input c is missing there", "the input c is unexpected"]);
     }
 }

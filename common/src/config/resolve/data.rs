@@ -2,8 +2,8 @@
 
 use crate::config::{
     data::{
-        ArraysLayout, Calendar, ColumnRange, DataConfig, DataSource, DuplicatePolicy, Feature, FeatureKind, Layout,
-        RowsLayout, SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
+        ArraysLayout, Calendar, ColumnRange, DataConfig, DataSource, DuplicatePolicy, Feature, FeatureKind, Index,
+        Labels, Layout, Outside, RowsLayout, SourceFormat, SplitConfig, SplitKind, TargetMask, WindowsLayout,
     },
     error::{ConfigError, ConfigErrorKind, Place},
     facts::Facts,
@@ -30,8 +30,30 @@ const DUPLICATES: &[(&str, DuplicatePolicy)] = &[
     ("keep", DuplicatePolicy::Keep),
     ("error", DuplicatePolicy::Error),
 ];
-const KINDS: &[(&str, FeatureKind)] =
-    &[("number", FeatureKind::Number), ("category", FeatureKind::Category), ("time", FeatureKind::Time)];
+const KINDS: &[(&str, FeatureKind)] = &[
+    ("number", FeatureKind::Number),
+    ("category", FeatureKind::Category),
+    ("index", FeatureKind::Index(Index { offset: 0, rows: 0, outside: Outside::Unknown })),
+    ("labels", FeatureKind::Labels(Labels { separator: ';', empty_is_missing: false })),
+    ("time", FeatureKind::Time),
+];
+const OUTSIDES: &[(&str, Outside)] = &[("unknown", Outside::Unknown), ("clamp", Outside::Clamp)];
+/// What an empty cell of labels is, and whether that is missing.
+const EMPTIES: &[(&str, bool)] = &[("none", false), ("missing", true)];
+/// How categories are read, and whether that is as one-hot columns.
+const ENCODINGS: &[(&str, bool)] = &[("embedding", false), ("one_hot", true)];
+/// Keys of a feature, and the kinds that have them.
+const OF_KINDS: &[(&str, &str, &[&str])] = &[
+    ("encoding", "\"category\" or \"index\"", &["category", "index"]),
+    ("offset", "\"index\"", &["index"]),
+    ("rows", "\"index\"", &["index"]),
+    ("outside", "\"index\"", &["index"]),
+    ("separator", "\"labels\"", &["labels"]),
+    ("empty", "\"labels\"", &["labels"]),
+];
+/// Rows of an index, at most, and how far from 0 they may begin.
+const INDEX_ROWS_MAX: usize = 100_000;
+const INDEX_OFFSET_MAX: i64 = 1 << 52;
 const MASKS: &[(&str, TargetMask)] =
     &[("finite", TargetMask::Finite), ("none", TargetMask::None), ("value", TargetMask::Value(0.0))];
 /// Kinds of target, and whether they are classes.
@@ -87,9 +109,6 @@ pub(super) fn resolve(
     }
     if matches!(layout, Some(Layout::Windows(_))) && duplicates == DuplicatePolicy::Keep {
         s.error_at("duplicates", ConfigErrorKind::KeepWindows);
-    }
-    if matches!(layout, Some(Layout::Windows(_))) && !sources.is_empty() {
-        s.error_at("sources", ConfigErrorKind::SourcesWindows);
     }
     let kind = match layout {
         Some(Layout::Windows(_)) => SplitKind::Chronological,
@@ -287,20 +306,13 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
     let mut features = Vec::with_capacity(items.len());
     for item in items {
         match &item.value {
-            Value::Text(column) => features.push(Feature { column: column.clone(), kind: FeatureKind::Number }),
-            Value::Table(entries) => {
-                let find = |key: &str| entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node);
-                let kind = find("kind").map_or(Some(FeatureKind::Number), |node| s.name_of(name, node, KINDS));
-                let only_known = entries.iter().all(|entry| entry.key == "column" || entry.key == "kind");
-                match (find("column").map(|node| &node.value), kind) {
-                    (Some(Value::Text(column)), Some(kind)) if only_known => {
-                        features.push(Feature { column: column.clone(), kind });
-                    }
-                    (_, None) => {}
-                    _ => feature_error(s, item, "a section with other keys"),
-                }
+            Value::Text(column) => features.push(Feature::new(column, FeatureKind::Number)),
+            Value::Table(_) => features.push(feature(s, item)),
+            other => {
+                let found = super::super::section::describe(other);
+                let expected = "a column name, or a section with column and kind".into();
+                s.error(name, item.place.clone(), ConfigErrorKind::Type { found, expected });
             }
-            other => feature_error(s, item, &super::super::section::describe(other)),
         }
     }
     if items.is_empty() {
@@ -310,10 +322,58 @@ fn features(s: &mut Section<'_>) -> Vec<Feature> {
     features
 }
 
-fn feature_error(s: &mut Section<'_>, item: &Node, found: &str) {
-    let expected = "a column name, or { column = \"name\", kind = \"number\" | \"category\" | \"time\" }";
-    let kind = ConfigErrorKind::Type { found: found.to_owned(), expected: expected.into() };
-    s.error("features", item.place.clone(), kind);
+/// `{ column = "b", kind = "index", offset = 1, rows = 40, outside = "clamp" }`.
+fn feature(s: &mut Section<'_>, item: &Node) -> Feature {
+    let mut section = s.item("features", item);
+    let i = &mut section;
+    let column = i.text_required("column", "the name of a column");
+    let named = i.name("kind", KINDS);
+    let mut kind = named.unwrap_or(FeatureKind::Number);
+    let own = KINDS.iter().find(|(_, known)| *known == kind).map_or("", |(name, _)| name);
+    let one_hot = i.name("encoding", ENCODINGS).unwrap_or(false);
+    let index = Index {
+        offset: i.integer("offset", -INDEX_OFFSET_MAX..=INDEX_OFFSET_MAX, 0),
+        rows: i.integer("rows", 1..=INDEX_ROWS_MAX, 1),
+        outside: i.name("outside", OUTSIDES).unwrap_or(Outside::Unknown),
+    };
+    let labels =
+        Labels { separator: separator(i).unwrap_or(';'), empty_is_missing: i.name("empty", EMPTIES).unwrap_or(false) };
+    match &mut kind {
+        FeatureKind::Index(own) => {
+            if !i.has("rows") {
+                i.error_at("rows", ConfigErrorKind::Missing("how many integers from `offset` on there can be"));
+            }
+            *own = index;
+        }
+        FeatureKind::Labels(own) => *own = labels,
+        FeatureKind::Number | FeatureKind::Category | FeatureKind::Time => {}
+    }
+    // A kind that is misspelt is told once, and not again by the keys that it would have.
+    if named.is_some() || !i.has("kind") {
+        for (key, kinds, _) in OF_KINDS.iter().filter(|(_, _, kinds)| !kinds.contains(&own)) {
+            if i.has(key) {
+                i.error_at(key, ConfigErrorKind::OfKind { kinds, found: own });
+            }
+        }
+    }
+    let mut errors = Vec::new();
+    section.finish(&mut errors);
+    s.errors.append(&mut errors);
+    Feature { column, kind, one_hot }
+}
+
+/// One character.
+fn separator(s: &mut Section<'_>) -> Option<char> {
+    let text = s.text("separator")?;
+    let mut chars = text.chars();
+    match (chars.next(), chars.next()) {
+        (Some(one), None) => Some(one),
+        _ => {
+            let (found, expected) = (format!("{text:?}"), "one character, e.g. \";\" or \"|\"".to_owned());
+            s.error_at("separator", ConfigErrorKind::Type { found, expected });
+            None
+        }
+    }
 }
 
 fn windows_layout(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -> WindowsLayout {

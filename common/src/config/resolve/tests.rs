@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{
-    data::{Calendar, DuplicatePolicy, FeatureKind, Layout, SplitKind, TargetMask},
+    data::{Calendar, DuplicatePolicy, FeatureKind, Index, Labels, Layout, Outside, SplitKind, TargetMask},
     forest::{Mixer, Mode, Part, TemplateConfig},
     model::Preset,
     raw::Value,
@@ -135,7 +135,8 @@ fn sources_that_contradict_themselves_are_refused() {
     refused(&SOURCES.replace("wei", "wai"), "unknown key (did you mean `weight`?)");
     let windows = "[data.windows]\nentity = \"e\"\ntime = \"t\"\ntarget = \"y\"\nsteps = 24\n";
     let sources = &SOURCES[SOURCES.find("[[").unwrap()..];
-    refused(&format!("{windows}{sources}"), "needs [data.rows] or [data.arrays]");
+    let data = resolve(&parse(&format!("{windows}{sources}")), &facts()).unwrap().data.unwrap();
+    assert!(matches!(data.layout, Layout::Windows(_)) && data.sources.len() == 2);
 }
 
 #[test]
@@ -204,6 +205,57 @@ fn ranges_are_a_section_or_a_list() {
     assert!(wrong.iter().any(|line| line.contains("data.ranges.lo: unknown key (did you mean `low`?)")), "{wrong:?}");
     let reversed = mistakes(&as_section.replace("[-1, 2.5]", "[3, 2.5]"));
     assert!(reversed[0].contains("data.ranges.a: [3, 2.5] is out of range"), "{reversed:?}");
+}
+
+#[test]
+fn indices_and_labels_say_how_they_are_read() {
+    let features =
+        |text: &str| format!("[data]\nfiles = \"a.csv\"\n[data.rows]\ntargets = \"y\"\nfeatures = [{text}]\n");
+    let text = features(
+        "{ column = \"i\", kind = \"index\", rows = 40 }, { column = \"j\", kind = \"index\", offset = -1, rows = 3, outside = \"clamp\", \
+         encoding = \"one_hot\" }, { column = \"l\", kind = \"labels\", separator = \"|\", empty = \"missing\" }, \
+         { column = \"m\", kind = \"labels\" }",
+    );
+    let data = resolve(&parse(&text), &facts()).unwrap().data.unwrap();
+    let Layout::Rows(rows) = &data.layout else { panic!("rows") };
+    let index = |offset, rows, outside| FeatureKind::Index(Index { offset, rows, outside });
+    let labels = |separator, empty_is_missing| FeatureKind::Labels(Labels { separator, empty_is_missing });
+    let kinds: Vec<FeatureKind> = rows.features.iter().map(|feature| feature.kind).collect();
+    let expected =
+        [index(0, 40, Outside::Unknown), index(-1, 3, Outside::Clamp), labels('|', true), labels(';', false)];
+    assert_eq!(kinds, expected);
+    assert_eq!(rows.features.iter().map(|feature| feature.one_hot).collect::<Vec<_>>(), [false, true, false, false]);
+    // As the run keeps it.
+    let kept: DataConfig = serde_json::from_str(&serde_json::to_string(&data).unwrap()).unwrap();
+    assert_eq!(kept, data);
+    for (feature, error) in [
+        ("{ column = \"i\", kind = \"index\" }", "data.rows.features.rows: missing; expected how many integers"),
+        (
+            "{ column = \"i\", kind = \"index\", rows = 0 }",
+            "features.rows: 0 is out of range, expected a whole number from 1 to 100000",
+        ),
+        (
+            "{ column = \"i\", kind = \"labels\", separator = \"--\" }",
+            "features.separator: found \"--\", expected one character",
+        ),
+        (
+            "{ column = \"i\", kind = \"category\", offset = 1 }",
+            "features.offset: means nothing for a column of kind \"category\"; it belongs to kind = \"index\"",
+        ),
+        (
+            "{ column = \"i\", encoding = \"one_hot\" }",
+            "features.encoding: means nothing for a column of kind \"number\"; it belongs to kind = \"category\" or \"index\"",
+        ),
+        (
+            "{ column = \"i\", kind = \"lables\", separator = \"|\" }",
+            "features.kind: unknown value \"lables\" (did you mean `labels`?)",
+        ),
+        ("{ kind = \"category\" }", "features.column: missing; expected the name of a column"),
+        ("{ column = \"i\", sep = \"|\" }", "features.sep"),
+    ] {
+        let found = mistakes(&features(feature));
+        assert!(found.len() == 1 && found[0].contains(error), "{feature}: {found:?}");
+    }
 }
 
 #[test]

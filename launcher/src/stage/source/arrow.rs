@@ -5,7 +5,7 @@
 
 use super::{
     Piece, Pieces, Request, Source,
-    block::{Block, PieceError},
+    block::{Block, Kind, PieceError},
     clean::Cell,
     typed::{self, Cells, PIECE_ROWS},
 };
@@ -153,9 +153,12 @@ impl Source for ArrowSource {
         columns.dedup();
         for column in &request.columns {
             let field = self.schema.field(*column);
-            if !is_read(field.data_type()) {
-                let cause =
-                    format!("column {:?} holds {}, expected numbers, text or times", field.name(), field.data_type());
+            if !is_wanted(field.data_type(), &request, *column) {
+                let cause = format!(
+                    "column {:?} holds {}, expected numbers, text, times or, for labels, lists of texts",
+                    field.name(),
+                    field.data_type()
+                );
                 return Err(unreadable(&self.path, self.container, cause.into()));
             }
         }
@@ -219,7 +222,8 @@ impl Pieces for ArrowPieces {
 
 /// A batch of somebody's as a block; the request names its columns by their place. `Err(column)`: one that is not read.
 pub(crate) fn decode(batch: RecordBatch, request: Arc<Request>) -> Result<Result<Block, PieceError>, usize> {
-    if let Some(column) = request.columns.iter().find(|column| !is_read(batch.column(**column).data_type())) {
+    let is_wanted = |column: usize| is_wanted(batch.column(column).data_type(), &request, column);
+    if let Some(column) = request.columns.iter().find(|column| !is_wanted(**column)) {
         return Err(*column);
     }
     let place = Arc::new((0..batch.num_columns()).map(Some).collect());
@@ -273,12 +277,22 @@ impl Cells for BatchCells<'_> {
 enum Column<'a> {
     Null,
     Typed(&'a dyn Array, Box<dyn Fn(usize) -> Cell<'a> + 'a>),
+    /// Labels of each row; `None` where there is no list.
+    Lists(Vec<Option<Vec<String>>>),
 }
 
 impl<'a> Column<'a> {
-    fn cell(&self, row: usize) -> Cell<'a> {
+    fn cell(&self, row: usize) -> Cell<'_> {
         match self {
-            Self::Null => Cell::Missing,
+            Self::Lists(lists) => lists[row].as_deref().map_or(Cell::Missing, Cell::List),
+            plain => plain.plain(row),
+        }
+    }
+
+    /// A cell of a column that is none of lists.
+    fn plain(&self, row: usize) -> Cell<'a> {
+        match self {
+            Self::Null | Self::Lists(_) => Cell::Missing,
             Self::Typed(array, _) if array.is_null(row) => Cell::Missing,
             Self::Typed(_, get) => get(row),
         }
@@ -302,6 +316,7 @@ impl<'a> Column<'a> {
         }
         let get: Box<dyn Fn(usize) -> Cell<'a> + 'a> = match array.data_type() {
             DataType::Null => return Some(Self::Null),
+            kind if is_list(kind) => return Some(Self::Lists(lists(array)?)),
             DataType::Boolean => {
                 let values = array.as_boolean();
                 Box::new(move |row| Cell::Integer(i64::from(values.value(row))))
@@ -340,13 +355,40 @@ impl<'a> Column<'a> {
             DataType::Dictionary(_, _) => {
                 let dictionary = array.as_any_dictionary();
                 let (keys, values) = (dictionary.normalized_keys(), Self::of(dictionary.values())?);
-                Box::new(move |row| values.cell(keys[row]))
+                Box::new(move |row| values.plain(keys[row]))
             }
             DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => moments(array)?,
             _ => return None,
         };
         Some(Self::Typed(array, get))
     }
+}
+
+/// The texts of each row, without those that are null; `None` for lists of something else.
+fn lists(array: &dyn Array) -> Option<Vec<Option<Vec<String>>>> {
+    let of = |list: ArrayRef| {
+        let texts = Column::of(&list)?;
+        let text = |row| if let Cell::Text(text) = texts.plain(row) { Some(text.to_owned()) } else { None };
+        Some((0..list.len()).filter_map(text).collect())
+    };
+    let each = |row: usize| match array.data_type() {
+        _ if array.is_null(row) => Some(None),
+        DataType::List(_) => of(array.as_list::<i32>().value(row)).map(Some),
+        _ => of(array.as_list::<i64>().value(row)).map(Some),
+    };
+    (0..array.len()).map(each).collect()
+}
+
+/// Whether cells are lists of texts.
+fn is_list(kind: &DataType) -> bool {
+    let (DataType::List(of) | DataType::LargeList(of)) = kind else { return false };
+    matches!(of.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+/// Whether a column of the file, of this type, is read as it is wanted.
+fn is_wanted(kind: &DataType, request: &Request, column: usize) -> bool {
+    let mut wants = request.wants.iter().zip(&request.columns).filter(|(_, own)| **own == column);
+    is_read(kind) || (is_list(kind) && wants.all(|(want, _)| matches!(want.kind, Kind::Labels(_))))
 }
 
 /// Dates and time stamps as Unix seconds.

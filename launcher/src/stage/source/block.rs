@@ -1,6 +1,7 @@
 //! The common coin of all sources: a run of table rows, column by column, already cleaned cell by cell.
 
 use super::super::error::{CellError, StageError};
+use enn_common::config::data::{Index, Labels};
 use std::collections::HashMap;
 
 /// Index of a missing word.
@@ -16,6 +17,10 @@ pub(crate) enum Kind {
     Number,
     /// A word of few: category, entity, group.
     Word,
+    /// An integer that is a row of a table; NaN where missing.
+    Index(Index),
+    /// Labels, in one text.
+    Labels(Labels),
     /// Unix seconds.
     Time,
     /// What identifies the row.
@@ -64,8 +69,8 @@ impl Values {
     /// An empty column with room for `rows` cells.
     pub(crate) fn new(kind: Kind, rows: usize) -> Self {
         match kind {
-            Kind::Number => Self::Numbers(Vec::with_capacity(rows)),
-            Kind::Word | Kind::Split => Self::Words(Words::default()),
+            Kind::Number | Kind::Index(_) => Self::Numbers(Vec::with_capacity(rows)),
+            Kind::Word | Kind::Labels(_) | Kind::Split => Self::Words(Words::default()),
             Kind::Time => Self::Times(Vec::with_capacity(rows)),
             Kind::Key => Self::Keys(Vec::with_capacity(rows)),
         }
@@ -145,7 +150,7 @@ pub(crate) enum Key {
     Text(String),
 }
 
-/// Cells of a wanted column that became missing, and why.
+/// Cells of a wanted column that are not taken as they are, and why: all but the last kind became missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CellCounts {
     /// Missing tokens.
@@ -154,17 +159,19 @@ pub(crate) struct CellCounts {
     pub non_finite: u64,
     /// Outside the declared range.
     pub out_of_range: u64,
+    /// Beyond the rows of an index: these became the nearest instead.
+    pub clamped: u64,
 }
 
 impl CellCounts {
     /// As they are kept.
-    pub(crate) fn to_array(self) -> [u64; 3] {
-        [self.missing, self.non_finite, self.out_of_range]
+    pub(crate) fn to_array(self) -> [u64; 4] {
+        [self.missing, self.non_finite, self.out_of_range, self.clamped]
     }
 
     /// As they were kept.
-    pub(crate) fn from_array([missing, non_finite, out_of_range]: &[u64; 3]) -> Self {
-        Self { missing: *missing, non_finite: *non_finite, out_of_range: *out_of_range }
+    pub(crate) fn from_array([missing, non_finite, out_of_range, clamped]: &[u64; 4]) -> Self {
+        Self { missing: *missing, non_finite: *non_finite, out_of_range: *out_of_range, clamped: *clamped }
     }
 
     /// Adds another count.
@@ -172,6 +179,7 @@ impl CellCounts {
         self.missing += other.missing;
         self.non_finite += other.non_finite;
         self.out_of_range += other.out_of_range;
+        self.clamped += other.clamped;
     }
 }
 

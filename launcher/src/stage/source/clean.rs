@@ -1,7 +1,8 @@
 //! Rules for single cells: which texts mean "missing", which numbers are believed. Pure.
 
 use super::block::{CellCounts, Key, Kind, NO_TIME, Values, Want};
-use crate::stage::{error::CellError, timestamp};
+use crate::stage::{error::CellError, multi_hot, timestamp};
+use enn_common::config::data::{Index, Outside};
 
 /// Texts that mean "missing". The empty text always does.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -46,6 +47,8 @@ pub(crate) enum Found {
     NonFinite,
     /// Not believed.
     OutOfRange,
+    /// Beyond the rows of an index, and the nearest of them now.
+    Clamped,
 }
 
 impl CellCounts {
@@ -56,6 +59,7 @@ impl CellCounts {
             Found::Missing => self.missing += 1,
             Found::NonFinite => self.non_finite += 1,
             Found::OutOfRange => self.out_of_range += 1,
+            Found::Clamped => self.clamped += 1,
         }
     }
 }
@@ -73,6 +77,27 @@ pub(crate) fn number(value: f64, want: &Want) -> (f64, Found) {
     }
 }
 
+/// Judges a number, and makes the row of a table of it where it is an index.
+fn judged(value: f64, want: &Want) -> Result<(f64, Found), CellError> {
+    match (number(value, want), want.kind) {
+        ((value, Found::Valid), Kind::Index(index)) => row_of(value, index),
+        (judged, _) => Ok(judged),
+    }
+}
+
+/// The row of an index that an integer is; the unknown id is counted when all of them are known.
+fn row_of(value: f64, index: Index) -> Result<(f64, Found), CellError> {
+    if value.fract() != 0.0 {
+        return Err(CellError::NotAnInteger { found: value.to_string() });
+    }
+    let (row, last) = (value - index.offset as f64, index.rows.saturating_sub(1) as f64);
+    Ok(match index.outside {
+        _ if (0.0..=last).contains(&row) => (row, Found::Valid),
+        Outside::Unknown => (index.rows as f64, Found::Valid),
+        Outside::Clamp => (row.clamp(0.0, last), Found::Clamped),
+    })
+}
+
 /// Appends a cell given as trimmed text to its column.
 pub(crate) fn push_text(
     text: &str,
@@ -80,14 +105,15 @@ pub(crate) fn push_text(
     missing: &MissingTokens,
     column: &mut Values,
 ) -> Result<Found, CellError> {
-    if missing.contains(text) {
+    let is_empty_set = matches!(want.kind, Kind::Labels(labels) if text.is_empty() && !labels.empty_is_missing);
+    if missing.contains(text) && !is_empty_set {
         return push_missing(want, column);
     }
     match column {
         Values::Numbers(values) => {
             let value =
                 fast_float2::parse::<f64, _>(text).map_err(|_| CellError::NotANumber { found: text.to_string() })?;
-            let (value, found) = number(value, want);
+            let (value, found) = judged(value, want)?;
             values.push(value);
             return Ok(found);
         }
@@ -143,6 +169,8 @@ pub(crate) enum Cell<'a> {
     Text(&'a str),
     /// A moment, Unix seconds.
     Time(i64),
+    /// Labels.
+    List(&'a [String]),
 }
 
 impl Cell<'_> {
@@ -154,6 +182,7 @@ impl Cell<'_> {
             Self::Integer(value) => value.to_string(),
             Self::Text(text) => text.trim().to_string(),
             Self::Time(seconds) => timestamp::text(*seconds),
+            Self::List(labels) => multi_hot::listed(labels),
         }
     }
 
@@ -164,6 +193,10 @@ impl Cell<'_> {
             Self::Real(value) => (1, value.to_bits()),
             Self::Integer(value) => (2, *value as u64),
             Self::Time(seconds) => (3, *seconds as u64),
+            Self::List(labels) => {
+                labels.iter().for_each(|label| Cell::Text(label).fingerprint(out));
+                (5, labels.len() as u64)
+            }
             Self::Text(text) => {
                 out.push(4);
                 out.extend_from_slice(text.as_bytes());
@@ -184,11 +217,14 @@ pub(crate) fn push_cell(
     column: &mut Values,
 ) -> Result<Found, CellError> {
     let value = match (cell, want.kind) {
+        // Writers have no other way to say that a text is empty.
+        (Cell::Missing, Kind::Labels(_)) => return push_text("", want, missing, column),
+        (Cell::Real(value), Kind::Labels(_)) if value.is_nan() => return push_text("", want, missing, column),
         (Cell::Missing, _) => return push_missing(want, column),
         // A nan among words or times is how many writers say "nothing".
         (Cell::Real(value), kind) if value.is_nan() && kind != Kind::Number => return push_missing(want, column),
-        (Cell::Real(value), Kind::Number) if !missing.may_be(value) => value,
-        (Cell::Integer(value), Kind::Number) if !missing.may_be(value as f64) => value as f64,
+        (Cell::Real(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value) => value,
+        (Cell::Integer(value), Kind::Number | Kind::Index(_)) if !missing.may_be(value as f64) => value as f64,
         (Cell::Time(seconds), Kind::Time) => {
             if let Values::Times(times) = column {
                 times.push(seconds);
@@ -198,7 +234,7 @@ pub(crate) fn push_cell(
         (Cell::Text(text), _) => return push_text(text.trim(), want, missing, column),
         _ => return push_text(&cell.text(), want, missing, column),
     };
-    let (value, found) = number(value, want);
+    let (value, found) = judged(value, want)?;
     if let Values::Numbers(values) = column {
         values.push(value);
     }
@@ -256,6 +292,44 @@ mod tests {
         assert_eq!(push(Cell::Text(" 2.5 "), Kind::Number).1.numbers(), [2.5]);
         assert!(push(Cell::Missing, Kind::Key).0.is_err());
         assert!(push(Cell::Time(0), Kind::Number).0.is_err(), "a moment is no number");
+    }
+
+    #[test]
+    fn an_index_is_a_row_and_what_is_none_is_unknown_or_the_nearest() {
+        let index = |outside| Want::new("a", Kind::Index(Index { offset: 10, rows: 3, outside }));
+        let (unknown, clamp) = (index(Outside::Unknown), index(Outside::Clamp));
+        for (text, row, found) in [("10", 0.0, Found::Valid), ("12.0", 2.0, Found::Valid)] {
+            for want in [&unknown, &clamp] {
+                assert_eq!(cell(text, want, &[]), (Ok(found), Values::Numbers(vec![row])));
+            }
+        }
+        for (text, nearest) in [("9", 0.0), ("13", 2.0), ("-1e9", 0.0)] {
+            assert_eq!(cell(text, &unknown, &[]), (Ok(Found::Valid), Values::Numbers(vec![3.0])), "{text}");
+            assert_eq!(cell(text, &clamp, &[]), (Ok(Found::Clamped), Values::Numbers(vec![nearest])), "{text}");
+        }
+        assert_eq!(cell("NA", &clamp, &["NA"]).0, Ok(Found::Missing));
+        assert_eq!(cell("10.5", &clamp, &[]).0, Err(CellError::NotAnInteger { found: "10.5".into() }));
+        let mut column = Values::new(clamp.kind, 1);
+        push_cell(Cell::Integer(12), &clamp, &MissingTokens::default(), &mut column).unwrap();
+        assert_eq!(column.numbers(), [2.0]);
+    }
+
+    #[test]
+    fn an_empty_cell_of_labels_has_none_unless_that_means_missing() {
+        use enn_common::config::data::Labels;
+        let labels = |empty_is_missing| Want::new("a", Kind::Labels(Labels { separator: ';', empty_is_missing }));
+        for (empty_is_missing, found) in [(false, Found::Valid), (true, Found::Missing)] {
+            let want = labels(empty_is_missing);
+            assert_eq!(cell("", &want, &["NA"]).0, Ok(found));
+            assert_eq!(cell("NA", &want, &["NA"]).0, Ok(Found::Missing));
+            for empty in [Cell::Missing, Cell::Real(f64::NAN), Cell::Text(" ")] {
+                let mut column = Values::new(want.kind, 1);
+                assert_eq!(push_cell(empty, &want, &MissingTokens::default(), &mut column), Ok(found), "{empty:?}");
+            }
+            let mut column = Values::new(want.kind, 1);
+            let none = push_cell(Cell::List(&[]), &want, &MissingTokens::default(), &mut column);
+            assert_eq!(none, Ok(Found::Valid), "a list without labels says so");
+        }
     }
 
     #[test]

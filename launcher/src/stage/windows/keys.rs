@@ -35,6 +35,35 @@ pub(crate) struct Keys {
     pub strangers: Vec<String>,
 }
 
+impl Keys {
+    /// These and those of rows behind them.
+    pub(crate) fn and(mut self, mut part: Self) -> Self {
+        self.entities.append(&mut part.entities);
+        self.steps = match (self.steps, part.steps) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+        self.rows += part.rows;
+        self.unkeyed += part.unkeyed;
+        self.unaligned += part.unaligned;
+        self.strange += part.strange;
+        for stranger in part.strangers {
+            if self.strangers.len() < STRANGERS_MAX && !self.strangers.contains(&stranger) {
+                self.strangers.push(stranger);
+            }
+        }
+        self
+    }
+
+    /// Refuses more entities than there can be.
+    pub(crate) fn check(&self, layout: &WindowsLayout) -> Result<(), StageError> {
+        if self.entities.len() <= ENTITIES_MAX {
+            return Ok(());
+        }
+        Err(StageError::TooManyEntities { column: layout.entity.clone(), entities_max: ENTITIES_MAX })
+    }
+}
+
 /// Reads entity and time of every row.
 pub(crate) fn read(
     job: &Job<'_>,
@@ -86,25 +115,8 @@ impl Sink for KeySink<'_> {
     }
 
     fn order(&self, all: &mut Keys, _: u64, part: &mut Keys) -> Result<(), StageError> {
-        all.entities.append(&mut part.entities);
-        if all.entities.len() > ENTITIES_MAX {
-            let column = self.layout.entity.clone();
-            return Err(StageError::TooManyEntities { column, entities_max: ENTITIES_MAX });
-        }
-        all.steps = match (all.steps, part.steps) {
-            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
-            (a, b) => a.or(b),
-        };
-        all.rows += part.rows;
-        all.unkeyed += part.unkeyed;
-        all.unaligned += part.unaligned;
-        all.strange += part.strange;
-        for stranger in part.strangers.drain(..) {
-            if all.strangers.len() < STRANGERS_MAX && !all.strangers.contains(&stranger) {
-                all.strangers.push(stranger);
-            }
-        }
-        Ok(())
+        *all = std::mem::take(all).and(std::mem::take(part));
+        all.check(self.layout)
     }
 
     fn after(&self, _: Keys) -> Result<(), StageError> {

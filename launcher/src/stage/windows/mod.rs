@@ -4,6 +4,8 @@
 //! ```text
 //! pass 1: entities and time span → pass 2: cells scattered into a dense grid [step][entity][channel] → samples cut from the grid
 //! ```
+//! Each source has a time span and a grid of its own; their samples follow one another.
+//!
 //! The grid's order is the order of the inputs, so that the history of a sample is one run of the grid. Beyond a bound the grid
 //! lives in a file.
 
@@ -18,15 +20,16 @@ use super::{
     error::StageError,
     output::{Extras, Output},
     source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
-    table::{Ask, Sink, Table, Tally},
+    table::{Ask, Passes, Sink, Table, Tally},
 };
 use enn_common::{
-    config::data::{DuplicatePolicy, SplitKind, WindowsLayout},
+    config::data::{DataSource, DuplicatePolicy, SplitKind, WindowsLayout},
     fs::{FileError, space},
     staged::{StagedWriter, meta::CleaningReport},
 };
 use grid::GridWriter;
 use keys::Keys;
+use samples::Made;
 
 /// Grid cells per table row beyond which the time stamps cannot be meant so; small tables may be sparser.
 const CELLS_PER_ROW_MAX: u64 = 256;
@@ -34,7 +37,7 @@ const CELLS_PER_ROW_MAX: u64 = 256;
 /// Cells that are never too sparse.
 const CELLS_FREE: u64 = 1_000_000;
 
-/// Stages a long table as windows.
+/// Stages a long table as windows, or one of each source: no window is of two, and all have the same entities.
 pub(crate) fn draft(
     job: &Job<'_>,
     layout: &WindowsLayout,
@@ -44,70 +47,93 @@ pub(crate) fn draft(
     let table = Table::open(job)?;
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
-    let mut halves = Halves { progress, before: 0 };
-    let keys = keys::read(job, layout, &table, &mut |now| halves.first(now))?;
-    let span = Span::new(job, layout, &keys)?;
-    let channels = plan.channels.len();
-    let windows = (span.steps / layout.steps as u64) + 1;
-    let sample = Output::sample_bytes(plan.width(layout, &span), span.entities.len() * layout.steps);
-    std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
-    space::require(job.out, windows * sample + grid::disk_bytes(span.cells(), channels, keys.rows))?;
-    let out_shape = vec![span.entities.len(), layout.steps];
-    let extras = Extras { targets: true, weight: false };
-    let mut output = Output::create(StagedWriter::create(job.out)?, plan.width(layout, &span), &out_shape, extras)?;
-    let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates);
-    let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: None };
-    let sink = Scatter { plan: &plan, layout, span: &span };
-    let (writer, tally) = table.pass(ask, &sink, writer, &mut |now| halves.second(now))?;
-    let grid = writer.finish()?;
-    if let Some((row, cell)) = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error) {
-        let (entity, time) = span.name(layout, cell);
-        return Err(StageError::RepeatedCell { path: table.path(), row: row + 1, entity, time });
+    let mut passes = Passes::new(progress, table.bytes() * 2);
+    let tables = table.by_source(job.config);
+    let mut keys = Vec::new();
+    for table in &tables {
+        keys.push(keys::read(job, layout, table, &mut |now| passes.looks(now))?);
+        passes.ended(table.bytes());
     }
-    let mut report = report(&plan, layout, &span, &keys, &tally);
-    report.duplicates = grid.repeats;
-    report.absent_cells = span.observed_cells() - grid.occupied;
-    let made = samples::cut(job, layout, &plan, &span, (&grid, &output))?;
+    let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
+    all.check(layout)?;
+    let entities: Vec<String> = match job.training {
+        Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
+        None => all.entities.iter().cloned().collect(),
+    };
+    let span = |(table, keys): (&Table, &Keys)| Span::new(table, layout, keys, &entities);
+    let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
+    let (channels, width) = (plan.channels.len(), plan.width(layout, &entities));
+    let windows: u64 = spans.iter().map(|span| span.steps / layout.steps as u64 + 1).sum();
+    let grid = |(span, keys): (&Span, &Keys)| grid::disk_bytes(span.cells(), channels, keys.rows);
+    let grids = spans.iter().zip(&keys).map(grid).max().unwrap_or(0);
+    std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
+    space::require(job.out, windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids)?;
+    let out_shape = vec![entities.len(), layout.steps];
+    let extras = Extras { targets: true, weight: false };
+    let mut output = Output::create(StagedWriter::create(job.out)?, width, &out_shape, extras)?;
+    let (mut made, mut tally, mut sources) = (Made::default(), Tally::default(), Vec::new());
+    let mut found = CleaningReport::default();
+    for (table, span) in tables.iter().zip(&spans) {
+        let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates);
+        let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: None };
+        let sink = Scatter { plan: &plan, layout, span };
+        let (writer, own) = table.pass(ask, &sink, writer, &mut |now| passes.reads(now))?;
+        passes.read(own.rows, table.bytes());
+        tally.add(&own);
+        let grid = writer.finish()?;
+        if let Some((row, cell)) = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error) {
+            let (entity, time) = span.name(layout, cell);
+            return Err(StageError::RepeatedCell { path: table.path(), row: row + 1, entity, time });
+        }
+        found.duplicates += grid.repeats;
+        found.absent_cells += span.observed_cells() - grid.occupied;
+        let before = made.starts.len();
+        made = samples::cut((job, layout), (&plan, span), (&grid, &output), made)?;
+        sources.push((made.starts.len() - before) as u64);
+    }
     output.rows = made.starts.len() as u64;
-    report.dropped_samples = made.dropped;
+    found.dropped_samples = made.dropped;
     Ok(Draft {
         output,
-        inputs: plan.inputs(layout, &span),
+        inputs: plan.inputs(layout, &entities),
         targets: vec![layout.target.clone()],
         out_shape,
-        out_labels: vec![span.entities.clone(), labels::steps(layout)],
+        out_labels: vec![entities.clone(), labels::steps(layout)],
         classes: None,
-        persistence: Some(plan.persistence(layout, &span)),
-        names: made.starts.iter().map(|start| super::timestamp::text(*start)).collect(),
+        persistence: Some(plan.persistence(layout, &entities)),
+        names: names(job, &made.starts, &sources),
         starts: made.starts,
-        sources: Vec::new(),
-        report,
+        sources: if job.config.sources.is_empty() { Vec::new() } else { sources },
+        report: report(job, &plan, layout, found, (&keys, &all, &tally), &entities),
     })
 }
 
-/// Shows two passes over the same files as one.
-struct Halves<'a> {
-    progress: &'a mut dyn FnMut(Progress),
-    before: u64,
+/// When each sample begins, and of which source it is.
+fn names(job: &Job<'_>, starts: &[i64], rows: &[u64]) -> Vec<String> {
+    let mut starts = starts.iter().map(|start| super::timestamp::text(*start));
+    if job.config.sources.is_empty() {
+        return starts.collect();
+    }
+    let of = |(source, rows): (&DataSource, &u64)| {
+        let own = starts.by_ref().take(*rows as usize);
+        own.map(|start| format!("{start} {}", source.name)).collect::<Vec<String>>()
+    };
+    job.config.sources.iter().zip(rows).flat_map(of).collect()
 }
 
-impl Halves<'_> {
-    fn first(&mut self, now: Progress) {
-        self.before = now.bytes;
-        (self.progress)(Progress { rows: 0, bytes_total: now.bytes_total * 2, ..now });
-    }
-
-    fn second(&mut self, now: Progress) {
-        (self.progress)(Progress { bytes: self.before + now.bytes, bytes_total: now.bytes_total * 2, ..now });
-    }
-}
-
-fn report(plan: &Plan, layout: &WindowsLayout, span: &Span, keys: &Keys, tally: &Tally) -> CleaningReport {
+fn report(
+    job: &Job<'_>,
+    plan: &Plan,
+    layout: &WindowsLayout,
+    found: CleaningReport,
+    (each, keys, tally): (&[Keys], &Keys, &Tally),
+    entities: &[String],
+) -> CleaningReport {
     let mut report = CleaningReport {
         rows_read: tally.rows + tally.wrong_width,
         wrong_width: tally.wrong_width,
         wrong_width_line: tally.wrong_width_line,
-        ..CleaningReport::default()
+        ..found
     };
     plan.wants.iter().zip(&tally.counts).for_each(|(want, counts)| complete::count(&mut report, &want.column, counts));
     let notes = [
@@ -124,10 +150,13 @@ fn report(plan: &Plan, layout: &WindowsLayout, span: &Span, keys: &Keys, tally: 
     report
         .notes
         .extend(notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
-    let silent: Vec<&str> =
-        span.entities.iter().filter(|name| !keys.entities.contains(*name)).map(String::as_str).collect();
-    if !silent.is_empty() {
-        report.notes.push(format!("no row is of {}: those inputs are missing", silent.join(", ")));
+    let names = job.config.sources.iter().map(|source| format!(" of source {:?}", source.name));
+    for (keys, name) in each.iter().zip(names.chain(std::iter::once(String::new()))) {
+        let is_silent = |entity: &&String| !keys.entities.contains(*entity);
+        let silent: Vec<&str> = entities.iter().filter(is_silent).map(String::as_str).collect();
+        if !silent.is_empty() {
+            report.notes.push(format!("no row{name} is of {}: those inputs are missing", silent.join(", ")));
+        }
     }
     report
 }
@@ -233,33 +262,33 @@ impl Plan {
     }
 
     /// Inputs per sample.
-    fn width(&self, layout: &WindowsLayout, span: &Span) -> usize {
-        layout.history * layout.steps * span.entities.len() * self.channels.len() + self.calendar.len()
+    fn width(&self, layout: &WindowsLayout, entities: &[String]) -> usize {
+        layout.history * layout.steps * entities.len() * self.channels.len() + self.calendar.len()
     }
 
-    fn inputs(&self, layout: &WindowsLayout, span: &Span) -> Vec<Input> {
-        let mut inputs = Vec::with_capacity(self.width(layout, span));
+    fn inputs(&self, layout: &WindowsLayout, entities: &[String]) -> Vec<Input> {
+        let mut inputs = Vec::with_capacity(self.width(layout, entities));
         let steps = labels::steps(layout);
         for back in (1..=layout.history).rev() {
             let window = labels::windows_back(layout, back);
             for step in &steps {
-                for entity in &span.entities {
+                for entity in entities {
                     inputs.extend(self.channels.iter().map(|channel| Input {
                         name: format!("{}[{entity},{window},{step}]", channel.name),
                         source: self.wants[channel.want].column.clone(),
-                        categories: None,
+                        ..Input::default()
                     }));
                 }
             }
         }
-        let calendar = |name: &String| Input { name: name.clone(), source: String::new(), categories: None };
+        let calendar = |name: &String| Input { name: name.clone(), ..Input::default() };
         inputs.extend(self.calendar.iter().map(calendar));
         inputs
     }
 
     /// For every target cell the input with the target's value one window earlier.
-    fn persistence(&self, layout: &WindowsLayout, span: &Span) -> Vec<u32> {
-        let (entities, channels) = (span.entities.len(), self.channels.len());
+    fn persistence(&self, layout: &WindowsLayout, entities: &[String]) -> Vec<u32> {
+        let (entities, channels) = (entities.len(), self.channels.len());
         let last = (layout.history - 1) * layout.steps;
         (0..entities)
             .flat_map(|entity| (0..layout.steps).map(move |step| (entity, step)))
@@ -281,20 +310,16 @@ struct Span {
 }
 
 impl Span {
-    fn new(job: &Job<'_>, layout: &WindowsLayout, keys: &Keys) -> Result<Self, StageError> {
-        let path = job.config.files.first().cloned().unwrap_or_default();
+    fn new(table: &Table, layout: &WindowsLayout, keys: &Keys, entities: &[String]) -> Result<Self, StageError> {
         let Some((low, high)) = keys.steps else {
             let found = format!("no row has both {} and {}", layout.entity, layout.time);
-            return Err(StageError::ZeroRows { path, found, hint: String::new() });
-        };
-        let entities: Vec<String> = match job.training {
-            Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
-            None => keys.entities.iter().cloned().collect(),
+            return Err(StageError::ZeroRows { path: table.path(), found, hint: String::new() });
         };
         let window = layout.steps as i64;
         let first = low.div_euclid(window) * window;
         let end = (high.div_euclid(window) + 1) * window;
-        let span = Self { entities, first, steps: (end - first) as u64, observed: (high - low + 1) as u64 };
+        let span =
+            Self { entities: entities.to_vec(), first, steps: (end - first) as u64, observed: (high - low + 1) as u64 };
         let cells_max = keys.rows.saturating_mul(CELLS_PER_ROW_MAX).saturating_add(CELLS_FREE);
         match span.steps.checked_mul(span.entities.len() as u64) {
             Some(cells) if cells <= cells_max => Ok(span),

@@ -17,30 +17,29 @@ const CUT_BYTES: u64 = 4 * 1024 * 1024;
 /// What was cut.
 #[derive(Debug, Default)]
 pub(crate) struct Made {
-    /// Begin of every sample's target window: Unix seconds with the offset added. Ascending.
+    /// Begin of every sample's target window: Unix seconds with the offset added. Ascending within a source.
     pub starts: Vec<i64>,
     /// Windows that make no sample: too little valid target, or no valid history.
     pub dropped: u64,
 }
 
-/// Writes all samples to `output`.
+/// Writes all samples of a source to `output`, behind those that are `made`.
 ///
 /// Training samples need a target of which at least `target_valid_min` is valid, and a valid cell of history. Samples to predict
 /// need a valid cell of history only, and go one window beyond the last row.
 pub(crate) fn cut(
-    job: &Job<'_>,
-    layout: &WindowsLayout,
-    plan: &Plan,
-    span: &Span,
+    (job, layout): (&Job<'_>, &WindowsLayout),
+    (plan, span): (&Plan, &Span),
     (grid, output): (&Grid, &Output),
+    made: Made,
 ) -> Result<Made, StageError> {
     let whole = span.steps / layout.steps as u64;
     let end = whole + u64::from(job.training.is_some());
     let first = (layout.history as u64).min(end);
-    let sample = Output::sample_bytes(plan.width(layout, span), output.outputs);
+    let sample = Output::sample_bytes(plan.width(layout, &span.entities), output.outputs);
     let mut ranges = output::chunks(first..end, CUT_BYTES / sample.max(1));
     let cutter = Cutter { job, layout, plan, span, grid, output };
-    crew::run(job.threads, || Ok(ranges.next()), &cutter, Made::default(), &mut |()| {})
+    crew::run(job.threads, || Ok(ranges.next()), &cutter, made, &mut |()| {})
 }
 
 struct Cutter<'a> {

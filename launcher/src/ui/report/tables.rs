@@ -215,7 +215,8 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
     }
     facts(html, &totals);
     let counts = |column: &ColumnReport| {
-        [column.missing, column.non_finite, column.out_of_range, column.implausible, column.unseen_category]
+        let ColumnReport { missing, non_finite, out_of_range, clamped, implausible, unseen_category, .. } = *column;
+        [missing, non_finite, out_of_range, clamped, implausible, unseen_category]
     };
     let found = |column: &ColumnReport| column.constant || counts(column).iter().any(|n| *n > 0);
     let (dirty, clean): (Vec<_>, Vec<_>) = report.columns.iter().partition(|(_, column)| found(column));
@@ -224,7 +225,16 @@ fn cleaning(html: &mut Html, report: &CleaningReport) {
             html.element("table", &[], |html| {
                 head(
                     html,
-                    &["column", "missing", "non-finite", "out of range", "implausible", "unseen category", "constant"],
+                    &[
+                        "column",
+                        "missing",
+                        "non-finite",
+                        "out of range",
+                        "clamped",
+                        "implausible",
+                        "unseen category",
+                        "constant",
+                    ],
                 );
                 html.element("tbody", &[], |html| {
                     for (name, column) in dirty.iter().take(COLUMNS_MAX) {

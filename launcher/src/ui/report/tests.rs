@@ -41,7 +41,12 @@ fn table() -> Table {
             }
         }
     }
-    let name = |i: usize| FeatureMeta { name: format!("temp[{i}]"), categories: vec![], has_missing: false };
+    let name = |i: usize| FeatureMeta {
+        name: format!("temp[{i}]"),
+        categories: vec![],
+        has_missing: false,
+        ..FeatureMeta::default()
+    };
     Table {
         rows: DAYS,
         features: (0..72).map(name).collect(),
