@@ -76,6 +76,7 @@ impl Agent<'_> {
             {
                 self.wake(since)
             }
+            Mode::Paused(_) => self.leave_drained(),
             Mode::Ending(_) | Mode::Closing(_) | Mode::Killed if self.verdict.is_none() && self.is_empty() => {
                 self.all_ended()
             }

@@ -163,15 +163,34 @@ impl Agent<'_> {
         let seating = seats::give(&candidates, &self.bounds());
         let has_seat = |id: WorkerId| seating.iter().any(|(_, taker)| *taker == Taker::Kept(id));
         let left = self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id));
-        let left: Vec<_> = left.filter_map(|worker| Some((worker.slot.home, worker.id, worker.rank()?))).collect();
-        for (home, id, rank) in left {
+        let left = left.map(|worker| worker.id).collect();
+        self.unseat(left)?;
+        Ok(seating)
+    }
+
+    /// Sends away workers that stand and lose their seats.
+    fn unseat(&mut self, left: Vec<WorkerId>) -> Result<(), AgentError> {
+        for id in left {
             self.pool.send_away(id, Instant::now());
-            if let Some(worker) = self.pool.get_mut(id) {
+            let Some(worker) = self.pool.get_mut(id) else { continue };
+            let (home, rank) = (worker.slot.home, worker.rank());
+            if let Some(rank) = rank {
                 worker.place = Place::Dismissed(self.state.round, rank);
             }
             self.sources.nodes.dismiss(home, id)?;
         }
-        Ok(seating)
+        Ok(())
+    }
+
+    /// Nodes that were drained need not wait for the run to be continued, when others keep the state.
+    pub(super) fn leave_drained(&mut self) -> Result<(), AgentError> {
+        let leaving = self.sources.nodes.leaving();
+        let (to_leave, to_stay): (Vec<_>, Vec<_>) =
+            self.pool.savers().into_iter().partition(|saver| leaving.contains(&saver.slot.home));
+        if to_stay.is_empty() {
+            return Ok(());
+        }
+        self.unseat(to_leave.into_iter().map(|saver| saver.worker).collect())
     }
 
     /// Asks the workers to leave the round when there is a reason to.

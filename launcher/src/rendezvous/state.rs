@@ -490,7 +490,8 @@ impl State {
         ranked.sort_by_key(|(rank, _)| *rank);
         let heirs = if settings.elastic() { self.heirs_among(ranked.into_iter()) } else { Vec::new() };
         self.told.push(Told::All(FromHost::Left { heirs }));
-        self.stage = Stage::Over(RunEnd::Stopped { by: format!("the end of its part in the run, on {}", settings.host) });
+        self.stage =
+            Stage::Over(RunEnd::Stopped { by: format!("the end of its part in the run, on {}", settings.host) });
     }
 
     fn roster(&self, ids: &[NodeId], settings: &Settings) -> Roster {

@@ -216,27 +216,50 @@ fn the_node_that_leads_is_drained_and_another_one_leads() {
         (events.iter().filter(|what| began(what)).count() == 2).then_some(())
     });
     // What is asked of the new head before its first round holds for that.
-    while !run.join("control").exists() {
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
+    let leads = agents.until("its door", |_| {
+        let named = std::fs::read_to_string(run.join("control")).ok()?;
+        [2, 3].into_iter().find(|node| named.lines().nth(1) == Some(&agents.host(*node)))
+    });
     ask(&["pause"]);
     agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
     // A run that is paused is handed over as such.
-    ask(&["drain", "--node", "127.0.0.2"]);
-    assert_eq!(agents.end(2), Some(0), "{}", agents.told());
+    let last = 5 - leads;
+    ask(&["drain", "--node", &agents.host(leads)]);
+    assert_eq!(agents.end(leads), Some(0), "{}", agents.told());
     agents.until("another pause", |events| {
         let paused = |what: &What| matches!(what, What::Paused { .. });
         (events.iter().filter(|what| paused(what)).count() == 2).then_some(())
     });
     ask(&["continue"]);
     agents.working(1, agents.step() + 1);
-    let refused = Command::new(launch::enn()).args(["drain", "--node", "127.0.0.3"]).arg(&run).output().unwrap();
+    let refused = Command::new(launch::enn()).args(["drain", "--node", &agents.host(last)]).arg(&run).output().unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("0 nodes would be left"), "{}", agents.told());
     ask(&["stop"]);
-    assert_eq!(agents.end(3), Some(130), "{}", agents.told());
+    assert_eq!(agents.end(last), Some(130), "{}", agents.told());
     let events = agents.events();
     let failed = |what: &What| matches!(what, What::RoundFailed { .. } | What::Recovered { .. } | What::GaveUp { .. });
     assert!(!events.iter().any(failed), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_node_is_drained_while_the_run_is_paused() {
+    let mut agents = Agents::new("1:2", 20_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let run = agents.run_dir().unwrap();
+    let ask = |words: &[&str]| {
+        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    ask(&["pause"]);
+    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    ask(&["drain", "--node", "127.0.0.2"]);
+    assert_eq!(agents.end(2), Some(0), "{}", agents.told());
+    ask(&["continue"]);
+    agents.working(1, agents.step() + 1);
+    ask(&["stop"]);
+    assert_eq!(agents.end(1), Some(130), "{}", agents.told());
     agents.nothing_is_left();
 }
 
