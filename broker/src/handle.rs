@@ -84,7 +84,7 @@ impl Broker {
         self.command(Command::EndRound { reason })
     }
 
-    /// Closes one worker's connection: it ends itself.
+    /// Tells one worker to end, and closes its connection.
     pub fn dismiss(&self, worker: WorkerId) -> Result<(), BrokerError> {
         self.command(Command::Dismiss { worker })
     }

@@ -73,14 +73,14 @@ impl Roster {
         effects
     }
 
-    /// Closes one worker's connection and lets it in no more.
+    /// Tells one worker to end, closes its connection and lets it in no more.
     pub(crate) fn dismiss(&mut self, worker: WorkerId) -> Vec<Effect> {
         self.expected.remove(&worker);
         let here = self.members.iter().find(|(_, member)| member.worker == worker).map(|(id, _)| *id);
         if let Some(id) = here {
             self.members.remove(&id);
         }
-        here.map(Effect::Close).into_iter().collect()
+        here.map(|id| [Effect::Send(id, ToWorker::Dismissed), Effect::Close(id)]).into_iter().flatten().collect()
     }
 
     /// Closes all connections and lets nobody in any more.
@@ -257,7 +257,8 @@ mod tests {
     fn who_is_dismissed_is_let_in_no_more() {
         let mut roster = seated(0, &[0, 1]);
         roster.expect(WorkerId(2), None);
-        assert_eq!(roster.dismiss(WorkerId(1)), [Effect::Close(ConnectionId(1))]);
+        let told = [Effect::Send(ConnectionId(1), ToWorker::Dismissed), Effect::Close(ConnectionId(1))];
+        assert_eq!(roster.dismiss(WorkerId(1)), told);
         assert!(roster.dismiss(WorkerId(2)).is_empty());
         assert!(refused(&roster.on_message(ConnectionId(9), hello(2)), "not expected"));
         assert_eq!(roster.close_all(), [Effect::Close(ConnectionId(0))]);

@@ -43,7 +43,7 @@ pub enum Order {
     End(Ending),
     /// Neither hear nor say anything for so long, as if the network were cut.
     Cut { seconds: u32 },
-    /// What `Begin` would say of the run, for a node that came later.
+    /// What `Begin` would say of the run now.
     Standing(Box<Standing>),
 }
 
@@ -131,6 +131,10 @@ pub struct Standing {
     pub resized: Option<u32>,
     /// Into so many each micro-batch is cut.
     pub split: u32,
+    /// The run is paused.
+    pub paused: bool,
+    /// The host that led, if it has left the run: its workers left their round with the others, and nothing failed.
+    pub drained: Option<String>,
 }
 
 /// A wish on a control page.
@@ -165,14 +169,31 @@ pub struct Living {
     pub pid: u32,
     /// Index on its node.
     pub local_rank: u32,
-    /// Its seat in the last round: rank, and the whole steps after which it stands, if it left the round.
-    pub seat: Option<(u32, Option<u64>)>,
+    /// Its seat in the last round.
+    pub seat: Option<LivingSeat>,
     /// It introduced itself.
     pub joined: bool,
     /// It has loaded what it can without a seat.
     pub warm: bool,
     /// It has the state of training.
     pub stateful: bool,
+}
+
+/// The seat of such a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LivingSeat {
+    pub rank: u32,
+    /// Whole steps after which it stands, if it left the round.
+    pub halted: Option<u64>,
+    /// Of the state it has no more than this share of so many.
+    pub share: Option<(u32, u32)>,
+}
+
+impl LivingSeat {
+    /// A seat whose round is on.
+    pub fn new(rank: u32) -> Self {
+        Self { rank, halted: None, share: None }
+    }
 }
 
 /// How a worker process ended.

@@ -115,6 +115,8 @@ pub enum ToWorker {
     Stand(Box<Standby>),
     /// The round is over: leave its process group, whatever is in flight, say `Halted`, and wait for an assignment.
     RoundEnded { round: u64, reason: String },
+    /// The worker is not needed any more: end, which is no failure.
+    Dismissed,
 }
 
 /// What a spare can prepare for.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Version that all nodes of a run must share.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
 /// Bytes a stranger may send before it has proved itself.
@@ -78,6 +78,8 @@ pub enum FromHost {
     Dismissed { reason: String },
     /// As `ToHost::Letter`.
     Letter(Vec<u8>),
+    /// The host leaves the run. The others go on without it: one of these takes over.
+    Left { heirs: Vec<Heir> },
 }
 
 /// A node as it introduces itself.
@@ -275,10 +277,10 @@ mod tests {
     use crate::wire::frame::{self, FrameBuffer};
     use proptest::prelude::*;
 
-    /// Bytes of protocol 1. A change here is a change of protocol.
+    /// Bytes of protocol 2. A change here is a change of protocol.
     #[test]
-    fn golden_bytes_of_protocol_1() {
-        assert_eq!(PROTOCOL, 1);
+    fn golden_bytes_of_protocol_2() {
+        assert_eq!(PROTOCOL, 2);
         let golden: [(ToHost, &[u8]); 3] = [
             (ToHost::Ready, &[1, 0, 0, 0, 3]),
             (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 5, 251, 44, 1]),

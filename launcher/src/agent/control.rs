@@ -89,8 +89,12 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // What cannot be removed is a leftover that leads nowhere.
-        let _absent = fs::remove_file(&self.file);
+        // Another node that leads the run by now has put its own name there.
+        let named = fs::read_to_string(&self.file).is_ok_and(|text| text.lines().next() == self.socket.to_str());
+        if named {
+            // What cannot be removed is a leftover that leads nowhere.
+            let _absent = fs::remove_file(&self.file);
+        }
         // Whoever waits for an answer hears that none comes.
         drop(std::mem::replace(&mut self.commands, crossbeam_channel::never()));
         let _full = self.stop.write(1);

@@ -205,6 +205,7 @@ impl<'a> Agent<'a> {
             verdict: None,
             outcome: Outcome {
                 ended: Ended::Finished,
+                handed_over: false,
                 restarts: 0,
                 rounds: 0,
                 metrics: None,

@@ -21,7 +21,7 @@ use enn_common::{
     event::What,
     id::{Round, WorkerId},
     wire::{
-        hand::{Ending, Glance, Here, Living, Order, Report, SeatFacts, Standing, Work},
+        hand::{Ending, Glance, Here, Living, LivingSeat, Order, Report, SeatFacts, Standing, Work},
         message::{Assignment, FromWorker, Standby},
     },
 };
@@ -204,10 +204,14 @@ impl Hand<'_> {
                 }
                 News::HostLost(why) => {
                     self.linked = false;
-                    if self.end.is_none() {
-                        (self.emit)(What::Warned { message: format!("the head of the run is out of reach: {why}") });
+                    // When it was drained all have left the round.
+                    if self.standing.as_ref().is_none_or(|standing| standing.drained.is_none()) {
+                        if self.end.is_none() {
+                            let message = format!("the head of the run is out of reach: {why}");
+                            (self.emit)(What::Warned { message });
+                        }
+                        self.broker.end_round(format!("the head of the run is gone: {why}"))?;
                     }
-                    self.broker.end_round(format!("the head of the run is gone: {why}"))?;
                 }
                 News::RunEnded(end) => self.over(end),
                 News::NodeJoined { .. } | News::NodeLost { .. } => {}
@@ -332,7 +336,7 @@ impl Hand<'_> {
         let (store_host, store_port) = self.rendezvous.store();
         for held in self.children.values_mut() {
             let seat = seats.get(&held.living.worker);
-            held.living.seat = seat.map(|seat| (seat.rank, None));
+            held.living.seat = seat.map(|seat| LivingSeat::new(seat.rank));
             held.living.local_rank = seat.map_or(held.living.local_rank, |seat| seat.local_rank);
         }
         let reached = |(worker, seat): (u32, Assignment)| {
@@ -359,7 +363,8 @@ impl Hand<'_> {
         match Child::spawn(&self.spec.worker, identity, logs, &mut self.guard) {
             Ok(child) => {
                 let pid = child.pid();
-                let (local_rank, seat) = seat.map_or((0, None), |seat| (seat.local_rank, Some((seat.rank, None))));
+                let (local_rank, seat) =
+                    seat.map_or((0, None), |seat| (seat.local_rank, Some(LivingSeat::new(seat.rank))));
                 let (joined, warm, stateful) = (false, false, false);
                 let living = Living { worker, pid, local_rank, seat, joined, warm, stateful };
                 self.children.insert(WorkerId(worker), Held { child, living });
@@ -405,9 +410,12 @@ impl Hand<'_> {
         match message {
             FromWorker::Warm => self.note(worker, |living| living.warm = true),
             FromWorker::Ready { .. } => self.note(worker, |living| living.stateful = true),
+            FromWorker::ShareKept { share, of, .. } => self.note(worker, |living| {
+                living.seat = living.seat.map(|seat| LivingSeat { share: Some((*share, *of)), ..seat });
+            }),
             FromWorker::Halted { step, kept, .. } => {
                 self.note(worker, |living| {
-                    living.seat = living.seat.map(|(rank, _)| (rank, Some(*step)));
+                    living.seat = living.seat.map(|seat| LivingSeat { halted: Some(*step), ..seat });
                     living.stateful &= kept;
                 });
             }

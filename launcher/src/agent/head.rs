@@ -14,7 +14,7 @@ use enn_broker::BrokerEvent;
 use enn_common::{
     event::What,
     id::{Round, WorkerId},
-    wire::hand::{End, Ending, Glance, Here, Order, Report, SeatFacts},
+    wire::hand::{End, Ending, Glance, Here, Order, Report, SeatFacts, Standing},
 };
 use nix::sys::signal::Signal as Posix;
 use std::{
@@ -269,14 +269,12 @@ impl Agent<'_> {
             let hosts: Vec<String> = briefs.into_iter().map(|brief| brief.host).collect();
             return Err(format!("the run has the nodes {}; found \"{host}\"", hosts.join(", ")));
         }
-        if homes.contains(&Home::OWN) {
-            return Err(format!("node {host} leads the run and cannot be drained (enn stop ends the run)"));
-        }
         let left = briefs.iter().filter(|brief| brief.host != host).count();
         if left < self.nodes_min as usize {
             let least = self.nodes_min;
             return Err(format!("{left} nodes would be left of {least} that the run needs (--nnodes MIN:MAX)"));
         }
+        let leads = homes.contains(&Home::OWN);
         for home in homes {
             self.sources.nodes.leave(home);
             let spares = self.pool.spares().filter(|spare| spare.slot.home == home);
@@ -284,7 +282,41 @@ impl Agent<'_> {
             spares.into_iter().for_each(|id| self.pool.send_away(id, Instant::now()));
         }
         self.count_world();
-        Ok(format!("the workers of node {host} leave it after the present step, and {left} nodes go on"))
+        let then = if leads { "another node leads, " } else { "" };
+        Ok(format!("the workers of node {host} leave it after the present step, {then}and {left} nodes go on"))
+    }
+
+    /// This node was drained, all stand, and the others go on from there; unless they have nothing to go on from.
+    pub(super) fn hand_over(&mut self) -> Result<(), AgentError> {
+        if self.sources.committer.pending > 0 {
+            // The next head must find it.
+            return Ok(());
+        }
+        let host = self.spec.host.clone();
+        if !self.pool.savers().iter().any(|saver| saver.slot.home != Home::OWN) {
+            self.sources.nodes.stay(Home::OWN);
+            self.count_world();
+            let message = format!("node {host} is not drained: no worker of another node has the state of training");
+            (self.emit)(What::Warned { message });
+            return self.go_on_or_pause();
+        }
+        let reason = "it was drained (enn drain), and another node leads";
+        (self.emit)(What::NodeLost { host: host.clone(), reason: reason.into() });
+        let standing = self.standing(self.state.round, &self.state.attempt);
+        self.sources.nodes.hand_over(Standing { drained: Some(host), ..standing });
+        // The next head opens its own.
+        self.sources.control = None;
+        self.pool.keep_own();
+        self.outcome.handed_over = true;
+        self.close()
+    }
+
+    /// Who may take over hears what people asked for.
+    pub(super) fn tell_heirs(&self) {
+        if self.outcome.rounds > 0 {
+            let standing = self.standing(self.state.round, &self.state.attempt);
+            self.sources.nodes.order_all(&Order::Standing(Box::new(standing)));
+        }
     }
 
     /// Cuts the link to a node; what follows, or why not.

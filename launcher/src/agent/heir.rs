@@ -19,7 +19,7 @@ use super::{
 use enn_common::{
     event::What,
     id::{LocalRank, Rank, Round, WorkerId},
-    wire::hand::{Here, Living, Standing},
+    wire::hand::{Here, Living, LivingSeat, Standing},
 };
 use std::time::Instant;
 
@@ -48,8 +48,14 @@ pub(crate) fn inherit(
     agent.state = RoundState::new(Round(standing.round), String::new(), 0, true);
     agent.learn(&standing);
     agent.state.mode = Mode::Halting(Some(now + HALT_WAIT_MAX));
-    agent.state.cause = Some("the node that led the run was lost".into());
-    agent.state.failed_at = Some(now);
+    agent.paused = standing.paused.then_some(now);
+    match standing.drained {
+        Some(host) => agent.state.wish = Some(format!("node {host}, which led the run, was drained")),
+        None => {
+            agent.state.cause = Some("the node that led the run was lost".into());
+            agent.state.failed_at = Some(now);
+        }
+    }
     for (_, Held { child, living }) in children {
         agent.adopt(Home::OWN, &living, Body::Here(child));
     }
@@ -97,7 +103,9 @@ impl Agent<'_> {
         let now = Instant::now();
         // Who has no state yet need not leave the round; it loads what it can.
         let place = match living.seat {
-            Some((rank, halted)) if living.stateful => Place::Seat(Seat { halted, ..Seat::new(Rank(rank), true, now) }),
+            Some(LivingSeat { rank, halted, share }) if living.stateful => {
+                Place::Seat(Seat { halted, share, ..Seat::new(Rank(rank), true, now) })
+            }
             _ => Place::Spare,
         };
         let slot = Slot { home, index: LocalRank(living.local_rank) };

@@ -203,6 +203,23 @@ impl Nodes {
         }
     }
 
+    /// It was not to be: its workers stay.
+    pub(super) fn stay(&mut self, home: Home) {
+        if let Some(node) = self.homes.get_mut(&home) {
+            node.leaving = None;
+        }
+    }
+
+    /// The other nodes go on without this one.
+    pub(super) fn hand_over(&mut self, standing: Standing) {
+        self.order_all(&Order::Standing(Box::new(standing)));
+        if let Some(meeting) = &mut self.meeting {
+            meeting.rendezvous.bequeath();
+            meeting.over = true;
+        }
+        self.homes.retain(|home, _| *home == Home::OWN);
+    }
+
     /// How a node that nobody works on any more is written to, once.
     pub(super) fn part(&mut self, home: Home) -> Option<&Line> {
         let node = self.homes.get_mut(&home).filter(|node| node.leaving == Some(false))?;

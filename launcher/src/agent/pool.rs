@@ -66,6 +66,11 @@ impl Pool {
         self.all().filter_map(|worker| Some((worker.id, worker.child.here()?))).collect()
     }
 
+    /// Leaves the workers of other nodes to another head.
+    pub(super) fn keep_own(&mut self) {
+        self.workers.retain(|_, worker| worker.slot.home == Home::OWN);
+    }
+
     /// Those on a node.
     pub(super) fn on(&self, home: Home) -> impl Iterator<Item = &Worker> {
         self.all().filter(move |worker| worker.slot.home == home)

@@ -227,6 +227,8 @@ pub struct Chunk {
 pub struct Outcome {
     /// How it ended.
     pub ended: Ended,
+    /// It has not: another node leads it now.
+    pub handed_over: bool,
     /// Rounds that began from a checkpoint because nobody had kept the state.
     pub restarts: u32,
     /// Rounds begun.

@@ -70,11 +70,13 @@ impl Agent<'_> {
                 self.regroup();
                 Ok(())
             }
+            Mode::Paused(_) if self.leaves() && self.pool.all_halted() && may_begin => self.hand_over(),
             Mode::Paused(since)
                 if (self.paused.is_none() || self.is_stopping()) && self.pool.all_halted() && may_begin =>
             {
                 self.wake(since)
             }
+            Mode::Paused(_) => self.leave_drained(),
             Mode::Ending(_) | Mode::Closing(_) | Mode::Killed if self.verdict.is_none() && self.is_empty() => {
                 self.all_ended()
             }
@@ -106,6 +108,9 @@ impl Agent<'_> {
         let Some(cause) = self.state.cause.clone() else {
             if self.pool.candidates().kept.is_empty() {
                 return self.close();
+            }
+            if self.leaves() {
+                return self.hand_over();
             }
             let reason = self.state.wish.clone().unwrap_or_else(|| "the workers were asked to leave it".into());
             (self.emit)(What::RoundLeft { round: self.state.round, reason });
@@ -155,8 +160,13 @@ impl Agent<'_> {
         self.go_on(seats::last(&savers))
     }
 
+    /// Whether this node, which leads, was drained.
+    fn leaves(&self) -> bool {
+        !self.is_stopping() && self.sources.nodes.leaving().contains(&Home::OWN)
+    }
+
     /// The next round, unless the run is to pause.
-    fn go_on_or_pause(&mut self) -> Result<(), AgentError> {
+    pub(super) fn go_on_or_pause(&mut self) -> Result<(), AgentError> {
         if self.paused.is_some() {
             self.pause();
             return Ok(());
@@ -374,6 +384,8 @@ impl Agent<'_> {
             workers: self.pool.names(),
             resized: self.resized,
             split: self.parts.split(),
+            paused: self.paused.is_some(),
+            drained: None,
         }
     }
 

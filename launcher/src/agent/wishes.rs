@@ -7,7 +7,7 @@ use super::{
     error::AgentError,
     policy::Decision,
     round::Mode,
-    seats::{self, Seating, Taker},
+    seats::{self, Home, Seating, Taker},
     spec::Signal,
     straggler::Look,
     worker::Place,
@@ -87,6 +87,7 @@ impl Agent<'_> {
         }
         (self.world, self.resized) = (workers, Some(workers));
         (self.emit)(What::Resized { before, workers });
+        self.tell_heirs();
         let then = match (workers > before, self.paused) {
             (_, Some(_)) => "when it continues",
             (true, None) => "as soon as the new ones are warm",
@@ -100,12 +101,16 @@ impl Agent<'_> {
             return Err("the run is paused already".into());
         }
         self.paused = Some(Instant::now());
+        self.tell_heirs();
         Ok("the workers leave the round after the present step and stay warm (go on with enn continue)".into())
     }
 
     fn ask_to_continue(&mut self) -> Result<String, String> {
         match self.paused.take() {
-            Some(_) => Ok("the run goes on".into()),
+            Some(_) => {
+                self.tell_heirs();
+                Ok("the run goes on".into())
+            }
             None => Err("the run is not paused".into()),
         }
     }
@@ -158,15 +163,34 @@ impl Agent<'_> {
         let seating = seats::give(&candidates, &self.bounds());
         let has_seat = |id: WorkerId| seating.iter().any(|(_, taker)| *taker == Taker::Kept(id));
         let left = self.pool.seated().filter(|worker| worker.stands() && !has_seat(worker.id));
-        let left: Vec<_> = left.filter_map(|worker| Some((worker.slot.home, worker.id, worker.rank()?))).collect();
-        for (home, id, rank) in left {
+        let left = left.map(|worker| worker.id).collect();
+        self.unseat(left)?;
+        Ok(seating)
+    }
+
+    /// Sends away workers that stand and lose their seats.
+    fn unseat(&mut self, left: Vec<WorkerId>) -> Result<(), AgentError> {
+        for id in left {
             self.pool.send_away(id, Instant::now());
-            if let Some(worker) = self.pool.get_mut(id) {
+            let Some(worker) = self.pool.get_mut(id) else { continue };
+            let (home, rank) = (worker.slot.home, worker.rank());
+            if let Some(rank) = rank {
                 worker.place = Place::Dismissed(self.state.round, rank);
             }
             self.sources.nodes.dismiss(home, id)?;
         }
-        Ok(seating)
+        Ok(())
+    }
+
+    /// Nodes that were drained need not wait for the run to be continued, when others keep the state.
+    pub(super) fn leave_drained(&mut self) -> Result<(), AgentError> {
+        let leaving = self.sources.nodes.leaving();
+        let (to_leave, to_stay): (Vec<_>, Vec<_>) =
+            self.pool.savers().into_iter().partition(|saver| leaving.contains(&saver.slot.home));
+        if to_stay.is_empty() {
+            return Ok(());
+        }
+        self.unseat(to_leave.into_iter().map(|saver| saver.worker).collect())
     }
 
     /// Asks the workers to leave the round when there is a reason to.
@@ -187,9 +211,10 @@ impl Agent<'_> {
         if self.paused.is_some() {
             return Some("the run is paused".into());
         }
-        let leaving = self.sources.nodes.leaving();
-        if let Some(worker) = self.pool.seated().find(|worker| leaving.contains(&worker.slot.home)) {
-            return Some(format!("node {} is drained", self.sources.nodes.host(worker.slot.home)));
+        // This one hands over the lead, also when nobody works on it.
+        let to_leave = |home: &Home| *home == Home::OWN || self.pool.on(*home).any(|worker| worker.seat().is_some());
+        if let Some(home) = self.sources.nodes.leaving().into_iter().find(to_leave) {
+            return Some(format!("node {} is drained", self.sources.nodes.host(home)));
         }
         let (seated, world) = (self.pool.seated().count(), self.world as usize);
         if seated > world {

@@ -167,6 +167,13 @@ pub(super) fn lead(
         Ok((outcome, _)) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
         Err(error) => (error.exit_code(), 0, 0),
     };
+    if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {
+        // The next head waits for the directory.
+        let dir = run.path().to_owned();
+        drop(run);
+        let (ended, metrics, checkpoint) = (Ended::Finished, None, None);
+        return Ok(TrainedRun { dir, ended, metrics, checkpoint, restarts, rounds, led: false });
+    }
     let seconds = began.elapsed().as_secs_f64();
     if !run.is_held() {
         // Journal, report and manifest are another head's now.
@@ -272,6 +279,9 @@ fn work(
             }
         }
     };
+    if let Ok(outcome @ Outcome { handed_over: true, .. }) = outcome {
+        return Ok((outcome, None));
+    }
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
     if let (Ended::Finished, Some((_, checkpoint))) = (&outcome.ended, &outcome.checkpoint)

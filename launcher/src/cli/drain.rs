@@ -4,9 +4,10 @@ use super::flags::Asked;
 use crate::{Error, facts::Facts};
 use enn_common::{exit::ExitCode, wire::command::Request};
 
-/// Make a run leave a node: its workers finish the step, write a checkpoint and end, as after SIGTERM
+/// Make a run leave a node: its workers finish the step and end
 ///
-/// A run of one node ends, with code 143; `enn train --resume` goes on with it, here or elsewhere.
+/// A run of one node writes a checkpoint and ends, with code 143, as after SIGTERM; `enn train --resume` goes on with it, here or
+/// elsewhere. One of --nnodes MIN:MAX goes on with the other nodes; where the node led, another one leads.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -133,6 +133,12 @@ impl Coordinator {
         self.state.lose(now, id, loss);
     }
 
+    /// The host's own node leaves the run to the others.
+    pub(super) fn bequeath(&mut self, now: Time) {
+        self.state.bequeath(&self.settings);
+        self.deliver(now);
+    }
+
     fn handle(&mut self, now: Time, id: NodeId, message: ToHost) {
         self.state.alive(now, id, None);
         match message {

@@ -10,7 +10,7 @@ use super::{
     member::{Command, Member, Seat},
     news::{News, RoundEnd, RunEnd},
     pipe::Gone,
-    seek::{Last, Next, SUCCESSION_MAX, Search},
+    seek::{Fate, Last, Next, SUCCESSION_MAX, Search},
     state::{State, Time},
 };
 use enn_common::wire::node::{FromHost, ToHost};
@@ -115,7 +115,10 @@ impl Member {
 
     fn link_gone(&mut self, now: Time, gone: &Gone) {
         match &mut self.seat {
-            Seat::Guest(_) => self.host_lost(now, gone.to_string(), matches!(gone, Gone::Closed)),
+            Seat::Guest(_) => {
+                let fate = if matches!(gone, Gone::Closed) { Fate::Closed } else { Fate::Unknown };
+                self.host_lost(now, gone.to_string(), fate);
+            }
             Seat::Seeking(search) => search.refused(connect_error(gone), matches!(gone, Gone::Closed)),
             Seat::Host(_) | Seat::Out => {}
         }
@@ -130,7 +133,7 @@ impl Member {
                 self.end_round(RoundEnd::NodeLost { host, reason: reason.clone() });
                 // The host lives: only it may be found.
                 let (at, host_rank) = (self.shared.store(), self.host_rank);
-                let last = Last { at, host_rank, roster: None, own_rank: self.rank, closed: true };
+                let last = Last { at, host_rank, roster: None, own_rank: self.rank, fate: Fate::Closed };
                 self.seat = Seat::Seeking(Box::new(Search::successor(now, last, reason)));
             }
             // What came with the word that made this node give the host up.
@@ -169,7 +172,7 @@ impl Member {
         let quiet = now.saturating_sub(link.heard);
         if quiet >= self.settings.silence_max {
             let why = format!("nothing was heard of it for {:.1} s", quiet.as_secs_f64());
-            return self.host_lost(now, why, false);
+            return self.host_lost(now, why, Fate::Unknown);
         }
         if now >= link.ticked + self.settings.silence_max / KEEP_ALIVES {
             link.ticked = now;
@@ -177,10 +180,10 @@ impl Member {
         }
     }
 
-    /// The host is gone: the round is over, and somebody has to take over. `closed`: its system said so.
-    pub(super) fn host_lost(&mut self, now: Time, why: String, closed: bool) {
+    /// The host is gone: the round is over, and somebody has to take over.
+    pub(super) fn host_lost(&mut self, now: Time, why: String, fate: Fate) {
         if let Seat::Guest(link) = std::mem::replace(&mut self.seat, Seat::Out)
-            && !closed
+            && fate == Fate::Unknown
         {
             let registry = self.poll.registry();
             let pipe = if self.deaf.is_some() { link.silence(registry) } else { link.abandon(registry) };
@@ -196,7 +199,7 @@ impl Member {
             host_rank: self.host_rank,
             roster: self.roster.as_deref(),
             own_rank: self.rank,
-            closed,
+            fate,
         };
         self.seat = Seat::Seeking(Box::new(Search::successor(now, last, why)));
     }

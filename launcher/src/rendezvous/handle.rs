@@ -197,6 +197,12 @@ impl Rendezvous {
         self.tell(Command::Drop { node, why });
     }
 
+    /// This node leaves the run, and the others go on without it: one of them takes over. Only the host says so; it is told nothing
+    /// more. Letters that it sent before come before.
+    pub fn bequeath(&self) {
+        self.tell(Command::Bequeath);
+    }
+
     /// Whether this node hosts the rendezvous from the beginning.
     pub fn is_host(&self) -> bool {
         self.is_host

@@ -9,7 +9,7 @@ use super::{
     link::{LINK, Link},
     news::{News, RoundPlan, RunEnd},
     pipe::Pipe,
-    seek::Search,
+    seek::{Fate, Search},
     settings::Settings,
     state::{Loss, Time},
     unread::Unread,
@@ -74,6 +74,8 @@ pub(super) enum Command {
         node: NodeId,
         why: String,
     },
+    /// For the host.
+    Bequeath,
     Stranger(Stranger),
     Resolved {
         number: u64,
@@ -291,6 +293,11 @@ impl Member {
             Command::Post { to, bytes } => self.post(now, to, bytes),
             Command::Deafen { time } => self.deaf = Some((now + time, Vec::new())),
             Command::Drop { node, why } => self.drop_node(now, node, why),
+            Command::Bequeath => {
+                if let Seat::Host(coordinator) = &mut self.seat {
+                    coordinator.bequeath(now);
+                }
+            }
             Command::Stranger(stranger) => {
                 if let Seat::Host(coordinator) = &mut self.seat {
                     coordinator.take(now, stranger);
@@ -354,7 +361,7 @@ impl Member {
             if unsaid.len() > UNSAID_MAX {
                 // What was to be said is never lost alone.
                 unsaid.clear();
-                self.host_lost(now, "the network is cut".into(), false);
+                self.host_lost(now, "the network is cut".into(), Fate::Unknown);
             }
             return;
         }
@@ -362,7 +369,7 @@ impl Member {
             Seat::Host(coordinator) => coordinator.say_own(now, message),
             Seat::Guest(link) => {
                 if let Err(gone) = link.send(&message) {
-                    self.host_lost(now, gone.to_string(), false);
+                    self.host_lost(now, gone.to_string(), Fate::Unknown);
                 }
             }
             // It is told again when the host is found, or its round has ended.
@@ -399,7 +406,15 @@ impl Member {
             FromHost::Letter(bytes) if self.shared.unread.came(self.own, &bytes) => {
                 self.tell(News::Letter { from: self.own, bytes });
             }
-            FromHost::Letter(_) => self.host_lost(self.shared.now(), UNREAD.into(), false),
+            FromHost::Letter(_) => self.host_lost(self.shared.now(), UNREAD.into(), Fate::Unknown),
+            // This node itself left: nothing more is told.
+            FromHost::Left { .. } if matches!(self.seat, Seat::Host(_)) => self.over = true,
+            FromHost::Left { heirs } => {
+                if let Some(roster) = &mut self.roster {
+                    Arc::make_mut(roster).heirs = heirs;
+                }
+                self.host_lost(self.shared.now(), "it left the run".into(), Fate::Left);
+            }
             FromHost::Challenge { .. } | FromHost::Welcome { .. } | FromHost::Alive | FromHost::Dismissed { .. } => {}
         }
     }

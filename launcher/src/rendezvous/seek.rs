@@ -90,9 +90,9 @@ impl Search {
     /// For the host after the last one was lost because of `why`: itself first when its system said so (then it may only
     /// have dropped this node), then those who may take over, up to this node itself.
     pub(super) fn successor(now: Time, last: Last<'_>, why: String) -> Self {
-        let Last { at, host_rank, roster, own_rank, closed } = last;
+        let Last { at, host_rank, roster, own_rank, fate } = last;
         let mut targets = VecDeque::new();
-        if closed {
+        if fate == Fate::Closed {
             targets.push_back(Target { rank: host_rank, at, own: false, again: true });
         }
         for heir in roster.map(|roster| roster.heirs.as_slice()).unwrap_or_default() {
@@ -103,7 +103,7 @@ impl Search {
                 break;
             }
         }
-        let dead = host_rank.filter(|_| closed).into_iter().collect();
+        let dead = host_rank.filter(|_| fate != Fate::Unknown).into_iter().collect();
         Self { dead, lost: Some(why), ..Self::among(now, targets, now + SUCCESSION_MAX) }
     }
 
@@ -219,6 +219,17 @@ pub(super) struct Last<'a> {
     pub(super) roster: Option<&'a Roster>,
     /// This node's rank in it.
     pub(super) own_rank: u32,
-    /// Whether its system closed the connection.
-    pub(super) closed: bool,
+    /// What became of it.
+    pub(super) fate: Fate,
+}
+
+/// What became of a host that was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It may live, out of reach.
+    Unknown,
+    /// Its system closed the connection: it is dead, or has only dropped this node.
+    Closed,
+    /// It said that it leaves.
+    Left,
 }

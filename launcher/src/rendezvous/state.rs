@@ -483,19 +483,22 @@ impl State {
         self.told.push(Told::Begin { roster, ranks: ids });
     }
 
+    /// The host leaves the run for good, and the others are to go on without it.
+    pub(super) fn bequeath(&mut self, settings: &Settings) {
+        let mut ranked: Vec<(u32, &Card)> =
+            self.nodes.values().filter_map(|node| Some((node.last_rank?, &node.card))).collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        let heirs = if settings.elastic() { self.heirs_among(ranked.into_iter()) } else { Vec::new() };
+        self.told.push(Told::All(FromHost::Left { heirs }));
+        self.stage =
+            Stage::Over(RunEnd::Stopped { by: format!("the end of its part in the run, on {}", settings.host) });
+    }
+
     fn roster(&self, ids: &[NodeId], settings: &Settings) -> Roster {
         let cards = || ids.iter().filter_map(|id| Some(&self.nodes.get(id)?.card));
         // With two nodes a lost connection does not tell who of them is the one that is gone.
         let inherits = settings.elastic() && ids.len() > 2;
-        let heirs = (0u32..).zip(cards()).filter(|(_, card)| inherits && card.node != self.host);
-        let heirs = heirs.filter_map(|(node_rank, card)| Some(Heir { node_rank, at: card.standby.clone()? }));
-        let mut heirs: Vec<Heir> = heirs.collect();
-        // Loopback is another machine's own for those who come from outside.
-        let inside = |heir: &Heir| heir.at.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        if !heirs.iter().all(inside) {
-            heirs.retain(|heir| !inside(heir));
-        }
-        heirs.truncate(HEIRS_MAX);
+        let heirs = if inherits { self.heirs_among((0u32..).zip(cards())) } else { Vec::new() };
         Roster {
             round: self.rounds,
             restarts: self.history.restarts,
@@ -503,6 +506,20 @@ impl State {
             host_rank: (0u32..).zip(ids).find(|(_, id)| **id == self.host).map_or(0, |(rank, _)| rank),
             heirs,
         }
+    }
+
+    /// Those of `ranked` who can take over.
+    fn heirs_among<'a>(&self, ranked: impl Iterator<Item = (u32, &'a Card)>) -> Vec<Heir> {
+        let others = ranked.filter(|(_, card)| card.node != self.host);
+        let heirs = others.filter_map(|(node_rank, card)| Some(Heir { node_rank, at: card.standby.clone()? }));
+        let mut heirs: Vec<Heir> = heirs.collect();
+        // Loopback is another machine's own for those who come from outside.
+        let inside = |heir: &Heir| heir.at.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        if !heirs.iter().all(inside) {
+            heirs.retain(|heir| !inside(heir));
+        }
+        heirs.truncate(HEIRS_MAX);
+        heirs
     }
 
     fn end_round(&mut self, now: Time, end: RoundEnd, restart: bool, wait: Duration) {

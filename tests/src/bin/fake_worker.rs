@@ -203,6 +203,9 @@ impl Worker {
         let (into, inbox) = channel();
         std::thread::spawn(move || {
             while let Ok(message) = receiver.recv() {
+                if message == ToWorker::Dismissed {
+                    std::process::exit(0);
+                }
                 if into.send(message).is_err() {
                     break;
                 }

@@ -130,7 +130,6 @@ fn a_node_that_dies_is_left_behind_and_one_that_comes_is_taken_in_and_drained() 
     };
     let refused = ask(&["drain", "--node", "nowhere"]);
     assert!(refused.contains("127.0.0.1, 127.0.0.3") && refused.contains("nowhere"), "{refused}");
-    assert!(ask(&["drain", "--node", "127.0.0.1"]).contains("leads the run"));
     assert!(ask(&["drain", "--node", "127.0.0.3"]).contains("1 nodes go on"));
     assert_eq!(agents.end(3), Some(0), "{}", agents.printed(3));
     agents.working(1, agents.step() + 1);
@@ -154,6 +153,126 @@ fn when_the_head_dies_another_node_leads_and_no_step_is_lost() {
     assert!(agents.events().iter().any(recovered), "{}", agents.told());
     agents.every_row_once_per_epoch();
     agents.nothing_is_left();
+}
+
+/// Nothing began anew from a checkpoint, and no step was done twice.
+fn went_on(agents: &Agents<'_>) {
+    let events = agents.events();
+    let anew = |what: &What| matches!(what, What::RoundFailed { .. });
+    assert!(!events.iter().any(anew), "{}", agents.told());
+    let steps = events.iter().filter_map(|what| if let What::Stepped { step, .. } = what { Some(*step) } else { None });
+    assert!(steps.collect::<Vec<_>>().is_sorted_by(|a, b| a < b), "{}", agents.told());
+    agents.every_row_once_per_epoch();
+    agents.nothing_is_left();
+}
+
+#[test]
+fn the_shares_of_a_state_are_known_to_the_node_that_leads_when_the_head_dies() {
+    let mut agents = sharing("2:3", 12);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(6, 5);
+    agents.kill(1);
+    assert_eq!([agents.end(2), agents.end(3)], [Some(0); 2], "{}", agents.told());
+    let events = agents.events();
+    let recovered = |what: &What| matches!(what, What::Recovered { lost_steps: 0, from_rank: Some(_), .. });
+    assert!(events.iter().any(recovered), "{}", agents.told());
+    assert_eq!(decided(&agents, "the state of step "), 1, "{}", agents.told());
+    went_on(&agents);
+}
+
+#[test]
+fn a_share_that_died_with_the_head_sends_all_to_the_checkpoint_and_that_is_told() {
+    let mut agents = Agents::new("2:3", 12, None).with(&["--set", "train.strategy=fsdp"]);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 30);
+    agents.kill(1);
+    assert_eq!([agents.end(2), agents.end(3)], [Some(0); 2], "{}", agents.told());
+    let events = agents.events();
+    let anew = |what: &What| matches!(what, What::RoundFailed { restarting: true, .. });
+    assert!(events.iter().any(anew), "{}", agents.told());
+    let recovered = |what: &What| matches!(what, What::Recovered { from_rank: None, .. });
+    assert!(events.iter().any(recovered), "{}", agents.told());
+    assert_eq!(decided(&agents, "the state comes from the checkpoint"), 1, "{}", agents.told());
+    agents.every_row_once_per_epoch();
+    agents.nothing_is_left();
+}
+
+#[test]
+fn the_node_that_leads_is_drained_and_another_one_leads() {
+    let mut agents = Agents::new("1:3", 20_000, None);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 5);
+    let run = agents.run_dir().unwrap();
+    let ask = |words: &[&str]| {
+        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{words:?}: {said}");
+        said
+    };
+    assert!(ask(&["drain", "--node", "127.0.0.1"]).contains("another node leads, and 2 nodes go on"));
+    assert_eq!(agents.end(1), Some(0), "{}", agents.told());
+    agents.until("a new head", |events| {
+        let began = |what: &What| matches!(what, What::RunStarted { .. });
+        (events.iter().filter(|what| began(what)).count() == 2).then_some(())
+    });
+    // What is asked of the new head before its first round holds for that.
+    let leads = agents.until("its door", |_| {
+        let named = std::fs::read_to_string(run.join("control")).ok()?;
+        [2, 3].into_iter().find(|node| named.lines().nth(1) == Some(&agents.host(*node)))
+    });
+    ask(&["pause"]);
+    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    // A run that is paused is handed over as such.
+    let last = 5 - leads;
+    ask(&["drain", "--node", &agents.host(leads)]);
+    assert_eq!(agents.end(leads), Some(0), "{}", agents.told());
+    agents.until("another pause", |events| {
+        let paused = |what: &What| matches!(what, What::Paused { .. });
+        (events.iter().filter(|what| paused(what)).count() == 2).then_some(())
+    });
+    ask(&["continue"]);
+    agents.working(1, agents.step() + 1);
+    let refused = Command::new(launch::enn()).args(["drain", "--node", &agents.host(last)]).arg(&run).output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("0 nodes would be left"), "{}", agents.told());
+    ask(&["stop"]);
+    assert_eq!(agents.end(last), Some(130), "{}", agents.told());
+    let events = agents.events();
+    let failed = |what: &What| matches!(what, What::RoundFailed { .. } | What::Recovered { .. } | What::GaveUp { .. });
+    assert!(!events.iter().any(failed), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_node_is_drained_while_the_run_is_paused() {
+    let mut agents = Agents::new("1:2", 20_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    let run = agents.run_dir().unwrap();
+    let ask = |words: &[&str]| {
+        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    ask(&["pause"]);
+    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    ask(&["drain", "--node", "127.0.0.2"]);
+    assert_eq!(agents.end(2), Some(0), "{}", agents.told());
+    ask(&["continue"]);
+    agents.working(1, agents.step() + 1);
+    ask(&["stop"]);
+    assert_eq!(agents.end(1), Some(130), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_shared_state_is_whole_where_the_lead_is_handed_over() {
+    let mut agents = Agents::new("2:3", 16, None).with(&["--set", "train.strategy=fsdp"]);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 5);
+    let run = agents.run_dir().unwrap();
+    let drained = Command::new(launch::enn()).args(["drain", "--node", "127.0.0.1"]).arg(run).output().unwrap();
+    assert!(drained.status.success(), "{}", agents.told());
+    assert_eq!([1, 2, 3].map(|node| agents.end(node)), [Some(0); 3], "{}", agents.told());
+    went_on(&agents);
 }
 
 #[test]
@@ -213,6 +332,13 @@ fn a_run_on_two_nodes_is_resized_paused_and_continued() {
     agents.working(2, agents.step() + 1);
     ask(&["stop"]);
     assert_eq!((agents.end(1), agents.end(2)), (Some(130), Some(130)), "{}", agents.told());
+    let spares = agents.events().into_iter().filter_map(|what| match what {
+        What::SpareEnded { code, signal, .. } => Some((code, signal)),
+        _ => None,
+    });
+    // One that was still loading has not heard that it may end, and is ended by the signal.
+    let in_peace = |end: &(Option<i32>, Option<i32>)| matches!(end, (Some(0), None) | (None, Some(15)));
+    assert!(spares.collect::<Vec<_>>().iter().all(in_peace), "{}", agents.told());
     agents.nothing_is_left();
 }
 

@@ -151,6 +151,7 @@ pub(super) fn meet(environment: &Environment) -> Result<(Link, Order), SessionEr
     client.send(&FromWorker::Hello { protocol: PROTOCOL, worker: environment.worker, pid: std::process::id() })?;
     let first = match client.recv()? {
         ToWorker::Refused { error } => return Err(SessionError::Refused { error }),
+        ToWorker::Dismissed => unix::exit_now(0),
         told => Order::of(told).map_err(|other| SessionError::Unexpected {
             found: format!("{other:?}"),
             expected: "a seat in a round, or word to stand by",

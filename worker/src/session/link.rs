@@ -270,6 +270,10 @@ impl Listener {
                     self.rounds.settled();
                 }
                 Ok(ToWorker::RoundEnded { round, reason }) => self.rounds.end(round, reason),
+                Ok(ToWorker::Dismissed) => {
+                    tracing::info!("dismissed by the launcher");
+                    unix::exit_now(0);
+                }
                 Ok(ToWorker::Kernels(told)) => {
                     // A session that reads none needs none; a full queue means that it is far behind, and the next list holds all.
                     if let Err(TrySendError::Full(_)) = self.lists.try_send(*told) {
