@@ -20,7 +20,8 @@ pub enum ExportError {
     Graph(#[from] GraphError),
     /// An operation without a way out.
     #[error(
-        "{op} at {place} cannot be exported: {why}\nhint: compute it there with functions of enn_worker::functional, which leave as plain operations"
+        "{op} at {place} cannot be exported: {why}\nhint: compute it there with functions of enn_worker::functional, which leave \
+         as plain operations"
     )]
     NoWay {
         /// The operation.
