@@ -13,6 +13,7 @@ mod arrays;
 mod batches;
 mod bits;
 mod calendar;
+mod categories;
 mod complete;
 mod crew;
 mod dictionary;
