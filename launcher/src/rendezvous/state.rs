@@ -485,13 +485,11 @@ impl State {
 
     /// The host leaves the run for good, and the others are to go on without it.
     pub(super) fn bequeath(&mut self, settings: &Settings) {
-        let mut ranked: Vec<(u32, &Card)> =
-            self.nodes.values().filter_map(|node| Some((node.last_rank?, &node.card))).collect();
-        ranked.sort_by_key(|(rank, _)| *rank);
+        let members = self.nodes.values().filter_map(|node| Some((node.last_rank?, &node.card)));
+        let ranked: BTreeMap<u32, &Card> = members.collect();
         let heirs = if settings.elastic() { self.heirs_among(ranked.into_iter()) } else { Vec::new() };
         self.told.push(Told::All(FromHost::Left { heirs }));
-        self.stage =
-            Stage::Over(RunEnd::Stopped { by: format!("the end of its part in the run, on {}", settings.host) });
+        self.stage = Stage::Over(RunEnd::Stopped { by: format!("enn drain on {}", settings.host) });
     }
 
     fn roster(&self, ids: &[NodeId], settings: &Settings) -> Roster {
