@@ -19,6 +19,7 @@ mod tests;
 
 use crate::{ExportError, Model};
 use draft::Draft;
+pub use file::data_files;
 use std::path::{Path, PathBuf};
 
 /// Of the file's form.
@@ -36,7 +37,8 @@ pub fn write(model: &Model<'_>, path: &Path) -> Result<Vec<PathBuf>, ExportError
     write_within(model, path, FILE_BYTES_MAX)
 }
 
-/// [`write`], with another largest size of a file that holds its tensors itself; beyond it they lie in `<path>.data`.
+/// [`write`], with another largest size of a file that holds its tensors itself; beyond it they lie in a file beside it,
+/// one of [`data_files`].
 ///
 /// # Errors
 /// As [`write`].
