@@ -7,8 +7,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, latest, name};
 use enn_common::artifact::prediction;
+use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, latest, name};
 use enn_tests::{data, launch::enn};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -290,7 +290,8 @@ fn a_model_never_meets_the_tensors_of_another_one() {
     let model = Path::new("layers.onnx");
     // The cases beside it are the fixture's own.
     let sides = [place.path(), new.path()].map(|dir| {
-        let files: BTreeMap<_, _> = contents(dir).into_iter().filter(|(path, _)| !path.ends_with("layers.json")).collect();
+        let files: BTreeMap<_, _> =
+            contents(dir).into_iter().filter(|(path, _)| !path.ends_with("layers.json")).collect();
         assert_eq!(files.len(), 2, "{:?}", files.keys());
         files
     });

@@ -59,9 +59,8 @@ pub fn data_files(model: &Path) -> io::Result<Vec<PathBuf>> {
     let name = model.file_name().unwrap_or_default().to_string_lossy();
     let is_data = |found: &str| {
         let digits = found.strip_prefix(&*name).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(DATA));
-        digits.is_some_and(|digits| {
-            digits.len() == DATA_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
-        })
+        digits
+            .is_some_and(|digits| digits.len() == DATA_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
     };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(atomic::parent(model))? {

@@ -51,7 +51,8 @@ impl Packed {
         let target: Target = said.format.parse().map_err(|why| refused(path, why))?;
         let data = onnx::data_files(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         // Beside its own tensors those of the artifact before may still lie.
-        let all = std::iter::once(vec![path.to_owned()]).chain(data.into_iter().map(|data| vec![path.to_owned(), data]));
+        let all =
+            std::iter::once(vec![path.to_owned()]).chain(data.into_iter().map(|data| vec![path.to_owned(), data]));
         let mut is_said = false;
         for parts in all {
             is_said = is_said || digest(&parts)?.1 == said.blake3;

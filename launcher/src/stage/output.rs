@@ -119,7 +119,7 @@ impl Output {
     fn has(&self, mark: &Mark) -> bool {
         let hashes = match mark.kept {
             Kept::Rows { hashes, .. } | Kept::Arrays { hashes } => hashes,
-            Kept::None => 0,
+            Kept::None | Kept::Keys { .. } | Kept::Cells { .. } => 0,
         };
         let hashed = std::fs::metadata(self.dir().join(HASHES)).map_or(0, |found| found.len());
         self.arrays().all(|array| array.holds(mark.rows)) && hashed >= hashes * 16

@@ -5,7 +5,7 @@
 //! pass 1: entities and time span → pass 2: cells scattered into a dense grid [step][entity][channel] → samples cut from the grid
 //! ```
 //! The grid's order is the order of the inputs, so that the history of a sample is one run of the grid. Beyond a bound the grid
-//! lives in a file.
+//! lives in a file. Staging that was cut off goes on in either pass.
 
 mod grid;
 mod keys;
@@ -16,14 +16,15 @@ use super::{
     Job, Progress, calendar,
     complete::{self, Draft, Input},
     error::StageError,
+    keeper::Keeper,
     output::{Extras, Output},
     source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
     table::{Ask, Sink, Table, Tally},
 };
 use enn_common::{
     config::data::{DuplicatePolicy, SplitKind, WindowsLayout},
-    fs::{FileError, space},
-    staged::{StagedWriter, meta::CleaningReport},
+    fs::space,
+    staged::{StagedWriter, meta::CleaningReport, unfinished::Kept},
 };
 use grid::GridWriter;
 use keys::Keys;
@@ -44,19 +45,30 @@ pub(crate) fn draft(
     let table = Table::open(job)?;
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
-    let mut halves = Halves { progress, before: 0 };
-    let keys = keys::read(job, layout, &table, &mut |now| halves.first(now))?;
+    let (mut kept, mut marks) = StagedWriter::resume(job.out, &job.digest)?;
+    if !grid::has(kept.dir(), &marks) {
+        kept.start_over()?;
+        marks.clear();
+    }
+    // What a mark of the first pass counts is in the mark.
+    let keeper = Keeper::new(&kept, &|| Ok(()), (0, job.marking), &marks);
+    let mut halves = Halves { progress, before: keeper.from().map_or(0, |mark| mark.bytes) };
+    let keys = keys::read(job, layout, (&table, (&keeper, &marks)), &mut |now| halves.first(now))?;
     let span = Span::new(job, layout, &keys)?;
     let channels = plan.channels.len();
     let windows = (span.steps / layout.steps as u64) + 1;
     let sample = Output::sample_bytes(plan.width(layout, &span), span.entities.len() * layout.steps);
-    std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
-    space::require(job.out, windows * sample + grid::disk_bytes(span.cells(), channels, keys.rows))?;
+    let needed = windows * sample + grid::disk_bytes(span.cells(), channels, keys.rows);
+    space::require(job.out, needed.saturating_sub(kept.taken_bytes()))?;
     let out_shape = vec![span.entities.len(), layout.steps];
     let extras = Extras { targets: true, weight: false };
-    let mut output = Output::create(StagedWriter::create(job.out)?, plan.width(layout, &span), &out_shape, extras)?;
-    let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates);
-    let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: None };
+    let mut output = Output::create(kept, plan.width(layout, &span), &out_shape, extras)?;
+    output.resumed_rows = marks.iter().map(|mark| mark.rows).max().unwrap_or(0);
+    let keeping = output.writer().is_kept().then_some(marks.as_slice());
+    let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), keeping)?;
+    let sync = || grid::sync(output.dir());
+    let keeper = Keeper::new(output.writer(), &sync, (1, job.marking), &marks);
+    let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
     let sink = Scatter { plan: &plan, layout, span: &span };
     let (writer, tally) = table.pass(ask, &sink, writer, &mut |now| halves.second(now))?;
     let grid = writer.finish()?;
@@ -384,6 +396,10 @@ impl Sink for Scatter<'_> {
 
     fn after(&self, _: Cells) -> Result<(), StageError> {
         Ok(())
+    }
+
+    fn keep(&self, grid: &mut GridWriter) -> Result<Kept, StageError> {
+        grid.keep()
     }
 }
 
