@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Planning a large checkpoint without its data: merging what all ranks say, checking that every tensor is covered, writing .metadata.
+"""Planning a large checkpoint without its data: merging what all ranks say, checking that every tensor is covered, writing .metadata, all
+of it to memory (/dev/shm); ours with manifest and commit.
 
 Two sizes: a 70-billion-parameter transformer with AdamW's moments on 64 ranks, and 524,288 chunks (1024 tensors, 512 ranks). The
 peer is PyTorch's own planner on the same chunks, with what its writer does to make .metadata; it comes from the Python named by
@@ -20,7 +21,7 @@ RANKS_70B = 64
 CASES = {"70b": ["70b", str(RANKS_70B)], "chunks": ["chunks", "1024", "512"]}
 
 PEER = """
-import pickle, sys, time, torch
+import os, pickle, sys, tempfile, time, torch
 from torch.distributed.checkpoint.default_planner import _validate_global_plan, create_default_global_save_plan
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
@@ -53,7 +54,11 @@ plans, metadata = create_default_global_save_plan(plans)
 assert _validate_global_plan(plans, metadata)
 metadata.storage_data = {item.index: _StorageInfo(f"__{rank}_0.distcp", number, 688)
                          for rank, plan in enumerate(plans) for number, item in enumerate(plan.items)}
-size = len(pickle.dumps(metadata))
+with tempfile.TemporaryFile(dir="/dev/shm") as file:
+    pickle.dump(metadata, file)
+    file.flush()
+    os.fsync(file.fileno())
+    size = file.tell()
 print(time.perf_counter() - began, size, len(metadata.storage_data))
 """ % RANKS_70B
 

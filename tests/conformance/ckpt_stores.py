@@ -1,8 +1,8 @@
 """Checkpoints in S3, GCS and Azure: up and back, and an upload that is killed within a large file goes on behind the parts that are there.
 
 S3 is moto's server. GCS's XML protocol is S3's, so the same server plays it behind a proxy that signs as S3 does (the emulators of PyPI
-only speak GCS's JSON protocol). Azure is Azurite of npm, where $ENN_AZURITE names its `azurite-blob`; without it Azure is left
-out, and that is said."""
+only speak GCS's JSON protocol). Azure is Azurite of npm, where $ENN_AZURITE names its `azurite-blob`, else the small store of `_azure.py`;
+which, is said."""
 
 import base64
 import datetime
@@ -22,6 +22,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import ckpt_store
+from _azure import Blobs
 from _ckpt import BIN
 from _proxy import Proxy
 
@@ -105,17 +106,15 @@ def main():
             process.terminate()
             process.wait()
         program = os.environ.get("ENN_AZURITE")
-        if not program:
-            print("azure: left out, ENN_AZURITE does not name azurite-blob (npm install azurite)")
-            return
-        process, port = azurite(program, folder)
+        process, port = azurite(program, folder) if program else (None, Blobs().port)
         try:
             proxy = Proxy(port)
-            check("azure", "az://shelf/az", proxy, {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": proxy.address,
-                                                    "AZURE_ALLOW_HTTP": "true"}, folder)
+            check("azure by Azurite" if program else "azure", "az://shelf/az", proxy,
+                  {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": proxy.address, "AZURE_ALLOW_HTTP": "true"}, folder)
         finally:
-            process.terminate()
-            process.wait()
+            if process:
+                process.terminate()
+                process.wait()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 /* Preloaded into a program: ends it, as SIGKILL would, at the CRASH_AT-th call that changes files. A write at which it ends is torn.
-   Without CRASH_AT it writes the number of such calls to the file CRASH_COUNT when the program ends by itself. */
+   Programs that it starts are left alone. Without CRASH_AT it writes the number of such calls to the file CRASH_COUNT when the program ends by itself. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,6 +18,7 @@ static long crash_at;
 __attribute__((constructor)) static void begin(void) {
     const char *at = getenv("CRASH_AT");
     crash_at = at ? atol(at) : 0;
+    unsetenv("LD_PRELOAD");
 }
 
 __attribute__((destructor)) static void end(void) {

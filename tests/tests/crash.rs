@@ -2,12 +2,14 @@
 //! command given again succeeds.
 //!
 //! `tests/src/crash.c` is preloaded into the real `enn`: it counts the calls and ends the process at the k-th, a write half done.
-//! Needs `enn` and a C compiler, as building does. Power cuts are in `common/tests/checkpoint/crash.rs`.
+//! Needs `enn`, for predictions `enn-worker` and libtorch, and a C compiler, as building does. Power cuts are in
+//! `common/tests/checkpoint/crash.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
+use enn_common::artifact::prediction;
 use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, latest, name};
-use enn_tests::launch::enn;
+use enn_tests::{data, launch::enn};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -18,6 +20,9 @@ use std::{
 
 /// Points of a command at which it is killed, at most; of more, every n-th.
 const POINTS_MAX: usize = 120;
+/// The same of a command that takes a second, and its last ones: what has been made gets its name in them.
+const SLOW_POINTS_MAX: usize = 12;
+const LAST_POINTS: usize = 16;
 /// Exit status of a process that was ended.
 const ENDED: i32 = 137;
 
@@ -37,9 +42,11 @@ fn library() -> &'static Path {
     path
 }
 
-/// `enn` with the arguments, in `dir`, with the library.
+/// `enn` with the arguments, or the program whose path stands before them, in `dir`, with the library.
 fn command(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(enn());
+    let is_program = args[0].starts_with('/');
+    let (program, args) = if is_program { (args[0].into(), &args[1..]) } else { (enn(), args) };
+    let mut command = Command::new(program);
     command.args(args).current_dir(dir).env("LD_PRELOAD", library());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command
@@ -78,26 +85,30 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// A copy of `place` in which `args` was killed at a call.
+fn struck(place: &Path, args: &[&str], at: usize) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    copy(place, dir.path());
+    let done = command(dir.path(), args).env("CRASH_AT", at.to_string()).output().unwrap();
+    // Threads may do a call less than last time: then it has ended well.
+    let code = done.status.code();
+    assert!(code == Some(ENDED) || code == Some(0), "{args:?} at {at}: {}", String::from_utf8_lossy(&done.stderr));
+    dir
+}
+
 /// Kills `args` at every call, each time in a copy of `place`, lets `judge` look at what is there, and gives the command again.
-fn everywhere(place: &Path, args: &[&str], judge: &dyn Fn(&Path, usize), after: &dyn Fn(&Path)) -> usize {
-    let fresh = |copied: &Path| copy(place, copied);
+fn everywhere(place: &Path, args: &[&str], judge: &dyn Fn(&Path, usize), after: &dyn Fn(&Path)) {
     let whole = tempfile::tempdir().unwrap();
-    fresh(whole.path());
+    copy(place, whole.path());
     let calls = calm(whole.path(), args);
     after(whole.path());
     assert!(calls > 3, "{args:?}: {calls} calls");
     for at in (1..=calls).step_by(calls.div_ceil(POINTS_MAX)) {
-        let dir = tempfile::tempdir().unwrap();
-        fresh(dir.path());
-        let done = command(dir.path(), args).env("CRASH_AT", at.to_string()).output().unwrap();
-        // Threads may do a call less than last time: then it has ended well.
-        let code = done.status.code();
-        assert!(code == Some(ENDED) || code == Some(0), "{args:?} at {at}: {}", String::from_utf8_lossy(&done.stderr));
+        let dir = struck(place, args, at);
         judge(dir.path(), at);
         calm(dir.path(), args);
         after(dir.path());
     }
-    calls
 }
 
 /// A committed checkpoint of some tensors, all bytes of which depend on the step.
@@ -268,4 +279,75 @@ fn staging_goes_on_wherever_it_was_killed() {
         assert!(left.is_empty(), "{left:?}");
     };
     everywhere(place.path(), &args, &judge, &after);
+}
+
+#[test]
+fn a_model_never_meets_the_tensors_of_another_one() {
+    let write = |width| [env!("CARGO_BIN_EXE_onnx_fixture"), "split", ".", width];
+    let (place, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    calm(place.path(), &write("40"));
+    calm(new.path(), &write("24"));
+    let model = Path::new("layers.onnx");
+    // The cases beside it are the fixture's own.
+    let sides = [place.path(), new.path()].map(|dir| {
+        let files: BTreeMap<_, _> =
+            contents(dir).into_iter().filter(|(path, _)| !path.ends_with("layers.json")).collect();
+        assert_eq!(files.len(), 2, "{:?}", files.keys());
+        files
+    });
+    let judge = |dir: &Path, at: usize| {
+        let found = contents(dir);
+        let is_here = |side: &&BTreeMap<PathBuf, Vec<u8>>| found.get(model) == side.get(model);
+        let side = sides.iter().find(is_here).unwrap_or_else(|| panic!("neither model at {at}"));
+        assert!(side.iter().all(|(path, bytes)| found.get(path) == Some(bytes)), "at {at}: {:?}", found.keys());
+    };
+    everywhere(place.path(), &write("24"), &judge, &|dir| assert_eq!(contents(dir)[model], sides[1][model]));
+}
+
+/// The files of predictions that count: those of which a manifest tells, all as it says.
+fn predicted(output: &Path) -> Option<BTreeMap<PathBuf, Vec<u8>>> {
+    if !prediction::manifest_path(output).exists() {
+        return None;
+    }
+    assert_eq!(prediction::verify(output).unwrap(), Vec::<String>::new());
+    let files = contents(output).into_iter().filter(|(path, _)| !path.ends_with("manifest.json"));
+    Some(files.collect())
+}
+
+#[test]
+fn a_prediction_is_whole_or_goes_on_wherever_it_was_killed() {
+    let place = tempfile::tempdir().unwrap();
+    let run = data::trained(Command::new(enn()), place.path(), &[]);
+    let run = run.strip_prefix(place.path()).unwrap().to_str().unwrap();
+    for (name, rows) in [("old.csv", 40_u64), ("new.csv", 9000)] {
+        let value = |at: u64| (data::mix(at) % 2000) as f64 / 1000.0;
+        let line = |row| format!("{row},{},{},{}\n", value(row), value(row + 7), value(row + 9));
+        fs::write(place.path().join(name), format!("id,a,b,c\n{}", (0..rows).map(line).collect::<String>())).unwrap();
+    }
+    let predict = |data, out| ["predict", run, "--quiet", "--nproc-per-node", "1", "--data", data, "--out", out];
+    calm(place.path(), &predict("old.csv", "replaced"));
+    calm(place.path(), &predict("old.csv", "replaced.parquet"));
+    for out in ["new", "new.parquet", "replaced", "replaced.parquet"] {
+        let old = predicted(&place.path().join(out));
+        let more: &[&str] = if old.is_some() { &["--replace"] } else { &[] };
+        let args = [&predict("new.csv", out)[..], more].concat();
+        let whole = tempfile::tempdir().unwrap();
+        copy(place.path(), whole.path());
+        let calls = calm(whole.path(), &args);
+        let new = predicted(&whole.path().join(out));
+        assert!(new.is_some() && new != old && calls > LAST_POINTS, "{calls} calls");
+        let step = calls.div_ceil(SLOW_POINTS_MAX);
+        for at in (1..=calls).filter(|at| at % step == 0 || at + LAST_POINTS > calls) {
+            let dir = struck(place.path(), &args, at);
+            let output = dir.path().join(out);
+            let found = predicted(&output);
+            // A directory is one or the other at any time; a file has no manifest for a moment.
+            let is_between = found.is_none() && (out.ends_with(".parquet") || !output.exists());
+            assert!(found == old || found == new || is_between, "{out} at {at}");
+            if found != new {
+                calm(dir.path(), &args);
+            }
+            assert!(predicted(&output) == new, "{out} at {at}, given again");
+        }
+    }
 }

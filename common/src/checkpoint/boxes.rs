@@ -1,7 +1,5 @@
 //! Boxes of a tensor: which part of a global shape a chunk holds, whether chunks tile it, and copying between boxes.
 
-use std::collections::HashSet;
-
 /// A box: where it begins and how large it is, per axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
@@ -70,6 +68,15 @@ impl Region {
             && self.offsets.iter().zip(&self.sizes).zip(shape).all(inside)
     }
 
+    /// Whether the boxes share elements. Both lie in the same shape, neither is empty.
+    fn meets(&self, other: &Self) -> bool {
+        let along = |axis: usize| {
+            self.offsets[axis] < other.offsets[axis] + other.sizes[axis]
+                && other.offsets[axis] < self.offsets[axis] + self.sizes[axis]
+        };
+        (0..self.offsets.len()).all(along)
+    }
+
     /// The elements that both boxes have; `None` when there are none. Both lie in the same shape.
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         let mut both = Self { offsets: Vec::new(), sizes: Vec::new() };
@@ -100,14 +107,21 @@ pub fn check_coverage<'a>(shape: &[u64], boxes: impl Iterator<Item = &'a Region>
             covered = covered.saturating_add(elements);
         }
     }
-    let divisions = |axis: &usize| filled.iter().map(|region| region.offsets[*axis]).collect::<HashSet<_>>().len();
-    let axis = (0..shape.len()).max_by_key(divisions).unwrap_or(0);
+    let mut seen = Vec::with_capacity(filled.len());
+    let mut divisions = |axis: &usize| {
+        seen.clear();
+        seen.extend(filled.iter().map(|region| region.offsets[*axis]));
+        seen.sort_unstable();
+        seen.dedup();
+        seen.len()
+    };
+    let axis = (0..shape.len()).max_by_key(&mut divisions).unwrap_or(0);
     let first = |region: &Region| region.offsets.get(axis).copied().unwrap_or(0);
     filled.sort_by_key(|region| first(region));
     for (index, one) in filled.iter().enumerate() {
         let end = first(one) + one.sizes.get(axis).copied().unwrap_or(1);
         for other in filled[index + 1..].iter().take_while(|other| first(other) < end) {
-            if one.intersection(other).is_some() {
+            if one.meets(other) {
                 return Err(CoverageError::Overlap { one: (*one).clone(), other: (*other).clone() });
             }
         }

@@ -5,7 +5,7 @@
 //! PyTorch versions, the fields do not.
 
 use super::value::Value;
-use std::collections::HashMap;
+use std::{collections::HashMap, ptr};
 
 /// Which pickle is being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,22 +20,28 @@ pub(super) enum Protocol {
 pub(super) struct Pickler {
     out: Vec<u8>,
     protocol: Protocol,
-    memo: HashMap<Memoized, u32>,
+    /// Entries of the memo: what can be fetched instead of being written again.
+    memoized: u32,
+    texts: HashMap<Box<str>, u32>,
+    /// What the program itself names, few and met for every chunk: found by the address of the name.
+    fixed: Vec<(Fixed, u32)>,
 }
 
-/// What can be fetched from the memo instead of being written again.
-#[derive(PartialEq, Eq, Hash)]
-enum Memoized {
-    Text(String),
-    Global(&'static str, &'static str),
-    Named(&'static str),
-}
+/// A module and what is in it; fields of objects are in `FIELD`, objects of `once` in `ONCE`.
+type Fixed = (&'static str, &'static str);
+const FIELD: &str = "field";
+const ONCE: &str = "once";
 
 impl Pickler {
     pub(super) fn new(protocol: Protocol) -> Self {
-        let mut out = Vec::with_capacity(256);
+        Self::with_capacity(protocol, 256)
+    }
+
+    /// One that will have about so many bytes.
+    pub(super) fn with_capacity(protocol: Protocol, bytes: usize) -> Self {
+        let mut out = Vec::with_capacity(bytes);
         out.extend([0x80, if protocol == Protocol::Two { 2 } else { 4 }]);
-        Self { out, protocol, memo: HashMap::new() }
+        Self { out, protocol, memoized: 0, texts: HashMap::new(), fixed: Vec::new() }
     }
 
     /// Ends the pickle.
@@ -78,15 +84,32 @@ impl Pickler {
     }
 
     pub(super) fn text(&mut self, text: &str) {
-        if self.protocol == Protocol::Four {
-            if self.fetch(&Memoized::Text(text.to_owned())) {
-                return;
-            }
-            self.raw_text(text);
-            self.memoize(Memoized::Text(text.to_owned()));
-        } else {
-            self.raw_text(text);
+        match self.protocol {
+            Protocol::Two => self.raw_text(text),
+            Protocol::Four => _ = self.memoized_text(text),
         }
+    }
+
+    /// The name of a field: text that is part of the program. Protocol 4 only.
+    pub(super) fn field(&mut self, name: &'static str) {
+        match self.fixed((FIELD, name)) {
+            Some(index) => self.fetch(index),
+            None => {
+                let index = self.memoized_text(name);
+                self.fixed.push(((FIELD, name), index));
+            }
+        }
+    }
+
+    fn memoized_text(&mut self, text: &str) -> u32 {
+        if let Some(&index) = self.texts.get(text) {
+            self.fetch(index);
+            return index;
+        }
+        self.raw_text(text);
+        let index = self.memoize();
+        self.texts.insert(text.into(), index);
+        index
     }
 
     fn raw_text(&mut self, text: &str) {
@@ -107,41 +130,49 @@ impl Pickler {
             self.out.extend(format!("{module}\n{name}\n").bytes());
             return;
         }
-        let key = Memoized::Global(module, name);
-        if self.fetch(&key) {
-            return;
+        if let Some(index) = self.fixed((module, name)) {
+            return self.fetch(index);
         }
         self.text(module);
         self.text(name);
         self.out.push(0x93);
-        self.memoize(key);
+        let index = self.memoize();
+        self.fixed.push(((module, name), index));
     }
 
     /// Pushes an object made by `make` once, and fetched from the memo afterwards. Protocol 4 only.
     pub(super) fn once(&mut self, name: &'static str, make: impl FnOnce(&mut Self)) {
-        let key = Memoized::Named(name);
-        if !self.fetch(&key) {
-            make(self);
-            self.memoize(key);
+        match self.fixed((ONCE, name)) {
+            Some(index) => self.fetch(index),
+            None => {
+                make(self);
+                let index = self.memoize();
+                self.fixed.push(((ONCE, name), index));
+            }
         }
     }
 
-    fn fetch(&mut self, key: &Memoized) -> bool {
-        let Some(&index) = self.memo.get(key) else { return false };
+    /// The memo's entry of what the program names. One name may have several addresses.
+    fn fixed(&self, (module, name): Fixed) -> Option<u32> {
+        let mut entries = self.fixed.iter();
+        let by_address = entries.find(|((m, n), _)| ptr::eq(*n, name) && ptr::eq(*m, module));
+        by_address.or_else(|| self.fixed.iter().find(|(known, _)| *known == (module, name))).map(|(_, index)| *index)
+    }
+
+    fn fetch(&mut self, index: u32) {
         if let Ok(byte) = u8::try_from(index) {
             self.out.extend([b'h', byte]);
         } else {
             self.out.push(b'j');
             self.out.extend(index.to_le_bytes());
         }
-        true
     }
 
-    fn memoize(&mut self, key: Memoized) {
-        // MEMOIZE stores under the number of entries so far.
-        let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
+    /// Puts the value on the stack into the memo: MEMOIZE stores under the number of entries so far.
+    fn memoize(&mut self) -> u32 {
         self.out.push(0x94);
-        self.memo.insert(key, index);
+        self.memoized += 1;
+        self.memoized - 1
     }
 
     pub(super) fn mark(&mut self) {

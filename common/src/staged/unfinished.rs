@@ -5,6 +5,7 @@
 //!   lock        held while somebody stages here
 //!   progress    a mark a line: "<crc32c, 8 hex digits> <JSON>⏎"; gone as soon as rows are changed where they lie
 //!   hashes      16 bytes a row, where repeated rows are looked for
+//!   cells       of a long table, its rows as far as the last mark says: cell, row and values
 //!   x.npy …     the rows as far as the last mark says, perhaps more, without a header
 //! ```
 //! The directory's name is the digest of what the sources hold and of what was asked for: whoever finds it stages the same.
@@ -23,6 +24,8 @@ use std::{
 pub const PROGRESS: &str = "progress";
 /// The name of the rows' hashes.
 pub const HASHES: &str = "hashes";
+/// The name of a long table's rows.
+pub const CELLS: &str = "cells";
 
 /// How far one pass over the sources is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -79,6 +82,24 @@ pub enum Kept {
     Arrays {
         /// Rows whose hashes are kept.
         hashes: u64,
+    },
+    /// The keys of a long table.
+    Keys {
+        /// Entities that are new since the mark before.
+        entities: Vec<String>,
+        /// First and last step with a row.
+        steps: Option<(i64, i64)>,
+        /// Rows that are keyed, lack a key, lie between steps, are of entities that the model does not know.
+        rows: [u64; 4],
+        /// Some of those entities.
+        strangers: Vec<String>,
+    },
+    /// The cells of a long table.
+    Cells {
+        /// Stretches of the kept rows that are new since the mark before: part of the grid, offset, bytes.
+        runs: Vec<(u64, u64, u64)>,
+        /// Bytes of all kept rows.
+        bytes: u64,
     },
 }
 

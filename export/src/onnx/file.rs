@@ -17,6 +17,9 @@ use std::{
 const ALIGN: u64 = 64;
 /// Smaller tensors stay in the model's own file: shapes follow from them.
 const OUTSIDE_BYTES_MIN: usize = 1024;
+/// End of the name of a file of tensors, behind so many digits of what is in it.
+const DATA: &str = ".data";
+const DATA_DIGITS: usize = 16;
 
 /// Writes what was drafted; the files, the model's own first.
 pub(super) fn write(
@@ -30,25 +33,48 @@ pub(super) fn write(
         atomic::write_parts(path, &borrowed(&whole))?;
         return Ok(vec![path.to_owned()]);
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".data");
-    let data = path.with_file_name(&name);
-    let name = name.to_string_lossy();
-    let (places, parts) = outside(&draft.tensors, &name);
-    // A model must never meet the tensors of another one: the old one goes first.
-    match std::fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(ExportError::Io { path: path.to_owned(), source });
-        }
-        _ => {}
-    }
+    let (places, parts) = outside(&draft.tensors);
+    let data = data_path(path, &parts);
+    let name = data.file_name().unwrap_or_default().to_string_lossy();
+    let places: Vec<_> = places.iter().map(|at| at.map(|offset| Outside { file: &name, offset })).collect();
     atomic::write_parts(&data, &parts)?;
     atomic::write_parts(path, &borrowed(&assembled(draft, model, &places)))?;
     Ok(vec![path.to_owned(), data])
 }
 
+/// The file of tensors of a model: named by what is in it, so that a model never meets the tensors of another one that was there before.
+fn data_path(model: &Path, parts: &[&[u8]]) -> PathBuf {
+    let mut hasher = blake3::Hasher::new();
+    parts.iter().for_each(|part| _ = hasher.update(part));
+    let mut name = model.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}{DATA}", &hasher.finalize().to_hex()[..DATA_DIGITS]));
+    model.with_file_name(name)
+}
+
+/// Files of tensors that lie beside a model: its own, and those that older ones of its name left.
+///
+/// # Errors
+/// What the system says of the directory.
+pub fn data_files(model: &Path) -> io::Result<Vec<PathBuf>> {
+    let name = model.file_name().unwrap_or_default().to_string_lossy();
+    let is_data = |found: &str| {
+        let digits = found.strip_prefix(&*name).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(DATA));
+        digits
+            .is_some_and(|digits| digits.len() == DATA_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(atomic::parent(model))? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(is_data) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
 /// Where each tensor lies in the file of tensors, and that file.
-fn outside<'a>(tensors: &'a [Tensor<'_>], file: &'a str) -> (Vec<Option<Outside<'a>>>, Vec<&'a [u8]>) {
+fn outside<'a>(tensors: &'a [Tensor<'_>]) -> (Vec<Option<u64>>, Vec<&'a [u8]>) {
     let (mut at, mut parts) = (0_u64, Vec::new());
     let places = tensors.iter().map(|tensor| {
         if tensor.bytes.len() < OUTSIDE_BYTES_MIN {
@@ -58,7 +84,7 @@ fn outside<'a>(tensors: &'a [Tensor<'_>], file: &'a str) -> (Vec<Option<Outside<
         parts.push(&[0; ALIGN as usize][..(offset - at) as usize]);
         parts.push(&tensor.bytes);
         at = offset + tensor.bytes.len() as u64;
-        Some(Outside { file, offset })
+        Some(offset)
     });
     (places.collect(), parts)
 }

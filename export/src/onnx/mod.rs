@@ -1,7 +1,7 @@
 //! ONNX: operator set 18 in a file of version 8, which onnxruntime from 1.14 on, TensorRT and most others read.
 //!
 //! ```text
-//! Graph ─ op ─► Draft: nodes and tensors ─ file ─► model.onnx, and model.onnx.data where one file would be too large
+//! Graph ─ op ─► Draft: nodes and tensors ─ file ─► model.onnx, and model.onnx.DIGEST.data where one file would be too large
 //! ```
 //! The batch is the symbol `batch`. Weights have their names of the state dict; one that only ever stands behind a product of more
 //! than two axes is stored transposed, as `NAME.T`. Nodes are called by their place, operation and position in the graph.
@@ -19,6 +19,7 @@ mod tests;
 
 use crate::{ExportError, Model};
 use draft::Draft;
+pub use file::data_files;
 use std::path::{Path, PathBuf};
 
 /// Of the file's form.
@@ -36,7 +37,8 @@ pub fn write(model: &Model<'_>, path: &Path) -> Result<Vec<PathBuf>, ExportError
     write_within(model, path, FILE_BYTES_MAX)
 }
 
-/// [`write`], with another largest size of a file that holds its tensors itself; beyond it they lie in `<path>.data`.
+/// [`write`], with another largest size of a file that holds its tensors itself; beyond it they lie in a file beside it,
+/// one of [`data_files`].
 ///
 /// # Errors
 /// As [`write`].

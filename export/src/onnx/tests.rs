@@ -142,8 +142,10 @@ fn beyond_the_limit_tensors_lie_beside_the_model() {
     let y = g.node(Op::Linear, &[x, a, small], "").unwrap();
     let y = g.node(Op::Linear, &[y, b], "").unwrap();
     g.output(y, "y");
-    let data = dir.path().join("m.onnx.data");
-    assert_eq!(written(&g, &path, 1000).unwrap(), [path.as_path(), &data]);
+    let files = written(&g, &path, 1000).unwrap();
+    let data = files[1].clone();
+    assert_eq!((files.as_slice(), data_files(&path).unwrap()), (&[path.clone(), data.clone()][..], vec![data.clone()]));
+    let name = data.file_name().unwrap().to_str().unwrap();
     let bytes = fs::read(&path).unwrap();
     let tensors = each(each(&bytes, 7)[0], 5);
     let tensors: BTreeMap<&str, &[u8]> = tensors.into_iter().map(|tensor| (texts(tensor, 8)[0], tensor)).collect();
@@ -151,9 +153,10 @@ fn beyond_the_limit_tensors_lie_beside_the_model() {
         |name: &str| -> Vec<&str> { each(tensors[name], 13).into_iter().flat_map(|entry| texts(entry, 2)).collect() };
     let matrix_bytes = 17 * 17 * 4;
     let second = (matrix_bytes as u64).next_multiple_of(64);
-    assert_eq!(place("a"), ["m.onnx.data", "0", &matrix_bytes.to_string()]);
-    assert_eq!(place("b"), ["m.onnx.data", &second.to_string(), &matrix_bytes.to_string()]);
+    assert_eq!(place("a"), [name, "0", &matrix_bytes.to_string()]);
+    assert_eq!(place("b"), [name, &second.to_string(), &matrix_bytes.to_string()]);
     assert_eq!(each(tensors[g.value(small).name.as_str()], 9)[0].len(), 68);
+    assert_eq!(name, format!("m.onnx.{}.data", &blake3::hash(&fs::read(&data).unwrap()).to_hex()[..16]));
     let data = fs::read(data).unwrap();
     assert_eq!(data.len() as u64, second + matrix_bytes as u64);
     assert_eq!(data[..matrix_bytes], *g.value(a).data.as_ref().unwrap().bytes);

@@ -27,7 +27,7 @@ use enn_common::{
 use enn_export::{
     Batch, ExportError, Model, Precision, Runner, Target, Tensor, coreml,
     maker::{Made, prepare},
-    pass,
+    onnx, pass,
     verify::{self, Cases},
 };
 use safetensors::SafeTensors;
@@ -334,9 +334,17 @@ impl Workshop<'_> {
             .map_err(|error| ExportError::Io { path: said.clone(), source: error.into() })?;
         atomic::write(&said, &json)?;
         atomic::write(&example, lines.as_bytes())?;
-        let data = path.with_file_name(format!("{}.data", sidecar.artifact));
-        let parts = [Some(said), Some(path.to_owned()), Some(data).filter(|data| data.exists()), Some(example)];
-        self.draft.publish(&parts.into_iter().flatten().collect::<Vec<_>>(), out)?;
-        Ok(out.join(&sidecar.artifact))
+        let place = out.join(&sidecar.artifact);
+        let read = |source| ExportError::Io { path: place.clone(), source };
+        let (data, old) = (onnx::data_files(path).map_err(read)?, onnx::data_files(&place).map_err(read)?);
+        let stale = old.into_iter().filter(|old| data.iter().all(|data| data.file_name() != old.file_name()));
+        let stale: Vec<PathBuf> = stale.collect();
+        // Tensors first: their name is that of what is in them, and the artifact that asks for them comes whole.
+        let parts: Vec<PathBuf> = [said, path.to_owned()].into_iter().chain([example]).chain(data).collect();
+        self.draft.publish(&parts, out)?;
+        for old in stale {
+            std::fs::remove_file(&old).map_err(|source| ExportError::Io { path: old.clone(), source })?;
+        }
+        Ok(place)
     }
 }

@@ -102,9 +102,10 @@ pub fn predict(
     let began = Instant::now();
     let output = facts.cwd.join(output);
     gather::Format::of(&output)?;
-    if output.exists() && !options.replace {
+    if output.exists() && !options.replace && !gather::is_unfinished(&output) {
         return Err(gather::GatherError::Exists { path: output }.into());
     }
+    let options = &PredictOptions { replace: options.replace || output.exists(), ..options.clone() };
     let subject = Subject::of(model, data, facts, options)?;
     if subject.is_alone {
         // There is no run that it could be part of.

@@ -6,7 +6,7 @@ use enn_common::{
     artifact::export::{Port, Sidecar, VERSION},
     config::{data::DataConfig, train::Precision},
 };
-use enn_export::{ExportError, Target};
+use enn_export::{ExportError, Target, onnx};
 use std::path::{Path, PathBuf};
 
 /// Largest file that is read beside an artifact, bytes.
@@ -49,9 +49,15 @@ impl Packed {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let said = read(&beside(path))?;
         let target: Target = said.format.parse().map_err(|why| refused(path, why))?;
-        let data = path.with_file_name(format!("{}.data", said.artifact));
-        let parts = [Some(path.to_owned()), Some(data).filter(|data| data.exists())];
-        if digest(&parts.into_iter().flatten().collect::<Vec<_>>())?.1 != said.blake3 {
+        let data = onnx::data_files(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        // Beside its own tensors those of the artifact before may still lie.
+        let all =
+            std::iter::once(vec![path.to_owned()]).chain(data.into_iter().map(|data| vec![path.to_owned(), data]));
+        let mut is_said = false;
+        for parts in all {
+            is_said = is_said || digest(&parts)?.1 == said.blake3;
+        }
+        if !is_said {
             return Err(refused(path, "it is not the file that is described beside it".to_owned()));
         }
         let data = serde_json::from_value(said.data.clone());

@@ -3,7 +3,7 @@
 //! ```text
 //! OUT.parquet.partial/ledger.jsonl, chunks/… → OUT.parquet → OUT.parquet.manifest.json   (or OUT/ with .npy and manifest.json)
 //! ```
-//! **Invariant:** the manifest is written last; before it exists nothing is promised, and everything can be resumed from the
+//! **Invariant:** the manifest comes last, or with a directory as a whole; before it exists nothing is promised, and everything can be resumed from the
 //! chunks. Memory is bounded by one chunk, whatever the number of rows.
 
 mod columns;
@@ -21,7 +21,7 @@ mod table;
 pub use columns::cell_names;
 pub use error::GatherError;
 pub use ledger::{Header, Ledger};
-pub use predictions::{Format, Gathered, Request, partial_dir, predictions};
+pub use predictions::{Format, Gathered, Request, is_unfinished, partial_dir, predictions};
 pub use run::{RunInfo, run_manifest};
 pub use sheet::{Sheet, SheetRows};
 pub use stream::Stream;

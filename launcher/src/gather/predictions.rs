@@ -21,6 +21,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Below the directory of chunks: blake3 of the file that takes the output's name next.
+const PLACING: &str = "placing";
+
 /// Forms that predictions are written in. A row that has no prediction is there with the reason why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -121,6 +124,10 @@ pub fn predictions(
     let layout = if request.point { found_layout.pointed() } else { found_layout.clone() };
     space::require(atomic::parent(&partial), meta.rows * (layout.numbers() as u64 * 4 + 8))?;
     let whole = partial.join("whole");
+    if whole.exists() {
+        // Of an attempt that was cut off; or what it replaced.
+        Disk.remove_dir(&whole)?;
+    }
     let mut out: Box<dyn Out> = match format {
         Format::Parquet => Box::new(ParquetOut::create(&whole, output, meta, layout.clone())?),
         Format::Npy => Box::new(NpyOut::create(&whole, meta, layout.clone())?),
@@ -139,7 +146,7 @@ pub fn predictions(
         progress(found.end);
     }
     let names = out.finish()?;
-    let files = publish(&whole, output, format, &names)?;
+    let files = digests(&whole, &names)?;
     let bytes = files.iter().map(|file| file.bytes).sum();
     let (rows, count) = (meta.rows, files.len() as u64 + 1);
     let manifest = PredictionManifest {
@@ -159,7 +166,7 @@ pub fn predictions(
         versions: request.versions.clone(),
         wall_time: request.wall_time,
     };
-    seal::write(&Disk, &manifest_path, &manifest)?;
+    publish((&whole, &partial), output, format, &manifest)?;
     Disk.remove_dir(&partial)?;
     Ok(Gathered { path: output.to_path_buf(), manifest: manifest_path, files: count, bytes, rows, non_finite, failed })
 }
@@ -213,24 +220,43 @@ fn index(row: u64) -> usize {
     usize::try_from(row).unwrap_or(usize::MAX)
 }
 
-/// Gives the finished file or directory its name, whole or not at all, and hashes what is there.
-fn publish(whole: &Path, output: &Path, format: Format, names: &[String]) -> Result<Vec<FileDigest>, GatherError> {
+fn digests(whole: &Path, names: &[String]) -> Result<Vec<FileDigest>, GatherError> {
     let mut files = Vec::new();
     for name in names {
         let (bytes, blake3) = digest::of_file(&whole.join(name), &mut |_| {})?;
         files.push(FileDigest { path: name.clone(), bytes, blake3, crc32: None });
     }
-    // The manifest of an output that is being replaced must not vouch for the new one.
-    let stale = prediction::manifest_path(output);
-    if stale.exists() {
-        std::fs::remove_file(&stale).map_err(FileError::of("remove", &stale))?;
-    }
-    match format {
-        Format::Parquet => {
-            let name = names.first().map(String::as_str).unwrap_or_default();
-            atomic::place_any(&whole.join(name), output)?;
-        }
-        Format::Npy => atomic::place_any(whole, output)?,
-    }
     Ok(files)
+}
+
+/// Gives what is finished its name: a directory with its manifest in one step; a file first, then the manifest beside it.
+fn publish(
+    (whole, partial): (&Path, &Path),
+    output: &Path,
+    format: Format,
+    manifest: &PredictionManifest,
+) -> Result<(), GatherError> {
+    let beside = prediction::manifest_path(output);
+    let file = match (format, manifest.files.first()) {
+        (Format::Parquet, Some(file)) => file,
+        _ => {
+            seal::write(&Disk, &prediction::manifest_path(whole), manifest)?;
+            return Ok(atomic::place_any(whole, output)?);
+        }
+    };
+    // Cut off between the two, the file is known by this for what it is.
+    atomic::write(&partial.join(PLACING), file.blake3.as_bytes())?;
+    // The manifest of an output that is being replaced must not vouch for the new one.
+    if beside.exists() {
+        std::fs::remove_file(&beside).map_err(FileError::of("remove", &beside))?;
+    }
+    atomic::place_any(&whole.join(&file.path), output)?;
+    Ok(seal::write(&Disk, &beside, manifest)?)
+}
+
+/// Whether what has the name of an output was put there by a prediction that was cut off before its manifest.
+pub fn is_unfinished(output: &Path) -> bool {
+    let note = std::fs::read_to_string(partial_dir(output).join(PLACING));
+    let is_noted = |note: String| digest::of_file(output, &mut |_| {}).is_ok_and(|(_, blake3)| blake3 == note);
+    !prediction::manifest_path(output).exists() && note.is_ok_and(is_noted)
 }

@@ -121,7 +121,7 @@ impl Output {
     fn has(&self, mark: &Mark) -> bool {
         let hashes = match mark.kept {
             Kept::Rows { hashes, .. } | Kept::Arrays { hashes } => hashes,
-            Kept::None | Kept::Labels { .. } => 0,
+            Kept::None | Kept::Labels { .. } | Kept::Keys { .. } | Kept::Cells { .. } => 0,
         };
         let hashed = std::fs::metadata(self.dir().join(HASHES)).map_or(0, |found| found.len());
         self.arrays().all(|array| array.holds(mark.rows)) && hashed >= hashes * 16

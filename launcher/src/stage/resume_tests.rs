@@ -3,10 +3,12 @@
 use super::{tests::Bench, *};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use enn_common::{
-    config::data::{ArraysLayout, Feature, FeatureKind, Labels, RowsLayout, SplitConfig, SplitKind},
+    config::data::{
+        ArraysLayout, Calendar, Feature, FeatureKind, Labels, RowsLayout, SplitConfig, SplitKind, WindowsLayout,
+    },
     staged::{
         npy::{Element, Header},
-        unfinished::{HASHES, PROGRESS},
+        unfinished::{CELLS, HASHES, PROGRESS},
     },
 };
 use std::{
@@ -193,6 +195,52 @@ fn arrays_go_on_behind_their_last_mark() {
     bench.config.files.push(bench.dir.path().join("y.npy"));
     bench.config.layout = Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None });
     check(&bench);
+}
+
+/// A long table of ten entities, one of them later than the others; some cells twice, some missing.
+fn long_table() -> Bench {
+    let mut text = String::from("who,when,v,w\n");
+    for row in 0..ROWS {
+        let (who, when) = (if row < ROWS / 2 { row % 9 } else { row % 10 }, row / 10 - row % 1000 / 990);
+        let v = if row.is_multiple_of(11) { "NA".to_owned() } else { (row * row % 997).to_string() };
+        text.push_str(&format!("e{who},{},{v},{}\n", when * 60, row % 7));
+    }
+    let mut bench = Bench::rows("long.csv", text.as_bytes());
+    bench.config.layout = Layout::Windows(WindowsLayout {
+        entity: "who".into(),
+        time: "when".into(),
+        time_offset_s: 0,
+        step_s: 60,
+        steps: 4,
+        history: 2,
+        inputs: vec!["w".into()],
+        circular: vec![],
+        target: "v".into(),
+        calendar: vec![Calendar::Weekday],
+        target_valid_min: 0.2,
+    });
+    bench.config.split = SplitConfig { kind: SplitKind::Random, val: 0.2, test: 0.2, seed: 5, column: None };
+    bench
+}
+
+#[test]
+fn windows_go_on_behind_their_last_mark_in_either_pass() {
+    let bench = long_table();
+    check(&bench);
+    let (out, place) = (bench.dir.path().join("staged"), bench.dir.path().join("copy"));
+    let whole = staged(&bench, &out, 1, &|| {
+        let left = unfinished(&out).unwrap();
+        if !place.exists() && fs::metadata(left.join(CELLS)).is_ok_and(|found| found.len() > 0) {
+            copy(&left, &place);
+        }
+    })
+    .unwrap();
+    assert!(!whole.dir.join(CELLS).exists());
+    // Without the cells that a mark tells of, both passes are made again.
+    fs::remove_file(unfinished(&place).unwrap().join(CELLS)).unwrap();
+    let again = staged(&bench, &place, 2, &|| {}).unwrap();
+    assert_eq!(again.resumed_rows, 0);
+    assert!(contents(&again.dir) == contents(&whole.dir));
 }
 
 #[test]

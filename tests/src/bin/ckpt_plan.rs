@@ -1,19 +1,20 @@
-//! Plans a large checkpoint without its data: what the launcher does between the last shard and the commit.
+//! Commits a large checkpoint without its data: the shards are holes in memory (/dev/shm), all else is what the launcher does behind
+//! the last of them: merging what the ranks say, checking, writing `.metadata` and the manifest, giving the directory its name.
 //!
 //! ```text
 //! ckpt_plan 70b RANKS            a 70-billion-parameter transformer with AdamW's moments, every tensor divided along its first axis
 //! ckpt_plan chunks TENSORS RANKS    that many tensors, divided over that many ranks
 //! ```
-//! Prints JSON: chunks, seconds of merging and checking, of writing `.metadata`, its bytes, and the process's peak of memory.
+//! Prints JSON: chunks, seconds of the commit, bytes of `.metadata`, and the process's peak of memory.
 
 use enn_common::checkpoint::{
-    DType, ShardTable,
-    metadata::Metadata,
+    DType, Draft, ShardTable, commit, name,
     table::{ItemKind, ShardItem},
 };
 use serde_json::json;
 use std::{
     error::Error,
+    fs::{self, File},
     io::{self, Write},
     time::Instant,
 };
@@ -33,15 +34,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let tables = tables(&tensors, ranks);
     let chunks: usize = tables.iter().map(|table| table.items.len()).sum();
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    let (temporary, committed) = (dir.path().join("shards"), dir.path().join(name::committed(1)));
+    fs::create_dir(&temporary)?;
+    for table in &tables {
+        File::create(temporary.join(&table.file))?.set_len(table.bytes)?;
+    }
     let began = Instant::now();
-    let merged = Metadata::merge(&tables)?;
-    let merge_s = began.elapsed().as_secs_f64();
-    let bytes = merged.to_bytes("bench");
+    commit(&temporary, &committed, &tables, Draft { step: 1, ..Draft::default() })?;
     let plan_s = began.elapsed().as_secs_f64();
     let parameters: u64 = tensors.iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();
     let told = json!({
-        "chunks": chunks, "parameters": parameters, "merge_s": merge_s, "plan_s": plan_s, "metadata_bytes": bytes.len(),
-        "peak_kb": peak_kb()?,
+        "chunks": chunks, "parameters": parameters, "plan_s": plan_s, "peak_kb": peak_kb()?,
+        "metadata_bytes": fs::metadata(committed.join(name::METADATA))?.len(),
     });
     writeln!(io::stdout(), "{told}")?;
     Ok(())

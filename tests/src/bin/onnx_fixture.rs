@@ -3,7 +3,7 @@
 //! ```text
 //! onnx_fixture write DIR               every sample as DIR/NN.onnx, and what it answers at several batches as DIR/NN.json
 //! onnx_fixture f16 DIR, bf16 DIR       every sample in half precision inside, with the same answers
-//! onnx_fixture split DIR               so a few layers whose tensors lie outside the model's file
+//! onnx_fixture split DIR [WIDTH]       so a few layers whose tensors lie outside the model's file
 //! onnx_fixture time DIR                seconds to write seven million parameters to DIR, as JSON
 //! onnx_fixture run PLACE FILE          what onnxruntime, found in PLACE, answers to the cases beside FILE, as JSON
 //! onnx_fixture ort PLACE FILE OUT      an .ort file of an .onnx file
@@ -49,13 +49,14 @@ fn run(args: &[&str]) -> Outcome {
         }
         ["f16", dir] => write_halved(dir, DType::F16),
         ["bf16", dir] => write_halved(dir, DType::Bf16),
-        ["split", dir] => write(&Path::new(dir).join("layers.onnx"), &layers(40, 3)?, 4096),
+        ["split", dir] => run(&["split", dir, "40"]),
+        ["split", dir, width] => write(&Path::new(dir).join("layers.onnx"), &layers(width.parse()?, 3)?, 4096),
         ["time", dir] => time(Path::new(dir)),
         ["run", place, file] => answer(&find::library(&[place.into()])?, Path::new(file)),
         ["ort", place, file, out] => {
             Ok(ort::convert(Path::new(file), Path::new(out), &find::library(&[place.into()])?)?)
         }
-        _ => Err("usage: onnx_fixture write|f16|bf16 DIR | split DIR | time DIR | run PLACE FILE | ort PLACE FILE OUT"
+        _ => Err("usage: onnx_fixture write|f16|bf16 DIR | split DIR [WIDTH] | time DIR | run PLACE FILE | ort PLACE FILE OUT"
             .into()),
     }
 }

@@ -8,7 +8,7 @@ use super::{
     element::Element,
     table::{DType, ItemKind, ShardItem, ShardTable},
 };
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub use read::MetadataError;
 
@@ -131,6 +131,8 @@ impl Metadata {
     /// Puts the tables of all ranks together and checks that every tensor is covered exactly once.
     pub fn merge(tables: &[ShardTable]) -> Result<Self, MergeError> {
         let mut merged = Self::default();
+        // Every rank has a chunk of most tensors.
+        let mut tensors = HashMap::new();
         let mut files = HashSet::new();
         for table in tables {
             let plain = !table.file.is_empty() && !table.file.contains('/') && table.file != ".." && table.file != ".";
@@ -141,9 +143,10 @@ impl Metadata {
                 return Err(MergeError::SameFile { file: table.file.clone() });
             }
             for item in &table.items {
-                merged.add(&table.file, item)?;
+                merged.add(&mut tensors, &table.file, item)?;
             }
         }
+        merged.tensors = tensors.into_iter().map(|(fqn, tensor)| (fqn.to_owned(), tensor)).collect();
         merged.tensors.values_mut().for_each(TensorEntry::settle);
         for (fqn, tensor) in &merged.tensors {
             let clash = merged.values.get(fqn);
@@ -179,7 +182,12 @@ impl Metadata {
         Ok(())
     }
 
-    fn add(&mut self, file: &str, item: &ShardItem) -> Result<(), MergeError> {
+    fn add<'a>(
+        &mut self,
+        tensors: &mut HashMap<&'a str, TensorEntry>,
+        file: &str,
+        item: &'a ShardItem,
+    ) -> Result<(), MergeError> {
         let fqn = &item.fqn;
         let place = Place { file: file.to_owned(), offset: item.offset, length: item.length, transforms: Vec::new() };
         let ItemKind::Tensor { dtype, global, offsets, sizes, .. } = &item.kind else {
@@ -189,9 +197,9 @@ impl Metadata {
         };
         let chunk = Chunk { region: Region { offsets: offsets.clone(), sizes: sizes.clone() }, place };
         let dtype = dtype.torch();
-        let Some(known) = self.tensors.get_mut(fqn) else {
+        let Some(known) = tensors.get_mut(fqn.as_str()) else {
             let entry = TensorEntry { dtype: dtype.to_owned(), shape: global.clone(), chunks: vec![chunk] };
-            self.tensors.insert(fqn.clone(), entry);
+            tensors.insert(fqn, entry);
             return Ok(());
         };
         if known.dtype != dtype || &known.shape != global {

@@ -7,30 +7,35 @@ use crate::checkpoint::{
 };
 
 const CLASSES: &str = "torch.distributed.checkpoint.metadata";
+/// Bytes of a chunk and of a name, about: memory that is taken at once.
+const CHUNK_BYTES: usize = 116;
+const NAME_BYTES: usize = 256;
 
 impl Metadata {
     /// The bytes of `.metadata`. `save_id` names this save; PyTorch only carries it along.
     pub fn to_bytes(&self, save_id: &str) -> Vec<u8> {
-        let mut out = Pickler::new(Protocol::Four);
+        let chunks: usize = self.tensors.values().map(|tensor| tensor.chunks.len()).sum();
+        let names = self.tensors.len() + self.values.len();
+        let mut out = Pickler::with_capacity(Protocol::Four, chunks * CHUNK_BYTES + names * NAME_BYTES);
         object(&mut out, CLASSES, "Metadata", |out| {
-            out.text("state_dict_metadata");
+            out.field("state_dict_metadata");
             dict(out, |out| self.write_entries(out));
-            out.text("planner_data");
+            out.field("planner_data");
             dict(out, |out| self.write_paths(out));
-            out.text("storage_data");
+            out.field("storage_data");
             dict(out, |out| self.write_places(out));
-            out.text("storage_meta");
+            out.field("storage_meta");
             object(out, CLASSES, "StorageMeta", |out| {
-                out.text("checkpoint_id");
+                out.field("checkpoint_id");
                 out.none();
-                out.text("save_id");
+                out.field("save_id");
                 out.text(save_id);
-                out.text("load_id");
+                out.field("load_id");
                 out.none();
-                out.text("modules");
+                out.field("modules");
                 out.empty_list();
             });
-            out.text("version");
+            out.field("version");
             out.text("1.0.0");
         });
         out.finish()
@@ -93,18 +98,18 @@ pub(crate) fn path_of(fqn: &str) -> Vec<&str> {
 
 fn write_tensor(out: &mut Pickler, tensor: &TensorEntry) {
     object(out, CLASSES, "TensorStorageMetadata", |out| {
-        out.text("properties");
+        out.field("properties");
         write_properties(out, tensor.element());
-        out.text("size");
+        out.field("size");
         write_size(out, &tensor.shape);
-        out.text("chunks");
+        out.field("chunks");
         out.empty_list();
         out.mark();
         for chunk in &tensor.chunks {
             object(out, CLASSES, "ChunkStorageMetadata", |out| {
-                out.text("offsets");
+                out.field("offsets");
                 write_size(out, &chunk.region.offsets);
-                out.text("sizes");
+                out.field("sizes");
                 write_size(out, &chunk.region.sizes);
             });
         }
@@ -146,14 +151,14 @@ fn write_size(out: &mut Pickler, size: &[u64]) {
 /// The key of a place. Values have no `offset` field at all: that is how PyTorch tells them apart.
 fn write_index(out: &mut Pickler, fqn: &str, chunk: Option<(u64, &Chunk)>) {
     object(out, CLASSES, "MetadataIndex", |out| {
-        out.text("fqn");
+        out.field("fqn");
         out.text(fqn);
-        out.text("index");
+        out.field("index");
         match chunk {
             None => out.none(),
             Some((index, chunk)) => {
                 out.count(index);
-                out.text("offset");
+                out.field("offset");
                 write_size(out, &chunk.region.offsets);
             }
         }
@@ -162,11 +167,11 @@ fn write_index(out: &mut Pickler, fqn: &str, chunk: Option<(u64, &Chunk)>) {
 
 fn write_place(out: &mut Pickler, place: &Place) {
     object(out, "torch.distributed.checkpoint.filesystem", "_StorageInfo", |out| {
-        out.text("relative_path");
+        out.field("relative_path");
         out.text(&place.file);
-        out.text("offset");
+        out.field("offset");
         out.count(place.offset);
-        out.text("length");
+        out.field("length");
         out.count(place.length);
     });
 }

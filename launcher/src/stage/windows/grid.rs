@@ -1,13 +1,18 @@
 //! The dense grid of cells, filled in any order in bounded memory.
 //!
 //! A small grid is held. A large one is divided into buckets of neighbouring cells: rows wait in one spool file, in runs per
-//! bucket, and the buckets are then filled one after the other and written to the grid file in order.
+//! bucket, and the buckets are then filled one after the other and written to the grid file in order. Where marks are kept, the spool
+//! has a name and is all that another attempt needs: of a small grid too, which is held beside it and filled from it again.
 //!
 //! **Invariant:** which of two rows for one cell stays depends on their reading order only, in both ways of filling.
 
 use crate::stage::{bits::Bits, error::StageError, scratch::Scratch};
-use enn_common::{config::data::DuplicatePolicy, fs::mmap};
-use std::{ops::Range, path::Path};
+use enn_common::{
+    config::data::DuplicatePolicy,
+    fs::{FileError, mmap},
+    staged::unfinished::{CELLS, Kept, Mark},
+};
+use std::{fs::File, ops::Range, path::Path};
 
 /// Bytes of a grid that is held, and of a bucket of one that is not.
 const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -21,7 +26,21 @@ const RECORD_HEAD: usize = 16;
 /// Bytes on disk that a grid may take while it is made.
 pub(crate) fn disk_bytes(cells: u64, channels: usize, rows: u64) -> u64 {
     let bytes = cells * channels as u64 * 4;
-    if bytes <= HELD_BYTES_MAX { 0 } else { bytes + rows * (RECORD_HEAD + channels * 4) as u64 }
+    let spooled = rows * (RECORD_HEAD + channels * 4) as u64;
+    if bytes <= HELD_BYTES_MAX { spooled } else { bytes + spooled }
+}
+
+/// Whether the rows are there that marks tell of.
+pub(crate) fn has(dir: &Path, marks: &[Mark]) -> bool {
+    let told =
+        marks.iter().rev().find_map(|mark| if let Kept::Cells { bytes, .. } = mark.kept { Some(bytes) } else { None });
+    std::fs::metadata(dir.join(CELLS)).map_or(0, |found| found.len()) >= told.unwrap_or(0)
+}
+
+/// Makes the rows durable that are in the spool.
+pub(crate) fn sync(dir: &Path) -> Result<(), StageError> {
+    let path = dir.join(CELLS);
+    Ok(File::open(&path).and_then(|file| file.sync_data()).map_err(FileError::of("sync", &path))?)
 }
 
 /// A grid being filled.
@@ -31,10 +50,15 @@ pub(crate) struct GridWriter {
     cells: u64,
     /// Cells per bucket.
     bucket: u64,
+    /// Whether the only bucket is filled at once.
+    is_held: bool,
+    /// Rows per bucket that are not in the spool yet; none are where no mark will ask for them.
     waiting: Vec<Vec<u8>>,
     waiting_bytes: usize,
-    /// Runs of the spool per bucket: offset and length.
-    runs: Vec<Vec<(u64, usize)>>,
+    /// Runs of the spool: bucket, offset and length.
+    runs: Vec<(u64, u64, u64)>,
+    /// Runs that marks have.
+    kept_runs: usize,
     spool: Scratch,
     grid: Scratch,
 }
@@ -68,15 +92,26 @@ pub(crate) struct Grid {
 }
 
 impl GridWriter {
-    /// An empty grid; scratch files are made below `dir`.
-    pub(crate) fn new(dir: &Path, cells: u64, channels: usize, policy: DuplicatePolicy) -> Self {
-        Self::with_bound(dir, cells, (channels, policy), HELD_BYTES_MAX)
+    /// An empty grid; scratch files are made below `dir`. With marks kept there, it is as the last of them has it.
+    pub(crate) fn new(
+        dir: &Path,
+        cells: u64,
+        how: (usize, DuplicatePolicy),
+        marks: Option<&[Mark]>,
+    ) -> Result<Self, StageError> {
+        Self::with_bound(dir, cells, how, (marks, HELD_BYTES_MAX))
     }
 
-    fn with_bound(dir: &Path, cells: u64, (channels, policy): (usize, DuplicatePolicy), held_bytes: u64) -> Self {
+    fn with_bound(
+        dir: &Path,
+        cells: u64,
+        (channels, policy): (usize, DuplicatePolicy),
+        (marks, held_bytes): (Option<&[Mark]>, u64),
+    ) -> Result<Self, StageError> {
         let bucket = (held_bytes / (channels as u64 * 4)).clamp(1, cells.max(1));
         let buckets = cells.div_ceil(bucket);
-        let held = if buckets <= 1 { cells } else { 0 };
+        let is_held = buckets <= 1;
+        let held = if is_held { cells } else { 0 };
         let fill = Fill {
             values: vec![f32::NAN; held as usize * channels],
             channels,
@@ -87,18 +122,32 @@ impl GridWriter {
             repeats: 0,
             first_repeat: None,
         };
-        let waiting = vec![Vec::new(); if buckets <= 1 { 0 } else { buckets as usize }];
-        let runs = vec![Vec::new(); waiting.len()];
-        Self { fill, cells, bucket, waiting, waiting_bytes: 0, runs, spool: Scratch::new(dir), grid: Scratch::new(dir) }
+        let (mut runs, mut bytes) = (Vec::new(), 0);
+        for mark in marks.unwrap_or_default() {
+            if let Kept::Cells { runs: more, bytes: all } = &mark.kept {
+                runs.extend(more);
+                bytes = *all;
+            }
+        }
+        let spool = match marks {
+            Some(_) => Scratch::named(dir.join(CELLS), bytes)?,
+            None => Scratch::new(dir),
+        };
+        let waiting = vec![Vec::new(); if is_held && marks.is_none() { 0 } else { buckets.max(1) as usize }];
+        let (kept_runs, grid) = (runs.len(), Scratch::new(dir));
+        let mut writer = Self { fill, cells, bucket, is_held, waiting, waiting_bytes: 0, runs, kept_runs, spool, grid };
+        if is_held {
+            writer.refill(0)?;
+        }
+        Ok(writer)
     }
 
     /// Puts a row's values into a cell. Called in reading order.
     pub(crate) fn put(&mut self, cell: u64, row: u64, values: &[f32]) -> Result<(), StageError> {
-        if self.waiting.is_empty() {
+        if self.is_held {
             self.fill.put(cell, row, values);
-            return Ok(());
         }
-        let waiting = &mut self.waiting[(cell / self.bucket) as usize];
+        let Some(waiting) = self.waiting.get_mut((cell / self.bucket) as usize) else { return Ok(()) };
         waiting.extend_from_slice(&cell.to_le_bytes());
         waiting.extend_from_slice(&row.to_le_bytes());
         waiting.extend_from_slice(mmap::bytes_of(values));
@@ -108,8 +157,8 @@ impl GridWriter {
 
     /// Writes all waiting rows to the spool.
     fn spill(&mut self) -> Result<(), StageError> {
-        for (waiting, runs) in self.waiting.iter_mut().zip(&mut self.runs).filter(|(waiting, _)| !waiting.is_empty()) {
-            runs.push((self.spool.append(waiting)?, waiting.len()));
+        for (bucket, waiting) in (0..).zip(&mut self.waiting).filter(|(_, waiting)| !waiting.is_empty()) {
+            self.runs.push((bucket, self.spool.append(waiting)?, waiting.len() as u64));
             // The memory goes back too: the next rows may be for other buckets.
             *waiting = Vec::new();
         }
@@ -117,35 +166,48 @@ impl GridWriter {
         Ok(())
     }
 
+    /// What it takes to go on from here, beside what was kept before.
+    pub(crate) fn keep(&mut self) -> Result<Kept, StageError> {
+        self.spill()?;
+        let runs = self.runs[std::mem::replace(&mut self.kept_runs, self.runs.len())..].to_vec();
+        Ok(Kept::Cells { runs, bytes: self.spool.bytes() })
+    }
+
+    /// Puts the spooled rows of a bucket into the part of the grid in memory.
+    fn refill(&mut self, bucket: u64) -> Result<(), StageError> {
+        let record = RECORD_HEAD + self.fill.channels * 4;
+        let mut values = vec![0.0; self.fill.channels];
+        for (_, at, length) in self.runs.iter().filter(|(own, ..)| *own == bucket) {
+            let mut run = vec![0; *length as usize];
+            self.spool.read(*at, &mut run)?;
+            for bytes in run.chunks_exact(record) {
+                let (head, rest) = bytes.split_at(RECORD_HEAD);
+                let number = |half: &[u8]| half.first_chunk::<8>().map_or(0, |half| u64::from_le_bytes(*half));
+                for (value, bytes) in values.iter_mut().zip(rest.chunks_exact(4)) {
+                    *value = bytes.first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
+                }
+                self.fill.put(number(head), number(&head[8..]), &values);
+            }
+        }
+        Ok(())
+    }
+
     /// Fills the rest.
     pub(crate) fn finish(mut self) -> Result<Grid, StageError> {
-        if !self.waiting.is_empty() {
+        if !self.is_held {
             self.spill()?;
-        }
-        let record = RECORD_HEAD + self.fill.channels * 4;
-        for (bucket, runs) in self.runs.iter().enumerate() {
-            let first = bucket as u64 * self.bucket;
-            let cells = self.bucket.min(self.cells - first) as usize;
-            self.fill.first = first;
-            self.fill.values.clear();
-            self.fill.values.resize(cells * self.fill.channels, f32::NAN);
-            let mut values = vec![0.0; self.fill.channels];
-            for (at, length) in runs {
-                let mut run = vec![0; *length];
-                self.spool.read(*at, &mut run)?;
-                for bytes in run.chunks_exact(record) {
-                    let (head, rest) = bytes.split_at(RECORD_HEAD);
-                    let number = |half: &[u8]| half.first_chunk::<8>().map_or(0, |half| u64::from_le_bytes(*half));
-                    for (value, bytes) in values.iter_mut().zip(rest.chunks_exact(4)) {
-                        *value = bytes.first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
-                    }
-                    self.fill.put(number(head), number(&head[8..]), &values);
-                }
+            for bucket in 0..self.waiting.len() as u64 {
+                let first = bucket * self.bucket;
+                let cells = self.bucket.min(self.cells - first) as usize;
+                self.fill.first = first;
+                self.fill.values.clear();
+                self.fill.values.resize(cells * self.fill.channels, f32::NAN);
+                self.refill(bucket)?;
+                self.grid.append(mmap::bytes_of(&self.fill.values))?;
             }
-            self.grid.append(mmap::bytes_of(&self.fill.values))?;
         }
         let Fill { values, channels, occupied, repeats, first_repeat, .. } = self.fill;
-        let (held, file) = if self.runs.is_empty() { (values, None) } else { (Vec::new(), Some(self.grid)) };
+        let (held, file) = if self.is_held { (values, None) } else { (Vec::new(), Some(self.grid)) };
         Ok(Grid { held, file, channels, occupied, repeats, first_repeat })
     }
 }
@@ -189,7 +251,7 @@ mod tests {
         for policy in [DuplicatePolicy::First, DuplicatePolicy::Last] {
             let dir = tempfile::tempdir().unwrap();
             let grids = [u64::MAX, 4 * 2 * 10].map(|bound| {
-                let mut writer = GridWriter::with_bound(dir.path(), 97, (2, policy), bound);
+                let mut writer = GridWriter::with_bound(dir.path(), 97, (2, policy), (None, bound)).unwrap();
                 for row in 0..150u64 {
                     let cell = row * 41 % 97 % 90;
                     writer.put(cell, row, &[row as f32, -(row as f32)]).unwrap();
@@ -207,6 +269,38 @@ mod tests {
             assert_eq!(bits(&grids[0]), bits(&grids[1]));
             assert!(grids[0].read(96..97).unwrap()[0].is_nan());
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_grid_goes_on_from_what_was_kept() {
+        for bound in [u64::MAX, 4 * 2 * 10] {
+            let dir = tempfile::tempdir().unwrap();
+            let how = (2, DuplicatePolicy::Last);
+            let put = |writer: &mut GridWriter, rows: Range<u64>| {
+                rows.for_each(|row| writer.put(row * 41 % 97, row, &[row as f32, -(row as f32)]).unwrap());
+            };
+            let mut whole = GridWriter::with_bound(dir.path(), 97, how, (None, bound)).unwrap();
+            put(&mut whole, 0..150);
+            let mut marks: Vec<Mark> = Vec::new();
+            for (rows, lost) in [(0..50, 50..80), (50..51, 51..51), (51..120, 120..150)] {
+                assert!(has(dir.path(), &marks));
+                let mut writer = GridWriter::with_bound(dir.path(), 97, how, (Some(marks.as_slice()), bound)).unwrap();
+                put(&mut writer, rows);
+                marks.push(Mark { kept: writer.keep().unwrap(), ..Mark::default() });
+                put(&mut writer, lost);
+                writer.spill().unwrap();
+            }
+            let mut last = GridWriter::with_bound(dir.path(), 97, how, (Some(marks.as_slice()), bound)).unwrap();
+            put(&mut last, 120..150);
+            sync(dir.path()).unwrap();
+            let [whole, last] = [whole, last].map(|writer| writer.finish().unwrap());
+            let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat);
+            assert_eq!(facts(&whole), facts(&last));
+            let bits = |grid: &Grid| grid.read(0..97).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
+            assert_eq!(bits(&whole), bits(&last));
+            std::fs::File::options().write(true).open(dir.path().join(CELLS)).unwrap().set_len(10).unwrap();
+            assert!(!has(dir.path(), &marks));
         }
     }
 }

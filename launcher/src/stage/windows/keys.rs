@@ -4,10 +4,14 @@ use super::step_of;
 use crate::stage::{
     Job, Progress,
     error::StageError,
+    keeper::Keeper,
     source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
     table::{Ask, Sink, Table},
 };
-use enn_common::config::data::WindowsLayout;
+use enn_common::{
+    config::data::WindowsLayout,
+    staged::unfinished::{Kept, Mark},
+};
 use std::collections::BTreeSet;
 
 /// Entities, at most.
@@ -33,9 +37,24 @@ pub(crate) struct Keys {
     pub strange: u64,
     /// Some of those entities.
     pub strangers: Vec<String>,
+    /// Entities that no mark has.
+    unkept: Vec<String>,
 }
 
 impl Keys {
+    /// As the last mark has them.
+    fn kept(marks: &[Mark]) -> Self {
+        let mut keys = Self::default();
+        for mark in marks {
+            if let Kept::Keys { entities, steps, rows, strangers } = &mark.kept {
+                keys.entities.extend(entities.iter().cloned());
+                (keys.steps, keys.strangers) = (*steps, strangers.clone());
+                [keys.rows, keys.unkeyed, keys.unaligned, keys.strange] = *rows;
+            }
+        }
+        keys
+    }
+
     /// These and those of rows behind them.
     pub(crate) fn and(mut self, mut part: Self) -> Self {
         self.entities.append(&mut part.entities);
@@ -68,13 +87,13 @@ impl Keys {
 pub(crate) fn read(
     job: &Job<'_>,
     layout: &WindowsLayout,
-    table: &Table,
+    (table, keeper): (&Table, (&Keeper<'_>, &[Mark])),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Keys, StageError> {
     let wants = [Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
     let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| names.iter().cloned().collect());
-    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: None };
-    Ok(table.pass(ask, &KeySink { layout, known }, Keys::default(), progress)?.0)
+    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: Some(keeper.0) };
+    Ok(table.pass(ask, &KeySink { layout, known }, Keys::kept(keeper.1), progress)?.0)
 }
 
 struct KeySink<'a> {
@@ -115,11 +134,25 @@ impl Sink for KeySink<'_> {
     }
 
     fn order(&self, all: &mut Keys, _: u64, part: &mut Keys) -> Result<(), StageError> {
+        for name in &part.entities {
+            if !all.entities.contains(name) {
+                all.unkept.push(name.clone());
+            }
+        }
         *all = std::mem::take(all).and(std::mem::take(part));
         all.check(self.layout)
     }
 
     fn after(&self, _: Keys) -> Result<(), StageError> {
         Ok(())
+    }
+
+    fn keep(&self, all: &mut Keys) -> Result<Kept, StageError> {
+        Ok(Kept::Keys {
+            entities: std::mem::take(&mut all.unkept),
+            steps: all.steps,
+            rows: [all.rows, all.unkeyed, all.unaligned, all.strange],
+            strangers: all.strangers.clone(),
+        })
     }
 }

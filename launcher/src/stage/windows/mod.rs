@@ -7,7 +7,7 @@
 //! Each source has a time span and a grid of its own; their samples follow one another.
 //!
 //! The grid's order is the order of the inputs, so that the history of a sample is one run of the grid. Beyond a bound the grid
-//! lives in a file.
+//! lives in a file. Staging that was cut off goes on in either pass.
 
 mod grid;
 mod keys;
@@ -18,14 +18,15 @@ use super::{
     Job, Progress, calendar,
     complete::{self, Draft, Input},
     error::StageError,
+    keeper::Keeper,
     output::{Extras, Output},
     source::block::{Block, Kind, NO_TIME, NO_WORD, Want},
     table::{Ask, Passes, Sink, Table, Tally},
 };
 use enn_common::{
     config::data::{DataSource, DuplicatePolicy, SplitKind, WindowsLayout},
-    fs::{FileError, space},
-    staged::{StagedWriter, meta::CleaningReport},
+    fs::space,
+    staged::{StagedWriter, meta::CleaningReport, unfinished::Kept},
 };
 use grid::GridWriter;
 use keys::Keys;
@@ -47,11 +48,22 @@ pub(crate) fn draft(
     let table = Table::open(job)?;
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
-    let mut passes = Passes::new(progress, table.bytes() * 2);
+    // Several sources are staged anew.
     let tables = table.by_source(job.config);
+    let (mut kept, mut marks) = match tables.len() {
+        1 => StagedWriter::resume(job.out, &job.digest)?,
+        _ => (StagedWriter::create(job.out)?, Vec::new()),
+    };
+    if !grid::has(kept.dir(), &marks) {
+        kept.start_over()?;
+        marks.clear();
+    }
+    // What a mark of the first pass counts is in the mark.
+    let keeper = Keeper::new(&kept, &|| Ok(()), (0, job.marking), &marks);
+    let mut passes = Passes::new(progress, table.bytes() * 2);
     let mut keys = Vec::new();
     for table in &tables {
-        keys.push(keys::read(job, layout, table, &mut |now| passes.looks(now))?);
+        keys.push(keys::read(job, layout, (table, (&keeper, &marks)), &mut |now| passes.looks(now))?);
         passes.ended(table.bytes());
     }
     let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
@@ -66,16 +78,20 @@ pub(crate) fn draft(
     let windows: u64 = spans.iter().map(|span| span.steps / layout.steps as u64 + 1).sum();
     let grid = |(span, keys): (&Span, &Keys)| grid::disk_bytes(span.cells(), channels, keys.rows);
     let grids = spans.iter().zip(&keys).map(grid).max().unwrap_or(0);
-    std::fs::create_dir_all(job.out).map_err(FileError::of("make the directory", job.out))?;
-    space::require(job.out, windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids)?;
+    let needed = windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids;
+    space::require(job.out, needed.saturating_sub(kept.taken_bytes()))?;
     let out_shape = vec![entities.len(), layout.steps];
     let extras = Extras { targets: true, weight: false };
-    let mut output = Output::create(StagedWriter::create(job.out)?, width, &out_shape, extras)?;
+    let mut output = Output::create(kept, width, &out_shape, extras)?;
+    output.resumed_rows = marks.iter().map(|mark| mark.rows).max().unwrap_or(0);
+    let sync = || grid::sync(output.dir());
+    let keeper = Keeper::new(output.writer(), &sync, (1, job.marking), &marks);
+    let keeping = output.writer().is_kept().then_some(marks.as_slice());
     let (mut made, mut tally, mut sources) = (Made::default(), Tally::default(), Vec::new());
     let mut found = CleaningReport::default();
     for (table, span) in tables.iter().zip(&spans) {
-        let writer = GridWriter::new(output.dir(), span.cells(), channels, job.config.duplicates);
-        let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: None };
+        let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), keeping)?;
+        let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
         let sink = Scatter { plan: &plan, layout, span };
         let (writer, own) = table.pass(ask, &sink, writer, &mut |now| passes.reads(now))?;
         passes.read(own.rows, table.bytes());
@@ -409,6 +425,10 @@ impl Sink for Scatter<'_> {
 
     fn after(&self, _: Cells) -> Result<(), StageError> {
         Ok(())
+    }
+
+    fn keep(&self, grid: &mut GridWriter) -> Result<Kept, StageError> {
+        grid.keep()
     }
 }
 
