@@ -48,6 +48,7 @@ pub(crate) fn draft(
     let table = Table::open(job)?;
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
+    let mut passes = Passes::new(progress, table.bytes() * 2);
     // Several sources are staged anew.
     let tables = table.by_source(job.config);
     let (mut kept, mut marks) = match tables.len() {
@@ -60,7 +61,6 @@ pub(crate) fn draft(
     }
     // What a mark of the first pass counts is in the mark.
     let keeper = Keeper::new(&kept, &|| Ok(()), (0, job.marking), &marks);
-    let mut passes = Passes::new(progress, table.bytes() * 2);
     let mut keys = Vec::new();
     for table in &tables {
         keys.push(keys::read(job, layout, (table, (&keeper, &marks)), &mut |now| passes.looks(now))?);
