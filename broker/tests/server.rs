@@ -118,6 +118,7 @@ fn a_worker_stays_connected_through_rounds() {
     let ToWorker::Assign(seat) = client.recv().unwrap() else { panic!() };
     assert_eq!((seat.round, seat.rank), (1, 1));
     broker.dismiss(WorkerId(1)).unwrap();
+    assert_eq!(client.recv().unwrap(), ToWorker::Dismissed);
     assert!(matches!(client.recv(), Err(ClientError::Closed)));
 }
 
