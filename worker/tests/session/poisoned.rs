@@ -63,6 +63,7 @@ fn assert_same(found: BTreeMap<String, Vec<u8>>, expected: BTreeMap<String, Vec<
 /// Data with a row far out of range are as data in which that row has no valid cell, from the step on that meets it first: in
 /// one rank and in two.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the environment is how a test names its child's part")]
 fn a_row_out_of_range_weighs_nothing_from_its_step_on() {
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         // It is read when the library is loaded. By several threads, products are rounded by where operands lie on some processors.

@@ -26,7 +26,11 @@ use super::{
 use enn_common::{
     config::data::{DataSource, DuplicatePolicy, SplitKind, WindowsLayout},
     fs::space,
-    staged::{StagedWriter, meta::CleaningReport, unfinished::Kept},
+    staged::{
+        StagedWriter,
+        meta::CleaningReport,
+        unfinished::{Kept, Mark},
+    },
 };
 use grid::GridWriter;
 use keys::Keys;
@@ -49,16 +53,8 @@ pub(crate) fn draft(
     let plan = Plan::new(job, layout);
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
     let mut passes = Passes::new(progress, table.bytes() * 2);
-    // Several sources are staged anew.
     let tables = table.by_source(job.config);
-    let (mut kept, mut marks) = match tables.len() {
-        1 => StagedWriter::resume(job.out, &job.digest)?,
-        _ => (StagedWriter::create(job.out)?, Vec::new()),
-    };
-    if !grid::has(kept.dir(), &marks) {
-        kept.start_over()?;
-        marks.clear();
-    }
+    let (kept, marks) = begin(job, tables.len())?;
     // What a mark of the first pass counts is in the mark.
     let keeper = Keeper::new(&kept, &|| Ok(()), (0, job.marking), &marks);
     let mut keys = Vec::new();
@@ -135,6 +131,19 @@ fn names(job: &Job<'_>, starts: &[i64], rows: &[u64]) -> Vec<String> {
         own.map(|start| format!("{start} {}", source.name)).collect::<Vec<String>>()
     };
     job.config.sources.iter().zip(rows).flat_map(of).collect()
+}
+
+/// Where the samples of so many sources are written, and how far that is; those of several are staged anew.
+fn begin(job: &Job<'_>, sources: usize) -> Result<(StagedWriter, Vec<Mark>), StageError> {
+    if sources != 1 {
+        return Ok((StagedWriter::create(job.out)?, Vec::new()));
+    }
+    let (mut kept, mut marks) = StagedWriter::resume(job.out, &job.digest)?;
+    if !grid::has(kept.dir(), &marks) {
+        kept.start_over()?;
+        marks.clear();
+    }
+    Ok((kept, marks))
 }
 
 fn report(
