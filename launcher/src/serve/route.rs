@@ -151,6 +151,10 @@ impl Router {
                 let streams = self.streams.as_ref().map(|streams| streams.told());
                 Ok(Step::Done(Answer::ok(JSON, self.inputs.schema.body(self.address, self.token.is_some(), streams))))
             }
+            "/example" => {
+                method("/example", read)?;
+                Ok(Step::Done(Answer::json(200, &self.inputs.schema.example())))
+            }
             "/metrics" => {
                 method("/metrics", read)?;
                 let streams = self.streams.as_ref().map(|streams| streams.count(Instant::now()));

@@ -4,7 +4,7 @@ use super::{
     inputs::Subject,
     rows::{Column, Columns, Kind},
 };
-use crate::stage::{Encoder, labels_of};
+use crate::stage::{Encoder, labels_of, timestamp};
 use enn_common::{
     config::data::{DataConfig, FeatureKind, Layout, WindowsLayout},
     staged::meta::FeatureMeta,
@@ -14,8 +14,10 @@ use std::net::SocketAddr;
 
 /// Most categories of a column that are listed.
 const CATEGORIES_TOLD_MAX: usize = 1000;
-/// A time for examples.
-const TIME: &str = "2024-01-01T00:00:00Z";
+/// A time for examples: the first of January 2024, in seconds since 1970.
+const TIME: i64 = 1_704_067_200;
+/// Most rows of an example of windows.
+const EXAMPLE_ROWS_MAX: usize = 10_000;
 
 /// The description.
 #[derive(Debug)]
@@ -24,9 +26,8 @@ pub(super) struct Schema {
     /// Numbers of an answer.
     pub(super) outputs: usize,
     told: Value,
-    example: Value,
-    /// Whether a row is a sample.
-    is_rows: bool,
+    /// The rows of a sample.
+    example: Vec<Value>,
 }
 
 impl Schema {
@@ -36,6 +37,10 @@ impl Schema {
         let told: Vec<Value> = columns.columns.iter().map(|column| tell(subject, column)).collect();
         let example = |column: &Column| (column.name.clone(), example(subject, column));
         let example = Value::Object(columns.columns.iter().map(example).collect());
+        let example = match &subject.data.layout {
+            Layout::Windows(layout) => history(&example, layout),
+            _ => vec![example],
+        };
         let mut whole = json!({
             "run": subject.run,
             "step": subject.step,
@@ -47,7 +52,7 @@ impl Schema {
         if let Layout::Windows(layout) = &subject.data.layout {
             whole["rows"] = json!(windows(layout));
         }
-        Self { columns, outputs: numbers, told: whole, example, is_rows: encoder.is_some() }
+        Self { columns, outputs: numbers, told: whole, example }
     }
 
     /// As an answer, with a command line that asks this server.
@@ -56,20 +61,24 @@ impl Schema {
         if let Some(streams) = streams {
             told["streams"] = streams;
         }
-        told["example"] = json!({ "rows": [self.example] });
+        told["example"] = self.example();
         told["curl"] = json!(self.curl(address, has_token));
         format!("{told:#}\n").into_bytes()
     }
 
-    /// A command line; where a sample is made of many rows, a file of them is asked for.
+    /// A request for one prediction.
+    pub(super) fn example(&self) -> Value {
+        json!({ "rows": self.example })
+    }
+
+    /// A command line; where a sample is made of many rows, the server is asked for them.
     pub(super) fn curl(&self, address: SocketAddr, has_token: bool) -> String {
         let token = if has_token { " -H \"Authorization: Bearer $(cat TOKEN_FILE)\"" } else { "" };
-        let url = format!("http://{address}/predict");
-        if self.is_rows {
-            let body = json!({ "rows": [self.example] }).to_string().replace('\'', "'\\''");
-            format!("curl {url}{token} -H 'Content-Type: application/json' -d '{body}'")
+        let ask = format!("curl http://{address}/predict{token} -H 'Content-Type: application/json' -d");
+        if self.example.len() == 1 {
+            format!("{ask} '{}'", self.example().to_string().replace('\'', "'\\''"))
         } else {
-            format!("curl {url}{token} -H 'Content-Type: application/json' -d @ROWS.json")
+            format!("curl -s http://{address}/example{token} | {ask} @-")
         }
     }
 }
@@ -157,10 +166,13 @@ fn tell(subject: &Subject, column: &Column) -> Value {
 
 /// A value that the model has seen something like.
 fn example(subject: &Subject, column: &Column) -> Value {
-    let known =
-        subject.meta.features.iter().zip(&subject.meta.x_stats).find(|(feature, _)| feature.name == column.name);
+    // A column of windows is an input for each entity and step.
+    let is_of = |name: &str| {
+        name.strip_prefix(column.name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+    };
+    let known = subject.meta.features.iter().zip(&subject.meta.x_stats).find(|(feature, _)| is_of(&feature.name));
     match column.kind {
-        Kind::Time => json!(TIME),
+        Kind::Time => json!(timestamp(TIME)),
         Kind::Category { .. } => match &subject.data.layout {
             Layout::Windows(_) => json!(subject.meta.out_labels.first().and_then(|names| names.first())),
             _ => json!(known.and_then(|(feature, _)| feature.categories.first())),
@@ -183,6 +195,18 @@ fn offset(known: Option<&FeatureMeta>) -> i64 {
 /// To four digits.
 fn round(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// The history of one entity, with the same values at each step.
+fn history(row: &Value, layout: &WindowsLayout) -> Vec<Value> {
+    let steps = layout.history.saturating_mul(layout.steps).min(EXAMPLE_ROWS_MAX);
+    let at = |step: usize| {
+        let mut row = row.clone();
+        let past = i64::try_from(step).unwrap_or(i64::MAX).saturating_mul(layout.step_s);
+        row[&layout.time] = json!(timestamp(TIME.saturating_sub(layout.time_offset_s).saturating_add(past)));
+        row
+    };
+    (0..steps).map(at).collect()
 }
 
 fn windows(layout: &WindowsLayout) -> String {

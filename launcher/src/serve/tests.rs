@@ -350,6 +350,11 @@ fn a_request_of_windows_is_a_table_of_its_own() {
     assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0, "requests leave nothing");
     let about: Value = serde_json::from_str(&bench.get("/").text).unwrap();
     assert!(about["rows"].as_str().unwrap().contains("1 windows of 2 steps of 60 s of every who"), "{about}");
+    let example = bench.get("/example").text;
+    assert_eq!(about["example"], serde_json::from_str::<Value>(&example).unwrap());
+    assert!(about["curl"].as_str().unwrap().contains("/example | curl "), "{about}");
+    let told: Value = serde_json::from_str(&bench.post(&example).text).unwrap();
+    assert_eq!(told["rows"][0]["row_name"], "2024-01-01 00:02", "{told}");
 }
 
 #[test]

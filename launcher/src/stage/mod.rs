@@ -53,6 +53,7 @@ pub use error::StageError;
 pub use labels::labels;
 pub use multi_hot::listed;
 pub use redivide::redivide;
+pub(crate) use timestamp::text as timestamp;
 
 use enn_common::{
     config::data::{DataConfig, Layout},
