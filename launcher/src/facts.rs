@@ -41,6 +41,8 @@ pub struct Facts {
     pub library_path: Option<OsString>,
     /// `OMP_NUM_THREADS`.
     pub omp_threads: Option<u32>,
+    /// Whether `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT` says how threads wait for each other.
+    pub omp_waits: bool,
     /// Short directory for sockets.
     pub socket_parent: PathBuf,
     /// `ENN_LOG`.
@@ -149,6 +151,7 @@ impl Facts {
             libtorch: libtorch(&variable, exe.as_deref()),
             worker,
             library_path: variable("LD_LIBRARY_PATH"),
+            omp_waits: variable("OMP_WAIT_POLICY").or_else(|| variable("GOMP_SPINCOUNT")).is_some(),
             omp_threads: text("OMP_NUM_THREADS").and_then(|text| text.parse().ok()).filter(|threads| *threads > 0),
             socket_parent: socket_parent(),
             log: text("ENN_LOG"),

@@ -94,13 +94,15 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
     // The last ones may have been told of and not yet be in the ledger.
     assert!((1..ROWS.div_ceil(CHUNK_ROWS)).contains(&done) && !out.exists(), "{done} chunks");
 
+    let journals = || {
+        let entries = fs::read_dir(run.join("predictions")).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| path.join("events.jsonl")).filter(|path| path.is_file()).collect::<Vec<PathBuf>>()
+    };
+    let before = journals();
     let again = predict(&run, &csv, &out, "--quiet").output().unwrap();
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
-    let mut journals: Vec<PathBuf> =
-        fs::read_dir(run.join("predictions")).unwrap().map(|e| e.unwrap().path()).collect();
-    journals.retain(|path| path.join("events.jsonl").is_file());
-    journals.sort();
-    let events = fs::read_to_string(journals.last().unwrap().join("events.jsonl")).unwrap();
+    let own = journals().into_iter().find(|path| !before.contains(path)).unwrap();
+    let events = fs::read_to_string(own).unwrap();
     // What was done before counts from the beginning.
     let (rows, total) = events.lines().find_map(predicted).unwrap();
     assert!(rows > done * CHUNK_ROWS && total == ROWS, "{rows} rows after {done} chunks");

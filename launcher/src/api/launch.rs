@@ -110,7 +110,7 @@ pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<Wo
         library_path: facts.library_path.clone(),
         device,
         threads: threads(config, facts, world),
-        sleeps: sleeps(facts),
+        sleeps: !facts.omp_waits,
     })
 }
 
@@ -131,13 +131,8 @@ pub(super) fn runtime_worker(
         library_path: facts.library_path.clone(),
         device: Device::Cpu,
         threads: threads(config, facts, world),
-        sleeps: sleeps(facts),
+        sleeps: !facts.omp_waits,
     })
-}
-
-/// Whether nothing is said of how threads wait.
-fn sleeps(facts: &Facts) -> bool {
-    !facts.variables.iter().any(|(name, _)| ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"].contains(&name.as_str()))
 }
 
 /// Threads of one of `world` processes.

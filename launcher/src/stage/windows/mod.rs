@@ -77,14 +77,12 @@ pub(crate) fn draft(
     let needed = windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids;
     space::require(job.out, needed.saturating_sub(kept.taken_bytes()))?;
     let out_shape = vec![entities.len(), layout.steps];
-    let extras = Extras { targets: true, weight: false };
-    let mut output = Output::create(kept, width, &out_shape, extras)?;
+    let mut output = Output::create(kept, width, &out_shape, Extras { targets: true, weight: false })?;
     output.resumed_rows = marks.iter().map(|mark| mark.rows).max().unwrap_or(0);
     let sync = || grid::sync(output.dir());
     let keeper = Keeper::new(output.writer(), &sync, (1, job.marking), &marks);
     let keeping = output.writer().is_kept().then_some(marks.as_slice());
-    let (mut made, mut tally, mut sources) = (Made::default(), Tally::default(), Vec::new());
-    let mut found = CleaningReport::default();
+    let (mut made, mut tally, mut sources, mut found): (Made, Tally, Vec<u64>, CleaningReport) = Default::default();
     for (table, span) in tables.iter().zip(&spans) {
         let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), keeping)?;
         let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
@@ -93,10 +91,8 @@ pub(crate) fn draft(
         passes.read(own.rows, table.bytes());
         tally.add(&own);
         let grid = writer.finish()?;
-        if let Some((row, cell)) = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error) {
-            let (entity, time) = span.name(layout, cell);
-            return Err(StageError::RepeatedCell { path: table.path(), row: row + 1, entity, time });
-        }
+        let refused = grid.first_repeat.filter(|_| job.config.duplicates == DuplicatePolicy::Error);
+        refused.map_or(Ok(()), |(row, cell)| Err(span.repeated(layout, table, (row, cell))))?;
         found.duplicates += grid.repeats;
         found.absent_cells += span.observed_cells() - grid.occupied;
         let before = made.starts.len();
@@ -360,6 +356,12 @@ impl Span {
 
     fn cells(&self) -> u64 {
         self.steps * self.entities.len() as u64
+    }
+
+    /// That a row names a cell which has one.
+    fn repeated(&self, layout: &WindowsLayout, table: &Table, (row, cell): (u64, u64)) -> StageError {
+        let (entity, time) = self.name(layout, cell);
+        StageError::RepeatedCell { path: table.path(), row: row + 1, entity, time }
     }
 
     /// Cells between the first and the last row's step.
