@@ -64,10 +64,7 @@ pub(crate) fn draft(
     }
     let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
     all.check(layout)?;
-    let entities: Vec<String> = match job.training {
-        Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
-        None => all.entities.iter().cloned().collect(),
-    };
+    let entities = entities(job, &all);
     let span = |(table, keys): (&Table, &Keys)| Span::new(table, layout, keys, &entities);
     let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
     let (channels, width) = (plan.channels.len(), plan.width(layout, &entities));
@@ -127,6 +124,14 @@ fn names(job: &Job<'_>, starts: &[i64], rows: &[u64]) -> Vec<String> {
         own.map(|start| format!("{start} {}", source.name)).collect::<Vec<String>>()
     };
     job.config.sources.iter().zip(rows).flat_map(of).collect()
+}
+
+/// The entities of the grid, in its order: when predicting, the model's.
+fn entities(job: &Job<'_>, all: &Keys) -> Vec<String> {
+    match job.training {
+        Some(meta) => meta.out_labels.first().cloned().unwrap_or_default(),
+        None => all.entities.iter().cloned().collect(),
+    }
 }
 
 /// Where the samples of so many sources are written, and how far that is; those of several are staged anew.
