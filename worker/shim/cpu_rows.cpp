@@ -69,7 +69,9 @@ ENN_INLINE void norm(const Norm& n, int64_t from, int64_t to) {
       if (n.width - i < LANES) a = place < static_cast<int32_t>(n.width - i) ? a : none;
       squares += a * a;
     }
-    const float rstd = n.rstd[row] = 1.0f / std::sqrt(total(squares) * share + n.eps);
+    // A row whose squares are too large has no norm, and must not look as if it had: 0 · ∞ is no number.
+    const float square = total(squares) * share;
+    const float rstd = n.rstd[row] = 1.0f / std::sqrt(square + n.eps) + 0.0f * square;
     for (int64_t i = 0; i < n.width; i += LANES) {
       load_part(a, x + i, n.width - i);
       a = (a - mean) * rstd;

@@ -192,5 +192,9 @@ mod tests {
         let expected = x.f_silu().unwrap();
         assert_eq!(gated.narrow(0, 0, 3), expected.narrow(0, 0, 3));
         assert_eq!(gated.isnan().sum(Kind::Int64).int64_value(&[]), 6);
+        // Of numbers whose squares are none, there is no norm.
+        let l = Launch { ins: &[&x] };
+        let normed = launch_norm(&Op::RmsNorm { affine: false, eps: 1e-5.into() }, &l).unwrap();
+        assert_eq!(normed[0].isnan().sum(Kind::Int64).int64_value(&[]), 24);
     }
 }
