@@ -9,8 +9,9 @@ import threading
 import time
 import urllib.parse
 import xml.etree.ElementTree as xml
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.sax.saxutils import escape
+
+from _http import serve
 
 
 class Blobs:
@@ -18,36 +19,14 @@ class Blobs:
 
     def __init__(self):
         self.blobs, self.blocks, self.puts, self.lock = {}, {}, 0, threading.Lock()
-        store = self
+        self.port = serve(self.request)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_any(self):
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                url = urllib.parse.urlsplit(self.path)
-                query = {name: values[0] for name, values in urllib.parse.parse_qs(url.query, keep_blank_values=True).items()}
-                name = urllib.parse.unquote("/".join(url.path.split("/")[3:]))
-                with store.lock:
-                    status, headers, data = store.answer(self.command, name, query, self.headers, body)
-                self.send_response(status)
-                for header, value in headers.items():
-                    self.send_header(header, value)
-                if "Content-Length" not in headers:
-                    self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(data)
-
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.port = self.server.server_port
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def request(self, method, path, headers, body):
+        url = urllib.parse.urlsplit(path)
+        query = {name: values[0] for name, values in urllib.parse.parse_qs(url.query, keep_blank_values=True).items()}
+        name = urllib.parse.unquote("/".join(url.path.split("/")[3:]))
+        with self.lock:
+            return self.answer(method, name, query, headers, body)
 
     def answer(self, method, name, query, headers, body):
         what = query.get("comp")

@@ -137,6 +137,17 @@ impl Drop for Server {
     }
 }
 
+/// A run's model as PT2, beside the run's own files.
+fn exported(run: &Path, more: &[&str]) -> PathBuf {
+    let out = run.join("served");
+    let mut export = enn();
+    export.arg("export").arg(run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out).args(more);
+    let done = export.output().unwrap();
+    let said = [done.stdout, done.stderr].concat();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&said));
+    out.join("model.pt2")
+}
+
 fn value(row: u64, column: u64) -> f64 {
     (mix(row * 4 + column) % 2_000) as f64 / 1_000.0 - 1.0
 }
@@ -184,15 +195,11 @@ fn what_is_served_is_what_is_predicted() {
 fn an_exported_model_is_served_as_the_run_is() {
     let dir = tempfile::tempdir().unwrap();
     let run = trained(dir.path());
-    let out = dir.path().join("export");
-    let mut export = enn();
-    export.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out);
-    let done = export.output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let artifact = exported(&run, &[]);
     let rows: Vec<Value> =
         (0..20).map(|row| json!({"a": value(row, 0), "c": value(row, 2), "b": value(row, 1)})).collect();
     let asked = json!({ "rows": rows });
-    let (one, two) = (Server::start(&run, 1), Server::start(&out.join("model.pt2"), 1));
+    let (one, two) = (Server::start(&run, 1), Server::start(&artifact, 1));
     let ((status, expected), (other, found)) = (one.post(&asked), two.post(&asked));
     assert_eq!((status, other), (200, 200), "{expected} {found}");
     for row in 0..20 {
@@ -202,12 +209,11 @@ fn an_exported_model_is_served_as_the_run_is() {
     let (status, told) = two.post(&json!({"rows": [{"a": 1, "b": 1, "d": 1}]}));
     assert!(status == 400 && told["error"].as_str().unwrap().contains("no column \"d\""), "{told}");
     // One that is not what is described beside it is refused.
-    let file = out.join("model.pt2");
-    let mut bytes = fs::read(&file).unwrap();
+    let mut bytes = fs::read(&artifact).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    fs::write(&file, bytes).unwrap();
-    let done = enn().arg("serve").arg(&file).args(["--addr", "0"]).output().unwrap();
+    fs::write(&artifact, bytes).unwrap();
+    let done = enn().arg("serve").arg(&artifact).args(["--addr", "0"]).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success() && said.contains("is not the file that is described beside it"), "{said}");
 }
@@ -216,11 +222,8 @@ fn an_exported_model_is_served_as_the_run_is() {
 fn a_worker_that_hangs_is_replaced_and_its_requests_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let run = trained(dir.path());
-    let out = dir.path().join("export");
-    let mut export = enn();
-    export.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out);
-    assert!(export.output().unwrap().status.success());
-    for model in [run, out.join("model.pt2")] {
+    let artifact = exported(&run, &[]);
+    for model in [run, artifact] {
         let server = Server::with(&model, &["--timeout", "2"]);
         let [worker] = server.workers()[..] else { panic!("one worker") };
         kill(Pid::from_raw(worker), Signal::SIGSTOP).unwrap();
@@ -246,12 +249,9 @@ fn a_worker_that_hangs_is_replaced_and_its_requests_are_told() {
 fn a_runtime_that_ends_between_requests_is_replaced_before_the_next_and_one_that_loads_holds_up_no_signal() {
     let dir = tempfile::tempdir().unwrap();
     let run = trained(dir.path());
-    let out = dir.path().join("export");
-    let mut export = enn();
-    export.arg("export").arg(&run).args(["--to", "pt2", "--name", "model", "--out"]).arg(&out);
-    assert!(export.output().unwrap().status.success());
+    let artifact = exported(&run, &[]);
     let serving = |lines: &str| {
-        let (artifact, python) = played(&out.join("model.pt2"), dir.path(), lines);
+        let (artifact, python) = played(&artifact, dir.path(), lines);
         let mut command = enn();
         command.env("PYTHON_EXEC", python).env("XDG_CACHE_HOME", dir.path());
         (command, artifact)
@@ -281,20 +281,8 @@ fn a_runtime_that_ends_between_requests_is_replaced_before_the_next_and_one_that
 fn streams_go_on_from_row_to_row_by_workers_and_by_artifacts_alike() {
     let dir = tempfile::tempdir().unwrap();
     let run = data::trained(enn(), dir.path(), &["--set", "model.preset=temporal"]);
-    let out = dir.path().join("export");
-    let mut export = enn();
-    export.arg("export").arg(&run).args(["--to", "pt2", "--stream", "--name", "model", "--out"]).arg(&out);
-    let done = export.output().unwrap();
-    assert!(
-        done.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&done.stdout),
-        String::from_utf8_lossy(&done.stderr)
-    );
-    let servers = [
-        Server::with(&run, &["--stream", "--streams", "2"]),
-        Server::with(&out.join("model.pt2"), &["--streams", "2"]),
-    ];
+    let artifact = exported(&run, &["--stream"]);
+    let servers = [Server::with(&run, &["--stream", "--streams", "2"]), Server::with(&artifact, &["--streams", "2"])];
     let rows: Vec<Value> = (0..6).map(|row| json!([value(row, 0), value(row, 1), value(row, 2)])).collect();
     let numbers = |told: &Value| -> Vec<f64> {
         told["rows"].as_array().unwrap_or_else(|| panic!("{told}")).iter().map(|row| row[0].as_f64().unwrap()).collect()

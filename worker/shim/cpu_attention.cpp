@@ -167,7 +167,7 @@ int32_t enn_attention(const at::Tensor* const* ins, const at::Tensor* bias, int3
         pad(head(v, b, h), s.keys, s.width, values.data());
         s.begin(b, begins.data());
         s.scores(head(q, b, h), turned.data(), begins.data(), scores.data());
-        (enn::best() == Wide::Avx512 ? shares_512 : shares_256)(scores.data(), lse_data + i * s.queries, s.queries, whole / LANES);
+        enn::chosen(shares_512, shares_256)(scores.data(), lse_data + i * s.queries, s.queries, whole / LANES);
         float* to_out = out_data + b * out.stride(0) + h * out.stride(1);
         multiply({scores.data(), whole, 1, values.data(), wide, LANES, to_out, out.stride(2), s.queries, s.width, s.keys, nullptr, false}, 0, s.queries);
       }
@@ -206,7 +206,7 @@ int32_t enn_attention_backward(const at::Tensor* const* ins, const at::Tensor* b
           for (int64_t j = 0; j < s.width; ++j) sum += gh.at[m * gh.row + j] * yh.at[m * yh.row + j];
           along[m] = sum;
         }
-        (enn::best() == Wide::Avx512 ? again_512 : again_256)(scores.data(), d.data(), lse_data + i * s.queries, along.data(), s.queries, whole / LANES);
+        enn::chosen(again_512, again_256)(scores.data(), d.data(), lse_data + i * s.queries, along.data(), s.queries, whole / LANES);
         for (float& one : d) one *= s.scale;
         const auto place = [&](int which) { return data[which] + b * made[which].stride(0) + h * made[which].stride(1); };
         multiply({d.data(), whole, 1, keys.data(), wide, LANES, place(0), made[0].stride(2), s.queries, s.width, s.keys, nullptr, false}, 0, s.queries);

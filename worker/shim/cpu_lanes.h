@@ -46,6 +46,10 @@ inline Wide best() {
 #endif
 }
 
+// That of the two which this processor can run; it can run one.
+template <class F>
+F* chosen(F* wide, F* half) { return best() == Wide::Avx512 ? wide : half; }
+
 // Up to sixteen numbers, zeros behind them.
 ENN_INLINE void load_part(Lane& into, const float* from, int64_t count) {
   if (count >= LANES) return load(into, from);

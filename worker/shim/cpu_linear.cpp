@@ -141,7 +141,7 @@ int32_t enn_linear_backward(const at::Tensor* const* ins, at::Tensor** dx, const
     }
     if (db) {
       TORCH_CHECK(db->is_contiguous() && db->numel() == out, "a gradient of another layout");
-      (enn::best() == Wide::Avx512 ? add_rows_512 : add_rows_256)(g_data, n, out, db->mutable_data_ptr<float>());
+      enn::chosen(add_rows_512, add_rows_256)(g_data, n, out, db->mutable_data_ptr<float>());
     }
   });
 }

@@ -176,9 +176,6 @@ ENN_256 void gates_256(const Gate& x, int64_t from, int64_t to) { gates(x, from,
 ENN_512 void gates_backward_512(const Gate& x, int64_t from, int64_t to) { gates_backward(x, from, to); }
 ENN_256 void gates_backward_256(const Gate& x, int64_t from, int64_t to) { gates_backward(x, from, to); }
 
-template <class F>
-F* chosen(F* wide, F* half) { return enn::best() == Wide::Avx512 ? wide : half; }
-
 // An operand, dense; or nothing.
 at::Tensor dense(const at::Tensor* x) {
   if (!x) return {};

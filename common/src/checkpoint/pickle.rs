@@ -92,13 +92,7 @@ impl Pickler {
 
     /// The name of a field: text that is part of the program. Protocol 4 only.
     pub(super) fn field(&mut self, name: &'static str) {
-        match self.fixed((FIELD, name)) {
-            Some(index) => self.fetch(index),
-            None => {
-                let index = self.memoized_text(name);
-                self.fixed.push(((FIELD, name), index));
-            }
-        }
+        self.recall((FIELD, name), |out| out.memoized_text(name));
     }
 
     fn memoized_text(&mut self, text: &str) -> u32 {
@@ -130,24 +124,29 @@ impl Pickler {
             self.out.extend(format!("{module}\n{name}\n").bytes());
             return;
         }
-        if let Some(index) = self.fixed((module, name)) {
-            return self.fetch(index);
-        }
-        self.text(module);
-        self.text(name);
-        self.out.push(0x93);
-        let index = self.memoize();
-        self.fixed.push(((module, name), index));
+        self.recall((module, name), |out| {
+            out.text(module);
+            out.text(name);
+            out.out.push(0x93);
+            out.memoize()
+        });
     }
 
     /// Pushes an object made by `make` once, and fetched from the memo afterwards. Protocol 4 only.
     pub(super) fn once(&mut self, name: &'static str, make: impl FnOnce(&mut Self)) {
-        match self.fixed((ONCE, name)) {
+        self.recall((ONCE, name), |out| {
+            make(out);
+            out.memoize()
+        });
+    }
+
+    /// Fetches what the program names, which `make` pushes and puts into the memo at first.
+    fn recall(&mut self, what: Fixed, make: impl FnOnce(&mut Self) -> u32) {
+        match self.fixed(what) {
             Some(index) => self.fetch(index),
             None => {
-                make(self);
-                let index = self.memoize();
-                self.fixed.push(((ONCE, name), index));
+                let index = make(self);
+                self.fixed.push((what, index));
             }
         }
     }

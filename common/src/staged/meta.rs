@@ -119,6 +119,13 @@ pub struct LabelMeta {
     pub name: String,
 }
 
+impl LabelMeta {
+    /// Whether two inputs beside each other are labels of one source column: the first has the flag that they are missing.
+    pub fn is_beside(own: Option<&Self>, other: Option<&Self>) -> bool {
+        own.zip(other).is_some_and(|(own, other)| own.column == other.column)
+    }
+}
+
 /// Running moments of one column (Welford, merged by Chan's formula), f64.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stats {

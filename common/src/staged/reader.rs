@@ -322,12 +322,7 @@ pub(super) mod tests {
     /// Metadata of `rows` training samples with 2 inputs and a (1, 3) target.
     pub(in crate::staged) fn tiny_meta(rows: u64) -> StagedMeta {
         let stats = Stats { n: rows, mean: 0.0, std: 1.0, min: 0.0, max: 1.0 };
-        let feature = |name: &str| FeatureMeta {
-            name: name.into(),
-            categories: vec![],
-            has_missing: false,
-            ..FeatureMeta::default()
-        };
+        let feature = |name: &str| FeatureMeta { name: name.into(), ..FeatureMeta::default() };
         StagedMeta {
             version: VERSION,
             digest: "ab".repeat(32),

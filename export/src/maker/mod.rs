@@ -60,12 +60,6 @@ impl Limits {
     pub const MAKES: Self = Self { time: Duration::from_secs(1800), memory_bytes: 64 << 30 };
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self::MAKES
-    }
-}
-
 /// What a tool says of what it has made.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Made {

@@ -100,18 +100,9 @@ pub(super) fn one_worker(config: &RunConfig, facts: &Facts) -> Result<WorkerSpec
 
 /// A worker that shares the machine with others, `world` in all.
 pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<WorkerSpec, Error> {
-    let program = facts.worker.clone().ok_or(Error::NoWorker)?;
-    let libtorch = facts.libtorch.as_ref().ok_or(Error::NoLibtorch)?;
+    require_libtorch(facts)?;
     let device = if config.cluster.device == Device::Cuda { Device::Cuda } else { Device::Cpu };
-    Ok(WorkerSpec {
-        program,
-        args: Vec::new(),
-        library_dir: Some(libtorch.lib.clone()),
-        library_path: facts.library_path.clone(),
-        device,
-        threads: threads(config, facts, world),
-        sleeps: !facts.omp_waits,
-    })
+    Ok(WorkerSpec { device, ..on_cpu(config, facts, world) })
 }
 
 /// What an exported model's runtime shares the machine by, on the CPU: the formats that libtorch runs need a worker, the others none.
@@ -122,9 +113,22 @@ pub(super) fn runtime_worker(
     world: u32,
 ) -> Result<WorkerSpec, Error> {
     if matches!(target, Target::Pt2 | Target::Aoti) {
-        return Ok(WorkerSpec { device: Device::Cpu, ..worker(config, facts, world)? });
+        require_libtorch(facts)?;
     }
-    Ok(WorkerSpec {
+    Ok(on_cpu(config, facts, world))
+}
+
+fn require_libtorch(facts: &Facts) -> Result<(), Error> {
+    match (&facts.worker, &facts.libtorch) {
+        (None, _) => Err(Error::NoWorker),
+        (_, None) => Err(Error::NoLibtorch),
+        _ => Ok(()),
+    }
+}
+
+/// A process on the CPU, where the worker and libtorch may be missing.
+fn on_cpu(config: &RunConfig, facts: &Facts, world: u32) -> WorkerSpec {
+    WorkerSpec {
         program: facts.worker.clone().unwrap_or_default(),
         args: Vec::new(),
         library_dir: facts.libtorch.as_ref().map(|found| found.lib.clone()),
@@ -132,7 +136,7 @@ pub(super) fn runtime_worker(
         device: Device::Cpu,
         threads: threads(config, facts, world),
         sleeps: !facts.omp_waits,
-    })
+    }
 }
 
 /// Threads of one of `world` processes.

@@ -88,12 +88,7 @@ mod tests {
     fn shares_below_and_inside_are_counted_over_valid_targets() {
         let dir = tempfile::tempdir().unwrap();
         let labels = vec![vec!["a".to_owned(), "b".to_owned()]];
-        let features = vec![enn_common::staged::meta::FeatureMeta {
-            name: "x".into(),
-            categories: vec![],
-            has_missing: false,
-            ..Default::default()
-        }];
+        let features = vec![enn_common::staged::meta::FeatureMeta { name: "x".into(), ..Default::default() }];
         let table = Table {
             rows: 2,
             features,

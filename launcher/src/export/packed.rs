@@ -51,13 +51,9 @@ impl Packed {
         let target: Target = said.format.parse().map_err(|why| refused(path, why))?;
         let data = onnx::data_files(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         // Beside its own tensors those of the artifact before may still lie.
-        let all =
-            std::iter::once(vec![path.to_owned()]).chain(data.into_iter().map(|data| vec![path.to_owned(), data]));
-        let mut is_said = false;
-        for parts in all {
-            is_said = is_said || digest(&parts)?.1 == said.blake3;
-        }
-        if !is_said {
+        let all = data.into_iter().map(|data| vec![path.to_owned(), data]).chain([vec![path.to_owned()]]);
+        let mut is_said = all.map(|parts| Ok::<_, Error>(digest(&parts)?.1 == said.blake3));
+        if is_said.find(|is| !matches!(is, Ok(false))).transpose()?.is_none() {
             return Err(refused(path, "it is not the file that is described beside it".to_owned()));
         }
         let data = serde_json::from_value(said.data.clone());

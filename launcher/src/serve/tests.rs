@@ -124,8 +124,7 @@ fn subject() -> Subject {
         weight: None,
         mask: TargetMask::Finite,
     };
-    let named =
-        |name: &str| FeatureMeta { name: name.into(), categories: vec![], has_missing: true, ..FeatureMeta::default() };
+    let named = |name: &str| FeatureMeta { name: name.into(), has_missing: true, ..FeatureMeta::default() };
     let stats = Stats { n: 10, mean: 1.5, std: 1.0, min: 0.0, max: 1000.0 };
     let meta = StagedMeta {
         version: 1,

@@ -73,13 +73,6 @@ pub(crate) struct Input {
     pub label: Option<LabelMeta>,
 }
 
-impl Input {
-    /// Whether it is of the same column of labels as another.
-    fn is_label_beside(&self, other: &Self) -> bool {
-        self.label.is_some() && other.label.is_some() && self.source == other.source
-    }
-}
-
 /// The labels of a source column that a model knows, in order.
 pub fn labels_of(meta: &StagedMeta, column: &str) -> Vec<String> {
     let labels = meta.features.iter().filter_map(|feature| feature.label.as_ref());
@@ -466,7 +459,8 @@ impl Draft {
 
     /// The inputs that stay. Of labels of one source column the first has the flag that they are missing.
     fn features(&self, kept: &[usize], (figures, codes): (&Figures, &[Codes])) -> Vec<FeatureMeta> {
-        let has_flag = |at: usize| at > 0 && self.inputs[kept[at - 1]].is_label_beside(&self.inputs[kept[at]]);
+        let label = |at: usize| self.inputs[kept[at]].label.as_ref();
+        let has_flag = |at: usize| at > 0 && LabelMeta::is_beside(label(at - 1), label(at));
         let of = |(at, column): (usize, &usize)| {
             let has_missing = figures.x[*column].n() < figures.split_rows[0] && !has_flag(at);
             FeatureMeta { has_missing, ..self.feature(*column, codes) }

@@ -258,12 +258,7 @@ mod tests {
         bench.config.layout = Layout::Arrays(layout);
         let (_, meta, _) = super::tests::bench();
         let stats = meta.x_stats[0];
-        let named = |name: &str| FeatureMeta {
-            name: name.into(),
-            categories: vec![],
-            has_missing: false,
-            ..FeatureMeta::default()
-        };
+        let named = |name: &str| FeatureMeta { name: name.into(), ..FeatureMeta::default() };
         let meta = StagedMeta { features: vec![named("x[0]"), named("x[2]")], x_stats: vec![stats; 2], ..meta };
         let encoder = Encoder::new(&bench.config, &meta).unwrap().unwrap();
         let rows = batch(vec![

@@ -8,7 +8,7 @@ use enn_common::{
     fs::{FileError, mmap::bytes_of},
     staged::{
         self, ArrayName, META, Split, StagedMeta, StagedWriter,
-        meta::{FeatureMeta, IndexMeta, SourceMeta, Stats},
+        meta::{FeatureMeta, IndexMeta, LabelMeta, SourceMeta, Stats},
     },
 };
 use std::{fs, path::Path};
@@ -116,9 +116,7 @@ fn meta(base: &staged::Staged, split: &[u8], maps: &[Option<Map>], digest: Strin
         let own = &old.features[column];
         let kept = |index: usize| map.as_ref().is_none_or(|map| map[index].is_some());
         let known = own.categories.iter().enumerate().filter(|(index, _)| kept(*index));
-        let column_of =
-            |at: usize| old.features.get(at).and_then(|feature| feature.label.as_ref()).map(|own| &own.column);
-        let has_flag = own.label.is_some() && column > 0 && column_of(column - 1) == column_of(column);
+        let has_flag = column > 0 && LabelMeta::is_beside(old.features[column - 1].label.as_ref(), own.label.as_ref());
         let unseen = || {
             let seen = seen(base, split, column, own.categories.len()).into_iter().zip(0..);
             seen.filter(|(seen, _)| !seen).map(|(_, code)| code).collect()

@@ -45,9 +45,9 @@ pub(crate) fn draft(
     std::fs::create_dir_all(job.out).map_err(enn_common::fs::FileError::of("make the directory", job.out))?;
     let found = StagedWriter::resume(job.out, &job.digest)?;
     let sets: Vec<Want> = plan.wants.iter().filter(|want| matches!(want.kind, Kind::Labels(_))).cloned().collect();
-    let mut passes =
-        Passes::new(progress, table.bytes() * if sets.is_empty() || job.training.is_some() { 1 } else { 2 });
-    if !sets.is_empty() && job.training.is_none() {
+    let looks = !sets.is_empty() && job.training.is_none();
+    let mut passes = Passes::new(progress, table.bytes() * if looks { 2 } else { 1 });
+    if looks {
         let labels = multi_hot::find(job, &table, &sets, (&found.0, &found.1), &mut |now| passes.looks(now))?;
         passes.ended(table.bytes());
         plan = Plan::new(job, layout, &has, &labels)?;

@@ -88,6 +88,27 @@ impl<'a> Agents<'a> {
         self.begin(node, &command);
     }
 
+    /// Asks something of the run, which it does; what it says.
+    pub(super) fn ask(&self, words: &[&str]) -> String {
+        let (done, said) = self.asked(words);
+        assert!(done, "{words:?}: {said}");
+        said
+    }
+
+    /// Asks something of the run, which it does not; what it says.
+    pub(super) fn ask_in_vain(&self, words: &[&str]) -> String {
+        let (done, said) = self.asked(words);
+        assert!(!done, "{words:?}: {said}");
+        said
+    }
+
+    fn asked(&self, words: &[&str]) -> (bool, String) {
+        let run = self.run_dir().unwrap();
+        let output = Command::new(launch::enn()).arg(words[0]).arg(run).args(&words[1..]).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success(), said)
+    }
+
     fn agent(&self, node: u32) -> Command {
         let endpoint = format!("{}:{}", self.host(1), self.port);
         let mut command = self.command("runs");

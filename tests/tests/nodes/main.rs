@@ -123,19 +123,14 @@ fn a_node_that_dies_is_left_behind_and_one_that_comes_is_taken_in_and_drained() 
     assert!(died.elapsed() < Duration::from_secs(6), "it took {:?}", died.elapsed());
     agents.start(3);
     agents.working(2, agents.step() + 1);
-    let run = agents.run_dir().unwrap();
-    let ask = |words: &[&str]| {
-        let output = Command::new(launch::enn()).args(words).arg(&run).output().unwrap();
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
-    };
-    let refused = ask(&["drain", "--node", "nowhere"]);
+    let refused = agents.ask_in_vain(&["drain", "--node", "nowhere"]);
     assert!(refused.contains("127.0.0.1, 127.0.0.3") && refused.contains("nowhere"), "{refused}");
-    assert!(ask(&["drain", "--node", "127.0.0.3"]).contains("1 nodes go on"));
+    assert!(agents.ask(&["drain", "--node", "127.0.0.3"]).contains("1 nodes go on"));
     assert_eq!(agents.end(3), Some(0), "{}", agents.printed(3));
     agents.working(1, agents.step() + 1);
-    let status = ask(&["status"]);
+    let status = agents.ask(&["status"]);
     assert!(status.contains("127.0.0.1") && status.contains("127.0.0.3"), "{status}");
-    ask(&["stop"]);
+    agents.ask(&["stop"]);
     assert_eq!(agents.end(1), Some(130), "{}", agents.told());
     agents.nothing_is_left();
 }
@@ -202,39 +197,32 @@ fn the_node_that_leads_is_drained_and_another_one_leads() {
     let mut agents = Agents::new("1:3", 20_000, None);
     (1..=3).for_each(|node| agents.start(node));
     agents.working(3, 5);
-    let run = agents.run_dir().unwrap();
-    let ask = |words: &[&str]| {
-        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{words:?}: {said}");
-        said
-    };
-    assert!(ask(&["drain", "--node", "127.0.0.1"]).contains("another node leads, and 2 nodes go on"));
+    assert!(agents.ask(&["drain", "--node", "127.0.0.1"]).contains("another node leads, and 2 nodes go on"));
     assert_eq!(agents.end(1), Some(0), "{}", agents.told());
     agents.until("a new head", |events| {
         let began = |what: &What| matches!(what, What::RunStarted { .. });
         (events.iter().filter(|what| began(what)).count() == 2).then_some(())
     });
+    let run = agents.run_dir().unwrap();
     // What is asked of the new head before its first round holds for that.
     let leads = agents.until("its door", |_| {
         let named = std::fs::read_to_string(run.join("control")).ok()?;
         [2, 3].into_iter().find(|node| named.lines().nth(1) == Some(&agents.host(*node)))
     });
-    ask(&["pause"]);
+    agents.ask(&["pause"]);
     agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
     // A run that is paused is handed over as such.
     let last = 5 - leads;
-    ask(&["drain", "--node", &agents.host(leads)]);
+    agents.ask(&["drain", "--node", &agents.host(leads)]);
     assert_eq!(agents.end(leads), Some(0), "{}", agents.told());
     agents.until("another pause", |events| {
         let paused = |what: &What| matches!(what, What::Paused { .. });
         (events.iter().filter(|what| paused(what)).count() == 2).then_some(())
     });
-    ask(&["continue"]);
+    agents.ask(&["continue"]);
     agents.working(1, agents.step() + 1);
-    let refused = Command::new(launch::enn()).args(["drain", "--node", &agents.host(last)]).arg(&run).output().unwrap();
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("0 nodes would be left"), "{}", agents.told());
-    ask(&["stop"]);
+    assert!(agents.ask_in_vain(&["drain", "--node", &agents.host(last)]).contains("0 nodes would be left"));
+    agents.ask(&["stop"]);
     assert_eq!(agents.end(last), Some(130), "{}", agents.told());
     let events = agents.events();
     let failed = |what: &What| matches!(what, What::RoundFailed { .. } | What::Recovered { .. } | What::GaveUp { .. });
@@ -247,18 +235,13 @@ fn a_node_is_drained_while_the_run_is_paused() {
     let mut agents = Agents::new("1:2", 20_000, None);
     [1, 2].into_iter().for_each(|node| agents.start(node));
     agents.working(2, 5);
-    let run = agents.run_dir().unwrap();
-    let ask = |words: &[&str]| {
-        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    ask(&["pause"]);
+    agents.ask(&["pause"]);
     agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
-    ask(&["drain", "--node", "127.0.0.2"]);
+    agents.ask(&["drain", "--node", "127.0.0.2"]);
     assert_eq!(agents.end(2), Some(0), "{}", agents.told());
-    ask(&["continue"]);
+    agents.ask(&["continue"]);
     agents.working(1, agents.step() + 1);
-    ask(&["stop"]);
+    agents.ask(&["stop"]);
     assert_eq!(agents.end(1), Some(130), "{}", agents.told());
     agents.nothing_is_left();
 }
@@ -316,21 +299,16 @@ fn a_run_on_two_nodes_is_resized_paused_and_continued() {
     let mut agents = Agents::new("2", 20_000, None).with(&["--spares", "1"]);
     [1, 2].into_iter().for_each(|node| agents.start(node));
     agents.working(2, 5);
-    let run = agents.run_dir().unwrap();
-    let ask = |words: &[&str]| {
-        let output = Command::new(launch::enn()).arg(words[0]).arg(&run).args(&words[1..]).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    ask(&["resize", "3"]);
+    agents.ask(&["resize", "3"]);
     agents.working(3, agents.step() + 1);
-    ask(&["pause"]);
+    agents.ask(&["pause"]);
     agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
-    ask(&["resize", "1"]);
-    ask(&["continue"]);
+    agents.ask(&["resize", "1"]);
+    agents.ask(&["continue"]);
     agents.working(1, agents.step() + 1);
-    ask(&["resize", "2"]);
+    agents.ask(&["resize", "2"]);
     agents.working(2, agents.step() + 1);
-    ask(&["stop"]);
+    agents.ask(&["stop"]);
     assert_eq!((agents.end(1), agents.end(2)), (Some(130), Some(130)), "{}", agents.told());
     let spares = agents.events().into_iter().filter_map(|what| match what {
         What::SpareEnded { code, signal, .. } => Some((code, signal)),
@@ -408,12 +386,9 @@ fn a_link_that_is_cut_for_long_loses_the_node_and_a_short_cut_loses_nothing() {
     let mut agents = Agents::new("1:2", 20_000, None);
     [1, 2].into_iter().for_each(|node| agents.start(node));
     let round = agents.working(2, 5);
-    let run = agents.run_dir().unwrap();
-    let cut = |node: &str| {
-        let output = Command::new(launch::enn()).args(["chaos", "--partition", node]).arg(&run).output().unwrap();
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
-    };
-    assert!(cut("127.0.0.1").contains("expected a node that another one leads: 127.0.0.2"));
+    let cut = |node: &str| agents.ask(&["chaos", "--partition", node]);
+    let refused = agents.ask_in_vain(&["chaos", "--partition", "127.0.0.1"]);
+    assert!(refused.contains("expected a node that another one leads: 127.0.0.2"));
     assert!(cut("127.0.0.2:2s").contains("cut for 2 s"));
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {

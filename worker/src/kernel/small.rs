@@ -15,7 +15,6 @@ pub(crate) fn alone(op: &Op, l: &Launch<'_>) -> Option<Alone> {
         op,
         Op::MatMul { .. } | Op::Linear { .. } | Op::LinearBackward { .. } | Op::Sdpa { .. } | Op::SdpaBackward { .. }
     );
-    let first = l.ins.first().filter(|x| !is_product && x.device() == Device::Cpu)?;
-    let is_small = first.numel() < ELEMENTS && l.ins.iter().map(|x| x.numel()).sum::<usize>() < ELEMENTS;
-    is_small.then(Alone::begin)
+    let is_ours = !is_product && l.ins.first()?.device() == Device::Cpu;
+    (is_ours && l.ins.iter().map(|x| x.numel()).sum::<usize>() < ELEMENTS).then(Alone::begin)
 }

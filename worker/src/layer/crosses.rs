@@ -113,7 +113,7 @@ mod tests {
 
     fn column(categories: usize) -> FeatureMeta {
         let categories = (0..categories).map(|i| i.to_string()).collect();
-        FeatureMeta { name: "c".to_owned(), categories, has_missing: false, ..FeatureMeta::default() }
+        FeatureMeta { name: "c".to_owned(), categories, ..FeatureMeta::default() }
     }
 
     #[test]

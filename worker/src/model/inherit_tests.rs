@@ -15,14 +15,13 @@ use std::collections::BTreeMap;
 const TOLERANCE: f64 = 2e-5;
 
 fn number(name: &str, has_missing: bool) -> FeatureMeta {
-    FeatureMeta { name: name.to_owned(), categories: vec![], has_missing, ..FeatureMeta::default() }
+    FeatureMeta { name: name.to_owned(), has_missing, ..FeatureMeta::default() }
 }
 
 fn category(name: &str, of: &[&str]) -> FeatureMeta {
     FeatureMeta {
         name: name.to_owned(),
         categories: of.iter().map(|c| (*c).to_owned()).collect(),
-        has_missing: false,
         ..FeatureMeta::default()
     }
 }

@@ -128,12 +128,7 @@ mod tests {
         let out_shape = out_shape.to_vec();
         let cells = out_shape.iter().product();
         ModelSpec {
-            features: vec![FeatureMeta {
-                name: "a".to_owned(),
-                categories: vec![],
-                has_missing: false,
-                ..FeatureMeta::default()
-            }],
+            features: vec![FeatureMeta { name: "a".to_owned(), ..FeatureMeta::default() }],
             out_shape,
             train_rows,
             x_stats: vec![stats],

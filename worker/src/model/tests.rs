@@ -36,17 +36,11 @@ pub(super) fn config() -> ModelConfig {
 
 /// Three numbers (the second with gaps), one category of 4, a grid of 2 × 3.
 pub(super) fn spec() -> ModelSpec {
-    let number = |name: &str, has_missing| FeatureMeta {
-        name: name.to_owned(),
-        categories: vec![],
-        has_missing,
-        ..FeatureMeta::default()
-    };
+    let number = |name: &str, has_missing| FeatureMeta { name: name.to_owned(), has_missing, ..FeatureMeta::default() };
     let stats = |mean, std| Stats { n: 32, mean, std, min: mean - 3.0 * std, max: mean + 3.0 * std };
     let kinds = FeatureMeta {
         name: "kind".to_owned(),
         categories: ["a", "b", "c", "d"].map(String::from).into(),
-        has_missing: false,
         ..FeatureMeta::default()
     };
     ModelSpec {

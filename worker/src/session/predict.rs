@@ -347,12 +347,7 @@ mod tests {
     use tch::Kind;
 
     fn meta(features: &[&str], out_shape: &[usize]) -> StagedMeta {
-        let feature = |name: &&str| FeatureMeta {
-            name: (*name).to_owned(),
-            categories: vec![],
-            has_missing: false,
-            ..FeatureMeta::default()
-        };
+        let feature = |name: &&str| FeatureMeta { name: (*name).to_owned(), ..FeatureMeta::default() };
         StagedMeta {
             version: 1,
             digest: String::new(),

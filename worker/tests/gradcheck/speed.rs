@@ -47,8 +47,7 @@ impl Launcher for Timed {
 fn where_a_step_of_the_default_model_spends_its_time() {
     tch::set_num_threads(1);
     let stats = Stats { n: 700, mean: 0.0, std: 1.0, min: -3.0, max: 3.0 };
-    let feature =
-        |i| FeatureMeta { name: format!("f{i}"), categories: vec![], has_missing: false, ..FeatureMeta::default() };
+    let feature = |i| FeatureMeta { name: format!("f{i}"), ..FeatureMeta::default() };
     let spec = ModelSpec {
         features: (0..300).map(feature).collect(),
         out_shape: vec![3, 4, 24],

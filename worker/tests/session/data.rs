@@ -156,12 +156,7 @@ pub(crate) fn stage(out: &Path) -> PathBuf {
         digest: "5".repeat(64),
         rows: ROWS as u64,
         features: (0..FEATURES)
-            .map(|f| FeatureMeta {
-                name: format!("f{f}"),
-                categories: vec![],
-                has_missing: f == 3,
-                ..FeatureMeta::default()
-            })
+            .map(|f| FeatureMeta { name: format!("f{f}"), has_missing: f == 3, ..FeatureMeta::default() })
             .collect(),
         out_shape: SHAPE.to_vec(),
         out_labels: SHAPE.iter().map(|n| (0..*n).map(|i| i.to_string()).collect()).collect(),

@@ -41,12 +41,7 @@ fn table() -> Table {
             }
         }
     }
-    let name = |i: usize| FeatureMeta {
-        name: format!("temp[{i}]"),
-        categories: vec![],
-        has_missing: false,
-        ..FeatureMeta::default()
-    };
+    let name = |i: usize| FeatureMeta { name: format!("temp[{i}]"), ..FeatureMeta::default() };
     Table {
         rows: DAYS,
         features: (0..72).map(name).collect(),
