@@ -205,7 +205,7 @@ int32_t enn_norm(const at::Tensor* const* ins, int32_t centred, float eps, at::T
     at::Tensor mean = centred ? at::empty(narrow, x.options()) : at::Tensor(), rstd = at::empty(narrow, x.options());
     const auto to = [](const at::Tensor& made) { return made.defined() ? made.mutable_data_ptr<float>() : nullptr; };
     const Norm n{data(x), data(branch), data(weight), data(bias), to(sum), to(y), to(mean), to(rstd), width, eps};
-    at::parallel_for(0, rows, rows_of(NORM_GRAIN, width), [&](int64_t first, int64_t last) { chosen(norm_512, norm_256)(n, first, last); });
+    at::parallel_for(0, rows, rows_of(NORM_GRAIN, width), [&](int64_t first, int64_t last) { enn::chosen(norm_512, norm_256)(n, first, last); });
     at::Tensor* made[] = {&sum, &y, &mean, &rstd};
     for (int i = 0; i < 4; ++i) outs[i] = made[i]->defined() ? out(std::move(*made[i])) : nullptr;
   });
@@ -222,7 +222,7 @@ int32_t enn_norm_backward(const at::Tensor* const* ins, at::Tensor** outs) {
     at::parallel_for(0, blocks, rows_of(NORM_GRAIN, TERMS * width), [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
         float* share = shares.data() + block * 2 * lanes;
-        chosen(norm_backward_512, norm_backward_256)(n, block * TERMS, std::min(rows, (block + 1) * TERMS), share, share + lanes);
+        enn::chosen(norm_backward_512, norm_backward_256)(n, block * TERMS, std::min(rows, (block + 1) * TERMS), share, share + lanes);
       }
     });
     outs[0] = out(std::move(dx));
@@ -246,7 +246,7 @@ int32_t enn_gate(const at::Tensor* const* ins, at::Tensor** y) {
     if (!b.defined()) sizes.back() /= 2;
     auto made = at::empty(sizes, a.options());
     Gate x{nullptr, data(a), data(b), made.mutable_data_ptr<float>(), nullptr, nullptr, 1, 1};
-    const auto run = chosen(gates_512, gates_256);
+    const auto run = enn::chosen(gates_512, gates_256);
     if (b.defined()) {
       at::parallel_for(0, a.numel(), GATE_GRAIN, [&](int64_t from, int64_t to) {
         Gate part = x;
@@ -267,7 +267,7 @@ int32_t enn_gate_backward(const at::Tensor* const* ins, at::Tensor** outs) {
     const auto g = dense(ins[0]), a = dense(ins[1]), b = dense(ins[2]);
     auto da = at::empty_like(a), db = b.defined() ? at::empty_like(b) : at::Tensor();
     Gate x{data(g), data(a), data(b), nullptr, da.mutable_data_ptr<float>(), nullptr, 1, 1};
-    const auto run = chosen(gates_backward_512, gates_backward_256);
+    const auto run = enn::chosen(gates_backward_512, gates_backward_256);
     if (b.defined()) {
       x.db = db.mutable_data_ptr<float>();
       at::parallel_for(0, a.numel(), GATE_GRAIN, [&](int64_t from, int64_t to) {
