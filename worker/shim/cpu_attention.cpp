@@ -19,7 +19,6 @@ using enn::multiply;
 using enn::padded;
 using enn::Product;
 using enn::store;
-using enn::Wide;
 
 namespace {
 

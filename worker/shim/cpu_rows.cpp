@@ -20,7 +20,6 @@ using enn::load_part;
 using enn::padded;
 using enn::store_part;
 using enn::total;
-using enn::Wide;
 
 namespace {
 
