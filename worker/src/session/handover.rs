@@ -54,9 +54,14 @@ pub(super) enum Found {
 /// Shares that make up a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shares {
+    /// That of the furthest of them.
     pub(super) standing: Standing,
-    /// The lowest rank that has each.
+    /// The lowest of the furthest ranks that have each.
     pub(super) holders: Vec<u32>,
+    /// Of these, one that stands there: it gives what every rank has.
+    pub(super) common: usize,
+    /// Not all stand there: the others have done the same steps, and have not judged the epoch yet.
+    pub(super) late: bool,
 }
 
 /// Shares that do not.
@@ -148,7 +153,7 @@ pub(super) fn find(group: &dyn ProcessGroup, device: Device, mine: Held) -> Resu
 }
 
 /// Of ranks that went on while others could not, shares may be a step ahead: then they are of no use beside the others, unless
-/// every share is there.
+/// every share is there. An epoch's end is no step: what it changes follows from what any rank knows that judged it.
 fn judge(all: &[Held]) -> Found {
     let standings: BTreeSet<Standing> = all.iter().filter_map(|held| held.standing()).collect();
     for standing in standings.into_iter().rev() {
@@ -158,11 +163,16 @@ fn judge(all: &[Held]) -> Found {
         }
         let worlds = all.iter().filter_map(|held| held.share()).map(|share| share.world).collect::<BTreeSet<_>>();
         for world in worlds {
-            let holder = |rank| all.iter().position(|held| *held == Held::Share(standing, Share { rank, world }));
-            let holders: Option<Vec<u32>> = (0..world).map(|rank| holder(rank).map(|at| at as u32)).collect();
-            if let Some(holders) = holders {
-                return Found::Shares(Shares { standing, holders });
-            }
+            let before = Standing { judged: false, ..standing };
+            let holder = |rank| {
+                let at = |standing| all.iter().position(|held| *held == Held::Share(standing, Share { rank, world }));
+                at(standing).or_else(|| at(before)).map(|at| at as u32)
+            };
+            let Some(holders) = (0..world).map(holder).collect::<Option<Vec<u32>>>() else { continue };
+            let stands = |holder: &u32| all[*holder as usize].standing() == Some(standing);
+            let Some(common) = holders.iter().position(stands) else { continue };
+            let late = !holders.iter().all(stands);
+            return Found::Shares(Shares { standing, holders, common, late });
         }
     }
     let had: Vec<Share> = all.iter().filter_map(|held| held.share()).collect();
@@ -320,6 +330,16 @@ mod tests {
         assert_eq!(found(&[share(7, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![0, 3]));
         // One was ahead of the others, and goes back.
         assert_eq!(found(&[share(8, 0, 2), Held::Nothing, share(7, 0, 2), share(7, 1, 2)]), (7, vec![2, 3]));
+        // The others go forward.
+        let early = |step, rank| Held::Share(Standing { step, judged: false }, Share { rank, world: 2 });
+        // One judged the epoch before the round broke.
+        let mixed = |all: &[Held]| match judge(all) {
+            Found::Shares(found) => (found.holders, found.common, found.late, found.standing.judged),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(mixed(&[early(7, 0), share(7, 1, 2), early(7, 1)]), (vec![0, 1], 1, true, true));
+        assert_eq!(mixed(&[early(7, 0), early(7, 1), share(7, 0, 2), share(7, 1, 2)]), (vec![2, 3], 0, false, true));
+        assert_eq!(mixed(&[early(7, 0), early(7, 1), share(7, 0, 4)]), (vec![0, 1], 0, false, false));
         // The others go forward.
         assert_eq!(found(&[share(8, 0, 2), share(8, 1, 2), share(7, 0, 2)]), (8, vec![0, 1]));
         let text = missing(&[share(8, 0, 2), Held::Nothing, share(7, 1, 2)]);

@@ -36,6 +36,8 @@ pub struct Progress {
     pub replays: u64,
     /// Epochs that were judged: validated, and their sums cleared.
     pub ended: u64,
+    /// When the last of them was judged, the mean over the last steps won.
+    pub mean_won: bool,
     /// The step after which a checkpoint was due last.
     pub due: u64,
     /// Training ended early.
@@ -130,6 +132,7 @@ impl Progress {
             self.due,
             u64::from(self.stopped_early),
             u64::from(self.finished),
+            u64::from(self.mean_won),
         ]
         .map(u64::cast_signed);
         let mut named = vec![
@@ -145,7 +148,7 @@ impl Progress {
     /// Names, shapes and kinds that `named` always gives.
     pub fn wanted() -> Vec<(String, Vec<i64>, Kind)> {
         vec![
-            (COUNTS.to_owned(), vec![11], Kind::Int64),
+            (COUNTS.to_owned(), vec![12], Kind::Int64),
             (BEST.to_owned(), vec![1], Kind::Double),
             (SUMS.to_owned(), vec![EPOCH_SUMS], Kind::Double),
             (ORDER.to_owned(), vec![3], Kind::Int64),
@@ -197,6 +200,7 @@ impl Progress {
             due: count(8),
             stopped_early: count(9) != 0,
             finished: count(10) != 0,
+            mean_won: count(11) != 0,
         })
     }
 }
@@ -232,6 +236,7 @@ mod tests {
             step: 44,
             standing: Standing { best: 1.0 / 3.0, bad_epochs: 2 },
             best_epoch: 1,
+            mean_won: true,
             skipped: 4,
             replays: 6,
             ended: 3,

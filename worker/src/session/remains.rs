@@ -8,7 +8,7 @@ use super::{
     SessionError,
     agree::agree,
     boot::COLLECTIVE_WAIT_MAX,
-    handover::{Standing, sum_of_bits, tell},
+    handover::{Shares, Standing, sum_of_bits, tell},
     train::State,
 };
 use crate::{
@@ -78,9 +78,9 @@ impl Left {
 }
 
 impl Remains {
-    /// What it gives as share number `share` of all: the first gives what every rank had, too.
-    fn gives(&self, share: usize) -> Vec<(Entry, &Tensor)> {
-        let common = self.items.iter().filter(|_| share == 0).filter_map(|item| {
+    /// What it gives: what every rank had, too, where it `leads`.
+    fn gives(&self, leads: bool) -> Vec<(Entry, &Tensor)> {
+        let common = self.items.iter().filter(|_| leads).filter_map(|item| {
             let size = item.tensor.size();
             let kind = dtype::of_kind(item.tensor.kind())?;
             Some(((item.fqn.clone(), size.clone(), vec![0; size.len()], size, kind), &item.tensor))
@@ -97,22 +97,22 @@ impl Remains {
     }
 }
 
-/// The whole state by name, on every rank, in place where `whole` has a tensor that fits; and the bytes that came. Share number `i`
-/// comes from rank `holders[i]`; `own` is this rank's, if it has one.
+/// The whole state by name, on every rank, in place where `whole` has a tensor that fits; and the bytes that came. `own` is this
+/// rank's share, if it has one.
 ///
 /// # Errors
 /// [`SessionError::Disagree`] when bytes came out differently, or do not make up the whole; the collectives'.
 pub(super) fn put_together(
     whole: Vec<Named>,
     own: Option<&Remains>,
-    holders: &[u32],
+    shares: &Shares,
     (group, device): (&dyn ProcessGroup, Device),
 ) -> Result<(BTreeMap<String, Tensor>, u64), SessionError> {
     let places = whole.into_iter().map(|item| (item.fqn, item.tensor)).collect();
     let mut puzzle = Puzzle { places, device, found: BTreeMap::new() };
     let (mut sums, mut bytes) = (Vec::new(), 0);
-    for (share, &root) in holders.iter().enumerate() {
-        let mine = own.filter(|_| group.rank() == root).map(|remains| remains.gives(share));
+    for (share, &root) in shares.holders.iter().enumerate() {
+        let mine = own.filter(|_| group.rank() == root).map(|remains| remains.gives(share == shares.common));
         let (entries, tensors): (Vec<Entry>, Vec<&Tensor>) = mine.into_iter().flatten().unzip();
         let entries = tell(&entries, group, device, root)?;
         let mut first = 0;

@@ -266,14 +266,14 @@ impl Round<'_> {
         let tail = if finished { self.measure_tail()? } else { None };
         let state = &mut *self.state;
         if verdict.best {
-            state.learner.keep_average_as_best()?;
             state.progress.best_epoch = epoch;
         }
         state.progress.standing = standing;
         state.progress.stopped_early = verdict.stop;
         state.progress.finished = finished;
         state.progress.skipped += sums.skipped as u64;
-        state.progress.ended = epoch;
+        (state.progress.ended, state.progress.mean_won) = (epoch, false);
+        state.keep_what_was_judged()?;
         let report = EpochReport {
             epoch,
             step: state.progress.step,
@@ -414,6 +414,15 @@ impl State {
         items.extend(self.progress.named(&self.sums, order));
         items.extend(self.poisoned.named());
         Ok((items, own))
+    }
+
+    /// As best weights the average of the epoch that was just judged, if it is the best, or the mean over the last steps, if that won.
+    fn keep_what_was_judged(&mut self) -> Result<(), SessionError> {
+        match &self.progress {
+            progress if progress.mean_won => self.learner.keep_tail_as_best(),
+            progress if progress.best_epoch == progress.ended => self.learner.keep_average_as_best(),
+            _ => Ok(()),
+        }
     }
 
     /// Takes up a saved or received state.

@@ -140,8 +140,7 @@ fn the_others_go_on_without_the_dead_and_a_whole_node_may_die() {
         assert!(matches!(&next, FromWorker::Decided { decision } if decision.starts_with(strategy)), "{next:?}");
         let told = workers[0].rest();
         let first = told.iter().find_map(|m| if let FromWorker::Stepped { step, .. } = m { Some(*step) } else { None });
-        // Where the shares of one step are not all found, from the beginning; that happens more often than it must.
-        assert!(first.is_some_and(|first| first == 1 || first > step.saturating_sub(1)), "{first:?} after {step}");
+        assert!(first.is_some_and(|first| first > step.saturating_sub(1)), "{first:?} after {step}");
         assert!(matches!(told.last(), Some(FromWorker::Done { .. })), "{:?}", told.last());
         for worker in &mut workers[1..] {
             assert_eq!(worker.rest().last(), Some(&FromWorker::Done { stopped: false }));

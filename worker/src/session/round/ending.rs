@@ -65,7 +65,8 @@ impl Round<'_> {
             (None, _) => (false, format!("kept {}: nothing validates", best.0)),
         };
         if wins {
-            state.learner.keep_tail_as_best()?;
+            state.progress.mean_won = true;
+            state.keep_what_was_judged()?;
             if let Some(error) = tail.flatten() {
                 state.progress.standing.best = error;
             }

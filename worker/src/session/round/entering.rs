@@ -195,11 +195,14 @@ impl<'a> Round<'a> {
         let (host, group) = (self.host, self.place.group);
         let whole = self.state.named(&host.order)?;
         let left = std::mem::take(&mut self.state.left);
-        let joined = remains::put_together(whole, left.share(), &shares.holders, (group, host.device));
+        let joined = remains::put_together(whole, left.share(), shares, (group, host.device));
         // Until every rank has the whole, the share is what there is.
         self.state.left = left;
         let (saved, bytes) = joined?;
         self.state.take(&saved, &host.order, Path::new("the shares of other ranks"))?;
+        if shares.late {
+            self.state.keep_what_was_judged()?;
+        }
         let (step, seconds) = (self.state.progress.step, self.state.pace.watch.lap_ms() / 1e3);
         let there = host.checkpoints.join(name::committed(step)).exists();
         let seen = agree::sum(group, host.device, &[if there { 1.0 } else { 0.0 }])?[0] > 0.0;
