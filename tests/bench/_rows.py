@@ -125,19 +125,21 @@ def peer_name(setting: dict) -> str:
     return f"PyTorch eager, DataLoader by {setting['fetch']}, {setting['workers']} workers"
 
 
-def arguments(about: str, given: list[str]) -> argparse.Namespace:
+def arguments(about: str, given: list[str], more: dict[str, dict]) -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads each side computes with")
+    for name, how in more.items():
+        parser.add_argument(name, **how)
     parser.add_argument("shapes", nargs="*", default=list(SHAPES), help="of: " + ", ".join(SHAPES))
     return parser.parse_args(given)
 
 
-def main(about: str, measure: collections.abc.Callable[[str, argparse.Namespace], bool], given: list[str]) -> None:
-    """Measures one shape after the other."""
-    options = arguments(about, given)
+def main(about: str, measure: collections.abc.Callable[[str, argparse.Namespace], bool], given: list[str], more: dict[str, dict] | None = None) -> None:
+    """Measures one shape after the other. `more` flags are this bench's own."""
+    options = arguments(about, given, more or {})
     passed = [measure(name, options) for name in options.shapes]
     sys.exit(0 if all(passed) else 1)
 
