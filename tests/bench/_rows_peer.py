@@ -114,7 +114,7 @@ def predict(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
 
     model, scale_x, scale_y = build(config, arrays, options)
     model.eval()
-    batches = loader([arrays[0].with_name(options["data"])], options["batch"], options, shuffle=False)
+    batches = loader([arrays[0].parent / options["data"]], options["batch"], options, shuffle=False)
     parts, start = [], time.perf_counter()
     with torch.inference_mode():
         for (x,) in batches:

@@ -1,5 +1,6 @@
 """Runs step_bench and its peers: one budget of time, lines of JSON, and no process left behind."""
 
+import functools
 import json
 import os
 import pathlib
@@ -27,8 +28,9 @@ def python() -> str:
     return os.environ.get("ENN_PYTHON") or sys.executable
 
 
+@functools.cache
 def torch_says(expression: str) -> str:
-    """What an expression of torch is in the peers' Python."""
+    """What an expression of torch is in the peers' Python. Asking takes seconds, which are nobody's that is measured."""
     code = f"import torch, pathlib; print({expression})"
     asked = subprocess.run([python(), "-c", code], env=record.peer_environment(), capture_output=True, text=True, check=True)
     return asked.stdout.strip()

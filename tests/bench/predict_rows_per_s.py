@@ -24,8 +24,8 @@ import _rows as rows
 BATCHES = [1024]
 # Of the rows, so many are enough to choose a setting.
 TUNING_PART = 4
-# What is predicted.
-DATA = "new.npy"
+# What is predicted; the array has the file's name.
+DATA = "new/x.npy"
 
 
 def clock(call) -> tuple[float, object]:
@@ -67,6 +67,7 @@ def measure(name: str, wanted: argparse.Namespace) -> bool:
         rows.make_data(folder, shape)
         known = np.load(folder / "x.npy", mmap_mode="r")
         count = len(known) * wanted.times
+        (folder / DATA).parent.mkdir()
         new = np.lib.format.open_memmap(folder / DATA, "w+", known.dtype, (count, *known.shape[1:]))
         for turn in range(wanted.times):
             new[turn * len(known) : (turn + 1) * len(known)] = known
