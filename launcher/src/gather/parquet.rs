@@ -6,26 +6,42 @@ use super::{
     predictions::Out,
     table::Table,
 };
+use arrow_array::RecordBatch;
 use enn_common::{
     fs::{Disk, FileError, Storage},
     staged::StagedMeta,
 };
-use parquet::{arrow::ArrowWriter, basic::Compression, file::properties::WriterProperties};
+use parquet::{
+    arrow::{
+        ArrowWriter,
+        arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves},
+    },
+    basic::Compression,
+    errors::ParquetError,
+    file::{properties::WriterProperties, writer::SerializedFileWriter},
+};
+use rayon::prelude::*;
 use std::{
     fs::File,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-/// Cells of a row group: what is held in memory before it is written.
-const GROUP_CELLS: usize = 4 << 20;
+/// Cells of a row group: what is held in memory before it is written. Tests have several groups.
+const GROUP_CELLS: usize = if cfg!(test) { 42 } else { 4 << 20 };
 /// Smallest row group.
-const GROUP_ROWS_MIN: usize = 1024;
+const GROUP_ROWS_MIN: usize = if cfg!(test) { 1 } else { 1024 };
 
-/// A Parquet file being written.
+/// A Parquet file being written: the columns of a row group side by side, each by a thread.
 pub(super) struct ParquetOut {
-    writer: ArrowWriter<File>,
+    writer: SerializedFileWriter<File>,
+    columns: ArrowRowGroupWriterFactory,
     table: Table,
+    /// Rows of a group.
+    group_rows: usize,
+    /// Those of the next one.
+    waiting: Vec<RecordBatch>,
+    groups: usize,
     path: PathBuf,
     name: String,
 }
@@ -38,24 +54,65 @@ impl ParquetOut {
         let path = folder.join(&name);
         let table = Table::new(meta, layout, !meta.row_names.is_empty());
         let group_rows = (GROUP_CELLS / table.numbers().max(1)).max(GROUP_ROWS_MIN);
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .set_max_row_group_row_count(Some(group_rows))
-            .build();
+        // Predictions hardly repeat themselves; words do.
+        let mut properties =
+            WriterProperties::builder().set_compression(Compression::SNAPPY).set_dictionary_enabled(false);
+        for column in table.words() {
+            properties = properties.set_column_dictionary_enabled(column.into(), true);
+        }
         let file = File::create(&path).map_err(FileError::of("create", &path))?;
-        let writer = ArrowWriter::try_new(file, Arc::clone(table.schema()), Some(properties));
-        let writer = writer.map_err(GatherError::parquet(&path))?;
-        Ok(Self { writer, table, path, name })
+        let writer = ArrowWriter::try_new(file, Arc::clone(table.schema()), Some(properties.build()))
+            .and_then(ArrowWriter::into_serialized_writer);
+        let (writer, columns) = writer.map_err(GatherError::parquet(&path))?;
+        Ok(Self { writer, columns, table, group_rows, waiting: Vec::new(), groups: 0, path, name })
+    }
+
+    fn add(&mut self, rows: &Rows<'_>) -> Result<(), ParquetError> {
+        let batch = self.table.batch(rows)?;
+        let mut at = 0;
+        while at < batch.num_rows() {
+            let waiting: usize = self.waiting.iter().map(RecordBatch::num_rows).sum();
+            let count = (self.group_rows - waiting).min(batch.num_rows() - at);
+            self.waiting.push(batch.slice(at, count));
+            at += count;
+            if waiting + count == self.group_rows {
+                self.end_group()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_group(&mut self) -> Result<(), ParquetError> {
+        let batches = std::mem::take(&mut self.waiting);
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let encode = |(column, mut writer): (usize, ArrowColumnWriter)| {
+            for batch in &batches {
+                for leaf in compute_leaves(batch.schema_ref().field(column), batch.column(column))? {
+                    writer.write(&leaf)?;
+                }
+            }
+            writer.close()
+        };
+        let writers = self.columns.create_column_writers(self.groups)?;
+        let encoded: Vec<ArrowColumnChunk> =
+            writers.into_par_iter().enumerate().map(encode).collect::<Result<_, _>>()?;
+        let mut group = self.writer.next_row_group()?;
+        encoded.into_iter().try_for_each(|column| column.append_to_row_group(&mut group))?;
+        group.close()?;
+        self.groups += 1;
+        Ok(())
     }
 }
 
 impl Out for ParquetOut {
     fn write(&mut self, rows: &Rows<'_>) -> Result<(), GatherError> {
-        let written = self.table.batch(rows).map_err(Into::into).and_then(|batch| self.writer.write(&batch));
-        written.map_err(GatherError::parquet(&self.path))
+        self.add(rows).map_err(GatherError::parquet(&self.path))
     }
 
-    fn finish(self: Box<Self>) -> Result<Vec<String>, GatherError> {
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, GatherError> {
+        self.end_group().map_err(GatherError::parquet(&self.path))?;
         let file = self.writer.into_inner().map_err(GatherError::parquet(&self.path))?;
         file.sync_all().map_err(FileError::of("sync", &self.path))?;
         Ok(vec![self.name])

@@ -4,6 +4,7 @@ use super::layout::{Layout, Rows};
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use enn_common::{artifact::chunk::RowStatus, staged::StagedMeta};
+use rayon::prelude::*;
 use std::{collections::HashMap, sync::Arc};
 
 /// Columns besides those of the cells.
@@ -59,6 +60,12 @@ impl Table {
         (&self.layout, &self.places)
     }
 
+    /// Names of the columns of words.
+    pub(super) fn words(&self) -> impl Iterator<Item = &str> {
+        let fields = self.schema.fields().iter().filter(|field| *field.data_type() == DataType::Utf8);
+        fields.map(|field| field.name().as_str())
+    }
+
     /// Columns of numbers.
     pub(super) fn numbers(&self) -> usize {
         self.places.len()
@@ -71,10 +78,14 @@ impl Table {
             arrays.push(Arc::new(StringArray::from_iter_values(rows.names)));
         }
         let numbers = self.layout.numbers().max(1);
-        for place in &self.places {
-            let column = rows.values.iter().skip(*place).step_by(numbers).copied();
-            arrays.push(Arc::new(Float32Array::from_iter(column.map(|value| value.is_finite().then_some(value)))));
-        }
+        let column = |place: &usize| -> ArrayRef {
+            let values: Vec<f32> = rows.values.iter().skip(*place).step_by(numbers).copied().collect();
+            if values.iter().all(|value| value.is_finite()) {
+                return Arc::new(Float32Array::from(values));
+            }
+            Arc::new(Float32Array::from_iter(values.into_iter().map(|value| value.is_finite().then_some(value))))
+        };
+        arrays.par_extend(self.places.par_iter().map(column));
         if self.layout.classes {
             let labels = self.layout.labels(rows).into_iter();
             let name = |label: Option<usize>| self.layout.columns.get(label?);

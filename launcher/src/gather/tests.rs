@@ -112,6 +112,8 @@ fn chunks_become_one_parquet_file_in_source_order() {
     assert_eq!((gathered.rows, gathered.non_finite, seen), (ROWS, 0, vec![10, 20, 25]));
 
     let reader = SerializedFileReader::try_from(output.as_path()).unwrap();
+    let groups: Vec<i64> = reader.metadata().row_groups().iter().map(|group| group.num_rows()).collect();
+    assert_eq!(groups, [7, 7, 7, 4], "not those of the chunks");
     let schema = reader.metadata().file_metadata().schema_descr();
     let names: Vec<&str> = schema.columns().iter().map(|column| column.name()).collect();
     assert_eq!(
