@@ -28,6 +28,8 @@ from _proxy import Proxy
 
 PART = 8 << 20
 WAIT_SECONDS_MAX = 120
+# A request gives up after 30.
+REQUEST_SECONDS_MAX = 20
 
 
 def azurite(program, folder):
@@ -68,7 +70,9 @@ def check(name, place, proxy, settings, folder):
 
     large, small = folder / "large", folder / "small"
     enn("push", small, f"{place}/small")
+    began = time.monotonic()
     enn("pull", f"{place}/small", folder / f"{name}-small")
+    assert time.monotonic() - began < REQUEST_SECONDS_MAX, "a request waits for a connection that nobody serves any more"
     assert enn("verify", folder / f"{name}-small", "--deep")["ok"] and not proxy.parts, "small files go up in one request"
     # The fifth part is held back: the first four are noted by then.
     proxy.hold_at = 5

@@ -111,7 +111,7 @@ fn serve((address, config): (&str, &Path), waiting: &(Mutex<Waiting>, Condvar), 
 fn upload(address: &str, config: &Path, links: &Path) -> Result<(), RemoteError> {
     let store = Store::open(address)?;
     // A run that was resumed from an older step writes a step again; the newer one counts.
-    push(links, &store.below("checkpoints")?, true, &mut |_, _| {})?;
+    push(links, &store.below("checkpoints"), true, &mut |_, _| {})?;
     super::upload::upload(&store, (config, CONFIG), None, &mut |_| {})?;
     Ok(())
 }

@@ -49,12 +49,12 @@ pub fn pull(
     let run = store.small("run.json", SMALL_BYTES_MAX)?;
     let (_, folders) = store.list()?;
     let inside = folders.iter().any(|folder| folder == "checkpoints");
-    let below = store.below(if inside { "checkpoints" } else { "" })?;
+    let below = store.below(if inside { "checkpoints" } else { "" });
     let (_, steps) = below.list()?;
     let mut steps: Vec<u64> = steps.iter().filter_map(|folder| name::step_of(folder)).collect();
     steps.sort_unstable();
     for found in steps.into_iter().rev().filter(|found| step.is_none_or(|step| step == *found)) {
-        let place = below.below(&name::committed(found))?;
+        let place = below.below(&name::committed(found));
         if place.length(name::MANIFEST)?.is_none() {
             continue;
         }

@@ -45,11 +45,11 @@ pub fn push(
 ) -> Result<Pushed, RemoteError> {
     let manifest = Checkpoint::whole(dir)?;
     let step = name::committed(manifest.step);
-    let place = store.below(&step)?;
+    let place = store.below(&step);
     let path = dir.join(name::MANIFEST);
     let sealed = std::fs::read(&path).map_err(FileError::of("read", &path))?;
     place.sweep();
-    place.below(NOTES)?.sweep();
+    place.below(NOTES).sweep();
     let there = place.small(name::MANIFEST, MANIFEST_BYTES_MAX)?;
     let pushed = |sent, present| Pushed {
         place: place.name_of(""),
@@ -61,7 +61,7 @@ pub fn push(
     match there {
         Some(found) if found == sealed => {
             // An upload that was cut off behind the manifest has left its notes.
-            let (left, _) = place.below(NOTES)?.list()?;
+            let (left, _) = place.below(NOTES).list()?;
             left.iter().try_for_each(|one| place.remove(&note(&one.name)))?;
             return Ok(pushed(0, manifest.files.len()));
         }
@@ -124,7 +124,7 @@ pub fn push_run(
         return Err(RemoteError::NoCheckpoint { place: run.display().to_string(), what });
     }
     let inside = listing::checkpoints_dir(run) != run;
-    let below = if inside { store.below("checkpoints")? } else { store.below("")? };
+    let below = if inside { store.below("checkpoints") } else { store.below("") };
     let pushed = chosen.iter().map(|one| push(&one.path, &below, replace, progress)).collect::<Result<Vec<_>, _>>()?;
     for file in RUN_FILES.iter().filter(|file| inside && run.join(file).is_file()) {
         upload(store, (&run.join(file), file), None, &mut |_| {})?;

@@ -20,8 +20,10 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
 const NAMES_MAX: usize = 100_000;
 
 /// A place in a store: everything below one prefix.
+#[derive(Clone)]
 pub struct Store {
-    runtime: Runtime,
+    /// One for all places in a store: a connection that was made under another would answer nobody.
+    runtime: Arc<Runtime>,
     store: Arc<dyn ObjectStore>,
     /// The same, where parts of an upload can be told by themselves.
     multi: Option<Arc<dyn MultipartStore>>,
@@ -105,13 +107,13 @@ impl Store {
         place: &str,
     ) -> Result<Self, RemoteError> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(RemoteError::Runtime)?;
+        let runtime = Arc::new(runtime);
         Ok(Self { runtime, store, multi, is_local: false, prefix, place: place.trim_end_matches('/').to_owned() })
     }
 
     /// A place below this one, in the same store.
-    pub(super) fn below(&self, name: &str) -> Result<Self, RemoteError> {
-        let below = Self::of(self.store.clone(), self.multi.clone(), self.key(name), &self.name_of(name))?;
-        Ok(Self { is_local: self.is_local, ..below })
+    pub(super) fn below(&self, name: &str) -> Self {
+        Self { prefix: self.key(name), place: self.name_of(name), ..self.clone() }
     }
 
     /// The address of an object, for messages.
