@@ -117,30 +117,34 @@ def alone(folder, form, told):
     check(f"{form} by enn predict", found[numbers].to_numpy(), told[numbers].to_numpy(), told[numbers].std().to_numpy())
 
 
+def packages(name, *options):
+    """The environment of some packages, made once; None where they cannot be had."""
+    target = ENN.parent.parent
+    # The interpreter behind an environment has pip.
+    made = subprocess.run([ROOT / "tests/conformance/venv.sh", sys._base_executable, target, name, *options], timeout=SECONDS_MAX)
+    return target / f"venv-{name}" if made.returncode == 0 else None
+
+
 def headers(place):
     """Makes the folders `include` and `lib` of onnxruntime, as its releases have them: its library is in its wheel, the headers in another
     one."""
-    target = ENN.parent.parent
-    # The interpreter behind an environment has pip.
-    made = subprocess.run([ROOT / "tests/conformance/venv.sh", sys._base_executable, target, "headers", "--no-deps"], timeout=SECONDS_MAX)
     (place / "lib").mkdir(parents=True)
-    for found in [*(target / "venv-headers").rglob("onnxruntime_cxx_api.h")][: made.returncode == 0]:
-        (place / "include").symlink_to(found.parent)
+    if made := packages("headers", "--no-deps"):
+        (place / "include").symlink_to(next(made.rglob("onnxruntime_cxx_api.h")).parent)
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
         (place / "lib" / name).symlink_to(library)
 
 
-def programs(folder, form, rows, expected, spread):
-    """Each program beside an artifact, by the command in it: first with its own rows, then with these."""
+def programs(folder, form, python, rows, expected, spread):
+    """Each program beside an artifact, by the command in it: first with its own rows, then with these. `python` is an environment."""
     place = folder / f"usage-{form}"
     said = json.loads((folder / "out" / f"towns.{form}.json").read_text())
-    place.mkdir()
-    for name in [said["artifact"], *said["usage"]]:
-        shutil.copy(folder / "out" / name, place)
+    # A SavedModel is a folder.
+    shutil.copytree(folder / "out", place, ignore=lambda _, names: [name for name in names if name.startswith("towns.") and form not in name])
     (place / "rows.json").write_text(json.dumps([[None if np.isnan(x) else float(x) for x in row] for row in rows]))
     ort, built = folder / "onnxruntime", ENN.parent.parent / "usage"
-    environment = dict(os.environ, PATH=f"{sys.prefix}/bin:{os.environ['PATH']}", ORT=str(ort), CARGO_TARGET_DIR=str(built),
+    environment = dict(os.environ, PATH=f"{python}/bin:{os.environ['PATH']}", ORT=str(ort), CARGO_TARGET_DIR=str(built),
                        ORT_DYLIB_PATH=str(ort / "lib" / "libonnxruntime.so"))  # fmt: skip
     environment.pop("LD_LIBRARY_PATH", None)
     for name in said["usage"]:
@@ -202,7 +206,13 @@ def main():
         check("pt2, one row", one, expected[:1], spread)
         headers(folder / "onnxruntime")
         for form in ("onnx", "ort", "pt2"):
-            programs(folder, form, x, expected, spread)
+            programs(folder, form, sys.prefix, x, expected, spread)
+        if tensorflow := packages("tf"):
+            enn("export", "latest", "--runs-dir", "runs", "--to", "litert,tensorflow", "--out", "out", "--unverified", cwd=folder)
+            for form in ("tflite", "savedmodel"):
+                programs(folder, form, tensorflow, x, expected, spread)
+        else:
+            print("skipped: the programs of LiteRT and TensorFlow; their packages could not be had")
 
 
 if __name__ == "__main__":

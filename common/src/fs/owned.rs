@@ -61,7 +61,7 @@ mod tests {
         let (living, dead, kept, bare, other) = (dir(".a-1"), dir(".a-2"), dir(".a-3"), dir(".a-4"), dir(".b-1"));
         let lock = take(&living).unwrap().unwrap();
         assert!(take(&living).unwrap().is_none(), "it has an owner");
-        [&dead, &kept, &other].map(|dir| drop(take(dir).unwrap().unwrap()));
+        [&dead, &kept, &other].into_iter().for_each(|dir| drop(take(dir).unwrap().unwrap()));
         sweep(out.path(), ".a-", |dir| dir == kept);
         assert!(!dead.exists() && [&living, &kept, &bare, &other].iter().all(|dir| dir.exists()));
         drop(lock);

@@ -23,7 +23,11 @@ int main(int count, char **arguments) {
     for (char &c : text)
         if (std::strchr("[],", c)) c = ' ';
     std::vector<float> rows;
-    for (std::istringstream words(text); words >> word;) rows.push_back(word == "null" ? NAN : std::stof(word));
+    for (std::istringstream words(text); words >> word;) rows.push_back(word == "null" ? NAN : std::stod(word));
+    if (rows.empty() || rows.size() % @WIDTH@ != 0) {
+        std::cerr << "expected rows of @WIDTH@ numbers\n";
+        return 1;
+    }
     const int64_t n = rows.size() / @WIDTH@;
 
     // What goes in besides rows begins at zero.
