@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         layout: Layout::Rows(layout),
         split: SplitConfig { kind: SplitKind::Random, val: 0.1, test: 0.1, seed: 1, column: None },
         units: String::new(),
+        input_units: Default::default(),
         ranges: vec![],
         weight: None,
         mask: TargetMask::Finite,

@@ -187,6 +187,12 @@ pub enum Usage {
     /// No data section.
     #[error("the configuration has no [data] section: nothing to train on")]
     NoData,
+    /// A name that programs beside an artifact could not spell.
+    #[error("artifacts cannot be called {name:?}: expected no slash, quote, backslash or control character")]
+    ArtifactName {
+        /// The name.
+        name: String,
+    },
     /// Neither a configuration nor a run to resume.
     #[error("give a configuration, or --resume RUN to go on with a run")]
     NothingToTrain,

@@ -1,10 +1,11 @@
 """A trained run's exports answer in onnxruntime and PyTorch what `enn predict` answers, from nothing but the artifact, the file beside it and
-the rows as a user has them: with categories, missing values and quantiles; and so does `enn predict` with the artifact alone. What is printed as
-an example works as it stands.
+the rows as a user has them: with categories, missing values and quantiles; and so does `enn predict` with the artifact alone. The programs beside
+the artifacts are built and run by the commands that they print, and answer the same.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,51 @@ def alone(folder, form, told):
     check(f"{form} by enn predict", found[numbers].to_numpy(), told[numbers].to_numpy(), told[numbers].std().to_numpy())
 
 
+def packages(name, *options):
+    """The environment of some packages, made once; None where they cannot be had."""
+    target = ENN.parent.parent
+    # The interpreter behind an environment has pip.
+    made = subprocess.run([ROOT / "tests/conformance/venv.sh", sys._base_executable, target, name, *options], timeout=SECONDS_MAX)
+    return target / f"venv-{name}" if made.returncode == 0 else None
+
+
+def headers(place):
+    """Makes the folders `include` and `lib` of onnxruntime, as its releases have them: its library is in its wheel, the headers in another
+    one."""
+    (place / "lib").mkdir(parents=True)
+    if made := packages("headers", "--no-deps"):
+        (place / "include").symlink_to(next(made.rglob("onnxruntime_cxx_api.h")).parent)
+    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
+        (place / "lib" / name).symlink_to(library)
+
+
+def programs(folder, form, python, rows, expected, spread):
+    """Each program beside an artifact, by the command in it: first with its own rows, then with these. `python` is an environment."""
+    place = folder / f"usage-{form}"
+    said = json.loads((folder / "out" / f"towns.{form}.json").read_text())
+    # A SavedModel is a folder.
+    shutil.copytree(folder / "out", place, ignore=lambda _, names: [name for name in names if name.startswith("towns.") and form not in name])
+    (place / "rows.json").write_text(json.dumps([[None if np.isnan(x) else float(x) for x in row] for row in rows]))
+    ort, built = folder / "onnxruntime", ENN.parent.parent / "usage"
+    environment = dict(os.environ, PATH=f"{python}/bin:{os.environ['PATH']}", ORT=str(ort), CARGO_TARGET_DIR=str(built),
+                       ORT_DYLIB_PATH=str(ort / "lib" / "libonnxruntime.so"))  # fmt: skip
+    environment.pop("LD_LIBRARY_PATH", None)
+    for name in said["usage"]:
+        end = name.rsplit(".", 1)[1]
+        if end == "cpp" and not (ort / "include").exists():
+            print(f"skipped: {name}; the headers of onnxruntime could not be had")
+            continue
+        command = re.search(r"^\W*    ((?:python3|c\+\+|cargo) .*)$", (place / name).read_text(), re.M)[1]
+        again = {"py": f"{command} rows.json", "cpp": "./usage rows.json", "rs": f"'{built}/debug/usage' rows.json"}[end]
+        for line, count in ((command, 2), (again, len(rows))):
+            done = subprocess.run(line, shell=True, cwd=place, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX)
+            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+            found = np.array([[float(value) for value in row.split()] for row in done.stdout.splitlines()])
+            assert found.shape == (count, expected.shape[1]) and np.isfinite(found).all(), f"{line}\n{done.stdout}"
+        check(name, found, expected, spread)
+
+
 def main():
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as made:
@@ -158,10 +204,15 @@ def main():
         check("pt2", told["y"].detach().numpy().reshape(expected.shape), expected, spread)
         one = module(torch.from_numpy(x[:1]))["y"].detach().numpy().reshape(1, -1)
         check("pt2, one row", one, expected[:1], spread)
-        for example in sorted((folder / "out").glob("*.usage.py")):
-            done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
-            assert done.returncode == 0 and done.stdout.strip(), f"{example.name}: {done.stderr}"
-            print(f"{example.name} works as it stands")
+        headers(folder / "onnxruntime")
+        for form in ("onnx", "ort", "pt2"):
+            programs(folder, form, sys.prefix, x, expected, spread)
+        if tensorflow := packages("tf"):
+            enn("export", "latest", "--runs-dir", "runs", "--to", "litert,tensorflow", "--out", "out", "--unverified", cwd=folder)
+            for form in ("tflite", "savedmodel"):
+                programs(folder, form, tensorflow, x, expected, spread)
+        else:
+            print("skipped: the programs of LiteRT and TensorFlow; their packages could not be had")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes TARGET/venv with the packages of requirements.txt, once: `venv.sh PYTHON TARGET`; with a NAME behind it TARGET/venv-NAME with
-# those of requirements-NAME.txt. uv does it in half a minute; it is itself fetched from PyPI into TARGET/tools, so nothing outside
+# those of requirements-NAME.txt, an OPTION of uv's behind that. uv does it in half a minute; it is itself fetched from PyPI into TARGET/tools, so nothing outside
 # TARGET changes.
 set -euo pipefail
 
@@ -35,6 +35,6 @@ if [[ ! -x $uv ]]; then
 fi
 rm -f "$stamp"
 "$uv" venv --quiet --clear --python "$python" "$venv"
-"$uv" pip install --quiet --python "$venv/bin/python" --requirement "$pins" ||
+"$uv" pip install --quiet --python "$venv/bin/python" ${4:+"$4"} --requirement "$pins" ||
 	fail "the packages of $pins could not be fetched" "check the network; what was downloaded is cached"
 cp "$pins" "$stamp"

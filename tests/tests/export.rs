@@ -5,11 +5,15 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_common::artifact::export::{Level, Sidecar};
-use enn_tests::{data, launch};
+use enn_tests::{artifact::until, data, launch};
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 fn enn() -> Command {
@@ -41,7 +45,7 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn what_libtorch_runs_is_checked_and_equal_twice() {
     let dir = tempfile::tempdir().unwrap();
-    let run = trained(dir.path(), &["--set", "train.loss=quantile"]);
+    let run = trained(dir.path(), &["--set", "train.loss=quantile", "--set", "data.input_units.b=m/s"]);
     let (out, again) = (dir.path().join("out"), dir.path().join("again"));
     let done = export(&run, "pt2,coreml", &out, &["--quantiles"]);
     assert!(
@@ -52,11 +56,13 @@ fn what_libtorch_runs_is_checked_and_equal_twice() {
     );
     let parts = ["chaos.mlpackage", "chaos.mlpackage.json", "chaos.mlpackage.usage.py", "chaos.pt2", "chaos.pt2.json"];
     assert_eq!(names(&out)[..5], parts);
+    assert_eq!(said(&out, "chaos.pt2").usage, names(&out)[5..]);
     let pt2 = said(&out, "chaos.pt2");
     assert_eq!((pt2.verified.level, pt2.verified.from.as_str()), (Level::Runtime, "test"));
     assert!(pt2.verified.largest <= pt2.verified.tolerance && pt2.verified.rows > 40, "{:?}", pt2.verified);
     assert_eq!(pt2.outputs.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["y", "quantiles"]);
     assert_eq!(pt2.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(pt2.columns.iter().map(|column| column.units.as_str()).collect::<Vec<_>>(), ["", "m/s", ""]);
     assert_eq!(said(&out, "chaos.mlpackage").verified.level, Level::Structure);
     // The staged rows are gone: rows are drawn, and the file is the same.
     fs::remove_file(run.join("staged")).unwrap();
@@ -82,6 +88,8 @@ fn what_cannot_be_checked_is_published_only_when_asked_and_says_so() {
     assert!(String::from_utf8_lossy(&done.stdout).contains("not verified"));
     let other = said(&out, "other.onnx");
     assert_eq!(other.verified.level, Level::None);
+    assert_eq!(other.usage, ["py", "cpp", "rs"].map(|end| format!("other.onnx.usage.{end}")));
+    assert!(other.usage.iter().all(|name| out.join(name).is_file()));
     assert_eq!(other.inputs.len(), other.outputs.len(), "the state of a stream goes in and comes out");
     assert!(other.inputs.len() > 1);
 }
@@ -100,11 +108,52 @@ fn mistakes_are_told_before_anything_is_made() {
     refused("onxx", &[], "onxx is no format, expected one of onnx, ort, pt2");
     refused("pt2", &["--batch", "8:4:16"], "three numbers from 1 on that do not fall");
     assert!(!out.exists());
+    refused("pt2", &["--name", "a/b"], "cannot be called \"a/b\"");
+    fs::remove_dir(&out).unwrap();
     // A file where the directory should be.
     fs::write(&out, "mine").unwrap();
     let done = export(&run, "pt2", &out, &[]);
     assert!(!done.status.success() && String::from_utf8_lossy(&done.stderr).contains("out"));
     assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
+}
+
+/// Where exports into a directory are being made.
+fn drafts(out: &Path) -> Vec<String> {
+    let entries = fs::read_dir(out).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(".export.tmp-")).collect()
+}
+
+#[test]
+fn a_killed_export_is_swept_by_the_next_one_and_a_living_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let out = dir.path().join("out");
+    let begun = |own: &str| {
+        let mut command = enn();
+        command.arg("export").arg(&run).args(["--to", "pt2", "--name", own, "--out"]).arg(&out);
+        let child = command.stdout(Stdio::null()).spawn().unwrap();
+        let pid = child.id();
+        let is_own = |name: &String| name.contains(&format!("-{pid}-")) && out.join(name).join("lock").exists();
+        until("it has begun", || drafts(&out).iter().any(is_own));
+        child
+    };
+    let mut dead = begun("dead");
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    let left = drafts(&out);
+    assert_eq!(left.len(), 1);
+    let mut living = begun("living");
+    let pid = Pid::from_raw(living.id().cast_signed());
+    signal::kill(pid, Signal::SIGSTOP).unwrap();
+    let own = drafts(&out);
+    assert!(own.len() == 1 && own != left, "{left:?}, then {own:?}");
+    assert!(export(&run, "pt2", &out, &["--name", "next"]).status.success());
+    assert_eq!(drafts(&out), own);
+    signal::kill(pid, Signal::SIGCONT).unwrap();
+    assert!(living.wait().unwrap().success());
+    assert!(drafts(&out).is_empty());
+    assert_eq!(names(&out).len(), 6, "{:?}", names(&out));
 }
 
 #[test]

@@ -208,13 +208,28 @@ fn is_an_engine(backend: Backend, artifact: &str) {
     fs::remove_dir_all(&run).unwrap();
     near(&predicted(&kept.join(artifact), "alone", &[]), &expected);
     near(&served(enn().arg("serve").arg(kept.join(artifact)), &rows), &expected);
-    let usage = Command::new(&python)
-        .arg(kept.join(format!("{artifact}.usage.py")))
-        .env_remove("LD_LIBRARY_PATH")
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&usage.stdout);
-    assert!(usage.status.success() && told.contains("tensor("), "{told}{}", String::from_utf8_lossy(&usage.stderr));
+    fs::write(kept.join("rows.json"), json!(rows).to_string()).unwrap();
+    near(&used(Command::new(&python).args([&format!("{artifact}.usage.py"), "rows.json"]), &kept), &expected);
+    let usage = kept.join(format!("{artifact}.usage.cpp"));
+    assert_eq!(usage.exists(), backend == Backend::Aoti);
+    if let Ok(text) = fs::read_to_string(usage) {
+        let line = text.lines().find_map(|line| line.strip_prefix("//     c++ ")).unwrap();
+        let torch = "import pathlib, torch; print(pathlib.Path(torch.__file__).parent)";
+        let torch = Command::new(&python).args(["-c", torch]).output().unwrap().stdout;
+        let torch = String::from_utf8(torch).unwrap();
+        let made_up =
+            used(Command::new("sh").args(["-c", &format!("c++ {line}")]).env("LIBTORCH", torch.trim()), &kept);
+        assert!(made_up.len() == 2 && made_up[0] == made_up[1], "{made_up:?}");
+        near(&used(Command::new(kept.join("usage")).arg("rows.json"), &kept), &expected);
+    }
+}
+
+/// The numbers that a program beside an artifact prints.
+fn used(command: &mut Command, dir: &Path) -> Vec<f32> {
+    let done = command.current_dir(dir).env_remove("LD_LIBRARY_PATH").output().unwrap();
+    let (told, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{told}{error}");
+    told.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 
 /// What a server answers to rows.

@@ -52,6 +52,9 @@ pub struct Sidecar {
     pub notes: BTreeMap<String, String>,
     /// How it was checked.
     pub verified: Verified,
+    /// Programs beside it that use it.
+    #[serde(default)]
+    pub usage: Vec<String>,
     /// Configuration of the model, `[model]`.
     pub config: serde_json::Value,
     /// Means and spreads that are inside the graph: of the columns, then of the output's cells.
@@ -89,6 +92,9 @@ pub struct Port {
 pub struct Column {
     /// Name.
     pub name: String,
+    /// Unit of a number, where it is known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub units: String,
     /// Categories in the order of their numbers; empty for a number. A category goes in by its number, any other number is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,

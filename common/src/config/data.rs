@@ -1,7 +1,7 @@
 //! How foreign tables become samples: what `[data]` means after resolving.
 
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// Everything the stager needs to know. All column names are as in the source's header.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,6 +25,9 @@ pub struct DataConfig {
     pub split: SplitConfig,
     /// Unit of the target as shown to people, e.g. "°F". Empty when unknown.
     pub units: String,
+    /// Units of input columns, of those that have one: for people and for whoever makes the rows, nothing is converted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub input_units: BTreeMap<String, String>,
     /// Values outside [low, high] of a named column count as missing and are reported.
     pub ranges: Vec<ColumnRange>,
     /// Column that says how much a sample counts in training and in all reported errors.
@@ -137,6 +140,26 @@ pub enum Layout {
     Windows(WindowsLayout),
     /// Arrays that already have the right shape (.npz, safetensors, or one .npy per name).
     Arrays(ArraysLayout),
+}
+
+impl Layout {
+    /// Whether this names an input that is a number; of arrays one of its columns, `x[3]`.
+    pub fn measures(&self, input: &str) -> bool {
+        match self {
+            Self::Rows(rows) => {
+                rows.features.iter().any(|feature| feature.column == input && feature.kind == FeatureKind::Number)
+            }
+            Self::Windows(windows) => {
+                let is_in = |columns: &[String]| columns.iter().any(|column| column == input);
+                is_in(&windows.inputs) && !is_in(&windows.circular)
+            }
+            Self::Arrays(arrays) => {
+                let place =
+                    input.strip_prefix(arrays.x.as_str()).and_then(|rest| rest.strip_prefix('[')?.strip_suffix(']'));
+                place.is_some_and(|place| place.parse::<usize>().is_ok())
+            }
+        }
+    }
 }
 
 /// One row, one sample.

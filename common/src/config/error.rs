@@ -198,6 +198,9 @@ pub enum ConfigErrorKind {
         /// The kind it has.
         found: &'static str,
     },
+    /// A unit of what is no number.
+    #[error("is no input that is a number, so it has no unit; the inputs are the columns of the layout")]
+    NotMeasured,
     /// Weights of some sources only.
     #[error(
         "{weighted} of {sources} sources have a weight; give one to each, or to none (then every row is drawn once in an epoch)"

@@ -188,6 +188,11 @@ impl<'a> Section<'a> {
     /// Text.
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
         let node = self.find(name)?;
+        self.text_of(name, node)
+    }
+
+    /// The text of a node.
+    pub(super) fn text_of(&mut self, name: &str, node: &Node) -> Option<String> {
         if let Value::Text(text) = &node.value {
             return Some(text.clone());
         }

@@ -1,4 +1,4 @@
-//! Files that are whole or absent: atomic write, mapping, free space, and the storage seam for crash tests.
+//! Files that are whole or absent: atomic write, owned directories, mapping, free space, and the storage seam for crash tests.
 //!
 //! **Invariant:** nothing here knows a format. Every error names the path and what was being done to it.
 
@@ -8,6 +8,7 @@ pub mod disk;
 pub mod error;
 pub mod memory;
 pub mod mmap;
+pub mod owned;
 pub mod space;
 pub mod storage;
 

@@ -79,6 +79,9 @@ impl SourceMeta {
 pub struct FeatureMeta {
     /// Name, unique in the set, e.g. "temp[JFK,-1d,07h]" or "day_of_year.sin".
     pub name: String,
+    /// Unit of a number, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub units: String,
     /// Categories in index order for a category column; empty for a number.
     pub categories: Vec<String>,
     /// Whether any training row lacks it: the model then gets a missing flag. Of the labels of one source column the first says it.

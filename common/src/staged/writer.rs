@@ -8,9 +8,12 @@ use super::{
     npy::{Element, Header, NpyError},
     unfinished::{CELLS, HASHES, Journal, Mark, PROGRESS},
 };
-use crate::fs::{FileError, atomic};
+use crate::fs::{
+    FileError, atomic,
+    owned::{self, LOCK, take},
+};
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io,
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
@@ -23,9 +26,6 @@ use std::{
 
 /// Beginning of the hidden names.
 const TEMPORARY: &str = ".staging-";
-
-/// Held locked while the writer lives, so that leftovers of dead processes can be told from work in progress.
-const LOCK: &str = "lock";
 
 /// Times another process may win the race for the final name before we give up.
 const RENAMES_MAX: u32 = 3;
@@ -193,22 +193,6 @@ fn unfinished(out: &Path, digest: &str) -> PathBuf {
     out.join(format!("{TEMPORARY}{digest}"))
 }
 
-/// The lock of an unfinished directory; `None` while somebody else has it, or has just given the directory its name.
-fn take(dir: &Path) -> Result<Option<File>, StagedError> {
-    let path = dir.join(LOCK);
-    let lock = match File::create(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(FileError::of("create", &path))?,
-    };
-    match lock.try_lock() {
-        Err(TryLockError::WouldBlock) => return Ok(None),
-        Err(TryLockError::Error(error)) => return Err(FileError::of("lock", &path)(error).into()),
-        Ok(()) => {}
-    }
-    let same = |found: fs::Metadata| lock.metadata().is_ok_and(|own| own.ino() == found.ino());
-    Ok(fs::metadata(&path).is_ok_and(same).then_some(lock))
-}
-
 /// Removes from an unfinished directory what the next steps make anew: all but the rows that marks tell of.
 fn tidy(dir: &Path, has_rows: bool) -> Result<(), StagedError> {
     let rows = |name: &str| [HASHES, CELLS].contains(&name) || ArrayName::ALL.iter().any(|array| array.file() == name);
@@ -233,26 +217,14 @@ fn sync_dir(dir: &Path) -> Result<(), FileError> {
     File::open(dir).and_then(|file| file.sync_all()).map_err(FileError::of("sync", dir))
 }
 
-/// Removes hidden directories whose writer is dead, but not yet those that can be gone on with. Best effort: what cannot be read or
-/// locked is left alone.
+/// Removes hidden directories whose writer is dead, but not yet those that can be gone on with.
 fn sweep(out: &Path) {
-    let Ok(entries) = fs::read_dir(out) else { return };
-    let entries: Vec<fs::DirEntry> = entries.flatten().collect();
     let changed = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-    let latest = entries.iter().map(|entry| changed(&entry.path())).max().unwrap_or(SystemTime::UNIX_EPOCH);
-    for entry in entries {
-        if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
-            continue;
-        }
-        let left = latest.duration_since(changed(&entry.path().join(PROGRESS))).unwrap_or_default();
-        if has_marks(&entry.path()) && left < LEFT_MAX {
-            continue;
-        }
-        let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
-        if !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
+    let entries = fs::read_dir(out).into_iter().flatten().flatten();
+    let latest = entries.map(|entry| changed(&entry.path())).max().unwrap_or(SystemTime::UNIX_EPOCH);
+    owned::sweep(out, TEMPORARY, |dir| {
+        has_marks(dir) && latest.duration_since(changed(&dir.join(PROGRESS))).unwrap_or_default() < LEFT_MAX
+    });
 }
 
 /// One `.npy` file in the making. Threads write disjoint rows at once; the header comes last.

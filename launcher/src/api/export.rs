@@ -11,7 +11,7 @@ use crate::{
     Error,
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Exported, Forms, Ports, Subject, Tools, digest, sidecar, usage},
+    export::{Draft, Exported, Forms, Ports, Subject, Tools, digest, programs, sidecar},
     facts::Facts,
 };
 use enn_common::{
@@ -39,6 +39,8 @@ use std::{
 
 /// Rows of the check, besides those with something wrong in them.
 const ROWS: u64 = 64;
+/// Characters that mean something in paths, or in the texts and command lines of programs.
+const NAMES_LACK: &str = "/\\\"'";
 /// What a checked structure is called as a runtime.
 const NOT_RUN: &str = "not run: its runtime is not on this machine";
 
@@ -150,6 +152,10 @@ fn prepared(
     (facts, options): (&Facts, &ExportOptions),
 ) -> Result<(Subject, Cases, Tools), Error> {
     let trained = Trained::trained(model)?;
+    let name = options.name.clone().unwrap_or_else(|| name_of(&trained.config.name));
+    if name.is_empty() || name != name_of(&name) {
+        return Err(Error::Usage(Usage::ArtifactName { name }));
+    }
     let mut worker = launch::one_worker(&trained.config, facts)?;
     worker.device = Device::Cpu;
     let staged = Some(model.join(STAGED_LINK)).filter(|staged| staged.exists());
@@ -168,7 +174,6 @@ fn prepared(
     let graph = pass::prepared(&file::read(dir).map_err(ExportError::from)?).map_err(ExportError::from)?;
     let graph_digest = file::digest(&graph);
     worker.device = options.device;
-    let name = options.name.clone().unwrap_or_else(|| trained.config.name.clone());
     let tools = tools(worker, facts);
     let subject = Subject {
         name,
@@ -182,6 +187,11 @@ fn prepared(
         versions: train::versions(),
     };
     Ok((subject, cases, tools))
+}
+
+/// What a run's artifacts are called: programs beside them, and their command lines, spell it as it is.
+pub(super) fn name_of(run: &str) -> String {
+    run.replace(|c: char| NAMES_LACK.contains(c) || c.is_control(), "_")
 }
 
 /// What artifacts are made and run with on this machine.
@@ -327,20 +337,22 @@ impl Workshop<'_> {
     fn publish(&self, path: &Path, sidecar: &Sidecar, out: &Path) -> Result<PathBuf, ExportError> {
         let target = self.options.targets.iter().find(|target| target.name() == sidecar.format);
         let target = *target.expect("an artifact of a format that was asked for");
-        let (end, lines) = usage(target, sidecar);
-        let beside = |end: &str| self.draft.dir().join(format!("{}.{end}", sidecar.artifact));
-        let (said, example) = (beside("json"), beside(end));
+        let beside = |name: &str| self.draft.dir().join(name);
+        let said = beside(&format!("{}.json", sidecar.artifact));
         let json = serde_json::to_vec_pretty(sidecar)
             .map_err(|error| ExportError::Io { path: said.clone(), source: error.into() })?;
         atomic::write(&said, &json)?;
-        atomic::write(&example, lines.as_bytes())?;
+        let written = programs(target, sidecar)
+            .into_iter()
+            .map(|(name, text)| atomic::write(&beside(&name), text.as_bytes()).map(|()| beside(&name)));
+        let written = written.collect::<Result<Vec<PathBuf>, _>>()?;
         let place = out.join(&sidecar.artifact);
         let read = |source| ExportError::Io { path: place.clone(), source };
         let (data, old) = (onnx::data_files(path).map_err(read)?, onnx::data_files(&place).map_err(read)?);
         let stale = old.into_iter().filter(|old| data.iter().all(|data| data.file_name() != old.file_name()));
         let stale: Vec<PathBuf> = stale.collect();
         // Tensors first: their name is that of what is in them, and the artifact that asks for them comes whole.
-        let parts: Vec<PathBuf> = [said, path.to_owned()].into_iter().chain([example]).chain(data).collect();
+        let parts: Vec<PathBuf> = [said, path.to_owned()].into_iter().chain(written).chain(data).collect();
         self.draft.publish(&parts, out)?;
         for old in stale {
             std::fs::remove_file(&old).map_err(|source| ExportError::Io { path: old.clone(), source })?;

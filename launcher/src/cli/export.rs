@@ -16,7 +16,7 @@ use std::{io::Write, path::PathBuf, str::FromStr};
 /// Write a run's best model for other runtimes, and check each file by running it there
 ///
 /// Pre- and post-processing are inside: columns go in and answers come out in their own units. Beside each artifact are ARTIFACT.json,
-/// which says what goes in and out and how it was checked, and ARTIFACT.usage.py, which runs it.
+/// which says what goes in and out and how it was checked, and programs that run it: ARTIFACT.usage.py, where there can be also .cpp and .rs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Run: its directory, its name, the beginning of its name, or "latest"

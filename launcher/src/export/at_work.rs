@@ -13,7 +13,7 @@ use std::{path::Path, time::Duration};
 /// The output of all levels.
 const QUANTILES: &str = "quantiles";
 /// What is before the name of a state where it comes out.
-const NEXT: &str = "next_";
+pub(super) const NEXT: &str = "next_";
 
 /// A loaded artifact.
 pub struct AtWork {

@@ -1,6 +1,6 @@
 //! What is said beside an artifact.
 
-use super::{Form, Ports};
+use super::{Form, Ports, usage};
 use enn_common::{
     artifact::{
         export::{Column, Origin, Port, Rows, Sidecar, Source, VERSION, Verified},
@@ -57,6 +57,7 @@ impl Subject {
     fn columns(&self) -> Vec<Column> {
         let column = |feature: &enn_common::staged::meta::FeatureMeta| Column {
             name: feature.name.clone(),
+            units: feature.units.clone(),
             categories: feature.categories.clone(),
             offset: feature.index.as_ref().map(|index| index.offset),
             label: feature.label.clone(),
@@ -110,12 +111,14 @@ pub fn sidecar(
         versions.insert("opset".to_owned(), onnx::OPSET.to_string());
     }
     let scaled = |stats: &[Stats]| stats.iter().map(|one| [one.mean, one.std]).collect();
+    let artifact = target.file(&subject.name);
     let model_levels = subject.config.train.quantile_levels().to_vec();
     let levels = if subject.quantiles { model_levels.clone() } else { Vec::new() };
     Sidecar {
         version: VERSION,
         format: target.name().to_owned(),
-        artifact: target.file(&subject.name),
+        usage: usage::names(target, &artifact),
+        artifact,
         bytes,
         blake3,
         model: Origin {

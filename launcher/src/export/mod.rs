@@ -21,4 +21,4 @@ pub use packed::{Packed, is_packed};
 pub use place::{Draft, digest};
 pub use told::{Exported, json, line};
 pub use tools::{Ports, Tools};
-pub use usage::usage;
+pub use usage::programs;

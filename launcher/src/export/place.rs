@@ -1,7 +1,7 @@
 //! Where artifacts are made, and how they come to be there: in a directory of their own beside their place, from which they are moved when
 //! they have been checked.
 
-use enn_common::fs::{FileError, atomic};
+use enn_common::fs::{FileError, atomic, owned};
 use std::{
     fs::{self, DirBuilder, File},
     io,
@@ -9,22 +9,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Beginning of the names of drafts: those of [`atomic::temporary`].
+const TEMPORARY: &str = ".export.tmp-";
+/// Times that another process may take a draft that was not locked yet for one that was left.
+const SWEPT_MAX: u32 = 3;
+
 /// A directory for what is being made, gone when it is dropped.
 #[derive(Debug)]
 pub struct Draft {
     dir: PathBuf,
+    /// Held while it is ours.
+    _lock: File,
 }
 
 impl Draft {
-    /// A new one below `out`, which is made if it is not there.
+    /// A new one below `out`, which is made if it is not there; what killed exports left there goes.
     ///
     /// # Errors
     /// What the system says.
     pub fn new(out: &Path) -> Result<Self, FileError> {
         fs::create_dir_all(out).map_err(FileError::of("make the directory", out))?;
-        let dir = atomic::temporary(&out.join("export"));
-        DirBuilder::new().mode(0o700).create(&dir).map_err(FileError::of("make the directory", &dir))?;
-        Ok(Self { dir })
+        owned::sweep(out, TEMPORARY, |_| false);
+        for _ in 0..SWEPT_MAX {
+            let dir = atomic::temporary(&out.join("export"));
+            DirBuilder::new().mode(0o700).create(&dir).map_err(FileError::of("make the directory", &dir))?;
+            if let Some(lock) = owned::take(&dir)? {
+                return Ok(Self { dir, _lock: lock });
+            }
+        }
+        Err(FileError::of("make a directory in", out)(io::ErrorKind::ResourceBusy.into()))
     }
 
     /// Where it is.

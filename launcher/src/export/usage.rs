@@ -1,102 +1,99 @@
-//! A few lines that use an artifact, for each format: they work as they stand, beside the artifact.
+//! Programs that use an artifact, in the languages that its runtime has an interface for: they work as they stand, in its folder.
+//!
+//! A program is the head of its language with a body in it, whose first paragraph is what it needs. `@NAME@` stands for what is the
+//! artifact's own.
 
-use enn_common::artifact::export::{Port, Sidecar};
+use super::at_work::NEXT;
+use enn_common::{
+    artifact::export::{Port, Sidecar},
+    graph::Dim,
+    staged::meta::Stats,
+};
 use enn_export::Target;
 
-/// Rows of the example.
-const ROWS: u64 = 2;
+/// Fewest rows of the example.
+const ROWS_MIN: u64 = 2;
 
-/// A program that runs an artifact on two rows, in Python or in what its runtime speaks, and the end of its file's name.
-pub fn usage(target: Target, sidecar: &Sidecar) -> (&'static str, String) {
-    let file = &sidecar.artifact;
-    let shapes: Vec<String> = sidecar.inputs.iter().map(sizes).collect();
-    let arrays = |make: &str| -> String {
-        let line = |(port, shape): (&Port, &String)| format!("{} = {make}({shape}, dtype=np.float32)\n", port.name);
-        sidecar.inputs.iter().zip(&shapes).map(line).collect()
-    };
-    let named = sidecar.inputs.iter().map(|port| format!("\"{0}\": {0}", port.name)).collect::<Vec<_>>().join(", ");
-    let names = sidecar.inputs.iter().map(|port| port.name.clone()).collect::<Vec<_>>().join(", ");
-    let numpy = arrays("np.zeros");
-    let torch = sidecar.inputs.iter().zip(&shapes);
-    let torch: String = torch.map(|(port, shape)| format!("{} = torch.zeros({shape})\n", port.name)).collect();
+/// A language of programs.
+struct Language {
+    /// End of a program's name.
+    end: &'static str,
+    /// What is the same in all programs.
+    head: &'static str,
+    /// How an input is written.
+    input: &'static str,
+}
+
+const PYTHON: Language = Language { end: "py", head: include_str!("usage/head.py"), input: r#""@NAME@": (@SIZES@)"# };
+const CPP: Language = Language { end: "cpp", head: include_str!("usage/head.cpp"), input: r#"{"@NAME@", {@SIZES@}}"# };
+/// Of one format: its head is all of the program.
+const RUST: Language =
+    Language { end: "rs", head: include_str!("usage/onnx.rs.in"), input: r#"("@NAME@", vec![@SIZES@])"# };
+
+/// The bodies of a format's programs.
+const fn bodies(target: Target) -> &'static [(Language, &'static str)] {
+    match target {
+        Target::Onnx | Target::Ort => {
+            &[(PYTHON, include_str!("usage/onnx.py")), (CPP, include_str!("usage/onnx.cpp")), (RUST, "")]
+        }
+        Target::Pt2 => &[(PYTHON, include_str!("usage/pt2.py"))],
+        Target::Aoti => &[(PYTHON, include_str!("usage/aoti.py")), (CPP, include_str!("usage/aoti.cpp"))],
+        Target::Executorch => &[(PYTHON, include_str!("usage/executorch.py"))],
+        Target::Tensorflow => &[(PYTHON, include_str!("usage/tensorflow.py"))],
+        Target::Litert => &[(PYTHON, include_str!("usage/litert.py"))],
+        Target::Coreml => &[(PYTHON, include_str!("usage/coreml.py"))],
+        Target::Tensorrt => &[(PYTHON, include_str!("usage/tensorrt.py"))],
+    }
+}
+
+/// Names of the programs beside an artifact.
+pub(super) fn names(target: Target, artifact: &str) -> Vec<String> {
+    bodies(target).iter().map(|(language, _)| format!("{artifact}.usage.{}", language.end)).collect()
+}
+
+/// The programs, by their names.
+pub fn programs(target: Target, sidecar: &Sidecar) -> Vec<(String, String)> {
+    let names = names(target, &sidecar.artifact).into_iter();
+    names.zip(bodies(target)).map(|(name, body)| (name.clone(), program(&name, body, sidecar))).collect()
+}
+
+fn program(file: &str, (language, body): &(Language, &str), sidecar: &Sidecar) -> String {
+    let is_state = |port: &&Port| sidecar.outputs.iter().any(|output| output.name == format!("{NEXT}{}", port.name));
+    let x = sidecar.inputs.iter().find(|port| !is_state(port));
+    let input = |port: &Port| language.input.replace("@NAME@", &port.name).replace("@SIZES@", &sizes(port));
+    let output = sidecar.outputs[0].name.as_str();
     // Several outputs are a dictionary in PyTorch, one is itself.
-    let several = || format!("outputs[\"{}\"]", sidecar.outputs[0].name);
-    let first = if sidecar.outputs.len() > 1 { several() } else { "outputs".to_owned() };
-    let here = "pathlib.Path(__file__).parent";
-    let python = match target {
-        Target::Onnx | Target::Ort => format!(
-            "import pathlib\n\nimport numpy as np\nimport onnxruntime\n\n\
-             session = onnxruntime.InferenceSession({here} / \"{file}\")\n{numpy}\
-             outputs = session.run(None, {{{named}}})\nprint(outputs[0])\n"
-        ),
-        Target::Pt2 => format!(
-            "import pathlib\n\nimport torch\n\nmodel = torch.export.load({here} / \"{file}\").module()\n{torch}\
-             outputs = model({names})\nprint({first})\n"
-        ),
-        Target::Aoti => format!(
-            "import pathlib\n\nimport torch\n\nmodel = torch._inductor.aoti_load_package(str({here} / \"{file}\"))\n\
-             {torch}outputs = model({names})\nprint({first})\n"
-        ),
-        Target::Executorch => format!(
-            "import pathlib\n\nimport torch\nfrom executorch.runtime import Runtime\n\n\
-             program = Runtime.get().load_program({here} / \"{file}\")\n{torch}\
-             outputs = program.load_method(\"forward\").execute([{names}])\nprint(outputs[0])\n"
-        ),
-        Target::Tensorflow => format!(
-            "import pathlib\n\nimport numpy as np\nimport tensorflow as tf\n\n\
-             model = tf.saved_model.load(str({here} / \"{file}\")).signatures[\"serving_default\"]\n{numpy}\
-             outputs = model({})\nprint(outputs[\"{}\"].numpy())\n",
-            sidecar.inputs.iter().map(|p| format!("{0}=tf.constant({0})", p.name)).collect::<Vec<_>>().join(", "),
-            sidecar.outputs[0].name,
-        ),
-        Target::Litert => format!(
-            "import pathlib\n\nimport numpy as np\nfrom ai_edge_litert.interpreter import Interpreter\n\n\
-             interpreter = Interpreter(str({here} / \"{file}\"))\n{numpy}\
-             given = {{{named}}}\nfor port in interpreter.get_input_details():\n    \
-             interpreter.resize_tensor_input(port[\"index\"], given[port[\"name\"]].shape)\n\
-             interpreter.allocate_tensors()\nfor port in interpreter.get_input_details():\n    \
-             interpreter.set_tensor(port[\"index\"], given[port[\"name\"]])\ninterpreter.invoke()\n\
-             print(interpreter.get_tensor(interpreter.get_output_details()[0][\"index\"]))\n"
-        ),
-        Target::Coreml => format!(
-            "# On macOS.\nimport pathlib\n\nimport coremltools\nimport numpy as np\n\n\
-             model = coremltools.models.MLModel(str({here} / \"{file}\"))\n{numpy}\
-             outputs = model.predict({{{named}}})\nprint(outputs[\"{}\"])\n",
-            sidecar.outputs[0].name,
-        ),
-        Target::Tensorrt => tensorrt(file, &torch, sidecar),
-    };
-    ("usage.py", python)
+    let answer = if sidecar.outputs.len() > 1 { format!("outputs[\"{output}\"]") } else { "outputs".to_owned() };
+    let own = [
+        ("@ARTIFACT@", sidecar.artifact.clone()),
+        ("@FILE@", file.to_owned()),
+        ("@ROWS@", rows(sidecar)),
+        ("@INPUTS@", sidecar.inputs.iter().map(input).collect::<Vec<_>>().join(", ")),
+        ("@X@", x.map(|port| port.name.clone()).unwrap_or_default()),
+        ("@WIDTH@", sidecar.columns.len().to_string()),
+        ("@OUTPUT@", output.to_owned()),
+        ("@ANSWER@", answer),
+        ("@DEVICE@", sidecar.notes.get("AOTI_DEVICE_KEY").map_or("cpu", String::as_str).to_owned()),
+    ];
+    let (needs, body) = body.split_once("\n\n").unwrap_or_default();
+    let text = language.head.replace("@IMPORTS@", needs).replace("@BODY@", body.trim_end());
+    own.iter().fold(text, |text, (name, value)| text.replace(name, value))
 }
 
-fn tensorrt(file: &str, inputs: &str, sidecar: &Sidecar) -> String {
-    let bind = |port: &Port| {
-        format!(
-            "{0} = {0}.cuda()\ncontext.set_input_shape(\"{0}\", tuple({0}.shape))\n\
-             context.set_tensor_address(\"{0}\", {0}.data_ptr())\n",
-            port.name
-        )
-    };
-    let out = |port: &Port| {
-        format!(
-            "{0} = torch.empty(tuple(context.get_tensor_shape(\"{0}\")), device=\"cuda\")\n\
-             context.set_tensor_address(\"{0}\", {0}.data_ptr())\n",
-            port.name
-        )
-    };
-    let (given, answered): (String, String) =
-        (sidecar.inputs.iter().map(bind).collect(), sidecar.outputs.iter().map(out).collect());
-    format!(
-        "import pathlib\n\nimport tensorrt\nimport torch\n\nruntime = tensorrt.Runtime(tensorrt.Logger())\n\
-         engine = runtime.deserialize_cuda_engine((pathlib.Path(__file__).parent / \"{file}\").read_bytes())\n\
-         context = engine.create_execution_context()\n{inputs}{given}{answered}\
-         context.execute_async_v3(torch.cuda.current_stream().cuda_stream)\ntorch.cuda.synchronize()\nprint({})\n",
-        sidecar.outputs[0].name
-    )
-}
-
-/// Sizes of a port for the example's rows, as Python writes them.
+/// Sizes of a port for `n` rows.
 fn sizes(port: &Port) -> String {
-    let sizes: Vec<String> = port.shape.iter().map(|dim| dim.of(ROWS).to_string()).collect();
-    format!("({},)", sizes.join(", "))
+    let size = |dim: &Dim| match dim {
+        Dim::Fixed(size) => size.to_string(),
+        Dim::Batch(1) => "n".to_owned(),
+        Dim::Batch(times) => format!("{times} * n"),
+    };
+    port.shape.iter().map(size).collect::<Vec<_>>().join(", ")
+}
+
+/// Rows that are made up, as JSON: the means of the training data, and the first of the categories.
+fn rows(sidecar: &Sidecar) -> String {
+    let mean = |stats: &Stats| if stats.mean.is_finite() { (stats.mean as f32).to_string() } else { "0".to_owned() };
+    let row = format!("[{}]", sidecar.staged.x_stats.iter().map(mean).collect::<Vec<_>>().join(", "));
+    let count = ROWS_MIN.clamp(sidecar.batch.min, sidecar.batch.max.max(sidecar.batch.min));
+    format!("[{}]", vec![row; count as usize].join(", "))
 }

@@ -152,6 +152,9 @@ fn tell(subject: &Subject, column: &Column) -> Value {
         }
         Kind::Number => {
             told["kind"] = json!("number");
+            if let Some(units) = subject.data.input_units.get(&column.name) {
+                told["units"] = json!(units);
+            }
             let at = subject.meta.features.iter().position(|feature| feature.name == column.name);
             if let Some(stats) = at.and_then(|at| subject.meta.x_stats.get(at)).filter(|stats| stats.n > 0) {
                 told["seen"] = json!({"min": stats.min, "max": stats.max, "mean": stats.mean});

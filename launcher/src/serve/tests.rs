@@ -120,6 +120,7 @@ fn subject() -> Subject {
         layout: Layout::Rows(layout),
         split: SplitConfig { kind: SplitKind::Random, val: 0.0, test: 0.0, seed: 1, column: None },
         units: "°F".into(),
+        input_units: [("a".to_owned(), "m/s".to_owned())].into(),
         ranges: vec![],
         weight: None,
         mask: TargetMask::Finite,
@@ -289,6 +290,8 @@ fn the_model_is_described_with_a_request_that_works() {
     assert_eq!((&told["run"], &told["step"], &told["units"]), (&"test-1".into(), &7.into(), &"°F".into()));
     assert_eq!(told["inputs"][0]["name"], "a");
     assert_eq!(told["inputs"][0]["seen"]["max"], 1000.0);
+    assert_eq!(told["inputs"][0]["units"], "m/s");
+    assert!(told["inputs"][1].get("units").is_none());
     assert_eq!(told["outputs"], serde_json::json!(["y"]));
     let example = told["example"].to_string();
     assert!(told["curl"].as_str().unwrap().contains(&example));

@@ -426,7 +426,7 @@ impl Draft {
         let (features, x_stats, y_stats) = match job.training {
             Some(meta) => (meta.features.clone(), meta.x_stats.clone(), meta.y_stats.clone()),
             None => (
-                self.features(&kept().collect::<Vec<_>>(), (figures, codes)),
+                self.features((&kept().collect::<Vec<_>>(), &job.config.input_units), (figures, codes)),
                 kept().map(|column| self.stats(column, figures)).collect(),
                 figures.y.iter().map(staged::Moments::stats).collect(),
             ),
@@ -458,12 +458,16 @@ impl Draft {
     }
 
     /// The inputs that stay. Of labels of one source column the first has the flag that they are missing.
-    fn features(&self, kept: &[usize], (figures, codes): (&Figures, &[Codes])) -> Vec<FeatureMeta> {
+    fn features(
+        &self,
+        (kept, units): (&[usize], &BTreeMap<String, String>),
+        (figures, codes): (&Figures, &[Codes]),
+    ) -> Vec<FeatureMeta> {
         let label = |at: usize| self.inputs[kept[at]].label.as_ref();
         let has_flag = |at: usize| at > 0 && LabelMeta::is_beside(label(at - 1), label(at));
         let of = |(at, column): (usize, &usize)| {
             let has_missing = figures.x[*column].n() < figures.split_rows[0] && !has_flag(at);
-            FeatureMeta { has_missing, ..self.feature(*column, codes) }
+            FeatureMeta { has_missing, units: self.units(*column, units), ..self.feature(*column, codes) }
         };
         kept.iter().enumerate().map(of).collect()
     }
@@ -473,7 +477,14 @@ impl Draft {
         let unseen =
             codes.iter().find(|codes| codes.column == column).map_or_else(Vec::new, |codes| codes.unseen.clone());
         let index = offset.map(|offset| IndexMeta { offset, unseen });
-        FeatureMeta { name, categories: categories.unwrap_or_default(), has_missing: false, one_hot, index, label }
+        let categories = categories.unwrap_or_default();
+        FeatureMeta { name, categories, one_hot, index, label, ..FeatureMeta::default() }
+    }
+
+    /// The unit that is given for an input, or for the column that it comes from.
+    fn units(&self, column: usize, units: &BTreeMap<String, String>) -> String {
+        let input = &self.inputs[column];
+        units.get(&input.name).or_else(|| units.get(&input.source)).cloned().unwrap_or_default()
     }
 
     /// Figures of an input; a category or label is not standardised.

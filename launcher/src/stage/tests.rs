@@ -42,6 +42,7 @@ impl Bench {
             layout: Layout::Rows(layout),
             split: SplitConfig { kind: SplitKind::Chronological, val: 0.0, test: 0.0, seed: 1, column: None },
             units: "°F".into(),
+            input_units: Default::default(),
             ranges: vec![],
             weight: None,
             mask: TargetMask::Finite,

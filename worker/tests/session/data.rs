@@ -197,6 +197,7 @@ pub(crate) fn weighted(config: RunConfig, weights: [f64; 2]) -> RunConfig {
         layout: Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None }),
         split: SplitConfig { kind: SplitKind::Random, val: 0.2, test: 0.1, seed: 0, column: None },
         units: String::new(),
+        input_units: Default::default(),
         ranges: vec![],
         weight: None,
         mask: TargetMask::Finite,

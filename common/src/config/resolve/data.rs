@@ -11,6 +11,7 @@ use crate::config::{
     section::Section,
 };
 use std::{
+    collections::BTreeMap,
     ops::RangeInclusive,
     path::{Path, PathBuf},
 };
@@ -104,6 +105,7 @@ pub(super) fn resolve(
     let mask = mask(s);
     let mut inner = Vec::new();
     let layout = layout(s, &mut inner);
+    let input_units = input_units(s, layout.as_ref());
     if weight.is_some() && !matches!(layout, Some(Layout::Rows(_)) | None) {
         s.error_at("weight", ConfigErrorKind::RowsOnly);
     }
@@ -122,7 +124,34 @@ pub(super) fn resolve(
     section.finish(errors);
     errors.append(&mut inner);
     let layout = layout?;
-    Some(DataConfig { files, sources, format, sheet, missing, duplicates, layout, split, units, ranges, weight, mask })
+    Some(DataConfig {
+        files,
+        sources,
+        format,
+        sheet,
+        missing,
+        duplicates,
+        layout,
+        split,
+        units,
+        input_units,
+        ranges,
+        weight,
+        mask,
+    })
+}
+
+/// `[data.input_units]` with `column = "m/s"`.
+fn input_units(s: &mut Section<'_>, layout: Option<&Layout>) -> BTreeMap<String, String> {
+    let mut units = BTreeMap::new();
+    for entry in s.free("input_units") {
+        let name = format!("input_units.{}", entry.key);
+        units.extend(s.text_of(&name, &entry.node).map(|text| (entry.key.clone(), text)));
+        if layout.is_some_and(|layout| !layout.measures(&entry.key)) {
+            s.error(&name, entry.node.place.clone(), ConfigErrorKind::NotMeasured);
+        }
+    }
+    units
 }
 
 /// `mask = "finite" | "none" | "value"`, the last with `mask_value`.

@@ -486,3 +486,20 @@ fn sizes_follow_the_rows_where_none_is_given() {
     // As a run.json says it.
     assert!(by_rows("[model]\nby_rows = true\nd_model = 128\n"));
 }
+
+#[test]
+fn units_are_those_of_inputs_that_are_numbers() {
+    let with = |text: &str, more: &str| format!("{}\n[data.input_units]\n{more}\n", text.trim_end());
+    let data = resolve(&parse(&with(WEATHER, "temp = \"°F\"")), &facts()).unwrap().data.unwrap();
+    assert_eq!(data.input_units["temp"], "°F");
+    for more in ["wind_dir = \"°\"", "origin = \"°F\"", "dew = \"°F\""] {
+        let found = mistakes(&with(WEATHER, more));
+        assert!(found.len() == 1 && found[0].contains("is no input that is a number"), "{found:?}");
+    }
+    assert!(mistakes(&with(WEATHER, "temp = 3"))[0].contains("data.input_units.temp: found"));
+    let arrays = "[data]\nfiles = [\"a.npz\"]\n[data.arrays]\nx = \"x\"\n";
+    assert!(resolve(&parse(&with(arrays, "\"x[3]\" = \"m\"")), &facts()).is_ok());
+    assert_eq!(mistakes(&with(arrays, "y = \"m\"")).len(), 1);
+    let rows = "[data]\nfiles = [\"a.csv\"]\n[data.rows]\nfeatures = [\"a\", { column = \"b\", kind = \"time\" }]\ntargets = [\"y\"]\n";
+    assert_eq!(mistakes(&with(rows, "a = \"m\"\nb = \"s\"")).len(), 1);
+}

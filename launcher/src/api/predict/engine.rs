@@ -110,7 +110,7 @@ impl std::str::FromStr for Engine {
 fn kept(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
     let trained = Subject::trained(model)?;
     let out = model.join(ENGINES);
-    let path = out.join(target.file(&trained.config.name));
+    let path = out.join(target.file(&export::name_of(&trained.config.name)));
     if crate::export::is_packed(&path)
         && let Ok(packed) = Packed::open(&path)
         && packed.said.model.checkpoint == trained.digest.blake3
@@ -120,7 +120,7 @@ fn kept(model: &Path, target: Target, facts: &Facts) -> Result<Packed, Error> {
     }
     let options = ExportOptions {
         targets: vec![target],
-        name: Some(trained.config.name.clone()),
+        name: None,
         batch: Batch::default(),
         quantiles: !trained.config.train.quantile_levels().is_empty(),
         stream: false,

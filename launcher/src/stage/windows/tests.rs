@@ -28,6 +28,7 @@ fn config(file: &Path, layout: WindowsLayout) -> DataConfig {
         layout: Layout::Windows(layout),
         split: split(SplitKind::Blocked),
         units: "°F".into(),
+        input_units: [("temp".to_owned(), "°F".to_owned())].into(),
         ranges: vec![ColumnRange { column: "wind_speed".into(), low: 0.0, high: 150.0 }],
         weight: None,
         mask: TargetMask::Finite,
@@ -82,6 +83,7 @@ fn the_weather_example_equals_pandas() {
     assert_eq!((meta.row_names[0].as_str(), meta.row_names[362].as_str()), ("2013-01-02", "2013-12-30"));
     assert_eq!(meta.features[189].name, "temp[EWR,-1d,07h]");
     assert_eq!(meta.features[651].name, "weekday.cos");
+    assert!(meta.features.iter().all(|feature| (feature.units == "°F") == feature.name.starts_with("temp[")));
     assert_eq!((meta.out_labels[0].clone(), meta.out_labels[1][5].as_str()), (strings(&["EWR", "JFK", "LGA"]), "05h"));
     let missing = |mask: &[u8]| mask.iter().filter(|valid| **valid == 0).count();
     assert_eq!((missing(arrays.x_mask()), missing(arrays.y_mask())), (4357, 89));

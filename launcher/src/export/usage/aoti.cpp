@@ -1,0 +1,12 @@
+// LIBTORCH is the folder of libtorch, or `torch` among the packages of Python, with include and lib:
+//     c++ -std=c++17 '@FILE@' -I$LIBTORCH/include -L$LIBTORCH/lib -Wl,--no-as-needed,-rpath,$LIBTORCH/lib -ltorch -ltorch_cpu -lc10 -o usage && ./usage
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+
+    torch::inductor::AOTIModelPackageLoader model("@ARTIFACT@");
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < inputs.size(); ++i)
+        tensors.push_back(at::from_blob(given[i].data(), inputs[i].second).to(at::Device("@DEVICE@")));
+    at::Tensor output = model.run(tensors)[0].cpu().contiguous();
+    const float *answers = output.const_data_ptr<float>();
+    const int64_t size = output.numel();

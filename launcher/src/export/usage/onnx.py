@@ -1,0 +1,4 @@
+import onnxruntime
+
+session = onnxruntime.InferenceSession(here / "@ARTIFACT@")
+answers = session.run(["@OUTPUT@"], given)[0]
