@@ -277,9 +277,8 @@ impl Op {
                 i >= 3 && i < 3 + usize::from(*dw == Into::Add) + usize::from(*db == Into::Add)
             }
             Self::StepScalars { .. } => i >= 3,
-            Self::AdamW { .. } => i >= 1,
-            Self::Average { .. } => i.is_multiple_of(2),
             Self::Aten(call) => call.writes(i),
+            Self::AdamW { .. } | Self::Average { .. } => optim::writes(self, i),
             Self::Zero | Self::AllReduce | Self::ReduceScatter | Self::AllGather => true,
             Self::AllReduceShares | Self::AllReduceCopies => true,
             _ => false,
