@@ -7,7 +7,7 @@ use super::cuda_optim as cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
 use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::value::Meta;
-use crate::backend::torch::safe::{adamw, average, global_norm};
+use crate::backend::torch::safe::{adamw, average, global_norm, zero};
 use crate::error::OpErrorKind;
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -64,7 +64,7 @@ pub static ROWS: [OpRow; 5] = [
         .flops(|_, ins, _| 3 * elements(&ins[2..], 2))
         .export(NOT_EXPORTED),
     OpRow::backward("zero", |_, _| Ok(Metas::new()), launch_zero)
-        .kernels(&[cuda::ZERO])
+        .kernels(&[cuda::ZERO, CPU_ZERO])
         .flops(super::row::free)
         .export(NOT_EXPORTED),
 ];
@@ -101,6 +101,15 @@ const CPU_NORM: Kernel = Kernel {
 /// One pass over the arrays, as [`CPU`].
 const CPU_AVERAGE: Kernel =
     Kernel { id: "cpu.average", fits: |_, l| dense(&l.ins[2..]), launch: launch_average_cpu, ..CPU };
+
+/// Without reading.
+const CPU_ZERO: Kernel = Kernel {
+    id: "cpu.zero",
+    fits: |_, l| dense(l.ins),
+    launch: |_, l| Ok(zero(l.ins).map(|()| SmallVec::new())?),
+    tolerance: Tolerance::Exact,
+    ..CPU
+};
 
 /// Elements of every `each`-th operand.
 fn elements(ins: &[&Meta], each: usize) -> u64 {
@@ -338,6 +347,18 @@ mod tests {
                 assert!(found.allclose(expected, 1e-6, 1e-7, false));
             }
         }
+    }
+
+    #[test]
+    fn zeros_are_everywhere_in_the_arrays_and_nowhere_else() {
+        let (around, short) =
+            (Raw::ones([70_003], (Kind::Float, Device::Cpu)), Raw::ones([3], (Kind::Float, Device::Cpu)));
+        let within = around.narrow(0, 1, 70_001);
+        let l = Launch { ins: &[&within, &short] };
+        (CPU_ZERO.fits)(&Op::Zero, &l).unwrap();
+        tch::no_grad(|| (CPU_ZERO.launch)(&Op::Zero, &l)).unwrap();
+        assert_eq!((around.sum(Kind::Double).double_value(&[]), short.sum(Kind::Double).double_value(&[])), (2.0, 0.0));
+        assert_eq!((around.double_value(&[0]), around.double_value(&[70_002])), (1.0, 1.0));
     }
 
     #[test]

@@ -144,6 +144,13 @@ pub(super) fn average([updates, taken]: [&Tensor; 2], arrays: &[&Tensor], decay:
     check(unsafe { sys::enn_average(updates, taken, arrays.as_ptr(), count, decay) })
 }
 
+/// All of them are written.
+pub(super) fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
+    let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+    // SAFETY: so many arrays are alive; the shim checks kind and layout before it writes.
+    check(unsafe { sys::enn_zero(arrays.as_ptr(), arrays.len() as i64) })
+}
+
 /// Sets the threads of the next operations; how many there were, 0 where nobody counts them.
 pub(super) fn threads(count: i32) -> i32 {
     // SAFETY: no pointers; the number is this thread's own.

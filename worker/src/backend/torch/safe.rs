@@ -258,6 +258,14 @@ pub fn average(counts: [&Tensor; 2], arrays: &[&Tensor], decay: f64) -> Result<(
     result::average(counts, arrays, decay)
 }
 
+/// Sets dense f32 arrays on the CPU to 0.
+///
+/// # Errors
+/// Arrays that are not so.
+pub fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
+    result::zero(arrays)
+}
+
 /// √Σx² over dense f32 arrays on the CPU: added up in f32 within rows of 4,096 numbers, in f64 beyond.
 ///
 /// # Errors

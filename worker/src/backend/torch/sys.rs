@@ -59,6 +59,7 @@ unsafe extern "C" {
         count: i64,
         decay: f64,
     ) -> i32;
+    pub(super) fn enn_zero(arrays: *const *const C_tensor, count: i64) -> i32;
     pub(super) fn enn_threads(count: i32) -> i32;
     pub(super) fn enn_global_norm(arrays: *const *const C_tensor, count: i64, norm: *mut f64) -> i32;
     pub(super) fn enn_has_wide() -> i32;
