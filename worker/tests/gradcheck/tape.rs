@@ -138,7 +138,8 @@ fn gradients_are_cleared_or_written_whatever_they_held() {
         for _ in 0..passes {
             let x = cx.input(x.shallow_clone());
             let h = f::linear(&cx, &x, &cx.param(once), Some(&cx.param(bias))).unwrap();
-            let h = f::linear(&cx, &f::linear(&cx, &h, &cx.param(twice), None).unwrap(), &cx.param(twice), None).unwrap();
+            let h =
+                f::linear(&cx, &f::linear(&cx, &h, &cx.param(twice), None).unwrap(), &cx.param(twice), None).unwrap();
             let none = f::detach(&cx, &f::linear(&cx, &x, &cx.param(cut), None).unwrap()).unwrap();
             let loss = f::sum_all(&cx, &f::square(&cx, &f::add(&cx, &h, &none).unwrap()).unwrap()).unwrap();
             let mut fired = Vec::new();
