@@ -1,5 +1,5 @@
-// CPU kernels for operations libtorch has no kernel for: the retention scan, counter-based dropout, and AdamW with its numbers
-// in a tensor.
+// CPU kernels for operations libtorch has no kernel for: the retention scan, counter-based dropout, AdamW with its numbers in a
+// tensor, and averages of weights.
 //
 // Each works on rows of contiguous numbers, sequentially along the positions, so that a scan reads and writes every
 // number once. Results do not depend on the number of threads: each batch row, each block of words is one task.
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -32,6 +33,8 @@ namespace {
 
 constexpr int64_t DROPOUT_GRAIN = 1 << 14;
 constexpr int64_t ADAMW_GRAIN = 1 << 15;
+// Numbers ahead that are asked for, where several arrays are read side by side; and those between two questions.
+constexpr int64_t AHEAD = 1 << 8, ASKED = 64;
 
 // The operands of one batch row of a scan; `stride` is the distance between positions, `w` = heads · width.
 template <class T>
@@ -324,20 +327,42 @@ void dropped(const Key& key, uint64_t first, uint32_t threshold, double scale, c
   });
 }
 
+// Asks for the numbers that are read a little later. What lies behind the last of them does no harm.
+ENN_INLINE void ask(const float* x) {
+  for (int64_t i = 0; i < ASKED; i += 16) __builtin_prefetch(x + AHEAD + i);
+}
+
 // Numbers of an update: the six of op/optim.rs, and what keeps the denominator from 0.
 struct Update {
   float gradient, first, second, shrink, update, spread, eps;
 };
 
-// Weight, gradient, first and second moment; each number is read and written once.
-ENN_CLONES void run_adamw(const Update& u, float* __restrict p, float* __restrict g, float* __restrict m, float* __restrict v, int64_t count) {
+// Weight, gradient, first and second moment; each number is read once, and all but the gradient are written once.
+ENN_CLONES void run_adamw(const Update& u, float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict v, int64_t count) {
   const float gradient = u.gradient, first = u.first, second = u.second, shrink = u.shrink, update = u.update, spread = u.spread, eps = u.eps;
-  for (int64_t i = 0; i < count; ++i) {
-    const float mean = g[i] * gradient;
-    const float momentum = m[i] + first * (mean - m[i]);
-    const float square = v[i] + second * (mean * mean - v[i]);
-    p[i] = p[i] * shrink + momentum * update / (std::sqrt(square) * spread + eps);
-    g[i] = mean, m[i] = momentum, v[i] = square;
+  for (int64_t from = 0; from < count; from += ASKED) {
+    const int64_t to = std::min(count, from + ASKED);
+    ask(p + from), ask(g + from), ask(m + from), ask(v + from);
+    for (int64_t i = from; i < to; ++i) {
+      const float mean = g[i] * gradient;
+      const float momentum = m[i] + first * (mean - m[i]);
+      const float square = v[i] + second * (mean * mean - v[i]);
+      p[i] = p[i] * shrink + momentum * update / (std::sqrt(square) * spread + eps);
+      m[i] = momentum, v[i] = square;
+    }
+  }
+}
+
+// An average and what it takes in: the nearer end is where it starts from, so that a share of 1 gives the weights themselves.
+ENN_CLONES void run_average(float share, float* __restrict average, const float* __restrict p, int64_t count) {
+  for (int64_t from = 0; from < count; from += ASKED) {
+    const int64_t to = std::min(count, from + ASKED);
+    ask(average + from), ask(p + from);
+    if (share < 0.5f) {
+      for (int64_t i = from; i < to; ++i) average[i] += share * (p[i] - average[i]);
+    } else {
+      for (int64_t i = from; i < to; ++i) average[i] = p[i] - (p[i] - average[i]) * (1.0f - share);
+    }
   }
 }
 
@@ -388,7 +413,7 @@ int32_t enn_retention_backward(const at::Tensor* const* ins, int32_t both, at::T
   });
 }
 
-// arrays: weight, gradient, first and second moment, dense f32 of one length, all written.
+// arrays: weight, gradient, first and second moment, dense f32 of one length, all but the gradient written.
 int32_t enn_adamw(const at::Tensor* const* arrays, const at::Tensor* numbers, int32_t decays, float eps) {
   return enn::guarded([&] {
     float* data[4];
@@ -403,6 +428,36 @@ int32_t enn_adamw(const at::Tensor* const* arrays, const at::Tensor* numbers, in
     at::parallel_for(0, count, ADAMW_GRAIN, [&](int64_t from, int64_t to) {
       run_adamw(u, data[0] + from, data[1] + from, data[2] + from, data[3] + from, to - from);
     });
+  });
+}
+
+// updates: so far, written; taken: whether this one counts; f64. arrays: averages, written, and weights in turn, dense f32.
+int32_t enn_average(const at::Tensor* updates_in, const at::Tensor* taken, const at::Tensor* const* arrays, int64_t count, double decay) {
+  return enn::guarded([&] {
+    TORCH_CHECK(is_double(*updates_in) && is_double(*taken) && updates_in->numel() == 1 && taken->numel() == 1, "the counts are not f64");
+    double& updates = *updates_in->mutable_data_ptr<double>();
+    if (*taken->const_data_ptr<double>() < 0.5) return;
+    updates += 1;
+    const float share = static_cast<float>(decay < 1 ? (1 - decay) / (1 - std::pow(decay, updates)) : 1 / updates);
+    for (int64_t i = 0; i + 1 < count; i += 2) {
+      const at::Tensor &average = *arrays[i], &weights = *arrays[i + 1];
+      TORCH_CHECK(!is_double(average) && !is_double(weights) && average.is_contiguous() && weights.is_contiguous() && average.numel() == weights.numel(), "array ", i, " is not as its weights");
+      float* to = average.mutable_data_ptr<float>();
+      const float* from = weights.const_data_ptr<float>();
+      at::parallel_for(0, average.numel(), ADAMW_GRAIN, [&](int64_t first, int64_t last) { run_average(share, to + first, from + first, last - first); });
+    }
+  });
+}
+
+// Dense f32 arrays, written. libtorch's own way reads large ones before it writes them.
+int32_t enn_zero(const at::Tensor* const* arrays, int64_t count) {
+  return enn::guarded([&] {
+    for (int64_t a = 0; a < count; ++a) {
+      const at::Tensor& x = *arrays[a];
+      TORCH_CHECK(!is_double(x) && x.is_contiguous(), "array ", a, " is not dense f32");
+      float* data = x.mutable_data_ptr<float>();
+      at::parallel_for(0, x.numel(), SQUARES_GRAIN, [&](int64_t from, int64_t to) { std::memset(data + from, 0, (to - from) * sizeof(float)); });
+    }
   });
 }
 

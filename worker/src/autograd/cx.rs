@@ -53,6 +53,8 @@ pub struct Cx<'p> {
     pub(super) loss_scale: RefCell<Option<tch::Tensor>>,
     pub(super) recompute: Cell<bool>,
     pub(super) lending: RefCell<Lending>,
+    /// Whether gradients hold what is of no use any more.
+    pub(super) stale: Cell<bool>,
     key: Cell<RandomKey>,
     site: Cell<u32>,
     training: bool,
@@ -106,6 +108,7 @@ impl<'p> Cx<'p> {
             loss_scale: RefCell::default(),
             recompute: Cell::new(false),
             lending: RefCell::default(),
+            stale: Cell::new(false),
             key: Cell::new(key),
             site: Cell::new(0),
             training,
@@ -242,6 +245,12 @@ impl<'p> Cx<'p> {
     pub fn zero<'t>(&self, arrays: impl Iterator<Item = &'t tch::Tensor>) -> Result<(), OpError> {
         let arrays: Vec<Tensor> = arrays.map(|raw| self.opt_state(raw.shallow_clone())).collect();
         self.optim(|cx| call(cx, Op::Zero, &arrays.iter().collect::<Vec<_>>()).map(|_| ()))
+    }
+
+    /// Lets the next [`Cx::backward`] begin with gradients of 0, whatever they hold; recorded there. On the CPU nothing is set to 0 for a
+    /// large weight whose gradient is one product: that is written instead of added.
+    pub fn clear_gradients(&self) {
+        self.stale.set(true);
     }
 
     /// A tensor from outside: data of the batch.

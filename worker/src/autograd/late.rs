@@ -24,7 +24,7 @@ const GAIN_MIN: f64 = 0.002;
 /// Operands of one call.
 type Operands<'t> = SmallVec<[&'t Tensor; 5]>;
 
-/// The operand of [`Op::LinearBackward`] to which the weight's gradient is added.
+/// The operand of [`Op::LinearBackward`] that receives the weight's gradient.
 const DW: usize = 3;
 
 /// One product that was put off.
@@ -65,11 +65,14 @@ impl Late {
         bucket_of: impl Fn(&Tensor) -> Option<BucketId>,
     ) -> Option<(Op, Operands<'t>)> {
         let all = || ins.iter().copied().collect();
-        let Op::LinearBackward { dx, dw: Into::Add, db } = op else { return Some((op, all())) };
+        let Op::LinearBackward { dx, dw, db } = op else { return Some((op, all())) };
+        if !dw.is_storage() {
+            return Some((op, all()));
+        }
         let later = &mut *self.buckets.borrow_mut();
         let later = bucket_of(ins[DW]).and_then(|bucket| later.get_mut(bucket.index())?.as_mut());
         let Some(later) = later else { return Some((op, all())) };
-        let product = Op::LinearBackward { dx: false, dw: Into::Add, db: Into::Skip };
+        let product = Op::LinearBackward { dx: false, dw, db: Into::Skip };
         later.products.push(Product { op: product, ins: ins[..=DW].iter().map(|t| (*t).clone()).collect(), scope });
         // The bias's gradient may lie in another bucket, and takes no time.
         let rest = ins[..DW].iter().chain(&ins[DW + 1..]).copied().collect();

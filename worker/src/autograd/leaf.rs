@@ -2,7 +2,7 @@
 
 use super::lend::Lent;
 use crate::op::value::{BucketId, ParamId, Role};
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
 
 /// Parameters by id.
 pub trait Leaves {
@@ -47,6 +47,11 @@ pub trait GradLeaves {
     fn buckets(&self) -> usize;
     /// The flat tensor of a bucket.
     fn flat(&self, bucket: BucketId) -> &Tensor;
+    /// The buckets without the slots of some parameters, as flat arrays.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    fn without(&self, ids: &[ParamId]) -> Result<Vec<Tensor>, TchError>;
     /// The buckets as arrays whose memory comes and goes; none if it stays.
     fn lent(&self) -> &[Lent] {
         &[]

@@ -13,11 +13,15 @@ use super::recompute::Segment;
 use crate::backend::torch::safe::version;
 use crate::error::{HookError, OpError, OpErrorKind};
 use crate::op::Op;
-use crate::op::attr::Axes;
+use crate::op::attr::{Axes, Into};
 use crate::op::value::{BucketId, Meta, ParamId, Role, Tensor, Val};
 use crate::op::vjp::{Emit, Kept, Results, Vjp};
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use tch::Device;
+
+/// Elements from which a gradient is written instead of cleared and added to: clearing small ones together takes no time.
+const WRITTEN_MIN: usize = 1 << 18;
 
 /// What the reverse walk meets.
 pub(super) enum Node {
@@ -42,6 +46,8 @@ struct Reach {
     reached: Vec<bool>,
     /// Contributions still to come, by parameter.
     pending: Vec<u32>,
+    /// Parameters to which a product contributes as to its weight.
+    products: Vec<bool>,
     /// Buckets of gradients that are better computed last.
     late: Vec<bool>,
 }
@@ -102,6 +108,8 @@ struct Emitter<'a, 'p> {
     cx: &'a Cx<'p>,
     grads: &'a dyn GradLeaves,
     late: &'a Late,
+    /// Parameters whose gradients hold nothing yet.
+    blank: RefCell<Vec<bool>>,
     /// Gradient slots already entered into the program, by parameter.
     slots: RefCell<Vec<Option<Tensor>>>,
 }
@@ -115,6 +123,11 @@ impl Emitter<'_, '_> {
         let slot = self.cx.leaf(self.grads.slot(id).shallow_clone(), Role::Grad(id), false);
         self.slots.borrow_mut()[id.index()] = Some(slot.clone());
         Ok(slot)
+    }
+
+    /// Whether the gradient of a parameter holds nothing yet; whoever asks writes all of it.
+    fn begin(&self, id: ParamId) -> bool {
+        std::mem::take(&mut self.blank.borrow_mut()[id.index()])
     }
 
     fn param_of(&self, val: Val) -> Option<ParamId> {
@@ -142,8 +155,9 @@ impl Emit for Emitter<'_, '_> {
         self.cx.with_program(|p| p.val(val).meta.clone())
     }
 
-    fn storage(&self, val: Val) -> Result<Option<Tensor>, OpError> {
-        self.param_of(val).map(|id| self.slot(id)).transpose()
+    fn storage(&self, val: Val) -> Result<Option<(Tensor, Into)>, OpError> {
+        let Some(id) = self.param_of(val) else { return Ok(None) };
+        Ok(Some((self.slot(id)?, if self.begin(id) { Into::Write } else { Into::Add })))
     }
 
     fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError {
@@ -210,6 +224,7 @@ impl Cx<'_> {
         super::cast::forget(self);
         let nodes = std::mem::take(&mut self.state.borrow_mut().nodes);
         let reach = self.reach(&nodes, loss, grads);
+        let blank = if self.stale.take() { self.clear(grads, &reach)? } else { vec![false; grads.count()] };
         let hook = |e: HookError| self.fail("grad_ready", OpErrorKind::Hook(e));
         let mut waiting = vec![0; grads.buckets()];
         let ids = || (0..grads.count() as u32).map(ParamId);
@@ -220,7 +235,8 @@ impl Cx<'_> {
         for id in idle {
             ready.param_ready(id).map_err(hook)?;
         }
-        let emitter = Emitter { cx: self, grads, late: &late, slots: RefCell::new(vec![None; grads.count()]) };
+        let (blank, slots) = (RefCell::new(blank), RefCell::new(vec![None; grads.count()]));
+        let emitter = Emitter { cx: self, grads, late: &late, blank, slots };
         let mut slots: Vec<Option<Tensor>> = vec![None; reach.reached.len()];
         slots[loss.val().0 as usize] = Some(self.seed(loss)?);
         if let Some(id) = emitter.param_of(loss.val()) {
@@ -237,6 +253,23 @@ impl Cx<'_> {
         }
         let mut slots = walk.slots;
         Ok(wanted.iter().map(|t| slots[t.val().0 as usize].take().map(|g| g.raw().shallow_clone())).collect())
+    }
+
+    /// Sets gradients to 0, but for those that one product writes: by parameter, whether that is so.
+    fn clear(&self, grads: &dyn GradLeaves, reach: &Reach) -> Result<Vec<bool>, OpError> {
+        let plain = self.device() == Device::Cpu && grads.lent().is_empty();
+        let written = |id: &ParamId| {
+            let at = id.index();
+            plain && reach.products[at] && reach.pending[at] == 1 && grads.slot(*id).numel() >= WRITTEN_MIN
+        };
+        let ids: Vec<ParamId> = (0..grads.count() as u32).map(ParamId).filter(written).collect();
+        let rest = grads.without(&ids).map_err(|kind| self.fail("zero", kind))?;
+        if !rest.is_empty() {
+            self.zero(rest.iter())?;
+        }
+        let mut blank = vec![false; grads.count()];
+        ids.iter().for_each(|id| blank[id.index()] = true);
+        Ok(blank)
     }
 
     /// The gradient of the loss by itself: 1, or the loss scale.
@@ -261,7 +294,7 @@ impl Cx<'_> {
         let mut costs = (rate > 0.0).then(|| Costs::new(grads, rate));
         self.with_program(|program| {
             let (reached, pending) = (vec![false; program.values()], vec![0; grads.count()]);
-            let mut reach = Reach { reached, pending, late: Vec::new() };
+            let mut reach = Reach { reached, pending, products: vec![false; grads.count()], late: Vec::new() };
             let arrive = |reach: &mut Reach, val: Val| {
                 let value = program.val(val);
                 if value.requires_grad {
@@ -275,6 +308,11 @@ impl Cx<'_> {
             let mut pass = |reach: &mut Reach, rec: &Rec| {
                 if rec.outs().any(|v| reach.reached[v.0 as usize]) {
                     rec.ins.iter().for_each(|v| arrive(reach, *v));
+                    if let (Op::Linear { .. }, Some(id)) =
+                        (&rec.op, rec.ins.get(1).and_then(|w| program.val(*w).role.param()))
+                    {
+                        reach.products[id.index()] = true;
+                    }
                     costs.iter_mut().for_each(|costs| costs.pass(program, rec, grads));
                 }
             };
@@ -394,6 +432,10 @@ impl Cx<'_> {
         id: ParamId,
         gradient: Option<Tensor>,
     ) -> Result<(), OpError> {
+        if emitter.begin(id) {
+            // The product was not made: nothing depends on its result in the end.
+            self.zero(std::iter::once(emitter.grads.slot(id)))?;
+        }
         if let Some(gradient) = gradient {
             call(self, Op::GradAdd, &[&emitter.slot(id)?, &gradient])?;
         }

@@ -111,6 +111,15 @@ pub enum Into {
     New,
     /// Added to the parameter's gradient storage, which is an operand.
     Add,
+    /// All of that storage is written: it holds nothing yet.
+    Write,
+}
+
+impl Into {
+    /// Whether the storage is an operand.
+    pub fn is_storage(self) -> bool {
+        matches!(self, Self::Add | Self::Write)
+    }
 }
 
 /// Feeds a `Hash` value into a byte buffer: the canonical bytes of a program.

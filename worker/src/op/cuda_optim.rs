@@ -75,7 +75,7 @@ fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
             adamw::Array { p: s[0], grad: s[1], m: s[2], v: s[3], shadow, decays }
         })
         .collect();
-    adamw::adamw(&arrays, l.at(0), eps.get(), true)?;
+    adamw::adamw(&arrays, l.at(0), eps.get())?;
     Ok(SmallVec::new())
 }
 

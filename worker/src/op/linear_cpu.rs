@@ -54,6 +54,7 @@ fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
         Into::Skip => Ok(None),
         Into::New => Tensor::f_zeros(shape, (Kind::Float, w.device())).map(Some),
         Into::Add => Ok(storages.next()),
+        Into::Write => storages.next().map(|mut storage| storage.f_zero_()).transpose(),
     };
     let sizes = w.size();
     let (weight, bias) = (place(dw, &sizes)?, place(db, &sizes[..1])?);
@@ -102,13 +103,14 @@ mod tests {
                 (false, Into::New, Into::Add),
                 (true, Into::Skip, Into::New),
                 (true, Into::Add, Into::Skip),
+                (true, Into::Write, Into::Write),
             ] {
                 let [found, expected] =
                     [(launch_backward as fn(&Op, &Launch<'_>) -> Launched), super::super::matmul::ROWS[2].launch].map(
                         |launch| {
                             let storage = [(dw, w.ones_like()), (db, b.ones_like())];
                             let kept: Vec<&Tensor> =
-                                storage.iter().filter(|(into, _)| *into == Into::Add).map(|(_, t)| t).collect();
+                                storage.iter().filter(|(into, _)| into.is_storage()).map(|(_, t)| t).collect();
                             let ins: Vec<&Tensor> = [&g, &x, &w].into_iter().chain(kept.iter().copied()).collect();
                             let op = Op::LinearBackward { dx, dw, db };
                             (BACKWARD.fits)(&op, &Launch { ins: &ins }).unwrap();

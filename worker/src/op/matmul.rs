@@ -136,14 +136,14 @@ fn launch_linear(op: &Op, l: &Launch<'_>) -> Launched {
 fn vjp_linear(v: &Vjp<'_>) -> Result<Grads, OpError> {
     let (g, x, w) = (v.g()?, v.input(0)?, v.input(1)?);
     let storage = [v.storage(1)?, if v.arity() > 2 { v.storage(2)? } else { None }];
-    let place = |needed: bool, storage: &Option<Tensor>| match (needed, storage) {
+    let place = |needed: bool, storage: &Option<(Tensor, Into)>| match (needed, storage) {
         (false, _) => Into::Skip,
-        (true, Some(_)) => Into::Add,
+        (true, Some((_, into))) => *into,
         (true, None) => Into::New,
     };
     let (dw, db) = (place(v.needs(1), &storage[0]), place(v.arity() > 2 && v.needs(2), &storage[1]));
     let mut ins: SmallVec<[&Tensor; 5]> = smallvec![g, x, w];
-    ins.extend(storage.iter().flatten());
+    ins.extend(storage.iter().flatten().map(|(storage, _)| storage));
     let op = Op::LinearBackward { dx: v.needs(0), dw, db };
     let mut outs = v.call_all(op, &ins)?.into_iter();
     let mut grads: Grads = smallvec![None; v.arity()];
@@ -177,6 +177,13 @@ fn add_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Resul
     // In the storage's kind: a low-precision product would be rounded before it is added.
     let (at, b) = (a.f_transpose(0, 1)?.f_to_kind(storage.kind())?, b.f_to_kind(storage.kind())?);
     let _ = storage.shallow_clone().f_addmm_(&at, &b)?;
+    Ok(())
+}
+
+/// Writes aᵀ b to storage, as [`add_product`] adds it.
+fn write_product(storage: &tch::Tensor, a: &tch::Tensor, b: &tch::Tensor) -> Result<(), OpErrorKind> {
+    let (at, b) = (a.f_transpose(0, 1)?.f_to_kind(storage.kind())?, b.f_to_kind(storage.kind())?);
+    let _ = at.f_mm_out(storage, &b)?;
     Ok(())
 }
 
@@ -226,15 +233,21 @@ fn linear_backward(op: &Op, l: &Launch<'_>, add: AddProduct) -> Launched {
                 add(storage, &g, &rows()?)?;
             }
         }
+        Into::Write => {
+            if let Some(storage) = storages.next() {
+                write_product(storage, &g, &rows()?)?;
+            }
+        }
     }
     match db {
         Into::Skip => {}
         Into::New => outs.push(g.f_sum_dim_intlist(0, false, None)?),
-        Into::Add => {
+        Into::Add | Into::Write => {
             if let Some(storage) = storages.next() {
                 // In the storage's kind: a sum over rows is not rounded before it is added.
                 let sum = g.f_sum_dim_intlist(0, false, storage.kind())?;
-                let _ = storage.shallow_clone().f_add_(&sum)?;
+                let mut storage = storage.shallow_clone();
+                if *db == Into::Write { storage.f_copy_(&sum)? } else { storage.f_add_(&sum).map(|_| ())? }
             }
         }
     }

@@ -274,12 +274,11 @@ impl Op {
             Self::GradAdd | Self::CastInto | Self::Allocate | Self::Release | Self::Place => i == 0,
             Self::ScaleUpdate { .. } => i <= 1,
             Self::LinearBackward { dw, db, .. } => {
-                i >= 3 && i < 3 + usize::from(*dw == Into::Add) + usize::from(*db == Into::Add)
+                i >= 3 && i < 3 + usize::from(dw.is_storage()) + usize::from(db.is_storage())
             }
             Self::StepScalars { .. } => i >= 3,
-            Self::AdamW { .. } => i >= 1,
-            Self::Average { .. } => i.is_multiple_of(2),
             Self::Aten(call) => call.writes(i),
+            Self::AdamW { .. } | Self::Average { .. } => optim::writes(self, i),
             Self::Zero | Self::AllReduce | Self::ReduceScatter | Self::AllGather => true,
             Self::AllReduceShares | Self::AllReduceCopies => true,
             _ => false,

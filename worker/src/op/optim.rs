@@ -7,7 +7,7 @@ use super::cuda_optim as cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
 use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::value::Meta;
-use crate::backend::torch::safe::{adamw, global_norm};
+use crate::backend::torch::safe::{adamw, average, global_norm, zero};
 use crate::error::OpErrorKind;
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -46,7 +46,7 @@ pub const SCALARS: i64 = 6;
 /// |---|---|---|
 /// | GlobalNorm | any number of arrays | √Σx², f64, 0 axes |
 /// | StepScalars | norm, count, rate, steps (written), skipped (written); f64, 0 axes | six f32 ([`Scalar`]); norm of the mean gradient; 1 if the step is taken, else 0; f64, 0 axes |
-/// | AdamW | the six numbers, then weight, gradient, first and second moment of each segment, and the weight's low-precision copy if `shadows`, all written | none |
+/// | AdamW | the six numbers, then weight, gradient, first and second moment of each segment, and the weight's low-precision copy if `shadows`; all but the gradient written | none |
 /// | Average | updates so far (f64, 0 axes, written); 1, or 0 where nothing is to change (f64, 0 axes); then average (written) and weights of each array | none |
 /// | Zero | any number of arrays, written | none |
 pub static ROWS: [OpRow; 5] = [
@@ -60,11 +60,11 @@ pub static ROWS: [OpRow; 5] = [
         .flops(|op, ins, _| 14 * elements(&ins[1..], arrays_of(op)))
         .export(NOT_EXPORTED),
     OpRow::backward("average", shape_average, launch_average)
-        .kernels(&[cuda::AVERAGE])
+        .kernels(&[cuda::AVERAGE, CPU_AVERAGE])
         .flops(|_, ins, _| 3 * elements(&ins[2..], 2))
         .export(NOT_EXPORTED),
     OpRow::backward("zero", |_, _| Ok(Metas::new()), launch_zero)
-        .kernels(&[cuda::ZERO])
+        .kernels(&[cuda::ZERO, CPU_ZERO])
         .flops(super::row::free)
         .export(NOT_EXPORTED),
 ];
@@ -93,8 +93,21 @@ const CPU: Kernel = Kernel {
 /// All arrays in one pass.
 const CPU_NORM: Kernel = Kernel {
     id: "cpu.global_norm",
-    fits: |_, l| dense(l),
+    fits: |_, l| dense(l.ins),
     launch: |_, l| Ok(smallvec![Raw::from(global_norm(l.ins)?)]),
+    ..CPU
+};
+
+/// One pass over the arrays, as [`CPU`].
+const CPU_AVERAGE: Kernel =
+    Kernel { id: "cpu.average", fits: |_, l| dense(&l.ins[2..]), launch: launch_average_cpu, ..CPU };
+
+/// Without reading.
+const CPU_ZERO: Kernel = Kernel {
+    id: "cpu.zero",
+    fits: |_, l| dense(l.ins),
+    launch: |_, l| Ok(zero(l.ins).map(|()| SmallVec::new())?),
+    tolerance: Tolerance::Exact,
     ..CPU
 };
 
@@ -106,6 +119,14 @@ fn elements(ins: &[&Meta], each: usize) -> u64 {
 /// Arrays of a segment of AdamW.
 fn arrays_of(op: &Op) -> usize {
     4 + usize::from(matches!(op, Op::AdamW { shadows: true, .. }))
+}
+
+/// Whether operand `i` of AdamW or Average is written.
+pub(super) fn writes(op: &Op, i: usize) -> bool {
+    match op {
+        Op::AdamW { .. } => i >= 1 && (i - 1) % arrays_of(op) != 1,
+        _ => i.is_multiple_of(2),
+    }
 }
 
 /// The arrays of AdamW, by segment.
@@ -222,12 +243,12 @@ fn fits_cpu(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
     if matches!(op, Op::AdamW { shadows: true, .. }) {
         return Err("weights with low-precision copies");
     }
-    dense(l)
+    dense(l.ins)
 }
 
-fn dense(l: &Launch<'_>) -> Result<(), &'static str> {
+fn dense(arrays: &[&Raw]) -> Result<(), &'static str> {
     let fits = |x: &Raw| x.device() == Device::Cpu && x.kind() == Kind::Float && x.is_contiguous();
-    if l.ins.iter().all(|x| fits(x)) { Ok(()) } else { Err("not dense f32 on the CPU") }
+    if arrays.iter().all(|x| fits(x)) { Ok(()) } else { Err("not dense f32 on the CPU") }
 }
 
 fn launch_adamw_cpu(op: &Op, l: &Launch<'_>) -> Launched {
@@ -241,15 +262,15 @@ fn launch_adamw_cpu(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(SmallVec::new())
 }
 
-/// One pass over weight, gradient, first and second moment. `clear` makes it safe for a refused gradient.
+/// One pass over weight, gradient, first and second moment; the gradient is only read. `clear` makes it safe for a refused gradient.
 fn update(arrays: [Raw; 4], numbers: &Raw, (decays, clear): (bool, bool), eps: f64) -> Result<(), TchError> {
     let [mut weight, mut grad, mut first, mut second] = arrays;
     let at = |which: Scalar| numbers.f_select(0, which as i64);
     if clear {
         // NaN · 0 is NaN: a refused gradient must be cleared, or the gates of 0 below would let it through.
-        let _ = grad.f_nan_to_num_(0.0, 0.0, 0.0)?;
+        grad = grad.f_nan_to_num(0.0, 0.0, 0.0)?;
     }
-    let _ = grad.f_mul_(&at(Scalar::Gradient)?)?;
+    let grad = grad.f_mul(&at(Scalar::Gradient)?)?;
     if decays {
         let _ = weight.f_mul_(&at(Scalar::Shrink)?)?;
     }
@@ -291,6 +312,12 @@ fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     Ok(SmallVec::new())
 }
 
+fn launch_average_cpu(op: &Op, l: &Launch<'_>) -> Launched {
+    let Op::Average { decay } = op else { unreachable!("row of another operation") };
+    average([l.at(0), l.at(1)], &l.ins[2..], decay.get())?;
+    Ok(SmallVec::new())
+}
+
 fn launch_zero(_: &Op, l: &Launch<'_>) -> Launched {
     for array in l.ins {
         let _ = array.shallow_clone().f_zero_()?;
@@ -323,6 +350,18 @@ mod tests {
     }
 
     #[test]
+    fn zeros_are_everywhere_in_the_arrays_and_nowhere_else() {
+        let (around, short) =
+            (Raw::ones([70_003], (Kind::Float, Device::Cpu)), Raw::ones([3], (Kind::Float, Device::Cpu)));
+        let within = around.narrow(0, 1, 70_001);
+        let l = Launch { ins: &[&within, &short] };
+        (CPU_ZERO.fits)(&Op::Zero, &l).unwrap();
+        tch::no_grad(|| (CPU_ZERO.launch)(&Op::Zero, &l)).unwrap();
+        assert_eq!((around.sum(Kind::Double).double_value(&[]), short.sum(Kind::Double).double_value(&[])), (2.0, 0.0));
+        assert_eq!((around.double_value(&[0]), around.double_value(&[70_002])), (1.0, 1.0));
+    }
+
+    #[test]
     fn the_gate_of_a_device_refuses_without_looking() {
         // The device's way, run on the CPU: a gate of 0 and a gradient of NaN leave every array as it is.
         let scalar = |x: f64| Raw::from(x);
@@ -338,6 +377,28 @@ mod tests {
         tch::no_grad(|| update(handles, &made[0], (true, true), 1e-8)).unwrap();
         for i in [0, 2, 3] {
             assert_eq!(before[i], after[i], "array {i}");
+        }
+    }
+
+    #[test]
+    fn averages_in_one_pass_on_the_cpu_are_the_plain_reference() {
+        for (decay, updates, taken) in [(0.98_f64, 0.0, 1.0), (0.98, 7.0, 1.0), (1.0, 3.0, 1.0), (0.98, 7.0, 0.0)] {
+            let op = Op::Average { decay: decay.into() };
+            let counts = [updates, taken].map(|count: f64| Raw::from(count));
+            let arrays = [70_001, 19].map(|n| [0; 2].map(|_| Raw::rand([n], (Kind::Float, Device::Cpu))));
+            let found: Vec<Raw> = counts.into_iter().chain(arrays.into_iter().flatten()).collect();
+            let expected: Vec<Raw> = found.iter().map(Raw::copy).collect();
+            let run = |ins: &[Raw], launch: fn(&Op, &Launch<'_>) -> Launched| {
+                let ins: Vec<&Raw> = ins.iter().collect();
+                (CPU_AVERAGE.fits)(&op, &Launch { ins: &ins }).unwrap();
+                tch::no_grad(|| launch(&op, &Launch { ins: &ins })).unwrap();
+            };
+            run(&found, launch_average_cpu);
+            run(&expected, launch_average);
+            assert_eq!(found[0], expected[0], "updates");
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!(found.allclose(expected, 1e-6, 1e-7, false), "decay {decay}, {updates} updates before");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! forward pass.
 
 use super::Op;
-use super::attr::Axes;
+use super::attr::{Axes, Into};
 use super::value::{Meta, Shape, Tensor, Val};
 use crate::error::{OpError, OpErrorKind};
 use smallvec::{SmallVec, smallvec};
@@ -22,8 +22,8 @@ pub trait Emit {
     fn emit(&self, op: Op, ins: &[&Tensor]) -> Result<Results, OpError>;
     /// What is known of a value.
     fn meta(&self, val: Val) -> Meta;
-    /// The gradient storage of a value that is a parameter.
-    fn storage(&self, val: Val) -> Result<Option<Tensor>, OpError>;
+    /// The gradient storage of a value that is a parameter, and whether it is added to or written.
+    fn storage(&self, val: Val) -> Result<Option<(Tensor, Into)>, OpError>;
     /// An error at the place of the node.
     fn fail(&self, op: &Op, kind: OpErrorKind) -> OpError;
 }
@@ -103,8 +103,8 @@ impl Vjp<'_> {
         self.gout(0).ok_or_else(|| self.emit.fail(self.op, OpErrorKind::NotDifferentiable))
     }
 
-    /// Gradient storage of operand `i` if it is a parameter that asks for a gradient.
-    pub fn storage(&self, i: usize) -> Result<Option<Tensor>, OpError> {
+    /// Gradient storage of operand `i` if it is a parameter that asks for a gradient, and whether to add to it or write it.
+    pub fn storage(&self, i: usize) -> Result<Option<(Tensor, Into)>, OpError> {
         if self.needs(i) { self.emit.storage(self.ins[i]) } else { Ok(None) }
     }
 

@@ -129,6 +129,23 @@ impl GradLeaves for GradBuckets {
         self.bucket(bucket)
     }
 
+    fn without(&self, ids: &[ParamId]) -> Result<Vec<Tensor>, TchError> {
+        let mut places: Vec<_> = ids.iter().map(|id| self.layout.place(*id)).collect();
+        places.sort_unstable_by_key(|(_, start, _)| *start);
+        let mut rest = Vec::new();
+        for (bucket, flat) in self.buckets() {
+            let end = (bucket, flat.numel() as i64, 0);
+            let mut from = 0;
+            for (_, start, len) in places.iter().copied().filter(|place| place.0 == bucket).chain([end]) {
+                if start > from {
+                    rest.push(flat.f_narrow(0, from, start - from)?);
+                }
+                from = start + len;
+            }
+        }
+        Ok(rest)
+    }
+
     fn lent(&self) -> &[Lent] {
         self.shelf.away()
     }

@@ -249,7 +249,7 @@ fn code(
     let number = |i: i64| functional::narrow(cx, numbers, 0, i, 1);
     match learner.grads.kept() {
         Some(kept) => cx.zero(kept.into_iter())?,
-        None => cx.zero(learner.grads.buckets().map(|(_, flat)| flat))?,
+        None => cx.clear_gradients(),
     }
     let mut sums: Option<(Tensor, Tensor)> = None;
     let mut control = None;

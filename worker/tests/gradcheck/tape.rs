@@ -1,9 +1,10 @@
 //! Properties of the tape and the parameters.
 
 use crate::operands::distance;
-use enn_worker::autograd::{BucketId, Cx, Tensor as Traced};
+use enn_worker::autograd::{BucketId, Cx, GradLeaves, Tensor as Traced};
 use enn_worker::error::{OpError, OpErrorKind};
 use enn_worker::functional as f;
+use enn_worker::op::{Op, attr::Into};
 use enn_worker::params::{GradBuckets, Group, Init, ParamBuilder, ParamId, Params};
 use tch::{Device, Kind, Tensor};
 
@@ -112,6 +113,55 @@ fn a_table_that_is_embedding_and_output_head_gets_both_gradients_before_its_buck
     assert!(distance(grads.view(table), &gradient) < 1e-12);
     assert_eq!(seen.len(), 1, "the bucket fires once");
     assert_eq!(distance(&seen[0].1, grads.bucket(seen[0].0)), 0.0, "after the second contribution");
+}
+
+#[test]
+fn gradients_are_cleared_or_written_whatever_they_held() {
+    let mut b = ParamBuilder::new();
+    // Weights of 2^18 numbers: one with one product, one with two, one with one that is detached, one with none.
+    let size: &[i64] = &[512, 512];
+    let mut large = |name: &str| b.param(name, size, Init::Linear { fan_in: 512 }, Group::Decay);
+    let (once, twice, cut, unused) = (large("once"), large("twice"), large("cut"), large("unused"));
+    let bias = b.param("bias", &[512], Init::Linear { fan_in: 512 }, Group::NoDecay);
+    let params = b.build(4, Device::Cpu).unwrap();
+    let x = Tensor::randn([3, 512], (Kind::Float, Device::Cpu));
+    let passes = |held: f64, passes: u32| {
+        let grads = GradBuckets::new(&params).unwrap();
+        // Padding stays 0.
+        for id in [once, twice, cut, unused, bias] {
+            let _ = tch::no_grad(|| grads.view(id).shallow_clone().fill_(held));
+        }
+        let cx = Cx::train(&params, 1, 2);
+        if held != 0.0 {
+            cx.clear_gradients();
+        }
+        for _ in 0..passes {
+            let x = cx.input(x.shallow_clone());
+            let h = f::linear(&cx, &x, &cx.param(once), Some(&cx.param(bias))).unwrap();
+            let h =
+                f::linear(&cx, &f::linear(&cx, &h, &cx.param(twice), None).unwrap(), &cx.param(twice), None).unwrap();
+            let none = f::detach(&cx, &f::linear(&cx, &x, &cx.param(cut), None).unwrap()).unwrap();
+            let loss = f::sum_all(&cx, &f::square(&cx, &f::add(&cx, &h, &none).unwrap()).unwrap()).unwrap();
+            let mut fired = Vec::new();
+            cx.backward(&loss, &grads, &mut |bucket, flat| {
+                fired.push((bucket, flat.copy()));
+                Ok(())
+            })
+            .unwrap();
+            assert!(fired.iter().all(|(bucket, flat)| *flat == *grads.bucket(*bucket)), "nothing comes after the hook");
+        }
+        let written = cx.with_program(|program| {
+            let all = program.recs().iter().map(|rec| &rec.op);
+            all.filter(|op| matches!(op, Op::LinearBackward { dw: Into::Write, .. })).count()
+        });
+        let flats: Vec<Tensor> = GradLeaves::without(&grads, &[]).unwrap();
+        (flats, written)
+    };
+    for count in [1, 2] {
+        let ((plain, none), (found, written)) = (passes(0.0, count), passes(f64::NAN, count));
+        assert_eq!((none, written), (0, 1), "one weight has one product");
+        assert_eq!(plain, found, "{count} micro-batches");
+    }
 }
 
 #[test]

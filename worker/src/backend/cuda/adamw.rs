@@ -126,12 +126,11 @@ pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor;
     Ok([numbers, mean, taken])
 }
 
-/// One step over all arrays with the six numbers of `op::optim`; a refused step writes nothing. With `keep_gradient`,
-/// gradients come back multiplied by their factor.
+/// One step over all arrays with the six numbers of `op::optim`; a refused step writes nothing.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
-pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64, keep_gradient: bool) -> Result<(), CudaError> {
+pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64) -> Result<(), CudaError> {
     let check = Check { kernel: "adamw" };
     let Some(first) = arrays.first() else { return Ok(()) };
     let element = check.element("grad", first.grad)?;
@@ -157,7 +156,7 @@ pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64, keep_gradient: bo
         let variant = Variant::new(&SOURCE, element, &[vec, u32::from(copies == Kind::Half)]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
         let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers);
-        call.float(eps).word(u32::from(keep_gradient)).launch(first.p, grid(blocks, THREADS))?;
+        call.float(eps).launch(first.p, grid(blocks, THREADS))?;
     }
     Ok(())
 }

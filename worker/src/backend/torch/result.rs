@@ -129,11 +129,26 @@ pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Resul
     Ok(outs.map(owned))
 }
 
-/// Weight, gradient, first and second moment are written.
+/// Weight, first and second moment are written, the gradient between them is not.
 pub(super) fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f32) -> Result<(), ShimError> {
     let arrays = arrays.map(Tensor::as_ptr);
     // SAFETY: four arrays and the numbers are alive; the shim checks kinds and lengths before it writes.
     check(unsafe { sys::enn_adamw(arrays.as_ptr().cast(), numbers.as_ptr(), i32::from(decays), eps) })
+}
+
+/// Updates so far, written; whether this one counts; averages, written, and weights in turn.
+pub(super) fn average([updates, taken]: [&Tensor; 2], arrays: &[&Tensor], decay: f64) -> Result<(), ShimError> {
+    let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+    let (updates, taken, count) = (updates.as_ptr(), taken.as_ptr(), arrays.len() as i64);
+    // SAFETY: both counts and so many arrays are alive; the shim checks kinds and lengths before it writes.
+    check(unsafe { sys::enn_average(updates, taken, arrays.as_ptr(), count, decay) })
+}
+
+/// All of them are written.
+pub(super) fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
+    let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+    // SAFETY: so many arrays are alive; the shim checks kind and layout before it writes.
+    check(unsafe { sys::enn_zero(arrays.as_ptr(), arrays.len() as i64) })
 }
 
 /// Sets the threads of the next operations; how many there were, 0 where nobody counts them.

@@ -240,13 +240,30 @@ pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], Shim
     result::retention_backward(ins, r.both)
 }
 
-/// One pass of AdamW on the CPU over weight, gradient, first and second moment, all written: dense, f32, of one length.
+/// One pass of AdamW on the CPU over weight, gradient, first and second moment, all but the gradient written: dense, f32, of one length.
 /// `numbers` are the six that the optimizer's operation names.
 ///
 /// # Errors
 /// Arrays that are not so.
 pub fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f64) -> Result<(), ShimError> {
     result::adamw(arrays, numbers, decays, eps as f32)
+}
+
+/// One more update on the CPU (`counts`: updates so far, written, and 1, or 0 where nothing is to change; f64) of averages, written,
+/// each with its weights behind it: dense, f32, of one length.
+///
+/// # Errors
+/// Arrays that are not so.
+pub fn average(counts: [&Tensor; 2], arrays: &[&Tensor], decay: f64) -> Result<(), ShimError> {
+    result::average(counts, arrays, decay)
+}
+
+/// Sets dense f32 arrays on the CPU to 0.
+///
+/// # Errors
+/// Arrays that are not so.
+pub fn zero(arrays: &[&Tensor]) -> Result<(), ShimError> {
+    result::zero(arrays)
 }
 
 /// √Σx² over dense f32 arrays on the CPU: added up in f32 within rows of 4,096 numbers, in f64 beyond.

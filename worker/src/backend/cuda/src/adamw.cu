@@ -82,8 +82,8 @@ __device__ __forceinline__ float between(float a, float b, float w) {
   return w < 0.5f ? a + w * d : b - d * (1.0f - w);
 }
 
-// With `keep_gradient` the scaled gradient is stored back. A refused step (first = 0) leaves everything as it is.
-extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ Table table, const Numbers* numbers, float eps, u32 keep_gradient) {
+// A refused step (first = 0) leaves everything as it is.
+extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ Table table, const Numbers* numbers, float eps) {
   Numbers n = *numbers;
   if (n.first == 0.0f) return;
   i64 block = blockIdx.x;
@@ -99,7 +99,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
       float grad = wide(g.at[j]) * n.gradient;
-      g.at[j] = narrow<ELEMENT>(grad);
       float first = between(m.at[j], grad, n.first);
       float second = between(v.at[j], grad * grad, n.second);
       float denominator = sqrtf(second) * n.spread + eps;
@@ -112,7 +111,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
     store<float, VEC>(a.p + i, p);
     store<float, VEC>(a.m + i, m);
     store<float, VEC>(a.v + i, v);
-    if (keep_gradient) store<ELEMENT, VEC>(a.g + i, g);
     if (a.shadow) store<low, VEC>(a.shadow + i, shadow);
   }
 }
