@@ -4,11 +4,15 @@
 
 use super::{
     lines::ANY_PROGRAM,
-    model::{RunView, SessionView, WorkerView},
+    model::{NodeState, NodeView, RunView, SessionView, WorkerView},
     signal,
 };
 use nix::sys::signal::Signal;
-use std::fmt;
+use std::{fmt, time::Duration};
+
+/// Of a run of several nodes whose head is gone another node leads within this time, if one does: it notices the silence, looks for
+/// the others, and waits for who had the directory.
+pub const TAKE_OVER_MAX: Duration = Duration::from_secs(30);
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +66,13 @@ impl Standing {
             None if view.staging.is_some() => Self::Staging,
             None => Self::Starting,
         }
+    }
+
+    /// Whether the last launch has not said its end and has had several nodes, of which one may lead it, or is about to.
+    pub fn has_heirs(view: &RunView, living: bool) -> bool {
+        let there = |node: &NodeView| matches!(node.state, NodeState::InRound | NodeState::Joined);
+        let under_way = view.sessions.last().is_some_and(|session| session.ended.is_none());
+        under_way && view.nodes.len() > 1 && (living || view.nodes.iter().any(there))
     }
 
     /// One word.
