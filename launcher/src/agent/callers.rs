@@ -115,3 +115,45 @@ impl Agent<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::{Receiver, bounded};
+
+    fn obeyed(callers: &mut Callers, wishes: u64, nodes: &[u64]) -> Receiver<Answer> {
+        let (reply, answer) = bounded(1);
+        let unheard = nodes.iter().copied().map(NodeId).collect();
+        callers.obeyed.push(Obeyed { reply, says: "done".into(), wishes, unheard, until: Instant::now() });
+        answer
+    }
+
+    #[test]
+    fn a_wish_is_known_when_every_node_that_is_left_knows_that_many() {
+        let mut callers = Callers::default();
+        let (first, second) = (obeyed(&mut callers, 4, &[1, 2, 3]), obeyed(&mut callers, 5, &[1, 2]));
+        callers.heard(NodeId(1), 5);
+        callers.heard(NodeId(2), 4);
+        callers.lost(NodeId(3));
+        let unheard: Vec<_> = callers.obeyed.iter().map(|wish| wish.unheard.len()).collect();
+        assert_eq!(unheard, [0, 1]);
+        assert!(callers.deadline().is_some());
+        callers.dismiss();
+        let says = |answer: Receiver<Answer>| match answer.recv().unwrap() {
+            Answer::Accepted { says } | Answer::Refused { reason: says } => says,
+        };
+        assert_eq!(says(first), "done");
+        let late = says(second);
+        assert!(late.starts_with("done (1 other nodes have not said"), "{late}");
+        assert!(callers.deadline().is_none());
+    }
+
+    #[test]
+    fn who_still_waits_is_let_go_when_the_door_closes() {
+        let mut callers = Callers::default();
+        let (reply, answer) = bounded(1);
+        callers.waiting.push((Command { request: Request::Pause {}, reply }, Instant::now()));
+        callers.dismiss();
+        assert!(answer.recv().is_err());
+    }
+}

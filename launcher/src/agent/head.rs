@@ -106,7 +106,8 @@ impl Agent<'_> {
     /// All workers of a node are dead in the same instant.
     fn node_lost(&mut self, node: NodeId, host: &str, reason: &str) -> Result<(), AgentError> {
         self.callers.lost(node);
-        let was_leaving = self.sources.nodes.home(node).is_some_and(|home| self.sources.nodes.leaving().contains(&home));
+        let was_leaving =
+            self.sources.nodes.home(node).is_some_and(|home| self.sources.nodes.leaving().contains(&home));
         let Some(home) = self.sources.nodes.lost(node) else { return Ok(()) };
         if was_leaving {
             // Should it come again, it may stay.

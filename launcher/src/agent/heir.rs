@@ -87,7 +87,7 @@ impl Agent<'_> {
         self.state.attempt.clone_from(&standing.attempt);
     }
 
-    /// Somebody asked the run to stop before this agent led it: all who live are to save and end.
+    /// Somebody asked the run to stop when this agent did not lead it, or did not hear of it.
     pub(super) fn stop_as_was_asked(&mut self, signal: &str) -> Result<(), AgentError> {
         if self.stop.is_some() || self.state.mode.is_last() {
             return Ok(());

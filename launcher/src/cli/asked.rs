@@ -50,11 +50,7 @@ impl Asked {
 }
 
 /// Asks again as long as another node may take over.
-fn when_led(
-    run: &Path,
-    mut error: AskError,
-    ask: impl Fn() -> Result<String, AskError>,
-) -> Result<String, Error> {
+fn when_led(run: &Path, mut error: AskError, ask: impl Fn() -> Result<String, AskError>) -> Result<String, Error> {
     let deadline = Instant::now() + TAKE_OVER_MAX;
     let mut follower = Follower::open(run, &run_dir::lock_path(run))?;
     let (mut view, mut told) = (RunView::default(), false);

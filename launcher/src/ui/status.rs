@@ -326,6 +326,11 @@ mod tests {
             (&json!("waiting"), &json!("1 of 2 nodes joined"))
         );
         assert!((waiting["waiting"]["seconds"].as_f64().unwrap() - 9.9).abs() < 1e-6);
+        let mut cut = view_after(&gang_events()[..10]);
+        cut.sessions[0].mode = "train".into();
+        let since = |seconds: f64| Glance { now: cut.now + seconds, ..glance(false) };
+        assert_eq!(json(&cut, &since(2.0))["says"], json!(HEADLESS));
+        assert!(json(&cut, &since(40.0))["says"].as_str().unwrap().starts_with("gone"));
         let failed = json(&view_after(&gang_events()), &glance(false));
         assert_eq!((&failed["state"], &failed["code"], &failed["restarts"]), (&json!("failed"), &json!(1), &json!(1)));
         assert_eq!((&failed["failure"]["rank"], &failed["failure"]["signal"]), (&json!(2), &json!(9)));

@@ -65,6 +65,21 @@ fn a_stop_that_was_accepted_outlives_the_head() {
 }
 
 #[test]
+fn a_stop_holds_whenever_after_it_the_head_dies() {
+    for wait_ms in [0, 30, 90, 200] {
+        let mut agents = three("2:3");
+        agents.ask(&["stop"]);
+        // While the workers finish their step, save, wait for the commit, or end.
+        std::thread::park_timeout(Duration::from_millis(wait_ms));
+        agents.kill(1);
+        assert_eq!([agents.end(2), agents.end(3)], [Some(130); 2], "after {wait_ms} ms: {}", agents.told());
+        let saved = count(&agents, |what| matches!(what, What::CheckpointCommitted { .. }));
+        assert!(saved > 0, "after {wait_ms} ms: {}", agents.told());
+        agents.nothing_is_left();
+    }
+}
+
+#[test]
 fn a_signal_at_the_head_outlives_it() {
     let mut agents = three("2:3");
     let frozen = Frozen::on(&agents, 3);
