@@ -27,7 +27,7 @@ LOST_STEPS_MAX = 1
 # The training between two kills: some epochs' ends are near, some are not.
 BETWEEN_S = (1.0, 4.0)
 # How ours is started, by kind.
-FLAGS = {"spare": ["--spares", "1"], "none": [], "alone": ["--set", "cluster.workers_min=1"]}
+FLAGS = {"spare": ["--spares", "1"], "none": [], "alone": ["--workers", f"1:{watched.WORKERS}"]}
 
 
 def recoveries(run: watched.Run, rng: random.Random) -> list[watched.Recovery]:
