@@ -325,7 +325,9 @@ impl Error {
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
-            Self::Ask(AskError::NotRunning { .. } | AskError::NoDoor { .. } | AskError::Refused { .. }) => {
+            Self::Ask(error)
+                if error.is_absence() || matches!(error, AskError::Refused { .. } | AskError::Headless { .. }) =>
+            {
                 ExitCode::Usage
             }
             Self::Serve(ServeError::Open { .. } | ServeError::Token(_)) => ExitCode::Usage,

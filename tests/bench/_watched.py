@@ -223,18 +223,22 @@ class Run:
         beyond = next(at for at, step in page.seen if step > reached)
         changes = (change for page in self.pages.values() for change in page.seen)
         one = min(at for at, step in changes if at >= begun and step > resumed)
-        return Recovery(first - killed, one - killed, beyond - killed, reached - resumed)
+        # Of those that go on by themselves the first step may have been under way.
+        after = ([at for at, step in page.seen if at > killed and step > 0][1:2] for page in self.pages.values())
+        alone = min(at for second in after for at in second)
+        return Recovery(first - killed, one - killed, beyond - killed, max(0, reached - resumed), alone - killed)
 
 
 @dataclasses.dataclass
 class Recovery:
     """From kill -9: seconds to the first step that all have done, seconds until one of them had done it, seconds to the first
-    that is not done again, steps done again."""
+    that is not done again, steps done again, seconds until anybody, a survivor too, had begun a step and done it."""
 
     first: float
     one: float
     beyond: float
     again: int
+    alone: float
 
 
 class Enn(Run):
@@ -243,7 +247,8 @@ class Enn(Run):
     name = "enn train"
 
     def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str, workers: int = WORKERS) -> None:
-        command = [record.binary("enn"), "train", str(config), "--nproc-per-node", str(workers), "--device", DEVICE, "--quiet"]
+        wanted = [] if "--workers" in flags else ["--nproc-per-node", str(workers)]
+        command = [record.binary("enn"), "train", str(config), *wanted, "--device", DEVICE, "--quiet"]
         environment = steps.library_environment(DEVICE) | {"OMP_NUM_THREADS": "1"}
         super().__init__([*command, "--runs-dir", str(folder), *flags], folder, environment)
         self.spares = int(flags[flags.index("--spares") + 1]) if "--spares" in flags else 0
@@ -317,10 +322,23 @@ class Torchrun(Paged):
 
 
 class Torchft(Paged):
-    """TorchFT: a lighthouse, and torchrun for each of two replica groups of one worker. Its packages are in ENN_TORCHFT."""
+    """TorchFT: a lighthouse, and torchrun for each of two replica groups of one worker. Its packages, but for torch, are in
+    ENN_TORCHFT, else where `make torchft` puts them.
+    """
 
     name = "TorchFT"
+    packages = os.environ.get("ENN_TORCHFT") or str(record.ROOT / "target" / "envs" / "torchft")
     port = 29710
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why it cannot run here; empty when it can."""
+        if DEVICE != "cpu":
+            return "peers/torchft_ddp.py computes on the CPU"
+        tried = [python(), "-c", "import torchft, torchft._torchft"]
+        environment = record.peer_environment() | {"PYTHONPATH": cls.packages}
+        done = subprocess.run(tried, env=environment, capture_output=True, text=True, check=False)
+        return f"{cls.packages}: {(done.stderr.splitlines() or ['?'])[-1]} (make torchft)" if done.returncode else ""
 
     def __init__(self, config: pathlib.Path, staged: pathlib.Path, folder: pathlib.Path, restarts: int) -> None:
         Torchft.port += 1
@@ -333,7 +351,7 @@ class Torchft(Paged):
         wanted = f"--min_replicas 1 --bind 127.0.0.1:{self.port}"
         command = f"{python()} {lighthouse} {wanted} & {groups} wait"
         environment = record.peer_environment() | {"OMP_NUM_THREADS": "1", "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}"}
-        environment["PYTHONPATH"] = os.environ["ENN_TORCHFT"]
+        environment["PYTHONPATH"] = self.packages
         super().__init__(["bash", "-c", command], folder, environment)
 
 

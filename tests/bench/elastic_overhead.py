@@ -4,8 +4,12 @@ launcher (worker/examples/plain_loop.rs). Several runs of each.
 
 Both runs of a comparison live at once but never work together: one stands still (SIGSTOP) while the other works for a short
 slice, in turn, so that whatever else the machine does meets both. A slice is cut at ends of steps, which the control pages
-tell; slices in which an epoch ended are left out. The result is the median over the pairs of neighbouring slices. It passes when
-the whole of its 95 % interval, from resampled runs and pairs, is below 1 %.
+tell; slices in which an epoch ended are left out. What is counted is user and system time of launcher, workers and spares, and, beside
+it, wall time. The result is the median over the pairs of neighbouring slices, its verdict that of the 95 % interval from resampled runs
+and pairs: below, when the whole of it is below 1 %; above, when none of it is; else, or when it is wider than 1 %, undecided, which is no
+failure but says nothing either.
+
+`elastic_overhead.py [RUNS SLICES]`: fewer make a wider interval.
 """
 
 import os
@@ -20,7 +24,7 @@ import time
 import _record as record
 import _watched as watched
 
-RUNS, SLICES = 4, 150
+RUNS, SLICES = map(int, sys.argv[1:3] or (4, 150))
 SLICE_S = 0.35
 # After SIGCONT, until caches are what they were.
 SETTLE_S = 0.05
@@ -29,6 +33,8 @@ WARM_UP_SLICES = 5
 RESAMPLES = 2000
 OVERHEAD_MAX = 0.01
 LIMIT = 1 / (1 + OVERHEAD_MAX)
+# Nothing was found out.
+SKIPPED = 77
 
 
 class Plain(watched.Paged):
@@ -117,29 +123,37 @@ def pairs(arms: tuple[Arm, Arm], epoch: int) -> list[list[tuple[float, float]]]:
     return found
 
 
-def judge(name: str, peer: str, runs: list[list[list[tuple[float, float]]]], load: list) -> bool:
-    """The verdict over the pairs of several runs; whether it passes."""
+def verdict(low: float, high: float) -> str:
+    """What an interval of the overhead says."""
+    if high - low > OVERHEAD_MAX or low <= OVERHEAD_MAX < high:
+        return "undecided"
+    return "below" if high <= OVERHEAD_MAX else "above"
+
+
+def judge(name: str, peer: str, runs: list[list[list[tuple[float, float]]]], load: list) -> str:
+    """The verdict over the pairs of several runs."""
     every = [pair for run in runs for pair in run]
     over = lambda found, what: [ours[what] / plain[what] - 1 for ours, plain in found]
     low, high = interval([over(run, 0) for run in runs])
+    wall = interval([over(run, 1) for run in runs])
     more = {
+        "verdict": verdict(low, high),
         "overhead": statistics.median(over(every, 0)),
         "overhead_interval": [low, high],
         "overhead_by_run": [statistics.median(over(run, 0)) for run in runs],
         "wall_overhead": statistics.median(over(every, 1)),
-        "wall_overhead_interval": interval([over(run, 1) for run in runs]),
+        "wall_overhead_interval": wall,
+        "wall_verdict": verdict(*wall),
         "wall_ms": [statistics.median(pair[which][1] for pair in every) for which in (0, 1)],
         "load": [load, watched.load()],
     }
     plain = [pair[1][0] for pair in every]
     # The ratio is that of the pairs, not that of two medians.
     ours = [statistics.median(plain) * (1 + share) for share in over(every, 0)]
-    passed = record.record(name, "ms of processor time", "lower", ours, plain, peer, LIMIT, more)
+    record.record(name, "ms of processor time", "lower", ours, plain, peer, LIMIT, more)
     print(f"{name}: {len(every)} pairs, {more}", flush=True)
-    if low <= OVERHEAD_MAX < high:
-        print(f"{name}: between {low:.2%} and {high:.2%}: whether it is below 1 % cannot be told from the noise", flush=True)
-        return False
-    return passed
+    print(f"{name}: between {low:.2%} and {high:.2%} of processor time: {more['verdict']} {OVERHEAD_MAX:.0%}", flush=True)
+    return more["verdict"]
 
 
 def main() -> None:
@@ -160,11 +174,11 @@ def main() -> None:
                 [directory] = [path.parent for path in one.folder.glob("*/run.json")]
                 with Plain(directory, one.staged(), folder.fresh("plain")) as plain:
                     against_plain.append(pairs((ours, Arm(plain, 1)), epoch(one)))
-    passed = [
+    verdicts = [
         judge("elastic_overhead", "enn train --policy restart", against_restart, load),
         judge("elastic_overhead_plain", "a plain loop without a launcher", against_plain, load),
     ]
-    sys.exit(0 if all(passed) else 1)
+    sys.exit(1 if "above" in verdicts else SKIPPED if "undecided" in verdicts else 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A bench is a file `NAME.py`, or `gpu_NAME.py` when it needs a GPU; it writes target/bench/NAME.json: {name, unit, better,
 ours, peer, peer_name, ratio, limit, n, spread, command, machine, commit}. A ratio above 1 means that ours is better; a
-ratio below the limit fails. A bench that this machine cannot run says so and ends with 77.
+ratio below the limit fails. A bench that this machine cannot run, or cannot decide, says so and ends with 77.
 """
 
 import json
@@ -20,6 +20,8 @@ SKIPPED = 77
 def row(found):
     ratio, limit = found.get("ratio"), found.get("limit")
     verdict = "" if limit is None or ratio is None else ("ok" if ratio >= limit else "BELOW LIMIT")
+    # The medians are no verdict where a bench has none.
+    verdict = "undecided" if found.get("verdict") == "undecided" else verdict
     number = lambda value: "-" if value is None else f"{value:,.4g}"
     return [found["name"], number(found["ours"]), number(found.get("peer")), found["unit"], number(ratio), number(limit),
             found.get("peer_name") or "-", verdict]

@@ -43,7 +43,7 @@ pub enum Order {
     End(Ending),
     /// Neither hear nor say anything for so long, as if the network were cut.
     Cut { seconds: u32 },
-    /// What `Begin` would say of the run now.
+    /// What `Begin` would say of the run now. Report `Heard`.
     Standing(Box<Standing>),
 }
 
@@ -74,6 +74,8 @@ pub enum Report {
     Glanced(Vec<Glance>),
     /// The node was asked to stop by this signal, for the second time or not.
     Signalled { signal: String, second: bool },
+    /// `Order::Standing` has come, with so many wishes.
+    Heard { wishes: u64 },
 }
 
 impl Report {
@@ -87,9 +89,12 @@ impl Report {
             | Self::Said { worker, .. }
             | Self::Left { worker, .. }
             | Self::Synced { worker } => Some(*worker),
-            Self::Here(_) | Self::Unfit { .. } | Self::Refused { .. } | Self::Glanced(_) | Self::Signalled { .. } => {
-                None
-            }
+            Self::Here(_)
+            | Self::Unfit { .. }
+            | Self::Refused { .. }
+            | Self::Glanced(_)
+            | Self::Signalled { .. }
+            | Self::Heard { .. } => None,
         }
     }
 }
@@ -127,12 +132,18 @@ pub struct Standing {
     pub failures: u32,
     /// No worker has a higher number.
     pub workers: u32,
-    /// Workers wanted by `enn resize`; `None`: as many as the nodes have room for.
-    pub resized: Option<u32>,
     /// Into so many each micro-batch is cut.
     pub split: u32,
+    /// What people asked for, and how often anybody did: who was told more knows better.
+    pub wishes: u64,
+    /// Workers wanted by `enn resize`; `None`: as many as the nodes have room for.
+    pub resized: Option<u32>,
     /// The run is paused.
     pub paused: bool,
+    /// Hosts that the workers are to leave.
+    pub leaving: Vec<String>,
+    /// The run is to save and end, as after this signal. Nobody takes that back.
+    pub stop: Option<String>,
     /// The host that led, if it has left the run: its workers left their round with the others, and nothing failed.
     pub drained: Option<String>,
 }
@@ -252,5 +263,8 @@ mod tests {
         let mut out = Vec::new();
         frame::encode(&Report::Synced { worker: 9 }, &mut out).unwrap();
         assert_eq!(out, [2, 0, 0, 0, 9, 9]);
+        let standing = Standing { round: 3, wishes: 2, paused: true, stop: Some("a".into()), ..Standing::default() };
+        let standing = bytes(&Order::Standing(Box::new(standing)));
+        assert_eq!(standing, [15, 0, 0, 0, 15, 3, 0, 0, 0, 0, 0, 2, 0, 1, 0, 1, 1, b'a', 0]);
     }
 }

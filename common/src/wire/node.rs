@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Version that all nodes of a run must share.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// First bytes of a node's connection.
 pub const PREFIX: [u8; 3] = *b"ENN";
 /// Bytes a stranger may send before it has proved itself.
@@ -277,10 +277,10 @@ mod tests {
     use crate::wire::frame::{self, FrameBuffer};
     use proptest::prelude::*;
 
-    /// Bytes of protocol 2. A change here is a change of protocol.
+    /// A change here is a change of protocol.
     #[test]
-    fn golden_bytes_of_protocol_2() {
-        assert_eq!(PROTOCOL, 2);
+    fn golden_bytes_of_protocol_3() {
+        assert_eq!(PROTOCOL, 3);
         let golden: [(ToHost, &[u8]); 3] = [
             (ToHost::Ready, &[1, 0, 0, 0, 3]),
             (ToHost::Finished { round: 300 }, &[4, 0, 0, 0, 5, 251, 44, 1]),

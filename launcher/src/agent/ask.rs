@@ -37,12 +37,44 @@ pub enum AskError {
         owner: u32,
     },
     /// Its head is on another host.
-    #[error("the run {} is led by host {host}; ask for it there", run.display())]
+    #[error(
+        "the run {} is led by host {host}; ask for it there (when that host is gone another node leads within seconds, or the run \
+         ends: ask again)",
+        run.display()
+    )]
     Elsewhere {
         /// Run directory.
         run: PathBuf,
         /// Host.
         host: String,
+    },
+    /// Its head was lost before it answered.
+    #[error("the run {} ended before it answered (`enn status` tells how)", run.display())]
+    Unanswered {
+        /// Run directory.
+        run: PathBuf,
+    },
+    /// Its head does nothing.
+    #[error(
+        "the run {} did not answer within {} s; what was asked for may still be done (`enn status` tells)",
+        run.display(),
+        ANSWER_WAIT_MAX.as_secs()
+    )]
+    Silent {
+        /// Run directory.
+        run: PathBuf,
+    },
+    /// Its head is gone, and no other node leads it.
+    #[error(
+        "the node that led the run {} is gone, and none of its other nodes has taken over within {waited} s (`enn status` tells \
+         what was there; `enn train --resume` goes on with it once nobody works in it)",
+        run.display()
+    )]
+    Headless {
+        /// Run directory.
+        run: PathBuf,
+        /// Seconds.
+        waited: u64,
     },
     /// The run said no.
     #[error("refused: {reason}")]
@@ -64,6 +96,13 @@ pub enum AskError {
         /// What came.
         found: String,
     },
+}
+
+impl AskError {
+    /// Whether nobody is at the door, or who was is gone: of a run of several nodes another one may open its own.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::NotRunning { .. } | Self::NoDoor { .. } | Self::Unanswered { .. })
+    }
 }
 
 /// Asks the agent that works in `run`; the sentence it accepted with. `living`: whether a launcher holds the run; `here`: this host.
@@ -89,19 +128,25 @@ pub fn ask(run: &Path, request: &Request, (living, here): (bool, &str)) -> Resul
     };
     let stream = match UnixStream::connect(&socket) {
         Ok(stream) => stream,
-        // A launcher that was killed leaves the file.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && living && !host.is_empty() && host != here => {
+            return Err(AskError::Elsewhere { run: run_owned(), host });
+        }
+        // A launcher that was killed leaves the file. It was on this machine when it leaves the socket, too.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            let elsewhere = living && !host.is_empty() && host != here;
-            return Err(if elsewhere {
-                AskError::Elsewhere { run: run_owned(), host }
-            } else {
-                AskError::NotRunning { run: run_owned() }
-            });
+            return Err(AskError::NotRunning { run: run_owned() });
         }
         Err(error) => return Err(io_error(&socket)(error)),
     };
-    let line = exchange(&stream, request).map_err(io_error(&socket))?;
+    let line = match exchange(&stream, request) {
+        Ok(line) => line,
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(AskError::Silent { run: run_owned() }),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Vec::new(),
+            _ => return Err(io_error(&socket)(error)),
+        },
+    };
     match serde_json::from_slice(&line) {
+        _ if line.is_empty() => Err(AskError::Unanswered { run: run_owned() }),
         Ok(Answer::Accepted { says }) => Ok(says),
         Ok(Answer::Refused { reason }) => Err(AskError::Refused { reason }),
         Err(_) => Err(AskError::Answer { found: String::from_utf8_lossy(&line).trim_end().to_owned() }),

@@ -153,9 +153,11 @@ impl Door {
         let gone = || io::Error::other("the agent is gone");
         self.commands.send_timeout(Command { request, reply }, AGENT_WAIT_MAX).map_err(|_| gone())?;
         self.wake.write(1)?;
-        Ok(answer
-            .recv_timeout(AGENT_WAIT_MAX)
-            .unwrap_or_else(|_| Answer::Refused { reason: "the run is ending".into() }))
+        Ok(answer.recv_timeout(AGENT_WAIT_MAX).unwrap_or_else(|error| {
+            let silent = format!("its agent did not answer within {} s; ask again", AGENT_WAIT_MAX.as_secs());
+            let reason = if error.is_timeout() { silent } else { "the run is ending, or another node leads it".into() };
+            Answer::Refused { reason }
+        }))
     }
 
     /// One line, without its end.

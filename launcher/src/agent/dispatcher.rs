@@ -1,6 +1,7 @@
 //! The owner loop: one event after another. It alone holds the state of the run.
 
 use super::{
+    callers::Callers,
     cause::{self, Evidence},
     committer::{Checkpoints, Committed, Committer},
     control::Control,
@@ -124,6 +125,8 @@ impl Means {
 pub(super) struct Agent<'a> {
     pub(super) spec: &'a AgentSpec,
     pub(super) emit: &'a mut dyn FnMut(What),
+    /// Before the door, which waits for their answers when it closes.
+    pub(super) callers: Callers,
     pub(super) sources: Sources,
     pub(super) guard: Guard,
     pub(super) store: Option<store::StoreHandle>,
@@ -144,8 +147,12 @@ pub(super) struct Agent<'a> {
     pub(super) parts: Parts,
     /// Who waits for whom.
     pub(super) watch: Watch,
+    /// How often people asked for something.
+    pub(super) wishes: u64,
     /// The run is to be paused, since then.
     pub(super) paused: Option<Instant>,
+    /// Hosts that were to be left when the head before was lost.
+    pub(super) to_leave: Vec<String>,
     pub(super) state: RoundState,
     pub(super) history: History,
     /// The first signal, or wish, to stop that came to this node.
@@ -181,6 +188,7 @@ impl<'a> Agent<'a> {
         Ok(Self {
             spec,
             emit,
+            callers: Callers::default(),
             sources,
             guard,
             store: None,
@@ -194,7 +202,9 @@ impl<'a> Agent<'a> {
             heir: false,
             parts: Parts::default(),
             watch: Watch::default(),
+            wishes: 0,
             paused: None,
+            to_leave: Vec::new(),
             state: RoundState::new(spec.first_round, String::new(), 0, false),
             history: History::default(),
             signalled: None,
@@ -224,8 +234,10 @@ impl<'a> Agent<'a> {
             for event in events {
                 self.handle(event)?;
             }
+            self.serve_callers()?;
             self.advance()?;
         }
+        self.callers.dismiss();
         if let Some(ended) = self.verdict.take() {
             self.outcome.ended = ended;
         }
@@ -273,7 +285,7 @@ impl<'a> Agent<'a> {
                     }
                 }
             }
-            Event::Asked => self.commanded()?,
+            Event::Asked => self.called(),
             Event::TimeUp => self.time_up()?,
         }
         Ok(())
@@ -282,7 +294,10 @@ impl<'a> Agent<'a> {
     /// A signal came to a node; `second`: not the first to that one. All nodes of a job get one at the same time.
     pub(super) fn signalled(&mut self, signal: Signal, second: bool) -> Result<(), AgentError> {
         (self.emit)(What::StopRequested { signal: signal.name().into(), second });
-        self.stop.get_or_insert(signal);
+        if self.stop.is_none() {
+            self.stop = Some(signal);
+            self.wished();
+        }
         if second {
             self.kill();
         } else if !self.state.mode.is_last() && self.stop_by.is_none() {
@@ -451,7 +466,8 @@ impl<'a> Agent<'a> {
         let stop = self.stop_by.filter(|_| !mode.is_last());
         let hang = self.patience().map(|(patience, _)| Instant::now() + patience);
         let (spare, look, stuck) = (self.next_spare(), self.next_look(Instant::now()), self.next_stuck());
-        [mode.deadline(), self.pool.next_kill(), worker, stop, hang, spare, look, stuck].into_iter().flatten().min()
+        let (kill, caller) = (self.pool.next_kill(), self.callers.deadline());
+        [mode.deadline(), kill, worker, stop, hang, spare, look, stuck, caller].into_iter().flatten().min()
     }
 
     /// Time until the workers will have been silent for too long, and their pulses.

@@ -42,6 +42,8 @@ use std::{
 const GLANCE_PERIOD: Duration = Duration::from_millis(50);
 /// And that none did, this often.
 const ALIVE_PERIOD: Duration = Duration::from_secs(1);
+/// Longest wait of a node that was asked to stop for another one to lead.
+const HEADLESS_STOP_MAX: Duration = Duration::from_secs(20);
 /// Longest wait for the rendezvous to hear that this node is done.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 
@@ -56,6 +58,8 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(crate) struct Heritage {
     pub(super) signals: Option<Signals>,
+    /// The first signal to stop that came to this node.
+    pub(super) signalled: Option<Signal>,
     pub(super) broker: Broker,
     pub(super) children: BTreeMap<WorkerId, Held>,
     pub(super) standing: Standing,
@@ -93,6 +97,8 @@ struct Hand<'a> {
     glanced: Instant,
     reported: Instant,
     stop: Option<Signal>,
+    /// Nobody leads the run; if nobody does by then, this node leaves it, for it was asked to stop.
+    stop_by: Option<Instant>,
     end: Option<HandEnd>,
     /// This node hosts the rendezvous now: what it knows of the run, and who takes part.
     succession: Option<(Standing, Work, Membership)>,
@@ -128,6 +134,7 @@ pub(crate) fn serve(
         glanced: Instant::now(),
         reported: Instant::now(),
         stop: None,
+        stop_by: None,
         end: None,
         succession: None,
     };
@@ -138,8 +145,8 @@ impl Hand<'_> {
     fn run(mut self) -> Result<HandEnd, AgentError> {
         loop {
             if let Some((standing, work, plan)) = self.succession.take() {
-                let (signals, broker, children) = (self.signals, self.broker, self.children);
-                let heritage = Box::new(Heritage { signals, broker, children, standing, plan, work });
+                let (signals, signalled, broker, children) = (self.signals, self.stop, self.broker, self.children);
+                let heritage = Box::new(Heritage { signals, signalled, broker, children, standing, plan, work });
                 return Ok(HandEnd::TookOver(self.guard, heritage));
             }
             if let Some(end) = self.end.take_if(|_| self.children.is_empty()) {
@@ -155,6 +162,9 @@ impl Hand<'_> {
                 }
             }
             self.glance();
+            if let (Some(_), Some(signal)) = (self.stop_by.take_if(|at| *at <= Instant::now()), self.to_stop()) {
+                self.leave(signal);
+            }
         }
     }
 
@@ -164,7 +174,8 @@ impl Hand<'_> {
         watched.extend(self.signals.as_ref().map(|signals| (Source::Signals, signals.fd())));
         watched.extend(self.children.iter().map(|(worker, held)| (Source::Child(*worker), held.child.pidfd())));
         let mut fds: Vec<PollFd<'_>> = watched.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        let deadline = (self.linked && !self.children.is_empty()).then(|| self.glanced + GLANCE_PERIOD);
+        let glance = (self.linked && !self.children.is_empty()).then(|| self.glanced + GLANCE_PERIOD);
+        let deadline = [glance, self.stop_by].into_iter().flatten().min();
         wait_ready(&mut fds, deadline).map_err(|source| AgentError::System { what: "wait for events", source })?;
         let ready = watched.iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(false));
         Ok(ready.map(|((source, _), _)| *source).collect())
@@ -182,7 +193,7 @@ impl Hand<'_> {
             match news {
                 News::Waiting(reason) => (self.emit)(What::Waiting { reason }),
                 News::Round(plan) if plan.nodes.is_empty() => {
-                    (self.membership, self.linked) = (Some(plan.round), true);
+                    (self.membership, self.linked, self.stop_by) = (Some(plan.round), true, None);
                     self.told.clear();
                     self.here(plan.round);
                 }
@@ -212,6 +223,7 @@ impl Hand<'_> {
                         }
                         self.broker.end_round(format!("the head of the run is gone: {why}"))?;
                     }
+                    self.await_head();
                 }
                 News::RunEnded(end) => self.over(end),
                 News::NodeJoined { .. } | News::NodeLost { .. } => {}
@@ -303,7 +315,11 @@ impl Hand<'_> {
                 self.rendezvous.leave(why);
             }
             Order::Cut { seconds } => self.rendezvous.deafen(Duration::from_secs(seconds.into())),
-            Order::Standing(standing) => self.standing = Some(*standing),
+            Order::Standing(standing) => {
+                let wishes = standing.wishes;
+                self.learn(*standing);
+                self.report(&Report::Heard { wishes });
+            }
             Order::End(ending) => {
                 self.end = Some(HandEnd::Ended(ending));
                 self.kill();
@@ -345,7 +361,7 @@ impl Hand<'_> {
             (WorkerId(worker), seat)
         };
         let seats = seats.into_iter().map(reached).collect();
-        self.standing = Some(standing);
+        self.learn(standing);
         Ok(self.broker.begin_round(RoundPlan { round: Round(round), seats })?)
     }
 
@@ -372,6 +388,13 @@ impl Hand<'_> {
             }
             Err(error) => self.report(&Report::NotStarted { worker, error: error.to_string() }),
         }
+    }
+
+    /// What the head says of the run.
+    fn learn(&mut self, standing: Standing) {
+        // It may have been on its way when this node was asked to stop.
+        let stop = standing.stop.or(self.stop.map(|signal| signal.name().to_owned()));
+        self.standing = Some(Standing { stop, ..standing });
     }
 
     /// The workers say something.
@@ -430,16 +453,38 @@ impl Hand<'_> {
             let name = signal.as_str();
             (self.emit)(What::StopRequested { signal: name.into(), second });
             let signal = *self.stop.get_or_insert(Signal::named(name));
+            if let Some(standing) = self.standing.take() {
+                self.learn(standing);
+            }
             if self.linked && self.work.is_some() {
                 self.report(&Report::Signalled { signal: name.into(), second });
-            } else {
-                self.rendezvous.leave(name.to_owned());
-                self.end.get_or_insert(HandEnd::Stopped(signal));
+            } else if second || self.standing.is_none() {
+                self.leave(signal);
             }
-            if second || !self.linked {
+            self.await_head();
+            if second {
                 self.kill();
             }
         }
+    }
+
+    /// Nobody leads. Whoever does next has the workers save when the run is to stop; that is not waited for without end.
+    fn await_head(&mut self) {
+        if !self.linked && self.to_stop().is_some() {
+            self.stop_by.get_or_insert(Instant::now() + HEADLESS_STOP_MAX);
+        }
+    }
+
+    /// The signal by which the run is to stop, as far as this node knows.
+    fn to_stop(&self) -> Option<Signal> {
+        self.standing.as_ref()?.stop.as_deref().map(Signal::named)
+    }
+
+    /// Leaves the run, as after this signal.
+    fn leave(&mut self, signal: Signal) {
+        self.rendezvous.leave(signal.name().to_owned());
+        self.end.get_or_insert(HandEnd::Stopped(signal));
+        self.kill();
     }
 
     fn ended(&mut self, worker: WorkerId) {

@@ -105,7 +105,14 @@ impl Agent<'_> {
 
     /// All workers of a node are dead in the same instant.
     fn node_lost(&mut self, node: NodeId, host: &str, reason: &str) -> Result<(), AgentError> {
+        self.callers.lost(node);
+        let was_leaving =
+            self.sources.nodes.home(node).is_some_and(|home| self.sources.nodes.leaving().contains(&home));
         let Some(home) = self.sources.nodes.lost(node) else { return Ok(()) };
+        if was_leaving {
+            // Should it come again, it may stay.
+            self.wished();
+        }
         self.count_world();
         let ids: Vec<WorkerId> = self.pool.on(home).map(|worker| worker.id).collect();
         for id in &ids {
@@ -160,8 +167,7 @@ impl Agent<'_> {
     /// A hand reports.
     fn told(&mut self, from: NodeId, report: Report) -> Result<(), AgentError> {
         if let Report::Here(here) = report {
-            self.node_here(from, *here);
-            return Ok(());
+            return self.node_here(from, *here);
         }
         let Some(home) = self.sources.nodes.home(from) else { return Ok(()) };
         let now = Instant::now();
@@ -209,6 +215,10 @@ impl Agent<'_> {
                 Ok(())
             }
             Report::Signalled { signal, second } => self.signalled(Signal::named(&signal), second),
+            Report::Heard { wishes } => {
+                self.callers.heard(from, wishes);
+                Ok(())
+            }
         }
     }
 
@@ -234,15 +244,19 @@ impl Agent<'_> {
     }
 
     /// A node is here, for the first time or in a new membership.
-    fn node_here(&mut self, from: NodeId, here: Here) {
-        let Some((home, new)) = self.sources.nodes.here(from, &here) else { return };
+    fn node_here(&mut self, from: NodeId, here: Here) -> Result<(), AgentError> {
+        let Some((home, new)) = self.sources.nodes.here(from, &here) else { return Ok(()) };
         if new {
             self.count_world();
         }
         if new && self.heir {
-            self.adopt_all(home, &here);
+            self.adopt_all(home, &here)?;
         }
-        if let Some(line) = self.sources.nodes.line(home).filter(|_| new && self.outcome.rounds > 0) {
+        if let Some(stop) = here.standing.as_ref().and_then(|standing| standing.stop.as_deref()) {
+            // It came to that node, or to the head before, when nobody led.
+            self.stop_as_was_asked(stop)?;
+        }
+        if let Some(line) = self.sources.nodes.line(home).filter(|_| new && self.has_begun()) {
             let standing = self.standing(self.state.round, &self.state.attempt);
             line.order(&Order::Standing(Box::new(standing)));
         }
@@ -252,6 +266,7 @@ impl Agent<'_> {
                 line.order(&Order::Signal { worker: worker.worker, signal: Posix::SIGKILL as i32 });
             }
         }
+        Ok(())
     }
 
     /// Has a process for worker `id` started on another node; `None`: it is for this one to start.
@@ -282,6 +297,7 @@ impl Agent<'_> {
             spares.into_iter().for_each(|id| self.pool.send_away(id, Instant::now()));
         }
         self.count_world();
+        self.wished();
         let then = if leads { "another node leads, " } else { "" };
         Ok(format!("the workers of node {host} leave it after the present step, {then}and {left} nodes go on"))
     }
@@ -295,6 +311,7 @@ impl Agent<'_> {
         let host = self.spec.host.clone();
         if !self.pool.savers().iter().any(|saver| saver.slot.home != Home::OWN) {
             self.sources.nodes.stay(Home::OWN);
+            self.wished();
             self.count_world();
             let message = format!("node {host} is not drained: no worker of another node has the state of training");
             (self.emit)(What::Warned { message });
@@ -304,16 +321,23 @@ impl Agent<'_> {
         (self.emit)(What::NodeLost { host: host.clone(), reason: reason.into() });
         let standing = self.standing(self.state.round, &self.state.attempt);
         self.sources.nodes.hand_over(Standing { drained: Some(host), ..standing });
-        // The next head opens its own.
+        // The next head opens its own. Nobody waits at this one, which is what it waits for.
+        self.callers.dismiss();
         self.sources.control = None;
         self.pool.keep_own();
         self.outcome.handed_over = true;
         self.close()
     }
 
-    /// Who may take over hears what people asked for.
-    pub(super) fn tell_heirs(&self) {
-        if self.outcome.rounds > 0 {
+    /// Whether there is a run that another node could take over.
+    pub(super) fn has_begun(&self) -> bool {
+        self.heir || self.outcome.rounds > 0
+    }
+
+    /// People asked for something. Who may take over hears it before it is done.
+    pub(super) fn wished(&mut self) {
+        self.wishes += 1;
+        if self.has_begun() {
             let standing = self.standing(self.state.round, &self.state.attempt);
             self.sources.nodes.order_all(&Order::Standing(Box::new(standing)));
         }

@@ -7,8 +7,8 @@
 //! One owner loop (`dispatcher`) waits on everything at once (`wait`) and hears the workers (`reports`). What it knows is in the
 //! `pool` of worker processes, which live through many rounds, and in the `round`. How a round ends and the next one begins is
 //! in `turn`, why it ends without a failure in `wishes`; pure functions decide (`policy`, `seats`, `hang`, `straggler`, `memory`,
-//! `cause`). People ask for things at the door (`control`), which `ask` is the other side of. `child` is one process, `committer` one thread for slow
-//! disks, `unix` all that is unsafe.
+//! `cause`). People ask for things at the door (`control`), which `ask` is the other side of; `callers` are who waits there. `child` is one
+//! process, `committer` one thread for slow disks, `unix` all that is unsafe.
 //!
 //! On several nodes one agent is the `head`: a worker process is a `body`, here (`child`) or `far`, and what is wanted of it goes to
 //! the broker of its one of the `nodes`. The others are a `hand` each. When the head is gone one of them is its `heir`.
@@ -17,6 +17,7 @@
 
 mod ask;
 mod body;
+mod callers;
 mod cause;
 mod child;
 mod committer;

@@ -86,6 +86,11 @@ impl Nodes {
             .is_none_or(|meeting| meeting.over || (meeting.membership.is_some() && meeting.awaited.is_empty()))
     }
 
+    /// Whether a node that takes part has not yet said that it is here.
+    pub(super) fn awaits(&self) -> bool {
+        self.awaited().is_some_and(|(nodes, _)| !nodes.is_empty())
+    }
+
     /// The nodes agreed on who takes part.
     pub(super) fn agreed(&mut self, plan: &Membership) {
         let Some(meeting) = &mut self.meeting else { return };

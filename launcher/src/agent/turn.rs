@@ -56,8 +56,10 @@ impl Agent<'_> {
     /// Does what is due when all that happened has been handled.
     pub(super) fn advance(&mut self) -> Result<(), AgentError> {
         self.part();
-        // With nodes that have to agree first nothing begins but the end.
-        let may_begin = self.sources.nodes.settled() || self.is_stopping();
+        self.drain_as_was_asked();
+        // With nodes that have to agree first nothing begins but the end, for which an heir needs all that have the state.
+        let all_known = !self.heir || !self.sources.nodes.awaits();
+        let may_begin = self.sources.nodes.settled() || (self.is_stopping() && all_known);
         match self.state.mode {
             Mode::Gathering if self.is_stopping() => self.close(),
             Mode::Gathering if may_begin => self.begin_anew(),
@@ -382,9 +384,12 @@ impl Agent<'_> {
             restarts: self.outcome.restarts,
             failures: self.history.restarts,
             workers: self.pool.names(),
-            resized: self.resized,
             split: self.parts.split(),
+            wishes: self.wishes,
+            resized: self.resized,
             paused: self.paused.is_some(),
+            leaving: self.leaving(),
+            stop: self.stop.map(|signal| signal.name().to_owned()),
             drained: None,
         }
     }

@@ -2,7 +2,6 @@
 //! seat, micro-batches change. And what people ask for, at the control socket.
 
 use super::{
-    control::Command,
     dispatcher::Agent,
     error::AgentError,
     policy::Decision,
@@ -15,34 +14,21 @@ use super::{
 use enn_common::{
     event::What,
     id::{Rank, WorkerId},
-    wire::command::{Answer, Request},
+    wire::command::Request,
 };
 use std::time::{Duration, Instant};
 
 impl Agent<'_> {
-    /// Somebody asks for something at the door.
-    pub(super) fn commanded(&mut self) -> Result<(), AgentError> {
-        let commands = self.sources.control.as_ref().map(|control| control.take()).unwrap_or_default();
-        for Command { request, reply } in commands {
-            let answer = match self.obey(request)? {
-                Ok(says) => Answer::Accepted { says },
-                Err(reason) => Answer::Refused { reason },
-            };
-            // A caller that did not wait is told nothing.
-            let _gone = reply.send(answer);
-        }
-        Ok(())
-    }
-
     /// Does what is asked, or says why not.
-    fn obey(&mut self, request: Request) -> Result<Result<String, String>, AgentError> {
+    pub(super) fn obey(&mut self, request: Request) -> Result<Result<String, String>, AgentError> {
         if self.verdict.is_some() || self.state.mode.is_last() {
             return Ok(Err("the run is ending".into()));
         }
-        if self.is_stopping() {
-            return Ok(Err("the run is stopping: its workers save and end".into()));
-        }
+        let stopping = "the run is stopping: its workers save and end";
         match request {
+            // Who was not answered asks again.
+            Request::Stop {} if self.stop.is_some() => Ok(Ok(stopping.into())),
+            _ if self.is_stopping() => Ok(Err(stopping.into())),
             Request::Stop {} => self.stop_for(Signal::Interrupt, "enn stop"),
             Request::Drain { node: Some(node) } if self.sources.nodes.rendezvous().is_some() && self.reforms() => {
                 Ok(self.drain(&node))
@@ -67,6 +53,7 @@ impl Agent<'_> {
     fn stop_for(&mut self, signal: Signal, asked_by: &str) -> Result<Result<String, String>, AgentError> {
         (self.emit)(What::StopRequested { signal: asked_by.into(), second: false });
         (self.stop, self.signalled) = (Some(signal), Some(signal));
+        self.wished();
         if self.stop_by.is_none() {
             self.ask_to_stop()?;
         }
@@ -87,7 +74,7 @@ impl Agent<'_> {
         }
         (self.world, self.resized) = (workers, Some(workers));
         (self.emit)(What::Resized { before, workers });
-        self.tell_heirs();
+        self.wished();
         let then = match (workers > before, self.paused) {
             (_, Some(_)) => "when it continues",
             (true, None) => "as soon as the new ones are warm",
@@ -101,14 +88,14 @@ impl Agent<'_> {
             return Err("the run is paused already".into());
         }
         self.paused = Some(Instant::now());
-        self.tell_heirs();
+        self.wished();
         Ok("the workers leave the round after the present step and stay warm (go on with enn continue)".into())
     }
 
     fn ask_to_continue(&mut self) -> Result<String, String> {
         match self.paused.take() {
             Some(_) => {
-                self.tell_heirs();
+                self.wished();
                 Ok("the run goes on".into())
             }
             None => Err("the run is not paused".into()),

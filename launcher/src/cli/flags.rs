@@ -1,15 +1,14 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
-use super::output;
 use crate::{
-    Error, agent,
+    Error,
     api::{self, Override},
     facts::Facts,
     run_dir, torchrun,
     ui::{self, Mode},
 };
 use clap::Args;
-use enn_common::{config::raw::Value, exit::ExitCode, wire::command::Request};
+use enn_common::config::raw::Value;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -175,7 +174,8 @@ impl Which {
     }
 }
 
-fn find(run: &str, runs_dir: Option<&Path>, facts: &Facts) -> Result<PathBuf, Error> {
+/// Finds the run that is named so.
+pub(super) fn find(run: &str, runs_dir: Option<&Path>, facts: &Facts) -> Result<PathBuf, Error> {
     let mut dirs = match runs_dir {
         Some(dir) => vec![facts.cwd.join(dir)],
         None => vec![facts.cwd.join(&facts.runs_dir), facts.cwd.join(&facts.launches_dir)],
@@ -183,28 +183,6 @@ fn find(run: &str, runs_dir: Option<&Path>, facts: &Facts) -> Result<PathBuf, Er
     // ENN_RUNS may name one for both: a run that is listed twice would not be found.
     dirs.dedup();
     Ok(run_dir::find_in(&dirs, run)?)
-}
-
-/// Which run is asked for something: it must be named.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Job")]
-pub(super) struct Asked {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
-    #[arg(value_name = "RUN")]
-    run: String,
-    /// Directory of runs [default: ENN_RUNS, else ./runs]
-    #[arg(long, value_name = "DIR")]
-    runs_dir: Option<PathBuf>,
-}
-
-impl Asked {
-    /// Asks the run; what it accepted with goes to standard output.
-    pub(super) fn ask(&self, request: &Request, facts: &Facts) -> Result<ExitCode, Error> {
-        let run = find(&self.run, self.runs_dir.as_deref(), facts)?;
-        let says = agent::ask(&run, request, (run_dir::is_living(&run), &facts.host))?;
-        output::text_line(&says)?;
-        Ok(ExitCode::Success)
-    }
 }
 
 /// What is told to a scraper.

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, each a clap `Args` and a `run`. Nothing is decided here that the API does
 //! not decide.
 
+mod asked;
 mod bar;
 mod chaos;
 mod ckpt;

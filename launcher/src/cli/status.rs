@@ -76,7 +76,7 @@ fn watch(args: &Args, run: &Path) -> Result<ExitCode, Error> {
             show(args, run, &view, if terminal && !args.json { HOME } else { "" })?;
             shown = Some(glance.living);
         }
-        if Standing::of(&view, glance.living).over() {
+        if Standing::of(&view, glance.living).over() && !status::may_be_led(&view, &glance) {
             return Ok(ExitCode::Success);
         }
         // The time-out also serves network file systems, which do not tell what other hosts write.

@@ -1,6 +1,6 @@
 //! `enn stop`.
 
-use super::flags::Asked;
+use super::asked::Asked;
 use crate::{Error, facts::Facts};
 use enn_common::{exit::ExitCode, wire::command::Request};
 

@@ -4,11 +4,15 @@
 
 use super::{
     lines::ANY_PROGRAM,
-    model::{RunView, SessionView, WorkerView},
+    model::{NodeState, NodeView, RunView, SessionView, WorkerView},
     signal,
 };
 use nix::sys::signal::Signal;
-use std::fmt;
+use std::{fmt, time::Duration};
+
+/// Of a run of several nodes whose head is gone another node leads within this time, if one does: it notices the silence, looks for
+/// the others, and waits for who had the directory.
+pub const TAKE_OVER_MAX: Duration = Duration::from_secs(30);
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +66,14 @@ impl Standing {
             None if view.staging.is_some() => Self::Staging,
             None => Self::Starting,
         }
+    }
+
+    /// Whether the last launch has not said its end and has had several nodes, of which one may lead it, or is about to. Of a program
+    /// of the user's every node has a directory of its own.
+    pub fn has_heirs(view: &RunView, living: bool) -> bool {
+        let there = |node: &NodeView| matches!(node.state, NodeState::InRound | NodeState::Joined);
+        let under_way = view.sessions.last().is_some_and(|session| session.ended.is_none());
+        under_way && !any_program(view) && view.nodes.len() > 1 && (living || view.nodes.iter().any(there))
     }
 
     /// One word.
@@ -229,6 +241,12 @@ mod tests {
         all
     }
 
+    /// The same as a training on several nodes.
+    fn training(mut view: RunView) -> RunView {
+        view.sessions.iter_mut().for_each(|session| session.mode = "train".into());
+        view
+    }
+
     #[test]
     fn a_run_goes_its_way() {
         assert_eq!(
@@ -249,7 +267,10 @@ mod tests {
         assert_eq!(path(&gang_events()), gang);
         let cut = view_after(&gang_events()[..9]);
         assert!(Standing::of(&cut, false).to_string().starts_with("gone"));
-        assert!(Standing::of(&view_after(&gang_events()), false).over());
+        assert!(!Standing::has_heirs(&cut, false) && !Standing::has_heirs(&view_after(&events()[..9]), true));
+        assert!(Standing::has_heirs(&training(cut), false));
+        let over = view_after(&gang_events());
+        assert!(Standing::of(&over, false).over() && !Standing::has_heirs(&training(over), true));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{
     failure, figures,
     model::{NodeState, NodeView, RunView},
     plain,
-    standing::{Standing, WorkerStanding},
+    standing::{Standing, TAKE_OVER_MAX, WorkerStanding},
 };
 use serde_json::{Value, json};
 
@@ -75,6 +75,9 @@ impl Page {
         let lasted = figures::seconds((until - session.started).max(0.0));
         let workers = figures::plural(u64::from(session.nproc), "worker");
         self.0.push_str(&format!("{}  {standing}\n", session.run));
+        if may_be_led(view, glance) {
+            self.row("nodes", HEADLESS);
+        }
         self.row("launch", &format!("enn {} on {}, {workers}, {lasted}", session.mode, session.host));
         self.row("command", &session.argv.join(" ").replace(['\n', '\r'], " "));
         self.row("directory", &session.dir.display().to_string());
@@ -193,6 +196,15 @@ pub(super) fn regroupings(view: &RunView) -> String {
     }
 }
 
+/// What a run waits for whose head is gone.
+const HEADLESS: &str = "the node that led the run is gone; another one takes over within seconds, or the run ends";
+
+/// Whether a run that is gone may be led by another of its nodes in a moment.
+pub fn may_be_led(view: &RunView, glance: &Glance) -> bool {
+    let gone = Standing::of(view, glance.living) == Standing::Gone;
+    gone && Standing::has_heirs(view, glance.living) && glance.now - view.now < TAKE_OVER_MAX.as_secs_f64()
+}
+
 /// The page for machines.
 pub fn json(view: &RunView, glance: &Glance) -> Value {
     let standing = Standing::of(view, glance.living);
@@ -200,6 +212,7 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
     let round = view.rounds.last();
     let code = session.and_then(|session| session.ended).map(|end| end.code);
     let waiting = view.waiting.as_ref().filter(|_| !standing.over());
+    let says = if may_be_led(view, glance) { HEADLESS.to_owned() } else { standing.to_string() };
     let workers: Vec<Value> = view
         .current_workers()
         .map(|worker| {
@@ -220,7 +233,7 @@ pub fn json(view: &RunView, glance: &Glance) -> Value {
         })
         .collect();
     json!({
-        "run": view.name(), "state": standing.word(), "says": standing.to_string(), "code": code,
+        "run": view.name(), "state": standing.word(), "says": says, "code": code,
         "mode": session.map(|session| &session.mode), "host": session.map(|session| &session.host),
         "dir": session.map(|session| &session.dir), "argv": session.map(|session| &session.argv),
         "started": session.map(|session| session.started),
@@ -313,6 +326,11 @@ mod tests {
             (&json!("waiting"), &json!("1 of 2 nodes joined"))
         );
         assert!((waiting["waiting"]["seconds"].as_f64().unwrap() - 9.9).abs() < 1e-6);
+        let mut cut = view_after(&gang_events()[..10]);
+        cut.sessions[0].mode = "train".into();
+        let since = |seconds: f64| Glance { now: cut.now + seconds, ..glance(false) };
+        assert_eq!(json(&cut, &since(2.0))["says"], json!(HEADLESS));
+        assert!(json(&cut, &since(40.0))["says"].as_str().unwrap().starts_with("gone"));
         let failed = json(&view_after(&gang_events()), &glance(false));
         assert_eq!((&failed["state"], &failed["code"], &failed["restarts"]), (&json!("failed"), &json!(1), &json!(1)));
         assert_eq!((&failed["failure"]["rank"], &failed["failure"]["signal"]), (&json!(2), &json!(9)));

@@ -8,6 +8,7 @@
 
 mod agents;
 mod faults;
+mod takeover;
 
 use agents::{Agents, kill_9};
 use enn_common::event::What;

@@ -1,0 +1,219 @@
+//! What people ask for around the death of the node that leads: what was accepted outlives it, and who asks while nobody leads is
+//! answered by the next one, or told that none comes.
+
+use super::agents::Agents;
+use enn_common::event::What;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::time::{Duration, Instant};
+
+/// In a run of three nodes another one leads within so many seconds, and who asks meanwhile waits no longer.
+const ASKED_MAX: Duration = Duration::from_secs(40);
+
+fn three(nnodes: &str) -> Agents<'static> {
+    let mut agents = Agents::new(nnodes, 20_000, None);
+    (1..=3).for_each(|node| agents.start(node));
+    agents.working(3, 5);
+    agents
+}
+
+/// A worker that stands still: no step is done, nothing is saved, until it is dropped.
+struct Frozen(Pid);
+
+impl Frozen {
+    fn on(agents: &Agents<'_>, node: u32) -> Self {
+        let pid = Pid::from_raw(agents.worker(node).cast_signed());
+        kill(pid, Signal::SIGSTOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _gone = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+fn count(agents: &Agents<'_>, is: impl Fn(&What) -> bool) -> usize {
+    agents.events().iter().filter(|what| is(what)).count()
+}
+
+/// The nodes that are left have saved, and ended as after this signal, under another head.
+fn stopped(mut agents: Agents<'_>, code: i32) {
+    assert_eq!([agents.end(2), agents.end(3)], [Some(code); 2], "{}", agents.told());
+    assert_eq!(count(&agents, |what| matches!(what, What::RunStarted { .. })), 2, "{}", agents.told());
+    let events = agents.events();
+    let led = events.iter().rposition(|what| matches!(what, What::RunStarted { .. })).unwrap();
+    let asked = |what: &What| matches!(what, What::StopRequested { .. });
+    let saved = |what: &What| matches!(what, What::CheckpointCommitted { .. });
+    assert!(events[led..].iter().any(asked) && events[led..].iter().any(saved), "{}", agents.told());
+    let steps = |what: &&What| matches!(what, What::Stepped { .. });
+    assert!(events[led..].iter().filter(steps).count() <= 1, "it went on: {}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_stop_that_was_accepted_outlives_the_head() {
+    let mut agents = three("2:3");
+    let frozen = Frozen::on(&agents, 2);
+    agents.ask(&["stop"]);
+    agents.kill(1);
+    drop(frozen);
+    stopped(agents, 130);
+}
+
+#[test]
+fn a_stop_holds_whenever_after_it_the_head_dies() {
+    for wait_ms in [0, 30, 90, 200] {
+        let mut agents = three("2:3");
+        agents.ask(&["stop"]);
+        // While the workers finish their step, save, wait for the commit, or end.
+        std::thread::park_timeout(Duration::from_millis(wait_ms));
+        agents.kill(1);
+        assert_eq!([agents.end(2), agents.end(3)], [Some(130); 2], "after {wait_ms} ms: {}", agents.told());
+        let saved = |what: &What| matches!(what, What::CheckpointCommitted { .. });
+        // Who wrote its share and ended does not wait for the commit, which dies with the head.
+        let ended = |what: &What| matches!(what, What::WorkerExited { code: Some(0), .. });
+        assert!(agents.events().iter().any(|what| saved(what) || ended(what)), "after {wait_ms} ms: {}", agents.told());
+        agents.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_signal_at_the_head_outlives_it() {
+    let mut agents = three("2:3");
+    let frozen = Frozen::on(&agents, 3);
+    agents.signal(1, Signal::SIGTERM);
+    let asked = |what: &What| matches!(what, What::StopRequested { .. });
+    agents.until("the signal", |events| events.iter().any(asked).then_some(()));
+    // It is told to the other nodes before anybody is asked to save; who asks now comes behind that.
+    agents.ask(&["stop"]);
+    agents.kill(1);
+    drop(frozen);
+    stopped(agents, 143);
+}
+
+#[test]
+fn a_signal_at_a_node_that_the_head_has_not_heard_of_is_known_to_the_next() {
+    let mut agents = three("2:3");
+    // It neither reads nor writes any more; nobody notices within 5 s.
+    agents.signal(1, Signal::SIGSTOP);
+    agents.signal(3, Signal::SIGTERM);
+    let deadline = Instant::now() + ASKED_MAX;
+    while !agents.printed(3).contains("SIGTERM") {
+        assert!(Instant::now() < deadline, "{}", agents.told());
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    agents.kill(1);
+    stopped(agents, 143);
+}
+
+#[test]
+fn a_signal_while_nobody_leads_stops_the_run_when_somebody_does() {
+    let mut agents = three("2:3");
+    agents.kill(1);
+    agents.signal(2, Signal::SIGTERM);
+    agents.signal(3, Signal::SIGTERM);
+    stopped(agents, 143);
+}
+
+#[test]
+fn a_pause_and_a_size_that_were_accepted_outlive_the_head() {
+    let mut agents = three("2:3");
+    let frozen = Frozen::on(&agents, 2);
+    agents.ask(&["resize", "4"]);
+    agents.ask(&["pause"]);
+    agents.kill(1);
+    drop(frozen);
+    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    assert!(agents.ask_in_vain(&["pause"]).contains("paused already"));
+    agents.ask(&["continue"]);
+    // Two nodes would have two.
+    agents.working(4, agents.step() + 1);
+    agents.ask(&["stop"]);
+    assert_eq!([agents.end(2), agents.end(3)], [Some(130); 2], "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_node_that_was_to_be_drained_is_left_under_the_next_head() {
+    let mut agents = three("1:3");
+    let frozen = Frozen::on(&agents, 2);
+    agents.ask(&["drain", "--node", "127.0.0.3"]);
+    agents.kill(1);
+    drop(frozen);
+    assert_eq!(agents.end(3), Some(0), "{}", agents.told());
+    agents.working(1, agents.step() + 1);
+    agents.ask(&["stop"]);
+    assert_eq!(agents.end(2), Some(130), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_drain_that_would_leave_too_few_after_a_death_is_not_done_and_that_is_told() {
+    let mut agents = three("2:3");
+    let frozen = Frozen::on(&agents, 2);
+    agents.ask(&["drain", "--node", "127.0.0.3"]);
+    agents.kill(1);
+    drop(frozen);
+    agents.working(2, agents.step() + 1);
+    let told = |what: &What| matches!(what, What::Warned { message } if message.contains("127.0.0.3 is not drained"));
+    assert_eq!(count(&agents, told), 1, "{}", agents.told());
+    agents.ask(&["stop"]);
+    assert_eq!([agents.end(2), agents.end(3)], [Some(130); 2], "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn who_asks_while_nobody_leads_is_answered_by_the_next_head() {
+    let mut agents = Agents::new("1:4", 20_000, None);
+    (1..=4).for_each(|node| agents.start(node));
+    agents.working(4, 5);
+    agents.kill(1);
+    let began = Instant::now();
+    // What holds the directory for the dead head is gone in a moment.
+    let led = |what: &What| matches!(what, What::RunStarted { .. });
+    let headless = |said: &str| said.contains("the node that led the run is gone; another one takes over");
+    while !headless(&agents.ask(&["status"])) && count(&agents, led) == 1 {
+        assert!(began.elapsed() < ASKED_MAX, "{}", agents.told());
+    }
+    // The first thing that the next head does is to change the size.
+    let said = agents.ask(&["resize", "2"]);
+    assert!(said.contains("waiting up to 30 s") && said.contains("2 workers instead of 3"), "{said}");
+    assert!(began.elapsed() < ASKED_MAX, "it took {:?}", began.elapsed());
+    agents.working(2, agents.step() + 1);
+    agents.kill(2);
+    let said = agents.ask(&["drain", "--node", "127.0.0.4"]);
+    assert!(said.contains("the workers of node 127.0.0.4 leave it"), "{said}");
+    assert_eq!(agents.end(4), Some(0), "{}", agents.told());
+    agents.ask(&["pause"]);
+    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    agents.ask(&["stop"]);
+    assert_eq!(agents.end(3), Some(130), "{}", agents.told());
+    agents.nothing_is_left();
+}
+
+#[test]
+fn a_stop_while_nobody_leads_is_heard_by_the_next_head() {
+    let mut agents = three("2:3");
+    agents.kill(1);
+    let said = agents.ask(&["stop"]);
+    assert!(said.contains("finish the step, save and end"), "{said}");
+    stopped(agents, 130);
+}
+
+#[test]
+fn who_asks_a_run_that_nobody_takes_over_is_told_so_in_time() {
+    let mut agents = Agents::new("2", 20_000, None);
+    [1, 2].into_iter().for_each(|node| agents.start(node));
+    agents.working(2, 5);
+    agents.kill(1);
+    let began = Instant::now();
+    let said = agents.ask_in_vain(&["pause"]);
+    assert!(said.contains("none of its other nodes has taken over within 30 s"), "{said}");
+    assert!(began.elapsed() < ASKED_MAX, "it took {:?}", began.elapsed());
+    assert_eq!(agents.end(2), Some(6), "{}", agents.told());
+    agents.nothing_is_left();
+}
