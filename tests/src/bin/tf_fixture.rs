@@ -186,7 +186,7 @@ fn apart(dir: &Path, places: &[PathBuf], cases: &[Value]) -> Outcome<()> {
     ] {
         let mut command = Command::new(std::env::current_exe()?.with_file_name("enn"));
         command.args(["runtime", whose.name()]).arg(library);
-        let mut runner = whose.start(command, &place.join(artifact), names.clone(), dir, Limits::default())?;
+        let mut runner = whose.start(command, &place.join(artifact), names.clone(), dir, Limits::MAKES)?;
         tried(&mut runner, &cases[number])?;
         let error = runner.run(&[]).err().map(|error| error.to_string());
         if !error.as_ref().is_some_and(|error| error.contains("input x was not given")) {
