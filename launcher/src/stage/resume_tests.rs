@@ -278,7 +278,7 @@ fn windows_of_several_sources_go_on_in_the_one_whose_turn_it_is() {
     );
     let whole = staged(&bench, &out, 1, &|| {
         let left = unfinished(&out).unwrap();
-        for (source, place) in places.iter().filter(|(source, place)| !place.exists() && has_cells(&left, *source)) {
+        for (_, place) in places.iter().filter(|(source, place)| !place.exists() && has_cells(&left, *source)) {
             copy(&left, place);
         }
     })
