@@ -97,7 +97,7 @@ fn aoti_compiles_an_archive_and_libtorch_runs_it() {
     let dir = tempfile::tempdir().unwrap();
     let (source, package) = (dir.path().join("m.pt2"), dir.path().join("m.aoti.pt2"));
     let sample = small_model(&source);
-    let made = aoti::compile(&python, (&source, &package), "cpu", Limits::default()).unwrap();
+    let made = aoti::compile(&python, (&source, &package), "cpu", Limits::MAKES).unwrap();
     assert!(made.versions["torch"].starts_with("2.11.0"));
     assert_eq!(made.about["AOTI_DEVICE_KEY"], "cpu");
     assert!(made.about.contains_key("AOTI_CPU_ISA"), "{:?}", made.about);
@@ -118,7 +118,7 @@ fn new_weights_take_the_place_of_old_ones(python: &Path, sample: &Sample, dir: &
     let other = anew(sample);
     write(&other.graph, &source);
     let begun = std::time::Instant::now();
-    let made = aoti::replace(python, (&source, &package), &old, Limits::default()).unwrap();
+    let made = aoti::replace(python, (&source, &package), &old, Limits::MAKES).unwrap();
     eprintln!("new weights after {:.1} s", begun.elapsed().as_secs_f64());
     assert!(made.about.contains_key("AOTI_CPU_ISA"), "{:?}", made.about);
     let (inputs, outputs) = ports(&other.graph);
@@ -129,9 +129,9 @@ fn new_weights_take_the_place_of_old_ones(python: &Path, sample: &Sample, dir: &
     fs::remove_file(&package).unwrap();
     // A program of other shapes, and something that is no package of ours.
     write(&samples().into_iter().find(|sample| sample.name == "softmax").unwrap().graph, &source);
-    let error = aoti::replace(python, (&source, &package), &old, Limits::default()).unwrap_err().to_string();
+    let error = aoti::replace(python, (&source, &package), &old, Limits::MAKES).unwrap_err().to_string();
     assert!(error.contains("is the code of another program"), "{error}");
-    let error = aoti::replace(python, (&source, &package), &source, Limits::default()).unwrap_err().to_string();
+    let error = aoti::replace(python, (&source, &package), &source, Limits::MAKES).unwrap_err().to_string();
     assert!(error.contains("says where its weights lie"), "{error}");
     assert!(!package.exists());
 }
@@ -143,12 +143,12 @@ fn executorch_lowers_an_archive_and_runs_it_at_every_batch() {
         let dir = tempfile::tempdir().unwrap();
         let (source, program) = (dir.path().join("m.pt2"), dir.path().join("m.pte"));
         let sample = small_model(&source);
-        let made = executorch::lower(&python, (&source, &program), delegate, Limits::default()).unwrap();
+        let made = executorch::lower(&python, (&source, &program), delegate, Limits::MAKES).unwrap();
         assert_eq!(made.versions["executorch"], "1.2.0");
         let planned: u64 = made.about["planned_memory_bytes"].parse().unwrap();
         assert!(planned > 0 && planned < PLANNED_MAX, "{planned}");
         let mut runner =
-            executorch::start(&python, &program, ports(&sample.graph), dir.path(), Limits::default()).unwrap();
+            executorch::start(&python, &program, ports(&sample.graph), dir.path(), Limits::MAKES).unwrap();
         agrees(&mut runner, &sample, &[1, 2, 7, ROWS_MAX], 1e-5);
         drop(runner);
         assert_eq!(names(dir.path()), ["m.pt2", "m.pte"]);
@@ -161,7 +161,7 @@ fn a_maker_that_cannot_read_its_source_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("m.pt2"), dir.path().join("m.pte"));
     fs::write(&source, "no archive").unwrap();
-    let made = executorch::lower(&python, (&source, &program), Delegate::Portable, Limits::default());
+    let made = executorch::lower(&python, (&source, &program), Delegate::Portable, Limits::MAKES);
     let error = made.unwrap_err().to_string();
     assert!(error.starts_with("ExecuTorch refused") && error.contains("m.pt2") && error.contains("Error"), "{error}");
     assert_eq!(names(dir.path()), ["m.pt2"]);

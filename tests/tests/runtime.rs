@@ -30,7 +30,7 @@ fn a_library_that_is_none_is_named_with_what_the_linker_says() {
         fs::write(&library, "nothing").unwrap();
         let mut command = Command::new(enn());
         command.args(["runtime", whose.name()]).arg(&library);
-        let error = refusal(command, dir.path(), Limits::default()).to_string();
+        let error = refusal(command, dir.path(), Limits::MAKES).to_string();
         assert!(error.starts_with("LiteRT refused m.tflite: ") && error.contains("libnothing.so"), "{error}");
         assert!(error.contains("file too short") && error.contains("hint: "), "{error}");
     }
@@ -39,17 +39,17 @@ fn a_library_that_is_none_is_named_with_what_the_linker_says() {
 #[test]
 fn a_runtime_that_ends_says_nothing_or_nonsense_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let short = Limits { time: Duration::from_millis(200), ..Limits::default() };
+    let short = Limits { time: Duration::from_millis(200), ..Limits::MAKES };
     for (lines, limits, said) in [
-        ("echo 'double free' >&2; kill -ABRT $$", Limits::default(), "double free"),
-        ("read job; echo nonsense", Limits::default(), "it said nonsense"),
-        ("read job; echo '{\"answered\": [[1]]}'", Limits::default(), "before it was asked"),
+        ("echo 'double free' >&2; kill -ABRT $$", Limits::MAKES, "double free"),
+        ("read job; echo nonsense", Limits::MAKES, "it said nonsense"),
+        ("read job; echo '{\"answered\": [[1]]}'", Limits::MAKES, "before it was asked"),
         ("read job; sleep 60", short, "no answer within"),
     ] {
         let error = refusal(program(lines), dir.path(), limits).to_string();
         assert!(error.starts_with("LiteRT refused m.tflite: ") && error.contains(said), "{lines}: {error}");
     }
-    let error = refusal(Command::new("/nowhere/enn"), dir.path(), Limits::default()).to_string();
+    let error = refusal(Command::new("/nowhere/enn"), dir.path(), Limits::MAKES).to_string();
     assert!(error.starts_with("/nowhere/enn: No such file"), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
