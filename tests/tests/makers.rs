@@ -147,8 +147,7 @@ fn executorch_lowers_an_archive_and_runs_it_at_every_batch() {
         assert_eq!(made.versions["executorch"], "1.2.0");
         let planned: u64 = made.about["planned_memory_bytes"].parse().unwrap();
         assert!(planned > 0 && planned < PLANNED_MAX, "{planned}");
-        let mut runner =
-            executorch::start(&python, &program, ports(&sample.graph), dir.path(), Limits::MAKES).unwrap();
+        let mut runner = executorch::start(&python, &program, ports(&sample.graph), dir.path(), Limits::MAKES).unwrap();
         agrees(&mut runner, &sample, &[1, 2, 7, ROWS_MAX], 1e-5);
         drop(runner);
         assert_eq!(names(dir.path()), ["m.pt2", "m.pte"]);
