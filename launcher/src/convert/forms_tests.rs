@@ -177,9 +177,10 @@ fn damage_that_pytorch_loads_without_a_word_is_named() {
     let (_dir, path) = source();
     let (_other, other) = source();
     assert!(checked(&path, true).notes.is_empty());
-    fs::remove_file(path.join("__0_0.distcp")).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    let listed = fs::metadata(path.join(name::METADATA)).unwrap().modified().unwrap();
     fs::copy(other.join("__0_0.distcp"), path.join("__0_0.distcp")).unwrap();
+    let copy = fs::File::options().write(true).open(path.join("__0_0.distcp")).unwrap();
+    copy.set_modified(listed + Duration::from_secs(1)).unwrap();
     let found = checked(&path, true);
     assert!(
         found.problems.is_empty() && found.notes[0].contains("__0_0.distcp was written after .metadata"),
