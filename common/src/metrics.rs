@@ -70,7 +70,7 @@ pub struct RunMetrics {
     pub epoch: u64,
     /// `train`, `val`, `test` → metrics of the best model.
     pub split: BTreeMap<String, Metrics>,
-    /// `cell_mean`, `persistence`, `ridge` → errors on the test split (the validation split when there is no test).
+    /// `cell_mean`, `persistence`, `ridge` → errors on the test split, or on the validation split while the model, or the data, has no test.
     pub baselines: BTreeMap<String, Baseline>,
     /// Unit of the target, empty when unknown.
     pub units: String,

@@ -1,6 +1,6 @@
 """A trained run's exports answer in onnxruntime and PyTorch what `enn predict` answers, from nothing but the artifact, the file beside it and
-the rows as a user has them: with categories, missing values and quantiles; and so does `enn predict` with the artifact alone. The programs beside
-the artifacts are built and run by the commands that they print, and answer the same.
+the rows as a user has them: with columns of every kind, missing values and quantiles; and so does `enn predict` with the artifact alone. The
+programs beside the artifacts are built and run by the commands that they print, and answer the same.
 """
 
 import json
@@ -22,6 +22,7 @@ ENN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve()
 SECONDS_MAX = 240
 DIFFERENCE_MAX = 1e-4
 TOWNS = ["north", "south", "east"]
+INPUTS = ["town", "wind", "wet", "height", "ward", "soil", "signs"]
 
 CONFIG = """
 name = "towns"
@@ -29,7 +30,9 @@ seed = 3
 [data]
 files = ["towns.csv"]
 [data.rows]
-features = [{ column = "town", kind = "category" }, "wind", "wet", "height"]
+features = [{ column = "town", kind = "category" }, "wind", "wet", "height",
+  { column = "ward", kind = "index", offset = 10, rows = 6 }, { column = "soil", kind = "category", encoding = "one_hot" },
+  { column = "signs", kind = "labels", separator = ";", empty = "missing" }]
 targets = ["warm", "cold"]
 row_id = "id"
 [data.split]
@@ -68,9 +71,13 @@ def make_rows(rng, count):
         "wind": rng.normal(5, 2, count).round(3),
         "wet": rng.uniform(0, 1, count).round(3),
         "height": rng.normal(1e5, 30, count).round(2),
+        "ward": pd.array(rng.integers(10, 15, count), "Int64"),
+        "soil": rng.choice(["clay", "sand"], count),
+        "signs": [";".join(sign for sign in ("dew", "fog", "ice") if rng.uniform() < 0.5) for _ in range(count)],
     })  # fmt: skip
     town = frame.town.map({"north": -4.0, "south": 6.0, "east": 1.0})
-    frame["warm"] = (town + 0.5 * frame.wind + (frame.height - 1e5) / 30 + rng.normal(0, 0.3, count)).round(3)
+    more = 0.5 * frame.ward.astype(float) + 2 * (frame.soil == "clay") - 3 * frame.signs.str.contains("fog")
+    frame["warm"] = (town + more + 0.5 * frame.wind + (frame.height - 1e5) / 30 + rng.normal(0, 0.3, count)).round(3)
     frame["cold"] = (frame.warm - 3 * frame.wet).round(3)
     frame.loc[rng.uniform(size=count) < 0.1, "wind"] = np.nan
     return frame
@@ -85,14 +92,18 @@ def enn(*args, cwd):
 
 
 def inputs(frame, said):
-    """Rows as the file beside an artifact says: columns in its order, categories by their number, NaN where missing."""
+    """Rows as the file beside an artifact says: columns in its order, categories by their number, labels as 0 and 1, NaN where missing."""
     columns = []
     for column in said["columns"]:
-        values = frame[column["name"]]
+        if label := column.get("label"):
+            cells = frame[label["column"]].replace("", np.nan)
+            values = cells.map(lambda cell: float(label["name"] in cell.split(";")), na_action="ignore")
+        else:
+            values = frame[column["name"]]
         if categories := column.get("categories"):
             numbers = {category: float(number) for number, category in enumerate(categories)}
             # Any other number is a category that training has not seen.
-            values = values.map(lambda value: numbers.get(value, -1.0))
+            values = values.map(lambda value: numbers.get(str(value), -1.0))
         columns.append(values.to_numpy(np.float64).astype(np.float32))
     return np.stack(columns, 1)
 
@@ -171,7 +182,8 @@ def main():
         enn("train", "towns.toml", "--runs-dir", "runs", "--quiet", cwd=folder)
         new = make_rows(rng, 97)
         new.loc[3, "town"] = "nowhere"
-        new.loc[5, ["town", "wind", "wet", "height"]] = np.nan
+        new.loc[[4, 6], ["ward", "signs"]] = [[15, "hail;fog"], [16, "dew"]]
+        new.loc[5, INPUTS] = np.nan
         new.drop(columns=["warm", "cold"]).to_csv(folder / "new.csv", index=False)
         enn("predict", "latest", "--runs-dir", "runs", "--data", "new.csv", "--out", "told.parquet", "--quiet", cwd=folder)
         told = pd.read_parquet(folder / "told.parquet").sort_values("row_id")

@@ -129,12 +129,61 @@ def check_about(place):
     assert json.loads(bytes(model.buffers[model.metadata[0].buffer].data)) == told == {"enn.sample": "neg"}, told
 
 
+RUN = """
+name = "kinds"
+[data]
+files = ["kinds.csv"]
+[data.rows]
+features = ["a", "b", { column = "town", kind = "category" }, { column = "ward", kind = "index", offset = 10, rows = 14 },
+  { column = "soil", kind = "category", encoding = "one_hot" }, { column = "signs", kind = "labels", separator = ";" }]
+targets = ["y"]
+[data.split]
+kind = "random"
+val = 0.2
+test = 0.4
+[model]
+d_model = 16
+heads = 2
+spatial_depth = 1
+temporal_depth = 1
+spatial_latents = 2
+temporal_latents = 2
+fuser_latents = 2
+collector_depth = 1
+patch = [1]
+[train]
+epochs = 1
+threads = 1
+[cluster]
+device = "cpu"
+nproc_per_node = 1
+"""
+
+
+def check_run(root):
+    """A trained run with columns of every kind: `enn export` compares the artifacts with the model on its test rows. TensorFlow divides by
+    multiplying, so that whole numbers come out beside themselves once there are a few columns."""
+    place = root / "run"
+    place.mkdir()
+    rows = [f"{i * 7 % 13},{i % 29},t{i % 7},{10 + i * 5 % 14},s{i % 3},{';'.join('abcdef'[j] for j in range(6) if i >> j & 1)},{i % 14}" for i in range(300)]
+    (place / "kinds.csv").write_text("a,b,town,ward,soil,signs,y\n" + "\n".join(rows) + "\n")
+    (place / "kinds.toml").write_text(RUN)
+    enn = BIN.resolve() / "enn"
+    environment = {**os.environ, "ENN_RUNTIMES": sys.prefix}
+    run = lambda *args: subprocess.run([enn, *args, "--runs-dir", "runs"], cwd=place, env=environment, check=True, timeout=SECONDS_MAX, capture_output=True, text=True).stdout
+    run("train", "kinds.toml", "--quiet")
+    found = json.loads(run("export", "latest", "--to", "litert,tensorflow", "--out", "out", "--json"))["exported"]
+    assert {one["format"]: one["sidecar"]["verified"]["level"] for one in found} == {"litert": "runtime", "tensorflow": "runtime"}, found
+    print("a run with columns of every kind: its SavedModel and LiteRT file answer as it does", flush=True)
+
+
 def main():
     import absl.logging
 
     absl.logging.set_verbosity(absl.logging.ERROR)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
+        check_run(root)
         subprocess.run([BIN / "tf_fixture", "write", root], check=True, timeout=SECONDS_MAX)
         cases = json.loads((root / "cases.json").read_text())
         places = [root / f"{number:02}" for number in range(len(cases))]

@@ -60,8 +60,70 @@ pub fn write(dir: &Path) -> PathBuf {
         writeln!(text, "{row},{a},{b},{c},{:.4}", a * b + 0.5 * c + 0.1 * value(3)).unwrap();
     }
     fs::write(dir.join("chaos.csv"), text).unwrap();
-    let path = dir.join("chaos.toml");
-    fs::write(&path, CONFIGURATION.replace("[train]", &format!("[train]\nepochs = {EPOCHS}"))).unwrap();
+    configure(dir, "chaos", str::to_owned)
+}
+
+/// Columns of every kind, of which labels count most. One row alone has the label "rare", and another one the city "once".
+const KINDS: &str = r#"features = [
+  "u",
+  { column = "station", kind = "index", offset = 1, rows = 8 },
+  { column = "city", kind = "category", encoding = "one_hot" },
+  { column = "weather", kind = "labels", separator = ";", empty = "missing" },
+]"#;
+/// Rows of that table, and those that are alone with what they have.
+pub const KINDS_ROWS: u64 = 300;
+/// The row with the label "rare", and that with the city "once".
+pub const ALONE: [usize; 2] = [7, 11];
+
+/// Writes such a table `name.csv` into `dir`, and its configuration; `labels` and `city` are another name of each label, and of the city z.
+pub fn write_kinds(dir: &Path, name: &str, labels: [&str; 3], city: &str) -> PathBuf {
+    let mut text = "id,u,station,city,weather,y\n".to_owned();
+    for row in 0..KINDS_ROWS {
+        let random = |column: u64, below: u64| mix(row * 8 + column) % below;
+        let has = [random(0, 2) == 0, random(1, 3) == 0, random(2, 5) == 0];
+        let (station, place, u) = (1 + random(3, 6), random(4, 3), random(5, 2_000) as f64 / 1_000.0 - 1.0);
+        let mut weather: Vec<&str> = labels.iter().zip(has).filter(|(_, has)| *has).map(|(label, _)| *label).collect();
+        weather.extend((row == ALONE[0] as u64).then_some("rare"));
+        let place = if row == ALONE[1] as u64 { "once" } else { ["x", "y", city][place as usize] };
+        let effects = [2.0, -1.5, 1.0].iter().zip(has).map(|(effect, has)| if has { *effect } else { 0.0 });
+        let y = effects.sum::<f64>() + 0.4 * station as f64 + 0.5 * u + random(6, 100) as f64 / 1_000.0;
+        let u = if row % 13 == 0 { String::new() } else { u.to_string() };
+        writeln!(text, "{row},{u},{station},{place},{},{y:.4}", weather.join(";")).unwrap();
+    }
+    fs::write(dir.join(format!("{name}.csv")), text).unwrap();
+    configure(dir, name, |text| text.replace(r#"features = ["a", "b", "c"]"#, KINDS))
+}
+
+/// Writes two tables of windows, of two entities by the hour, into `dir`, and the configuration of them as two sources; the second
+/// is longer.
+pub fn write_windows(dir: &Path, name: &str) -> PathBuf {
+    for (source, steps) in [("one", 300), ("two", 500)] {
+        let mut text = "who,when,v\n".to_owned();
+        for (step, who) in (0..steps).flat_map(|step| [(step, "a"), (step, "b")]) {
+            let wave = (f64::from(step) * if who == "a" { 0.6 } else { 0.4 }).sin();
+            let noise = (mix(step as u64 * 2 + u64::from(who == "a")) % 100) as f64 / 500.0;
+            writeln!(text, "{who},{},{:.4}", step * 3600, wave + noise).unwrap();
+        }
+        fs::write(dir.join(format!("{name}-{source}.csv")), text).unwrap();
+    }
+    let sources = ["one", "two"].map(|source| {
+        format!("[[data.sources]]\nname = \"{source}\"\nfiles = [\"{name}-{source}.csv\"]\nweight = 1\n")
+    });
+    let windows = "[data.windows]\nentity = \"who\"\ntime = \"when\"\nstep_s = 3600\nsteps = 4\nhistory = 2\n\
+                   inputs = [\"v\"]\ntarget = \"v\"\ncalendar = [\"hour\"]\n";
+    configure(dir, name, |text| {
+        let rows = &text[text.find("[data.rows]").unwrap()..text.find("[data.split]").unwrap()];
+        let text = text.replace(rows, &format!("{}{windows}", sources.concat()));
+        let text = text.replace(&format!("files = [\"{name}.csv\"]\n"), "").replace("patch = [1]", "patch = [1, 2]");
+        text.replace("kind = \"random\"\nval = 0.4", "kind = \"chronological\"\nval = 0.2")
+    })
+}
+
+/// Writes the configuration of the data `name`, made of this file's by `change`.
+fn configure(dir: &Path, name: &str, change: impl Fn(&str) -> String) -> PathBuf {
+    let path = dir.join(format!("{name}.toml"));
+    let text = change(&CONFIGURATION.replace("chaos", name));
+    fs::write(&path, text.replace("[train]", &format!("[train]\nepochs = {EPOCHS}"))).unwrap();
     path
 }
 

@@ -208,3 +208,119 @@ fn an_evaluation_counts_what_it_says() {
         fs::read_dir(dir.path().join("runs/")).unwrap().flatten().find(|run| run.path().join("tensorboard").exists());
     assert!(events.is_some(), "a run leaves event files");
 }
+
+/// The staged column of an input.
+fn column(staged: &Staged, name: &str) -> usize {
+    staged.meta().features.iter().position(|feature| feature.name == name).unwrap()
+}
+
+/// The evaluation of the newest run on `data`.
+fn evaluated(dir: &Path, data: &str) -> Evaluation {
+    let words = ["evaluate", "latest", "--data", data, "--importance", "2", "--json"];
+    serde_json::from_str(&done(&command(dir, &words).output().unwrap(), 0)).unwrap()
+}
+
+/// The newest run's events, a line each.
+fn events(dir: &Path) -> String {
+    let mut runs: Vec<PathBuf> = fs::read_dir(dir.join("runs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    runs.retain(|run| run.join("events.jsonl").exists());
+    runs.sort_by_key(|run| fs::metadata(run.join("run.json")).unwrap().modified().unwrap());
+    fs::read_to_string(runs.last().unwrap().join("events.jsonl")).unwrap()
+}
+
+#[test]
+fn what_a_fold_has_not_in_training_is_unknown_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write_kinds(dir.path(), "kinds", ["rain", "wind", "fog"], "z");
+    let words = ["cv", config.to_str().unwrap(), "--folds", "3", "--jobs", "1", "--json", "--set", "train.epochs=1"];
+    let output = command(dir.path(), &words).output().unwrap();
+    let record: CvRecord = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let [rare, once] = data::ALONE;
+    let mut unknown = [0, 0];
+    for fold in &record.folds {
+        assert_eq!((&fold.state, fold.errors[MODEL].n), (&FoldState::Done, fold.rows[2]));
+        assert!(fold.errors.contains_key("ridge") && fold.errors.contains_key("kernel_ridge"));
+        let staged = Staged::open(&fold.staged).unwrap();
+        let trains = |row: usize| staged.split()[row] == Split::Train as u8;
+        let label = column(&staged, "weather[rare]");
+        let has = (0..staged.rows()).filter(|row| staged.x_row(*row)[label] == 1.0).collect::<Vec<_>>();
+        assert_eq!(has, if trains(rare) { vec![rare] } else { vec![] });
+        let city = column(&staged, "city");
+        let cities = &staged.meta().features[city].categories;
+        let code = staged.x_row(once)[city] as usize;
+        assert_eq!((cities.contains(&"once".to_owned()), cities.get(code).is_some()), (trains(once), trains(once)));
+        let index = staged.meta().features[column(&staged, "station")].index.as_ref().unwrap();
+        assert_eq!(index.unseen, [6, 7], "no row has the last two, whatever the fold");
+        unknown[0] += usize::from(!trains(rare));
+        unknown[1] += usize::from(!trains(once));
+    }
+    assert!(unknown.iter().all(|folds| *folds > 0), "a row is tested once: {unknown:?}");
+}
+
+#[test]
+fn columns_of_every_kind_are_shuffled_whole_and_learnt_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write_kinds(dir.path(), "kinds", ["rain", "wind", "fog"], "z");
+    let train = |config: &Path, more: &[&str]| {
+        let words = [&["train", config.to_str().unwrap(), "-q", "--nproc-per-node", "1"], more].concat();
+        command(dir.path(), &words).output().unwrap()
+    };
+    done(&train(&config, &["--set", "model.linear_branch=true"]), 0);
+    let found = evaluated(dir.path(), "kinds.csv");
+    let mut inputs: Vec<&str> = found.importance.iter().map(|one| one.input.as_str()).collect();
+    assert_eq!(inputs[0], "weather");
+    inputs.sort_unstable();
+    assert_eq!(inputs, ["city", "station", "u", "weather"]);
+    // A mean of 0.9 spread by labels alone.
+    assert!(found.importance[0].rise.mean > 0.5, "{:?}", found.importance);
+
+    // Another order, another label for fog, another city: what is gone must be left by name.
+    let other = data::write_kinds(dir.path(), "other", ["wind", "hail", "rain"], "w");
+    let mut runs = fs::read_dir(dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let run = runs.find(|run| run.join("run.json").exists()).unwrap();
+    let from = ["--from", run.to_str().unwrap(), "--scaler", "keep", "--set", "train.epochs=1"];
+    let refused = train(&other, &from);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("does not fit: the input weather[fog] is unexpected"), "{told}");
+    let output = train(&other, &[&from[..], &["--partial"]].concat());
+    done(&output, 0);
+    let events = events(dir.path());
+    for part in [
+        "weather[hail] begins with nothing, as unknown labels had",
+        "the input weather[fog] is unexpected",
+        "city begins with what unknown categories had for w",
+    ] {
+        assert!(events.contains(part), "{events}");
+    }
+}
+
+#[test]
+fn windows_of_several_sources_are_folded_judged_and_learnt_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write_windows(dir.path(), "waves");
+    let config = config.to_str().unwrap();
+    let words = ["cv", config, "--folds", "3", "--jobs", "1", "--json", "--set", "train.epochs=1"];
+    let output = command(dir.path(), &words).output().unwrap();
+    let record: CvRecord = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert!(record.rule.contains("3 blocks in the order of time of each source"), "{}", record.rule);
+    for fold in &record.folds {
+        assert_eq!((&fold.state, fold.errors[MODEL].n), (&FoldState::Done, fold.rows[2] * 8));
+        let staged = Staged::open(&fold.staged).unwrap();
+        for source in &staged.meta().sources {
+            assert!(source.split_rows.iter().all(|rows| *rows > 0), "every source trains, validates and tests");
+        }
+    }
+    let train = ["train", config, "-q", "--nproc-per-node", "1", "--set", "train.epochs=2"];
+    done(&command(dir.path(), &train).output().unwrap(), 0);
+    let found = evaluated(dir.path(), "waves-one.csv");
+    let mut inputs: Vec<&str> = found.importance.iter().map(|one| one.input.as_str()).collect();
+    inputs.sort_unstable();
+    assert_eq!(inputs, ["hour", "v"]);
+    // One of the sources alone is data like any other.
+    let from =
+        ["--from", "latest", "--scaler", "refit", "--set", "data.sources=[{name='one', files=['waves-two.csv']}]"];
+    done(&command(dir.path(), &[&train[..], &from].concat()).output().unwrap(), 0);
+    assert!(events(dir.path()).contains("begins with"));
+}

@@ -59,6 +59,14 @@ pub enum FindError {
         /// Where was looked.
         path: PathBuf,
     },
+    /// Shards that nothing lists.
+    #[error("{} holds {shard} and no {}: its save did not end", path.display(), name::METADATA)]
+    Unlisted {
+        /// Where was looked.
+        path: PathBuf,
+        /// One of the shards.
+        shard: String,
+    },
     /// There are checkpoints, but none is complete; the newest one's reason.
     #[error("{} holds no complete checkpoint: {reason}", path.display())]
     Incomplete {
@@ -116,7 +124,16 @@ pub fn find(path: &Path) -> Result<Checkpoint, FindError> {
     if name::is_dcp(path) {
         return Ok(Checkpoint::open_dcp(path).map_err(Box::new)?);
     }
-    Err(FindError::None { path: path.to_path_buf() })
+    let names = std::fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let path = path.to_path_buf();
+    match names.filter(|name| name.ends_with(name::SHARD_END)).min() {
+        Some(shard) => Err(FindError::Unlisted { path, shard }),
+        None => Err(FindError::None { path }),
+    }
 }
 
 /// Everything about a checkpoint but its data.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 pub const MANIFEST: &str = "manifest.json";
 /// PyTorch's global metadata.
 pub const METADATA: &str = ".metadata";
+/// What the name of a shard ends with.
+pub const SHARD_END: &str = ".distcp";
 
 /// `step-00001200`: a committed checkpoint.
 pub fn committed(step: u64) -> String {
@@ -24,7 +26,7 @@ pub fn trash(step: u64) -> String {
 
 /// `__{rank}_0.distcp`: the shard of a rank.
 pub fn shard(rank: u32) -> String {
-    format!("__{rank}_0.distcp")
+    format!("__{rank}_0{SHARD_END}")
 }
 
 /// `__{rank}.metadata` of all ranks, in their order: what PyTorch writes instead of `.metadata` when ranks save without

@@ -123,8 +123,8 @@ pub struct LabelMeta {
 }
 
 impl LabelMeta {
-    /// Whether two inputs beside each other are labels of one source column: the first has the flag that they are missing.
-    pub fn is_beside(own: Option<&Self>, other: Option<&Self>) -> bool {
+    /// Whether two inputs are labels of one source column: the first has the flag that they are missing.
+    pub fn share_column(own: Option<&Self>, other: Option<&Self>) -> bool {
         own.zip(other).is_some_and(|(own, other)| own.column == other.column)
     }
 }

@@ -5,7 +5,7 @@
 //!   lock        held while somebody stages here
 //!   progress    a mark a line: "<crc32c, 8 hex digits> <JSON>⏎"; gone as soon as rows are changed where they lie
 //!   hashes      16 bytes a row, where repeated rows are looked for
-//!   cells       of a long table, its rows as far as the last mark says: cell, row and values
+//!   cells-0 …   of a source's long table, its rows as far as its last mark says: cell, row and values
 //!   x.npy …     the rows as far as the last mark says, perhaps more, without a header
 //! ```
 //! The directory's name is the digest of what the sources hold and of what was asked for: whoever finds it stages the same.
@@ -24,8 +24,13 @@ use std::{
 pub const PROGRESS: &str = "progress";
 /// The name of the rows' hashes.
 pub const HASHES: &str = "hashes";
-/// The name of a long table's rows.
-pub const CELLS: &str = "cells";
+/// The name of a long table's rows, before the number of its source.
+pub const CELLS: &str = "cells-";
+
+/// Whether a file of the directory is of use for another attempt alone.
+pub fn is_for_another(name: &str) -> bool {
+    [PROGRESS, HASHES].contains(&name) || name.starts_with(CELLS)
+}
 
 /// How far one pass over the sources is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -6,7 +6,7 @@
 use super::{
     ArrayName, META, Staged, StagedError, StagedMeta, Sums,
     npy::{Element, Header, NpyError},
-    unfinished::{CELLS, HASHES, Journal, Mark, PROGRESS},
+    unfinished::{Journal, Mark, PROGRESS, is_for_another},
 };
 use crate::fs::{
     FileError, atomic,
@@ -137,15 +137,7 @@ impl StagedWriter {
         atomic::write(&path, &text)?;
         // What was staged must open before it gets its name: a mistake of ours is found here and not by a worker.
         Staged::open(&self.dir)?;
-        for name in [PROGRESS, HASHES, CELLS] {
-            let path = self.dir.join(name);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(FileError::of("remove", &path)(error).into());
-                }
-                _ => {}
-            }
-        }
+        remove(&self.dir, is_for_another)?;
         sync_dir(&self.dir)?;
         let target = self.out.join(&meta.digest);
         for _ in 0..RENAMES_MAX {
@@ -195,10 +187,14 @@ fn unfinished(out: &Path, digest: &str) -> PathBuf {
 
 /// Removes from an unfinished directory what the next steps make anew: all but the rows that marks tell of.
 fn tidy(dir: &Path, has_rows: bool) -> Result<(), StagedError> {
-    let rows = |name: &str| [HASHES, CELLS].contains(&name) || ArrayName::ALL.iter().any(|array| array.file() == name);
+    let rows = |name: &str| is_for_another(name) || ArrayName::ALL.iter().any(|array| array.file() == name);
+    remove(dir, |name| name != LOCK && name != PROGRESS && !(has_rows && rows(name)))
+}
+
+/// Removes the files whose names `is_gone` picks.
+fn remove(dir: &Path, is_gone: impl Fn(&str) -> bool) -> Result<(), StagedError> {
     for entry in fs::read_dir(dir).map_err(FileError::of("list", dir))?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name != LOCK && name != PROGRESS && !(has_rows && rows(&name)) {
+        if is_gone(&entry.file_name().to_string_lossy()) {
             fs::remove_file(entry.path()).map_err(FileError::of("remove", &entry.path()))?;
         }
     }

@@ -69,6 +69,8 @@ fn zeroed_pages_are_seen() {
         bytes[at..at + 8192].fill(0);
     });
     refused(&path, &["model.big", "CRC-32"]);
+    change(&path.join("__0_0.distcp"), |bytes| bytes.fill(0));
+    refused(&path, &["model.big", "__0_0.distcp"]);
 }
 
 #[test]
@@ -88,6 +90,13 @@ fn missing_and_cut_files_are_named() {
     }
     fs::remove_file(path.join("__0_0.distcp")).unwrap();
     refused(&path, &["__0_0.distcp", "No such file"]);
+    for cut in [100, 0] {
+        let (_root, path) = fresh();
+        change(&path.join(".metadata"), |bytes| bytes.truncate(cut));
+        refused(&path, &[".metadata", &format!("{cut} bytes")]);
+        fs::remove_file(path.join(".metadata")).unwrap();
+        refused(&path, &[".metadata", "No such file"]);
+    }
 }
 
 #[test]

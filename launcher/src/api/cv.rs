@@ -133,10 +133,9 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
     let seed = options.seed.unwrap_or(config.seed);
     let wanted = Wanted { folds: options.folds, val: data.split.val, seed };
     let (rule, sentence) = folds_of(data, &staged.dir, wanted)?;
-    let samples = staged.meta.rows as usize;
     let run = RunDir::create(&options.runs_dir, &format!("{}-cv", config.name), time::OffsetDateTime::now_utc())?;
     let mut folds = Vec::new();
-    for (fold, split) in rule::divide(&rule, samples, wanted).iter().enumerate() {
+    for (fold, split) in rule::divide(&rule, wanted).iter().enumerate() {
         let divided = stager::redivide(&staged.dir, split)?;
         folds.push(FoldRecord {
             run: format!("fold-{fold:02}"),
@@ -173,11 +172,13 @@ fn folds_of(data: &DataConfig, staged: &Path, wanted: Wanted) -> Result<(Rule, S
     let val = format!("{:.0} % of the others validate", 100.0 * wanted.val);
     let (rule, units, sentence) = match data.split.kind {
         SplitKind::Chronological | SplitKind::Blocked => {
+            let sources: Vec<usize> = staged.meta().sources.iter().map(|source| source.rows() as usize).collect();
+            let of_each = if sources.is_empty() { "" } else { " of each source" };
             let sentence = format!(
-                "{folds} blocks in the order of time; the last {:.0} % of the other blocks validate",
+                "{folds} blocks in the order of time{of_each}; the last {:.0} % of the other blocks validate",
                 100.0 * wanted.val
             );
-            (Rule::Blocks, samples, sentence)
+            (Rule::Blocks(if sources.is_empty() { vec![samples] } else { sources }), samples, sentence)
         }
         SplitKind::Group => {
             let column = data.split.column.as_deref().unwrap_or_default();

@@ -236,7 +236,8 @@ fn importance(
     (repeats, seed): (usize, u64),
     notes: &mut Vec<String>,
 ) -> Result<Vec<Importance>, Error> {
-    let inputs = evaluation::inputs(staged.meta());
+    let data = subject.config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
+    let inputs = evaluation::inputs(staged.meta(), &data.layout);
     let rows_max = SHUFFLED_ROWS_MAX / (1 + inputs.len() * repeats);
     let place = run.path().join(".shuffled");
     let shuffled = evaluation::shuffled(staged, &inputs, (repeats, seed), rows_max, &place)?;

@@ -8,6 +8,7 @@ use enn_common::{
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 fn quiet(_: u64, _: u64) {}
@@ -164,6 +165,28 @@ fn damage_that_pytorch_loads_without_a_word_is_named() {
         problem(&path, &[".metadata", "cannot be understood"]);
     }
     let (_dir, path) = source();
+    change(&path.join(name::METADATA), |bytes| {
+        let at = bytes.windows(5).position(|window| window == b"1.0.0").unwrap();
+        bytes[at..at + 5].copy_from_slice(b"9.9.9");
+    });
+    problem(&path, &[".metadata", "found version \"9.9.9\", expected 1"]);
+    fs::remove_file(path.join(name::METADATA)).unwrap();
+    let error = verify(&path, true, &mut quiet).unwrap_err().to_string();
+    assert!(error.contains(&path.display().to_string()) && error.contains(".metadata"), "{error}");
+    // What only the time tells: a file of another save that has the same items.
+    let (_dir, path) = source();
+    let (_other, other) = source();
+    assert!(checked(&path, true).notes.is_empty());
+    let listed = fs::metadata(path.join(name::METADATA)).unwrap().modified().unwrap();
+    fs::copy(other.join("__0_0.distcp"), path.join("__0_0.distcp")).unwrap();
+    let copy = fs::File::options().write(true).open(path.join("__0_0.distcp")).unwrap();
+    copy.set_modified(listed + Duration::from_secs(1)).unwrap();
+    let found = checked(&path, true);
+    assert!(
+        found.problems.is_empty() && found.notes[0].contains("__0_0.distcp was written after .metadata"),
+        "{found:?}"
+    );
+    let (_dir, path) = source();
     fs::write(path.join("__7_0.distcp"), "stale").unwrap();
     let found = checked(&path, true);
     assert!(found.problems.is_empty() && found.notes[0].contains("__7_0.distcp"), "{found:?}");
@@ -178,10 +201,10 @@ fn damage_that_pytorch_loads_without_a_word_is_named() {
 #[test]
 fn a_missing_or_stale_shard_of_safetensors_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let shard = |rank: usize, of: usize| {
+    let shard_of = |rank: usize, of: usize, more: &str| {
         let rows = 8 / of;
         let header = format!(
-            r#"{{"__metadata__":{{"DCP_VERSION":"1.0","DCP_SHARDING_INFO":"{{\"w\":{{\"saved_offsets\":[{},0]}}}}"}},"w":{{"dtype":"F32","shape":[{rows},2],"data_offsets":[0,{}]}}}}"#,
+            r#"{{"__metadata__":{{"DCP_VERSION":"1.0","DCP_SHARDING_INFO":"{{\"w\":{{\"saved_offsets\":[{},0]{more}}}}}"}},"w":{{"dtype":"F32","shape":[{rows},2],"data_offsets":[0,{}]}}}}"#,
             rank * rows,
             rows * 8
         );
@@ -190,6 +213,7 @@ fn a_missing_or_stale_shard_of_safetensors_is_named() {
         bytes.extend(vec![rank as u8; rows * 8]);
         fs::write(dir.path().join(format!("shard-{:05}-model-00001-of-00001.safetensors", rank + 1)), bytes).unwrap();
     };
+    let shard = |rank, of| shard_of(rank, of, "");
     (0..4).for_each(|rank| shard(rank, 4));
     assert!(checked(dir.path(), true).problems.is_empty());
     let merged = dir.path().join("merged.pt");
@@ -200,6 +224,13 @@ fn a_missing_or_stale_shard_of_safetensors_is_named() {
     problem(dir.path(), &["tensor w", "overlap", "shard-00003"]);
     (0..4).for_each(|rank| shard(rank, 4));
     fs::remove_file(dir.path().join("shard-00002-model-00001-of-00001.safetensors")).unwrap();
+    problem(dir.path(), &["tensor w", "a part is missing", "shard-00003"]);
+    // Of the last one nothing is left where no shard says how large the whole is.
+    (0..4).for_each(|rank| shard(rank, 4));
+    let last = dir.path().join("shard-00004-model-00001-of-00001.safetensors");
+    fs::remove_file(&last).unwrap();
+    assert_eq!(contents(dir.path()).unwrap().tensors, [("w".to_owned(), "float32", vec![6, 2])]);
+    (0..3).for_each(|rank| shard_of(rank, 4, r#",\"global_shape\":[8,2]"#));
     problem(dir.path(), &["tensor w", "a part is missing", "shard-00003"]);
 }
 

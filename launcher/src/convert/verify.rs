@@ -78,6 +78,10 @@ fn checkpoint(open: &Checkpoint, deep: bool, progress: &mut dyn FnMut(u64, u64))
         }
         let stale = found.unlisted.into_iter();
         notes.extend(stale.map(|file| format!("{file} belongs to no tensor: left over from another save")));
+        let newer = found.newer.into_iter();
+        notes.extend(
+            newer.map(|file| format!("{file} was written after .metadata: by a save that did not end, or a copy")),
+        );
     }
     let form = if ours { "ENN checkpoint" } else { "PyTorch DCP" };
     Verified {

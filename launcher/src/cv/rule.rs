@@ -3,7 +3,7 @@
 //! *Units* are dealt to folds whole: a sample each, or all samples of a group. They are taken in the order of a keyed hash of
 //! their names and go to the fold that has the fewest samples so far, so that folds differ by no more than a unit. Of the
 //! others, units in the order of another keyed hash validate until the wanted share is reached. *Blocks* are runs of samples in
-//! the order of time; the last part of every block that is not tested validates.
+//! the order of time, of each source for itself; the last part of every block that is not tested validates.
 
 use enn_common::staged::Split;
 use twox_hash::XxHash3_64;
@@ -18,8 +18,8 @@ pub enum Rule {
         /// Name of each unit.
         names: Vec<i64>,
     },
-    /// Runs of samples as equal as can be.
-    Blocks,
+    /// Runs of samples as equal as can be, in sources of so many samples.
+    Blocks(Vec<usize>),
 }
 
 /// What is asked for.
@@ -34,9 +34,12 @@ pub struct Wanted {
 }
 
 /// For every fold the splits of all samples.
-pub fn divide(rule: &Rule, samples: usize, wanted: Wanted) -> Vec<Vec<u8>> {
+pub fn divide(rule: &Rule, wanted: Wanted) -> Vec<Vec<u8>> {
     match rule {
-        Rule::Blocks => (0..wanted.folds).map(|fold| blocks(samples, fold, wanted)).collect(),
+        Rule::Blocks(sources) => {
+            let fold = |fold| sources.iter().flat_map(|samples| blocks(*samples, fold, wanted)).collect();
+            (0..wanted.folds).map(fold).collect()
+        }
         Rule::Units { of, names } => {
             let mut sizes = vec![0u64; names.len()];
             of.iter().for_each(|unit| sizes[*unit as usize] += 1);
@@ -121,10 +124,10 @@ mod tests {
         ) {
             let wanted = Wanted { folds, val, seed };
             let rule = match by_blocks {
-                true => Rule::Blocks,
+                true => Rule::Blocks(vec![groups.len()]),
                 false => Rule::Units { of: groups.clone(), names: (0..9).collect() },
             };
-            let divided = divide(&rule, groups.len(), wanted);
+            let divided = divide(&rule, wanted);
             for row in 0..groups.len() {
                 prop_assert_eq!(divided.iter().filter(|split| split[row] == Split::Test as u8).count(), 1);
             }
@@ -145,19 +148,23 @@ mod tests {
     #[test]
     fn folds_of_samples_are_equal_and_depend_on_the_seed() {
         let rule = Rule::Units { of: (0..168).collect(), names: (0..168).collect() };
-        let divided = divide(&rule, 168, Wanted { folds: 10, val: 0.1, seed: 1 });
+        let divided = divide(&rule, Wanted { folds: 10, val: 0.1, seed: 1 });
         for split in &divided {
             let tested = count(split, Split::Test);
             assert!((16..=17).contains(&tested), "{tested}");
             assert_eq!(count(split, Split::Val), 15);
         }
-        assert_ne!(divided[0], divide(&rule, 168, Wanted { folds: 10, val: 0.1, seed: 2 })[0]);
-        assert_eq!(divided, divide(&rule, 168, Wanted { folds: 10, val: 0.1, seed: 1 }));
+        assert_ne!(divided[0], divide(&rule, Wanted { folds: 10, val: 0.1, seed: 2 })[0]);
+        assert_eq!(divided, divide(&rule, Wanted { folds: 10, val: 0.1, seed: 1 }));
     }
 
     #[test]
     fn blocks_follow_time_and_validate_their_ends() {
-        let divided = divide(&Rule::Blocks, 10, Wanted { folds: 2, val: 0.4, seed: 0 });
+        let wanted = Wanted { folds: 2, val: 0.4, seed: 0 };
+        let divided = divide(&Rule::Blocks(vec![10]), wanted);
         assert_eq!(divided, [[2, 2, 2, 2, 2, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]]);
+        // Every fold has its part of each source.
+        let divided = divide(&Rule::Blocks(vec![4, 6]), wanted);
+        assert_eq!(divided, [[2, 2, 0, 1, 2, 2, 2, 0, 0, 1], [0, 1, 2, 2, 0, 0, 1, 2, 2, 2]]);
     }
 }

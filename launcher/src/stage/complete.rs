@@ -464,7 +464,7 @@ impl Draft {
         (figures, codes): (&Figures, &[Codes]),
     ) -> Vec<FeatureMeta> {
         let label = |at: usize| self.inputs[kept[at]].label.as_ref();
-        let has_flag = |at: usize| at > 0 && LabelMeta::is_beside(label(at - 1), label(at));
+        let has_flag = |at: usize| at > 0 && LabelMeta::share_column(label(at - 1), label(at));
         let of = |(at, column): (usize, &usize)| {
             let has_missing = figures.x[*column].n() < figures.split_rows[0] && !has_flag(at);
             FeatureMeta { has_missing, units: self.units(*column, units), ..self.feature(*column, codes) }

@@ -51,12 +51,13 @@ pub(crate) struct Keeper<'a> {
     marking: Marking<'a>,
     /// What the last mark took.
     took_us: AtomicU64,
-    from: Option<Mark>,
+    /// Those of the pass.
+    marks: Vec<Mark>,
 }
 
 impl fmt::Debug for Keeper<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper").field("pass", &self.pass).field("from", &self.from).finish_non_exhaustive()
+        f.debug_struct("Keeper").field("pass", &self.pass).field("from", &self.from()).finish_non_exhaustive()
     }
 }
 
@@ -68,13 +69,18 @@ impl<'a> Keeper<'a> {
         (pass, marking): (u32, Marking<'a>),
         marks: &[Mark],
     ) -> Self {
-        let from = marks.iter().rev().find(|mark| mark.pass == pass).cloned();
-        Self { writer, sync, pass, marking, took_us: AtomicU64::new(0), from }
+        let marks = marks.iter().filter(|mark| mark.pass == pass).cloned().collect();
+        Self { writer, sync, pass, marking, took_us: AtomicU64::new(0), marks }
     }
 
     /// Where the pass goes on.
     pub(crate) fn from(&self) -> Option<&Mark> {
-        self.from.as_ref()
+        self.marks.last()
+    }
+
+    /// The marks that an attempt before has made in the pass.
+    pub(crate) fn marks(&self) -> &[Mark] {
+        &self.marks
     }
 
     /// Whether it is time for a mark, after one (or the beginning) at `last`.

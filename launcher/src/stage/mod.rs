@@ -42,7 +42,7 @@ mod sources_tests;
 mod split;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timestamp;
 mod windows;
 

@@ -116,7 +116,8 @@ fn meta(base: &staged::Staged, split: &[u8], maps: &[Option<Map>], digest: Strin
         let own = &old.features[column];
         let kept = |index: usize| map.as_ref().is_none_or(|map| map[index].is_some());
         let known = own.categories.iter().enumerate().filter(|(index, _)| kept(*index));
-        let has_flag = column > 0 && LabelMeta::is_beside(old.features[column - 1].label.as_ref(), own.label.as_ref());
+        let has_flag =
+            column > 0 && LabelMeta::share_column(old.features[column - 1].label.as_ref(), own.label.as_ref());
         let unseen = || {
             let seen = seen(base, split, column, own.categories.len()).into_iter().zip(0..);
             seen.filter(|(seen, _)| !seen).map(|(_, code)| code).collect()

@@ -4,7 +4,8 @@ use super::{tests::Bench, *};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use enn_common::{
     config::data::{
-        ArraysLayout, Calendar, Feature, FeatureKind, Labels, RowsLayout, SplitConfig, SplitKind, WindowsLayout,
+        ArraysLayout, Calendar, DataSource, Feature, FeatureKind, Labels, RowsLayout, SplitConfig, SplitKind,
+        WindowsLayout,
     },
     staged::{
         npy::{Element, Header},
@@ -197,15 +198,19 @@ fn arrays_go_on_behind_their_last_mark() {
     check(&bench);
 }
 
-/// A long table of ten entities, one of them later than the others; some cells twice, some missing.
-fn long_table() -> Bench {
+/// Some rows of a long table of ten entities, one of them later than the others; some cells twice, some missing.
+fn long_rows(rows: std::ops::Range<usize>) -> String {
     let mut text = String::from("who,when,v,w\n");
-    for row in 0..ROWS {
+    for row in rows {
         let (who, when) = (if row < ROWS / 2 { row % 9 } else { row % 10 }, row / 10 - row % 1000 / 990);
         let v = if row.is_multiple_of(11) { "NA".to_owned() } else { (row * row % 997).to_string() };
         text.push_str(&format!("e{who},{},{v},{}\n", when * 60, row % 7));
     }
-    let mut bench = Bench::rows("long.csv", text.as_bytes());
+    text
+}
+
+fn long_table(rows: usize) -> Bench {
+    let mut bench = Bench::rows("long.csv", long_rows(0..rows).as_bytes());
     bench.config.layout = Layout::Windows(WindowsLayout {
         entity: "who".into(),
         time: "when".into(),
@@ -223,24 +228,71 @@ fn long_table() -> Bench {
     bench
 }
 
+/// Where the rows of a source of windows wait.
+fn cells_of(dir: &Path, source: usize) -> PathBuf {
+    dir.join(format!("{CELLS}{source}"))
+}
+
+fn has_cells(dir: &Path, source: usize) -> bool {
+    fs::metadata(cells_of(dir, source)).is_ok_and(|found| found.len() > 0)
+}
+
 #[test]
 fn windows_go_on_behind_their_last_mark_in_either_pass() {
-    let bench = long_table();
+    let bench = long_table(ROWS);
     check(&bench);
     let (out, place) = (bench.dir.path().join("staged"), bench.dir.path().join("copy"));
     let whole = staged(&bench, &out, 1, &|| {
         let left = unfinished(&out).unwrap();
-        if !place.exists() && fs::metadata(left.join(CELLS)).is_ok_and(|found| found.len() > 0) {
+        if !place.exists() && has_cells(&left, 0) {
             copy(&left, &place);
         }
     })
     .unwrap();
-    assert!(!whole.dir.join(CELLS).exists());
+    assert!(!has_cells(&whole.dir, 0));
     // Without the cells that a mark tells of, both passes are made again.
-    fs::remove_file(unfinished(&place).unwrap().join(CELLS)).unwrap();
+    fs::remove_file(cells_of(&unfinished(&place).unwrap(), 0)).unwrap();
     let again = staged(&bench, &place, 2, &|| {}).unwrap();
     assert_eq!(again.resumed_rows, 0);
     assert!(contents(&again.dir) == contents(&whole.dir));
+}
+
+/// The first source is two pieces long, the second a few rows, the third has the rest of the rows in two files.
+#[test]
+fn windows_of_several_sources_go_on_in_the_one_whose_turn_it_is() {
+    let parts = [0..ROWS / 2, ROWS / 2..ROWS / 2 + 900, ROWS / 2 + 900..ROWS - 20_000, ROWS - 20_000..ROWS];
+    let mut bench = long_table(parts[0].end);
+    for (number, rows) in (1..).zip(&parts[1..]) {
+        let path = bench.dir.path().join(format!("long-{number}.csv"));
+        fs::write(&path, long_rows(rows.clone())).unwrap();
+        bench.config.files.push(path);
+    }
+    let source = |name: &str, files| DataSource { name: name.into(), files, weight: None };
+    bench.config.sources = vec![source("a", 1), source("b", 1), source("c", 2)];
+    let resumed = check(&bench);
+    assert!(resumed.contains(&(parts[1].end as u64)) && resumed.ends_with(&[ROWS as u64]), "{resumed:?}");
+    // Copies from the second pass over the first and over the last source.
+    let (out, places) = (
+        bench.dir.path().join("staged"),
+        [0, 2].map(|source| (source, bench.dir.path().join(format!("copy of {source}")))),
+    );
+    let whole = staged(&bench, &out, 1, &|| {
+        let left = unfinished(&out).unwrap();
+        for (_, place) in places.iter().filter(|(source, place)| !place.exists() && has_cells(&left, *source)) {
+            copy(&left, place);
+        }
+    })
+    .unwrap();
+    assert!((0..3).all(|source| !has_cells(&whole.dir, source)));
+    for (source, place) in places {
+        let left = unfinished(&place).unwrap();
+        assert!((0..3).all(|other| has_cells(&left, other) == (other <= source)));
+        // Without the rows of a source whose turn it is no more, all is made again.
+        fs::remove_file(cells_of(&left, 0)).unwrap();
+        let again = staged(&bench, &place, 2, &|| {}).unwrap();
+        assert_eq!(again.resumed_rows, 0);
+        assert!(contents(&again.dir) == contents(&whole.dir));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use enn_common::{
 use std::{collections::BTreeSet, ffi::OsString, fs};
 
 /// A directory with one table and a place to stage to.
-pub(super) struct Bench {
+pub(crate) struct Bench {
     pub dir: tempfile::TempDir,
     pub config: DataConfig,
 }
@@ -21,7 +21,7 @@ fn feature(column: &str, kind: FeatureKind) -> Feature {
 
 impl Bench {
     /// A table `name` whose number column `a` predicts `y`.
-    pub(super) fn rows(name: &str, text: &[u8]) -> Self {
+    pub(crate) fn rows(name: &str, text: &[u8]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(name);
         fs::write(&file, text).unwrap();
@@ -50,7 +50,7 @@ impl Bench {
         Self { dir, config }
     }
 
-    pub(super) fn layout(&mut self) -> &mut RowsLayout {
+    pub(crate) fn layout(&mut self) -> &mut RowsLayout {
         match &mut self.config.layout {
             Layout::Rows(layout) => layout,
             _ => panic!("rows"),
@@ -61,18 +61,18 @@ impl Bench {
         self.dir.path().join("staged")
     }
 
-    pub(super) fn try_stage(&self, threads: usize, for_prediction: Option<StagedMeta>) -> Result<Staged, StageError> {
+    pub(crate) fn try_stage(&self, threads: usize, for_prediction: Option<StagedMeta>) -> Result<Staged, StageError> {
         let options = StageOptions { out: self.out(), threads, for_prediction };
         stage(&self.config, &options, &mut |_| {})
     }
 
-    pub(super) fn stage(&self) -> (Staged, Arrays) {
+    pub(crate) fn stage(&self) -> (Staged, Arrays) {
         let staged = self.try_stage(2, None).unwrap();
         let arrays = Arrays::open(&staged.dir).unwrap();
         (staged, arrays)
     }
 
-    pub(super) fn error(&self) -> String {
+    pub(crate) fn error(&self) -> String {
         let names = || -> BTreeSet<OsString> {
             let entries = fs::read_dir(self.out()).into_iter().flatten().flatten();
             entries.map(|entry| entry.file_name()).filter(|name| name != ".sources.json").collect()

@@ -37,13 +37,13 @@ pub fn of(view: &RunView) -> RunMetrics {
         (None, Some(report)) => report.samples_per_s,
         (None, None) => 0.0,
     };
-    let baselines = ["test", "val"].iter().find_map(|split| view.baselines.get(*split).filter(|all| !all.is_empty()));
+    let split = split(view);
     RunMetrics {
         run: view.name().to_owned(),
         step,
         epoch,
-        split: split(view),
-        baselines: baselines.cloned().unwrap_or_default(),
+        baselines: view.baselines.get(JUDGED[judging(view, &split)].0).cloned().unwrap_or_default(),
+        split,
         units: view.units().to_owned(),
         samples_per_s,
         restarts: view.restarts(),
@@ -60,6 +60,16 @@ pub fn split(view: &RunView) -> BTreeMap<String, Metrics> {
     }
 }
 
+/// The split of `JUDGED` by which forecasters are compared: the last one that the model and the baselines both have. A model whose training
+/// has not ended has no test.
+fn judging(view: &RunView, split: &BTreeMap<String, Metrics>) -> usize {
+    let has = |name| {
+        let ours = split.is_empty() || split.get(name).is_some_and(|metrics| metrics.n > 0);
+        ours && (view.baselines.is_empty() || view.baselines.get(name).is_some_and(|all| !all.is_empty()))
+    };
+    JUDGED.iter().rposition(|(name, _)| has(*name)).unwrap_or(0)
+}
+
 /// A forecaster and its errors: (MAE, RMSE) per judged split, `None` where it has none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contender {
@@ -69,29 +79,31 @@ pub struct Contender {
     pub ours: bool,
     /// Errors on val and test.
     pub errors: [Option<(f64, f64)>; 2],
+    /// Which of them it is compared by.
+    judging: usize,
 }
 
 impl Contender {
-    /// MAE on the test split, or on the validation split when there is no test.
+    /// MAE on the split that all are compared by.
     pub fn judged_mae(&self) -> Option<f64> {
-        self.errors[1].or(self.errors[0]).map(|errors| errors.0)
+        self.errors[self.judging].map(|errors| errors.0)
     }
 }
 
 /// The model and the baselines, best first by the judged MAE.
 pub fn contenders(view: &RunView) -> Vec<Contender> {
     let split = split(view);
-    let mut all = Vec::new();
+    let (judging, mut all) = (judging(view, &split), Vec::new());
     if !split.is_empty() {
         let errors = JUDGED.map(|(name, _)| split.get(name).filter(|m| m.n > 0).map(|m| (m.mae, m.rmse)));
-        all.push(Contender { name: "ENN".to_owned(), ours: true, errors });
+        all.push(Contender { name: "ENN".to_owned(), ours: true, errors, judging });
     }
     let mut names: Vec<&String> = view.baselines.values().flat_map(BTreeMap::keys).collect();
     names.sort();
     names.dedup();
     for name in names {
         let errors = JUDGED.map(|(split, _)| view.baselines.get(split)?.get(name).map(|b| (b.mae, b.rmse)));
-        all.push(Contender { name: figures::label(name), ours: false, errors });
+        all.push(Contender { name: figures::label(name), ours: false, errors, judging });
     }
     let key = |contender: &Contender| contender.judged_mae().unwrap_or(f64::INFINITY);
     all.sort_by(|a, b| key(a).total_cmp(&key(b)));
@@ -208,6 +220,20 @@ mod tests {
     fn the_table_puts_the_best_first() {
         insta::assert_snapshot!(table(&view_after(&events())));
         assert_eq!(table(&RunView::default()), "no metrics yet: no epoch has been validated\n");
+    }
+
+    #[test]
+    fn a_run_that_was_cut_off_is_compared_by_what_it_has() {
+        let mut all = events();
+        all.retain(|event| !matches!(event.what, What::Trained { .. }));
+        let view = view_after(&all);
+        let (ours, ridge) = (view.best().unwrap().val.mae, view.baselines["val"]["ridge"].mae);
+        assert_ne!(ridge, view.baselines["test"]["ridge"].mae);
+        let contenders = contenders(&view);
+        let found =
+            contenders.iter().map(|one| (one.name.as_str(), one.judged_mae().unwrap())).collect::<BTreeMap<_, _>>();
+        assert_eq!((found["ENN"], found["ridge"]), (ours, ridge));
+        assert_eq!(of(&view).baselines["ridge"].mae, ridge);
     }
 
     #[test]

@@ -11,6 +11,8 @@ use tch::{Device, Kind, Tensor as Raw};
 
 /// Categories up to this many begin as one-hot vectors; larger tables have this width and begin random.
 pub const WIDTH_MAX: usize = 32;
+/// What makes a number the nearest whole one: TensorFlow divides by 1 with a factor of 0.99999994, so that 14 comes as 13.999999.
+const ROUNDING: f64 = 0.5;
 
 /// (B, F) → (B, F'): numbers, then missing flags, then one vector per category column.
 ///
@@ -149,8 +151,8 @@ pub(super) fn category(
 ) -> Result<(Tensor, Tensor), OpError> {
     let narrow = |t: &Tensor| functional::squeeze(cx, &functional::narrow(cx, t, 1, column, 1)?, 1);
     let (number, valid) = (narrow(x)?, narrow(valid)?);
-    let inside =
-        functional::and(cx, &functional::at_least(cx, &number, 0.0)?, &functional::below(cx, &number, count as f64)?)?;
+    let reaches = functional::at_least(cx, &number, -ROUNDING)?;
+    let inside = functional::and(cx, &reaches, &functional::below(cx, &number, count as f64 - ROUNDING)?)?;
     Ok((number, functional::and(cx, &inside, &valid)?))
 }
 
@@ -160,7 +162,8 @@ pub(super) fn row_of(cx: &Cx, number: &Tensor, known: &Tensor, unknown: i64) -> 
     let kept = functional::zero_where_not(cx, number, known)?;
     let missing = functional::cast(cx, &functional::not(cx, known)?, number.kind())?;
     let id = functional::add(cx, &kept, &functional::scale(cx, &missing, unknown as f64)?)?;
-    functional::cast(cx, &id, Kind::Int64)
+    // The cast cuts off what is behind the point.
+    functional::cast(cx, &functional::add_scalar(cx, &id, ROUNDING)?, Kind::Int64)
 }
 
 /// Width of the vector that a category of this input is looked up as.
@@ -205,10 +208,18 @@ mod tests {
         // Each known category, an unknown one, a missing one.
         let x = Raw::from_slice(&[0.0_f32, 1.0, 2.0, 3.0, 0.0]).reshape([5, 1]).repeat([1, 3]);
         let valid = Raw::from_slice(&[true, true, true, true, false]).reshape([5, 1]).repeat([1, 3]);
-        let found = embedding.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap();
+        let found = embedding.forward(&cx, &cx.input(x), &cx.input(valid.shallow_clone())).unwrap();
         let ones = Vec::<i64>::try_from(found.raw().nonzero().reshape([-1])).unwrap();
         // Row 1 is of no training row: where it is looked up it says nothing yet.
         assert_eq!(ones, [0, 0, 0, 3, 0, 6, 1, 1, 1, 7, 2, 2, 2, 5, 2, 8]);
         assert_eq!(found.raw().sum(Kind::Double).double_value(&[]), 8.0);
+        let near = |x: &[f32; 5]| {
+            let x = Raw::from_slice(x).reshape([5, 1]).repeat([1, 3]);
+            embedding.forward(&cx, &cx.input(x), &cx.input(valid.shallow_clone())).unwrap().raw().shallow_clone()
+        };
+        let whole = near(&[0.0, 1.0, 2.0, 3.0, 0.0]);
+        for off in [-1e-6, 1e-6] {
+            assert!(near(&[off, 1.0 + off, 2.0 + off, 3.0 + off, off]).equal(&whole), "as runtimes divide");
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::layer::{
     Crosses,
     embedding::{WIDTH_MAX, width_of},
 };
-use enn_common::staged::meta::FeatureMeta;
+use enn_common::staged::meta::{FeatureMeta, LabelMeta};
 use std::collections::HashMap;
 
 /// What a column is made of; inputs and categories by number.
@@ -58,6 +58,21 @@ impl<'a> Kinship<'a> {
         self.inputs[own]
     }
 
+    /// The parent's input with the flag that says of an own one that it is missing: labels of one source column share one.
+    fn flag(&self, own: usize) -> Option<usize> {
+        let Some(label) = &self.own[own].label else { return self.inputs[own] };
+        let shares =
+            |other: &FeatureMeta| other.has_missing && LabelMeta::share_column(other.label.as_ref(), Some(label));
+        self.parent.iter().position(shares)
+    }
+
+    /// Whether it is a label that the parent has not, of a source column of which it has others: they count for nothing there.
+    fn is_new_label(&self, own: usize) -> bool {
+        let label = self.own[own].label.as_ref();
+        self.inputs[own].is_none()
+            && self.parent.iter().any(|other| LabelMeta::share_column(other.label.as_ref(), label))
+    }
+
     /// The parent's number of a category.
     pub(super) fn category(&self, input: usize, category: usize) -> Option<usize> {
         let name = self.own[input].categories.get(category)?;
@@ -79,7 +94,7 @@ impl<'a> Kinship<'a> {
         let find = |column: &Column| {
             let same = match *column {
                 Column::Number(i) => Column::Number(self.inputs[i]?),
-                Column::Flag(i) => Column::Flag(self.inputs[i]?),
+                Column::Flag(i) => Column::Flag(self.flag(i)?),
                 Column::Dimension(i, d) => Column::Dimension(self.inputs[i]?, self.dimension(i, d)?),
                 Column::Cross([i, j], [a, b]) => {
                     let inputs = [self.inputs[i]?, self.inputs[j]?];
@@ -97,6 +112,10 @@ impl<'a> Kinship<'a> {
     pub(super) fn differences(&self) -> (Vec<String>, Vec<String>) {
         let (mut problems, mut notes) = (Vec::new(), Vec::new());
         for (i, own) in self.own.iter().enumerate() {
+            if self.is_new_label(i) {
+                notes.push(format!("{} begins with nothing, as unknown labels had", own.name));
+                continue;
+            }
             let Some(parent) = self.inputs[i].map(|at| &self.parent[at]) else {
                 problems.push(format!("the input {} is missing there", own.name));
                 continue;
@@ -156,5 +175,26 @@ mod tests {
         let one_hot = FeatureMeta { one_hot: true, ..input("c", &["x", "y"], false) };
         let (problems, _) = Kinship::new(&[one_hot], &parent[1..2]).differences();
         assert_eq!(problems, ["the input c is missing there", "the input c is unexpected"]);
+    }
+
+    #[test]
+    fn labels_of_a_column_share_a_flag_and_new_ones_begin_with_nothing() {
+        let label = |name: &str, has_missing| {
+            let label = Some(LabelMeta { column: "w".into(), name: name.into() });
+            FeatureMeta { label, ..input(&format!("w[{name}]"), &[], has_missing) }
+        };
+        let parent = [label("rain", true), label("wind", false), input("n", &[], true)];
+        let own = [label("wind", true), label("hail", false), label("rain", false), input("n", &[], false)];
+        let kinship = Kinship::new(&own, &parent);
+        // Numbers wind, hail, rain, n, and the flag of wind, which is that of rain there.
+        assert_eq!(kinship.places(), [Some(1), None, Some(0), Some(2), Some(3)]);
+        let (problems, notes) = kinship.differences();
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!(notes, ["w[hail] begins with nothing, as unknown labels had"]);
+        let (problems, _) = Kinship::new(&own[3..], &parent).differences();
+        assert_eq!(problems, ["the input w[rain] is unexpected", "the input w[wind] is unexpected"]);
+        // Of a column that the parent does not know, labels are inputs like others.
+        let (problems, _) = Kinship::new(&own[1..2], &parent[2..]).differences();
+        assert_eq!(problems, ["the input w[hail] is missing there", "the input n is unexpected"]);
     }
 }

@@ -7,7 +7,7 @@ use enn_common::{
         parent::ScalerChoice,
         train::{Loss, TrainConfig},
     },
-    staged::meta::{FeatureMeta, Stats},
+    staged::meta::{FeatureMeta, IndexMeta, LabelMeta, Stats},
 };
 use std::collections::BTreeMap;
 
@@ -40,9 +40,13 @@ fn parent(loss: Loss) -> (ModelSpec, Model, Params) {
     let features =
         vec![number("u", true), category("c", &["x", "y"]), number("v", false), category("d", &["p", "q", "r"])];
     let x_stats = vec![stats(10.0, 2.0), stats(0.0, 1.0), stats(-5.0, 0.5), stats(0.0, 1.0)];
-    let spec = spec(features, x_stats, (50.0, 8.0), loss);
+    grown(spec(features, x_stats, (50.0, 8.0), loss))
+}
+
+/// A model as after training.
+fn grown(spec: ModelSpec) -> (ModelSpec, Model, Params) {
     let (model, params) = built(&spec, 7);
-    // Nothing is zero or one, as after training.
+    // Nothing is zero or one.
     for (_, tensor) in params.named() {
         let noise = Raw::randn(tensor.size(), (Kind::Float, Device::Cpu)) * 0.2;
         let _ = tch::no_grad(|| tensor.shallow_clone().f_add_(&noise)).unwrap();
@@ -73,9 +77,9 @@ fn inherit(
 }
 
 /// Quantiles and points for rows in the user's units, all in one.
-fn answer(model: &Model, params: &Params, x: &[[f32; 4]]) -> Raw {
+fn answer<const WIDTH: usize>(model: &Model, params: &Params, x: &[[f32; WIDTH]]) -> Raw {
     let cx = Cx::eval(params);
-    let x = Raw::from_slice(&x.concat()).view([-1, 4]);
+    let x = Raw::from_slice(&x.concat()).view([-1, WIDTH as i64]);
     let valid = x.isfinite();
     let output = model.forward(&cx, &cx.input(x), &cx.input(valid)).unwrap();
     let answer = model.answer(&cx, &output).unwrap();
@@ -128,6 +132,56 @@ fn the_same_inputs_in_another_order_with_new_categories_say_the_same() {
             let grandchild = inherit(&own, &(own.clone(), heir, weights), ScalerChoice::Keep);
             assert!(apart(&answer(&grandchild.0, &grandchild.1, &moved), &expected) < TOLERANCE);
         }
+    }
+}
+
+fn label(name: &str, has_missing: bool) -> FeatureMeta {
+    let label = Some(LabelMeta { column: "w".to_owned(), name: name.to_owned() });
+    FeatureMeta { label, ..number(&format!("w[{name}]"), has_missing) }
+}
+
+#[test]
+fn labels_one_hot_rows_and_an_index_in_another_order_say_the_same() {
+    let one_hot = |of: &[&str]| FeatureMeta { one_hot: true, ..category("c", of) };
+    let index =
+        |of: &[&str], offset, unseen| FeatureMeta { index: Some(IndexMeta { offset, unseen }), ..category("i", of) };
+    let features = vec![
+        label("rain", true),
+        label("wind", false),
+        one_hot(&["x", "y"]),
+        index(&["1", "2", "3"], 1, vec![1]),
+        number("n", false),
+    ];
+    let theirs = grown(spec(features, vec![stats(0.0, 1.0); 5], (50.0, 8.0), Loss::Huber));
+    let nan = f32::NAN;
+    // rain, wind, c, i, n; of two rows the labels are missing, and one has strangers.
+    let rows =
+        [[1.0, 0.0, 0.0, 0.0, 0.5], [nan, nan, 1.0, 1.0, -1.0], [1.0, 1.0, 2.0, 3.0, 0.0], [nan, nan, 0.0, 2.0, 2.0]];
+    let expected = answer(&theirs.1, &theirs.2, &rows);
+    // n, i from 0 on, hail, wind, rain, c turned with one more: the flag of the labels is that of another label.
+    let features = vec![
+        number("n", false),
+        index(&["0", "1", "2", "3"], 0, vec![0]),
+        label("hail", true),
+        label("wind", false),
+        label("rain", false),
+        one_hot(&["v", "y", "x"]),
+    ];
+    let own = spec(features, vec![stats(0.0, 1.0); 6], (50.0, 8.0), Loss::Huber);
+    let moved = |hail: f32| rows.map(|[rain, wind, c, i, n]| [n, i + 1.0, hail + 0.0 * rain, wind, rain, 2.0 - c]);
+    let (heir, weights, inherited) = inherit(&own, &theirs, ScalerChoice::Keep);
+    assert!(inherited.problems.is_empty(), "{:?}", inherited.problems);
+    assert_eq!(
+        inherited.notes,
+        [
+            "i begins with what unknown categories had for 0",
+            "w[hail] begins with nothing, as unknown labels had",
+            "c begins with what unknown categories had for v",
+        ]
+    );
+    for hail in [0.0, 1.0] {
+        let found = answer(&heir, &weights, &moved(hail));
+        assert!(apart(&found, &expected) < TOLERANCE, "{hail}: {}", apart(&found, &expected));
     }
 }
 

@@ -31,6 +31,12 @@ pub enum MetadataError {
         /// Beginning of the chunk; empty for a value.
         offsets: Vec<u64>,
     },
+    /// The format is another one.
+    #[error("found version {found:?}, expected {VERSION_MAJOR}.…; hint: copy it with the PyTorch that wrote it")]
+    Version {
+        /// Version found.
+        found: String,
+    },
     /// Two ranks give a tensor another type or shape.
     #[error("two ranks disagree on the type or shape of {name}")]
     Disagree {
@@ -38,6 +44,9 @@ pub enum MetadataError {
         name: String,
     },
 }
+
+/// The version of the format that is read, up to its first point. PyTorch 2.6 writes none, later ones 1.0.0.
+const VERSION_MAJOR: &str = "1";
 
 /// Containers around a tensor. PyTorch's own recursion would not go deeper either.
 const PATH_PARTS_MAX: usize = 64;
@@ -49,6 +58,10 @@ impl Metadata {
     /// Reads the bytes of `.metadata`.
     pub fn parse(bytes: &[u8]) -> Result<Self, MetadataError> {
         let tree = unpickle(bytes, METADATA_GLOBALS)?;
+        let version = tree.field(tree.root, "version", 4).and_then(|id| tree.text(id));
+        if let Some(found) = version.filter(|version| version.split('.').next() != Some(VERSION_MAJOR)) {
+            return Err(MetadataError::Version { found: found.to_owned() });
+        }
         let field = |name: &'static str, position| {
             let missing = MetadataError::Field { name: ".metadata".into(), field: name };
             tree.field(tree.root, name, position).and_then(|id| tree.pairs(id)).ok_or(missing)

@@ -5,6 +5,7 @@ use crate::{
     checkpoint::{
         element::Element,
         metadata::{Chunk, TensorEntry},
+        name,
         stored::{ItemError, PICKLE_BYTES_MAX, StoredItem},
     },
     fs::FileError,
@@ -25,6 +26,8 @@ pub struct Inspection {
     pub unchecked: u64,
     /// Files of the directory that belong to no tensor and no value.
     pub unlisted: Vec<String>,
+    /// Files that were written after the metadata which lists them, where no manifest says what is in them.
+    pub newer: Vec<String>,
 }
 
 impl Checkpoint {
@@ -62,6 +65,7 @@ impl Checkpoint {
             }));
         }
         found.unlisted = self.unlisted();
+        found.newer = self.newer();
         found
     }
 
@@ -97,9 +101,7 @@ impl Checkpoint {
     }
 
     fn unlisted(&self) -> Vec<String> {
-        let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
-        let known: BTreeSet<&str> =
-            chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
+        let known = self.listed();
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| {
             let name = entry.file_name().to_str()?.to_owned();
@@ -107,17 +109,28 @@ impl Checkpoint {
             (entry.metadata().ok()?.len() > 0).then_some(name)
         });
         let mut found: Vec<String> =
-            names.filter(|name| name.ends_with(".distcp") && !known.contains(name.as_str())).collect();
+            names.filter(|found| found.ends_with(name::SHARD_END) && !known.contains(found.as_str())).collect();
         found.sort();
         found
     }
 
+    /// PyTorch writes the metadata last, and nothing else says of which save a file is.
+    fn newer(&self) -> Vec<String> {
+        let written = |name: &str| std::fs::metadata(self.dir.join(name)).and_then(|found| found.modified()).ok();
+        let Some(listed) = written(name::METADATA).filter(|_| self.manifest.is_none()) else { return Vec::new() };
+        let is_newer = |file: &&str| written(file).is_some_and(|written| written > listed);
+        self.listed().into_iter().filter(is_newer).map(str::to_owned).collect()
+    }
+
+    /// Files that hold tensors or values.
+    fn listed(&self) -> BTreeSet<&str> {
+        let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
+        chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect()
+    }
+
     /// Bytes of all files that hold tensors or values.
     pub fn file_bytes(&self) -> Result<u64, FileError> {
-        let chunks = self.metadata.tensors.values().flat_map(|tensor| tensor.chunks.iter().map(|chunk| &chunk.place));
-        let files: BTreeSet<&str> =
-            chunks.chain(self.metadata.values.values()).map(|place| place.file.as_str()).collect();
-        files.into_iter().try_fold(0, |sum, file| {
+        self.listed().into_iter().try_fold(0, |sum, file| {
             let path = self.dir.join(file);
             Ok(sum + std::fs::metadata(&path).map_err(FileError::of("look at", &path))?.len())
         })

@@ -12,7 +12,11 @@ use enn_common::{
     fs::{FileError, mmap},
     staged::unfinished::{CELLS, Kept, Mark},
 };
-use std::{fs::File, ops::Range, path::Path};
+use std::{
+    fs::File,
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 /// Bytes of a grid that is held, and of a bucket of one that is not.
 const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -23,24 +27,30 @@ const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of one row in the spool beside its values: cell and row number.
 const RECORD_HEAD: usize = 16;
 
-/// Bytes on disk that a grid may take while it is made.
-pub(crate) fn disk_bytes(cells: u64, channels: usize, rows: u64) -> u64 {
-    let bytes = cells * channels as u64 * 4;
-    let spooled = rows * (RECORD_HEAD + channels * 4) as u64;
-    if bytes <= HELD_BYTES_MAX { spooled } else { bytes + spooled }
+/// Bytes on disk that grids of so many cells and rows may take while one after the other is made.
+pub(crate) fn disk_bytes(grids: impl Iterator<Item = (u64, u64)>, channels: usize) -> u64 {
+    let (mut largest, mut spooled) = (0, 0);
+    for (cells, rows) in grids {
+        largest = largest.max(cells * channels as u64 * 4);
+        spooled += rows * (RECORD_HEAD + channels * 4) as u64;
+    }
+    if largest <= HELD_BYTES_MAX { spooled } else { largest + spooled }
 }
 
-/// Whether the rows are there that marks tell of.
-pub(crate) fn has(dir: &Path, marks: &[Mark]) -> bool {
-    let told =
-        marks.iter().rev().find_map(|mark| if let Kept::Cells { bytes, .. } = mark.kept { Some(bytes) } else { None });
-    std::fs::metadata(dir.join(CELLS)).map_or(0, |found| found.len()) >= told.unwrap_or(0)
+/// Where the rows of a source wait.
+pub(crate) fn spool(dir: &Path, source: u32) -> PathBuf {
+    dir.join(format!("{CELLS}{source}"))
 }
 
-/// Makes the rows durable that are in the spool.
-pub(crate) fn sync(dir: &Path) -> Result<(), StageError> {
-    let path = dir.join(CELLS);
-    Ok(File::open(&path).and_then(|file| file.sync_data()).map_err(FileError::of("sync", &path))?)
+/// Whether the rows are there that a mark tells of.
+pub(crate) fn has(spool: &Path, mark: &Mark) -> bool {
+    let Kept::Cells { bytes, .. } = mark.kept else { return true };
+    std::fs::metadata(spool).map_or(0, |found| found.len()) >= bytes
+}
+
+/// Makes the rows durable that are in a spool.
+pub(crate) fn sync(spool: &Path) -> Result<(), StageError> {
+    Ok(File::open(spool).and_then(|file| file.sync_data()).map_err(FileError::of("sync", spool))?)
 }
 
 /// A grid being filled.
@@ -92,21 +102,21 @@ pub(crate) struct Grid {
 }
 
 impl GridWriter {
-    /// An empty grid; scratch files are made below `dir`. With marks kept there, it is as the last of them has it.
+    /// An empty grid; scratch files are made below `dir`. With a spool that marks are kept of, it is as the last of them has it.
     pub(crate) fn new(
         dir: &Path,
         cells: u64,
         how: (usize, DuplicatePolicy),
-        marks: Option<&[Mark]>,
+        kept: Option<(&Path, &[Mark])>,
     ) -> Result<Self, StageError> {
-        Self::with_bound(dir, cells, how, (marks, HELD_BYTES_MAX))
+        Self::with_bound(dir, cells, how, (kept, HELD_BYTES_MAX))
     }
 
     fn with_bound(
         dir: &Path,
         cells: u64,
         (channels, policy): (usize, DuplicatePolicy),
-        (marks, held_bytes): (Option<&[Mark]>, u64),
+        (kept, held_bytes): (Option<(&Path, &[Mark])>, u64),
     ) -> Result<Self, StageError> {
         let bucket = (held_bytes / (channels as u64 * 4)).clamp(1, cells.max(1));
         let buckets = cells.div_ceil(bucket);
@@ -123,17 +133,17 @@ impl GridWriter {
             first_repeat: None,
         };
         let (mut runs, mut bytes) = (Vec::new(), 0);
-        for mark in marks.unwrap_or_default() {
+        for mark in kept.map_or(&[][..], |(_, marks)| marks) {
             if let Kept::Cells { runs: more, bytes: all } = &mark.kept {
                 runs.extend(more);
                 bytes = *all;
             }
         }
-        let spool = match marks {
-            Some(_) => Scratch::named(dir.join(CELLS), bytes)?,
+        let spool = match kept {
+            Some((path, _)) => Scratch::named(path.to_owned(), bytes)?,
             None => Scratch::new(dir),
         };
-        let waiting = vec![Vec::new(); if is_held && marks.is_none() { 0 } else { buckets.max(1) as usize }];
+        let waiting = vec![Vec::new(); if is_held && kept.is_none() { 0 } else { buckets.max(1) as usize }];
         let (kept_runs, grid) = (runs.len(), Scratch::new(dir));
         let mut writer = Self { fill, cells, bucket, is_held, waiting, waiting_bytes: 0, runs, kept_runs, spool, grid };
         if is_held {
@@ -276,7 +286,7 @@ mod tests {
     fn a_grid_goes_on_from_what_was_kept() {
         for bound in [u64::MAX, 4 * 2 * 10] {
             let dir = tempfile::tempdir().unwrap();
-            let how = (2, DuplicatePolicy::Last);
+            let (path, how) = (spool(dir.path(), 0), (2, DuplicatePolicy::Last));
             let put = |writer: &mut GridWriter, rows: Range<u64>| {
                 rows.for_each(|row| writer.put(row * 41 % 97, row, &[row as f32, -(row as f32)]).unwrap());
             };
@@ -284,23 +294,23 @@ mod tests {
             put(&mut whole, 0..150);
             let mut marks: Vec<Mark> = Vec::new();
             for (rows, lost) in [(0..50, 50..80), (50..51, 51..51), (51..120, 120..150)] {
-                assert!(has(dir.path(), &marks));
-                let mut writer = GridWriter::with_bound(dir.path(), 97, how, (Some(marks.as_slice()), bound)).unwrap();
+                assert!(marks.iter().all(|mark| has(&path, mark)));
+                let mut writer = GridWriter::with_bound(dir.path(), 97, how, (Some((&path, &marks)), bound)).unwrap();
                 put(&mut writer, rows);
                 marks.push(Mark { kept: writer.keep().unwrap(), ..Mark::default() });
                 put(&mut writer, lost);
                 writer.spill().unwrap();
             }
-            let mut last = GridWriter::with_bound(dir.path(), 97, how, (Some(marks.as_slice()), bound)).unwrap();
+            let mut last = GridWriter::with_bound(dir.path(), 97, how, (Some((&path, &marks)), bound)).unwrap();
             put(&mut last, 120..150);
-            sync(dir.path()).unwrap();
+            sync(&path).unwrap();
             let [whole, last] = [whole, last].map(|writer| writer.finish().unwrap());
             let facts = |grid: &Grid| (grid.occupied, grid.repeats, grid.first_repeat);
             assert_eq!(facts(&whole), facts(&last));
             let bits = |grid: &Grid| grid.read(0..97).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
             assert_eq!(bits(&whole), bits(&last));
-            std::fs::File::options().write(true).open(dir.path().join(CELLS)).unwrap().set_len(10).unwrap();
-            assert!(!has(dir.path(), &marks));
+            File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
+            assert!(!has(&path, &marks[0]));
         }
     }
 }

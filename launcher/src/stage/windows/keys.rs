@@ -87,13 +87,13 @@ impl Keys {
 pub(crate) fn read(
     job: &Job<'_>,
     layout: &WindowsLayout,
-    (table, keeper): (&Table, (&Keeper<'_>, &[Mark])),
+    (table, keeper): (&Table, &Keeper<'_>),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Keys, StageError> {
     let wants = [Want::new(&layout.entity, Kind::Word), Want::new(&layout.time, Kind::Time)];
     let known = job.training.and_then(|meta| meta.out_labels.first()).map(|names| names.iter().cloned().collect());
-    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: Some(keeper.0) };
-    Ok(table.pass(ask, &KeySink { layout, known }, Keys::kept(keeper.1), progress)?.0)
+    let ask = Ask { wants: &wants, hash_rows: false, threads: job.threads, keeper: Some(keeper) };
+    Ok(table.pass(ask, &KeySink { layout, known }, Keys::kept(keeper.marks()), progress)?.0)
 }
 
 struct KeySink<'a> {

@@ -4,10 +4,10 @@
 //! ```text
 //! pass 1: entities and time span → pass 2: cells scattered into a dense grid [step][entity][channel] → samples cut from the grid
 //! ```
-//! Each source has a time span and a grid of its own; their samples follow one another.
+//! Each source has a time span, a grid and two passes of its own; their samples follow one another.
 //!
 //! The grid's order is the order of the inputs, so that the history of a sample is one run of the grid. Beyond a bound the grid
-//! lives in a file. Staging that was cut off goes on in either pass.
+//! lives in a file. Staging that was cut off goes on in either pass of any source; samples are cut anew.
 
 mod grid;
 mod keys;
@@ -54,12 +54,12 @@ pub(crate) fn draft(
     table.require(&plan.wants.iter().map(|want| want.column.clone()).collect::<Vec<String>>())?;
     let mut passes = Passes::new(progress, table.bytes() * 2);
     let tables = table.by_source(job.config);
-    let (kept, marks) = begin(job, tables.len())?;
-    // What a mark of the first pass counts is in the mark.
-    let keeper = Keeper::new(&kept, &|| Ok(()), (0, job.marking), &marks);
+    let (kept, marks) = begin(job)?;
     let mut keys = Vec::new();
-    for table in &tables {
-        keys.push(keys::read(job, layout, (table, (&keeper, &marks)), &mut |now| passes.looks(now))?);
+    for (source, table) in (0..).zip(&tables) {
+        // What a mark of the first pass counts is in the mark.
+        let keeper = Keeper::new(&kept, &|| Ok(()), (first_pass(source), job.marking), &marks);
+        keys.push(keys::read(job, layout, (table, &keeper), &mut |now| passes.looks(now))?);
         passes.ended(table.bytes());
     }
     let all = keys.iter().cloned().fold(Keys::default(), Keys::and);
@@ -69,19 +69,21 @@ pub(crate) fn draft(
     let spans = tables.iter().zip(&keys).map(span).collect::<Result<Vec<Span>, StageError>>()?;
     let (channels, width) = (plan.channels.len(), plan.width(layout, &entities));
     let windows: u64 = spans.iter().map(|span| span.steps / layout.steps as u64 + 1).sum();
-    let grid = |(span, keys): (&Span, &Keys)| grid::disk_bytes(span.cells(), channels, keys.rows);
-    let grids = spans.iter().zip(&keys).map(grid).max().unwrap_or(0);
+    let grids = spans.iter().zip(&keys).map(|(span, keys)| (span.cells(), keys.rows));
+    let grids = grid::disk_bytes(grids, channels);
     let needed = windows * Output::sample_bytes(width, entities.len() * layout.steps) + grids;
     space::require(job.out, needed.saturating_sub(kept.taken_bytes()))?;
     let out_shape = vec![entities.len(), layout.steps];
     let mut output = Output::create(kept, width, &out_shape, Extras { targets: true, weight: false })?;
-    output.resumed_rows = marks.iter().map(|mark| mark.rows).max().unwrap_or(0);
-    let sync = || grid::sync(output.dir());
-    let keeper = Keeper::new(output.writer(), &sync, (1, job.marking), &marks);
-    let keeping = output.writer().is_kept().then_some(marks.as_slice());
+    let resumed = |source| marks.iter().filter(|mark| source_of(mark) == source).map(|mark| mark.rows).max();
+    output.resumed_rows = (0..tables.len() as u32).filter_map(resumed).sum();
     let (mut made, mut tally, mut sources, mut found): (Made, Tally, Vec<u64>, CleaningReport) = Default::default();
-    for (table, span) in tables.iter().zip(&spans) {
-        let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), keeping)?;
+    for (source, (table, span)) in (0..).zip(tables.iter().zip(&spans)) {
+        let spool = grid::spool(output.dir(), source);
+        let sync = || grid::sync(&spool);
+        let keeper = Keeper::new(output.writer(), &sync, (first_pass(source) + 1, job.marking), &marks);
+        let kept = output.writer().is_kept().then(|| (spool.as_path(), keeper.marks()));
+        let writer = GridWriter::new(output.dir(), span.cells(), (channels, job.config.duplicates), kept)?;
         let ask = Ask { wants: &plan.wants, hash_rows: false, threads: job.threads, keeper: Some(&keeper) };
         let sink = Scatter { plan: &plan, layout, span };
         let (writer, own) = table.pass(ask, &sink, writer, &mut |now| passes.reads(now))?;
@@ -134,13 +136,20 @@ fn entities(job: &Job<'_>, all: &Keys) -> Vec<String> {
     }
 }
 
-/// Where the samples of so many sources are written, and how far that is; those of several are staged anew.
-fn begin(job: &Job<'_>, sources: usize) -> Result<(StagedWriter, Vec<Mark>), StageError> {
-    if sources != 1 {
-        return Ok((StagedWriter::create(job.out)?, Vec::new()));
-    }
+/// The number of the first pass over a source in marks; that of the second follows.
+fn first_pass(source: u32) -> u32 {
+    source * 2
+}
+
+/// The source that a mark is of.
+fn source_of(mark: &Mark) -> u32 {
+    mark.pass / 2
+}
+
+/// Where the samples are written, and how far that is.
+fn begin(job: &Job<'_>) -> Result<(StagedWriter, Vec<Mark>), StageError> {
     let (mut kept, mut marks) = StagedWriter::resume(job.out, &job.digest)?;
-    if !grid::has(kept.dir(), &marks) {
+    if !marks.iter().all(|mark| grid::has(&grid::spool(kept.dir(), source_of(mark)), mark)) {
         kept.start_over()?;
         marks.clear();
     }
