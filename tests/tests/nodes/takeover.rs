@@ -181,7 +181,7 @@ fn who_asks_while_nobody_leads_is_answered_by_the_next_head() {
     }
     // The first thing that the next head does is to change the size.
     let said = agents.ask(&["resize", "2"]);
-    assert!(said.contains("waiting up to 30 s") && said.contains("2 workers instead of 3"), "{said}");
+    assert!(said.contains("2 workers instead of 3"), "{said}");
     assert!(began.elapsed() < ASKED_MAX, "it took {:?}", began.elapsed());
     agents.working(2, agents.step() + 1);
     agents.kill(2);
