@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -51,6 +52,9 @@ def _enter(rank, world, store, function, args):
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     function(rank, world, *args)
     dist.destroy_process_group()
+    # At its end Python may take down threads of PyTorch's that still run: "terminate called without an active exception".
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def on_world(world, function, *args):
