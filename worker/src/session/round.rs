@@ -418,11 +418,14 @@ impl State {
 
     /// As best weights the average of the epoch that was just judged, if it is the best, or the mean over the last steps, if that won.
     fn keep_what_was_judged(&mut self) -> Result<(), SessionError> {
-        match &self.progress {
-            progress if progress.mean_won => self.learner.keep_tail_as_best(),
-            progress if progress.best_epoch == progress.ended => self.learner.keep_average_as_best(),
-            _ => Ok(()),
+        let progress = &self.progress;
+        if progress.mean_won {
+            return self.learner.keep_tail_as_best();
         }
+        if progress.best_epoch == progress.ended {
+            return self.learner.keep_average_as_best();
+        }
+        Ok(())
     }
 
     /// Takes up a saved or received state.
