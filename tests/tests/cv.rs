@@ -44,6 +44,13 @@ fn done(output: &Output, code: i32) -> String {
     out.into_owned()
 }
 
+/// What `enn cv … --json` says.
+fn folded(dir: &Path, words: &[&str]) -> CvRecord {
+    let output = command(dir, words).output().unwrap();
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
 /// The directory of the only cross-validation.
 fn parent(dir: &Path) -> PathBuf {
     let mut entries = fs::read_dir(dir.join("runs")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -138,10 +145,7 @@ fn groups_are_tested_whole_and_the_wrong_wishes_are_refused() {
     let config = config.to_str().unwrap();
     let split = ["--set", "data.split.kind=group", "--set", "data.split.column=g", "--set", "train.epochs=1"];
     let words = [&["cv", config, "--folds", "5", "--json"], &split[..]].concat();
-    let output = command(dir.path(), &words).output().unwrap();
-    let record: CvRecord = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
-    });
+    let record = folded(dir.path(), &words);
     assert!(record.rule.contains("5 groups of g"), "{}", record.rule);
     for fold in &record.folds {
         let staged = Staged::open(&fold.staged).unwrap();
@@ -233,9 +237,7 @@ fn what_a_fold_has_not_in_training_is_unknown_there() {
     let dir = tempfile::tempdir().unwrap();
     let config = data::write_kinds(dir.path(), "kinds", ["rain", "wind", "fog"], "z");
     let words = ["cv", config.to_str().unwrap(), "--folds", "3", "--jobs", "1", "--json", "--set", "train.epochs=1"];
-    let output = command(dir.path(), &words).output().unwrap();
-    let record: CvRecord = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let record = folded(dir.path(), &words);
     let [rare, once] = data::ALONE;
     let mut unknown = [0, 0];
     for fold in &record.folds {
@@ -301,9 +303,7 @@ fn windows_of_several_sources_are_folded_judged_and_learnt_on() {
     let config = data::write_windows(dir.path(), "waves");
     let config = config.to_str().unwrap();
     let words = ["cv", config, "--folds", "3", "--jobs", "1", "--json", "--set", "train.epochs=1"];
-    let output = command(dir.path(), &words).output().unwrap();
-    let record: CvRecord = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let record = folded(dir.path(), &words);
     assert!(record.rule.contains("3 blocks in the order of time of each source"), "{}", record.rule);
     for fold in &record.folds {
         assert_eq!((&fold.state, fold.errors[MODEL].n), (&FoldState::Done, fold.rows[2] * 8));

@@ -95,6 +95,19 @@ impl<'a> Agents<'a> {
         said
     }
 
+    /// Waits until the run is paused.
+    pub(super) fn paused(&mut self) {
+        self.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    }
+
+    /// Asks the run to stop: the nodes that are left save and end, and nothing stays behind.
+    pub(super) fn stop(&mut self, left: &[u32]) {
+        self.ask(&["stop"]);
+        let codes: Vec<_> = left.iter().map(|node| self.end(*node)).collect();
+        assert_eq!(codes, vec![Some(130); left.len()], "{}", self.told());
+        self.nothing_is_left();
+    }
+
     /// Asks something of the run, which it does not; what it says.
     pub(super) fn ask_in_vain(&self, words: &[&str]) -> String {
         let (done, said) = self.asked(words);

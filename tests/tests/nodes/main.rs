@@ -131,9 +131,7 @@ fn a_node_that_dies_is_left_behind_and_one_that_comes_is_taken_in_and_drained() 
     agents.working(1, agents.step() + 1);
     let status = agents.ask(&["status"]);
     assert!(status.contains("127.0.0.1") && status.contains("127.0.0.3"), "{status}");
-    agents.ask(&["stop"]);
-    assert_eq!(agents.end(1), Some(130), "{}", agents.told());
-    agents.nothing_is_left();
+    agents.stop(&[1]);
 }
 
 #[test]
@@ -211,7 +209,7 @@ fn the_node_that_leads_is_drained_and_another_one_leads() {
         [2, 3].into_iter().find(|node| named.lines().nth(1) == Some(&agents.host(*node)))
     });
     agents.ask(&["pause"]);
-    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    agents.paused();
     // A run that is paused is handed over as such.
     let last = 5 - leads;
     agents.ask(&["drain", "--node", &agents.host(leads)]);
@@ -237,14 +235,12 @@ fn a_node_is_drained_while_the_run_is_paused() {
     [1, 2].into_iter().for_each(|node| agents.start(node));
     agents.working(2, 5);
     agents.ask(&["pause"]);
-    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    agents.paused();
     agents.ask(&["drain", "--node", "127.0.0.2"]);
     assert_eq!(agents.end(2), Some(0), "{}", agents.told());
     agents.ask(&["continue"]);
     agents.working(1, agents.step() + 1);
-    agents.ask(&["stop"]);
-    assert_eq!(agents.end(1), Some(130), "{}", agents.told());
-    agents.nothing_is_left();
+    agents.stop(&[1]);
 }
 
 #[test]
@@ -303,7 +299,7 @@ fn a_run_on_two_nodes_is_resized_paused_and_continued() {
     agents.ask(&["resize", "3"]);
     agents.working(3, agents.step() + 1);
     agents.ask(&["pause"]);
-    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    agents.paused();
     agents.ask(&["resize", "1"]);
     agents.ask(&["continue"]);
     agents.working(1, agents.step() + 1);

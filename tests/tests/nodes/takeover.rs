@@ -36,6 +36,14 @@ impl Drop for Frozen {
     }
 }
 
+/// Asks the head, which dies before anything of it can be done.
+fn asked_of_the_dead(agents: &mut Agents<'_>, wishes: &[&[&str]]) {
+    let frozen = Frozen::on(agents, 2);
+    wishes.iter().for_each(|words| _ = agents.ask(words));
+    agents.kill(1);
+    drop(frozen);
+}
+
 fn count(agents: &Agents<'_>, is: impl Fn(&What) -> bool) -> usize {
     agents.events().iter().filter(|what| is(what)).count()
 }
@@ -57,10 +65,7 @@ fn stopped(mut agents: Agents<'_>, code: i32) {
 #[test]
 fn a_stop_that_was_accepted_outlives_the_head() {
     let mut agents = three("2:3");
-    let frozen = Frozen::on(&agents, 2);
-    agents.ask(&["stop"]);
-    agents.kill(1);
-    drop(frozen);
+    asked_of_the_dead(&mut agents, &[&["stop"]]);
     stopped(agents, 130);
 }
 
@@ -122,48 +127,32 @@ fn a_signal_while_nobody_leads_stops_the_run_when_somebody_does() {
 #[test]
 fn a_pause_and_a_size_that_were_accepted_outlive_the_head() {
     let mut agents = three("2:3");
-    let frozen = Frozen::on(&agents, 2);
-    agents.ask(&["resize", "4"]);
-    agents.ask(&["pause"]);
-    agents.kill(1);
-    drop(frozen);
-    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
+    asked_of_the_dead(&mut agents, &[&["resize", "4"], &["pause"]]);
+    agents.paused();
     assert!(agents.ask_in_vain(&["pause"]).contains("paused already"));
     agents.ask(&["continue"]);
     // Two nodes would have two.
     agents.working(4, agents.step() + 1);
-    agents.ask(&["stop"]);
-    assert_eq!([agents.end(2), agents.end(3)], [Some(130); 2], "{}", agents.told());
-    agents.nothing_is_left();
+    agents.stop(&[2, 3]);
 }
 
 #[test]
 fn a_node_that_was_to_be_drained_is_left_under_the_next_head() {
     let mut agents = three("1:3");
-    let frozen = Frozen::on(&agents, 2);
-    agents.ask(&["drain", "--node", "127.0.0.3"]);
-    agents.kill(1);
-    drop(frozen);
+    asked_of_the_dead(&mut agents, &[&["drain", "--node", "127.0.0.3"]]);
     assert_eq!(agents.end(3), Some(0), "{}", agents.told());
     agents.working(1, agents.step() + 1);
-    agents.ask(&["stop"]);
-    assert_eq!(agents.end(2), Some(130), "{}", agents.told());
-    agents.nothing_is_left();
+    agents.stop(&[2]);
 }
 
 #[test]
 fn a_drain_that_would_leave_too_few_after_a_death_is_not_done_and_that_is_told() {
     let mut agents = three("2:3");
-    let frozen = Frozen::on(&agents, 2);
-    agents.ask(&["drain", "--node", "127.0.0.3"]);
-    agents.kill(1);
-    drop(frozen);
+    asked_of_the_dead(&mut agents, &[&["drain", "--node", "127.0.0.3"]]);
     agents.working(2, agents.step() + 1);
     let told = |what: &What| matches!(what, What::Warned { message } if message.contains("127.0.0.3 is not drained"));
     assert_eq!(count(&agents, told), 1, "{}", agents.told());
-    agents.ask(&["stop"]);
-    assert_eq!([agents.end(2), agents.end(3)], [Some(130); 2], "{}", agents.told());
-    agents.nothing_is_left();
+    agents.stop(&[2, 3]);
 }
 
 #[test]
@@ -189,10 +178,8 @@ fn who_asks_while_nobody_leads_is_answered_by_the_next_head() {
     assert!(said.contains("the workers of node 127.0.0.4 leave it"), "{said}");
     assert_eq!(agents.end(4), Some(0), "{}", agents.told());
     agents.ask(&["pause"]);
-    agents.until("a pause", |events| events.iter().any(|what| matches!(what, What::Paused { .. })).then_some(()));
-    agents.ask(&["stop"]);
-    assert_eq!(agents.end(3), Some(130), "{}", agents.told());
-    agents.nothing_is_left();
+    agents.paused();
+    agents.stop(&[3]);
 }
 
 #[test]
