@@ -26,10 +26,14 @@ use std::{
     convert::Infallible,
     future::Future,
     io,
+    mem::MaybeUninit,
     net::TcpListener,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -45,7 +49,8 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 /// Connections that are told that they are too many, at a time; more are closed without a word.
 const TURNED_AWAY_MAX: usize = 64;
-const TURN_AWAY_MAX: Duration = Duration::from_secs(1);
+/// How long what a client still sends is read before a connection ends: closing at once would take the answer back from it.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 /// What is read of a body that is too long, so that its sender hears why, and how long.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 const DISCARD_MAX: Duration = Duration::from_secs(2);
@@ -161,8 +166,10 @@ async fn serve(
         // Small answers must not wait for more to be sent with them; a socket that cannot say so works all the same.
         let _kept = stream.set_nodelay(true);
         let own = Arc::clone(&shared);
-        let service = service_fn(move |request| handle(Arc::clone(&own), request));
-        let stream = TokioIo::new(Patient { stream, wait: limits.body_wait, until: None });
+        let heard = Arc::new(AtomicBool::new(true));
+        let hears = Arc::clone(&heard);
+        let service = service_fn(move |request| handle(Arc::clone(&own), Arc::clone(&hears), request));
+        let stream = TokioIo::new(Patient { stream, wait: limits.body_wait, until: None, heard });
         let connection = graceful.watch(http.serve_connection(stream, service));
         let own = Arc::clone(&shared);
         figures.connection(1);
@@ -184,7 +191,7 @@ async fn serve(
     Drained { finished: before.saturating_sub(cut), cut }
 }
 
-/// Says why, without reading what is asked; then waits a moment, as closing at once would take the answer back.
+/// Says why, without reading what is asked.
 async fn turn_away(mut stream: TcpStream, limit: usize, _door: OwnedSemaphorePermit) {
     let body = Problem::Connections { limit }.body();
     let head = format!(
@@ -199,16 +206,21 @@ async fn turn_away(mut stream: TcpStream, limit: usize, _door: OwnedSemaphorePer
         while stream.read(&mut block).await? > 0 {}
         io::Result::Ok(())
     };
-    let _gone = timeout(TURN_AWAY_MAX, told).await;
+    let _gone = timeout(LINGER_MAX, told).await;
 }
 
-async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn handle(
+    shared: Arc<Shared>,
+    heard: Arc<AtomicBool>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let began = Instant::now();
     let router = Arc::clone(&shared.router);
     let _counted = router.figures.began();
     let is_head = request.method() == hyper::Method::HEAD;
     let answer = answer(&shared, request).await.unwrap_or_else(|problem| Answer::of(&problem));
     router.figures.answered(answer.status, began.elapsed());
+    heard.store(answer.status < 400, Relaxed);
     let length = answer.body.len();
     let body = if is_head { Vec::new() } else { answer.body };
     let mut response = Response::new(Full::new(Bytes::from(body)));
@@ -312,11 +324,13 @@ impl Reply for Waiting {
     }
 }
 
-/// A socket that gives up on a client who takes nothing for too long.
+/// A socket that gives up on a client who takes nothing for too long, and ends only after what a client who is refused still sends.
 struct Patient {
     stream: TcpStream,
     wait: Duration,
     until: Option<Pin<Box<Sleep>>>,
+    /// All that came was of requests that were read to their end.
+    heard: Arc<AtomicBool>,
 }
 
 impl Patient {
@@ -337,7 +351,12 @@ impl AsyncRead for Patient {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.heard.store(false, Relaxed);
+        }
+        read
     }
 }
 
@@ -365,6 +384,21 @@ impl AsyncWrite for Patient {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        if self.heard.load(Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
+        let until = self.until.get_or_insert_with(|| Box::pin(sleep(LINGER_MAX)));
+        if until.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut space = [MaybeUninit::uninit(); 4096];
+        loop {
+            let mut block = ReadBuf::uninit(&mut space);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut block))?;
+            if block.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
