@@ -1,8 +1,9 @@
-// The products of a linear layer on the CPU, for weights that fit the second cache: y = x Wᵀ + b; dx = g W, dW += gᵀ x, db += Σ g.
+// The products of a linear layer on the CPU: y = x Wᵀ + b; dx = g W, dW += gᵀ x, db += Σ g.
 //
 // Rows of x are many and weights small, the other way round than libraries of matrix products expect. A tile of the result stays in
-// registers while its terms are added; weights are laid out in panels of sixteen columns once a call. A number of the result does
-// not depend on the number of threads or on other rows: its terms are added in the same order always.
+// registers while its terms are added; weights are laid out in panels of sixteen columns once a call. Where the weight is what does
+// not fit the second cache, yᵀ = W xᵀ: x is laid out, and the weight is read once, as it lies. A number of the result does not depend
+// on the number of threads or on other rows: its terms are added in the same order always.
 
 #include "aten_guard.h"
 #include "cpu_product.h"
@@ -57,6 +58,9 @@ ENN_INLINE void add_rows(const float* g, int64_t rows, int64_t width, float* __r
 ENN_512 void add_rows_512(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
 ENN_256 void add_rows_256(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
 
+// Numbers of a weight that fit the second cache beside the rest: 1 MiB.
+constexpr int64_t NEAR = 1 << 18;
+
 // In parallel over rows.
 void run(const Product& x) {
   const int64_t grain = std::max<int64_t>(12, WORK / std::max<int64_t>(1, x.inner * x.columns));
@@ -87,6 +91,16 @@ void add_outer(const float* g, const float* x, float* dw, int64_t n, int64_t out
   });
 }
 
+// y (n, out) = x Wᵀ + b by its transpose, for a weight that is far.
+void by_transpose(const float* x, const float* w, const float* bias, float* y, int64_t n, int64_t out, int64_t in) {
+  const auto right = panels(x, in, n, 1, in);
+  std::vector<float> turned(out * n);
+  run({w, in, 1, right.data(), LANES, LANES * in, turned.data(), n, out, n, in, nullptr, false});
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t o = 0; o < out; ++o) y[i * out + o] = turned[o * n + i] + (bias ? bias[o] : 0.0f);
+  }
+}
+
 void check(const at::Tensor& x) {
   TORCH_CHECK(x.device().is_cpu() && x.scalar_type() == at::kFloat, "the CPU kernel got ", x.scalar_type(), " on ", x.device());
 }
@@ -107,10 +121,15 @@ int32_t enn_linear(const at::Tensor* x_in, const at::Tensor* w_in, const at::Ten
     auto sizes = x.sizes().vec();
     sizes.back() = out;
     auto made = at::empty(sizes, x.options());
+    const auto dense = bias ? bias->contiguous() : at::Tensor();
+    if (w.numel() > NEAR) {
+      by_transpose(x.const_data_ptr<float>(), w.const_data_ptr<float>(), bias ? dense.const_data_ptr<float>() : nullptr, made.mutable_data_ptr<float>(), n, out, in);
+      *y = new at::Tensor(std::move(made));
+      return;
+    }
     const auto right = panels(w.const_data_ptr<float>(), in, out, 1, in);
     std::vector<float> start;
     if (bias) {
-      const auto dense = bias->contiguous();
       start.assign(padded(out), 0.0f);
       std::copy_n(dense.const_data_ptr<float>(), out, start.begin());
     }

@@ -103,7 +103,7 @@ impl Ridge {
     /// Forecasts (O, rows).
     pub(super) fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
         let inputs = encode(staged, &self.encoding, rows);
-        let mut forecast = self.coefficients.tr_mul(&inputs);
+        let mut forecast = self.coefficients.transpose() * inputs;
         forecast.column_iter_mut().for_each(|mut column| column += &self.intercepts);
         forecast
     }

@@ -1,5 +1,5 @@
-//! Linear layers on the CPU: the products of many rows with a small weight, of `shim/cpu_linear.cpp`. Libraries of matrix products are
-//! made for large ones.
+//! Linear layers on the CPU: the products of many rows with a small weight, or of few with a large one, of `shim/cpu_linear.cpp`.
+//! Libraries of matrix products are made for both large.
 
 use super::Op;
 use super::attr::Into;
@@ -9,34 +9,50 @@ use crate::backend::torch::safe::{has_wide_kernel, linear, linear_backward};
 use smallvec::smallvec;
 use tch::{Kind, Tensor};
 
-/// Numbers of a weight at most: 1 MiB stays in the second cache.
+/// Numbers of a small weight at most: 1 MiB stays in the second cache.
 const WEIGHT_MAX: usize = 1 << 18;
-/// Rows at least: the weight is laid out anew at each call.
+/// Rows at least: a small weight is laid out anew at each call.
 const ROWS_MIN: usize = 32;
+/// Rows at most beside a large weight.
+const ROWS_MAX: usize = 128;
 
 /// For Linear.
 pub(super) const FORWARD: Kernel = Kernel {
     id: "cpu.linear",
-    fits: |_, l| fits(l.at(0), l.at(1), l),
+    fits: |_, l| match rows(l.at(0), l.at(1), l)? {
+        (Weight::Large, rows) if rows > ROWS_MAX => Err("gains nothing with more than 2^18 weights and 128 rows"),
+        _ => Ok(()),
+    },
     launch,
     tolerance: Tolerance::Reduction,
     deterministic: true,
 };
 
 /// For LinearBackward.
-pub(super) const BACKWARD: Kernel =
-    Kernel { fits: |_, l| fits(l.at(1), l.at(2), l), launch: launch_backward, ..FORWARD };
+pub(super) const BACKWARD: Kernel = Kernel {
+    fits: |_, l| match rows(l.at(1), l.at(2), l)? {
+        (Weight::Large, _) => Err("gains nothing with more than 2^18 weights"),
+        (Weight::Small, _) => Ok(()),
+    },
+    launch: launch_backward,
+    ..FORWARD
+};
 
-fn fits(x: &Tensor, w: &Tensor, l: &Launch<'_>) -> Result<(), &'static str> {
+enum Weight {
+    Small,
+    Large,
+}
+
+/// The weight and the rows, unless there are too few or no kernel.
+fn rows(x: &Tensor, w: &Tensor, l: &Launch<'_>) -> Result<(Weight, usize), &'static str> {
     if !has_wide_kernel(l.ins) {
         return Err("not f32 on a CPU with AVX2");
     }
     let width = x.size().last().map_or(0, |&width| width as usize);
     match (w.numel(), x.numel().checked_div(width)) {
         (0, _) | (_, None) => Err("takes no empty operands"),
-        (weight, _) if weight > WEIGHT_MAX => Err("gains nothing with more than 2^18 weights"),
         (_, Some(rows)) if rows < ROWS_MIN => Err("gains nothing with fewer than 32 rows"),
-        _ => Ok(()),
+        (weight, Some(rows)) => Ok((if weight > WEIGHT_MAX { Weight::Large } else { Weight::Small }, rows)),
     }
 }
 
@@ -122,6 +138,26 @@ mod tests {
                 found.iter().zip(&expected).for_each(|(found, expected)| near(found, expected));
             }
         }
+    }
+
+    #[test]
+    fn a_large_weight_is_read_as_it_lies() {
+        tch::manual_seed(3);
+        let _none = tch::no_grad_guard();
+        for (rows, inputs, outputs) in [(32, 2048, 300), (33, 700, 450), (100, 515, 600)] {
+            let (x, w, b) = (random(&[rows, inputs]), random(&[outputs, inputs]), random(&[outputs]));
+            for ins in [&[&x, &w, &b][..], &[&x, &w]] {
+                let (op, l) = (Op::Linear { bias: ins.len() == 3 }, Launch { ins });
+                (FORWARD.fits)(&op, &l).unwrap();
+                near(&launch(&op, &l).unwrap()[0], &(op.row().launch)(&op, &l).unwrap()[0]);
+            }
+            assert_eq!(
+                linear(&x.narrow(0, 5, 2), &w, Some(&b)).unwrap(),
+                linear(&x, &w, Some(&b)).unwrap().narrow(0, 5, 2)
+            );
+        }
+        let (x, w) = (random(&[129, 1024]), random(&[512, 1024]));
+        assert!((FORWARD.fits)(&Op::Linear { bias: false }, &Launch { ins: &[&x, &w] }).is_err());
     }
 
     #[test]

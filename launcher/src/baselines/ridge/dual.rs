@@ -36,7 +36,7 @@ pub(super) fn solve(problem: &Problem) -> Option<Solution> {
     let targets = problem.targets(problem.rows).transpose();
     let cells: Vec<usize> = (0..problem.means.len()).collect();
     let (groups, mean_filled) = groups(problem.staged, problem.rows, &cells);
-    let Solved { dual, shift, lambda, place } = solve_kernel(&inputs.tr_mul(&inputs), &targets, &groups)?;
+    let Solved { dual, shift, lambda, place } = solve_kernel(&(inputs.transpose() * &inputs), &targets, &groups)?;
     Some(Solution {
         coefficients: &inputs * dual,
         intercepts: shift + DVector::from_column_slice(problem.means),
@@ -68,7 +68,7 @@ pub(super) fn solve_kernel(gram: &DMatrix<f64>, targets: &DMatrix<f64>, groups: 
     };
     let place = search(|place| Some(fit(lambdas[place])?.1.error))?;
     let (system, fit) = fit(lambdas[place])?;
-    let shift = fit.filled.tr_mul(&system.weights);
+    let shift = fit.filled.transpose() * &system.weights;
     Some(Solved { dual: fit.dual, shift, lambda: lambdas[place], place })
 }
 

@@ -17,7 +17,7 @@ pub(super) fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     let first = inverse(&matrix.view((0, 0), (half, half)).into_owned())?;
     let across = matrix.view((0, half), (half, rest)).into_owned();
     let weighted = &first * &across;
-    let schur = matrix.view((half, half), (rest, rest)) - across.tr_mul(&weighted);
+    let schur = matrix.view((half, half), (rest, rest)) - across.transpose() * &weighted;
     let second = inverse(&schur)?;
     let corner = &weighted * &second;
     let mut whole = DMatrix::zeros(n, n);

@@ -103,7 +103,7 @@ impl KernelRidge {
 
     /// Forecasts (O, rows).
     pub(in crate::baselines) fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
-        let mut forecast = self.dual.tr_mul(&self.likeness.gram(&self.rows, &values(staged, rows)));
+        let mut forecast = self.dual.transpose() * self.likeness.gram(&self.rows, &values(staged, rows));
         forecast.column_iter_mut().for_each(|mut column| column += &self.intercepts);
         forecast
     }
