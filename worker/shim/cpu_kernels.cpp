@@ -377,6 +377,7 @@ ENN_CLONES double run_squares(const float* x, int64_t count) {
     float sums[SIDE] = {};
     int64_t i = first;
     for (; i + SIDE <= last; i += SIDE) {
+      if (i % ASKED == 0) ask(x + i);
       for (int64_t j = 0; j < SIDE; ++j) sums[j] += x[i + j] * x[i + j];
     }
     for (int64_t j = 0; i < last; ++i, ++j) sums[j] += x[i] * x[i];
