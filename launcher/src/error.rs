@@ -337,6 +337,7 @@ impl Error {
             Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) | Self::Late(_) => ExitCode::WorkerFailed,
             Self::Nodes(_) | Self::Rendezvous(_) => ExitCode::Rendezvous,
+            Self::Agent(error) if error.is_none_whole() => ExitCode::Artifact,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
             | Self::Top(TopError::Journal(_))

@@ -73,6 +73,8 @@ pub enum FromWorker {
     ShardStaged(Box<StagedShard>),
     /// Comes before `Halted`: what it keeps is this share `of` so many, of use together with the others of the same step.
     ShareKept { round: u64, share: u32, of: u32 },
+    /// Comes before `Failed`: the checkpoint in `path`, from which the round was to begin, is damaged, as `file` of it shows.
+    CheckpointDamaged { path: PathBuf, file: Option<PathBuf> },
 }
 
 /// A share of a checkpoint in memory, laid out as the file that it is to become.

@@ -11,7 +11,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, BorrowedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
 };
@@ -40,6 +40,16 @@ pub trait Checkpoints: Send {
     /// committed one.
     fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>;
 
+    /// Takes a checkpoint that a worker could not read, because of `file`, from those that are found, if it is damaged: what is
+    /// wrong with it.
+    fn set_aside(
+        &mut self,
+        _path: &Path,
+        _file: Option<&Path>,
+    ) -> Result<Option<String>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(None)
+    }
+
     /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -62,8 +72,12 @@ pub(super) struct Verdict {
     pub(super) blocked: f64,
 }
 
+/// An answer that is waited for.
+type Answer<T> = Sender<Result<T, Box<dyn std::error::Error + Send + Sync>>>;
+
 enum Request {
-    Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
+    Prepare(Answer<Option<Committed>>),
+    SetAside(PathBuf, Option<PathBuf>, Answer<Option<String>>),
     Commit(ShardSet, Vec<Staged>),
     Abandon(String, u64),
     Predicted(Chunk),
@@ -102,9 +116,18 @@ impl Committer {
 
     /// Waits until commits under way are done, then prepares the round.
     pub(super) fn prepare(&self) -> Result<Option<Committed>, AgentError> {
+        self.ask(Request::Prepare)
+    }
+
+    /// Takes a damaged checkpoint from those that are found: what is wrong with it, if anything is.
+    pub(super) fn set_aside(&self, path: PathBuf, file: Option<PathBuf>) -> Result<Option<String>, AgentError> {
+        self.ask(|answer| Request::SetAside(path, file, answer))
+    }
+
+    fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, AgentError> {
         let (answer_out, answer) = bounded(1);
         let requests = self.requests.as_ref().ok_or(AgentError::Committer)?;
-        requests.send(Request::Prepare(answer_out)).map_err(|_| AgentError::Committer)?;
+        requests.send(request(answer_out)).map_err(|_| AgentError::Committer)?;
         answer.recv().map_err(|_| AgentError::Committer)?.map_err(AgentError::Checkpoints)
     }
 
@@ -206,6 +229,9 @@ fn serve(
         match request {
             Request::Prepare(answer) => {
                 let _gone = answer.send(checkpoints.prepare());
+            }
+            Request::SetAside(path, file, answer) => {
+                let _gone = answer.send(checkpoints.set_aside(&path, file.as_deref()));
             }
             Request::Abandon(attempt, below) => checkpoints.abandon(&attempt, below),
             Request::Predicted(chunk) => checkpoints.predicted(&chunk),

@@ -6,10 +6,14 @@ use super::{
 };
 use enn_common::{
     artifact::card::Findings,
-    checkpoint::{self, Draft, latest, name, prune, remove_attempt, remove_leftovers},
+    checkpoint::{self, Draft, latest, listing::FindError, name, prune, remove_attempt, remove_leftovers},
     metrics::Metrics,
 };
-use std::{collections::BTreeMap, path::PathBuf, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -20,7 +24,7 @@ type Warn = Box<dyn Fn(String) + Send>;
 pub type Known = Box<dyn Fn() -> (BTreeMap<String, Metrics>, Findings) + Send>;
 
 /// Hears of every checkpoint that was committed, before an older one is let go. It must not wait.
-pub type Then = Box<dyn Fn(&std::path::Path) + Send>;
+pub type Then = Box<dyn Fn(&Path) + Send>;
 
 /// Checkpoints below one directory.
 pub struct Durable {
@@ -62,11 +66,19 @@ impl Checkpoints for Durable {
         for (path, error) in &latest.skipped {
             (self.warn)(format!("checkpoint {} is passed over: {error}", path.display()));
         }
+        if let (None, Some((_, reason))) = (&latest.found, latest.skipped.into_iter().next()) {
+            // To begin again from nothing in a run that had come somewhere is not for us to decide.
+            return Err(Box::new(FindError::Incomplete { path: self.directory.clone(), reason: Box::new(reason) }));
+        }
         Ok(latest.found.and_then(|found| {
             let manifest = found.manifest()?;
             let (step, bytes, metric) = (manifest.step, manifest.bytes(), manifest.metric);
             Some(Committed { step, path: found.dir().to_owned(), bytes, metric })
         }))
+    }
+
+    fn set_aside(&mut self, path: &Path, file: Option<&Path>) -> Result<Option<String>, Failure> {
+        Ok(checkpoint::set_aside(path, file)?.map(|damage| damage.to_string()))
     }
 
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {

@@ -64,6 +64,9 @@ impl Agent<'_> {
                 }
                 self.pool.send_away(id, Instant::now());
             }
+            FromWorker::CheckpointDamaged { path, file } if said_in == Some(round) => {
+                self.state.damaged.get_or_insert((path, file));
+            }
             FromWorker::Done { stopped } => {
                 worker.done.get_or_insert((Instant::now(), stopped));
                 self.recovered();

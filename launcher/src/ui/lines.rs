@@ -80,6 +80,10 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
             let step = figures::count(*step);
             alert(format!("the checkpoint at step {step} was abandoned, the one before it stands: {error}"))
         }
+        What::CheckpointDamaged { step, path, error } => {
+            let (step, path) = (figures::count(*step), path.display());
+            alert(format!("the checkpoint at step {step} is damaged and set aside ({path}): {error}"))
+        }
         What::Predicted { rows, rows_total } if rows == rows_total => {
             notable(format!("predicted {}", figures::plural(*rows, "row")))
         }
