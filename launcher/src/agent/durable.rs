@@ -6,7 +6,10 @@ use super::{
 };
 use enn_common::{
     artifact::card::Findings,
-    checkpoint::{self, Draft, latest, listing::FindError, name, prune, remove_attempt, remove_leftovers},
+    checkpoint::{
+        self, Draft, latest, listing::FindError, name, prune, remove_attempt, remove_leftovers, retain::Rule,
+    },
+    config::train::TrainConfig,
     metrics::Metrics,
 };
 use std::{
@@ -29,7 +32,7 @@ pub type Then = Box<dyn Fn(&Path) + Send>;
 /// Checkpoints below one directory.
 pub struct Durable {
     directory: PathBuf,
-    keep: usize,
+    keep: Rule,
     /// What every manifest says besides its step: run, configuration, data.
     draft: Draft,
     /// Damaged checkpoints that were passed over are told here.
@@ -39,9 +42,13 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// Checkpoints in `directory`; `keep` are kept besides the newest and the best. `draft` is completed with step, epoch,
+    /// Checkpoints in `directory`; those that `train` says are kept besides the newest and the best. `draft` is completed with step, epoch,
     /// metric and time at each commit. `warn` hears of damaged checkpoints and of old ones that cannot be removed.
-    pub fn new(directory: PathBuf, keep: usize, draft: Draft, warn: Warn) -> Self {
+    pub fn new(directory: PathBuf, train: &TrainConfig, draft: Draft, warn: Warn) -> Self {
+        let &TrainConfig {
+            checkpoint_keep: last, checkpoint_keep_epochs: epochs, checkpoint_keep_hours: hours, ..
+        } = train;
+        let keep = Rule { last, epochs, hours };
         Self { directory, keep, draft, warn, known: None, then: None }
     }
 

@@ -261,7 +261,7 @@ fn work(
             teller.tell(What::Warned { message });
         }
     };
-    let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
+    let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(warn));
     let durable = durable.knowing(card.teller()).telling(mirror::of_run(config, run, announcer)?);
     let durable = Box::new(durable);
     let mut emit = |what| {
