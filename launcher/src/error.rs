@@ -120,6 +120,11 @@ pub enum Error {
     /// A worker failed for good.
     #[error("{0}")]
     Worker(String),
+    /// Training ended, and its last state is in no checkpoint.
+    #[error(
+        "{0}\n  hint: make room, and go on with `enn train --resume`: what was done since that checkpoint is done again"
+    )]
+    Unsaved(String),
     /// A worker that does not answer.
     #[error("the worker gave no answer within {} s", .0.as_secs())]
     Late(Duration),
@@ -362,6 +367,7 @@ impl Error {
             | Self::Profile(_)
             | Self::Agent(_)
             | Self::Ask(_)
+            | Self::Unsaved(_)
             | Self::Group(_)
             | Self::Logs(_)
             | Self::Chaos(_)

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,6 +98,8 @@ pub struct StagedShard {
     pub blake3: bool,
     /// Seconds for which training stood still.
     pub blocked: f64,
+    /// No later one makes up for it: what cannot be written is tried once more.
+    pub must: bool,
 }
 
 /// From the broker to a worker.

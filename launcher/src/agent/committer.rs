@@ -53,6 +53,9 @@ pub trait Checkpoints: Send {
     /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
 
+    /// Lets go what need not stay, because a checkpoint could not be written.
+    fn make_room(&mut self) {}
+
     /// Removes what the workers of `attempt` wrote of steps before `below` and nobody will commit; other workers live and may
     /// write elsewhere.
     fn abandon(&mut self, _attempt: &str, _below: u64) {}
@@ -242,15 +245,25 @@ fn serve(
             }
             Request::Commit(mut shards, staged) => {
                 let began = std::time::Instant::now();
-                let written = staged::write_all(&staged, &shards.dir, &mut shards.tables);
+                let mut result = commit(checkpoints.as_mut(), &staged, &mut shards);
+                if let (Err(error), true) = (&result, staged.iter().any(|share| share.must)) {
+                    tracing::warn!("checkpoint of step {}: {error}; it is tried once more", shards.step);
+                    checkpoints.make_room();
+                    result = commit(checkpoints.as_mut(), &staged, &mut shards);
+                }
                 drop(staged);
-                let result = written.map_err(Into::into).and_then(|()| checkpoints.commit(&shards));
                 let seconds = began.elapsed().as_secs_f64();
                 let _gone = verdicts.send(Verdict { step: shards.step, result, seconds, blocked: shards.blocked });
                 let _full = wake.write(1);
             }
         }
     }
+}
+
+/// Writes the shares that were left in memory, and commits.
+fn commit(checkpoints: &mut dyn Checkpoints, staged: &[Staged], shards: &mut ShardSet) -> CommitResult {
+    staged::write_all(staged, &shards.dir, &mut shards.tables)?;
+    checkpoints.commit(shards)
 }
 
 #[cfg(test)]

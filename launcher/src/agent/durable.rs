@@ -108,10 +108,14 @@ impl Checkpoints for Durable {
             then(&done.path);
         }
         // The new checkpoint stands; that an old one could not be removed costs disk only.
+        self.make_room();
+        Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
+    }
+
+    fn make_room(&mut self) {
         if let Err(error) = prune(&self.directory, self.keep) {
             (self.warn)(format!("an old checkpoint could not be removed: {error}"));
         }
-        Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
     }
 
     fn abandon(&mut self, attempt: &str, below: u64) {

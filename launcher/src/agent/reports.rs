@@ -238,6 +238,7 @@ impl Agent<'_> {
             }
             FromWorker::Trained { epoch, step, stopped_early, split, samples_per_s } => {
                 self.recovered();
+                self.trained = Some(step);
                 self.outcome.metrics = Some(split.clone());
                 let seconds = self.began.elapsed().as_secs_f64();
                 What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds }
