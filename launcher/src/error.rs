@@ -326,7 +326,7 @@ impl Error {
             | Self::Usage(_)
             | Self::Tasks(_)
             | Self::Weights(_)
-            | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
+            | Self::RunDir(RunDirError::Unknown { .. } | RunDirError::Address { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,

@@ -10,6 +10,7 @@ use enn_common::{
         self, Draft, latest, listing::FindError, name, prune, remove_attempt, remove_leftovers, retain::Rule,
     },
     config::train::TrainConfig,
+    fs::atomic,
     metrics::Metrics,
 };
 use std::{
@@ -67,7 +68,7 @@ impl Durable {
 
 impl Checkpoints for Durable {
     fn prepare(&mut self) -> Result<Option<Committed>, Failure> {
-        std::fs::create_dir_all(&self.directory)?;
+        atomic::make_dir(&self.directory)?;
         remove_leftovers(&self.directory)?;
         let latest = latest(&self.directory);
         for (path, error) in &latest.skipped {
