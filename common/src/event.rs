@@ -110,6 +110,8 @@ pub enum What {
     },
     /// A checkpoint could not be committed; the previous one stands.
     CheckpointFailed { step: u64, error: String },
+    /// A checkpoint was found damaged when it was read, and is set aside; the run goes on from the one before it.
+    CheckpointDamaged { step: u64, path: PathBuf, error: String },
     /// A worker process ended.
     WorkerExited { round: Round, rank: Rank, pid: u32, code: Option<i32>, signal: Option<i32>, seconds_to_notice: f64 },
     /// A worker reported an error in words before it ended.

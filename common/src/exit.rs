@@ -22,6 +22,8 @@ pub enum ExitCode {
     Hung = 7,
     /// A cross-validated model is not better than the best baseline.
     NotBetter = 8,
+    /// A checkpoint is readable, and may be a mixture of two saves.
+    Suspect = 9,
     /// A script cannot be read, or a program not executed; as the shell says it.
     NotExecutable = 126,
     /// A script, a program or its interpreter is not there; as the shell says it.
@@ -44,6 +46,7 @@ impl ExitCode {
         (Self::Rendezvous, "the nodes did not meet, or the host of the rendezvous was lost"),
         (Self::Hung, "no worker made progress within --hang-timeout"),
         (Self::NotBetter, "a cross-validated model is not better than the best baseline"),
+        (Self::Suspect, "a checkpoint is readable, and may be a mixture of two saves"),
         (Self::NotExecutable, "a script cannot be read, or a program not executed"),
         (Self::NotFound, "a script, a program or its interpreter is not there"),
         (Self::Interrupted, "ended by SIGINT, after a checkpoint where there are any"),

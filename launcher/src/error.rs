@@ -120,6 +120,11 @@ pub enum Error {
     /// A worker failed for good.
     #[error("{0}")]
     Worker(String),
+    /// Training ended, and its last state is in no checkpoint.
+    #[error(
+        "{0}\n  hint: make room, and go on with `enn train --resume`: what was done since that checkpoint is done again"
+    )]
+    Unsaved(String),
     /// A worker that does not answer.
     #[error("the worker gave no answer within {} s", .0.as_secs())]
     Late(Duration),
@@ -321,7 +326,7 @@ impl Error {
             | Self::Usage(_)
             | Self::Tasks(_)
             | Self::Weights(_)
-            | Self::RunDir(RunDirError::Unknown { .. }) => ExitCode::Usage,
+            | Self::RunDir(RunDirError::Unknown { .. } | RunDirError::Address { .. }) => ExitCode::Usage,
             Self::Read { .. } | Self::Top(TopError::NoTerminal) => ExitCode::Usage,
             Self::Metrics(MetricsError::Address { .. }) => ExitCode::Usage,
             Self::Logs(LogReadError::None { .. }) | Self::Chaos(ChaosError::NotUnderWay { .. }) => ExitCode::Usage,
@@ -337,6 +342,7 @@ impl Error {
             Self::Slurm(error) => error.exit_code(),
             Self::Worker(_) | Self::Late(_) => ExitCode::WorkerFailed,
             Self::Nodes(_) | Self::Rendezvous(_) => ExitCode::Rendezvous,
+            Self::Agent(error) if error.is_none_whole() => ExitCode::Artifact,
             Self::RunDir(RunDirError::Foreign { .. })
             | Self::Journal(_)
             | Self::Top(TopError::Journal(_))
@@ -361,6 +367,7 @@ impl Error {
             | Self::Profile(_)
             | Self::Agent(_)
             | Self::Ask(_)
+            | Self::Unsaved(_)
             | Self::Group(_)
             | Self::Logs(_)
             | Self::Chaos(_)

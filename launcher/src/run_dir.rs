@@ -62,6 +62,15 @@ pub enum RunDirError {
         /// Directory.
         path: PathBuf,
     },
+    /// An object store where a directory is needed.
+    #[error(
+        "runs are kept in a directory of a file system, found {address}\n  hint: name a directory, and with --set \
+         train.checkpoint_mirror={address} every checkpoint is uploaded too"
+    )]
+    Address {
+        /// What was given.
+        address: String,
+    },
     /// No such run.
     #[error("no run \"{reference}\" in {}{}", places(runs), listed(known))]
     Unknown {
@@ -90,6 +99,13 @@ fn listed(known: &[String]) -> String {
     if known.is_empty() { " (there are none)".into() } else { format!(" (there are: {})", known.join(", ")) }
 }
 
+/// The address in an object store that a path, also one below a directory, was meant to be.
+fn address(path: &Path) -> Option<String> {
+    let text = path.to_str()?;
+    let at = ["s3://", "gs://", "az://", "file://"].into_iter().find_map(|scheme| text.find(scheme))?;
+    Some(text[at..].to_owned())
+}
+
 /// A run directory that this process works in.
 #[derive(Debug)]
 pub struct RunDir {
@@ -100,6 +116,11 @@ pub struct RunDir {
 impl RunDir {
     /// Makes a new run directory under `runs` (made when absent).
     pub fn create(runs: &Path, name: &str, now: OffsetDateTime) -> Result<Self, RunDirError> {
+        if let Some(address) = address(runs) {
+            return Err(RunDirError::Address { address });
+        }
+        // A name that is new is made durable; who may not read the directory around it goes on all the same.
+        let _unreadable = atomic::make_dir(runs);
         fs::create_dir_all(runs).map_err(io_error("make", runs))?;
         let runs = fs::canonicalize(runs).map_err(io_error("find", runs))?;
         let time = now.to_offset(time::UtcOffset::UTC).format(TIME).unwrap_or_default();
@@ -111,6 +132,7 @@ impl RunDir {
     /// Makes the directory `path` of a run that is part of something larger.
     pub fn create_at(path: &Path) -> Result<Self, RunDirError> {
         fs::DirBuilder::new().mode(0o700).create(path).map_err(io_error("make", path))?;
+        let _unreadable = atomic::make_dir(path);
         Self::open(path)
     }
 
@@ -253,6 +275,9 @@ pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
 }
 
 fn find_where(runs: &[PathBuf], reference: &str, fits: fn(&Path) -> bool) -> Result<PathBuf, RunDirError> {
+    if let Some(address) = runs.iter().find_map(|runs| address(runs)) {
+        return Err(RunDirError::Address { address });
+    }
     let named = runs.iter().map(|runs| runs.join(reference));
     if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)) {
         return Ok(path);
@@ -350,6 +375,17 @@ mod tests {
             kernels: std::collections::BTreeMap::new(),
             parent: None,
         }
+    }
+
+    #[test]
+    fn an_address_is_no_directory_of_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        for given in [PathBuf::from("s3://bucket/runs"), dir.path().join("gs://bucket/runs")] {
+            let made = RunDir::create(&given, "a", datetime!(2026-01-01 00:00 UTC)).unwrap_err().to_string();
+            assert!(made.contains("://bucket/runs") && made.contains("train.checkpoint_mirror="), "{made}");
+            assert_eq!(find(&given, "latest").unwrap_err().to_string(), made);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made");
     }
 
     #[test]

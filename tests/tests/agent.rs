@@ -87,6 +87,18 @@ fn what_a_worker_left_in_memory_becomes_a_checkpoint_though_it_is_killed() {
 }
 
 #[test]
+fn a_last_checkpoint_is_tried_twice_and_a_run_without_it_says_so() {
+    let script = "0.0=hello,ready,staged:5,done,exit:0";
+    for (fails, committed) in [("fails=1", 1), ("fails=2", 0)] {
+        let end = agent::start(PROGRAMS, script, (1, 0, 5.0), &[fails]).end();
+        assert_eq!(end.code, Some(0), "{}", end.stderr);
+        assert_eq!(end.count(|what| matches!(what, What::CheckpointCommitted { step: 5, .. })), committed);
+        let failed = |what: &What| matches!(what, What::CheckpointFailed { error, .. } if error == "the disk is full");
+        assert_eq!(end.count(failed), 1 - committed);
+    }
+}
+
+#[test]
 fn a_share_without_the_others_is_no_checkpoint() {
     let script =
         "0.0=hello,ready,staged:5,listen;0.1=hello,ready,await:staged-0,kill:SIGKILL;1.*=hello,ready,done,exit:0";

@@ -7,7 +7,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::event::{Event, What};
+use enn_common::{
+    checkpoint::name,
+    event::{Event, What},
+};
 use enn_tests::{launch::enn, leavings};
 use nix::{
     sys::signal::{Signal, kill},
@@ -78,6 +81,11 @@ impl Run {
         })
     }
 
+    /// A path as the launcher sees it: its mounts are not ours.
+    fn sees(&self, path: &Path) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.child.id())).join(path.strip_prefix("/").unwrap())
+    }
+
     /// Stops the run and proves that nothing ended before: one round, and everybody in it lived to its end.
     fn stop(mut self) {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT).unwrap();
@@ -101,7 +109,7 @@ impl Drop for Run {
 
 /// Steps of the checkpoints that are there, whole.
 fn steps(run: &Path) -> Vec<u64> {
-    let listed = enn_common::checkpoint::name::list(&run.join("checkpoints")).into_iter();
+    let listed = name::list(&run.join("checkpoints")).into_iter();
     listed.filter(|(_, path)| path.join("manifest.json").is_file()).map(|(step, _)| step).collect()
 }
 
@@ -113,26 +121,59 @@ fn fill(path: &Path) {
     }
 }
 
-#[test]
-fn a_full_disk_costs_checkpoints_and_nothing_else() {
-    let dir = tempfile::tempdir().unwrap();
+/// `enn` with a small disk at `dir`; none where that cannot be had.
+fn on_a_small_disk(dir: &Path) -> Option<Command> {
     let mounted = format!("mount -t tmpfs -o size={DISK_MIB}m none \"$0\"");
     let unshare = |script: &str| {
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]).arg(dir.path());
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]).arg(dir);
         command
     };
     if !unshare(&mounted).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
         println!("skipped: no file system of one's own can be mounted here");
-        return;
+        return None;
     }
     let mut through = unshare(&format!("{mounted} && exec \"$@\""));
     through.arg(enn());
+    Some(through)
+}
+
+#[test]
+fn a_run_whose_last_state_cannot_be_saved_is_no_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(through) = on_a_small_disk(dir.path()) else { return };
+    // The disk is full at the second epoch, long before the last.
+    let mut run = train(through, dir.path(), &["--set", "train.epochs=40"]);
+    run.committed();
+    let runs = run.sees(dir.path());
+    fill(&runs.join("ballast"));
+    let (mut failed, mut last) = (0, 0);
+    let code = run.until("end", |what| {
+        match what {
+            What::CheckpointFailed { step, .. } => failed = *step,
+            What::Trained { step, .. } => last = *step,
+            What::CheckpointCommitted { .. } => failed = 0,
+            _ => {}
+        }
+        if let What::RunEnded { code, .. } = what { Some(*code) } else { None }
+    });
+    let mut said = String::new();
+    run.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!((code, run.child.wait().unwrap().code(), failed), (4, Some(4), last), "{said}");
+    assert!(
+        said.contains(&format!("the checkpoint of its last step {last}")) && said.contains("No space left"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_full_disk_costs_checkpoints_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(through) = on_a_small_disk(dir.path()) else { return };
     let mut run = train(through, dir.path(), &[]);
     run.committed();
     let before = run.committed();
-    // As the launcher sees it: its mounts are not ours.
-    let runs = PathBuf::from(format!("/proc/{}/root", run.child.id())).join(dir.path().strip_prefix("/").unwrap());
+    let runs = run.sees(dir.path());
     let (ballast, own) = (runs.join("ballast"), leavings::run_in(&runs).unwrap());
     fill(&ballast);
     let (step, error) = run.failed();
@@ -145,9 +186,14 @@ fn a_full_disk_costs_checkpoints_and_nothing_else() {
     fs::remove_file(ballast).unwrap();
     let after = run.committed();
     assert!(after > last && steps(&own).contains(&after));
-    let left = fs::read_dir(own.join("checkpoints")).unwrap().flatten();
-    let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().contains(".tmp-")).collect();
-    assert!(left.len() <= 1, "the one that is being written: {left:?}");
+    // What was given up goes behind the commits that were under way then.
+    for _ in 0..2 {
+        run.committed();
+    }
+    let names = fs::read_dir(own.join("checkpoints")).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    let left: Vec<_> = names.iter().filter_map(|name| name::being_written(name)).collect();
+    assert!(left.iter().all(|(step, _)| *step > after), "those that are being written: {left:?}");
     assert!(run.seen.iter().filter(|event| warned(event)).count() <= 1, "told once");
     run.stop();
 }

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
 use enn_common::{
-    checkpoint::latest,
+    checkpoint::{Checkpoint, latest, name},
     event::{Event, What},
 };
 use enn_tests::{launch::enn, leavings};
@@ -28,10 +28,18 @@ struct Run {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     pids: Vec<u32>,
+    seen: Vec<Event>,
 }
 
 impl Run {
     fn start(runs: &Path, more: &[&str]) -> Self {
+        let mut command = Self::command(runs, more);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines, pids: Vec::new(), seen: Vec::new() }
+    }
+
+    fn command(runs: &Path, more: &[&str]) -> Command {
         let mut command = Command::new(enn());
         command.args(["train", "examples/weather/weather.toml", "--json", "--device", "cpu", "--nproc-per-node", "2"]);
         command.args([
@@ -44,9 +52,7 @@ impl Run {
         ]);
         command.args(["--set", "train.threads=1", "--runs-dir"]).arg(runs).args(more);
         command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines, pids: Vec::new() }
+        command
     }
 
     /// The next event that is wanted; the end of the run is none.
@@ -57,6 +63,7 @@ impl Run {
             if let What::WorkerStarted { pid, .. } = event.what {
                 self.pids.push(pid);
             }
+            self.seen.push(event.clone());
             if let Some(found) = wanted(&event.what) {
                 return found;
             }
@@ -122,6 +129,72 @@ fn a_launcher_killed_at_any_moment_leaves_a_whole_checkpoint_that_the_run_goes_o
         before = run.committed();
         assert!(before > saved);
     }
+}
+
+/// Flips a bit in the middle of the largest shard of a checkpoint, which is in the elements of a tensor.
+fn flip(checkpoint: &Path) {
+    let shards = std::fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
+    let shards = shards.filter(|path| path.extension().is_some_and(|end| end == "distcp"));
+    let shard = shards.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let open = Checkpoint::open(checkpoint).unwrap();
+    let chunks = open.metadata().tensors.values().flat_map(|tensor| &tensor.chunks).map(|chunk| &chunk.place);
+    let name = shard.file_name().unwrap().to_str().unwrap();
+    let largest = chunks.filter(|place| place.file == name).max_by_key(|place| place.length).unwrap();
+    let at = usize::try_from(largest.offset + largest.length / 2).unwrap();
+    bytes[at] ^= 4;
+    std::fs::write(&shard, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_checkpoint_is_set_aside_and_the_one_before_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = Run::start(dir.path(), &[]);
+    for _ in 0..4 {
+        run.committed();
+    }
+    killed(run.child.id());
+    run.child.wait().unwrap();
+    let own = leavings::run_in(dir.path()).unwrap();
+    let checkpoints = own.join("checkpoints");
+    let mut saved = name::list(&checkpoints);
+    assert!(saved.len() >= 3, "{saved:?}");
+    let older = saved.split_off(2);
+    saved.iter().for_each(|(_, path)| flip(path));
+    // Not even one restart is allowed: to go on from another checkpoint is none.
+    let resume = ["--resume", own.to_str().unwrap(), "--max-restarts", "0"];
+    let mut run = Run::start(dir.path(), &resume);
+    for (step, path) in &saved {
+        let told = run.until(|what| match what {
+            What::CheckpointDamaged { step, path, error } => Some((*step, path.clone(), error.clone())),
+            _ => None,
+        });
+        assert_eq!((told.0, &told.1), (*step, path));
+        assert!(told.2.contains("distcp") && told.2.contains("CRC-32"), "{}", told.2);
+    }
+    let resumed = run.until(|what| match what {
+        What::RoundStarted { resume_step, .. } => Some(*resume_step),
+        _ => None,
+    });
+    assert_eq!(resumed, Some(older[0].0));
+    let words =
+        |event: &Event| matches!(&event.what, What::WorkerFailed { error, .. } if error.contains("is damaged: "));
+    assert!(run.seen.iter().any(words), "a worker names the tensor: {:?}", run.seen);
+    assert!(run.committed() > older[0].0);
+    killed(run.child.id());
+    run.child.wait().unwrap();
+
+    // With none that is whole the run ends, and says why.
+    let (aside, whole): (Vec<_>, Vec<_>) =
+        name::list(&checkpoints).into_iter().partition(|(_, path)| path.join(name::SET_ASIDE).exists());
+    assert!(!whole.is_empty() && aside.iter().all(|one| saved.contains(one)));
+    whole.iter().for_each(|(_, path)| flip(path));
+    let mut command = Run::command(dir.path(), &resume);
+    let ended = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(5), "{said}");
+    assert!(said.contains("holds no complete checkpoint") && said.contains("set aside"), "{said}");
+    assert!(whole.iter().all(|(_, path)| path.join(name::SET_ASIDE).exists()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Which checkpoint a run resumes from: the newest that is complete. Those passed over come with the reason.
 
-use super::{Checkpoint, ReadError, name};
+use super::{Checkpoint, ReadError, check_file, name};
+use crate::fs::{Disk, FileError, Storage};
 use std::path::{Path, PathBuf};
 
 /// What was found in a checkpoints directory.
@@ -22,4 +23,27 @@ pub fn latest(checkpoints: &Path) -> Latest {
         }
     }
     Latest { found: None, skipped }
+}
+
+/// Takes a checkpoint that is damaged from those that count, and tells the damage; its files stay, and so does one that is whole.
+///
+/// Whoever read it found `file` wrong. That is read again here, because the memory or the disk of who read it may be what is bad.
+///
+/// # Errors
+/// When its manifest cannot be renamed.
+pub fn set_aside(dir: &Path, file: Option<&Path>) -> Result<Option<ReadError>, FileError> {
+    let Some(damage) = damage(dir, file).err().filter(ReadError::is_damage) else { return Ok(None) };
+    match Disk.rename(&dir.join(name::MANIFEST), &dir.join(name::SET_ASIDE)) {
+        // Without a manifest it counts for nothing already.
+        Err(error) if error.is_missing() => {}
+        renamed => renamed.and_then(|()| Disk.sync_dir(dir))?,
+    }
+    Ok(Some(damage))
+}
+
+fn damage(dir: &Path, file: Option<&Path>) -> Result<(), ReadError> {
+    let found = Checkpoint::open(dir)?;
+    let files = found.manifest().into_iter().flat_map(|manifest| &manifest.files);
+    let mut read = files.filter(|listed| file.is_none_or(|file| file == dir.join(&listed.path)));
+    read.try_for_each(|listed| check_file(&dir.join(&listed.path), listed, &mut |_| {}))
 }

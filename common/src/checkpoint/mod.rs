@@ -44,7 +44,7 @@ pub mod zip;
 pub use boxes::{CoverageError, Region, check_coverage, paste};
 pub use commit::{CommitError, Committed, commit};
 pub use element::Element;
-pub use latest::{Latest, latest};
+pub use latest::{Latest, latest, set_aside};
 pub use layout::Layout;
 pub use manifest::{Draft, Manifest};
 pub use metadata::PathPart;

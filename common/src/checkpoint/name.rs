@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// The manifest of a checkpoint.
 pub const MANIFEST: &str = "manifest.json";
+/// The manifest's name in a checkpoint that was found damaged: no run resumes from it.
+pub const SET_ASIDE: &str = "manifest.damaged.json";
 /// PyTorch's global metadata.
 pub const METADATA: &str = ".metadata";
 /// What the name of a shard ends with.

@@ -4,8 +4,8 @@
 //! newest complete one is never removed.
 
 use super::{
-    Checkpoint, name,
-    retain::{Candidate, Reason, decide},
+    Checkpoint, Manifest, ReadError, name,
+    retain::{Candidate, Reason, Rule, decide},
 };
 use crate::fs::{Disk, FileError, Storage};
 use std::{
@@ -28,16 +28,36 @@ pub struct Judged {
     pub reason: String,
 }
 
-/// Says what the policy lets go, oldest first. `keep` is the number kept besides the newest and the best.
+/// Says what the policy lets go, oldest first.
 ///
 /// Damaged checkpoints are left alone: they are evidence, `latest` passes them over, and they take no one's place: the newest
-/// and the best are those of the sound ones.
-pub fn judge(checkpoints: &Path, keep: usize) -> Vec<Judged> {
+/// and the best are those of the sound ones. Sound is what a run can begin to resume from: its elements are not read.
+pub fn judge(checkpoints: &Path, rule: Rule) -> Vec<Judged> {
+    judge_by(checkpoints, rule, &mut |_| Ok(()))
+}
+
+/// The same, after reading every byte of the newest: one that is damaged is not the newest sound one.
+pub fn judge_reading(checkpoints: &Path, rule: Rule, progress: &mut dyn FnMut(&Manifest, u64)) -> Vec<Judged> {
+    judge_by(checkpoints, rule, &mut |newest| {
+        let Some(manifest) = newest.manifest() else { return Ok(()) };
+        newest.verify(&mut |bytes| progress(manifest, bytes))
+    })
+}
+
+fn judge_by(
+    checkpoints: &Path,
+    rule: Rule,
+    newest: &mut dyn FnMut(&Checkpoint) -> Result<(), ReadError>,
+) -> Vec<Judged> {
     let (mut sound, mut candidates, mut judged) = (Vec::new(), Vec::new(), Vec::new());
     for (step, path) in name::list(checkpoints) {
-        match Checkpoint::whole(&path) {
-            Ok(manifest) => {
-                candidates.push(Candidate { step, metric: manifest.metric });
+        let open = Checkpoint::open(&path);
+        let open = open.and_then(|open| if sound.is_empty() { newest(&open).map(|()| open) } else { Ok(open) });
+        match open {
+            Ok(open) => {
+                let Some(manifest) = open.manifest() else { continue };
+                let Manifest { epoch, wall_time, metric, .. } = *manifest;
+                candidates.push(Candidate { step, epoch, time: wall_time, metric });
                 sound.push((step, path, manifest.bytes()));
             }
             Err(error) => {
@@ -45,7 +65,7 @@ pub fn judge(checkpoints: &Path, keep: usize) -> Vec<Judged> {
             }
         }
     }
-    let reasons: BTreeMap<u64, Reason> = decide(&candidates, keep).into_iter().collect();
+    let reasons: BTreeMap<u64, Reason> = decide(&candidates, rule).into_iter().collect();
     judged.extend(sound.into_iter().filter_map(|(step, path, bytes)| {
         let reason = reasons.get(&step)?;
         Some(Judged { step, path, bytes, keeps: reason.keeps(), reason: reason.to_string() })
@@ -73,8 +93,8 @@ pub fn remove_on(storage: &dyn Storage, checkpoints: &Path, judged: &[Judged]) -
 }
 
 /// Removes what the policy lets go. Returns what was removed.
-pub fn prune(checkpoints: &Path, keep: usize) -> Result<Vec<PathBuf>, FileError> {
-    remove(checkpoints, &judge(checkpoints, keep))
+pub fn prune(checkpoints: &Path, rule: Rule) -> Result<Vec<PathBuf>, FileError> {
+    remove(checkpoints, &judge(checkpoints, rule))
 }
 
 /// Removes checkpoints that were being written or removed by processes that are gone. Call it only when no worker of this

@@ -42,6 +42,16 @@ pub enum ReadError {
         /// Directory.
         dir: PathBuf,
     },
+    /// It was found damaged before.
+    #[error(
+        "{} was found damaged and is set aside: its manifest is called {}\n  hint: `enn ckpt verify` tells what is wrong; what \
+         counts again gets the name {} back",
+        dir.display(), name::SET_ASIDE, name::MANIFEST
+    )]
+    SetAside {
+        /// Directory.
+        dir: PathBuf,
+    },
     /// The disk.
     #[error(transparent)]
     File(#[from] FileError),
@@ -122,6 +132,36 @@ pub enum ReadError {
     },
 }
 
+impl ReadError {
+    /// Whether the checkpoint is to blame, and not who asks or what the system allows at the moment.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::File(error) | Self::Seal(SealError::File(error)) => is_lost(&error.source),
+            Self::Item { source: ItemError::Io(error), .. } => is_lost(error),
+            Self::Absent { .. } | Self::Shape { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// The file that is wrong, where it is known.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File(error) | Self::Seal(SealError::File(error)) => Some(&error.path),
+            Self::Size { path, .. }
+            | Self::Digest { path, .. }
+            | Self::Metadata { path, .. }
+            | Self::Item { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+}
+
+/// Whether bytes that were written cannot be read any more.
+fn is_lost(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::UnexpectedEof)
+        || error.raw_os_error() == Some(nix::libc::EIO)
+}
+
 /// A tensor or a part of one: row-major elements in little-endian order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorData {
@@ -150,7 +190,9 @@ impl Checkpoint {
     pub fn whole(dir: &Path) -> Result<Manifest, ReadError> {
         let manifest = match Manifest::read(dir) {
             Err(SealError::File(error)) if error.is_missing() => {
-                return Err(ReadError::NotComplete { dir: dir.to_path_buf() });
+                let dir = dir.to_path_buf();
+                let was = dir.join(name::SET_ASIDE).exists();
+                return Err(if was { ReadError::SetAside { dir } } else { ReadError::NotComplete { dir } });
             }
             found => found?,
         };

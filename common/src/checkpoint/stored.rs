@@ -285,7 +285,7 @@ fn read_view(tree: &Tree<'_>, args: &[Id], dtype: Option<Id>) -> Result<Option<S
         let Node::Persistent(storage) = tree.node(*storage) else { return None };
         let [_, class, key, _, numel, ..] = tree.tuple(*storage)? else { return None };
         let Node::Global(_, class) = tree.node(*class) else { return None };
-        let key = tree.text(*key)?.to_owned();
+        let key = tree.owned(*key)?;
         let (sizes, strides) = (tree.size(*sizes)?, tree.size(*strides)?);
         Some((*class, key, tree.count(*numel)?, tree.count(*first)?, sizes, strides))
     };

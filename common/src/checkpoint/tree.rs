@@ -1,8 +1,16 @@
 //! What a pickle holds: objects in one arena, and questions about them that never run anything.
 //!
-//! **Invariant:** shared and cyclic objects cost nothing to keep; whoever walks them bounds depth and number of steps.
+//! **Invariant:** shared and cyclic objects cost nothing to keep; whoever walks them bounds depth and number of steps, and all that is
+//! copied out of a tree is within a multiple of the pickle's own bytes, however often it mentions one object.
 
 use super::{unpickle::UnpickleError, value::Value};
+use std::cell::Cell;
+
+/// Axes of a tensor; PyTorch's own limit.
+const AXES_MAX: usize = 64;
+/// Bytes that may be copied out of a pickle, for each of its own, and beside.
+const COPIED_BYTES_PER_BYTE: usize = 64;
+const COPIED_BYTES: usize = 1 << 20;
 
 /// Depth to which plain values are followed.
 const VALUE_DEPTH_MAX: usize = 64;
@@ -42,11 +50,28 @@ pub(super) enum Node<'a> {
 pub(super) struct Tree<'a> {
     nodes: Vec<Node<'a>>,
     pub(super) root: Id,
+    /// Bytes that may still be copied.
+    left: Cell<usize>,
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(nodes: Vec<Node<'a>>, root: Id) -> Self {
-        Self { nodes, root }
+    /// Of a pickle of so many bytes.
+    pub(super) fn new(nodes: Vec<Node<'a>>, root: Id, bytes: usize) -> Self {
+        let left = bytes.saturating_mul(COPIED_BYTES_PER_BYTE).saturating_add(COPIED_BYTES);
+        Self { nodes, root, left: Cell::new(left) }
+    }
+
+    /// Takes what is to be copied from what may be.
+    fn spend(&self, bytes: usize) -> Option<()> {
+        self.left.set(self.left.get().checked_sub(bytes)?);
+        Some(())
+    }
+
+    /// A copy of a text.
+    pub(super) fn owned(&self, id: Id) -> Option<String> {
+        let text = self.text(id)?;
+        self.spend(text.len() + size_of::<String>())?;
+        Some(text.to_owned())
     }
 
     pub(super) fn node(&self, id: Id) -> &Node<'a> {
@@ -112,6 +137,10 @@ impl<'a> Tree<'a> {
             Some(_) => return None,
             None => self.sequence(id)?,
         };
+        if items.len() > AXES_MAX {
+            return None;
+        }
+        self.spend((items.len() + 1) * size_of::<u64>())?;
         items.iter().map(|&item| self.count(item)).collect()
     }
 
@@ -127,6 +156,12 @@ impl<'a> Tree<'a> {
             return Err(refused);
         }
         *left -= 1;
+        let copied = match self.node(id) {
+            Node::Text(text) => text.len(),
+            Node::Bytes(bytes) => bytes.len(),
+            _ => 0,
+        };
+        self.spend(copied + size_of::<Value>()).ok_or(refused.clone())?;
         let mut each =
             |items: &[Id]| items.iter().map(|&item| self.plain(item, depth - 1, left)).collect::<Result<Vec<_>, _>>();
         Ok(match self.node(id) {
@@ -138,16 +173,21 @@ impl<'a> Tree<'a> {
             Node::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
             Node::Tuple(items) => Value::Tuple(each(items)?),
             Node::List(items) => Value::List(each(items)?),
-            Node::Object { .. } if self.size(id).is_some() => {
-                Value::Tuple(self.size(id).unwrap_or_default().iter().map(|&n| Value::Int(n.cast_signed())).collect())
-            }
             // `torch.__version__` is a text with a class of its own.
             Node::Object { callee, args, .. } if self.is_global(*callee, "torch.torch_version", "TorchVersion") => {
                 let text = self.tuple(*args).and_then(|args| self.text(*args.first()?));
+                let text = text.filter(|text| self.spend(text.len()).is_some());
                 Value::Str(text.ok_or(refused)?.to_owned())
             }
-            Node::Object { .. } if self.encoded(id).is_some() => Value::Bytes(self.encoded(id).unwrap_or_default()),
             _ => {
+                if let Node::Object { .. } = self.node(id) {
+                    if let Some(size) = self.size(id) {
+                        return Ok(Value::Tuple(size.iter().map(|&n| Value::Int(n.cast_signed())).collect()));
+                    }
+                    if let Some(bytes) = self.encoded(id) {
+                        return Ok(Value::Bytes(bytes));
+                    }
+                }
                 let pairs = self.pairs(id).ok_or(refused)?;
                 let pair = |&(key, value): &(Id, Id)| {
                     Ok((self.plain(key, depth - 1, left)?, self.plain(value, depth - 1, left)?))
@@ -164,6 +204,8 @@ impl<'a> Tree<'a> {
         if name != "encode" || self.text(*codec) != Some("latin1") {
             return None;
         }
-        self.text(*text)?.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect()
+        let text = self.text(*text)?;
+        self.spend(text.len())?;
+        text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect()
     }
 }

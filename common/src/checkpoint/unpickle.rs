@@ -58,7 +58,7 @@ pub(super) fn unpickle<'a>(bytes: &'a [u8], allow: AllowList) -> Result<Tree<'a>
         Machine { bytes, at: 0, allow, nodes: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
     loop {
         if let Some(root) = machine.step()? {
-            return Ok(Tree::new(machine.nodes, root));
+            return Ok(Tree::new(machine.nodes, root, bytes.len()));
         }
     }
 }

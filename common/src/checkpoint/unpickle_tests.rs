@@ -113,3 +113,41 @@ fn what_cpython_writes_is_read() {
     let list = vec![Value::None, true.into(), 1.5.into(), Value::Bytes(vec![0, 255])];
     assert_eq!(value.get("b"), Some(&Value::List(list)));
 }
+
+/// A tuple of `length` numbers, and `times` mentions of it in a list.
+fn mentioned(length: usize, times: usize) -> Vec<u8> {
+    let mut bytes = vec![0x80, 4, b']', b'(', b'('];
+    (0..length).for_each(|_| bytes.extend([b'K', 1]));
+    bytes.extend([b't', 0x94]);
+    (1..times).for_each(|_| bytes.extend([b'h', 0]));
+    bytes.extend(*b"e.");
+    bytes
+}
+
+#[test]
+fn what_is_mentioned_often_is_not_copied_without_bound() {
+    let bytes = mentioned(AXES_MAX_SEEN, 4);
+    let tree = unpickle(&bytes, ALLOW).unwrap();
+    let items = tree.sequence(tree.root).unwrap();
+    assert_eq!(tree.size(items[0]).map(|size| size.len()), Some(AXES_MAX_SEEN));
+    let bytes = mentioned(AXES_MAX_SEEN + 1, 4);
+    let tree = unpickle(&bytes, ALLOW).unwrap();
+    assert_eq!(tree.size(tree.sequence(tree.root).unwrap()[0]), None, "no tensor has so many axes");
+
+    let mut bytes = vec![0x80, 4, b']', b'(', b'X'];
+    bytes.extend(100_000u32.to_le_bytes());
+    bytes.extend([b'a'; 100_000]);
+    bytes.push(0x94);
+    (0..20_000).for_each(|_| bytes.extend([b'h', 0]));
+    bytes.extend(*b"e.");
+    let tree = unpickle(&bytes, ALLOW).unwrap();
+    let items = tree.sequence(tree.root).unwrap();
+    assert_eq!(items.len(), 20_001);
+    let copied = items.iter().filter(|&&id| tree.owned(id).is_some()).count();
+    assert!((64..200).contains(&copied), "{copied} of 100 kB, from {} kB", bytes.len() / 1000);
+    let refused = unpickle(&bytes, ALLOW).unwrap();
+    assert!(matches!(refused.value(refused.root), Err(UnpickleError::Unexpected { .. })));
+}
+
+/// Axes that PyTorch's tensors may have.
+const AXES_MAX_SEEN: usize = 64;

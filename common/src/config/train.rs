@@ -59,8 +59,12 @@ pub struct TrainConfig {
     pub step_memory_mb: u64,
     /// Save a checkpoint every this many epochs (and at the end, and when stopped).
     pub checkpoint_every: u64,
-    /// Checkpoints kept besides the newest.
+    /// Checkpoints kept besides the newest and the best.
     pub checkpoint_keep: usize,
+    /// The first checkpoint of every this many epochs is kept too; 0: of none.
+    pub checkpoint_keep_epochs: u64,
+    /// The first checkpoint of every this many hours is kept too; 0: of none.
+    pub checkpoint_keep_hours: f64,
     /// Whether training goes on while a checkpoint is written: it waits for a copy in memory only, which the launcher writes. Where
     /// the memory is not there, and for workers on other nodes than the launcher's, it waits for the disk.
     pub checkpoint_async: bool,
@@ -308,6 +312,8 @@ impl Default for TrainConfig {
             step_memory_mb: 0,
             checkpoint_every: 5,
             checkpoint_keep: 2,
+            checkpoint_keep_epochs: 0,
+            checkpoint_keep_hours: 0.0,
             checkpoint_async: true,
             checkpoint_busy: Busy::Wait,
             checkpoint_blake3: false,

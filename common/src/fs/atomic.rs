@@ -65,6 +65,18 @@ pub fn place(beside: &Path, path: &Path) -> Result<(), FileError> {
     placed
 }
 
+/// Makes a directory and its missing parents; their names are durable when it returns, also where one who died made them.
+pub fn make_dir(path: &Path) -> Result<(), FileError> {
+    make_dir_on(&Disk, path)
+}
+
+/// `make_dir` on another storage.
+pub fn make_dir_on(storage: &dyn Storage, path: &Path) -> Result<(), FileError> {
+    let made: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !storage.exists(above)).collect();
+    storage.create_dir(path)?;
+    made.into_iter().rev().chain([path]).try_for_each(|made| storage.sync_dir(parent(made)))
+}
+
 /// Gives a directory that was filled beside `path`, at a temporary name, its own name; one that has it is exchanged in one step and
 /// removed. Durable when it returns, as far as what lies in it is.
 pub fn place_dir(beside: &Path, path: &Path) -> Result<(), FileError> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Version both sides must share.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// From a worker to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,6 +73,8 @@ pub enum FromWorker {
     ShardStaged(Box<StagedShard>),
     /// Comes before `Halted`: what it keeps is this share `of` so many, of use together with the others of the same step.
     ShareKept { round: u64, share: u32, of: u32 },
+    /// Comes before `Failed`: the checkpoint in `path`, from which the round was to begin, is damaged, as `file` of it shows.
+    CheckpointDamaged { path: PathBuf, file: Option<PathBuf> },
 }
 
 /// A share of a checkpoint in memory, laid out as the file that it is to become.
@@ -96,6 +98,8 @@ pub struct StagedShard {
     pub blake3: bool,
     /// Seconds for which training stood still.
     pub blocked: f64,
+    /// No later one makes up for it: what cannot be written is tried once more.
+    pub must: bool,
 }
 
 /// From the broker to a worker.

@@ -2,10 +2,16 @@
 
 use crate::fixture::{checkpoint, draft, pattern, w, write_shards};
 use enn_common::{
-    checkpoint::{Checkpoint, DType, Region, commit, latest, name, prune, prune::judge, remove_leftovers},
+    checkpoint::{
+        Checkpoint, DType, Region, commit, latest, name, prune,
+        prune::{judge, judge_reading, remove},
+        remove_leftovers,
+        retain::Rule,
+    },
     fs::Disk,
 };
-use std::fs;
+use proptest::prelude::*;
+use std::{fs, path::Path};
 
 #[test]
 fn every_division_reads_back() {
@@ -119,7 +125,7 @@ fn pruning_keeps_the_newest_and_the_best() {
     fs::create_dir(root.path().join(name::temporary(9, "dead"))).unwrap();
     assert_eq!(remove_leftovers(root.path()).unwrap().len(), 1);
     // The metric of the fixture is the step: step 1 is the best.
-    let removed = prune(root.path(), 1).unwrap();
+    let removed = prune(root.path(), Rule::last(1)).unwrap();
     assert_eq!(removed, [root.path().join("step-00000002")]);
     assert_eq!(name::list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 3, 1]);
 }
@@ -136,11 +142,70 @@ fn damaged_checkpoints_take_no_ones_place_so_that_the_last_good_one_stays() {
         fs::write(&shard, &fs::read(&shard).unwrap()[..100]).unwrap();
     }
     fs::remove_file(root.path().join("step-00000004/manifest.json")).unwrap();
-    let judged = judge(root.path(), 0);
+    let judged = judge(root.path(), Rule::default());
     let told: Vec<_> = judged.iter().map(|one| (one.step, one.keeps)).collect();
     assert_eq!(told, [(1, true), (2, true), (3, true), (4, true), (5, true)], "{judged:?}");
     assert!(judged[0].reason.contains("damaged") && judged[1].reason.contains("best"), "{judged:?}");
     assert!(judged[2].reason.contains("newest"), "{judged:?}");
-    assert!(prune(root.path(), 0).unwrap().is_empty());
+    assert!(prune(root.path(), Rule::default()).unwrap().is_empty());
     assert_eq!(latest(root.path()).found.unwrap().manifest().unwrap().step, 3);
+}
+
+fn flip(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn one_that_no_run_can_resume_from_is_not_the_newest() {
+    let root = tempfile::tempdir().unwrap();
+    // The metric of the fixture is the step: step 1 is the best.
+    for step in [1, 2, 3] {
+        checkpoint(root.path(), 1, step);
+    }
+    flip(&root.path().join("step-00000003/.metadata"));
+    assert_eq!(latest(root.path()).found.unwrap().manifest().unwrap().step, 2);
+    assert!(prune(root.path(), Rule::default()).unwrap().is_empty());
+    // Elements are read where somebody asks for it.
+    flip(&root.path().join("step-00000002/__0_0.distcp"));
+    checkpoint(root.path(), 1, 0);
+    let stays = |judged: &[prune::Judged]| judged.iter().map(|one| (one.step, one.keeps)).collect::<Vec<_>>();
+    assert_eq!(stays(&judge(root.path(), Rule::default())), [(0, true), (1, false), (2, true), (3, true)]);
+    let mut read = 0;
+    let judged = judge_reading(root.path(), Rule::default(), &mut |_, bytes| read += bytes);
+    assert_eq!(stays(&judged), [(0, true), (1, true), (2, true), (3, true)], "{judged:?}");
+    assert!(judged[2].reason.contains("damaged") && judged[1].reason.contains("newest") && read > 0, "{judged:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn whatever_is_damaged_the_last_good_one_stays(
+        damage in proptest::collection::vec(0u8..8, 1..6), last in 0usize..3, epochs in 0u64..3, hours in 0u8..2,
+    ) {
+        let root = tempfile::tempdir().unwrap();
+        for (step, damage) in (1..).zip(&damage) {
+            let path = checkpoint(root.path(), 1, step);
+            match damage {
+                0 => flip(&path.join(".metadata")),
+                1 => flip(&path.join("manifest.json")),
+                2 => fs::remove_file(path.join("manifest.json")).unwrap(),
+                3 => fs::write(path.join("__0_0.distcp"), b"short").unwrap(),
+                4 => flip(&path.join("__0_0.distcp")),
+                _ => {}
+            }
+        }
+        let good = |path: &Path| Checkpoint::open(path).is_ok_and(|found| found.verify(&mut |_| {}).is_ok());
+        let newest = || name::list(root.path()).into_iter().find(|(_, path)| good(path));
+        let (before, resumed) = (newest(), latest(root.path()).found.map(|found| found.dir().to_owned()));
+        let rule = Rule { last, epochs, hours: f64::from(hours) };
+        let judged = judge_reading(root.path(), rule, &mut |_, _| {});
+        remove(root.path(), &judged).unwrap();
+        prop_assert_eq!(newest(), before);
+        prune(root.path(), rule).unwrap();
+        prop_assert_eq!(latest(root.path()).found.map(|found| found.dir().to_owned()), resumed);
+    }
 }

@@ -13,7 +13,7 @@ use enn_common::{
         name,
         write::{How, write_shard},
     },
-    fs::{FileError, Storage, StorageFile},
+    fs::{FileError, Storage, StorageFile, atomic},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +24,9 @@ use std::{
 
 /// Bytes of a tensor that is written by itself.
 const LARGE_BYTES: u64 = (1 << 20) + 3;
+
+/// Where checkpoints are: a directory of runs and a run are new too.
+const CHECKPOINTS: &str = "/runs/weather/checkpoints";
 
 /// Number of a file's contents.
 type Inode = usize;
@@ -110,7 +113,7 @@ impl Storage for Crashing {
     fn create_dir(&self, path: &Path) -> Result<(), FileError> {
         let mut machine = self.machine();
         machine.operate("create directory", path)?;
-        machine.seen.dirs.insert(path.to_owned());
+        machine.seen.dirs.extend(path.ancestors().map(Path::to_owned));
         Ok(())
     }
 
@@ -148,7 +151,10 @@ impl Storage for Crashing {
             // A directory that got this name by a rename brings the entries that are durable in it: those it was synced with.
             let inside = Machine::below(&seen, dir);
             let known: BTreeSet<Inode> = machine.durable.files.values().copied().collect();
+            let kept = Machine::below(&durable, dir).dirs.into_iter().filter(|dir| inside.dirs.contains(dir));
+            let kept: Vec<PathBuf> = kept.collect();
             Machine::without(&mut durable, dir);
+            durable.dirs.extend(kept);
             durable.dirs.insert(dir.clone());
             durable.files.extend(inside.files.into_iter().filter(|(_, inode)| known.contains(inode)));
         }
@@ -213,10 +219,14 @@ impl Crashing {
         let machine = self.machine();
         let root = tempfile::tempdir().unwrap();
         let real = |path: &Path| root.path().join(path.strip_prefix("/").unwrap());
-        for dir in &names(&machine).dirs {
+        for dir in
+            names(&machine).dirs.iter().filter(|dir| dir.ancestors().all(|above| names(&machine).dirs.contains(above)))
+        {
             fs::create_dir_all(real(dir)).unwrap();
         }
-        for (path, inode) in &names(&machine).files {
+        // What lies in a directory whose name is lost is lost with it.
+        let is_there = |path: &&PathBuf| path.ancestors().skip(1).all(|above| names(&machine).dirs.contains(above));
+        for (path, inode) in names(&machine).files.iter().filter(|(path, _)| is_there(path)) {
             fs::create_dir_all(real(path).parent().unwrap()).unwrap();
             fs::write(real(path), &bytes(&machine)[*inode]).unwrap();
         }
@@ -234,7 +244,7 @@ impl Crashing {
 
 /// The step of the newest complete checkpoint, after reading every byte of it.
 fn newest(root: &Path) -> Option<u64> {
-    let found = latest(&root.join("checkpoints")).found?;
+    let found = latest(&root.join(CHECKPOINTS.trim_start_matches('/'))).found?;
     found.verify(&mut |_| {}).unwrap();
     let step = found.manifest().unwrap().step;
     assert_eq!(found.tensor("model.w").unwrap().bytes, w(step));
@@ -244,7 +254,7 @@ fn newest(root: &Path) -> Option<u64> {
 
 /// Saves a step the way workers and launcher do; an error ends it like a crash would.
 fn save(storage: &Crashing, step: u64) -> Result<(), String> {
-    let checkpoints = Path::new("/checkpoints");
+    let checkpoints = Path::new(CHECKPOINTS);
     let (temporary, committed) =
         (checkpoints.join(name::temporary(step, "a")), checkpoints.join(name::committed(step)));
     let tables = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_shards(storage, &temporary, 2, step)));
@@ -271,8 +281,10 @@ fn write_large(storage: &Crashing, temporary: &Path, step: u64) -> Result<ShardT
 
 fn machine() -> Crashing {
     let storage = Crashing::default();
-    storage.create_dir(Path::new("/checkpoints")).unwrap();
-    storage.machine().durable.dirs.insert("/checkpoints".into());
+    storage.machine().seen.dirs.insert("/".into());
+    storage.machine().durable.dirs.insert("/".into());
+    // As the launcher makes a run.
+    atomic::make_dir_on(&storage, Path::new(CHECKPOINTS)).unwrap();
     storage
 }
 
@@ -320,4 +332,15 @@ fn a_full_disk_leaves_the_old_checkpoint() {
 #[test]
 fn replacing_a_step_never_leaves_none() {
     crash_everywhere(1, None);
+}
+
+#[test]
+fn a_directory_that_was_made_without_care_is_lost_with_all_that_is_in_it() {
+    let storage = Crashing::default();
+    storage.machine().seen.dirs.insert("/".into());
+    storage.machine().durable.dirs.insert("/".into());
+    storage.create_dir(Path::new(CHECKPOINTS)).unwrap();
+    save(&storage, 1).unwrap();
+    assert_eq!(newest(storage.worlds()[1].path()), None);
+    assert_eq!(newest(storage.worlds()[0].path()), Some(1));
 }

@@ -1,7 +1,7 @@
 //! Every kind of damage becomes an error that names the file or the tensor; none is read as if nothing were.
 
 use crate::fixture::{checkpoint, pattern, w};
-use enn_common::checkpoint::{Checkpoint, ReadError};
+use enn_common::checkpoint::{Checkpoint, ReadError, latest, set_aside};
 use proptest::prelude::*;
 use std::{
     fs,
@@ -59,6 +59,29 @@ fn a_flipped_bit_of_a_payload_names_the_tensor() {
     refused(&path, &["model.big", "__0_0.distcp", "CRC-32"]);
     let error = Checkpoint::open(&path).unwrap().verify(&mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("__0_0.distcp") && error.contains("CRC-32"), "{error}");
+}
+
+#[test]
+fn only_what_is_damaged_is_set_aside_and_stays_so() {
+    let (root, path) = fresh();
+    let older = checkpoint(root.path(), 2, 4);
+    let (bad, good) = (path.join("__0_0.distcp"), path.join("__1_0.distcp"));
+    assert!(set_aside(&path, Some(&bad)).unwrap().is_none() && set_aside(&path, None).unwrap().is_none());
+    change(&bad, |bytes| {
+        let at = place_of(bytes, &pattern(6, 64));
+        bytes[at + 5000] ^= 1;
+    });
+    let newest = || latest(root.path()).found.unwrap().dir().to_owned();
+    assert!(set_aside(&path, Some(&good)).unwrap().is_none(), "that file is as it was written");
+    assert_eq!(newest(), path);
+    let told = set_aside(&path, Some(&bad)).unwrap().unwrap().to_string();
+    assert!(told.contains("__0_0.distcp") && told.contains("CRC-32"), "{told}");
+    assert_eq!(newest(), older);
+    refused(&path, &["is set aside", "manifest.damaged.json"]);
+    assert!(bad.exists() && set_aside(&path, Some(&bad)).unwrap().is_some());
+    // The step can be saved again.
+    assert_eq!(checkpoint(root.path(), 2, 5), path);
+    assert!(read_all(&path, 5).is_none());
 }
 
 #[test]

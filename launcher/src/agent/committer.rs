@@ -11,7 +11,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, BorrowedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
 };
@@ -40,8 +40,21 @@ pub trait Checkpoints: Send {
     /// committed one.
     fn prepare(&mut self) -> Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>;
 
+    /// Takes a checkpoint that a worker could not read, because of `file`, from those that are found, if it is damaged: what is
+    /// wrong with it.
+    fn set_aside(
+        &mut self,
+        _path: &Path,
+        _file: Option<&Path>,
+    ) -> Result<Option<String>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(None)
+    }
+
     /// Makes the shards a checkpoint, whole or not at all, and lets old ones go.
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Lets go what need not stay, because a checkpoint could not be written.
+    fn make_room(&mut self) {}
 
     /// Removes what the workers of `attempt` wrote of steps before `below` and nobody will commit; other workers live and may
     /// write elsewhere.
@@ -62,8 +75,12 @@ pub(super) struct Verdict {
     pub(super) blocked: f64,
 }
 
+/// An answer that is waited for.
+type Answer<T> = Sender<Result<T, Box<dyn std::error::Error + Send + Sync>>>;
+
 enum Request {
-    Prepare(Sender<Result<Option<Committed>, Box<dyn std::error::Error + Send + Sync>>>),
+    Prepare(Answer<Option<Committed>>),
+    SetAside(PathBuf, Option<PathBuf>, Answer<Option<String>>),
     Commit(ShardSet, Vec<Staged>),
     Abandon(String, u64),
     Predicted(Chunk),
@@ -102,9 +119,18 @@ impl Committer {
 
     /// Waits until commits under way are done, then prepares the round.
     pub(super) fn prepare(&self) -> Result<Option<Committed>, AgentError> {
+        self.ask(Request::Prepare)
+    }
+
+    /// Takes a damaged checkpoint from those that are found: what is wrong with it, if anything is.
+    pub(super) fn set_aside(&self, path: PathBuf, file: Option<PathBuf>) -> Result<Option<String>, AgentError> {
+        self.ask(|answer| Request::SetAside(path, file, answer))
+    }
+
+    fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, AgentError> {
         let (answer_out, answer) = bounded(1);
         let requests = self.requests.as_ref().ok_or(AgentError::Committer)?;
-        requests.send(Request::Prepare(answer_out)).map_err(|_| AgentError::Committer)?;
+        requests.send(request(answer_out)).map_err(|_| AgentError::Committer)?;
         answer.recv().map_err(|_| AgentError::Committer)?.map_err(AgentError::Checkpoints)
     }
 
@@ -207,6 +233,9 @@ fn serve(
             Request::Prepare(answer) => {
                 let _gone = answer.send(checkpoints.prepare());
             }
+            Request::SetAside(path, file, answer) => {
+                let _gone = answer.send(checkpoints.set_aside(&path, file.as_deref()));
+            }
             Request::Abandon(attempt, below) => checkpoints.abandon(&attempt, below),
             Request::Predicted(chunk) => checkpoints.predicted(&chunk),
             Request::Write(path, bytes) => {
@@ -216,15 +245,25 @@ fn serve(
             }
             Request::Commit(mut shards, staged) => {
                 let began = std::time::Instant::now();
-                let written = staged::write_all(&staged, &shards.dir, &mut shards.tables);
+                let mut result = commit(checkpoints.as_mut(), &staged, &mut shards);
+                if let (Err(error), true) = (&result, staged.iter().any(|share| share.must)) {
+                    tracing::warn!("checkpoint of step {}: {error}; it is tried once more", shards.step);
+                    checkpoints.make_room();
+                    result = commit(checkpoints.as_mut(), &staged, &mut shards);
+                }
                 drop(staged);
-                let result = written.map_err(Into::into).and_then(|()| checkpoints.commit(&shards));
                 let seconds = began.elapsed().as_secs_f64();
                 let _gone = verdicts.send(Verdict { step: shards.step, result, seconds, blocked: shards.blocked });
                 let _full = wake.write(1);
             }
         }
     }
+}
+
+/// Writes the shares that were left in memory, and commits.
+fn commit(checkpoints: &mut dyn Checkpoints, staged: &[Staged], shards: &mut ShardSet) -> CommitResult {
+    staged::write_all(staged, &shards.dir, &mut shards.tables)?;
+    checkpoints.commit(shards)
 }
 
 #[cfg(test)]

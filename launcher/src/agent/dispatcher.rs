@@ -167,6 +167,10 @@ pub(super) struct Agent<'a> {
     /// How the run ends, once nobody is left.
     pub(super) verdict: Option<Ended>,
     pub(super) outcome: Outcome,
+    /// The step after which training ended by itself.
+    pub(super) trained: Option<u64>,
+    /// The last checkpoint that could not be committed, and why.
+    pub(super) failed_save: Option<(u64, String)>,
     pub(super) began: Instant,
 }
 
@@ -220,8 +224,11 @@ impl<'a> Agent<'a> {
                 rounds: 0,
                 metrics: None,
                 checkpoint: None,
+                unsaved: None,
                 chunks: Vec::new(),
             },
+            trained: None,
+            failed_save: None,
             began: Instant::now(),
         })
     }
@@ -241,10 +248,27 @@ impl<'a> Agent<'a> {
         if let Some(ended) = self.verdict.take() {
             self.outcome.ended = ended;
         }
+        self.outcome.unsaved = self.unsaved();
         self.sources.nodes.close_all()?;
         self.farewell();
         self.outcome.chunks.sort_by_key(|chunk| chunk.start);
         Ok(self.outcome)
+    }
+
+    /// Why the state with which training ended is in no checkpoint, if it is in none.
+    fn unsaved(&mut self) -> Option<String> {
+        let trained = self.trained.filter(|_| self.outcome.ended == Ended::Finished)?;
+        let saved = self.outcome.checkpoint.as_ref().map(|(step, _)| *step);
+        if saved >= Some(trained) {
+            return None;
+        }
+        let why = self.failed_save.take().filter(|(step, _)| *step == trained);
+        let why = why.map_or_else(|| "its shares did not come together".to_owned(), |(_, error)| error);
+        let stands =
+            saved.map_or_else(|| "there is no checkpoint".to_owned(), |saved| format!("that of step {saved} stands"));
+        Some(format!(
+            "training ended, but the checkpoint of its last step {trained} could not be written ({stands}): {why}"
+        ))
     }
 
     /// Nobody lives and nothing is being committed.
@@ -454,6 +478,7 @@ impl<'a> Agent<'a> {
         // Shares of earlier steps that were abandoned hold room that the next checkpoint needs; those of this one may still be
         // written.
         self.sources.committer.abandon(self.state.attempt.clone(), step);
+        self.failed_save = Some((step, error.clone()));
         (self.emit)(What::CheckpointFailed { step, error });
         Ok(())
     }

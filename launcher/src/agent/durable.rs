@@ -6,10 +6,18 @@ use super::{
 };
 use enn_common::{
     artifact::card::Findings,
-    checkpoint::{self, Draft, latest, name, prune, remove_attempt, remove_leftovers},
+    checkpoint::{
+        self, Draft, latest, listing::FindError, name, prune, remove_attempt, remove_leftovers, retain::Rule,
+    },
+    config::train::TrainConfig,
+    fs::atomic,
     metrics::Metrics,
 };
-use std::{collections::BTreeMap, path::PathBuf, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -20,12 +28,12 @@ type Warn = Box<dyn Fn(String) + Send>;
 pub type Known = Box<dyn Fn() -> (BTreeMap<String, Metrics>, Findings) + Send>;
 
 /// Hears of every checkpoint that was committed, before an older one is let go. It must not wait.
-pub type Then = Box<dyn Fn(&std::path::Path) + Send>;
+pub type Then = Box<dyn Fn(&Path) + Send>;
 
 /// Checkpoints below one directory.
 pub struct Durable {
     directory: PathBuf,
-    keep: usize,
+    keep: Rule,
     /// What every manifest says besides its step: run, configuration, data.
     draft: Draft,
     /// Damaged checkpoints that were passed over are told here.
@@ -35,9 +43,13 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// Checkpoints in `directory`; `keep` are kept besides the newest and the best. `draft` is completed with step, epoch,
+    /// Checkpoints in `directory`; those that `train` says are kept besides the newest and the best. `draft` is completed with step, epoch,
     /// metric and time at each commit. `warn` hears of damaged checkpoints and of old ones that cannot be removed.
-    pub fn new(directory: PathBuf, keep: usize, draft: Draft, warn: Warn) -> Self {
+    pub fn new(directory: PathBuf, train: &TrainConfig, draft: Draft, warn: Warn) -> Self {
+        let &TrainConfig {
+            checkpoint_keep: last, checkpoint_keep_epochs: epochs, checkpoint_keep_hours: hours, ..
+        } = train;
+        let keep = Rule { last, epochs, hours };
         Self { directory, keep, draft, warn, known: None, then: None }
     }
 
@@ -56,17 +68,25 @@ impl Durable {
 
 impl Checkpoints for Durable {
     fn prepare(&mut self) -> Result<Option<Committed>, Failure> {
-        std::fs::create_dir_all(&self.directory)?;
+        atomic::make_dir(&self.directory)?;
         remove_leftovers(&self.directory)?;
         let latest = latest(&self.directory);
         for (path, error) in &latest.skipped {
             (self.warn)(format!("checkpoint {} is passed over: {error}", path.display()));
+        }
+        if let (None, Some((_, reason))) = (&latest.found, latest.skipped.into_iter().next()) {
+            // To begin again from nothing in a run that had come somewhere is not for us to decide.
+            return Err(Box::new(FindError::Incomplete { path: self.directory.clone(), reason: Box::new(reason) }));
         }
         Ok(latest.found.and_then(|found| {
             let manifest = found.manifest()?;
             let (step, bytes, metric) = (manifest.step, manifest.bytes(), manifest.metric);
             Some(Committed { step, path: found.dir().to_owned(), bytes, metric })
         }))
+    }
+
+    fn set_aside(&mut self, path: &Path, file: Option<&Path>) -> Result<Option<String>, Failure> {
+        Ok(checkpoint::set_aside(path, file)?.map(|damage| damage.to_string()))
     }
 
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {
@@ -89,10 +109,14 @@ impl Checkpoints for Durable {
             then(&done.path);
         }
         // The new checkpoint stands; that an old one could not be removed costs disk only.
+        self.make_room();
+        Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
+    }
+
+    fn make_room(&mut self) {
         if let Err(error) = prune(&self.directory, self.keep) {
             (self.warn)(format!("an old checkpoint could not be removed: {error}"));
         }
-        Ok(Committed { step: done.step, path: done.path, bytes: done.bytes, metric: shards.metric })
     }
 
     fn abandon(&mut self, attempt: &str, below: u64) {

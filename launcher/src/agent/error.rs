@@ -1,6 +1,7 @@
 //! Why the agent itself cannot go on. A worker's failure is an outcome, not an error.
 
 use enn_broker::{BrokerError, store::StoreError};
+use enn_common::checkpoint::listing::FindError;
 use std::{io, path::PathBuf};
 
 /// The machine refused something the agent needs.
@@ -45,4 +46,11 @@ pub enum AgentError {
     /// The thread that commits checkpoints is gone.
     #[error("the thread that commits checkpoints ended")]
     Committer,
+}
+
+impl AgentError {
+    /// Whether the run has checkpoints and none of them is whole.
+    pub fn is_none_whole(&self) -> bool {
+        matches!(self, Self::Checkpoints(error) if error.is::<FindError>())
+    }
 }

@@ -44,7 +44,11 @@ pub(crate) fn inherit(
     (agent.nodes_min, agent.nodes_max) = (least, most);
     (agent.heir, agent.signalled) = (true, signalled);
     agent.sources.nodes.agreed(&plan);
-    agent.outcome.checkpoint = agent.sources.committer.prepare()?.map(|found| (found.step, found.path));
+    agent.outcome.checkpoint = match agent.sources.committer.prepare() {
+        // The workers may have the state.
+        Err(error) if error.is_none_whole() => None,
+        found => found?.map(|found| (found.step, found.path)),
+    };
     agent.state = RoundState::new(Round(standing.round), String::new(), 0, true);
     agent.learn(&standing);
     agent.state.mode = Mode::Halting(Some(now + HALT_WAIT_MAX));

@@ -64,6 +64,9 @@ impl Agent<'_> {
                 }
                 self.pool.send_away(id, Instant::now());
             }
+            FromWorker::CheckpointDamaged { path, file } if said_in == Some(round) => {
+                self.state.damaged.get_or_insert((path, file));
+            }
             FromWorker::Done { stopped } => {
                 worker.done.get_or_insert((Instant::now(), stopped));
                 self.recovered();
@@ -235,6 +238,7 @@ impl Agent<'_> {
             }
             FromWorker::Trained { epoch, step, stopped_early, split, samples_per_s } => {
                 self.recovered();
+                self.trained = Some(step);
                 self.outcome.metrics = Some(split.clone());
                 let seconds = self.began.elapsed().as_secs_f64();
                 What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds }

@@ -13,6 +13,7 @@ use super::{shards::Shards, staged::Staged};
 use enn_common::id::{Rank, Round, WorkerId};
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -97,6 +98,8 @@ pub(super) struct RoundState {
     pub(super) evicted: Option<WorkerId>,
     /// Why it is left without a failure.
     pub(super) wish: Option<String>,
+    /// The checkpoint that a worker found damaged when it was to begin from it, and the file that is.
+    pub(super) damaged: Option<(PathBuf, Option<PathBuf>)>,
 }
 
 impl RoundState {
@@ -119,6 +122,7 @@ impl RoundState {
             staged: BTreeMap::new(),
             evicted: None,
             wish: None,
+            damaged: None,
         }
     }
 

@@ -237,6 +237,8 @@ pub struct Outcome {
     pub metrics: Option<BTreeMap<String, Metrics>>,
     /// Step and directory of the newest checkpoint committed or found.
     pub checkpoint: Option<(u64, PathBuf)>,
+    /// Training ended by itself, and its last state is in no checkpoint: why.
+    pub unsaved: Option<String>,
     /// Chunks written by this agent, by first row.
     pub chunks: Vec<Chunk>,
 }

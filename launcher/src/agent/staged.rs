@@ -20,12 +20,14 @@ pub(super) struct Staged {
     layout: Layout,
     rank: u32,
     blake3: bool,
+    /// No later one makes up for it.
+    pub(super) must: bool,
 }
 
 impl Staged {
     /// Looks where the worker says it left its share. One sentence when that cannot be.
     pub(super) fn take(page: &Arc<Page>, rank: u32, shard: StagedShard) -> Result<Self, String> {
-        let StagedShard { at, boxes, blake3, dir, step, ticket, .. } = shard;
+        let StagedShard { at, boxes, blake3, dir, step, ticket, must, .. } = shard;
         let named = dir.file_name().and_then(|name| name.to_str()).and_then(name::being_written);
         if named.is_none_or(|(of, _)| of != step) {
             return Err(format!(
@@ -36,7 +38,7 @@ impl Staged {
         let layout = Layout::of(boxes).map_err(|error| error.to_string())?;
         let bytes = usize::try_from(layout.bytes).map_err(|error| error.to_string())?;
         let memory = page.part(at, bytes.max(1)).map_err(|error| format!("its share cannot be mapped: {error}"))?;
-        Ok(Self { page: Arc::clone(page), ticket, memory, layout, rank, blake3 })
+        Ok(Self { page: Arc::clone(page), ticket, memory, layout, rank, blake3, must })
     }
 
     /// What is known of the shard before it is written.

@@ -121,6 +121,9 @@ impl Agent<'_> {
             }
             return self.go_on_or_pause();
         };
+        if savers.is_empty() && self.set_aside(&cause)? {
+            return Ok(());
+        }
         let stopping = self.is_stopping();
         let (decision, reason) = self.verdict_on_failure();
         if decision == Decision::Restart {
@@ -162,6 +165,27 @@ impl Agent<'_> {
         self.go_on(seats::last(&savers))
     }
 
+    /// Where the round failed because the checkpoint that it was to begin from is damaged, the next begins from the one before. That
+    /// uses up no restart: of checkpoints there is an end.
+    fn set_aside(&mut self, cause: &str) -> Result<bool, AgentError> {
+        let begun_from = self.outcome.checkpoint.clone();
+        let (Some((path, file)), Some((step, from))) = (self.state.damaged.take(), begun_from) else {
+            return Ok(false);
+        };
+        if path != from || self.is_stopping() {
+            return Ok(false);
+        }
+        let Some(error) = self.sources.committer.set_aside(path.clone(), file)? else { return Ok(false) };
+        (self.emit)(What::CheckpointDamaged { step, path, error });
+        self.round_failed(cause.to_owned(), true);
+        if self.paused.is_some() {
+            self.pause();
+        } else {
+            self.begin_anew()?;
+        }
+        Ok(true)
+    }
+
     /// Whether this node, which leads, was drained.
     fn leaves(&self) -> bool {
         !self.is_stopping() && self.sources.nodes.leaving().contains(&Home::OWN)
@@ -199,6 +223,9 @@ impl Agent<'_> {
             self.verdict = Some(self.ended_early("the workers were killed".into()));
             return Ok(());
         };
+        if self.set_aside(&cause)? {
+            return Ok(());
+        }
         let (decision, reason) = self.verdict_on_failure();
         let restarting = decision == Decision::Restart && self.giving_up.is_none();
         self.history.restarts += u32::from(restarting);

@@ -33,7 +33,7 @@ pub fn new_model(config: &RunConfig, meta: &StagedMeta, facts: &Facts, runs_dir:
     let announcer = Announcer::of_run(run.path(), Mode::Quiet, None)?;
     let spec = launch::agent_spec(config, facts, &run, Job::Init { meta: path }, false)?;
     let draft = train::draft(&run.id(), config, meta)?;
-    let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(|_| {}));
+    let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(|_| {}));
     let outcome = agent::run(&spec, Box::new(durable), &mut |what| announcer.tell(what))?;
     match outcome.ended {
         Ended::Failed { cause } => Err(Error::Worker(cause)),

@@ -164,6 +164,7 @@ pub(super) fn lead(
     });
     let outcome = work(config, facts, (options, others), (&run, &announcer));
     let (code, restarts, rounds) = match &outcome {
+        Ok((outcome, _)) if outcome.unsaved.is_some() => (ExitCode::Machine, outcome.restarts, outcome.rounds),
         Ok((outcome, _)) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
         Err(error) => (error.exit_code(), 0, 0),
     };
@@ -190,6 +191,9 @@ pub(super) fn lead(
     let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
     if let Err(error) = gather::run_manifest(run.path(), info) {
         tracing::warn!("no manifest of the run: {error}");
+    }
+    if let Some(cause) = outcome.unsaved {
+        return Err(Error::Unsaved(cause));
     }
     match outcome.ended {
         Ended::Failed { cause } => Err(Error::Worker(cause)),
@@ -261,7 +265,7 @@ fn work(
             teller.tell(What::Warned { message });
         }
     };
-    let durable = Durable::new(run.checkpoints(), config.train.checkpoint_keep, draft, Box::new(warn));
+    let durable = Durable::new(run.checkpoints(), &config.train, draft, Box::new(warn));
     let durable = durable.knowing(card.teller()).telling(mirror::of_run(config, run, announcer)?);
     let durable = Box::new(durable);
     let mut emit = |what| {
@@ -284,7 +288,7 @@ fn work(
     }
     let baselines = baselines.and_then(|thread| thread.join().ok().flatten());
     let outcome = outcome?;
-    if let (Ended::Finished, Some((_, checkpoint))) = (&outcome.ended, &outcome.checkpoint)
+    if let (Ended::Finished, None, Some((_, checkpoint))) = (&outcome.ended, &outcome.unsaved, &outcome.checkpoint)
         && let Err(error) = forecast::of_test_rows(config, facts, run, checkpoint, &staged.dir)
     {
         announcer.tell(What::Warned { message: format!("the report shows no forecasts: {error}") });

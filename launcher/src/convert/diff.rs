@@ -20,6 +20,8 @@ pub struct Differences {
     pub plain: Vec<String>,
     /// Tensors that are equal.
     pub equal: u64,
+    /// What may be wrong with the two, a sentence each.
+    pub suspicions: Vec<String>,
 }
 
 /// How the elements of two tensors differ.
@@ -65,6 +67,10 @@ pub fn diff(
         only_second: theirs.keys().filter(|name| !ours.contains_key(*name)).cloned().collect(),
         ..Differences::default()
     };
+    for source in [&first, &second] {
+        let told = source.suspicions().into_iter().map(|what| format!("{}: {what}", source.path().display()));
+        found.suspicions.extend(told);
+    }
     let pairs: Vec<(&Tensor, &Tensor)> = ours.values().filter_map(|one| Some((one, theirs.get(&one.name)?))).collect();
     let total = pairs.iter().map(|(one, _)| one.bytes()).fold(0, u64::saturating_add);
     let mut done = 0;

@@ -176,16 +176,22 @@ fn damage_that_pytorch_loads_without_a_word_is_named() {
     // What only the time tells: a file of another save that has the same items.
     let (_dir, path) = source();
     let (_other, other) = source();
-    assert!(checked(&path, true).notes.is_empty());
+    assert!(checked(&path, true).notes.is_empty() && checked(&path, true).outcome() == "whole");
     let listed = fs::metadata(path.join(name::METADATA)).unwrap().modified().unwrap();
     fs::copy(other.join("__0_0.distcp"), path.join("__0_0.distcp")).unwrap();
     let copy = fs::File::options().write(true).open(path.join("__0_0.distcp")).unwrap();
     copy.set_modified(listed + Duration::from_secs(1)).unwrap();
     let found = checked(&path, true);
     assert!(
-        found.problems.is_empty() && found.notes[0].contains("__0_0.distcp was written after .metadata"),
+        found.outcome() == "suspect" && found.suspicions[0].contains("__0_0.distcp was written after .metadata"),
         "{found:?}"
     );
+    let (_place, place) = source();
+    let target = place.with_extension("safetensors");
+    let done = convert(&path, &target, &Wishes::default(), &mut quiet).unwrap();
+    assert!(done.notes[0].contains("__0_0.distcp was written after .metadata"), "{done:?}");
+    let differ = diff(&path, &target, 0.0, &mut quiet).unwrap();
+    assert!(differ.suspicions[0].contains("__0_0.distcp was written after"), "{differ:?}");
     let (_dir, path) = source();
     fs::write(path.join("__7_0.distcp"), "stale").unwrap();
     let found = checked(&path, true);
@@ -230,6 +236,11 @@ fn a_missing_or_stale_shard_of_safetensors_is_named() {
     let last = dir.path().join("shard-00004-model-00001-of-00001.safetensors");
     fs::remove_file(&last).unwrap();
     assert_eq!(contents(dir.path()).unwrap().tensors, [("w".to_owned(), "float32", vec![6, 2])]);
+    let told = |notes: &[String]| notes.iter().any(|note| note.contains("a last one is missing behind these 3"));
+    assert!(told(&checked(dir.path(), true).notes));
+    let smaller = dir.path().with_extension("safetensors");
+    assert!(told(&convert(dir.path(), &smaller, &Wishes::default(), &mut quiet).unwrap().notes));
+    fs::remove_file(smaller).unwrap();
     (0..3).for_each(|rank| shard_of(rank, 4, r#",\"global_shape\":[8,2]"#));
     problem(dir.path(), &["tensor w", "a part is missing", "shard-00003"]);
 }

@@ -47,6 +47,8 @@ pub(crate) struct Sharded {
     files: Vec<Mapped>,
     tensors: BTreeMap<String, Entry>,
     index: Option<PathBuf>,
+    /// A tensor of which shards say where their pieces are, and not how large it is.
+    unbounded: Option<String>,
 }
 
 impl Sharded {
@@ -73,7 +75,13 @@ impl Sharded {
 
     fn of_files(path: &Path, files: &[PathBuf]) -> Result<Self, ConvertError> {
         let files = files.iter().map(|file| Mapped::open(file)).collect::<Result<Vec<_>, _>>()?;
-        let mut all = Self { path: path.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new(), index: None };
+        let mut all = Self {
+            path: path.to_path_buf(),
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            index: None,
+            unbounded: None,
+        };
         for (number, file) in files.iter().enumerate() {
             let sharding = sharding(file)?;
             for (name, stored) in file.tensors() {
@@ -93,6 +101,7 @@ impl Sharded {
             files: Vec::new(),
             tensors: BTreeMap::new(),
             index: Some(index.to_path_buf()),
+            unbounded: None,
         };
         for file in names {
             let mapped = Mapped::open(&dir.join(file))?;
@@ -131,6 +140,9 @@ impl Sharded {
                 .filter(|saved| saved.len() == stored.shape.len())
                 .ok_or_else(|| wrong(format!("its {SHARDING} of {name} has no offsets that fit its shape")))?;
             global = entry.get("global_shape").and_then(numbers);
+            if global.is_none() && self.unbounded.is_none() {
+                self.unbounded = Some(name.to_owned());
+            }
         }
         let ends: Option<Vec<u64>> =
             offsets.iter().zip(&stored.shape).map(|(at, size)| at.checked_add(*size)).collect();
@@ -211,6 +223,16 @@ impl Sharded {
             paste(&piece.region, self.files[piece.file].bytes(&piece.stored), &whole, &mut out, width);
         }
         Ok(out)
+    }
+
+    /// That the last shards may be missing, where nothing in those that are there would show it.
+    pub(super) fn unbounded(&self) -> Option<String> {
+        let name = self.unbounded.as_ref()?;
+        let (files, known) = (self.files.len(), &self.tensors.get(name)?.shape);
+        Some(format!(
+            "the shards do not say how large tensors are: that a last one is missing behind these {files} cannot be seen \
+             (with them {name} is {known:?})"
+        ))
     }
 
     /// What the index and the files say differently, and files that the index does not know.

@@ -67,6 +67,15 @@ impl Source {
         }
     }
 
+    /// What may be wrong with it, as far as can be seen without reading tensors.
+    pub(super) fn suspicions(&self) -> Vec<String> {
+        match self {
+            Self::Dcp(open) => open.suspicions(),
+            Self::Safetensors(files) => files.unbounded().into_iter().collect(),
+            Self::Pt(_) | Self::Native(_) => Vec::new(),
+        }
+    }
+
     /// Files with tensors in them.
     pub(super) fn file_count(&self) -> usize {
         match self {

@@ -173,7 +173,7 @@ pub(super) fn convert_open(
         taken,
         values,
         shard_bytes: wishes.shard_bytes,
-        notes: Vec::new(),
+        notes: source.suspicions(),
         values_written: 0,
         progress,
         done: 0,

@@ -24,8 +24,21 @@ pub struct Verified {
     pub bytes: u64,
     /// What is wrong, a sentence each.
     pub problems: Vec<String>,
+    /// What may be wrong, and cannot be told from what is right: nobody wrote down what belongs together.
+    pub suspicions: Vec<String>,
     /// What is right and still worth knowing.
     pub notes: Vec<String>,
+}
+
+impl Verified {
+    /// In one word: "damaged", "suspect" or "whole".
+    pub fn outcome(&self) -> &'static str {
+        match (self.problems.as_slice(), self.suspicions.as_slice()) {
+            ([], []) => "whole",
+            ([], _) => "suspect",
+            _ => "damaged",
+        }
+    }
 }
 
 /// Verifies a checkpoint, a .safetensors file or shards of them, or a .pt file.
@@ -78,10 +91,6 @@ fn checkpoint(open: &Checkpoint, deep: bool, progress: &mut dyn FnMut(u64, u64))
         }
         let stale = found.unlisted.into_iter();
         notes.extend(stale.map(|file| format!("{file} belongs to no tensor: left over from another save")));
-        let newer = found.newer.into_iter();
-        notes.extend(
-            newer.map(|file| format!("{file} was written after .metadata: by a save that did not end, or a copy")),
-        );
     }
     let form = if ours { "ENN checkpoint" } else { "PyTorch DCP" };
     Verified {
@@ -91,6 +100,7 @@ fn checkpoint(open: &Checkpoint, deep: bool, progress: &mut dyn FnMut(u64, u64))
         values: shown.values.len() as u64,
         bytes: open.metadata().tensor_bytes(),
         problems,
+        suspicions: open.suspicions(),
         notes,
     }
 }
@@ -113,6 +123,7 @@ fn files(source: &Source, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Res
         notes.push(
             "safetensors carries no checksums: that headers, lengths and shards fit is all that can be said".into(),
         );
+        notes.extend(files.unbounded());
     }
     Ok(Verified {
         path: source.path().to_path_buf(),
@@ -121,6 +132,7 @@ fn files(source: &Source, deep: bool, progress: &mut dyn FnMut(u64, u64)) -> Res
         values: source.values().len() as u64,
         bytes: total,
         problems,
+        suspicions: Vec::new(),
         notes,
     })
 }

@@ -71,14 +71,8 @@ pub fn lines(event: &Event, view: &RunView) -> Vec<Line> {
         | What::Continued { .. }
         | What::Resized { .. } => control(&event.what),
         What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => training(&event.what, view),
-        What::CheckpointCommitted { step, bytes, seconds, blocked_seconds, .. } => {
-            let [seconds, stood] = [*seconds, *blocked_seconds].map(figures::seconds);
-            let (step, bytes) = (figures::count(*step), figures::bytes(*bytes));
-            detail(format!("checkpoint at step {step}: {bytes} in {seconds}, training stood still for {stood}"))
-        }
-        What::CheckpointFailed { step, error } => {
-            let step = figures::count(*step);
-            alert(format!("the checkpoint at step {step} was abandoned, the one before it stands: {error}"))
+        What::CheckpointCommitted { .. } | What::CheckpointFailed { .. } | What::CheckpointDamaged { .. } => {
+            saving(&event.what)
         }
         What::Predicted { rows, rows_total } if rows == rows_total => {
             notable(format!("predicted {}", figures::plural(*rows, "row")))
@@ -297,6 +291,25 @@ pub(super) fn out_of_memory(rank: Rank, split: u32) -> String {
 pub(super) fn straggler((rank, pid): (Rank, u32), slower_by: f64, evicted: bool) -> String {
     let then = if evicted { "; a spare takes its seat" } else { "" };
     format!("the others wait for worker {rank} (pid {pid}): its steps take {slower_by:.1} times as long{then}")
+}
+
+fn saving(what: &What) -> Vec<Line> {
+    match what {
+        What::CheckpointCommitted { step, bytes, seconds, blocked_seconds, .. } => {
+            let [seconds, stood] = [*seconds, *blocked_seconds].map(figures::seconds);
+            let (step, bytes) = (figures::count(*step), figures::bytes(*bytes));
+            detail(format!("checkpoint at step {step}: {bytes} in {seconds}, training stood still for {stood}"))
+        }
+        What::CheckpointFailed { step, error } => {
+            let step = figures::count(*step);
+            alert(format!("the checkpoint at step {step} was abandoned, the one before it stands: {error}"))
+        }
+        What::CheckpointDamaged { step, path, error } => {
+            let (step, path) = (figures::count(*step), path.display());
+            alert(format!("the checkpoint at step {step} is damaged and set aside ({path}): {error}"))
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn recovery(what: &What) -> Vec<Line> {

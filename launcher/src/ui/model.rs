@@ -162,7 +162,7 @@ impl RunView {
             What::ModelBuilt { .. } | What::Stepped { .. } | What::EpochEnded(_) | What::Trained { .. } => {
                 self.apply_training(time, &event.what);
             }
-            What::CheckpointCommitted { .. } | What::CheckpointFailed { .. } => {
+            What::CheckpointCommitted { .. } | What::CheckpointFailed { .. } | What::CheckpointDamaged { .. } => {
                 self.apply_checkpoint(time, &event.what);
             }
             What::MicroBatchesSplit { .. }

@@ -3,7 +3,7 @@
 //!
 //! Arguments: run directory, world, max restarts, grace in seconds, the fake worker; then key=value: policy (restart unless
 //! given), min, most, spares, hang (seconds), window (seconds between looks for stragglers), regroup (seconds to leave a round
-//! together), evict (true). The script comes by `ENN_FAKE_SCRIPT`.
+//! together), evict (true), fails (commits that fail first). The script comes by `ENN_FAKE_SCRIPT`.
 
 #![expect(clippy::disallowed_methods, reason = "a test program ends with the code it tests")]
 #![expect(clippy::unwrap_used, reason = "a test program fails by panicking")]
@@ -23,7 +23,8 @@ use std::{
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-struct Renames(PathBuf);
+/// Where, and how many commits fail first.
+struct Renames(PathBuf, u32);
 
 impl Checkpoints for Renames {
     fn prepare(&mut self) -> Result<Option<Committed>, Failure> {
@@ -43,6 +44,10 @@ impl Checkpoints for Renames {
     }
 
     fn commit(&mut self, shards: &ShardSet) -> Result<Committed, Failure> {
+        if let Some(left) = self.1.checked_sub(1) {
+            self.1 = left;
+            return Err("the disk is full".into());
+        }
         let path = self.0.join(format!("step-{:08}", shards.step));
         fs::rename(&shards.dir, &path)?;
         Ok(Committed { step: shards.step, path, bytes: 5, metric: shards.metric })
@@ -57,6 +62,7 @@ fn main() {
         options.iter().filter_map(|option| option.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
     };
     let world: u32 = world.parse().unwrap();
+    let fails = option("fails").map_or(0, |text| text.parse().unwrap());
     let spec = AgentSpec {
         worker: WorkerSpec {
             program: worker.into(),
@@ -89,7 +95,7 @@ fn main() {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         println!("{}", serde_json::to_string(&Event { time, what }).unwrap());
     };
-    let outcome = enn_launcher::agent::run(&spec, Box::new(Renames(run_dir.join("checkpoints"))), &mut print);
+    let outcome = enn_launcher::agent::run(&spec, Box::new(Renames(run_dir.join("checkpoints"), fails)), &mut print);
     let code = match outcome {
         Ok(outcome) => match outcome.ended {
             Ended::Finished => 0,

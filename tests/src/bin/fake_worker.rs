@@ -357,7 +357,7 @@ impl Worker {
         self.write(at + layout.spans[0].payload_at, STAGED);
         self.write(SNAPSHOT_AT, &ticket.to_le_bytes());
         let (metric, boxes, blake3, blocked) = (Some(1.5), layout.boxes, false, 0.25);
-        let shard = StagedShard { step, epoch: 1, dir, metric, ticket, at, boxes, blake3, blocked };
+        let shard = StagedShard { step, epoch: 1, dir, metric, ticket, at, boxes, blake3, blocked, must: true };
         self.send(&FromWorker::ShardStaged(Box::new(shard)));
         std::fs::write(self.run_dir.join(format!("staged-{}", self.rank)), b"").unwrap();
     }

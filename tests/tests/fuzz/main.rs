@@ -21,6 +21,8 @@ use std::{
 const ALLOWANCE_BYTES: usize = 4 << 20;
 /// Bytes in memory for a byte of the input: a pickle of one byte is a node.
 const BYTES_PER_BYTE: usize = 256;
+/// What a reader may hold in all, in what it may ask for at one time.
+const HELD_TIMES: usize = 4;
 /// Stack of a reader: what recurses without bound overflows it.
 const STACK_BYTES: usize = 1 << 20;
 
@@ -44,13 +46,16 @@ fn feed(name: &'static str, seeds: Vec<Vec<u8>>, read: fn(&[u8])) {
         while round < 100 || Instant::now() < end {
             let mut mutator = Mutator::new(first.wrapping_add(round));
             let damaged = mutator.damage(&seeds);
-            let largest = sys::largest_while(|| {
+            let noted = sys::noted_while(|| {
                 let outcome = std::panic::catch_unwind(|| read(&damaged));
                 assert!(outcome.is_ok(), "{name}: a panic at ENN_FUZZ_SEED={}", first.wrapping_add(round));
             });
             let limit = ALLOWANCE_BYTES + BYTES_PER_BYTE * damaged.len();
             let seed = first.wrapping_add(round);
+            let sys::Noted { largest, most, .. } = noted;
             assert!(largest <= limit, "{name}: {largest} bytes asked for, {limit} allowed, at ENN_FUZZ_SEED={seed}");
+            let limit = HELD_TIMES * limit;
+            assert!(most <= limit, "{name}: {most} bytes held, {limit} allowed, at ENN_FUZZ_SEED={seed}");
             round += 1;
         }
         round

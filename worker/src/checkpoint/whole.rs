@@ -2,7 +2,7 @@
 //! write shards, and the launcher commits them.)
 
 use super::{CheckpointError, Named, write_share};
-use enn_common::checkpoint::{Draft, commit, name, prune, remove_leftovers};
+use enn_common::checkpoint::{Draft, commit, name, prune, remove_leftovers, retain::Rule};
 use std::path::{Path, PathBuf};
 
 pub use enn_common::checkpoint::{Checkpoint, latest};
@@ -19,7 +19,7 @@ pub fn save_whole(checkpoints: &Path, items: &[Named], draft: Draft, keep: usize
     let committed = checkpoints.join(name::committed(draft.step));
     let table = write_share(&temporary, 0, 1, items)?;
     commit(&temporary, &committed, &[table], draft)?;
-    prune(checkpoints, keep)?;
+    prune(checkpoints, Rule::last(keep))?;
     Ok(committed)
 }
 

@@ -17,7 +17,10 @@ use enn_common::{
     staged::StagedError,
     wire::{client::ClientError, control::ControlError},
 };
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 use thiserror::Error;
 
 /// Failures of a session.
@@ -225,6 +228,16 @@ pub enum SessionError {
         /// In the model.
         expected: String,
     },
+    /// The checkpoint to go on from cannot be read.
+    #[error("the checkpoint {} is damaged: {error}", path.display())]
+    Damaged {
+        /// Checkpoint.
+        path: PathBuf,
+        /// The file that is wrong, where it is known.
+        file: Option<PathBuf>,
+        /// What is wrong.
+        error: String,
+    },
     /// A checkpoint of another training.
     #[error(
         "{}: the checkpoint was trained with {what} {found}, expected {expected}\n  hint: resume with the same data and batch, or start a new run",
@@ -305,6 +318,18 @@ impl SessionError {
             Self::Comm(_) => true,
             Self::Op(error) => matches!(&*error.kind, OpErrorKind::Hook(cause) if cause.is::<CommError>()),
             _ => false,
+        }
+    }
+
+    /// Of an error that came when the checkpoint in `path` was read: whether that is to blame.
+    #[must_use]
+    pub(super) fn of_checkpoint(error: CheckpointError, path: &Path) -> Self {
+        match error {
+            CheckpointError::Read(error) if error.is_damage() => {
+                let file = error.path().map(Path::to_owned);
+                Self::Damaged { path: path.to_owned(), file, error: error.to_string() }
+            }
+            error => error.into(),
         }
     }
 

@@ -122,6 +122,9 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
         }
         Err(error) => {
             // The launcher may be what failed; then the process ends all the same.
+            if let SessionError::Damaged { path, file, .. } = &error {
+                let _lost = link.send(FromWorker::CheckpointDamaged { path: path.clone(), file: file.clone() });
+            }
             let told = link.send(FromWorker::Failed { error: error.sentence() });
             if let Err(lost) = told {
                 tracing::error!(%lost, "could not tell the launcher");

@@ -92,10 +92,10 @@ impl Saver {
             let threads = tch::get_num_threads().clamp(1, COPY_THREADS_MAX as i32) as usize;
             match staging.leave(index, &share, threads) {
                 Ok(left) => {
-                    let Due { step, epoch, metric, dir, .. } = due;
+                    let Due { step, epoch, metric, dir, must, .. } = due;
                     let boxes = share.layout.boxes;
                     let (ticket, at, blake3, blocked) = (left.ticket, left.at, self.blake3, watch.lap_ms() / 1e3);
-                    let shard = StagedShard { step, epoch, dir, metric, ticket, at, boxes, blake3, blocked };
+                    let shard = StagedShard { step, epoch, dir, metric, ticket, at, boxes, blake3, blocked, must };
                     return Ok(FromWorker::ShardStaged(Box::new(shard)));
                 }
                 Err(error @ CheckpointError::Copy { .. }) => {
@@ -105,8 +105,12 @@ impl Saver {
             }
         }
         let how = How { blake3: self.blake3, ..How::shared_by(due.world as usize) };
-        let Due { step, epoch, metric, dir, rank, .. } = due;
-        Ok(match save::write(&dir, rank, &share, how) {
+        let Due { step, epoch, metric, dir, rank, must, .. } = due;
+        let mut written = save::write(&dir, rank, &share, how);
+        if written.is_err() && must {
+            written = save::write(&dir, rank, &share, how);
+        }
+        Ok(match written {
             Ok(table) => FromWorker::ShardWritten { step, epoch, dir, metric, table, blocked: watch.lap_ms() / 1e3 },
             Err(error) => FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() },
         })

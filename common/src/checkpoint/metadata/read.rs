@@ -51,6 +51,9 @@ const VERSION_MAJOR: &str = "1";
 /// Containers around a tensor. PyTorch's own recursion would not go deeper either.
 const PATH_PARTS_MAX: usize = 64;
 
+/// What a writer did to an item, one after the other. PyTorch knows one way, compression.
+const TRANSFORMS_MAX: usize = 16;
+
 /// Places by name and offsets; a value has no offsets.
 type Places = HashMap<(String, Option<Vec<u64>>), Place>;
 
@@ -70,7 +73,7 @@ impl Metadata {
         let mut metadata = Self { paths: read_paths(&tree), ..Self::default() };
         for &(key, value) in field("state_dict_metadata", 0)? {
             let missing = || MetadataError::Field { name: ".metadata".into(), field: "name of an entry" };
-            let fqn = tree.text(key).ok_or_else(missing)?.to_owned();
+            let fqn = tree.owned(key).ok_or_else(missing)?;
             if matches!(tree.object(value), Some(("BytesStorageMetadata", ..))) {
                 let place = places.remove(&(fqn.clone(), None));
                 let place = place.or_else(|| places.remove(&(fqn.clone(), Some(Vec::new()))));
@@ -88,13 +91,13 @@ impl Metadata {
 /// `planner_data`: only needed to nest what is flat, so that what cannot be read of it is left out.
 fn read_paths(tree: &Tree<'_>) -> BTreeMap<String, Vec<PathPart>> {
     let part = |&id: &Id| match tree.node(id) {
-        Node::Text(text) => Some(PathPart::Key((*text).to_owned())),
+        Node::Text(_) => tree.owned(id).map(PathPart::Key),
         _ => tree.count(id).map(PathPart::Index),
     };
     let data = tree.field(tree.root, "planner_data", 1).and_then(|id| tree.pairs(id));
     let path = |&(key, value): &(Id, Id)| {
-        let parts: Option<Vec<_>> = tree.sequence(value)?.iter().map(part).collect();
-        Some((tree.text(key)?.to_owned(), parts.filter(|parts| (1..=PATH_PARTS_MAX).contains(&parts.len()))?))
+        let parts = tree.sequence(value).filter(|parts| (1..=PATH_PARTS_MAX).contains(&parts.len()))?;
+        Some((tree.owned(key)?, parts.iter().map(part).collect::<Option<_>>()?))
     };
     data.unwrap_or_default().iter().filter_map(path).collect()
 }
@@ -103,28 +106,36 @@ fn read_places(tree: &Tree<'_>, pairs: &[(Id, Id)]) -> Result<Places, MetadataEr
     let mut places = Places::new();
     for &(key, value) in pairs {
         let missing = |field| MetadataError::Field { name: "an entry of storage_data".into(), field };
-        let fqn = tree.field(key, "fqn", 0).and_then(|id| tree.text(id)).ok_or_else(|| missing("fqn"))?;
+        let fqn = tree.field(key, "fqn", 0).and_then(|id| tree.owned(id)).ok_or_else(|| missing("fqn"))?;
         let offset = tree.field(key, "offset", 1).filter(|&id| !matches!(tree.node(id), Node::None));
         let offset = match offset {
             Some(id) => Some(tree.size(id).ok_or_else(|| missing("offset"))?),
             None => None,
         };
-        places.insert((fqn.to_owned(), offset), read_place(tree, value, fqn)?);
+        let place = read_place(tree, value, &fqn)?;
+        places.insert((fqn, offset), place);
     }
     Ok(places)
 }
 
 fn read_place(tree: &Tree<'_>, id: Id, fqn: &str) -> Result<Place, MetadataError> {
     let missing = |field| MetadataError::Field { name: fqn.to_owned(), field };
-    let file = tree.field(id, "relative_path", 0).and_then(|id| tree.text(id));
+    let file = tree.field(id, "relative_path", 0).and_then(|id| tree.owned(id));
     let count = |name, position| tree.field(id, name, position).and_then(|id| tree.count(id));
     let transforms = tree.field(id, "transform_descriptors", 3).and_then(|id| tree.sequence(id));
-    let texts = transforms.unwrap_or_default().iter().map(|&id| tree.text(id).unwrap_or("?").to_owned());
+    let transforms = transforms.unwrap_or_default();
+    if transforms.len() > TRANSFORMS_MAX {
+        return Err(missing("transform_descriptors"));
+    }
+    let text = |&id: &Id| match tree.node(id) {
+        Node::Text(_) => tree.owned(id).ok_or_else(|| missing("transform_descriptors")),
+        _ => Ok("?".to_owned()),
+    };
     Ok(Place {
-        file: file.filter(|file| !file.starts_with('/')).ok_or_else(|| missing("relative_path"))?.to_owned(),
+        file: file.filter(|file| !file.starts_with('/')).ok_or_else(|| missing("relative_path"))?,
         offset: count("offset", 1).ok_or_else(|| missing("offset"))?,
         length: count("length", 2).ok_or_else(|| missing("length"))?,
-        transforms: texts.collect(),
+        transforms: transforms.iter().map(text).collect::<Result<_, _>>()?,
     })
 }
 
@@ -134,7 +145,7 @@ fn read_tensor(tree: &Tree<'_>, id: Id, fqn: &str, places: &mut Places) -> Resul
     let properties = tree.field(id, "properties", 0).ok_or_else(|| missing("properties"))?;
     let dtype = read_dtype(tree, properties).ok_or_else(|| missing("element type"))?;
     let listed = tree.field(id, "chunks", 2).and_then(|id| tree.sequence(id)).ok_or_else(|| missing("chunks"))?;
-    let mut chunks = Vec::with_capacity(listed.len());
+    let mut chunks = Vec::new();
     for &chunk in listed {
         let size = |name, position| tree.field(chunk, name, position).and_then(|id| tree.size(id));
         let region = Region {

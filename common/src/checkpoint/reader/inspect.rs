@@ -26,8 +26,6 @@ pub struct Inspection {
     pub unchecked: u64,
     /// Files of the directory that belong to no tensor and no value.
     pub unlisted: Vec<String>,
-    /// Files that were written after the metadata which lists them, where no manifest says what is in them.
-    pub newer: Vec<String>,
 }
 
 impl Checkpoint {
@@ -65,7 +63,6 @@ impl Checkpoint {
             }));
         }
         found.unlisted = self.unlisted();
-        found.newer = self.newer();
         found
     }
 
@@ -114,12 +111,14 @@ impl Checkpoint {
         found
     }
 
-    /// PyTorch writes the metadata last, and nothing else says of which save a file is.
-    fn newer(&self) -> Vec<String> {
+    /// Files that were written after the metadata which lists them, a sentence each, where no manifest says what is in them: PyTorch
+    /// writes the metadata last, and nothing else says of which save a file is.
+    pub fn suspicions(&self) -> Vec<String> {
         let written = |name: &str| std::fs::metadata(self.dir.join(name)).and_then(|found| found.modified()).ok();
         let Some(listed) = written(name::METADATA).filter(|_| self.manifest.is_none()) else { return Vec::new() };
         let is_newer = |file: &&str| written(file).is_some_and(|written| written > listed);
-        self.listed().into_iter().filter(is_newer).map(str::to_owned).collect()
+        let newer = self.listed().into_iter().filter(is_newer);
+        newer.map(|file| format!("{file} was written after .metadata: by a save that did not end, or a copy")).collect()
     }
 
     /// Files that hold tensors or values.

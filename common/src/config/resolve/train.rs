@@ -72,6 +72,8 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         step_memory_mb: s.integer("step_memory_mb", 0..=1 << 24, default.step_memory_mb),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
+        checkpoint_keep_epochs: s.integer("checkpoint_keep_epochs", 0..=10_000_000, default.checkpoint_keep_epochs),
+        checkpoint_keep_hours: s.number("checkpoint_keep_hours", 0.0..=1e6, default.checkpoint_keep_hours),
         checkpoint_async: s.truth("checkpoint_async", default.checkpoint_async),
         checkpoint_busy: s.name("checkpoint_busy", BUSIES).unwrap_or(default.checkpoint_busy),
         checkpoint_blake3: s.truth("checkpoint_blake3", default.checkpoint_blake3),

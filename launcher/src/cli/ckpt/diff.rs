@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let values = |one: &convert::ValueDifference| json!({"name": one.name, "differing": one.differing, "elements": one.elements, "max_abs": one.max_abs});
     let json = json!({
         "same": found.is_empty(), "equal": found.equal, "only_first": found.only_first, "only_second": found.only_second,
-        "shapes": found.shapes, "types": found.types, "plain": found.plain,
+        "suspicions": found.suspicions, "shapes": found.shapes, "types": found.types, "plain": found.plain,
         "values": found.values.iter().map(values).collect::<Vec<_>>(),
     });
     tell(args.json, Ok(json), || text(&found))?;
@@ -70,6 +70,7 @@ fn text(found: &Differences) -> String {
     };
     add(found.values.iter().map(apart).collect());
     add(found.plain.iter().map(|what| format!("plain  {what}")).collect());
+    lines.extend(found.suspicions.iter().map(|what| format!("maybe  {what}")));
     lines.push(if found.is_empty() {
         format!("the same: {} tensors", found.equal)
     } else {

@@ -1,11 +1,12 @@
 //! `enn ckpt prune`.
 
-use super::{Which, tell};
+use super::{super::bar::Bar, Which, tell};
 use crate::{Error, facts::Facts};
 use enn_common::{
     checkpoint::{
         listing,
         prune::{self, Judged},
+        retain::Rule,
     },
     fs::space::readable,
 };
@@ -13,7 +14,8 @@ use serde_json::json;
 
 /// Remove old checkpoints by the rule of training: the newest, the best and the last few stay
 ///
-/// Damaged ones are left alone and do not count, so that the last good one always stays. A run that is under way prunes by itself.
+/// Damaged ones are left alone and do not count, so that the last good one always stays: every byte of the newest is read for that. A
+/// run that is under way prunes by itself.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -21,6 +23,12 @@ pub(super) struct Args {
     /// Checkpoints kept besides the newest and the best
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Job")]
     keep: usize,
+    /// The first checkpoint of every so many epochs stays too
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, help_heading = "Job")]
+    keep_epochs: u64,
+    /// The first checkpoint of every so many hours stays too
+    #[arg(long, value_name = "HOURS", default_value_t = 0.0, hide_default_value = true, help_heading = "Job")]
+    keep_hours: f64,
     /// Say what would be removed, and remove nothing
     #[arg(long, help_heading = "Job")]
     dry_run: bool,
@@ -28,7 +36,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
     let checkpoints = listing::checkpoints_dir(&args.which.path(facts)?);
-    let judged = prune::judge(&checkpoints, args.keep);
+    let rule = Rule { last: args.keep, epochs: args.keep_epochs, hours: args.keep_hours };
+    let (bar, mut read) = (Bar::new("verifying", args.which.json), 0);
+    let judged = prune::judge_reading(&checkpoints, rule, &mut |manifest, bytes| {
+        read += bytes;
+        bar.set(read, manifest.bytes());
+    });
+    drop(bar);
     if !args.dry_run {
         prune::remove(&checkpoints, &judged)?;
     }

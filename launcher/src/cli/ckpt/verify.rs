@@ -13,7 +13,7 @@ use serde_json::json;
 ///
 /// A run stands for its newest complete checkpoint. A checkpoint of ours is compared with the digests of its manifest. One that
 /// PyTorch wrote is compared with the checksums inside its files, which PyTorch itself never looks at. Exit code 5 if anything
-/// is wrong.
+/// is wrong, 9 if files are newer than what lists them: a later save into the same directory may have failed, or it was copied.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -28,27 +28,30 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let bar = Bar::new("verifying", args.which.json);
     let found = convert::verify(&path, args.deep, &mut |done, total| bar.set(done, total))?;
     drop(bar);
-    let ok = found.problems.is_empty();
+    let outcome = found.outcome();
     let json = json!({
-        "path": found.path, "form": found.form, "ok": ok, "tensors": found.tensors, "values": found.values,
-        "bytes": found.bytes, "problems": found.problems, "notes": found.notes,
+        "path": found.path, "form": found.form, "ok": outcome == "whole", "outcome": outcome, "tensors": found.tensors, "values": found.values,
+        "bytes": found.bytes, "problems": found.problems, "suspicions": found.suspicions, "notes": found.notes,
     });
     tell(args.which.json, Ok(json), || text(&found))?;
-    Ok(if ok { ExitCode::Success } else { ExitCode::Artifact })
+    Ok(match outcome {
+        "whole" => ExitCode::Success,
+        "suspect" => ExitCode::Suspect,
+        _ => ExitCode::Artifact,
+    })
 }
 
 fn text(found: &Verified) -> String {
     let path = found.path.display();
     let mut lines: Vec<String> = found.problems.iter().map(|problem| format!("WRONG  {problem}")).collect();
+    lines.extend(found.suspicions.iter().map(|what| format!("MAYBE  {what}")));
     lines.extend(found.notes.iter().map(|note| format!("note   {note}")));
-    lines.push(if found.problems.is_empty() {
-        let bytes = readable(found.bytes);
-        format!(
-            "{path}: {} with {} tensors ({bytes}) and {} values is as it was written",
-            found.form, found.tensors, found.values
-        )
-    } else {
-        format!("{path}: this {} is damaged, see the {} lines above", found.form, found.problems.len())
+    let Verified { form, tensors, values, .. } = found;
+    let bytes = readable(found.bytes);
+    lines.push(match found.outcome() {
+        "whole" => format!("{path}: {form} with {tensors} tensors ({bytes}) and {values} values is as it was written"),
+        "suspect" => format!("{path}: this {form} is readable, and may be a mixture of two saves, see the lines above"),
+        _ => format!("{path}: this {form} is damaged, see the {} lines above", found.problems.len()),
     });
     lines.join("\n")
 }

@@ -173,7 +173,7 @@ impl RunView {
             What::CheckpointCommitted { step, bytes, seconds, metric, .. } => {
                 CheckpointView { time, step: *step, bytes: *bytes, seconds: *seconds, metric: *metric, error: None }
             }
-            What::CheckpointFailed { step, error } => {
+            What::CheckpointFailed { step, error } | What::CheckpointDamaged { step, error, .. } => {
                 let error = Some(error.clone());
                 CheckpointView { time, step: *step, bytes: 0, seconds: 0.0, metric: None, error }
             }

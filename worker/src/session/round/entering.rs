@@ -144,7 +144,9 @@ impl<'a> Round<'a> {
         let own = if over { state.named(&self.host.order)? } else { Vec::new() };
         let optional = [&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat();
         let saved = checkpoint::load_over(path, &wanted, &optional, own);
-        let taken = saved.map_err(SessionError::from).and_then(|saved| state.take(&saved, &self.host.order, path));
+        let taken = saved
+            .map_err(|error| SessionError::of_checkpoint(error, path))
+            .and_then(|saved| state.take(&saved, &self.host.order, path));
         if over && taken.is_err() {
             // What it would have replaced may be half replaced.
             state.learner = self.host.learner()?;
