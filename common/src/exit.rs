@@ -6,7 +6,7 @@
 pub enum ExitCode {
     /// Everything asked for was done.
     Success = 0,
-    /// A worker failed and the restarts allowed were used up.
+    /// A worker failed, and the restarts allowed were used up or would not help.
     WorkerFailed = 1,
     /// The command line or the configuration is wrong.
     Usage = 2,
@@ -38,7 +38,7 @@ impl ExitCode {
     /// All codes, in the order help prints them.
     pub const ALL: &'static [(Self, &'static str)] = &[
         (Self::Success, "everything asked for was done"),
-        (Self::WorkerFailed, "a worker failed and the restarts allowed were used up"),
+        (Self::WorkerFailed, "a worker failed, and the restarts allowed were used up or would not help"),
         (Self::Usage, "the command line or the configuration is wrong"),
         (Self::Data, "the data could not be read or staged"),
         (Self::Machine, "the machine lacks something: libtorch, a device, disk, shared memory, a port"),

@@ -285,6 +285,7 @@ fn columns_of_every_kind_are_shuffled_whole_and_learnt_on() {
     let refused = train(&other, &from);
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && told.contains("does not fit: the input weather[fog] is unexpected"), "{told}");
+    assert!(told.contains("(starting again would end the same way)"), "{told}");
     let output = train(&other, &[&from[..], &["--partial"]].concat());
     done(&output, 0);
     let events = events(dir.path());

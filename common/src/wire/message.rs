@@ -75,6 +75,8 @@ pub enum FromWorker {
     ShareKept { round: u64, share: u32, of: u32 },
     /// Comes before `Failed`: the checkpoint in `path`, from which the round was to begin, is damaged, as `file` of it shows.
     CheckpointDamaged { path: PathBuf, file: Option<PathBuf> },
+    /// Comes before `Failed`: what is wrong lies in what the run was given, and starting again would end the same way.
+    Lasting,
 }
 
 /// A share of a checkpoint in memory, laid out as the file that it is to become.

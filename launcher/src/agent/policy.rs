@@ -34,6 +34,8 @@ pub struct History {
     pub proven: bool,
     /// Whether a signal asked to stop.
     pub stopping: bool,
+    /// Whether a worker says that starting again would end the same way.
+    pub lasting: bool,
 }
 
 /// How a round was when it failed.
@@ -86,6 +88,8 @@ pub enum Reason {
     NeverReady,
     /// The user asked to stop.
     Stopping,
+    /// What is wrong lies in what the run was given.
+    Lasting,
 }
 
 impl fmt::Display for Reason {
@@ -99,6 +103,7 @@ impl fmt::Display for Reason {
             }
             Self::NeverReady => write!(f, "no worker became ready in two rounds in a row"),
             Self::Stopping => write!(f, "the run was asked to stop"),
+            Self::Lasting => write!(f, "starting again would end the same way"),
         }
     }
 }
@@ -107,6 +112,8 @@ impl fmt::Display for Reason {
 pub fn after_failure(history: History, limits: Limits) -> (Decision, Reason) {
     if history.stopping {
         (Decision::GiveUp, Reason::Stopping)
+    } else if history.lasting {
+        (Decision::GiveUp, Reason::Lasting)
     } else if history.restarts >= limits.max_restarts {
         match limits.policy {
             Recovery::Reform if limits.max_restarts > 0 => (Decision::GiveUp, Reason::NoProgress(history.restarts + 1)),
@@ -157,7 +164,7 @@ mod tests {
 
     fn decide(restarts: u32, early_failures: u32, stopping: bool, max_restarts: u32) -> (Decision, Reason) {
         let limits = Limits { max_restarts, policy: Recovery::Restart };
-        after_failure(History { restarts, early_failures, stopping, proven: false }, limits)
+        after_failure(History { restarts, early_failures, stopping, ..History::default() }, limits)
     }
 
     #[test]
@@ -172,6 +179,8 @@ mod tests {
         let history = History { restarts: 2, ..History::default() };
         assert_eq!(after_failure(history, reform(2)), (Decision::GiveUp, Reason::NoProgress(3)));
         assert_eq!(after_failure(History::default(), reform(0)), (Decision::GiveUp, Reason::RestartsUsedUp(0)));
+        let lasting = History { lasting: true, ..History::default() };
+        assert_eq!(after_failure(lasting, reform(2)), (Decision::GiveUp, Reason::Lasting));
     }
 
     #[test]

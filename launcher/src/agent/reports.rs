@@ -67,6 +67,7 @@ impl Agent<'_> {
             FromWorker::CheckpointDamaged { path, file } if said_in == Some(round) => {
                 self.state.damaged.get_or_insert((path, file));
             }
+            FromWorker::Lasting => self.history.lasting |= said_in == Some(round),
             FromWorker::Done { stopped } => {
                 worker.done.get_or_insert((Instant::now(), stopped));
                 self.recovered();

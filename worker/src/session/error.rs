@@ -333,6 +333,18 @@ impl SessionError {
         }
     }
 
+    /// Whether starting again would end the same way: what is wrong lies in what the run was given.
+    pub fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            Self::OtherData { .. }
+                | Self::OtherTraining { .. }
+                | Self::OtherParent { .. }
+                | Self::OtherMix { .. }
+                | Self::PoisonedRows { .. }
+        )
+    }
+
     /// Whether a step ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Op(error) if error.kind.is_out_of_memory())

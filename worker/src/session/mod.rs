@@ -125,6 +125,9 @@ pub fn run_with(environment: &boot::Environment, own: &Own) -> Result<(), Sessio
             if let SessionError::Damaged { path, file, .. } = &error {
                 let _lost = link.send(FromWorker::CheckpointDamaged { path: path.clone(), file: file.clone() });
             }
+            if error.is_lasting() {
+                let _lost = link.send(FromWorker::Lasting);
+            }
             let told = link.send(FromWorker::Failed { error: error.sentence() });
             if let Err(lost) = told {
                 tracing::error!(%lost, "could not tell the launcher");

@@ -150,7 +150,7 @@ fn stopped(code: u8) -> String {
     match code {
         _ if code == ExitCode::Interrupted as u8 => "Stopped by the user".to_owned(),
         _ if code == ExitCode::Terminated as u8 => "Stopped by SIGTERM".to_owned(),
-        _ if code == ExitCode::WorkerFailed as u8 => "Ended when its restarts were used up".to_owned(),
+        _ if code == ExitCode::WorkerFailed as u8 => "Ended by a worker that failed".to_owned(),
         _ => format!("Ended with exit code {code}"),
     }
 }
