@@ -59,6 +59,10 @@ pub struct TrainConfig {
     pub step_memory_mb: u64,
     /// Save a checkpoint every this many epochs (and at the end, and when stopped).
     pub checkpoint_every: u64,
+    /// And every this many optimizer steps; 0: not.
+    pub checkpoint_every_steps: u64,
+    /// And when the last one is so many seconds old by the clock of rank 0; 0: not.
+    pub checkpoint_every_s: f64,
     /// Checkpoints kept besides the newest.
     pub checkpoint_keep: usize,
     /// Whether training goes on while a checkpoint is written: it waits for a copy in memory only, which the launcher writes. Where
@@ -307,6 +311,8 @@ impl Default for TrainConfig {
             accumulation: 0,
             step_memory_mb: 0,
             checkpoint_every: 5,
+            checkpoint_every_steps: 0,
+            checkpoint_every_s: 600.0,
             checkpoint_keep: 2,
             checkpoint_async: true,
             checkpoint_busy: Busy::Wait,

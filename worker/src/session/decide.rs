@@ -50,6 +50,11 @@ pub fn have_one_unit(targets: &[Stats]) -> bool {
     high <= UNITS_MAX * low
 }
 
+/// Whether one is due after `step` steps, wherever in an epoch. `every` 0 never.
+pub fn save_due_at(step: u64, every: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
+
 /// Whether a checkpoint is due after `epoch` epochs (counted from 1). `every` 0 saves only at the end.
 pub fn save_due(epoch: u64, every: u64, last: bool) -> bool {
     last || (every > 0 && epoch.is_multiple_of(every))
@@ -108,5 +113,6 @@ mod tests {
     fn checkpoints_at_multiples_and_at_the_end() {
         assert!(save_due(5, 5, false) && save_due(7, 5, true) && save_due(7, 0, true));
         assert!(!save_due(4, 5, false) && !save_due(4, 0, false));
+        assert!(save_due_at(10, 5) && !save_due_at(11, 5) && !save_due_at(10, 0));
     }
 }

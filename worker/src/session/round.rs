@@ -90,6 +90,8 @@ impl Round<'_> {
                 self.end_epoch_if_owed()?;
                 match wish {
                     _ if self.state.progress.finished => {}
+                    // The epoch's end may have saved it.
+                    Wish::GoOn if self.state.progress.due == self.state.progress.step => self.save(false)?,
                     Wish::GoOn => {}
                     Wish::Stop => {
                         self.save(true)?;
@@ -138,11 +140,15 @@ impl Round<'_> {
             state.learner.pack()?;
         }
         self.enter_begun(&batch)?;
+        self.place.save = self.place.group.rank() == 0 && self.state.saver.alarm.rings();
         let mut done = self.attempt(&batch, first)?;
         let state = &mut *self.state;
         state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
+        if decide::save_due_at(state.progress.step, host.config.train.checkpoint_every_steps) {
+            state.progress.due = state.progress.step;
+        }
         self.place.reporter.mark(Phase::Compute, state.progress.step);
         self.enter_done()?;
         let state = &mut *self.state;
@@ -169,6 +175,10 @@ impl Round<'_> {
     /// Reads what the device is waited for: wishes, kernels all ranks have heard of, refused steps.
     fn look(&mut self, done: &Stepped) -> Result<Wish, SessionError> {
         let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        // Before anything that may break the round: whoever did this step owes the checkpoint.
+        if control[5] > 0.0 {
+            self.state.progress.due = self.state.progress.step;
+        }
         self.place.kernels.agree(control[3], self.place.group.size());
         self.explain()?;
         Ok(match (control[2] > 0.0, control[4] > 0.0) {
@@ -376,6 +386,7 @@ impl Host<'_> {
             seed: self.config.seed,
             accumulation: sampler.accumulation,
             first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
+            save: false,
             profile: self.profile.as_ref(),
         }
     }

@@ -13,6 +13,7 @@ mod poisoned;
 mod precision;
 mod process;
 mod replicas;
+mod saving;
 mod sources;
 mod strategy;
 mod worlds;

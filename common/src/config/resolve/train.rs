@@ -71,6 +71,8 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
         step_memory_mb: s.integer("step_memory_mb", 0..=1 << 24, default.step_memory_mb),
         checkpoint_every: s.integer("checkpoint_every", 1..=10_000_000, default.checkpoint_every),
+        checkpoint_every_steps: s.integer("checkpoint_every_steps", 0..=1 << 40, default.checkpoint_every_steps),
+        checkpoint_every_s: s.number("checkpoint_every_s", 0.0..=86_400.0 * 30.0, default.checkpoint_every_s),
         checkpoint_keep: s.integer("checkpoint_keep", 0..=1_000_000, default.checkpoint_keep),
         checkpoint_async: s.truth("checkpoint_async", default.checkpoint_async),
         checkpoint_busy: s.name("checkpoint_busy", BUSIES).unwrap_or(default.checkpoint_busy),
