@@ -16,6 +16,7 @@ mod replicas;
 mod saving;
 mod sources;
 mod strategy;
+mod validations;
 mod worlds;
 
 use data::{CELLS, ROWS, commit_last, config, spoil, stage, task};

@@ -67,6 +67,7 @@ pub(super) fn resolve(mut section: Section<'_>, errors: &mut Vec<ConfigError>) -
         ema: s.number("ema", 0.0..1.0, default.ema),
         calibration: s.name("calibration", CALIBRATIONS).unwrap_or(default.calibration),
         calibrate_intervals: s.truth("calibrate_intervals", default.calibrate_intervals),
+        validate_every_steps: s.integer("validate_every_steps", 0..=1 << 40, default.validate_every_steps),
         patience: s.integer("patience", 0..=10_000_000, default.patience),
         accumulation: s.integer("accumulation", 0..=1 << 20, default.accumulation),
         step_memory_mb: s.integer("step_memory_mb", 0..=1 << 24, default.step_memory_mb),
