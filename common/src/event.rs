@@ -217,7 +217,7 @@ pub struct NodeBrief {
     pub workers: u32,
 }
 
-/// Numbers of one epoch. Errors are in target units and of the model that would be kept (the average when there is one).
+/// Numbers of a validation, at the end of an epoch or within it; of the training those of the epoch so far. Errors are in target units and of the model that would be kept (the average when there is one).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpochReport {
     /// Epoch, counted from 1.
@@ -249,6 +249,26 @@ pub struct EpochReport {
     pub samples_per_s: f64,
     /// Steps skipped because loss or gradient was not finite.
     pub skipped: u64,
+    /// How much of the epoch is done: 1 at its end.
+    #[serde(default = "whole")]
+    pub part: f64,
+}
+
+fn whole() -> f64 {
+    1.0
+}
+
+impl EpochReport {
+    /// Epochs done.
+    pub fn epochs(&self) -> f64 {
+        self.epoch as f64 - 1.0 + self.part
+    }
+
+    /// When it was, for people.
+    pub fn name(&self) -> String {
+        let Self { epoch, part, .. } = self;
+        if *part < 1.0 { format!("epoch {epoch} at {:.0} %", 100.0 * part) } else { format!("epoch {epoch}") }
+    }
 }
 
 /// Mean times per optimizer step, milliseconds.

@@ -50,6 +50,7 @@ mod tests {
             step_ms: StepTimes::default(),
             samples_per_s: 1.0,
             skipped: 2,
+            part: 1.0,
         }
     }
 

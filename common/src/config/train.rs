@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 /// these, 6.2 in larger ones, of which the last is waited for longer.
 pub const BUCKET_MIB: f64 = 100.0;
 
+/// Validations of a run at least, where each has `VALIDATION_STEPS_MIN` steps.
+const VALIDATIONS_MIN: u64 = 10;
+const VALIDATION_STEPS_MIN: u64 = 100;
+
 /// The level that is the point prediction.
 pub const MEDIAN: f64 = 0.5;
 
@@ -51,7 +55,10 @@ pub struct TrainConfig {
     pub calibration: PointCalibration,
     /// Whether distances between predicted quantiles are multiplied so that they hold their share of the validation targets.
     pub calibrate_intervals: bool,
-    /// Epochs without a better validation MAE before training stops; 0 switches early stopping off.
+    /// Optimizer steps from validation to validation within an epoch, which is validated at its end as well; 0 decides by
+    /// `validate_every`.
+    pub validate_every_steps: u64,
+    /// Validations without a better MAE before training stops; 0 switches early stopping off.
     pub patience: u64,
     /// Micro-batches accumulated per optimizer update and worker; 0: as few as memory allows, measured when a worker begins.
     pub accumulation: usize,
@@ -59,6 +66,10 @@ pub struct TrainConfig {
     pub step_memory_mb: u64,
     /// Save a checkpoint every this many epochs (and at the end, and when stopped).
     pub checkpoint_every: u64,
+    /// And every this many optimizer steps; 0: not.
+    pub checkpoint_every_steps: u64,
+    /// And when the last one is so many seconds old by the clock of rank 0; 0: not.
+    pub checkpoint_every_s: f64,
     /// Checkpoints kept besides the newest and the best.
     pub checkpoint_keep: usize,
     /// The first checkpoint of every this many epochs is kept too; 0: of none.
@@ -307,10 +318,13 @@ impl Default for TrainConfig {
             ema: 0.98,
             calibration: PointCalibration::Auto,
             calibrate_intervals: true,
+            validate_every_steps: 0,
             patience: 0,
             accumulation: 0,
             step_memory_mb: 0,
             checkpoint_every: 5,
+            checkpoint_every_steps: 0,
+            checkpoint_every_s: 600.0,
             checkpoint_keep: 2,
             checkpoint_keep_epochs: 0,
             checkpoint_keep_hours: 0.0,
@@ -340,6 +354,17 @@ impl TrainConfig {
     pub fn passes(&self, train_rows: u64) -> u64 {
         match self.epochs {
             0 => ((50.0 * (1000.0 / train_rows.max(1000) as f64).sqrt()).round() as u64).max(1),
+            given => given,
+        }
+    }
+
+    /// Steps from validation to validation within an epoch of so many, 0: only at its end. As configured, or by rule so that a run of
+    /// fewer than 10 epochs has 10 validations, but no two with fewer than 100 steps between them.
+    pub fn validate_every(&self, steps_per_epoch: u64) -> u64 {
+        let parts = VALIDATIONS_MIN.div_ceil(self.epochs.max(1)).min(steps_per_epoch / VALIDATION_STEPS_MIN);
+        match self.validate_every_steps {
+            0 if parts <= 1 => 0,
+            0 => steps_per_epoch.div_ceil(parts),
             given => given,
         }
     }
@@ -460,5 +485,52 @@ impl Default for ClusterConfig {
             device: Device::Auto,
             collectives: Collectives::Auto,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What follows from 10², 10³ … 10⁸ training rows: passes, samples of a step, steps of an epoch, steps between validations.
+    const BY_ROWS: [[u64; 5]; 7] = [
+        [100, 50, 16, 7, 0],
+        [1_000, 50, 32, 32, 0],
+        [10_000, 16, 512, 20, 0],
+        [100_000, 5, 1024, 98, 0],
+        [1_000_000, 2, 1024, 977, 196],
+        [10_000_000, 1, 1024, 9_766, 977],
+        [100_000_000, 1, 1024, 97_657, 9_766],
+    ];
+
+    #[test]
+    fn rules_follow_the_rows() {
+        for expected in BY_ROWS {
+            let rows = expected[0];
+            let epochs = TrainConfig::default().passes(rows);
+            let train = TrainConfig { epochs, ..TrainConfig::default() };
+            let batch = train.global_batch(rows as usize) as u64;
+            let steps = rows.div_ceil(batch);
+            let every = train.validate_every(steps);
+            assert_eq!([rows, epochs, batch, steps, every], expected);
+            let validations = epochs * if every == 0 { 1 } else { steps.div_ceil(every) };
+            assert!(validations >= 10 || steps < 200, "{validations} validations with {rows} rows");
+        }
+        // More rows never make fewer steps in all, once the batch is the largest.
+        let steps = |rows: u64| {
+            let train = TrainConfig::default();
+            train.passes(rows) * rows.div_ceil(train.global_batch(rows as usize) as u64)
+        };
+        assert!((0..=12).map(|power| steps(16_384 << power)).is_sorted());
+    }
+
+    #[test]
+    fn what_is_configured_goes_before_the_rules() {
+        let given = TrainConfig { epochs: 7, batch: 100, validate_every_steps: 9, ..TrainConfig::default() };
+        assert_eq!((given.passes(1 << 30), given.validate_every(5)), (7, 9));
+        assert_eq!([30, 100, 5000].map(|rows| given.global_batch(rows)), [30, 100, 100]);
+        let fewest = [0, 1, 15, 17].map(|rows| TrainConfig::default().global_batch(rows));
+        assert_eq!(fewest, [1, 1, 15, 16]);
+        assert_eq!([0, 1, 1000].map(|rows| TrainConfig::default().passes(rows)), [50; 3]);
     }
 }

@@ -403,7 +403,7 @@ fn epoch(report: &EpochReport, unit: &str) -> String {
         String::new()
     };
     let (loss, rate) = (figures::measure(report.train_loss), figures::rate(report.samples_per_s));
-    format!("epoch {}  loss {loss}{val}  {rate} samples/s{skipped}", report.epoch)
+    format!("{}  loss {loss}{val}  {rate} samples/s{skipped}", report.name())
 }
 
 fn split_errors(split: &BTreeMap<String, Metrics>, unit: &str) -> String {

@@ -1,4 +1,4 @@
-//! Time for reports. **Invariant:** no decision of training looks at it.
+//! Time for reports, and for when to save. **Invariant:** what training computes does not depend on it.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,31 @@ impl Stopwatch {
         let lap = now.duration_since(self.last);
         self.last = now;
         lap.as_secs_f64() * 1e3
+    }
+}
+
+/// Says when something was left undone for too long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Alarm {
+    /// `None`: it never rings.
+    every: Option<Duration>,
+    since: Instant,
+}
+
+impl Alarm {
+    /// Rings when so many seconds have passed; 0: never.
+    pub(super) fn new(every_s: f64) -> Self {
+        let every = Duration::try_from_secs_f64(every_s).ok().filter(|every| !every.is_zero());
+        Self { every, since: Instant::now() }
+    }
+
+    pub(super) fn rings(&self) -> bool {
+        self.every.is_some_and(|every| self.since.elapsed() >= every)
+    }
+
+    /// It was done.
+    pub(super) fn reset(&mut self) {
+        self.since = Instant::now();
     }
 }
 

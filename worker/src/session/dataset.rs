@@ -98,7 +98,12 @@ impl Dataset {
     ///
     /// # Errors
     /// What libtorch says, usually that memory is exhausted.
-    pub fn gather(&self, split: Split, ordinals: std::ops::Range<u64>, device: Device) -> Result<Batch, SessionError> {
+    pub fn gather(
+        &self,
+        split: Split,
+        ordinals: impl Iterator<Item = u64>,
+        device: Device,
+    ) -> Result<Batch, SessionError> {
         let index = self.rows(split);
         self.gather_rows(&ordinals.map(|ordinal| index.at(ordinal)).collect::<Vec<_>>(), device)
     }
@@ -153,7 +158,7 @@ impl Dataset {
 }
 
 /// The `i`-th of `kept` ordinals spread evenly over `0..len`.
-fn spread(i: u64, len: u64, kept: u64) -> u64 {
+pub(super) fn spread(i: u64, len: u64, kept: u64) -> u64 {
     (u128::from(i) * u128::from(len) / u128::from(kept)) as u64
 }
 

@@ -2,6 +2,8 @@
 
 use enn_common::staged::meta::Stats;
 
+/// Validation rows that are looked at, at least, where not all are.
+const JUDGED_ROWS_MIN: u64 = 10_000;
 /// Spreads of target cells that are further apart are of different units.
 const UNITS_MAX: f64 = 100.0;
 
@@ -10,36 +12,42 @@ const UNITS_MAX: f64 = 100.0;
 pub struct Standing {
     /// Smallest validation error so far; infinite before the first.
     pub best: f64,
-    /// Epochs since then.
-    pub bad_epochs: u64,
+    /// Validations since then.
+    pub bad_validations: u64,
 }
 
 impl Default for Standing {
     fn default() -> Self {
-        Self { best: f64::INFINITY, bad_epochs: 0 }
+        Self { best: f64::INFINITY, bad_validations: 0 }
     }
 }
 
-/// What follows from an epoch's validation.
+/// What follows from a validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// The weights of this epoch are kept as the best.
+    /// The weights that were validated are kept as the best.
     pub best: bool,
     /// Training ends early.
     pub stop: bool,
 }
 
-/// Judges an epoch. `error` is the validation error, `None` when there are no validation rows: then the last weights are the
+/// Judges weights. `error` is the validation error, `None` when there are no validation rows: then the last weights are the
 /// best ones. A non-finite error is never better. `patience` 0 never stops.
 pub fn judge(standing: Standing, error: Option<f64>, patience: u64) -> (Standing, Verdict) {
     let Some(error) = error else {
         return (standing, Verdict { best: true, stop: false });
     };
     if error < standing.best {
-        return (Standing { best: error, bad_epochs: 0 }, Verdict { best: true, stop: false });
+        return (Standing { best: error, bad_validations: 0 }, Verdict { best: true, stop: false });
     }
-    let standing = Standing { bad_epochs: standing.bad_epochs + 1, ..standing };
-    (standing, Verdict { best: false, stop: patience > 0 && standing.bad_epochs >= patience })
+    let standing = Standing { bad_validations: standing.bad_validations + 1, ..standing };
+    (standing, Verdict { best: false, stop: patience > 0 && standing.bad_validations >= patience })
+}
+
+/// Where an epoch is validated `parts` times, one in so many of `rows` validation rows is looked at, always the same ones: together no
+/// more than once all of them, but enough to tell which weights are better.
+pub fn thinning(parts: u64, rows: u64) -> u64 {
+    parts.min(rows / JUDGED_ROWS_MIN).max(1)
 }
 
 /// Whether the errors of target cells can be added up in the user's units: not where the widest spread is more than `UNITS_MAX` times the
@@ -48,6 +56,11 @@ pub fn have_one_unit(targets: &[Stats]) -> bool {
     let spreads = targets.iter().map(|stats| stats.std).filter(|std| *std > 0.0);
     let (low, high) = spreads.fold((f64::INFINITY, 0.0f64), |(low, high), std| (low.min(std), high.max(std)));
     high <= UNITS_MAX * low
+}
+
+/// Whether one is due after `step` steps, wherever in an epoch. `every` 0 never.
+pub fn save_due_at(step: u64, every: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
 }
 
 /// Whether a checkpoint is due after `epoch` epochs (counted from 1). `every` 0 saves only at the end.
@@ -60,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_counts_epochs_without_a_better_error() {
+    fn patience_counts_validations_without_a_better_error() {
         let mut standing = Standing::default();
         let mut verdicts = Vec::new();
         for error in [3.0, 2.0, 2.5, f64::NAN, 1.9, 2.0, 2.0, 2.0] {
@@ -98,6 +111,12 @@ mod tests {
     }
 
     #[test]
+    fn validations_of_an_epoch_look_at_no_more_rows_than_there_are_and_at_enough() {
+        let thinned = [(1, 1 << 40), (10, 1_000_000), (10, 35_000), (1000, 9_999), (1000, 0)];
+        assert_eq!(thinned.map(|(parts, rows)| thinning(parts, rows)), [1, 10, 3, 1, 1]);
+    }
+
+    #[test]
     fn cells_that_are_far_apart_are_not_added_up() {
         let cell = |std: f64| Stats { n: 5, mean: 1.0, std, min: 0.0, max: 2.0 };
         assert!(have_one_unit(&[]) && have_one_unit(&[cell(0.0)]) && have_one_unit(&[cell(1e6), cell(0.0), cell(2e4)]));
@@ -108,5 +127,6 @@ mod tests {
     fn checkpoints_at_multiples_and_at_the_end() {
         assert!(save_due(5, 5, false) && save_due(7, 5, true) && save_due(7, 0, true));
         assert!(!save_due(4, 5, false) && !save_due(4, 0, false));
+        assert!(save_due_at(10, 5) && !save_due_at(11, 5) && !save_due_at(10, 0));
     }
 }

@@ -32,25 +32,26 @@ pub struct Judged<'a> {
     pub objective: &'a Objective,
 }
 
-/// Measures a model on the rows of a split that are not left out; the same numbers on every rank.
+/// Measures a model on one in `thinning` rows of a split, of those that are not left out; the same numbers on every rank.
 ///
 /// # Errors
 /// Those of the forward pass and of the collective.
 pub fn evaluate(
     judged: &Judged<'_>,
     (data, left_out): (&Dataset, &Poisoned),
-    split: Split,
+    (split, thinning): (Split, u64),
     group: &dyn ProcessGroup,
     device: Device,
 ) -> Result<Measured, SessionError> {
     let Judged { model, objective, .. } = judged;
     let centre: Vec<f64> = data.staged.0.meta().y_stats.iter().map(|stats| stats.mean).collect();
     let mut sums = Sums::new(&centre, device)?;
-    let (start, end) = part(data.rows(split).len(), u64::from(group.rank()), u64::from(group.size()));
+    let (start, end) =
+        part(data.rows(split).len().div_ceil(thinning), u64::from(group.rank()), u64::from(group.size()));
     let mut at = start;
     while at < end {
         let next = (at + EVALUATION_ROWS).min(end);
-        let batch = data.gather(split, at..next, device)?;
+        let batch = data.gather(split, (at..next).map(|at| at * thinning), device)?;
         left_out.leave_out_of(&batch)?;
         let mut cx = Cx::eval(judged.params);
         cx.set_launcher(judged.kernels);

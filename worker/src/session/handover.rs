@@ -83,7 +83,7 @@ pub(super) struct Furthest {
 
 impl Standing {
     pub(super) fn of(progress: &Progress) -> Self {
-        Self { step: progress.step, judged: !progress.owes_epoch() }
+        Self { step: progress.step, judged: !progress.owes_validation() }
     }
 
     /// Whole steps.

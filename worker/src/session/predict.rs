@@ -3,7 +3,7 @@
 
 use super::{
     SessionError,
-    dataset::Dataset,
+    dataset::{self, Dataset},
     guard,
     kernels::{KernelTask, Kernels},
     learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration},
@@ -75,8 +75,8 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
     let mut predictor = Predictor::new((&saved, &task.models), &kernels, task.device, task.precision)?;
     super::ready(reporter, task.device, "none")?;
-    let warning = predictor.guard(&data.staged.view()?)?;
-    if let Some(message) = warning.filter(|_| task.place.0 == 0) {
+    let guarded = predictor.guard(&data.staged.view()?)?;
+    if let Some(message) = guarded.warning.filter(|_| task.place.0 == 0) {
         reporter.send(FromWorker::Warned { message })?;
     }
     let rows = data.staged.0.rows() as u64;
@@ -149,6 +149,14 @@ impl Answers {
     }
 }
 
+/// What came of looking at some answers before any is given.
+pub(super) struct Guarded {
+    /// The precision is the right one for all rows to come.
+    pub(super) settled: bool,
+    /// What the user should know.
+    pub(super) warning: Option<String>,
+}
+
 /// A model at work.
 pub(super) struct Predictor<'a> {
     model: Model,
@@ -183,31 +191,37 @@ impl<'a> Predictor<'a> {
         Ok(Self { model, params, precision, kernels, device, rows, shape, targets })
     }
 
-    /// Settles on a precision by the first rows of the data; what the user should know of it.
-    pub(super) fn guard(&mut self, data: &View<'_>) -> Result<Option<String>, SessionError> {
-        let rows = (data.rows() as u64).min(FORWARD_ROWS);
-        let batch = self.gather(data, 0..rows)?;
-        let is_flat = |precision: &Precision| -> Result<bool, SessionError> {
+    /// Settles on a precision by rows evenly spread over the data; what the user should know of it. Where these do not differ,
+    /// nothing is settled.
+    pub(super) fn guard(&mut self, data: &View<'_>) -> Result<Guarded, SessionError> {
+        let (all, rows) = (data.rows() as u64, (data.rows() as u64).min(FORWARD_ROWS));
+        let batch = self.gather(data, (0..rows).map(|i| dataset::spread(i, all, rows)))?;
+        let is_flat = |precision: &Precision| -> Result<Option<bool>, SessionError> {
             let cx = self.context(precision)?;
             let output = self.output(&cx, &batch)?;
             guard::is_flat(&batch, output.z.raw(), &self.targets, guard::unit(precision.choice().format))
         };
-        if !is_flat(&self.precision)? {
-            return Ok(None);
+        match is_flat(&self.precision)? {
+            None => return Ok(Guarded { settled: false, warning: None }),
+            Some(false) => return Ok(Guarded { settled: true, warning: None }),
+            Some(true) => {}
         }
-        let flat = format!("the model is flat: it says the same of the first {rows} rows, which differ");
+        let warn = |warning: String| Ok(Guarded { settled: true, warning: Some(warning) });
+        let flat = format!("the model is flat: it says the same of {rows} rows from all over the data, which differ");
         let format = self.precision.choice().format;
         if format == Format::Fp32 {
-            return Ok(Some(flat));
+            return warn(flat);
         }
         allow_tf32(false)?;
-        if is_flat(&Precision::full())? {
+        if is_flat(&Precision::full())? == Some(true) {
             allow_tf32(format == Format::Tf32)?;
-            return Ok(Some(flat));
+            return warn(flat);
         }
         let name = format.name();
         self.precision = Precision::full();
-        Ok(Some(format!("in {name} the answers to the first {rows} rows do not differ, in fp32 they do: fp32 is used")))
+        warn(format!(
+            "in {name} the answers to {rows} rows from all over the data do not differ, in fp32 they do: fp32 is used"
+        ))
     }
 
     /// Cells (O) of which training has seen no target; `None`: it has seen all.
@@ -228,7 +242,7 @@ impl<'a> Predictor<'a> {
         Ok(self.model.forward(cx, &input(&batch.x), &input(&batch.x_mask))?)
     }
 
-    fn gather(&self, data: &View<'_>, rows: std::ops::Range<u64>) -> Result<Batch, SessionError> {
+    fn gather(&self, data: &View<'_>, rows: impl Iterator<Item = u64>) -> Result<Batch, SessionError> {
         let rows: Vec<u64> = rows.collect();
         Ok(data.gather(&rows, rows.len(), self.device)?.to_device(self.device)?)
     }

@@ -28,15 +28,15 @@ pub struct Progress {
     pub step: u64,
     /// How validation has gone.
     pub standing: Standing,
-    /// Epoch of the best weights, counted from 1; 0 before the first validation.
-    pub best_epoch: u64,
+    /// The step after which the best weights were validated; 0 before the first validation.
+    pub best_step: u64,
     /// Steps of completed epochs that were skipped because loss or gradient was not finite.
     pub skipped: u64,
     /// Refused steps that were run once more in vain: there is a limit.
     pub replays: u64,
-    /// Epochs that were judged: validated, and their sums cleared.
-    pub ended: u64,
-    /// When the last of them was judged, the mean over the last steps won.
+    /// The step after which weights were judged last: validated, and, at an epoch's end, its sums cleared.
+    pub judged: u64,
+    /// Then the mean over the last steps won.
     pub mean_won: bool,
     /// The step after which a checkpoint was due last.
     pub due: u64,
@@ -44,6 +44,8 @@ pub struct Progress {
     pub stopped_early: bool,
     /// All epochs are done, or training ended early.
     pub finished: bool,
+    /// Steps from validation to validation within an epoch; 0: only at its end. The configuration's, and not saved.
+    pub every: u64,
 }
 
 /// Sums of the current epoch, kept on the device so that a step reads nothing back; in the order of `EpochTotals`.
@@ -113,9 +115,9 @@ impl EpochSums {
 }
 
 impl Progress {
-    /// Whether an epoch's last step was done and the epoch was not judged yet.
-    pub fn owes_epoch(&self) -> bool {
-        self.position.step == 0 && self.position.epoch > self.ended
+    /// Whether the step that was done last is one to validate after, and was not judged yet.
+    pub fn owes_validation(&self) -> bool {
+        self.step > self.judged && self.position.step.is_multiple_of(self.every)
     }
 
     /// The state as tensors. `order` is what the sampler's order depends on.
@@ -124,11 +126,11 @@ impl Progress {
             self.position.epoch,
             self.position.step,
             self.step,
-            self.standing.bad_epochs,
-            self.best_epoch,
+            self.standing.bad_validations,
+            self.best_step,
             self.skipped,
             self.replays,
-            self.ended,
+            self.judged,
             self.due,
             u64::from(self.stopped_early),
             u64::from(self.finished),
@@ -155,7 +157,7 @@ impl Progress {
         ]
     }
 
-    /// Reads the state back; `tensors` holds what `wanted` names.
+    /// Reads the state back, all but `every`; `tensors` holds what `wanted` names.
     ///
     /// # Errors
     /// [`SessionError::OtherTraining`] or [`SessionError::OtherMix`] when rows, batch, seed or the sources' weights differ: the
@@ -192,15 +194,16 @@ impl Progress {
         Ok(Self {
             position: Position { epoch: count(0), step: count(1) },
             step: count(2),
-            standing: Standing { best: best.first().copied().unwrap_or(f64::INFINITY), bad_epochs: count(3) },
-            best_epoch: count(4),
+            standing: Standing { best: best.first().copied().unwrap_or(f64::INFINITY), bad_validations: count(3) },
+            best_step: count(4),
             skipped: count(5),
             replays: count(6),
-            ended: count(7),
+            judged: count(7),
             due: count(8),
             stopped_early: count(9) != 0,
             finished: count(10) != 0,
             mean_won: count(11) != 0,
+            every: 0,
         })
     }
 }
@@ -230,19 +233,41 @@ mod tests {
     }
 
     #[test]
+    fn a_validation_is_owed_after_every_so_many_steps_and_at_the_end_of_an_epoch() {
+        let order = Sampler { rows: 56, ..sampler() };
+        let after = |every: u64| {
+            let mut progress = Progress { every, ..Progress::default() };
+            let step = |step: u64| {
+                (progress.step, progress.position) = (step, order.after(progress.position));
+                let owed = progress.owes_validation();
+                progress.judged = if owed { step } else { progress.judged };
+                assert!(!progress.owes_validation());
+                owed
+            };
+            let mut step = step;
+            (1..=14).filter(|at| step(*at)).collect::<Vec<u64>>()
+        };
+        assert_eq!(after(0), [7, 14]);
+        assert_eq!(after(3), [3, 6, 7, 10, 13, 14]);
+        assert_eq!(after(100), [7, 14]);
+        assert!(!Progress { every: 1, ..Progress::default() }.owes_validation());
+    }
+
+    #[test]
     fn state_comes_back_exactly_in_any_world() {
         let progress = Progress {
             position: Position { epoch: 3, step: 5 },
             step: 44,
-            standing: Standing { best: 1.0 / 3.0, bad_epochs: 2 },
-            best_epoch: 1,
+            standing: Standing { best: 1.0 / 3.0, bad_validations: 2 },
+            best_step: 15,
             mean_won: true,
             skipped: 4,
             replays: 6,
-            ended: 3,
+            judged: 40,
             due: 40,
             stopped_early: true,
             finished: false,
+            every: 0,
         };
         let sums = EpochSums(Tensor::from_slice(&[0.1, 2.0, 3.0, 4.0, 5.0]));
         let named = progress.named(&sums, &sampler());

@@ -73,10 +73,13 @@ enum Wish {
 impl Round<'_> {
     pub(super) fn run(mut self) -> Result<Ended, SessionError> {
         let epochs = self.host.config.train.epochs;
-        // A round that broke may have left an epoch at its end, or a checkpoint of which some ranks wrote their share.
-        if self.state.progress.owes_epoch() {
-            // It saves what is due; a share that is written twice spoils the checkpoint.
-            self.end_epoch_if_owed()?;
+        // A round that broke may have left weights to be judged, or a checkpoint of which some ranks wrote their share.
+        if self.state.progress.owes_validation() {
+            // Nobody has saved since; a share that is written twice spoils the checkpoint.
+            self.validate_if_owed()?;
+            if self.state.progress.due == self.state.progress.step {
+                self.save(true)?;
+            }
         } else {
             self.save_if_owed()?;
         }
@@ -87,9 +90,11 @@ impl Round<'_> {
             while !self.state.progress.finished {
                 let wish = self.step(&prefetch, first)?;
                 first = false;
-                self.end_epoch_if_owed()?;
+                self.validate_if_owed()?;
                 match wish {
                     _ if self.state.progress.finished => {}
+                    // After a validation it may be there.
+                    Wish::GoOn if self.state.progress.due == self.state.progress.step => self.save(false)?,
                     Wish::GoOn => {}
                     Wish::Stop => {
                         self.save(true)?;
@@ -138,11 +143,15 @@ impl Round<'_> {
             state.learner.pack()?;
         }
         self.enter_begun(&batch)?;
+        self.place.save = self.place.group.rank() == 0 && self.state.saver.alarm.rings();
         let mut done = self.attempt(&batch, first)?;
         let state = &mut *self.state;
         state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
+        if decide::save_due_at(state.progress.step, host.config.train.checkpoint_every_steps) {
+            state.progress.due = state.progress.step;
+        }
         self.place.reporter.mark(Phase::Compute, state.progress.step);
         self.enter_done()?;
         let state = &mut *self.state;
@@ -169,6 +178,10 @@ impl Round<'_> {
     /// Reads what the device is waited for: wishes, kernels all ranks have heard of, refused steps.
     fn look(&mut self, done: &Stepped) -> Result<Wish, SessionError> {
         let control = Vec::<f64>::try_from(done.control.f_to_device(Device::Cpu)?)?;
+        // Before anything that may break the round: whoever did this step owes the checkpoint.
+        if control[5] > 0.0 {
+            self.state.progress.due = self.state.progress.step;
+        }
         self.place.kernels.agree(control[3], self.place.group.size());
         self.explain()?;
         Ok(match (control[2] > 0.0, control[4] > 0.0) {
@@ -247,35 +260,36 @@ impl Round<'_> {
         }
     }
 
-    /// Validation, judgement, report and, when due, a checkpoint; once for every epoch whose steps are done.
-    fn end_epoch_if_owed(&mut self) -> Result<(), SessionError> {
-        if !self.state.progress.owes_epoch() {
+    /// Validation, judgement, report and, when due at an epoch's end, a checkpoint; once for every step that owes it.
+    fn validate_if_owed(&mut self) -> Result<(), SessionError> {
+        if !self.state.progress.owes_validation() {
             return Ok(());
         }
         let train = &self.host.config.train;
-        let epoch = self.state.progress.position.epoch;
+        let Position { epoch, step: begun } = self.state.progress.position;
+        let ends = begun == 0;
         let sums = self.state.sums.read()?;
-        if sums.landed == 0.0 {
+        if ends && sums.landed == 0.0 {
             return Err(SessionError::Diverged { epoch, steps: sums.skipped as u64 });
         }
         self.place.reporter.mark(Phase::Validate, self.state.progress.step);
-        let measured = self.with(Learner::swap_average, |round| round.measure(Split::Val))?;
+        let measured = self.with(Learner::swap_average, |round| round.measure_judged())?;
         let error = self.error(&measured.metrics);
         let (standing, verdict) = decide::judge(self.state.progress.standing, error, train.patience);
-        let finished = verdict.stop || epoch >= train.epochs;
+        let finished = verdict.stop || (ends && epoch >= train.epochs);
         let tail = if finished { self.measure_tail()? } else { None };
         let state = &mut *self.state;
         if verdict.best {
-            state.progress.best_epoch = epoch;
+            state.progress.best_step = state.progress.step;
         }
         state.progress.standing = standing;
         state.progress.stopped_early = verdict.stop;
         state.progress.finished = finished;
-        state.progress.skipped += sums.skipped as u64;
-        (state.progress.ended, state.progress.mean_won) = (epoch, false);
+        (state.progress.judged, state.progress.mean_won) = (state.progress.step, false);
         state.keep_what_was_judged()?;
         let report = EpochReport {
-            epoch,
+            epoch: epoch + u64::from(!ends),
+            part: if ends { 1.0 } else { begun as f64 / self.sampler.steps_per_epoch() as f64 },
             step: state.progress.step,
             train_loss: sums.loss / sums.cells,
             val: measured.metrics,
@@ -288,8 +302,11 @@ impl Round<'_> {
             samples_per_s: state.pace.rate(),
             skipped: sums.skipped as u64,
         };
-        state.sums.clear()?;
-        state.pace.begin_epoch();
+        if ends {
+            state.progress.skipped += sums.skipped as u64;
+            state.sums.clear()?;
+            state.pace.begin_epoch();
+        }
         self.tell_from_first(FromWorker::EpochEnded(Box::new(report)))?;
         if self.place.group.rank() == 0 {
             let plan = self.state.learner.executor.plan().map(|plan| plan.program());
@@ -298,7 +315,7 @@ impl Round<'_> {
         if finished {
             self.elect(tail)?;
         }
-        if decide::save_due(epoch, train.checkpoint_every, finished) {
+        if finished || (ends && decide::save_due(epoch, train.checkpoint_every, finished)) {
             self.save(finished)?;
         }
         Ok(())
@@ -376,6 +393,7 @@ impl Host<'_> {
             seed: self.config.seed,
             accumulation: sampler.accumulation,
             first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
+            save: false,
             profile: self.profile.as_ref(),
         }
     }
@@ -416,13 +434,13 @@ impl State {
         Ok((items, own))
     }
 
-    /// As best weights the average of the epoch that was just judged, if it is the best, or the mean over the last steps, if that won.
+    /// As best weights the average that was just judged, if it is the best, or the mean over the last steps, if that won.
     fn keep_what_was_judged(&mut self) -> Result<(), SessionError> {
         let progress = &self.progress;
         if progress.mean_won {
             return self.learner.keep_tail_as_best();
         }
-        if progress.best_epoch == progress.ended {
+        if progress.best_step == progress.judged {
             return self.learner.keep_average_as_best();
         }
         Ok(())
@@ -435,7 +453,8 @@ impl State {
         order: &Sampler,
         from: &Path,
     ) -> Result<(), SessionError> {
-        self.progress = Progress::restore(saved, &mut self.sums, order, from)?;
+        let every = self.progress.every;
+        self.progress = Progress { every, ..Progress::restore(saved, &mut self.sums, order, from)? };
         self.refusals = Refusals::after(self.progress.replays);
         self.poisoned = Poisoned::restore(saved)?;
         // The progress counts completed epochs, the sums the one that is under way.

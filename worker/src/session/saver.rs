@@ -1,7 +1,11 @@
 //! How this rank's share of a checkpoint leaves it: copied into memory of the launcher's, which writes it while training goes on,
 //! or, where there is no such memory, written here while training waits.
 
-use super::{clock::Stopwatch, error::SessionError, report::Reporter};
+use super::{
+    clock::{Alarm, Stopwatch},
+    error::SessionError,
+    report::Reporter,
+};
 use crate::checkpoint::{
     CheckpointError, Named, Placed,
     save::{self, Share},
@@ -39,6 +43,8 @@ pub(super) struct Saver {
     staging: Option<Staging>,
     busy: Busy,
     blake3: bool,
+    /// The last checkpoint is old.
+    pub(super) alarm: Alarm,
 }
 
 /// What came of waiting for a snapshot.
@@ -51,7 +57,12 @@ enum Turn {
 impl Saver {
     pub(super) fn new(train: &TrainConfig, reporter: &dyn Reporter) -> Self {
         let memory = if train.checkpoint_async { reporter.staging() } else { None };
-        Self { staging: memory.map(Staging::new), busy: train.checkpoint_busy, blake3: train.checkpoint_blake3 }
+        Self {
+            staging: memory.map(Staging::new),
+            busy: train.checkpoint_busy,
+            blake3: train.checkpoint_blake3,
+            alarm: Alarm::new(train.checkpoint_every_s),
+        }
     }
 
     /// What saves, for another state of the same training.
@@ -79,6 +90,7 @@ impl Saver {
         reporter: &dyn Reporter,
     ) -> Result<FromWorker, SessionError> {
         let mut watch = Stopwatch::start();
+        self.alarm.reset();
         let step = due.step;
         let share = match Share::of(items, due.rank, due.world) {
             Ok(share) => share,

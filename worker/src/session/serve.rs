@@ -1,7 +1,7 @@
 //! Prediction of batches as they come: a worker without a run, asked on its standard input and answering on its standard output
 //! (`enn_common::wire::serve`). It ends when its input does.
 //!
-//! **Invariant:** what a batch is answered depends on it and on the first batch only, by which the precision is settled.
+//! **Invariant:** what a batch is answered depends on it and on the batches up to the first whose rows differ, by which the precision is settled.
 
 use super::{
     Own, SessionError, boot,
@@ -85,14 +85,17 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
     let carried = if begin.stream { Some(carries(&predictor, width, device)?) } else { None };
     let ready = carried.as_ref().map_or(Reply::Ready, |carried| Reply::Streaming { state: carried.numbers() as u64 });
     put(output, &ready).map_err(SessionError::Pipe)?;
-    let mut guarded = false;
+    let mut settled = false;
     while let Some(question) = get::<Question>(input).map_err(SessionError::Pipe)? {
         let mut guard = |view: &View<'_>, output: &mut _| -> Result<(), SessionError> {
-            if !guarded && let Some(message) = predictor.guard(view)? {
-                put(output, &Reply::Warned { message }).map_err(SessionError::Pipe)?;
+            if settled {
+                return Ok(());
             }
-            guarded = true;
-            Ok(())
+            let guarded = predictor.guard(view)?;
+            settled = guarded.settled;
+            guarded
+                .warning
+                .map_or(Ok(()), |message| put(output, &Reply::Warned { message }).map_err(SessionError::Pipe))
         };
         match question {
             Question::Staged { staged, out } => {

@@ -40,14 +40,16 @@ pub struct Place<'a> {
     pub accumulation: u64,
     /// Where this rank's share begins in the global batch.
     pub first_row: u64,
+    /// This rank wishes for a checkpoint.
+    pub save: bool,
     /// Whoever times a few steps.
     pub profile: Option<&'a Profile>,
 }
 
 /// What a step gives, on the device.
 pub struct Stepped {
-    /// Loss sum, valid cells, wishes to stop, ranks that heard of a quarantine that is not in force, wishes to leave the round;
-    /// over all ranks.
+    /// Loss sum, valid cells, wishes to stop, ranks that heard of a quarantine that is not in force, wishes to leave the round,
+    /// wishes for a checkpoint; over all ranks.
     pub control: Raw,
     /// Norm of the mean gradient before clipping.
     pub grad_norm: Raw,
@@ -172,7 +174,8 @@ pub fn step(
     let wish = if place.reporter.stop_requested() { 1.0 } else { 0.0 };
     let waiting = if place.kernels.listen(step) { 1.0 } else { 0.0 };
     let leave = if place.reporter.leave_requested() { 1.0 } else { 0.0 };
-    let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave])?.f_to_device(place.device)?;
+    let save = if place.save { 1.0 } else { 0.0 };
+    let numbers = Raw::f_from_slice(&[wish, lr, waiting, leave, save])?.f_to_device(place.device)?;
     let data = [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask];
     let inputs = data.into_iter().map(Raw::shallow_clone).chain([numbers]).collect();
     let reduction = Reduction { place, step, pending: Pending::default(), across: Pending::default() };
@@ -267,7 +270,8 @@ fn code(
         laps.end(Part::Forward);
         if last {
             let flat = |t: &Tensor| functional::reshape(cx, t, &[1]);
-            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &number(2)?, &number(3)?], 0)?;
+            let wishes = functional::narrow(cx, numbers, 0, 2, 3)?;
+            let all = functional::cat(cx, &[&flat(&sum)?, &flat(&count)?, &number(0)?, &wishes], 0)?;
             cx.all_reduce_value(&all)?;
             control = Some(all);
         }

@@ -300,9 +300,10 @@ impl Host<'_> {
 
     /// What every process begins with.
     pub(super) fn state(&self, saver: Saver) -> Result<State, SessionError> {
+        let every = self.config.train.validate_every(self.order.steps_per_epoch());
         Ok(State {
             learner: self.learner()?,
-            progress: Progress::default(),
+            progress: Progress { every, ..Progress::default() },
             sums: EpochSums::new(self.device)?,
             refusals: Refusals::default(),
             poisoned: Poisoned::default(),

@@ -13,8 +13,10 @@ mod poisoned;
 mod precision;
 mod process;
 mod replicas;
+mod saving;
 mod sources;
 mod strategy;
+mod validations;
 mod worlds;
 
 use data::{CELLS, ROWS, commit_last, config, spoil, stage, task};

@@ -147,6 +147,7 @@ fn a_place_in_trouble_runs_in_f32_for_64_steps_even_when_steps_are_replayed() {
         seed: 1,
         accumulation: 1,
         first_row: 0,
+        save: false,
         profile: None,
     };
     let batch = batch(&staged, 12);

@@ -71,6 +71,7 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
         seed: config.seed,
         accumulation: sampler.accumulation,
         first_row: sampler.rank * sampler.batch.div_ceil(sampler.world),
+        save: false,
         profile: None,
     };
     let mut learnt = Learnt::default();

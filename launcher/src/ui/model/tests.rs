@@ -28,6 +28,7 @@ pub(in crate::ui) fn epoch(epoch: u64, loss: f64, mae: f64, best: bool) -> Epoch
         step_ms: StepTimes { total: 41.0, data: 0.5, forward: 14.0, backward: 22.0, comm: 2.5, optimizer: 2.0 },
         samples_per_s: 780.5,
         skipped: 0,
+        part: 1.0,
     }
 }
 

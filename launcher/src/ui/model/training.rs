@@ -151,7 +151,7 @@ impl RunView {
                 self.latest = Some(StepView { epoch: *epoch, step: *step, loss: *loss, lr: *lr, samples_per_s });
             }
             What::EpochEnded(report) => {
-                self.epochs.retain(|earlier| earlier.epoch < report.epoch);
+                self.epochs.retain(|earlier| earlier.step < report.step);
                 self.epochs.push((**report).clone());
             }
             What::Trained { epoch, step, stopped_early, split, samples_per_s, seconds } => {
@@ -187,7 +187,7 @@ impl RunView {
         self.staged.as_ref().map_or("", |staged| &staged.units)
     }
 
-    /// The epoch whose model would be kept.
+    /// The validation whose model would be kept.
     pub fn best(&self) -> Option<&EpochReport> {
         self.epochs.iter().rev().find(|report| report.best)
     }

@@ -7,7 +7,7 @@ use super::{
     scale::Scale,
 };
 use crate::ui::{figures, metrics, model::RunView};
-use enn_common::event::StepTimes;
+use enn_common::event::{EpochReport, StepTimes};
 
 const SIZE: (f64, f64) = (480.0, 290.0);
 const MARGIN: Margin = Margin { left: 44.0, right: 116.0, top: 12.0, bottom: 40.0 };
@@ -49,7 +49,7 @@ fn epoch_of(view: &RunView, step: u64) -> f64 {
 }
 
 fn epochs_axis(view: &RunView, margin: Margin) -> Scale {
-    let last = view.epochs.last().map_or(0.0, |report| report.epoch as f64);
+    let last = view.epochs.last().map_or(0.0, EpochReport::epochs);
     let last = view.latest.map_or(last, |step| last.max(epoch_of(view, step.step)));
     Scale::linear((0.0, last.max(1.0)), Chart::area(SIZE, margin).0)
 }
@@ -57,7 +57,7 @@ fn epochs_axis(view: &RunView, margin: Margin) -> Scale {
 fn loss(html: &mut Html, view: &RunView) {
     let trace: Vec<(f64, f64)> =
         view.losses.points().iter().map(|(step, loss)| (epoch_of(view, *step), *loss)).collect();
-    let epochs: Vec<(f64, f64)> = view.epochs.iter().map(|report| (report.epoch as f64, report.train_loss)).collect();
+    let epochs: Vec<(f64, f64)> = view.epochs.iter().map(|report| (report.epochs(), report.train_loss)).collect();
     let domain = trace.iter().chain(&epochs).map(|point| point.1).filter(|loss| loss.is_finite());
     let domain = domain.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
     let x = epochs_axis(view, LOSS_MARGIN);
@@ -81,11 +81,7 @@ fn loss(html: &mut Html, view: &RunView) {
                 chart.tooltips(html, &epochs, |i| {
                     let report = &view.epochs[i];
                     let rate = figures::measure(report.lr);
-                    format!(
-                        "epoch {}: loss {}, learning rate {rate}",
-                        report.epoch,
-                        figures::measure(report.train_loss)
-                    )
+                    format!("{}: loss {}, learning rate {rate}", report.name(), figures::measure(report.train_loss))
                 });
             },
             |html| {
@@ -98,8 +94,7 @@ fn loss(html: &mut Html, view: &RunView) {
 }
 
 fn validation(html: &mut Html, view: &RunView) {
-    let points: Vec<(f64, f64)> =
-        view.epochs.iter().filter(|r| r.val.n > 0).map(|r| (r.epoch as f64, r.val.mae)).collect();
+    let points: Vec<(f64, f64)> = view.epochs.iter().filter(|r| r.val.n > 0).map(|r| (r.epochs(), r.val.mae)).collect();
     if points.is_empty() {
         return;
     }
@@ -139,8 +134,8 @@ fn validation(html: &mut Html, view: &RunView) {
                 chart.line(html, "model", &points);
                 chart.tooltips(html, &points, |i| validated(view, points[i]));
                 if let Some(best) = view.best().filter(|best| best.val.n > 0) {
-                    let place = [Px(chart.x.at(best.epoch as f64)), Px(chart.y.at(best.val.mae))];
-                    let tooltip = format!("kept: {}", validated(view, (best.epoch as f64, best.val.mae)));
+                    let place = [Px(chart.x.at(best.epochs())), Px(chart.y.at(best.val.mae))];
+                    let tooltip = format!("kept: {}", validated(view, (best.epochs(), best.val.mae)));
                     html.mark(
                         "circle",
                         &[("class", &"best"), ("cx", &place[0]), ("cy", &place[1]), ("r", &4.5)],
@@ -163,7 +158,7 @@ fn validation(html: &mut Html, view: &RunView) {
 }
 
 fn validated(view: &RunView, point: (f64, f64)) -> String {
-    format!("epoch {:.0}: {}", point.0, figures::with_unit(point.1, view.units()))
+    format!("epoch {}: {}", (point.0 * 100.0).round() / 100.0, figures::with_unit(point.1, view.units()))
 }
 
 /// From zero to above the baselines and the settled part of the curve: an untrained model's error would flatten the rest.

@@ -38,17 +38,19 @@ impl Round<'_> {
         if !self.state.learner.has_tail() {
             return Ok(None);
         }
-        let measured = self.with(Learner::swap_tail, |round| round.measure(Split::Val))?;
+        let measured = self.with(Learner::swap_tail, |round| round.measure_judged())?;
         Ok(Some(self.error(&measured.metrics)))
     }
 
-    /// Which weights are kept: those of the best epoch, or their mean over the last steps, whose error is `tail`.
+    /// Which weights are kept: the best that were validated, or their mean over the last steps, whose error is `tail`.
     pub(super) fn elect(&mut self, tail: Option<Option<f64>>) -> Result<(), SessionError> {
         let what = if self.judges_by_loss() { "loss" } else { "mean absolute error" };
         let state = &mut *self.state;
         let train = &self.host.config.train;
         let kept = if state.learner.ema.is_some() { "moving average" } else { "weights" };
-        let best = (format!("the {kept} of epoch {}", state.progress.best_epoch), state.progress.standing.best);
+        let (step, epoch) = (state.progress.best_step, self.sampler.steps_per_epoch());
+        let of = if step.is_multiple_of(epoch) { format!("epoch {}", step / epoch) } else { format!("step {step}") };
+        let best = (format!("the {kept} of {of}"), state.progress.standing.best);
         let (wins, decision) = match (tail, train.averaging) {
             (Some(Some(error)), _) => {
                 let wins = error < best.1;
@@ -101,14 +103,22 @@ impl Round<'_> {
         }
     }
 
-    pub(super) fn measure(&self, split: Split) -> Result<Measured, SessionError> {
-        let rows = (&self.host.data, &self.state.poisoned);
-        evaluate(&self.judged(), rows, split, self.place.group, self.host.device)
+    /// Errors over the validation rows by which weights are judged.
+    pub(super) fn measure_judged(&self) -> Result<Measured, SessionError> {
+        let every = self.state.progress.every;
+        let parts = if every == 0 { 1 } else { self.sampler.steps_per_epoch().div_ceil(every) };
+        self.measure(Split::Val, decide::thinning(parts, self.host.data.rows(Split::Val).len()))
     }
 
-    /// Fits how the best weights answer, once a round and epoch: every rank begins a round without knowing.
+    /// Errors over one in `thinning` rows of a split.
+    fn measure(&self, split: Split, thinning: u64) -> Result<Measured, SessionError> {
+        let rows = (&self.host.data, &self.state.poisoned);
+        evaluate(&self.judged(), rows, (split, thinning), self.place.group, self.host.device)
+    }
+
+    /// Fits how the best weights answer, once a round: every rank begins a round without knowing.
     pub(super) fn calibrate(&mut self) -> Result<(), SessionError> {
-        let best = self.state.progress.best_epoch;
+        let best = self.state.progress.best_step;
         if best == 0 || self.calibrated == Some(best) {
             return Ok(());
         }
@@ -129,7 +139,7 @@ impl Round<'_> {
     fn measure_all(&self) -> Result<BTreeMap<String, Metrics>, SessionError> {
         let mut split = BTreeMap::new();
         for which in Split::ALL {
-            let metrics = self.measure(which)?.metrics;
+            let metrics = self.measure(which, 1)?.metrics;
             if metrics.n > 0 {
                 split.insert(which.name().to_owned(), metrics);
             }

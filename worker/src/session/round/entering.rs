@@ -154,6 +154,8 @@ impl<'a> Round<'a> {
         }
         taken?;
         state.saved_step = Some(state.progress.step);
+        // What is saved was judged where it was to be, however often that was.
+        state.progress.judged = state.progress.step;
         let (before, now) = (SavedModel::open(path)?.config.train, &self.host.config.train);
         let longer = now.epochs > before.passes(self.host.order.rows) || now.patience != before.patience;
         let progress = &mut state.progress;

@@ -48,7 +48,7 @@ impl Round<'_> {
         self.explain()?;
         self.calibrate()?;
         let state = &mut *self.state;
-        if state.progress.best_epoch == 0 {
+        if state.progress.best_step == 0 {
             // Nothing validated yet: the average of now is the best guess for whoever predicts with this checkpoint.
             state.learner.keep_average_as_best()?;
         }

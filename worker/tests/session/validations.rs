@@ -1,0 +1,76 @@
+//! Validations within an epoch: when they come, that they change no weight, and that best weights and patience go by them.
+
+use crate::{
+    alone,
+    data::{commit_last, config, stage},
+    resumed_as_whole, tensors,
+};
+use enn_common::{event::EpochReport, wire::message::FromWorker};
+use enn_worker::session::Recorder;
+
+fn reports(messages: &[FromWorker]) -> Vec<EpochReport> {
+    let report = |message: &FromWorker| match message {
+        FromWorker::EpochEnded(report) => Some((**report).clone()),
+        _ => None,
+    };
+    messages.iter().filter_map(report).collect()
+}
+
+#[test]
+fn validations_within_an_epoch_change_no_weight_and_resume_bit_for_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let trained = |every: u64, name: &str| {
+        let mut config = config(3);
+        config.train.validate_every_steps = every;
+        let (_, messages) = alone(&config, &dir.path().join(name), &staged, None, &Recorder::default()).unwrap();
+        (tensors(&commit_last(&messages, &config, &staged)), reports(&messages))
+    };
+    let (seldom, often) = (trained(0, "seldom"), trained(4, "often"));
+    // Six steps an epoch.
+    let when = |reports: &[EpochReport]| reports.iter().map(|report| (report.step, report.name())).collect::<Vec<_>>();
+    let named = |all: &[(u64, &str)]| all.iter().map(|(step, name)| (*step, (*name).to_owned())).collect::<Vec<_>>();
+    assert_eq!(when(&seldom.1), named(&[(6, "epoch 1"), (12, "epoch 2"), (18, "epoch 3")]));
+    let expected = [
+        (4, "epoch 1 at 67 %"),
+        (6, "epoch 1"),
+        (10, "epoch 2 at 67 %"),
+        (12, "epoch 2"),
+        (16, "epoch 3 at 67 %"),
+        (18, "epoch 3"),
+    ];
+    assert_eq!(when(&often.1), named(&expected));
+    for (one, other) in seldom.1.iter().zip(often.1.iter().filter(|report| report.part == 1.0)) {
+        assert_eq!((one.train_loss, one.val.mae), (other.train_loss, other.val.mae), "{}", one.name());
+    }
+    for (name, bytes) in seldom.0.iter().filter(|(name, _)| name.starts_with("model.") || name.starts_with("optim.")) {
+        assert!(often.0[name] == *bytes, "{name}");
+    }
+    // At a validation, behind one, and at an epoch's end.
+    let mut config = config(3);
+    config.train.validate_every_steps = 4;
+    resumed_as_whole(&config, &dir.path().join("resumed"), &staged, &[4, 5, 12, 16]);
+}
+
+#[test]
+fn patience_counts_validations_and_the_best_of_them_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(40);
+    // Far too fast to stay good: the error rises soon.
+    (config.train.lr, config.train.ema, config.train.patience) = (0.3, 0.0, 3);
+    config.train.validate_every_steps = 1;
+    let (outcome, messages) = alone(&config, dir.path(), &staged, None, &Recorder::default()).unwrap();
+    let maes: Vec<f64> = reports(&messages).iter().map(|report| report.val.mae).collect();
+    assert!(outcome.step < 40 * 6 && maes.len() as u64 == outcome.step, "{outcome:?}: {maes:?}");
+    let best = maes.iter().copied().fold(f64::INFINITY, f64::min);
+    assert_eq!(maes.iter().rposition(|mae| *mae == best).unwrap() + 4, maes.len());
+    assert!((outcome.split["val"].mae - best).abs() < 1e-9);
+    let kept = messages.iter().find_map(|message| match message {
+        FromWorker::Decided { decision } => decision.strip_prefix("kept the weights of ").map(str::to_owned),
+        _ => None,
+    });
+    let step = maes.len() as u64 - 3;
+    let of = if step.is_multiple_of(6) { format!("epoch {}:", step / 6) } else { format!("step {step}:") };
+    assert!(kept.as_ref().is_some_and(|kept| kept.starts_with(&of)), "{kept:?}, expected {of}");
+}
