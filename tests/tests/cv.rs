@@ -12,9 +12,10 @@
 use enn_common::{
     artifact::{
         cv::{CvRecord, FoldState, MODEL},
-        evaluation::Evaluation,
+        evaluation::{Evaluation, Part},
     },
-    staged::{Split, Staged},
+    metrics::{Metrics, RunMetrics},
+    staged::{Split, Staged, reader::NpyMap},
 };
 use enn_tests::{data, launch::enn};
 use nix::{
@@ -295,6 +296,78 @@ fn columns_of_every_kind_are_shuffled_whole_and_learnt_on() {
     ] {
         assert!(events.contains(part), "{events}");
     }
+}
+
+#[test]
+fn classes_are_judged_by_their_probabilities() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write_classes(dir.path(), "colours", 1);
+    data::write_classes(dir.path(), "fresh", 2);
+    let config = config.to_str().unwrap();
+    done(&command(dir.path(), &["train", config, "-q", "--nproc-per-node", "1"]).output().unwrap(), 0);
+
+    let json = done(&command(dir.path(), &["metrics", "latest", "--json"]).output().unwrap(), 0);
+    let metrics: RunMetrics = serde_json::from_str(&json).unwrap();
+    let (ours, rates, logistic) =
+        (metrics.split["test"], metrics.baselines["class_rates"], metrics.baselines["logistic"]);
+    assert!(ours.loss < logistic.loss && logistic.loss < rates.loss, "{metrics:?}");
+    assert!(ours.accuracy > rates.accuracy && ours.judged() == ours.loss, "{metrics:?}");
+    let text = done(&command(dir.path(), &["metrics", "latest"]).output().unwrap(), 0);
+    assert!(text.contains("test log-loss") && text.contains("test accuracy"), "{text}");
+
+    let found = evaluated(dir.path(), "fresh.csv");
+    let (ours, rates) = (found.all.errors[MODEL], found.all.errors["class_rates"]);
+    assert!(ours.loss < 0.7 * rates.loss && ours.accuracy > Some(0.75), "{ours:?} beside {rates:?}");
+    assert_eq!(found.all.best().unwrap(), ("logistic", found.all.errors["logistic"].loss));
+    let classes: Vec<&str> = found.horizons.iter().map(|part| part.name.as_str()).collect();
+    assert!(data::COLOURS.iter().all(|colour| classes.contains(colour)), "{classes:?}");
+    // By class: of the rows that have it, which together are all.
+    let rows = 600.0;
+    let share = |part: &Part, of: fn(&Metrics) -> f64| {
+        let table = fs::read_to_string(dir.path().join("fresh.csv")).unwrap();
+        let n = table.lines().filter(|line| line.ends_with(&format!(",{}", part.name))).count() as f64;
+        n / rows * of(&part.errors[MODEL])
+    };
+    let whole: f64 = found.horizons.iter().map(|part| share(part, |one| one.loss)).sum();
+    let right: f64 = found.horizons.iter().map(|part| share(part, |one| one.accuracy.unwrap())).sum();
+    assert!((whole - ours.loss).abs() < 1e-9 && (right - ours.accuracy.unwrap()).abs() < 1e-9, "{whole} {right}");
+    assert!(found.importance.iter().all(|one| one.rise.mean > 0.05), "each input counts: {:?}", found.importance);
+    let text = done(&command(dir.path(), &["evaluate", "latest", "--data", "fresh.csv", "-q"]).output().unwrap(), 0);
+    assert!(text.contains("by class") && text.contains("ENN's log-loss is"), "{text}");
+
+    let predict = |out: &str| {
+        let words = ["predict", "latest", "--data", "fresh.csv", "--out", out, "-q"];
+        done(&command(dir.path(), &words).output().unwrap(), 0);
+        dir.path().join(out)
+    };
+    let (told, table) = (predict("told"), fs::read(predict("told.parquet")).unwrap());
+    let columns = String::from_utf8_lossy(&table);
+    assert!(
+        data::COLOURS.iter().chain(&["label"]).all(|name| columns.contains(name)),
+        "columns have their classes' names"
+    );
+    let (told, labels) =
+        (NpyMap::open(&told.join("pred.npy")).unwrap(), NpyMap::open(&told.join("label.npy")).unwrap());
+    let (told, labels) = (told.numbers::<f32>().unwrap(), labels.numbers::<i64>().unwrap());
+    assert_eq!((told.len(), labels.len()), (600 * 4, 600));
+    for (row, label) in told.chunks_exact(4).zip(labels) {
+        assert!(
+            (row.iter().sum::<f32>() - 1.0).abs() < 1e-5 && row.iter().all(|p| *p <= row[*label as usize]),
+            "{row:?}"
+        );
+    }
+
+    let output = command(dir.path(), &["cv", config, "--folds", "2", "--jobs", "1"]).output().unwrap();
+    let text = done(&output, 0);
+    assert!(text.contains("log-loss") && text.contains("ENN beats the best baseline: its log-loss is"), "{text}");
+    let record = CvRecord::read(&parent(dir.path())).unwrap();
+    let judged = |name: &str| record.contenders.iter().find(|one| one.name == name).unwrap().judged.mean;
+    assert!(
+        judged(MODEL) < judged("logistic") && judged("logistic") < judged("class_rates"),
+        "{:?}",
+        record.contenders
+    );
+    assert_eq!(record.verdict().unwrap().baseline, "logistic");
 }
 
 #[test]

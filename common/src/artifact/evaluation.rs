@@ -2,7 +2,10 @@
 
 pub use super::cv::MODEL;
 use super::cv::Spread;
-use crate::{finite, metrics::Metrics};
+use crate::{
+    finite,
+    metrics::{Measure, Metrics},
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -64,15 +67,20 @@ pub struct Part {
 }
 
 impl Part {
-    /// The model's mean absolute error.
-    pub fn model(&self) -> Option<f64> {
-        self.errors.get(MODEL).map(|metrics| metrics.mae)
+    /// What the model is compared by.
+    pub fn measure(&self) -> Option<Measure> {
+        self.errors.get(MODEL).map(Metrics::measure)
     }
 
-    /// The best baseline and its mean absolute error.
+    /// The model's error by that.
+    pub fn model(&self) -> Option<f64> {
+        self.errors.get(MODEL).map(Metrics::judged)
+    }
+
+    /// The best baseline and its error.
     pub fn best(&self) -> Option<(&str, f64)> {
         let baselines =
-            self.errors.iter().filter(|(name, _)| *name != MODEL).map(|(name, one)| (name.as_str(), one.mae));
+            self.errors.iter().filter(|(name, _)| *name != MODEL).map(|(name, one)| (name.as_str(), one.judged()));
         baselines.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
@@ -105,6 +113,6 @@ pub struct Interval {
 pub struct Importance {
     /// Source column.
     pub input: String,
-    /// Rise of the mean absolute error, over shuffles.
+    /// Rise of the error that forecasters are compared by, over shuffles.
     pub rise: Spread,
 }

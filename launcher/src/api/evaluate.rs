@@ -249,14 +249,14 @@ fn importance(
     let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
     let weights = subject.config.train.cell_weights.of_grid(&staged.meta().out_shape)?;
     let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
-    let mae = |copy: usize| {
+    let error = |copy: usize| {
         let told = &forecasts[copy * kept * outputs..(copy + 1) * kept * outputs];
         let scores = Trial::new(staged, rows).beside(told).model();
-        scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.mae)
+        scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.judged())
     };
-    let whole = mae(0);
+    let whole = error(0);
     let of = |(at, (name, _)): (usize, &(String, Vec<usize>))| {
-        let rises: Vec<f64> = (0..repeats).map(|repeat| mae(1 + at * repeats + repeat) - whole).collect();
+        let rises: Vec<f64> = (0..repeats).map(|repeat| error(1 + at * repeats + repeat) - whole).collect();
         Some(Importance { input: name.clone(), rise: Spread::of(&rises)? })
     };
     let mut all: Vec<Importance> = inputs.iter().enumerate().filter_map(of).collect();

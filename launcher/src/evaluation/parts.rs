@@ -43,14 +43,14 @@ pub struct Parts {
 
 /// Errors of `judged`, where a cell is called as `names` say.
 pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
-    let (staged, outputs) = (judged.staged, judged.staged.outputs());
+    let staged = judged.staged;
     let rows: Vec<usize> = (0..staged.rows()).collect();
     let trial = Trial::new(staged, &rows).beside(judged.forecasts).in_parts(judged.group_of, judged.groups.len());
     let mut scores: Vec<(String, Vec<Scores>)> = vec![(MODEL.to_owned(), trial.model())];
     scores.extend(judged.baselines.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));
     let weight = |cell: usize| judged.weights.map_or(1.0, |weights| weights[cell]);
     let whole = |parts: &[Scores]| {
-        let mut all = Scores::new(outputs);
+        let mut all = Scores::new(staged.meta());
         parts.iter().for_each(|part| all.merge(part));
         all
     };

@@ -153,10 +153,7 @@ impl Page {
             self.row("memory", &format!("was short: micro-batches are cut into {}", view.split));
         }
         if let Some(best) = view.best().filter(|report| report.val.n > 0) {
-            self.row(
-                "best",
-                &format!("val MAE {} in epoch {}", figures::with_unit(best.val.mae, view.units()), best.epoch),
-            );
+            self.row("best", &format!("val {} in epoch {}", figures::judged(&best.val, view.units()), best.epoch));
         }
         if let Some(last) = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none()) {
             let (step, ago) = (figures::count(last.step), age(glance, view, last.time));

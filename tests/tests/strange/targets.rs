@@ -1,7 +1,7 @@
 //! Targets that say little, too much, or nothing.
 
 use super::{Place, data};
-use enn_common::config::train::Loss;
+use enn_common::{artifact::evaluation::MODEL, config::train::Loss};
 
 /// Every loss over numbers.
 fn losses() -> impl Iterator<Item = &'static str> {
@@ -32,7 +32,7 @@ fn ranges_a_million_times_apart_hurt_no_cell_under_any_loss() {
         // Each cell by itself: the mean over both would be that of the large one alone.
         let [plain, scaled] = [&plain, &scaled].map(|place| {
             place.train(&[&format!("train.loss={loss}")]);
-            place.evaluate("data.csv").0.cells.iter().map(|cell| cell.model().unwrap()).collect::<Vec<f64>>()
+            place.evaluate("data.csv").0.cells.iter().map(|cell| cell.errors[MODEL].mae).collect::<Vec<f64>>()
         });
         for (cell, by) in [1e-3, 1e6].into_iter().enumerate() {
             let off = scaled[cell] / (by * plain[cell]) - 1.0;

@@ -1,10 +1,5 @@
 //! Decisions of training, from reduced numbers only, so that every rank decides the same. Pure.
 
-use enn_common::staged::meta::Stats;
-
-/// Spreads of target cells that are further apart are of different units.
-const UNITS_MAX: f64 = 100.0;
-
 /// How validation has gone so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Standing {
@@ -40,14 +35,6 @@ pub fn judge(standing: Standing, error: Option<f64>, patience: u64) -> (Standing
     }
     let standing = Standing { bad_epochs: standing.bad_epochs + 1, ..standing };
     (standing, Verdict { best: false, stop: patience > 0 && standing.bad_epochs >= patience })
-}
-
-/// Whether the errors of target cells can be added up in the user's units: not where the widest spread is more than `UNITS_MAX` times the
-/// narrowest, as the one cell would decide alone. Cells that do not vary have no say.
-pub fn have_one_unit(targets: &[Stats]) -> bool {
-    let spreads = targets.iter().map(|stats| stats.std).filter(|std| *std > 0.0);
-    let (low, high) = spreads.fold((f64::INFINITY, 0.0f64), |(low, high), std| (low.min(std), high.max(std)));
-    high <= UNITS_MAX * low
 }
 
 /// Whether a checkpoint is due after `epoch` epochs (counted from 1). `every` 0 saves only at the end.
@@ -95,13 +82,6 @@ mod tests {
             (standing, verdict) = judge(standing, Some(2.0), 0);
             assert!(!verdict.stop);
         }
-    }
-
-    #[test]
-    fn cells_that_are_far_apart_are_not_added_up() {
-        let cell = |std: f64| Stats { n: 5, mean: 1.0, std, min: 0.0, max: 2.0 };
-        assert!(have_one_unit(&[]) && have_one_unit(&[cell(0.0)]) && have_one_unit(&[cell(1e6), cell(0.0), cell(2e4)]));
-        assert!(!have_one_unit(&[cell(1e6), cell(1e3)]));
     }
 
     #[test]
