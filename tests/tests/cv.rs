@@ -185,10 +185,21 @@ fn an_evaluation_counts_what_it_says() {
     let output = command(dir.path(), &words).output().unwrap();
     let found: Evaluation = serde_json::from_str(&done(&output, 0)).unwrap();
     let n = |part: &enn_common::artifact::evaluation::Part| part.errors[MODEL].n;
-    assert_eq!((found.rows, n(&found.all)), (480, 480));
-    let groups: Vec<(&str, u64)> = found.groups.iter().map(|part| (part.name.as_str(), n(part))).collect();
-    assert_eq!(groups, [("few", 160), ("many", 320)]);
-    let whole = found.groups.iter().map(|part| part.errors[MODEL].mae * n(part) as f64).sum::<f64>() / 480.0;
+    // These are the rows of the training: what the run never saw are those of its test split.
+    let seen: Vec<(&str, u64)> = found.seen.iter().map(|one| (one.part.name.as_str(), one.rows)).collect();
+    let json = done(&command(dir.path(), &["metrics", "latest", "--json"]).output().unwrap(), 0);
+    let trained: RunMetrics = serde_json::from_str(&json).unwrap();
+    let [trains, validates, tests] = ["train", "val", "test"].map(|split| trained.split[split].n);
+    assert_eq!(seen, [("trained on", trains), ("validated on", validates), ("never seen", tests)]);
+    assert_eq!((found.rows, found.judged, n(&found.all), &found.warning), (480, tests, tests, &None));
+    for (part, split) in found.seen.iter().zip(["train", "val", "test"]) {
+        let (mae, expected) = (part.part.errors[MODEL].mae, trained.split[split].mae);
+        assert!((mae - expected).abs() < 1e-5 * expected, "{split}: {mae} beside {expected}");
+    }
+    assert_eq!(found.all.errors, found.seen[2].part.errors);
+    let counted: u64 = found.groups.iter().map(n).sum();
+    assert_eq!((found.groups[0].name.as_str(), found.groups[1].name.as_str(), counted), ("few", "many", tests));
+    let whole = found.groups.iter().map(|part| part.errors[MODEL].mae * n(part) as f64).sum::<f64>() / tests as f64;
     assert!((whole - found.all.errors[MODEL].mae).abs() < 1e-9);
     for name in ["cell_mean", "ridge"] {
         assert!(found.all.errors.contains_key(name), "{:?}", found.all.errors.keys());
@@ -206,12 +217,46 @@ fn an_evaluation_counts_what_it_says() {
         0,
     );
     assert!(text.contains("> ENN") && text.contains("by g") && text.contains("evaluation in "), "{text}");
+    assert!(text.contains(&format!("{tests} rows that the run never saw: ENN's MAE is")), "{text}");
     let place = text.lines().find_map(|line| line.strip_prefix("evaluation in ")).unwrap();
     let report = fs::read_to_string(Path::new(place).join("report.html")).unwrap();
     assert!(report.contains("Error by g") && report.contains("<svg"), "{report}");
     let events =
         fs::read_dir(dir.path().join("runs/")).unwrap().flatten().find(|run| run.path().join("tensorboard").exists());
     assert!(events.is_some(), "a run leaves event files");
+}
+
+#[test]
+fn rows_that_the_run_has_seen_are_no_proof_of_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write(dir.path());
+    done(
+        &command(dir.path(), &["train", config.to_str().unwrap(), "-q", "--set", "train.epochs=1"]).output().unwrap(),
+        0,
+    );
+    let runs = fs::read_dir(dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let run = runs.into_iter().find(|path| path.join("run.json").is_file()).unwrap();
+    let staged = Staged::open(&run.join("staged")).unwrap();
+    let trained: Vec<usize> = staged.rows_of(Split::Train).map(|row| staged.row_id()[row] as usize).take(60).collect();
+    let table = fs::read_to_string(dir.path().join("chaos.csv")).unwrap();
+    let lines: Vec<&str> = table.lines().collect();
+    // In another order, and in another file.
+    let of = |rows: &mut dyn Iterator<Item = &usize>| {
+        [vec![lines[0]], rows.map(|row| lines[row + 1]).collect()].concat().join("\n")
+    };
+    fs::write(dir.path().join("known.csv"), of(&mut trained.iter().rev())).unwrap();
+    let found = evaluated(dir.path(), "known.csv");
+    assert_eq!((found.rows, found.judged, found.seen.len(), found.seen[0].rows), (60, 60, 1, 60));
+    assert!(found.warning.unwrap().contains("(60 trained on, 0 validated on)"));
+    let text = done(&command(dir.path(), &["evaluate", "latest", "--data", "known.csv", "-q"]).output().unwrap(), 0);
+    assert!(text.contains("warning: the run has seen all of these rows") && !text.contains("never saw"), "{text}");
+    // New rows beside them are judged alone, and so are those whose id alone the run knows.
+    let fresh: Vec<String> = trained.iter().map(|row| format!("{row},0.5,{},0.25,0.3", *row as f64 / 1000.0)).collect();
+    let both = format!("{}\n{}\n", of(&mut trained.iter()), fresh.join("\n").replace("\n\n", "\n"));
+    fs::write(dir.path().join("both.csv"), both).unwrap();
+    let found = evaluated(dir.path(), "both.csv");
+    let rows: Vec<u64> = found.seen.iter().map(|one| one.rows).collect();
+    assert_eq!((rows, found.judged, found.all.errors[MODEL].n, found.warning), (vec![60, 60], 60, 60, None));
 }
 
 /// The staged column of an input.

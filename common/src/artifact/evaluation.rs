@@ -33,9 +33,19 @@ pub struct Evaluation {
     pub digest: String,
     /// Unit of the target, empty when unknown.
     pub units: String,
-    /// Rows.
+    /// Rows of the data.
     pub rows: u64,
-    /// Over all rows and cells.
+    /// Rows that all is about but `seen`: those that the run neither trained nor validated on; all of them where there are none, or where
+    /// that is not known.
+    #[serde(default)]
+    pub judged: u64,
+    /// Errors by what the run has done with the rows: "trained on", "validated on", "never seen"; empty where that is not known.
+    #[serde(default)]
+    pub seen: Vec<SeenPart>,
+    /// What must be known of these errors before they are believed.
+    #[serde(default)]
+    pub warning: Option<String>,
+    /// Over all of these rows and cells.
     pub all: Part,
     /// The model's spread over the targets', median over cells; `None` where no cell varies.
     pub reactivity: Option<f64>,
@@ -55,6 +65,16 @@ pub struct Evaluation {
     pub importance: Vec<Importance>,
     /// Sentences for people.
     pub notes: Vec<String>,
+}
+
+/// Errors over the rows with which the run has done the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeenPart {
+    /// Rows.
+    pub rows: u64,
+    /// What was done with them, and the errors.
+    #[serde(flatten)]
+    pub part: Part,
 }
 
 /// Errors over some rows and cells.

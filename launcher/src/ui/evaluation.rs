@@ -16,6 +16,7 @@ const CELLS_MAX: usize = 5;
 /// The tables.
 pub fn table(evaluation: &Evaluation) -> String {
     let mut text = contenders(evaluation);
+    seen(&mut text, evaluation);
     parts(
         &mut text,
         if measure(evaluation) == Measure::LogLoss { "by class" } else { "by horizon" },
@@ -34,6 +35,9 @@ pub fn table(evaluation: &Evaluation) -> String {
         let _ = writeln!(text, "{note}");
     }
     let _ = writeln!(text, "{}", sentence(evaluation));
+    if let Some(warning) = &evaluation.warning {
+        let _ = writeln!(text, "warning: {warning}");
+    }
     text
 }
 
@@ -49,6 +53,22 @@ fn contenders(evaluation: &Evaluation) -> String {
         rows.push([vec![label], columns.map(|(_, of)| figures::measure(of(metrics))).to_vec()].concat());
     }
     aligned(&rows)
+}
+
+/// Rows that the run trained or validated on apart from those it never saw; nothing where all are new.
+fn seen(text: &mut String, evaluation: &Evaluation) {
+    if evaluation.seen.iter().all(|one| one.rows == evaluation.judged) && evaluation.warning.is_none() {
+        return;
+    }
+    let name = measure(evaluation).name();
+    let mut rows = vec![["the run has", "rows", name, "best baseline", ""].map(str::to_owned).to_vec()];
+    for one in &evaluation.seen {
+        let figure = |error: Option<f64>| error.map_or_else(|| "–".to_owned(), figures::measure);
+        let (label, best) = (one.part.best().map(|best| figures::label(best.0)), one.part.best().map(|best| best.1));
+        let (name, count) = (format!("  {}", one.part.name), figures::count(one.rows));
+        rows.push(vec![name, count, figure(one.part.model()), figure(best), label.unwrap_or_default()]);
+    }
+    text.push_str(&aligned(&rows));
 }
 
 fn measure(evaluation: &Evaluation) -> Measure {
@@ -113,9 +133,18 @@ fn importance(text: &mut String, evaluation: &Evaluation) {
     text.push_str(&aligned(&rows));
 }
 
+/// The rows that errors are about.
+pub(super) fn rows(evaluation: &Evaluation) -> String {
+    let rows = figures::plural(evaluation.judged, "row");
+    match (evaluation.seen.is_empty(), &evaluation.warning) {
+        (false, None) => format!("{rows} that the run never saw"),
+        _ => rows,
+    }
+}
+
 /// The model beside the best baseline, and how much its forecasts move.
 fn sentence(evaluation: &Evaluation) -> String {
-    let rows = figures::plural(evaluation.rows, "row");
+    let rows = rows(evaluation);
     let moves = evaluation.reactivity.map_or_else(String::new, |reactivity| {
         format!("; its forecasts spread {reactivity:.2} times as far as the targets (median over cells)")
     });

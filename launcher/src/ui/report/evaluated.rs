@@ -35,9 +35,12 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
             html.leaf("p", &[("class", &"run")], &evaluation.run);
             html.leaf("h1", &[], &outcome(evaluation));
             let files: Vec<String> = evaluation.data.iter().map(|file| file.display().to_string()).collect();
-            let rows = figures::plural(evaluation.rows, "row");
-            html.leaf("p", &[("class", &"lede")], &format!("{rows} of {}", files.join(", ")));
+            let rows = crate::ui::evaluation::rows(evaluation);
+            html.leaf("p", &[("class", &"lede")], &format!("{rows}, of {} in {}", evaluation.rows, files.join(", ")));
         });
+        if let Some(warning) = &evaluation.warning {
+            html.element("aside", &[("class", &"warnings")], |html| html.leaf("p", &[], warning));
+        }
         contenders(html, evaluation);
         if measure(evaluation) != Measure::LogLoss {
             let mae = |one: Option<&Metrics>| one.map_or(f64::NAN, |one| one.mae);
@@ -45,7 +48,7 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
             let (errors, floor): (Vec<f64>, Vec<f64>) =
                 cells.map(|errors| (mae(errors.get(MODEL)), mae(metrics::floor(errors)))).unzip();
             let floor = floor.iter().any(|mae| mae.is_finite()).then_some(&floor[..]);
-            heatmap::write(html, &Grid::new(meta), "all rows", (&errors, floor), &evaluation.units);
+            heatmap::write(html, &Grid::new(meta), "these rows", (&errors, floor), &evaluation.units);
         }
         lines(html, evaluation);
         bars(html, evaluation);
