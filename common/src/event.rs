@@ -7,7 +7,7 @@ use crate::{
     finite,
     id::{LocalRank, Rank, Round},
     kernels::Quarantine,
-    metrics::{Baseline, Metrics},
+    metrics::Metrics,
     staged::meta::CleaningReport,
 };
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ pub enum What {
         report: CleaningReport,
     },
     /// Baselines were computed: split name → baseline name → errors.
-    BaselinesComputed { split: BTreeMap<String, BTreeMap<String, Baseline>>, notes: Vec<String> },
+    BaselinesComputed { split: BTreeMap<String, BTreeMap<String, Metrics>>, notes: Vec<String> },
     /// A round began: its workers are being started, or go on from `resume_step`.
     RoundStarted { round: Round, world_size: u32, attempt: u32, resume_step: Option<u64> },
     /// A worker process was forked.

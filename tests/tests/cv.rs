@@ -12,9 +12,10 @@
 use enn_common::{
     artifact::{
         cv::{CvRecord, FoldState, MODEL},
-        evaluation::Evaluation,
+        evaluation::{Evaluation, Part},
     },
-    staged::{Split, Staged},
+    metrics::{Metrics, RunMetrics},
+    staged::{Split, Staged, reader::NpyMap},
 };
 use enn_tests::{data, launch::enn};
 use nix::{
@@ -184,10 +185,21 @@ fn an_evaluation_counts_what_it_says() {
     let output = command(dir.path(), &words).output().unwrap();
     let found: Evaluation = serde_json::from_str(&done(&output, 0)).unwrap();
     let n = |part: &enn_common::artifact::evaluation::Part| part.errors[MODEL].n;
-    assert_eq!((found.rows, n(&found.all)), (480, 480));
-    let groups: Vec<(&str, u64)> = found.groups.iter().map(|part| (part.name.as_str(), n(part))).collect();
-    assert_eq!(groups, [("few", 160), ("many", 320)]);
-    let whole = found.groups.iter().map(|part| part.errors[MODEL].mae * n(part) as f64).sum::<f64>() / 480.0;
+    // These are the rows of the training: what the run never saw are those of its test split.
+    let seen: Vec<(&str, u64)> = found.seen.iter().map(|one| (one.part.name.as_str(), one.rows)).collect();
+    let json = done(&command(dir.path(), &["metrics", "latest", "--json"]).output().unwrap(), 0);
+    let trained: RunMetrics = serde_json::from_str(&json).unwrap();
+    let [trains, validates, tests] = ["train", "val", "test"].map(|split| trained.split[split].n);
+    assert_eq!(seen, [("trained on", trains), ("validated on", validates), ("never seen", tests)]);
+    assert_eq!((found.rows, found.judged, n(&found.all), &found.warning), (480, tests, tests, &None));
+    for (part, split) in found.seen.iter().zip(["train", "val", "test"]) {
+        let (mae, expected) = (part.part.errors[MODEL].mae, trained.split[split].mae);
+        assert!((mae - expected).abs() < 1e-5 * expected, "{split}: {mae} beside {expected}");
+    }
+    assert_eq!(found.all.errors, found.seen[2].part.errors);
+    let counted: u64 = found.groups.iter().map(n).sum();
+    assert_eq!((found.groups[0].name.as_str(), found.groups[1].name.as_str(), counted), ("few", "many", tests));
+    let whole = found.groups.iter().map(|part| part.errors[MODEL].mae * n(part) as f64).sum::<f64>() / tests as f64;
     assert!((whole - found.all.errors[MODEL].mae).abs() < 1e-9);
     for name in ["cell_mean", "ridge"] {
         assert!(found.all.errors.contains_key(name), "{:?}", found.all.errors.keys());
@@ -205,12 +217,46 @@ fn an_evaluation_counts_what_it_says() {
         0,
     );
     assert!(text.contains("> ENN") && text.contains("by g") && text.contains("evaluation in "), "{text}");
+    assert!(text.contains(&format!("{tests} rows that the run never saw: ENN's MAE is")), "{text}");
     let place = text.lines().find_map(|line| line.strip_prefix("evaluation in ")).unwrap();
     let report = fs::read_to_string(Path::new(place).join("report.html")).unwrap();
     assert!(report.contains("Error by g") && report.contains("<svg"), "{report}");
     let events =
         fs::read_dir(dir.path().join("runs/")).unwrap().flatten().find(|run| run.path().join("tensorboard").exists());
     assert!(events.is_some(), "a run leaves event files");
+}
+
+#[test]
+fn rows_that_the_run_has_seen_are_no_proof_of_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write(dir.path());
+    done(
+        &command(dir.path(), &["train", config.to_str().unwrap(), "-q", "--set", "train.epochs=1"]).output().unwrap(),
+        0,
+    );
+    let runs = fs::read_dir(dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let run = runs.into_iter().find(|path| path.join("run.json").is_file()).unwrap();
+    let staged = Staged::open(&run.join("staged")).unwrap();
+    let trained: Vec<usize> = staged.rows_of(Split::Train).map(|row| staged.row_id()[row] as usize).take(60).collect();
+    let table = fs::read_to_string(dir.path().join("chaos.csv")).unwrap();
+    let lines: Vec<&str> = table.lines().collect();
+    // In another order, and in another file.
+    let of = |rows: &mut dyn Iterator<Item = &usize>| {
+        [vec![lines[0]], rows.map(|row| lines[row + 1]).collect()].concat().join("\n")
+    };
+    fs::write(dir.path().join("known.csv"), of(&mut trained.iter().rev())).unwrap();
+    let found = evaluated(dir.path(), "known.csv");
+    assert_eq!((found.rows, found.judged, found.seen.len(), found.seen[0].rows), (60, 60, 1, 60));
+    assert!(found.warning.unwrap().contains("(60 trained on, 0 validated on)"));
+    let text = done(&command(dir.path(), &["evaluate", "latest", "--data", "known.csv", "-q"]).output().unwrap(), 0);
+    assert!(text.contains("warning: the run has seen all of these rows") && !text.contains("never saw"), "{text}");
+    // New rows beside them are judged alone, and so are those whose id alone the run knows.
+    let fresh: Vec<String> = trained.iter().map(|row| format!("{row},0.5,{},0.25,0.3", *row as f64 / 1000.0)).collect();
+    let both = format!("{}\n{}\n", of(&mut trained.iter()), fresh.join("\n").replace("\n\n", "\n"));
+    fs::write(dir.path().join("both.csv"), both).unwrap();
+    let found = evaluated(dir.path(), "both.csv");
+    let rows: Vec<u64> = found.seen.iter().map(|one| one.rows).collect();
+    assert_eq!((rows, found.judged, found.all.errors[MODEL].n, found.warning), (vec![60, 60], 60, 60, None));
 }
 
 /// The staged column of an input.
@@ -296,6 +342,78 @@ fn columns_of_every_kind_are_shuffled_whole_and_learnt_on() {
     ] {
         assert!(events.contains(part), "{events}");
     }
+}
+
+#[test]
+fn classes_are_judged_by_their_probabilities() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write_classes(dir.path(), "colours", 1);
+    data::write_classes(dir.path(), "fresh", 2);
+    let config = config.to_str().unwrap();
+    done(&command(dir.path(), &["train", config, "-q", "--nproc-per-node", "1"]).output().unwrap(), 0);
+
+    let json = done(&command(dir.path(), &["metrics", "latest", "--json"]).output().unwrap(), 0);
+    let metrics: RunMetrics = serde_json::from_str(&json).unwrap();
+    let (ours, rates, logistic) =
+        (metrics.split["test"], metrics.baselines["class_rates"], metrics.baselines["logistic"]);
+    assert!(ours.loss < logistic.loss && logistic.loss < rates.loss, "{metrics:?}");
+    assert!(ours.accuracy > rates.accuracy && ours.judged() == ours.loss, "{metrics:?}");
+    let text = done(&command(dir.path(), &["metrics", "latest"]).output().unwrap(), 0);
+    assert!(text.contains("test log-loss") && text.contains("test accuracy"), "{text}");
+
+    let found = evaluated(dir.path(), "fresh.csv");
+    let (ours, rates) = (found.all.errors[MODEL], found.all.errors["class_rates"]);
+    assert!(ours.loss < 0.7 * rates.loss && ours.accuracy > Some(0.75), "{ours:?} beside {rates:?}");
+    assert_eq!(found.all.best().unwrap(), ("logistic", found.all.errors["logistic"].loss));
+    let classes: Vec<&str> = found.horizons.iter().map(|part| part.name.as_str()).collect();
+    assert!(data::COLOURS.iter().all(|colour| classes.contains(colour)), "{classes:?}");
+    // By class: of the rows that have it, which together are all.
+    let rows = 600.0;
+    let share = |part: &Part, of: fn(&Metrics) -> f64| {
+        let table = fs::read_to_string(dir.path().join("fresh.csv")).unwrap();
+        let n = table.lines().filter(|line| line.ends_with(&format!(",{}", part.name))).count() as f64;
+        n / rows * of(&part.errors[MODEL])
+    };
+    let whole: f64 = found.horizons.iter().map(|part| share(part, |one| one.loss)).sum();
+    let right: f64 = found.horizons.iter().map(|part| share(part, |one| one.accuracy.unwrap())).sum();
+    assert!((whole - ours.loss).abs() < 1e-9 && (right - ours.accuracy.unwrap()).abs() < 1e-9, "{whole} {right}");
+    assert!(found.importance.iter().all(|one| one.rise.mean > 0.05), "each input counts: {:?}", found.importance);
+    let text = done(&command(dir.path(), &["evaluate", "latest", "--data", "fresh.csv", "-q"]).output().unwrap(), 0);
+    assert!(text.contains("by class") && text.contains("ENN's log-loss is"), "{text}");
+
+    let predict = |out: &str| {
+        let words = ["predict", "latest", "--data", "fresh.csv", "--out", out, "-q"];
+        done(&command(dir.path(), &words).output().unwrap(), 0);
+        dir.path().join(out)
+    };
+    let (told, table) = (predict("told"), fs::read(predict("told.parquet")).unwrap());
+    let columns = String::from_utf8_lossy(&table);
+    assert!(
+        data::COLOURS.iter().chain(&["label"]).all(|name| columns.contains(name)),
+        "columns have their classes' names"
+    );
+    let (told, labels) =
+        (NpyMap::open(&told.join("pred.npy")).unwrap(), NpyMap::open(&told.join("label.npy")).unwrap());
+    let (told, labels) = (told.numbers::<f32>().unwrap(), labels.numbers::<i64>().unwrap());
+    assert_eq!((told.len(), labels.len()), (600 * 4, 600));
+    for (row, label) in told.chunks_exact(4).zip(labels) {
+        assert!(
+            (row.iter().sum::<f32>() - 1.0).abs() < 1e-5 && row.iter().all(|p| *p <= row[*label as usize]),
+            "{row:?}"
+        );
+    }
+
+    let output = command(dir.path(), &["cv", config, "--folds", "2", "--jobs", "1"]).output().unwrap();
+    let text = done(&output, 0);
+    assert!(text.contains("log-loss") && text.contains("ENN beats the best baseline: its log-loss is"), "{text}");
+    let record = CvRecord::read(&parent(dir.path())).unwrap();
+    let judged = |name: &str| record.contenders.iter().find(|one| one.name == name).unwrap().judged.mean;
+    assert!(
+        judged(MODEL) < judged("logistic") && judged("logistic") < judged("class_rates"),
+        "{:?}",
+        record.contenders
+    );
+    assert_eq!(record.verdict().unwrap().baseline, "logistic");
 }
 
 #[test]

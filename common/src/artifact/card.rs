@@ -1,6 +1,6 @@
 //! What a saved model says of itself, inside a .safetensors or .pt file: enough to predict with it and to train it on.
 
-use crate::metrics::{Baseline, Metrics};
+use crate::metrics::Metrics;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub const KEY: &str = "enn";
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Findings {
     /// Errors of the baselines by split and name; empty where they were not known yet.
-    pub baselines: BTreeMap<String, BTreeMap<String, Baseline>>,
+    pub baselines: BTreeMap<String, BTreeMap<String, Metrics>>,
     /// What was decided and why, in sentences: precision, kernels, sizes, what the baselines are.
     pub decisions: Vec<String>,
 }

@@ -5,7 +5,7 @@
 use crate::{
     finite,
     fs::{FileError, atomic},
-    metrics::{self, Metrics},
+    metrics::{self, Measure, Metrics},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -90,6 +90,10 @@ pub struct Contender {
     pub name: String,
     /// Folds it was judged on.
     pub folds: u64,
+    /// What contenders are compared by: the mean absolute error; in the cells' own spreads where they have no unit in common; of
+    /// classes the log-loss.
+    #[serde(default)]
+    pub judged: Spread,
     /// Mean absolute error.
     pub mae: Spread,
     /// Root of the mean squared error.
@@ -99,7 +103,7 @@ pub struct Contender {
 }
 
 /// Mean and sample standard deviation over folds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Spread {
     /// Mean.
     #[serde(with = "finite")]
@@ -127,9 +131,9 @@ impl Spread {
 pub struct Verdict {
     /// The best baseline.
     pub baseline: String,
-    /// Relative difference of the mean MAE; negative: the model is better.
+    /// Relative difference of the mean error; negative: the model is better.
     pub difference: f64,
-    /// Folds in which the model's MAE is lower than that baseline's.
+    /// Folds in which the model's error is lower than that baseline's.
     pub wins: usize,
     /// Folds in which both were judged.
     pub folds: usize,
@@ -187,22 +191,22 @@ impl CvRecord {
 
     /// Puts the folds that are done together.
     pub fn sum_up(&mut self) {
-        let mut all: BTreeMap<&String, Vec<&Metrics>> = BTreeMap::new();
-        for (name, metrics) in self.done().flat_map(|fold| &fold.errors) {
-            all.entry(name).or_default().push(metrics);
+        let mut all: BTreeMap<&String, u64> = BTreeMap::new();
+        for name in self.done().flat_map(|fold| fold.errors.keys()) {
+            *all.entry(name).or_default() += 1;
         }
-        let of = |(name, metrics): (&String, Vec<&Metrics>)| {
-            let spread = |of: fn(&Metrics) -> f64| Spread::of(&metrics.iter().map(|one| of(one)).collect::<Vec<_>>());
+        let of = |(name, folds): (&String, u64)| {
             Some(Contender {
                 name: name.clone(),
-                folds: metrics.len() as u64,
-                mae: spread(|one| one.mae)?,
-                rmse: spread(|one| one.rmse)?,
-                r2: spread(|one| one.r2)?,
+                folds,
+                judged: self.spread(name, Metrics::judged)?,
+                mae: self.spread(name, |one| one.mae)?,
+                rmse: self.spread(name, |one| one.rmse)?,
+                r2: self.spread(name, |one| one.r2)?,
             })
         };
         let mut contenders: Vec<Contender> = all.into_iter().filter_map(of).collect();
-        contenders.sort_by(|a, b| a.mae.mean.total_cmp(&b.mae.mean));
+        contenders.sort_by(|a, b| a.judged.mean.total_cmp(&b.judged.mean));
         self.contenders = contenders;
     }
 
@@ -211,16 +215,27 @@ impl CvRecord {
         self.folds.iter().filter(|fold| fold.state == FoldState::Done)
     }
 
+    /// What contenders are compared by.
+    pub fn measure(&self) -> Measure {
+        self.done().find_map(|fold| Some(fold.errors.get(MODEL)?.measure())).unwrap_or(Measure::Mae)
+    }
+
+    /// A figure of a contender over the folds in which it was judged.
+    pub fn spread(&self, name: &str, of: fn(&Metrics) -> f64) -> Option<Spread> {
+        Spread::of(&self.done().filter_map(|fold| Some(of(fold.errors.get(name)?))).collect::<Vec<_>>())
+    }
+
     /// The model beside the best baseline; `None` before both were judged.
     pub fn verdict(&self) -> Option<Verdict> {
         let model = self.contenders.iter().find(|one| one.name == MODEL)?;
         let best = self.contenders.iter().find(|one| one.name != MODEL && one.folds == model.folds)?;
-        let pairs =
-            self.done().filter_map(|fold| Some((fold.errors.get(MODEL)?.mae, fold.errors.get(&best.name)?.mae)));
+        let pairs = self
+            .done()
+            .filter_map(|fold| Some((fold.errors.get(MODEL)?.judged(), fold.errors.get(&best.name)?.judged())));
         let pairs: Vec<(f64, f64)> = pairs.collect();
         Some(Verdict {
             baseline: best.name.clone(),
-            difference: metrics::above(model.mae.mean, best.mae.mean),
+            difference: metrics::above(model.judged.mean, best.judged.mean),
             wins: pairs.iter().filter(|(model, baseline)| model < baseline).count(),
             folds: pairs.len(),
         })

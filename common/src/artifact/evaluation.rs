@@ -2,7 +2,10 @@
 
 pub use super::cv::MODEL;
 use super::cv::Spread;
-use crate::{finite, metrics::Metrics};
+use crate::{
+    finite,
+    metrics::{Measure, Metrics},
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -30,9 +33,19 @@ pub struct Evaluation {
     pub digest: String,
     /// Unit of the target, empty when unknown.
     pub units: String,
-    /// Rows.
+    /// Rows of the data.
     pub rows: u64,
-    /// Over all rows and cells.
+    /// Rows that all is about but `seen`: those that the run neither trained nor validated on; all of them where there are none, or where
+    /// that is not known.
+    #[serde(default)]
+    pub judged: u64,
+    /// Errors by what the run has done with the rows: "trained on", "validated on", "never seen"; empty where that is not known.
+    #[serde(default)]
+    pub seen: Vec<SeenPart>,
+    /// What must be known of these errors before they are believed.
+    #[serde(default)]
+    pub warning: Option<String>,
+    /// Over all of these rows and cells.
     pub all: Part,
     /// The model's spread over the targets', median over cells; `None` where no cell varies.
     pub reactivity: Option<f64>,
@@ -54,6 +67,16 @@ pub struct Evaluation {
     pub notes: Vec<String>,
 }
 
+/// Errors over the rows with which the run has done the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeenPart {
+    /// Rows.
+    pub rows: u64,
+    /// What was done with them, and the errors.
+    #[serde(flatten)]
+    pub part: Part,
+}
+
 /// Errors over some rows and cells.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Part {
@@ -64,15 +87,20 @@ pub struct Part {
 }
 
 impl Part {
-    /// The model's mean absolute error.
-    pub fn model(&self) -> Option<f64> {
-        self.errors.get(MODEL).map(|metrics| metrics.mae)
+    /// What the model is compared by.
+    pub fn measure(&self) -> Option<Measure> {
+        self.errors.get(MODEL).map(Metrics::measure)
     }
 
-    /// The best baseline and its mean absolute error.
+    /// The model's error by that.
+    pub fn model(&self) -> Option<f64> {
+        self.errors.get(MODEL).map(Metrics::judged)
+    }
+
+    /// The best baseline and its error.
     pub fn best(&self) -> Option<(&str, f64)> {
         let baselines =
-            self.errors.iter().filter(|(name, _)| *name != MODEL).map(|(name, one)| (name.as_str(), one.mae));
+            self.errors.iter().filter(|(name, _)| *name != MODEL).map(|(name, one)| (name.as_str(), one.judged()));
         baselines.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
@@ -105,6 +133,6 @@ pub struct Interval {
 pub struct Importance {
     /// Source column.
     pub input: String,
-    /// Rise of the mean absolute error, over shuffles.
+    /// Rise of the error that forecasters are compared by, over shuffles.
     pub rise: Spread,
 }

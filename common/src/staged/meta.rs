@@ -46,6 +46,25 @@ pub struct StagedMeta {
     pub report: CleaningReport,
 }
 
+/// Spreads of target cells that are further apart are of different units.
+const UNITS_MAX: f64 = 100.0;
+
+impl StagedMeta {
+    /// What errors of the target cells are multiplied by before they are added up: `None` where they have one unit and are added up as they
+    /// are. They have not where the widest spread is more than `UNITS_MAX` times the narrowest, as the one cell would decide alone:
+    /// then they are counted in the cells' standard deviations, and cells that do not vary have no say.
+    pub fn scales(&self) -> Option<Vec<f64>> {
+        scales(&self.y_stats)
+    }
+}
+
+fn scales(targets: &[Stats]) -> Option<Vec<f64>> {
+    let varying = targets.iter().map(|stats| stats.std).filter(|std| *std > 0.0);
+    let (low, high) = varying.fold((f64::INFINITY, 0.0f64), |(low, high), std| (low.min(std), high.max(std)));
+    let scale = |stats: &Stats| if stats.std > 0.0 { 1.0 / stats.std } else { 0.0 };
+    (high > UNITS_MAX * low).then(|| targets.iter().map(scale).collect())
+}
+
 /// Samples of one source, which follow those of the source before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceMeta {
@@ -186,4 +205,19 @@ pub struct ColumnReport {
     pub unseen_category: u64,
     /// Whether all valid training cells are equal.
     pub constant: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_that_are_far_apart_are_not_added_up() {
+        let of = |spreads: &[f64]| {
+            let stats = spreads.iter().map(|std| Stats { n: 5, mean: 1.0, std: *std, min: 0.0, max: 2.0 });
+            scales(&stats.collect::<Vec<_>>())
+        };
+        assert_eq!((of(&[]), of(&[0.0]), of(&[1e6, 0.0, 2e4])), (None, None, None));
+        assert_eq!(of(&[4.0, 0.0, 1024.0]), Some(vec![0.25, 0.0, 1.0 / 1024.0]));
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
     agent::Ended,
     baselines::{self, Effort, Forecaster, Trial},
     error::Usage,
-    evaluation::{self, Judged, Quantiles},
+    evaluation::{self, Judged, Quantiles, Seen},
     facts::Facts,
     gather::cell_names,
     run_dir::RunDir,
@@ -20,7 +20,7 @@ use crate::{
 use enn_common::{
     artifact::{
         cv::Spread,
-        evaluation::{Evaluation, FILE, FORMAT, Importance, VERSION},
+        evaluation::{Evaluation, FILE, FORMAT, Importance, SeenPart, VERSION},
         prediction::{PredictionManifest, manifest_path},
     },
     config::data::Layout,
@@ -88,11 +88,12 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
         return Err(Error::Usage(Usage::NoTargets { data: data.to_vec() }));
     }
     let forecasts = Forecasts::read(&output, &staged)?;
-    let mut evaluation = judge(&subject, model, (&staged, &forecasts), options)?;
+    let (mut evaluation, rows) = judge(&subject, model, (&staged, &forecasts), options)?;
     evaluation.data = data.iter().map(|file| facts.cwd.join(file)).collect();
     if let Some(repeats) = options.importance {
         let work = (&subject, facts, &run);
-        evaluation.importance = importance(work, &staged, (repeats.max(1), options.seed), &mut evaluation.notes)?;
+        evaluation.importance =
+            importance(work, (&staged, &rows), (repeats.max(1), options.seed), &mut evaluation.notes)?;
     }
     let path = dir.join(FILE);
     let json = |source| Error::Json { path: path.clone(), source };
@@ -139,14 +140,15 @@ fn numbers(path: &Path, element: Element, count: u64) -> Result<NpyMap, StagedEr
     })
 }
 
+/// The evaluation without importance, and the rows that it is about.
 fn judge(
     subject: &Subject,
     model: &Path,
     (staged, forecasts): (&Staged, &Forecasts),
     options: &EvaluateOptions,
-) -> Result<Evaluation, Error> {
+) -> Result<(Evaluation, Vec<usize>), Error> {
     let mut notes = Vec::new();
-    let baselines = fitted(model, &mut notes);
+    let (baselines, seen) = of_run(subject, model, staged, &mut notes);
     let (group_of, groups) = match &options.group {
         None => (vec![0; staged.rows()], vec![String::new()]),
         Some(column) => grouped(&words(subject, column, staged)?, column)?,
@@ -156,15 +158,22 @@ fn judge(
     let weights = subject.config.train.cell_weights.of_grid(&meta.out_shape)?;
     let weights = weights.as_deref();
     let (group_of, groups) = (&group_of[..], &groups[..]);
-    let judged = Judged { staged, forecasts: points, baselines: &baselines, group_of, groups, weights };
+    let seen = seen.as_deref();
+    let judged = Judged { staged, forecasts: points, baselines: &baselines, seen, group_of, groups, weights };
+    let rows = judged.rows();
     let parts = evaluation::evaluate(&judged, &cell_names(&meta.out_shape, &meta.out_labels));
     if parts.untold > 0 {
         notes.push(evaluation::untold(parts.untold));
     }
     let quantiles = forecasts.quantiles.as_ref();
-    let quantiles =
-        quantiles.map(|(levels, map)| Quantiles { levels, values: map.numbers().unwrap_or_default(), weights });
-    Ok(Evaluation {
+    let quantiles = quantiles.map(|(levels, map)| Quantiles {
+        levels,
+        values: map.numbers().unwrap_or_default(),
+        rows: &rows,
+        weights,
+    });
+    let warning = warning(&parts.seen);
+    let evaluation = Evaluation {
         format: FORMAT.to_owned(),
         version: VERSION,
         run: subject.digest.run.clone(),
@@ -173,6 +182,9 @@ fn judge(
         digest: meta.digest.clone(),
         units: meta.units.clone(),
         rows: meta.rows,
+        judged: rows.len() as u64,
+        seen: parts.seen,
+        warning,
         all: parts.all,
         reactivity: parts.reactivity,
         horizons: parts.horizons,
@@ -183,25 +195,53 @@ fn judge(
         intervals: quantiles.map_or_else(Vec::new, |quantiles| evaluation::intervals(staged, quantiles)),
         importance: Vec::new(),
         notes,
-    })
+    };
+    Ok((evaluation, rows))
 }
 
-/// Baselines fitted to the training rows of the run; none, with a note, where its data are gone.
-fn fitted(model: &Path, notes: &mut Vec<String>) -> Vec<Forecaster> {
-    let fit = |staged: &Staged| {
-        let rows: Vec<usize> = staged.rows_of(Split::Train).collect();
-        baselines::fit_to(staged, &rows, Effort::Full).map_err(Error::from)
-    };
-    match Staged::open(&model.join("staged")).map_err(Error::from).and_then(|staged| fit(&staged)) {
-        Ok((forecasters, told)) => {
+/// Baselines fitted to the training rows of the run, and what it has done with the rows of `staged`; nothing, with a note, where its data
+/// are gone.
+fn of_run(
+    subject: &Subject,
+    model: &Path,
+    staged: &Staged,
+    notes: &mut Vec<String>,
+) -> (Vec<Forecaster>, Option<Vec<Seen>>) {
+    let found = Staged::open(&model.join("staged")).map_err(Error::from).and_then(|run| {
+        let rows: Vec<usize> = run.rows_of(Split::Train).collect();
+        let fitted = baselines::fit_to(&run, &rows, Effort::Full)?;
+        let has_ids = subject.config.data.as_ref().is_some_and(|data| match &data.layout {
+            Layout::Rows(rows) => rows.row_id.is_some(),
+            Layout::Arrays(arrays) => arrays.row_id.is_some(),
+            Layout::Windows(_) => false,
+        });
+        Ok((fitted, evaluation::seen(staged, &run, has_ids)))
+    });
+    match found {
+        Ok(((forecasters, told), seen)) => {
             notes.extend(told);
-            forecasters
+            (forecasters, Some(seen))
         }
         Err(error) => {
-            notes.push(format!("no baselines: the run's training rows are not at hand: {error}"));
-            Vec::new()
+            notes.push(format!(
+                "no baselines, and which rows the run trained on is not known: its training rows are not at hand: {error}"
+            ));
+            (Vec::new(), None)
         }
     }
+}
+
+/// What people must know of errors that say nothing of new rows.
+fn warning(seen: &[SeenPart]) -> Option<String> {
+    let rows = |kind: Seen| seen.iter().find(|one| one.part.name == kind.name()).map_or(0, |one| one.rows);
+    (!seen.is_empty() && rows(Seen::Never) == 0).then(|| {
+        format!(
+            "the run has seen all of these rows ({} trained on, {} validated on): their errors say what it remembers, not what it \
+             can predict\n  hint: give rows that it never had, or see `enn metrics` for its test split and `enn cv`",
+            rows(Seen::Trained),
+            rows(Seen::Validated),
+        )
+    })
 }
 
 /// What groups the rows.
@@ -232,7 +272,7 @@ fn grouped(words: &[String], column: &str) -> Result<(Vec<usize>, Vec<String>), 
 /// How much worse forecasts are with each input shuffled, most important first.
 fn importance(
     (subject, facts, run): (&Subject, &Facts, &RunDir),
-    staged: &Staged,
+    (staged, rows): (&Staged, &[usize]),
     (repeats, seed): (usize, u64),
     notes: &mut Vec<String>,
 ) -> Result<Vec<Importance>, Error> {
@@ -240,29 +280,29 @@ fn importance(
     let inputs = evaluation::inputs(staged.meta(), &data.layout);
     let rows_max = SHUFFLED_ROWS_MAX / (1 + inputs.len() * repeats);
     let place = run.path().join(".shuffled");
-    let shuffled = evaluation::shuffled(staged, &inputs, (repeats, seed), rows_max, &place)?;
+    let shuffled = evaluation::shuffled((staged, rows), &inputs, (repeats, seed), rows_max, &place)?;
     forecast::predict_test_rows(&subject.config, facts, run, &subject.checkpoint, &shuffled.dir)?;
-    let (rows, outputs) = (&shuffled.rows, staged.outputs());
+    let (all_rows, rows, outputs) = (rows.len(), &shuffled.rows, staged.outputs());
     let (kept, copies) = (rows.len(), 1 + inputs.len() * repeats);
     let path = run.path().join("predictions/test/pred.npy");
     let forecasts = numbers(&path, Element::F32, (copies * kept * outputs) as u64)?;
     let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
     let weights = subject.config.train.cell_weights.of_grid(&staged.meta().out_shape)?;
     let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
-    let mae = |copy: usize| {
+    let error = |copy: usize| {
         let told = &forecasts[copy * kept * outputs..(copy + 1) * kept * outputs];
         let scores = Trial::new(staged, rows).beside(told).model();
-        scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.mae)
+        scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.judged())
     };
-    let whole = mae(0);
+    let whole = error(0);
     let of = |(at, (name, _)): (usize, &(String, Vec<usize>))| {
-        let rises: Vec<f64> = (0..repeats).map(|repeat| mae(1 + at * repeats + repeat) - whole).collect();
+        let rises: Vec<f64> = (0..repeats).map(|repeat| error(1 + at * repeats + repeat) - whole).collect();
         Some(Importance { input: name.clone(), rise: Spread::of(&rises)? })
     };
     let mut all: Vec<Importance> = inputs.iter().enumerate().filter_map(of).collect();
     all.sort_by(|a, b| b.rise.mean.total_cmp(&a.rise.mean));
-    if kept < staged.rows() {
-        notes.push(format!("importance: by a random sample of {kept} of {} rows", staged.rows()));
+    if kept < all_rows {
+        notes.push(format!("importance: by a random sample of {kept} of {all_rows} rows"));
     }
     for gone in [place, run.path().join("predictions/test")] {
         // What is left behind takes room and harms nothing.

@@ -1,5 +1,5 @@
 //! What a model must beat: the mean of each cell, the value of yesterday, what the calendar says, ridge regression, and where there
-//! are categories kernel ridge on all their crosses.
+//! are categories kernel ridge on all their crosses. Of classes: how often each occurs, and logistic regression.
 //!
 //! Every baseline is fitted to training rows alone and judged on validation and test rows in the target's unit, over
 //! valid cells only and by the rows' weights, which the fits do not look at. One that cannot be computed is absent, with the reason in the notes.
@@ -8,6 +8,7 @@
 
 mod encoding;
 pub mod error;
+mod logistic;
 mod ridge;
 mod scores;
 mod trial;
@@ -18,10 +19,11 @@ pub use trial::Trial;
 
 use encoding::Encoding;
 use enn_common::{
-    metrics::{Baseline, Metrics},
+    metrics::Metrics,
     staged::{Split, Staged},
 };
 use error::RidgeRefused;
+use logistic::Logistic;
 use nalgebra::DMatrix;
 use ridge::{KernelRidge, Ridge};
 use std::{collections::BTreeMap, path::Path};
@@ -33,7 +35,7 @@ const JUDGED: [Split; 2] = [Split::Val, Split::Test];
 #[derive(Debug)]
 pub struct Baselines {
     /// Split ("val", "test") → baseline ("cell_mean", "ridge", …) → errors in target units.
-    pub split: BTreeMap<String, BTreeMap<String, Baseline>>,
+    pub split: BTreeMap<String, BTreeMap<String, Metrics>>,
     /// Sentences for people: what was chosen, sampled or left out.
     pub notes: Vec<String>,
     /// The fitted baselines, for plots.
@@ -45,7 +47,7 @@ pub struct Baselines {
 impl Baselines {
     /// Lets every cell count by its weight in the errors over all cells.
     pub fn weigh(&mut self, weights: &[f64]) {
-        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), baseline(scores.over(|at| weights[at])?)));
+        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), scores.over(|at| weights[at])?));
         let of_split = |(split, cells): (&String, &BTreeMap<String, Scores>)| {
             (split.clone(), cells.iter().filter_map(total).collect())
         };
@@ -80,6 +82,10 @@ pub enum Forecaster {
     Ridge(Box<Ridge>),
     /// Linear in all crosses of the categories.
     KernelRidge(Box<KernelRidge>),
+    /// How often each class occurs, about half a row more.
+    ClassRates(Vec<f64>),
+    /// Probabilities of classes, their logarithms linear in all inputs.
+    Logistic(Box<Logistic>),
 }
 
 impl Forecaster {
@@ -91,13 +97,17 @@ impl Forecaster {
             Self::Climatology(_) => "climatology",
             Self::Ridge(_) => "ridge",
             Self::KernelRidge(_) => "kernel_ridge",
+            Self::ClassRates(_) => "class_rates",
+            Self::Logistic(_) => "logistic",
         }
     }
 
     /// Forecasts of some rows, (O, rows) in target units: one column per row, in the order given.
     pub fn predict(&self, staged: &Staged, rows: &[usize]) -> DMatrix<f64> {
         match self {
-            Self::CellMean(means) => DMatrix::from_fn(means.len(), rows.len(), |cell, _| means[cell]),
+            Self::CellMean(means) | Self::ClassRates(means) => {
+                DMatrix::from_fn(means.len(), rows.len(), |cell, _| means[cell])
+            }
             Self::Persistence { columns, means } => DMatrix::from_fn(means.len(), rows.len(), |cell, index| {
                 let column = columns[cell] as usize;
                 let valid = staged.x_mask_row(rows[index])[column] != 0;
@@ -105,12 +115,9 @@ impl Forecaster {
             }),
             Self::Ridge(ridge) | Self::Climatology(ridge) => ridge.predict(staged, rows),
             Self::KernelRidge(ridge) => ridge.predict(staged, rows),
+            Self::Logistic(logistic) => logistic.predict(staged, rows),
         }
     }
-}
-
-fn baseline(errors: Metrics) -> Baseline {
-    Baseline { mae: errors.mae, rmse: errors.rmse }
 }
 
 /// Fits and judges the baselines of the staged directory `staged`.
@@ -137,7 +144,7 @@ pub fn compute_of(staged: &Staged, effort: Effort) -> Result<Baselines, Baseline
         let trial = Trial::new(staged, &rows);
         let of = |one: &Forecaster| (one.name().to_owned(), trial.baseline(one).swap_remove(0));
         let cells: BTreeMap<String, Scores> = baselines.forecasters.iter().map(of).collect();
-        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), baseline(scores.total()?)));
+        let total = |(name, scores): (&String, &Scores)| Some((name.clone(), scores.total()?));
         baselines.split.insert(split.name().to_owned(), cells.iter().filter_map(total).collect());
         baselines.cells.insert(split.name().to_owned(), cells);
     }
@@ -161,8 +168,37 @@ pub fn fit_to(
         return Err(BaselineError::NoTraining { path: path() });
     }
     let mut notes = Vec::new();
+    let fit = if staged.meta().has_classes { fit_classes } else { fit };
     let forecasters = fit(staged, rows, effort, &mut notes);
     Ok((forecasters, notes))
+}
+
+fn fit_classes(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>) -> Vec<Forecaster> {
+    let rates = class_rates(staged, train);
+    let mut all = vec![Forecaster::ClassRates(rates.clone())];
+    if effort == Effort::Full {
+        let mut told = Vec::new();
+        let encoding = Encoding::new(staged, train, &mut told);
+        match Logistic::fit(staged, encoding, train, &rates) {
+            Ok((logistic, more)) => {
+                told.extend(more);
+                all.push(Forecaster::Logistic(Box::new(logistic)));
+            }
+            Err(refused) => told.push(format!("left out: {refused}")),
+        }
+        notes.extend(told.into_iter().map(|note| format!("logistic: {note}")));
+    }
+    all
+}
+
+/// The share of every class of the training rows that have one, with half a row more of each, so that none is impossible.
+fn class_rates(staged: &Staged, train: &[usize]) -> Vec<f64> {
+    let mut counts = vec![0.5; staged.outputs()];
+    for row in train.iter().filter(|row| staged.y_mask_row(**row).first() == Some(&1)) {
+        counts.iter_mut().zip(staged.y_row(*row)).for_each(|(count, is)| *count += f64::from(*is));
+    }
+    let all: f64 = counts.iter().sum();
+    counts.iter().map(|count| count / all).collect()
 }
 
 fn fit(staged: &Staged, train: &[usize], effort: Effort, notes: &mut Vec<String>) -> Vec<Forecaster> {

@@ -12,6 +12,7 @@ mod inverse;
 mod kernel;
 mod primal;
 
+pub(super) use inverse::inverse;
 pub(super) use kernel::KernelRidge;
 
 use super::{cell_means, encoding::Encoding, error::RidgeRefused};
@@ -142,7 +143,7 @@ fn targets(staged: &Staged, rows: &[usize], cells: &[usize], means: &[f64]) -> D
 }
 
 /// Encoded rows, (columns, rows): a staged row is one contiguous column.
-fn encode(staged: &Staged, encoding: &Encoding, rows: &[usize]) -> DMatrix<f64> {
+pub(super) fn encode(staged: &Staged, encoding: &Encoding, rows: &[usize]) -> DMatrix<f64> {
     let mut inputs = DMatrix::zeros(encoding.columns(), rows.len());
     for (row, mut column) in rows.iter().zip(inputs.column_iter_mut()) {
         encoding.encode(staged, *row, column.as_mut_slice());
@@ -173,7 +174,7 @@ fn rows_max(columns: usize) -> usize {
 }
 
 /// At most `limit` of `rows`, ascending: those whose hash is smallest, so the choice depends on the row alone.
-fn sample(rows: &[usize], limit: usize) -> Vec<usize> {
+pub(super) fn sample(rows: &[usize], limit: usize) -> Vec<usize> {
     if rows.len() <= limit {
         return rows.to_vec();
     }

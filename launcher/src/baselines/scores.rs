@@ -1,8 +1,12 @@
-//! Errors and spreads per output cell, summed over rows.
+//! Errors and spreads per output cell, summed over rows; where the cells are classes, what their probabilities are worth by the class
+//! that is true.
 //!
 //! **Invariant:** a cell counts only where its target is valid and something was forecast; sums are f64.
 
-use enn_common::metrics::Metrics;
+use enn_common::{metrics::Metrics, staged::StagedMeta};
+
+/// A probability that is told is taken for at least this: what f32 cannot tell from 0 is no certainty.
+pub(super) const PROBABILITY_MIN: f64 = f32::EPSILON as f64;
 
 /// Absolute and squared errors of every cell, and how far its targets and its forecasts spread, each row by its weight.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,14 +17,43 @@ pub struct Scores {
     forecasts: Vec<Spread>,
     /// Valid cells of rows that count.
     n: Vec<u64>,
+    /// What errors of the cells are multiplied by where they have no unit in common.
+    scales: Option<Vec<f64>>,
+    /// Rows by the class that is true, where the cells are classes.
+    classes: Option<Vec<Class>>,
+}
+
+/// Rows of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Class {
+    weight: f64,
+    /// Σ −ln of the class's probability.
+    loss: f64,
+    /// Rows in which it is the likeliest.
+    right: f64,
 }
 
 impl Scores {
     /// No rows yet.
-    pub fn new(cells: usize) -> Self {
+    pub fn new(meta: &StagedMeta) -> Self {
+        let cells = meta.out_shape.iter().product();
+        let classes = meta.has_classes.then(|| vec![Class::default(); cells]);
+        Self { scales: meta.scales(), classes, ..Self::of_cells(cells) }
+    }
+
+    /// No rows yet, of so many cells of one unit.
+    fn of_cells(cells: usize) -> Self {
         let none = vec![Spread::default(); cells];
         let (absolute, squared) = (vec![0.0; cells], vec![0.0; cells]);
-        Self { absolute, squared, targets: none.clone(), forecasts: none, n: vec![0; cells] }
+        Self {
+            absolute,
+            squared,
+            targets: none.clone(),
+            forecasts: none,
+            n: vec![0; cells],
+            scales: None,
+            classes: None,
+        }
     }
 
     /// Takes one row in: its forecast, NaN where there is none, its targets and their validity, each of one value per cell, and how
@@ -29,8 +62,15 @@ impl Scores {
         if weight <= 0.0 {
             return;
         }
+        let (mut likeliest, mut is, mut told) = ((0, f64::NEG_INFINITY), None, f64::NAN);
         for (cell, ((forecast, target), valid)) in forecast.zip(target).zip(valid).enumerate() {
             if *valid != 0 && forecast.is_finite() {
+                if forecast > likeliest.1 {
+                    likeliest = (cell, forecast);
+                }
+                if *target == 1.0 {
+                    (is, told) = (Some(cell), forecast);
+                }
                 let error = forecast - f64::from(*target);
                 self.absolute[cell] += weight * error.abs();
                 self.squared[cell] += weight * (error * error);
@@ -38,6 +78,12 @@ impl Scores {
                 self.forecasts[cell].push(forecast, weight);
                 self.n[cell] += 1;
             }
+        }
+        if let Some((classes, is)) = self.classes.as_mut().zip(is) {
+            let class = &mut classes[is];
+            class.weight += weight;
+            class.loss -= weight * told.max(PROBABILITY_MIN).ln();
+            class.right += if likeliest.0 == is { weight } else { 0.0 };
         }
     }
 
@@ -48,6 +94,9 @@ impl Scores {
         self.targets.iter_mut().zip(&other.targets).for_each(|(sum, more)| sum.merge(more, 1.0));
         self.forecasts.iter_mut().zip(&other.forecasts).for_each(|(sum, more)| sum.merge(more, 1.0));
         self.n.iter_mut().zip(&other.n).for_each(|(sum, more)| *sum += more);
+        for (sum, more) in self.classes.iter_mut().flatten().zip(other.classes.iter().flatten()) {
+            sum.add(more, 1.0);
+        }
     }
 
     /// Mean absolute error of every cell; NaN where no target was valid.
@@ -61,14 +110,19 @@ impl Scores {
     }
 
     /// Errors over the cells, by the weight that `weight` gives each; `None` when nothing counts. R² is about the mean of all their
-    /// targets.
+    /// targets. What probabilities of classes are worth is told of the rows whose class counts.
     pub fn over(&self, weight: impl Fn(usize) -> f64) -> Option<Metrics> {
         let (mut absolute, mut squared, mut targets, mut n) = (0.0, 0.0, Spread::default(), 0);
+        let (mut scaled, mut class) = (0.0, Class::default());
         for (cell, weight) in (0..self.n.len()).map(|cell| (cell, weight(cell))).filter(|(_, weight)| *weight > 0.0) {
             absolute += weight * self.absolute[cell];
             squared += weight * self.squared[cell];
             targets.merge(&self.targets[cell], weight);
             n += self.n[cell];
+            scaled += self.scales.as_ref().map_or(0.0, |scales| weight * self.absolute[cell] * scales[cell]);
+            if let Some(classes) = &self.classes {
+                class.add(&classes[cell], weight);
+            }
         }
         let sum = targets.weight;
         (n > 0).then(|| Metrics {
@@ -76,9 +130,10 @@ impl Scores {
             rmse: (squared / sum).sqrt(),
             r2: 1.0 - squared / targets.squares,
             n,
-            loss: f64::NAN,
+            scaled: self.scales.as_ref().map(|_| scaled / sum),
+            loss: self.classes.as_ref().map_or(f64::NAN, |_| class.loss / class.weight),
             interval: None,
-            accuracy: None,
+            accuracy: self.classes.as_ref().map(|_| class.right / class.weight),
         })
     }
 
@@ -94,6 +149,15 @@ impl Scores {
             n if n % 2 == 1 => Some(ratios[middle]),
             _ => Some(f64::midpoint(ratios[middle - 1], ratios[middle])),
         }
+    }
+}
+
+impl Class {
+    /// Takes rows in that count `by` times.
+    fn add(&mut self, other: &Self, by: f64) {
+        self.weight += by * other.weight;
+        self.loss += by * other.loss;
+        self.right += by * other.right;
     }
 }
 
@@ -131,10 +195,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn probabilities_are_worth_what_they_give_the_true_class() {
+        let mut scores = Scores { classes: Some(vec![Class::default(); 3]), ..Scores::of_cells(3) };
+        let mut add = |told: [f64; 3], is: [f32; 3], valid| scores.add(told.into_iter(), (&is, &[valid; 3]), 1.0);
+        add([0.5, 0.3, 0.2], [1.0, 0.0, 0.0], 1);
+        add([0.5, 0.25, 0.25], [0.0, 1.0, 0.0], 1);
+        add([0.0, 0.0, 1.0], [f32::NAN; 3], 0);
+        add([f64::NAN; 3], [0.0, 0.0, 1.0], 1);
+        add([1.0, 0.0, 0.0], [0.0, 0.0, 1.0], 1);
+        let all = scores.total().unwrap();
+        let expected = (2f64.ln() + 4f64.ln() - f64::from(f32::EPSILON).ln()) / 3.0;
+        assert!((all.loss - expected).abs() < 1e-12 && all.judged() == all.loss, "{all:?}");
+        assert_eq!((all.accuracy, all.n), (Some(1.0 / 3.0), 9));
+        // Of the rows whose class is the second.
+        let second = scores.over(|cell| f64::from(cell == 1)).unwrap();
+        assert_eq!((second.loss, second.accuracy), (4f64.ln(), Some(0.0)));
+    }
+
+    #[test]
+    fn cells_without_a_common_unit_are_judged_in_their_own() {
+        let mut scores = Scores { scales: Some(vec![1e-6, 1.0]), ..Scores::of_cells(2) };
+        scores.add([1e6, 3.0].into_iter(), (&[0.0, 0.0], &[1, 1]), 1.0);
+        let all = scores.total().unwrap();
+        assert_eq!((all.scaled, all.judged(), all.mae), (Some(2.0), 2.0, 500_001.5));
+    }
+
+    #[test]
     fn figures_agree_with_their_definitions() {
-        let mut scores = Scores::new(2);
+        let mut scores = Scores::of_cells(2);
         scores.add([1.0, 9.0].into_iter(), (&[2.0, 0.0], &[1, 0]), 1.0);
-        let mut more = Scores::new(2);
+        let mut more = Scores::of_cells(2);
         more.add([2.0, 3.0].into_iter(), (&[4.0, 3.0], &[1, 1]), 1.0);
         scores.merge(&more);
         // Cell 0: errors −1, −2 about targets 2, 4; cell 1: exact, once.
@@ -146,12 +236,12 @@ mod tests {
         assert_eq!(scores.over(|cell| f64::from(cell == 1)).unwrap().mae, 0.0);
         // Only cell 0 varies: 0.5 over 1.
         assert_eq!(scores.reactivity(), Some(0.5));
-        assert_eq!((Scores::new(1).total(), Scores::new(1).reactivity()), (None, None));
+        assert_eq!((Scores::of_cells(1).total(), Scores::of_cells(1).reactivity()), (None, None));
     }
 
     #[test]
     fn rows_and_cells_count_by_their_weights() {
-        let mut scores = Scores::new(2);
+        let mut scores = Scores::of_cells(2);
         scores.add([1.0, 5.0].into_iter(), (&[0.0, 2.0], &[1, 1]), 1.0);
         scores.add([2.0, 9.0].into_iter(), (&[0.0, f32::NAN], &[1, 0]), 3.0);
         scores.add([7.0, 7.0].into_iter(), (&[0.0, 0.0], &[1, 1]), 0.0);
@@ -167,7 +257,7 @@ mod tests {
     #[test]
     fn a_weight_of_two_is_the_row_twice_and_what_was_not_forecast_does_not_count() {
         let rows = [([1.5, 0.5], [1.0, 2.0]), ([2.5, f64::NAN], [4.0, 5.0]), ([0.0, 1.0], [1.0, 1.0])];
-        let (mut by_weight, mut twice) = (Scores::new(2), Scores::new(2));
+        let (mut by_weight, mut twice) = (Scores::of_cells(2), Scores::of_cells(2));
         for (forecast, target) in rows {
             let target = target.map(|value| value as f32);
             by_weight.add(forecast.into_iter(), (&target, &[1, 1]), 2.0);
@@ -182,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_constant_has_no_spread() {
-        let mut scores = Scores::new(1);
+        let mut scores = Scores::of_cells(1);
         for weight in [0.1, 0.7, 0.3] {
             scores.add([0.1].into_iter(), (&[0.1], &[1]), weight);
         }

@@ -26,6 +26,11 @@ pub(crate) struct Table {
 impl Table {
     /// Writes it; NaN is missing.
     pub(crate) fn write(&self, out: &Path) -> PathBuf {
+        self.write_with(out, &self.meta())
+    }
+
+    /// The same with other metadata.
+    fn write_with(&self, out: &Path, meta: &StagedMeta) -> PathBuf {
         let writer = StagedWriter::create(out).unwrap();
         let rows = self.rows as u64;
         let mask = |values: &[f32]| values.iter().map(|value| u8::from(!value.is_nan())).collect::<Vec<u8>>();
@@ -44,7 +49,7 @@ impl Table {
             array.write_rows(0, bytes).unwrap();
             array.finish(rows).unwrap();
         }
-        writer.finish(&self.meta()).unwrap()
+        writer.finish(meta).unwrap()
     }
 
     fn meta(&self) -> StagedMeta {
@@ -261,4 +266,52 @@ proptest! {
         });
         prop_assert_eq!(&forecasts[0], &forecasts[1]);
     }
+}
+
+#[test]
+fn logistic_regression_finds_the_probabilities_that_are_there() {
+    let rows = 4_000;
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    let truth = |u: f64| {
+        let scores = [1.5 * u, -0.5, -1.5 * u].map(f64::exp);
+        scores.map(|score| score / scores.iter().sum::<f64>())
+    };
+    for row in 0..rows {
+        let (u, at) = (4.0 * noise(row * 2) - 2.0, f64::from(noise(row * 2 + 1)));
+        let told = truth(f64::from(u));
+        let class = if at < told[0] {
+            0
+        } else if at < told[0] + told[1] {
+            1
+        } else {
+            2
+        };
+        x.push(u);
+        y.extend((0..3).map(|one| f32::from(u8::from(one == class))));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table {
+        rows: rows as usize,
+        features: vec![FeatureMeta { name: "u".into(), ..FeatureMeta::default() }],
+        out_shape: vec![3],
+        out_labels: vec![["a", "b", "c"].map(String::from).to_vec()],
+        x: x.clone(),
+        y,
+        split: (0..rows).map(|row| if row % 4 == 0 { 1 } else { 0 }).collect(),
+        persistence: None,
+    };
+    let meta = StagedMeta { has_classes: true, ..table.meta() };
+    let staged = Staged::open(&table.write_with(dir.path(), &meta)).unwrap();
+    let found = compute_of(&staged, Effort::Full).unwrap();
+    let [rates, logistic] = &found.forecasters[..] else { panic!("{:?}", found.forecasters) };
+    assert_eq!((rates.name(), logistic.name()), ("class_rates", "logistic"));
+    let told = logistic.predict(&staged, &[0, 1, 2, 3, 5, 8, 13, 21]);
+    for (row, told) in [0, 1, 2, 3, 5, 8, 13, 21].into_iter().zip(told.column_iter()) {
+        let off = told.iter().zip(truth(f64::from(x[row]))).map(|(told, true_one)| (told - true_one).abs());
+        assert!(off.fold(0.0, f64::max) < 0.04 && (told.sum() - 1.0).abs() < 1e-12, "{told} at {}", x[row]);
+    }
+    let of = |name: &str| found.split["val"][name];
+    assert!(
+        of("logistic").loss < 0.85 * of("class_rates").loss && of("logistic").accuracy > of("class_rates").accuracy
+    );
 }

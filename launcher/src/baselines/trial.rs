@@ -70,7 +70,7 @@ impl<'a> Trial<'a> {
     }
 
     fn none(&self) -> Vec<Scores> {
-        vec![Scores::new(self.staged.outputs()); self.parts.map_or(1, |(_, count)| count)]
+        vec![Scores::new(self.staged.meta()); self.parts.map_or(1, |(_, count)| count)]
     }
 
     fn weight(&self, row: usize) -> f64 {

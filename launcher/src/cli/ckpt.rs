@@ -12,6 +12,7 @@ use crate::{
     convert::{self as convert_files, Contents, Mapped},
     facts::Facts,
     run_dir,
+    ui::figures,
 };
 use enn_common::{
     checkpoint::{
@@ -20,6 +21,7 @@ use enn_common::{
         name,
     },
     exit::ExitCode,
+    metrics::Metrics,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -141,12 +143,16 @@ fn card(manifest: &Manifest, lines: &mut Vec<String>) {
         let division = config.pointer("/data/split").map(Value::to_string).unwrap_or_default();
         lines.push(format!("seed {seed}, split {division}"));
     }
-    let errors = |name: &str, mae: f64, rmse: f64| format!("  {name:14}  MAE {mae:.5}  RMSE {rmse:.5}");
+    let errors = |name: &str, one: &Metrics| {
+        let shown = figures::columns(one.measure());
+        let told: Vec<String> = shown[..2].iter().map(|(name, of)| format!("{name} {:.5}", of(one))).collect();
+        format!("  {name:14}  {}", told.join("  "))
+    };
     for (split, metrics) in &manifest.metrics {
         lines.push(format!("errors on {split}"));
-        lines.push(errors("ENN", metrics.mae, metrics.rmse));
+        lines.push(errors("ENN", metrics));
         let baselines = manifest.findings.baselines.get(split).into_iter().flatten();
-        lines.extend(baselines.map(|(name, one)| errors(name, one.mae, one.rmse)));
+        lines.extend(baselines.map(|(name, one)| errors(name, one)));
     }
     lines.extend(manifest.findings.decisions.iter().map(|decision| format!("decided: {decision}")));
 }

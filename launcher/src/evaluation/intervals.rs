@@ -12,6 +12,8 @@ pub struct Quantiles<'a> {
     pub levels: &'a [f64],
     /// Values.
     pub values: &'a [f32],
+    /// Rows that count.
+    pub rows: &'a [usize],
     /// How much every output cell counts; `None`: all the same.
     pub weights: Option<&'a [f64]>,
 }
@@ -27,7 +29,7 @@ impl Quantiles<'_> {
     fn each(&self, staged: &Staged, mut take: impl FnMut(f64, &[f64], f64)) {
         let outputs = staged.outputs();
         let mut told = vec![0.0; self.levels.len()];
-        for row in 0..staged.rows() {
+        for row in self.rows.iter().copied() {
             let of_row = staged.weight().get(row).copied().map_or(1.0, f64::from);
             let targets = staged.y_row(row).iter().zip(staged.y_mask_row(row)).enumerate();
             for (cell, (target, _)) in targets.filter(|(_, (_, valid))| **valid != 0) {
@@ -102,7 +104,7 @@ mod tests {
         let staged = Staged::open(&table.write(dir.path())).unwrap();
         // Rows × levels × cells; every cell's quantiles are 0, 2, 4, and those of the missing one do not count.
         let values = [0.0, 0.0, 2.0, 2.0, 4.0, 4.0].repeat(2);
-        let quantiles = Quantiles { levels: &[0.1, 0.5, 0.9], values: &values, weights: None };
+        let quantiles = Quantiles { levels: &[0.1, 0.5, 0.9], values: &values, rows: &[0, 1], weights: None };
         let below: Vec<f64> = levels(&staged, quantiles).iter().map(|level| level.below).collect();
         assert_eq!(below, [0.0, 1.0 / 3.0, 2.0 / 3.0]);
         let found = intervals(&staged, quantiles);

@@ -2,11 +2,14 @@
 //! matter.
 //!
 //! **Invariant:** everything is about rows with targets that are there, by the weights of rows and cells; nothing is fitted to the rows that are judged.
+//! Where there are rows that the run never saw, all but [`Parts::seen`] is about these alone.
 
 mod intervals;
 mod parts;
+mod seen;
 mod shuffle;
 
 pub use intervals::{Quantiles, intervals, levels};
 pub use parts::{Judged, Parts, evaluate, untold};
+pub use seen::{Seen, seen};
 pub use shuffle::{Shuffled, inputs, shuffled};

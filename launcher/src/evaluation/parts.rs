@@ -1,8 +1,9 @@
-//! The errors of the model and the baselines, by cell, by group of rows and by horizon.
+//! The errors of the model and the baselines, by cell, by group of rows and by horizon, and by what the run has done with the rows.
 
+use super::Seen;
 use crate::baselines::{Forecaster, Scores, Trial};
 use enn_common::{
-    artifact::evaluation::{MODEL, Part},
+    artifact::evaluation::{MODEL, Part, SeenPart},
     staged::Staged,
 };
 use std::collections::BTreeMap;
@@ -16,12 +17,23 @@ pub struct Judged<'a> {
     pub forecasts: &'a [f32],
     /// Baselines fitted to the model's training rows.
     pub baselines: &'a [Forecaster],
+    /// What the run has done with every row; `None`: that is not known.
+    pub seen: Option<&'a [Seen]>,
     /// Group of every row; all the same where there are no groups.
     pub group_of: &'a [usize],
     /// Names of the groups.
     pub groups: &'a [String],
     /// How much every output cell counts; `None`: all the same.
     pub weights: Option<&'a [f64]>,
+}
+
+impl Judged<'_> {
+    /// The rows that errors are about: those the run never saw, all where there are none.
+    pub fn rows(&self) -> Vec<usize> {
+        let is_new = |row: &usize| self.seen.is_none_or(|seen| seen[*row] == Seen::Never);
+        let new: Vec<usize> = (0..self.staged.rows()).filter(is_new).collect();
+        if new.is_empty() { (0..self.staged.rows()).collect() } else { new }
+    }
 }
 
 /// Errors by part.
@@ -37,24 +49,62 @@ pub struct Parts {
     pub groups: Vec<Part>,
     /// The model's spread over the targets'.
     pub reactivity: Option<f64>,
+    /// By what the run has done with the rows; empty where that is not known.
+    pub seen: Vec<SeenPart>,
     /// Targets that count for nobody, because the model has no forecast of them.
     pub untold: u64,
 }
 
 /// Errors of `judged`, where a cell is called as `names` say.
 pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
-    let (staged, outputs) = (judged.staged, judged.staged.outputs());
+    let staged = judged.staged;
     let rows: Vec<usize> = (0..staged.rows()).collect();
-    let trial = Trial::new(staged, &rows).beside(judged.forecasts).in_parts(judged.group_of, judged.groups.len());
+    // A part for every group of every kind of rows.
+    let groups = judged.groups.len();
+    let kinds: Vec<Seen> =
+        Seen::ALL.into_iter().filter(|kind| judged.seen.is_none_or(|seen| seen.contains(kind))).collect();
+    let kinds = if judged.seen.is_some() { kinds } else { vec![Seen::Never] };
+    let kind_of =
+        |row: usize| judged.seen.map_or(0, |seen| kinds.iter().position(|kind| *kind == seen[row]).unwrap_or(0));
+    let places: Vec<usize> = rows.iter().map(|row| kind_of(*row) * groups + judged.group_of[*row]).collect();
+    let trial = Trial::new(staged, &rows).beside(judged.forecasts).in_parts(&places, kinds.len() * groups);
     let mut scores: Vec<(String, Vec<Scores>)> = vec![(MODEL.to_owned(), trial.model())];
     scores.extend(judged.baselines.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));
     let weight = |cell: usize| judged.weights.map_or(1.0, |weights| weights[cell]);
-    let whole = |parts: &[Scores]| {
-        let mut all = Scores::new(outputs);
-        parts.iter().for_each(|part| all.merge(part));
+    let whole = |parts: &mut dyn Iterator<Item = &Scores>| {
+        let mut all = Scores::new(staged.meta());
+        parts.for_each(|part| all.merge(part));
         all
     };
-    let all: Vec<(String, Scores)> = scores.iter().map(|(name, parts)| (name.clone(), whole(parts))).collect();
+    let of_kind = |(at, kind): (usize, &Seen)| SeenPart {
+        rows: judged.seen.map_or(0, |seen| seen.iter().filter(|one| *one == kind).count() as u64),
+        part: Part {
+            name: kind.name().to_owned(),
+            errors: scores
+                .iter()
+                .filter_map(|(one, parts)| {
+                    let own = &parts[at * groups..(at + 1) * groups];
+                    Some((one.clone(), whole(&mut own.iter()).over(weight)?))
+                })
+                .collect(),
+        },
+    };
+    let seen = if judged.seen.is_some() { kinds.iter().enumerate().map(of_kind).collect() } else { Vec::new() };
+    // All kinds together only where nothing is new.
+    let counted = match kinds.iter().position(|kind| *kind == Seen::Never) {
+        Some(new) => new * groups..(new + 1) * groups,
+        None => 0..kinds.len() * groups,
+    };
+    let scores: Vec<(String, Vec<Scores>)> = scores
+        .iter()
+        .map(|(name, parts)| {
+            let own = &parts[counted.clone()];
+            let of_group = |group: usize| whole(&mut own.iter().skip(group).step_by(groups));
+            (name.clone(), (0..groups).map(of_group).collect())
+        })
+        .collect();
+    let all: Vec<(String, Scores)> =
+        scores.iter().map(|(name, parts)| (name.clone(), whole(&mut parts.iter()))).collect();
     let part = |name: &str, weight: &dyn Fn(usize) -> f64| Part {
         name: name.to_owned(),
         errors: all.iter().filter_map(|(one, scores)| Some((one.clone(), scores.over(weight)?))).collect(),
@@ -72,6 +122,7 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
         horizons: horizons.iter().enumerate().map(horizon).collect(),
         groups: judged.groups.iter().enumerate().map(group).collect(),
         reactivity: all.first().and_then(|(_, scores)| scores.reactivity()),
+        seen,
         untold: trial.untold(),
     }
 }

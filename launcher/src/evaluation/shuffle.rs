@@ -56,19 +56,19 @@ fn source_of<'a>(feature: &'a FeatureMeta, layout: &'a Layout) -> &'a str {
     }
 }
 
-/// Writes below `out` a copy of at most `rows_max` rows as they are, then for every one of `inputs` `repeats` copies with it
+/// Writes below `out` a copy of at most `rows_max` of the `rows` as they are, then for every one of `inputs` `repeats` copies with it
 /// shuffled by `seed`.
 ///
 /// # Errors
 /// The disk refuses something.
 pub fn shuffled(
-    staged: &Staged,
+    (staged, rows): (&Staged, &[usize]),
     inputs: &[(String, Vec<usize>)],
     (repeats, seed): (usize, u64),
     rows_max: usize,
     out: &Path,
 ) -> Result<Shuffled, StageError> {
-    let mut rows = permutation(staged.rows(), seed);
+    let mut rows: Vec<usize> = permutation(rows.len(), seed).into_iter().map(|place| rows[place]).collect();
     rows.truncate(rows_max.max(1));
     rows.sort_unstable();
     let (width, count) = (staged.features(), rows.len());
@@ -149,7 +149,8 @@ mod tests {
         bench.layout().features = vec![Feature::new("w", labels), Feature::new("n", FeatureKind::Number)];
         let (staged, arrays) = bench.stage();
         let inputs = inputs(&staged.meta, &bench.config.layout);
-        let found = shuffled(&arrays, &inputs, (2, 7), 1000, &bench.dir.path().join("shuffled")).unwrap();
+        let rows: Vec<usize> = (0..40).collect();
+        let found = shuffled((&arrays, &rows), &inputs, (2, 7), 1000, &bench.dir.path().join("shuffled")).unwrap();
         let copies = Staged::open(&found.dir).unwrap();
         assert_eq!(copies.rows(), 40 * (1 + 2 * 2));
         let of = |staged: &Staged, row: usize| {

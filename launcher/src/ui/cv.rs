@@ -13,15 +13,14 @@ pub fn line(record: &CvRecord, fold: usize) -> String {
         FoldState::Pending => format!("{place}: not trained to the end"),
         FoldState::Failed { cause } => format!("{place} FAILED: {cause}"),
         FoldState::Done => {
-            let mae = |name: &str| found.errors.get(name).map(|metrics| metrics.mae);
             let best = found.errors.iter().filter(|(name, _)| *name != MODEL);
-            let best = best.min_by(|a, b| a.1.mae.total_cmp(&b.1.mae));
-            let ours =
-                mae(MODEL).map_or_else(|| figures::ABSENT.to_owned(), |mae| figures::with_unit(mae, &record.units));
+            let best = best.min_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
+            let ours = found.errors.get(MODEL);
+            let ours = ours.map_or_else(|| figures::ABSENT.to_owned(), |one| figures::judged(one, &record.units));
             let beside = best.map_or_else(String::new, |(name, metrics)| {
-                format!(", {} {}", figures::label(name), figures::measure(metrics.mae))
+                format!(", {} {}", figures::label(name), figures::measure(metrics.judged()))
             });
-            format!("{place}: MAE {ours}{beside}; {:.1} s", found.seconds)
+            format!("{place}: {ours}{beside}; {:.1} s", found.seconds)
         }
     }
 }
@@ -29,13 +28,15 @@ pub fn line(record: &CvRecord, fold: usize) -> String {
 /// The table of all folds.
 pub fn table(record: &CvRecord) -> String {
     let unit = if record.units.is_empty() { String::new() } else { format!(" ({})", record.units) };
-    let mut rows = vec![["", "MAE", "±", "RMSE", "±", "R²", "±"].map(str::to_owned).to_vec()];
-    rows[0][0] = format!("errors{unit}");
+    let columns = figures::columns(record.measure());
+    let mut rows = vec![vec![format!("errors{unit}")]];
+    rows[0].extend(columns.iter().flat_map(|(name, _)| [(*name).to_owned(), "±".to_owned()]));
     for one in &record.contenders {
         let label =
             if one.name == MODEL { format!("> {}", one.name) } else { format!("  {}", figures::label(&one.name)) };
-        let of = |spread: &Spread| [figures::measure(spread.mean), figures::measure(spread.std)];
-        rows.push([vec![label], [of(&one.mae), of(&one.rmse), of(&one.r2)].concat()].concat());
+        let of = |spread: Spread| [figures::measure(spread.mean), figures::measure(spread.std)];
+        let spreads = columns.iter().filter_map(|(_, of)| record.spread(&one.name, *of));
+        rows.push([vec![label], spreads.flat_map(of).collect()].concat());
     }
     let done = record.done().count();
     let mut text = format!("{}\n{}", record.rule, aligned(&rows));
@@ -57,12 +58,15 @@ pub fn sentence(record: &CvRecord) -> String {
     let Some(verdict) = record.verdict() else {
         return "there is nothing to compare: no fold has both a model and a baseline".to_owned();
     };
+    let measure = record.measure().name();
     let (name, percent) = (figures::label(&verdict.baseline), 100.0 * verdict.difference.abs());
     let folds = format!("lower in {} of {}", verdict.wins, figures::plural(verdict.folds as u64, "fold"));
     match verdict.difference < 0.0 {
-        true => format!("ENN beats the best baseline: its MAE is {percent:.1} % below that of {name} ({folds})"),
+        true => format!("ENN beats the best baseline: its {measure} is {percent:.1} % below that of {name} ({folds})"),
         false => {
-            format!("ENN does NOT beat the best baseline: its MAE is {percent:.1} % above that of {name} ({folds})")
+            format!(
+                "ENN does NOT beat the best baseline: its {measure} is {percent:.1} % above that of {name} ({folds})"
+            )
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::{figures, metrics::aligned};
 use enn_common::{
     artifact::evaluation::{Evaluation, MODEL, Part},
-    metrics::{self, Metrics},
+    metrics::{self, Measure, Metrics},
 };
 use std::fmt::Write;
 
@@ -16,7 +16,13 @@ const CELLS_MAX: usize = 5;
 /// The tables.
 pub fn table(evaluation: &Evaluation) -> String {
     let mut text = contenders(evaluation);
-    parts(&mut text, "by horizon", &evaluation.horizons, LISTED_MAX);
+    seen(&mut text, evaluation);
+    parts(
+        &mut text,
+        if measure(evaluation) == Measure::LogLoss { "by class" } else { "by horizon" },
+        &evaluation.horizons,
+        LISTED_MAX,
+    );
     parts(&mut text, &format!("by {}", evaluation.group), &evaluation.groups, LISTED_MAX);
     // The grid of a single horizon, or of horizons alone, has been told.
     if evaluation.cells.len() > evaluation.horizons.len() {
@@ -29,23 +35,52 @@ pub fn table(evaluation: &Evaluation) -> String {
         let _ = writeln!(text, "{note}");
     }
     let _ = writeln!(text, "{}", sentence(evaluation));
+    if let Some(warning) = &evaluation.warning {
+        let _ = writeln!(text, "warning: {warning}");
+    }
     text
 }
 
 fn contenders(evaluation: &Evaluation) -> String {
     let unit = if evaluation.units.is_empty() { String::new() } else { format!(" ({})", evaluation.units) };
     let mut all: Vec<(&String, &Metrics)> = evaluation.all.errors.iter().collect();
-    all.sort_by(|a, b| a.1.mae.total_cmp(&b.1.mae));
-    let mut rows = vec![[&format!("errors{unit}"), "MAE", "RMSE", "R²"].map(str::to_owned).to_vec()];
+    all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
+    let columns = figures::columns(measure(evaluation));
+    let mut rows = vec![vec![format!("errors{unit}")]];
+    rows[0].extend(columns.iter().map(|(name, _)| (*name).to_owned()));
     for (name, metrics) in all {
         let label = if name == MODEL { format!("> {name}") } else { format!("  {}", figures::label(name)) };
-        rows.push([vec![label], [metrics.mae, metrics.rmse, metrics.r2].map(figures::measure).to_vec()].concat());
+        rows.push([vec![label], columns.map(|(_, of)| figures::measure(of(metrics))).to_vec()].concat());
     }
     aligned(&rows)
 }
 
+/// Rows that the run trained or validated on apart from those it never saw; nothing where all are new.
+fn seen(text: &mut String, evaluation: &Evaluation) {
+    if evaluation.seen.iter().all(|one| one.rows == evaluation.judged) && evaluation.warning.is_none() {
+        return;
+    }
+    let name = measure(evaluation).name();
+    let mut rows = vec![["the run has", "rows", name, "best baseline", ""].map(str::to_owned).to_vec()];
+    for one in &evaluation.seen {
+        let figure = |error: Option<f64>| error.map_or_else(|| "–".to_owned(), figures::measure);
+        let (label, best) = (one.part.best().map(|best| figures::label(best.0)), one.part.best().map(|best| best.1));
+        let (name, count) = (format!("  {}", one.part.name), figures::count(one.rows));
+        rows.push(vec![name, count, figure(one.part.model()), figure(best), label.unwrap_or_default()]);
+    }
+    text.push_str(&aligned(&rows));
+}
+
+fn measure(evaluation: &Evaluation) -> Measure {
+    evaluation.all.measure().unwrap_or(Measure::Mae)
+}
+
 /// Parts one by one, or the worst of them.
 fn parts(text: &mut String, title: &str, parts: &[Part], listed: usize) {
+    let measure = parts.iter().find_map(Part::measure).unwrap_or(Measure::Mae);
+    // Beside what is compared: R², or which share of the rows of a class is told right.
+    let [(name, _), _, (r2, of_r2)] = figures::columns(measure);
+    let beside = if measure == Measure::Mae { (r2, of_r2) } else { figures::columns(measure)[1] };
     if parts.len() < 2 {
         return;
     }
@@ -56,7 +91,7 @@ fn parts(text: &mut String, title: &str, parts: &[Part], listed: usize) {
         title = format!("{title}, {listed} of {}", figures::count(parts.len() as u64));
         shown.truncate(listed);
     }
-    let mut rows = vec![[title.as_str(), "MAE", "R²", "best baseline", ""].map(str::to_owned).to_vec()];
+    let mut rows = vec![[title.as_str(), name, beside.0, "best baseline", ""].map(str::to_owned).to_vec()];
     for part in shown {
         let model = part.errors.get(MODEL);
         let number = |of: fn(&Metrics) -> f64| model.map_or_else(|| "–".to_owned(), |one| figures::measure(of(one)));
@@ -64,7 +99,7 @@ fn parts(text: &mut String, title: &str, parts: &[Part], listed: usize) {
             || ("–".to_owned(), String::new()),
             |(name, mae)| (figures::measure(mae), figures::label(name)),
         );
-        rows.push(vec![format!("  {}", part.name), number(|one| one.mae), number(|one| one.r2), best, name]);
+        rows.push(vec![format!("  {}", part.name), number(Metrics::judged), number(beside.1), best, name]);
     }
     text.push_str(&aligned(&rows));
 }
@@ -89,7 +124,8 @@ fn importance(text: &mut String, evaluation: &Evaluation) {
     if evaluation.importance.is_empty() {
         return;
     }
-    let mut rows = vec![["shuffled input", "MAE rises by", "±"].map(str::to_owned).to_vec()];
+    let mut rows =
+        vec![vec!["shuffled input".to_owned(), format!("{} rises by", measure(evaluation).name()), "±".to_owned()]];
     for one in &evaluation.importance {
         let name = format!("  {}", one.input);
         rows.push(vec![name, figures::measure(one.rise.mean), figures::measure(one.rise.std)]);
@@ -97,9 +133,18 @@ fn importance(text: &mut String, evaluation: &Evaluation) {
     text.push_str(&aligned(&rows));
 }
 
+/// The rows that errors are about.
+pub(super) fn rows(evaluation: &Evaluation) -> String {
+    let rows = figures::plural(evaluation.judged, "row");
+    match (evaluation.seen.is_empty(), &evaluation.warning) {
+        (false, None) => format!("{rows} that the run never saw"),
+        _ => rows,
+    }
+}
+
 /// The model beside the best baseline, and how much its forecasts move.
 fn sentence(evaluation: &Evaluation) -> String {
-    let rows = figures::plural(evaluation.rows, "row");
+    let rows = rows(evaluation);
     let moves = evaluation.reactivity.map_or_else(String::new, |reactivity| {
         format!("; its forecasts spread {reactivity:.2} times as far as the targets (median over cells)")
     });
@@ -107,7 +152,8 @@ fn sentence(evaluation: &Evaluation) -> String {
         Some((mae, (name, best))) => {
             let (side, percent) = (if mae < best { "below" } else { "above" }, 100.0 * metrics::above(mae, best).abs());
             format!(
-                "{rows}: ENN's MAE is {percent:.1} % {side} that of the best baseline, {}{moves}",
+                "{rows}: ENN's {} is {percent:.1} % {side} that of the best baseline, {}{moves}",
+                measure(evaluation).name(),
                 figures::label(name)
             )
         }

@@ -2,7 +2,10 @@
 //!
 //! **Invariant:** every function is total; a number that is not finite reads "n/a".
 
-use enn_common::event::SourceShare;
+use enn_common::{
+    event::SourceShare,
+    metrics::{Measure, Metrics},
+};
 
 /// What stands for a number that is not there.
 pub const ABSENT: &str = "n/a";
@@ -48,6 +51,32 @@ pub fn brief(value: f64) -> String {
 /// A measured value with its unit, when there is one.
 pub fn with_unit(value: f64, unit: &str) -> String {
     if unit.is_empty() { measure(value) } else { format!("{} {unit}", measure(value)) }
+}
+
+/// The figure that a forecaster is compared by: "MAE 3.412 °F".
+pub fn judged(metrics: &Metrics, unit: &str) -> String {
+    let measure = metrics.measure();
+    format!("{} {}", measure.name(), with_unit(metrics.judged(), measure.unit(unit)))
+}
+
+/// A figure of errors: its name, and where it is.
+pub type Column = (&'static str, fn(&Metrics) -> f64);
+
+/// The figures that are shown where forecasters are compared by `measure`; that one is the first.
+pub fn columns(measure: Measure) -> [Column; 3] {
+    const MAE: Column = ("MAE", |one| one.mae);
+    const RMSE: Column = ("RMSE", |one| one.rmse);
+    let first: Column = (measure.name(), Metrics::judged);
+    match measure {
+        Measure::Mae => [first, RMSE, ("R²", |one| one.r2)],
+        Measure::Scaled => [first, MAE, RMSE],
+        Measure::LogLoss => [first, ("accuracy", |one| one.accuracy.unwrap_or(f64::NAN)), RMSE],
+    }
+}
+
+/// Whether the figure of that name is in the target's unit.
+pub fn has_unit(name: &str) -> bool {
+    ["MAE", "RMSE"].contains(&name)
 }
 
 /// A whole number with its thousands apart: "1,234,567".

@@ -193,16 +193,13 @@ pub fn cleaning(report: &CleaningReport) -> Option<String> {
     (!found.is_empty()).then(|| format!("cleaning: {}", found.join(", ")))
 }
 
-fn baselines(
-    name: &str,
-    split: &BTreeMap<String, BTreeMap<String, enn_common::metrics::Baseline>>,
-    unit: &str,
-) -> Option<Line> {
+fn baselines(name: &str, split: &BTreeMap<String, BTreeMap<String, Metrics>>, unit: &str) -> Option<Line> {
     let mut all: Vec<_> = split.get(name)?.iter().collect();
-    all.sort_by(|a, b| a.1.mae.total_cmp(&b.1.mae));
+    all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
+    let measure = all.first()?.1.measure();
     let all: Vec<String> =
-        all.iter().map(|(n, b)| format!("{} {}", figures::label(n), figures::measure(b.mae))).collect();
-    let text = format!("baselines, {name} MAE: {} {unit}", all.join(", "));
+        all.iter().map(|(n, b)| format!("{} {}", figures::label(n), figures::measure(b.judged()))).collect();
+    let text = format!("baselines, {name} {}: {} {}", measure.name(), all.join(", "), measure.unit(unit));
     (!all.is_empty()).then(|| Line { weight: Weight::Notable, text: text.trim_end().to_owned() })
 }
 
@@ -393,7 +390,7 @@ fn training(what: &What, view: &RunView) -> Vec<Line> {
 
 fn epoch(report: &EpochReport, unit: &str) -> String {
     let val = if report.val.n > 0 {
-        format!("  val MAE {}{}", figures::with_unit(report.val.mae, unit), if report.best { " (best)" } else { "" })
+        format!("  val {}{}", figures::judged(&report.val, unit), if report.best { " (best)" } else { "" })
     } else {
         String::new()
     };
@@ -409,8 +406,12 @@ fn epoch(report: &EpochReport, unit: &str) -> String {
 fn split_errors(split: &BTreeMap<String, Metrics>, unit: &str) -> String {
     let order = ["train", "val", "test"];
     let parts = order.iter().filter_map(|name| Some((name, split.get(*name).filter(|metrics| metrics.n > 0)?)));
-    let parts: Vec<String> = parts.map(|(name, m)| format!("{name} {}", figures::with_unit(m.mae, unit))).collect();
-    if parts.is_empty() { String::new() } else { format!(": MAE {}", parts.join(", ")) }
+    let (mut named, mut told) = (String::new(), Vec::new());
+    for (name, one) in parts {
+        named = format!(": {} ", one.measure().name());
+        told.push(format!("{name} {}", figures::with_unit(one.judged(), one.measure().unit(unit))));
+    }
+    named + &told.join(", ")
 }
 
 fn rendezvous(what: &What, view: &RunView) -> Vec<Line> {

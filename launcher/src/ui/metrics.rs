@@ -3,11 +3,16 @@
 //! **Invariant:** only what the journal says; errors are in the target's unit, over valid cells.
 
 use super::{error::JournalError, figures, model::RunView};
-use enn_common::metrics::{self, Metrics, RunMetrics};
+use enn_common::metrics::{self, Measure, Metrics, RunMetrics};
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
-/// Name of the baseline every model must beat: the per-cell training mean.
-pub const FLOOR: &str = "cell_mean";
+/// Names of the baseline every model must beat: the per-cell training mean; of classes how often each occurs.
+pub const FLOORS: [&str; 2] = ["cell_mean", "class_rates"];
+
+/// What belongs to that baseline.
+pub fn floor<T>(baselines: &BTreeMap<String, T>) -> Option<&T> {
+    FLOORS.iter().find_map(|name| baselines.get(*name))
+}
 
 /// Splits on which baselines are judged, in the order they are shown, with their short names.
 const JUDGED: [(&str, &str); 2] = [("val", "val"), ("test", "test")];
@@ -70,7 +75,7 @@ fn judging(view: &RunView, split: &BTreeMap<String, Metrics>) -> usize {
     JUDGED.iter().rposition(|(name, _)| has(*name)).unwrap_or(0)
 }
 
-/// A forecaster and its errors: (MAE, RMSE) per judged split, `None` where it has none.
+/// A forecaster and its errors per judged split, `None` where it has none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contender {
     /// "ENN", or the baseline's name.
@@ -78,58 +83,67 @@ pub struct Contender {
     /// Whether it is the model of this run.
     pub ours: bool,
     /// Errors on val and test.
-    pub errors: [Option<(f64, f64)>; 2],
+    pub errors: [Option<Metrics>; 2],
     /// Which of them it is compared by.
     judging: usize,
 }
 
 impl Contender {
-    /// MAE on the split that all are compared by.
-    pub fn judged_mae(&self) -> Option<f64> {
-        self.errors[self.judging].map(|errors| errors.0)
+    /// Its errors on the split that all are compared by.
+    pub fn compared(&self) -> Option<&Metrics> {
+        self.errors[self.judging].as_ref()
+    }
+
+    /// The figure there that all are compared by.
+    pub fn judged(&self) -> Option<f64> {
+        self.compared().map(Metrics::judged)
     }
 }
 
-/// The model and the baselines, best first by the judged MAE.
+/// The model and the baselines, best first.
 pub fn contenders(view: &RunView) -> Vec<Contender> {
     let split = split(view);
     let (judging, mut all) = (judging(view, &split), Vec::new());
     if !split.is_empty() {
-        let errors = JUDGED.map(|(name, _)| split.get(name).filter(|m| m.n > 0).map(|m| (m.mae, m.rmse)));
+        let errors = JUDGED.map(|(name, _)| split.get(name).filter(|m| m.n > 0).copied());
         all.push(Contender { name: "ENN".to_owned(), ours: true, errors, judging });
     }
     let mut names: Vec<&String> = view.baselines.values().flat_map(BTreeMap::keys).collect();
     names.sort();
     names.dedup();
     for name in names {
-        let errors = JUDGED.map(|(split, _)| view.baselines.get(split)?.get(name).map(|b| (b.mae, b.rmse)));
+        let errors = JUDGED.map(|(split, _)| view.baselines.get(split)?.get(name).copied());
         all.push(Contender { name: figures::label(name), ours: false, errors, judging });
     }
-    let key = |contender: &Contender| contender.judged_mae().unwrap_or(f64::INFINITY);
+    let key = |contender: &Contender| contender.judged().unwrap_or(f64::INFINITY);
     all.sort_by(|a, b| key(a).total_cmp(&key(b)));
     all
 }
 
-/// How the model stands against the best baseline: relative difference of judged MAE (negative: the model is better) and
+/// How the model stands against the best baseline: relative difference of what they are compared by (negative: the model is better) and
 /// that baseline's name.
 pub fn margin(contenders: &[Contender]) -> Option<(f64, &str)> {
-    let ours = contenders.iter().find(|one| one.ours)?.judged_mae()?;
-    let best = contenders.iter().find(|one| !one.ours && one.judged_mae().is_some())?;
-    Some((metrics::above(ours, best.judged_mae()?), &best.name))
+    let ours = contenders.iter().find(|one| one.ours)?.judged()?;
+    let best = contenders.iter().find(|one| !one.ours && one.judged().is_some())?;
+    Some((metrics::above(ours, best.judged()?), &best.name))
 }
 
-/// The warning of a run that learned nothing: validation MAE not below the per-cell training mean's.
+/// The warning of a run that learned nothing: a validation error not below that of the training mean of each cell.
 pub fn warning(view: &RunView) -> Option<String> {
-    let floor = view.baselines.get("val")?.get(FLOOR)?.mae;
-    let ours = split(view).get("val").filter(|metrics| metrics.n > 0)?.mae;
+    let baseline = floor(view.baselines.get("val")?)?;
+    let ours = *split(view).get("val").filter(|metrics| metrics.n > 0)?;
+    let (told, floor, ours) = (figures::judged(&ours, view.units()), baseline.judged(), ours.judged());
     // Nothing was to be learned where the mean does not err.
     let below = ours < floor || (floor == 0.0 && ours == 0.0);
     (!below).then(|| {
         format!(
-            "the model has learned nothing useful: its validation MAE {} is not below {}, the error of always predicting \
-             the training mean of each cell\n  hint: train longer, lower the learning rate, or look at the cleaning report",
-            figures::with_unit(ours, view.units()),
-            figures::with_unit(floor, view.units()),
+            "the model has learned nothing useful: its validation {told} is not below {}, the error of always predicting {}\n  \
+             hint: train longer, lower the learning rate, or look at the cleaning report",
+            figures::with_unit(floor, baseline.measure().unit(view.units())),
+            match baseline.measure() {
+                Measure::LogLoss => "how often each class occurs in training",
+                Measure::Mae | Measure::Scaled => "the training mean of each cell",
+            },
         )
     })
 }
@@ -144,15 +158,17 @@ pub fn table(view: &RunView) -> String {
         (0..JUDGED.len()).filter(|i| contenders.iter().any(|one| one.errors[*i].is_some())).collect();
     let unit = if view.units().is_empty() { String::new() } else { format!(" ({})", view.units()) };
     let mut rows = vec![vec![format!("errors{unit}")]];
+    let measure = contenders.iter().find_map(|one| Some(one.compared()?.measure())).unwrap_or(Measure::Mae);
+    let columns = &figures::columns(measure)[..2];
     for split in &judged {
-        rows[0].extend(["MAE", "RMSE"].map(|measure| format!("{} {measure}", JUDGED[*split].1)));
+        rows[0].extend(columns.iter().map(|(name, _)| format!("{} {name}", JUDGED[*split].1)));
     }
     for one in &contenders {
         let mut row = vec![if one.ours { format!("> {}", one.name) } else { format!("  {}", one.name) }];
         for split in &judged {
-            let errors = one.errors[*split];
-            row.push(errors.map_or_else(|| "–".to_owned(), |(mae, _)| figures::measure(mae)));
-            row.push(errors.map_or_else(|| "–".to_owned(), |(_, rmse)| figures::measure(rmse)));
+            let figure =
+                |of: fn(&Metrics) -> f64| one.errors[*split].as_ref().map(|errors| figures::measure(of(errors)));
+            row.extend(columns.iter().map(|(_, of)| figure(*of).unwrap_or_else(|| "–".to_owned())));
         }
         rows.push(row);
     }
@@ -187,8 +203,7 @@ fn probabilities(view: &RunView) -> String {
         of(&|m| Some(figures::with_unit(m.interval?.width, view.units())))
             .map(|all| format!("mean width of the interval: {all}")),
         of(&|m| Some(percent(m.accuracy?))).map(|all| format!("likeliest class is right: {all}")),
-        of(&|m| (m.interval.is_some() || m.accuracy.is_some()).then(|| figures::measure(m.loss)))
-            .map(|all| format!("loss: {all}")),
+        of(&|m| m.interval.map(|_| figures::measure(m.loss))).map(|all| format!("loss: {all}")),
     ];
     lines.into_iter().flatten().map(|line| line + "\n").collect()
 }
@@ -230,8 +245,7 @@ mod tests {
         let (ours, ridge) = (view.best().unwrap().val.mae, view.baselines["val"]["ridge"].mae);
         assert_ne!(ridge, view.baselines["test"]["ridge"].mae);
         let contenders = contenders(&view);
-        let found =
-            contenders.iter().map(|one| (one.name.as_str(), one.judged_mae().unwrap())).collect::<BTreeMap<_, _>>();
+        let found = contenders.iter().map(|one| (one.name.as_str(), one.judged().unwrap())).collect::<BTreeMap<_, _>>();
         assert_eq!((found["ENN"], found["ridge"]), (ours, ridge));
         assert_eq!(of(&view).baselines["ridge"].mae, ridge);
     }
@@ -255,7 +269,9 @@ mod tests {
                         mean width of the interval: val 8.250 °F, test 8.250 °F\nloss: val 0.250, test 0.250\n";
         assert!(text.ends_with(expected), "{text}");
         change(&mut all, &|m| (m.interval, m.accuracy) = (None, Some(0.9)));
-        assert!(table(&view_after(&all)).ends_with("right: val 90.0 %, test 90.0 %\nloss: val 0.250, test 0.250\n"));
+        let text = table(&view_after(&all));
+        assert!(text.contains("val log-loss  val accuracy  test log-loss  test accuracy"), "{text}");
+        assert!(text.ends_with("right: val 90.0 %, test 90.0 %\n"), "{text}");
     }
 
     #[test]

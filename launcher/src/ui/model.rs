@@ -14,7 +14,7 @@ pub use training::{CheckpointView, ModelView, StagedView, StepView, TrainedView}
 use super::{error::JournalError, journal, lines, trace::Trace};
 use enn_common::{
     event::{EpochReport, Event, What},
-    metrics::Baseline,
+    metrics::Metrics,
 };
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ pub struct RunView {
     /// The staged data.
     pub staged: Option<StagedView>,
     /// Split → baseline → errors in target units.
-    pub baselines: BTreeMap<String, BTreeMap<String, Baseline>>,
+    pub baselines: BTreeMap<String, BTreeMap<String, Metrics>>,
     /// What the baselines had to leave out.
     pub baseline_notes: Vec<String>,
     /// The model.

@@ -95,8 +95,13 @@ fn training(page: &mut Page, view: &RunView) {
     page.gauge("enn_learning_rate", "", "Learning rate.", step.map(|step| step.lr));
     let rate = step.map(|step| step.samples_per_s);
     page.gauge("enn_throughput_samples_per_second", "", "Training samples per second over all workers.", rate);
-    let best = view.best().filter(|report| report.val.n > 0).map(|report| report.val.mae);
-    page.gauge("enn_best_validation_error", "", "Least mean absolute validation error, units of the target.", best);
+    let best = view.best().filter(|report| report.val.n > 0).map(|report| report.val.judged());
+    page.gauge(
+        "enn_best_validation_error",
+        "",
+        "Least validation error: mean absolute, units of the target; of classes the log-loss.",
+        best,
+    );
     let kept = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none());
     page.gauge("enn_checkpoint_step", "", "Step of the last checkpoint.", kept.map(|kept| kept.step as f64));
     let what = "When the last checkpoint was committed, Unix time.";

@@ -86,7 +86,7 @@ fn run(view: &RunView) -> (u64, u64, String) {
         format!("loss {}", figures::measure(step.loss)),
     ];
     if let Some(report) = view.epochs.last().filter(|report| report.val.n > 0) {
-        parts.push(format!("val MAE {}", figures::with_unit(report.val.mae, view.units())));
+        parts.push(format!("val {}", figures::judged(&report.val, view.units())));
     }
     parts.push(format!("{} samples/s", figures::rate(step.samples_per_s)));
     if let Some(seconds) = view.remaining_s() {

@@ -153,7 +153,7 @@ impl Page {
             self.row("memory", &format!("was short: micro-batches are cut into {}", view.split));
         }
         if let Some(best) = view.best().filter(|report| report.val.n > 0) {
-            self.row("best", &format!("val MAE {} in {}", figures::with_unit(best.val.mae, view.units()), best.name()));
+            self.row("best", &format!("val {} in {}", figures::judged(&best.val, view.units()), best.name()));
         }
         if let Some(last) = view.checkpoints.iter().rev().find(|checkpoint| checkpoint.error.is_none()) {
             let (step, ago) = (figures::count(last.step), age(glance, view, last.time));

@@ -97,9 +97,11 @@ fn of_splits(splits: &BTreeMap<String, Metrics>) -> Vec<Scalar> {
     splits.iter().flat_map(|(split, metrics)| of_split(&format!("{split}_best"), metrics)).collect()
 }
 
-fn of_split(split: &str, metrics: &Metrics) -> [Scalar; 3] {
-    [("mae", metrics.mae), ("rmse", metrics.rmse), ("r2", metrics.r2)]
-        .map(|(name, value)| (format!("{name}/{split}"), value))
+fn of_split(split: &str, metrics: &Metrics) -> Vec<Scalar> {
+    let mut all = vec![("mae", metrics.mae), ("rmse", metrics.rmse), ("r2", metrics.r2)];
+    all.extend(metrics.accuracy.into_iter().flat_map(|accuracy| [("log_loss", metrics.loss), ("accuracy", accuracy)]));
+    all.extend(metrics.scaled.map(|scaled| ("scaled_mae", scaled)));
+    all.into_iter().map(|(name, value)| (format!("{name}/{split}"), value)).collect()
 }
 
 fn summary(time: f64, step: u64, scalars: &[Scalar]) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! Inputs that say nothing, or say it oddly.
 
 use super::{Place, Table, data};
+use enn_common::artifact::evaluation::MODEL;
 
 const WITH_CATEGORY: (&str, &str) = ("data.rows", r#"features = ["a", "b", { column = "k", kind = "category" }]"#);
 
@@ -69,7 +70,12 @@ fn categories_that_training_has_not_seen_are_counted_and_predicted() {
     assert!(told.status[3] != 0 && told.status.iter().filter(|status| **status != 0).count() == 1);
     place.write("holes.csv", asked.text().as_bytes());
     let (found, mae) = place.evaluate("holes.csv");
-    assert!(mae.is_finite() && found.all.errors.values().all(|errors| errors.n == 478));
+    let judged: u64 = found.seen.iter().map(|one| one.part.errors[MODEL].n).sum();
+    assert!(
+        mae.is_finite()
+            && judged == 478
+            && found.all.errors.values().all(|errors| errors.n == found.all.errors[MODEL].n)
+    );
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Targets that say little, too much, or nothing.
 
 use super::{Place, data};
-use enn_common::config::train::Loss;
+use enn_common::{
+    artifact::{cv::CvRecord, evaluation::MODEL},
+    config::train::Loss,
+    metrics::Measure,
+};
 
 /// Every loss over numbers.
 fn losses() -> impl Iterator<Item = &'static str> {
@@ -32,13 +36,45 @@ fn ranges_a_million_times_apart_hurt_no_cell_under_any_loss() {
         // Each cell by itself: the mean over both would be that of the large one alone.
         let [plain, scaled] = [&plain, &scaled].map(|place| {
             place.train(&[&format!("train.loss={loss}")]);
-            place.evaluate("data.csv").0.cells.iter().map(|cell| cell.model().unwrap()).collect::<Vec<f64>>()
+            place.evaluate("data.csv").0.cells.iter().map(|cell| cell.errors[MODEL].mae).collect::<Vec<f64>>()
         });
         for (cell, by) in [1e-3, 1e6].into_iter().enumerate() {
             let off = scaled[cell] / (by * plain[cell]) - 1.0;
             assert!(off.abs() < 0.02, "{loss}, cell {cell}: {off} from the error without the scale");
         }
     }
+}
+
+#[test]
+fn cells_of_several_units_are_judged_in_their_own() {
+    let table = data().with("z", |_, value| format!("{:e}", value * 1e6));
+    let place = Place::new(&table, &[("train", "calibration = \"affine\"")]);
+    place.train(&[]);
+    let events = std::fs::read_to_string(place.run().join("events.jsonl")).unwrap();
+    assert!(events.contains("of each cell's standard deviation with it"), "{events}");
+    let spreads: Vec<f64> = place.meta().y_stats.iter().map(|stats| stats.std).collect();
+    let (found, _) = place.evaluate("data.csv");
+    let of_cells =
+        |name: &str| found.cells.iter().zip(&spreads).map(|(cell, std)| cell.errors[name].mae / std).sum::<f64>() / 2.0;
+    for name in [MODEL, "cell_mean", "ridge"] {
+        let (told, expected) = (found.all.errors[name].judged(), of_cells(name));
+        assert!((told - expected).abs() < 1e-9 * expected, "{name}: {told}, in the cells {expected}");
+    }
+    let trained = place.metrics();
+    assert!((trained.split["test"].scaled.unwrap() / found.all.errors[MODEL].judged() - 1.0).abs() < 1e-4);
+    assert_eq!(found.all.measure(), Some(Measure::Scaled));
+
+    let output = place.command(&["cv", "strange.toml", "--folds", "2", "--json"]).output().unwrap();
+    let record: CvRecord = serde_json::from_slice(&output.stdout).unwrap();
+    let verdict = record.verdict().unwrap();
+    assert_eq!(output.status.code(), Some(if verdict.difference < 0.0 { 0 } else { 8 }), "{verdict:?}");
+    let judged = |name: &str| {
+        let folds = record.folds.iter().map(|fold| fold.errors[name].scaled.unwrap());
+        folds.sum::<f64>() / record.folds.len() as f64
+    };
+    assert!((judged(MODEL) / judged(&verdict.baseline) - 1.0 - verdict.difference).abs() < 1e-12, "{verdict:?}");
+    // By the millions of z alone the mean of the cells would be far beyond these.
+    assert!(record.contenders.iter().all(|one| one.judged.mean < 2.0 && one.mae.mean > 1e4), "{:?}", record.contenders);
 }
 
 #[test]
@@ -62,7 +98,8 @@ fn a_cell_without_a_target_has_no_prediction_and_counts_for_nobody() {
     // Targets that turn up later cannot be judged.
     place.write("later.csv", data().text().as_bytes());
     let (found, mae) = place.evaluate("later.csv");
-    assert!(mae.is_finite() && found.all.errors.values().all(|errors| errors.n == 240), "{:?}", found.all);
+    let judged: u64 = found.seen.iter().map(|one| one.part.errors[MODEL].n).sum();
+    assert!(mae.is_finite() && judged == 240 && found.seen.len() == 3, "{:?}", found.seen);
     assert!(found.notes.iter().any(|note| note.starts_with("240 targets count for nobody")), "{:?}", found.notes);
 }
 

@@ -1,11 +1,7 @@
 //! Decisions of training, from reduced numbers only, so that every rank decides the same. Pure.
 
-use enn_common::staged::meta::Stats;
-
 /// Validation rows that are looked at, at least, where not all are.
 const JUDGED_ROWS_MIN: u64 = 10_000;
-/// Spreads of target cells that are further apart are of different units.
-const UNITS_MAX: f64 = 100.0;
 
 /// How validation has gone so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,14 +44,6 @@ pub fn judge(standing: Standing, error: Option<f64>, patience: u64) -> (Standing
 /// more than once all of them, but enough to tell which weights are better.
 pub fn thinning(parts: u64, rows: u64) -> u64 {
     parts.min(rows / JUDGED_ROWS_MIN).max(1)
-}
-
-/// Whether the errors of target cells can be added up in the user's units: not where the widest spread is more than `UNITS_MAX` times the
-/// narrowest, as the one cell would decide alone. Cells that do not vary have no say.
-pub fn have_one_unit(targets: &[Stats]) -> bool {
-    let spreads = targets.iter().map(|stats| stats.std).filter(|std| *std > 0.0);
-    let (low, high) = spreads.fold((f64::INFINITY, 0.0f64), |(low, high), std| (low.min(std), high.max(std)));
-    high <= UNITS_MAX * low
 }
 
 /// Whether one is due after `step` steps, wherever in an epoch. `every` 0 never.
@@ -114,13 +102,6 @@ mod tests {
     fn validations_of_an_epoch_look_at_no_more_rows_than_there_are_and_at_enough() {
         let thinned = [(1, 1 << 40), (10, 1_000_000), (10, 35_000), (1000, 9_999), (1000, 0)];
         assert_eq!(thinned.map(|(parts, rows)| thinning(parts, rows)), [1, 10, 3, 1, 1]);
-    }
-
-    #[test]
-    fn cells_that_are_far_apart_are_not_added_up() {
-        let cell = |std: f64| Stats { n: 5, mean: 1.0, std, min: 0.0, max: 2.0 };
-        assert!(have_one_unit(&[]) && have_one_unit(&[cell(0.0)]) && have_one_unit(&[cell(1e6), cell(0.0), cell(2e4)]));
-        assert!(!have_one_unit(&[cell(1e6), cell(1e3)]));
     }
 
     #[test]

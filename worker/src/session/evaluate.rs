@@ -44,8 +44,9 @@ pub fn evaluate(
     device: Device,
 ) -> Result<Measured, SessionError> {
     let Judged { model, objective, .. } = judged;
-    let centre: Vec<f64> = data.staged.0.meta().y_stats.iter().map(|stats| stats.mean).collect();
-    let mut sums = Sums::new(&centre, device)?;
+    let meta = data.staged.0.meta();
+    let centre: Vec<f64> = meta.y_stats.iter().map(|stats| stats.mean).collect();
+    let mut sums = Sums::new(&centre, device)?.scaled(meta.scales().as_deref())?;
     let (start, end) =
         part(data.rows(split).len().div_ceil(thinning), u64::from(group.rank()), u64::from(group.size()));
     let mut at = start;

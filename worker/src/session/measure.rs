@@ -9,7 +9,7 @@ use enn_common::metrics::{Interval, Metrics};
 use tch::{Device, Kind, Tensor};
 
 /// Sums over all cells, before the per-cell ones.
-const TOTALS: usize = 11;
+const TOTALS: usize = 12;
 /// Places among them: |error|; error².
 const ERRORS: i64 = 0;
 /// Gate; gate values.
@@ -22,6 +22,8 @@ const VALID: i64 = 6;
 const INTERVAL: i64 = 7;
 /// Rows whose likeliest class is the target's; rows with a class.
 const CLASSES: i64 = 9;
+/// |error| in the scales of the cells.
+const SCALED: i64 = 11;
 /// Sums per cell: weight, prediction, prediction², target, target²; values less the cell's training mean.
 const PER_CELL: usize = 5;
 
@@ -33,6 +35,8 @@ type Mask<'a> = (&'a Tensor, Option<&'a Tensor>);
 pub struct Sums {
     flat: Tensor,
     centre: Tensor,
+    /// What errors of the cells are multiplied by where they have no unit in common.
+    scales: Option<Tensor>,
 }
 
 /// What the sums say.
@@ -53,7 +57,16 @@ impl Sums {
     /// What libtorch says, usually that memory is exhausted.
     pub fn new(centre: &[f64], device: Device) -> Result<Self, SessionError> {
         let flat = Tensor::f_zeros([(TOTALS + PER_CELL * centre.len()) as i64], (Kind::Double, device))?;
-        Ok(Self { flat, centre: Tensor::f_from_slice(centre)?.f_to_device(device)? })
+        Ok(Self { flat, centre: Tensor::f_from_slice(centre)?.f_to_device(device)?, scales: None })
+    }
+
+    /// With `StagedMeta::scales`.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn scaled(self, scales: Option<&[f64]>) -> Result<Self, SessionError> {
+        let on_device = |scales: &[f64]| Tensor::f_from_slice(scales)?.f_to_device(self.flat.device());
+        Ok(Self { scales: scales.map(on_device).transpose()?, ..self })
     }
 
     /// Adds predictions (B, O) and targets (B, O) in target units; cells where `mask` is false are left out.
@@ -69,6 +82,9 @@ impl Sums {
         let error = p.f_sub(&y)?;
         let sum = |t: Tensor| by_weight(t)?.f_sum(Kind::Double);
         self.add_at(ERRORS, &[sum(error.f_abs()?)?, sum(error.f_square()?)?])?;
+        if let Some(scales) = &self.scales {
+            self.add_at(SCALED, &[sum(error.f_abs()?.f_mul(scales)?)?])?;
+        }
         self.add_at(VALID, &[mask.f_sum(Kind::Double)?])?;
         let mut cells = vec![count.f_sum_dim_intlist(0i64, false, Kind::Double)?];
         for cell in [p.shallow_clone(), p.f_square()?, y.shallow_clone(), y.f_square()?] {
@@ -150,11 +166,11 @@ impl Sums {
         group.all_reduce_sum(&self.flat)?.wait(COLLECTIVE_WAIT_MAX)?;
         let flat = Vec::<f64>::try_from(self.flat.f_to_device(Device::Cpu)?)?;
         let centre = Vec::<f64>::try_from(self.centre.f_to_device(Device::Cpu)?)?;
-        Ok(measure(&flat, &centre, objective))
+        Ok(measure(&flat, &centre, self.scales.is_some(), objective))
     }
 }
 
-fn measure(flat: &[f64], centre: &[f64], objective: &Objective) -> Measured {
+fn measure(flat: &[f64], centre: &[f64], is_scaled: bool, objective: &Objective) -> Measured {
     let cells = centre.len();
     let (totals, per_cell) = flat.split_at(TOTALS);
     let sum = |which: usize, cell: usize| per_cell[which * cells + cell];
@@ -180,6 +196,7 @@ fn measure(flat: &[f64], centre: &[f64], objective: &Objective) -> Measured {
         rmse: (totals[1] / n).sqrt(),
         r2: 1.0 - totals[1] / (second - first * first / n),
         n: totals[VALID as usize] as u64,
+        scaled: is_scaled.then(|| ratio(SCALED, n)),
         loss: ratio(LOSS, totals[LOSS as usize + 1]),
         interval: objective.nominal().map(|nominal| {
             let (coverage, width) = (ratio(INTERVAL, n), ratio(INTERVAL + 1, n));
@@ -247,6 +264,16 @@ mod tests {
             std(&[21.0, 24.0, 27.0]) / std(&[20.0, 24.0, 30.0]),
         ];
         close(measured.reactivity, f64::midpoint(ratios[0], ratios[1]));
+    }
+
+    #[test]
+    fn cells_without_a_common_unit_count_in_their_own() {
+        let mut sums = Sums::new(&[0.0; 2], Device::Cpu).unwrap().scaled(Some(&[1e-6, 1.0])).unwrap();
+        let row = |v: [f64; 2]| Tensor::from_slice(&v).view([1, 2]);
+        let y = row([0.0, 0.0]);
+        sums.add(&row([3e6, 1.0]), &y, (&y.isfinite(), None)).unwrap();
+        close(sums.finish(&Solo, &point()).unwrap().metrics.scaled.unwrap(), 2.0);
+        assert_eq!(Sums::new(&[0.0], Device::Cpu).unwrap().finish(&Solo, &point()).unwrap().metrics.scaled, None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use nalgebra::{Cholesky, DMatrix};
 const BASE: usize = 48;
 
 /// The inverse; `None` when the matrix is not positive definite to working precision.
-pub(super) fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
+pub(in crate::baselines) fn inverse(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     let n = matrix.nrows();
     if n <= BASE {
         return Some(Cholesky::new(matrix.clone())?.inverse());

@@ -13,6 +13,7 @@ use super::{
 use crate::ui::{figures, metrics};
 use enn_common::{
     artifact::evaluation::{Evaluation, MODEL, Part},
+    metrics::{Measure, Metrics},
     staged::StagedMeta,
 };
 
@@ -34,14 +35,21 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
             html.leaf("p", &[("class", &"run")], &evaluation.run);
             html.leaf("h1", &[], &outcome(evaluation));
             let files: Vec<String> = evaluation.data.iter().map(|file| file.display().to_string()).collect();
-            let rows = figures::plural(evaluation.rows, "row");
-            html.leaf("p", &[("class", &"lede")], &format!("{rows} of {}", files.join(", ")));
+            let rows = crate::ui::evaluation::rows(evaluation);
+            html.leaf("p", &[("class", &"lede")], &format!("{rows}, of {} in {}", evaluation.rows, files.join(", ")));
         });
+        if let Some(warning) = &evaluation.warning {
+            html.element("aside", &[("class", &"warnings")], |html| html.leaf("p", &[], warning));
+        }
         contenders(html, evaluation);
-        let floor: Vec<f64> = evaluation.cells.iter().map(|cell| mae(cell, metrics::FLOOR)).collect();
-        let errors: Vec<f64> = evaluation.cells.iter().map(|cell| mae(cell, MODEL)).collect();
-        let floor = floor.iter().any(|mae| mae.is_finite()).then_some(&floor[..]);
-        heatmap::write(html, &Grid::new(meta), "all rows", (&errors, floor), &evaluation.units);
+        if measure(evaluation) != Measure::LogLoss {
+            let mae = |one: Option<&Metrics>| one.map_or(f64::NAN, |one| one.mae);
+            let cells = evaluation.cells.iter().map(|cell| &cell.errors);
+            let (errors, floor): (Vec<f64>, Vec<f64>) =
+                cells.map(|errors| (mae(errors.get(MODEL)), mae(metrics::floor(errors)))).unzip();
+            let floor = floor.iter().any(|mae| mae.is_finite()).then_some(&floor[..]);
+            heatmap::write(html, &Grid::new(meta), "these rows", (&errors, floor), &evaluation.units);
+        }
         lines(html, evaluation);
         bars(html, evaluation);
         section(html, "notes", "Notes", |html| {
@@ -50,12 +58,13 @@ pub(super) fn page(evaluation: &Evaluation, meta: &StagedMeta) -> String {
     })
 }
 
-fn mae(part: &Part, name: &str) -> f64 {
-    part.errors.get(name).map_or(f64::NAN, |metrics| metrics.mae)
+fn error(part: &Part, name: &str) -> f64 {
+    part.errors.get(name).map_or(f64::NAN, Metrics::judged)
 }
 
 fn outcome(evaluation: &Evaluation) -> String {
-    let error = figures::with_unit(evaluation.all.model().unwrap_or(f64::NAN), &evaluation.units);
+    let unit = measure(evaluation).unit(&evaluation.units);
+    let error = figures::with_unit(evaluation.all.model().unwrap_or(f64::NAN), unit);
     let beside = evaluation.all.model().zip(evaluation.all.best()).map(|(model, (name, best))| {
         let side = if model < best { "below" } else { "above" };
         let name = figures::label(name);
@@ -66,17 +75,18 @@ fn outcome(evaluation: &Evaluation) -> String {
 
 fn contenders(html: &mut Html, evaluation: &Evaluation) {
     let mut all: Vec<_> = evaluation.all.errors.iter().collect();
-    all.sort_by(|a, b| a.1.mae.total_cmp(&b.1.mae));
+    all.sort_by(|a, b| a.1.judged().total_cmp(&b.1.judged()));
+    let columns = figures::columns(measure(evaluation));
     section(html, "errors", "Errors beside the baselines", |html| {
         html.element("table", &[("class", &"errors")], |html| {
             html.element("tr", &[], |html| {
                 html.leaf("th", &[], "");
-                ["MAE", "RMSE", "R²"].iter().for_each(|name| html.leaf("th", &[("class", &"number")], name));
+                columns.iter().for_each(|(name, _)| html.leaf("th", &[("class", &"number")], name));
             });
             for (name, one) in all {
                 html.element("tr", &[("class", &if name == MODEL { "ours" } else { "" })], |html| {
                     html.leaf("th", &[("scope", &"row")], &figures::label(name));
-                    for value in [one.mae, one.rmse, one.r2] {
+                    for value in columns.map(|(_, of)| of(one)) {
                         html.leaf("td", &[("class", &"number")], &figures::measure(value));
                     }
                 });
@@ -104,7 +114,7 @@ fn horizons(html: &mut Html, evaluation: &Evaluation) {
         return;
     }
     let series = |name: &str| -> Vec<(f64, f64)> {
-        parts.iter().enumerate().map(|(at, part)| (at as f64, mae(part, name))).collect()
+        parts.iter().enumerate().map(|(at, part)| (at as f64, error(part, name))).collect()
     };
     let all: Vec<(&String, Vec<(f64, f64)>)> = evaluation.all.errors.keys().map(|name| (name, series(name))).collect();
     let highest = all.iter().flat_map(|(_, points)| points).map(|point| point.1).filter(|v| v.is_finite());
@@ -118,9 +128,9 @@ fn horizons(html: &mut Html, evaluation: &Evaluation) {
         x_ticks: parts.iter().enumerate().step_by(every).map(|(at, part)| (at as f64, part.name.clone())).collect(),
         y_ticks: 5,
         x_name: "",
-        description: "mean absolute error by horizon",
+        description: "error by horizon",
     };
-    figure(html, "Error by horizon", &unit("mean absolute error", evaluation), |html| {
+    figure(html, "Error by horizon", &error_of(evaluation), |html| {
         chart.draw(
             html,
             "clip-horizons",
@@ -169,8 +179,18 @@ fn class(name: &str) -> &'static str {
     if name == MODEL { "model" } else { level_class(name) }
 }
 
+fn measure(evaluation: &Evaluation) -> Measure {
+    evaluation.all.measure().unwrap_or(Measure::Mae)
+}
+
+fn error_of(evaluation: &Evaluation) -> String {
+    let measure = measure(evaluation);
+    unit(if measure == Measure::Mae { "mean absolute error" } else { measure.name() }, evaluation)
+}
+
 fn unit(what: &str, evaluation: &Evaluation) -> String {
-    if evaluation.units.is_empty() { what.to_owned() } else { format!("{what}, {}", evaluation.units) }
+    let unit = measure(evaluation).unit(&evaluation.units);
+    if unit.is_empty() { what.to_owned() } else { format!("{what}, {unit}") }
 }
 
 /// Errors by group, and what shuffling each input does.
@@ -188,7 +208,7 @@ fn bars(html: &mut Html, evaluation: &Evaluation) {
     section(html, "parts", "Groups and inputs", |html| {
         html.element("div", &[("class", &"pair")], |html| {
             let name = format!("Error by {}", evaluation.group);
-            bar_chart(html, &name, &unit("mean absolute error", evaluation), &groups);
+            bar_chart(html, &name, &error_of(evaluation), &groups);
             bar_chart(html, "Importance of inputs", &unit("rise of the error when shuffled", evaluation), &inputs);
         });
     });

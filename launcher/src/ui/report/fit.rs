@@ -34,7 +34,7 @@ impl Fit {
     /// `None` when no cell is valid.
     pub(super) fn new(staged: &Staged, predictions: &TestPredictions) -> Option<Self> {
         let mut rows = Vec::new();
-        let mut cells = Scores::new(staged.outputs());
+        let mut cells = Scores::new(staged.meta());
         let (mut low, mut high, mut sum, mut n) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64);
         for index in 0..predictions.rows().len() {
             let (mut absolute, mut count) = (0.0, 0u64);

@@ -7,7 +7,10 @@ use super::{
     scale::Scale,
 };
 use crate::ui::{figures, metrics, model::RunView};
-use enn_common::event::{EpochReport, StepTimes};
+use enn_common::{
+    event::{EpochReport, StepTimes},
+    metrics::Measure,
+};
 
 const SIZE: (f64, f64) = (480.0, 290.0);
 const MARGIN: Margin = Margin { left: 44.0, right: 116.0, top: 12.0, bottom: 40.0 };
@@ -94,7 +97,8 @@ fn loss(html: &mut Html, view: &RunView) {
 }
 
 fn validation(html: &mut Html, view: &RunView) {
-    let points: Vec<(f64, f64)> = view.epochs.iter().filter(|r| r.val.n > 0).map(|r| (r.epochs(), r.val.mae)).collect();
+    let points: Vec<(f64, f64)> =
+        view.epochs.iter().filter(|r| r.val.n > 0).map(|r| (r.epochs(), r.val.judged())).collect();
     if points.is_empty() {
         return;
     }
@@ -103,8 +107,8 @@ fn validation(html: &mut Html, view: &RunView) {
         .get("val")
         .into_iter()
         .flatten()
-        .map(|(name, errors)| (figures::label(name), errors.mae))
-        .filter(|(_, mae)| mae.is_finite())
+        .map(|(name, errors)| (figures::label(name), errors.judged()))
+        .filter(|(_, error)| error.is_finite())
         .collect();
     let x = epochs_axis(view, MARGIN);
     let chart = Chart {
@@ -117,10 +121,10 @@ fn validation(html: &mut Html, view: &RunView) {
         x_name: "epoch",
         description: "validation error over epochs beside the baselines",
     };
-    let subtitle = if view.units().is_empty() {
-        "mean absolute error".to_owned()
-    } else {
-        format!("mean absolute error, {}", view.units())
+    let subtitle = match (measured(view), measured(view).unit(view.units())) {
+        (Measure::Mae, "") => "mean absolute error".to_owned(),
+        (Measure::Mae, unit) => format!("mean absolute error, {unit}"),
+        (measure, _) => measure.name().to_owned(),
     };
     figure(html, "Validation error", &subtitle, |html| {
         chart.draw(
@@ -128,14 +132,14 @@ fn validation(html: &mut Html, view: &RunView) {
             "clip-validation",
             |html| {
                 for (name, mae) in &levels {
-                    let tooltip = format!("{name}: {}", figures::with_unit(*mae, view.units()));
+                    let tooltip = format!("{name}: {}", figures::with_unit(*mae, measured(view).unit(view.units())));
                     chart.level(html, level_class(name), *mae, &tooltip);
                 }
                 chart.line(html, "model", &points);
                 chart.tooltips(html, &points, |i| validated(view, points[i]));
                 if let Some(best) = view.best().filter(|best| best.val.n > 0) {
-                    let place = [Px(chart.x.at(best.epochs())), Px(chart.y.at(best.val.mae))];
-                    let tooltip = format!("kept: {}", validated(view, (best.epochs(), best.val.mae)));
+                    let place = [Px(chart.x.at(best.epochs())), Px(chart.y.at(best.val.judged()))];
+                    let tooltip = format!("kept: {}", validated(view, (best.epochs(), best.val.judged())));
                     html.mark(
                         "circle",
                         &[("class", &"best"), ("cx", &place[0]), ("cy", &place[1]), ("r", &4.5)],
@@ -158,7 +162,16 @@ fn validation(html: &mut Html, view: &RunView) {
 }
 
 fn validated(view: &RunView, point: (f64, f64)) -> String {
-    format!("epoch {}: {}", (point.0 * 100.0).round() / 100.0, figures::with_unit(point.1, view.units()))
+    format!(
+        "epoch {}: {}",
+        (point.0 * 100.0).round() / 100.0,
+        figures::with_unit(point.1, measured(view).unit(view.units()))
+    )
+}
+
+/// What forecasters are compared by.
+fn measured(view: &RunView) -> Measure {
+    view.epochs.last().map_or(Measure::Mae, |report| report.val.measure())
 }
 
 /// From zero to above the baselines and the settled part of the curve: an untrained model's error would flatten the rest.
@@ -172,9 +185,9 @@ fn validation_domain(points: &[(f64, f64)], levels: &[(String, f64)]) -> (f64, f
 /// The class of a baseline's line and label.
 pub(super) fn level_class(name: &str) -> &'static str {
     match name.replace(' ', "_").as_str() {
-        "ridge" => "ridge",
+        "ridge" | "logistic" => "ridge",
         "persistence" => "persistence",
-        metrics::FLOOR => "floor",
+        name if metrics::FLOORS.contains(&name) => "floor",
         _ => "other",
     }
 }

@@ -87,7 +87,7 @@ fn test_split(html: &mut Html, inputs: &ReportInputs) {
     let grid = Grid::new(staged.meta());
     let rival = inputs.baselines.as_ref().and_then(|baselines| rival(baselines));
     forecasts::write(html, &Shown { staged, predictions, fit: &fit, grid: &grid, rival });
-    let floor = inputs.baselines.as_ref().and_then(|b| Some(b.cells.get("test")?.get(metrics::FLOOR)?.mae()));
+    let floor = inputs.baselines.as_ref().and_then(|b| Some(metrics::floor(b.cells.get("test")?)?.mae()));
     let errors = (&fit.cells.mae()[..], floor.as_deref());
     heatmap::write(html, &grid, "the test split", errors, &staged.meta().units);
 }
@@ -95,8 +95,8 @@ fn test_split(html: &mut Html, inputs: &ReportInputs) {
 /// The baseline with the least test error.
 fn rival(baselines: &Baselines) -> Option<&Forecaster> {
     let errors = baselines.split.get("test")?;
-    let mae = |one: &Forecaster| errors.get(one.name()).map_or(f64::INFINITY, |errors| errors.mae);
-    baselines.forecasters.iter().filter(|one| mae(one).is_finite()).min_by(|a, b| mae(a).total_cmp(&mae(b)))
+    let error = |one: &Forecaster| errors.get(one.name()).map_or(f64::INFINITY, |errors| errors.judged());
+    baselines.forecasters.iter().filter(|one| error(one).is_finite()).min_by(|a, b| error(a).total_cmp(&error(b)))
 }
 
 fn header(html: &mut Html, view: &RunView) {
@@ -125,9 +125,9 @@ fn outcome(view: &RunView) -> String {
     let contenders = metrics::contenders(view);
     let ours = contenders.iter().find(|one| one.ours);
     let split = if ours.is_some_and(|one| one.errors[1].is_some()) { "test" } else { "validation" };
-    let error = ours
-        .and_then(metrics::Contender::judged_mae)
-        .map(|mae| format!("{} {}", figures::brief(mae), view.units()).trim_end().to_owned());
+    let error = ours.and_then(metrics::Contender::compared).map(|one| {
+        format!("{} {}", figures::brief(one.judged()), one.measure().unit(view.units())).trim_end().to_owned()
+    });
     let beside = metrics::margin(&contenders).map(|(difference, name)| {
         let side = if difference < 0.0 { "below" } else { "above" };
         let percent = 100.0 * difference.abs();
@@ -194,9 +194,10 @@ fn tiles(view: &RunView) -> Vec<(String, String, String)> {
     let judged = named.iter().find_map(|(key, name)| Some((*name, split.get(*key).filter(|m| m.n > 0)?)));
     let mut tile = |name: &str, value: String, unit: &str| tiles.push((name.to_owned(), value, unit.to_owned()));
     if let Some((name, metrics)) = judged {
-        tile(&format!("{name} MAE"), figures::measure(metrics.mae), view.units());
-        tile(&format!("{name} RMSE"), figures::measure(metrics.rmse), view.units());
-        tile(&format!("{name} R²"), figures::measure(metrics.r2), "");
+        for (column, of) in figures::columns(metrics.measure()) {
+            let unit = if figures::has_unit(column) { view.units() } else { "" };
+            tile(&format!("{name} {column}"), figures::measure(of(metrics)), unit);
+        }
     }
     if let Some(model) = &view.model {
         tile("parameters", figures::count(model.parameters), "");

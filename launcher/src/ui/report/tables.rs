@@ -11,6 +11,7 @@ use crate::ui::{
 };
 use enn_common::{
     event::SourceShare,
+    metrics::Measure,
     staged::meta::{CleaningReport, ColumnReport},
 };
 use serde_json::Value;
@@ -45,15 +46,20 @@ fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
         .into_iter()
         .filter(|(i, _)| contenders.iter().any(|c| c.errors[*i].is_some()))
         .collect();
-    let largest = contenders.iter().filter_map(Contender::judged_mae).filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let measure = contenders.iter().find_map(|one| Some(one.compared()?.measure())).unwrap_or(Measure::Mae);
+    let columns = &figures::columns(measure)[..2];
+    let largest = contenders.iter().filter_map(Contender::judged).filter(|v| v.is_finite()).fold(0.0, f64::max);
     html.element("thead", &[], |html| {
         html.element("tr", &[], |html| {
             html.leaf("th", &[], "");
             for (_, split) in &splits {
-                html.leaf("th", &[("class", &"number")], &format!("{split} MAE{unit}"));
-                html.leaf("th", &[("class", &"number")], &format!("{split} RMSE{unit}"));
+                for (name, _) in columns {
+                    let unit = if figures::has_unit(name) { unit } else { "" };
+                    html.leaf("th", &[("class", &"number")], &format!("{split} {name}{unit}"));
+                }
             }
-            html.leaf("th", &[("class", &"bars")], &format!("{} MAE", splits.first().map_or("", |split| split.1)));
+            let first = splits.first().map_or("", |split| split.1);
+            html.leaf("th", &[("class", &"bars")], &format!("{first} {}", measure.name()));
         });
     });
     html.element("tbody", &[], |html| {
@@ -61,20 +67,13 @@ fn error_table(html: &mut Html, contenders: &[Contender], unit: &str) {
             html.element("tr", &[("class", &if one.ours { "ours" } else { "" })], |html| {
                 html.leaf("th", &[("scope", &"row")], &one.name);
                 for (index, _) in &splits {
-                    let errors = one.errors[*index];
-                    html.leaf(
-                        "td",
-                        &[("class", &"number")],
-                        &errors.map_or_else(|| "–".into(), |e| figures::measure(e.0)),
-                    );
-                    html.leaf(
-                        "td",
-                        &[("class", &"number")],
-                        &errors.map_or_else(|| "–".into(), |e| figures::measure(e.1)),
-                    );
+                    for (_, of) in columns {
+                        let figure = one.errors[*index].as_ref().map(|errors| figures::measure(of(errors)));
+                        html.leaf("td", &[("class", &"number")], &figure.unwrap_or_else(|| "–".into()));
+                    }
                 }
                 html.element("td", &[("class", &"bars")], |html| {
-                    let share = one.judged_mae().map_or(0.0, |mae| (100.0 * mae / largest).clamp(0.0, 100.0));
+                    let share = one.judged().map_or(0.0, |error| (100.0 * error / largest).clamp(0.0, 100.0));
                     html.leaf("span", &[("class", &"hbar"), ("style", &format!("width:{share:.1}%"))], "");
                 });
             });

@@ -125,7 +125,7 @@ fn step(scene: &Scene<'_>) -> Vec<String> {
         format!("{} samples/s", figures::rate(step.samples_per_s)),
     ];
     if let Some(best) = view.best().filter(|report| report.val.n > 0) {
-        parts.push(format!("best val MAE {}", figures::with_unit(best.val.mae, view.units())));
+        parts.push(format!("best val {}", figures::judged(&best.val, view.units())));
     }
     let under_way = view.trained.is_none() && scene.glance.living;
     if let Some(seconds) = view.remaining_s().filter(|_| under_way) {

@@ -162,6 +162,17 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_of_another_unit_does_not_decide_alone() {
+        // Two cells are off by a half; the third is only noise.
+        let mut mixed = sample(400, (0.5, 1.0, 0.1));
+        for row in 0..400 {
+            mixed.target[row * 3] = mixed.quantiles[0][row * 3] + if row % 2 == 0 { 1.0 } else { -1.0 };
+        }
+        assert!(choose(&mixed, &[1e6, 1.0, 1.0], false).maps.is_none());
+        assert!(choose(&mixed, &[1.0; 3], false).maps.is_some());
+    }
+
+    #[test]
     fn cells_without_targets_stay_as_they_are() {
         let mut blank = sample(40, (0.5, 1.0, 0.0));
         (0..40).for_each(|row| blank.weight[row * 3] = 0.0);

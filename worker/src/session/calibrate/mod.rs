@@ -65,9 +65,15 @@ pub(super) fn fit(
     let mut sample = sample::gather(judged, (data, left_out), (&rows, quantiles), (group, device))?;
     let (mut affine, mut stretch) = (None, None);
     if points && !passes {
-        let spread: Vec<f64> = data.staged.0.meta().y_stats.iter().map(|stats| stats.std).collect();
+        let meta = data.staged.0.meta();
+        let std = meta.y_stats.iter().map(|stats| stats.std);
+        // Cells without a unit in common count in their own spread; those that do not vary have no say.
+        let (spread, unit) = match meta.scales() {
+            None => (std.collect::<Vec<f64>>(), meta.units.as_str()),
+            Some(_) => (std.map(|std| f64::from(std > 0.0)).collect(), "of each cell's standard deviation"),
+        };
         let chosen = affine::choose(&sample, &spread, train.calibration == PointCalibration::Affine);
-        fitted.decisions.push(chosen.decision(&data.staged.0.meta().units));
+        fitted.decisions.push(chosen.decision(unit));
         if let Some(maps) = chosen.maps {
             sample.move_locations(&maps);
             affine = Some(maps);

@@ -1,0 +1,106 @@
+//! Which rows of data a run has trained on, validated on, or never had.
+//!
+//! A row is another one where inputs and targets are the same, and its id or name where the source has such a column. What is there
+//! several times is as often seen as the run had it.
+
+use enn_common::{
+    fs::mmap::bytes_of,
+    staged::{Split, Staged},
+};
+use std::collections::HashMap;
+use twox_hash::XxHash3_64;
+
+/// What a run has done with a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// Trained on it.
+    Trained,
+    /// Chose weights by it.
+    Validated,
+    /// Neither.
+    Never,
+}
+
+impl Seen {
+    /// All, in this order.
+    pub const ALL: [Self; 3] = [Self::Trained, Self::Validated, Self::Never];
+
+    /// For people and machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trained => "trained on",
+            Self::Validated => "validated on",
+            Self::Never => "never seen",
+        }
+    }
+}
+
+/// What the run whose data are `run` has done with each row of `staged`; `has_ids` says whether the source has a column of row ids.
+pub fn seen(staged: &Staged, run: &Staged, has_ids: bool) -> Vec<Seen> {
+    let is_numbered = |one: &Staged| one.row_id().iter().copied().eq(0..one.rows() as i64);
+    // Rows that were numbered in the order of their file are not the same for that.
+    let by_id = has_ids && run.meta().sources.is_empty() && !(is_numbered(staged) && is_numbered(run));
+    let by_name = has_ids && !staged.meta().row_names.is_empty() && !run.meta().row_names.is_empty();
+    // Targets that no training row has were taken from the run's other rows, too.
+    let is_taught = |cell: &usize| run.meta().y_stats.get(*cell).is_none_or(|stats| stats.n > 0);
+    let taught: Vec<usize> = (0..staged.outputs()).filter(is_taught).collect();
+    let mut buffer = Vec::new();
+    let mut key = |of: &Staged, row: usize| {
+        buffer.clear();
+        let bits =
+            |values: &[f32], valid: &[u8], at: usize| if valid[at] != 0 { values[at].to_bits() } else { u32::MAX };
+        buffer.extend((0..of.features()).map(|column| bits(of.x_row(row), of.x_mask_row(row), column)));
+        buffer.extend(taught.iter().map(|cell| bits(of.y_row(row), of.y_mask_row(row), *cell)));
+        let content = XxHash3_64::oneshot(bytes_of(&buffer));
+        match (by_name, by_id) {
+            (true, _) => XxHash3_64::oneshot_with_seed(content, of.meta().row_names[row].as_bytes()),
+            (false, true) => XxHash3_64::oneshot_with_seed(content, &of.row_id()[row].to_le_bytes()),
+            (false, false) => content,
+        }
+    };
+    let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
+    // The first of several is taken first.
+    (0..staged.rows()).rev().for_each(|row| places.entry(key(staged, row)).or_default().push(row));
+    let mut found = vec![Seen::Never; staged.rows()];
+    for (split, is) in [(Split::Train, Seen::Trained), (Split::Val, Seen::Validated)] {
+        for row in run.rows_of(split) {
+            if let Some(place) = places.get_mut(&key(run, row)).and_then(Vec::pop) {
+                found[place] = is;
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::baselines::tests::Table;
+    use enn_common::staged::meta::FeatureMeta;
+
+    fn staged(dir: &std::path::Path, x: &[f32], split: &[u8]) -> Staged {
+        let table = Table {
+            rows: x.len(),
+            features: vec![FeatureMeta { name: "x".into(), ..FeatureMeta::default() }],
+            out_shape: vec![1],
+            out_labels: vec![vec!["y".to_owned()]],
+            x: x.to_vec(),
+            y: x.iter().map(|value| 2.0 * value).collect(),
+            split: split.to_vec(),
+            persistence: None,
+        };
+        Staged::open(&table.write(dir)).unwrap()
+    }
+
+    #[test]
+    fn rows_are_seen_wherever_they_are_and_as_often_as_the_run_had_them() {
+        let [one, two] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let run = staged(one.path(), &[1.0, 2.0, f32::NAN, 4.0, 5.0], &[0, 1, 0, 2, 0]);
+        let data = staged(two.path(), &[5.0, 9.0, 2.0, 1.0, 1.0, f32::NAN, 4.0], &[2; 7]);
+        use Seen::{Never, Trained, Validated};
+        // The second 1 and the run's own test row are new to it.
+        let expected = [Trained, Never, Validated, Trained, Never, Trained, Never];
+        assert_eq!(seen(&data, &run, false), expected);
+        assert_eq!(seen(&data, &run, true), expected, "numbers in the order of a file are no ids");
+    }
+}
