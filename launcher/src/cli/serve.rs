@@ -61,7 +61,7 @@ pub(super) struct Args {
     /// Requests that wait at most; more are answered 429
     #[arg(long, value_name = "N", default_value_t = Limits::default().queue_max, help_heading = "Limits")]
     queue: usize,
-    /// Largest body, MiB; larger ones are answered 413
+    /// Largest body, MiB; larger ones are answered 413, and those that unpack to more than twice as much, where that is more than 64 MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     body: u16,
     /// Connections at a time; more are answered 503
@@ -89,7 +89,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
         batch_wait: Duration::from_millis(args.batch_wait),
         queue_max: args.queue.max(1),
         body_bytes_max: bytes,
-        bodies_bytes_max: Limits::default().bodies_bytes_max.max(2 * bytes),
+        unpacked_bytes_max: Limits::default().unpacked_bytes_max.max(2 * bytes),
+        bodies_bytes_max: Limits::default().bodies_bytes_max.max(4 * bytes),
         connections_max: args.connections.max(1),
         answer_wait: Duration::from_secs(args.timeout),
         streams_max: args.streams.max(1),

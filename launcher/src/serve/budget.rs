@@ -30,6 +30,13 @@ impl Budget {
 }
 
 impl Share {
+    /// Gives back what is more than `bytes`.
+    pub(super) fn shrink(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.of.left.fetch_add(less, Relaxed);
+        self.bytes -= less;
+    }
+
     /// Grows to `bytes`; whether there was enough.
     #[must_use]
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
@@ -57,6 +64,8 @@ mod tests {
         let budget = Budget::new(10);
         let (mut one, mut two) = (budget.share(), budget.share());
         assert!(one.grow(6) && one.grow(4) && !two.grow(5) && two.grow(4));
+        one.shrink(2);
+        assert!(two.grow(8) && !two.grow(9));
         drop(one);
         assert!(two.grow(10));
         drop(two);

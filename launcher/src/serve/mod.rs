@@ -89,6 +89,8 @@ pub struct Limits {
     pub queue_max: usize,
     /// Bytes of a request's body.
     pub body_bytes_max: usize,
+    /// Bytes of a body's batches and their texts, unpacked.
+    pub unpacked_bytes_max: usize,
     /// Bytes of all requests that are there at the same time.
     pub bodies_bytes_max: usize,
     /// Rows of a request.
@@ -118,6 +120,7 @@ impl Default for Limits {
             batch_wait: Duration::ZERO,
             queue_max: 256,
             body_bytes_max: 16 << 20,
+            unpacked_bytes_max: 64 << 20,
             bodies_bytes_max: 256 << 20,
             rows_max: 65_536,
             numbers_max: 4 << 20,

@@ -18,6 +18,8 @@ pub(super) enum Problem {
     Kind { found: String },
     #[error("the body has more than {limit} bytes: send fewer rows at a time")]
     Large { limit: usize },
+    #[error("the body has more than {limit} bytes once it is unpacked: send fewer rows at a time")]
+    Unpacked { limit: usize },
     #[error("{found} rows, expected at most {limit}: send them in parts")]
     Rows { found: usize, limit: usize },
     #[error("the body did not come within {seconds} s")]
@@ -74,7 +76,7 @@ impl Problem {
             Self::Token => 401,
             Self::Host { .. } => 403,
             Self::Kind { .. } => 415,
-            Self::Large { .. } | Self::Rows { .. } => 413,
+            Self::Large { .. } | Self::Unpacked { .. } | Self::Rows { .. } => 413,
             Self::Slow { .. } => 408,
             Self::Cut(_) | Self::Body(_) | Self::Encode(_) | Self::Stage(..) => 400,
             Self::Scratch(_) => 500,

@@ -11,11 +11,14 @@ use super::{
     streams::Streams,
     token::Token,
 };
-use crate::stage::Batches;
+use crate::stage::{Batches, text_bytes};
 use arrow_array::RecordBatch;
+use arrow_schema::ArrowError;
 use crossbeam_channel::{Sender, TrySendError};
 use serde_json::{Value, json};
 use std::{
+    cell::{Cell, RefCell},
+    io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Instant,
@@ -225,20 +228,20 @@ impl Router {
         let most = if stream.is_some() { self.limits.stream_rows_max } else { self.limits.rows_max };
         let rows_max = most.min(self.limits.numbers_max / numbers).max(1);
         let (batch, objects) = match form {
-            Form::Json => columns.read(&body)?,
+            Form::Json => columns.read(&body, rows_max)?,
             Form::Arrow => {
-                let batch = arrow(&body, rows_max)?;
+                let batch = arrow(&body, (rows_max, self.limits.unpacked_bytes_max), &mut share)?;
                 columns.check(&batch)?;
                 (batch, false)
             }
         };
-        let held = body.len();
         drop(body);
         let encoded = self.inputs.encode(batch, rows_max)?;
-        let floats = encoded.x.len() + encoded.rows * numbers;
-        if !share.grow(held.max(floats * size_of::<f32>())) {
+        let bytes = (encoded.x.len() + encoded.rows * numbers) * size_of::<f32>();
+        if !share.grow(bytes) {
             return Err(Problem::Busy);
         }
+        share.shrink(bytes);
         let asked = Asked { form, objects, names: encoded.names };
         let turn = stream.map(|name| self.streams()?.turn(&name, Instant::now())).transpose()?;
         let job = Job { x: encoded.x, rows: encoded.rows, reply, share, turn };
@@ -271,16 +274,35 @@ fn form(content_type: Option<&[u8]>) -> Result<Form, Problem> {
     }
 }
 
-/// The batches of a stream as one.
-fn arrow(body: &[u8], rows_max: usize) -> Result<RecordBatch, Problem> {
-    let wrong = |error| Problem::Body(RowsError::Arrow(error));
-    let (mut batches, mut rows) = (Vec::new(), 0);
-    for batch in Batches::open(body).map_err(wrong)? {
+/// The batches of a stream as one. `share` holds the body's bytes, and grows by what becomes of them.
+fn arrow(body: &[u8], (rows_max, bytes_max): (usize, usize), share: &mut Share) -> Result<RecordBatch, Problem> {
+    let held = Cell::new(0_usize);
+    let share = RefCell::new(share);
+    let room = |bytes: u64| {
+        held.set(usize::try_from(bytes).map_or(usize::MAX, |bytes| held.get().saturating_add(bytes)));
+        if held.get() > bytes_max {
+            Err(Problem::Unpacked { limit: bytes_max })
+        } else if share.borrow_mut().grow(body.len() + held.get()) {
+            Ok(())
+        } else {
+            Err(Problem::Busy)
+        }
+    };
+    let wrong = |error| match error {
+        // What it was refused with here comes back from the reader.
+        ArrowError::IoError(text, source) => source
+            .downcast::<Problem>()
+            .unwrap_or_else(|source| Problem::Body(RowsError::Arrow(ArrowError::IoError(text, source)))),
+        error => Problem::Body(RowsError::Arrow(error)),
+    };
+    let (mut batches, mut rows) = (Vec::new(), 0_usize);
+    for batch in Batches::open(body, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)? {
         let batch = batch.map_err(wrong)?;
-        rows += batch.num_rows();
+        rows = rows.saturating_add(batch.num_rows());
         if rows > rows_max {
             return Err(Problem::Rows { found: rows, limit: rows_max });
         }
+        room(text_bytes(&batch))?;
         batches.push(batch);
     }
     match batches.as_slice() {

@@ -1,9 +1,14 @@
 //! Rows as JSON: objects by the names of columns, or arrays in their order.
 
+use super::problem::Problem;
 use crate::stage::listed;
-use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
-use serde_json::{Map, Value};
-use std::sync::Arc;
+use arrow_array::{
+    ArrayRef, RecordBatch,
+    builder::{Float64Builder, StringBuilder},
+};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Number;
+use std::{borrow::Cow, collections::HashMap, fmt, sync::Arc};
 
 /// Rows that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +27,8 @@ pub(super) enum RowsError {
     Width { row: usize, found: usize, expected: usize, columns: String },
     #[error("row {row}: there is no column {column:?}, expected {columns}")]
     Unknown { row: usize, column: String, columns: String },
+    #[error("row {row}: column {column:?} comes twice")]
+    Twice { row: usize, column: String },
     #[error("row {row}: column {column:?} is missing; null says that a value is not known")]
     Missing { row: usize, column: String },
     #[error("row {row}, column {column:?}: found {found}, expected {expected} or null")]
@@ -61,30 +68,28 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// A body as a table, and whether its rows are objects.
-    pub(super) fn read(&self, body: &[u8]) -> Result<(RecordBatch, bool), RowsError> {
-        let whole: Value = serde_json::from_slice(body)?;
-        let rows = match &whole {
-            Value::Object(fields) if fields.len() == 1 => fields.get("rows").and_then(Value::as_array),
-            _ => None,
+    /// A body as a table, and whether its rows are objects. It is read cell by cell into the table's columns: what it says takes little
+    /// more than itself.
+    pub(super) fn read(&self, body: &[u8], rows_max: usize) -> Result<(RecordBatch, bool), Problem> {
+        let mut table = Table {
+            columns: self,
+            places: self.columns.iter().enumerate().map(|(at, column)| (column.name.as_str(), at)).collect(),
+            cells: self.columns.iter().map(|column| Cells::of(&column.kind)).collect(),
+            filled: vec![0; self.columns.len()],
+            rows: 0,
+            rows_max,
+            objects: None,
+            problem: None,
         };
-        let rows = rows.ok_or_else(|| RowsError::Shape { found: shape(&whole) })?;
-        let objects = matches!(rows.first().ok_or(RowsError::None)?, Value::Object(_));
-        let mut cells: Vec<&Value> = Vec::with_capacity(rows.len() * self.columns.len());
-        for (row, value) in rows.iter().enumerate() {
-            match value {
-                Value::Object(fields) if objects => self.object(row, fields, &mut cells)?,
-                Value::Array(values) if !objects => self.array(row, values, &mut cells)?,
-                other => return Err(RowsError::Row { row, found: kind(other) }),
-            }
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let read = Body(&mut table).deserialize(&mut json).and_then(|()| json.end());
+        if let Some(problem) = table.problem.take() {
+            return Err(problem);
         }
-        let width = self.columns.len();
-        let arrays = self.columns.iter().enumerate().map(|(at, column)| {
-            let cells = cells.iter().skip(at).step_by(width.max(1));
-            Ok((column.name.as_str(), column.array(cells.copied())?, true))
-        });
-        let arrays = arrays.collect::<Result<Vec<_>, RowsError>>()?;
-        Ok((RecordBatch::try_from_iter_with_nullable(arrays)?, objects))
+        read.map_err(RowsError::Json)?;
+        let objects = table.objects.ok_or(RowsError::None)?;
+        let arrays = self.columns.iter().zip(table.cells).map(|(column, cells)| (&column.name, cells.finish(), true));
+        Ok((RecordBatch::try_from_iter_with_nullable(arrays).map_err(RowsError::Arrow)?, objects))
     }
 
     /// Whether a table has no column that is not known.
@@ -104,109 +109,347 @@ impl Columns {
     fn unknown(&self, row: usize, column: &str) -> RowsError {
         RowsError::Unknown { row, column: brief(column), columns: self.names() }
     }
+}
 
-    fn object<'v>(
-        &self,
-        row: usize,
-        fields: &'v Map<String, Value>,
-        cells: &mut Vec<&'v Value>,
-    ) -> Result<(), RowsError> {
-        let before = cells.len();
-        for column in &self.columns {
-            let missing = || RowsError::Missing { row, column: column.name.clone() };
-            // A name that is written wrongly is told before the one that it leaves out.
-            match fields.get(&column.name) {
-                Some(value) => cells.push(value),
-                None => {
-                    return Err(fields
-                        .keys()
-                        .find(|name| !self.has(name))
-                        .map_or_else(missing, |name| self.unknown(row, name)));
-                }
-            }
+/// A column's cells, as far as they are read.
+enum Cells {
+    Numbers(Float64Builder),
+    Texts(StringBuilder),
+}
+
+impl Cells {
+    fn of(kind: &Kind) -> Self {
+        match kind {
+            Kind::Number => Self::Numbers(Float64Builder::new()),
+            Kind::Category { .. } | Kind::Labels | Kind::Time => Self::Texts(StringBuilder::new()),
         }
-        if fields.len() > cells.len() - before
-            && let Some(name) = fields.keys().find(|name| !self.has(name))
-        {
-            return Err(self.unknown(row, name));
-        }
-        Ok(())
     }
 
-    fn array<'v>(&self, row: usize, values: &'v [Value], cells: &mut Vec<&'v Value>) -> Result<(), RowsError> {
-        if values.len() != self.columns.len() {
-            let (found, expected, columns) = (values.len(), self.columns.len(), self.names());
-            return Err(RowsError::Width { row, found, expected, columns });
+    fn finish(self) -> ArrayRef {
+        match self {
+            Self::Numbers(mut numbers) => Arc::new(numbers.finish()),
+            Self::Texts(mut texts) => Arc::new(texts.finish()),
         }
-        cells.extend(values);
-        Ok(())
     }
 }
 
 impl Column {
-    fn array<'v>(&self, cells: impl Iterator<Item = &'v Value>) -> Result<ArrayRef, RowsError> {
-        let wrong = |row: usize, cell: &Value, expected| {
-            let found = brief(&cell.to_string());
-            RowsError::Cell { row, column: self.name.clone(), found, expected }
+    fn push(&self, row: usize, cell: &Cell<'_>, to: &mut Cells) -> Result<(), RowsError> {
+        let wrong = |expected| {
+            let (column, found) = (self.name.clone(), cell.told());
+            Err(RowsError::Cell { row, column, found, expected })
         };
-        let number = |(row, cell): (usize, &Value)| match cell {
-            Value::Null => Ok(None),
-            Value::Number(number) => Ok(number.as_f64()),
-            Value::String(text) if text.trim().is_empty() || self.missing.iter().any(|token| token == text.trim()) => {
-                Ok(None)
-            }
-            other => Err(wrong(row, other, "a number")),
-        };
-        let word = |(row, cell): (usize, &Value)| match (cell, &self.kind) {
-            (Value::Null, _) => Ok(None),
-            (Value::String(text), _) => Ok(Some(text.clone())),
-            (Value::Number(number), _) => Ok(Some(number.to_string())),
-            (Value::Bool(truth), Kind::Category { has_truth: true }) => Ok(Some(truth.to_string())),
-            (Value::Bool(truth), Kind::Category { has_truth: false }) => Ok(Some(u8::from(*truth).to_string())),
-            (other, Kind::Time) => Err(wrong(row, other, "a time stamp or Unix seconds")),
-            (other, _) => Err(wrong(row, other, "a text")),
-        };
-        let labels = |(row, cell): (usize, &Value)| {
-            let label = |label: &Value| label.as_str().map(str::to_owned);
-            match cell {
-                Value::Null => Ok(None),
-                Value::String(text) => Ok(Some(text.clone())),
-                Value::Array(all) => match all.iter().map(label).collect::<Option<Vec<String>>>() {
-                    Some(labels) => Ok(Some(listed(&labels))),
-                    None => Err(wrong(row, cell, "a list of texts, one text")),
-                },
-                other => Err(wrong(row, other, "a list of texts, one text")),
-            }
-        };
-        let cells = cells.enumerate();
-        Ok(match self.kind {
-            Kind::Labels => Arc::new(StringArray::from(cells.map(labels).collect::<Result<Vec<_>, _>>()?)),
-            Kind::Number => Arc::new(Float64Array::from(cells.map(number).collect::<Result<Vec<_>, _>>()?)),
-            Kind::Category { .. } | Kind::Time => {
-                Arc::new(StringArray::from(cells.map(word).collect::<Result<Vec<_>, _>>()?))
-            }
-        })
-    }
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a truth value",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
-}
-
-fn shape(value: &Value) -> String {
-    match value {
-        Value::Object(fields) => {
-            let names: Vec<String> = fields.keys().take(3).map(|name| brief(name)).collect();
-            format!("an object with {}", if names.is_empty() { "nothing in it".to_owned() } else { names.join(", ") })
+        let is_missing = |text: &str| text.trim().is_empty() || self.missing.iter().any(|token| token == text.trim());
+        match (to, cell) {
+            (Cells::Numbers(to), Cell::Null) => to.append_null(),
+            (Cells::Numbers(to), Cell::Number(number)) => to.append_option(number.as_f64()),
+            (Cells::Numbers(to), Cell::Text(text)) if is_missing(text) => to.append_null(),
+            (Cells::Numbers(_), _) => return wrong("a number"),
+            (Cells::Texts(to), Cell::Null) => to.append_null(),
+            (Cells::Texts(to), Cell::Text(text)) => to.append_value(text),
+            (Cells::Texts(to), cell) => match (&self.kind, cell) {
+                (Kind::Labels, Cell::Texts(labels)) => to.append_value(listed(labels)),
+                (Kind::Labels, _) => return wrong("a list of texts, one text"),
+                (Kind::Category { .. } | Kind::Time, Cell::Number(number)) => to.append_value(number.to_string()),
+                (Kind::Category { has_truth: true }, Cell::Truth(truth)) => to.append_value(truth.to_string()),
+                (Kind::Category { .. }, Cell::Truth(truth)) => to.append_value(u8::from(*truth).to_string()),
+                (Kind::Time, _) => return wrong("a time stamp or Unix seconds"),
+                _ => return wrong("a text"),
+            },
         }
-        other => kind(other).to_owned(),
+        Ok(())
+    }
+}
+
+/// The rows that are read so far.
+struct Table<'c> {
+    columns: &'c Columns,
+    places: HashMap<&'c str, usize>,
+    cells: Vec<Cells>,
+    /// Rows of each column.
+    filled: Vec<usize>,
+    rows: usize,
+    rows_max: usize,
+    /// Whether the first row is an object, once it is there.
+    objects: Option<bool>,
+    /// What is told instead of the reader's own words.
+    problem: Option<Problem>,
+}
+
+impl Table<'_> {
+    fn refuse<T, E: Error>(&mut self, problem: impl Into<Problem>) -> Result<T, E> {
+        self.problem = Some(problem.into());
+        Err(E::custom("refused"))
+    }
+
+    fn row<E: Error>(&mut self, is_object: bool) -> Result<(), E> {
+        if *self.objects.get_or_insert(is_object) == is_object {
+            return Ok(());
+        }
+        let found = if is_object { "an object" } else { "an array" };
+        self.refuse(RowsError::Row { row: self.rows, found })
+    }
+
+    fn push<E: Error>(&mut self, at: usize, cell: &Cell<'_>) -> Result<(), E> {
+        let column = &self.columns.columns[at];
+        if self.filled[at] > self.rows {
+            return self.refuse(RowsError::Twice { row: self.rows, column: column.name.clone() });
+        }
+        self.filled[at] += 1;
+        let pushed = column.push(self.rows, cell, &mut self.cells[at]);
+        pushed.or_else(|error| self.refuse(error))
+    }
+}
+
+/// Refuses what is neither an array nor an object.
+macro_rules! plain {
+    ($($visit:ident($($of:ty)?) $found:literal),*) => {
+        $(fn $visit<E: Error>(self $(, _: $of)?) -> Result<(), E> { self.plain($found) })*
+    };
+}
+
+macro_rules! plains {
+    () => {
+        plain!(
+            visit_unit() "null", visit_bool(bool) "a truth value", visit_i64(i64) "a number", visit_u64(u64) "a number",
+            visit_f64(f64) "a number", visit_str(&str) "a text"
+        );
+    };
+}
+
+/// All of a body.
+struct Body<'t, 'c>(&'t mut Table<'c>);
+/// Its rows.
+struct Rows<'t, 'c>(&'t mut Table<'c>);
+/// One of them.
+struct Row<'t, 'c>(&'t mut Table<'c>);
+
+macro_rules! any {
+    ($($own:ident),*) => {
+        $(impl<'de> DeserializeSeed<'de> for $own<'_, '_> {
+            type Value = ();
+
+            fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+                json.deserialize_any(self)
+            }
+        })*
+    };
+}
+
+any!(Body, Rows, Row);
+
+impl Body<'_, '_> {
+    fn plain<E: Error>(self, found: &str) -> Result<(), E> {
+        self.0.refuse(RowsError::Shape { found: found.to_owned() })
+    }
+}
+
+impl<'de> Visitor<'de> for Body<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with rows")
+    }
+
+    plains!();
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<(), A::Error> {
+        self.plain("an array")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        let mut names: Vec<String> = Vec::new();
+        while let Some(name) = fields.next_key::<Cow<'de, str>>()? {
+            if name != "rows" || !names.is_empty() {
+                names.push(brief(&name));
+                return self.plain(&format!("an object with {}", names.join(", ")));
+            }
+            names.push(name.into_owned());
+            fields.next_value_seed(Rows(&mut *self.0))?;
+        }
+        if names.is_empty() { self.plain("an object with nothing in it") } else { Ok(()) }
+    }
+}
+
+impl Rows<'_, '_> {
+    fn plain<E: Error>(self, found: &str) -> Result<(), E> {
+        self.0.refuse(RowsError::Shape { found: format!("an object whose rows are {found}") })
+    }
+}
+
+impl<'de> Visitor<'de> for Rows<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of rows")
+    }
+
+    plains!();
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
+        self.plain("an object")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<(), A::Error> {
+        let table = self.0;
+        while table.rows < table.rows_max {
+            if rows.next_element_seed(Row(&mut *table))?.is_none() {
+                return Ok(());
+            }
+            table.rows += 1;
+        }
+        let mut found = table.rows;
+        while rows.next_element::<IgnoredAny>()?.is_some() {
+            found += 1;
+        }
+        let limit = table.rows_max;
+        if found > limit { table.refuse(Problem::Rows { found, limit }) } else { Ok(()) }
+    }
+}
+
+impl Row<'_, '_> {
+    fn plain<E: Error>(self, found: &'static str) -> Result<(), E> {
+        let row = self.0.rows;
+        self.0.refuse(RowsError::Row { row, found })
+    }
+}
+
+impl<'de> Visitor<'de> for Row<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a row")
+    }
+
+    plains!();
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        let table = self.0;
+        table.row(true)?;
+        while let Some(name) = fields.next_key::<Cow<'de, str>>()? {
+            match table.places.get(&*name).copied() {
+                Some(at) => {
+                    let cell: Cell<'de> = fields.next_value()?;
+                    table.push(at, &cell)?;
+                }
+                None if table.columns.also.iter().any(|also| *also == *name) => {
+                    fields.next_value::<IgnoredAny>()?;
+                }
+                None => return table.refuse(table.columns.unknown(table.rows, &name)),
+            }
+        }
+        match table.filled.iter().position(|rows| *rows == table.rows) {
+            Some(at) => {
+                let column = table.columns.columns[at].name.clone();
+                table.refuse(RowsError::Missing { row: table.rows, column })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
+        let table = self.0;
+        let expected = table.filled.len();
+        table.row(false)?;
+        let mut found = 0;
+        while found < expected
+            && let Some(cell) = values.next_element::<Cell<'de>>()?
+        {
+            table.push(found, &cell)?;
+            found += 1;
+        }
+        while found >= expected && values.next_element::<IgnoredAny>()?.is_some() {
+            found += 1;
+        }
+        if found == expected {
+            return Ok(());
+        }
+        let columns = table.columns.names();
+        table.refuse(RowsError::Width { row: table.rows, found, expected, columns })
+    }
+}
+
+/// What a row says of a column.
+enum Cell<'de> {
+    Null,
+    Truth(bool),
+    Number(Number),
+    Text(Cow<'de, str>),
+    Texts(Vec<String>),
+    /// An array of something else, or an object.
+    Other(&'static str),
+}
+
+impl Cell<'_> {
+    /// As it is told where it is wrong.
+    fn told(&self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Truth(truth) => truth.to_string(),
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => format!("{:?}", brief(text)),
+            Self::Texts(texts) => brief(&format!("{texts:?}")),
+            Self::Other(what) => (*what).to_owned(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Cell<'de> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Cell<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Cell::Null)
+            }
+
+            fn visit_bool<E>(self, truth: bool) -> Result<Self::Value, E> {
+                Ok(Cell::Truth(truth))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+                Ok(Cell::Number(number.into()))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+                Ok(Cell::Number(number.into()))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+                Ok(Number::from_f64(number).map_or(Cell::Null, Cell::Number))
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Cell::Text(text.into()))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Cell::Text(text.to_owned().into()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
+                let (mut texts, mut other) = (Vec::new(), false);
+                while !other && let Some(cell) = values.next_element::<Cell<'de>>()? {
+                    match cell {
+                        Cell::Text(text) => texts.push(text.into_owned()),
+                        _ => other = true,
+                    }
+                }
+                while other && values.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(if other { Cell::Other("an array with more than texts in it") } else { Cell::Texts(texts) })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+                while fields.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Cell::Other("an object"))
+            }
+        }
+        json.deserialize_any(Reader)
     }
 }
 
@@ -221,7 +464,7 @@ fn brief(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow_array::{Array, cast::AsArray, types::Float64Type};
+    use arrow_array::{Array, StringArray, cast::AsArray, types::Float64Type};
     use proptest::prelude::*;
 
     fn columns() -> Columns {
@@ -239,7 +482,8 @@ mod tests {
         let objects =
             r#"{"rows": [{"city": "x", "temp": 3.5, "at": 7, "y": [1]}, {"temp": "NA", "city": true, "at": null}]}"#;
         let arrays = r#"{"rows": [[3.5, "x", 7], [null, 1, null]]}"#;
-        let (one, two) = (columns().read(objects.as_bytes()).unwrap(), columns().read(arrays.as_bytes()).unwrap());
+        let (one, two) =
+            (columns().read(objects.as_bytes(), 2).unwrap(), columns().read(arrays.as_bytes(), 2).unwrap());
         assert!(one.1 && !two.1);
         assert_eq!(one.0, two.0);
         assert_eq!(one.0.column(0).as_primitive::<Float64Type>().value(0), 3.5);
@@ -252,19 +496,22 @@ mod tests {
         let column = Column { name: "weather".into(), kind: Kind::Labels, missing: vec![] };
         let columns = Columns { columns: vec![column], also: vec![] };
         let body = br#"{"rows": [[["rain", "a;b"]], ["rain;wind"], [[]], [null]]}"#;
-        let (batch, _) = columns.read(body).unwrap();
+        let (batch, _) = columns.read(body, 9).unwrap();
         let texts: Vec<Option<&str>> = batch.column(0).as_any().downcast_ref::<StringArray>().unwrap().iter().collect();
         assert_eq!(texts, [Some("\u{1f}rain\u{1f}a;b"), Some("rain;wind"), Some("\u{1f}"), None]);
-        let error = columns.read(br#"{"rows": [[["rain", 3]]]}"#).unwrap_err().to_string();
-        assert_eq!(error, "row 0, column \"weather\": found [\"rain\",3], expected a list of texts, one text or null");
+        let error = columns.read(br#"{"rows": [[["rain", 3]]]}"#, 9).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "row 0, column \"weather\": found an array with more than texts in it, expected a list of texts, one text or null"
+        );
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        let error = |body: &str| columns().read(body.as_bytes()).unwrap_err().to_string();
+        let error = |body: &str| columns().read(body.as_bytes(), 2).unwrap_err().to_string();
         assert!(error("{").starts_with("the body is no JSON: EOF"));
         assert!(error("[]").starts_with("the body is an array, expected {\"rows\""));
-        assert!(error(r#"{"rows": [], "row": 1}"#).starts_with("the body is an object with row, rows"));
+        assert!(error(r#"{"rows": [], "row": 1}"#).starts_with("the body is an object with rows, row, expected {"));
         assert_eq!(error(r#"{"rows": []}"#), "there are no rows");
         assert!(error(r#"{"rows": [1]}"#).starts_with("row 0 is a number"));
         assert!(error(r#"{"rows": [[1, "x", 2], {"temp": 1}]}"#).starts_with("row 1 is an object"));
@@ -272,6 +519,10 @@ mod tests {
         let unknown = error(r#"{"rows": [{"city": "x", "tmp": 3.5, "at": 7}]}"#);
         assert_eq!(unknown, "row 0: there is no column \"tmp\", expected temp, city, at");
         assert!(error(r#"{"rows": [{"city": "x", "at": 7}]}"#).starts_with("row 0: column \"temp\" is missing"));
+        let more = r#"{"rows": [[1, "x", 2], [1, "x", 2], [1, "x", 2], {"any": ["thing"]}]}"#;
+        assert_eq!(error(more), "4 rows, expected at most 2: send them in parts");
+        assert_eq!(error(r#"{"rows": [{"temp": 1, "temp": 2}]}"#), "row 0: column \"temp\" comes twice");
+        assert!(error(r#"{"rows": 3}"#).starts_with("the body is an object whose rows are a number"));
         let cell = error(r#"{"rows": [[1, "x", 2], ["high", "x", 2]]}"#);
         assert_eq!(cell, "row 1, column \"temp\": found \"high\", expected a number or null");
         assert!(error(r#"{"rows": [[1, [], 2]]}"#).contains("found [], expected a text or null"));
@@ -282,8 +533,8 @@ mod tests {
         /// Any bytes are a table or an error.
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200), rows in "[\\[\\]{}\",:0-9a-z ]{0,60}") {
-            let _outcome = columns().read(&bytes);
-            let _outcome = columns().read(format!("{{\"rows\": [{rows}]}}").as_bytes());
+            let _outcome = columns().read(&bytes, 9);
+            let _outcome = columns().read(format!("{{\"rows\": [{rows}]}}").as_bytes(), 9);
         }
     }
 }

@@ -397,6 +397,47 @@ fn what_is_wrong_is_told_in_a_sentence() {
     assert!(bench.asked.is_empty(), "the engine heard of none of it");
 }
 
+/// A stream of zeros, compressed, with a text that all rows share.
+fn zeros(rows: usize, text: &str) -> Vec<u8> {
+    let column: arrow_array::ArrayRef = Arc::new(Float64Array::from(vec![0.0; rows]));
+    let texts: arrow_array::StringViewArray = std::iter::repeat_n(Some(text), rows).collect();
+    let id: arrow_array::ArrayRef = Arc::new(texts);
+    let batch = RecordBatch::try_from_iter([("a", Arc::clone(&column)), ("b", column), ("id", id)]).unwrap();
+    let options = arrow_ipc::writer::IpcWriteOptions::default();
+    let options = options.try_with_compression(Some(arrow_ipc::CompressionType::ZSTD)).unwrap();
+    let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn a_small_body_that_becomes_a_large_one_is_refused_before_it_does() {
+    let arrow = |bench: &Bench, body: &[u8]| bench.ask(&request(route::ARROW, body, ""));
+    let limits = Limits { unpacked_bytes_max: 1 << 20, ..Limits::default() };
+    let bench = Bench::new(limits.clone()).answering(1);
+    let refused = "the body has more than 1048576 bytes once it is unpacked: send fewer rows at a time";
+    let bomb = zeros(1 << 20, "");
+    assert!(bomb.len() < 64 << 10, "{} bytes that become 32 MiB", bomb.len());
+    let told = arrow(&bench, &bomb);
+    assert_eq!((told.status, told.error().as_str()), (413, refused));
+    // A length that is only a number: nobody makes room for it.
+    let mut absurd = zeros(100, "");
+    let at = absurd.windows(8).position(|bytes| bytes == 800_i64.to_le_bytes()).unwrap();
+    absurd[at..at + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
+    let told = arrow(&bench, &absurd);
+    assert_eq!((told.status, told.error().as_str()), (413, refused));
+    let shared = arrow(&bench, &zeros(4096, &"x".repeat(1000)));
+    assert_eq!((shared.status, shared.error().as_str()), (413, refused));
+    // What all requests may hold is asked too, and given back.
+    let few = Bench::new(Limits { bodies_bytes_max: 64 << 10, ..limits }).answering(4);
+    assert_eq!(arrow(&few, &zeros(8192, "")).status, 429);
+    for _ in 0..4 {
+        let told = arrow(&few, &zeros(1024, ""));
+        assert_eq!(told.status, 200, "{}", told.text);
+    }
+    assert_eq!(arrow(&bench, &zeros(1024, "")).status, 200);
+}
+
 #[test]
 fn a_huge_body_is_refused_and_its_sender_hears_why() {
     let bench = Bench::new(Limits { body_bytes_max: 1000, ..Limits::default() });

@@ -162,7 +162,9 @@ fn of_arrays(training: &StagedMeta) -> RowsLayout {
 mod tests {
     use super::*;
     use crate::stage::{StageOptions, stage, tests::Bench};
-    use arrow_array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
+    use arrow_array::{
+        ArrayRef, DictionaryArray, Float32Array, Float64Array, Int32Array, Int64Array, StringArray, types::Int32Type,
+    };
     use enn_common::{
         config::data::{ArraysLayout, ColumnRange},
         staged::{Staged, meta::FeatureMeta},
@@ -223,7 +225,18 @@ mod tests {
             ("blank", Arc::new(Int64Array::from(vec![Some(7), None, None]))),
         ]);
         let bits = |x: &[f32]| x.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&encoder.encode(rows).unwrap()), bits(&expected));
+        assert_eq!(bits(&encoder.encode(rows.clone()).unwrap()), bits(&expected));
+        // A dictionary without values says that none is known.
+        let none: DictionaryArray<Int32Type> = [None::<&str>; 3].into_iter().collect();
+        let without = |city: ArrayRef| {
+            let mut columns = rows.columns().to_vec();
+            let names = ["b", "when", "unasked", "a", "city", "blank"];
+            columns[4] = city;
+            batch(names.into_iter().zip(columns).collect())
+        };
+        let nothing: ArrayRef = Arc::new(StringArray::from(vec![None::<&str>; 3]));
+        let [found, expected] = [Arc::new(none), nothing].map(|city| encoder.encode(without(city)).unwrap());
+        assert_eq!(bits(&found), bits(&expected));
     }
 
     #[test]

@@ -354,6 +354,10 @@ impl<'a> Column<'a> {
             }
             DataType::Dictionary(_, _) => {
                 let dictionary = array.as_any_dictionary();
+                // Without values there are no keys either.
+                if dictionary.values().is_empty() {
+                    return Some(Self::Null);
+                }
                 let (keys, values) = (dictionary.normalized_keys(), Self::of(dictionary.values())?);
                 Box::new(move |row| values.plain(keys[row]))
             }
