@@ -271,7 +271,9 @@ impl EpochReport {
     }
 }
 
-/// Mean times per optimizer step, milliseconds.
+/// Mean times per optimizer step, milliseconds, on the host's clock. On a CPU that is where the time went. A GPU works behind the host:
+/// there `forward`, `backward` and `optimizer` are what it took to launch them, and its work shows where the host waits for it: in `comm`
+/// among several ranks, else in what `total` has beyond its parts. `total` is right everywhere; a profile (`train.profile`) tells the GPU's own times.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepTimes {
     /// Whole step.
@@ -282,7 +284,7 @@ pub struct StepTimes {
     pub forward: f64,
     /// Backward pass.
     pub backward: f64,
-    /// Gradient reduction not hidden behind backward.
+    /// Waiting for the ranks' sums: gradient reduction that is not hidden behind backward, and a GPU's work before it.
     pub comm: f64,
     /// Optimizer.
     pub optimizer: f64,

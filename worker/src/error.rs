@@ -132,7 +132,11 @@ pub enum OpErrorKind {
 impl OpErrorKind {
     /// Whether memory was short, on the device or the host: libtorch says it in words only.
     pub fn is_out_of_memory(&self) -> bool {
-        let text = self.to_string();
-        ["out of memory", "can't allocate memory", "bad_alloc"].iter().any(|words| text.contains(words))
+        tells_of_short_memory(&self.to_string())
     }
+}
+
+/// Whether libtorch's words say that memory was short.
+pub(crate) fn tells_of_short_memory(text: &str) -> bool {
+    ["out of memory", "can't allocate memory", "bad_alloc"].iter().any(|words| text.contains(words))
 }

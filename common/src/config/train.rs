@@ -49,7 +49,9 @@ pub struct TrainConfig {
     pub base_loss_weight: f64,
     /// Which averages of the weights stand for election beside the weights of the single steps.
     pub averaging: Averaging,
-    /// EMA decay of the weights with bias correction; 0 switches this average off.
+    /// EMA decay of the weights with bias correction; 0 switches this average off. By default about 50 steps whatever the length of the run:
+    /// it takes the noise of single steps out of what is validated, and a longer one would lag behind in the validations in between.
+    /// Noise of longer reach is the schedule's to remove; `SwaTail` averages over a share of the run.
     pub ema: f64,
     /// Whether a shift and a slope by cell, fitted to the validation rows, correct the prediction of the weights that are kept.
     pub calibration: PointCalibration,

@@ -4,7 +4,7 @@ use crate::{
     checkpoint::CheckpointError,
     comm::CommError,
     data::DataError,
-    error::{OpError, OpErrorKind},
+    error::{OpError, OpErrorKind, tells_of_short_memory},
     export::ExportError,
     kernel::KernelNameError,
     model::ModelError,
@@ -345,9 +345,13 @@ impl SessionError {
         )
     }
 
-    /// Whether a step ran out of memory.
+    /// Whether a computation ran out of memory, in an operation or in what libtorch was asked for beside them.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::Op(error) if error.kind.is_out_of_memory())
+        match self {
+            Self::Op(error) => error.kind.is_out_of_memory(),
+            Self::Torch(_) | Self::Data(_) | Self::Model(_) | Self::Optim(_) => tells_of_short_memory(&self.sentence()),
+            _ => false,
+        }
     }
 
     /// The error with its causes as one text for people.

@@ -5,6 +5,8 @@ use super::{
     dataset::Dataset,
     measure::{Measured, Sums},
     poisoned::Poisoned,
+    portion::Portion,
+    report::Reporter,
 };
 use crate::{
     autograd::Cx,
@@ -17,8 +19,8 @@ use crate::{
 use enn_common::staged::Split;
 use tch::Device;
 
-/// Rows of one forward pass.
-const EVALUATION_ROWS: u64 = 256;
+/// Rows of one forward pass at most.
+pub const EVALUATION_ROWS: u64 = 256;
 
 /// What is measured.
 pub struct Judged<'a> {
@@ -30,6 +32,10 @@ pub struct Judged<'a> {
     pub kernels: &'a Manager,
     /// The loss, and the weights of the cells.
     pub objective: &'a Objective,
+    /// Rows of one forward pass.
+    pub portion: &'a Portion,
+    /// Hears of it where memory is short.
+    pub reporter: &'a dyn Reporter,
 }
 
 /// Measures a model on one in `thinning` rows of a split, of those that are not left out; the same numbers on every rank.
@@ -49,10 +55,9 @@ pub fn evaluate(
     let mut sums = Sums::new(&centre, device)?.scaled(meta.scales().as_deref())?;
     let (start, end) =
         part(data.rows(split).len().div_ceil(thinning), u64::from(group.rank()), u64::from(group.size()));
-    let mut at = start;
-    while at < end {
-        let next = (at + EVALUATION_ROWS).min(end);
-        let batch = data.gather(split, (at..next).map(|at| at * thinning), device)?;
+    judged.portion.each(start..end, judged.reporter, |rows| {
+        let mut part = sums.another()?;
+        let batch = data.gather(split, rows.map(|at| at * thinning), device)?;
         left_out.leave_out_of(&batch)?;
         let mut cx = Cx::eval(judged.params);
         cx.set_launcher(judged.kernels);
@@ -61,17 +66,17 @@ pub fn evaluate(
         let targets = model.targets(&cx, &cx.input(batch.y.shallow_clone()), &cx.input(batch.y_mask))?;
         let weight = objective.weight(&cx, &targets)?;
         let weight = weight.as_ref().map(|weight| weight.raw());
-        sums.add(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
-        sums.add_loss(&objective.score(&cx, &model.calibrated(&cx, &output)?, &targets)?)?;
+        part.add(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+        part.add_loss(&objective.score(&cx, &model.calibrated(&cx, &output)?, &targets)?)?;
         if let (Some(low), Some(high)) = (answer.quantiles.first(), answer.quantiles.last()) {
-            sums.add_interval([low.raw(), high.raw()], &batch.y, (targets.valid.raw(), weight))?;
+            part.add_interval([low.raw(), high.raw()], &batch.y, (targets.valid.raw(), weight))?;
         }
         if *objective.head() == Head::Classes {
-            sums.add_classes(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
+            part.add_classes(answer.point.raw(), &batch.y, (targets.valid.raw(), weight))?;
         }
-        sums.add_gate(output.gate.raw(), batch.real)?;
-        at = next;
-    }
+        part.add_gate(output.gate.raw(), batch.real)?;
+        sums.merge(&part)
+    })?;
     sums.finish(group, objective)
 }
 

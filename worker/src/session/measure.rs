@@ -69,6 +69,23 @@ impl Sums {
         Ok(Self { scales: scales.map(on_device).transpose()?, ..self })
     }
 
+    /// Empty sums around the same centre.
+    ///
+    /// # Errors
+    /// What libtorch says, usually that memory is exhausted.
+    pub fn another(&self) -> Result<Self, SessionError> {
+        Ok(Self { flat: self.flat.f_zeros_like()?, centre: self.centre.shallow_clone() })
+    }
+
+    /// Adds other sums around the same centre.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn merge(&mut self, other: &Self) -> Result<(), SessionError> {
+        let _ = self.flat.f_add_(&other.flat)?;
+        Ok(())
+    }
+
     /// Adds predictions (B, O) and targets (B, O) in target units; cells where `mask` is false are left out.
     ///
     /// # Errors

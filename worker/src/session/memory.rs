@@ -40,6 +40,8 @@ pub(super) struct Cut {
     pub(super) accumulation: u64,
     /// Whether blocks compute their activations again.
     pub(super) recompute: bool,
+    /// Rows that surely fit where there is no backward pass, by what this rank measured.
+    pub(super) judged: u64,
     /// Why, from the numbers of the rank that measured.
     pub(super) reason: String,
 }
@@ -87,7 +89,8 @@ fn measure(
         recompute = less.rows > fit.rows;
         fit = if recompute { less } else { fit };
     }
-    Ok(Cut { share, accumulation: share.div_ceil(fit.rows), recompute, reason: reason(&fit, share, given) })
+    let judged = (fit.rows as f64 * fit.limit as f64 / fit.needed.max(1) as f64).max(1.0) as u64;
+    Ok(Cut { share, accumulation: share.div_ceil(fit.rows), recompute, judged, reason: reason(&fit, share, given) })
 }
 
 /// The cut of the rank with the least memory.

@@ -34,6 +34,7 @@ mod memory;
 mod mmap;
 mod pace;
 pub mod poisoned;
+pub mod portion;
 pub mod precision;
 pub mod predict;
 mod program;

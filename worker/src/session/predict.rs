@@ -7,6 +7,7 @@ use super::{
     guard,
     kernels::{KernelTask, Kernels},
     learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration},
+    portion::Portion,
     precision::{Demand, Precision},
     report::Reporter,
     saved::SavedModel,
@@ -33,7 +34,7 @@ use tch::{Device, Tensor};
 /// Rows of one forward pass on a CPU, whose caches hold no more, and on a GPU, which has more to do at once.
 const FORWARD_ROWS: u64 = 256;
 const FORWARD_ROWS_CUDA: u64 = 4096;
-/// Values of one forward pass on a GPU at most, inputs and outputs together: 64 MiB.
+/// Values of one forward pass at most, inputs and outputs together: 64 MiB.
 const FORWARD_VALUES_MAX: u64 = 16 << 20;
 /// Differing features told by name.
 const NAMES_TOLD: usize = 3;
@@ -75,7 +76,7 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
     let mut predictor = Predictor::new((&saved, &task.models), &kernels, task.device, task.precision)?;
     super::ready(reporter, task.device, "none")?;
-    let guarded = predictor.guard(&data.staged.view()?)?;
+    let guarded = predictor.guard(&data.staged.view()?, reporter)?;
     if let Some(message) = guarded.warning.filter(|_| task.place.0 == 0) {
         reporter.send(FromWorker::Warned { message })?;
     }
@@ -106,11 +107,8 @@ fn answer_shape(saved: &SavedModel) -> Vec<usize> {
 
 /// Rows of one forward pass of a model.
 fn forward_rows(meta: &StagedMeta, device: Device) -> u64 {
-    if !device.is_cuda() {
-        return FORWARD_ROWS;
-    }
     let values = (meta.features.len() + meta.out_shape.iter().product::<usize>()).max(1) as u64;
-    (FORWARD_VALUES_MAX / values).clamp(FORWARD_ROWS, FORWARD_ROWS_CUDA)
+    (FORWARD_VALUES_MAX / values).clamp(1, if device.is_cuda() { FORWARD_ROWS_CUDA } else { FORWARD_ROWS })
 }
 
 /// What is said of some rows.
@@ -138,9 +136,12 @@ impl Answers {
         let known = batch.x_mask.f_logical_and(&batch.x.f_isfinite()?)?.f_any_dim(1, true)?;
         let finite = finite.f_all_dim(1, false)?;
         let values = values.f_where_scalarother(&known, f64::NAN)?;
-        self.values.extend(Vec::<f32>::try_from(values.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?);
+        let values = Vec::<f32>::try_from(values.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?)?;
         let flags = |t: &Tensor| Vec::<bool>::try_from(t.f_to_device(Device::Cpu)?.f_contiguous()?.f_view([-1])?);
-        self.status.extend(flags(&known)?.into_iter().zip(flags(&finite)?).map(|row| match row {
+        let (known, finite) = (flags(&known)?, flags(&finite)?);
+        // All of the batch or nothing.
+        self.values.extend(values);
+        self.status.extend(known.into_iter().zip(finite).map(|row| match row {
             (false, _) => RowStatus::NoInput as u8,
             (true, false) => RowStatus::NotFinite as u8,
             (true, true) => RowStatus::Predicted as u8,
@@ -165,7 +166,7 @@ pub(super) struct Predictor<'a> {
     kernels: &'a Kernels<'a>,
     device: Device,
     /// Rows of one forward pass.
-    rows: u64,
+    portion: Portion,
     /// Shape of what is said of one row.
     shape: Vec<usize>,
     /// Target cells over the training rows.
@@ -188,18 +189,27 @@ impl<'a> Predictor<'a> {
             params.keep_shadows(kind)?;
         }
         let (shape, targets) = (answer_shape(saved), saved.meta.y_stats.clone());
-        Ok(Self { model, params, precision, kernels, device, rows, shape, targets })
+        let portion = Portion::of(rows);
+        Ok(Self { model, params, precision, kernels, device, portion, shape, targets })
     }
 
     /// Settles on a precision by rows evenly spread over the data; what the user should know of it. Where these do not differ,
     /// nothing is settled.
-    pub(super) fn guard(&mut self, data: &View<'_>) -> Result<Guarded, SessionError> {
+    pub(super) fn guard(&mut self, data: &View<'_>, reporter: &dyn Reporter) -> Result<Guarded, SessionError> {
         let (all, rows) = (data.rows() as u64, (data.rows() as u64).min(FORWARD_ROWS));
+        if rows < 2 {
+            return Ok(Guarded { settled: false, warning: None });
+        }
         let batch = self.gather(data, (0..rows).map(|i| dataset::spread(i, all, rows)))?;
         let is_flat = |precision: &Precision| -> Result<Option<bool>, SessionError> {
             let cx = self.context(precision)?;
-            let output = self.output(&cx, &batch)?;
-            guard::is_flat(&batch, output.z.raw(), &self.targets, guard::unit(precision.choice().format))
+            let mut parts = Vec::new();
+            self.portion.each(0..rows, reporter, |part| {
+                let part = batch.narrow(part.start.cast_signed(), (part.end - part.start).cast_signed())?;
+                parts.push(self.output(&cx, &part)?.z.raw().shallow_clone());
+                Ok(())
+            })?;
+            guard::is_flat(&batch, &Tensor::f_cat(&parts, 0)?, &self.targets, guard::unit(precision.choice().format))
         };
         match is_flat(&self.precision)? {
             None => return Ok(Guarded { settled: false, warning: None }),
@@ -256,16 +266,13 @@ impl<'a> Predictor<'a> {
     ) -> Result<Answers, SessionError> {
         let mut answers = Answers::default();
         let blind = self.blind()?;
-        let mut at = rows.start;
-        while at < rows.end {
-            reporter.mark(Phase::Predict, at);
-            let next = (at + self.rows).min(rows.end);
-            let batch = self.gather(data, at..next)?;
+        self.portion.each(rows, reporter, |rows| {
+            reporter.mark(Phase::Predict, rows.start);
+            let batch = self.gather(data, rows)?;
             let cx = self.context(&self.precision)?;
             let output = self.output(&cx, &batch)?;
-            answers.add(&self.model.answer(&cx, &output)?, &batch, blind.as_ref())?;
-            at = next;
-        }
+            answers.add(&self.model.answer(&cx, &output)?, &batch, blind.as_ref())
+        })?;
         Ok(answers)
     }
 
@@ -386,9 +393,10 @@ mod tests {
     #[test]
     fn a_gpu_is_given_more_rows_at_once_as_far_as_they_are_small() {
         let (small, large) = (meta(&["a"], &[3, 24]), meta(&["a"], &[1 << 12, 1 << 10]));
-        assert_eq!(forward_rows(&large, Device::Cpu), FORWARD_ROWS);
+        assert_eq!(forward_rows(&small, Device::Cpu), FORWARD_ROWS);
         assert_eq!(forward_rows(&small, Device::Cuda(0)), FORWARD_ROWS_CUDA);
-        assert_eq!(forward_rows(&large, Device::Cuda(0)), FORWARD_ROWS);
+        assert_eq!([Device::Cpu, Device::Cuda(0)].map(|device| forward_rows(&large, device)), [3; 2]);
+        assert_eq!(forward_rows(&meta(&["a"], &[1 << 30]), Device::Cpu), 1);
     }
 
     #[test]

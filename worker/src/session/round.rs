@@ -12,10 +12,12 @@ use super::{
     SessionError,
     boot::COLLECTIVE_WAIT_MAX,
     decide,
+    evaluate::EVALUATION_ROWS,
     handover::{Held, Standing},
     learner::{Counts, Learner},
     memory,
     poisoned::Poisoned,
+    portion::Portion,
     precision::{Demand, Precision},
     progress::Progress,
     refusal::{self, Refusals, Rows},
@@ -121,11 +123,20 @@ impl Round<'_> {
         state.learner.pack()?;
         let news = self.fresh || (state.accumulation, state.learner.recompute) != (cut.accumulation, cut.recompute);
         (state.accumulation, state.learner.recompute) = (cut.accumulation, cut.recompute);
+        state.portion = Portion::of(cut.judged.min(EVALUATION_ROWS));
         let accumulation = cut.accumulation * u64::from(self.task.split.max(1));
         (self.sampler.accumulation, self.place.accumulation) = (accumulation, accumulation);
         let (batch, micro, recompute) = (self.sampler.batch, self.sampler.micro_slots(), cut.recompute);
         let message = FromWorker::BatchChosen { batch, micro, accumulation, recompute, reason: cut.reason };
-        if news { self.tell_from_first(message) } else { Ok(()) }
+        if !news {
+            return Ok(());
+        }
+        let rows = self.state.portion.rows();
+        if rows < EVALUATION_ROWS {
+            let decision = format!("weights are judged on {rows} rows at a time: more may not fit");
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
+        self.tell_from_first(message)
     }
 
     /// One optimizer step, and what is wished after it.

@@ -91,7 +91,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
             if settled {
                 return Ok(());
             }
-            let guarded = predictor.guard(view)?;
+            let guarded = predictor.guard(view, &Log)?;
             settled = guarded.settled;
             guarded
                 .warning

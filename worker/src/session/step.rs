@@ -1,5 +1,9 @@
 //! One optimizer step: forward and backward over the micro-batches, gradients added over the ranks while backward still
-//! runs, update, average. Nothing is read back from the device, and everything is recorded.
+//! runs, update, average. Everything is recorded.
+//!
+//! The step reads nothing back from the device. It does wait: once a step, between backward and update, the host waits until the ranks'
+//! sums have come, on a device too ([`Collectives::wait`]). A sum that was cut must never change weights, or a round that breaks
+//! would not leave whole steps. While it waits the device is at work, so that what is lost is the launch of the update.
 
 use super::{
     SessionError,

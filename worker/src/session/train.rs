@@ -10,12 +10,14 @@
 use super::{
     SessionError,
     dataset::Dataset,
+    evaluate::EVALUATION_ROWS,
     kernels::{KernelTask, Kernels},
     learner::Learner,
     ledger::Ledger,
     memory::Cut,
     pace::Pace,
     poisoned::Poisoned,
+    portion::Portion,
     progress::{EpochSums, Progress},
     refusal::Refusals,
     remains::Left,
@@ -154,6 +156,8 @@ pub(super) struct State {
     pub(super) pace: Pace,
     /// What fitted into this rank's memory when it was measured last.
     pub(super) cut: Option<Cut>,
+    /// Rows computed at once where weights are judged.
+    pub(super) portion: Portion,
     /// Micro-batches a step, as all ranks agreed, before any was split because memory was short.
     pub(super) accumulation: u64,
     /// Weights and progress are those of this training, and not those every process begins with.
@@ -311,6 +315,7 @@ impl Host<'_> {
             saver,
             pace: Pace::new(),
             cut: None,
+            portion: Portion::of(EVALUATION_ROWS),
             accumulation: self.order.accumulation,
             begun: false,
             broken: false,

@@ -35,5 +35,11 @@ fn a_share_that_fits_is_computed_at_once_and_one_that_does_not_in_parts() {
     let [(accumulation, fewer, reason)] = chosen(&told)[..] else { panic!("{told:?}") };
     assert!(accumulation > 1 && fewer < micro && accumulation * fewer >= micro, "{accumulation} × {fewer}");
     assert!(reason.contains("90 % of train.step_memory_mb are 0.9 MiB"), "{reason}");
+    let judged = told.iter().find_map(|message| match message {
+        FromWorker::Decided { decision } => decision.strip_prefix("weights are judged on ")?.split(' ').next(),
+        _ => None,
+    });
+    let judged: u64 = judged.unwrap().parse().unwrap();
+    assert!((fewer..4 * fewer + 8).contains(&judged), "{judged} rows, {fewer} with a backward pass");
     assert!((whole.split["val"].mae - parts.split["val"].mae).abs() < 1e-3, "{whole:?} {parts:?}");
 }

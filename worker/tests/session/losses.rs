@@ -10,11 +10,14 @@ use enn_common::{
     },
     metrics::Metrics,
     staged::Staged,
-    wire::message::FromWorker,
+    wire::{
+        message::{FromWorker, PROTOCOL},
+        serve::{self, Begin, Question, Reply},
+    },
 };
 use enn_worker::{
     block::SubModels,
-    session::{KernelTask, PredictTask, Recorder, predict},
+    session::{KernelTask, Own, PredictTask, Recorder, predict},
 };
 use std::path::{Path, PathBuf};
 use tch::Device;
@@ -259,4 +262,41 @@ fn a_model_that_says_the_same_of_all_rows_is_called_flat() {
         assert!(values.iter().flatten().all(|value| (value - 80.0).abs() < 0.1), "told as it is");
         assert!(status.iter().all(|status| *status == 0));
     }
+}
+
+#[test]
+fn questions_whose_rows_are_equal_settle_no_precision() {
+    let run = trained(&with_loss(Loss::Huber, 3));
+    let near = tempfile::tempdir().unwrap();
+    let near = data::stage(near.path());
+    data::squeeze_inputs(&near, 1e-4);
+    let near = Staged::open(&near).unwrap();
+    let rows: Vec<f32> = (0..data::ROWS).flat_map(|row| near.x_row(row).to_vec()).collect();
+    let equal = near.x_row(0).repeat(3);
+    let mut input = Vec::new();
+    let (checkpoint, device) = (run.checkpoint.clone(), "cpu".to_owned());
+    let (protocol, precision) = (PROTOCOL, Precision::Bf16);
+    let begin = Begin { protocol, checkpoint, device, threads: 1, precision, scratch: None, stream: false };
+    serve::put(&mut input, &begin).unwrap();
+    for x in [&equal, &rows, &rows] {
+        serve::put(&mut input, &Question::Rows { rows: (x.len() / data::FEATURES) as u64 }).unwrap();
+        serve::put_numbers(&mut input, x, &[]).unwrap();
+    }
+    let mut output = Vec::new();
+    enn_worker::session::serve::serve(&input[..], &mut output, &Own::default()).unwrap();
+    let mut told = &output[..];
+    let mut replies = Vec::new();
+    while let Some(reply) = serve::get::<Reply>(&mut told).unwrap() {
+        if let Reply::Told { rows, numbers } = reply {
+            serve::get_numbers(&mut told, rows * numbers).unwrap();
+            serve::get_bytes(&mut told, rows).unwrap();
+        }
+        replies.push(reply);
+    }
+    let [Reply::Ready, Reply::Told { rows: 3, .. }, Reply::Warned { message }, Reply::Told { .. }, Reply::Told { .. }] =
+        &replies[..]
+    else {
+        panic!("{replies:?}")
+    };
+    assert!(message.contains("in fp32 they do: fp32 is used"), "{message}");
 }

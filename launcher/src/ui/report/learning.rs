@@ -215,9 +215,9 @@ fn step_time(html: &mut Html, view: &RunView) {
     parts.retain(|part| part.2.is_finite() && part.2 >= 0.005 * total);
     let sum: f64 = parts.iter().map(|part| part.2).sum();
     let subtitle = format!(
-        "{} per optimizer step, mean of the last {}",
+        "{} per optimizer step, mean of the last {}; on the host’s clock: a GPU’s work shows where the host waits for it",
         milliseconds(total),
-        figures::plural(settled.len() as u64, "epoch")
+        figures::plural(settled.len() as u64, "validation")
     );
     figure(html, "Where a step’s time goes", &subtitle, |html| {
         html.element(

@@ -6,11 +6,13 @@ use crate::{
     session::{SessionError, boot::COLLECTIVE_WAIT_MAX, dataset::Dataset, evaluate::Judged, poisoned::Poisoned},
 };
 use enn_common::staged::Split;
+use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
 /// Numbers gathered at most; more rows than that are thinned evenly.
 const VALUES_MAX: u64 = 1 << 22;
-/// Rows of one forward pass. Which rows are computed together does not depend on the world, so that no bit does.
+/// Rows of one forward pass. Which rows are computed together does not depend on the world, so that no bit does, unless memory
+/// is short.
 const FORWARD_ROWS: u64 = 256;
 
 /// Validation rows; all numbers by row, then by cell, in target standard deviations.
@@ -64,29 +66,34 @@ pub(super) fn gather(
 ) -> Result<Sample, SessionError> {
     let (cells, width) = (data.staged.0.outputs(), width(data, quantiles));
     let all = Tensor::f_zeros([rows.len() as i64, width as i64], (Kind::Float, device))?;
-    let chunks = rows.chunks(FORWARD_ROWS as usize).zip(0u64..);
-    for (chunk, number) in chunks.filter(|(_, number)| number % u64::from(group.size()) == u64::from(group.rank())) {
-        let batch = data.gather_rows(chunk, device)?;
-        left_out.leave_out_of(&batch)?;
-        let mut cx = Cx::eval(judged.params);
-        cx.set_launcher(judged.kernels);
-        let output = judged.model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
-        let mut told = judged.model.quantiles(&cx, &output.z, &output)?;
-        if told.is_empty() {
-            told.push(output.z.clone());
-        }
-        let targets = judged.model.targets(&cx, &cx.input(batch.y), &cx.input(batch.y_mask))?;
-        let weight = judged.objective.weight(&cx, &targets)?;
-        let weight = weight.as_ref().unwrap_or(&targets.valid).raw().f_to_kind(Kind::Float)?;
-        let mut parts = vec![weight, targets.z.raw().shallow_clone()];
-        parts.extend(told.iter().map(|quantile| quantile.raw().shallow_clone()));
-        // What is not finite has no weight.
-        let finite = parts
-            .iter()
-            .try_fold(targets.valid.raw().shallow_clone(), |all, part| all.f_logical_and(&part.f_isfinite()?))?;
-        let parts = parts.iter().map(|part| part.f_where_scalarother(&finite, 0.0)).collect::<Result<Vec<_>, _>>()?;
-        let start = (number * FORWARD_ROWS).cast_signed();
-        tch::no_grad(|| all.f_narrow(0, start, chunk.len() as i64)?.f_copy_(&Tensor::f_cat(&parts, 1)?))?;
+    let starts = (0..rows.len() as u64).step_by(FORWARD_ROWS as usize);
+    for start in starts.skip(group.rank() as usize).step_by(group.size() as usize) {
+        let compute = |part: Range<u64>| -> Result<(), SessionError> {
+            let batch = data.gather_rows(&rows[part.start as usize..part.end as usize], device)?;
+            left_out.leave_out_of(&batch)?;
+            let mut cx = Cx::eval(judged.params);
+            cx.set_launcher(judged.kernels);
+            let output = judged.model.forward(&cx, &cx.input(batch.x), &cx.input(batch.x_mask))?;
+            let mut told = judged.model.quantiles(&cx, &output.z, &output)?;
+            if told.is_empty() {
+                told.push(output.z.clone());
+            }
+            let targets = judged.model.targets(&cx, &cx.input(batch.y), &cx.input(batch.y_mask))?;
+            let weight = judged.objective.weight(&cx, &targets)?;
+            let weight = weight.as_ref().unwrap_or(&targets.valid).raw().f_to_kind(Kind::Float)?;
+            let mut parts = vec![weight, targets.z.raw().shallow_clone()];
+            parts.extend(told.iter().map(|quantile| quantile.raw().shallow_clone()));
+            // What is not finite has no weight.
+            let finite = parts
+                .iter()
+                .try_fold(targets.valid.raw().shallow_clone(), |all, part| all.f_logical_and(&part.f_isfinite()?))?;
+            let parts =
+                parts.iter().map(|part| part.f_where_scalarother(&finite, 0.0)).collect::<Result<Vec<_>, _>>()?;
+            let (start, count) = (part.start.cast_signed(), (part.end - part.start).cast_signed());
+            tch::no_grad(|| all.f_narrow(0, start, count)?.f_copy_(&Tensor::f_cat(&parts, 1)?))?;
+            Ok(())
+        };
+        judged.portion.each(start..(start + FORWARD_ROWS).min(rows.len() as u64), judged.reporter, compute)?;
     }
     // One rank has a row, the others zeros: the sum is exact.
     group.all_reduce_sum(&all)?.wait(COLLECTIVE_WAIT_MAX)?;

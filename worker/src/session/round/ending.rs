@@ -99,6 +99,8 @@ impl Round<'_> {
             params: &learner.params,
             kernels: &self.place.kernels.manager,
             objective: &learner.objective,
+            portion: &self.state.portion,
+            reporter: self.place.reporter,
         }
     }
 
