@@ -19,6 +19,7 @@ LIMIT_S = 1.0
 LIMIT_KB = 500_000
 RANKS_70B = 64
 CASES = {"70b": ["70b", str(RANKS_70B)], "chunks": ["chunks", "1024", "512"]}
+WORLDS = (64, 512)
 
 PEER = """
 import os, pickle, sys, tempfile, time, torch
@@ -89,6 +90,12 @@ def main():
         more = {"chunks": chunks.pop(), "peak_mb": max(peaks) / 1000, "limit_s": LIMIT_S}
         _record.record(f"ckpt_plan_{name}", "s", "lower", seconds, peers, "torch's planner and pickle", 1.0, more)
         failed |= statistics.median(seconds) > LIMIT_S or (name == "70b" and max(peaks) > LIMIT_KB)
+    for world in WORLDS:
+        told = [json.loads(subprocess.run([program, "70b", str(world)], check=True, capture_output=True, text=True).stdout)
+                for _ in range(args.runs)]
+        seconds = [one["divide_s"] for one in told]
+        print(f"ckpt_divide_70b_{world}: {statistics.median(seconds):.4f} s, {told[0]['pieces']} pieces of rank 0, limit {LIMIT_S} s")
+        failed |= statistics.median(seconds) > LIMIT_S
     sys.exit(1 if failed else 0)
 
 

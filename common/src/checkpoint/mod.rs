@@ -25,6 +25,7 @@ pub mod metadata;
 pub mod name;
 mod nest;
 mod pickle;
+pub mod plan;
 pub mod prune;
 pub mod reader;
 mod resave;

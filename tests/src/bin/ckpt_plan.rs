@@ -1,14 +1,15 @@
-//! Commits a large checkpoint without its data: the shards are holes in memory (/dev/shm), all else is what the launcher does behind
-//! the last of them: merging what the ranks say, checking, writing `.metadata` and the manifest, giving the directory its name.
+//! Plans and commits a large checkpoint without its data: what a rank does before each save, dividing the state among all; then, with
+//! shards that are holes in memory (/dev/shm), what the launcher does behind the last of them: merging what the ranks say, checking, writing `.metadata` and the manifest, giving the directory its name.
 //!
 //! ```text
 //! ckpt_plan 70b RANKS            a 70-billion-parameter transformer with AdamW's moments, every tensor divided along its first axis
 //! ckpt_plan chunks TENSORS RANKS    that many tensors, divided over that many ranks
 //! ```
-//! Prints JSON: chunks, seconds of the commit, bytes of `.metadata`, and the process's peak of memory.
+//! Prints JSON: chunks, seconds of the plan of one rank (of a state that all ranks have) and of the commit, bytes of `.metadata`, and the process's peak of memory.
 
 use enn_common::checkpoint::{
     DType, Draft, ShardTable, commit, name,
+    plan::{self, Entry},
     table::{ItemKind, ShardItem},
 };
 use serde_json::json;
@@ -32,6 +33,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         _ => return Err("usage: ckpt_plan 70b RANKS | ckpt_plan chunks TENSORS RANKS".into()),
     };
+    let entry = |(fqn, shape): &(String, Vec<u64>)| Entry { fqn: fqn.clone(), element_bytes: 4, shape: shape.clone() };
+    let entries: Vec<Entry> = tensors.iter().map(entry).collect();
+    let began = Instant::now();
+    let pieces = plan::share(&entries, 0, usize::try_from(ranks)?).len();
+    let divide_s = began.elapsed().as_secs_f64();
     let tables = tables(&tensors, ranks);
     let chunks: usize = tables.iter().map(|table| table.items.len()).sum();
     let dir = tempfile::tempdir_in("/dev/shm")?;
@@ -45,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan_s = began.elapsed().as_secs_f64();
     let parameters: u64 = tensors.iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();
     let told = json!({
-        "chunks": chunks, "parameters": parameters, "plan_s": plan_s, "peak_kb": peak_kb()?,
+        "chunks": chunks, "parameters": parameters, "plan_s": plan_s, "pieces": pieces, "divide_s": divide_s, "peak_kb": peak_kb()?,
         "metadata_bytes": fs::metadata(committed.join(name::METADATA))?.len(),
     });
     writeln!(io::stdout(), "{told}")?;

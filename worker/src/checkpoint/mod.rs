@@ -6,7 +6,6 @@
 pub mod dtype;
 pub mod error;
 pub mod load;
-pub mod plan;
 pub mod save;
 pub mod staging;
 mod sys;

@@ -1,13 +1,11 @@
 //! Writes this rank's share of a state that the ranks have in common or divided.
 
-use super::{
-    CheckpointError, Named, Placed, dtype, host_bytes,
-    plan::{self, Entry},
-};
+use super::{CheckpointError, Named, Placed, dtype, host_bytes};
 use enn_common::{
     checkpoint::{
         layout::{BoxOf, Layout},
         name,
+        plan::{Entry, Plan},
         table::{DType, ShardTable},
         write::{How, write_shard},
     },
@@ -31,7 +29,19 @@ impl Share {
     ///
     /// # Errors
     /// A kind that checkpoints do not hold.
-    pub fn of((items, own): (&[Named], &[Placed]), rank: u32, world: u32) -> Result<Self, CheckpointError> {
+    pub fn of(items: (&[Named], &[Placed]), rank: u32, world: u32) -> Result<Self, CheckpointError> {
+        Self::planned(items, (rank, world), &mut Plan::default())
+    }
+
+    /// The same, with the plan of the save before.
+    ///
+    /// # Errors
+    /// As [`Share::of`].
+    pub fn planned(
+        (items, own): (&[Named], &[Placed]),
+        (rank, world): (u32, u32),
+        plan: &mut Plan,
+    ) -> Result<Self, CheckpointError> {
         let mut entries = Vec::with_capacity(items.len());
         let mut dtypes = Vec::with_capacity(items.len());
         for item in items {
@@ -39,8 +49,7 @@ impl Share {
             entries.push(Entry { fqn: item.fqn.clone(), element_bytes: dtype.bytes(), shape });
             dtypes.push(dtype);
         }
-        let mut shares = plan::divide(&entries, world as usize);
-        let pieces = if (rank as usize) < shares.len() { shares.swap_remove(rank as usize) } else { Vec::new() };
+        let (entries, pieces) = plan.share(entries, rank as usize, world as usize);
         let (mut boxes, mut parts) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
         for piece in pieces {
             let (fqn, global) = (entries[piece.entry].fqn.clone(), entries[piece.entry].shape.clone());
@@ -53,7 +62,7 @@ impl Share {
                 part = cut.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
             }
             let dtype = dtypes[piece.entry];
-            boxes.push(BoxOf { fqn, dtype, global, offsets: piece.offsets, sizes: piece.sizes });
+            boxes.push(BoxOf { fqn, dtype, global, offsets: piece.offsets.clone(), sizes: piece.sizes.clone() });
             parts.push(part);
         }
         for Placed { fqn, global, offsets, tensor } in own {

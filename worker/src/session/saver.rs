@@ -12,7 +12,7 @@ use crate::checkpoint::{
     staging::Staging,
 };
 use enn_common::{
-    checkpoint::write::How,
+    checkpoint::{Layout, plan::Plan, write::How},
     config::train::{Busy, TrainConfig},
     wire::message::{FromWorker, StagedShard},
 };
@@ -41,6 +41,7 @@ pub(super) struct Due {
 #[derive(Debug)]
 pub(super) struct Saver {
     staging: Option<Staging>,
+    plan: Plan,
     busy: Busy,
     blake3: bool,
     /// The last checkpoint is old.
@@ -59,6 +60,7 @@ impl Saver {
         let memory = if train.checkpoint_async { reporter.staging() } else { None };
         Self {
             staging: memory.map(Staging::new),
+            plan: Plan::default(),
             busy: train.checkpoint_busy,
             blake3: train.checkpoint_blake3,
             alarm: Alarm::new(train.checkpoint_every_s),
@@ -67,14 +69,23 @@ impl Saver {
 
     /// What saves, for another state of the same training.
     pub(super) fn take(&mut self) -> Self {
-        Self { staging: self.staging.take(), ..*self }
+        Self { staging: self.staging.take(), plan: std::mem::take(&mut self.plan), ..*self }
     }
 
-    /// Makes room for shares of so many bytes, beside the training.
+    /// Makes room for this rank's share of the items, beside the training.
     ///
     /// # Errors
     /// When nobody listens any more.
-    pub(super) fn prepare(&mut self, bytes: u64, reporter: &dyn Reporter) -> Result<(), SessionError> {
+    pub(super) fn prepare(
+        &mut self,
+        items: (&[Named], &[Placed]),
+        place: (u32, u32),
+        reporter: &dyn Reporter,
+    ) -> Result<(), SessionError> {
+        // What cannot be saved is told when it is to be.
+        let Ok(Share { layout: Layout { bytes, .. }, .. }) = Share::planned(items, place, &mut self.plan) else {
+            return Ok(());
+        };
         let prepared = self.staging.as_mut().map_or(Ok(()), |staging| staging.prepare(bytes));
         prepared.or_else(|error| self.give_up(&error, reporter))
     }
@@ -92,7 +103,7 @@ impl Saver {
         let mut watch = Stopwatch::start();
         self.alarm.reset();
         let step = due.step;
-        let share = match Share::of(items, due.rank, due.world) {
+        let share = match Share::planned(items, (due.rank, due.world), &mut self.plan) {
             Ok(share) => share,
             Err(error) => return Ok(FromWorker::ShardFailed { step, error: SessionError::from(error).sentence() }),
         };

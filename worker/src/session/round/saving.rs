@@ -1,10 +1,7 @@
 //! A round's checkpoints: when one is due, and what of it is this rank's.
 
 use super::Round;
-use crate::{
-    checkpoint::Share,
-    session::{SessionError, agree, saver::Due},
-};
+use crate::session::{SessionError, agree, saver::Due};
 use enn_common::{
     checkpoint::name,
     wire::{control::Phase, message::FromWorker},
@@ -29,11 +26,8 @@ impl Round<'_> {
     /// Room for this rank's share, before it is needed.
     pub(super) fn prepare_saving(&mut self) -> Result<(), SessionError> {
         let (items, own) = self.state.shares(&self.host.order)?;
-        // What cannot be saved is told when it is to be.
-        match Share::of((&items, &own), self.place.group.rank(), self.place.group.size()) {
-            Ok(share) => self.state.saver.prepare(share.layout.bytes, self.place.reporter),
-            Err(_) => Ok(()),
-        }
+        let place = (self.place.group.rank(), self.place.group.size());
+        self.state.saver.prepare((&items, &own), place, self.place.reporter)
     }
 
     /// Saves this rank's share of the state. A failure is told, not fatal. One that `must` not be left out is waited for.
