@@ -87,7 +87,7 @@ const ROWS: [Row; 9] = [
         name: "tensorrt",
         suffix: "engine",
         source: Some(Target::Onnx),
-        tolerance: 1e-2,
+        tolerance: SINGLE,
         about: "built by TensorRT for this machine's GPU",
     },
     Row {

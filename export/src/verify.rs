@@ -1,11 +1,17 @@
 //! Whether an artifact answers as the model does: the same rows in calls of several sizes, each answer measured by the spread of the
 //! targets.
 
-use crate::{ExportError, Runner, Tensor};
-use std::path::{Path, PathBuf};
+use crate::{Batch, ExportError, Runner, Tensor};
+use enn_common::graph::{Graph, numel};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
-/// Rows of the calls, besides one call with all rows.
-const CALLS: [usize; 3] = [1, 2, 7];
+/// Rows of the calls that every range is tried with where it has them, besides its ends, what it is tuned for, and all rows.
+const CALLS: [u64; 3] = [1, 2, 7];
+/// Numbers of the widest tensor in a call, at most, unless the smallest call has more.
+const NUMBERS_MAX: u64 = 64 << 20;
 /// Calls of each size.
 const CALLS_EACH: usize = 8;
 /// Share of an answer that a runtime may be off whatever the spread is: some units in the last place.
@@ -60,40 +66,23 @@ impl Cases {
     }
 }
 
+/// Some rows of a tensor; behind the last comes the first.
 fn cut(tensor: &Tensor, rows: &std::ops::Range<usize>) -> Tensor {
     let width: usize = tensor.shape[1..].iter().product();
     let mut shape = tensor.shape.clone();
+    let all = shape[0].max(1);
     shape[0] = rows.len();
-    let values = tensor.values[rows.start * width..rows.end * width].to_vec();
-    Tensor { name: tensor.name.clone(), shape, values }
+    let values = rows.clone().flat_map(|row| &tensor.values[row % all * width..(row % all + 1) * width]);
+    Tensor { name: tensor.name.clone(), shape, values: values.copied().collect() }
 }
 
-/// Runs all cases in calls of several sizes.
+/// Runs all cases in calls of several sizes: those given.
 ///
 /// # Errors
 /// What the runtime says; outputs of other names or shapes than the model's.
 pub fn verify(
     runner: &mut dyn Runner,
-    cases: &Cases,
-    (artifact, tolerance): (&Path, f64),
-) -> Result<Found, ExportError> {
-    let rows = cases.rows();
-    let sizes: Vec<usize> = CALLS.into_iter().filter(|size| *size < rows).chain([rows]).collect();
-    in_calls(runner, cases, &sizes, (artifact, tolerance))
-}
-
-/// Runs all cases in one call.
-///
-/// # Errors
-/// As [`verify`].
-pub fn once(runner: &mut dyn Runner, cases: &Cases, (artifact, tolerance): (&Path, f64)) -> Result<Found, ExportError> {
-    in_calls(runner, cases, &[cases.rows()], (artifact, tolerance))
-}
-
-fn in_calls(
-    runner: &mut dyn Runner,
-    cases: &Cases,
-    sizes: &[usize],
+    (cases, sizes): (&Cases, &[usize]),
     (artifact, tolerance): (&Path, f64),
 ) -> Result<Found, ExportError> {
     let rows = cases.rows();
@@ -103,7 +92,7 @@ fn in_calls(
         // The rows with something wrong in them are the last ones.
         let calls = (0..rows.div_ceil(size)).rev().take(CALLS_EACH);
         for call in calls {
-            let part = (call * size)..((call + 1) * size).min(rows);
+            let part = (call * size)..((call + 1) * size);
             let outputs = runner.run(&cases.call(&part))?;
             for expected in &cases.answered {
                 let expected = cut(expected, &part);
@@ -119,7 +108,7 @@ fn in_calls(
                     (sum, count) = (sum + off.min(f64::from(f32::MAX)), count + 1);
                     found.largest = found.largest.max(off);
                     if !within && found.wrong.is_none() {
-                        let row = part.start + i / (expected.values.len() / part.len()).max(1);
+                        let row = (part.start + i / (expected.values.len() / part.len()).max(1)) % rows;
                         let name = &output.name;
                         let said = format!("{name} of row {row} in a call of {size} is {a}, the model says {b}");
                         found.wrong = Some(said);
@@ -130,6 +119,24 @@ fn in_calls(
     }
     found.mean = sum / count.max(1) as f64;
     Ok(found)
+}
+
+/// Rows of the calls that an artifact of `graph` for batches in a range is tried with, rising: the fewest, what it is tuned for, the most,
+/// and some between, none so large that the check itself would need much memory.
+pub fn sizes(graph: &Graph, batch: Batch, rows: usize) -> Vec<usize> {
+    let widest = graph.nodes().iter().map(|node| numel(&graph.value(node.out).shape)).max().unwrap_or(1);
+    let most = batch.max.min(NUMBERS_MAX / widest.max(1)).max(batch.min);
+    let sizes = CALLS.into_iter().chain([batch.min, batch.opt.min(most), rows as u64, most]);
+    let sizes: BTreeSet<u64> = sizes.filter(|size| (batch.min..=most).contains(size)).collect();
+    sizes.into_iter().map(|size| size as usize).collect()
+}
+
+/// Runs all cases in one call.
+///
+/// # Errors
+/// As [`verify`].
+pub fn once(runner: &mut dyn Runner, cases: &Cases, (artifact, tolerance): (&Path, f64)) -> Result<Found, ExportError> {
+    verify(runner, (cases, &[cases.rows()]), (artifact, tolerance))
 }
 
 impl Cases {
@@ -166,6 +173,7 @@ fn refused(artifact: &Path, why: String) -> ExportError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use enn_common::graph::{Binary, DType, Dim, Op};
 
     /// Twice what it is given, and wrong for one row, or in calls of one size.
     struct Double {
@@ -204,17 +212,58 @@ mod tests {
     #[test]
     fn a_right_artifact_passes_and_each_wrong_one_is_seen() {
         let check = |wrong_row, wrong_size| {
-            verify(&mut Double { wrong_row, wrong_size }, &cases(), (Path::new("m.onnx"), 1e-4)).unwrap()
+            let sizes = sizes(&graph(), Batch { min: 1, opt: 64, max: 100 }, 20);
+            verify(&mut Double { wrong_row, wrong_size }, (&cases(), &sizes), (Path::new("m.onnx"), 1e-4)).unwrap()
         };
         let right = check(None, 0);
         assert_eq!((right.largest, right.mean, right.rows), (0.0, 0.0, 20));
-        assert_eq!(right.batches, [1, 2, 7, 20]);
+        assert_eq!(right.batches, [1, 2, 7, 20, 64, 100]);
         // Row 17 says 34: 14 from the centre, and 0.5 of 24 off.
         let wrong = check(Some(17.0), 0);
         assert!((wrong.largest - 0.5 / 24.0).abs() < 1e-4, "{wrong:?}");
         assert!(wrong.wrong.unwrap().starts_with("y of row 17 in a call of 1 is 34.5, the model says 34"));
-        for size in [1, 2, 7, 20] {
+        for size in [1, 2, 7, 20, 64, 100] {
             assert!(check(None, size).wrong.is_some(), "calls of {size}");
+        }
+    }
+
+    #[test]
+    fn calls_are_of_sizes_that_the_artifact_takes() {
+        let of = |min, opt, max| sizes(&graph(), Batch { min, opt, max }, 20);
+        assert_eq!(of(1, 1, 1), [1]);
+        assert_eq!(of(8, 8, 8), [8]);
+        assert_eq!(of(1, 4, 16), [1, 2, 4, 7, 16]);
+        assert_eq!(of(8, 16, 100), [8, 16, 20, 100]);
+        // Twice x has three numbers: the largest calls of a wide model are left to whoever makes them.
+        let most = (NUMBERS_MAX / 3) as usize;
+        assert_eq!(of(1, 64, u64::MAX), [1, 2, 7, 20, 64, most]);
+        assert_eq!(of(u64::from(u32::MAX), u64::MAX, u64::MAX), [u32::MAX as usize]);
+        // A call of more rows than there are has them again from the first.
+        let mut calls = Calls(Vec::new());
+        let found = verify(&mut calls, (&cases(), &of(8, 16, 100)), (Path::new("m"), 1e-4)).unwrap();
+        assert_eq!((calls.0, found.wrong), (vec![8, 8, 8, 16, 16, 20, 100], None));
+    }
+
+    /// Twice x, of three numbers a row.
+    fn graph() -> Graph {
+        let mut g = Graph::new();
+        let x = g.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(3)]);
+        let y = g.node(Op::Binary(Binary::Add), &[x, x], "a").unwrap();
+        g.output(y, "y");
+        g
+    }
+
+    /// Twice what it is given; the rows of each call.
+    struct Calls(Vec<usize>);
+
+    impl Runner for Calls {
+        fn version(&self) -> String {
+            "calls 1".to_owned()
+        }
+
+        fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ExportError> {
+            self.0.push(inputs[0].shape[0]);
+            Double { wrong_row: None, wrong_size: 0 }.run(inputs)
         }
     }
 

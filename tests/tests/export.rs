@@ -4,7 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::artifact::export::{Level, Sidecar};
+use enn_common::{
+    artifact::export::{Level, Sidecar},
+    staged::reader::NpyMap,
+};
 use enn_tests::{artifact::until, data, launch};
 use nix::{
     sys::signal::{self, Signal},
@@ -12,6 +15,7 @@ use nix::{
 };
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -69,6 +73,80 @@ fn what_libtorch_runs_is_checked_and_equal_twice() {
     assert!(export(&run, "pt2", &again, &["--quantiles"]).status.success());
     let drawn = said(&again, "chaos.pt2");
     assert_eq!((drawn.blake3, drawn.graph, drawn.verified.from.as_str()), (pt2.blake3, pt2.graph, "drawn"));
+}
+
+/// Exports a run's model for a range of batches and predicts a table with it; the sizes of the calls that it was checked with.
+fn in_batches(enn: &dyn Fn() -> Command, (run, to, range): (&Path, &str, &str), table: &Path) -> (Vec<u64>, Vec<f32>) {
+    let out = table.with_file_name(format!("{to}-{}", range.replace(':', "-")));
+    let mut command = enn();
+    command.arg("export").arg(run).args(["--to", to, "--batch", range, "--out"]).arg(&out);
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{to} {range}: {}", String::from_utf8_lossy(&done.stdout));
+    let artifact = out.join(format!("chaos.{to}"));
+    let checked = said(&out, &format!("chaos.{to}")).verified;
+    assert_eq!(checked.level, Level::Runtime, "{to} {range}");
+    let mut command = enn();
+    command.arg("predict").arg(artifact).args(["--quiet", "--nproc-per-node", "1", "--data"]).arg(table);
+    let done = command.arg("--out").arg(out.join("predicted")).output().unwrap();
+    assert!(done.status.success(), "{to} {range}: {}", String::from_utf8_lossy(&done.stderr));
+    let predicted = NpyMap::open(&out.join("predicted/pred.npy")).unwrap().numbers().unwrap().to_vec();
+    (checked.batches, predicted)
+}
+
+#[test]
+fn a_range_of_batches_is_checked_at_its_ends_and_kept_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let table = dir.path().join("new.csv");
+    let lines = (0..19).map(|row| format!("{row},0.{row},-0.5,0.25\n"));
+    fs::write(&table, format!("id,a,b,c\n{}", lines.collect::<String>())).unwrap();
+    // Those that are here; PT2 needs nothing but libtorch.
+    let runtimes = std::env::var_os("ENN_RUNTIMES");
+    let with = || {
+        let mut command = enn();
+        command.envs(runtimes.as_ref().map(|places| ("ENN_RUNTIMES", places)));
+        command
+    };
+    let formats: &[&str] = if runtimes.is_some() { &["pt2", "onnx", "ort"] } else { &["pt2"] };
+    for to in formats {
+        let predicted = |range: &str, sizes: &[u64]| {
+            let (checked, predicted) = in_batches(&with, (&run, to, range), &table);
+            assert_eq!(checked, sizes, "{to} {range}");
+            assert_eq!(predicted.len(), 19);
+            predicted
+        };
+        let expected = predicted("1:4:16", &[1, 2, 4, 7, 16]);
+        assert!(expected.windows(2).any(|pair| pair[0] != pair[1]), "{expected:?}");
+        for (range, sizes) in [("1:1:1", &[1][..]), ("8:8:8", &[8])] {
+            for (found, expected) in predicted(range, sizes).iter().zip(&expected) {
+                assert!((found - expected).abs() < 1e-5, "{to} {range}: {found}, expected {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_format_is_there_when_it_is_told_and_one_that_cannot_be_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let out = dir.path().join("out");
+    let mut command = enn();
+    command.arg("export").arg(&run).args(["--to", "pt2,coreml", "--out"]).arg(&out);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().starts_with("pt2 "));
+    assert!(out.join("chaos.pt2").is_file() && out.join("chaos.pt2.json").is_file(), "{:?}", names(&out));
+    assert!(lines.next().unwrap().starts_with("coreml ") && out.join("chaos.mlpackage").is_dir());
+    assert!(child.wait().unwrap().success());
+    // What stands in the way of one is told; the other one is there.
+    let obstacle = out.join("chaos.pt2.0123456789abcdef.data");
+    fs::create_dir(&obstacle).unwrap();
+    fs::remove_dir_all(out.join("chaos.mlpackage")).unwrap();
+    let done = export(&run, "pt2,coreml", &out, &[]);
+    let told = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(5), "{told}");
+    assert!(told.starts_with("pt2         not exported: ") && told.contains("0123456789abcdef.data: "), "{told}");
+    assert!(told.contains("\ncoreml      chaos.mlpackage  ") && out.join("chaos.mlpackage").is_dir(), "{told}");
 }
 
 #[test]

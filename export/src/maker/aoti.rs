@@ -6,6 +6,9 @@ use crate::ExportError;
 use serde_json::json;
 use std::path::Path;
 
+/// Where a package says for which device its code is: "cpu" or "cuda".
+pub const DEVICE: &str = "AOTI_DEVICE_KEY";
+
 const PINS: &[Pin] = &[TORCH];
 const TOOL: Tool = Tool { what: "AOTInductor", script: include_str!("aoti.py"), pins: PINS, backend: Backend::Aoti };
 

@@ -68,7 +68,7 @@ pub struct ExportOptions {
 }
 
 /// Exports the newest checkpoint of `model`, a run directory or a checkpoint, into `out`. `heard` is told of each format when it is
-/// done.
+/// there, or why it is not; the next one is begun after it.
 ///
 /// # Errors
 /// No complete checkpoint, a model that cannot leave, or no worker. What goes wrong with one format is in its [`Exported`].
@@ -105,7 +105,13 @@ pub fn export(
         let outcome = made.and_then(|(parts, made)| {
             sources.insert(target, Ok(parts.clone()));
             target.bears(options.precision)?;
-            workshop.finish(target, (parts, made, &sources))
+            let (path, sidecar) = workshop.finish(target, (parts.clone(), made, &sources))?;
+            let place = workshop.publish(&path, &sidecar, &out);
+            // From now on others are made of what lies there.
+            let moved = |part: PathBuf| out.join(part.file_name().unwrap_or_default());
+            let there = place.as_ref().map_err(ToString::to_string);
+            sources.insert(target, there.map(|_| parts.into_iter().map(moved).collect()));
+            Ok((place?, sidecar))
         });
         if let Err(error) = &outcome {
             sources.entry(target).or_insert_with(|| Err(error.to_string()));
@@ -113,14 +119,6 @@ pub fn export(
         let exported = Exported { target, outcome, seconds };
         heard(&exported);
         done.push(exported);
-    }
-    for exported in &mut done {
-        if let Ok((path, sidecar)) = &exported.outcome {
-            match workshop.publish(path, sidecar, &out) {
-                Ok(place) => exported.outcome = Ok((place, sidecar.clone())),
-                Err(error) => exported.outcome = Err(error),
-            }
-        }
     }
     Ok(done)
 }
@@ -317,7 +315,8 @@ impl Workshop<'_> {
             }
             Err(error) => return Err(error),
         };
-        let found = verify::verify(runner.as_mut(), self.cases, (path, tolerance))?;
+        let sizes = verify::sizes(&self.subject.graph, self.subject.batch, self.cases.rows());
+        let found = verify::verify(runner.as_mut(), (self.cases, &sizes), (path, tolerance))?;
         if let Some(place) = found.wrong.as_ref().filter(|_| !self.options.unverified) {
             let (target, place, largest) = (target.name(), place.clone(), found.largest);
             return Err(ExportError::Differs { target, place, largest, tolerance });

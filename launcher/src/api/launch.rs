@@ -3,6 +3,7 @@
 use crate::{
     Error,
     agent::{AgentSpec, HandSpec, Job, WorkerSpec},
+    export::Packed,
     facts::Facts,
     run_dir::RunDir,
 };
@@ -10,7 +11,7 @@ use enn_common::config::{
     RunConfig,
     train::{Device, Nproc, Recovery},
 };
-use enn_export::Target;
+use enn_export::{ExportError, Target, maker::aoti};
 use std::time::Duration;
 
 /// Time between two looks at who waits for whom.
@@ -105,17 +106,33 @@ pub(super) fn worker(config: &RunConfig, facts: &Facts, world: u32) -> Result<Wo
     Ok(WorkerSpec { device, ..on_cpu(config, facts, world) })
 }
 
-/// What an exported model's runtime shares the machine by, on the CPU: the formats that libtorch runs need a worker, the others none.
+/// What an exported model's runtime shares the machine by: the formats that libtorch runs need a worker, the others none. It is on the
+/// CPU, unless the code was compiled for a GPU.
 pub(super) fn runtime_worker(
-    target: Target,
+    packed: &Packed,
     config: &RunConfig,
     facts: &Facts,
     world: u32,
 ) -> Result<WorkerSpec, Error> {
-    if matches!(target, Target::Pt2 | Target::Aoti) {
+    let refused = |why| ExportError::Refused { what: "enn", path: packed.path.clone(), why };
+    let device = device(packed.said.notes.get(aoti::DEVICE).map(String::as_str), facts.gpus).map_err(refused)?;
+    if matches!(packed.target, Target::Pt2 | Target::Aoti) {
         require_libtorch(facts)?;
     }
-    Ok(on_cpu(config, facts, world))
+    Ok(WorkerSpec { device, ..on_cpu(config, facts, world) })
+}
+
+/// Where an artifact runs that says so itself: a package of AOTInductor.
+fn device(said: Option<&str>, gpus: usize) -> Result<Device, String> {
+    match said {
+        None | Some("cpu") => Ok(Device::Cpu),
+        Some("cuda") if gpus > 0 => Ok(Device::Cuda),
+        Some("cuda") => {
+            Err("it was compiled for a GPU, and there is none here\nhint: export the run again with --device cpu"
+                .to_owned())
+        }
+        Some(other) => Err(format!("it was compiled for {other}, expected cpu or cuda")),
+    }
 }
 
 fn require_libtorch(facts: &Facts) -> Result<(), Error> {
@@ -145,5 +162,22 @@ fn threads(config: &RunConfig, facts: &Facts, world: u32) -> u32 {
     match u32::try_from(config.train.threads) {
         Ok(0) | Err(_) => facts.omp_threads.unwrap_or(shared),
         Ok(threads) => threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_artifact_runs_where_its_code_was_compiled_for_or_not_at_all() {
+        assert_eq!((device(None, 2), device(Some("cpu"), 2)), (Ok(Device::Cpu), Ok(Device::Cpu)));
+        assert_eq!(device(Some("cuda"), 1), Ok(Device::Cuda));
+        assert!(
+            device(Some("cuda"), 0)
+                .unwrap_err()
+                .starts_with("it was compiled for a GPU, and there is none here\nhint: ")
+        );
+        assert_eq!(device(Some("xpu"), 1).unwrap_err(), "it was compiled for xpu, expected cpu or cuda");
     }
 }

@@ -73,7 +73,7 @@ fn program(file: &str, (language, body): &(Language, &str), sidecar: &Sidecar) -
         ("@WIDTH@", sidecar.columns.len().to_string()),
         ("@OUTPUT@", output.to_owned()),
         ("@ANSWER@", answer),
-        ("@DEVICE@", sidecar.notes.get("AOTI_DEVICE_KEY").map_or("cpu", String::as_str).to_owned()),
+        ("@DEVICE@", sidecar.notes.get(enn_export::maker::aoti::DEVICE).map_or("cpu", String::as_str).to_owned()),
     ];
     let (needs, body) = body.split_once("\n\n").unwrap_or_default();
     let text = language.head.replace("@IMPORTS@", needs).replace("@BODY@", body.trim_end());

@@ -53,7 +53,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
         Engine::Pt2 => (Artifact::archive(path), BTreeMap::new()),
         Engine::Aoti => {
             let about = artifact::about(path).map_err(refused)?;
-            fits(&about, &processor()).map_err(|why| failed(path, why))?;
+            fits(&about, device, &processor()).map_err(|why| failed(path, why))?;
             (Artifact::package(path, device), about)
         }
     };
@@ -79,8 +79,15 @@ fn processor() -> HashSet<String> {
     flags.map_or_else(HashSet::new, |(_, flags)| flags.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Whether code that a package holds can run: on another processor it would end in an illegal instruction.
-fn fits(about: &BTreeMap<String, String>, abilities: &HashSet<String>) -> Result<(), String> {
+/// Whether code that a package holds can run: on another processor it would end in an illegal instruction, and on another device it
+/// would take addresses of one for those of the other.
+fn fits(about: &BTreeMap<String, String>, device: Device, abilities: &HashSet<String>) -> Result<(), String> {
+    let (wanted, found) = (about.get("AOTI_DEVICE_KEY").map_or("cpu", String::as_str), kind(device));
+    if wanted != found {
+        return Err(format!(
+            "it was compiled for {wanted} and was to run on {found}\nhint: export it with --device {found}"
+        ));
+    }
     let machine = about.get("AOTI_MACHINE").map_or(ARCH, String::as_str);
     if machine != ARCH {
         return Err(format!("it was compiled for {machine}, this machine is {ARCH}"));
@@ -100,6 +107,14 @@ fn fits(about: &BTreeMap<String, String>, abilities: &HashSet<String>) -> Result
     Err(format!(
         "it was compiled for {wanted}, this processor lacks {lacking}\n  hint: compile it on a machine like this one"
     ))
+}
+
+/// As a package calls a device.
+const fn kind(device: Device) -> &'static str {
+    match device {
+        Device::Cuda(_) => "cuda",
+        _ => "cpu",
+    }
 }
 
 /// Tensors by number.
@@ -136,12 +151,26 @@ mod tests {
         let abilities = |text: &str| text.split_whitespace().map(str::to_owned).collect::<HashSet<_>>();
         let about = |isa: &str| BTreeMap::from([("AOTI_CPU_ISA".to_owned(), isa.to_owned())]);
         let large = abilities("avx2 avx512f avx512bw avx512dq avx512vl avx512_vnni amx_tile");
-        assert_eq!(fits(&about("AVX512 AVX512_VNNI AMX_TILE"), &large), Ok(()));
-        let said = fits(&about("AVX512 AVX512_VNNI AMX_TILE"), &abilities("avx2 avx512f avx512_vnni")).unwrap_err();
+        assert_eq!(fits(&about("AVX512 AVX512_VNNI AMX_TILE"), Device::Cpu, &large), Ok(()));
+        let said = fits(&about("AVX512 AVX512_VNNI AMX_TILE"), Device::Cpu, &abilities("avx2 avx512f avx512_vnni"))
+            .unwrap_err();
         assert!(said.contains("this processor lacks AVX512, AMX_TILE\n"), "{said}");
-        assert_eq!(fits(&about("AVX2"), &abilities("avx2")), Ok(()));
-        assert_eq!(fits(&BTreeMap::new(), &abilities("avx2")), Ok(()));
+        assert_eq!(fits(&about("AVX2"), Device::Cpu, &abilities("avx2")), Ok(()));
+        assert_eq!(fits(&BTreeMap::new(), Device::Cpu, &abilities("avx2")), Ok(()));
         let other = BTreeMap::from([("AOTI_MACHINE".to_owned(), "z80".to_owned())]);
-        assert!(fits(&other, &large).unwrap_err().starts_with("it was compiled for z80, this machine is "));
+        assert!(
+            fits(&other, Device::Cpu, &large).unwrap_err().starts_with("it was compiled for z80, this machine is ")
+        );
+    }
+
+    #[test]
+    fn code_for_another_device_is_refused_before_it_runs() {
+        let about = |device: &str| BTreeMap::from([("AOTI_DEVICE_KEY".to_owned(), device.to_owned())]);
+        let none = HashSet::new();
+        assert_eq!(fits(&about("cuda"), Device::Cuda(0), &none), Ok(()));
+        assert_eq!(fits(&about("cpu"), Device::Cpu, &none), Ok(()));
+        let said = fits(&about("cuda"), Device::Cpu, &none).unwrap_err();
+        assert_eq!(said, "it was compiled for cuda and was to run on cpu\nhint: export it with --device cpu");
+        assert!(fits(&about("cpu"), Device::Cuda(0), &none).unwrap_err().contains("for cpu and was to run on cuda"));
     }
 }

@@ -171,7 +171,7 @@ impl Spot {
         facts: &Facts,
         (scratch, is_point): (&Path, bool),
     ) -> Result<Self, Error> {
-        let tools = export::tools(launch::runtime_worker(packed.target, config, facts, world)?, facts);
+        let tools = export::tools(launch::runtime_worker(packed, config, facts, world)?, facts);
         Ok(Self { packed: packed.clone(), tools, scratch: scratch.to_owned(), is_point })
     }
 

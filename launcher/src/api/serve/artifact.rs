@@ -22,7 +22,7 @@ pub(super) fn prepared(
 ) -> Result<(serve::Subject, Box<Start>), Error> {
     packed.takes(options.precision)?;
     let config = super::super::change_config(&configured(&packed), &options.overrides, facts)?;
-    let tools = tools(launch::runtime_worker(packed.target, &config, facts, options.workers.max(1))?, facts);
+    let tools = tools(launch::runtime_worker(&packed, &config, facts, options.workers.max(1))?, facts);
     let subject = serve::Subject {
         run: packed.said.model.run.clone(),
         step: packed.said.model.step,
