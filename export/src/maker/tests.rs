@@ -1,5 +1,5 @@
 //! The contract with tools, by scripts that need nothing but Python; what the tools themselves make is tested by
-//! tests/conformance/export_makers.py.
+//! tests/tests/makers.rs.
 
 use super::{
     Limits, Pin, Reply, Tool,

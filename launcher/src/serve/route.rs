@@ -125,8 +125,10 @@ impl Router {
         let read = "GET, HEAD";
         // Those who look after the process see whether it lives without a token.
         match head.path {
-            "/health" | "/health/ready" => return method("/health", read).map(|()| Step::Done(self.health(true))),
-            "/health/live" => return method("/health/live", read).map(|()| Step::Done(self.health(false))),
+            "/health" | "/health/ready" => {
+                return method("/health", read).map(|()| Step::Done(self.health(true, head)));
+            }
+            "/health/live" => return method("/health/live", read).map(|()| Step::Done(self.health(false, head))),
             _ => {}
         }
         if let Some(token) = &self.token {
@@ -205,11 +207,20 @@ impl Router {
         }
     }
 
-    fn health(&self, asks_ready: bool) -> Answer {
+    /// What a worker ended with may name files of this host: that is for those who may ask.
+    fn health(&self, asks_ready: bool, head: &Head<'_>) -> Answer {
+        let is_known = match &self.token {
+            Some(token) => token.is_in(head.authorization),
+            None => head.host.is_none_or(is_loopback),
+        };
         let (up, of, _) = self.figures.engines();
         let ready = self.ready();
-        let why = ready.as_ref().err().map(ToString::to_string);
+        let why = ready.as_ref().err().map(|problem| match problem {
+            Problem::NoWorker { .. } if !is_known => "no worker is up".to_owned(),
+            problem => problem.to_string(),
+        });
         let (replaced, last) = self.figures.replaced();
+        let last = last.filter(|_| is_known);
         let workers = json!({"up": up, "of": of, "replaced": replaced, "last": last});
         let status = if ready.is_err() && asks_ready { 503 } else { 200 };
         Answer::json(status, &json!({"live": true, "ready": ready.is_ok(), "why": why, "workers": workers}))

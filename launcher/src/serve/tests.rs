@@ -472,6 +472,26 @@ fn a_token_is_asked_for_and_an_open_address_needs_one() {
 }
 
 #[test]
+fn why_a_worker_ended_is_for_those_who_may_ask() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    std::fs::write(&path, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let token = Some(Token::read(&path).unwrap());
+    let bench = Bench::with(Settings { token, ..settings(Limits::default()) });
+    bench.acts.send(Act::Fail("/home/me/model.onnx is gone")).unwrap();
+    let more = "Authorization: Bearer 0123456789abcdef\r\n";
+    assert_eq!(bench.ask(&request("application/json", row(1.0).as_bytes(), more)).status, 503);
+    let health = |more: &str| {
+        bench.ask(format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{more}Connection: close\r\n\r\n").as_bytes()).text
+    };
+    assert!(health(more).contains("/home/me"), "{}", health(more));
+    let told = health("");
+    assert!(!told.contains("/home/me") && told.contains("\"replaced\":1"), "{told}");
+}
+
+#[test]
 fn requests_that_wait_together_are_computed_together() {
     let bench = Bench::new(Limits { batch_rows_max: 8, queue_max: 9, ..Limits::default() });
     let first = bench.send(&post(&row(0.0)));

@@ -24,7 +24,7 @@ pub enum TokenError {
         source: std::io::Error,
     },
     /// Others can read it.
-    #[error("{} can be read by everybody, expected nobody else\n  hint: chmod 600 {}", path.display(), path.display())]
+    #[error("{} can be read by everybody, expected its owner, and its group at most\n  hint: chmod 600 {}", path.display(), path.display())]
     Open {
         /// The file.
         path: PathBuf,
