@@ -69,12 +69,13 @@ impl Sums {
         Ok(Self { scales: scales.map(on_device).transpose()?, ..self })
     }
 
-    /// Empty sums around the same centre.
+    /// Empty sums around the same centre, with the same scales.
     ///
     /// # Errors
     /// What libtorch says, usually that memory is exhausted.
     pub fn another(&self) -> Result<Self, SessionError> {
-        Ok(Self { flat: self.flat.f_zeros_like()?, centre: self.centre.shallow_clone() })
+        let scales = self.scales.as_ref().map(Tensor::shallow_clone);
+        Ok(Self { flat: self.flat.f_zeros_like()?, centre: self.centre.shallow_clone(), scales })
     }
 
     /// Adds other sums around the same centre.
