@@ -23,7 +23,8 @@ use std::{
 fn enn() -> Command {
     let mut command = Command::new(launch::enn());
     // No runtime but libtorch, whatever this machine has.
-    command.env("ENN_RUNTIMES", "/nowhere").env("XDG_CACHE_HOME", "/nowhere").env("PYTHON_EXEC", "/nowhere/python");
+    let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache-without-runtimes");
+    command.env("ENN_RUNTIMES", "/nowhere").env("XDG_CACHE_HOME", cache).env("PYTHON_EXEC", "/nowhere/python");
     command
 }
 
@@ -212,7 +213,12 @@ fn a_killed_export_is_swept_by_the_next_one_and_a_living_one_is_not() {
         command.arg("export").arg(&run).args(["--to", "pt2", "--name", own, "--out"]).arg(&out);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let pid = child.id();
-        let is_own = |name: &String| name.contains(&format!("-{pid}-")) && out.join(name).join("lock").exists();
+        // Between making the lock and taking it nobody lives, for others.
+        let is_locked = |name: &String| {
+            fs::File::open(out.join(name).join("lock"))
+                .is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
+        };
+        let is_own = |name: &String| name.contains(&format!("-{pid}-")) && is_locked(name);
         until("it has begun", || drafts(&out).iter().any(is_own));
         child
     };

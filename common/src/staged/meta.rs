@@ -98,6 +98,9 @@ impl SourceMeta {
 pub struct FeatureMeta {
     /// Name, unique in the set, e.g. "temp[JFK,-1d,07h]" or "day_of_year.sin".
     pub name: String,
+    /// Source column that it is made of; empty where that has its name, and for labels, which say it themselves.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
     /// Unit of a number, empty when unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub units: String,
@@ -117,6 +120,15 @@ pub struct FeatureMeta {
 }
 
 impl FeatureMeta {
+    /// The source column that it is made of.
+    pub fn source(&self) -> &str {
+        match &self.label {
+            Some(label) => &label.column,
+            None if self.source.is_empty() => &self.name,
+            None => &self.source,
+        }
+    }
+
     /// Whether it is standardised: it is no category and no label.
     pub fn is_measured(&self) -> bool {
         self.categories.is_empty() && self.label.is_none()

@@ -10,7 +10,7 @@ use crate::{
     agent::Ended,
     baselines::{self, Effort, Forecaster, Trial},
     error::Usage,
-    evaluation::{self, Judged, Quantiles, Seen},
+    evaluation::{self, Judged, Quantiles, Seen, Turns},
     facts::Facts,
     gather::cell_names,
     run_dir::RunDir,
@@ -31,8 +31,6 @@ use std::path::{Path, PathBuf};
 
 /// Directory of a run's evaluations.
 const EVALUATIONS: &str = "evaluations";
-/// Rows that are shuffled, all shuffles together, at most.
-const SHUFFLED_ROWS_MAX: usize = 1_000_000;
 /// Groups at most.
 const GROUPS_MAX: usize = 1_000;
 /// Word that groups windows by the month they begin in.
@@ -276,37 +274,38 @@ fn importance(
     (repeats, seed): (usize, u64),
     notes: &mut Vec<String>,
 ) -> Result<Vec<Importance>, Error> {
-    let data = subject.config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
-    let inputs = evaluation::inputs(staged.meta(), &data.layout);
-    let rows_max = SHUFFLED_ROWS_MAX / (1 + inputs.len() * repeats);
-    let place = run.path().join(".shuffled");
-    let shuffled = evaluation::shuffled((staged, rows), &inputs, (repeats, seed), rows_max, &place)?;
-    forecast::predict_test_rows(&subject.config, facts, run, &subject.checkpoint, &shuffled.dir)?;
-    let (all_rows, rows, outputs) = (rows.len(), &shuffled.rows, staged.outputs());
-    let (kept, copies) = (rows.len(), 1 + inputs.len() * repeats);
-    let path = run.path().join("predictions/test/pred.npy");
-    let forecasts = numbers(&path, Element::F32, (copies * kept * outputs) as u64)?;
-    let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
+    let inputs = evaluation::inputs(staged.meta());
+    let turns = Turns::new(inputs.len(), repeats, (rows.len(), staged.features()));
     let weights = subject.config.train.cell_weights.of_grid(&staged.meta().out_shape)?;
     let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
-    let error = |copy: usize| {
-        let told = &forecasts[copy * kept * outputs..(copy + 1) * kept * outputs];
-        let scores = Trial::new(staged, rows).beside(told).model();
-        scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.judged())
-    };
-    let whole = error(0);
-    let of = |(at, (name, _)): (usize, &(String, Vec<usize>))| {
-        let rises: Vec<f64> = (0..repeats).map(|repeat| error(1 + at * repeats + repeat) - whole).collect();
-        Some(Importance { input: name.clone(), rise: Spread::of(&rises)? })
-    };
-    let mut all: Vec<Importance> = inputs.iter().enumerate().filter_map(of).collect();
-    all.sort_by(|a, b| b.rise.mean.total_cmp(&a.rise.mean));
-    if kept < all_rows {
-        notes.push(format!("importance: by a random sample of {kept} of {all_rows} rows"));
+    let (place, outputs) = (run.path().join(".shuffled"), staged.outputs());
+    let told = run.path().join("predictions/test");
+    let mut all = Vec::new();
+    for (turn, some) in inputs.chunks(turns.inputs).enumerate() {
+        let first = turn * turns.inputs;
+        let shuffled = evaluation::shuffled((staged, rows), (first, some), (repeats, seed), turns.rows, &place)?;
+        forecast::predict_test_rows(&subject.config, facts, run, &subject.checkpoint, &shuffled.dir)?;
+        let (kept, copies) = (shuffled.rows.len(), 1 + some.len() * repeats);
+        let forecasts = numbers(&told.join("pred.npy"), Element::F32, (copies * kept * outputs) as u64)?;
+        let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
+        let error = |copy: usize| {
+            let told = &forecasts[copy * kept * outputs..(copy + 1) * kept * outputs];
+            let scores = Trial::new(staged, &shuffled.rows).beside(told).model();
+            scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.judged())
+        };
+        let whole = error(0);
+        all.extend(some.iter().enumerate().filter_map(|(at, (name, _))| {
+            let rises: Vec<f64> = (0..repeats).map(|repeat| error(1 + at * repeats + repeat) - whole).collect();
+            Some(Importance { input: name.clone(), rise: Spread::of(&rises)? })
+        }));
+        for gone in [&place, &told] {
+            // What is left behind takes room and harms nothing.
+            let _left = std::fs::remove_dir_all(gone);
+        }
     }
-    for gone in [place, run.path().join("predictions/test")] {
-        // What is left behind takes room and harms nothing.
-        let _left = std::fs::remove_dir_all(gone);
+    all.sort_by(|a, b| b.rise.mean.total_cmp(&a.rise.mean));
+    if turns.rows < rows.len() {
+        notes.push(format!("importance: by a random sample of {} of {} rows", turns.rows, rows.len()));
     }
     Ok(all)
 }

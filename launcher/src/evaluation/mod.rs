@@ -12,4 +12,4 @@ mod shuffle;
 pub use intervals::{Quantiles, intervals, levels};
 pub use parts::{Judged, Parts, evaluate, untold};
 pub use seen::{Seen, seen};
-pub use shuffle::{Shuffled, inputs, shuffled};
+pub use shuffle::{Shuffled, Turns, inputs, shuffled};

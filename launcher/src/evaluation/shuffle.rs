@@ -6,12 +6,20 @@
 
 use crate::stage::StageError;
 use enn_common::{
-    config::data::{FeatureKind, Layout},
     fs::mmap::bytes_of,
-    staged::{ArrayName, Split, Staged, StagedMeta, StagedWriter, meta::FeatureMeta},
+    staged::{ArrayName, Split, Staged, StagedMeta, StagedWriter},
 };
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 use twox_hash::XxHash3_64;
+
+/// Rows, and numbers, that are predicted at once, at most.
+const ROWS_MAX: usize = 1_000_000;
+const VALUES_MAX: usize = 1 << 29;
+/// Rows that are shuffled among each other, at least: among fewer a shuffle says little, and of one nothing.
+const COPY_ROWS_MIN: usize = 256;
 
 /// A staged directory of shuffled copies, one below the other.
 #[derive(Debug)]
@@ -23,47 +31,46 @@ pub struct Shuffled {
 }
 
 /// The inputs: name, and the staged columns made of it.
-pub fn inputs(meta: &StagedMeta, layout: &Layout) -> Vec<(String, Vec<usize>)> {
+pub fn inputs(meta: &StagedMeta) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<usize>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for (column, feature) in meta.features.iter().enumerate() {
-        let source = source_of(feature, layout);
-        match all.iter_mut().find(|(name, _)| name == source) {
-            Some((_, columns)) => columns.push(column),
-            None => all.push((source.to_owned(), vec![column])),
+        let place = *places.entry(feature.source()).or_insert(all.len());
+        if place == all.len() {
+            all.push((feature.source().to_owned(), Vec::new()));
         }
+        all[place].1.push(column);
     }
     all
 }
 
-/// What people call the source of a staged column.
-fn source_of<'a>(feature: &'a FeatureMeta, layout: &'a Layout) -> &'a str {
-    let name = feature.name.as_str();
-    match layout {
-        Layout::Arrays(_) => name,
-        Layout::Windows(_) => {
-            let stem = name.split('[').next().unwrap_or_default();
-            stem.strip_suffix(".sin").or_else(|| stem.strip_suffix(".cos")).unwrap_or(stem)
-        }
-        Layout::Rows(rows) => {
-            let mut times = rows.features.iter().filter(|own| own.kind == FeatureKind::Time).map(|own| &own.column);
-            let is_part = |time: &&String| name.strip_prefix(time.as_str()).is_some_and(|part| part.starts_with('.'));
-            match &feature.label {
-                Some(label) => &label.column,
-                None if rows.features.iter().any(|own| own.column == name) => name,
-                None => times.find(is_part).map_or(name, String::as_str),
-            }
-        }
+/// How an importance is shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turns {
+    /// Rows of a copy.
+    pub rows: usize,
+    /// Inputs whose shuffles are predicted at once.
+    pub inputs: usize,
+}
+
+impl Turns {
+    /// For so many inputs of `width` staged columns, each shuffled `repeats` times over at most `rows` rows: all at once as far as the
+    /// bounds allow; else few rows, and of many inputs some after the others.
+    pub fn new(inputs: usize, repeats: usize, (rows, width): (usize, usize)) -> Self {
+        let most = (VALUES_MAX / width.max(1)).min(ROWS_MAX);
+        let rows = rows.min((most / (1 + inputs * repeats)).max(COPY_ROWS_MIN)).max(1);
+        Self { rows, inputs: ((most / rows).saturating_sub(1) / repeats.max(1)).clamp(1, inputs.max(1)) }
     }
 }
 
-/// Writes below `out` a copy of at most `rows_max` of the `rows` as they are, then for every one of `inputs` `repeats` copies with it
-/// shuffled by `seed`.
+/// Writes below `out` a copy of at most `rows_max` of the `rows` as they are, then for every one of `inputs`, of which `first` went before,
+/// `repeats` copies with it shuffled by `seed`.
 ///
 /// # Errors
 /// The disk refuses something.
 pub fn shuffled(
     (staged, rows): (&Staged, &[usize]),
-    inputs: &[(String, Vec<usize>)],
+    (first, inputs): (usize, &[(String, Vec<usize>)]),
     (repeats, seed): (usize, u64),
     rows_max: usize,
     out: &Path,
@@ -83,7 +90,7 @@ pub fn shuffled(
         }
         if copy > 0 {
             let columns = &inputs[(copy - 1) / repeats].1;
-            let order = permutation(count, seed.wrapping_add(copy as u64));
+            let order = permutation(count, seed.wrapping_add((first * repeats + copy) as u64));
             for (at, from) in order.into_iter().enumerate() {
                 for column in columns {
                     values[at * width + column] = staged.x_row(rows[from])[*column];
@@ -91,9 +98,9 @@ pub fn shuffled(
                 }
             }
         }
-        let first = (copy * count) as u64;
-        x.write_rows(first, bytes_of(&values))?;
-        mask.write_rows(first, &valid)?;
+        let start = (copy * count) as u64;
+        x.write_rows(start, bytes_of(&values))?;
+        mask.write_rows(start, &valid)?;
     }
     let total = (copies * count) as u64;
     let (ids, split) = (writer.array(ArrayName::RowId, &[])?, writer.array(ArrayName::Split, &[])?);
@@ -103,8 +110,9 @@ pub fn shuffled(
         array.finish(total)?;
     }
     let mut meta = staged.meta().clone();
-    meta.digest =
-        blake3::hash(format!("{} shuffled {seed} {repeats} {count}", meta.digest).as_bytes()).to_hex().to_string();
+    meta.digest = blake3::hash(format!("{} shuffled {seed} {repeats} {count} {first}", meta.digest).as_bytes())
+        .to_hex()
+        .to_string();
     (meta.rows, meta.split_rows, meta.has_targets, meta.row_names) = (total, [0, 0, total], false, Vec::new());
     Ok(Shuffled { dir: writer.finish(&meta)?, rows })
 }
@@ -121,7 +129,7 @@ fn permutation(n: usize, seed: u64) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::stage::tests::Bench;
-    use enn_common::config::data::{ArraysLayout, Feature, Labels};
+    use enn_common::config::data::{Feature, FeatureKind, Labels};
 
     #[test]
     fn what_is_made_of_one_source_column_is_one_input() {
@@ -132,13 +140,23 @@ mod tests {
         bench.layout().features = numbers.to_vec();
         bench.layout().features.extend([Feature::new("weather", labels), Feature::new("when", FeatureKind::Time)]);
         let (staged, arrays) = bench.stage();
-        let found = inputs(&staged.meta, &bench.config.layout);
+        let found = inputs(&staged.meta);
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["t[1]", "t[2]", "n.sin", "when.x", "weather", "when"]);
         assert_eq!(found[4].1, [4, 5]);
         assert_eq!(found[5].1, (6..arrays.features()).collect::<Vec<_>>());
-        let layout = Layout::Arrays(ArraysLayout { x: "x".into(), y: "y".into(), row_id: None });
-        assert_eq!(inputs(&staged.meta, &layout).len(), arrays.features(), "columns of an array are an input each");
+    }
+
+    #[test]
+    fn many_inputs_take_turns_and_have_rows_to_shuffle() {
+        assert_eq!(Turns::new(10, 5, (2_000, 10)), Turns { rows: 2_000, inputs: 10 });
+        assert_eq!(Turns::new(10, 5, (1 << 30, 10)), Turns { rows: 1_000_000 / 51, inputs: 10 });
+        for (inputs, width) in [(20_000, 20_000), (600_000, 600_000), (3, 2_000_000)] {
+            let turns = Turns::new(inputs, 5, (100_000, width));
+            assert!(turns.rows >= 50 && turns.inputs >= 1, "{turns:?}");
+            assert!(turns.rows * (1 + turns.inputs * 5) <= ROWS_MAX.max(6 * turns.rows), "{turns:?}");
+        }
+        assert_eq!(Turns::new(20_000, 5, (100_000, 20_000)).rows, COPY_ROWS_MIN);
     }
 
     #[test]
@@ -148,9 +166,9 @@ mod tests {
         let labels = FeatureKind::Labels(Labels { separator: ';', empty_is_missing: true });
         bench.layout().features = vec![Feature::new("w", labels), Feature::new("n", FeatureKind::Number)];
         let (staged, arrays) = bench.stage();
-        let inputs = inputs(&staged.meta, &bench.config.layout);
+        let inputs = inputs(&staged.meta);
         let rows: Vec<usize> = (0..40).collect();
-        let found = shuffled((&arrays, &rows), &inputs, (2, 7), 1000, &bench.dir.path().join("shuffled")).unwrap();
+        let found = shuffled((&arrays, &rows), (0, &inputs), (2, 7), 1000, &bench.dir.path().join("shuffled")).unwrap();
         let copies = Staged::open(&found.dir).unwrap();
         assert_eq!(copies.rows(), 40 * (1 + 2 * 2));
         let of = |staged: &Staged, row: usize| {

@@ -423,7 +423,7 @@ impl Draft {
 
     fn meta(&self, job: &Job<'_>, (figures, codes): (&Figures, &[Codes]), keep: &[bool]) -> StagedMeta {
         let kept = || (0..keep.len()).filter(|column| keep[*column]);
-        let (features, x_stats, y_stats) = match job.training {
+        let (mut features, x_stats, y_stats) = match job.training {
             Some(meta) => (meta.features.clone(), meta.x_stats.clone(), meta.y_stats.clone()),
             None => (
                 self.features((&kept().collect::<Vec<_>>(), &job.config.input_units), (figures, codes)),
@@ -431,6 +431,10 @@ impl Draft {
                 figures.y.iter().map(staged::Moments::stats).collect(),
             ),
         };
+        if matches!(job.config.layout, Layout::Arrays(_)) {
+            // A column of an array is an input of its own.
+            features.iter_mut().for_each(|feature| feature.source.clear());
+        }
         let mut place = vec![0; keep.len()];
         kept().zip(0..).for_each(|(column, index)| place[column] = index);
         let persistence = self.persistence.as_ref();
@@ -473,12 +477,13 @@ impl Draft {
     }
 
     fn feature(&self, column: usize, codes: &[Codes]) -> FeatureMeta {
-        let Input { name, categories, offset, one_hot, label, .. } = self.inputs[column].clone();
+        let Input { name, source, categories, offset, one_hot, label, .. } = self.inputs[column].clone();
+        let source = if label.is_some() || source == name { String::new() } else { source };
         let unseen =
             codes.iter().find(|codes| codes.column == column).map_or_else(Vec::new, |codes| codes.unseen.clone());
         let index = offset.map(|offset| IndexMeta { offset, unseen });
         let categories = categories.unwrap_or_default();
-        FeatureMeta { name, categories, one_hot, index, label, ..FeatureMeta::default() }
+        FeatureMeta { name, source, categories, one_hot, index, label, ..FeatureMeta::default() }
     }
 
     /// The unit that is given for an input, or for the column that it comes from.

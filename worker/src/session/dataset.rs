@@ -94,18 +94,19 @@ impl Dataset {
         &self.splits[split as usize]
     }
 
-    /// Gathers rows of a split by their ordinals.
+    /// Gathers some of the rows of a split, of which `kept` are taken, evenly spread.
     ///
     /// # Errors
     /// What libtorch says, usually that memory is exhausted.
     pub fn gather(
         &self,
-        split: Split,
-        ordinals: impl Iterator<Item = u64>,
+        (split, kept): (Split, u64),
+        places: std::ops::Range<u64>,
         device: Device,
     ) -> Result<Batch, SessionError> {
         let index = self.rows(split);
-        self.gather_rows(&ordinals.map(|ordinal| index.at(ordinal)).collect::<Vec<_>>(), device)
+        let row = |place| index.at(spread(place, index.len(), kept));
+        self.gather_rows(&places.map(row).collect::<Vec<_>>(), device)
     }
 
     /// Gathers rows of the staged order.

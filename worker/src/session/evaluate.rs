@@ -21,6 +21,8 @@ use tch::Device;
 
 /// Rows of one forward pass at most.
 pub const EVALUATION_ROWS: u64 = 256;
+/// Training rows that are measured at most: all of a large set would be an epoch more, to tell what a part tells as well.
+const TRAIN_ROWS_MAX: u64 = 1 << 20;
 
 /// What is measured.
 pub struct Judged<'a> {
@@ -53,11 +55,11 @@ pub fn evaluate(
     let meta = data.staged.0.meta();
     let centre: Vec<f64> = meta.y_stats.iter().map(|stats| stats.mean).collect();
     let mut sums = Sums::new(&centre, device)?.scaled(meta.scales().as_deref())?;
-    let (start, end) =
-        part(data.rows(split).len().div_ceil(thinning), u64::from(group.rank()), u64::from(group.size()));
+    let kept = measured(split, data.rows(split).len()).div_ceil(thinning);
+    let (start, end) = part(kept, u64::from(group.rank()), u64::from(group.size()));
     judged.portion.each(start..end, judged.reporter, |rows| {
         let mut part = sums.another()?;
-        let batch = data.gather(split, rows.map(|at| at * thinning), device)?;
+        let batch = data.gather((split, kept), rows, device)?;
         left_out.leave_out_of(&batch)?;
         let mut cx = Cx::eval(judged.params);
         cx.set_launcher(judged.kernels);
@@ -80,6 +82,11 @@ pub fn evaluate(
     sums.finish(group, objective)
 }
 
+/// How many of the rows of a split are measured.
+pub fn measured(split: Split, rows: u64) -> u64 {
+    if split == Split::Train { rows.min(TRAIN_ROWS_MAX) } else { rows }
+}
+
 /// A rank's contiguous part of `rows`.
 fn part(rows: u64, rank: u64, world: u64) -> (u64, u64) {
     let cut = |r: u64| (u128::from(rows) * u128::from(r) / u128::from(world)) as u64;
@@ -89,6 +96,13 @@ fn part(rows: u64, rank: u64, world: u64) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_training_split_is_thinned_and_nothing_else() {
+        let of = |rows| Split::ALL.map(|split| measured(split, rows));
+        assert_eq!(of(1000), [1000; 3]);
+        assert_eq!(of(100_000_000), [TRAIN_ROWS_MAX, 100_000_000, 100_000_000]);
+    }
 
     #[test]
     fn parts_cover_every_row_once() {

@@ -316,7 +316,9 @@ impl Plan {
                 }
             }
         }
-        let calendar = |name: &String| Input { name: name.clone(), ..Input::default() };
+        // Both ends of a circle are one input.
+        let stem = |name: &str| name.trim_end_matches(".sin").trim_end_matches(".cos").to_owned();
+        let calendar = |name: &String| Input { name: name.clone(), source: stem(name), ..Input::default() };
         inputs.extend(self.calendar.iter().map(calendar));
         inputs
     }

@@ -7,7 +7,7 @@ use super::Round;
 use crate::comm::ProcessGroup;
 use crate::session::{
     SessionError, calibrate, decide,
-    evaluate::{Judged, evaluate},
+    evaluate::{Judged, evaluate, measured},
     learner::Learner,
     measure::Measured,
     train::Ended,
@@ -155,6 +155,12 @@ impl Round<'_> {
         let split = self.with(Learner::swap_best, Self::measure_all);
         self.state.learner.swap_calibration();
         let split = split?;
+        let rows = self.host.data.rows(Split::Train).len();
+        let kept = measured(Split::Train, rows);
+        if kept < rows {
+            let decision = format!("the errors on train are those of {kept} of its {rows} rows, evenly spread");
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
         self.tell_from_first(FromWorker::Trained {
             epoch: self.state.progress.position.epoch,
             step: self.state.progress.step,
