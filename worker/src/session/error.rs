@@ -369,6 +369,27 @@ impl SessionError {
             }
             cause = error.source();
         }
+        // libtorch's messages end with the addresses of its callers.
+        while let Some(at) = text.find("\nException raised from") {
+            let end = text[at..].find("\n  hint:").map_or(text.len(), |hint| at + hint);
+            text.replace_range(at..end, "");
+        }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_callers_are_left_out_and_the_hint_stays() {
+        let words =
+            "CUDA out of memory\nException raised from malloc at x.cpp:1 (most recent call first):\nframe #0: y";
+        let told = SessionError::from(tch::TchError::Torch(words.to_owned())).sentence();
+        assert!(told.ends_with("CUDA out of memory"), "{told}");
+        let path = PathBuf::from("ledger");
+        let told = SessionError::Ledger { path, source: io::Error::other(words) }.sentence();
+        assert!(told.contains("CUDA out of memory\n  hint: make room") && !told.contains("frame"), "{told}");
     }
 }
