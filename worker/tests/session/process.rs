@@ -300,7 +300,7 @@ fn a_rank_whose_step_fails_does_not_leave_the_others_waiting() {
         );
         let began = Instant::now();
         sound.end_round(0);
-        assert!(began.elapsed() < Duration::from_secs(1), "{collectives:?}: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "{collectives:?}: {:?}", began.elapsed());
         assert_eq!(failing.status().code(), Some(1));
     }
 }
