@@ -316,6 +316,9 @@ impl Agent<'_> {
         self.watch.round_began();
         let resume = self.outcome.checkpoint.as_ref().map(|(step, _)| *step);
         let resume_step = if start.kept { Some(start.step) } else { resume };
+        // Before the round is told of: a launch that comes after this one counts the rounds that have a directory.
+        let logs = self.logs().join(round.to_string());
+        std::fs::create_dir_all(&logs).map_err(|source| AgentError::Log { path: logs.clone(), source })?;
         if self.sources.nodes.rendezvous().is_some() {
             let (host, port) = self.store_at().unwrap_or_default();
             let (nodes, restart) = (self.sources.nodes.briefs(), self.outcome.restarts);
@@ -323,7 +326,7 @@ impl Agent<'_> {
         }
         (self.emit)(What::RoundStarted { round, world_size: world, attempt: self.outcome.restarts, resume_step });
         for place in &places {
-            let logs = self.logs().join(round.to_string()).join(place.rank.to_string());
+            let logs = logs.join(place.rank.to_string());
             match place.taker {
                 Taker::New => self.start(place, (world, local_world(&places, place.slot.home)), &logs, now)?,
                 Taker::Kept(_) | Taker::Spare(_) => self.take_seat(place, &logs, now),

@@ -106,14 +106,14 @@ impl Sink {
         self.metrics = Some(server);
     }
 
-    /// Takes one event: journal, view, screen.
+    /// Takes one event: what is shown is kept already.
     pub fn event(&mut self, event: &Event) {
         self.view.apply(event);
         if let Some(metrics) = &self.metrics {
             metrics.event(event);
         }
-        self.show(event);
         self.record(event);
+        self.show(event);
     }
 
     /// The run as it stands.

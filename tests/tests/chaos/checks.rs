@@ -155,11 +155,13 @@ impl Trial {
     }
 
     fn check_journal(&self) {
-        let mut round_next = None;
+        let (mut round_next, mut cut_before) = (None, false);
         for launch in &self.launches {
             let whole = launch.code.is_some();
             check_processes(launch, whole).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
-            check_rounds(launch, &mut round_next, whole).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
+            check_rounds(launch, &mut round_next, cut_before)
+                .unwrap_or_else(|error| panic!("{error}: {}", self.told()));
+            cut_before = !whole;
             check_recoveries(launch).unwrap_or_else(|error| panic!("{error}: {}", self.told()));
         }
         // What was printed is what is kept; a killed launch may have written a line that nobody read.
@@ -221,13 +223,15 @@ fn check_processes(launch: &Launch, whole: bool) -> Result<(), String> {
     }
 }
 
-/// Rounds are numbered without gaps, and counted at the end as they were.
-fn check_rounds(launch: &Launch, next: &mut Option<u64>, whole: bool) -> Result<(), String> {
+/// Rounds are numbered without gaps, and counted at the end as they were. A launch that was killed may have begun one more
+/// than it came to tell.
+fn check_rounds(launch: &Launch, next: &mut Option<u64>, cut_before: bool) -> Result<(), String> {
+    let whole = launch.code.is_some();
     let (mut rounds, mut restarts) = (0, 0);
     for event in &launch.events {
         match &event.what {
             What::RoundStarted { round, .. } => {
-                if next.is_some_and(|next| next != round.0) {
+                if next.is_some_and(|next| next != round.0 && !(rounds == 0 && cut_before && next + 1 == round.0)) {
                     return Err(format!("round {round} follows round {:?}", next.map(|next| next - 1)));
                 }
                 *next = Some(round.0 + 1);
