@@ -12,6 +12,9 @@ use peer::{PATIENCE, Peer, connect, peer, store};
 use std::time::{Duration, Instant};
 use tch::{Kind, Tensor};
 
+/// Key that says that rank 0 has its group.
+const FORMED: &str = "formed";
+
 fn gloo(port: u16, rank: u32, size: u32, timeout: Duration) -> Result<Gloo, CommError> {
     Gloo::form(&connect(port, 0), &GlooOptions { rank, size, timeout }, &Forming::within(timeout))
 }
@@ -43,6 +46,8 @@ fn child() {
             std::thread::park_timeout(PATIENCE);
         }
         "abort" => {
+            // A group that ends while others still form it is another matter: they are told that it cannot be formed.
+            connect(port, 0).get(FORMED).unwrap();
             let begun = group.all_reduce_sum(&Tensor::ones([1000], (Kind::Float, tch::Device::Cpu))).unwrap();
             Box::new(group).abort(PATIENCE).unwrap();
             drop(begun);
@@ -108,6 +113,7 @@ fn a_peer_that_aborts_is_missed_at_once_even_while_its_process_lives_on() {
         let port = store.addr().port();
         let _peer = peer(port, 1, 2, "abort");
         let group = gloo(port, 0, 2, PATIENCE).unwrap();
+        connect(port, 0).set(FORMED, b"").unwrap();
         // What the peer had begun was cut on its side: here it ends soon, well or badly. What it never comes to ends badly.
         std::thread::park_timeout(late);
         let tensor = Tensor::ones([1000], (Kind::Float, tch::Device::Cpu));
