@@ -7,6 +7,7 @@
 //! ```
 //! **Invariant:** one launcher at a time works in a run directory: it holds the lock on `.lock`.
 
+use crate::remote::Store;
 use enn_common::{
     config::RunConfig,
     fs::{FileError, atomic},
@@ -101,9 +102,9 @@ fn listed(known: &[String]) -> String {
 
 /// The address in an object store that a path, also one below a directory, was meant to be.
 fn address(path: &Path) -> Option<String> {
-    let text = path.to_str()?;
-    let at = ["s3://", "gs://", "az://", "file://"].into_iter().find_map(|scheme| text.find(scheme))?;
-    Some(text[at..].to_owned())
+    let text = path.to_str().filter(|text| Store::is_address(text))?;
+    let before = text.split_once("://").map_or("", |(before, _)| before);
+    Some(text[before.rfind('/').map_or(0, |slash| slash + 1)..].to_owned())
 }
 
 /// A run directory that this process works in.

@@ -47,6 +47,12 @@ struct Rows {
     classes: DMatrix<f64>,
 }
 
+/// Rows to fit to, and the Gram matrix of their inputs, which is the same for every λ.
+struct Fitted {
+    rows: Rows,
+    gram: DMatrix<f64>,
+}
+
 impl Logistic {
     /// Fits to those of the rows `train` that have a class; `rates` are how often each occurs. Returns the fit and notes for people.
     pub(super) fn fit(
@@ -70,7 +76,7 @@ impl Logistic {
         let rows = sample(&with_class, (WORK_MAX / (columns * classes)).max(ROWS_MIN));
         encoding.centre(staged, &rows);
         let of = |which: &dyn Fn(usize) -> bool| Rows::of(staged, &encoding, &rows, which);
-        let (fitted, held) = (of(&|at| at % HELD != 0), of(&|at| at % HELD == 0));
+        let (fitted, held) = (Fitted::of(of(&|at| at % HELD != 0)), of(&|at| at % HELD == 0));
         let start = Weights {
             coefficients: DMatrix::zeros(columns, classes),
             intercepts: DVector::from_iterator(classes, rates.iter().map(|rate| rate.ln())),
@@ -85,7 +91,7 @@ impl Logistic {
             }
         }
         let (_, lambda) = best.ok_or(RidgeRefused::Singular)?;
-        let weights = start.stepped(&of(&|_| true), lambda).ok_or(RidgeRefused::Singular)?;
+        let weights = start.stepped(&Fitted::of(of(&|_| true)), lambda).ok_or(RidgeRefused::Singular)?;
         let mut notes = vec![format!(
             "λ = {lambda} of the mean eigenvalue, by one row in {HELD} that the others were fitted without; {} rows, {columns} columns",
             rows.len()
@@ -110,10 +116,16 @@ impl Rows {
     }
 }
 
+impl Fitted {
+    fn of(rows: Rows) -> Self {
+        Self { gram: &rows.inputs * rows.inputs.transpose(), rows }
+    }
+}
+
 impl Weights {
     /// Softmax of the linear scores (classes, rows).
     fn probabilities(&self, inputs: &DMatrix<f64>) -> DMatrix<f64> {
-        let mut told = self.coefficients.tr_mul(inputs);
+        let mut told = self.coefficients.transpose() * inputs;
         for mut column in told.column_iter_mut() {
             column += &self.intercepts;
             let highest = column.max();
@@ -125,9 +137,8 @@ impl Weights {
     }
 
     /// After steps to the least log-loss with `lambda`; `None` when the system cannot be inverted.
-    fn stepped(mut self, rows: &Rows, lambda: f64) -> Option<Self> {
+    fn stepped(mut self, Fitted { rows, gram }: &Fitted, lambda: f64) -> Option<Self> {
         let n = rows.inputs.ncols() as f64;
-        let gram = &rows.inputs * rows.inputs.transpose();
         let lambda = lambda * gram.trace() / gram.nrows() as f64;
         let mut system = gram * 0.5;
         (0..system.nrows()).for_each(|i| system[(i, i)] += lambda);

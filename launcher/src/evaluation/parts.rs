@@ -61,9 +61,10 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
     let rows: Vec<usize> = (0..staged.rows()).collect();
     // A part for every group of every kind of rows.
     let groups = judged.groups.len();
-    let kinds: Vec<Seen> =
-        Seen::ALL.into_iter().filter(|kind| judged.seen.is_none_or(|seen| seen.contains(kind))).collect();
-    let kinds = if judged.seen.is_some() { kinds } else { vec![Seen::Never] };
+    let kinds: Vec<Seen> = match judged.seen {
+        Some(seen) => Seen::ALL.into_iter().filter(|kind| seen.contains(kind)).collect(),
+        None => vec![Seen::Never],
+    };
     let kind_of =
         |row: usize| judged.seen.map_or(0, |seen| kinds.iter().position(|kind| *kind == seen[row]).unwrap_or(0));
     let places: Vec<usize> = rows.iter().map(|row| kind_of(*row) * groups + judged.group_of[*row]).collect();

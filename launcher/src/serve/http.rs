@@ -38,7 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     time::{Sleep, sleep, timeout},
@@ -191,20 +191,18 @@ async fn serve(
     Drained { finished: before.saturating_sub(cut), cut }
 }
 
-/// Says why, without reading what is asked.
-async fn turn_away(mut stream: TcpStream, limit: usize, _door: OwnedSemaphorePermit) {
+/// Says why, without making a request of what is asked.
+async fn turn_away(stream: TcpStream, limit: usize, _door: OwnedSemaphorePermit) {
     let body = Problem::Connections { limit }.body();
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\ncontent-length: {}\r\nconnection: \
          close\r\n\r\n",
         body.len()
     );
+    let mut stream = Patient { stream, wait: LINGER_MAX, until: None, heard: Arc::new(AtomicBool::new(false)) };
     let told = async {
         stream.write_all(&[head.as_bytes(), &body].concat()).await?;
-        stream.shutdown().await?;
-        let mut block = [0; 4096];
-        while stream.read(&mut block).await? > 0 {}
-        io::Result::Ok(())
+        stream.shutdown().await
     };
     let _gone = timeout(LINGER_MAX, told).await;
 }
