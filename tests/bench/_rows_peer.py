@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance" / "peers"))
+from elastic import Page  # noqa: E402
 from enn import Model  # noqa: E402
 from staged import descend, fused_adamw  # noqa: E402
 
@@ -75,12 +76,13 @@ def build(config: dict, arrays: list[pathlib.Path], options: dict) -> tuple[Mode
 
 
 def train(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
-    """Rows per second of each epoch but the first."""
+    """Rows per second of each epoch but the first. In `folder`, if there is one, it tells its steps to whoever watches."""
     settings, device = config["train"], options["device"]
     model, scale_x, scale_y = build(config, arrays, options)
     optimizer = fused_adamw(model, settings)
     average = [p.detach().clone() for p in model.parameters()]
     batches = loader(arrays, options["batch"], options, shuffle=True)
+    page, step = Page(pathlib.Path(options["folder"]) / "pages") if "folder" in options else None, 0
     rates, waits = [], []
     for _ in range(options["epochs"]):
         count, waited = 0, 0.0
@@ -95,7 +97,9 @@ def train(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
             loss = (F.huber_loss(z, target, reduction="none") * mask).sum()
             loss = (loss + 0.5 * (F.huber_loss(base, target, reduction="none") * mask).sum()) / mask.sum()
             descend(model, optimizer, average, loss)
-            count += len(x)
+            count, step = count + len(x), step + 1
+            if page:
+                page.tell(step)
             before = time.perf_counter()
             if count >= options["rows_max"]:
                 break

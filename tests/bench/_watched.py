@@ -246,10 +246,10 @@ class Enn(Run):
 
     name = "enn train"
 
-    def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str, workers: int = WORKERS) -> None:
+    def __init__(self, config: pathlib.Path, folder: pathlib.Path, *flags: str, workers: int = WORKERS, threads: int = 1) -> None:
         wanted = [] if "--workers" in flags else ["--nproc-per-node", str(workers)]
         command = [record.binary("enn"), "train", str(config), *wanted, "--device", DEVICE, "--quiet"]
-        environment = steps.library_environment(DEVICE) | {"OMP_NUM_THREADS": "1"}
+        environment = steps.library_environment(DEVICE) | {"OMP_NUM_THREADS": str(threads)}
         super().__init__([*command, "--runs-dir", str(folder), *flags], folder, environment)
         self.spares = int(flags[flags.index("--spares") + 1]) if "--spares" in flags else 0
         self.told: list[dict] = []

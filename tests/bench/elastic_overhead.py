@@ -2,34 +2,26 @@
 workers each; at most 1 % more. elastic_overhead_plain: the same for one worker against a plain loop, the same training without a
 launcher (worker/examples/plain_loop.rs). Several runs of each.
 
-Both runs of a comparison live at once but never work together: one stands still (SIGSTOP) while the other works for a short
-slice, in turn, so that whatever else the machine does meets both. A slice is cut at ends of steps, which the control pages
-tell; slices in which an epoch ended are left out. What is counted is user and system time of launcher, workers and spares, and, beside
-it, wall time. The result is the median over the pairs of neighbouring slices, its verdict that of the 95 % interval from resampled runs
+Both runs of a comparison work in turn (_slices.py). What is counted is user and system time of launcher, workers and spares, and,
+beside it, wall time. The result is the median over the pairs of neighbouring slices, its verdict that of the 95 % interval from resampled runs
 and pairs: below, when the whole of it is below 1 %; above, when none of it is; else, or when it is wider than 1 %, undecided, which is no
 failure but says nothing either.
 
 `elastic_overhead.py [RUNS SLICES]`: fewer make a wider interval.
 """
 
-import os
 import pathlib
 import random
-import signal
 import statistics
 import subprocess
 import sys
-import time
 
 import _record as record
+import _slices as slices
 import _watched as watched
 
 RUNS, SLICES = map(int, sys.argv[1:3] or (4, 150))
 SLICE_S = 0.35
-# After SIGCONT, until caches are what they were.
-SETTLE_S = 0.05
-LOOK_S = 0.0003
-WARM_UP_SLICES = 5
 RESAMPLES = 2000
 OVERHEAD_MAX = 0.01
 LIMIT = 1 / (1 + OVERHEAD_MAX)
@@ -51,53 +43,6 @@ class Plain(watched.Paged):
         return [page for page in self.pages.values() if page.step() > 0 and len(page.seen) > 1]
 
 
-def processor_ns(pid: int) -> int:
-    """Processor time of all threads, the dead ones too; the clock of another process, see clock_getcpuclockid(3)."""
-    try:
-        return time.clock_gettime_ns((~pid << 3) | 2)
-    except OSError:
-        return 0
-
-
-class Arm:
-    """A run that works in slices."""
-
-    def __init__(self, run: watched.Run, workers: int) -> None:
-        self.run = run
-        run.until(lambda: len(run.at_work()) == workers and (not isinstance(run, watched.Enn) or run.warm()), "all at work")
-        self.everybody = watched.below(run.child.pid)
-        self.page = run.at_work()[0]
-        self.send(signal.SIGSTOP)
-
-    def send(self, number: int) -> None:
-        for pid in self.everybody:
-            os.kill(pid, number)
-
-    def boundary(self) -> tuple[int, float, int]:
-        """At the end of a step: its number, the time, and the processor time of launcher, workers and spares."""
-        before = self.page.step()
-        while True:
-            now = time.monotonic()
-            self.page.read(now)
-            if self.page.step() != before:
-                return self.page.step(), now, sum(map(processor_ns, self.everybody))
-            time.sleep(LOOK_S)
-
-    def slice(self, epoch: int) -> tuple[float, float] | None:
-        """Works for a slice: processor time and wall time of a step, milliseconds; none when an epoch ended in it."""
-        self.send(signal.SIGCONT)
-        time.sleep(SETTLE_S)
-        self.page.read(time.monotonic())
-        step, at, worked = self.boundary()
-        time.sleep(SLICE_S)
-        self.page.read(time.monotonic())
-        last, end, worked_last = self.boundary()
-        self.send(signal.SIGSTOP)
-        if step // epoch != last // epoch:
-            return None
-        return (worked_last - worked) / 1e6 / (last - step), 1000 * (end - at) / (last - step)
-
-
 def interval(runs: list[list[float]]) -> tuple[float, float]:
     """The median's 95 % interval. Two processes of one program differ, too (where their pages lie, for instance): runs are
     drawn, and pairs of each.
@@ -108,21 +53,6 @@ def interval(runs: list[list[float]]) -> tuple[float, float]:
     return medians[RESAMPLES // 40], medians[-RESAMPLES // 40]
 
 
-def pairs(arms: tuple[Arm, Arm], epoch: int) -> list[list[tuple[float, float]]]:
-    """Slices in turn."""
-    found = []
-    for number in range(SLICES + WARM_UP_SLICES):
-        # Who begins takes turns as well.
-        order = arms if number % 2 else arms[::-1]
-        both = {arm: arm.slice(epoch) for arm in order}
-        if number >= WARM_UP_SLICES and all(both.values()):
-            found.append([both[arm] for arm in arms])
-    # What is to end must be able to.
-    for arm in arms:
-        arm.send(signal.SIGCONT)
-    return found
-
-
 def verdict(low: float, high: float) -> str:
     """What an interval of the overhead says."""
     if high - low > OVERHEAD_MAX or low <= OVERHEAD_MAX < high:
@@ -130,26 +60,27 @@ def verdict(low: float, high: float) -> str:
     return "below" if high <= OVERHEAD_MAX else "above"
 
 
-def judge(name: str, peer: str, runs: list[list[list[tuple[float, float]]]], load: list) -> str:
+def judge(name: str, peer: str, runs: list[list[tuple[slices.Slice, slices.Slice]]], load: list) -> str:
     """The verdict over the pairs of several runs."""
     every = [pair for run in runs for pair in run]
-    over = lambda found, what: [ours[what] / plain[what] - 1 for ours, plain in found]
-    low, high = interval([over(run, 0) for run in runs])
-    wall = interval([over(run, 1) for run in runs])
+    over = lambda found: [ours.processor_ms / plain.processor_ms - 1 for ours, plain in found]
+    over_wall = lambda found: [ours.wall_ms / plain.wall_ms - 1 for ours, plain in found]
+    low, high = interval([over(run) for run in runs])
+    wall = interval([over_wall(run) for run in runs])
     more = {
         "verdict": verdict(low, high),
-        "overhead": statistics.median(over(every, 0)),
+        "overhead": statistics.median(over(every)),
         "overhead_interval": [low, high],
-        "overhead_by_run": [statistics.median(over(run, 0)) for run in runs],
-        "wall_overhead": statistics.median(over(every, 1)),
+        "overhead_by_run": [statistics.median(over(run)) for run in runs],
+        "wall_overhead": statistics.median(over_wall(every)),
         "wall_overhead_interval": wall,
         "wall_verdict": verdict(*wall),
-        "wall_ms": [statistics.median(pair[which][1] for pair in every) for which in (0, 1)],
+        "wall_ms": [statistics.median(pair[which].wall_ms for pair in every) for which in (0, 1)],
         "load": [load, watched.load()],
     }
-    plain = [pair[1][0] for pair in every]
+    plain = [pair[1].processor_ms for pair in every]
     # The ratio is that of the pairs, not that of two medians.
-    ours = [statistics.median(plain) * (1 + share) for share in over(every, 0)]
+    ours = [statistics.median(plain) * (1 + share) for share in over(every)]
     record.record(name, "ms of processor time", "lower", ours, plain, peer, LIMIT, more)
     print(f"{name}: {len(every)} pairs, {more}", flush=True)
     print(f"{name}: between {low:.2%} and {high:.2%} of processor time: {more['verdict']} {OVERHEAD_MAX:.0%}", flush=True)
@@ -167,13 +98,13 @@ def main() -> None:
         run = lambda kind, *words, **more: watched.Enn(folder.config, folder.fresh(kind), *words, **more)
         for _ in range(RUNS):
             with run("reform", *elastic) as reform, run("restart", *flags, "--policy", "restart") as restart:
-                arms = Arm(reform, watched.WORKERS), Arm(restart, watched.WORKERS)
-                against_restart.append(pairs(arms, epoch(reform)))
+                arms = slices.Arm(reform, watched.WORKERS, SLICE_S), slices.Arm(restart, watched.WORKERS, SLICE_S)
+                against_restart.append(slices.pairs(arms, epoch(reform), SLICES))
             with run("one", *elastic, workers=1) as one:
-                ours = Arm(one, 1)
+                ours = slices.Arm(one, 1, SLICE_S)
                 [directory] = [path.parent for path in one.folder.glob("*/run.json")]
                 with Plain(directory, one.staged(), folder.fresh("plain")) as plain:
-                    against_plain.append(pairs((ours, Arm(plain, 1)), epoch(one)))
+                    against_plain.append(slices.pairs((ours, slices.Arm(plain, 1, SLICE_S)), epoch(one), SLICES))
     verdicts = [
         judge("elastic_overhead", "enn train --policy restart", against_restart, load),
         judge("elastic_overhead_plain", "a plain loop without a launcher", against_plain, load),
