@@ -65,15 +65,22 @@ impl<'a> View<'a> {
     }
 
     /// Gathers `rows` into tensors on the host, pinned when `pin` names a CUDA device: every value is written once, where it is to
-    /// lie. Rows from `real` on are padding: their target mask is all zero.
+    /// lie. The tensors are parts of one, which is what is copied to a device. Rows from `real` on are padding: their target mask is
+    /// all zero.
     ///
     /// # Errors
     /// [`DataError::Tensor`] when libtorch cannot make the tensors.
     pub fn gather(&self, rows: &[u64], real: usize, pin: Device) -> Result<Batch, DataError> {
-        let n = rows.len();
-        let place = |width: usize| move |source| DataError::Tensor { rows: n, width, source };
-        let inputs = |t: Result<Tensor, tch::TchError>| t.map_err(place(self.inputs));
-        let outputs = |t: Result<Tensor, tch::TchError>| t.map_err(place(self.outputs));
+        let failed = |source| DataError::Tensor { rows: rows.len(), width: self.inputs + self.outputs, source };
+        let parts = Parts::of(rows.len(), self.inputs, self.outputs, !self.weight.is_empty());
+        let mut bytes = buffer(parts.bytes(), pin.is_cuda()).map_err(failed)?;
+        let Some(mut rest) = host_bytes_mut(&mut bytes) else { unreachable!("it was just made on the host") };
+        let mut places = parts.0.iter().map(|part| {
+            let (own, behind) = std::mem::take(&mut rest).split_at_mut(part.padded());
+            rest = behind;
+            &mut own[..part.bytes()]
+        });
+        let mut place = || places.next().unwrap_or_default();
         let copied = |to: &mut [u8], _, from: &[u8]| to.copy_from_slice(from);
         let counted = |to: &mut [u8], at: usize, from: &[u8]| match at < real {
             true => to.copy_from_slice(from),
@@ -84,19 +91,63 @@ impl<'a> View<'a> {
             let cells = to.chunks_exact_mut(size_of::<f32>()).zip(from);
             cells.for_each(|(cell, valid)| cell.copy_from_slice(&(f32::from(*valid) * weight).to_ne_bytes()));
         };
-        let (x, y) = ((self.inputs, Kind::Float), (self.outputs, Kind::Float));
-        let (x_mask, y_mask) = ((self.inputs, Kind::Bool), (self.outputs, Kind::Bool));
-        Ok(Batch {
-            x: inputs(gathered(self.x, rows, x, pin, copied))?,
-            x_mask: inputs(gathered(self.x_mask, rows, x_mask, pin, copied))?,
-            y: outputs(gathered(self.y, rows, y, pin, copied))?,
-            y_mask: outputs(match self.weight.is_empty() {
-                true => gathered(self.y_mask, rows, y_mask, pin, counted),
-                false => gathered(self.y_mask, rows, y, pin, weighed),
-            })?,
-            rows: rows.into(),
-            real,
-        })
+        write(place(), self.x, (rows, self.inputs), copied);
+        write(place(), self.x_mask, (rows, self.inputs), copied);
+        write(place(), self.y, (rows, self.outputs), copied);
+        match self.weight.is_empty() {
+            true => write(place(), self.y_mask, (rows, self.outputs), counted),
+            false => write(place(), self.y_mask, (rows, self.outputs), weighed),
+        }
+        drop(places);
+        let [x, x_mask, y, y_mask] = parts.views(&bytes).map_err(failed)?;
+        Ok(Batch { x, x_mask, y, y_mask, whole: Some((bytes, parts)), rows: rows.into(), real })
+    }
+}
+
+/// Where x, x_mask, y and y_mask lie in one tensor of bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts([Part; 4]);
+
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    rows: usize,
+    width: usize,
+    kind: Kind,
+}
+
+impl Part {
+    /// Where the next one begins: what reads many numbers at once wants them to begin at such places.
+    const ALIGNMENT: usize = 64;
+
+    fn bytes(&self) -> usize {
+        self.rows * self.width * self.kind.elt_size_in_bytes()
+    }
+
+    fn padded(&self) -> usize {
+        self.bytes().next_multiple_of(Self::ALIGNMENT)
+    }
+}
+
+impl Parts {
+    fn of(rows: usize, inputs: usize, outputs: usize, weighed: bool) -> Self {
+        let part = |width, kind| Part { rows, width, kind };
+        let weights = if weighed { Kind::Float } else { Kind::Bool };
+        Self([part(inputs, Kind::Float), part(inputs, Kind::Bool), part(outputs, Kind::Float), part(outputs, weights)])
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(Part::padded).sum()
+    }
+
+    fn views(&self, bytes: &Tensor) -> Result<[Tensor; 4], tch::TchError> {
+        let mut start = 0;
+        let mut next = |part: &Part| {
+            let own = bytes.f_narrow(0, start, part.bytes() as i64)?;
+            start += part.padded() as i64;
+            own.f_view_dtype(part.kind)?.f_view([part.rows as i64, part.width as i64])
+        };
+        let [x, x_mask, y, y_mask] = &self.0;
+        Ok([next(x)?, next(x_mask)?, next(y)?, next(y_mask)?])
     }
 }
 
@@ -115,6 +166,8 @@ pub struct Batch {
     pub rows: Arc<[u64]>,
     /// Rows that count; the rest is padding.
     pub real: usize,
+    /// The tensor of bytes that the four are parts of, where they are.
+    pub whole: Option<(Tensor, Parts)>,
 }
 
 impl Batch {
@@ -123,17 +176,19 @@ impl Batch {
     /// # Errors
     /// What libtorch says, usually that device memory is exhausted.
     pub fn to_device(&self, device: Device) -> Result<Self, tch::TchError> {
-        let move_one = |t: &Tensor| -> Result<Tensor, tch::TchError> {
-            if t.device() == device { Ok(t.shallow_clone()) } else { t.f_to_device_(device, t.kind(), true, false) }
+        if self.x.device() == device {
+            return Ok(self.shallow_clone());
+        }
+        let move_one = |t: &Tensor| t.f_to_device_(device, t.kind(), true, false);
+        let (whole, [x, x_mask, y, y_mask]) = match &self.whole {
+            Some((bytes, parts)) => {
+                let bytes = move_one(bytes)?;
+                let views = parts.views(&bytes)?;
+                (Some((bytes, *parts)), views)
+            }
+            None => (None, [move_one(&self.x)?, move_one(&self.x_mask)?, move_one(&self.y)?, move_one(&self.y_mask)?]),
         };
-        Ok(Self {
-            x: move_one(&self.x)?,
-            x_mask: move_one(&self.x_mask)?,
-            y: move_one(&self.y)?,
-            y_mask: move_one(&self.y_mask)?,
-            rows: Arc::clone(&self.rows),
-            real: self.real,
-        })
+        Ok(Self { x, x_mask, y, y_mask, whole, rows: Arc::clone(&self.rows), real: self.real })
     }
 
     /// Slots in which a valid cell is not finite. Waits for the device.
@@ -174,6 +229,7 @@ impl Batch {
             x_mask,
             y: share(&self.y),
             y_mask: share(&self.y_mask),
+            whole: self.whole.as_ref().map(|(bytes, parts)| (share(bytes), *parts)),
             rows: Arc::clone(&self.rows),
             real: self.real,
         }
@@ -186,7 +242,7 @@ impl Batch {
     pub fn duplicate(&self) -> Result<Self, tch::TchError> {
         let (x, x_mask) = (duplicate(&self.x)?, duplicate(&self.x_mask)?);
         let (y, y_mask) = (duplicate(&self.y)?, duplicate(&self.y_mask)?);
-        Ok(Self { x, x_mask, y, y_mask, rows: Arc::clone(&self.rows), real: self.real })
+        Ok(Self { x, x_mask, y, y_mask, whole: None, rows: Arc::clone(&self.rows), real: self.real })
     }
 
     /// Rows `start..start + len` as views.
@@ -199,6 +255,7 @@ impl Batch {
             x_mask: self.x_mask.f_narrow(0, start, len)?,
             y: self.y.f_narrow(0, start, len)?,
             y_mask: self.y_mask.f_narrow(0, start, len)?,
+            whole: None,
             rows: self.rows.get(start as usize..(start + len) as usize).unwrap_or_default().into(),
             real: self.real.saturating_sub(start as usize).min(len as usize),
         })
@@ -210,22 +267,18 @@ fn check(array: &'static str, found: usize, rows: usize, width: usize) -> Result
     if found == expected { Ok(()) } else { Err(DataError::Length { array, found, expected, rows, width }) }
 }
 
-/// Rows of an array (N, width) as a tensor (rows, width) of this kind. `write` is given the bytes of a row of the tensor, its place,
-/// and the bytes of the array's row.
-fn gathered<T: Plain>(
+/// Writes rows of an array (N, width) one behind the other. `write` is given the bytes to write, their place among the rows, and the
+/// bytes of the array's row.
+fn write<T: Plain>(
+    to: &mut [u8],
     array: &[T],
-    rows: &[u64],
-    (width, kind): (usize, Kind),
-    pin: Device,
+    (rows, width): (&[u64], usize),
     write: impl Fn(&mut [u8], usize, &[u8]),
-) -> Result<Tensor, tch::TchError> {
-    let mut tensor = buffer([rows.len(), width], kind, pin.is_cuda())?;
-    let Some(bytes) = host_bytes_mut(&mut tensor) else { unreachable!("it was just made on the host") };
-    let row_bytes = width * kind.elt_size_in_bytes();
-    for (at, (to, row)) in bytes.chunks_exact_mut(row_bytes.max(1)).zip(rows).enumerate() {
+) {
+    let row_bytes = to.len() / rows.len().max(1);
+    for (at, (to, row)) in to.chunks_exact_mut(row_bytes.max(1)).zip(rows).enumerate() {
         write(to, at, bytes_of(&array[*row as usize * width..(*row as usize + 1) * width]));
     }
-    Ok(tensor)
 }
 
 #[cfg(test)]
@@ -242,6 +295,11 @@ mod tests {
         assert_eq!(Vec::<f32>::try_from(batch.x.flatten(0, 1)).unwrap(), [6., 7., 2., 3., 6., 7.]);
         assert_eq!(Vec::<bool>::try_from(batch.x_mask.flatten(0, 1)).unwrap(), [true, true, true, false, true, true]);
         assert_eq!(Vec::<bool>::try_from(batch.y_mask.flatten(0, 1)).unwrap(), [true, true, false]);
+        let whole = batch.shallow_clone().whole.unwrap();
+        let again = whole.1.views(&whole.0).unwrap();
+        for (own, again) in [&batch.x, &batch.x_mask, &batch.y, &batch.y_mask].into_iter().zip(&again) {
+            assert_eq!((own, own.kind(), own.data_ptr()), (again, again.kind(), again.data_ptr()));
+        }
         let part = batch.narrow(1, 2).unwrap();
         assert_eq!(part.real, 1);
         assert_eq!((part.y.size(), &part.rows[..]), (vec![2, 1], &[1, 3][..]));

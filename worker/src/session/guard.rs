@@ -71,7 +71,15 @@ mod tests {
     fn batch(x: &[f32]) -> Batch {
         let x = Tensor::from_slice(x).view([-1, 2]);
         let (y, rows) = (Tensor::zeros([x.size()[0], 0], (Kind::Float, Device::Cpu)), x.size()[0] as usize);
-        Batch { x_mask: x.isfinite(), x, y_mask: y.shallow_clone(), y, rows: (0..rows as u64).collect(), real: rows }
+        Batch {
+            x_mask: x.isfinite(),
+            x,
+            y_mask: y.shallow_clone(),
+            y,
+            whole: None,
+            rows: (0..rows as u64).collect(),
+            real: rows,
+        }
     }
 
     #[test]

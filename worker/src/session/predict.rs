@@ -409,7 +409,8 @@ mod tests {
             (numbers(&[1.0, f32::NAN, 1.0, 1.0, f32::NAN, 3.0]), Tensor::zeros([3, 0], (Kind::Float, Device::Cpu)));
         // A number that is not valid is no input.
         let x_mask = Tensor::from_slice(&[true, true, true, true, true, false]).view([3, 2]);
-        let batch = Batch { x, x_mask, y: none.shallow_clone(), y_mask: none, rows: [0, 1, 2].into(), real: 3 };
+        let batch =
+            Batch { x, x_mask, y: none.shallow_clone(), y_mask: none, whole: None, rows: [0, 1, 2].into(), real: 3 };
         let mut answers = Answers::default();
         answers.add(&Answer { point: point.clone(), quantiles: vec![] }, &batch, None).unwrap();
         assert_eq!(answers.status, [RowStatus::Predicted, RowStatus::NotFinite, RowStatus::NoInput].map(|s| s as u8));

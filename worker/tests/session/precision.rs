@@ -123,7 +123,7 @@ fn batch(staged: &Path, rows: usize) -> Batch {
     let x = stack((0..rows).map(|row| Tensor::from_slice(open.x_row(row))).collect());
     let y = stack((0..rows).map(|row| Tensor::from_slice(open.y_row(row))).collect());
     let (x_mask, y_mask) = (x.isfinite(), y.isfinite());
-    Batch { x, x_mask, y, y_mask, rows: (0..rows as u64).collect(), real: rows }
+    Batch { x, x_mask, y, y_mask, whole: None, rows: (0..rows as u64).collect(), real: rows }
 }
 
 #[test]
