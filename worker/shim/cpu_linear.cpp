@@ -58,6 +58,8 @@ ENN_INLINE void add_rows(const float* g, int64_t rows, int64_t width, float* __r
 ENN_512 void add_rows_512(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
 ENN_256 void add_rows_256(const float* g, int64_t rows, int64_t width, float* sum) { add_rows(g, rows, width, sum); }
 
+// Rows of a far weight whose sums are in registers together.
+constexpr int64_t BLOCK = 12;
 // Numbers of a weight that fit the second cache beside the rest: 1 MiB.
 constexpr int64_t NEAR = 1 << 18;
 
@@ -95,7 +97,16 @@ void add_outer(const float* g, const float* x, float* dw, int64_t n, int64_t out
 void by_transpose(const float* x, const float* w, const float* bias, float* y, int64_t n, int64_t out, int64_t in) {
   const auto right = panels(x, in, n, 1, in);
   std::vector<float> turned(out * n);
-  run({w, in, 1, right.data(), LANES, LANES * in, turned.data(), n, out, n, in, nullptr, false});
+  const int64_t blocks = (out + BLOCK - 1) / BLOCK, grain = std::max<int64_t>(1, WORK / std::max<int64_t>(1, BLOCK * n * in));
+  at::parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t from = begin * BLOCK; from < std::min(out, end * BLOCK); from += BLOCK) {
+      // All terms of these rows before the next: a weight's row is read from one end to the other.
+      for (int64_t first = 0; first < in; first += TERMS) {
+        const float* part = right.data() + first * LANES;
+        multiply({w + first, in, 1, part, LANES, LANES * in, turned.data(), n, out, n, std::min(TERMS, in - first), nullptr, first > 0}, from, std::min(out, from + BLOCK));
+      }
+    }
+  });
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t o = 0; o < out; ++o) y[i * out + o] = turned[o * n + i] + (bias ? bias[o] : 0.0f);
   }
