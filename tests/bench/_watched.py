@@ -359,8 +359,7 @@ class Folder:
     """A private folder with the configuration; runs get folders in it."""
 
     def __init__(self) -> None:
-        # Asked to end, a bench ends its runs first.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
+        end_when_asked()
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="enn-bench-"))
         self.config, self.count = configuration(self.base), 0
 
@@ -374,6 +373,11 @@ class Folder:
         """A folder for a run."""
         self.count += 1
         return self.base / f"{self.count}-{what}"
+
+
+def end_when_asked() -> None:
+    """Asked to end, a bench ends its runs first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
 
 
 def load() -> list[float]:

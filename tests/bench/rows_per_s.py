@@ -125,4 +125,5 @@ def measure(name: str, wanted: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
+    watched.end_when_asked()
     rows.main(__doc__, measure, sys.argv[1:])
