@@ -23,6 +23,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -63,6 +64,17 @@ pub fn played(archive: &Path, dir: &Path, lines: &str) -> (PathBuf, PathBuf) {
     fs::write(&python, format!("{PART}{lines}")).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
     (artifact, python)
+}
+
+/// A library that does what these lines of C say as soon as it is loaded.
+pub fn library(dir: &Path, lines: &str) -> PathBuf {
+    let (source, path) = (dir.join("library.c"), dir.join("libonnxruntime.so"));
+    let heads = ["signal", "stdio", "stdlib", "unistd"].map(|name| format!("#include <{name}.h>\n")).concat();
+    let begin = "__attribute__((constructor)) static void begin(void)";
+    fs::write(&source, format!("{heads}{begin} {{ {lines} }}\n")).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&path, &source]).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    path
 }
 
 /// Waits until something is so.

@@ -8,7 +8,10 @@ use enn_common::{
     artifact::export::{Level, Sidecar},
     staged::reader::NpyMap,
 };
-use enn_tests::{artifact::until, data, launch};
+use enn_tests::{
+    artifact::{library, until},
+    data, launch,
+};
 use nix::{
     sys::signal::{self, Signal},
     unistd::Pid,
@@ -171,6 +174,30 @@ fn what_cannot_be_checked_is_published_only_when_asked_and_says_so() {
     assert!(other.usage.iter().all(|name| out.join(name).is_file()));
     assert_eq!(other.inputs.len(), other.outputs.len(), "the state of a stream goes in and comes out");
     assert!(other.inputs.len() > 1);
+}
+
+#[test]
+fn a_library_that_crashes_takes_nothing_with_it_but_what_it_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let out = dir.path().join("out");
+    let crashes = library(dir.path(), "fputs(\"boom\\n\", stderr); raise(SIGSEGV);");
+    let mut command = enn();
+    command.env("ENN_RUNTIMES", crashes).arg("export").arg(&run).args(["--to", "onnx,ort,pt2", "--out"]).arg(&out);
+    let done = command.output().unwrap();
+    let told = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(5), "{told}{}", String::from_utf8_lossy(&done.stderr));
+    let log = out.join("chaos.ort.log");
+    for said in [
+        "onnx        not exported: onnxruntime failed on ",
+        "it crashed (SIGSEGV); its last lines:\n  boom\nhint: ",
+        "ort         not exported: onnxruntime failed on ",
+        &format!("it crashed (SIGSEGV): boom; its own words are in {}\nhint: ", log.display()),
+    ] {
+        assert!(told.contains(said), "{said}: {told}");
+    }
+    assert_eq!(fs::read_to_string(&log).unwrap(), "boom\n");
+    assert_eq!(names(&out), ["chaos.ort.log", "chaos.pt2", "chaos.pt2.json", "chaos.pt2.usage.py"]);
 }
 
 #[test]

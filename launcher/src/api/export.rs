@@ -26,7 +26,7 @@ use enn_common::{
 };
 use enn_export::{
     Batch, ExportError, Model, Precision, Runner, Target, Tensor, coreml,
-    maker::{Made, prepare},
+    maker::{Made, log_of, prepare},
     onnx, pass,
     verify::{self, Cases},
 };
@@ -97,6 +97,8 @@ pub fn export(
         let others = needed.iter().any(|other| other.source() == Some(target));
         let bears = if others { Ok(()) } else { target.bears(options.precision) };
         let made = bears.and_then(|()| workshop.make(target, target.source().and_then(|source| sources.get(&source))));
+        let [left, kept] = [draft.dir(), out.as_path()].map(|dir| log_of(&dir.join(target.file(&subject.name))));
+        let made = made.map_err(|error| error.logged(&left, &kept));
         let seconds = began.elapsed().as_secs_f64();
         if !asked.contains(&target) {
             sources.insert(target, made.map(|(parts, _)| parts).map_err(|error| error.to_string()));
@@ -353,6 +355,8 @@ impl Workshop<'_> {
         // Tensors first: their name is that of what is in them, and the artifact that asks for them comes whole.
         let parts: Vec<PathBuf> = [said, path.to_owned()].into_iter().chain(written).chain(data).collect();
         self.draft.publish(&parts, out)?;
+        // Words about an artifact that was not there are of no use beside it.
+        let _absent = std::fs::remove_file(log_of(&place));
         for old in stale {
             std::fs::remove_file(&old).map_err(|source| ExportError::Io { path: old.clone(), source })?;
         }
