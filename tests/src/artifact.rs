@@ -59,7 +59,8 @@ pub fn played(archive: &Path, dir: &Path, lines: &str) -> (PathBuf, PathBuf) {
     fs::copy(archive, &artifact).unwrap();
     let said = fs::read(archive.with_extension("pt2.json")).unwrap();
     let mut said: Value = serde_json::from_slice(&said).unwrap();
-    (said["format"], said["artifact"]) = ("executorch".into(), "model.pte".into());
+    (said["format"], said["artifact"], said["files"][0]["path"]) =
+        ("executorch".into(), "model.pte".into(), "model.pte".into());
     fs::write(dir.join("model.pte.json"), said.to_string()).unwrap();
     fs::write(&python, format!("{PART}{lines}")).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();

@@ -11,7 +11,7 @@ use crate::{
     Error,
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Exported, Forms, Ports, Subject, Tools, digest, programs, sidecar},
+    export::{Draft, Exported, Forms, Packed, Ports, Subject, Tools, digest, is_packed, programs, sidecar},
     facts::Facts,
 };
 use enn_common::{
@@ -80,6 +80,9 @@ pub fn export(
 ) -> Result<Vec<Exported>, Error> {
     if options.targets.is_empty() {
         return Err(Error::Usage(Usage::NothingToExport));
+    }
+    if let Some(old) = options.code_of.as_ref().filter(|old| is_packed(old)) {
+        Packed::open(old)?;
     }
     let out = facts.cwd.join(out);
     let draft = Draft::new(&out)?;
@@ -279,7 +282,7 @@ impl Workshop<'_> {
         let verified = self.verified(target, &parts[0])?;
         let source = target.source().and_then(|source| Some((source, sources.get(&source)?.as_ref().ok()?)));
         let source = source.map(|(source, parts)| {
-            Ok::<_, ExportError>(Source { format: source.name().to_owned(), blake3: digest(parts)?.1 })
+            Ok::<_, ExportError>(Source { format: source.name().to_owned(), blake3: digest(parts)?.blake3 })
         });
         let told = sidecar(
             self.subject,
