@@ -4,15 +4,12 @@
 use enn_common::fs::{FileError, atomic, owned};
 use std::{
     fs::{self, DirBuilder, File},
-    io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 /// Beginning of the names of drafts: those of [`atomic::temporary`].
 const TEMPORARY: &str = ".export.tmp-";
-/// Times that another process may take a draft that was not locked yet for one that was left.
-const SWEPT_MAX: u32 = 3;
 
 /// A directory for what is being made, gone when it is dropped.
 #[derive(Debug)]
@@ -30,14 +27,12 @@ impl Draft {
     pub fn new(out: &Path) -> Result<Self, FileError> {
         fs::create_dir_all(out).map_err(FileError::of("make the directory", out))?;
         owned::sweep(out, TEMPORARY, |_| false);
-        for _ in 0..SWEPT_MAX {
+        let make = || {
             let dir = atomic::temporary(&out.join("export"));
             DirBuilder::new().mode(0o700).create(&dir).map_err(FileError::of("make the directory", &dir))?;
-            if let Some(lock) = owned::take(&dir)? {
-                return Ok(Self { dir, _lock: lock });
-            }
-        }
-        Err(FileError::of("make a directory in", out)(io::ErrorKind::ResourceBusy.into()))
+            Ok(dir)
+        };
+        owned::create(make).map(|(dir, lock)| Self { dir, _lock: lock })
     }
 
     /// Where it is.
