@@ -14,13 +14,16 @@ use enn_worker::{
     error::OpError,
     functional as f,
     layer::Normalise,
+    op::aten::AtenArg,
     params::{Group, Init, ParamBuilder, ParamId},
     session::{Own, program},
 };
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let models = SubModels::new().with("token_map", |pb, spec| Box::new(TokenMap::new(pb, spec)));
+    let models = SubModels::new()
+        .with("token_map", |pb, spec| Box::new(TokenMap::new(pb, spec)))
+        .with("running_sum", |_, _| Box::new(RunningSum));
     program(&Own { models, ..Own::default() })
 }
 
@@ -46,5 +49,17 @@ impl SubModel for TokenMap {
         let across = f::transpose(cx, &self.norm.forward(cx, tokens)?, 1, 2)?;
         let mapped = f::linear(cx, &across, &cx.param(self.weight), None)?;
         f::add(cx, tokens, &f::transpose(cx, &mapped, 1, 2)?)
+    }
+}
+
+/// x ← x + Σ/100 of the tokens up to each, by an operator of libtorch's own: it has no gradient, and no way out of here. What leaves is
+/// made of the functions above; `enn export` says which are nearest.
+struct RunningSum;
+
+impl SubModel for RunningSum {
+    fn forward(&self, cx: &Cx, tokens: &Tensor) -> Result<Tensor, OpError> {
+        let along = vec![AtenArg::Operand, AtenArg::Int(1), AtenArg::None];
+        let sum = f::aten(cx, "aten::cumsum", "", along, &[&f::detach(cx, tokens)?])?;
+        f::add(cx, tokens, &f::scale(cx, &sum[0], 0.01)?)
     }
 }

@@ -1,7 +1,10 @@
 //! What can go wrong between a graph and a checked file.
 
 use crate::precision::Precision;
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// A number that a precision does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +100,10 @@ pub enum ExportError {
         why: String,
     },
     /// A runtime or tool that does not answer.
-    #[error("{what} refused {path}: no answer within {} s", time.as_secs())]
+    #[error(
+        "{what} refused {path}: no answer within {} s\nhint: the machine may be too busy for it, or the model too large",
+        time.as_secs()
+    )]
     Late {
         /// Its name.
         what: &'static str,
@@ -116,4 +122,36 @@ pub enum ExportError {
         /// In its words, as far as they say something.
         why: String,
     },
+    /// A tool or runtime that ended, or lacks something.
+    #[error("{what} failed on {path}: {why}{}\nhint: {hint}", kept(log.as_deref()))]
+    Failed {
+        /// Its name.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why, in our words.
+        why: String,
+        /// What helps.
+        hint: String,
+        /// Its own words, where they are kept.
+        log: Option<PathBuf>,
+    },
+}
+
+fn kept(log: Option<&Path>) -> String {
+    log.map_or(String::new(), |log| format!("; its own words are in {}", log.display()))
+}
+
+impl ExportError {
+    /// The same of one whose words were left at `from`, if they were: they are kept at `to` from now on.
+    #[must_use]
+    pub fn logged(mut self, from: &Path, to: &Path) -> Self {
+        if let Self::Failed { log, .. } = &mut self
+            && from.metadata().is_ok_and(|found| found.len() > 0)
+            && std::fs::rename(from, to).is_ok()
+        {
+            *log = Some(to.to_owned());
+        }
+        self
+    }
 }

@@ -1,7 +1,7 @@
 //! What a writer is given: a graph, and what is said of it.
 
 use crate::ExportError;
-use enn_common::graph::{Dim, Graph, Id, Node};
+use enn_common::graph::{Dim, Graph, Id, Node, Op};
 use std::collections::BTreeMap;
 
 /// Rows of one call.
@@ -48,6 +48,27 @@ pub(crate) fn open_axis(target: &'static str, graph: &Graph, node: &Node) -> Res
         why: "it stretches to the batch, and no input has the batch".to_owned(),
         hint: "give the model an input with the batch as an axis".to_owned(),
     })
+}
+
+/// What is nearest to an operation on more axes than a format takes.
+pub(crate) fn on_fewer_axes(op: &Op) -> String {
+    let nearest = match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::And | Op::Not | Op::Where | Op::Cast { .. } => {
+            "the same on axes that a reshape has joined, as it looks at elements alone"
+        }
+        Op::MatMul => "the same with its leading axes joined to one by a reshape",
+        Op::Linear | Op::LayerNorm { .. } | Op::Softmax => {
+            "the same with all axes but the last joined to one by a reshape"
+        }
+        Op::Reduce { .. } => "one reduction after the other, each of neighbouring axes with the rest joined",
+        Op::Reshape { .. } => "a shape in which neighbouring axes are joined",
+        Op::Permute { .. } => "several permutations, each of axes that a reshape has joined",
+        Op::Expand { .. } => "one axis after the other, with those before and behind it joined",
+        Op::Slice { .. } | Op::Concat { .. } | Op::Gather { .. } => {
+            "the same with the axes before its own, and those behind it, joined to one each"
+        }
+    };
+    format!("{nearest}; or onnx, which takes any number of axes")
 }
 
 /// The size of axes that are joined to one.

@@ -23,6 +23,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -58,11 +59,23 @@ pub fn played(archive: &Path, dir: &Path, lines: &str) -> (PathBuf, PathBuf) {
     fs::copy(archive, &artifact).unwrap();
     let said = fs::read(archive.with_extension("pt2.json")).unwrap();
     let mut said: Value = serde_json::from_slice(&said).unwrap();
-    (said["format"], said["artifact"]) = ("executorch".into(), "model.pte".into());
+    (said["format"], said["artifact"], said["files"][0]["path"]) =
+        ("executorch".into(), "model.pte".into(), "model.pte".into());
     fs::write(dir.join("model.pte.json"), said.to_string()).unwrap();
     fs::write(&python, format!("{PART}{lines}")).unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
     (artifact, python)
+}
+
+/// A library that does what these lines of C say as soon as it is loaded.
+pub fn library(dir: &Path, lines: &str) -> PathBuf {
+    let (source, path) = (dir.join("library.c"), dir.join("libonnxruntime.so"));
+    let heads = ["signal", "stdio", "stdlib", "unistd"].map(|name| format!("#include <{name}.h>\n")).concat();
+    let begin = "__attribute__((constructor)) static void begin(void)";
+    fs::write(&source, format!("{heads}{begin} {{ {lines} }}\n")).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&path, &source]).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    path
 }
 
 /// Waits until something is so.

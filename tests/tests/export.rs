@@ -8,7 +8,10 @@ use enn_common::{
     artifact::export::{Level, Sidecar},
     staged::reader::NpyMap,
 };
-use enn_tests::{artifact::until, data, launch};
+use enn_tests::{
+    artifact::{library, until},
+    data, launch,
+};
 use nix::{
     sys::signal::{self, Signal},
     unistd::Pid,
@@ -174,6 +177,30 @@ fn what_cannot_be_checked_is_published_only_when_asked_and_says_so() {
 }
 
 #[test]
+fn a_library_that_crashes_takes_nothing_with_it_but_what_it_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = trained(dir.path(), &[]);
+    let out = dir.path().join("out");
+    let crashes = library(dir.path(), "fputs(\"boom\\n\", stderr); raise(SIGSEGV);");
+    let mut command = enn();
+    command.env("ENN_RUNTIMES", crashes).arg("export").arg(&run).args(["--to", "onnx,ort,pt2", "--out"]).arg(&out);
+    let done = command.output().unwrap();
+    let told = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(5), "{told}{}", String::from_utf8_lossy(&done.stderr));
+    let log = out.join("chaos.ort.log");
+    for said in [
+        "onnx        not exported: onnxruntime failed on ",
+        "it crashed (SIGSEGV); its last lines:\n  boom\nhint: ",
+        "ort         not exported: onnxruntime failed on ",
+        &format!("it crashed (SIGSEGV): boom; its own words are in {}\nhint: ", log.display()),
+    ] {
+        assert!(told.contains(said), "{said}: {told}");
+    }
+    assert_eq!(fs::read_to_string(&log).unwrap(), "boom\n");
+    assert_eq!(names(&out), ["chaos.ort.log", "chaos.pt2", "chaos.pt2.json", "chaos.pt2.usage.py"]);
+}
+
+#[test]
 fn mistakes_are_told_before_anything_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let run = trained(dir.path(), &[]);
@@ -213,12 +240,8 @@ fn a_killed_export_is_swept_by_the_next_one_and_a_living_one_is_not() {
         command.arg("export").arg(&run).args(["--to", "pt2", "--name", own, "--out"]).arg(&out);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let pid = child.id();
-        // Between making the lock and taking it nobody lives, for others.
-        let is_locked = |name: &String| {
-            fs::File::open(out.join(name).join("lock"))
-                .is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
-        };
-        let is_own = |name: &String| name.contains(&format!("-{pid}-")) && is_locked(name);
+        // Before it has a lock nobody lives there, for others.
+        let is_own = |name: &String| name.contains(&format!("-{pid}-")) && out.join(name).join("lock").exists();
         until("it has begun", || drafts(&out).iter().any(is_own));
         child
     };

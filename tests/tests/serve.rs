@@ -215,7 +215,7 @@ fn an_exported_model_is_served_as_the_run_is() {
     fs::write(&artifact, bytes).unwrap();
     let done = enn().arg("serve").arg(&artifact).args(["--addr", "0"]).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
-    assert!(!done.status.success() && said.contains("is not the file that is described beside it"), "{said}");
+    assert!(!done.status.success() && said.contains("is not what is described beside it: its file"), "{said}");
 }
 
 #[test]

@@ -60,5 +60,30 @@ fn a_model_of_the_users_is_asked_for_by_name_trained_saved_and_predicted_with() 
     fs::write(&config, text).unwrap();
     let misspelt = run(dir, "submodel", &arguments);
     let told = format!("{}{}", misspelt.stdout, misspelt.stderr);
-    assert!(told.contains("\"token_mop\", which this worker does not have (it has: token_map)"), "{told}");
+    assert!(told.contains("\"token_mop\", which this worker does not have (it has: running_sum, token_map)"), "{told}");
+}
+
+#[test]
+fn a_model_with_an_operation_that_cannot_leave_says_which_where_and_what_is_nearest() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let config = data::write(dir);
+    let task = TASK.replace("token_map", "running_sum");
+    fs::OpenOptions::new().append(true).open(&config).unwrap().write_all(task.as_bytes()).unwrap();
+    let trained = run(dir, "submodel", &["train", "chaos.toml", "--nproc-per-node", "1", "--set", "train.epochs=1"]);
+    assert_eq!(trained.code, Some(0), "{}{}", trained.stdout, trained.stderr);
+    let made = run_in(&dir.join("runs")).unwrap();
+    let name = made.file_name().unwrap().to_str().unwrap();
+    let done = run(dir, "submodel", &["export", name, "--to", "onnx,pt2,tensorflow,litert,coreml", "--out", "out"]);
+    let told = format!("{}{}", done.stdout, done.stderr);
+    assert_ne!(done.code, Some(0), "{told}");
+    let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    for said in [
+        "aten::cumsum at fuser.own.model",
+        "cannot be exported: an operator of libtorch's dispatcher, of which only libtorch knows what it computes",
+        "hint: what leaves and is nearest to it: functional::matmul with a triangle of ones",
+    ] {
+        assert!(words.contains(said), "{said}: {told}");
+    }
+    assert_eq!(fs::read_dir(dir.join("out")).unwrap().count(), 0);
 }

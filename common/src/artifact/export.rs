@@ -4,8 +4,8 @@ use crate::staged::{StagedMeta, meta::LabelMeta};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of this file's form. Since 2 it says how rows become inputs: [`Sidecar::data`] and [`Sidecar::staged`].
-pub const VERSION: u32 = 2;
+/// Of this file's form. Since 2 it says how rows become inputs: [`Sidecar::data`] and [`Sidecar::staged`]; since 3 which files there are.
+pub const VERSION: u32 = 3;
 
 /// All that is said of one artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub struct Sidecar {
     pub bytes: u64,
     /// blake3 of the file, or of the list of a directory's files with theirs, hex.
     pub blake3: String,
+    /// All its files, by their paths.
+    pub files: Vec<ArtifactFile>,
     /// Where the model comes from.
     pub model: Origin,
     /// What goes in, in order.
@@ -63,6 +65,17 @@ pub struct Sidecar {
     pub data: serde_json::Value,
     /// What the training data were, without their rows: categories, statistics and bounds that new rows are read by.
     pub staged: StagedMeta,
+}
+
+/// A file of an artifact.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ArtifactFile {
+    /// From where the artifact lies, with `/`; it begins with the artifact's name.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its digest, hex.
+    pub sha256: String,
 }
 
 /// Where a model comes from.

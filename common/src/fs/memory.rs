@@ -1,6 +1,10 @@
-//! How much memory may still be taken: the machine's, or less where a control group has a limit.
+//! How much memory may still be taken: the machine's, or less where a control group or the process itself has a limit.
 
-use std::path::{Path, PathBuf};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -9,6 +13,17 @@ const GROUPS: &str = "/sys/fs/cgroup";
 pub fn available_bytes() -> Option<u64> {
     let machine = field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)?;
     Some(machine.min(group_room().unwrap_or(u64::MAX)))
+}
+
+/// Lets this process, and those that it starts, have no more memory than this, each, from now on and for good: what is asked for beyond it
+/// is refused. What was asked for and not touched counts; files that are mapped to be read do not.
+///
+/// # Errors
+/// What the system says.
+pub fn limit(bytes: u64) -> io::Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_DATA)?;
+    let bytes = bytes.min(most);
+    Ok(setrlimit(Resource::RLIMIT_DATA, bytes, bytes)?)
 }
 
 /// Room in the control group of this process; `None`: it has no limit of its own.

@@ -52,13 +52,14 @@ impl StagedWriter {
     pub fn create(out: &Path) -> Result<Self, StagedError> {
         fs::create_dir_all(out).map_err(FileError::of("make the directory", out))?;
         sweep(out);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = out.join(format!("{TEMPORARY}{}-{number}", std::process::id()));
-        // A leftover of an earlier process with our id that `sweep` could not lock is still in use: then this fails.
-        fs::create_dir(&dir).map_err(FileError::of("make the directory", &dir))?;
-        let path = dir.join(LOCK);
-        let lock = File::create(&path).map_err(FileError::of("create", &path))?;
-        lock.lock().map_err(FileError::of("lock", &path))?;
+        let make = || {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let dir = out.join(format!("{TEMPORARY}{}-{number}", std::process::id()));
+            // A leftover of an earlier process with our id that `sweep` could not lock is still in use: then this fails.
+            fs::create_dir(&dir).map_err(FileError::of("make the directory", &dir))?;
+            Ok(dir)
+        };
+        let (dir, lock) = owned::create(make)?;
         Ok(Self { out: out.to_path_buf(), dir, lock, journal: Mutex::new(None), is_resumed: false })
     }
 

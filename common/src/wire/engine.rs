@@ -34,6 +34,9 @@ pub struct Begin {
     pub device: String,
     /// Intra-op threads.
     pub threads: u32,
+    /// Most memory that the worker may have, bytes.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
     /// Directory of what is exchanged, which the worker removes when its input ends, however whoever asked has ended.
     pub scratch: PathBuf,
 }

@@ -5,7 +5,7 @@ use super::{
     mil::{self, Kind, Literal, Type},
     weights::{Weights, elements},
 };
-use crate::{ExportError, proto::Message};
+use crate::{ExportError, model::on_fewer_axes, proto::Message};
 use enn_common::graph::{Dim, Graph, Id, Value, told};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,18 +74,22 @@ impl<'a> Block<'a> {
 
     /// Whether Core ML has values like this one.
     fn fits(&self, id: Id, value: &Value) -> Result<(), ExportError> {
-        let why = if value.shape.len() > RANK_MAX {
-            "values have at most five axes"
+        // What makes it, or for a known one and an input what reads it first.
+        let mut nodes = self.graph.nodes().iter();
+        let node = nodes.clone().find(|node| node.out == id).or_else(|| nodes.find(|node| node.ins.contains(&id)));
+        let (why, hint) = if value.shape.len() > RANK_MAX {
+            let hint = node.map_or("onnx, which takes any number of axes".to_owned(), |node| on_fewer_axes(&node.op));
+            ("values have at most five axes", hint)
         } else if value.shape.contains(&Dim::Fixed(0)) {
-            "values have at least one element"
+            ("values have at least one element", "leave out what is empty, or export it in pt2".to_owned())
         } else if value.data.is_some() && Kind::of(value.dtype) == Kind::I32 && small(value).is_none() {
-            "integers have 32 bits"
+            ("integers have 32 bits", "smaller numbers, or onnx, which has integers of 64 bits".to_owned())
         } else {
             return Ok(());
         };
-        let place = self.graph.nodes().iter().find(|node| node.out == id).map_or("graph", |node| &node.place);
-        let what = format!("{} {}", value.dtype.name(), told(&value.shape));
-        Err(refused(&what, place, why, "export onnx or pt2 instead, or change the model there"))
+        let (op, place) = node.map_or(("a port", "graph"), |node| (node.op.name(), &node.place));
+        let what = format!("{op} of {} {}", value.dtype.name(), told(&value.shape));
+        Err(refused(&what, place, why, &hint))
     }
 
     /// A name that nothing has, like this one.

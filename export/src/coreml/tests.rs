@@ -110,7 +110,7 @@ fn what_core_ml_does_not_have_is_told_before_anything_is_written() {
             let y = g.node(Op::Reshape { shape: batched(&[1, 1, 2, 1, 2]) }, &[x], "fuser.fold").unwrap();
             g.output(y, "y");
         },
-        "coreml: no way to write f32 [batch, 1, 1, 2, 1, 2] at fuser.fold: values have at most five axes",
+        "coreml: no way to write reshape of f32 [batch, 1, 1, 2, 1, 2] at fuser.fold: values have at most five axes\nhint: a shape in which neighbouring axes are joined; or onnx",
     );
     refused(
         &|g| {
@@ -119,7 +119,7 @@ fn what_core_ml_does_not_have_is_told_before_anything_is_written() {
             let y = g.node(Op::Binary(Binary::Add), &[x, big], "m").unwrap();
             g.output(y, "y");
         },
-        "integers have 32 bits",
+        "add of i64 [1] at m: integers have 32 bits\nhint: smaller numbers, or onnx",
     );
     refused(
         &|g| {

@@ -28,7 +28,8 @@ pub(super) struct Emitter<'a> {
     numbers: HashMap<(Kind, Vec<u64>, Vec<u8>), At>,
     /// Masks of so many times the batch, false throughout.
     rows: HashMap<u64, At>,
-    place: &'a str,
+    /// What is being written: its operation and place.
+    at: (&'static str, &'a str),
 }
 
 /// The element type that stands for another one: single precision for half, and the integers that every runtime has.
@@ -44,8 +45,14 @@ impl<'a> Emitter<'a> {
     /// With tensors for the inputs.
     pub(super) fn new(graph: &'a Graph) -> Self {
         let made = vec![None; graph.values().count()];
-        let mut emitter =
-            Self { graph, draft: Draft::default(), made, numbers: HashMap::new(), rows: HashMap::new(), place: "" };
+        let mut emitter = Self {
+            graph,
+            draft: Draft::default(),
+            made,
+            numbers: HashMap::new(),
+            rows: HashMap::new(),
+            at: ("input", ""),
+        };
         for id in graph.inputs() {
             let value = graph.value(*id);
             let at = emitter.tensor(value.name.clone(), kind(value.dtype), value.shape.clone(), None);
@@ -61,7 +68,7 @@ impl<'a> Emitter<'a> {
             return Ok(at);
         }
         let value = self.graph.value(id);
-        let data = narrowed(value).map_err(|found| super::too_large(&value.name, found))?;
+        let data = narrowed(value).map_err(|found| super::too_large(self.at, &value.name, found))?;
         let stored = if value.dtype == DType::F16 { Kind::Float16 } else { kind(value.dtype) };
         let mut at = self.tensor(value.name.clone(), stored, value.shape.clone(), Some(data));
         if stored == Kind::Float16 {
@@ -74,7 +81,7 @@ impl<'a> Emitter<'a> {
 
     /// Copies: an output may be an input, or known, or asked for twice.
     pub(super) fn outputs(&mut self) -> Result<(), ExportError> {
-        self.place = "output";
+        self.at = ("output", "output");
         for id in self.graph.outputs() {
             let value = self.graph.value(*id);
             let mut at = self.at(*id)?;
@@ -90,7 +97,7 @@ impl<'a> Emitter<'a> {
 
     /// Writes a node.
     pub(super) fn node(&mut self, node: &'a Node) -> Result<(), ExportError> {
-        self.place = &node.place;
+        self.at = (node.op.name(), &node.place);
         let ins = node.ins.iter().map(|id| self.at(*id)).collect::<Result<Vec<At>, _>>()?;
         let out = self.graph.value(node.out);
         let axes = ins.iter().map(|at| self.shape(*at).len()).max().unwrap_or(0).max(out.shape.len());
@@ -153,7 +160,7 @@ impl<'a> Emitter<'a> {
             stretched: operands.clone().any(|tensor| tensor.shape != shape),
             truth: self.draft.tensors[ins[0] as usize].kind == Kind::Bool,
         };
-        let name = format!("{}/{}", self.place, self.draft.tensors.len());
+        let name = format!("{}/{}", self.at.1, self.draft.tensors.len());
         let out = self.tensor(name, kind, shape, None);
         let version = version(op, of);
         self.draft.operators.push(Operator { op, version, ins: ins.to_vec(), out, options: options.to_vec() });

@@ -11,7 +11,7 @@ mod emit;
 mod flat;
 pub mod runtime;
 
-use crate::{ExportError, Model};
+use crate::{ExportError, Model, model::on_fewer_axes};
 use emit::Emitter;
 use enn_common::{
     fs::atomic,
@@ -84,18 +84,18 @@ fn too_many_axes(node: &Node, axes: usize) -> ExportError {
         op: node.op.name().to_owned(),
         place: node.place.clone(),
         why: format!("it works on {axes} axes, and LiteRT's kernels take 6"),
-        hint: "export to onnx or savedmodel, which take any number".to_owned(),
+        hint: on_fewer_axes(&node.op),
     }
 }
 
 /// An integer that 32 bits do not hold.
-fn too_large(name: &str, found: i64) -> ExportError {
+fn too_large((op, place): (&str, &str), name: &str, found: i64) -> ExportError {
     ExportError::Unsupported {
         target: TARGET,
-        op: "constant".to_owned(),
-        place: name.to_owned(),
-        why: format!("{found} does not fit into 32 bits"),
-        hint: "export to onnx or savedmodel, which hold integers of 64 bits".to_owned(),
+        op: op.to_owned(),
+        place: place.to_owned(),
+        why: format!("its operand {name} holds {found}, which does not fit into 32 bits"),
+        hint: "export to onnx or tensorflow, which hold integers of 64 bits".to_owned(),
     }
 }
 

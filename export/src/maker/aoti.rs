@@ -10,7 +10,8 @@ use std::path::Path;
 pub const DEVICE: &str = "AOTI_DEVICE_KEY";
 
 const PINS: &[Pin] = &[TORCH];
-const TOOL: Tool = Tool { what: "AOTInductor", script: include_str!("aoti.py"), pins: PINS, backend: Backend::Aoti };
+const TOOL: Tool =
+    Tool { what: "AOTInductor", script: include_str!("aoti.py"), pins: PINS, backend: Backend::Aoti, other: "pt2" };
 
 /// Compiles the archive `source` for a device ("cpu" or "cuda") into `path`. What was made says which instruction set it needs
 /// (`AOTI_CPU_ISA`): it runs where that is there. It takes minutes, and a C++ compiler.

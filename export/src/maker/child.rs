@@ -9,6 +9,7 @@ use nix::{
 };
 use std::{
     collections::VecDeque,
+    fs::File,
     io::{self, BufRead, BufReader, Read, Write, pipe},
     os::unix::process::CommandExt,
     process::{self, ChildStdin, Command, Stdio},
@@ -20,18 +21,20 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Lines heard that wait for their owner.
 const LINES_WAITING_MAX: usize = 64;
 /// Last lines of standard error that are kept, and bytes of each.
-const LAST_LINES: usize = 12;
+const LAST_LINES: usize = 40;
 const LAST_LINE_BYTES_MAX: usize = 400;
+/// Largest log.
+const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Longest wait for the end of a process that has closed its output.
 const ENDING_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Longest wait for the end of standard error, once nobody is left to write to it.
 const LAST_WORDS_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Where standard error goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Errors {
-    /// Its last lines are kept.
-    Kept,
+    /// Its last lines are kept, all of it in a log if there is one.
+    Kept(Option<File>),
     /// It is heard like standard output.
     Heard,
 }
@@ -65,9 +68,15 @@ impl Child {
         let (say, lines) = bounded(LINES_WAITING_MAX);
         let (tell, last_lines) = bounded(1);
         let (alive, ended) = bounded(0);
-        match errors {
-            Errors::Kept => command.stdin(Stdio::piped()).stderr(Stdio::piped()),
-            Errors::Heard => command.stdin(Stdio::null()).stderr(writer.try_clone()?),
+        let log = match errors {
+            Errors::Kept(log) => {
+                command.stdin(Stdio::piped()).stderr(Stdio::piped());
+                log
+            }
+            Errors::Heard => {
+                command.stdin(Stdio::null()).stderr(writer.try_clone()?);
+                None
+            }
         };
         let mut process = command.stdout(writer).spawn()?;
         // It holds this side's ends of the pipe.
@@ -82,7 +91,7 @@ impl Child {
             }
         });
         if let Some(errors) = process.stderr.take() {
-            std::thread::spawn(move || tell.send(last(errors)));
+            std::thread::spawn(move || tell.send(last(errors, log)));
         }
         let said = process.stdin.take().map(writer_to);
         Ok(Self { process, said, lines, ended, last_lines, alive: true })
@@ -170,10 +179,13 @@ fn line(from: &mut impl BufRead) -> Option<String> {
     Some(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
-fn last(errors: impl Read) -> Vec<String> {
+fn last(errors: impl Read, mut log: Option<File>) -> Vec<String> {
     let mut errors = BufReader::new(errors);
-    let mut kept = VecDeque::new();
+    let (mut kept, mut logged) = (VecDeque::new(), 0);
     while let Some(mut line) = line(&mut errors) {
+        logged += line.len() as u64 + 1;
+        // A log that cannot be written is none.
+        log = log.filter(|mut log| logged <= LOG_BYTES_MAX && writeln!(log, "{line}").is_ok());
         if line.is_empty() {
             continue;
         }

@@ -1,17 +1,17 @@
 //! A runtime in a process of its own: it is given rows and answers them through two files, and what brings it down is an error here.
 //!
 //! ```text
-//! enn ─► the job          runtime ─► {"ready": VERSION} | {"refused": WHY}
+//! enn ─► the job          runtime ─► {"ready": VERSION} | {"made": …} | {"refused": WHY}
 //!     ─► {"inputs": FILE, "outputs": FILE, "shapes": […]}
 //!                                 ─► {"answered": SHAPES} | {"refused": WHY}      once for every call
 //!     ─► end of input             ─► ends
 //! ```
 //! Numbers are f32, little-endian, one tensor behind the other.
 
-use super::{Reply, Working};
+use super::{Made, Reply, Working};
 use crate::{ExportError, Runner, Tensor};
 use crossbeam_channel::Receiver;
-use enn_common::fs::atomic;
+use enn_common::fs::{atomic, memory};
 use serde_json::{Value, json};
 use std::{
     fs::DirBuilder,
@@ -52,7 +52,7 @@ impl Runner for Exchange {
     }
 
     fn set_time(&mut self, time: Duration) {
-        self.working.time = time;
+        self.working.task.limits.time = time;
     }
 
     fn ended(&self) -> Receiver<()> {
@@ -63,7 +63,7 @@ impl Runner for Exchange {
         let (mut bytes, mut shapes) = (Vec::new(), Vec::new());
         for name in &self.ports.0 {
             let input = inputs.iter().find(|input| input.name == *name);
-            let input = input.ok_or_else(|| self.working.refused(format!("input {name} was not given")))?;
+            let input = input.ok_or_else(|| self.working.task.refused(format!("input {name} was not given")))?;
             bytes.extend(input.values.iter().flat_map(|value| value.to_le_bytes()));
             shapes.push(&input.shape);
         }
@@ -75,11 +75,12 @@ impl Runner for Exchange {
             other => {
                 return Err(self
                     .working
+                    .task
                     .refused(format!("it said {other:?}, expected {} outputs", self.ports.1.len())));
             }
         };
         let bytes = std::fs::read(&answered).map_err(|source| ExportError::Io { path: answered, source })?;
-        cut(&self.ports.1, shapes, &bytes).ok_or_else(|| self.working.refused("its outputs are cut".to_owned()))
+        cut(&self.ports.1, shapes, &bytes).ok_or_else(|| self.working.task.refused("its outputs are cut".to_owned()))
     }
 }
 
@@ -102,12 +103,14 @@ fn cut(names: &[String], shapes: Vec<Vec<usize>>, bytes: &[u8]) -> Option<Vec<Te
     if values.next().is_some() { None } else { tensors }
 }
 
-/// The other side: the job's artifact is opened by `open`, and answers until the input ends.
+/// The other side: the job's artifact is opened by `open`, and answers until the input ends; or what is asked for is made by `make` of its
+/// source. Memory is limited as the job says before either is called.
 ///
 /// # Errors
 /// A pipe that closes before its time; a line that is none of these.
 pub fn serve(
     open: impl FnOnce(&Path) -> Result<Box<dyn Runner>, ExportError>,
+    make: impl FnOnce(&Path, &Path) -> Result<Made, ExportError>,
     from: impl BufRead,
     mut to: impl Write,
 ) -> io::Result<()> {
@@ -117,6 +120,13 @@ pub fn serve(
     };
     let mut say = |line: Value| writeln!(to, "{line}").and_then(|()| to.flush());
     let Some(job) = hear()? else { return Ok(()) };
+    job["memory_bytes"].as_u64().map_or(Ok(()), memory::limit)?;
+    if let (Some(source), Some(out)) = (job["source"].as_str(), job["out"].as_str()) {
+        return say(match make(Path::new(source), Path::new(out)) {
+            Ok(Made { versions, about }) => json!({ "made": { "versions": versions, "about": about } }),
+            Err(error) => json!({ "refused": words(error) }),
+        });
+    }
     let artifact = job["artifact"].as_str().ok_or_else(|| io::Error::other("a job without an artifact"))?;
     let names = job["inputs"].as_array().into_iter().flatten();
     let names: Vec<String> = names.filter_map(|name| Some(name.as_str()?.to_owned())).collect();
@@ -189,7 +199,8 @@ mod tests {
         let job = json!({"artifact": "m", "inputs": ["x"]});
         let lines = format!("{job}\n{}\n{}\n{}\n", question([2, 2]), question([1, 4]), question([2, 3]));
         let mut said = Vec::new();
-        serve(|_| Ok(Box::new(Double)), lines.as_bytes(), &mut said).unwrap();
+        let nothing = |_: &Path, _: &Path| Ok(Made::nothing());
+        serve(|_| Ok(Box::new(Double)), nothing, lines.as_bytes(), &mut said).unwrap();
         let said: Vec<Value> =
             String::from_utf8(said).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(said[..2], [json!({"ready": "double 1"}), json!({"answered": [[2, 2]]})]);
@@ -197,7 +208,7 @@ mod tests {
         assert_eq!(said[3], json!({"refused": "the inputs are cut"}));
         let answer = cut(&["x".to_owned()], vec![vec![4]], &std::fs::read(&answers).unwrap()).unwrap();
         assert_eq!(answer[0].values, [2.0, 4.0, 6.0, 8.0]);
-        assert!(serve(|_| Ok(Box::new(Double)), &b"no job\n"[..], Vec::new()).is_err());
-        serve(|_| Ok(Box::new(Double)), &b""[..], Vec::new()).unwrap();
+        assert!(serve(|_| Ok(Box::new(Double)), nothing, &b"no job\n"[..], Vec::new()).is_err());
+        serve(|_| Ok(Box::new(Double)), nothing, &b""[..], Vec::new()).unwrap();
     }
 }

@@ -19,7 +19,7 @@ pub enum Delegate {
 }
 
 const fn tool(script: &'static str) -> Tool {
-    Tool { what: "ExecuTorch", script, pins: PINS, backend: Backend::ExecuTorch }
+    Tool { what: "ExecuTorch", script, pins: PINS, backend: Backend::ExecuTorch, other: "pt2" }
 }
 
 /// Lowers the archive `source` into `path`. What was made says how much memory a call needs (`planned_memory_bytes`).

@@ -8,10 +8,12 @@
 //! are looked at before anything else is done.
 //!
 //! **Invariant:** a tool is a process group that ends with its owner, by itself, at a limit, or when the other end of its pipe
-//! closes; a file is whole or absent.
+//! closes; a file is whole or absent. The first line to a process says how much memory it may have, and it sees to that itself before it
+//! loads anything.
 
 pub mod aoti;
 pub mod apart;
+pub mod cause;
 mod child;
 pub mod exchange;
 pub mod executorch;
@@ -22,6 +24,7 @@ mod tests;
 mod unix;
 
 use crate::ExportError;
+use cause::Task;
 use child::{Child, Errors, Silence};
 use enn_common::fs::atomic;
 use exchange::Exchange;
@@ -29,7 +32,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
-    fs::DirBuilder,
+    fs::{DirBuilder, File},
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -60,6 +63,9 @@ impl Limits {
     pub const MAKES: Self = Self { time: Duration::from_secs(1800), memory_bytes: 64 << 30 };
 }
 
+/// Beside what could not be made: what its maker said.
+pub const LOG: &str = "log";
+
 /// What a tool says of what it has made.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Made {
@@ -82,6 +88,8 @@ impl Made {
 enum Reply {
     Unavailable(String),
     Refused(String),
+    /// In the words of another.
+    GaveUp(String),
     Made(Made),
     Ready(String),
     Answered(Vec<Vec<usize>>),
@@ -93,21 +101,28 @@ struct Tool {
     script: &'static str,
     pins: &'static [Pin],
     backend: prepare::Backend,
+    /// The format of what it is made from, and of what else runs it.
+    other: &'static str,
 }
 
 /// A tool at work.
 #[derive(Debug)]
 struct Working {
-    what: &'static str,
+    task: Task,
     child: Child,
-    time: Duration,
-    /// The file it works on, for messages.
-    path: PathBuf,
+    /// Whether all that it says is kept.
+    is_logged: bool,
 }
 
 impl Tool {
-    /// Starts it on a job about `path`.
-    fn start(&self, python: &Path, path: &Path, mut job: Value, limits: Limits) -> Result<Working, ExportError> {
+    /// Starts it on a job about `path`; what it says is kept in `log`.
+    fn start(
+        &self,
+        python: &Path,
+        (path, log): (&Path, Option<File>),
+        mut job: Value,
+        limits: Limits,
+    ) -> Result<Working, ExportError> {
         let mut command = Command::new(python);
         // Its libraries are its own: another libtorch found first would be half of each.
         command.env_remove("LD_LIBRARY_PATH");
@@ -116,21 +131,11 @@ impl Tool {
         if job.get("artifact").is_some() {
             unix::bind(&mut command);
         }
-        let unavailable = |source: io::Error| self.unavailable(format!("{}: {source}", python.display()));
-        let child = Child::start(command, Errors::Kept).map_err(unavailable)?;
+        let (what, path, lacks, other) = (self.what, path.to_owned(), self.lacks(), self.other);
+        let task = Task { what, path, limits, lacks, other };
         job["pins"] = json!(self.pins.iter().copied().collect::<BTreeMap<_, _>>());
-        job["memory_bytes"] = json!(limits.memory_bytes);
-        let working = Working { what: self.what, child, time: limits.time, path: path.to_owned() };
-        working.say(&job)?;
-        Ok(working)
-    }
-
-    /// The next reply; that the interpreter lacks something is an error.
-    fn hear(&self, working: &mut Working) -> Result<Reply, ExportError> {
-        match working.hear()? {
-            Reply::Unavailable(why) => Err(self.unavailable(why)),
-            reply => Ok(reply),
-        }
+        let unavailable = |source| self.unavailable(format!("{}: {source}", python.display()));
+        Working::start(command, (task, log), job).map_err(unavailable)
     }
 
     /// Starts it on an artifact whose inputs and outputs have these names, in their order. What is exchanged lies below `scratch`.
@@ -144,26 +149,23 @@ impl Tool {
     ) -> Result<Exchange, ExportError> {
         job["artifact"] = json!(artifact);
         (job["inputs"], job["outputs"]) = (json!(ports.0), json!(ports.1));
-        let mut working = self.start(python, artifact, job, limits)?;
-        match self.hear(&mut working)? {
-            Reply::Ready(version) => {
-                let version = format!("{} {version}", self.what.to_lowercase());
-                Exchange::new(working, version, ports, scratch)
-            }
-            other => Err(working.refused(format!("it said {other:?} before it was asked"))),
-        }
+        let mut working = self.start(python, (artifact, None), job, limits)?;
+        let version = format!("{} {}", self.what.to_lowercase(), working.ready()?);
+        Exchange::new(working, version, ports, scratch)
     }
 
     fn unavailable(&self, why: String) -> ExportError {
+        ExportError::Unavailable { what: self.what, why, hint: self.lacks() }
+    }
+
+    fn lacks(&self) -> String {
         let pins: Vec<String> = self.pins.iter().map(|(name, version)| format!("{name}=={version}")).collect();
         let pins = if pins.is_empty() { "it".to_owned() } else { pins.join(" and ") };
         let name = self.backend.name();
-        let hint =
-            format!("`enn export --prepare {name}` makes a Python for it, or let PYTHON_EXEC name one that has {pins}");
-        ExportError::Unavailable { what: self.what, why, hint }
+        format!("`enn export --prepare {name}` makes a Python for it, or let PYTHON_EXEC name one that has {pins}")
     }
 
-    /// Makes `path` from `source`: whole or not at all.
+    /// Makes `path` from `source`: whole or not at all. Where it fails, what it said is in the file of this name that ends in [`LOG`].
     fn make(
         &self,
         python: &Path,
@@ -171,56 +173,100 @@ impl Tool {
         job: Value,
         limits: Limits,
     ) -> Result<Made, ExportError> {
-        let scratch = atomic::temporary(path);
-        let io = |path: &Path| {
-            let path = path.to_owned();
-            move |source| ExportError::Io { path, source }
-        };
-        DirBuilder::new().mode(0o700).create(&scratch).map_err(io(&scratch))?;
-        let out = scratch.join("made");
-        let mut job = job;
-        job["source"] = json!(source);
-        job["out"] = json!(out);
-        job["scratch"] = json!(scratch);
-        let made = self.start(python, source, job, limits).and_then(|mut working| match self.hear(&mut working)? {
-            Reply::Made(made) => {
-                atomic::place(&out, path)?;
-                Ok(made)
-            }
-            other => Err(working.refused(format!("it said {other:?} instead of what it has made"))),
-        });
-        // What is left has a name that nobody asks for.
-        let _ = std::fs::remove_dir_all(&scratch);
-        made
+        make((source, path), job, |job, log| self.start(python, (source, Some(log)), job, limits))
     }
 }
 
+/// Makes `path` from `source` by what `begin` starts on a job with a log: whole or not at all.
+fn make(
+    (source, path): (&Path, &Path),
+    mut job: Value,
+    begin: impl FnOnce(Value, File) -> Result<Working, ExportError>,
+) -> Result<Made, ExportError> {
+    let scratch = atomic::temporary(path);
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ExportError::Io { path, source }
+    };
+    DirBuilder::new().mode(0o700).create(&scratch).map_err(io(&scratch))?;
+    let (out, log) = (scratch.join("made"), scratch.join(LOG));
+    (job["source"], job["out"], job["scratch"]) = (json!(source), json!(out), json!(scratch));
+    let begun = File::create(&log).map_err(io(&log)).and_then(|log| begin(job, log));
+    let made = begun.and_then(|mut working| match working.hear()? {
+        Reply::Made(made) => {
+            atomic::place(&out, path)?;
+            Ok(made)
+        }
+        other => Err(working.task.refused(format!("it said {other:?} instead of what it has made"))),
+    });
+    let made = made.map_err(|error| error.logged(&log, &log_of(path)));
+    // What is left has a name that nobody asks for.
+    let _ = std::fs::remove_dir_all(&scratch);
+    made
+}
+
+/// Where the words of a maker are kept that could not make `path`.
+pub fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push(".");
+    log.push(LOG);
+    log.into()
+}
+
 impl Working {
-    fn say(&self, line: &Value) -> Result<(), ExportError> {
-        self.child.say(line.to_string()).map_err(|_| self.refused("it has not taken what it was told last".to_owned()))
+    /// Starts a process on a job.
+    fn start(command: Command, (task, log): (Task, Option<File>), mut job: Value) -> io::Result<Self> {
+        let is_logged = log.is_some();
+        let child = Child::start(command, Errors::Kept(log))?;
+        job["memory_bytes"] = json!(task.limits.memory_bytes);
+        child.say(job.to_string())?;
+        Ok(Self { task, child, is_logged })
     }
 
+    fn say(&self, line: &Value) -> Result<(), ExportError> {
+        let full = |_| self.task.refused("it has not taken what it was told last".to_owned());
+        self.child.say(line.to_string()).map_err(full)
+    }
+
+    /// The version of a runtime that has its artifact.
+    fn ready(&mut self) -> Result<String, ExportError> {
+        match self.hear()? {
+            Reply::Ready(version) => Ok(version),
+            other => Err(self.task.refused(format!("it said {other:?} before it was asked"))),
+        }
+    }
+
+    /// The next reply; one of a maker is the last.
     fn hear(&mut self) -> Result<Reply, ExportError> {
-        match self.child.hear(self.time) {
+        let task = &self.task;
+        match self.child.hear(task.limits.time) {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(Reply::Refused(why)) => Err(self.refused(why)),
+                Ok(Reply::Unavailable(why)) => {
+                    Err(ExportError::Unavailable { what: task.what, why, hint: task.lacks.clone() })
+                }
+                Ok(Reply::Refused(why)) => Err(task.refused(why)),
+                Ok(Reply::GaveUp(words)) => {
+                    let error = task.gave_up(words);
+                    if self.is_logged {
+                        self.child.end();
+                    }
+                    Err(error)
+                }
                 Ok(reply) => Ok(reply),
-                Err(error) => Err(self.refused(format!("it said {line}: {error}"))),
+                Err(error) => Err(task.refused(format!("it said {line}: {error}"))),
             },
+            Err(Silence::Late) if self.is_logged => {
+                self.child.end();
+                Err(self.task.late())
+            }
             Err(Silence::Late) => {
-                let (what, path, time) = (self.what, self.path.clone(), self.time);
+                let (what, path, time) = (task.what, task.path.clone(), task.limits.time);
                 Err(ExportError::Late { what, path, time })
             }
             Err(Silence::Ended) => {
                 let (status, last) = self.child.end();
-                let ended = status.map_or_else(|| "it ended".to_owned(), |status| format!("it ended with {status}"));
-                let words = if last.is_empty() { "without a word".to_owned() } else { last.join("\n  ") };
-                Err(self.refused(format!("{ended}; its last lines:\n  {words}")))
+                Err(self.task.ended(status, &last, self.is_logged))
             }
         }
-    }
-
-    fn refused(&self, why: String) -> ExportError {
-        ExportError::Refused { what: self.what, path: self.path.clone(), why }
     }
 }

@@ -29,7 +29,9 @@ def _listen():
 threading.Thread(target=_listen, daemon=True).start()
 job = hear()
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", os.defpath)
-resource.setrlimit(resource.RLIMIT_DATA, (job["memory_bytes"], job["memory_bytes"]))
+_most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+_most = job["memory_bytes"] if _most == resource.RLIM_INFINITY else min(job["memory_bytes"], _most)
+resource.setrlimit(resource.RLIMIT_DATA, (_most, _most))
 versions = {"python": sys.version.split()[0]}
 for name, wanted in job["pins"].items():
     try:

@@ -13,6 +13,10 @@ class Refused(Exception):
     pass
 
 
+class GaveUp(Exception):
+    """In words of TensorRT's."""
+
+
 def tensorrt():
     try:
         import tensorrt as trt
@@ -32,6 +36,9 @@ def told(task):
         say({"unavailable": str(why)})
     except Refused as why:
         say({"refused": str(why)})
+    except GaveUp as why:
+        print(why)
+        say({"gave_up": str(why)})
 
 
 def logger(trt):

@@ -25,7 +25,7 @@ impl Python {
 
 const fn tool(script: &'static str) -> Tool {
     // The script itself says which releases it takes: more than one.
-    Tool { what: "TensorRT", script, pins: &[], backend: Backend::TensorRt }
+    Tool { what: "TensorRT", script, pins: &[], backend: Backend::TensorRt, other: "onnx" }
 }
 
 /// Builds an engine of `source`, which is `model` as ONNX, for batches in its range. What was made says for which GPU (`device`,

@@ -45,7 +45,7 @@ def build():
     parsed(trt, log, network, job["source"])
     plan = builder.build_serialized_network(network, configured(trt, builder, network, job["profile"]))
     if plan is None:
-        raise Refused(log.told("no engine was built"))
+        raise GaveUp(log.told("no engine was built"))
     with open(job["out"], "wb") as file:
         file.write(plan)
     say({"made": {"versions": versions, "about": about}})

@@ -10,10 +10,10 @@ class Engine:
         self.runtime = self.trt.Runtime(self.log)
         self.engine = self.runtime.deserialize_cuda_engine(plan)
         if self.engine is None:
-            raise Refused(self.log.told("it is no engine of this TensorRT and this device"))
+            raise GaveUp(self.log.told("it is no engine of this TensorRT and this device"))
         self.context = self.engine.create_execution_context()
         if self.context is None:
-            raise Refused(self.log.told("it cannot be set up"))
+            raise GaveUp(self.log.told("it cannot be set up"))
         self.stream = self.device.stream()
         for name in self.check_ports():
             if self.engine.get_tensor_dtype(name) != self.trt.float32:
@@ -42,13 +42,13 @@ class Engine:
             with open(question["inputs"], "rb") as file:
                 for name, shape in zip(job["inputs"], question["shapes"], strict=True):
                     if not self.context.set_input_shape(name, tuple(shape)):
-                        raise Refused(self.log.told(f"input {name} of shape {shape} is outside the profile"))
+                        raise GaveUp(self.log.told(f"input {name} of shape {shape} is outside the profile"))
                     address, size = self.placed(held, name, shape)
                     self.device.fill(address, file.read(size))
             shapes = [list(self.context.get_tensor_shape(name)) for name in job["outputs"]]
             places = [self.placed(held, name, shape) for name, shape in zip(job["outputs"], shapes)]
             if not self.context.execute_async_v3(self.stream.value):
-                raise Refused(self.log.told("it did not run"))
+                raise GaveUp(self.log.told("it did not run"))
             self.device.call("cuStreamSynchronize", self.stream)
             with open(question["outputs"], "wb") as file:
                 for address, size in places:

@@ -2,7 +2,7 @@
 //! tests/tests/makers.rs.
 
 use super::{
-    Limits, Pin, Reply, Tool,
+    Limits, Pin, Reply, Tool, log_of,
     prepare::{Backend, Installers, prepare, prepared},
 };
 use crate::ExportError;
@@ -18,7 +18,7 @@ use std::{
 const LIMITS: Limits = Limits { time: Duration::from_secs(120), memory_bytes: 8 << 30 };
 
 const fn tool(script: &'static str, pins: &'static [Pin]) -> Tool {
-    Tool { what: "the tool", script, pins, backend: Backend::Aoti }
+    Tool { what: "the tool", script, pins, backend: Backend::Aoti, other: "pt2" }
 }
 
 fn python() -> &'static Path {
@@ -56,19 +56,74 @@ say({"made": {"versions": versions, "about": {"isa": "none"}}})
     assert_eq!(left, Vec::<PathBuf>::new());
 }
 
+/// What a tool of this script is said to have failed for, and its log.
+fn failed(script: &'static str, limits: Limits) -> (String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, path) = (dir.path().join("source"), dir.path().join("made"));
+    let error = tool(script, &[]).make(python(), (&source, &path), json!({}), limits).unwrap_err().to_string();
+    let log = log_of(&path);
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    assert_eq!(error.contains(&format!("; its own words are in {}\nhint: ", log.display())), log.exists(), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), usize::from(log.exists()), "nothing else is left");
+    (error, said)
+}
+
 #[test]
-fn a_tool_that_fails_tells_its_last_lines_and_leaves_nothing() {
+fn a_tool_that_fails_tells_why_and_leaves_its_words() {
     let script = r#"
 open(job["out"], "w").write("half")
 for number in range(100):
     print("line", number)
-raise RuntimeError("no way to lower aten.frobnicate")
+raise RuntimeError("no way to frobnicate")
 "#;
-    let (made, left) = make(script, LIMITS);
-    let error = made.unwrap_err().to_string();
-    assert!(error.starts_with("the tool refused") && error.contains("no way to lower aten.frobnicate"), "{error}");
-    assert!(!error.contains("line 50") && error.lines().count() < 16, "{error}");
-    assert_eq!(left, Vec::<PathBuf>::new());
+    let (error, said) = failed(script, LIMITS);
+    assert!(error.starts_with("the tool failed on ") && error.lines().count() == 2, "{error}");
+    assert!(error.contains("it ended with exit status: 1: RuntimeError: no way to frobnicate; its own"), "{error}");
+    assert!(said.starts_with("line 0\nline 1\n") && said.ends_with("RuntimeError: no way to frobnicate\n"), "{said}");
+}
+
+/// What makers do when they cannot go on, as far as it can be played, and what is said of it.
+const FAILURES: [(&str, &str, &str); 9] = [
+    (
+        "class InvalidCxxCompiler(RuntimeError): pass\nraise InvalidCxxCompiler('No working C++ compiler found')",
+        "there is no C++ compiler that works",
+        "install g++, or let CXX",
+    ),
+    (
+        "import subprocess\nsubprocess.run(['g++-of-enn'], shell=True, check=False)\nsubprocess.run(['g++-of-enn'])",
+        "it finds no g++-of-enn",
+        "--prepare aoti",
+    ),
+    ("import no_such_package", "its Python has no package no_such_package", "`enn export --prepare aoti` makes"),
+    ("open('/dev/full', 'w').write('x' * 65536)", "the disk is full", "make room where /"),
+    ("data = bytearray(1 << 40)", "it needs more memory than the 8192 MiB", "--batch"),
+    ("print('terminate called after std::bad_alloc', flush=True)\nos.abort()", "it needs more memory", "--batch"),
+    ("os.kill(os.getpid(), 9)", "it was killed, as the system does where memory is short", "--batch"),
+    ("os.kill(os.getpid(), 11)", "it crashed (SIGSEGV)", "another release"),
+    (
+        "raise RuntimeError('missing lowering\\n  target: aten.frac.default\\n  args[0]: x')",
+        "it has no operation aten.frac.default",
+        "export it in pt2",
+    ),
+];
+
+#[test]
+fn each_way_to_fail_is_told_in_a_sentence_of_ours_with_what_helps() {
+    for (script, why, hint) in FAILURES {
+        let (error, said) = failed(script, LIMITS);
+        assert!(error.contains(&format!(": {why}")), "{script}: {error}\n{said}");
+        let told = error.split_once("\nhint: ").unwrap().1;
+        assert!(told.contains(hint), "{script}: {error}");
+    }
+    // What a maker gives up with itself, and a limit of time.
+    let script = "print('[TRT] error'); say({'gave_up': 'No importer registered for op: NonZero'})";
+    let (error, said) = failed(script, LIMITS);
+    assert!(error.contains(": it has no operation NonZero; its own words") && said.contains("[TRT] error"), "{error}");
+    let (error, _) = failed("say({'gave_up': 'tactics are out'})", LIMITS);
+    assert!(error.contains(": it gave up: tactics are out\nhint: another release"), "{error}");
+    let script = "print('at work', flush=True)\nimport time\ntime.sleep(1000)";
+    let (error, said) = failed(script, Limits { time: Duration::from_secs(3), ..LIMITS });
+    assert!(error.contains(": it was not done within 3 s; its own words") && said == "at work\n", "{error}: {said}");
 }
 
 #[test]
@@ -84,13 +139,13 @@ child.wait()
     let source = dir.path().join("source");
     let tool = tool(script, &[]);
     let limits = Limits { time: LIMITS.time, ..LIMITS };
-    let mut working = tool.start(python(), &source, json!({ "source": source }), limits).unwrap();
-    assert!(matches!(tool.hear(&mut working), Ok(Reply::Ready(_))));
+    let mut working = tool.start(python(), (&source, None), json!({ "source": source }), limits).unwrap();
+    assert!(matches!(working.hear(), Ok(Reply::Ready(_))));
     let pid: i32 = fs::read_to_string(dir.path().join("source.pid")).unwrap().parse().unwrap();
     kill(Pid::from_raw(pid), None).unwrap();
-    working.time = Duration::from_millis(100);
-    let error = tool.hear(&mut working).unwrap_err().to_string();
-    assert!(error.ends_with("no answer within 0 s"), "{error}");
+    working.task.limits.time = Duration::from_millis(100);
+    let error = working.hear().unwrap_err().to_string();
+    assert!(error.contains("no answer within 0 s\nhint: "), "{error}");
     drop(working);
     gone(pid);
 }
@@ -114,8 +169,8 @@ while True: time.sleep(1)
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     let tool = tool(script, &[]);
-    let mut working = tool.start(python(), &source, json!({ "source": source }), LIMITS).unwrap();
-    assert!(matches!(tool.hear(&mut working), Ok(Reply::Ready(_))));
+    let mut working = tool.start(python(), (&source, None), json!({ "source": source }), LIMITS).unwrap();
+    assert!(matches!(working.hear(), Ok(Reply::Ready(_))));
     let pid = fs::read_to_string(dir.path().join("source.pid")).unwrap().parse().unwrap();
     // As when its owner was killed: the pipe closes, and nobody ends it.
     working.child.hang_up();
@@ -127,8 +182,8 @@ fn a_python_without_the_packages_is_unavailable_and_says_how_to_get_them() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     let start = |tool: &Tool, python: &Path| {
-        let mut working = tool.start(python, &source, json!({}), LIMITS)?;
-        tool.hear(&mut working)
+        let mut working = tool.start(python, (&source, None), json!({}), LIMITS)?;
+        working.hear()
     };
     let lacking = tool("say({'ready': '1'})", &[("no-such-package-of-enn", "1.0")]);
     let error = start(&lacking, python()).unwrap_err().to_string();
@@ -139,15 +194,6 @@ fn a_python_without_the_packages_is_unavailable_and_says_how_to_get_them() {
     assert!(error.contains("hint: `enn export --prepare aoti` makes"), "{error}");
     let error = start(&lacking, Path::new("/nowhere/python")).unwrap_err().to_string();
     assert!(error.contains("/nowhere/python: No such file"), "{error}");
-}
-
-#[test]
-fn too_much_memory_is_the_end_of_the_tool_alone() {
-    let script = "data = bytearray(512 << 20)\nsay({'ready': '1'})";
-    let (made, left) = make(script, Limits { memory_bytes: 128 << 20, ..LIMITS });
-    let error = made.unwrap_err().to_string();
-    assert!(error.contains("MemoryError"), "{error}");
-    assert_eq!(left, Vec::<PathBuf>::new());
 }
 
 /// An installer that makes what is asked, fails where a file `fail` lies beside it, and counts its calls.

@@ -4,7 +4,7 @@ pub mod find;
 mod library;
 mod sys;
 
-use crate::{ExportError, Runner, Tensor};
+use crate::{ExportError, Runner, Tensor, maker::Made};
 use enn_common::fs::atomic;
 use library::{Loaded, NAME, guarded};
 use ort::{
@@ -15,6 +15,7 @@ use ort::{
     value::Tensor as Value,
 };
 use std::{
+    collections::BTreeMap,
     fmt::Display,
     fs,
     path::{Path, PathBuf},
@@ -78,11 +79,11 @@ fn answer(session: &mut Session, inputs: &[Tensor]) -> Result<Vec<Tensor>, Strin
     read.collect()
 }
 
-/// Makes an `.ort` file of an `.onnx` file: optimised as far as it still runs on every processor of a kind.
+/// Makes an `.ort` file of an `.onnx` file: optimised as far as it still runs on every processor of a kind. The versions that were at work.
 ///
 /// # Errors
 /// When the library cannot be used, or refuses the model; when the file cannot be written.
-pub fn convert(onnx: &Path, out: &Path, library: &Path) -> Result<(), ExportError> {
+pub fn convert(onnx: &Path, out: &Path, library: &Path) -> Result<Made, ExportError> {
     let loaded = library::load(library)?;
     let beside = atomic::temporary(out);
     let to_ort = |builder: SessionBuilder| {
@@ -95,7 +96,8 @@ pub fn convert(onnx: &Path, out: &Path, library: &Path) -> Result<(), ExportErro
         let _absent = fs::remove_file(&beside);
         return Err(refused(onnx, why));
     }
-    Ok(atomic::place(&beside, out)?)
+    atomic::place(&beside, out)?;
+    Ok(Made { versions: BTreeMap::from([(NAME.to_owned(), loaded.version)]), ..Made::nothing() })
 }
 
 fn session(

@@ -21,7 +21,7 @@ use nodes::{BYTES_MAX, Name, kind, signed, sizes};
 use std::{fs, path::Path};
 
 /// In error messages.
-const TARGET: &str = "savedmodel";
+const TARGET: &str = "tensorflow";
 /// The signature that serving systems call when none is named.
 pub const SIGNATURE: &str = "serving_default";
 /// The set of graphs to be loaded.

@@ -110,7 +110,7 @@ fn weights_beyond_two_gigabytes_are_refused_before_anything_is_written() {
     let parent = tempfile::tempdir().unwrap();
     let error = write(&model(&g, &BTreeMap::new()), &parent.path().join("model")).unwrap_err().to_string();
     assert!(
-        error.starts_with("savedmodel: no way to write weights at weather: the graph has 2214592512 bytes"),
+        error.starts_with("tensorflow: no way to write weights at weather: the graph has 2214592512 bytes"),
         "{error}"
     );
     assert!(error.contains("hint: export to onnx"), "{error}");

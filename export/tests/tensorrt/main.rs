@@ -133,11 +133,26 @@ fn an_engine_is_built_strongly_typed_for_the_range_of_batches() {
 fn what_fails_is_told_and_leaves_no_half_engine() {
     let bench = Bench::new("10.3.0", "well");
     let cases = [
-        ("10.3.0", "parse", "TensorRT refused ", "m.onnx: m.linear_0 Gemm: Assertion failed: inputs.size() == 3"),
-        ("10.3.0", "no engine", "TensorRT refused ", "m.onnx: could not find any implementation for node m.linear_0"),
+        (
+            "10.3.0",
+            "parse",
+            "TensorRT failed on ",
+            "m.onnx: it gave up: m.linear_0 Gemm: Assertion failed: inputs.size() == 3",
+        ),
+        (
+            "10.3.0",
+            "no engine",
+            "TensorRT failed on ",
+            "it gave up: could not find any implementation for node m.linear_0",
+        ),
         ("10.3.0", "profile", "TensorRT refused ", "the profile of batches does not fit"),
-        ("10.3.0", "die", "TensorRT refused ", "[TRT] Assertion failed: wisdom"),
-        ("10.3.0", "exit", "TensorRT refused ", "it ended"),
+        (
+            "10.3.0",
+            "die",
+            "TensorRT failed on ",
+            "it was killed, as the system does where memory is short: [TRT] Assertion failed: wisdom; its own",
+        ),
+        ("10.3.0", "exit", "TensorRT failed on ", "it ended with exit status: 9: [TRT] more of it; its own"),
         ("10.3.0", "no device", "TensorRT is not available", "CUDA initialization failure"),
         ("10.3.0", "broken", "TensorRT is not available", "libnvinfer.so.10: cannot open"),
         ("9.3.0", "well", "TensorRT is not available", "has TensorRT 9.3.0, expected 10 or 11"),
@@ -147,6 +162,9 @@ fn what_fails_is_told_and_leaves_no_half_engine() {
         bench.behave(version, behaviour);
         let said = bench.build().unwrap_err().to_string();
         assert!(said.starts_with(start) && said.contains(part), "{behaviour}: {said}");
+        let log = bench.engine().with_extension("engine.log");
+        assert_eq!(said.contains(&format!("its own words are in {}", log.display())), log.exists(), "{said}");
+        let _absent = fs::remove_file(log);
         assert_eq!(bench.files(), ["m.onnx"], "{behaviour}");
     }
     bench.told(&json!({"version": "10.3.0", "behaviour": "well", "input": "other"}));
@@ -173,9 +191,9 @@ fn a_build_that_is_late_is_killed() {
     let bench = Bench::new("10.3.0", "hang");
     let limits = Limits { time: Duration::from_secs(8), ..LIMITS };
     let said = bench.build_with(&bench.python(), limits).unwrap_err().to_string();
-    assert!(said.starts_with("TensorRT refused ") && said.ends_with("no answer within 8 s"), "{said}");
+    assert!(said.starts_with("TensorRT failed on ") && said.contains("it was not done within 8 s; its own"), "{said}");
     assert_eq!(kill(bench.process(0), None), Err(Errno::ESRCH));
-    assert_eq!(bench.files(), ["m.onnx"]);
+    assert_eq!(bench.files(), ["m.engine.log", "m.onnx"]);
 }
 
 fn doubled(runner: &mut Exchange, shape: &[usize]) -> Result<Vec<Tensor>, ExportError> {
@@ -220,7 +238,7 @@ fn what_is_no_engine_of_the_model_is_refused() {
     let said = refused(&bench.engine());
     assert!(said.ends_with("x has elements of type int64, expected f32"), "{said}");
     let said = refused(&bench.dir.path().join("out/m.onnx"));
-    assert!(said.contains("m.onnx: the engine plan file is not compatible"), "{said}");
+    assert!(said.contains("m.onnx: it gave up: the engine plan file is not compatible"), "{said}");
     let ports = (vec!["x".to_owned()], vec!["y".to_owned()]);
     let said = tensorrt::start(&bench.python(), &bench.engine(), ports, bench.dir.path(), LIMITS);
     let said = said.unwrap_err().to_string();

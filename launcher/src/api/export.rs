@@ -11,7 +11,7 @@ use crate::{
     Error,
     agent::{PipeError, Piped, WorkerSpec},
     error::Usage,
-    export::{Draft, Exported, Forms, Ports, Subject, Tools, digest, programs, sidecar},
+    export::{Draft, Exported, Forms, Packed, Ports, Subject, Tools, digest, is_packed, programs, sidecar},
     facts::Facts,
 };
 use enn_common::{
@@ -26,7 +26,7 @@ use enn_common::{
 };
 use enn_export::{
     Batch, ExportError, Model, Precision, Runner, Target, Tensor, coreml,
-    maker::{Made, prepare},
+    maker::{Made, log_of, prepare},
     onnx, pass,
     verify::{self, Cases},
 };
@@ -81,6 +81,9 @@ pub fn export(
     if options.targets.is_empty() {
         return Err(Error::Usage(Usage::NothingToExport));
     }
+    if let Some(old) = options.code_of.as_ref().filter(|old| is_packed(old)) {
+        Packed::open(old)?;
+    }
     let out = facts.cwd.join(out);
     let draft = Draft::new(&out)?;
     let (subject, cases, tools) = prepared(model, draft.dir(), (facts, options))?;
@@ -97,6 +100,8 @@ pub fn export(
         let others = needed.iter().any(|other| other.source() == Some(target));
         let bears = if others { Ok(()) } else { target.bears(options.precision) };
         let made = bears.and_then(|()| workshop.make(target, target.source().and_then(|source| sources.get(&source))));
+        let [left, kept] = [draft.dir(), out.as_path()].map(|dir| log_of(&dir.join(target.file(&subject.name))));
+        let made = made.map_err(|error| error.logged(&left, &kept));
         let seconds = began.elapsed().as_secs_f64();
         if !asked.contains(&target) {
             sources.insert(target, made.map(|(parts, _)| parts).map_err(|error| error.to_string()));
@@ -277,7 +282,7 @@ impl Workshop<'_> {
         let verified = self.verified(target, &parts[0])?;
         let source = target.source().and_then(|source| Some((source, sources.get(&source)?.as_ref().ok()?)));
         let source = source.map(|(source, parts)| {
-            Ok::<_, ExportError>(Source { format: source.name().to_owned(), blake3: digest(parts)?.1 })
+            Ok::<_, ExportError>(Source { format: source.name().to_owned(), blake3: digest(parts)?.blake3 })
         });
         let told = sidecar(
             self.subject,
@@ -353,6 +358,8 @@ impl Workshop<'_> {
         // Tensors first: their name is that of what is in them, and the artifact that asks for them comes whole.
         let parts: Vec<PathBuf> = [said, path.to_owned()].into_iter().chain(written).chain(data).collect();
         self.draft.publish(&parts, out)?;
+        // Words about an artifact that was not there are of no use beside it.
+        let _absent = std::fs::remove_file(log_of(&place));
         for old in stale {
             std::fs::remove_file(&old).map_err(|source| ExportError::Io { path: old.clone(), source })?;
         }

@@ -113,7 +113,7 @@ pub fn predict_stream(
     let staging =
         StageOptions { out: work.path.join("staged"), threads: 1, for_prediction: Some(subject.meta.clone()) };
     let (mut rows, mut failed) = (0, 0);
-    for batch in Batches::open(input, ample).map_err(Error::Stream)? {
+    for batch in Batches::open(input, None, ample).map_err(Error::Stream)? {
         let batch = batch.map_err(Error::Stream)?;
         for first in (0..batch.num_rows()).step_by(BATCH_ROWS_MAX) {
             let part = batch.slice(first, BATCH_ROWS_MAX.min(batch.num_rows() - first));

@@ -2,13 +2,10 @@
 
 use crate::Error;
 use enn_common::exit::ExitCode;
-use enn_export::maker::{apart::Library, exchange};
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use enn_export::maker::apart::Library;
+use std::{io, path::PathBuf};
 
-/// Run an exported artifact in a library of another's, for the enn that started this one
+/// Run, or make, an exported artifact in a library of another's, for the enn that started this one
 ///
 /// A line of JSON each way, over standard input and output; it ends with its input.
 #[derive(Debug, clap::Args)]
@@ -23,7 +20,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let open = |artifact: &Path| args.library.open(&args.path, artifact, args.threads);
-    exchange::serve(open, io::stdin().lock(), io::stdout().lock()).map_err(Error::Output)?;
+    let place = (args.path.as_path(), args.threads);
+    args.library.serve(place, io::stdin().lock(), io::stdout().lock()).map_err(Error::Output)?;
     Ok(ExitCode::Success)
 }

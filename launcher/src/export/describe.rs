@@ -1,6 +1,6 @@
 //! What is said beside an artifact.
 
-use super::{Form, Ports, usage};
+use super::{Digest, Form, Ports, usage};
 use enn_common::{
     artifact::{
         export::{Column, Origin, Port, Rows, Sidecar, Source, VERSION, Verified},
@@ -101,7 +101,7 @@ impl Subject {
 pub fn sidecar(
     subject: &Subject,
     (target, precision, form): (Target, Precision, &Form),
-    (bytes, blake3): (u64, String),
+    Digest { bytes, blake3, files }: Digest,
     (made, source): (Made, Option<Source>),
     verified: Verified,
 ) -> Sidecar {
@@ -121,6 +121,7 @@ pub fn sidecar(
         artifact,
         bytes,
         blake3,
+        files,
         model: Origin {
             run: subject.digest.run.clone(),
             step: subject.digest.step,

@@ -1,6 +1,7 @@
 //! PT2 archives and packages of AOTInductor at work in a worker of their own (`enn_common::wire::engine`): what brings libtorch down
 //! there is an error here.
 
+use super::tools;
 use crate::agent::{PipeError, Piped, WorkerSpec, device};
 use crossbeam_channel::Receiver;
 use enn_common::{
@@ -10,7 +11,7 @@ use enn_common::{
         message::PROTOCOL,
     },
 };
-use enn_export::{ExportError, Runner, Tensor, pt2::check};
+use enn_export::{ExportError, Runner, Tensor, maker::cause::Task, pt2::check};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::{
     collections::BTreeMap,
@@ -39,6 +40,7 @@ pub struct Artifact {
 pub struct EngineRunner {
     worker: Piped<Reply>,
     artifact: Artifact,
+    task: Task,
     scratch: PathBuf,
     version: String,
     about: BTreeMap<String, String>,
@@ -63,6 +65,9 @@ impl EngineRunner {
             PipeError::Start(source) => worker_error(source),
             other => worker_error(io::Error::other(other)),
         })?;
+        let (path, limits) = (artifact.path.clone(), tools::runs());
+        let lacks = "let ENN_WORKER name a worker of this enn's version".to_owned();
+        let task = Task { what: "libtorch", path, limits, lacks, other: "onnx" };
         let begin = Begin {
             protocol: PROTOCOL,
             engine: artifact.engine,
@@ -70,11 +75,12 @@ impl EngineRunner {
             // Archives run on the CPU, whatever the worker has.
             device: if artifact.engine == Engine::Pt2 { "cpu".to_owned() } else { device(worker) },
             threads: worker.threads,
+            memory_bytes: Some(limits.memory_bytes),
             scratch: scratch.clone(),
         };
-        match ask(&mut piped, &begin, &artifact.path)? {
-            Reply::Ready { version, about } => Ok(Self { worker: piped, artifact, scratch, version, about }),
-            other => Err(refused(&artifact.path, format!("the worker said {other:?} before it was asked"))),
+        match ask(&mut piped, &begin, &task)? {
+            Reply::Ready { version, about } => Ok(Self { worker: piped, artifact, task, scratch, version, about }),
+            other => Err(task.refused(format!("the worker said {other:?} before it was asked"))),
         }
     }
 
@@ -88,7 +94,7 @@ impl EngineRunner {
         let mut ports = Vec::with_capacity(inputs.len());
         for (number, name) in self.artifact.inputs.iter().enumerate() {
             let input = inputs.iter().find(|input| input.name == *name);
-            let input = input.ok_or_else(|| refused(&self.artifact.path, format!("input {name} was not given")))?;
+            let input = input.ok_or_else(|| self.task.refused(format!("input {name} was not given")))?;
             ports.push((number.to_string(), input.shape.clone(), bytes(input)));
         }
         let views: Result<Vec<_>, _> = ports
@@ -101,7 +107,7 @@ impl EngineRunner {
 
     fn read(&self, path: &Path) -> Result<Vec<Tensor>, ExportError> {
         let bytes = fs::read(path).map_err(|source| ExportError::Io { path: path.to_owned(), source })?;
-        let wrong = |why: String| refused(&self.artifact.path, why);
+        let wrong = |why: String| self.task.refused(why);
         let found = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("its outputs: {error}")))?;
         let expected = self.artifact.outputs.len();
         if found.len() != expected {
@@ -136,9 +142,9 @@ impl Runner for EngineRunner {
         let (given, answered) = (self.scratch.join("inputs"), self.scratch.join("outputs"));
         self.write(inputs, &given)?;
         let question = Question { inputs: given, outputs: answered.clone() };
-        match ask(&mut self.worker, &question, &self.artifact.path)? {
+        match ask(&mut self.worker, &question, &self.task)? {
             Reply::Answered => self.read(&answered),
-            other => Err(refused(&self.artifact.path, format!("the worker said {other:?} instead of an answer"))),
+            other => Err(self.task.refused(format!("the worker said {other:?} instead of an answer"))),
         }
     }
 }
@@ -150,22 +156,15 @@ impl Drop for EngineRunner {
     }
 }
 
-/// In messages.
-const NAME: &str = "libtorch";
-
-fn refused(path: &Path, why: String) -> ExportError {
-    ExportError::Refused { what: NAME, path: path.to_owned(), why }
-}
-
 /// Sends a line and hears the reply; a worker that has ended is asked for its last words.
-fn ask<T: serde::Serialize>(worker: &mut Piped<Reply>, line: &T, path: &Path) -> Result<Reply, ExportError> {
+fn ask<T: serde::Serialize>(worker: &mut Piped<Reply>, line: &T, task: &Task) -> Result<Reply, ExportError> {
     let sent = worker.say(line);
     match worker.hear() {
-        Ok(Reply::Failed { error }) => Err(refused(path, error)),
+        Ok(Reply::Failed { error }) => Err(task.refused(error)),
         Ok(reply) => Ok(reply),
         Err(heard) => Err(match sent.err().unwrap_or(heard) {
-            PipeError::Late(time) => ExportError::Late { what: NAME, path: path.to_owned(), time },
-            other => refused(path, other.to_string()),
+            PipeError::Late(time) => ExportError::Late { what: task.what, path: task.path.clone(), time },
+            other => task.refused(other.to_string()),
         }),
     }
 }

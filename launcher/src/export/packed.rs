@@ -1,12 +1,12 @@
 //! An exported model as it lies: the artifact, and what is said beside it. That is all that is needed to predict with it.
 
-use super::{Ports, digest};
+use super::{Ports, files};
 use crate::{Error, error::Usage};
 use enn_common::{
     artifact::export::{Port, Sidecar, VERSION},
     config::{data::DataConfig, train::Precision},
 };
-use enn_export::{ExportError, Target, onnx};
+use enn_export::{ExportError, Target};
 use std::path::{Path, PathBuf};
 
 /// Largest file that is read beside an artifact, bytes.
@@ -49,12 +49,9 @@ impl Packed {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let said = read(&beside(path))?;
         let target: Target = said.format.parse().map_err(|why| refused(path, why))?;
-        let data = onnx::data_files(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        // Beside its own tensors those of the artifact before may still lie.
-        let all = data.into_iter().map(|data| vec![path.to_owned(), data]).chain([vec![path.to_owned()]]);
-        let mut is_said = all.map(|parts| Ok::<_, Error>(digest(&parts)?.1 == said.blake3));
-        if is_said.find(|is| !matches!(is, Ok(false))).transpose()?.is_none() {
-            return Err(refused(path, "it is not the file that is described beside it".to_owned()));
+        if let Some(why) = files::difference(path, (&said.artifact, &said.files))? {
+            let hint = "copy it anew with all its files, or export the run again";
+            return Err(refused(path, format!("it is not what is described beside it: {why}\nhint: {hint}")));
         }
         let data = serde_json::from_value(said.data.clone());
         let data = data.map_err(|source| Error::Json { path: beside(path), source })?;
@@ -135,6 +132,6 @@ mod tests {
         };
         assert!(said("{}").contains("m.onnx.json") && is_packed(&path));
         let old = said("{\"version\": 1, \"format\": \"onnx\"}");
-        assert!(old.contains("version 1, expected 2") && old.contains("export the run again"), "{old}");
+        assert!(old.contains("version 1, expected 3") && old.contains("export the run again"), "{old}");
     }
 }

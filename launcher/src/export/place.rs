@@ -4,15 +4,12 @@
 use enn_common::fs::{FileError, atomic, owned};
 use std::{
     fs::{self, DirBuilder, File},
-    io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 /// Beginning of the names of drafts: those of [`atomic::temporary`].
 const TEMPORARY: &str = ".export.tmp-";
-/// Times that another process may take a draft that was not locked yet for one that was left.
-const SWEPT_MAX: u32 = 3;
 
 /// A directory for what is being made, gone when it is dropped.
 #[derive(Debug)]
@@ -30,14 +27,12 @@ impl Draft {
     pub fn new(out: &Path) -> Result<Self, FileError> {
         fs::create_dir_all(out).map_err(FileError::of("make the directory", out))?;
         owned::sweep(out, TEMPORARY, |_| false);
-        for _ in 0..SWEPT_MAX {
+        let make = || {
             let dir = atomic::temporary(&out.join("export"));
             DirBuilder::new().mode(0o700).create(&dir).map_err(FileError::of("make the directory", &dir))?;
-            if let Some(lock) = owned::take(&dir)? {
-                return Ok(Self { dir, _lock: lock });
-            }
-        }
-        Err(FileError::of("make a directory in", out)(io::ErrorKind::ResourceBusy.into()))
+            Ok(dir)
+        };
+        owned::create(make).map(|(dir, lock)| Self { dir, _lock: lock })
     }
 
     /// Where it is.
@@ -66,48 +61,6 @@ impl Drop for Draft {
     }
 }
 
-/// Bytes of an artifact's files, and a digest of their names and contents: of one file its own.
-///
-/// # Errors
-/// What the system says.
-pub fn digest(parts: &[PathBuf]) -> Result<(u64, String), FileError> {
-    let mut files = Vec::new();
-    for part in parts {
-        collect(part, &mut files)?;
-    }
-    files.sort();
-    let mut bytes = 0;
-    let mut digests = Vec::new();
-    for path in &files {
-        let mut hasher = blake3::Hasher::new();
-        let mut file = File::open(path).map_err(FileError::of("read", path))?;
-        bytes += io::copy(&mut file, &mut hasher).map_err(FileError::of("read", path))?;
-        digests.push(hasher.finalize().to_hex().to_string());
-    }
-    if let [only] = digests.as_slice() {
-        return Ok((bytes, only.clone()));
-    }
-    let base = parts.first().and_then(|part| part.parent()).unwrap_or(Path::new(""));
-    let lines: Vec<String> = files
-        .iter()
-        .zip(&digests)
-        .map(|(path, digest)| format!("{digest}  {}", path.strip_prefix(base).unwrap_or(path).display()))
-        .collect();
-    Ok((bytes, blake3::hash(lines.join("\n").as_bytes()).to_hex().to_string()))
-}
-
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), FileError> {
-    if !path.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
-    }
-    for entry in fs::read_dir(path).map_err(FileError::of("read", path))? {
-        let entry = entry.map_err(FileError::of("read", path))?;
-        collect(&entry.path(), files)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,8 +77,6 @@ mod tests {
         fs::write(made.join("saved_model.pb"), "2").unwrap();
         let beside = draft.dir().join("m.savedmodel.json");
         fs::write(&beside, "{}").unwrap();
-        let (bytes, one) = digest(std::slice::from_ref(&made)).unwrap();
-        assert_eq!((bytes, one), (1, blake3::hash(b"2").to_hex().to_string()));
         draft.publish(&[made, beside], out.path()).unwrap();
         drop(draft);
         let mut names: Vec<_> = fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

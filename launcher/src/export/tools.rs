@@ -2,12 +2,12 @@
 
 use super::{Artifact, EngineRunner};
 use crate::agent::WorkerSpec;
-use enn_common::{config::train::Device, wire::engine::Engine};
+use enn_common::{config::train::Device, fs::memory, wire::engine::Engine};
 use enn_export::{
     ExportError, Model, Runner, Target, litert,
     maker::{
         Limits, Made, aoti,
-        apart::Library,
+        apart::{self, Library},
         executorch::{self, Delegate},
         prepare::{self, Backend},
         tensorrt,
@@ -35,8 +35,21 @@ pub struct Tools {
     pub enn: Option<PathBuf>,
 }
 
-/// What runs an artifact may take: longest time to load it, until another is set for an answer.
-const RUNS: Limits = Limits { time: Duration::from_secs(600), ..Limits::MAKES };
+/// Longest time to load an artifact, and to answer until another is set.
+const RUNS_TIME_MAX: Duration = Duration::from_secs(600);
+/// Memory that everyone may ask for, bytes, however little is free: libraries ask for more than they use.
+const MEMORY_BYTES_LEAST: u64 = 4 << 30;
+
+/// What makes an artifact may take: no memory that others would have to give up.
+fn makes() -> Limits {
+    let free = memory::available_bytes().unwrap_or(Limits::MAKES.memory_bytes);
+    Limits { memory_bytes: free.max(MEMORY_BYTES_LEAST), ..Limits::MAKES }
+}
+
+/// What runs one may take.
+pub(super) fn runs() -> Limits {
+    Limits { time: RUNS_TIME_MAX, ..makes() }
+}
 
 /// Names of the inputs and outputs, in the graph's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,10 +74,16 @@ impl Tools {
         match target {
             Target::Ort => {
                 let library = self.onnxruntime()?;
-                ort::convert(source, path, &library).map(|()| Made::nothing())
+                match &self.enn {
+                    Some(enn) => {
+                        let command = self.runtime(enn, Library::OnnxRuntime, &library);
+                        apart::convert(command, (source, path), makes())
+                    }
+                    None => ort::convert(source, path, &library),
+                }
             }
             Target::Aoti => {
-                let (python, limits) = (self.environment(Backend::Aoti), Limits::MAKES);
+                let (python, limits) = (self.environment(Backend::Aoti), makes());
                 let device = if self.worker.device == Device::Cuda { "cuda" } else { "cpu" };
                 match old {
                     Some(old) => aoti::replace(&python, (source, path), old, limits),
@@ -73,11 +92,11 @@ impl Tools {
             }
             Target::Executorch => {
                 let python = self.environment(Backend::ExecuTorch);
-                executorch::lower(&python, (source, path), Delegate::Xnnpack, Limits::MAKES)
+                executorch::lower(&python, (source, path), Delegate::Xnnpack, makes())
             }
             Target::Tensorrt => {
                 let python = tensorrt::Python::new(self.environment(Backend::TensorRt));
-                tensorrt::build(&python, model, (source, path), Limits::MAKES)
+                tensorrt::build(&python, model, (source, path), makes())
             }
             Target::Onnx | Target::Pt2 | Target::Coreml | Target::Litert | Target::Tensorflow => Ok(Made::nothing()),
         }
@@ -114,14 +133,14 @@ impl Tools {
                 path,
                 (ports.inputs.clone(), ports.outputs.clone()),
                 scratch,
-                RUNS,
+                runs(),
             )?),
             Target::Tensorrt => Box::new(tensorrt::start(
                 &tensorrt::Python::new(self.environment(Backend::TensorRt)),
                 path,
                 (ports.inputs.clone(), ports.outputs.clone()),
                 scratch,
-                RUNS,
+                runs(),
             )?),
             Target::Coreml => return Ok(None),
             Target::Litert => {
@@ -150,11 +169,16 @@ impl Tools {
                 hint: "`make build` builds both".to_owned(),
             });
         };
+        let names = (ports.inputs.clone(), ports.outputs.clone());
+        Ok(Box::new(whose.start(self.runtime(enn, whose, library), path, names, scratch, runs())?))
+    }
+
+    /// Another enn, for a library.
+    fn runtime(&self, enn: &Path, whose: Library, library: &Path) -> Command {
         let mut command = Command::new(enn);
         command.arg("runtime").arg(whose.name()).arg(library);
         command.arg("--threads").arg(self.worker.threads.to_string());
-        let names = (ports.inputs.clone(), ports.outputs.clone());
-        Ok(Box::new(whose.start(command, path, names, scratch, RUNS)?))
+        command
     }
 
     /// Whose environment a format is made or checked with; `None` for one that needs none.

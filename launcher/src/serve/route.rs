@@ -307,7 +307,7 @@ fn arrow(body: &[u8], (rows_max, bytes_max): (usize, usize), share: &mut Share) 
         error => Problem::Body(RowsError::Arrow(error)),
     };
     let (mut batches, mut rows) = (Vec::new(), 0_usize);
-    for batch in Batches::open(body, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)? {
+    for batch in Batches::open(body, None, |bytes| room(bytes).map_err(io::Error::other)).map_err(wrong)? {
         let batch = batch.map_err(wrong)?;
         rows = rows.saturating_add(batch.num_rows());
         if rows > rows_max {

@@ -1,18 +1,28 @@
-//! The batches of an Arrow stream from elsewhere. The format's own reader panics where offsets in a damaged stream lead nowhere;
+//! The batches of Arrow streams and files from elsewhere. The format's own reader panics where offsets in damaged ones lead nowhere;
 //! here that is an error like any other. It also makes room for whatever a length says: here a message is only handed
 //! on when all of it is there, and there is room for what it says it will be.
 
 use arrow_array::{Array, RecordBatch, cast::AsArray};
-use arrow_ipc::{Message, reader::StreamReader, root_as_message};
-use arrow_schema::{ArrowError, DataType};
+use arrow_ipc::{
+    Block, Message,
+    reader::{FileReader, StreamReader, read_footer_length},
+    root_as_footer, root_as_message,
+};
+use arrow_schema::{ArrowError, DataType, SchemaRef};
+use enn_common::fs::memory;
 use std::{
-    io::{self, Cursor, Read},
+    fs::File,
+    io::{self, BufReader, Cursor, Read},
+    os::unix::fs::FileExt,
     panic::{AssertUnwindSafe, catch_unwind},
+    vec,
 };
 
-/// Largest description of a batch, and largest batch.
+/// Largest description of a batch, or of all of a file's.
 const DESCRIPTION_BYTES_MAX: u64 = 64 << 20;
-const BODY_BYTES_MAX: u64 = 4 << 30;
+/// What is always free, bytes; and what is, where the system does not say.
+const BYTES_FREE_LEAST: u64 = 64 << 20;
+const BYTES_FREE_USUAL: u64 = 8 << 30;
 /// What stands before the length of a description since version 0.15 of the format.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Memory of a text in a list, besides its characters.
@@ -53,15 +63,13 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         }
         let begin = message.len();
         self.append(length, &mut message)?;
-        let described = root_as_message(&message[begin..]).map(|found| found.bodyLength());
-        let body =
-            described.ok().and_then(|length| u64::try_from(length).ok()).filter(|length| *length <= BODY_BYTES_MAX);
-        let body = body.ok_or_else(|| damaged("a description of a batch cannot be understood"))?;
+        let body = u64::try_from(described(&message[begin..])?.bodyLength()).map_err(|_| not_understood())?;
+        (self.room)(body)?;
         let end = message.len();
         self.append(body, &mut message)?;
-        let (described, body) = message[begin..].split_at(end - begin);
-        let described = root_as_message(described).map_err(|_| damaged("a description of a batch has changed"))?;
-        (self.room)(body.len() as u64 + unpacked(&described, body)?)?;
+        let (description, body) = message[begin..].split_at(end - begin);
+        let first = |at: usize| Ok(body.get(at..).and_then(|from| from.first_chunk()).copied());
+        (self.room)(unpacked(&described(description)?, first)?)?;
         Ok(message)
     }
 
@@ -76,15 +84,23 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
     }
 }
 
-/// Bytes that the compressed buffers of a message say they have: each says so in its first eight.
-fn unpacked(message: &Message<'_>, body: &[u8]) -> io::Result<u64> {
+fn described(description: &[u8]) -> io::Result<Message<'_>> {
+    root_as_message(description).map_err(|_| not_understood())
+}
+
+fn not_understood() -> io::Error {
+    damaged("a description of a batch cannot be understood")
+}
+
+/// Bytes that the compressed buffers of a message say they have: each says so in its first eight, which `first` gives of what lies at a
+/// place in its body.
+fn unpacked(message: &Message<'_>, first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>) -> io::Result<u64> {
     let dictionary = || message.header_as_dictionary_batch().and_then(|batch| batch.data());
     let batch = message.header_as_record_batch().or_else(dictionary).filter(|batch| batch.compression().is_some());
     let mut bytes = 0_u64;
     for buffer in batch.and_then(|batch| batch.buffers()).into_iter().flatten().filter(|buffer| buffer.length() > 0) {
-        let from = usize::try_from(buffer.offset()).ok().and_then(|from| body.get(from..));
-        let length = from.and_then(|from| from.first_chunk()).map(|bytes| i64::from_le_bytes(*bytes));
-        match length {
+        let from = usize::try_from(buffer.offset()).ok().map(&first).transpose()?.flatten();
+        match from.map(i64::from_le_bytes) {
             // Not compressed: it stays where it is.
             Some(-1) => {}
             Some(length @ 0..) => bytes = bytes.saturating_add(length.cast_unsigned()),
@@ -130,20 +146,119 @@ fn lengths(texts: &dyn Array) -> Vec<u64> {
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
-    /// Reads the schema. `room` is asked for the bytes that each message will take, before they are: what it refuses with ends the
-    /// stream, as the source of [`ArrowError::IoError`].
-    pub fn open(input: R, room: M) -> Result<Self, ArrowError> {
+    /// Reads the schema; batches will have these columns, or all. `room` is asked for the bytes that each message will take, before they
+    /// are: what it refuses with ends the stream, as the source of [`ArrowError::IoError`].
+    pub fn open(input: R, columns: Option<Vec<usize>>, room: M) -> Result<Self, ArrowError> {
         let input = Framed { inner: input, message: Cursor::default(), room };
-        guarded(|| StreamReader::try_new(input, None)).map(|reader| Self(Some(reader)))
+        guarded(|| StreamReader::try_new(input, columns)).map(|reader| Self(Some(reader)))
+    }
+
+    /// Of all columns, or of those asked for; `None` behind an error.
+    pub fn schema(&self) -> Option<SchemaRef> {
+        self.0.as_ref().map(StreamReader::schema)
     }
 }
 
-/// Room for a batch of somebody who may use this host's memory.
+/// Room for a batch of somebody who may use this host's memory: as much as is free.
 ///
 /// # Errors
-/// More than a batch may have.
+/// It takes more.
 pub fn ample(bytes: u64) -> io::Result<()> {
-    if bytes <= 2 * BODY_BYTES_MAX { Ok(()) } else { Err(damaged("a batch says that it is longer than 8 GiB")) }
+    let free = || memory::available_bytes().unwrap_or(BYTES_FREE_USUAL);
+    if bytes <= BYTES_FREE_LEAST || bytes <= free() {
+        return Ok(());
+    }
+    let why = format!("a batch says that it takes {} MiB of memory, and {} MiB are free", bytes >> 20, free() >> 20);
+    Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
+}
+
+/// The batches of a file, in order. Nothing comes behind an error.
+pub struct FileBatches<M> {
+    reader: Option<FileReader<BufReader<File>>>,
+    /// Where messages of batches are that have not been read.
+    blocks: vec::IntoIter<Block>,
+    file: Asked<M>,
+}
+
+/// A file whose messages are looked at before they are read.
+struct Asked<M> {
+    file: File,
+    room: M,
+}
+
+impl<M: FnMut(u64) -> io::Result<()>> FileBatches<M> {
+    /// Reads the schema and what batches share; the rest as [`Batches::open`].
+    pub fn open(file: File, columns: Option<Vec<usize>>, room: M) -> Result<Self, ArrowError> {
+        let input = BufReader::new(file.try_clone()?);
+        let mut file = Asked { file, room };
+        let (shared, blocks) = file.blocks()?;
+        shared.iter().try_for_each(|block| file.ask(block))?;
+        let reader = guarded(|| FileReader::try_new(input, columns))?;
+        Ok(Self { reader: Some(reader), blocks: blocks.into_iter(), file })
+    }
+
+    /// As [`Batches::schema`].
+    pub fn schema(&self) -> Option<SchemaRef> {
+        self.reader.as_ref().map(FileReader::schema)
+    }
+}
+
+impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
+    /// Where the messages of dictionaries and of batches are, from the end of the file.
+    fn blocks(&self) -> Result<(Vec<Block>, Vec<Block>), ArrowError> {
+        let end = self.file.metadata()?.len().checked_sub(10).ok_or_else(|| damaged("it is too short"))?;
+        let mut last = [0; 10];
+        self.file.read_exact_at(&mut last, end)?;
+        let length = read_footer_length(last)? as u64;
+        let begin = end.checked_sub(length).filter(|_| length <= DESCRIPTION_BYTES_MAX);
+        let footer = self.bytes(begin.ok_or_else(|| damaged("what stands at its end is too long"))?, length)?;
+        let footer = root_as_footer(&footer).map_err(|_| damaged("what stands at its end cannot be understood"))?;
+        let [shared, batches]: [Vec<Block>; 2] = [footer.dictionaries(), footer.recordBatches()]
+            .map(|blocks| blocks.into_iter().flatten().copied().collect());
+        Ok((shared, batches))
+    }
+
+    /// Asks for room for a message.
+    fn ask(&mut self, block: &Block) -> io::Result<()> {
+        let length = |length: i64| u64::try_from(length).map_err(|_| not_understood());
+        let (at, head) = (length(block.offset())?, length(i64::from(block.metaDataLength()))?);
+        let (begin, body) = (at.saturating_add(head), length(block.bodyLength())?);
+        if head > DESCRIPTION_BYTES_MAX || begin.saturating_add(body) > self.file.metadata()?.len() {
+            return Err(damaged("a batch is said to lie behind its end"));
+        }
+        let head = self.bytes(at, head)?;
+        let lengths = if head.starts_with(&CONTINUATION) { 8 } else { 4 };
+        let description = head.get(lengths..).ok_or_else(not_understood)?;
+        let first = |at: usize| {
+            let mut bytes = [0; 8];
+            let is_there = (at as u64).checked_add(8).is_some_and(|end| end <= body);
+            if is_there {
+                self.file.read_exact_at(&mut bytes, begin + at as u64).map(|()| Some(bytes))
+            } else {
+                Ok(None)
+            }
+        };
+        let unpacked = unpacked(&described(description)?, first)?;
+        (self.room)(body)?;
+        (self.room)(unpacked)
+    }
+
+    fn bytes(&self, at: u64, length: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length as usize];
+        self.file.read_exact_at(&mut bytes, at).map(|()| bytes)
+    }
+}
+
+impl<M: FnMut(u64) -> io::Result<()>> Iterator for FileBatches<M> {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut reader = self.reader.take()?;
+        let asked = self.blocks.next().map_or(Ok(()), |block| self.file.ask(&block)).map_err(ArrowError::from);
+        let batch = asked.and_then(|()| guarded(|| reader.next().transpose())).transpose()?;
+        self.reader = batch.is_ok().then_some(reader);
+        Some(batch)
+    }
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Iterator for Batches<R, M> {
@@ -174,9 +289,9 @@ mod tests {
     };
     use arrow_ipc::{
         CompressionType,
-        writer::{IpcWriteOptions, StreamWriter},
+        writer::{FileWriter, IpcWriteOptions, StreamWriter},
     };
-    use std::sync::Arc;
+    use std::{io::Write, sync::Arc};
 
     fn stream(column: ArrayRef, codec: CompressionType) -> Vec<u8> {
         let batch = RecordBatch::try_from_iter([("a", column)]).unwrap();
@@ -194,37 +309,93 @@ mod tests {
             asked = asked.saturating_add(bytes);
             if asked <= most { Ok(()) } else { Err(io::Error::other("no room")) }
         };
-        let read = Batches::open(bytes, room).and_then(Iterator::collect);
+        let read = Batches::open(bytes, None, room).and_then(Iterator::collect);
         (asked, read)
     }
+
+    /// The same column twice in a file.
+    fn file(column: ArrayRef, codec: CompressionType) -> Vec<u8> {
+        let batch = RecordBatch::try_from_iter([("a", Arc::clone(&column)), ("b", column)]).unwrap();
+        let options = IpcWriteOptions::default().try_with_compression(Some(codec)).unwrap();
+        let mut writer = FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        writer.into_inner().unwrap()
+    }
+
+    /// As `read`, of a file's first column.
+    fn read_file(bytes: &[u8], most: u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>) {
+        let mut place = tempfile::tempfile().unwrap();
+        place.write_all(bytes).unwrap();
+        let mut asked = 0_u64;
+        let room = |bytes: u64| {
+            asked = asked.saturating_add(bytes);
+            if asked <= most { Ok(()) } else { Err(io::Error::other("no room")) }
+        };
+        let read = FileBatches::open(place, Some(vec![0]), room).and_then(Iterator::collect);
+        (asked, read)
+    }
+
+    type Read = fn(&[u8], u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>);
+    type Written = fn(ArrayRef, CompressionType) -> Vec<u8>;
+    /// Streams and files; of the latter all columns are asked for.
+    const KINDS: [(Written, Read, u64); 2] = [(stream, read, 1), (file, read_file, 2)];
 
     #[test]
     fn what_a_compressed_batch_becomes_is_asked_for_before_it_is_unpacked() {
         for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
-            let zeros = Arc::new(Float64Array::from(vec![0.0; 1 << 20]));
-            let bytes = stream(zeros.clone(), codec);
-            assert!(bytes.len() < 64 << 10, "{} bytes that become 8 MiB", bytes.len());
-            let (asked, found) = read(&bytes, 9 << 20);
-            assert!((8 << 20..9 << 20).contains(&asked), "{asked}");
-            assert_eq!(found.unwrap()[0].column(0).as_primitive::<Float64Type>(), zeros.as_ref());
-            let (_, refused) = read(&bytes, 8 << 20);
-            let Err(ArrowError::IoError(_, why)) = refused else { panic!("{refused:?}") };
-            assert_eq!(why.to_string(), "no room");
+            for (written, read, columns) in KINDS {
+                let zeros = Arc::new(Float64Array::from(vec![0.0; 1 << 20]));
+                let bytes = written(zeros.clone(), codec);
+                assert!(bytes.len() < 128 << 10, "{} bytes that become 8 MiB", bytes.len());
+                let (asked, found) = read(&bytes, columns * (9 << 20));
+                assert!((columns * (8 << 20)..columns * (9 << 20)).contains(&asked), "{asked}");
+                assert_eq!(found.unwrap()[0].column(0).as_primitive::<Float64Type>(), zeros.as_ref());
+                let (_, refused) = read(&bytes, columns * (8 << 20));
+                let Err(ArrowError::IoError(_, why)) = refused else { panic!("{refused:?}") };
+                assert_eq!(why.to_string(), "no room");
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error() {
+        let numbers = Arc::new(Float64Array::from_iter_values((0..300).map(f64::from)));
+        let keys: DictionaryArray<Int32Type> = ["x", "y", "x"].into_iter().collect();
+        for column in [numbers as ArrayRef, Arc::new(keys)] {
+            let sound = file(column, CompressionType::LZ4_FRAME);
+            let rows = read_file(&sound, u64::MAX).1.unwrap()[0].num_rows();
+            for at in 0..sound.len() {
+                for bits in [0x55, 0xff] {
+                    let mut bytes = sound.clone();
+                    bytes[at] ^= bits;
+                    // It may still be one, e.g. of other numbers; it makes no room for what is not there.
+                    if let (asked, Ok(found)) = read_file(&bytes, 1 << 20) {
+                        assert!(
+                            asked <= 1 << 20 && found.iter().all(|batch| batch.num_rows() <= rows << 8),
+                            "byte {at}"
+                        );
+                    }
+                }
+                assert!(read_file(&sound[..at], 1 << 20).1.is_err(), "cut at {at}");
+            }
         }
     }
 
     #[test]
     fn a_length_that_nobody_has_room_for_is_only_a_number() {
         for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
-            let sound = stream(Arc::new(Float64Array::from(vec![0.0; 4096])), codec);
-            let says = 32768_i64.to_le_bytes();
-            let at = sound.windows(8).position(|bytes| bytes == says).unwrap();
-            for length in [1_i64 << 46, i64::MAX, -2] {
-                let mut bytes = sound.clone();
-                bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
-                assert!(read(&bytes, 1 << 30).1.is_err(), "{length}");
-                assert!(Batches::open(bytes.as_slice(), ample).unwrap().next().unwrap().is_err(), "{length}");
+            for (written, read, _) in KINDS {
+                let sound = written(Arc::new(Float64Array::from(vec![0.0; 4096])), codec);
+                let says = 32768_i64.to_le_bytes();
+                let at = 8 * sound.chunks(8).position(|bytes| bytes == says).unwrap();
+                for length in [1_i64 << 46, i64::MAX, -2] {
+                    let mut bytes = sound.clone();
+                    bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
+                    assert!(read(&bytes, 1 << 30).1.is_err(), "{length}");
+                }
             }
+            assert!(ample(1 << 46).is_err() && ample(1 << 20).is_ok());
         }
     }
 

@@ -97,6 +97,27 @@ fn every_format_gives_the_same_arrays() {
 }
 
 #[test]
+fn a_small_file_that_becomes_a_large_table_is_refused_before_it_does() {
+    use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+    let batch = batch();
+    let options = IpcWriteOptions::default().try_with_compression(Some(arrow_ipc::CompressionType::ZSTD)).unwrap();
+    let mut file = FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options.clone()).unwrap();
+    file.write(&batch).unwrap();
+    let mut stream = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+    stream.write(&batch).unwrap();
+    for (name, mut bytes) in [("t.feather", file.into_inner().unwrap()), ("t.arrows", stream.into_inner().unwrap())] {
+        let sound = bench(name, &bytes);
+        assert_eq!(contents(&sound).1.rows, ROWS as u64);
+        // A column of eight bytes a row says that it will be 64 TiB.
+        let says = (8 * ROWS as i64).to_le_bytes();
+        let at = bytes.windows(8).position(|bytes| bytes == says).unwrap();
+        bytes[at..at + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
+        let error = bench(name, &bytes).error();
+        assert!(error.contains("a batch says that it takes 67108864 MiB of memory, and "), "{error}");
+    }
+}
+
+#[test]
 fn repeated_rows_of_a_typed_table_are_found() {
     let once = batch().slice(0, 9000);
     let twice = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &once.schema()).map(|mut writer| {

@@ -46,7 +46,7 @@ pub(crate) mod tests;
 mod timestamp;
 mod windows;
 
-pub use batches::{Batches, ample, text_bytes};
+pub use batches::{Batches, FileBatches, ample, text_bytes};
 pub use complete::labels_of;
 pub use encode::{EncodeError, Encoder};
 pub use error::StageError;

@@ -54,7 +54,8 @@ fn run(args: &[&str]) -> Outcome {
         ["time", dir] => time(Path::new(dir)),
         ["run", place, file] => answer(&find::library(&[place.into()])?, Path::new(file)),
         ["ort", place, file, out] => {
-            Ok(ort::convert(Path::new(file), Path::new(out), &find::library(&[place.into()])?)?)
+            ort::convert(Path::new(file), Path::new(out), &find::library(&[place.into()])?)?;
+            Ok(())
         }
         _ => Err("usage: onnx_fixture write|f16|bf16 DIR | split DIR [WIDTH] | time DIR | run PLACE FILE | ort PLACE FILE OUT"
             .into()),

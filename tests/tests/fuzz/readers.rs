@@ -206,13 +206,13 @@ pub(crate) fn arrow_seeds() -> Vec<Vec<u8>> {
     let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).unwrap();
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
-    let read: Vec<RecordBatch> = Batches::open(Cursor::new(&bytes), ample).unwrap().map(Result::unwrap).collect();
+    let read: Vec<RecordBatch> = Batches::open(Cursor::new(&bytes), None, ample).unwrap().map(Result::unwrap).collect();
     assert_eq!(read, [batch], "a sound stream comes through");
     vec![bytes]
 }
 
 pub(crate) fn arrow(bytes: &[u8]) {
-    let Ok(reader) = Batches::open(Cursor::new(bytes), ample) else { return };
+    let Ok(reader) = Batches::open(Cursor::new(bytes), None, ample) else { return };
     for batch in reader.take(8) {
         if batch.is_err() {
             return;

@@ -1,6 +1,10 @@
 //! Why a model cannot be exported.
 
-use crate::{error::OpError, model::ModelError, op::lower::LowerError};
+use crate::{
+    error::OpError,
+    model::ModelError,
+    op::{Op, lower::LowerError},
+};
 use enn_common::graph::infer::GraphError;
 
 /// A model that stays where it is.
@@ -19,17 +23,16 @@ pub enum ExportError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// An operation without a way out.
-    #[error(
-        "{op} at {place} cannot be exported: {why}\nhint: compute it there with functions of enn_worker::functional, which leave \
-         as plain operations"
-    )]
+    #[error("{op} at {place} cannot be exported: {why}\nhint: what leaves and is nearest to it: {instead}")]
     NoWay {
         /// The operation.
-        op: &'static str,
+        op: String,
         /// Place in the model.
         place: String,
         /// Why.
         why: String,
+        /// What is nearest to it and leaves.
+        instead: String,
     },
     /// Something that depends on the number of rows in another way than by repeating.
     #[error(
@@ -44,7 +47,9 @@ pub enum ExportError {
         found: String,
     },
     /// An element type that no graph has.
-    #[error("{place}: {kind:?} has no place in an exported graph, expected f32, f64, i64 or bool")]
+    #[error(
+        "{place}: {kind:?} has no place in an exported graph, expected f32, f64, i64 or bool\nhint: functional::cast to f32"
+    )]
     Kind {
         /// Place in the model.
         place: String,
@@ -54,8 +59,18 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    pub(super) fn no_way(op: &'static str, place: &str, why: &LowerError) -> Self {
+    pub(super) fn no_way(op: &Op, place: &str, why: &LowerError) -> Self {
+        let (name, instead) = match op {
+            Op::Aten(call) => (call.name(), call.instead()),
+            op => (op.name(), None),
+        };
+        let instead = instead.unwrap_or_else(|| why.instead().to_owned());
+        Self::without(name, place, why.to_string(), instead)
+    }
+
+    /// The same of what is no operation.
+    pub(super) fn without(name: &str, place: &str, why: String, instead: String) -> Self {
         let place = if place.is_empty() { "the model" } else { place };
-        Self::NoWay { op, place: place.to_owned(), why: why.to_string() }
+        Self::NoWay { op: name.to_owned(), place: place.to_owned(), why, instead }
     }
 }

@@ -78,12 +78,12 @@ impl<'a> Tracer<'a> {
         }
         let way = match rec.op.row().export {
             Export::As(way) => way,
-            Export::No(why) => return Err(ExportError::no_way(rec.op.name(), &place, &LowerError::No(why))),
+            Export::No(no) => return Err(ExportError::no_way(&rec.op, &place, &LowerError::No(no))),
         };
         let ins: Vec<Id> = rec.ins.iter().map(|val| self.operand(*val, &place)).collect::<Result<_, _>>()?;
         let outs: Vec<Vec<Dim>> = rec.outs().map(|val| self.shape(val, &place)).collect::<Result<_, _>>()?;
         let mut lower = Lower { graph: &mut self.graph, ins: &ins, rests: &self.rests, outs: &outs, place: &place };
-        let made = way(&rec.op, &mut lower).map_err(|why| ExportError::no_way(rec.op.name(), &place, &why))?;
+        let made = way(&rec.op, &mut lower).map_err(|why| ExportError::no_way(&rec.op, &place, &why))?;
         // What only a reverse rule reads has no place in the graph, and is never asked for.
         self.made.extend(rec.outs().zip(made));
         Ok(())
@@ -95,8 +95,8 @@ impl<'a> Tracer<'a> {
             return Ok(*id);
         }
         let Some(raw) = self.leaves.get(&val).map(Raw::shallow_clone) else {
-            let why = LowerError::No("it reads what only training keeps");
-            return Err(ExportError::no_way("an operand", place, &why));
+            let why = "it is something that only training keeps".to_owned();
+            return Err(ExportError::without("an operand", place, why, "results of the forward pass".to_owned()));
         };
         let sizes = self.shape(val, place)?.iter().map(|dim| dim.fixed()).collect::<Option<Vec<u64>>>();
         let what = "a known tensor";

@@ -7,7 +7,8 @@ use super::infer::Metas;
 use super::row::{Export, Launch, Launched, OpRow, free};
 use crate::error::{HookError, OpErrorKind};
 
-const NOT_EXPORTED: Export = Export::No("the ranks' business, not the model's");
+const NOT_EXPORTED: Export =
+    Export::no("the ranks' business, not the model's", "what this rank has: an exported model runs alone");
 
 /// AllReduce, AllReduceWait, ReduceScatter, AllGather, Order, AllReduceShares, AllReduceCopies.
 ///

@@ -33,7 +33,10 @@ pub static ROWS: [OpRow; 2] = [
     .saves(0b11, 0b10)
     .kernels(&[cuda::CROSS_ENTROPY])
     .flops(|_, ins, _| 5 * ins[0].numel().max(0) as u64)
-    .export(Export::No("a training objective, not part of the model")),
+    .export(Export::no(
+        "a training objective, not part of the model",
+        "nothing: a model answers, and train.loss or the user's learner judges it",
+    )),
     OpRow::backward("cross_entropy_backward", |_, ins| one(ins[1].clone()), launch_backward)
         .kernels(&[cuda::CROSS_ENTROPY_BACKWARD])
         .flops(|_, ins, _| 4 * ins[1].numel().max(0) as u64),

@@ -282,6 +282,9 @@ fn lower_cast(op: &Op, l: &mut Lower<'_>) -> Lowered {
         (Kind::Float | Kind::Double, _) => only(l.cast(x, DType::F32)?),
         (Kind::Int64, _) => only(l.cast(x, DType::I64)?),
         (Kind::Bool, DType::Bool) => only(x),
-        _ => Err(LowerError::No("a cast to another element type than f32, f64 or i64")),
+        _ => Err(LowerError::no(
+            "a cast to another element type than f32, f64 or i64",
+            "functional::cast to f32: half precision is asked for where a model is exported, with --precision",
+        )),
     }
 }

@@ -38,7 +38,10 @@ pub static ROWS: [OpRow; 3] = [
         vjp: Some(vjp_linear),
         save: Save { ins: 0b1110_1000, outs: 0 },
         flops: |_, ins, outs| (2 * outs[0].numel() * ins[1].shape[1]).max(0) as u64,
-        export: Export::No("an exported model is built in f32"),
+        export: Export::no(
+            "an exported model is built in f32",
+            "functional::linear, of which training makes products of 8 bits itself where they pay",
+        ),
         ..OpRow::backward("fp8_linear", shape_linear, launch_linear)
     }
     .kernels(&[CUBLAS_LINEAR]),

@@ -13,7 +13,10 @@ use crate::error::{OpError, OpErrorKind};
 use smallvec::smallvec;
 use tch::Kind;
 
-const NOT_EXPORTED: Export = Export::No("a training objective, not part of the model");
+const NOT_EXPORTED: Export = Export::no(
+    "a training objective, not part of the model",
+    "nothing: a model answers, and train.loss or the user's learner judges it",
+);
 
 /// MaskedHuber, MaskedHuberBackward, MaskedMse, MaskedMseBackward.
 ///

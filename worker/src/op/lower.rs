@@ -11,6 +11,15 @@ use std::collections::HashMap;
 /// What came of it: the results that a reverse rule would see, in their order.
 pub type Lowered = Result<SmallVec<[Id; 2]>, LowerError>;
 
+/// Why an operation cannot leave, and what is nearest to it and can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoWay {
+    /// What stands in the way.
+    pub why: &'static str,
+    /// What to compute instead.
+    pub instead: &'static str,
+}
+
 /// Why an operation cannot leave.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum LowerError {
@@ -18,8 +27,25 @@ pub enum LowerError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// In words.
-    #[error("{0}")]
-    No(&'static str),
+    #[error("{}", .0.why)]
+    No(NoWay),
+}
+
+impl LowerError {
+    /// In words, and what to compute instead.
+    pub const fn no(why: &'static str, instead: &'static str) -> Self {
+        Self::No(NoWay { why, instead })
+    }
+
+    /// What to compute instead.
+    pub const fn instead(&self) -> &'static str {
+        match self {
+            Self::Graph(_) => {
+                "operands of one element type and of shapes that fit: functional::cast, functional::expand"
+            }
+            Self::No(no) => no.instead,
+        }
+    }
 }
 
 /// One operation on its way out.
@@ -63,7 +89,10 @@ impl Lower<'_> {
     /// # Errors
     /// When it is.
     pub fn size(&self, id: Id, axis: usize) -> Result<u64, LowerError> {
-        self.graph.value(id).shape[axis].fixed().ok_or(LowerError::No("it works along the batch"))
+        self.graph.value(id).shape[axis].fixed().ok_or(LowerError::no(
+            "it works along the batch",
+            "the same along another axis: a row's answer must not depend on the rows beside it",
+        ))
     }
 
     /// Any plain operation.

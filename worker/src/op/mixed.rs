@@ -20,11 +20,17 @@ pub const SCALE_MIN: f64 = 1.0 / 65536.0;
 /// (i32, written), whether the step was refused (f32, 0 or 1); all of 0 axes.
 pub static ROWS: [OpRow; 2] = [
     OpRow {
-        export: Export::No("the weights' low-precision copies are not part of the model"),
+        export: Export::no(
+            "the weights' low-precision copies are not part of the model",
+            "the weight itself, by Cx::param",
+        ),
         ..OpRow::backward("cast_into", shape_cast_into, launch_cast_into)
     },
     OpRow {
-        export: Export::No("the loss scale is not part of the model"),
+        export: Export::no(
+            "the loss scale is not part of the model",
+            "nothing: the scale is changed after the step, outside of the model",
+        ),
         ..OpRow::backward("scale_update", shape_scale_update, launch_scale_update)
     },
 ];

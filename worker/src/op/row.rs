@@ -4,7 +4,7 @@
 
 use super::Op;
 use super::infer::Inferred;
-use super::lower::{Lower, Lowered};
+use super::lower::{Lower, Lowered, NoWay};
 use super::sample::{Draw, Sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp};
@@ -35,8 +35,15 @@ pub type Way = fn(&Op, &mut Lower<'_>) -> Lowered;
 pub enum Export {
     /// As plain operations.
     As(Way),
-    /// Not at all: why.
-    No(&'static str),
+    /// Not at all.
+    No(NoWay),
+}
+
+impl Export {
+    /// Not at all: why, and what is nearest to it and leaves.
+    pub const fn no(why: &'static str, instead: &'static str) -> Self {
+        Self::No(NoWay { why, instead })
+    }
 }
 
 /// Bit sets of operands and results the reverse rule reads.
@@ -121,7 +128,10 @@ impl OpRow {
             save: Save { ins: 0, outs: 0 },
             vjp: None,
             flops: per_element,
-            export: Export::No("part of training, not of the forward pass"),
+            export: Export::no(
+                "part of training, not of the forward pass",
+                "a forward pass is made of functions that read no gradients; those are the tape's",
+            ),
             samples: |_| Vec::new(),
         }
     }

@@ -7,7 +7,8 @@ use super::value::Meta;
 use crate::backend::torch::safe::renew_storage;
 use smallvec::SmallVec;
 
-const NOT_EXPORTED: Export = Export::No("where weights lie is not part of the model");
+const NOT_EXPORTED: Export =
+    Export::no("where weights lie is not part of the model", "parameters by Cx::param, wherever they lie");
 
 /// Allocate, Release, Place.
 ///

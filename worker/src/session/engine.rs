@@ -9,10 +9,13 @@ use crate::{
     },
     probe::libtorch_version,
 };
-use enn_common::wire::{
-    engine::{Begin, Engine, Question, Reply},
-    message::PROTOCOL,
-    serve::{get, put},
+use enn_common::{
+    fs::memory,
+    wire::{
+        engine::{Begin, Engine, Question, Reply},
+        message::PROTOCOL,
+        serve::{get, put},
+    },
 };
 use std::{
     collections::{BTreeMap, HashSet},
@@ -42,6 +45,8 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), S
         return Err(SessionError::Refused { error });
     }
     let _scratch = Scratch(Some(begin.scratch));
+    let unlimited = |error| failed(&begin.artifact, format!("the memory for it cannot be limited: {error}"));
+    begin.memory_bytes.map_or(Ok(()), memory::limit).map_err(unlimited)?;
     tch::set_num_threads(begin.threads.max(1).cast_signed());
     let device = boot::named_device(&begin.device, 0)?;
     let path = begin.artifact.as_path();

@@ -4,6 +4,7 @@ use crate::operands::{SEED, STEP, differentiable, distance, tensor};
 use crate::oracle::oracle;
 use enn_worker::autograd::{Cx, Tensor as Traced, call};
 use enn_worker::functional as f;
+use enn_worker::op::aten::{AtenArg, AtenCall, INSTEAD, SAME};
 use enn_worker::op::row::Export;
 use enn_worker::op::rows;
 use enn_worker::op::sample::{Draw, Sample};
@@ -179,14 +180,47 @@ fn every_row_is_whole() {
         for sample in &samples {
             assert!(std::ptr::eq(sample.op.row(), row), "{} is the row of its samples", row.name);
         }
-        if let Export::No(why) = row.export {
-            assert!(why.len() > 5, "{} says why it has no way out", row.name);
+        if let Export::No(no) = row.export {
+            assert!(no.why.len() > 5, "{} says why it has no way out", row.name);
+            hint_is_true(no.instead);
         }
     }
     names.sort_unstable();
     let before = names.len();
     names.dedup();
     assert_eq!(names.len(), before, "names are unique");
+}
+
+/// Fails unless a hint names only functions that are there.
+fn hint_is_true(hint: &str) {
+    let functions = include_str!("../../src/functional.rs");
+    assert!(hint.len() > 5, "{hint:?} says something");
+    for named in hint.split("functional::").skip(1) {
+        let name = named.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        let is_there = functions.contains(&format!("pub fn {name}(")) || functions.contains(&format!("    {name} => "));
+        assert!(is_there, "{hint}: there is no functional::{name}");
+    }
+}
+
+#[test]
+fn what_is_nearest_to_an_operator_of_libtorch_is_there() {
+    let mut names: Vec<&str> =
+        SAME.into_iter().chain(INSTEAD.iter().flat_map(|(names, _)| names.iter().copied())).collect();
+    SAME.iter().for_each(|name| hint_is_true(&format!("functional::{name}")));
+    INSTEAD.iter().for_each(|(_, hint)| hint_is_true(hint));
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all, "each operator once");
+    let of = |name: &str, overload: &str, args: Vec<AtenArg>| AtenCall::new(name, overload, args).unwrap();
+    let sum = of("aten::cumsum", "", vec![AtenArg::Operand, AtenArg::Int(1), AtenArg::None]);
+    assert_eq!(
+        (sum.name(), sum.instead().unwrap().as_str()),
+        ("aten::cumsum", "functional::matmul with a triangle of ones")
+    );
+    let relu = of("aten::relu_", "", vec![AtenArg::Operand]);
+    assert_eq!(relu.instead().unwrap(), "functional::relu");
+    assert_eq!(of("aten::lgamma", "", vec![AtenArg::Operand]).instead(), None);
 }
 
 #[test]

@@ -371,7 +371,10 @@ impl Hands {
                 },
                 Err(error) => error.into(),
             };
-            let is_lost = matches!(&error, Error::Export(ExportError::Refused { .. } | ExportError::Late { .. }));
+            let is_lost = matches!(
+                &error,
+                Error::Export(ExportError::Refused { .. } | ExportError::Failed { .. } | ExportError::Late { .. })
+            );
             let is_over = self.stop.load(SeqCst);
             if !is_lost || is_over || self.restarts.fetch_add(1, SeqCst) >= self.max_restarts {
                 return Err(error);

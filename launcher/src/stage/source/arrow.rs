@@ -1,7 +1,7 @@
 //! Arrow record batches, from Parquet files and from IPC files and streams.
 //!
 //! **Invariant:** only the wanted columns are read, unless rows are to be hashed. Batches are decoded by one thread at a time and
-//! cleaned in parallel.
+//! cleaned in parallel. What a batch becomes is asked for before it does.
 
 use super::{
     Piece, Pieces, Request, Source,
@@ -9,10 +9,12 @@ use super::{
     clean::Cell,
     typed::{self, Cells, PIECE_ROWS},
 };
-use crate::stage::error::StageError;
+use crate::stage::{
+    batches::{Batches, FileBatches, ample, text_bytes},
+    error::StageError,
+};
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, types};
-use arrow_ipc::reader::{FileReader, StreamReader};
-use arrow_schema::{ArrowError, DataType, SchemaRef, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef, TimeUnit};
 use enn_common::fs::FileError;
 use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
 use std::{
@@ -58,7 +60,7 @@ pub(crate) struct ArrowSource {
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Batches in order.
-type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+type AllBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 impl ArrowSource {
     /// Opens a Parquet file.
@@ -74,12 +76,13 @@ impl ArrowSource {
         let mut magic = Vec::new();
         open(path)?.take(FILE_MAGIC.len() as u64).read_to_end(&mut magic).map_err(FileError::of("read", path))?;
         let container = if magic == FILE_MAGIC { Container::IpcFile } else { Container::IpcStream };
-        let reader = BufReader::new(open(path)?);
+        let file = open(path)?;
         let schema = match container {
-            Container::IpcFile => FileReader::try_new(reader, None).map(|reader| reader.schema()),
-            _ => StreamReader::try_new(reader, None).map(|reader| reader.schema()),
+            Container::IpcFile => FileBatches::open(file, None, ample).map(|batches| batches.schema()),
+            _ => Batches::open(BufReader::new(file), None, ample).map(|batches| batches.schema()),
         };
-        Self::new(path, container, schema.map_err(|cause| unreadable(path, container, cause.into()))?, None)
+        let schema = schema.map_err(|cause| unreadable(path, container, cause.into()))?;
+        Self::new(path, container, schema.unwrap_or_else(|| Schema::empty().into()), None)
     }
 
     fn new(path: &Path, container: Container, schema: SchemaRef, rows: Option<u64>) -> Result<Self, StageError> {
@@ -91,7 +94,7 @@ impl ArrowSource {
     }
 
     /// Begins to read the columns with these indices, ascending, from a row on.
-    fn batches(&self, columns: &[usize], from: u64) -> Result<Batches, Cause> {
+    fn batches(&self, columns: &[usize], from: u64) -> Result<AllBatches, Cause> {
         let file = open(&self.path)?;
         Ok(match self.container {
             Container::Parquet => {
@@ -100,18 +103,19 @@ impl ArrowSource {
                 let builder = builder.with_projection(mask).with_batch_size(PIECE_ROWS);
                 Box::new(builder.with_offset(usize::try_from(from)?).build()?)
             }
-            Container::IpcFile => {
-                behind(FileReader::try_new(BufReader::new(file), Some(columns.to_vec()))?, from as usize)
-            }
+            Container::IpcFile => behind(FileBatches::open(file, Some(columns.to_vec()), ample)?, from as usize),
             Container::IpcStream => {
-                behind(StreamReader::try_new(BufReader::new(file), Some(columns.to_vec()))?, from as usize)
+                behind(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?, from as usize)
             }
         })
     }
 }
 
 /// What of the batches lies behind the first `rows` rows.
-fn behind(batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static, mut rows: usize) -> Batches {
+fn behind(
+    batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + 'static,
+    mut rows: usize,
+) -> AllBatches {
     Box::new(batches.filter_map(move |batch| match batch {
         Ok(batch) if batch.num_rows() <= rows && rows > 0 => {
             rows -= batch.num_rows();
@@ -183,7 +187,7 @@ impl Source for ArrowSource {
 struct ArrowPieces {
     path: PathBuf,
     container: Container,
-    batches: Batches,
+    batches: AllBatches,
     /// What is left of a batch longer than a piece.
     rest: Option<RecordBatch>,
     /// Index in a batch of each column of the file.
@@ -208,13 +212,11 @@ impl Pieces for ArrowPieces {
             self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
         }
         let bytes = (rows as f64 * self.bytes_per_row) as u64;
-        let piece = ArrowPiece {
-            batch: batch.slice(0, rows),
-            place: self.place.clone(),
-            first: self.row,
-            bytes,
-            request: self.request.clone(),
-        };
+        let batch = batch.slice(0, rows);
+        // Where cells share a text, each may become a copy of it.
+        ample(text_bytes(&batch)).map_err(|cause| unreadable(&self.path, self.container, cause.into()))?;
+        let piece =
+            ArrowPiece { batch, place: self.place.clone(), first: self.row, bytes, request: self.request.clone() };
         self.row += rows as u64;
         Ok(Some(Box::new(piece)))
     }

@@ -1,0 +1,340 @@
+//! Why a tool or a runtime failed, in our words: from its own, and from how it ended.
+//!
+//! **Invariant:** pure. The last line that says something known counts: what comes before it may have been a warning.
+
+use super::Limits;
+use crate::ExportError;
+use nix::sys::signal::Signal;
+use std::{os::unix::process::ExitStatusExt, path::PathBuf, process::ExitStatus};
+
+/// Last lines that are told of one who has no log.
+const TOLD_LINES: usize = 12;
+
+/// What helps where memory is short.
+const LESS: &str = "end what else takes memory, or export it for fewer rows of a call with --batch";
+
+/// Who is at work on what.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// The tool or runtime.
+    pub what: &'static str,
+    /// The file it works on.
+    pub path: PathBuf,
+    /// What it may take.
+    pub limits: Limits,
+    /// How it gets what it lacks.
+    pub lacks: String,
+    /// Another format, which has every operation.
+    pub other: &'static str,
+}
+
+/// What stood in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Disk,
+    GpuMemory,
+    Memory,
+    Compiler,
+    Code,
+    Package,
+    Missing,
+    Operation,
+}
+
+/// What is said of each, by the system, compilers, Python, PyTorch, ExecuTorch, TensorRT, onnxruntime, LiteRT and TensorFlow.
+const WORDS: [(Cause, &[&str]); 8] = [
+    (Cause::Disk, &["No space left on device", "Disk quota exceeded"]),
+    (
+        Cause::GpuMemory,
+        &["CUDA out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "GPU memory", "cuMemAlloc_v2 of the NVIDIA driver gave 2"],
+    ),
+    (
+        Cause::Memory,
+        &[
+            "MemoryError",
+            "bad_alloc",
+            "bad allocation",
+            "annot allocate memory",
+            "can't allocate memory",
+            "memory allocation of",
+            "out of memory",
+            "Out of memory",
+            "OutOfMemory",
+            "virtual memory exhausted",
+            "Killed signal terminated program",
+        ],
+    ),
+    (
+        Cause::Compiler,
+        &[
+            "InvalidCxxCompiler",
+            "No working C++ compiler",
+            "g++: not found",
+            "g++: command not found",
+            "directory: 'g++'",
+            "exec 'cc1plus'",
+            "cannot find 'ld'",
+        ],
+    ),
+    (Cause::Code, &["C++ compile error", "CppCompileError"]),
+    (Cause::Package, &["No module named '"]),
+    (Cause::Missing, &["No such file or directory: '", ": cannot open shared object file", ": command not found"]),
+    (
+        Cause::Operation,
+        &[
+            "missing lowering",
+            "missing decomposition",
+            "is not in Core ATen",
+            "is not Aten Canonical",
+            "Missing out variants",
+            "Missing operator",
+            "No importer registered",
+            "UNSUPPORTED_NODE",
+            "Could not find an implementation for",
+            "find op for builtin opcode",
+            "Op type not registered",
+        ],
+    ),
+];
+
+/// What stands before the name of an operation.
+const BEFORE_OPERATIONS: [&str; 6] =
+    ["operator: ", "registered for op: ", "implementation for ", "opcode '", "registered '", "aten"];
+
+impl Task {
+    /// That it refused, in our words where its own are known; `why` as it stands where they are not.
+    pub fn refused(&self, why: String) -> ExportError {
+        match self.known(&[why.as_str()]) {
+            Some((why, hint)) => self.failed(why, hint),
+            None => ExportError::Refused { what: self.what, path: self.path.clone(), why },
+        }
+    }
+
+    /// That it gave up, which it told in words of its own.
+    pub(super) fn gave_up(&self, words: String) -> ExportError {
+        let (why, hint) =
+            self.known(&[words.as_str()]).unwrap_or_else(|| (format!("it gave up: {words}"), self.elsewhere()));
+        self.failed(why, hint)
+    }
+
+    /// That it has ended: how, and the last lines that it said.
+    pub(super) fn ended(&self, status: Option<ExitStatus>, last: &[String], is_logged: bool) -> ExportError {
+        let lines: Vec<&str> = last.iter().map(String::as_str).collect();
+        if let Some((why, hint)) = self.known(&lines) {
+            return self.failed(why, hint);
+        }
+        let signal = status.and_then(|status| Signal::try_from(status.signal()?).ok());
+        let (ended, hint) = match signal {
+            Some(Signal::SIGKILL) => {
+                ("it was killed, as the system does where memory is short".to_owned(), LESS.to_owned())
+            }
+            Some(signal) => (format!("it crashed ({signal})"), self.elsewhere()),
+            None => {
+                (status.map_or("it ended".to_owned(), |status| format!("it ended with {status}")), self.elsewhere())
+            }
+        };
+        let words = match lines.as_slice() {
+            [] => " without a word".to_owned(),
+            [.., last] if is_logged => format!(": {}", last.trim()),
+            lines => {
+                let last = &lines[lines.len().saturating_sub(TOLD_LINES)..];
+                format!("; its last lines:\n  {}", last.join("\n  "))
+            }
+        };
+        self.failed(ended + &words, hint)
+    }
+
+    /// That it said nothing in its time.
+    pub(super) fn late(&self) -> ExportError {
+        let why = format!("it was not done within {} s", self.limits.time.as_secs());
+        self.failed(why, "try again when the machine has less to do, or export a smaller model".to_owned())
+    }
+
+    fn failed(&self, why: String, hint: String) -> ExportError {
+        ExportError::Failed { what: self.what, path: self.path.clone(), why, hint, log: None }
+    }
+
+    /// What the last line that is known says, and what to do about it.
+    fn known(&self, lines: &[&str]) -> Option<(String, String)> {
+        let cause_of = |line: &str| WORDS.iter().find(|(_, all)| all.iter().any(|words| line.contains(words)));
+        let found = lines.iter().enumerate().rev();
+        let (at, cause) = found.filter_map(|(at, line)| Some((at, cause_of(line)?.0))).next()?;
+        let text = lines[at..].join("\n");
+        let dir = self.path.parent().unwrap_or(&self.path).display();
+        Some(match cause {
+            Cause::Disk => ("the disk is full".to_owned(), format!("make room where {dir} lies")),
+            Cause::GpuMemory => ("the memory of the GPU is full".to_owned(), LESS.to_owned()),
+            Cause::Memory => {
+                let most = self.limits.memory_bytes >> 20;
+                (format!("it needs more memory than the {most} MiB that it may have"), LESS.to_owned())
+            }
+            Cause::Compiler => (
+                "there is no C++ compiler that works".to_owned(),
+                "install g++, or let CXX name a compiler of C++17".to_owned(),
+            ),
+            Cause::Code => (
+                "the C++ compiler did not take its code".to_owned(),
+                "let CXX name a newer compiler, e.g. g++ 11".to_owned(),
+            ),
+            Cause::Package => {
+                let name = quoted(&text).unwrap_or("that it needs");
+                (format!("its Python has no package {name}"), self.lacks.clone())
+            }
+            Cause::Missing => (format!("it finds no {}", missing(&text)?), self.lacks.clone()),
+            Cause::Operation => {
+                let why = operation(&text).map_or("it lacks an operation of the model".to_owned(), |name| {
+                    format!("it has no operation {name}")
+                });
+                (why, format!("export it in {}, which has every operation of a model", self.other))
+            }
+        })
+    }
+
+    fn elsewhere(&self) -> String {
+        format!("another release of it may do, or another format, e.g. {}", self.other)
+    }
+}
+
+/// The first text between single quotes.
+fn quoted(text: &str) -> Option<&str> {
+    text.split('\'').nth(1)
+}
+
+/// The program or library that was not found; `None` for a file of another kind.
+fn missing(text: &str) -> Option<&str> {
+    let line = text.lines().next()?;
+    let name = match line.split_once("No such file or directory: ") {
+        Some((_, name)) => quoted(name)?,
+        None => {
+            let before = line.split_once(": cannot open").or_else(|| line.split_once(": command not"))?.0;
+            before.rsplit([' ', '\'']).next()?
+        }
+    };
+    (!name.is_empty() && !name.contains('/')).then_some(name)
+}
+
+/// The name of an operation, as its maker spells it.
+fn operation(text: &str) -> Option<&str> {
+    let from = BEFORE_OPERATIONS.iter().find_map(|before| {
+        let at = text.find(before)?;
+        Some(if *before == "aten" { at } else { at + before.len() })
+    })?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_.:".contains(c);
+    let name = text[from..].split(|c| !is_name(c)).next()?;
+    let name = name.trim_end_matches([':', '.']);
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn task() -> Task {
+        Task {
+            what: "AOTInductor",
+            path: "/out/m.pt2".into(),
+            limits: Limits { time: Duration::from_secs(60), memory_bytes: 3 << 30 },
+            lacks: "`enn export --prepare aoti` makes a Python for it".to_owned(),
+            other: "pt2",
+        }
+    }
+
+    fn told(words: &str, status: i32) -> String {
+        let lines: Vec<String> = words.lines().map(str::to_owned).collect();
+        task().ended(Some(ExitStatus::from_raw(status)), &lines, true).to_string()
+    }
+
+    #[test]
+    fn what_is_known_of_a_failure_is_said_with_what_helps() {
+        let lacks = "hint: `enn export --prepare aoti`";
+        let less = "hint: end what else takes memory";
+        let other = "hint: export it in pt2, which has every operation";
+        for (words, why, hint) in [
+            (
+                "OSError: [Errno 28] No space left on device: '/out/x'",
+                "the disk is full",
+                "hint: make room where /out lies",
+            ),
+            ("C++ compile error\nOutput:\n/tmp/ccX.s: No space left on device", "the disk is full", "make room"),
+            (
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+                "the memory of the GPU is full",
+                less,
+            ),
+            ("MemoryError", "it needs more memory than the 3072 MiB that it may have", less),
+            ("what():  std::bad_alloc", "it needs more memory", less),
+            ("g++: fatal error: Killed signal terminated program cc1plus", "it needs more memory", less),
+            (
+                "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')\n\nSet TORCHDYNAMO_VERBOSE=1 for the internal stack trace",
+                "there is no C++ compiler that works",
+                "hint: install g++, or let CXX name",
+            ),
+            (
+                "C++ compile error\n\nOutput:\nx.cpp:3:10: error: expected",
+                "the C++ compiler did not take",
+                "hint: let CXX name a newer",
+            ),
+            (
+                "ModuleNotFoundError: No module named 'torchao.quantization'",
+                "its Python has no package torchao.quantization",
+                lacks,
+            ),
+            ("FileNotFoundError: [Errno 2] No such file or directory: 'flatc'", "it finds no flatc", lacks),
+            (
+                "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
+                "it finds no libcudart.so.12",
+                lacks,
+            ),
+            (
+                "torch._inductor.exc.LoweringException: missing lowering\n  target: aten.cumprod.default\n  args[0]: TensorBox(",
+                "it has no operation aten.cumprod.default",
+                other,
+            ),
+            (
+                "SpecViolationError: Operator torch._ops.aten.frac.default is not Aten Canonical.",
+                "it has no operation aten.frac.default",
+                other,
+            ),
+            ("RuntimeError: Missing out variants: {'aten::frac'}", "it has no operation aten::frac", other),
+            (
+                "In node 3 with name: n and operator: NonZero (parse): UNSUPPORTED_NODE: assertion",
+                "it has no operation NonZero",
+                other,
+            ),
+            (
+                "NOT_IMPLEMENTED : Could not find an implementation for Erf(13) node with name 'e'",
+                "it has no operation Erf",
+                other,
+            ),
+            ("Didn't find op for builtin opcode 'GELU' version '2'", "it has no operation GELU", other),
+        ] {
+            let said = told(words, 0x100);
+            assert!(said.starts_with(&format!("AOTInductor failed on /out/m.pt2: {why}")), "{words}: {said}");
+            assert!(said.contains(hint) && said.lines().count() == 2, "{words}: {said}");
+            let refused = task().refused(words.to_owned()).to_string();
+            assert!(refused.contains("failed on") && refused.contains(hint), "{words}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_told_by_how_it_ended_and_its_last_line() {
+        let killed = told("", 9);
+        assert!(killed.contains("it was killed, as the system does where memory is short without a word"), "{killed}");
+        let crashed = told("Fatal Python error: Segmentation fault", 11);
+        assert!(crashed.contains("it crashed (SIGSEGV): Fatal Python error"), "{crashed}");
+        let ended = told("first\nRuntimeError: no idea", 0x300);
+        assert!(
+            ended.contains("it ended with exit status: 3: RuntimeError: no idea\nhint: another release"),
+            "{ended}"
+        );
+        // A file that is not there is neither a program nor a library.
+        let file = told("FileNotFoundError: [Errno 2] No such file or directory: '/out/m.pt2'", 0x100);
+        assert!(file.contains("it ended with exit status: 1: FileNotFoundError"), "{file}");
+        // A warning before the last words is no cause.
+        let warned = told("UserWarning: out of memory soon?\nModuleNotFoundError: No module named 'x'", 0x100);
+        assert!(warned.contains("its Python has no package x"), "{warned}");
+        let own = task().refused("old.aoti.pt2 is the code of another program".to_owned()).to_string();
+        assert_eq!(own, "AOTInductor refused /out/m.pt2: old.aoti.pt2 is the code of another program");
+    }
+}
