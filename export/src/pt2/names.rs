@@ -64,9 +64,11 @@ const KEYWORDS: [&str; 35] = [
     "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 ];
 
-/// The path of a tensor as attributes of Python's: a part that is a keyword gets an underscore behind it, as `feed.in_.weight`.
+/// The path of a tensor as attributes of Python's: a part that is a keyword gets an underscore behind it, as `feed.in_.weight`, and one that
+/// is called so already another, so that different paths stay different.
 pub(super) fn attributes(path: &str) -> String {
-    let part = |part: &str| if KEYWORDS.contains(&part) { format!("{part}_") } else { part.to_owned() };
+    let is_keyword = |part: &str| KEYWORDS.contains(&part.trim_end_matches('_'));
+    let part = |part: &str| if is_keyword(part) { format!("{part}_") } else { part.to_owned() };
     path.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
@@ -84,6 +86,7 @@ mod tests {
         let names = Names::of(&g);
         assert_eq!([x, w, again].map(|id| names.get(id)), ["p_head_weight", "p_head_weight_1", "p_head_weight_2"]);
         assert_eq!(attributes("block.0.feed.in.weight"), "block.0.feed.in_.weight");
+        assert_eq!(attributes("in_.weight"), "in__.weight", "in.weight is another tensor");
         assert_eq!(["7 up", "", "é.x", "v12", "v"].map(identifier), ["_7_up", "_", "__x", "_v12", "_v"]);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     params::Params,
 };
 use enn_common::graph::Graph;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor as Raw};
 
 /// Name of the input: (batch, features) f32 in the user's units, NaN where missing, categories by number.
@@ -64,8 +64,7 @@ impl Answered<'_> {
     /// # Errors
     /// As [`graph`].
     pub fn inputs(&self, x: &Raw) -> Result<BTreeMap<String, Raw>, ExportError> {
-        let state = self.empty_past(x)?;
-        let named = state.named().into_iter().map(|(name, raw)| (port(&name), raw));
+        let named = ports(&self.empty_past(x)?).into_iter().map(|(port, _, raw)| (port, raw));
         Ok(named.chain([(X.to_owned(), x.shallow_clone())]).collect())
     }
 
@@ -76,8 +75,8 @@ impl Answered<'_> {
     pub fn run(&self, inputs: &BTreeMap<String, Raw>) -> Result<BTreeMap<String, Raw>, ExportError> {
         let cx = Cx::eval(self.params);
         let x = &inputs[X];
-        let past = self.empty_past(x)?.named().into_iter();
-        let past = past.map(|(name, _)| (name.clone(), inputs[&port(&name)].shallow_clone())).collect();
+        let past = ports(&self.empty_past(x)?).into_iter();
+        let past = past.map(|(port, name, _)| (name, inputs[&port].shallow_clone())).collect();
         let state = StreamState::restore(&past).expect("names that a state gave itself");
         let outputs = self.answer(&cx, x, &state)?.1;
         Ok(outputs.into_iter().map(|(name, value)| (name, value.raw().shallow_clone())).collect())
@@ -92,7 +91,7 @@ impl Answered<'_> {
         let leaves = cx.kept_leaves();
         let place = |raw: &Raw| leaves.iter().find(|(_, leaf)| leaf.data_ptr() == raw.data_ptr()).map(|(val, _)| *val);
         let mut inputs = vec![(X.to_owned(), input.val())];
-        inputs.extend(state.named().iter().filter_map(|(name, raw)| Some((port(name), place(raw)?))));
+        inputs.extend(ports(&state).into_iter().filter_map(|(port, _, raw)| Some((port, place(&raw)?))));
         let outputs = outputs.into_iter().map(|(name, value)| (name, value.val())).collect();
         Ok(Recording { cx, inputs, outputs })
     }
@@ -139,8 +138,7 @@ impl Answered<'_> {
         let (output, after, values) = self.model.streamed(cx, x, valid, state)?;
         // Blocks are done in the order of the forest, states are named in the order of their tasks.
         let find = |raw: &Raw| values.iter().find(|value| value.raw().data_ptr() == raw.data_ptr()).cloned();
-        let named = after.named();
-        let named = named.iter().filter_map(|(name, raw)| Some((next(&port(name)), find(raw)?)));
+        let named = ports(&after).into_iter().filter_map(|(port, _, raw)| Some((next(&port), find(&raw)?)));
         Ok((output, named.collect()))
     }
 
@@ -178,7 +176,15 @@ pub fn next(name: &str) -> String {
     format!("{NEXT}{name}")
 }
 
-/// A state's name as a port's: letters, digits and underscores only.
-fn port(name: &str) -> String {
-    name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect()
+/// The states of a stream: name as a port's, own name, values. Ports have ASCII letters, digits and underscores only; where that makes two
+/// names one, the later one has a number behind it.
+fn ports(state: &StreamState) -> Vec<(String, String, Raw)> {
+    let mut taken = BTreeSet::new();
+    let mut port = |name: &str| {
+        let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let numbered = (2..).map(|number| format!("{plain}_{number}"));
+        let mut names = std::iter::once(plain.clone()).chain(numbered);
+        names.find(|name| taken.insert(name.clone())).expect("numbers do not end")
+    };
+    state.named().into_iter().map(|(name, raw)| (port(&name), name, raw)).collect()
 }

@@ -7,10 +7,10 @@ use crate::{
 };
 use enn_common::{
     config::{
-        forest::{Mixer, Reduction},
+        forest::{Forest, Mixer, Mode, Reduction, Task, TemplateConfig},
         model::{Gate, ModelConfig, Norm, Preset},
     },
-    graph::{Graph, eval},
+    graph::{Binary, Graph, Id, Node, Op, eval},
     staged::meta::{FeatureMeta, Stats},
 };
 use std::collections::BTreeMap;
@@ -215,4 +215,38 @@ fn quantiles_states_and_blind_cells_are_in_the_graph() {
         let stream = Extras { quantiles: false, stream: true };
         check(&format!("{mixer:?} stream"), &config, &spec(&[2, 3], Head::Point), (stream, None));
     }
+}
+
+#[test]
+fn states_of_tasks_that_are_called_alike_stay_apart() {
+    let template = |tokens| TemplateConfig { tokens, ..config().template(Mode::Temporal) };
+    let task = |name: &str, tokens| Task::template(name, template(tokens));
+    let tasks = vec![task("a-b", 2), task("a_b", 2), task("fr\u{fc}h", 3)];
+    let config = ModelConfig { preset: Preset::None, tasks: Forest::new(tasks).unwrap(), ..config() };
+    let spec = spec(&[2, 3], Head::Point);
+    let (model, params) = model(&config, &spec);
+    let extras = Extras { quantiles: false, stream: true };
+    let answered = Answered { model: &model, params: &params, out_shape: &spec.out_shape, blind: None, extras };
+    let inputs = answered.inputs(&rows()).unwrap();
+    let names: Vec<&str> = inputs.keys().map(String::as_str).collect();
+    assert_eq!(names, ["stream_a_b_0", "stream_a_b_0_2", "stream_fr_h_0", "x"]);
+    check("alike", &config, &spec, (extras, None));
+}
+
+/// TensorFlow makes x − (a + b) of (x − a) − b where both are known, and adds them in single precision.
+#[test]
+fn both_parts_of_a_mean_are_subtracted_one_after_the_other() {
+    let spec = spec(&[2, 3], Head::Point);
+    let (model, params) = model(&config(), &spec);
+    let extras = Extras::default();
+    let answered = Answered { model: &model, params: &params, out_shape: &spec.out_shape, blind: None, extras };
+    let graph = graph(&answered).unwrap();
+    let is_sub = |node: &Node| node.op == Op::Binary(Binary::Sub);
+    let made = |id: Id| graph.nodes().iter().find(|node| node.out == id);
+    let pairs = graph.nodes().iter().filter(|node| is_sub(node)).filter_map(|node| Some((node, made(node.ins[0])?)));
+    let pairs: Vec<_> = pairs.filter(|(_, first)| is_sub(first)).collect();
+    let is_known = |id: Id| graph.value(id).data.is_some();
+    let [(second, first)] = pairs[..] else { panic!("{pairs:?}") };
+    assert!(is_known(first.ins[1]) && !is_known(second.ins[1]), "{first:?} {second:?}");
+    assert_eq!(made(second.ins[1]).map(|node| &node.op), Some(&Op::Where));
 }

@@ -9,7 +9,7 @@ use super::sample::{Draw, Sample, between, normal, sample};
 use super::value::Meta;
 use super::vjp::{Grads, Vjp, grad};
 use crate::error::{OpError, OpErrorKind};
-use enn_common::graph::{self, Binary, DType};
+use enn_common::graph::{self, Binary, Compare, DType};
 use smallvec::smallvec;
 use tch::Kind;
 
@@ -266,9 +266,12 @@ fn lower_scalar(op: &Op, l: &mut Lower<'_>) -> Lowered {
             l.add(x, by)?
         }
         Op::Clamp { lo, hi } => {
+            // What is no number stays so: of it and a bound some runtimes give the bound, whichever is asked for.
             let (lo, hi) = (l.number(lo.get()), l.number(hi.get()));
-            let above = l.binary(Binary::Max, x, lo)?;
-            l.binary(Binary::Min, above, hi)?
+            let low = l.emit(graph::Op::Compare(Compare::Less), &[x, lo])?;
+            let x = l.emit(graph::Op::Where, &[low, lo, x])?;
+            let high = l.emit(graph::Op::Compare(Compare::Greater), &[x, hi])?;
+            l.emit(graph::Op::Where, &[high, hi, x])?
         }
         _ => unreachable!("row of another operation"),
     })

@@ -4,7 +4,7 @@
 //! **Invariant:** only what has a way out is written; sizes that follow the batch come from the results' shapes, never from an
 //! operation's attributes, which hold the numbers of one recording.
 
-use enn_common::graph::{Binary, DType, Dim, Fold, Graph, Id, Op as Plain, Unary, infer::GraphError};
+use enn_common::graph::{Binary, Compare, DType, Dim, Fold, Graph, Id, Op as Plain, Unary, infer::GraphError};
 use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
 
@@ -154,6 +154,12 @@ impl Lower<'_> {
     pub fn silu(&mut self, x: Id) -> Result<Id, LowerError> {
         let share = self.unary(Unary::Sigmoid, x)?;
         self.mul(x, share)
+    }
+
+    /// Whether x is a number, and no infinite one.
+    pub fn finite(&mut self, x: Id) -> Result<Id, LowerError> {
+        let (size, most) = (self.unary(Unary::Abs, x)?, self.number(f64::from(f32::MAX)));
+        self.emit(Plain::Compare(Compare::LessEqual), &[size, most])
     }
 
     /// The same elements in another shape.

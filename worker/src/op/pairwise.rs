@@ -249,7 +249,9 @@ fn lower_binary(op: &Op, l: &mut Lower<'_>) -> Lowered {
     let (a, b) = (l.at(0), l.at(1));
     only(match (binary, l.rests.get(&b).copied()) {
         (Binary::Sub, Some(rest)) => {
-            let centred = l.binary(Plain::Sub, a, b)?;
+            // Two constants in a row a runtime may add to one, as TensorFlow does, and the rest is lost: it must not look like one.
+            let (centred, is_number, zero) = (l.binary(Plain::Sub, a, b)?, l.finite(a)?, l.number(0.0));
+            let rest = l.emit(graph::Op::Where, &[is_number, rest, zero])?;
             l.binary(Plain::Sub, centred, rest)?
         }
         (Binary::Add, Some(rest)) => {

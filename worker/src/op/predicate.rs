@@ -7,7 +7,7 @@ use super::lower::{Lower, Lowered, only};
 use super::row::{Launch, Launched, OpRow, free};
 use super::value::Meta;
 use crate::error::OpErrorKind;
-use enn_common::graph::{Compare, Id, Op as Plain, Unary};
+use enn_common::graph::{Compare, Id, Op as Plain};
 use smallvec::smallvec;
 use tch::Kind;
 
@@ -88,11 +88,7 @@ fn lower(op: &Op, l: &mut Lower<'_>) -> Lowered {
     only(match op {
         Op::Test(Test::AtLeast(bound)) => against(Compare::GreaterEqual, x, bound.get())?,
         Op::Test(Test::Below(bound)) => against(Compare::Less, x, bound.get())?,
-        Op::Test(Test::Finite) => {
-            let size = l.unary(Unary::Abs, x)?;
-            let most = l.number(f64::from(f32::MAX));
-            l.emit(Plain::Compare(Compare::LessEqual), &[size, most])?
-        }
+        Op::Test(Test::Finite) => l.finite(x)?,
         Op::And => l.emit(Plain::And, &[x, l.at(1)])?,
         Op::Not => l.emit(Plain::Not, &[x])?,
         Op::IndexSelect { axis } => {

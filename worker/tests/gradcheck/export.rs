@@ -6,6 +6,7 @@ use enn_common::graph::{
     eval::{self, Array},
 };
 use enn_worker::op::{
+    Op,
     lower::Lower,
     row::{Export, Launch},
     rows,
@@ -61,6 +62,22 @@ fn check(sample: &Sample, way: enn_worker::op::row::Way) {
             assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{sample:?}: {a}, launched {b}");
         }
     }
+}
+
+/// Of a number and what is none, runtimes take either for the larger: bounds are not told by Max and Min.
+#[test]
+fn a_clamp_lets_through_what_is_no_number() {
+    let op = Op::Clamp { lo: (-1.0).into(), hi: 2.0.into() };
+    let Export::As(way) = op.row().export else { panic!("it has a way out") };
+    let mut graph = Graph::new();
+    let x = graph.input("x", DType::F32, vec![Dim::Fixed(6)]);
+    let (rests, outs) = (HashMap::new(), [vec![Dim::Fixed(6)]]);
+    let mut lower = Lower { graph: &mut graph, ins: &[x], rests: &rests, outs: &outs, place: "sample" };
+    let made = way(&op, &mut lower).unwrap();
+    graph.output(made[0], "y");
+    let given = [f64::NAN, f64::NEG_INFINITY, -1.5, 0.5, 3.0, f64::INFINITY];
+    let found = eval::run(&graph, &[Array::new(&[6], given.to_vec())], 1).remove(0).values;
+    assert!(found[0].is_nan() && found[1..] == [-1.0, -1.0, 0.5, 2.0, 2.0], "{found:?}");
 }
 
 #[test]
