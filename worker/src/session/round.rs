@@ -160,7 +160,7 @@ impl Round<'_> {
         state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
-        if decide::save_due_at(state.progress.step, host.config.train.checkpoint_every_steps) {
+        if decide::save_due(state.progress.step, host.config.train.checkpoint_every_steps) {
             state.progress.due = state.progress.step;
         }
         self.place.reporter.mark(Phase::Compute, state.progress.step);
@@ -326,7 +326,7 @@ impl Round<'_> {
         if finished {
             self.elect(tail)?;
         }
-        if finished || (ends && decide::save_due(epoch, train.checkpoint_every, finished)) {
+        if finished || (ends && decide::save_due(epoch, train.checkpoint_every)) {
             self.save(finished)?;
         }
         Ok(())
