@@ -341,6 +341,16 @@ impl Round<'_> {
     }
 
     fn tell_model(&self, hash: &str) -> Result<(), SessionError> {
+        let (learner, rows) = (&self.state.learner, self.sampler.micro_slots());
+        let cells = learner.model.grid().cells();
+        let tiles = learner.objective.tiles(rows.cast_signed(), cells).len();
+        if tiles > 1 {
+            let decision = format!(
+                "the loss of {rows} rows of {cells} cells is computed in {tiles} tiles, each a second time for its gradient: what it needs \
+                 in between is that of one tile"
+            );
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
         let steps_per_epoch = self.sampler.steps_per_epoch();
         self.tell_from_first(FromWorker::ModelBuilt {
             parameters: self.state.learner.params.numel() as u64,
