@@ -50,7 +50,7 @@ impl Portion {
     /// with which it fails.
     ///
     /// # Errors
-    /// Those of `work`, also when there is no room for one row, and when nobody listens any more.
+    /// Those of `work`, [`SessionError::NoRoom`] when there is none for one row, and when nobody listens any more.
     pub fn each(
         &self,
         rows: Range<u64>,
@@ -69,7 +69,7 @@ impl Portion {
                         continue;
                     }
                     Err(error) if error.is_out_of_memory() && tried > 1 => error.sentence(),
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.without_room("one row")),
                 },
             };
             let (fewer, reason) = (tried / 2, reason.lines().next().unwrap_or_default());
@@ -157,7 +157,14 @@ mod tests {
     #[test]
     fn one_row_without_room_and_other_failures_end_it() {
         let (portion, recorder) = (Portion::of(4), Recorder::default());
-        assert!(done(&portion, 0, 0..9, &recorder).unwrap_err().is_out_of_memory());
+        let error = done(&portion, 0, 0..9, &recorder).unwrap_err();
+        let told = error.sentence();
+        assert!(
+            told.starts_with("no room for one row without gradients: ") && told.contains("CUDA out of memory"),
+            "{told}"
+        );
+        // Nobody is to cut the batch of training because of it, or to try again.
+        assert!(!error.is_out_of_memory() && error.is_lasting());
         assert_eq!(portion.rows(), 1);
         let other = portion.each(0..9, &recorder, |_| Err(TchError::Torch("shapes differ".to_owned()).into()));
         assert!(matches!(other, Err(SessionError::Torch(_))));
