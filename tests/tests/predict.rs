@@ -23,7 +23,7 @@ use std::{
     fmt::Write as _,
     fs,
     io::{BufRead, BufReader, Write},
-    os::unix::process::CommandExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -112,6 +112,49 @@ fn a_killed_prediction_goes_on_with_the_chunks_that_are_missing() {
     for file in ["pred.npy", "row_id.npy", "status.npy"] {
         assert!(fs::read(out.join(file)).unwrap() == fs::read(whole.join(file)).unwrap(), "{file}");
     }
+}
+
+/// What the worker may take of the address space, KiB: several times what it takes before it computes, and less than all rows at once need.
+const ROOM_KIB: u64 = 2 << 20;
+
+#[test]
+fn a_cpu_predicts_as_many_rows_at_once_as_there_is_memory_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = data::write(dir.path());
+    let mut init = enn();
+    init.arg("init").arg(config).args(["--quiet", "--set", "model.spatial_latents=8192", "--set", "model.d_model=64"]);
+    let made = init.arg("--runs-dir").arg(dir.path().join("runs")).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let run = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
+    let csv = dir.path().join("new.csv");
+    let row = |row: u64| format!("{row},{},{},{}\n", value(row, 0), value(row, 1), value(row, 2));
+    fs::write(&csv, format!("id,a,b,c\n{}", (0..60).map(row).collect::<String>())).unwrap();
+    let worker = dir.path().join("worker.sh");
+    let real = launch::enn().with_file_name("enn-worker");
+    fs::write(&worker, format!("#!/bin/sh\nulimit -v {ROOM_KIB}\nexec '{}' \"$@\"\n", real.display())).unwrap();
+    fs::set_permissions(&worker, fs::Permissions::from_mode(0o755)).unwrap();
+
+    let out = dir.path().join("out");
+    let mut command = enn();
+    command
+        .arg("predict")
+        .arg(&run)
+        .args(["--json", "--nproc-per-node", "1", "--data"])
+        .arg(&csv)
+        .arg("--out")
+        .arg(&out);
+    let done = command.env("ENN_WORKER", &worker).output().unwrap();
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(done.status.success(), "{told}{}", String::from_utf8_lossy(&done.stderr));
+    let decided = told.lines().find_map(|line| match serde_json::from_str::<Event>(line).ok()?.what {
+        What::Decided { decision } => decision.split_once(" rows are predicted at once: they need ")?.0.parse().ok(),
+        _ => None,
+    });
+    let rows: u64 = decided.unwrap_or_else(|| panic!("{told}"));
+    assert!((1..60).contains(&rows), "{rows} of 60 rows at once in {ROOM_KIB} KiB: {told}");
+    let found = enn_common::staged::reader::NpyMap::open(&out.join("pred.npy")).unwrap();
+    let found: &[f32] = found.numbers().unwrap();
+    assert!(found.len() == 60 && found.iter().all(|value| value.is_finite()), "{found:?}");
 }
 
 fn batch(first: u64, rows: u64) -> RecordBatch {

@@ -60,8 +60,6 @@ ENN_256 void add_rows_256(const float* g, int64_t rows, int64_t width, float* su
 
 // Rows of a far weight whose sums are in registers together.
 constexpr int64_t BLOCK = 12;
-// Numbers of a weight that fit the second cache beside the rest: 1 MiB.
-constexpr int64_t NEAR = 1 << 18;
 
 // In parallel over rows.
 void run(const Product& x) {
@@ -123,8 +121,8 @@ extern "C" {
 // Whether this processor has the kernels of small products and of attention.
 int32_t enn_has_wide() { return enn::best() != Wide::None; }
 
-// y (…, out) of x (…, in), w (out, in) and a bias (out) or null.
-int32_t enn_linear(const at::Tensor* x_in, const at::Tensor* w_in, const at::Tensor* bias, at::Tensor** y) {
+// y (…, out) of x (…, in), w (out, in), which does not fit the caches where it is `far`, and a bias (out) or null.
+int32_t enn_linear(const at::Tensor* x_in, const at::Tensor* w_in, const at::Tensor* bias, int32_t far, at::Tensor** y) {
   return enn::guarded([&] {
     check(*x_in), check(*w_in);
     const auto x = x_in->contiguous(), w = w_in->contiguous();
@@ -133,7 +131,7 @@ int32_t enn_linear(const at::Tensor* x_in, const at::Tensor* w_in, const at::Ten
     sizes.back() = out;
     auto made = at::empty(sizes, x.options());
     const auto dense = bias ? bias->contiguous() : at::Tensor();
-    if (w.numel() > NEAR) {
+    if (far) {
       by_transpose(x.const_data_ptr<float>(), w.const_data_ptr<float>(), bias ? dense.const_data_ptr<float>() : nullptr, made.mutable_data_ptr<float>(), n, out, in);
       *y = new at::Tensor(std::move(made));
       return;

@@ -1,7 +1,10 @@
 //! How much memory may still be taken: the machine's, or less where a control group or the process itself has a limit.
+//!
+//! Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, and proc_pid_limits(5).
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
+    fs::read_to_string,
     io,
     path::{Path, PathBuf},
 };
@@ -9,10 +12,19 @@ use std::{
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
 
+/// Files of a control group: its limit, what is in use, and the name in `memory.stat` of pages of files that nobody has touched lately.
+type Files = [&'static str; 3];
+const VERSION_2: Files = ["memory.max", "memory.current", "inactive_file"];
+const VERSION_1: Files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+
 /// Bytes that this process may take without others having to give some up. `None`: the system does not say.
 pub fn available_bytes() -> Option<u64> {
-    let machine = field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)?;
-    Some(machine.min(group_room().unwrap_or(u64::MAX)))
+    let machine = field(&read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)?;
+    let groups = groups_of(&read_to_string("/proc/self/cgroup").unwrap_or_default());
+    let groups = groups.iter().filter_map(|(folder, files)| room_of(folder, files));
+    let [limits, status] = ["/proc/self/limits", "/proc/self/status"].map(|file| read_to_string(file).ok());
+    let own = limits.zip(status).map(|(limits, status)| own_rooms(&limits, &status));
+    Some(groups.chain(own.into_iter().flatten()).fold(machine, u64::min))
 }
 
 /// Lets this process, and those that it starts, have no more memory than this, each, from now on and for good: what is asked for beyond it
@@ -26,23 +38,40 @@ pub fn limit(bytes: u64) -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_DATA, bytes, bytes)?)
 }
 
-/// Room in the control group of this process; `None`: it has no limit of its own.
-fn group_room() -> Option<u64> {
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let folder = Path::new(GROUPS).join(path);
-    // The nearest limit above counts too.
-    let below = |folder: &Path| folder.starts_with(GROUPS);
-    folder.ancestors().take_while(|folder| below(folder)).filter_map(|folder| room_of(folder.into())).min()
+/// The control groups of a process and those above them, whose limits count too.
+fn groups_of(own: &str) -> Vec<(PathBuf, Files)> {
+    let place = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/').to_owned());
+        match controllers {
+            "" => Some((PathBuf::from(GROUPS), path, VERSION_2)),
+            _ if controllers.split(',').any(|one| one == "memory") => {
+                Some((Path::new(GROUPS).join("memory"), path, VERSION_1))
+            }
+            _ => None,
+        }
+    };
+    let above = |(root, path, files): (PathBuf, String, Files)| -> Vec<(PathBuf, Files)> {
+        Path::new(&path).ancestors().map(|part| (root.join(part), files)).collect()
+    };
+    own.lines().filter_map(place).flat_map(above).collect()
 }
 
-fn room_of(folder: PathBuf) -> Option<u64> {
-    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    let (limit, used) = (number("memory.max")?, number("memory.current")?);
-    let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+fn room_of(folder: &Path, [limit, used, inactive]: &Files) -> Option<u64> {
+    let number = |name: &str| read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (limit, used) = (number(limit)?, number(used)?);
     // The kernel gives these pages up first.
-    let cache = field(&stat, "inactive_file").unwrap_or(0);
-    Some(limit.saturating_sub(used.saturating_sub(cache)))
+    let files = field(&read_to_string(folder.join("memory.stat")).unwrap_or_default(), inactive).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(files)))
+}
+
+/// What `ulimit -v` and [`limit`] leave, as far as there are such limits.
+fn own_rooms(limits: &str, status: &str) -> Vec<u64> {
+    let room = |(limit, used): (&str, &str)| {
+        let used = field(status, used)?.checked_mul(1024)?;
+        Some(field(limits, limit)?.saturating_sub(used))
+    };
+    [("Max address space", "VmSize:"), ("Max data size", "VmData:")].into_iter().filter_map(room).collect()
 }
 
 /// The number behind a name at the beginning of a line.
@@ -56,17 +85,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_read() {
+    fn limits_of_both_versions_are_read() {
         assert_eq!(field("MemTotal: 9 kB\nMemAvailable:   24 kB\n", "MemAvailable:"), Some(24));
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(room_of(dir.path().into()), None);
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-        write("memory.max", "max\n");
-        write("memory.current", "700\n");
-        assert_eq!(room_of(dir.path().into()), None);
-        write("memory.max", "1000\n");
-        write("memory.stat", "anon 500\ninactive_file 150\n");
-        assert_eq!(room_of(dir.path().into()), Some(450));
+        write("memory.stat", "anon 500\ninactive_file 150\ntotal_inactive_file 250\n");
+        for (files, room) in [(VERSION_2, 450), (VERSION_1, 550)] {
+            assert_eq!(room_of(dir.path(), &files), None);
+            write(files[1], "700\n");
+            write(files[0], "max\n");
+            assert_eq!(room_of(dir.path(), &files), None);
+            write(files[0], "1000\n");
+            assert_eq!(room_of(dir.path(), &files), Some(room));
+        }
         assert!(available_bytes().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn every_group_above_counts_and_other_controllers_do_not() {
+        let found = groups_of("12:cpu:/x\n4:memory,blkio:/a/b\n0::/c\n");
+        let [v1, v2] = ["memory/", ""].map(|root| format!("{GROUPS}/{root}"));
+        let expected = [(&v1, "a/b"), (&v1, "a"), (&v1, ""), (&v2, "c"), (&v2, "")];
+        let expected = expected.map(|(root, part)| Path::new(root).join(part));
+        assert_eq!(found.iter().map(|(folder, _)| folder.clone()).collect::<Vec<_>>(), expected);
+        assert_eq!(found.iter().map(|(_, files)| files[0]).collect::<Vec<_>>()[2..4], [VERSION_1[0], VERSION_2[0]]);
+    }
+
+    #[test]
+    fn a_limit_of_the_process_less_its_size() {
+        let limits = |data: &str, soft: &str| {
+            format!(
+                "Limit  Soft Limit\nMax data size {data} unlimited bytes\nMax address space         {soft}   unlimited   bytes\n"
+            )
+        };
+        let status = "VmSize:\t       4 kB\nVmData:\t   1 kB\n";
+        assert_eq!(own_rooms(&limits("unlimited", "10240"), status), [6144]);
+        assert_eq!(own_rooms(&limits("2048", "1024"), status), [0, 1024]);
+        assert!(own_rooms(&limits("unlimited", "unlimited"), status).is_empty());
     }
 }

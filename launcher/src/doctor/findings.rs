@@ -1,6 +1,6 @@
 //! Looks at the machine: what is there, unjudged. Every look that can take time has a limit.
 
-use enn_common::probe::Probe;
+use enn_common::{fs::memory, probe::Probe};
 use nix::sys::{
     resource::{RLIM_INFINITY, Resource, getrlimit},
     statvfs::statvfs,
@@ -91,7 +91,7 @@ pub fn look(surroundings: &Surroundings) -> Findings {
         probe: probe(surroundings),
         nvidia_driver: nvidia_driver(),
         gpu_devices: gpu_devices(Path::new("/dev")),
-        memory_available: fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text)),
+        memory_available: memory::available_bytes(),
         disk_free: free_bytes(&surroundings.cwd),
         shm_free: free_bytes(Path::new("/dev/shm")),
         limits: Limits {
@@ -178,12 +178,6 @@ fn gpu_devices(dev: &Path) -> usize {
         .count()
 }
 
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
 /// Bytes this user may still write under `path`, or under its nearest ancestor that exists.
 fn free_bytes(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|ancestor| ancestor.exists())?;
@@ -231,12 +225,6 @@ mod tests {
             fs::write(dev.path().join(name), "").unwrap();
         }
         assert_eq!(gpu_devices(dev.path()), 2);
-    }
-
-    #[test]
-    fn meminfo_is_read_in_bytes() {
-        assert_eq!(mem_available("MemTotal: 9 kB\nMemAvailable:   24 kB\n"), Some(24 * 1024));
-        assert_eq!(mem_available("MemTotal: 9 kB\n"), None);
     }
 
     #[test]

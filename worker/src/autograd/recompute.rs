@@ -65,7 +65,15 @@ impl Cx<'_> {
     /// # Errors
     /// Those of `part`.
     pub fn part<R>(&self, part: impl FnOnce(&Self) -> Result<R, OpError>) -> Result<R, OpError> {
-        if !self.recompute.get() || !self.taping.get() || self.state.borrow().open.is_some() {
+        if self.recompute.get() { self.again(part) } else { part(self) }
+    }
+
+    /// [`Cx::part`] in every step, whether it saves memory elsewhere or not.
+    ///
+    /// # Errors
+    /// Those of `part`.
+    pub fn again<R>(&self, part: impl FnOnce(&Self) -> Result<R, OpError>) -> Result<R, OpError> {
+        if !self.taping.get() || self.state.borrow().open.is_some() {
             return part(self);
         }
         let (first_rec, first_node) = {

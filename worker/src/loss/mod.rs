@@ -17,6 +17,7 @@
 mod element;
 mod head;
 mod output;
+mod tiled;
 
 pub use head::Head;
 pub use output::{Channels, Output};
@@ -52,6 +53,8 @@ pub struct Objective {
     head: Head,
     /// Weights of the cells (O) f32.
     cells: Option<Raw>,
+    /// Values of a tile of a large output, about.
+    tile: i64,
 }
 
 /// A batch's share of the objective. The mean over the global batch is Σ sum / Σ count.
@@ -73,6 +76,7 @@ impl Objective {
             levels: config.levels.clone(),
             head: Head::new(config),
             cells: None,
+            tile: tiled::TILE,
         }
     }
 
@@ -114,9 +118,9 @@ impl Objective {
         let _scope = cx.scope("loss");
         let weight = self.weight(cx, targets)?;
         let channels = output.channels.as_ref();
-        let mut sum = self.element(cx, (&output.z, channels.map(|c| &c.whole)), targets, weight.as_ref())?;
+        let mut sum = self.sum(cx, (&output.z, channels.map(|c| &c.whole)), targets, weight.as_ref())?;
         if self.base_weight > 0.0 {
-            let base = self.element(cx, (&output.base, channels.map(|c| &c.base)), targets, weight.as_ref())?;
+            let base = self.sum(cx, (&output.base, channels.map(|c| &c.base)), targets, weight.as_ref())?;
             sum = functional::add(cx, &sum, &functional::scale(cx, &base, self.base_weight)?)?;
         }
         Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
@@ -129,7 +133,7 @@ impl Objective {
     pub fn score(&self, cx: &Cx, output: &Output, targets: &Targets) -> Result<BatchLoss, OpError> {
         let weight = self.weight(cx, targets)?;
         let channels = output.channels.as_ref().map(|channels| &channels.whole);
-        let sum = self.element(cx, (&output.z, channels), targets, weight.as_ref())?;
+        let sum = self.sum(cx, (&output.z, channels), targets, weight.as_ref())?;
         Ok(BatchLoss { sum, count: self.count(cx, targets, weight.as_ref())? })
     }
 

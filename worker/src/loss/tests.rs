@@ -217,6 +217,58 @@ fn every_gradient_is_the_slope_of_the_loss_in_f64() {
 }
 
 #[test]
+fn tiles_change_neither_value_nor_gradient_and_need_less_memory() {
+    let (rows, cells) = (4, 1030);
+    let random = || Raw::randn([rows, cells], (Kind::Float, Device::Cpu));
+    tch::manual_seed(5);
+    let (z, base, target) = (random(), random(), random());
+    let target = target.masked_fill(&random().gt(1.0), f64::NAN);
+    for loss in REGRESSION {
+        let mut case = Case::new(loss, &z, &base, &target);
+        for weighted in [false, true] {
+            case.weight = weighted.then(|| Raw::from_slice(&[0.5_f32, 2.0, 1.0, 0.1]).reshape([rows, 1]));
+            let whole = Objective::new(&config(loss));
+            let tiled = Objective { tile: 400, ..Objective::new(&config(loss)) };
+            assert_eq!((whole.tiles(rows, cells).len(), tiled.tiles(rows, cells).len()), (1, 10));
+            let ((sum, count), (expected, all)) = (case.loss(&tiled), case.loss(&whole));
+            assert!((sum / expected - 1.0).abs() < 1e-5 && count == all, "{loss:?}: {sum}, at once {expected}");
+            for (found, expected) in gradients(&case, &tiled).iter().zip(gradients(&case, &whole)) {
+                let (off, most) = ((found - &expected).abs().max(), expected.abs().max());
+                assert!(off.double_value(&[]) <= 1e-6 * most.double_value(&[]), "{loss:?}");
+            }
+            let [small, large] = [&tiled, &whole].map(|objective| peak(&case, objective));
+            // Losses that are one operation keep one difference, which a gradient takes the place of.
+            let share = if weighted || !matches!(loss, Loss::Mse | Loss::Huber) { 0.8 } else { 1.01 };
+            assert!((small as f64) < share * large as f64, "{loss:?}: {small} bytes of {large}");
+        }
+    }
+}
+
+/// Most bytes that a loss and its gradient hold at once beside their operands.
+fn peak(case: &Case, objective: &Objective) -> u64 {
+    let params = none();
+    let grads = GradBuckets::new(&params).unwrap();
+    let cx = Cx::train(&params, 0, 0);
+    let (output, targets, _) = case.tensors(&cx);
+    let loss = objective.forward(&cx, &output, &targets).unwrap();
+    cx.backward(&loss.sum, &grads, &mut |_, _| Ok(())).unwrap();
+    cx.with_program(crate::autograd::Program::peak_bytes)
+}
+
+#[test]
+fn tiles_are_of_large_outputs_only_and_cover_every_cell() {
+    let of = |loss, rows, cells| Objective::new(&config(loss)).tiles(rows, cells);
+    assert_eq!(of(Loss::Quantile, 256, 936), [936]);
+    assert_eq!(of(Loss::Quantile, 16, 1 << 20), vec![1 << 16; 16]);
+    assert_eq!(of(Loss::CrossEntropy, 16, 1 << 20), [1 << 20]);
+    for (rows, cells) in [(1, 4_194_305), (3, 10_000_019), (1 << 30, 5), (7, 1 << 40)] {
+        let sizes = of(Loss::Huber, rows, cells);
+        assert_eq!(sizes.iter().sum::<i64>(), cells);
+        assert!(sizes.len() > 1 && sizes.len() <= 128 && sizes.iter().all(|size| *size > 0), "{rows} × {cells}");
+    }
+}
+
+#[test]
 fn a_weight_of_two_is_the_row_twice() {
     let twice = |raw: &Raw| Raw::cat(&[raw, &raw.narrow(0, 1, 1)], 0);
     let z = Raw::from_slice(&[0.1_f32, 0.7, 3.0, -1.3, 0.9, 0.35]).reshape([2, 3]);

@@ -5,7 +5,10 @@ use super::Op;
 use super::attr::Into;
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::Outs;
-use crate::backend::torch::safe::{has_wide_kernel, linear, linear_backward};
+use crate::backend::torch::{
+    ShimError,
+    safe::{has_wide_kernel, linear, linear_backward},
+};
 use smallvec::smallvec;
 use tch::{Kind, Tensor};
 
@@ -58,7 +61,11 @@ fn rows(x: &Tensor, w: &Tensor, l: &Launch<'_>) -> Result<(Weight, usize), &'sta
 
 fn launch(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Linear { bias } = op else { unreachable!("row of another operation") };
-    Ok(smallvec![linear(l.at(0), l.at(1), bias.then(|| l.at(2)))?])
+    Ok(smallvec![product(l.at(0), l.at(1), bias.then(|| l.at(2)))?])
+}
+
+fn product(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, ShimError> {
+    linear(x, w, bias, w.numel() > WEIGHT_MAX)
 }
 
 fn launch_backward(op: &Op, l: &Launch<'_>) -> Launched {
@@ -152,8 +159,8 @@ mod tests {
                 near(&launch(&op, &l).unwrap()[0], &(op.row().launch)(&op, &l).unwrap()[0]);
             }
             assert_eq!(
-                linear(&x.narrow(0, 5, 2), &w, Some(&b)).unwrap(),
-                linear(&x, &w, Some(&b)).unwrap().narrow(0, 5, 2)
+                product(&x.narrow(0, 5, 2), &w, Some(&b)).unwrap(),
+                product(&x, &w, Some(&b)).unwrap().narrow(0, 5, 2)
             );
         }
         let (x, w) = (random(&[129, 1024]), random(&[512, 1024]));
@@ -165,13 +172,13 @@ mod tests {
         tch::manual_seed(2);
         let _none = tch::no_grad_guard();
         let (x, w) = (random(&[3000, 70]), random(&[90, 70]));
-        let whole = linear(&x, &w, None).unwrap();
+        let whole = product(&x, &w, None).unwrap();
         let threads = tch::get_num_threads();
         tch::set_num_threads(if threads == 1 { 2 } else { 1 });
-        assert_eq!(linear(&x, &w, None).unwrap(), whole);
+        assert_eq!(product(&x, &w, None).unwrap(), whole);
         tch::set_num_threads(threads);
         for (start, len) in [(0, 1), (7, 40), (2000, 997)] {
-            assert_eq!(linear(&x.narrow(0, start, len), &w, None).unwrap(), whole.narrow(0, start, len));
+            assert_eq!(product(&x.narrow(0, start, len), &w, None).unwrap(), whole.narrow(0, start, len));
         }
     }
 
@@ -181,7 +188,7 @@ mod tests {
         let (x, w) =
             (Tensor::ones([40, 21], (Kind::Float, Device::Cpu)), Tensor::ones([5, 21], (Kind::Float, Device::Cpu)));
         let _ = x.narrow(0, 39, 1).fill_(f64::NAN);
-        let y = linear(&x, &w, None).unwrap();
+        let y = product(&x, &w, None).unwrap();
         assert_eq!(y.isnan().sum(Kind::Int64).int64_value(&[]), 5);
         assert_eq!(y.narrow(0, 0, 39), Tensor::full([39, 5], 21.0, (Kind::Float, Device::Cpu)));
     }

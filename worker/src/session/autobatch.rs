@@ -1,4 +1,5 @@
-//! How many rows of a rank's share are computed at once: as many as memory has room for. Pure but for what the meter does.
+//! How many rows are computed at once, of a rank's share of a batch or of those to predict: as many as memory has room for. Pure but for
+//! what the meter does.
 //!
 //! ```text
 //! two probes ─► a line, bytes by rows ─► the most rows below the limit ─► where that is near the limit: a probe of just so many
@@ -35,6 +36,14 @@ pub(super) struct Fit {
     pub(super) needed: u64,
     /// Bytes they may take.
     pub(super) limit: u64,
+}
+
+impl Fit {
+    /// The numbers it comes from, `of` what memory.
+    pub(super) fn told(&self, of: &str) -> String {
+        let [needed, limit] = [self.needed, self.limit].map(|bytes| bytes as f64 / f64::from(1 << 20));
+        format!("they need {needed:.1} MiB, and 90 % of {of} are {limit:.1} MiB")
+    }
 }
 
 /// The most rows, up to `share`, that fit below 90 % of the free memory.

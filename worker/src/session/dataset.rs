@@ -25,10 +25,20 @@ pub struct Dataset {
 /// Mapped arrays, as the prefetch thread reads them.
 pub struct Mapped(pub Staged);
 
+impl Mapped {
+    /// The inputs alone: large targets would be gathered for nothing.
+    ///
+    /// # Errors
+    /// When the arrays do not fit together.
+    pub fn inputs(&self) -> Result<View<'_>, DataError> {
+        let staged = &self.0;
+        View::inputs(staged.rows(), staged.features(), staged.x(), staged.x_mask())
+    }
+}
+
 impl Arrays for Mapped {
     fn view(&self) -> Result<View<'_>, DataError> {
-        let staged = &self.0;
-        let view = View::inputs(staged.rows(), staged.features(), staged.x(), staged.x_mask())?;
+        let (staged, view) = (&self.0, self.inputs()?);
         if staged.meta().has_targets {
             view.with_targets(staged.outputs(), staged.y(), staged.y_mask())?.with_weights(staged.weight())
         } else {

@@ -46,14 +46,9 @@ pub fn thinning(parts: u64, rows: u64) -> u64 {
     parts.min(rows / JUDGED_ROWS_MIN).max(1)
 }
 
-/// Whether one is due after `step` steps, wherever in an epoch. `every` 0 never.
-pub fn save_due_at(step: u64, every: u64) -> bool {
-    every > 0 && step.is_multiple_of(every)
-}
-
-/// Whether a checkpoint is due after `epoch` epochs (counted from 1). `every` 0 saves only at the end.
-pub fn save_due(epoch: u64, every: u64, last: bool) -> bool {
-    last || (every > 0 && epoch.is_multiple_of(every))
+/// Whether a checkpoint is due after so many steps or epochs (counted from 1), one `every` so many; 0 never.
+pub fn save_due(done: u64, every: u64) -> bool {
+    every > 0 && done.is_multiple_of(every)
 }
 
 #[cfg(test)]
@@ -105,9 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_at_multiples_and_at_the_end() {
-        assert!(save_due(5, 5, false) && save_due(7, 5, true) && save_due(7, 0, true));
-        assert!(!save_due(4, 5, false) && !save_due(4, 0, false));
-        assert!(save_due_at(10, 5) && !save_due_at(11, 5) && !save_due_at(10, 0));
+    fn checkpoints_at_multiples() {
+        assert!(save_due(5, 5) && save_due(10, 5) && !save_due(4, 5) && !save_due(11, 5) && !save_due(10, 0));
     }
 }

@@ -163,6 +163,17 @@ pub enum SessionError {
     /// A chunk of predictions cannot be written.
     #[error(transparent)]
     Chunk(#[from] ChunkError),
+    /// What is computed without gradients has no room, and cannot be made smaller.
+    #[error(
+        "no room for {what} without gradients: {cause}\n  hint: fewer workers on a machine or device leave more to each; else a smaller model, \
+         or one machine with more memory"
+    )]
+    NoRoom {
+        /// The least that there is to compute.
+        what: &'static str,
+        /// What libtorch said.
+        cause: String,
+    },
     /// Libtorch refused something outside of the model.
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
@@ -342,6 +353,7 @@ impl SessionError {
                 | Self::OtherParent { .. }
                 | Self::OtherMix { .. }
                 | Self::PoisonedRows { .. }
+                | Self::NoRoom { .. }
         )
     }
 
@@ -352,6 +364,12 @@ impl SessionError {
             Self::Torch(_) | Self::Data(_) | Self::Model(_) | Self::Optim(_) => tells_of_short_memory(&self.sentence()),
             _ => false,
         }
+    }
+
+    /// The same error, unless memory was short where it would be short again: smaller micro-batches change nothing there.
+    #[must_use]
+    pub(super) fn without_room(self, what: &'static str) -> Self {
+        if self.is_out_of_memory() { Self::NoRoom { what, cause: self.sentence() } } else { self }
     }
 
     /// The error with its causes as one text for people.

@@ -5,10 +5,10 @@
 
 use super::{
     SessionError,
-    autobatch::{self, Fit, Meter},
+    autobatch::{self, Fit},
     boot::COLLECTIVE_WAIT_MAX,
-    host_memory,
     learner::Parts,
+    room::Room,
     step::Place,
     train::{Host, State},
 };
@@ -81,11 +81,14 @@ fn measure(
 ) -> Result<Cut, SessionError> {
     let share = batch.rows.len() as u64;
     let given = (config.step_memory_mb > 0).then_some(config.step_memory_mb << 20);
-    let room = |recompute| Room { parts, place, batch, local: u64::from(local.max(1)), given, recompute, first: None };
+    let fit_with = |recompute| {
+        let step = |rows: u64| probe(parts, place, batch, rows.cast_signed(), recompute);
+        autobatch::fit(&mut Room::new((place.device, local), given, step), share)
+    };
     let mut recompute = config.recompute == Recompute::Always;
-    let mut fit = autobatch::fit(&mut room(recompute), share)?;
+    let mut fit = fit_with(recompute)?;
     if config.recompute == Recompute::Auto && fit.rows < share.min(MICRO_ROWS_MIN) {
-        let less = autobatch::fit(&mut room(true), share)?;
+        let less = fit_with(true)?;
         recompute = less.rows > fit.rows;
         fit = if recompute { less } else { fit };
     }
@@ -108,57 +111,8 @@ fn reason(fit: &Fit, share: u64, given: Option<u64>) -> String {
     if fit.rows >= share {
         return format!("all {share} rows of a worker's share fit at once");
     }
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let of = if given.is_some() { "train.step_memory_mb" } else { "the free memory" };
-    let (rows, needed, limit) = (fit.rows, mib(fit.needed), mib(fit.limit));
-    format!(
-        "{rows} of the {share} rows of a worker's share fit at once: they need {needed:.1} MiB, and 90 % of {of} are {limit:.1} MiB"
-    )
-}
-
-/// The memory of a rank, measured by steps on its own rows.
-struct Room<'a> {
-    parts: &'a Parts<'a>,
-    place: &'a Place<'a>,
-    batch: &'a Batch,
-    local: u64,
-    /// Bytes of the configuration.
-    given: Option<u64>,
-    recompute: bool,
-    /// Free bytes of the device before the first probe.
-    first: Option<u64>,
-}
-
-impl Meter for Room<'_> {
-    type Error = SessionError;
-
-    fn free(&mut self) -> Result<u64, SessionError> {
-        let free = match self.place.device {
-            Device::Cuda(index) => graph::memory(index)?.0,
-            // Where the system does not say, memory is no reason to cut anything.
-            _ => host_memory::available().map_or(u64::MAX, |bytes| bytes / self.local),
-        };
-        self.first = Some(free);
-        Ok(self.given.unwrap_or(free))
-    }
-
-    fn peak(&mut self, rows: u64) -> Result<Option<u64>, SessionError> {
-        // A device keeps what it gave for the probes before, so that its free memory tells the peak of all of them. What a record
-        // says holds everywhere; what was measured has workspaces and fragments in it.
-        let before = host_memory::resident().filter(|_| host_memory::reset_peak());
-        let recorded = match probe(self.parts, self.place, self.batch, rows.cast_signed(), self.recompute) {
-            Err(error) if error.is_out_of_memory() => return Ok(None),
-            recorded => recorded?,
-        };
-        let measured = match self.place.device {
-            Device::Cuda(index) => self.first.unwrap_or(0).saturating_sub(graph::memory(index)?.0),
-            _ => match (before, host_memory::resident()) {
-                (Some((before, _)), Some((_, peak))) => peak.saturating_sub(before),
-                _ => 0,
-            },
-        };
-        Ok(Some(recorded.max(measured)))
-    }
+    format!("{} of the {share} rows of a worker's share fit at once: {}", fit.rows, fit.told(of))
 }
 
 /// Decides whether blocks compute their activations again, where the number of micro-batches is given. Every rank calls it with its

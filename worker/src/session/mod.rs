@@ -42,6 +42,7 @@ pub mod progress;
 pub mod refusal;
 mod remains;
 pub mod report;
+mod room;
 mod round;
 pub mod saved;
 mod saver;
@@ -158,6 +159,7 @@ fn perform(link: &Link, seat: &Assignment, mut kernels: KernelTask, own: &Own) -
                 chunk_rows: *chunk_rows,
                 done: done.clone(),
                 place: (seat.rank, seat.world_size),
+                local: seat.local_world_size,
                 device,
                 precision: *precision,
                 kernels,

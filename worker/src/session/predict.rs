@@ -2,22 +2,23 @@
 //! process group is needed and a lost worker costs its unfinished chunk only.
 
 use super::{
-    SessionError,
+    SessionError, autobatch,
     dataset::{self, Dataset},
-    guard,
+    guard, host_memory,
     kernels::{KernelTask, Kernels},
     learner::{OPTIONAL_OF_MODEL, restore_buffers, saved_calibration},
     portion::Portion,
     precision::{Demand, Precision},
     report::Reporter,
+    room::Room,
     saved::SavedModel,
 };
 use crate::{
-    autograd::Cx,
+    autograd::{Cx, Program},
     block::{StreamState, SubModels},
     checkpoint::{self, Wanted as Entry},
     comm::Solo,
-    data::{Batch, View, prefetch::Arrays},
+    data::{Batch, View},
     model::{Answer, Model, ModelSpec, Output},
     params::{ParamBuilder, Params},
     precision::{Format, allow_tf32},
@@ -54,6 +55,8 @@ pub struct PredictTask {
     pub done: Vec<(u64, u64)>,
     /// This rank and the number of ranks.
     pub place: (u32, u32),
+    /// Ranks on this host, which have its memory together.
+    pub local: u32,
     /// Device of this rank.
     pub device: Device,
     /// What the encoder is to compute in.
@@ -64,7 +67,8 @@ pub struct PredictTask {
     pub models: SubModels,
 }
 
-/// Predicts this rank's chunks; whether it was stopped on request. Messages: `Ready`, then `ChunkWritten` for each.
+/// Predicts this rank's chunks; whether it was stopped on request. Messages: `Ready`, `Decided` about the rows at once, then `ChunkWritten`
+/// for each.
 ///
 /// # Errors
 /// A checkpoint that cannot be used, data that do not fit its model, or a disk that refuses a chunk.
@@ -76,7 +80,11 @@ pub fn predict(task: &PredictTask, reporter: &dyn Reporter) -> Result<bool, Sess
     let kernels = Kernels::new(&saved.config, &task.kernels, reporter)?;
     let mut predictor = Predictor::new((&saved, &task.models), &kernels, task.device, task.precision)?;
     super::ready(reporter, task.device, "none")?;
-    let guarded = predictor.guard(&data.staged.view()?, reporter)?;
+    let inputs = data.staged.inputs()?;
+    if let Some(decision) = predictor.make_room(&inputs, task)? {
+        reporter.send(FromWorker::Decided { decision })?;
+    }
+    let guarded = predictor.guard(&inputs, reporter)?;
     if let Some(message) = guarded.warning.filter(|_| task.place.0 == 0) {
         reporter.send(FromWorker::Warned { message })?;
     }
@@ -193,10 +201,34 @@ impl<'a> Predictor<'a> {
         Ok(Self { model, params, precision, kernels, device, portion, shape, targets })
     }
 
+    /// Takes no more rows at once than a host has memory for, by what a few of the data take; what to tell of it. A device says in
+    /// time that its memory is short.
+    fn make_room(&mut self, data: &View<'_>, task: &PredictTask) -> Result<Option<String>, SessionError> {
+        let most = self.portion.rows().min(data.rows() as u64);
+        if self.device.is_cuda() || most == 0 {
+            return Ok(None);
+        }
+        let held = host_memory::held().unwrap_or(0);
+        let compute = |rows: u64| {
+            let batch = self.gather(data, 0..rows)?;
+            let cx = self.context(&self.precision)?;
+            let output = self.output(&cx, &batch)?;
+            Answers::default().add(&self.model.answer(&cx, &output)?, &batch, None)?;
+            Ok(cx.with_program(Program::peak_bytes))
+        };
+        let fit = autobatch::fit(&mut Room::new((self.device, task.local), None, compute), most)?;
+        self.portion = Portion::fitting(&fit, held);
+        let of = if task.local > 1 { "a worker's part of the free memory" } else { "the free memory" };
+        let news = task.place.0 == 0 || fit.rows < most;
+        Ok(news.then(|| format!("{} rows are predicted at once: {}", fit.rows, fit.told(of))))
+    }
+
     /// Settles on a precision by rows evenly spread over the data; what the user should know of it. Where these do not differ,
     /// nothing is settled.
     pub(super) fn guard(&mut self, data: &View<'_>, reporter: &dyn Reporter) -> Result<Guarded, SessionError> {
-        let (all, rows) = (data.rows() as u64, (data.rows() as u64).min(FORWARD_ROWS));
+        let all = data.rows() as u64;
+        // Two at least: what is looked at is whether they differ.
+        let rows = all.min(self.portion.rows().clamp(2, FORWARD_ROWS));
         if rows < 2 {
             return Ok(Guarded { settled: false, warning: None });
         }
@@ -299,7 +331,7 @@ impl<'a> Predictor<'a> {
         out: &Path,
         reporter: &dyn Reporter,
     ) -> Result<chunk::Written, SessionError> {
-        let answers = self.answers(&data.staged.view()?, rows.clone(), reporter)?;
+        let answers = self.answers(&data.staged.inputs()?, rows.clone(), reporter)?;
         let ids = &data.staged.0.row_id()[rows.start as usize..rows.end as usize];
         let content = chunk::Rows { values: &answers.values, ids, status: &answers.status };
         let extent = chunk::Extent { start: rows.start, end: rows.end, out_shape: &self.shape };

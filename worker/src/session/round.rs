@@ -160,7 +160,7 @@ impl Round<'_> {
         state.sums.add(&done.control, &done.grad_norm, &done.taken)?;
         state.progress.step += 1;
         state.progress.position = self.sampler.after(state.progress.position);
-        if decide::save_due_at(state.progress.step, host.config.train.checkpoint_every_steps) {
+        if decide::save_due(state.progress.step, host.config.train.checkpoint_every_steps) {
             state.progress.due = state.progress.step;
         }
         self.place.reporter.mark(Phase::Compute, state.progress.step);
@@ -326,7 +326,7 @@ impl Round<'_> {
         if finished {
             self.elect(tail)?;
         }
-        if finished || (ends && decide::save_due(epoch, train.checkpoint_every, finished)) {
+        if finished || (ends && decide::save_due(epoch, train.checkpoint_every)) {
             self.save(finished)?;
         }
         Ok(())
@@ -341,6 +341,16 @@ impl Round<'_> {
     }
 
     fn tell_model(&self, hash: &str) -> Result<(), SessionError> {
+        let (learner, rows) = (&self.state.learner, self.sampler.micro_slots());
+        let cells = learner.model.grid().cells();
+        let tiles = learner.objective.tiles(rows.cast_signed(), cells).len();
+        if tiles > 1 {
+            let decision = format!(
+                "the loss of {rows} rows of {cells} cells is computed in {tiles} tiles, each a second time for its gradient: what it needs \
+                 in between is that of one tile"
+            );
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
         let steps_per_epoch = self.sampler.steps_per_epoch();
         self.tell_from_first(FromWorker::ModelBuilt {
             parameters: self.state.learner.params.numel() as u64,

@@ -12,10 +12,7 @@ use super::{
     report::Reporter,
     saved::SavedModel,
 };
-use crate::{
-    block::StreamState,
-    data::{View, prefetch::Arrays},
-};
+use crate::{block::StreamState, data::View};
 use enn_common::wire::{
     client::ClientError,
     control::Phase,
@@ -101,7 +98,7 @@ fn answer_all(input: &mut impl BufRead, output: &mut impl Write, own: &Own) -> R
             Question::Staged { staged, out } => {
                 let data = Dataset::open(&staged)?;
                 fits(&staged, data.staged.0.meta(), &saved.meta)?;
-                guard(&data.staged.view()?, output)?;
+                guard(&data.staged.inputs()?, output)?;
                 let written = predictor.chunk(&data, 0..data.staged.0.rows() as u64, &out, &Log)?;
                 let reply = Reply::Answered { path: written.path, blake3: written.blake3 };
                 put(output, &reply).map_err(SessionError::Pipe)?;

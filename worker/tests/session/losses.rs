@@ -81,6 +81,7 @@ impl Trained {
             chunk_rows,
             done: vec![],
             place: (0, 1),
+            local: 1,
             device: Device::Cpu,
             precision,
             kernels: KernelTask::default(),

@@ -180,6 +180,7 @@ fn a_run_learns_saves_and_predicts() {
         chunk_rows: 40,
         done: vec![(40, 80)],
         place: (0, 1),
+        local: 1,
         device: Device::Cpu,
         precision: Precision::Fp32,
         kernels: KernelTask::default(),

@@ -172,10 +172,10 @@ pub(super) fn has_wide() -> bool {
     unsafe { sys::enn_has_wide() != 0 }
 }
 
-pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, ShimError> {
+pub(super) fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, far: bool) -> Result<Tensor, ShimError> {
     let mut y = ptr::null_mut();
     // SAFETY: operands are alive; a missing bias is null, which the shim checks; `y` is writable.
-    check(unsafe { sys::enn_linear(x.as_ptr(), w.as_ptr(), pointer(bias), &raw mut y) })?;
+    check(unsafe { sys::enn_linear(x.as_ptr(), w.as_ptr(), pointer(bias), i32::from(far), &raw mut y) })?;
     Ok(owned(y))
 }
 

@@ -302,12 +302,12 @@ pub fn has_wide_kernel(tensors: &[&Tensor]) -> bool {
     *WIDE.get_or_init(result::has_wide) && tensors.iter().all(fits)
 }
 
-/// x Wᵀ + b on the CPU: x (…, in), W (out, in), b (out), all f32.
+/// x Wᵀ + b on the CPU: x (…, in), W (out, in), which does not fit the caches where it is `far`, b (out), all f32.
 ///
 /// # Errors
 /// Operands of another device or kind.
-pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, ShimError> {
-    result::linear(x, w, bias)
+pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, far: bool) -> Result<Tensor, ShimError> {
+    result::linear(x, w, bias, far)
 }
 
 /// The reverse of [`linear`] for the gradient of its result, x and W: with `dx` the gradient of x; those of W and b are added to

@@ -67,6 +67,7 @@ unsafe extern "C" {
         x: *const C_tensor,
         w: *const C_tensor,
         bias: *const C_tensor,
+        far: i32,
         y: *mut *mut C_tensor,
     ) -> i32;
     pub(super) fn enn_linear_backward(

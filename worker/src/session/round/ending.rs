@@ -86,7 +86,9 @@ impl Round<'_> {
         let group = self.place.group;
         swap(&mut self.state.learner, group)?;
         let unpacked = self.state.learner.unpack(group);
-        let done = unpacked.and_then(|()| work(self));
+        // What is judged is not cut like the batch of a step.
+        let done =
+            unpacked.and_then(|()| work(self)).map_err(|error| error.without_room("the weights that are judged"));
         self.state.learner.pack()?;
         swap(&mut self.state.learner, group)?;
         done
