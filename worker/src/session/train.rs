@@ -296,10 +296,10 @@ impl<'a> Training<'a> {
 }
 
 impl Host<'_> {
-    /// Seeded weights, the same in every process.
+    /// Seeded weights, the same in every process, and nothing beside them yet.
     pub(super) fn learner(&self) -> Result<Learner, SessionError> {
         let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
-        Learner::build(&self.config, (&self.spec, &self.models), steps_total, self.device)
+        Learner::bare(&self.config, (&self.spec, &self.models), steps_total, self.device)
     }
 
     /// What every process begins with.
