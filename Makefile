@@ -18,7 +18,7 @@ ENN_PYTHON ?= $(TARGET)/venv/bin/python
 TORCH_LIB = $(shell $(PYTHON) worker/setup/libtorch.py --print-lib)
 WITH_TORCH = export LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" ENN_BIN_DIR="$(BIN)"
 
-.PHONY: help libtorch build demo test conformance aoti makers venv torchft bench bench-gpu cuda asan fuzz doctor lint clean-runs
+.PHONY: help libtorch build demo test conformance releases aoti makers venv torchft bench bench-gpu cuda asan fuzz doctor lint clean-runs
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,10 @@ conformance: build venv ## Tests against PyTorch itself
 	@$(WITH_TORCH) ENN_PYTHON="$(ENN_PYTHON)"
 	$(CARGO) build --release -p enn-export --examples
 	$(ENN_PYTHON) tests/conformance/run.py
+
+releases: build venv ## The checks of checkpoints in the oldest and newest PyTorch that exchange them with us: environments in target/envs (3 GB)
+	@$(WITH_TORCH)
+	$(ENN_PYTHON) tests/conformance/_releases.py
 
 aoti: build venv ## What AOTInductor makes, by the Python of the conformance tests, at work in libtorch; new weights in old code
 	@$(WITH_TORCH) ENN_NEEDS_MAKERS=1 ENN_AOTI_PYTHON="$(ENN_PYTHON)"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -47,12 +48,17 @@ def same(one, other):
     return one.numel() == 0 or torch.equal(raw(one), raw(other))
 
 
-def _enter(rank, world, store, function, args):
+def _enter(rank, world, path, function, args):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
+    store = dist.FileStore(path, world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     function(rank, world, *args)
-    dist.destroy_process_group()
-    # At its end Python may take down threads of PyTorch's that still run: "terminate called without an active exception".
+    # Nobody leaves before all are done: the group is not taken down, which in PyTorch 2.6 may wait for one of its threads for ever; and at
+    # its end Python may take down threads of PyTorch's that still run: "terminate called without an active exception".
+    store.add("over", 1)
+    end = time.monotonic() + WORLD_SECONDS_MAX
+    while store.add("over", 0) < world and time.monotonic() < end:
+        time.sleep(0.01)
     sys.stdout.flush()
     os._exit(0)
 

@@ -35,7 +35,7 @@ def check_loaded(source, folder, want):
     fixture("verify", directory)
     state = {f"{prefix}.rows": torch.zeros(7, 5) for prefix in ["model", "best"]}
     state["optim.state.rows.exp_avg"] = torch.ones(7, 5)
-    dcp.load(state, checkpoint_id=directory, no_dist=True)
+    dcp.load(state, checkpoint_id=directory)
     assert same(state["model.rows"], want["rows"]) and same(state["best.rows"], want["rows"])
     assert not state["optim.state.rows.exp_avg"].any()
     assert json.loads((directory / "manifest.json").read_text())["step"] == 0
@@ -71,7 +71,7 @@ def main():
 
         fixture("save", source, root / "copy")
         state = {"optim.state.rows.exp_avg": torch.zeros(7, 5)}
-        dcp.load(state, checkpoint_id=root / "copy", no_dist=True)
+        dcp.load(state, checkpoint_id=root / "copy")
         assert same(state["optim.state.rows.exp_avg"], expected(root)["optim.state.rows.exp_avg"])
         print("directory")
 

@@ -216,6 +216,45 @@ fn a_shared_state_follows_the_workers_when_they_become_fewer_and_more() {
     assert!(steps.collect::<Vec<_>>().is_sorted());
 }
 
+/// Bytes that each worker of a run has read through the system when a step is done, which then saves and ends; bytes of what it saved.
+fn read(runs: &Path, world: u32, more: &[&str]) -> (Vec<u64>, u64) {
+    let mut run = train(runs, world, more);
+    run.until(|what| matches!(what, What::Stepped { .. }).then_some(()));
+    let of = |pid: Pid| -> u64 {
+        let told = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+        told.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    };
+    let read = (0..world as usize).map(|number| of(run.worker(number))).collect();
+    run.signal(Signal::SIGINT);
+    let committed = |event: &Event| match event.what {
+        What::CheckpointCommitted { bytes, .. } => Some(bytes),
+        _ => None,
+    };
+    (read, run.end(130).iter().rev().find_map(committed).unwrap())
+}
+
+#[test]
+fn a_worker_that_shares_the_state_reads_its_share_of_a_checkpoint() {
+    let runs = tempfile::tempdir().unwrap();
+    let sets = ["train.epochs=4000", "train.checkpoint_every=4000", "train.strategy=fsdp", "model.d_model=128"];
+    let mut more: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let (begun, mut saved) = read(runs.path(), 4, &more);
+    let run = run_dir(runs.path());
+    more.extend(["--resume", run.to_str().unwrap()]);
+    let mut saved_by = 4;
+    for world in [4, 2, 4] {
+        let (again, bytes) = read(runs.path(), world, &more);
+        let most = again.iter().max().unwrap() - begun.iter().max().unwrap();
+        // A tensor of which a share has a part is read as far as others wrote it together.
+        let share = saved / u64::from(world.min(saved_by));
+        assert!(
+            most < share + share / 4 + (2 << 20),
+            "{world} after {saved_by}: {again:?} of {saved} bytes, {begun:?}"
+        );
+        (saved, saved_by) = (bytes, world);
+    }
+}
+
 #[test]
 fn an_interrupted_run_goes_on_to_the_same_weights() {
     let expected = undisturbed(1, &[]);

@@ -1,7 +1,9 @@
-//! Reads many whole tensors at once, into memory of the caller: several threads, every byte checked while it is in the cache.
+//! Reads many tensors and boxes of tensors at once, into memory of the caller: several threads, every byte checked while it is in the
+//! cache.
 //!
 //! Of an item that we wrote, the bytes around its elements follow from `.metadata` and the manifest: they are compared, not
-//! parsed. What differs, and whatever others wrote, is read tensor by tensor the careful way, which also says what is wrong.
+//! parsed. What differs, whatever others wrote, and boxes that are not made of whole chunks, are read tensor by tensor the careful way,
+//! which also says what is wrong.
 //!
 //! **Invariant:** as that of the reader: nothing is returned that was not checked.
 
@@ -9,11 +11,11 @@ use super::{
     boxes::{Region, runs},
     item,
     metadata::{Chunk, TensorEntry},
-    reader::{Checkpoint, ReadError},
+    reader::{Boxed, Checkpoint, ReadError},
     zip::Envelope,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     ops::Range,
     os::unix::fs::FileExt,
@@ -33,17 +35,19 @@ const BLOCK_BYTES: usize = 512 << 10;
 /// Reading threads, at most.
 const THREADS_MAX: usize = 8;
 
-/// A whole tensor and the memory it goes to, which has exactly its bytes.
+/// A tensor, or a box of one, and the memory it goes to, which has exactly its bytes.
 #[derive(Debug)]
 pub struct Target<'a> {
     /// Name.
     pub fqn: &'a str,
+    /// The box; `None`: all of it.
+    pub region: Option<Region>,
     /// Row-major elements in little-endian order.
     pub out: &'a mut [u8],
 }
 
 impl Checkpoint {
-    /// `read_into` of all targets, in `threads` threads (at most 8). After an error the memory holds anything.
+    /// Reads all targets, in `threads` threads (at most 8). After an error the memory holds anything.
     ///
     /// # Errors
     /// As `read_into`.
@@ -59,18 +63,39 @@ impl Checkpoint {
             }
         }
         careful.extend(read(pieces, threads));
-        for index in careful {
-            let target = &mut targets[index];
-            self.read_into(target.fqn, target.out)?;
+        let mut boxes: BTreeMap<&str, Vec<Boxed<'_>>> = BTreeMap::new();
+        for (_, target) in targets.iter_mut().enumerate().filter(|(index, _)| careful.contains(index)) {
+            match &target.region {
+                Some(region) => boxes.entry(target.fqn).or_default().push((region, &mut *target.out)),
+                None => self.read_into(target.fqn, target.out)?,
+            }
         }
-        Ok(())
+        self.read_carefully(boxes, threads)
+    }
+
+    /// Tensor by tensor.
+    fn read_carefully(&self, boxes: BTreeMap<&str, Vec<Boxed<'_>>>, threads: usize) -> Result<(), ReadError> {
+        let jobs = Mutex::new(boxes.into_iter());
+        let failed = Mutex::new(None);
+        let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+        in_threads(threads, || {
+            while let Some((fqn, mut boxes)) = next() {
+                if let Err(error) = self.read_boxes(fqn, &mut boxes) {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    // What comes behind is of no use.
+                    while next().is_some() {}
+                }
+            }
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     /// The items of a tensor as they must be if we wrote them; `None` where that cannot be said, or where an item's elements do
     /// not lie behind each other in the tensor.
     fn pieces<'t>(&self, target: usize, to: &'t mut Target<'_>) -> Result<Option<Vec<Piece<'t>>>, ReadError> {
         let entry = self.entry(to.fqn)?;
-        let Some(places) = places(entry, to.out.len()) else { return Ok(None) };
+        let whole = Region::whole(&entry.shape);
+        let Some(places) = places(entry, to.region.as_ref().unwrap_or(&whole), to.out.len()) else { return Ok(None) };
         let mut pieces = Vec::with_capacity(places.len());
         let mut rest: &'t mut [u8] = &mut *to.out;
         let mut at = 0;
@@ -90,15 +115,21 @@ impl Checkpoint {
     }
 }
 
-/// Where in the tensor's bytes each chunk with elements lies, in order; `None` when one is scattered or they do not tile it.
-fn places(entry: &TensorEntry, bytes: usize) -> Option<Vec<(Range<usize>, &Chunk)>> {
+/// Where in the bytes of a box each chunk with elements lies, in order; `None` when one is scattered or they do not tile it.
+fn places<'c>(entry: &'c TensorEntry, wanted: &Region, bytes: usize) -> Option<Vec<(Range<usize>, &'c Chunk)>> {
     let width = entry.dtype()?.bytes();
-    let whole = Region::whole(&entry.shape);
-    let mut places = Vec::with_capacity(entry.chunks.len());
-    for chunk in entry.chunks.iter().filter(|chunk| chunk.region.volume() > 0) {
+    if !wanted.lies_in(&entry.shape) {
+        return None;
+    }
+    let mut places = Vec::new();
+    for chunk in &entry.chunks {
+        let Some(both) = chunk.region.intersection(wanted) else { continue };
+        if both != chunk.region {
+            return None;
+        }
         let mut found = None;
         let region = &chunk.region;
-        runs(region, region, &whole, &mut |_, to, count| match found.replace((to * width, count * width)) {
+        runs(region, region, wanted, &mut |_, to, count| match found.replace((to * width, count * width)) {
             None => Ok(()),
             Some(_) => Err(()),
         })
@@ -206,13 +237,7 @@ fn read(mut pieces: Vec<Piece<'_>>, threads: usize) -> BTreeSet<usize> {
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(THREADS_MAX) {
-            // Where the system refuses a thread, the others do its part.
-            let _refused = std::thread::Builder::new().name("enn-reader".into()).spawn_scoped(scope, work);
-        }
-        work();
-    });
+    in_threads(threads, work);
     let Found { mut sums, unread, mut wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     wrong.extend(unread.into_iter().map(|whole| wholes[whole].target));
     sums.sort_by_key(|(whole, at, _)| (*whole, *at));
@@ -223,6 +248,17 @@ fn read(mut pieces: Vec<Piece<'_>>, threads: usize) -> BTreeSet<usize> {
         }
     }
     wrong
+}
+
+/// Works in so many threads, of which this is one.
+fn in_threads(threads: usize, work: impl Fn() + Copy + Send) {
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(THREADS_MAX) {
+            // Where the system refuses a thread, the others do its part.
+            let _refused = std::thread::Builder::new().name("enn-reader".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
 }
 
 /// Jobs; the last is done first.
@@ -331,7 +367,7 @@ mod tests {
 
     fn read_back(path: &std::path::Path, all: &[(String, Vec<u8>)]) -> Result<(), ReadError> {
         let mut outs: Vec<Vec<u8>> = all.iter().map(|(_, data)| vec![0xee; data.len()]).collect();
-        let targets = all.iter().zip(&mut outs).map(|((fqn, _), out)| Target { fqn, out });
+        let targets = all.iter().zip(&mut outs).map(|((fqn, _), out)| Target { fqn, region: None, out });
         Checkpoint::open(path)?.read_all(&mut targets.collect::<Vec<_>>(), 3)?;
         for ((fqn, data), out) in all.iter().zip(&outs) {
             assert!(data == out, "{fqn}");
@@ -359,8 +395,87 @@ mod tests {
         let open = Checkpoint::open(&path).unwrap();
         std::fs::File::options().write(true).open(&shard).unwrap().set_len(whole.len() as u64 / 2).unwrap();
         let mut out = vec![0; STRETCH_BYTES * 2 + 77];
-        let error = open.read_all(&mut [Target { fqn: "large1", out: &mut out }], 2).unwrap_err();
+        let error = open.read_all(&mut [Target { fqn: "large1", region: None, out: &mut out }], 2).unwrap_err();
         assert!(matches!(error, ReadError::Item { .. }), "{error}");
+    }
+
+    /// Boxes of `saved`: chunks as they are, parts of one and of several, all of a tensor in pieces, nothing.
+    fn boxes() -> Vec<(&'static str, Region)> {
+        let part = STRETCH_BYTES as u64;
+        let rows = |fqn, from: &[u64], sizes: &[u64]| (fqn, Region { offsets: from.to_vec(), sizes: sizes.to_vec() });
+        vec![
+            rows("rows", &[0, 0], &[2, 4]),
+            rows("rows", &[1, 0], &[3, 4]),
+            rows("rows", &[2, 1], &[3, 2]),
+            rows("rows", &[4, 3], &[1, 1]),
+            rows("rows", &[5, 0], &[0, 4]),
+            rows("columns", &[0, 1], &[2, 1]),
+            rows("columns", &[1, 0], &[1, 2]),
+            rows("large0", &[0], &[part]),
+            rows("large0", &[part - 3], &[7]),
+            rows("large0", &[part + 4], &[part + 73]),
+            rows("large1", &[0], &[part * 2 + 77]),
+            rows("small1.7", &[20_000], &[1_000]),
+        ]
+    }
+
+    fn read_boxes(
+        open: &Checkpoint,
+        boxes: &[(&'static str, Region)],
+        threads: usize,
+    ) -> Result<Vec<Vec<u8>>, ReadError> {
+        let bytes = |region: &Region| usize::try_from(region.volume()).unwrap();
+        let mut outs: Vec<Vec<u8>> = boxes.iter().map(|(_, region)| vec![0xee; bytes(region)]).collect();
+        let target =
+            |((fqn, region), out): (&(&'static str, Region), _)| Target { fqn, region: Some(region.clone()), out };
+        let mut targets: Vec<_> = boxes.iter().zip(outs.iter_mut().map(Vec::as_mut_slice)).map(target).collect();
+        open.read_all(&mut targets, threads)?;
+        Ok(outs)
+    }
+
+    #[test]
+    fn boxes_come_back_however_they_lie_and_a_bit_beside_them_in_a_chunk_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = saved(dir.path());
+        let open = Checkpoint::open(&path).unwrap();
+        for ((fqn, region), out) in boxes().iter().zip(read_boxes(&open, &boxes(), 3).unwrap()) {
+            assert!(open.tensor_box(fqn, region).unwrap().bytes == out, "{fqn} {region:?}");
+        }
+        let shard = path.join("__1_0.distcp");
+        let mut bytes = std::fs::read(&shard).unwrap();
+        let at = bytes.len() - 5_000;
+        bytes[at] ^= 1;
+        std::fs::write(&shard, &bytes).unwrap();
+        let beside = [("large1", Region { offsets: vec![5], sizes: vec![9] })];
+        let error = read_boxes(&open, &beside, 1).unwrap_err().to_string();
+        assert!(error.contains("large1 in ") && error.contains("CRC-32"), "{error}");
+        let outside = [("rows", Region { offsets: vec![4, 0], sizes: vec![2, 4] })];
+        let error = read_boxes(&open, &outside, 1).unwrap_err().to_string();
+        assert!(error.contains("the box at [4, 0] of size [2, 4] in a buffer of 8 bytes does not fit it"), "{error}");
+    }
+
+    /// Bytes that this thread has read so far, as the system counts them.
+    fn bytes_read() -> u64 {
+        let told = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        told.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn only_chunks_that_boxes_meet_are_read_and_each_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = saved(dir.path());
+        let open = Checkpoint::open(&path).unwrap();
+        let chunk = STRETCH_BYTES as u64 * 2 + 77;
+        let all = ("large1", Region::whole(&[chunk]));
+        let [some, more] = [3, chunk - 9].map(|at| ("large1", Region { offsets: vec![at], sizes: vec![9] }));
+        for (boxes, most) in
+            [(vec![all], chunk + (64 << 10)), (vec![some, more], chunk + (64 << 10)), (boxes()[..6].to_vec(), 64 << 10)]
+        {
+            let before = bytes_read();
+            read_boxes(&open, &boxes, 1).unwrap();
+            let read = bytes_read() - before;
+            assert!(read <= most, "{read} bytes for {boxes:?}");
+        }
     }
 
     #[test]
@@ -368,8 +483,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, _) = saved(dir.path());
         let open = Checkpoint::open(&path).unwrap();
-        let error = open.read_all(&mut [Target { fqn: "rows", out: &mut [0; 19] }], 1).unwrap_err();
+        let error = open.read_all(&mut [Target { fqn: "rows", region: None, out: &mut [0; 19] }], 1).unwrap_err();
         assert!(error.to_string().contains("a buffer of 19 bytes"), "{error}");
-        assert!(matches!(open.read_all(&mut [Target { fqn: "no", out: &mut [] }], 1), Err(ReadError::Absent { .. })));
+        assert!(matches!(
+            open.read_all(&mut [Target { fqn: "no", region: None, out: &mut [] }], 1),
+            Err(ReadError::Absent { .. })
+        ));
     }
 }

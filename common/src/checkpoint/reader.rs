@@ -4,8 +4,10 @@
 //! exact coverage and by the CRC-32 of every chunk that is read whole.
 
 mod inspect;
+mod parts;
 
 pub use inspect::Inspection;
+pub(super) use parts::Boxed;
 
 use super::{
     boxes::{CoverageError, Region, runs},
@@ -382,17 +384,7 @@ impl Checkpoint {
     }
 
     fn copy(&self, part: &Part<'_>, out: &mut [u8]) -> Result<(), CopyError> {
-        let bytes = part.chunk.region.volume().saturating_mul(part.element.bytes());
-        let (file, place) = self.open_item(&part.chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
-        let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
-        if stored.element != part.element || stored.sizes != part.chunk.region.sizes {
-            let what = format!("a {} of size {:?}, not what .metadata says", stored.element.torch(), stored.sizes);
-            return Err(ItemError::Unsupported { what }.into());
-        }
-        let expected = self.expected(&part.chunk.place);
-        if let Some(expected) = expected.filter(|&crc32| crc32 != stored.crc32) {
-            return Err(ItemError::Checksum { found: stored.crc32, expected }.into());
-        }
+        let (file, stored) = self.stored(part.chunk, part.element)?;
         if stored.is_plain() && part.both.sizes != part.chunk.region.sizes {
             return Ok(part.copy_runs(&file.0, &stored, out)?);
         }
@@ -405,6 +397,22 @@ impl Checkpoint {
         check_crc(&payload, stored.crc32)?;
         part.copy_elements(&payload, &stored, out);
         Ok(())
+    }
+
+    /// The file that holds a chunk in plain, and where its elements are there: what `.metadata` and the manifest say.
+    fn stored(&self, chunk: &Chunk, element: Element) -> Result<(Arc<(File, u64)>, StoredTensor), CopyError> {
+        let bytes = chunk.region.volume().saturating_mul(element.bytes());
+        let (file, place) = self.open_item(&chunk.place, bytes.saturating_add(PICKLE_BYTES_MAX))?;
+        let stored = StoredItem::open(&file.0, file.1, &place)?.tensor()?;
+        if stored.element != element || stored.sizes != chunk.region.sizes {
+            let what = format!("a {} of size {:?}, not what .metadata says", stored.element.torch(), stored.sizes);
+            return Err(ItemError::Unsupported { what }.into());
+        }
+        let expected = self.expected(&chunk.place);
+        if let Some(expected) = expected.filter(|&crc32| crc32 != stored.crc32) {
+            return Err(ItemError::Checksum { found: stored.crc32, expected }.into());
+        }
+        Ok((file, stored))
     }
 
     /// The file that holds an item in plain, and its place there. A compressed one may be `bytes_max` long in plain.

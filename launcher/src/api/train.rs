@@ -132,6 +132,19 @@ pub(super) struct Lead {
     pub(super) heritage: Option<Box<Heritage>>,
 }
 
+/// Writes what a run leaves besides its checkpoints; that something of it cannot be is told in the log.
+fn conclude(config: &RunConfig, run: &RunDir, code: ExitCode, baselines: Option<Baselines>) {
+    let inputs = report::ReportInputs::read(run.path(), baselines);
+    if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
+        tracing::warn!("no report: {error}");
+    }
+    let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
+    if let Err(error) = gather::run_manifest(run.path(), info) {
+        tracing::warn!("no manifest of the run: {error}");
+    }
+    mirror::end(config, run);
+}
+
 /// The run, from its directory to its report; `others`: on several nodes.
 pub(super) fn lead(
     config: &RunConfig,
@@ -184,14 +197,7 @@ pub(super) fn lead(
     // The report reads the journal: it must be complete.
     drop(announcer);
     let (outcome, baselines) = outcome?;
-    let inputs = report::ReportInputs::read(run.path(), baselines);
-    if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
-        tracing::warn!("no report: {error}");
-    }
-    let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
-    if let Err(error) = gather::run_manifest(run.path(), info) {
-        tracing::warn!("no manifest of the run: {error}");
-    }
+    conclude(config, &run, code, baselines);
     if let Some(cause) = outcome.unsaved {
         return Err(Error::Unsaved(cause));
     }

@@ -1,6 +1,6 @@
 //! Every form into every other, without PyTorch; and the damage that each form can tell.
 
-use super::{Selection, Target, Verified, Wishes, contents, convert, diff, verify};
+use super::{Outcome, Selection, Target, Verified, Wishes, contents, convert, diff, verify};
 use enn_common::{
     checkpoint::{DType, DirectoryWriter, Element, PathPart, Value, name},
     fs::Disk,
@@ -176,14 +176,14 @@ fn damage_that_pytorch_loads_without_a_word_is_named() {
     // What only the time tells: a file of another save that has the same items.
     let (_dir, path) = source();
     let (_other, other) = source();
-    assert!(checked(&path, true).notes.is_empty() && checked(&path, true).outcome() == "whole");
+    assert!(checked(&path, true).notes.is_empty() && checked(&path, true).outcome() == Outcome::Whole);
     let listed = fs::metadata(path.join(name::METADATA)).unwrap().modified().unwrap();
     fs::copy(other.join("__0_0.distcp"), path.join("__0_0.distcp")).unwrap();
     let copy = fs::File::options().write(true).open(path.join("__0_0.distcp")).unwrap();
     copy.set_modified(listed + Duration::from_secs(1)).unwrap();
     let found = checked(&path, true);
     assert!(
-        found.outcome() == "suspect" && found.suspicions[0].contains("__0_0.distcp was written after .metadata"),
+        found.outcome() == Outcome::Suspect && found.suspicions[0].contains("__0_0.distcp was written after .metadata"),
         "{found:?}"
     );
     let (_place, place) = source();

@@ -25,7 +25,7 @@ pub use save::{Saved, save_model};
 pub use select::Selection;
 pub use show::{Contents, Mapped, contents};
 pub use transcode::{Converted, SHARD_BYTES, Target, Wishes, convert};
-pub use verify::{Verified, verify};
+pub use verify::{Outcome, Verified, verify};
 
 use std::path::Path;
 

@@ -30,13 +30,35 @@ pub struct Verified {
     pub notes: Vec<String>,
 }
 
+/// What it comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing speaks against it.
+    Whole,
+    /// It can be read, and may not be what was saved.
+    Suspect,
+    /// Something is wrong.
+    Damaged,
+}
+
+impl Outcome {
+    /// In one word, for machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Suspect => "suspect",
+            Self::Damaged => "damaged",
+        }
+    }
+}
+
 impl Verified {
-    /// In one word: "damaged", "suspect" or "whole".
-    pub fn outcome(&self) -> &'static str {
+    /// What was found, in short.
+    pub fn outcome(&self) -> Outcome {
         match (self.problems.as_slice(), self.suspicions.as_slice()) {
-            ([], []) => "whole",
-            ([], _) => "suspect",
-            _ => "damaged",
+            ([], []) => Outcome::Whole,
+            ([], _) => Outcome::Suspect,
+            _ => Outcome::Damaged,
         }
     }
 }

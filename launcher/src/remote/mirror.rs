@@ -3,7 +3,11 @@
 //! **Invariant:** at most one checkpoint waits; a newer one takes its place. What is uploaded are hard links, so that the run may
 //! let the checkpoint go meanwhile.
 
-use super::{RemoteError, push::push, store::Store};
+use super::{
+    RemoteError,
+    push::{push, push_records},
+    store::Store,
+};
 use enn_common::{
     checkpoint::{listing, name},
     fs::{Disk, Storage, atomic},
@@ -17,8 +21,6 @@ use std::{
 
 /// Beginning of the names of directories of links.
 const LINKS: &str = ".mirror-";
-/// A run's configuration.
-const CONFIG: &str = "run.json";
 
 #[derive(Default)]
 struct Waiting {
@@ -38,12 +40,11 @@ impl Mirror {
     /// can be fetched as a run. `warn` hears of uploads that fail: the next checkpoint tries again.
     pub fn start(run: &Path, address: String, warn: impl Fn(String) + Send + Sync + 'static) -> std::io::Result<Self> {
         remove_leftovers(&listing::checkpoints_dir(run));
-        let config = run.join(CONFIG);
         let waiting: Arc<(Mutex<Waiting>, Condvar)> = Arc::default();
         let warn: Arc<dyn Fn(String) + Send + Sync> = Arc::new(warn);
-        let (theirs, tell) = (waiting.clone(), warn.clone());
+        let (theirs, tell, run) = (waiting.clone(), warn.clone(), run.to_path_buf());
         let thread = std::thread::Builder::new().name("enn-mirror".into());
-        let thread = thread.spawn(move || serve((&address, &config), &theirs, &*tell))?;
+        let thread = thread.spawn(move || serve((&address, &run), &theirs, &*tell))?;
         Ok(Self { waiting, warn, thread: Some(thread) })
     }
 
@@ -92,7 +93,7 @@ fn remove(links: &Path) {
     }
 }
 
-fn serve((address, config): (&str, &Path), waiting: &(Mutex<Waiting>, Condvar), warn: &dyn Fn(String)) {
+fn serve((address, run): (&str, &Path), waiting: &(Mutex<Waiting>, Condvar), warn: &dyn Fn(String)) {
     loop {
         let mut state = waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
         while state.next.is_none() && !state.over {
@@ -100,7 +101,7 @@ fn serve((address, config): (&str, &Path), waiting: &(Mutex<Waiting>, Condvar), 
         }
         let Some(links) = state.next.take() else { return };
         drop(state);
-        if let Err(error) = upload(address, config, &links) {
+        if let Err(error) = upload(address, run, &links) {
             let step = links.file_name().unwrap_or_default().to_string_lossy().replace(LINKS, "");
             warn(format!("{step} is not mirrored: {error}"));
         }
@@ -108,12 +109,11 @@ fn serve((address, config): (&str, &Path), waiting: &(Mutex<Waiting>, Condvar), 
     }
 }
 
-fn upload(address: &str, config: &Path, links: &Path) -> Result<(), RemoteError> {
+fn upload(address: &str, run: &Path, links: &Path) -> Result<(), RemoteError> {
     let store = Store::open(address)?;
     // A run that was resumed from an older step writes a step again; the newer one counts.
     push(links, &store.below("checkpoints"), true, &mut |_, _| {})?;
-    super::upload::upload(&store, (config, CONFIG), None, &mut |_| {})?;
-    Ok(())
+    push_records(run, &store)
 }
 
 /// Removes links that a process left behind that is gone.

@@ -13,7 +13,7 @@ mod upload;
 pub use error::RemoteError;
 pub use mirror::Mirror;
 pub use pull::{Pulled, pull};
-pub use push::{Pushed, push, push_run};
+pub use push::{Pushed, push, push_records, push_run};
 pub use store::Store;
 
 #[cfg(test)]

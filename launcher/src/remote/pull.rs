@@ -16,6 +16,8 @@ use std::{
 
 /// Largest manifest and largest file of a run that are fetched at once.
 const SMALL_BYTES_MAX: u64 = 1 << 30;
+/// What comes with a run's configuration. The manifest of a run lists what does not come.
+const RECORDS: [&str; 2] = ["events.jsonl", "report.html"];
 
 /// What was fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +65,11 @@ pub fn pull(
         let pulled = checkpoint(&place, &path, replace, progress)?;
         if let Some(run) = run {
             atomic::write(&target.join("run.json"), &run)?;
+            // Of a run that is here already its own records tell more.
+            for file in RECORDS.iter().filter(|file| !target.join(file).exists()) {
+                let found = store.small(file, SMALL_BYTES_MAX)?;
+                found.map_or(Ok(()), |bytes| atomic::write(&target.join(file), &bytes))?;
+            }
         }
         return Ok(pulled);
     }

@@ -126,8 +126,16 @@ pub fn push_run(
     let inside = listing::checkpoints_dir(run) != run;
     let below = if inside { store.below("checkpoints") } else { store.below("") };
     let pushed = chosen.iter().map(|one| push(&one.path, &below, replace, progress)).collect::<Result<Vec<_>, _>>()?;
-    for file in RUN_FILES.iter().filter(|file| inside && run.join(file).is_file()) {
-        upload(store, (&run.join(file), file), None, &mut |_| {})?;
+    if inside {
+        push_records(run, store)?;
     }
     Ok(pushed)
+}
+
+/// Uploads what a run says of itself beside its checkpoints.
+pub fn push_records(run: &Path, store: &Store) -> Result<(), RemoteError> {
+    for file in RUN_FILES.iter().filter(|file| run.join(file).is_file()) {
+        upload(store, (&run.join(file), file), None, &mut |_| {})?;
+    }
+    Ok(())
 }

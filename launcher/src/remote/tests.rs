@@ -34,6 +34,7 @@ fn a_run_goes_up_and_comes_back_whole() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), 10, 1);
     run(dir.path(), 20, 2);
+    fs::write(dir.path().join("events.jsonl"), "there\n").unwrap();
     for store in [memory(), Store::open(&dir.path().join("shelf").display().to_string()).unwrap()] {
         let pushed = push_run(dir.path(), &store, (true, false), &mut quiet).unwrap();
         assert_eq!(pushed.iter().map(|one| (one.step, one.sent)).collect::<Vec<_>>(), [(10, 3), (20, 3)]);
@@ -47,8 +48,11 @@ fn a_run_goes_up_and_comes_back_whole() {
         assert_eq!(open.tensor("best.v").unwrap().bytes, [2; 3]);
         open.verify(&mut |_| {}).unwrap();
         assert!(target.join("run.json").exists());
+        assert_eq!(fs::read(target.join("events.jsonl")).unwrap(), b"there\n");
+        fs::write(target.join("events.jsonl"), "here\n").unwrap();
         let older = pull(&store, Some(10), &target, false, &mut quiet).unwrap();
         assert_eq!(older.step, Some(10));
+        assert_eq!(fs::read(target.join("events.jsonl")).unwrap(), b"here\n");
         assert!(pull(&store, Some(11), &target, false, &mut quiet).unwrap_err().to_string().contains("step-00000011"));
         let hidden = fs::read_dir(target.join("checkpoints")).unwrap().flatten();
         assert_eq!(hidden.filter(|entry| entry.file_name().to_string_lossy().starts_with('.')).count(), 0);
@@ -131,6 +135,7 @@ fn addresses_hold_no_credentials_and_messages_no_signatures() {
 fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
     let dir = tempfile::tempdir().unwrap();
     let shelf = dir.path().join("shelf");
+    fs::write(dir.path().join("events.jsonl"), "begun\n").unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
     let mirror = |address: &Path| {
         let told = told.clone();
@@ -147,6 +152,7 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
     assert_eq!(*told.lock().unwrap(), Vec::<String>::new());
     let open = Checkpoint::open(&shelf.join("checkpoints/step-00000020")).unwrap();
     assert_eq!(open.tensor("best.v").unwrap().bytes, [20; 3]);
+    assert_eq!(fs::read(shelf.join("events.jsonl")).unwrap(), b"begun\n");
     let blocked = dir.path().join("file");
     fs::write(&blocked, "x").unwrap();
     let second = mirror(&blocked);

@@ -234,9 +234,14 @@ impl<'a> Agents<'a> {
         self.events().iter().rev().find_map(seat).unwrap_or_else(|| panic!("nobody on {own}: {}", self.told()))
     }
 
+    /// The process of a node's agent.
+    pub(super) fn pid(&self, node: u32) -> u32 {
+        self.living[&node].id()
+    }
+
     /// Signals a node's agent.
     pub(super) fn signal(&self, node: u32, signal: Signal) {
-        kill(Pid::from_raw(self.living[&node].id().cast_signed()), signal).unwrap();
+        kill(Pid::from_raw(self.pid(node).cast_signed()), signal).unwrap();
     }
 
     /// Kills a node's agent, and everything of it dies.

@@ -2,18 +2,39 @@
 //! answered by the next one, or told that none comes.
 
 use super::agents::Agents;
-use enn_common::event::What;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use enn_common::{
+    checkpoint::{latest, name},
+    event::What,
 };
-use std::time::{Duration, Instant};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, mkfifo},
+};
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// In a run of three nodes another one leads within so many seconds, and who asks meanwhile waits no longer.
 const ASKED_MAX: Duration = Duration::from_secs(40);
 
+/// Steps between those that are told, at most.
+const UNTOLD_MAX: u64 = 2_000;
+
 fn three(nnodes: &str) -> Agents<'static> {
-    let mut agents = Agents::new(nnodes, 20_000, None);
+    started(Agents::new(nnodes, 20_000, None))
+}
+
+/// Three nodes, and no checkpoint before the end.
+fn unsaved() -> Agents<'static> {
+    started(Agents::new("2:3", 20_000, None).with(&["--set", "train.checkpoint_every=100000"]))
+}
+
+fn started(mut agents: Agents<'static>) -> Agents<'static> {
     (1..=3).for_each(|node| agents.start(node));
     agents.working(3, 5);
     agents
@@ -72,18 +93,46 @@ fn a_stop_that_was_accepted_outlives_the_head() {
 #[test]
 fn a_stop_holds_whenever_after_it_the_head_dies() {
     for wait_ms in [0, 30, 90, 200] {
-        let mut agents = three("2:3");
+        let mut agents = unsaved();
         agents.ask(&["stop"]);
         // While the workers finish their step, save, wait for the commit, or end.
         std::thread::park_timeout(Duration::from_millis(wait_ms));
         agents.kill(1);
         assert_eq!([agents.end(2), agents.end(3)], [Some(130); 2], "after {wait_ms} ms: {}", agents.told());
-        let saved = |what: &What| matches!(what, What::CheckpointCommitted { .. });
-        // Who wrote its share and ended does not wait for the commit, which dies with the head.
-        let ended = |what: &What| matches!(what, What::WorkerExited { code: Some(0), .. });
-        assert!(agents.events().iter().any(|what| saved(what) || ended(what)), "after {wait_ms} ms: {}", agents.told());
+        let found = latest(&checkpoints(&agents)).found;
+        assert!(found.is_some(), "after {wait_ms} ms: {}", agents.told());
         agents.nothing_is_left();
     }
+}
+
+fn checkpoints(agents: &Agents<'_>) -> PathBuf {
+    agents.run_dir().unwrap().join("checkpoints")
+}
+
+#[test]
+fn workers_that_stop_are_there_until_their_checkpoint_is_committed() {
+    let mut agents = unsaved();
+    let frozen = Frozen::on(&agents, 2);
+    let (round, head) = (agents.working(3, 0), agents.pid(1));
+    // In whichever of these the head writes what makes shares a checkpoint, it waits for somebody who reads.
+    let first = agents.step();
+    for step in first..first + UNTOLD_MAX {
+        let dir = checkpoints(&agents).join(name::temporary(step, &format!("{round}-{head:x}")));
+        fs::create_dir_all(&dir).unwrap();
+        mkfifo(&dir.join(name::METADATA), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    }
+    agents.ask(&["stop"]);
+    drop(frozen);
+    let written = || {
+        let mut all = fs::read_dir(checkpoints(&agents)).unwrap().flatten();
+        all.any(|dir| [1, 2].iter().all(|&rank| dir.path().join(name::shard(rank)).exists()))
+    };
+    agents.until("the shares of the nodes that do not lead", |_| written().then_some(()));
+    // Long enough to end, for who would.
+    std::thread::park_timeout(Duration::from_millis(700));
+    assert_eq!(count(&agents, |what| matches!(what, What::CheckpointCommitted { .. })), 0, "{}", agents.told());
+    agents.kill(1);
+    stopped(agents, 130);
 }
 
 #[test]

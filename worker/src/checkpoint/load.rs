@@ -1,8 +1,11 @@
 //! Loads tensors of a checkpoint, strictly: what is wanted must be there, of the same shape and kind.
 
-use super::{CheckpointError, Named, dtype, host_bytes, host_bytes_mut};
-use enn_common::checkpoint::{Checkpoint, bulk::Target};
-use std::{collections::BTreeMap, path::Path};
+use super::{CheckpointError, Named, Placed, dtype, host_bytes, host_bytes_mut};
+use enn_common::checkpoint::{Checkpoint, Region, bulk::Target};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 use tch::{Device, Kind, Tensor};
 
 /// Differences told by name; the rest is counted.
@@ -10,6 +13,15 @@ const DIFFERENCES_TOLD: usize = 4;
 
 /// Name, shape and kind of a tensor.
 pub type Wanted = (String, Vec<i64>, Kind);
+
+/// What is shared between ranks.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Tensors that must be there.
+    pub tensors: Vec<Wanted>,
+    /// What this rank keeps of them, where it is to lie.
+    pub boxes: Vec<Placed>,
+}
 
 /// Reads all of `wanted` onto the host. The checkpoint must hold exactly these tensors.
 ///
@@ -28,11 +40,12 @@ pub fn load_with(
     wanted: &[Wanted],
     prefixes: &[&str],
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, (prefixes, true), Vec::new())
+    read(path, wanted, (prefixes, true), (Vec::new(), &Shared::default()))
 }
 
-/// `load_with`, over the tensors of `own` that have the name, shape and kind of one that is read: no second memory is taken. After
-/// an error they hold anything.
+/// `load_with`, over the tensors of `own` that have the name, shape and kind of one that is read: no second memory is taken. Of what is
+/// `shared` only this rank's boxes are read, to where they lie; a tensor of it whose name begins with a prefix may be missing. After an
+/// error all of them hold anything.
 ///
 /// # Errors
 /// As `load`.
@@ -40,9 +53,9 @@ pub fn load_over(
     path: &Path,
     wanted: &[Wanted],
     prefixes: &[&str],
-    own: Vec<Named>,
+    over: (Vec<Named>, &Shared),
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, (prefixes, true), own)
+    read(path, wanted, (prefixes, true), over)
 }
 
 /// `load_with`, of a checkpoint that may hold more.
@@ -54,7 +67,7 @@ pub fn load_part(
     wanted: &[Wanted],
     prefixes: &[&str],
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    read(path, wanted, (prefixes, false), Vec::new())
+    read(path, wanted, (prefixes, false), (Vec::new(), &Shared::default()))
 }
 
 /// Reads whole tensors into the memory of those given, which are contiguous, on the host, and of their shape and kind. After an
@@ -66,8 +79,16 @@ pub fn load_into<'a>(
     checkpoint: &Checkpoint,
     tensors: impl Iterator<Item = (&'a str, &'a mut Tensor)>,
 ) -> Result<(), CheckpointError> {
+    read_all(checkpoint, tensors.map(|(fqn, tensor)| (fqn, None, tensor)))
+}
+
+/// Tensors, and boxes of tensors.
+fn read_all<'a>(
+    checkpoint: &Checkpoint,
+    tensors: impl Iterator<Item = (&'a str, Option<Region>, &'a mut Tensor)>,
+) -> Result<(), CheckpointError> {
     // What has no bytes to be written to is refused for its size.
-    let target = |(fqn, tensor)| Target { fqn, out: host_bytes_mut(tensor).unwrap_or_default() };
+    let target = |(fqn, region, tensor)| Target { fqn, region, out: host_bytes_mut(tensor).unwrap_or_default() };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(checkpoint.read_all(&mut tensors.map(target).collect::<Vec<_>>(), threads)?)
 }
@@ -77,7 +98,7 @@ fn read(
     path: &Path,
     wanted: &[Wanted],
     (prefixes, exactly): (&[&str], bool),
-    own: Vec<Named>,
+    (own, shared): (Vec<Named>, &Shared),
 ) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let checkpoint = Checkpoint::open(path)?;
     let held: BTreeMap<String, (Vec<i64>, Option<Kind>)> = checkpoint
@@ -88,23 +109,49 @@ fn read(
             Some((name.to_owned(), (shape, entry.dtype().map(dtype::to_kind))))
         })
         .collect();
+    let optional = |fqn: &str| prefixes.iter().any(|prefix| fqn.starts_with(prefix));
+    let boxes: Vec<&Placed> = shared.boxes.iter().filter(|part| held.contains_key(&part.fqn)).collect();
+    let in_boxes: BTreeSet<&str> = shared.tensors.iter().map(|(fqn, ..)| fqn.as_str()).collect();
     let mut wanted = wanted.to_vec();
-    let taken = held.iter().filter(|(fqn, _)| prefixes.iter().any(|prefix| fqn.starts_with(prefix)));
+    let taken = held.iter().filter(|(fqn, _)| optional(fqn) && !in_boxes.contains(fqn.as_str()));
     wanted.extend(taken.filter_map(|(fqn, (shape, kind))| Some((fqn.clone(), shape.clone(), (*kind)?))));
-    let differences = differences(&held, &wanted, exactly);
+    let of_boxes = shared.tensors.iter().filter(|(fqn, ..)| held.contains_key(fqn) || !optional(fqn));
+    let all: Vec<Wanted> = wanted.iter().chain(of_boxes).cloned().collect();
+    let differences = differences(&held, &all, exactly);
     if !differences.is_empty() {
         return Err(CheckpointError::OtherModel { path: path.to_owned(), differences: told(&differences) });
     }
+    let empty = |fqn: &str, shape: &[i64], kind| {
+        let made = Tensor::f_empty(shape, (kind, Device::Cpu));
+        made.map_err(|source| CheckpointError::Copy { fqn: fqn.to_owned(), source })
+    };
     let mut tensors = BTreeMap::new();
     let mut own: BTreeMap<String, Tensor> = own.into_iter().map(|item| (item.fqn, item.tensor)).collect();
     for (fqn, shape, kind) in wanted {
         let fits = |own: &Tensor| own.size() == shape && own.kind() == kind && host_bytes(own).is_some();
-        let tensor = own.remove(&fqn).filter(fits).map_or_else(|| Tensor::f_empty(&shape, (kind, Device::Cpu)), Ok);
-        let tensor = tensor.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
+        let tensor = own.remove(&fqn).filter(fits).map_or_else(|| empty(&fqn, &shape, kind), Ok)?;
         tensors.insert(fqn, tensor);
     }
-    load_into(&checkpoint, tensors.iter_mut().map(|(fqn, tensor)| (fqn.as_str(), tensor)))?;
+    let mut parts = Vec::with_capacity(boxes.len());
+    for Placed { fqn, tensor, .. } in &boxes {
+        let there = host_bytes(tensor).map(|_| tensor.shallow_clone());
+        parts.push(there.map_or_else(|| empty(fqn, &tensor.size(), tensor.kind()), Ok)?);
+    }
+    let whole = tensors.iter_mut().map(|(fqn, tensor)| (fqn.as_str(), None, tensor));
+    let cut = boxes.iter().zip(&mut parts).map(|(part, tensor)| (part.fqn.as_str(), Some(region(part)), tensor));
+    read_all(&checkpoint, whole.chain(cut))?;
+    for (Placed { fqn, tensor, .. }, read) in boxes.into_iter().zip(parts) {
+        if read.data_ptr() != tensor.data_ptr() {
+            let copied = tch::no_grad(|| tensor.shallow_clone().f_copy_(&read));
+            copied.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
+        }
+    }
     Ok(tensors)
+}
+
+fn region(part: &Placed) -> Region {
+    let words = |numbers: &[i64]| numbers.iter().map(|&n| n.cast_unsigned()).collect();
+    Region { offsets: words(&part.offsets), sizes: words(&part.tensor.size()) }
 }
 
 fn differences(held: &BTreeMap<String, (Vec<i64>, Option<Kind>)>, wanted: &[Wanted], exactly: bool) -> Vec<String> {
@@ -121,7 +168,7 @@ fn differences(held: &BTreeMap<String, (Vec<i64>, Option<Kind>)>, wanted: &[Want
         }
     }
     if exactly {
-        let names: std::collections::BTreeSet<&str> = wanted.iter().map(|(fqn, ..)| fqn.as_str()).collect();
+        let names: BTreeSet<&str> = wanted.iter().map(|(fqn, ..)| fqn.as_str()).collect();
         found.extend(held.keys().filter(|fqn| !names.contains(fqn.as_str())).map(|fqn| format!("{fqn} is unexpected")));
     }
     found
@@ -187,13 +234,42 @@ mod tests {
             Named::of("optim.step", &Tensor::from(0.0f64)),
         ];
         let views: Vec<Tensor> = own.iter().map(|item| item.tensor.shallow_clone()).collect();
-        let back = load_over(&path, &wanted(&items), &[], own).unwrap();
+        let back = load_over(&path, &wanted(&items), &[], (own, &Shared::default())).unwrap();
         for item in &items {
             assert!(back[&item.fqn].equal(&item.tensor), "{}", item.fqn);
         }
         let is_over = |index: usize, fqn: &str| back[fqn].data_ptr() == views[index].data_ptr();
         // The second has other strides, the third another kind.
         assert!(is_over(0, "model.a") && !is_over(1, "model.t") && !is_over(2, "optim.step"));
+    }
+
+    #[test]
+    fn of_what_is_shared_only_boxes_are_read_and_all_of_it_must_be_there() {
+        let items = state();
+        let dir = tempfile::tempdir().unwrap();
+        let path = saved_by(3, &items, dir.path());
+        let mut wanted = wanted(&items);
+        let mut shared = Shared { tensors: vec![wanted.remove(0)], boxes: Vec::new() };
+        let kept = Tensor::zeros([300 * 500 + 7], (Kind::Float, Device::Cpu));
+        let part = |fqn: &str, from: i64, rows: i64, at: i64| Placed {
+            fqn: fqn.to_owned(),
+            global: vec![700, 500],
+            offsets: vec![from, 0],
+            tensor: kept.narrow(0, at, rows * 500).view([rows, 500]),
+        };
+        // Rows that two ranks wrote; and of a tensor that may be missing, and is.
+        shared.boxes = vec![part("model.a", 100, 290, 7), part("tail.a", 0, 10, 7 + 290 * 500)];
+        shared.tensors.push(("tail.a".to_owned(), vec![700, 500], Kind::Float));
+        let back = load_over(&path, &wanted, &["tail."], (Vec::new(), &shared)).unwrap();
+        assert!(!back.contains_key("model.a") && back.len() == wanted.len());
+        assert!(shared.boxes[0].tensor.equal(&items[0].tensor.narrow(0, 100, 290)));
+        let rest = [kept.narrow(0, 0, 7), kept.narrow(0, 7 + 290 * 500, 10 * 500)];
+        assert!(rest.iter().all(|rest| rest.abs().max().double_value(&[]) == 0.0));
+        // Nothing of it is kept here.
+        shared.boxes.clear();
+        shared.tensors[0].1 = vec![500, 700];
+        let error = load_over(&path, &wanted, &["tail."], (Vec::new(), &shared)).unwrap_err().to_string();
+        assert!(error.contains("model.a is [700, 500], expected [500, 700]"), "{error}");
     }
 
     #[test]

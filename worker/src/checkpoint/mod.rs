@@ -14,7 +14,7 @@ pub mod whole;
 pub use crate::backend::host::{host_bytes, host_bytes_mut};
 pub use enn_common::checkpoint::Draft;
 pub use error::CheckpointError;
-pub use load::{Wanted, load, load_into, load_over, load_part, load_with};
+pub use load::{Shared, Wanted, load, load_into, load_over, load_part, load_with};
 pub use save::{Share, write_share};
 pub use whole::{latest, save_whole};
 

@@ -12,7 +12,10 @@ use enn_common::{
     fs::Disk,
 };
 use std::path::Path;
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
+
+/// Bytes of a box in a file, but for one of a single row: who needs some of it reads all, because its checksum is that of all.
+const BOX_BYTES_MAX: u64 = 32 << 20;
 
 /// What one rank saves: where it lies in the shard, and the tensors it is taken from.
 #[derive(Debug)]
@@ -51,6 +54,15 @@ impl Share {
         }
         let (entries, pieces) = plan.share(entries, rank as usize, world as usize);
         let (mut boxes, mut parts) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
+        let mut add = |whole: BoxOf, part: &Tensor| {
+            let fqn = whole.fqn.clone();
+            let cut = cut(whole, part, BOX_BYTES_MAX);
+            for (one, part) in cut.map_err(|source| CheckpointError::Copy { fqn, source })? {
+                boxes.push(one);
+                parts.push(part);
+            }
+            Ok::<_, CheckpointError>(())
+        };
         for piece in pieces {
             let (fqn, global) = (entries[piece.entry].fqn.clone(), entries[piece.entry].shape.clone());
             let mut part = items[piece.entry].tensor.detach();
@@ -62,13 +74,13 @@ impl Share {
                 part = cut.map_err(|source| CheckpointError::Copy { fqn: fqn.clone(), source })?;
             }
             let dtype = dtypes[piece.entry];
-            boxes.push(BoxOf { fqn, dtype, global, offsets: piece.offsets.clone(), sizes: piece.sizes.clone() });
-            parts.push(part);
+            let (offsets, sizes) = (piece.offsets.clone(), piece.sizes.clone());
+            add(BoxOf { fqn, dtype, global, offsets, sizes }, &part)?;
         }
         for Placed { fqn, global, offsets, tensor } in own {
             let (dtype, sizes) = (dtype_of(fqn, tensor)?, words(&tensor.size()));
-            boxes.push(BoxOf { fqn: fqn.clone(), dtype, global: words(global), offsets: words(offsets), sizes });
-            parts.push(tensor.detach());
+            let whole = BoxOf { fqn: fqn.clone(), dtype, global: words(global), offsets: words(offsets), sizes };
+            add(whole, &tensor.detach())?;
         }
         Ok(Self { layout: Layout::of(boxes)?, parts })
     }
@@ -110,6 +122,23 @@ pub fn write_share(dir: &Path, rank: u32, world: u32, items: &[Named]) -> Result
     write(dir, rank, &Share::of((items, &[]), rank, world)?, How::shared_by(world as usize))
 }
 
+/// A box and its elements in boxes of at most so many bytes, cut along the first axis.
+fn cut(whole: BoxOf, part: &Tensor, bytes_max: u64) -> Result<Vec<(BoxOf, Tensor)>, TchError> {
+    let bytes = whole.sizes.iter().product::<u64>() * whole.dtype.bytes();
+    let rows = whole.sizes.first().copied().unwrap_or(1);
+    if bytes <= bytes_max || rows < 2 {
+        return Ok(vec![(whole, part.shallow_clone())]);
+    }
+    let each = (bytes_max / (bytes / rows)).max(1);
+    let cut = (0..rows).step_by(usize::try_from(each).unwrap_or(usize::MAX)).map(|begin| {
+        let mut one = whole.clone();
+        (one.offsets[0], one.sizes[0]) = (one.offsets[0] + begin, each.min(rows - begin));
+        let part = part.f_narrow(0, begin.cast_signed(), one.sizes[0].cast_signed())?;
+        Ok((one, part))
+    });
+    cut.collect()
+}
+
 fn words(sizes: &[i64]) -> Vec<u64> {
     sizes.iter().map(|&n| n.cast_unsigned()).collect()
 }
@@ -117,4 +146,34 @@ fn words(sizes: &[i64]) -> Vec<u64> {
 fn dtype_of(fqn: &str, tensor: &Tensor) -> Result<DType, CheckpointError> {
     let kind = tensor.kind();
     dtype::of_kind(kind).ok_or_else(|| CheckpointError::Kind { fqn: fqn.to_owned(), kind: format!("{kind:?}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::Kind;
+
+    #[test]
+    fn large_boxes_are_cut_into_some_that_lie_behind_each_other() {
+        let part = Tensor::arange(7 * 5, (Kind::Float, Device::Cpu)).view([7, 5]);
+        let whole = |sizes: &[u64]| BoxOf {
+            fqn: "w".into(),
+            dtype: DType::F32,
+            global: vec![20; sizes.len()],
+            offsets: vec![3; sizes.len()],
+            sizes: sizes.to_vec(),
+        };
+        let rows = |bytes_max| {
+            let cut = cut(whole(&[7, 5]), &part, bytes_max).unwrap();
+            let joined = Tensor::cat(&cut.iter().map(|(_, part)| part).collect::<Vec<_>>(), 0);
+            assert!(joined.equal(&part) && cut.iter().all(|(one, part)| words(&part.size()) == one.sizes));
+            cut.into_iter().map(|(one, _)| (one.offsets[0], one.sizes[0])).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(7 * 5 * 4), [(3, 7)]);
+        assert_eq!(rows(7 * 5 * 4 - 1), [(3, 6), (9, 1)]);
+        assert_eq!(rows(59), [(3, 2), (5, 2), (7, 2), (9, 1)]);
+        assert_eq!(rows(1).len(), 7);
+        let scalar = cut(whole(&[]), &Tensor::from(1f32), 1).unwrap();
+        assert_eq!(scalar.len(), 1);
+    }
 }

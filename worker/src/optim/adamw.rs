@@ -10,7 +10,7 @@
 use super::{
     FlatParams, OptimError,
     error::failed,
-    flat::{Shard, copy_in},
+    flat::{Boxes, Shard, copy_in},
 };
 use crate::{
     autograd::{Cx, Tensor, call},
@@ -249,11 +249,11 @@ impl AdamW {
         Ok(())
     }
 
-    /// What this rank answers for of moments that are shared, and the counts of steps.
-    pub fn shards(&self, weights: &FlatParams) -> (Vec<Shard>, Vec<(String, Raw)>) {
+    /// Boxes of moments that are shared, and the counts of steps.
+    pub fn shards(&self, weights: &FlatParams, which: Boxes) -> (Vec<Shard>, Vec<(String, Raw)>) {
         let named = |what: &'static str, kept: &[Raw]| {
             let renamed = move |shard: Shard| Shard { name: format!("optim.state.{}.{what}", shard.name), ..shard };
-            weights.shards(kept).into_iter().map(renamed)
+            weights.shards(kept, which).into_iter().map(renamed)
         };
         let all = named("exp_avg", &self.exp_avg).chain(named("exp_avg_sq", &self.exp_avg_sq));
         (all.collect(), self.counts(weights))
@@ -307,7 +307,7 @@ impl AdamW {
         steps: u64,
         skipped: u64,
     ) -> Result<(), OptimError> {
-        copy_in(self.moments(weights), saved)?;
+        copy_in(weights, || self.moments(weights), saved)?;
         let mut set = || -> Result<(), TchError> {
             let _ = self.steps.f_fill_(steps as f64)?;
             let _ = self.skipped.f_fill_(skipped as f64)?;

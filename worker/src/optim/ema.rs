@@ -4,7 +4,11 @@
 //! holding the biased value: what is stored can be used as weights at any time. Each parameter is stored once. For d = 1 w_t is 1/t: the
 //! mean of all weights so far, from the first update on, whatever the average began at.
 
-use super::{FlatParams, OptimError, error::failed, flat::Shard};
+use super::{
+    FlatParams, OptimError,
+    error::failed,
+    flat::{Boxes, Shard, copy_in},
+};
 use crate::{
     autograd::{Cx, Tensor, call},
     backend::duplicate,
@@ -73,9 +77,9 @@ impl Ema {
         self.averages = averages;
     }
 
-    /// What this rank answers for of an average that is shared.
-    pub fn shards(&self, weights: &FlatParams) -> Vec<Shard> {
-        weights.shards(&self.averages)
+    /// Boxes of an average that is shared.
+    pub fn shards(&self, weights: &FlatParams, which: Boxes) -> Vec<Shard> {
+        weights.shards(&self.averages, which)
     }
 
     /// The average by parameter, `ema.<fqn>`, as views in the parameters' shapes.
@@ -98,7 +102,7 @@ impl Ema {
         saved: &BTreeMap<String, Raw>,
         updates: u64,
     ) -> Result<(), OptimError> {
-        super::flat::copy_in(self.named(weights), saved)?;
+        copy_in(weights, || self.named(weights), saved)?;
         let _ = tch::no_grad(|| self.updates.f_fill_(updates as f64)).map_err(failed("restore the average"))?;
         Ok(())
     }

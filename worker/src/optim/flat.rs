@@ -36,6 +36,15 @@ pub struct Shard {
     pub tensor: Raw,
 }
 
+/// Which boxes of what this rank keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boxes {
+    /// All, also those that other ranks keep too.
+    Kept,
+    /// Those that it answers for: together the ranks' boxes cover every parameter once.
+    Answered,
+}
+
 /// Where a parameter lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
@@ -46,6 +55,12 @@ struct Place {
 }
 
 impl FlatParams {
+    /// No weights.
+    pub fn none() -> Self {
+        let (layout, share, copy) = (Layout::default(), Share::WHOLE, (0, 1));
+        Self { slabs: Vec::new(), places: Vec::new(), runs: Vec::new(), layout, share, copy, masters: None }
+    }
+
     /// The storage of `params`; nothing is copied.
     pub fn of(params: &Params) -> Self {
         let layout = params.layout();
@@ -164,11 +179,24 @@ impl FlatParams {
         Ok(divided.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
-    /// What this rank answers for of arrays that are kept in shares, as boxes of the parameters: together the ranks' boxes
-    /// cover every parameter once.
-    pub fn shards(&self, kept: &[Raw]) -> Vec<Shard> {
-        let mine = self.runs.iter().zip(kept).filter(|(run, _)| !run.common || self.share.rank == 0);
-        let mine = mine.filter_map(|(run, part)| self.answered(run, part));
+    /// What all ranks keep of the weights, as flat arrays.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn common(&self) -> Result<Vec<Raw>, TchError> {
+        let own = self.own()?.into_iter().zip(&self.runs);
+        Ok(own.filter(|(_, run)| run.common).map(|(part, _)| part).collect())
+    }
+
+    /// Arrays that are kept in shares, as boxes of the parameters.
+    pub fn shards(&self, kept: &[Raw], which: Boxes) -> Vec<Shard> {
+        let all = which == Boxes::Kept;
+        let mine = self.runs.iter().zip(kept).filter(|(run, _)| all || !run.common || self.share.rank == 0);
+        let mine = mine.filter_map(
+            |(run, part)| {
+                if all { Some((*run, part.shallow_clone())) } else { self.answered(run, part) }
+            },
+        );
         mine.flat_map(|(run, part)| self.places.iter().flat_map(move |place| place.shards(&run, &part))).collect()
     }
 
@@ -183,6 +211,11 @@ impl FlatParams {
     /// The weights, one flat array per bucket, padding (always 0) included.
     pub fn slabs(&self) -> &[Raw] {
         &self.slabs
+    }
+
+    /// Names and shapes of the parameters, in order of declaration.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[i64])> {
+        self.places.iter().map(|p| (p.name.as_str(), p.shape.as_slice()))
     }
 
     /// Names of the parameters, in order of declaration.
@@ -267,8 +300,17 @@ fn boxes(shape: &[i64], from: i64, to: i64) -> Vec<Block> {
     all
 }
 
-/// Copies saved tensors into views; checks all before the first copy.
-pub(super) fn copy_in(views: Vec<(String, Raw)>, saved: &BTreeMap<String, Raw>) -> Result<(), OptimError> {
+/// Copies saved tensors into views; checks all before the first copy. Where `weights` are shared nothing is copied: what this rank keeps
+/// was read to its place.
+pub(super) fn copy_in(
+    weights: &FlatParams,
+    views: impl FnOnce() -> Vec<(String, Raw)>,
+    saved: &BTreeMap<String, Raw>,
+) -> Result<(), OptimError> {
+    if weights.share() != Share::WHOLE {
+        return Ok(());
+    }
+    let views = views();
     for (name, view) in &views {
         let found = saved.get(name).map(Raw::size);
         if found.as_ref() != Some(&view.size()) {
@@ -334,7 +376,7 @@ mod tests {
                 let mut weights = weights(1);
                 weights.hold(Share { rank, world });
                 let kept = weights.cut(weights.slabs()).unwrap();
-                for shard in weights.shards(&kept) {
+                for shard in weights.shards(&kept, Boxes::Answered) {
                     let whole = found
                         .entry(shard.name)
                         .or_insert_with(|| Raw::zeros(shard.global.as_slice(), (Kind::Float, Device::Cpu)));
@@ -365,7 +407,7 @@ mod tests {
                 weights.hold(Share { rank, world });
                 weights.answer_for(copy, copies);
                 let kept = weights.cut(weights.slabs()).unwrap();
-                let shards = weights.shards(&kept).into_iter();
+                let shards = weights.shards(&kept, Boxes::Answered).into_iter();
                 shards.map(|shard| (shard.tensor.numel(), total(&shard.tensor))).collect::<Vec<_>>()
             };
             let all = (0..world).flat_map(|rank| (0..copies).map(move |copy| (rank, copy)));

@@ -12,6 +12,6 @@ pub mod tail;
 pub use adamw::{AdamW, AdamWSettings, StepStats};
 pub use ema::Ema;
 pub use error::OptimError;
-pub use flat::{FlatParams, Shard};
+pub use flat::{Boxes, FlatParams, Shard};
 pub use schedule::Schedule;
 pub use tail::Tail;

@@ -2,7 +2,11 @@
 //!
 //! **Invariant:** before the quarter begins it costs nothing but its memory; whether it has begun depends on the step alone.
 
-use super::{Ema, FlatParams, OptimError, error::failed, flat::Shard};
+use super::{
+    Ema, FlatParams, OptimError,
+    error::failed,
+    flat::{Boxes, Shard},
+};
 use std::collections::BTreeMap;
 use tch::Tensor as Raw;
 
@@ -61,9 +65,10 @@ impl Tail {
         self.mean.keep(mean);
     }
 
-    /// What this rank answers for of an average that is shared, once there is one.
-    pub fn shards(&self, weights: &FlatParams) -> Vec<Shard> {
-        self.begun().map_or_else(Vec::new, |mean| mean.shards(weights))
+    /// Boxes of an average that is shared: answered for is one that there is.
+    pub fn shards(&self, weights: &FlatParams, which: Boxes) -> Vec<Shard> {
+        let there = self.begun || which == Boxes::Kept;
+        if there { self.mean.shards(weights, which) } else { Vec::new() }
     }
 
     /// The number of updates by its name, once there is an average.

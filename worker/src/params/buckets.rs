@@ -16,6 +16,11 @@ pub struct GradBuckets {
 }
 
 impl GradBuckets {
+    /// No gradients.
+    pub fn none() -> Self {
+        Self { flats: Vec::new(), views: Vec::new(), layout: Layout::default(), shelf: Shelf::default() }
+    }
+
     /// Zeroed storage for the gradients of `params`.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ pub struct Run {
 }
 
 /// Places of all parameters. Inside a bucket decayed parameters come first.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
     pub(super) slots: Vec<Slot>,
     pub(super) lens: Vec<i64>,

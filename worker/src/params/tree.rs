@@ -239,8 +239,11 @@ impl Params {
     /// What libtorch says.
     pub fn refresh_shadows(&self) -> Result<(), TchError> {
         let Some(shadows) = &self.shadows else { return Ok(()) };
-        for (copy, flat) in shadows.flats.iter().zip(&self.flats) {
-            tch::no_grad(|| copy.shallow_clone().f_copy_(flat))?;
+        let kept = self.kept(true).into_iter().zip(self.kept(false));
+        // Outside a step whole arrays that are lent have no memory.
+        let there = if self.lent().is_empty() { self.flats.len() } else { 0 };
+        for (copy, master) in kept.chain(shadows.flats.iter().zip(&self.flats).take(there)) {
+            tch::no_grad(|| copy.shallow_clone().f_copy_(master))?;
         }
         Ok(())
     }

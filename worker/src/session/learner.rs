@@ -1,19 +1,18 @@
-//! What learns: model, weights, gradients, optimizer, average and best weights; and their names in a checkpoint.
+//! What learns: model, weights, gradients, optimizer, average and best weights.
 
-use super::{
-    SessionError,
-    agree::agree,
-    boot::COLLECTIVE_WAIT_MAX,
-    precision::{self, Precision},
-};
+mod names;
+
+pub use names::{Counts, OPTIONAL, OPTIONAL_OF_MODEL, restore_buffers, saved_calibration};
+
+use super::{SessionError, agree::agree, boot::COLLECTIVE_WAIT_MAX, precision::Precision};
 use crate::{
     autograd::{Executor, Mode},
+    backend::duplicate,
     block::SubModels,
-    checkpoint::{Named, Placed, Wanted},
     comm::{ProcessGroup, sharing},
     loss::Objective,
     model::{Calibration, Heritage, Inherited, Model, ModelSpec, StartReport},
-    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Shard, Tail, tail},
+    optim::{AdamW, AdamWSettings, Ema, FlatParams, Schedule, Tail},
     params::{GradBuckets, ParamBuilder, Params, Share},
 };
 use enn_common::{
@@ -24,17 +23,7 @@ use enn_common::{
     },
     staged::meta::FeatureMeta,
 };
-use std::collections::BTreeMap;
 use tch::{Device, Tensor};
-
-/// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes towards the end.
-pub const OPTIONAL: [&str; 4] = [precision::STATE, tail::PREFIX, CALIBRATION, REBASE];
-/// Those of them that predictions need.
-pub const OPTIONAL_OF_MODEL: [&str; 2] = [CALIBRATION, REBASE];
-/// Beginning of the names of what a model has that began as another one's with a scaler of its own.
-const REBASE: &str = "model.scaler.z_";
-/// Beginning of the names of a calibration in a checkpoint.
-const CALIBRATION: &str = "model.calibration.";
 
 /// Model and optimizer of one training.
 pub struct Learner {
@@ -68,6 +57,17 @@ pub struct Learner {
     pub recompute: bool,
     /// What this rank keeps of all arrays is one share of one state.
     dealt: bool,
+    /// What is kept beside the weights.
+    beside: Beside,
+}
+
+/// How arrays beside the weights are made.
+#[derive(Debug, Clone, Copy)]
+struct Beside {
+    optimizer: AdamWSettings,
+    ema_decay: Option<f64>,
+    /// Steps of the training whose last ones are averaged, where they are.
+    tail_of: Option<u64>,
 }
 
 /// What the code of a step reads; the rest of a [`Learner`] is the executor's.
@@ -99,6 +99,22 @@ impl Learner {
     /// When the configuration does not fit the data or memory is exhausted.
     pub fn build(
         config: &RunConfig,
+        model: (&ModelSpec, &SubModels),
+        steps_total: u64,
+        device: Device,
+    ) -> Result<Self, SessionError> {
+        let mut learner = Self::bare(config, model, steps_total, device)?;
+        learner.equip()?;
+        Ok(learner)
+    }
+
+    /// The same without moments, averages and best weights, of which a rank may keep a share only: [`Learner::divide`] makes them, or
+    /// [`Learner::equip`] all of them.
+    ///
+    /// # Errors
+    /// As [`Learner::build`].
+    pub fn bare(
+        config: &RunConfig,
         (spec, models): (&ModelSpec, &SubModels),
         steps_total: u64,
         device: Device,
@@ -112,11 +128,8 @@ impl Learner {
         let weights = FlatParams::of(&params);
         let train = &config.train;
         let settings = AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
-        let optimizer = AdamW::new(&weights, settings)?;
-        let ema = train.ema_decay().map(|decay| Ema::new(&weights, decay)).transpose()?;
-        let averages_tail = train.averaging == Averaging::SwaTail;
-        let tail = averages_tail.then(|| Tail::new(&weights, steps_total)).transpose()?;
-        let best = weights.cut(weights.slabs())?;
+        let tail_of = (train.averaging == Averaging::SwaTail).then_some(steps_total);
+        let beside = Beside { optimizer: settings, ema_decay: train.ema_decay(), tail_of };
         let weights_of_cells = train.cell_weights.of_grid(&spec.out_shape)?;
         let objective = Objective::new(train).weighted(weights_of_cells.as_deref(), device)?;
         let schedule = Schedule::new(train, steps_total);
@@ -131,10 +144,10 @@ impl Learner {
             params,
             grads,
             weights,
-            optimizer,
-            ema,
-            tail,
-            best,
+            optimizer: AdamW::new(&FlatParams::none(), settings)?,
+            ema: None,
+            tail: None,
+            best: Vec::new(),
             calibration: Calibration::default(),
             objective,
             schedule,
@@ -142,7 +155,25 @@ impl Learner {
             precision: Precision::full(),
             recompute: false,
             dealt: false,
+            beside,
         })
+    }
+
+    /// Makes what a bare learner lacks, as far as this rank keeps it: moments of no step, and averages and best weights that are the
+    /// weights of now.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn equip(&mut self) -> Result<(), SessionError> {
+        if !self.best.is_empty() {
+            return Ok(());
+        }
+        let Beside { optimizer, ema_decay, tail_of } = self.beside;
+        self.optimizer = AdamW::new(&self.weights, optimizer)?;
+        self.ema = ema_decay.map(|decay| Ema::new(&self.weights, decay)).transpose()?;
+        self.tail = tail_of.map(|steps| Tail::new(&self.weights, steps)).transpose()?;
+        self.best = self.weights.own()?.iter().map(duplicate).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Computes in `precision` from now on.
@@ -206,30 +237,52 @@ impl Learner {
         self.grads.move_to(&self.params, |flat| Ok::<_, SessionError>(group.shared_like(flat)?))
     }
 
-    /// Gives every rank rank 0's weights and lets average and best begin there.
+    /// Gives every rank rank 0's weights. What is kept beside them is to be made anew.
     ///
     /// # Errors
     /// The collective's.
-    pub fn share_weights(&mut self, group: &dyn ProcessGroup, ema: Option<f64>) -> Result<(), SessionError> {
+    pub fn share_weights(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         for slab in self.weights.slabs() {
             group.broadcast(slab, 0)?.wait(COLLECTIVE_WAIT_MAX)?;
         }
-        self.ema = ema.map(|decay| Ema::new(&self.weights, decay)).transpose()?;
-        self.best = self.weights.cut(self.weights.slabs())?;
+        self.best.clear();
         Ok(self.params.refresh_shadows()?)
     }
 
-    /// Keeps this rank's share only, as `strategy` says; until [`Learner::join`].
+    /// Keeps this rank's share only, as `strategy` says; until [`Learner::join`]. A bare learner is bare no more.
     ///
     /// # Errors
     /// When there is no memory for the share.
     pub fn divide(&mut self, group: &dyn ProcessGroup, strategy: Strategy) -> Result<(), SessionError> {
         let shared = sharing(group);
         if matches!(strategy, Strategy::Auto | Strategy::Ddp) || shared.size() == 1 {
-            return Ok(());
+            return self.equip();
         }
         let share = Share { rank: shared.rank(), world: shared.size() };
         self.weights.hold(share);
+        let moments = if self.best.is_empty() { None } else { Some(self.cut()?) };
+        if matches!(strategy, Strategy::Fsdp | Strategy::Hsdp) {
+            // Where they lie now, all ranks may write.
+            self.grads = GradBuckets::none();
+            self.params.lend(share)?;
+            self.grads = GradBuckets::new(&self.params)?;
+            self.grads.lend(share)?;
+            self.weights.keep_masters(self.params.kept(false).into_iter().map(Tensor::shallow_clone).collect());
+        }
+        if let Some(mesh) = group.mesh() {
+            self.weights.answer_for(mesh.across.rank(), mesh.across.size());
+        }
+        match moments {
+            Some(moments) => self.optimizer.keep(&self.weights, moments)?,
+            None => self.equip()?,
+        }
+        self.executor.reset();
+        self.dealt = true;
+        Ok(())
+    }
+
+    /// Keeps of averages and best weights what is this rank's; the same of the moments.
+    fn cut(&mut self) -> Result<[Vec<Tensor>; 2], SessionError> {
         let [exp_avg, exp_avg_sq] = self.optimizer.kept().map(|whole| self.weights.cut(whole));
         if let Some(ema) = &mut self.ema {
             ema.keep(self.weights.cut(ema.kept())?);
@@ -238,20 +291,7 @@ impl Learner {
             tail.keep(self.weights.cut(tail.kept())?);
         }
         self.best = self.weights.cut(&self.best)?;
-        if matches!(strategy, Strategy::Fsdp | Strategy::Hsdp) {
-            // Where they lie now, all ranks may write.
-            self.grads = GradBuckets::new(&self.params)?;
-            self.params.lend(share)?;
-            self.grads.lend(share)?;
-            self.weights.keep_masters(self.params.kept(false).into_iter().map(Tensor::shallow_clone).collect());
-        }
-        if let Some(mesh) = group.mesh() {
-            self.weights.answer_for(mesh.across.rank(), mesh.across.size());
-        }
-        self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
-        self.executor.reset();
-        self.dealt = true;
-        Ok(())
+        Ok([exp_avg?, exp_avg_sq?])
     }
 
     /// Keeps everything again, from all ranks' shares.
@@ -338,7 +378,7 @@ impl Learner {
         Ok(())
     }
 
-    /// Proves that all ranks have the same parameters: names, shapes and values.
+    /// Proves that all ranks have the same parameters: names, shapes and the values that all of them have.
     ///
     /// # Errors
     /// [`SessionError::Disagree`] with both sides.
@@ -347,11 +387,12 @@ impl Learner {
             return Ok(());
         }
         let mut hasher = blake3::Hasher::new();
-        for (name, view) in self.weights.views(self.weights.slabs()) {
+        for (name, view) in self.params.named() {
             hasher.update(format!("{name}{:?}", view.size()).as_bytes());
         }
         agree(group, device, "parameters' names and shapes", hasher.finalize().as_bytes())?;
-        for slab in self.weights.slabs() {
+        let slabs = self.weights.slabs().iter().map(Tensor::shallow_clone);
+        for slab in if self.params.is_lent() { self.weights.common()? } else { slabs.collect() } {
             let host = slab.f_detach()?.f_to_device(Device::Cpu)?;
             let mut bytes = vec![0; host.numel() * host.kind().elt_size_in_bytes()];
             host.f_copy_data_u8(&mut bytes, host.numel())?;
@@ -423,148 +464,10 @@ impl Learner {
         if self.params.is_lent() { Ok(()) } else { self.gather_weights(group) }
     }
 
-    /// The state by name, as views: nothing is copied. What every rank has, and of what is shared between them the boxes that
-    /// this rank answers for.
-    ///
-    /// # Errors
-    /// What libtorch says.
-    pub fn shares(&self) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
-        if !self.is_divided() {
-            return Ok((self.state(), Vec::new()));
-        }
-        let (mut shards, counts) = self.optimizer.shards(&self.weights);
-        let mut common = prefixed("model", self.model.buffers());
-        common.extend(prefixed("model", self.calibration.named()));
-        if self.weights.is_resident() {
-            common.extend(prefixed("model", self.weights.views(self.weights.slabs())));
-        } else {
-            shards.extend(named("model", self.weights.shards(&self.weights.own()?)));
-        }
-        common.extend(counts.into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
-        common.extend(self.precision.named());
-        shards.extend(self.ema.iter().flat_map(|ema| named("ema", ema.shards(&self.weights))));
-        if let Some(tail) = &self.tail {
-            shards.extend(named("tail", tail.shards(&self.weights)));
-            common.extend(tail.count().into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
-        }
-        shards.extend(named("best", self.weights.shards(&self.best)));
-        let placed = |Shard { name, global, offsets, tensor }| Placed { fqn: name, global, offsets, tensor };
-        Ok((common, shards.into_iter().map(placed).collect()))
-    }
-
     /// Exchanges the model's calibration and that of the best weights.
     pub fn swap_calibration(&mut self) {
         self.calibration = self.model.calibrate(std::mem::take(&mut self.calibration));
     }
-
-    /// The whole state by name, as views: nothing is copied. Before [`Learner::divide`] and after [`Learner::join`].
-    pub fn state(&self) -> Vec<Named> {
-        let mut all = model_state(&self.model, &self.weights);
-        all.extend(prefixed("model", self.calibration.named()));
-        if let Some(ema) = &self.ema {
-            all.extend(ema.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
-        }
-        let tail = self.tail.iter().flat_map(|tail| tail.named(&self.weights));
-        all.extend(tail.map(|(fqn, tensor)| Named { fqn, tensor }));
-        all.extend(prefixed("best", self.weights.views(&self.best)));
-        all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
-        all.extend(self.precision.named());
-        all
-    }
-
-    /// What `state` gives, without the values and without what may be missing ([`OPTIONAL`]).
-    pub fn wanted(&self) -> Vec<Wanted> {
-        let sometimes = |fqn: &str| OPTIONAL.iter().any(|prefix| fqn.starts_with(prefix));
-        let always = self.state().into_iter().filter(|n| !sometimes(&n.fqn));
-        always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect()
-    }
-
-    /// Puts a saved state in place. `steps` optimizer steps were done, `skipped` of them refused. Before the first step only the
-    /// weights are taken: the scaler stays that of the data, moments stay zero.
-    ///
-    /// # Errors
-    /// When an entry is missing or has another shape.
-    pub fn restore(&mut self, saved: &BTreeMap<String, Tensor>, counts: Counts) -> Result<(), SessionError> {
-        for (name, view) in self.weights.views(self.weights.slabs()) {
-            copy(&view, saved.get(&format!("model.{name}")))?;
-        }
-        self.params.refresh_shadows()?;
-        for (name, view) in self.weights.views(&self.best) {
-            copy(&view, saved.get(&format!("best.{name}")))?;
-        }
-        let taken = counts.steps.saturating_sub(counts.skipped);
-        if let Some(ema) = &mut self.ema {
-            ema.restore(&self.weights, saved, taken)?;
-        }
-        if counts.steps == 0 {
-            // Initial weights made without data: the scaler stays that of the data.
-            return Ok(());
-        }
-        if let Some(tail) = &mut self.tail {
-            tail.restore(&self.weights, saved)?;
-        }
-        restore_buffers(&mut self.model, saved)?;
-        self.calibration = saved_calibration(&self.model, saved)?;
-        self.calibration.to_device(self.weights.slabs().first().map_or(Device::Cpu, Tensor::device));
-        self.precision.restore(saved)?;
-        self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
-        Ok(())
-    }
-}
-
-/// Optimizer steps of a saved state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// Steps done, refused ones included.
-    pub steps: u64,
-    /// Steps refused because a gradient was not finite.
-    pub skipped: u64,
-}
-
-/// Weights and buffers under `model.`.
-fn model_state(model: &Model, weights: &FlatParams) -> Vec<Named> {
-    let mut all = prefixed("model", weights.views(weights.slabs()));
-    all.extend(prefixed("model", model.buffers()));
-    all
-}
-
-/// Copies `model.<buffer>` of a checkpoint into the model.
-///
-/// # Errors
-/// When a buffer has another shape.
-pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> Result<(), SessionError> {
-    let sometimes = saved.keys().filter(|name| name.starts_with(REBASE)).filter_map(|name| name.strip_prefix("model."));
-    let names: Vec<String> = model.buffers().into_iter().map(|(name, _)| name).collect();
-    for name in names.into_iter().chain(sometimes.map(str::to_owned)) {
-        if let Some(value) = saved.get(&format!("model.{name}")) {
-            model.load_buffer(&name, value)?;
-        }
-    }
-    Ok(())
-}
-
-fn named(prefix: &'static str, shards: Vec<Shard>) -> impl Iterator<Item = Shard> {
-    shards.into_iter().map(move |shard| Shard { name: format!("{prefix}.{}", shard.name), ..shard })
-}
-
-/// The calibration that a checkpoint holds for this model.
-///
-/// # Errors
-/// When it is another model's.
-pub fn saved_calibration(model: &Model, saved: &BTreeMap<String, Tensor>) -> Result<Calibration, SessionError> {
-    Ok(Calibration::restore(saved, "model.", (model.levels(), model.grid().cells()))?)
-}
-
-fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {
-    tensors.into_iter().map(|(name, tensor)| Named { fqn: format!("{prefix}.{name}"), tensor }).collect()
-}
-
-/// The loader has proved that the entry is there and fits.
-fn copy(view: &Tensor, saved: Option<&Tensor>) -> Result<(), SessionError> {
-    if let Some(saved) = saved {
-        tch::no_grad(|| view.shallow_clone().f_copy_(saved))?;
-    }
-    Ok(())
 }
 
 fn copy_into(kept: &mut [Tensor], slabs: &[Tensor]) -> Result<(), SessionError> {

@@ -6,6 +6,9 @@
 //! Assign ─► prepare ────────┘      ▲                                │
 //!                                  └────────── Halted ◄─────────────┘ left, or broken when the launcher ended the round
 //! ```
+//! Workers of several nodes that were asked to stop end when their last checkpoint is committed: when the node that was to do it dies
+//! first, they stand, and another one lets them save it again.
+//!
 //! **Invariant:** only the launcher ends a round. A collective's error is a fault of this worker unless the launcher says, within
 //! [`WORD_WAIT_MAX`], that the round is over.
 
@@ -30,6 +33,8 @@ use tch::Device;
 
 /// Longest wait for the launcher's word that a round is over, after a collective failed: it learns of a death by itself.
 const WORD_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Share of the time that a run has to stop in which a worker waits, at most, for its last checkpoint to be committed.
+const COMMIT_GRACE: f64 = 0.5;
 
 /// A worker that trains.
 pub(super) struct Life<'a> {
@@ -145,6 +150,10 @@ impl<'a> Life<'a> {
             Ok(Ended::Finished(outcome)) => {
                 self.link.phase(Phase::Done);
                 self.leave();
+                let alone = seat.local_world_size == seat.world_size;
+                if !alone && outcome.stopped && self.is_left_unsaved(seat.round, outcome.step) {
+                    return self.halt(seat.round);
+                }
                 Ok(After::Over(outcome.stopped))
             }
             Ok(Ended::Left) => {
@@ -163,10 +172,20 @@ impl<'a> Life<'a> {
                 if let Some(Err(error)) = self.group.take().map(|group| group.abort(ABORT_WAIT_MAX)) {
                     tracing::debug!(%error, "cutting the process group");
                 }
-                training.mend();
+                training.mend(true);
                 self.halt(seat.round)
             }
         }
+    }
+
+    /// Waits for what becomes of the last checkpoint. When whoever was to commit it is gone, the state is kept for the next to save.
+    fn is_left_unsaved(&mut self, round: u64, step: u64) -> bool {
+        let Some(training) = &mut self.training else { return false };
+        let left = self.link.over_unsettled(round, step, training.grace().mul_f64(COMMIT_GRACE));
+        if left {
+            training.mend(false);
+        }
+        left
     }
 
     /// Leaves a group in which nothing is in flight.

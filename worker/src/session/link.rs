@@ -70,6 +70,8 @@ struct Running {
     watched: u64,
     /// Words about checkpoints so far.
     checkpoints: u64,
+    /// The step of the checkpoint that the last of them was about.
+    settled: Option<u64>,
 }
 
 impl Rounds {
@@ -84,9 +86,10 @@ impl Rounds {
         self.changed.notify_all();
     }
 
-    /// The launcher said what became of a checkpoint.
-    fn settled(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).checkpoints += 1;
+    /// The launcher said what became of the checkpoint of `step`.
+    fn settled(&self, step: u64) {
+        let mut running = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (running.checkpoints, running.settled) = (running.checkpoints + 1, Some(step));
         self.changed.notify_all();
     }
 
@@ -170,6 +173,17 @@ impl Link {
         let over = running.over.as_ref().filter(|(over, _)| *over >= round).map(|(_, reason)| reason.clone());
         running.cut = None;
         over
+    }
+
+    /// Waits at most so long for the launcher's word on the checkpoint of `step`; whether it ended `round` instead, whose group is gone.
+    pub(crate) fn over_unsettled(&self, round: u64, step: u64, wait_max: Duration) -> bool {
+        let mut running = self.rounds.state.lock().unwrap_or_else(PoisonError::into_inner);
+        running.cut = None;
+        let is_over = |running: &Running| running.over.as_ref().is_some_and(|(over, _)| *over >= round);
+        let goes_on = |running: &mut Running| running.settled != Some(step) && !is_over(running);
+        let waited = self.rounds.changed.wait_timeout_while(running, wait_max, goes_on);
+        let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        running.settled != Some(step) && is_over(&running)
     }
 
     /// A sender for other threads and the panic hook.
@@ -263,11 +277,11 @@ impl Listener {
             match receiver.recv() {
                 Ok(ToWorker::Committed { step, path }) => {
                     tracing::info!(step, path = %path.display(), "checkpoint committed");
-                    self.rounds.settled();
+                    self.rounds.settled(step);
                 }
                 Ok(ToWorker::Abandoned { step, error }) => {
                     tracing::warn!(step, error, "checkpoint abandoned");
-                    self.rounds.settled();
+                    self.rounds.settled(step);
                 }
                 Ok(ToWorker::RoundEnded { round, reason }) => self.rounds.end(round, reason),
                 Ok(ToWorker::Dismissed) => {

@@ -388,6 +388,7 @@ pub(super) fn rehearse(host: &Host<'_>, state: &mut State, world: u32) -> Result
         sampler.accumulation = sampler.micro_slots().div_ceil(REHEARSED_AT_ONCE_MAX);
     }
     state.learner.take_precision(host.precision(&sampler, group)?)?;
+    state.learner.equip()?;
     let place = host.place(group, &sampler);
     let plan = host.plan(sampler);
     let batch = Prefetch::start(plan, Position::default())?.next(Position::default())?.to_device(host.device)?;

@@ -37,7 +37,7 @@ use enn_common::{
     staged::Split,
     wire::control::Phase,
 };
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tch::Device;
 
 /// What to train, and where things are.
@@ -232,11 +232,12 @@ impl<'a> Training<'a> {
         Ok(ended)
     }
 
-    /// After a round that broke: only whole steps are left, or a share of them, or nothing.
-    pub fn mend(&mut self) {
+    /// After a round that `broke`, or ended with the state still shared: only whole steps are left, or a share of them, or nothing.
+    pub fn mend(&mut self, broke: bool) {
         let config = &self.host.config.train;
         // Steps whose sums are part of a captured graph change weights whether the sums came or not.
-        let captured = config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda();
+        let captured =
+            broke && config.capture_collectives && config.execution == Execution::Auto && self.host.device.is_cuda();
         if self.state.learner.is_divided() {
             self.state.left = Left::by(&mut self.state, &self.host.order);
         }
@@ -262,6 +263,11 @@ impl<'a> Training<'a> {
     /// What its ranks are to add up through.
     pub fn collectives(&self) -> Collectives {
         self.host.config.cluster.collectives
+    }
+
+    /// Time that it has to end when it was asked to stop.
+    pub fn grace(&self) -> Duration {
+        Duration::try_from_secs_f64(self.host.config.cluster.grace_s).unwrap_or_default()
     }
 
     /// Device it computes on.
@@ -296,10 +302,10 @@ impl<'a> Training<'a> {
 }
 
 impl Host<'_> {
-    /// Seeded weights, the same in every process.
+    /// Seeded weights, the same in every process, and nothing beside them yet.
     pub(super) fn learner(&self) -> Result<Learner, SessionError> {
         let steps_total = self.config.train.epochs * self.order.steps_per_epoch();
-        Learner::build(&self.config, (&self.spec, &self.models), steps_total, self.device)
+        Learner::bare(&self.config, (&self.spec, &self.models), steps_total, self.device)
     }
 
     /// What every process begins with.

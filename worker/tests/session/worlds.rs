@@ -4,7 +4,10 @@
 use crate::data::{config, stage};
 use enn_broker::store::{Limits, serve};
 use enn_common::{
-    config::{RunConfig, train::Precision as Wanted},
+    config::{
+        RunConfig,
+        train::{Precision as Wanted, Strategy},
+    },
     staged::Split,
 };
 use enn_worker::{
@@ -97,11 +100,8 @@ fn learn(config: &RunConfig, staged: &Path, group: &dyn ProcessGroup) -> Learnt 
     learnt
 }
 
-/// What rank 0 of a world learns; all ranks learn the same.
-fn world(config: &RunConfig, staged: &Path, size: u32) -> Learnt {
-    if size == 1 {
-        return learn(config, staged, &Solo);
-    }
+/// What every rank of a world of several does.
+fn ranks<T: Send>(size: u32, work: impl Fn(&dyn ProcessGroup) -> T + Copy + Send) -> Vec<T> {
     let store = serve((Ipv4Addr::LOCALHOST, 0).into(), Limits::default()).unwrap();
     let port = store.addr().port();
     std::thread::scope(|scope| {
@@ -111,16 +111,65 @@ fn world(config: &RunConfig, staged: &Path, size: u32) -> Learnt {
                 let store = Store::connect(addr, PATIENCE).unwrap();
                 let options = GlooOptions { rank, size, timeout: PATIENCE };
                 let group = Box::new(Gloo::form(&store, &options, &Forming::within(PATIENCE)).unwrap());
-                let learnt = learn(config, staged, &*group);
+                let done = work(&*group);
                 group.shutdown(PATIENCE).unwrap();
-                learnt
+                done
             })
         };
         let ranks: Vec<_> = (0..size).map(rank).collect();
-        let mut all: Vec<Learnt> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-        assert!(all.windows(2).all(|pair| pair[0].weights == pair[1].weights));
-        all.swap_remove(0)
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
+}
+
+/// What rank 0 of a world learns; all ranks learn the same.
+fn world(config: &RunConfig, staged: &Path, size: u32) -> Learnt {
+    if size == 1 {
+        return learn(config, staged, &Solo);
+    }
+    let mut all = ranks(size, |group| learn(config, staged, group));
+    assert!(all.windows(2).all(|pair| pair[0].weights == pair[1].weights));
+    all.swap_remove(0)
+}
+
+/// Elements of moments, average and best weights.
+fn beside(learner: &Learner) -> usize {
+    let moments = learner.optimizer.kept().into_iter().flatten();
+    let arrays = moments.chain(learner.ema.iter().flat_map(|ema| ema.kept())).chain(&learner.best);
+    arrays.map(tch::Tensor::numel).sum()
+}
+
+#[test]
+fn a_rank_that_keeps_a_share_makes_and_wants_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let staged = stage(dir.path());
+    let mut config = config(3);
+    config.train.bucket_mib = 0.01;
+    let spec = ModelSpec::from_meta(Dataset::for_training(&staged).unwrap().staged.0.meta());
+    let bare = || Learner::bare(&config, (&spec, &SubModels::new()), 100, Device::Cpu).unwrap();
+    let all = bare().params.numel() as usize;
+    for (strategy, arrays) in [(Strategy::Zero1, 4), (Strategy::Fsdp, 5)] {
+        let shares = ranks(3, |group| {
+            let mut learner = bare();
+            assert_eq!(beside(&learner), 0);
+            learner.divide(group, strategy).unwrap();
+            let own: usize = learner.weights.own().unwrap().iter().map(tch::Tensor::numel).sum();
+            assert_eq!(beside(&learner), 4 * own, "{strategy:?}");
+            let (_, shared) = learner.wanted().unwrap();
+            assert_eq!(shared.tensors.len(), arrays * learner.params.len(), "{strategy:?}");
+            let wanted: usize = shared.boxes.iter().map(|part| part.tensor.numel()).sum();
+            assert!(wanted <= arrays * own, "{strategy:?}");
+            (own, wanted)
+        });
+        let wanted: usize = shares.iter().map(|(_, wanted)| wanted).sum();
+        // What is left behind equal parts belongs to all, and parameters begin at multiples of 16.
+        assert!(
+            wanted >= arrays * all && shares.iter().all(|(own, _)| *own < all / 2),
+            "{strategy:?}: {shares:?}, {all}"
+        );
+    }
+    let mut whole = bare();
+    whole.equip().unwrap();
+    assert!(beside(&whole) >= 4 * all);
 }
 
 fn largest(values: &[f32]) -> f32 {

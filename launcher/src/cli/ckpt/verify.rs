@@ -3,7 +3,7 @@
 use super::{super::bar::Bar, Which, tell};
 use crate::{
     Error,
-    convert::{self, Verified},
+    convert::{self, Outcome, Verified},
     facts::Facts,
 };
 use enn_common::{exit::ExitCode, fs::space::readable};
@@ -30,14 +30,14 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     drop(bar);
     let outcome = found.outcome();
     let json = json!({
-        "path": found.path, "form": found.form, "ok": outcome == "whole", "outcome": outcome, "tensors": found.tensors, "values": found.values,
+        "path": found.path, "form": found.form, "ok": outcome == Outcome::Whole, "outcome": outcome.name(), "tensors": found.tensors, "values": found.values,
         "bytes": found.bytes, "problems": found.problems, "suspicions": found.suspicions, "notes": found.notes,
     });
     tell(args.which.json, Ok(json), || text(&found))?;
     Ok(match outcome {
-        "whole" => ExitCode::Success,
-        "suspect" => ExitCode::Suspect,
-        _ => ExitCode::Artifact,
+        Outcome::Whole => ExitCode::Success,
+        Outcome::Suspect => ExitCode::Suspect,
+        Outcome::Damaged => ExitCode::Artifact,
     })
 }
 
@@ -49,9 +49,13 @@ fn text(found: &Verified) -> String {
     let Verified { form, tensors, values, .. } = found;
     let bytes = readable(found.bytes);
     lines.push(match found.outcome() {
-        "whole" => format!("{path}: {form} with {tensors} tensors ({bytes}) and {values} values is as it was written"),
-        "suspect" => format!("{path}: this {form} is readable, and may be a mixture of two saves, see the lines above"),
-        _ => format!("{path}: this {form} is damaged, see the {} lines above", found.problems.len()),
+        Outcome::Whole => {
+            format!("{path}: {form} with {tensors} tensors ({bytes}) and {values} values is as it was written")
+        }
+        Outcome::Suspect => {
+            format!("{path}: this {form} is readable, and may be a mixture of two saves, see the lines above")
+        }
+        Outcome::Damaged => format!("{path}: this {form} is damaged, see the {} lines above", found.problems.len()),
     });
     lines.join("\n")
 }

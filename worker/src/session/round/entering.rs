@@ -49,14 +49,23 @@ impl<'a> Round<'a> {
         let mut round = Self { host, state, place, sampler, task, fresh: false, calibrated: None };
         round.decide_precision()?;
         let mine = round.state.held();
-        match handover::find(group, host.device, mine)? {
-            Found::Nothing(missing) => round.start(task.resume.as_deref(), missing.as_ref())?,
-            Found::Whole(furthest) if furthest.everybody => round.agree_on_refusals()?,
-            Found::Whole(furthest) => round.receive(mine, furthest)?,
-            Found::Shares(shares) => round.put_together(mine, &shares)?,
-        }
+        let started = match handover::find(group, host.device, mine)? {
+            Found::Nothing(missing) => Some(round.start(task.resume.as_deref(), missing.as_ref())?),
+            Found::Whole(furthest) => {
+                if furthest.everybody {
+                    round.agree_on_refusals()?;
+                } else {
+                    round.receive(mine, furthest)?;
+                }
+                None
+            }
+            Found::Shares(shares) => {
+                round.put_together(mine, &shares)?;
+                None
+            }
+        };
         (round.state.begun, round.state.left) = (true, Left::Nothing);
-        let chosen = round.share_state()?;
+        let chosen = started.map_or_else(|| round.share_state(), Ok)?;
         round.prepare_saving()?;
         ready(round.place.reporter, host.device, group.backend())?;
         if round.fresh {
@@ -101,8 +110,9 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Initial or saved weights, equal on all ranks. Shares may have been left, of which some are `missing`.
-    fn start(&mut self, resume: Option<&Path>, missing: Option<&Missing>) -> Result<(), SessionError> {
+    /// Initial or saved weights, equal on all ranks, of which each keeps what the strategy leaves it. Shares may have been left, of
+    /// which some are `missing`.
+    fn start(&mut self, resume: Option<&Path>, missing: Option<&Missing>) -> Result<Chosen, SessionError> {
         self.fresh = true;
         let (host, group) = (self.host, self.place.group);
         if let Some(missing) = missing {
@@ -116,26 +126,33 @@ impl<'a> Round<'a> {
             self.tell_from_first(FromWorker::Decided { decision: format!("{from}: {missing}") })?;
         }
         if let Some(path) = resume {
+            // First, so that a rank reads and holds no more than its share.
+            let chosen = self.share_state()?;
             self.resume(path)?;
-        } else {
-            if group.rank() == 0 {
-                let rows = host.data.start_rows(host.device)?;
-                let report = self.state.learner.start_from(&rows)?;
-                tracing::info!(?report, "initial weights from data");
-            }
-            if let Some(parent) = &host.config.parent {
-                let meta = host.data.staged.0.meta();
-                let decision = heritage::take(&mut self.state.learner, parent, meta)?;
-                self.tell_from_first(FromWorker::Decided { decision })?;
-            }
-            self.state.learner.share_weights(group, host.config.train.ema_decay())?;
+            self.state.learner.prove_equal(group, host.device)?;
+            return Ok(chosen);
         }
-        self.state.learner.prove_equal(group, host.device)
+        if group.rank() == 0 {
+            let rows = host.data.start_rows(host.device)?;
+            let report = self.state.learner.start_from(&rows)?;
+            tracing::info!(?report, "initial weights from data");
+        }
+        if let Some(parent) = &host.config.parent {
+            let meta = host.data.staged.0.meta();
+            let decision = heritage::take(&mut self.state.learner, parent, meta)?;
+            self.tell_from_first(FromWorker::Decided { decision })?;
+        }
+        self.state.learner.share_weights(group)?;
+        self.state.learner.prove_equal(group, host.device)?;
+        self.share_state()
     }
 
     fn resume(&mut self, path: &Path) -> Result<(), SessionError> {
+        let (host, group) = (self.host, self.place.group);
+        let manifest = std::fs::read(path.join(name::MANIFEST)).unwrap_or_default();
+        agree::agree(group, host.device, "the checkpoint to go on from", blake3::hash(&manifest).as_bytes())?;
         let state = &mut *self.state;
-        let mut wanted = state.learner.wanted();
+        let (mut wanted, shared) = state.learner.wanted()?;
         wanted.extend(Progress::wanted());
         // Of initial weights made without data only a part is taken.
         let begun =
@@ -143,11 +160,11 @@ impl<'a> Round<'a> {
         let over = begun && self.host.device == Device::Cpu;
         let own = if over { state.named(&self.host.order)? } else { Vec::new() };
         let optional = [&OPTIONAL[..], &[poisoned::STATE, progress::MIX]].concat();
-        let saved = checkpoint::load_over(path, &wanted, &optional, own);
+        let saved = checkpoint::load_over(path, &wanted, &optional, (own, &shared));
         let taken = saved
             .map_err(|error| SessionError::of_checkpoint(error, path))
             .and_then(|saved| state.take(&saved, &self.host.order, path));
-        if over && taken.is_err() {
+        if (over || !shared.boxes.is_empty()) && taken.is_err() {
             // What it would have replaced may be half replaced.
             state.learner = self.host.learner()?;
             state.sums.clear()?;
@@ -180,6 +197,7 @@ impl<'a> Round<'a> {
         self.place.reporter.mark(Phase::Load, self.state.progress.step);
         let _ = self.state.pace.watch.lap_ms();
         let behind = mine != Held::Whole(furthest.standing);
+        self.state.learner.equip()?;
         let items = self.state.named(&self.host.order)?;
         let (items, bytes) = handover::share(items, self.place.group, self.host.device, furthest.root)?;
         if behind {
@@ -197,6 +215,7 @@ impl<'a> Round<'a> {
         self.place.reporter.mark(Phase::Load, shares.standing.step());
         let _ = self.state.pace.watch.lap_ms();
         let (host, group) = (self.host, self.place.group);
+        self.state.learner.equip()?;
         let whole = self.state.named(&host.order)?;
         let left = std::mem::take(&mut self.state.left);
         let joined = remains::put_together(whole, left.share(), shares, (group, host.device));

@@ -1,0 +1,188 @@
+//! What learns as a checkpoint has it: the names of its tensors, what of them this rank keeps and answers for, and putting them back.
+
+use super::Learner;
+use crate::{
+    checkpoint::{Named, Placed, Shared, Wanted},
+    model::{Calibration, Model},
+    optim::{Boxes, FlatParams, Shard, tail},
+    session::{SessionError, precision},
+};
+use std::collections::BTreeMap;
+use tch::{Device, Kind, Tensor};
+
+/// Names, by their beginning, of what a state has only sometimes: it depends on the precision, or comes towards the end.
+pub const OPTIONAL: [&str; 4] = [precision::STATE, tail::PREFIX, CALIBRATION, REBASE];
+/// Those of them that predictions need.
+pub const OPTIONAL_OF_MODEL: [&str; 2] = [CALIBRATION, REBASE];
+/// Beginning of the names of what a model has that began as another one's with a scaler of its own.
+const REBASE: &str = "model.scaler.z_";
+/// Beginning of the names of a calibration in a checkpoint.
+const CALIBRATION: &str = "model.calibration.";
+
+impl Learner {
+    /// The state by name, as views: nothing is copied. What every rank has, and of what is shared between them the boxes that
+    /// this rank answers for.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn shares(&self) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
+        self.parts(Boxes::Answered)
+    }
+
+    fn parts(&self, which: Boxes) -> Result<(Vec<Named>, Vec<Placed>), SessionError> {
+        if !self.is_divided() {
+            return Ok((self.state(), Vec::new()));
+        }
+        let (mut shards, counts) = self.optimizer.shards(&self.weights, which);
+        let mut common = prefixed("model", self.model.buffers());
+        common.extend(prefixed("model", self.calibration.named()));
+        if self.weights.is_resident() {
+            common.extend(prefixed("model", self.weights.views(self.weights.slabs())));
+        } else {
+            shards.extend(named("model", self.weights.shards(&self.weights.own()?, which)));
+        }
+        common.extend(counts.into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        common.extend(self.precision.named());
+        shards.extend(self.ema.iter().flat_map(|ema| named("ema", ema.shards(&self.weights, which))));
+        if let Some(tail) = &self.tail {
+            shards.extend(named("tail", tail.shards(&self.weights, which)));
+            common.extend(tail.count().into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        }
+        shards.extend(named("best", self.weights.shards(&self.best, which)));
+        let placed = |Shard { name, global, offsets, tensor }| Placed { fqn: name, global, offsets, tensor };
+        Ok((common, shards.into_iter().map(placed).collect()))
+    }
+
+    /// The whole state by name, as views: nothing is copied. Before [`Learner::divide`] and after [`Learner::join`].
+    pub fn state(&self) -> Vec<Named> {
+        let mut all = model_state(&self.model, &self.weights);
+        all.extend(prefixed("model", self.calibration.named()));
+        if let Some(ema) = &self.ema {
+            all.extend(ema.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        }
+        let tail = self.tail.iter().flat_map(|tail| tail.named(&self.weights));
+        all.extend(tail.map(|(fqn, tensor)| Named { fqn, tensor }));
+        all.extend(prefixed("best", self.weights.views(&self.best)));
+        all.extend(self.optimizer.named(&self.weights).into_iter().map(|(fqn, tensor)| Named { fqn, tensor }));
+        all.extend(self.precision.named());
+        all
+    }
+
+    /// What a saved state must have, but for what may be missing ([`OPTIONAL`]): whole tensors, and, of what is shared between ranks, the
+    /// boxes that this one keeps, to be read to where they are.
+    ///
+    /// # Errors
+    /// What libtorch says.
+    pub fn wanted(&self) -> Result<(Vec<Wanted>, Shared), SessionError> {
+        let sometimes = |fqn: &str| OPTIONAL.iter().any(|prefix| fqn.starts_with(prefix));
+        let (items, boxes) = self.parts(Boxes::Kept)?;
+        let always = items.into_iter().filter(|n| !sometimes(&n.fqn));
+        let whole = always.map(|n| (n.fqn, n.tensor.size(), n.tensor.kind())).collect();
+        let arrays = [
+            (true, "optim.state.", ".exp_avg"),
+            (true, "optim.state.", ".exp_avg_sq"),
+            (true, "best.", ""),
+            (self.ema.is_some(), "ema.", ""),
+            (self.tail.is_some(), tail::PREFIX, ""),
+            (!self.weights.is_resident(), "model.", ""),
+        ];
+        let shared = arrays.into_iter().filter(|(kept, ..)| *kept && self.is_divided());
+        let of_array = |(_, before, after)| {
+            let named =
+                move |(name, shape): (&str, &[i64])| (format!("{before}{name}{after}"), shape.to_vec(), Kind::Float);
+            self.weights.shapes().map(named)
+        };
+        Ok((whole, Shared { tensors: shared.flat_map(of_array).collect(), boxes }))
+    }
+
+    /// Puts a saved state in place, but for boxes, which are. `steps` optimizer steps were done, `skipped` of them refused. Before the
+    /// first step only the weights are taken: the scaler stays that of the data, moments stay zero.
+    ///
+    /// # Errors
+    /// When an entry is missing or has another shape.
+    pub fn restore(&mut self, saved: &BTreeMap<String, Tensor>, counts: Counts) -> Result<(), SessionError> {
+        if self.weights.is_resident() {
+            for (name, view) in self.weights.views(self.weights.slabs()) {
+                copy(&view, saved.get(&format!("model.{name}")))?;
+            }
+        }
+        self.params.refresh_shadows()?;
+        if !self.is_divided() {
+            for (name, view) in self.weights.views(&self.best) {
+                copy(&view, saved.get(&format!("best.{name}")))?;
+            }
+        }
+        let taken = counts.steps.saturating_sub(counts.skipped);
+        if let Some(ema) = &mut self.ema {
+            ema.restore(&self.weights, saved, taken)?;
+        }
+        if counts.steps == 0 {
+            // Initial weights made without data: the scaler stays that of the data.
+            return Ok(());
+        }
+        if let Some(tail) = &mut self.tail {
+            tail.restore(&self.weights, saved)?;
+        }
+        restore_buffers(&mut self.model, saved)?;
+        self.calibration = saved_calibration(&self.model, saved)?;
+        self.calibration.to_device(self.weights.slabs().first().map_or(Device::Cpu, Tensor::device));
+        self.precision.restore(saved)?;
+        self.optimizer.restore(&self.weights, saved, taken, counts.skipped)?;
+        Ok(())
+    }
+}
+
+/// Optimizer steps of a saved state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps done, refused ones included.
+    pub steps: u64,
+    /// Steps refused because a gradient was not finite.
+    pub skipped: u64,
+}
+
+/// Weights and buffers under `model.`.
+fn model_state(model: &Model, weights: &FlatParams) -> Vec<Named> {
+    let mut all = prefixed("model", weights.views(weights.slabs()));
+    all.extend(prefixed("model", model.buffers()));
+    all
+}
+
+/// Copies `model.<buffer>` of a checkpoint into the model.
+///
+/// # Errors
+/// When a buffer has another shape.
+pub fn restore_buffers(model: &mut Model, saved: &BTreeMap<String, Tensor>) -> Result<(), SessionError> {
+    let sometimes = saved.keys().filter(|name| name.starts_with(REBASE)).filter_map(|name| name.strip_prefix("model."));
+    let names: Vec<String> = model.buffers().into_iter().map(|(name, _)| name).collect();
+    for name in names.into_iter().chain(sometimes.map(str::to_owned)) {
+        if let Some(value) = saved.get(&format!("model.{name}")) {
+            model.load_buffer(&name, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn named(prefix: &'static str, shards: Vec<Shard>) -> impl Iterator<Item = Shard> {
+    shards.into_iter().map(move |shard| Shard { name: format!("{prefix}.{}", shard.name), ..shard })
+}
+
+/// The calibration that a checkpoint holds for this model.
+///
+/// # Errors
+/// When it is another model's.
+pub fn saved_calibration(model: &Model, saved: &BTreeMap<String, Tensor>) -> Result<Calibration, SessionError> {
+    Ok(Calibration::restore(saved, "model.", (model.levels(), model.grid().cells()))?)
+}
+
+fn prefixed(prefix: &str, tensors: Vec<(String, Tensor)>) -> Vec<Named> {
+    tensors.into_iter().map(|(name, tensor)| Named { fqn: format!("{prefix}.{name}"), tensor }).collect()
+}
+
+/// The loader has proved that the entry is there and fits.
+fn copy(view: &Tensor, saved: Option<&Tensor>) -> Result<(), SessionError> {
+    if let Some(saved) = saved {
+        tch::no_grad(|| view.shallow_clone().f_copy_(saved))?;
+    }
+    Ok(())
+}
