@@ -218,6 +218,15 @@ impl<'a> Agents<'a> {
         })
     }
 
+    /// The one of these nodes that leads, at whose door people ask.
+    pub(super) fn leader(&self, nodes: &[u32]) -> u32 {
+        let door = self.run_dir().unwrap().join("control");
+        self.until("a door", |_| {
+            let named = fs::read_to_string(&door).ok()?;
+            nodes.iter().copied().find(|node| named.lines().nth(1) == Some(&self.host(*node)))
+        })
+    }
+
     /// The last step that was told.
     pub(super) fn step(&self) -> u64 {
         let step = |what: &What| if let What::Stepped { step, .. } = what { Some(*step) } else { None };

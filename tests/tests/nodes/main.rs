@@ -202,12 +202,8 @@ fn the_node_that_leads_is_drained_and_another_one_leads() {
         let began = |what: &What| matches!(what, What::RunStarted { .. });
         (events.iter().filter(|what| began(what)).count() == 2).then_some(())
     });
-    let run = agents.run_dir().unwrap();
     // What is asked of the new head before its first round holds for that.
-    let leads = agents.until("its door", |_| {
-        let named = std::fs::read_to_string(run.join("control")).ok()?;
-        [2, 3].into_iter().find(|node| named.lines().nth(1) == Some(&agents.host(*node)))
-    });
+    let leads = agents.leader(&[2, 3]);
     agents.ask(&["pause"]);
     agents.paused();
     // A run that is paused is handed over as such.

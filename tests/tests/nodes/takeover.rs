@@ -232,6 +232,26 @@ fn who_asks_while_nobody_leads_is_answered_by_the_next_head() {
 }
 
 #[test]
+fn a_run_that_is_to_grow_right_after_a_takeover_grows_also_when_the_next_head_dies() {
+    let mut agents = Agents::new("1:4", 20_000, None);
+    (1..=4).for_each(|node| agents.start(node));
+    agents.working(4, 5);
+    agents.kill(1);
+    // One node is to have a second worker, which nobody has begun to load when the head that accepted it is gone, too.
+    let said = agents.ask(&["resize", "4"]);
+    assert!(said.contains("4 workers instead of 3"), "{said}");
+    let leads = agents.leader(&[2, 3, 4]);
+    agents.kill(leads);
+    agents.working(4, agents.step() + 1);
+    let left: Vec<u32> = (2..=4).filter(|node| *node != leads).collect();
+    agents.ask(&["resize", "1"]);
+    agents.working(1, agents.step() + 1);
+    assert_eq!(count(&agents, |what| matches!(what, What::RunStarted { .. })), 3, "{}", agents.told());
+    assert_eq!(count(&agents, |what| matches!(what, What::RoundFailed { .. })), 0, "{}", agents.told());
+    agents.stop(&left);
+}
+
+#[test]
 fn a_stop_while_nobody_leads_is_heard_by_the_next_head() {
     let mut agents = three("2:3");
     agents.kill(1);
