@@ -7,7 +7,6 @@
 //! ```
 //! **Invariant:** one launcher at a time works in a run directory: it holds the lock on `.lock`.
 
-use crate::remote::Store;
 use enn_common::{
     config::RunConfig,
     fs::{FileError, atomic},
@@ -102,8 +101,8 @@ fn listed(known: &[String]) -> String {
 
 /// The address in an object store that a path, also one below a directory, was meant to be.
 fn address(path: &Path) -> Option<String> {
-    let text = path.to_str().filter(|text| Store::is_address(text))?;
-    let before = text.split_once("://").map_or("", |(before, _)| before);
+    let text = path.to_str()?;
+    let (before, _) = text.split_once("://")?;
     Some(text[before.rfind('/').map_or(0, |slash| slash + 1)..].to_owned())
 }
 

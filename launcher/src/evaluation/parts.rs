@@ -61,10 +61,7 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
     let rows: Vec<usize> = (0..staged.rows()).collect();
     // A part for every group of every kind of rows.
     let groups = judged.groups.len();
-    let kinds: Vec<Seen> = match judged.seen {
-        Some(seen) => Seen::ALL.into_iter().filter(|kind| seen.contains(kind)).collect(),
-        None => vec![Seen::Never],
-    };
+    let kinds = kinds_of(judged.seen);
     let kind_of =
         |row: usize| judged.seen.map_or(0, |seen| kinds.iter().position(|kind| *kind == seen[row]).unwrap_or(0));
     let places: Vec<usize> = rows.iter().map(|row| kind_of(*row) * groups + judged.group_of[*row]).collect();
@@ -125,6 +122,14 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
         reactivity: all.first().and_then(|(_, scores)| scores.reactivity()),
         seen,
         untold: trial.untold(),
+    }
+}
+
+/// The kinds of rows that there are.
+fn kinds_of(seen: Option<&[Seen]>) -> Vec<Seen> {
+    match seen {
+        Some(seen) => Seen::ALL.into_iter().filter(|kind| seen.contains(kind)).collect(),
+        None => vec![Seen::Never],
     }
 }
 
