@@ -20,7 +20,7 @@ pub struct Portion {
 /// What rows take of a host's memory. It gives more than it has, and ends a process that takes it: nobody is told in time.
 #[derive(Debug)]
 struct Need {
-    /// Bytes of a row, at least 1.
+    /// Bytes of a row.
     each: u64,
     /// Bytes that this process held before the first.
     held: u64,
