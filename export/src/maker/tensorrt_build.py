@@ -14,7 +14,7 @@ def parsed(trt, log, network, path):
         error = parser.get_error(at)
         place = [getattr(error, name)() for name in ("node_name", "node_operator") if hasattr(error, name)]
         said.append(f"{' '.join(filter(None, place))}: {error.desc()}".removeprefix(": "))
-    raise Refused("; ".join(said) or log.told("it cannot be parsed"))
+    raise GaveUp("; ".join(said) or log.told("it cannot be parsed"))
 
 
 def configured(trt, builder, network, profile):
