@@ -1,0 +1,165 @@
+"""Artifacts of the sweep of exports in their own runtimes, by Python: `_sweep_engines.py JOBS.json` compares each with the answers that lie
+beside it, and prints a line of JSON for each. Run by the Python that has the runtimes of the formats asked for.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+# Rows of a call, besides all at once; calls of each, the last rows first: these are the ones with something wrong in them.
+CALLS, CALLS_EACH = (1, 2, 7), 12
+# Where every call is computed operation by operation, in Python.
+SLOW_CALLS_EACH = 1
+# Units in the last place that an answer may be off whatever its spread is.
+ROUNDING = 4 * np.finfo(np.float32).eps
+
+
+def onnx(path, _):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    names = [port.name for port in session.get_outputs()]
+    return lambda given: dict(zip(names, session.run(names, given)))
+
+
+def torch_module(load):
+    import torch
+
+    def made(path, said):
+        module = load(torch, path)
+        names = [port["name"] for port in said["outputs"]]
+
+        def run(given):
+            with torch.no_grad():
+                out = module(*(torch.from_numpy(value) for value in given.values()))
+            out = list(out.values()) if isinstance(out, dict) else out if isinstance(out, (list, tuple)) else [out]
+            return {name: value.numpy() for name, value in zip(names, out, strict=True)}
+
+        return run
+
+    return made
+
+
+def pt2(path, said):
+    return torch_module(lambda torch, path: torch.export.load(path).module())(path, said)
+
+
+def aoti(path, said):
+    return torch_module(lambda torch, path: torch._inductor.aoti_load_package(path))(path, said)
+
+
+def executorch(path, said):
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(path).load_method("forward")
+    return torch_module(lambda torch, _: lambda *given: method.execute(list(given)))(path, said)
+
+
+def litert(path, _):
+    from ai_edge_litert.interpreter import Interpreter
+
+    # It resizes its inputs for every call.
+    interpreter = Interpreter(path)
+    call = interpreter.get_signature_runner("serving_default")
+    return lambda given, _alive=interpreter: {name: np.array(value) for name, value in call(**given).items()}
+
+
+def tensorflow(path, _):
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(path)
+    call = loaded.signatures["serving_default"]
+    constants = lambda given: {name: tf.constant(value) for name, value in given.items()}
+    # The function lives as long as what it was loaded with.
+    return lambda given, _alive=loaded: {name: value.numpy() for name, value in call(**constants(given)).items()}
+
+
+def coreml(path, _):
+    """No runtime, but coremltools' own value of each operation."""
+    from coremltools.models.utils import load_spec
+    from export_coreml import rebuilt
+
+    spec, weights = load_spec(path), Path(path) / "Data/com.apple.CoreML/weights"
+    return lambda given: rebuilt(spec, weights, given)
+
+
+ENGINES = {"onnx": onnx, "ort": onnx, "pt2": pt2, "aoti": aoti, "executorch": executorch, "coreml": coreml, "litert": litert,
+           "tensorflow": tensorflow}  # fmt: skip
+
+
+def size(dim, rows):
+    """Of an axis of a port: a number, `batch`, or so many times that."""
+    return dim if isinstance(dim, int) else int(dim.removesuffix("batch").removesuffix("*") or 1) * rows
+
+
+class Model:
+    """An artifact at work, and the differences that were found."""
+
+    def __init__(self, run, said, case):
+        self.run, self.said, self.case = run, said, case
+        self.largest, self.sum, self.count, self.wrong = 0.0, 0.0, 0, None
+
+    def call(self, x, states=None):
+        """What is answered, and the states after it; without any, those before the first call of a stream."""
+        zero = lambda port: np.zeros([size(dim, len(x)) for dim in port["shape"]], np.float32)
+        ports = self.said["inputs"]
+        given = {port["name"]: x if port["name"] == "x" else (states or {}).get(port["name"], zero(port)) for port in ports}
+        out = self.run(given)
+        return out, {name: out[f"next_{name}"] for name in given if name != "x"}
+
+    def compare(self, found, expected, what):
+        """Differences are in spreads of the targets, or in distances from their centre where an answer is far outside."""
+        found = np.asarray(found)
+        if found.dtype != np.float32 or found.shape != expected.shape:
+            self.wrong = self.wrong or f"{what}: {found.dtype} {found.shape}, expected {expected.shape}"
+            return
+        with np.errstate(all="ignore"):
+            same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+            unit = self.case["spread"] + np.abs(expected - self.case["centre"])
+            off = np.where(same, 0, np.where(np.isfinite(found) & np.isfinite(expected), np.abs(found - expected) / unit, np.inf))
+            within = off * unit <= self.said["verified"]["tolerance"] * unit + ROUNDING * np.abs(expected)
+        within |= same
+        self.largest, self.sum, self.count = max(self.largest, float(off.max(initial=0))), self.sum + float(off.sum()), self.count + off.size
+        if not within.all() and not self.wrong:
+            place = tuple(int(i) for i in np.argwhere(~within)[0])
+            self.wrong = f"{what} at {place} is {found[place]}, the model says {expected[place]}"
+
+    def check(self, calls_each):
+        x, names = self.case["x"], [name for name in ("y", "quantiles") if name in self.case]
+        for rows in (*CALLS, len(x)):
+            starts = list(range(0, len(x), rows))[-calls_each:]
+            for start in starts:
+                part = slice(start, start + rows)
+                out, _ = self.call(x[part])
+                for name in names:
+                    self.compare(out[name], self.case[name][part], f"{name} of rows {start}… in a call of {rows}")
+        states = None
+        for step, (given, expected) in enumerate(zip(self.case.get("steps", []), self.case.get("told", []))):
+            out, states = self.call(given, states)
+            self.compare(out["y"], expected, f"y of step {step}")
+
+
+def tried(job):
+    begun = time.monotonic()
+    path = Path(job["artifact"])
+    said = json.loads(Path(f"{path}.json").read_text())
+    model = Model(ENGINES[job["format"]](str(path), said), said, dict(np.load(job["case"])))
+    model.check(SLOW_CALLS_EACH if job["format"] == "coreml" else CALLS_EACH)
+    mean = model.sum / max(model.count, 1)
+    return {"largest": model.largest, "mean": mean, "wrong": model.wrong, "seconds": time.monotonic() - begun}
+
+
+def main():
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        try:
+            found = tried(job)
+        except Exception as error:  # noqa: BLE001
+            found = {"wrong": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"number": job["number"], "format": job["format"], **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

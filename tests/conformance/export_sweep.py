@@ -1,0 +1,247 @@
+"""What leaves in every format answers as `enn predict` does, for many different models: each configuration of _sweep_models.py is trained
+for some steps, predicts new rows with everything that may be wrong with one, and is exported; `enn export` runs the artifacts in its own
+runners, and Python does in those of their makers (_sweep_engines.py), at several batch sizes and from call to call of a stream.
+
+    export_sweep.py [--full] [--only TEXT…] [--precision fp16] [--makers N] [--jobs N] [--table]
+
+Without --full (or ENN_SWEEP=full) one configuration of each family is tried, chosen by ENN_SWEEP_SEED.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+import _sweep_models as models
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BIN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve()
+SECONDS_MAX, MAKER_SECONDS_MAX = 300, 1500
+# Formats that the Python of this check runs, and those that have an environment of their own.
+OURS, ELSEWHERE = ("onnx", "ort", "pt2"), {"tf": ("litert", "tensorflow"), "coreml": ("coreml",)}
+# Made by compilers, a minute or more each.
+MAKERS = ("aoti",)
+STREAMS, STEPS = 2, 4
+
+
+def packages(name):
+    """An environment that is made once; None, with a line, where its packages cannot be had."""
+    target = BIN.parent
+    # The interpreter behind an environment has pip.
+    made = subprocess.run([HERE / "venv.sh", sys._base_executable, target, name], timeout=SECONDS_MAX, check=False)
+    if made.returncode != 0:
+        print(f"skipped: {', '.join(ELSEWHERE[name])}; the packages could not be had")
+        return None
+    return target / f"venv-{name}"
+
+
+class Attempt:
+    """A configuration on its way through training, prediction and exports."""
+
+    def __init__(self, number, configuration, folder, places, precision):
+        self.number, self.configuration, self.precision = number, configuration, precision
+        self.folder = folder / f"{number:02}"
+        self.folder.mkdir()
+        libraries = str(ROOT / "target" / "libtorch" / "lib")
+        self.environment = {"LD_LIBRARY_PATH": libraries, **os.environ, "ENN_RUNTIMES": os.pathsep.join(map(str, places)),
+                            "ENN_WORKER": str(BIN / configuration.worker), "PYTHON_EXEC": sys.executable}  # fmt: skip
+        self.wrong, self.found = [], {}
+
+    def enn(self, *arguments, seconds=SECONDS_MAX, codes=(0,)):
+        done = subprocess.run([BIN / "enn", *map(str, arguments)], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=seconds, check=False)
+        assert done.returncode in codes, f"enn {arguments[0]} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def trained(self):
+        """The run's directory."""
+        given = []
+        for name, table in (("parent", self.configuration.parent), ("run", self.configuration.table)):
+            if table is None:
+                continue
+            table.write(np.random.default_rng(self.number), self.folder, False)
+            (self.folder / f"{name}.toml").write_text(self.configuration.text(table))
+            self.enn("train", f"{name}.toml", "--runs-dir", name, "--quiet", "--baselines", "quick", *given)
+            (run,) = {path.parent for path in (self.folder / name).glob("*/run.json")}
+            given = ["--from", run, "--scaler", "refit"]
+        return run
+
+    def predicted(self, run):
+        """Rows as they are staged, and what `enn predict` says of them."""
+        (self.folder / "new").mkdir()
+        files = self.configuration.table.write(np.random.default_rng(1000 + self.number), self.folder / "new", True)
+        staged = lambda: set((self.folder / "run").glob(".staged/*/meta.json"))
+        before = staged()
+        self.enn("predict", run, *(part for file in files for part in ("--data", f"new/{file}")), "--out", "told", "--quiet")
+        (place,) = (path.parent for path in staged() - before)
+        x, told = np.load(place / "x.npy"), {"y": np.load(self.folder / "told" / "pred.npy")}
+        x = np.where(np.load(place / "x_mask.npy") != 0, x, np.float32(np.nan))
+        assert np.array_equal(np.load(place / "row_id.npy"), np.load(self.folder / "told" / "row_id.npy"))
+        if self.configuration.quantiles:
+            told["quantiles"] = np.load(self.folder / "told" / "levels.npy")
+        answered = np.isfinite(told["y"]).reshape(len(x), -1).any(1)
+        assert answered.sum() > len(x) // 2 and np.nanmax(np.ptp(told["y"][answered], 0)) > 0, "the model says the same of all rows"
+        return x, told
+
+    def streamed(self, run, x):
+        """The rows of some streams, and what `enn serve` says of them from call to call: (steps, streams, …)."""
+        scale = np.nanmedian(np.abs(x), 0)
+        usual = np.isfinite(x[:, [0, 2]]).all(1) & (np.abs(np.nan_to_num(x)) < 100 * (1 + scale)).all(1)
+        steps = x[usual][: STREAMS * STEPS].reshape(STEPS, STREAMS, -1)
+        command = [BIN / "enn", "serve", run, "--addr", "0", "--json", "--stream", "--set", "train.threads=1"]
+        server = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        limit = threading.Timer(SECONDS_MAX, server.kill)
+        limit.start()
+        try:
+            address, text = None, ""
+            while address is None:
+                line = server.stdout.readline()
+                assert line, f"enn serve ended: {text}"
+                text += line
+                address = re.search(r'"address": *"([^"]+)"', text)
+
+            def post(path, body):
+                request = urllib.request.Request(f"http://{address[1]}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+                return json.load(urllib.request.urlopen(request, timeout=SECONDS_MAX))
+
+            streams = [post("/streams", None)["stream"] for _ in range(STREAMS)]
+            rows = [[[None if np.isnan(v) else float(v) for v in row] for row in steps[:, stream]] for stream in range(STREAMS)]
+            told = [post(f"/streams/{stream}", {"rows": rows[place]})["rows"] for place, stream in enumerate(streams)]
+        finally:
+            limit.cancel()
+            server.terminate()
+            server.wait()
+        return steps.astype(np.float32), np.swapaxes(np.array(told, np.float32), 0, 1)
+
+    def exported(self, run, formats, seconds=SECONDS_MAX):
+        """What `enn export` says of each format; what it refuses is wrong."""
+        options = ["--precision", self.precision]
+        options += [flag for flag, asked in (("--quantiles", self.configuration.quantiles), ("--stream", self.configuration.stream)) if asked]
+        said = self.enn("export", run, "--to", ",".join(formats), "--out", "out", "--batch", "1:16:64", "--json", *options, seconds=seconds, codes=(0, 5))
+        for one in json.loads(said)["exported"]:
+            if "error" in one:
+                self.wrong.append(f"{one['format']}: {one['error']}")
+            else:
+                self.found[one["format"]] = one["sidecar"]
+
+    def run(self, formats, makers):
+        try:
+            run = self.trained()
+            x, told = self.predicted(run)
+            if self.configuration.stream:
+                told["steps"], told["told"] = self.streamed(run, x)
+            self.exported(run, formats)
+            if makers:
+                self.exported(run, makers, MAKER_SECONDS_MAX)
+            said = next(iter(self.found.values()), None)
+            if said:
+                shape = told["y"].shape[1:]
+                centre, spread = np.array(said["scaler"][1], np.float64).T.reshape(2, *shape)
+                usable = np.isfinite(spread) & (spread > 0)
+                units = {"centre": np.where(np.isfinite(centre), centre, 0), "spread": np.where(usable, spread, 1)}
+                if "told" in told:
+                    # Behind the cells are other levels, and why a row has no answer.
+                    told["told"] = told["told"][..., : np.prod(shape)].reshape(STEPS, STREAMS, *shape)
+                np.savez(self.folder / "case.npz", x=x, **units, **told)
+        except Exception as error:  # noqa: BLE001
+            self.wrong.append(f"{type(error).__name__}: {error}")
+        return self
+
+    def jobs(self, formats):
+        said = [(one, self.found[one]["artifact"]) for one in formats if one in self.found]
+        return [{"number": self.number, "format": one, "artifact": str(self.folder / "out" / name), "case": str(self.folder / "case.npz")} for one, name in said]
+
+
+def compared(python, jobs, folder):
+    """What a Python's runtimes answer, by configuration and format."""
+    if not jobs:
+        return {}
+    path = folder / f"jobs-{jobs[0]['format']}.json"
+    path.write_text(json.dumps(jobs))
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment.pop("LD_LIBRARY_PATH", None)
+    limit = MAKER_SECONDS_MAX
+    done = subprocess.run([python, HERE / "_sweep_engines.py", path], env=environment, capture_output=True, text=True, timeout=limit, check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = {(line["number"], line["format"]): line for line in lines}
+    missing = [job for job in jobs if (job["number"], job["format"]) not in found]
+    assert not missing, f"{python} ended with {done.returncode} before {missing[0]}: {done.stderr[-2000:]}"
+    return found
+
+
+def chosen(wanted):
+    """Numbers and configurations: all, or one of each family."""
+    every = list(enumerate(models.configurations()))
+    if wanted.only:
+        return [(number, one) for number, one in every if any(text in f"{one.family}: {one.name}" for text in wanted.only)]
+    if wanted.full:
+        return every
+    draw = random.Random(int(os.environ.get("ENN_SWEEP_SEED", "0")))
+    return [draw.choice([pair for pair in every if pair[1].family == family]) for family in dict.fromkeys(one.family for _, one in every)]
+
+
+def table(attempts, found, formats):
+    """The largest and the mean difference of each family in each format: of Python's runtimes, or of enn's own, whichever is larger."""
+    lines = ["| family | models | " + " | ".join(formats) + " |", "|---|--:|" + "---|" * len(formats)]
+    for family in [*dict.fromkeys(attempt.configuration.family for attempt in attempts), None]:
+        members = [attempt for attempt in attempts if family in (attempt.configuration.family, None)]
+        cells = []
+        for one in formats:
+            differences = [found[(m.number, one)] for m in members if (m.number, one) in found]
+            differences += [m.found[one]["verified"] for m in members if one in m.found and m.found[one]["verified"]["level"] == "runtime"]
+            largest, mean = (max((d[key] for d in differences if key in d), default=float("nan")) for key in ("largest", "mean"))
+            cells.append(f"{largest:.0e}, {mean:.0e}" if differences else "")
+        lines.append(f"| {family or 'all'} | {len(members)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", default=os.environ.get("ENN_SWEEP") == "full", help="every configuration")
+    parser.add_argument("--only", metavar="TEXT", nargs="+", help="configurations with one of these in their family or name")
+    parser.add_argument("--precision", default="fp32", help="of the artifacts, each held to what its own check allows")
+    parser.add_argument("--makers", type=int, default=0, help=f"so many of them in {', '.join(MAKERS)} as well")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="configurations at a time")
+    parser.add_argument("--table", action="store_true", help="print the table of export/FORMATS.md")
+    wanted = parser.parse_args()
+    begun = time.monotonic()
+    environments = {name: place for name in ELSEWHERE if (place := packages(name))}
+    pythons = {sys.executable: (*OURS, *MAKERS), **{place / "bin" / "python": ELSEWHERE[name] for name, place in environments.items()}}
+    formats = [one for own in pythons.values() for one in own if one not in MAKERS]
+    places = [sys.prefix, *environments.values()]
+    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(wanted.jobs) as pool:
+        folder = Path(made)
+        attempts = [Attempt(number, one, folder, places, wanted.precision) for number, one in chosen(wanted)]
+        # Evenly spread over the configurations.
+        compiled = {attempts[place * len(attempts) // wanted.makers].number for place in range(min(wanted.makers, len(attempts)))}
+        list(pool.map(lambda attempt: attempt.run(formats, MAKERS if attempt.number in compiled else ()), attempts))
+        print(f"{len(attempts)} configurations trained, predicted with and exported after {time.monotonic() - begun:.0f} s", flush=True)
+        jobs = [(python, [job for attempt in attempts for job in attempt.jobs(own)]) for python, own in pythons.items()]
+        found = {key: line for part in pool.map(lambda pair: compared(*pair, folder), jobs) for key, line in part.items()}
+    for attempt in attempts:
+        lines = [f"{one} by Python: {line['wrong']}" for (number, one), line in found.items() if number == attempt.number and line["wrong"]]
+        attempt.wrong += lines
+        figures = [line["largest"] for (number, _), line in found.items() if number == attempt.number and "largest" in line]
+        print(f"{attempt.number:02} {attempt.configuration.family}: {attempt.configuration.name}: {max(figures, default=float('nan')):.1e}")
+        for wrong in attempt.wrong:
+            print(f"   WRONG {wrong}")
+    if wanted.table:
+        print(table(attempts, found, [*formats, *(MAKERS if wanted.makers else ())]))
+    wrong = sum(bool(attempt.wrong) for attempt in attempts)
+    print(f"{len(attempts)} configurations, {len(found)} artifacts run by Python's runtimes, {wrong} configurations wrong, {time.monotonic() - begun:.0f} s")
+    assert attempts and found and not wrong
+
+
+if __name__ == "__main__":
+    main()
