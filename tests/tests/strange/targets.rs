@@ -28,6 +28,17 @@ fn constant_targets_are_told_as_they_are_by_every_loss() {
 }
 
 #[test]
+fn the_median_may_be_the_only_level() {
+    let place = Place::new(&data(), &[("train", "levels = [0.5]\nepochs = 2")]);
+    for loss in losses().filter(|loss| !["mse", "huber"].contains(loss)) {
+        let loss = format!("train.loss={loss}");
+        place.train(&[&loss]);
+        assert!(place.metrics().split["test"].mae < 1.0, "{loss}");
+        assert!(place.predict(&data(), &[]).values.iter().all(|value| value.is_finite()), "{loss}");
+    }
+}
+
+#[test]
 fn ranges_a_million_times_apart_hurt_no_cell_under_any_loss() {
     let scale = |by: f64| move |_: usize, value: f64| format!("{:e}", value * by);
     let table = data().with("y", scale(1e-3)).with("z", scale(1e6)).with("a", scale(1e6)).with("b", scale(1e-6));

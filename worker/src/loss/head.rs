@@ -49,6 +49,8 @@ impl Head {
         };
         match config.loss {
             Loss::Mse | Loss::Huber => Self::Point,
+            // The median alone.
+            Loss::Quantile if levels.len() == 1 => Self::Point,
             Loss::Quantile => Self::Quantiles { levels },
             Loss::Gaussian | Loss::Crps => of(&normal_quantile),
             Loss::StudentT => of(&|level| students_t_quantile(config.degrees_of_freedom, level)),

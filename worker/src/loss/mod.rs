@@ -179,6 +179,9 @@ impl Objective {
         let losses = match (self.loss, channels) {
             (Loss::Huber, _) => cells.huber(z, self.huber_delta)?,
             (Loss::CrossEntropy, _) => cells.cross_entropy(z)?,
+            (Loss::Quantile, None) if self.head == Head::Point => {
+                cells.pinball(std::slice::from_ref(z), &self.levels)?
+            }
             (Loss::Quantile, Some(_)) => cells.pinball(&self.head.quantiles(cx, z, channels)?, &self.levels)?,
             (Loss::Gaussian, Some(channels)) => cells.gaussian(z, &head::scale(cx, channels)?)?,
             (Loss::Crps, Some(channels)) => cells.crps(z, &head::scale(cx, channels)?)?,
