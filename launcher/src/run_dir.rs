@@ -339,7 +339,9 @@ fn list_where(runs: &[PathBuf], fits: fn(&Path) -> bool) -> Vec<(String, PathBuf
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect();
     let time = |name: &str| name.rsplit('-').nth(1).map(str::to_owned);
-    all.sort_by_key(|(name, _)| std::cmp::Reverse((time(name), name.clone())));
+    // Of those of one second the one that was made last.
+    let made = |path: &Path| path.metadata().and_then(|found| found.created()).ok();
+    all.sort_by_cached_key(|(name, path)| std::cmp::Reverse((time(name), made(path), name.clone())));
     all
 }
 
@@ -419,6 +421,19 @@ mod tests {
         assert_eq!(find(&canonical, &old.path().to_string_lossy()).unwrap(), old.path());
         let error = find(&canonical, "wether").unwrap_err().to_string();
         assert!(error.contains("no run \"wether\"") && error.contains(&new.id()), "{error}");
+        let earlier: Vec<PathBuf> = (0..9)
+            .map(|_| {
+                let run = RunDir::create(&runs, "hail", datetime!(2026-03-02 03:04:05 UTC)).unwrap();
+                run.write_config(&config("hail")).unwrap();
+                assert_eq!(
+                    find(&canonical, "latest").unwrap(),
+                    run.path(),
+                    "of one second, the one that was made last"
+                );
+                run.path().to_owned()
+            })
+            .collect();
+        earlier.iter().for_each(|run| fs::remove_dir_all(run).unwrap());
         assert_eq!(newest(&canonical, "weather"), None);
         fs::create_dir_all(old.checkpoints().join("step-00000003")).unwrap();
         assert_eq!(newest(&canonical, "weather").as_deref(), Some(old.path()));

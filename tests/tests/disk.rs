@@ -122,6 +122,7 @@ fn fill(path: &Path) {
 }
 
 /// `enn` with a small disk at `dir`; none where that cannot be had.
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn on_a_small_disk(dir: &Path) -> Option<Command> {
     let mounted = format!("mount -t tmpfs -o size={DISK_MIB}m none \"$0\"");
     let unshare = |script: &str| {

@@ -98,6 +98,7 @@ fn in_batches(enn: &dyn Fn() -> Command, (run, to, range): (&Path, &str, &str), 
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the environment says where runtimes are")]
 fn a_range_of_batches_is_checked_at_its_ends_and_kept_to() {
     let dir = tempfile::tempdir().unwrap();
     let run = trained(dir.path(), &[]);

@@ -390,9 +390,9 @@ fn what_is_wrong_is_told_in_a_sentence() {
     assert_eq!(bench.ask(&long).status, 431);
     // What comes after the answer does not take it back.
     let mut late = bench.send(&long);
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::park_timeout(Duration::from_millis(100));
     late.write_all(b"more").unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::park_timeout(Duration::from_millis(100));
     assert_eq!(told(late).status, 431);
     assert!(bench.asked.is_empty(), "the engine heard of none of it");
 }
