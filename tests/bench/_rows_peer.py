@@ -1,6 +1,6 @@
 """The ENN model in PyTorch with a DataLoader over .npy files: the peer of the benches of throughput.
 
-Usage: _rows_peer.py train|predict CONFIG OPTIONS, where CONFIG is ours and OPTIONS is JSON. Prints one line of JSON.
+Usage: _rows_peer.py train|predict|latency CONFIG OPTIONS, where CONFIG is ours and OPTIONS is JSON. Prints one line of JSON.
 """
 
 import json
@@ -18,6 +18,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformanc
 from elastic import Page  # noqa: E402
 from enn import Model  # noqa: E402
 from staged import descend, fused_adamw  # noqa: E402
+
+
+# Calls that a latency is the mean of.
+CALLS = 50
 
 
 class Rows(Dataset):
@@ -134,6 +138,35 @@ def predict(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
     return {"rate": len(values) / seconds}
 
 
+def latency(config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
+    """Milliseconds of a call of `package` and of the model here, eager and compiled, in turn, by numbers of rows."""
+    model, scale_x, scale_y = build(config, arrays, options)
+    model.eval()
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        x = scale_x(x)
+        return model(x, x.isfinite())[0] * scale_y.std + scale_y.mean
+
+    package = torch._inductor.aoti_load_package(options["package"])
+    ways = {"aoti": package, "eager": eager, "compile": torch.compile(eager, dynamic=False)}
+    times = {}
+    for rows in options["rows"]:
+        x = torch.from_numpy(np.resize(np.load(arrays[0], mmap_mode="r"), (rows, *np.load(arrays[0], mmap_mode="r").shape[1:]))).cuda()
+        times[rows] = {name: [] for name in ways}
+        for turn in range(options["rounds"] + 1):
+            for name, call in ways.items():
+                with torch.inference_mode():
+                    torch.cuda.synchronize()
+                    start = time.perf_counter()
+                    for _ in range(CALLS):
+                        call(x)
+                        torch.cuda.synchronize()
+                # The first turn compiles and warms.
+                if turn:
+                    times[rows][name].append(1e3 * (time.perf_counter() - start) / CALLS)
+    return {"times": times, "parameters": sum(p.numel() for p in model.parameters())}
+
+
 def tune(task, config: dict, arrays: list[pathlib.Path], options: dict) -> dict:
     """Rows per second under each of `settings`."""
     found = {}
@@ -149,7 +182,7 @@ def main() -> None:
     config = tomllib.loads(path.read_text())
     torch.set_num_threads(options["threads"])
     arrays = [path.parent / name for name in config["data"]["files"]]
-    call = {"train": train, "predict": predict}[task]
+    call = {"train": train, "predict": predict, "latency": latency}[task]
     print(json.dumps(tune(call, config, arrays, options) if "settings" in options else call(config, arrays, options)))
 
 

@@ -1,8 +1,26 @@
-import hashlib, re, tempfile, zipfile
+import hashlib, re, shlex, stat, subprocess, tempfile, zipfile
 
 tempfile.tempdir = job["scratch"]
 for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
     os.environ[name] = job["scratch"]
+
+
+def one_library():
+    """Makes g++ link the libstdc++ that PyTorch has at work. Where only the archive of it is installed for linking, or g++ prefers it,
+    the code brings one of its own, and two of them in a process end it at the first regular expression: while a package is loaded."""
+    compiler = os.environ.get("CXX", "g++")
+    try:
+        found = subprocess.run([compiler, "-print-file-name=libstdc++.so.6"], capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return
+    if os.path.isabs(found):
+        os.environ["CXX"] = path = os.path.join(job["scratch"], "g++")
+        with open(path, "w") as file:
+            file.write(f'#!/bin/sh\nexec {shlex.quote(compiler)} "$@" -l:libstdc++.so.6\n')
+        os.chmod(path, stat.S_IRWXU)
+
+
+one_library()
 import torch
 from torch.export.graph_signature import InputKind
 
