@@ -338,31 +338,40 @@ struct Update {
 };
 
 // Weight, gradient, first and second moment; each number is read once, and all but the gradient are written once.
-ENN_CLONES void run_adamw(const Update& u, float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict v, int64_t count) {
+ENN_INLINE void one_adamw(const Update& u, float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict v, int64_t count) {
   const float gradient = u.gradient, first = u.first, second = u.second, shrink = u.shrink, update = u.update, spread = u.spread, eps = u.eps;
-  for (int64_t from = 0; from < count; from += ASKED) {
-    const int64_t to = std::min(count, from + ASKED);
-    ask(p + from), ask(g + from), ask(m + from), ask(v + from);
-    for (int64_t i = from; i < to; ++i) {
-      const float mean = g[i] * gradient;
-      const float momentum = m[i] + first * (mean - m[i]);
-      const float square = v[i] + second * (mean * mean - v[i]);
-      p[i] = p[i] * shrink + momentum * update / (std::sqrt(square) * spread + eps);
-      m[i] = momentum, v[i] = square;
-    }
+  for (int64_t i = 0; i < count; ++i) {
+    const float mean = g[i] * gradient;
+    const float momentum = m[i] + first * (mean - m[i]);
+    const float square = v[i] + second * (mean * mean - v[i]);
+    p[i] = p[i] * shrink + momentum * update / (std::sqrt(square) * spread + eps);
+    m[i] = momentum, v[i] = square;
   }
 }
 
 // An average and what it takes in: the nearer end is where it starts from, so that a share of 1 gives the weights themselves.
-ENN_CLONES void run_average(float share, float* __restrict average, const float* __restrict p, int64_t count) {
-  for (int64_t from = 0; from < count; from += ASKED) {
-    const int64_t to = std::min(count, from + ASKED);
-    ask(average + from), ask(p + from);
-    if (share < 0.5f) {
-      for (int64_t i = from; i < to; ++i) average[i] += share * (p[i] - average[i]);
-    } else {
-      for (int64_t i = from; i < to; ++i) average[i] = p[i] - (p[i] - average[i]) * (1.0f - share);
-    }
+ENN_INLINE void one_average(float share, float* __restrict average, const float* __restrict p, int64_t count) {
+  if (share < 0.5f) {
+    for (int64_t i = 0; i < count; ++i) average[i] += share * (p[i] - average[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) average[i] = p[i] - (p[i] - average[i]) * (1.0f - share);
+  }
+}
+
+// The weights' average, if there is one, takes them in while they are at hand.
+ENN_CLONES void run_adamw(const Update& u, float* p, const float* g, float* m, float* v, float* average, float share, int64_t count) {
+  for (int64_t i = 0; i < count; i += ASKED) {
+    const int64_t some = std::min(count - i, ASKED);
+    ask(p + i), ask(g + i), ask(m + i), ask(v + i);
+    one_adamw(u, p + i, g + i, m + i, v + i, some);
+    if (average != nullptr) ask(average + i), one_average(share, average + i, p + i, some);
+  }
+}
+
+ENN_CLONES void run_average(float share, float* average, const float* p, int64_t count) {
+  for (int64_t i = 0; i < count; i += ASKED) {
+    ask(average + i), ask(p + i);
+    one_average(share, average + i, p + i, std::min(count - i, ASKED));
   }
 }
 
@@ -414,32 +423,42 @@ int32_t enn_retention_backward(const at::Tensor* const* ins, int32_t both, at::T
   });
 }
 
-// arrays: weight, gradient, first and second moment, dense f32 of one length, all but the gradient written.
-int32_t enn_adamw(const at::Tensor* const* arrays, const at::Tensor* numbers, int32_t decays, float eps) {
+// arrays: weight, gradient, first and second moment, and an average that moves by `share` if there are five; dense f32 of one length,
+// all but the gradient written.
+int32_t enn_adamw(const at::Tensor* const* arrays, int64_t given, const at::Tensor* numbers, int32_t decays, float eps, float share) {
   return enn::guarded([&] {
-    float* data[4];
+    float* data[5] = {};
     const int64_t count = arrays[0]->numel();
     TORCH_CHECK(numbers->numel() == 6, "six numbers, not ", numbers->numel());
-    for (int i = 0; i < 4; ++i) {
+    TORCH_CHECK(given == 4 || given == 5, "four arrays or five, not ", given);
+    for (int64_t i = 0; i < given; ++i) {
       TORCH_CHECK(!is_double(*arrays[i]) && arrays[i]->is_contiguous() && arrays[i]->numel() == count, "array ", i, " is not as the first");
       data[i] = arrays[i]->mutable_data_ptr<float>();
     }
     const float* n = numbers->const_data_ptr<float>();
     const Update u{n[0], n[1], n[2], decays ? n[3] : 1.0f, n[4], n[5], eps};
     at::parallel_for(0, count, ADAMW_GRAIN, [&](int64_t from, int64_t to) {
-      run_adamw(u, data[0] + from, data[1] + from, data[2] + from, data[3] + from, to - from);
+      float* average = data[4] == nullptr ? nullptr : data[4] + from;
+      run_adamw(u, data[0] + from, data[1] + from, data[2] + from, data[3] + from, average, share, to - from);
     });
   });
 }
 
-// updates: so far, written; taken: whether this one counts; f64. arrays: averages, written, and weights in turn, dense f32.
-int32_t enn_average(const at::Tensor* updates_in, const at::Tensor* taken, const at::Tensor* const* arrays, int64_t count, double decay) {
+// updates: so far, written; taken: whether this one counts; f64. What averages move by: 0 where it does not count.
+int32_t enn_average_share(const at::Tensor* updates_in, const at::Tensor* taken, double decay, float* share) {
   return enn::guarded([&] {
     TORCH_CHECK(is_double(*updates_in) && is_double(*taken) && updates_in->numel() == 1 && taken->numel() == 1, "the counts are not f64");
-    double& updates = *updates_in->mutable_data_ptr<double>();
+    *share = 0;
     if (*taken->const_data_ptr<double>() < 0.5) return;
-    updates += 1;
-    const float share = static_cast<float>(decay < 1 ? (1 - decay) / (1 - std::pow(decay, updates)) : 1 / updates);
+    const double updates = *updates_in->mutable_data_ptr<double>() += 1;
+    *share = static_cast<float>(decay < 1 ? (1 - decay) / (1 - std::pow(decay, updates)) : 1 / updates);
+  });
+}
+
+// arrays: averages, written, and weights in turn, dense f32.
+int32_t enn_average(const at::Tensor* const* arrays, int64_t count, float share) {
+  return enn::guarded([&] {
+    if (share == 0) return;
     for (int64_t i = 0; i + 1 < count; i += 2) {
       const at::Tensor &average = *arrays[i], &weights = *arrays[i + 1];
       TORCH_CHECK(!is_double(average) && !is_double(weights) && average.is_contiguous() && weights.is_contiguous() && average.numel() == weights.numel(), "array ", i, " is not as its weights");

@@ -1,27 +1,10 @@
-import hashlib, re, shlex, stat, subprocess, tempfile, zipfile
+import hashlib, re, shlex, stat, tempfile, zipfile
 
 tempfile.tempdir = job["scratch"]
 for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
     os.environ[name] = job["scratch"]
-
-
-def one_library():
-    """Makes g++ link the libstdc++ that PyTorch has at work. Where only the archive of it is installed for linking, or g++ prefers it,
-    the code brings one of its own, and two of them in a process end it at the first regular expression: while a package is loaded."""
-    compiler = os.environ.get("CXX", "g++")
-    try:
-        found = subprocess.run([compiler, "-print-file-name=libstdc++.so.6"], capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return
-    if os.path.isabs(found):
-        os.environ["CXX"] = path = os.path.join(job["scratch"], "g++")
-        with open(path, "w") as file:
-            file.write(f'#!/bin/sh\nexec {shlex.quote(compiler)} "$@" -l:libstdc++.so.6\n')
-        os.chmod(path, stat.S_IRWXU)
-
-
-one_library()
 import torch
+from torch._inductor import config
 from torch.export.graph_signature import InputKind
 
 # What a package of ours says of itself: the program that its code is, and where in its library which weight lies.
@@ -30,6 +13,21 @@ PROGRAM, WEIGHTS = "extra/enn.program", "extra/enn.weights"
 KEPT = {"always_keep_tensor_constants": True, "joint_graph_constant_folding": False}
 # Each weight begins at a multiple of it.
 ALIGN = 64
+
+
+def one_library():
+    """Links code with the libstdc++ that is at work here. A compiler that has only an archive of it, or prefers that, gives the code one
+    of its own, and two of them in a process end it at the first regular expression: while a package is loaded."""
+    with open("/proc/self/maps") as maps:
+        loaded = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libstdc++.so" in line}
+    if len(loaded) != 1:
+        return
+    compiler, library = shlex.quote(os.environ.get("CXX", "g++")), shlex.quote(loaded.pop())
+    path = os.path.join(job["scratch"], "g++")
+    with open(path, "w") as file:
+        file.write(f'#!/bin/sh\ncase " $* " in *" -shared "*) exec {compiler} "$@" {library} ;; esac\nexec {compiler} "$@"\n')
+    os.chmod(path, stat.S_IRWXU)
+    config.cpp.cxx = (None, path)
 
 
 def digest(archive):
@@ -69,6 +67,7 @@ def placed(file, weights):
 
 
 def compiled(program, out):
+    one_library()
     if job["device"] != "cpu":
         torch._inductor.aoti_compile_and_package(program, package_path=out)
         return

@@ -5,7 +5,7 @@
 
 use super::Op;
 use super::cuda::{Fit, entry, on_device, present};
-use super::optim::segments;
+use super::optim::{averages, segments};
 use super::row::{Kernel, Launch, Launched, Tolerance};
 use crate::backend::cuda::adamw;
 use smallvec::{SmallVec, smallvec};
@@ -48,18 +48,19 @@ fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
 }
 
 fn fits_adamw(op: &Op, l: &Launch<'_>) -> Fit {
-    let Op::AdamW { shadows, .. } = op else { return Err("another operation") };
-    let masters: SmallVec<[&Tensor; 12]> = segments(l, *shadows).flat_map(|s| [s[0], s[2], s[3]]).collect();
+    let Op::AdamW { .. } = op else { return Err("another operation") };
+    let masters: SmallVec<[&Tensor; 16]> =
+        segments(op, l).flat_map(|s| [Some(s.weight), Some(s.first), Some(s.second), s.average]).flatten().collect();
     if masters.iter().any(|x| x.kind() != Kind::Float) {
-        return Err("weights or moments other than f32");
+        return Err("weights, moments or averages other than f32");
     }
     arrays_fit(&masters)?;
-    let grads: SmallVec<[&Tensor; 4]> = segments(l, *shadows).map(|s| s[1]).collect();
+    let grads: SmallVec<[&Tensor; 4]> = segments(op, l).map(|s| s.grad).collect();
     arrays_fit(&grads)?;
-    if !*shadows {
+    let copies: SmallVec<[&Tensor; 4]> = segments(op, l).filter_map(|s| s.shadow).collect();
+    if copies.is_empty() {
         return Ok(());
     }
-    let copies: SmallVec<[&Tensor; 4]> = segments(l, true).map(|s| s[4]).collect();
     if !matches!(copies[0].kind(), Kind::BFloat16 | Kind::Half) {
         return Err("copies of the weights other than bf16 and f16");
     }
@@ -67,15 +68,21 @@ fn fits_adamw(op: &Op, l: &Launch<'_>) -> Fit {
 }
 
 fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AdamW { eps, decays, shadows } = op else { unreachable!("row of another operation") };
-    let arrays: SmallVec<[adamw::Array<'_>; 4]> = segments(l, *shadows)
+    let Op::AdamW { eps, decays, .. } = op else { unreachable!("row of another operation") };
+    let arrays: SmallVec<[adamw::Array<'_>; 4]> = segments(op, l)
         .zip(decays)
-        .map(|(s, decays)| {
-            let (shadow, decays) = (s.get(4).copied(), *decays != 0);
-            adamw::Array { p: s[0], grad: s[1], m: s[2], v: s[3], shadow, decays }
+        .map(|(s, decays)| adamw::Array {
+            p: s.weight,
+            grad: s.grad,
+            m: s.first,
+            v: s.second,
+            shadow: s.shadow,
+            average: s.average,
+            decays: *decays != 0,
         })
         .collect();
-    adamw::adamw(&arrays, l.at(0), eps.get())?;
+    let share = averages(op).map(|decay| adamw::average_share([l.at(1), l.at(2)], decay)).transpose()?;
+    adamw::adamw(&arrays, l.at(0), share.as_ref(), eps.get())?;
     Ok(SmallVec::new())
 }
 
@@ -95,7 +102,7 @@ fn fits_average(op: &Op, l: &Launch<'_>) -> Fit {
 fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
     let pairs: Vec<[&Tensor; 2]> = l.ins[2..].chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-    adamw::average([l.at(0), l.at(1)], &pairs, decay.get())?;
+    adamw::average(&pairs, &adamw::average_share([l.at(0), l.at(1)], decay.get())?)?;
     Ok(SmallVec::new())
 }
 

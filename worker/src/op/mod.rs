@@ -130,7 +130,7 @@ pub enum Op {
     // Optimizer.
     GlobalNorm,
     StepScalars { beta1: F64Bits, beta2: F64Bits, decay: F64Bits, clip: F64Bits },
-    AdamW { eps: F64Bits, decays: Axes, shadows: bool },
+    AdamW { eps: F64Bits, decays: Axes, shadows: bool, average: Option<F64Bits> },
     Average { decay: F64Bits },
     Zero,
     // Anything else libtorch has.

@@ -2,12 +2,12 @@
 //!
 //! **Invariant:** nothing here reads a number from a device. On the CPU a refused step is seen at once and costs nothing.
 
-use super::Op;
 use super::cuda_optim as cuda;
 use super::infer::{Inferred, Metas, float, mismatch, one, wrong};
 use super::row::{Export, Kernel, Launch, Launched, OpRow, Tolerance};
 use super::value::Meta;
-use crate::backend::torch::safe::{adamw, average, global_norm, zero};
+use super::{F64Bits, Op};
+use crate::backend::torch::safe::{adamw, average, average_share, global_norm, zero};
 use crate::error::OpErrorKind;
 use smallvec::{SmallVec, smallvec};
 use tch::{Device, Kind, TchError, Tensor as Raw};
@@ -49,7 +49,7 @@ pub const SCALARS: i64 = 6;
 /// |---|---|---|
 /// | GlobalNorm | any number of arrays | √Σx², f64, 0 axes |
 /// | StepScalars | norm, count, rate, steps (written), skipped (written); f64, 0 axes | six f32 ([`Scalar`]); norm of the mean gradient; 1 if the step is taken, else 0; f64, 0 axes |
-/// | AdamW | the six numbers, then weight, gradient, first and second moment of each segment, and the weight's low-precision copy if `shadows`; all but the gradient written | none |
+/// | AdamW | the six numbers; if it averages, the counts of Average; then weight, gradient, first and second moment of each segment, the weight's low-precision copy if `shadows`, and its average; all but the gradient written | none |
 /// | Average | updates so far (f64, 0 axes, written); 1, or 0 where nothing is to change (f64, 0 axes); then average (written) and weights of each array | none |
 /// | Zero | any number of arrays, written | none |
 pub static ROWS: [OpRow; 5] = [
@@ -60,7 +60,7 @@ pub static ROWS: [OpRow; 5] = [
     OpRow::backward("step_scalars", shape_scalars, launch_scalars).kernels(&[cuda::STEP_SCALARS]).export(NOT_EXPORTED),
     OpRow::backward("adamw", shape_adamw, launch_adamw)
         .kernels(&[cuda::ADAMW, CPU])
-        .flops(|op, ins, _| 14 * elements(&ins[1..], arrays_of(op)))
+        .flops(|op, ins, _| (14 + 3 * u64::from(averages(op).is_some())) * elements(&ins[head(op)..], arrays_of(op)))
         .export(NOT_EXPORTED),
     OpRow::backward("average", shape_average, launch_average)
         .kernels(&[cuda::AVERAGE, CPU_AVERAGE])
@@ -119,22 +119,54 @@ fn elements(ins: &[&Meta], each: usize) -> u64 {
     ins.iter().step_by(each).map(|m| m.numel().max(0) as u64).sum()
 }
 
+/// Decay of the average that AdamW moves.
+pub(super) fn averages(op: &Op) -> Option<f64> {
+    let Op::AdamW { average, .. } = op else { return None };
+    average.map(F64Bits::get)
+}
+
+/// Operands of AdamW before its segments.
+fn head(op: &Op) -> usize {
+    if averages(op).is_some() { 3 } else { 1 }
+}
+
 /// Arrays of a segment of AdamW.
 fn arrays_of(op: &Op) -> usize {
-    4 + usize::from(matches!(op, Op::AdamW { shadows: true, .. }))
+    4 + usize::from(matches!(op, Op::AdamW { shadows: true, .. })) + usize::from(averages(op).is_some())
 }
 
 /// Whether operand `i` of AdamW or Average is written.
 pub(super) fn writes(op: &Op, i: usize) -> bool {
     match op {
-        Op::AdamW { .. } => i >= 1 && (i - 1) % arrays_of(op) != 1,
+        Op::AdamW { .. } if i < head(op) => i == 1,
+        Op::AdamW { .. } => (i - head(op)) % arrays_of(op) != 1,
         _ => i.is_multiple_of(2),
     }
 }
 
 /// The arrays of AdamW, by segment.
-pub(super) fn segments<'a>(l: &Launch<'a>, shadows: bool) -> std::slice::ChunksExact<'a, &'a Raw> {
-    l.ins[1..].chunks_exact(4 + usize::from(shadows))
+pub(super) fn segments<'a>(op: &Op, l: &Launch<'a>) -> impl Iterator<Item = Segment<'a>> + use<'a> {
+    let (shadows, averages) = (matches!(op, Op::AdamW { shadows: true, .. }), averages(op).is_some());
+    l.ins[head(op)..].chunks_exact(arrays_of(op)).map(move |arrays| Segment {
+        weight: arrays[0],
+        grad: arrays[1],
+        first: arrays[2],
+        second: arrays[3],
+        shadow: shadows.then(|| arrays[4]),
+        average: averages.then(|| arrays[arrays.len() - 1]),
+    })
+}
+
+/// One segment of AdamW; all but the gradient are written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment<'a> {
+    pub weight: &'a Raw,
+    pub grad: &'a Raw,
+    pub first: &'a Raw,
+    pub second: &'a Raw,
+    /// The weight's low-precision copy.
+    pub shadow: Option<&'a Raw>,
+    pub average: Option<&'a Raw>,
 }
 
 fn scalar_of(meta: &Meta) -> Meta {
@@ -199,17 +231,18 @@ fn launch_scalars(op: &Op, l: &Launch<'_>) -> Launched {
 
 fn shape_adamw(op: &Op, ins: &[&Meta]) -> Inferred {
     let Op::AdamW { decays, .. } = op else { unreachable!("row of another operation") };
-    let each = arrays_of(op);
-    if ins.len() != 1 + each * decays.len() || ins[0].shape.as_slice() != [SCALARS] {
-        return Err(wrong(0, ins[0], "six numbers, then four arrays for each segment, five with low-precision copies"));
+    let (head, each) = (head(op), arrays_of(op));
+    if ins.len() != head + each * decays.len() || ins[0].shape.as_slice() != [SCALARS] {
+        let expected = "six numbers, two counts if it averages, then four arrays for each segment, one more for each of copies and averages";
+        return Err(wrong(0, ins[0], expected));
     }
-    for segment in ins[1..].chunks(each) {
+    for segment in ins[head..].chunks(each) {
         for other in &segment[1..] {
             if other.shape != segment[0].shape {
                 return Err(mismatch(
                     &segment[0].shape,
                     &other.shape,
-                    "weight, gradient, moments and copy of one shape",
+                    "weight, gradient, moments, copy and average of one shape",
                 ));
             }
         }
@@ -218,23 +251,27 @@ fn shape_adamw(op: &Op, ins: &[&Meta]) -> Inferred {
 }
 
 fn launch_adamw(op: &Op, l: &Launch<'_>) -> Launched {
-    let Op::AdamW { eps, decays, shadows } = op else { unreachable!("row of another operation") };
+    let Op::AdamW { eps, decays, .. } = op else { unreachable!("row of another operation") };
     let numbers = l.at(0);
     let on_cpu = numbers.device() == Device::Cpu;
     if on_cpu && numbers.f_double_value(&[Scalar::First as i64])? == 0.0 {
         return Ok(SmallVec::new());
     }
-    for (segment, decays) in segments(l, *shadows).zip(decays) {
-        let len = segment[0].numel() as i64;
+    let share = averages(op).map(|decay| share(l.at(1), l.at(2), decay)).transpose()?;
+    for (segment, decays) in segments(op, l).zip(decays) {
+        let len = segment.weight.numel() as i64;
         let piece = if on_cpu { CHUNK_ELEMENTS } else { len.max(1) };
         let mut start = 0;
         while start < len {
             let cut = |raw: &Raw| raw.f_narrow(0, start, piece.min(len - start));
-            let arrays = [cut(segment[0])?, cut(segment[1])?, cut(segment[2])?, cut(segment[3])?];
+            let arrays = [cut(segment.weight)?, cut(segment.grad)?, cut(segment.first)?, cut(segment.second)?];
             let weight = arrays[0].shallow_clone();
             update(arrays, numbers, (*decays != 0, !on_cpu), eps.get())?;
-            if let Some(copy) = segment.get(4) {
+            if let Some(copy) = segment.shadow {
                 cut(copy)?.f_copy_(&weight)?;
+            }
+            if let (Some(average), Some(share)) = (segment.average, &share) {
+                let _ = cut(average)?.f_lerp_tensor_(&weight, &share.f_to_kind(average.kind())?)?;
             }
             start += piece;
         }
@@ -246,7 +283,7 @@ fn fits_cpu(op: &Op, l: &Launch<'_>) -> Result<(), &'static str> {
     if matches!(op, Op::AdamW { shadows: true, .. }) {
         return Err("weights with low-precision copies");
     }
-    dense(l.ins)
+    if averages(op).is_some() { dense(&l.ins[3..]) } else { dense(l.ins) }
 }
 
 fn dense(arrays: &[&Raw]) -> Result<(), &'static str> {
@@ -258,8 +295,10 @@ fn launch_adamw_cpu(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::AdamW { eps, decays, .. } = op else { unreachable!("row of another operation") };
     let numbers = l.at(0);
     if numbers.f_double_value(&[Scalar::First as i64])? != 0.0 {
-        for (segment, decays) in segments(l, false).zip(decays) {
-            adamw([segment[0], segment[1], segment[2], segment[3]], numbers, *decays != 0, eps.get())?;
+        let share = averages(op).map(|decay| average_share([l.at(1), l.at(2)], decay)).transpose()?.unwrap_or(0.0);
+        for (of, decays) in segments(op, l).zip(decays) {
+            let arrays = [of.weight, of.grad, of.first, of.second];
+            adamw(arrays, of.average.map(|average| (average, share)), numbers, *decays != 0, eps.get())?;
         }
     }
     Ok(SmallVec::new())
@@ -297,27 +336,30 @@ fn shape_average(_: &Op, ins: &[&Meta]) -> Inferred {
 /// avg ← avg + w_t (p − avg) with w_t = (1 − d)/(1 − dᵗ), its limit 1/t for d = 1, or 0.
 fn launch_average(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
-    let mut updates = l.at(0).shallow_clone();
-    let taken = l.at(1);
-    let _ = updates.f_add_(taken)?;
-    let weight = if decay.get() < 1.0 {
-        let falling = updates.f_full_like(decay.get())?.f_pow(&updates)?.f_neg()?.f_add_scalar(1.0)?;
-        falling.f_reciprocal()?.f_mul_scalar(1.0 - decay.get())?
-    } else {
-        updates.f_reciprocal()?
-    };
-    // Selected: before the first update it is infinite.
-    let weight = weight.f_where_self(&taken.f_gt(0.5)?, &weight.f_zeros_like()?)?;
+    let share = share(l.at(0), l.at(1), decay.get())?;
     for pair in l.ins[2..].chunks(2) {
-        let weight = weight.f_to_kind(pair[0].kind())?;
-        let _ = pair[0].shallow_clone().f_lerp_tensor_(pair[1], &weight)?;
+        let _ = pair[0].shallow_clone().f_lerp_tensor_(pair[1], &share.f_to_kind(pair[0].kind())?)?;
     }
     Ok(SmallVec::new())
 }
 
+/// Counts an update; w_t, which an average moves by.
+fn share(updates: &Raw, taken: &Raw, decay: f64) -> Result<Raw, TchError> {
+    let mut updates = updates.shallow_clone();
+    let _ = updates.f_add_(taken)?;
+    let share = if decay < 1.0 {
+        let falling = updates.f_full_like(decay)?.f_pow(&updates)?.f_neg()?.f_add_scalar(1.0)?;
+        falling.f_reciprocal()?.f_mul_scalar(1.0 - decay)?
+    } else {
+        updates.f_reciprocal()?
+    };
+    // Selected: before the first update it is infinite.
+    share.f_where_self(&taken.f_gt(0.5)?, &share.f_zeros_like()?)
+}
+
 fn launch_average_cpu(op: &Op, l: &Launch<'_>) -> Launched {
     let Op::Average { decay } = op else { unreachable!("row of another operation") };
-    average([l.at(0), l.at(1)], &l.ins[2..], decay.get())?;
+    average(&l.ins[2..], average_share([l.at(0), l.at(1)], decay.get())?)?;
     Ok(SmallVec::new())
 }
 
@@ -334,20 +376,29 @@ mod tests {
 
     #[test]
     fn one_pass_on_the_cpu_is_the_plain_reference() {
-        let op = Op::AdamW { eps: 1e-8.into(), decays: smallvec![1, 0], shadows: false };
-        for numbers in [[0.5_f32, 0.1, 0.01, 0.999, -1e-2, 3.0], [0.0, 0.0, 0.0, 1.0, 0.0, 3.0]] {
-            let numbers = Raw::from_slice(&numbers);
-            let found = [70_001, 19].map(|n| [0; 4].map(|_| Raw::rand([n], (Kind::Float, Device::Cpu))));
-            let expected = found.each_ref().map(|segment| segment.each_ref().map(Raw::copy));
-            let run = |segments: &[[Raw; 4]; 2], launch: fn(&Op, &Launch<'_>) -> Launched| {
-                let ins: Vec<&Raw> = std::iter::once(&numbers).chain(segments.iter().flatten()).collect();
+        let taken = [0.5_f32, 0.1, 0.01, 0.999, -1e-2, 3.0];
+        let cases = [(taken, None), ([0.0, 0.0, 0.0, 1.0, 0.0, 3.0], None), (taken, Some(0.98)), (taken, Some(1.0))];
+        let refused = ([0.0, 0.0, 0.0, 1.0, 0.0, 3.0], Some(0.98));
+        for (numbers, average) in cases.into_iter().chain([refused]) {
+            let average = average.map(F64Bits::from);
+            let op = Op::AdamW { eps: 1e-8.into(), decays: smallvec![1, 0], shadows: false, average };
+            let counts = [7.0, f64::from(u8::from(numbers[1] != 0.0))].map(Raw::from);
+            let found: Vec<Raw> = std::iter::once(Raw::from_slice(&numbers))
+                .chain(counts.into_iter().filter(|_| average.is_some()))
+                .chain([70_001, 19].into_iter().flat_map(|n| {
+                    (0..4 + usize::from(average.is_some())).map(move |_| Raw::rand([n], (Kind::Float, Device::Cpu)))
+                }))
+                .collect();
+            let expected: Vec<Raw> = found.iter().map(Raw::copy).collect();
+            let run = |ins: &[Raw], launch: fn(&Op, &Launch<'_>) -> Launched| {
+                let ins: Vec<&Raw> = ins.iter().collect();
                 fits_cpu(&op, &Launch { ins: &ins }).unwrap();
                 tch::no_grad(|| launch(&op, &Launch { ins: &ins })).unwrap();
             };
             run(&found, launch_adamw_cpu);
             run(&expected, launch_adamw);
-            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
-                assert!(found.allclose(expected, 1e-6, 1e-7, false));
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                assert!(found.allclose(expected, 1e-6, 1e-7, false), "operand {i}, average {average:?}");
             }
         }
     }

@@ -8,7 +8,7 @@
 //! **Invariant:** every update is recorded, and the host never waits for a number: norm, clip and gate stay on the device.
 
 use super::{
-    FlatParams, OptimError,
+    Ema, FlatParams, OptimError,
     error::failed,
     flat::{Boxes, Shard, copy_in},
 };
@@ -141,12 +141,20 @@ impl AdamW {
     ///
     /// A gradient that is not finite changes nothing but the count of refused steps.
     ///
+    /// An `average` takes in the new weights, as [`Ema::update`] has it, in the same pass over them.
+    ///
     /// Where the moments are shared between ranks, the parts of `grads` that this rank keeps hold the sums, it updates the same
     /// parts of the weights, and the ranks give each other theirs.
     ///
     /// # Errors
     /// When `grads` does not have the layout the weights were adopted with.
-    pub fn step(&self, cx: &Cx, grads: &GradBuckets, count: &Tensor, rate: &Tensor) -> Result<StepStats, OpError> {
+    pub fn step(
+        &self,
+        cx: &Cx,
+        (grads, average): (&GradBuckets, Option<&Ema>),
+        count: &Tensor,
+        rate: &Tensor,
+    ) -> Result<StepStats, OpError> {
         let kept_grads = grads.kept();
         let norm = if self.divided {
             self.norm_of_shares(cx, grads)?
@@ -161,6 +169,9 @@ impl AdamW {
             let mut made = call(cx, scalars, &[&norm, count, rate, &state(&self.steps), &state(&self.skipped)])?;
             let (taken, grad_norm, numbers) = (made.swap_remove(2), made.swap_remove(1), made.swap_remove(0));
             let mut ins = vec![numbers];
+            if let Some(average) = average {
+                ins.extend([state(average.updates()), taken.clone()]);
+            }
             let (kept, mut shadows) = (cx.kept_copies(), false);
             for piece in &self.pieces {
                 let grad = cx.opt_state(piece.of(grads, kept_grads.as_deref()).map_err(|kind| cx.fail("adamw", kind))?);
@@ -174,9 +185,14 @@ impl AdamW {
                     shadows = true;
                     ins.push(cx.opt_state(copy));
                 }
+                if let Some(average) = average {
+                    let cut = average.kept()[piece.run].f_narrow(0, piece.at, piece.length);
+                    ins.push(cx.opt_state(cut.map_err(|kind| cx.fail("adamw", kind))?));
+                }
             }
             let decays = self.pieces.iter().map(|piece| i64::from(piece.decays)).collect();
-            call(cx, Op::AdamW { eps: EPS.into(), decays, shadows }, &ins.iter().collect::<Vec<_>>())?;
+            let average = average.map(|average| average.decay().into());
+            call(cx, Op::AdamW { eps: EPS.into(), decays, shadows, average }, &ins.iter().collect::<Vec<_>>())?;
             Ok(StepStats { grad_norm, taken })
         })?;
         if !self.shared.is_empty() {
@@ -380,9 +396,13 @@ mod tests {
         }
 
         fn step(&mut self, count: f64, lr: f64) -> StepStats {
+            self.averaged_step(None, count, lr)
+        }
+
+        fn averaged_step(&mut self, average: Option<&Ema>, count: f64, lr: f64) -> StepStats {
             let cx = Cx::train(&self.params, 0, 0);
             let scalar = |value: f64| cx.input(Raw::from(value));
-            self.optimizer.step(&cx, &self.grads, &scalar(count), &scalar(lr)).unwrap()
+            self.optimizer.step(&cx, (&self.grads, average), &scalar(count), &scalar(lr)).unwrap()
         }
 
         fn values(&self) -> Vec<Raw> {
@@ -472,6 +492,25 @@ mod tests {
             assert!(state.iter().all(|(name, raw)| copies(&bench)[name] == *raw));
             assert_eq!((bench.optimizer.steps().unwrap(), bench.optimizer.skipped().unwrap()), (1, 1));
         }
+    }
+
+    #[test]
+    fn the_average_of_the_pass_is_that_after_it() {
+        let [mut one, mut two] = [bench(SETTINGS), bench(SETTINGS)];
+        let [within, after] = [&one, &two].map(|bench| Ema::new(&bench.weights, 0.9).unwrap());
+        for (t, bad) in [0.0, 0.0, f64::NAN, 0.0].into_iter().enumerate() {
+            for bench in [&mut one, &mut two] {
+                bench.fill(t as i64);
+                let _ = tch::no_grad(|| bench.grads.view(bench.ids[0]).shallow_clone().f_add_scalar_(bad)).unwrap();
+            }
+            one.averaged_step(Some(&within), 4.0, 1e-2);
+            let stats = two.step(4.0, 1e-2);
+            after.update(&Cx::train(&two.params, 0, 0), &two.weights, &stats.taken).unwrap();
+            assert!(one.values().iter().zip(two.values()).all(|(a, b)| *a == b), "step {t}");
+            assert!(within.kept().iter().zip(after.kept()).all(|(a, b)| a == b), "step {t}");
+            assert_eq!(within.updates(), after.updates(), "step {t}");
+        }
+        assert_eq!(within.updates().double_value(&[]), 3.0);
     }
 
     fn copies(bench: &Bench) -> BTreeMap<String, Raw> {

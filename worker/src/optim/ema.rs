@@ -67,6 +67,11 @@ impl Ema {
         weights.exchange(&mut self.averages).map_err(failed("exchange weights and average"))
     }
 
+    /// Its decay.
+    pub fn decay(&self) -> f64 {
+        self.decay
+    }
+
     /// The average, as far as this rank keeps it.
     pub fn kept(&self) -> &[Raw] {
         &self.averages

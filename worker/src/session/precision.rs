@@ -8,7 +8,7 @@ use crate::{
     error::OpError,
     functional,
     model::ModelSpec,
-    optim::{AdamW, StepStats},
+    optim::{AdamW, Ema, StepStats},
     params::GradBuckets,
     precision::{
         Autocast, Choice, Cooldown, Format, LossScale, Reason, ScaleSettings, Support, allow_tf32, choose, fp8,
@@ -166,20 +166,20 @@ impl Precision {
     }
 
     /// Updates the weights: the summed gradient is divided by `count` and by the loss scale, if there is one, which moves
-    /// then. `count` and `rate`, the learning rate: f64, 0 axes.
+    /// then. `count` and `rate`, the learning rate: f64, 0 axes. The average takes in the new weights.
     ///
     /// # Errors
     /// What libtorch says.
     pub fn optimize(
         &self,
         cx: &Cx<'_>,
-        (optimizer, grads): (&AdamW, &GradBuckets),
+        (optimizer, grads, average): (&AdamW, &GradBuckets, Option<&Ema>),
         count: &Tensor,
         rate: &Tensor,
     ) -> Result<StepStats, OpError> {
-        let Some(scale) = &self.scale else { return optimizer.step(cx, grads, count, rate) };
+        let Some(scale) = &self.scale else { return optimizer.step(cx, (grads, average), count, rate) };
         let factor = functional::cast(cx, &cx.opt_state(scale.scale().shallow_clone()), Kind::Double)?;
-        let stats = optimizer.step(cx, grads, &functional::mul(cx, count, &factor)?, rate)?;
+        let stats = optimizer.step(cx, (grads, average), &functional::mul(cx, count, &factor)?, rate)?;
         cx.optim(|cx| functional::update_loss_scale(cx, scale, &stats.taken))?;
         Ok(stats)
     }

@@ -301,8 +301,11 @@ fn code(
     let scalar = |t: Tensor| functional::reshape(cx, &t, &[]);
     let count = scalar(functional::narrow(cx, &control, 0, 1, 1)?)?;
     let rate = scalar(number(1)?)?;
-    let stats = learner.precision.optimize(cx, (learner.optimizer, learner.grads), &count, &rate)?;
-    for average in learner.averages.into_iter().flatten() {
+    // One average moves in the pass over the weights.
+    let mut averages = learner.averages.into_iter().flatten();
+    let update = (learner.optimizer, learner.grads, averages.next());
+    let stats = learner.precision.optimize(cx, update, &count, &rate)?;
+    for average in averages {
         average.update(cx, learner.weights, &stats.taken)?;
     }
     Ok(vec![control, stats.grad_norm, stats.taken])

@@ -227,6 +227,6 @@ impl StepParts<'_> {
     /// # Errors
     /// What libtorch says.
     pub fn optimize(&self, cx: &Cx<'_>, count: &Tensor, rate: &Tensor) -> Result<StepStats, OpError> {
-        self.precision.optimize(cx, (self.optimizer, self.grads), count, rate)
+        self.precision.optimize(cx, (self.optimizer, self.grads, None), count, rate)
     }
 }

@@ -72,14 +72,12 @@ fn code(bench: &Parts<'_>, cx: &Cx<'_>, inputs: &[Traced]) -> Result<Vec<Traced>
         });
     }
     let count = f::sum_all(cx, &f::ones(cx, &[8], Kind::Double)?)?;
-    let stats = bench.optimizer.step(cx, bench.grads, &count, rate)?;
-    bench.ema.update(cx, bench.weights, &stats.taken)?;
+    let stats = bench.optimizer.step(cx, (bench.grads, Some(bench.ema)), &count, rate)?;
     Ok(vec![sum.unwrap(), stats.grad_norm])
 }
 
 struct Parts<'a> {
     grads: &'a GradBuckets,
-    weights: &'a FlatParams,
     optimizer: &'a AdamW,
     ema: &'a Ema,
     ids: [ParamId; 3],
@@ -102,7 +100,6 @@ impl Bench {
         ];
         let parts = Parts {
             grads: &self.grads,
-            weights: &self.weights,
             optimizer: &self.optimizer,
             ema: &self.ema,
             ids: self.ids,

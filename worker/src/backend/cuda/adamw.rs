@@ -16,7 +16,9 @@ const PER_BLOCK: i64 = 4096;
 /// Arrays of one launch; the source's ARRAYS_MAX.
 const ARRAYS_MAX: usize = 56;
 /// 64-bit words of an array's entry in the table.
-const ARRAY_WORDS: usize = 8;
+const ARRAY_WORDS: usize = 9;
+/// Of these, pointers: weights, moments, gradient, copy, average.
+const POINTERS: usize = 6;
 /// Elements of a pack.
 const PACK: i64 = 4;
 /// Numbers of a step.
@@ -35,6 +37,8 @@ pub struct Array<'a> {
     pub grad: &'a Tensor,
     /// Receives the weights in bf16 or f16, in the same kind for all arrays.
     pub shadow: Option<&'a Tensor>,
+    /// Moves by the step's share to the new weights, f32; written.
+    pub average: Option<&'a Tensor>,
     /// Whether the weights decay.
     pub decays: bool,
 }
@@ -62,7 +66,7 @@ impl Table {
         Self { words: vec![0; 2], arrays: 0, blocks: 0 }
     }
 
-    fn add(&mut self, pointers: [Option<&Tensor>; 5], count: i64, decays: bool) {
+    fn add(&mut self, pointers: [Option<&Tensor>; POINTERS], count: i64, decays: bool) {
         self.words.extend(pointers.map(|tensor| tensor.map_or(0, |tensor| tensor.data_ptr() as u64)));
         self.words.extend([count.cast_unsigned(), u64::from(decays), self.blocks.cast_unsigned()]);
         self.arrays += 1;
@@ -79,7 +83,7 @@ impl Table {
 }
 
 /// Whether all of `tensors`, of `count` elements, can be taken four elements at a time.
-fn packs(tensors: [Option<&Tensor>; 5], count: i64) -> bool {
+fn packs(tensors: [Option<&Tensor>; POINTERS], count: i64) -> bool {
     let fits = |tensor: &Tensor| {
         let bytes = PACK * Element::of(tensor.kind()).map_or(PACK_BYTES, Element::bytes);
         tensor.data_ptr() as i64 % bytes.min(PACK_BYTES) == 0
@@ -88,7 +92,7 @@ fn packs(tensors: [Option<&Tensor>; 5], count: i64) -> bool {
 }
 
 /// Tables for arrays of one kind of gradient: those that can be packed, then the others, in order.
-fn tables(arrays: &[([Option<&Tensor>; 5], i64, bool)]) -> Vec<(u32, Table)> {
+fn tables(arrays: &[([Option<&Tensor>; POINTERS], i64, bool)]) -> Vec<(u32, Table)> {
     let mut tables: Vec<(u32, Table)> = Vec::new();
     for packed in [true, false] {
         let vec = if packed { PACK as u32 } else { 1 };
@@ -126,11 +130,11 @@ pub fn step_scalars(ins: [&Tensor; 5], constants: &Constants) -> Result<[Tensor;
     Ok([numbers, mean, taken])
 }
 
-/// One step over all arrays with the six numbers of `op::optim`; a refused step writes nothing.
+/// One step over all arrays with the six numbers of `op::optim`, and `share` by which averages move; a refused step writes nothing.
 ///
 /// # Errors
 /// When the kernel is not written for the operands, or is not launched.
-pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64) -> Result<(), CudaError> {
+pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, share: Option<&Tensor>, eps: f64) -> Result<(), CudaError> {
     let check = Check { kernel: "adamw" };
     let Some(first) = arrays.first() else { return Ok(()) };
     let element = check.element("grad", first.grad)?;
@@ -148,14 +152,20 @@ pub fn adamw(arrays: &[Array<'_>], numbers: &Tensor, eps: f64) -> Result<(), Cud
             check.that(low, "shadow", shadow, "bf16 or f16")?;
             check.numbers("shadow", shadow, copies, count, first.p)?;
         }
-        let pointers = [Some(array.p), Some(array.m), Some(array.v), Some(array.grad), array.shadow];
+        if let Some(average) = array.average {
+            check.numbers("average", average, Kind::Float, count, first.p)?;
+        }
+        let pointers = [Some(array.p), Some(array.m), Some(array.v), Some(array.grad), array.shadow, array.average];
         entries.push((pointers, count, array.decays));
     }
     check.numbers("numbers", numbers, Kind::Float, NUMBERS, first.p)?;
+    // Without averages nobody reads it.
+    let share = share.unwrap_or(numbers);
+    check.that(share.kind() == Kind::Float, "share", share, "f32")?;
     for (vec, table) in tables(&entries) {
         let variant = Variant::new(&SOURCE, element, &[vec, u32::from(copies == Kind::Half)]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers);
+        let call = Call::new(&variant, "adamw").structure(&table.finish()).tensor(numbers).tensor(share);
         call.float(eps).launch(first.p, grid(blocks, THREADS))?;
     }
     Ok(())
@@ -176,7 +186,7 @@ pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
     for grad in grads {
         let count = grad.numel() as i64;
         check.numbers("grad", grad, first.kind(), count, first)?;
-        entries.push(([None, None, None, Some(*grad), None], count, false));
+        entries.push(([None, None, None, Some(*grad), None, None], count, false));
     }
     let tables = tables(&entries);
     let total: i64 = tables.iter().map(|(_, table)| table.blocks).sum();
@@ -196,32 +206,41 @@ pub fn norm(grads: &[&Tensor]) -> Result<Tensor, CudaError> {
     Ok(norm)
 }
 
-/// One more update (`updates`, f64 of 0 axes, written) of averages (written), each with its weights: all f32. Where `taken`
-/// (f64 of 0 axes) is not 1, nothing changes.
+/// Counts an update (`updates`, f64 of 0 axes, written); the share that averages move by, f32: 0 where `taken` (f64 of 0 axes) is not 1.
 ///
 /// # Errors
 /// As [`adamw`].
-pub fn average([updates, taken]: [&Tensor; 2], pairs: &[[&Tensor; 2]], decay: f64) -> Result<(), CudaError> {
-    let check = Check { kernel: "average" };
+pub fn average_share([updates, taken]: [&Tensor; 2], decay: f64) -> Result<Tensor, CudaError> {
+    let check = Check { kernel: "average_share" };
     check.device("updates", updates)?;
     check.numbers("updates", updates, Kind::Double, 1, updates)?;
     check.numbers("taken", taken, Kind::Double, 1, updates)?;
-    let mut entries = Vec::with_capacity(pairs.len());
-    for [average, weights] in pairs {
-        let count = average.numel() as i64;
-        check.numbers("average", average, Kind::Float, count, updates)?;
-        check.numbers("weights", weights, Kind::Float, count, updates)?;
-        entries.push(([Some(*average), Some(*weights), None, None, None], count, false));
-    }
     let share = Tensor::f_empty([1], (Kind::Float, updates.device()))?;
     let variant = Variant::new(&SOURCE, Element::F32, &[1]);
     let call = Call::new(&variant, "average_share").tensor(updates).tensor(taken).tensor(&share);
     call.structure(&[decay.to_bits()]).launch(updates, grid(1, 1))?;
+    Ok(share)
+}
+
+/// Moves averages (written) by a share, each to its weights: all f32.
+///
+/// # Errors
+/// As [`adamw`].
+pub fn average(pairs: &[[&Tensor; 2]], share: &Tensor) -> Result<(), CudaError> {
+    let check = Check { kernel: "average" };
+    check.device("share", share)?;
+    let mut entries = Vec::with_capacity(pairs.len());
+    for [average, weights] in pairs {
+        let count = average.numel() as i64;
+        check.numbers("average", average, Kind::Float, count, share)?;
+        check.numbers("weights", weights, Kind::Float, count, share)?;
+        entries.push(([Some(*average), Some(*weights), None, None, None, None], count, false));
+    }
     for (vec, table) in tables(&entries) {
         let variant = Variant::new(&SOURCE, Element::F32, &[vec]);
         let blocks = u32::try_from(table.blocks).unwrap_or(u32::MAX);
-        let call = Call::new(&variant, "average").structure(&table.finish()).tensor(&share);
-        call.launch(updates, grid(blocks, THREADS))?;
+        let call = Call::new(&variant, "average").structure(&table.finish()).tensor(share);
+        call.launch(share, grid(blocks, THREADS))?;
     }
     Ok(())
 }
@@ -239,7 +258,7 @@ pub fn zero(arrays: &[&Tensor]) -> Result<(), CudaError> {
     for array in arrays {
         let count = array.numel() as i64;
         check.numbers("array", array, first.kind(), count, first)?;
-        entries.push(([None, None, None, Some(*array), None], count, false));
+        entries.push(([None, None, None, Some(*array), None, None], count, false));
     }
     for (vec, table) in tables(&entries) {
         let variant = Variant::new(&SOURCE, element, &[vec]);

@@ -129,19 +129,34 @@ pub(super) fn retention_backward(ins: [Option<&Tensor>; 6], both: bool) -> Resul
     Ok(outs.map(owned))
 }
 
-/// Weight, first and second moment are written, the gradient between them is not.
-pub(super) fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f32) -> Result<(), ShimError> {
-    let arrays = arrays.map(Tensor::as_ptr);
-    // SAFETY: four arrays and the numbers are alive; the shim checks kinds and lengths before it writes.
-    check(unsafe { sys::enn_adamw(arrays.as_ptr().cast(), numbers.as_ptr(), i32::from(decays), eps) })
+/// Weight, first and second moment are written, the gradient between them is not; and an average, which moves by a share.
+pub(super) fn adamw(
+    arrays: [&Tensor; 4],
+    average: Option<(&Tensor, f32)>,
+    numbers: &Tensor,
+    decays: bool,
+    eps: f32,
+) -> Result<(), ShimError> {
+    let mut all = arrays.map(Tensor::as_ptr).to_vec();
+    all.extend(average.map(|(average, _)| average.as_ptr()));
+    let (count, share) = (all.len() as i64, average.map_or(0.0, |(_, share)| share));
+    // SAFETY: so many arrays and the numbers are alive; the shim checks kinds and lengths before it writes.
+    check(unsafe { sys::enn_adamw(all.as_ptr(), count, numbers.as_ptr(), i32::from(decays), eps, share) })
 }
 
-/// Updates so far, written; whether this one counts; averages, written, and weights in turn.
-pub(super) fn average([updates, taken]: [&Tensor; 2], arrays: &[&Tensor], decay: f64) -> Result<(), ShimError> {
+/// Updates so far, written; whether this one counts.
+pub(super) fn average_share([updates, taken]: [&Tensor; 2], decay: f64) -> Result<f32, ShimError> {
+    let mut share = 0.0;
+    // SAFETY: both counts are alive; the shim checks their kinds before it writes.
+    check(unsafe { sys::enn_average_share(updates.as_ptr(), taken.as_ptr(), decay, &raw mut share) })?;
+    Ok(share)
+}
+
+/// Averages, written, and weights in turn.
+pub(super) fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
     let arrays: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
-    let (updates, taken, count) = (updates.as_ptr(), taken.as_ptr(), arrays.len() as i64);
-    // SAFETY: both counts and so many arrays are alive; the shim checks kinds and lengths before it writes.
-    check(unsafe { sys::enn_average(updates, taken, arrays.as_ptr(), count, decay) })
+    // SAFETY: so many arrays are alive; the shim checks kinds and lengths before it writes.
+    check(unsafe { sys::enn_average(arrays.as_ptr(), arrays.len() as i64, share) })
 }
 
 /// All of them are written.

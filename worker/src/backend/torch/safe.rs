@@ -245,17 +245,31 @@ pub fn retention_backward(r: &RetentionBackward<'_>) -> Result<[Tensor; 3], Shim
 ///
 /// # Errors
 /// Arrays that are not so.
-pub fn adamw(arrays: [&Tensor; 4], numbers: &Tensor, decays: bool, eps: f64) -> Result<(), ShimError> {
-    result::adamw(arrays, numbers, decays, eps as f32)
+pub fn adamw(
+    arrays: [&Tensor; 4],
+    average: Option<(&Tensor, f32)>,
+    numbers: &Tensor,
+    decays: bool,
+    eps: f64,
+) -> Result<(), ShimError> {
+    result::adamw(arrays, average, numbers, decays, eps as f32)
 }
 
-/// One more update on the CPU (`counts`: updates so far, written, and 1, or 0 where nothing is to change; f64) of averages, written,
-/// each with its weights behind it: dense, f32, of one length.
+/// Counts an update on the CPU (`counts`: updates so far, written, and 1, or 0 where nothing is to change; f64); the share that
+/// averages move by.
+///
+/// # Errors
+/// Counts that are not so.
+pub fn average_share(counts: [&Tensor; 2], decay: f64) -> Result<f32, ShimError> {
+    result::average_share(counts, decay)
+}
+
+/// Moves averages on the CPU, written, by a share, each to its weights behind it: dense, f32, of one length.
 ///
 /// # Errors
 /// Arrays that are not so.
-pub fn average(counts: [&Tensor; 2], arrays: &[&Tensor], decay: f64) -> Result<(), ShimError> {
-    result::average(counts, arrays, decay)
+pub fn average(arrays: &[&Tensor], share: f32) -> Result<(), ShimError> {
+    result::average(arrays, share)
 }
 
 /// Sets dense f32 arrays on the CPU to 0.

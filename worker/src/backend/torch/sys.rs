@@ -51,14 +51,21 @@ unsafe extern "C" {
         y: *mut *mut C_tensor,
     ) -> i32;
     pub(super) fn enn_retention_backward(ins: *const *const C_tensor, both: i32, outs: *mut *mut C_tensor) -> i32;
-    pub(super) fn enn_adamw(arrays: *const *const C_tensor, numbers: *const C_tensor, decays: i32, eps: f32) -> i32;
-    pub(super) fn enn_average(
-        updates: *const C_tensor,
-        taken: *const C_tensor,
+    pub(super) fn enn_adamw(
         arrays: *const *const C_tensor,
         count: i64,
-        decay: f64,
+        numbers: *const C_tensor,
+        decays: i32,
+        eps: f32,
+        share: f32,
     ) -> i32;
+    pub(super) fn enn_average_share(
+        updates: *const C_tensor,
+        taken: *const C_tensor,
+        decay: f64,
+        share: *mut f32,
+    ) -> i32;
+    pub(super) fn enn_average(arrays: *const *const C_tensor, count: i64, share: f32) -> i32;
     pub(super) fn enn_zero(arrays: *const *const C_tensor, count: i64) -> i32;
     pub(super) fn enn_threads(count: i32) -> i32;
     pub(super) fn enn_global_norm(arrays: *const *const C_tensor, count: i64, norm: *mut f64) -> i32;

@@ -278,7 +278,7 @@ ARRAYS_MAX, PER_BLOCK = 56, 4096
 
 
 class Array(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_void_p) for n in "pmvgs"] + [(n, ctypes.c_longlong) for n in ["count", "decays", "first_block"]]
+    _fields_ = [(n, ctypes.c_void_p) for n in "pmvgsa"] + [(n, ctypes.c_longlong) for n in ["count", "decays", "first_block"]]
 
 
 class Table(ctypes.Structure):
@@ -298,9 +298,9 @@ def check_adamw():
             table, arrays, blocks = Table(), [], 0
             for i, n in enumerate(sizes):
                 p, m, v = torch.randn(n), torch.randn(n) * 0.1, torch.rand(n)
-                g, shadow = (torch.randn(n) * 8).to(kind), torch.zeros(n, dtype=low)
-                arrays.append((p, m, v, g, shadow, i % 2))
-                pointers = [t.data_ptr() for t in (p, m, v, g, shadow)]
+                g, shadow, average = (torch.randn(n) * 8).to(kind), torch.zeros(n, dtype=low), torch.randn(n)
+                arrays.append((p, m, v, g, shadow, average, i % 2))
+                pointers = [t.data_ptr() for t in (p, m, v, g, shadow, average)]
                 table.at[i] = Array(*pointers, n, i % 2, blocks)
                 blocks += (n + PER_BLOCK - 1) // PER_BLOCK
             table.arrays, table.blocks = len(sizes), blocks
@@ -311,25 +311,27 @@ def check_adamw():
             kernels("norm_of", 1, 256, partial, blocks, norm)
             whole = torch.cat([a[3].double() for a in arrays]).norm()
             near("norm", norm, whole, torch.float32)
-            before = [[t.clone() for t in a[:5]] for a in arrays]
+            before = [[t.clone() for t in a[:6]] for a in arrays]
+            share = torch.tensor([0.25])
             given = (scalar(8.0), scalar(1e-2), steps, skipped, numbers, mean, taken)
             eps = ctypes.c_float(1e-8)
             kernels("step_scalars", 1, 1, scalar(math.nan), *given, settings)
             assert (taken.item(), steps.item(), skipped.item()) == (0, 2, 6)
-            kernels("adamw", blocks, 256, table, numbers, eps)
+            kernels("adamw", blocks, 256, table, numbers, share, eps)
             assert all(torch.equal(t, o) for a, b in zip(arrays, before) for t, o in zip(a, b))
             kernels("step_scalars", 1, 1, norm, *given, Settings(0.9, 0.99, 0.1, 1.0))
             near("clip", numbers[0], min(1.0, 1 / (whole / 8 + 1e-6)) / 8, torch.float32)
             steps.fill_(2.0)
             kernels("step_scalars", 1, 1, norm, *given, settings)
             assert (taken.item(), steps.item(), skipped.item()) == (1, 3, 6)
-            kernels("adamw", blocks, 256, table, numbers, eps)
-            for (p, m, v, g, shadow, decays), (p0, m0, v0, g0, _) in zip(arrays, before):
+            kernels("adamw", blocks, 256, table, numbers, share, eps)
+            for (p, m, v, g, shadow, average, decays), (p0, m0, v0, g0, _, average0) in zip(arrays, before):
                 grad = g0.double() * 0.125
                 m1, v1 = m0 * 0.9 + grad * 0.1, v0 * 0.99 + grad.square() * 0.01
                 p1 = p0.double() * (1 - (0.01 * 0.1 if decays else 0))
                 p1 = p1 - 0.01 * (m1 / (1 - 0.9**3)) / ((v1 / (1 - 0.99**3)).sqrt() + 1e-8)
-                for name, found_, wanted in [("m", m, m1), ("v", v, v1), ("p", p, p1)]:
+                average1 = torch.lerp(average0.double(), p1, 0.25)
+                for name, found_, wanted in [("m", m, m1), ("v", v, v1), ("p", p, p1), ("average", average, average1)]:
                     near(f"adamw {name}", found_, wanted, torch.float32)
                 assert torch.equal(g, g0)
                 assert torch.equal(shadow, p.to(low))

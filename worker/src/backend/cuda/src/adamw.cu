@@ -22,6 +22,7 @@ struct Array {
   float* v;
   ELEMENT* g;
   low* shadow; // Receives p in low precision, or null.
+  float* average; // Moves by the share to p, or null.
   i64 count;
   i64 decays;
   i64 first_block; // Blocks of the arrays before this one.
@@ -83,19 +84,21 @@ __device__ __forceinline__ float between(float a, float b, float w) {
 }
 
 // A refused step (first = 0) leaves everything as it is.
-extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ Table table, const Numbers* numbers, float eps) {
+extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constant__ Table table, const Numbers* numbers, const float* share, float eps) {
   Numbers n = *numbers;
   if (n.first == 0.0f) return;
   i64 block = blockIdx.x;
   const Array& a = array_of(table, block);
   i64 from = (block - a.first_block) * PER_BLOCK;
   i64 to = from + PER_BLOCK < a.count ? from + PER_BLOCK : a.count;
-  float shrink = a.decays ? n.shrink : 1.0f;
+  float shrink = a.decays ? n.shrink : 1.0f, moves = a.average ? *share : 0.0f;
   for (i64 i = from + threadIdx.x * VEC; i < to; i += THREADS * VEC) {
     // Arrays that are loaded in packs hold whole packs.
     Pack<float, VEC> p = load<float, VEC>(a.p + i), m = load<float, VEC>(a.m + i), v = load<float, VEC>(a.v + i);
     Pack<ELEMENT, VEC> g = load<ELEMENT, VEC>(a.g + i);
     Pack<low, VEC> shadow;
+    Pack<float, VEC> average;
+    if (a.average) average = load<float, VEC>(a.average + i);
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
       float grad = wide(g.at[j]) * n.gradient;
@@ -107,11 +110,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
       v.at[j] = second;
       p.at[j] = weight;
       shadow.at[j] = narrow<low>(weight);
+      if (a.average) average.at[j] = between(average.at[j], weight, moves);
     }
     store<float, VEC>(a.p + i, p);
     store<float, VEC>(a.m + i, m);
     store<float, VEC>(a.v + i, v);
     if (a.shadow) store<low, VEC>(a.shadow + i, shadow);
+    if (a.average) store<float, VEC>(a.average + i, average);
   }
 }
 
