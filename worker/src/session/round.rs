@@ -144,9 +144,10 @@ impl Round<'_> {
         let (host, state) = (self.host, &mut *self.state);
         let _ = state.pace.watch.lap_ms();
         let batch = prefetch.next(state.progress.position)?;
-        state.poisoned.leave_out_of(&batch)?;
-        let batch = batch.to_device(host.device)?;
         let waited = state.pace.watch.lap_ms();
+        state.poisoned.leave_out_of(&batch)?;
+        // What it costs to ask for the copy is not waiting: the device still computes the step before.
+        let batch = batch.to_device(host.device)?;
         if first && host.config.train.accumulation > 0 {
             state.learner.unpack(self.place.group)?;
             let (_, parts) = state.learner.split();
