@@ -29,11 +29,11 @@ from _group import Group
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BIN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve()
-SECONDS_MAX, MAKER_SECONDS_MAX = 300, 1500
+SECONDS_MAX, ENGINES_SECONDS_MAX = 300, 1500
 TABLE = "| family | models |"
 # Formats that the Python of this check runs, and those that have an environment of their own.
 OURS, ELSEWHERE = ("onnx", "ort", "pt2"), {"tf": ("litert", "tensorflow"), "coreml": ("coreml",)}
-# Made by compilers, a minute or more each; the second one where ENN_MAKER_ENVS has an environment of it, as `make makers` leaves it.
+# Made of the PT2 by _sweep_engines.py; the second one where ENN_MAKER_ENVS has an environment of it, as `make makers` leaves it.
 MAKERS = ("aoti", "executorch")
 # What the others have no kernels for.
 BEARS = {"bf16": ("pt2", "tensorflow", *MAKERS)}
@@ -71,8 +71,8 @@ class Attempt:
                             "ENN_WORKER": str(BIN / configuration.worker)}  # fmt: skip
         self.wrong, self.found = [], {}
 
-    def enn(self, *arguments, python=sys.executable, seconds=SECONDS_MAX, codes=(0,)):
-        given = {"cwd": self.folder, "env": {**self.environment, "PYTHON_EXEC": python}, "process_group": self.group.id, "timeout": seconds}
+    def enn(self, *arguments, codes=(0,)):
+        given = {"cwd": self.folder, "env": self.environment, "process_group": self.group.id, "timeout": SECONDS_MAX}
         done = subprocess.run([BIN / "enn", *map(str, arguments)], capture_output=True, text=True, check=False, **given)
         assert done.returncode in codes, f"enn {arguments[0]} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -138,26 +138,24 @@ class Attempt:
             server.wait()
         return steps.astype(np.float32), np.swapaxes(np.array(told, np.float32), 0, 1)
 
-    def exported(self, run, formats, **limits):
+    def exported(self, run, formats):
         """What `enn export` says of each format; what it refuses is wrong."""
         options = ["--precision", self.precision]
         options += [flag for flag, asked in (("--quantiles", self.configuration.quantiles), ("--stream", self.configuration.stream)) if asked]
-        said = self.enn("export", run, "--to", ",".join(formats), "--out", "out", "--batch", "1:16:64", "--json", *options, codes=(0, 5), **limits)
+        said = self.enn("export", run, "--to", ",".join(formats), "--out", "out", "--batch", "1:16:64", "--json", *options, codes=(0, 5))
         for one in json.loads(said)["exported"]:
             if "error" in one:
                 self.wrong.append(f"{one['format']}: {one['error']}")
             else:
                 self.found[one["format"]] = one["sidecar"]
 
-    def run(self, formats, makers):
+    def run(self, formats):
         try:
             run = self.trained()
             x, told = self.predicted(run)
             if self.configuration.stream:
                 told["steps"], told["told"] = self.streamed(run, x)
             self.exported(run, formats)
-            for one, python in makers.items():
-                self.exported(run, [one], python=python, seconds=MAKER_SECONDS_MAX)
             said = next(iter(self.found.values()), None)
             if said:
                 shape = told["y"].shape[1:]
@@ -173,7 +171,7 @@ class Attempt:
         return self
 
     def jobs(self, formats):
-        said = [(one, self.found[one]["artifact"]) for one in formats if one in self.found]
+        said = [(one, self.found[made]["artifact"]) for one in formats if (made := "pt2" if one in MAKERS else one) in self.found]
         return [{"number": self.number, "format": one, "artifact": str(self.folder / "out" / name), "case": str(self.folder / "case.npz")} for one, name in said]
 
 
@@ -185,7 +183,7 @@ def compared(python, jobs, folder, group):
     path.write_text(json.dumps(jobs))
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     environment.pop("LD_LIBRARY_PATH", None)
-    given = {"env": environment, "process_group": group.id, "timeout": MAKER_SECONDS_MAX}
+    given = {"env": environment, "process_group": group.id, "timeout": ENGINES_SECONDS_MAX}
     done = subprocess.run([python, HERE / "_sweep_engines.py", path], capture_output=True, text=True, check=False, **given)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = {(line["number"], line["format"]): line for line in lines}
@@ -256,9 +254,10 @@ def main():
         folder = Path(made)
         attempts = [Attempt(number, one, folder, places, wanted.precision, group) for number, one in chosen(wanted)]
         compiled = {number for number, _ in drawn([(attempt.number, attempt.configuration) for attempt in attempts])}
-        list(pool.map(lambda attempt: attempt.run(formats, compilers if attempt.number in compiled else {}), attempts))
+        list(pool.map(lambda attempt: attempt.run(formats), attempts))
         print(f"{len(attempts)} configurations trained, predicted with and exported after {time.monotonic() - begun:.0f} s", flush=True)
-        jobs = [(python, [job for attempt in attempts for job in attempt.jobs(own)]) for python, own in pythons]
+        own = lambda attempt, formats: [one for one in formats if one not in MAKERS or attempt.number in compiled]
+        jobs = [(python, [job for attempt in attempts for job in attempt.jobs(own(attempt, some))]) for python, some in pythons]
         found = {key: line for part in pool.map(lambda pair: compared(*pair, folder, group), jobs) for key, line in part.items()}
     for attempt in attempts:
         lines = [f"{one} by Python: {line['wrong']}" for (number, one), line in found.items() if number == attempt.number and line["wrong"]]
