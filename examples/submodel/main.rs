@@ -23,6 +23,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let models = SubModels::new()
         .with("token_map", |pb, spec| Box::new(TokenMap::new(pb, spec)))
+        .with("shrunk", |_, _| Box::new(Shrunk))
         .with("running_sum", |_, _| Box::new(RunningSum));
     program(&Own { models, ..Own::default() })
 }
@@ -49,6 +50,18 @@ impl SubModel for TokenMap {
         let across = f::transpose(cx, &self.norm.forward(cx, tokens)?, 1, 2)?;
         let mapped = f::linear(cx, &across, &cx.param(self.weight), None)?;
         f::add(cx, tokens, &f::transpose(cx, &mapped, 1, 2)?)
+    }
+}
+
+/// x ← relu(x³/(1 + x²)): without weights; what is small shrinks, what is below 0 goes, and what is out of all
+/// bounds is no number afterwards.
+struct Shrunk;
+
+impl SubModel for Shrunk {
+    fn forward(&self, cx: &Cx, tokens: &Tensor) -> Result<Tensor, OpError> {
+        let square = f::square(cx, tokens)?;
+        let share = f::div(cx, &f::mul(cx, &square, tokens)?, &f::add_scalar(cx, &square, 1.0)?)?;
+        f::relu(cx, &share)
     }
 }
 

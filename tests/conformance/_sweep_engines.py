@@ -2,7 +2,9 @@
 beside it, and prints a line of JSON for each. Run by the Python that has the runtimes of the formats asked for.
 """
 
+import contextlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -47,15 +49,33 @@ def pt2(path, said):
     return torch_module(lambda torch, path: torch.export.load(path).module())(path, said)
 
 
+def made(archive, maker, **more):
+    """What the script of `enn export` makes of an archive. What compilers prepare lies in one directory for all: it is done once."""
+    path, told, scratch = f"{archive}.{maker}", [], Path(sys.argv[1]).parent / "scratch"
+    scratch.mkdir(exist_ok=True)
+    job = {"source": archive, "out": path, "scratch": str(scratch), **more}
+    script = Path(__file__).resolve().parents[2] / "export" / "src" / "maker" / f"{maker}.py"
+    # What its preamble has before it.
+    before = {"os": os, "sys": sys, "json": json, "job": job, "versions": {}, "say": told.append}
+    with contextlib.suppress(SystemExit):
+        exec(compile(script.read_text(), script, "exec"), before)
+    assert "made" in told[-1], told
+    return path
+
+
 def aoti(path, said):
-    return torch_module(lambda torch, path: torch._inductor.aoti_load_package(path))(path, said)
+    package = made(path, "aoti", device="cpu", old=None)
+    return torch_module(lambda torch, path: torch._inductor.aoti_load_package(path))(package, said)
 
 
 def executorch(path, said):
+    # flatc is beside it.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = made(path, "executorch", delegate="xnnpack")
     from executorch.runtime import Runtime
 
-    method = Runtime.get().load_program(path).load_method("forward")
-    return torch_module(lambda torch, _: lambda *given: method.execute(list(given)))(path, said)
+    method = Runtime.get().load_program(program).load_method("forward")
+    return torch_module(lambda torch, _: lambda *given: method.execute(list(given)))(program, said)
 
 
 def litert(path, _):

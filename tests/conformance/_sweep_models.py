@@ -91,7 +91,7 @@ def edges_of(table):
     return pd.DataFrame(rows, columns=table.columns).astype(table.dtypes.to_dict())
 
 
-def tabular(features, targets):
+def tabular(features, targets, more=""):
     def write(rng, folder, new):
         table = frame(rng, NEW_ROWS if new else ROWS)
         if new:
@@ -99,7 +99,7 @@ def tabular(features, targets):
         table.to_csv(folder / "rows.csv", index_label="id")
         return ["rows.csv"]
 
-    lines = f'files = ["rows.csv"]\n[data.rows]\nfeatures = [{FEATURES[features]}]\nrow_id = "id"\n{targets}'
+    lines = f'files = ["rows.csv"]\n{more}\n[data.rows]\nfeatures = [{FEATURES[features]}]\nrow_id = "id"\n{targets}'
     return Table(lines, write)
 
 
@@ -178,7 +178,8 @@ def moved(x, y):
     y -= 70
 
 
-NUMBERS = tabular("numbers", 'targets = ["warm"]')
+# Whose numbers are believed however far away they are.
+NUMBERS = tabular("numbers", 'targets = ["warm"]', "ranges = { u = [-1e39, 1e39], v = [-1e39, 1e39], w = [-1e39, 1e39] }")
 KINDS = tabular("kinds", 'targets = ["warm", "cold"]')
 CLASSES = tabular("kinds", 'targets = ["colour"]\ntarget_kind = "category"')
 GRID = arrays((2, 3))
@@ -275,6 +276,7 @@ def configurations():
     named = tuple({"name": name, "mode": "spatial", "tokens": 2} for name in ("in", "in_", "x", "constant_1"))
     add("forests", "tasks called as what is taken", NUMBERS, {"preset": "none"}, tasks=named)
     add("forests", "a module of the user's", NUMBERS, tasks=(own,), worker="submodel")
+    add("forests", "one that overflows", NUMBERS, {"preset": "none", "linear_branch": False, "gate": "off"}, tasks=({**own, "model": "shrunk"},), worker="submodel")
     for mixer in ("retention", "true_retention"):
         add("streams", mixer, NUMBERS, {"mixer": mixer, "temporal_depth": 2}, stream=True)
     add("streams", "a forest and quantiles", NUMBERS, {"preset": "none"}, {"loss": "quantile"}, tasks=forest, quantiles=True, stream=True)

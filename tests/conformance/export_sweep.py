@@ -2,7 +2,7 @@
 for some steps, predicts new rows with everything that may be wrong with one, and is exported; `enn export` runs the artifacts in its own
 runners, and Python does in those of their makers (_sweep_engines.py), at several batch sizes and from call to call of a stream.
 
-    export_sweep.py [--full] [--only TEXT…] [--precision fp16] [--makers N] [--jobs N] [--table]
+    export_sweep.py [--full] [--only TEXT…] [--precision fp16] [--makers] [--jobs N] [--table FILE]
 
 Without --full (or ENN_SWEEP=full) one configuration of each family is tried, chosen by ENN_SWEEP_SEED.
 """
@@ -24,43 +24,56 @@ from pathlib import Path
 import numpy as np
 
 import _sweep_models as models
+from _group import Group
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BIN = Path(os.environ.get("ENN_BIN_DIR", ROOT / "target" / "release")).resolve()
-SECONDS_MAX, MAKER_SECONDS_MAX = 300, 1500
+SECONDS_MAX, ENGINES_SECONDS_MAX = 300, 1500
+TABLE = "| family | models |"
 # Formats that the Python of this check runs, and those that have an environment of their own.
 OURS, ELSEWHERE = ("onnx", "ort", "pt2"), {"tf": ("litert", "tensorflow"), "coreml": ("coreml",)}
-# Made by compilers, a minute or more each.
-MAKERS = ("aoti",)
+# Made of the PT2 by _sweep_engines.py; the second one where ENN_MAKER_ENVS has an environment of it, as `make makers` leaves it.
+MAKERS = ("aoti", "executorch")
+# What the others have no kernels for.
+BEARS = {"bf16": ("pt2", "tensorflow", *MAKERS)}
 STREAMS, STEPS = 2, 4
 
 
-def packages(name):
+def packages(name, group):
     """An environment that is made once; None, with a line, where its packages cannot be had."""
     target = BIN.parent
     # The interpreter behind an environment has pip.
-    made = subprocess.run([HERE / "venv.sh", sys._base_executable, target, name], timeout=SECONDS_MAX, check=False)
+    command = [HERE / "venv.sh", sys._base_executable, target, name]
+    made = subprocess.run(command, process_group=group.id, timeout=SECONDS_MAX, check=False)
     if made.returncode != 0:
         print(f"skipped: {', '.join(ELSEWHERE[name])}; the packages could not be had")
         return None
     return target / f"venv-{name}"
 
 
+def makers():
+    """Pythons of the tools that are at hand, by format."""
+    roots = [Path(os.environ["ENN_MAKER_ENVS"])] if "ENN_MAKER_ENVS" in os.environ else []
+    made = [path for root in roots for path in root.glob("executorch-*/bin/python")]
+    return dict(zip(MAKERS, [sys.executable, *made]))
+
+
 class Attempt:
     """A configuration on its way through training, prediction and exports."""
 
-    def __init__(self, number, configuration, folder, places, precision):
-        self.number, self.configuration, self.precision = number, configuration, precision
+    def __init__(self, number, configuration, folder, places, precision, group):
+        self.number, self.configuration, self.precision, self.group = number, configuration, precision, group
         self.folder = folder / f"{number:02}"
         self.folder.mkdir()
         libraries = str(ROOT / "target" / "libtorch" / "lib")
         self.environment = {"LD_LIBRARY_PATH": libraries, **os.environ, "ENN_RUNTIMES": os.pathsep.join(map(str, places)),
-                            "ENN_WORKER": str(BIN / configuration.worker), "PYTHON_EXEC": sys.executable}  # fmt: skip
+                            "ENN_WORKER": str(BIN / configuration.worker)}  # fmt: skip
         self.wrong, self.found = [], {}
 
-    def enn(self, *arguments, seconds=SECONDS_MAX, codes=(0,)):
-        done = subprocess.run([BIN / "enn", *map(str, arguments)], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=seconds, check=False)
+    def enn(self, *arguments, codes=(0,)):
+        given = {"cwd": self.folder, "env": self.environment, "process_group": self.group.id, "timeout": SECONDS_MAX}
+        done = subprocess.run([BIN / "enn", *map(str, arguments)], capture_output=True, text=True, check=False, **given)
         assert done.returncode in codes, f"enn {arguments[0]} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -100,7 +113,8 @@ class Attempt:
         usual = np.isfinite(x[:, [0, 2]]).all(1) & (np.abs(np.nan_to_num(x)) < 100 * (1 + scale)).all(1)
         steps = x[usual][: STREAMS * STEPS].reshape(STEPS, STREAMS, -1)
         command = [BIN / "enn", "serve", run, "--addr", "0", "--json", "--stream", "--set", "train.threads=1"]
-        server = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        given = {"cwd": self.folder, "env": self.environment, "process_group": self.group.id}
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **given)
         limit = threading.Timer(SECONDS_MAX, server.kill)
         limit.start()
         try:
@@ -124,26 +138,24 @@ class Attempt:
             server.wait()
         return steps.astype(np.float32), np.swapaxes(np.array(told, np.float32), 0, 1)
 
-    def exported(self, run, formats, seconds=SECONDS_MAX):
+    def exported(self, run, formats):
         """What `enn export` says of each format; what it refuses is wrong."""
         options = ["--precision", self.precision]
         options += [flag for flag, asked in (("--quantiles", self.configuration.quantiles), ("--stream", self.configuration.stream)) if asked]
-        said = self.enn("export", run, "--to", ",".join(formats), "--out", "out", "--batch", "1:16:64", "--json", *options, seconds=seconds, codes=(0, 5))
+        said = self.enn("export", run, "--to", ",".join(formats), "--out", "out", "--batch", "1:16:64", "--json", *options, codes=(0, 5))
         for one in json.loads(said)["exported"]:
             if "error" in one:
                 self.wrong.append(f"{one['format']}: {one['error']}")
             else:
                 self.found[one["format"]] = one["sidecar"]
 
-    def run(self, formats, makers):
+    def run(self, formats):
         try:
             run = self.trained()
             x, told = self.predicted(run)
             if self.configuration.stream:
                 told["steps"], told["told"] = self.streamed(run, x)
             self.exported(run, formats)
-            if makers:
-                self.exported(run, makers, MAKER_SECONDS_MAX)
             said = next(iter(self.found.values()), None)
             if said:
                 shape = told["y"].shape[1:]
@@ -159,11 +171,11 @@ class Attempt:
         return self
 
     def jobs(self, formats):
-        said = [(one, self.found[one]["artifact"]) for one in formats if one in self.found]
+        said = [(one, self.found[made]["artifact"]) for one in formats if (made := "pt2" if one in MAKERS else one) in self.found]
         return [{"number": self.number, "format": one, "artifact": str(self.folder / "out" / name), "case": str(self.folder / "case.npz")} for one, name in said]
 
 
-def compared(python, jobs, folder):
+def compared(python, jobs, folder, group):
     """What a Python's runtimes answer, by configuration and format."""
     if not jobs:
         return {}
@@ -171,8 +183,8 @@ def compared(python, jobs, folder):
     path.write_text(json.dumps(jobs))
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     environment.pop("LD_LIBRARY_PATH", None)
-    limit = MAKER_SECONDS_MAX
-    done = subprocess.run([python, HERE / "_sweep_engines.py", path], env=environment, capture_output=True, text=True, timeout=limit, check=False)
+    given = {"env": environment, "process_group": group.id, "timeout": ENGINES_SECONDS_MAX}
+    done = subprocess.run([python, HERE / "_sweep_engines.py", path], capture_output=True, text=True, check=False, **given)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = {(line["number"], line["format"]): line for line in lines}
     missing = [job for job in jobs if (job["number"], job["format"]) not in found]
@@ -180,30 +192,45 @@ def compared(python, jobs, folder):
     return found
 
 
+def drawn(pairs):
+    """One of each family."""
+    draw = random.Random(int(os.environ.get("ENN_SWEEP_SEED", "0")))
+    families = dict.fromkeys(one.family for _, one in pairs)
+    return [draw.choice([pair for pair in pairs if pair[1].family == family]) for family in families]
+
+
 def chosen(wanted):
     """Numbers and configurations: all, or one of each family."""
     every = list(enumerate(models.configurations()))
     if wanted.only:
         return [(number, one) for number, one in every if any(text in f"{one.family}: {one.name}" for text in wanted.only)]
-    if wanted.full:
-        return every
-    draw = random.Random(int(os.environ.get("ENN_SWEEP_SEED", "0")))
-    return [draw.choice([pair for pair in every if pair[1].family == family]) for family in dict.fromkeys(one.family for _, one in every)]
+    return every if wanted.full else drawn(every)
 
 
 def table(attempts, found, formats):
     """The largest and the mean difference of each family in each format: of Python's runtimes, or of enn's own, whichever is larger."""
-    lines = ["| family | models | " + " | ".join(formats) + " |", "|---|--:|" + "---|" * len(formats)]
+    lines = [f"{TABLE} " + " | ".join(formats) + " |", "|---|--:|" + "---|" * len(formats)]
     for family in [*dict.fromkeys(attempt.configuration.family for attempt in attempts), None]:
         members = [attempt for attempt in attempts if family in (attempt.configuration.family, None)]
         cells = []
         for one in formats:
-            differences = [found[(m.number, one)] for m in members if (m.number, one) in found]
-            differences += [m.found[one]["verified"] for m in members if one in m.found and m.found[one]["verified"]["level"] == "runtime"]
+            theirs = {m.number: found[(m.number, one)] for m in members if (m.number, one) in found}
+            ours = {m.number: m.found[one]["verified"] for m in members if one in m.found and m.found[one]["verified"]["level"] == "runtime"}
+            differences = [*theirs.values(), *ours.values()]
             largest, mean = (max((d[key] for d in differences if key in d), default=float("nan")) for key in ("largest", "mean"))
-            cells.append(f"{largest:.0e}, {mean:.0e}" if differences else "")
+            count = len({*theirs, *ours})
+            cells.append(f"{largest:.0e}, {mean:.0e}{f' of {count}' if count < len(members) else ''}" if count else "")
         lines.append(f"| {family or 'all'} | {len(members)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return lines
+
+
+def put(lines, path):
+    """In a file that has such a table."""
+    before, at, behind = path.read_text().partition(TABLE)
+    assert at, f"{path} has no line that begins with {TABLE}"
+    old = (at + behind).split("\n")
+    rest = next(number for number, line in enumerate(old) if not line.startswith("|"))
+    path.write_text(before + "\n".join([*lines, *old[rest:]]))
 
 
 def main():
@@ -211,24 +238,27 @@ def main():
     parser.add_argument("--full", action="store_true", default=os.environ.get("ENN_SWEEP") == "full", help="every configuration")
     parser.add_argument("--only", metavar="TEXT", nargs="+", help="configurations with one of these in their family or name")
     parser.add_argument("--precision", default="fp32", help="of the artifacts, each held to what its own check allows")
-    parser.add_argument("--makers", type=int, default=0, help=f"so many of them in {', '.join(MAKERS)} as well")
+    parser.add_argument("--makers", action="store_true", help=f"one of each family in {', '.join(MAKERS)} as well")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="configurations at a time")
-    parser.add_argument("--table", action="store_true", help="print the table of export/FORMATS.md")
+    parser.add_argument("--table", metavar="FILE", type=Path, help="put the differences in place of those in this file, export/FORMATS.md")
     wanted = parser.parse_args()
-    begun = time.monotonic()
-    environments = {name: place for name in ELSEWHERE if (place := packages(name))}
-    pythons = {sys.executable: (*OURS, *MAKERS), **{place / "bin" / "python": ELSEWHERE[name] for name, place in environments.items()}}
-    formats = [one for own in pythons.values() for one in own if one not in MAKERS]
+    begun, group = time.monotonic(), Group()
+    bears = lambda formats: [one for one in formats if one in BEARS.get(wanted.precision, formats)]
+    environments = {name: place for name in ELSEWHERE if bears(ELSEWHERE[name]) and (place := packages(name, group))}
+    pythons = [(sys.executable, bears(OURS)), *((place / "bin" / "python", bears(ELSEWHERE[name])) for name, place in environments.items())]
+    formats = [one for _, own in pythons for one in own]
+    compilers = makers() if wanted.makers else {}
+    pythons += [(python, [one]) for one, python in compilers.items()]
     places = [sys.prefix, *environments.values()]
-    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(wanted.jobs) as pool:
+    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(wanted.jobs) as pool, group:
         folder = Path(made)
-        attempts = [Attempt(number, one, folder, places, wanted.precision) for number, one in chosen(wanted)]
-        # Evenly spread over the configurations.
-        compiled = {attempts[place * len(attempts) // wanted.makers].number for place in range(min(wanted.makers, len(attempts)))}
-        list(pool.map(lambda attempt: attempt.run(formats, MAKERS if attempt.number in compiled else ()), attempts))
+        attempts = [Attempt(number, one, folder, places, wanted.precision, group) for number, one in chosen(wanted)]
+        compiled = {number for number, _ in drawn([(attempt.number, attempt.configuration) for attempt in attempts])}
+        list(pool.map(lambda attempt: attempt.run(formats), attempts))
         print(f"{len(attempts)} configurations trained, predicted with and exported after {time.monotonic() - begun:.0f} s", flush=True)
-        jobs = [(python, [job for attempt in attempts for job in attempt.jobs(own)]) for python, own in pythons.items()]
-        found = {key: line for part in pool.map(lambda pair: compared(*pair, folder), jobs) for key, line in part.items()}
+        own = lambda attempt, formats: [one for one in formats if one not in MAKERS or attempt.number in compiled]
+        jobs = [(python, [job for attempt in attempts for job in attempt.jobs(own(attempt, some))]) for python, some in pythons]
+        found = {key: line for part in pool.map(lambda pair: compared(*pair, folder, group), jobs) for key, line in part.items()}
     for attempt in attempts:
         lines = [f"{one} by Python: {line['wrong']}" for (number, one), line in found.items() if number == attempt.number and line["wrong"]]
         attempt.wrong += lines
@@ -236,11 +266,11 @@ def main():
         print(f"{attempt.number:02} {attempt.configuration.family}: {attempt.configuration.name}: {max(figures, default=float('nan')):.1e}")
         for wrong in attempt.wrong:
             print(f"   WRONG {wrong}")
-    if wanted.table:
-        print(table(attempts, found, [*formats, *(MAKERS if wanted.makers else ())]))
     wrong = sum(bool(attempt.wrong) for attempt in attempts)
     print(f"{len(attempts)} configurations, {len(found)} artifacts run by Python's runtimes, {wrong} configurations wrong, {time.monotonic() - begun:.0f} s")
     assert attempts and found and not wrong
+    if wanted.table:
+        put(table(attempts, found, [*formats, *compilers]), wanted.table)
 
 
 if __name__ == "__main__":

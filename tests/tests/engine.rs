@@ -4,7 +4,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test by panicking")]
 
-use enn_common::{graph::DType, wire::engine::Engine};
+use enn_common::{
+    graph::{DType, Dim, Fold, Graph, Op, Unary},
+    wire::{
+        engine::{Begin, Engine, Question, Reply},
+        message::PROTOCOL,
+        serve::{get, put},
+    },
+};
 use enn_export::{
     Batch, Model, Runner, Tensor, pt2,
     sample::{Sample, edges, samples},
@@ -14,7 +21,14 @@ use enn_launcher::{
     export::{Artifact, EngineRunner},
 };
 use enn_tests::artifact::{agrees, ports, worker};
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::BufReader,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 fn archive(sample: &Sample, path: &Path) -> Artifact {
     let about = BTreeMap::new();
@@ -103,4 +117,67 @@ fn inputs_that_are_not_the_models_are_told() {
     assert!(error.ends_with("input x was not given"), "{error}");
     let error = runner.run(&input("x", 5)).unwrap_err().to_string();
     assert!(error.starts_with("libtorch refused"), "{error}");
+}
+
+/// Numbers that each row becomes.
+const WIDE: u64 = 1 << 20;
+const ROWS: usize = 192;
+
+/// Each row's number as many, and their sum.
+fn wide() -> Sample {
+    let mut graph = Graph::new();
+    let x = graph.input("x", DType::F32, vec![Dim::BATCH, Dim::Fixed(1)]);
+    let many = graph.node(Op::Expand { shape: vec![Dim::BATCH, Dim::Fixed(WIDE)] }, &[x], "m").unwrap();
+    let other = graph.node(Op::Unary(Unary::Exp), &[many], "m").unwrap();
+    let sum = graph.node(Op::Reduce { fold: Fold::Sum, axes: vec![1], keep: true }, &[other], "m").unwrap();
+    graph.output(sum, "y");
+    Sample { name: "wide".to_owned(), graph }
+}
+
+/// What an engine that may have so much memory says of an archive and of so many rows.
+fn answered(archive: &Path, dir: &Path, rows: usize, memory_bytes: u64) -> (Reply, Reply) {
+    let (scratch, inputs) = (dir.join("scratch"), dir.join("inputs"));
+    fs::create_dir(&scratch).unwrap();
+    let mut header = format!(r#"{{"0":{{"dtype":"F32","shape":[{rows},1],"data_offsets":[0,{}]}}}}"#, 4 * rows);
+    header += &" ".repeat(8 - header.len() % 8);
+    fs::write(&inputs, [&header.len().to_le_bytes(), header.as_bytes(), &vec![0; 4 * rows]].concat()).unwrap();
+    let worker = worker();
+    let mut command = Command::new(&worker.program);
+    let mut child = command.arg("--engine").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut to, mut from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let begin = Begin {
+        protocol: PROTOCOL,
+        engine: Engine::Pt2,
+        artifact: archive.to_owned(),
+        device: "cpu".to_owned(),
+        threads: 1,
+        memory_bytes: Some(memory_bytes),
+        scratch: scratch.clone(),
+    };
+    put(&mut to, &begin).unwrap();
+    let ready: Reply = get(&mut from).unwrap().unwrap();
+    put(&mut to, &Question { inputs, outputs: dir.join("outputs") }).unwrap();
+    let reply = get(&mut from).unwrap().unwrap();
+    drop(to);
+    child.wait().unwrap();
+    assert!(!scratch.exists(), "it goes with the engine");
+    (ready, reply)
+}
+
+/// As much as the rows become: with itself beside them it needs more.
+#[test]
+fn an_engine_takes_no_more_memory_than_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.pt2");
+    archive(&wide(), &path);
+    let needed = 4 * WIDE * ROWS as u64;
+    for (rows, memory_bytes, fits) in [(ROWS, 8 * needed, true), (1, needed, true), (ROWS, needed, false)] {
+        let (ready, reply) = answered(&path, dir.path(), rows, memory_bytes);
+        assert!(matches!(ready, Reply::Ready { .. }), "{ready:?}");
+        match reply {
+            Reply::Answered => assert!(fits, "{rows} rows in {memory_bytes} bytes"),
+            Reply::Failed { error } => assert!(!fits && error.contains("can't allocate memory"), "{error}"),
+            Reply::Ready { .. } => panic!("it was ready before"),
+        }
+    }
 }

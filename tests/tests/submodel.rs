@@ -60,7 +60,10 @@ fn a_model_of_the_users_is_asked_for_by_name_trained_saved_and_predicted_with() 
     fs::write(&config, text).unwrap();
     let misspelt = run(dir, "submodel", &arguments);
     let told = format!("{}{}", misspelt.stdout, misspelt.stderr);
-    assert!(told.contains("\"token_mop\", which this worker does not have (it has: running_sum, token_map)"), "{told}");
+    assert!(
+        told.contains("\"token_mop\", which this worker does not have (it has: running_sum, shrunk, token_map)"),
+        "{told}"
+    );
 }
 
 #[test]

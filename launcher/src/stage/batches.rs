@@ -2,9 +2,11 @@
 //! here that is an error like any other. It also makes room for whatever a length says: here a message is only handed
 //! on when all of it is there, and there is room for what it says it will be.
 
+use super::wanted::Wanted;
 use arrow_array::{Array, RecordBatch, cast::AsArray};
 use arrow_ipc::{
     Block, Message,
+    convert::try_fb_to_schema,
     reader::{FileReader, StreamReader, read_footer_length},
     root_as_footer, root_as_message,
 };
@@ -36,6 +38,10 @@ struct Framed<R, M> {
     inner: R,
     message: Cursor<Vec<u8>>,
     room: M,
+    /// `None`: all.
+    columns: Option<Vec<usize>>,
+    /// Of these, once the schema is there.
+    wanted: Option<Wanted>,
 }
 
 impl<R: Read, M: FnMut(u64) -> io::Result<()>> Read for Framed<R, M> {
@@ -68,8 +74,12 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Framed<R, M> {
         let end = message.len();
         self.append(body, &mut message)?;
         let (description, body) = message[begin..].split_at(end - begin);
+        let description = described(description)?;
+        if let (Some(schema), Some(columns)) = (description.header_as_schema(), &self.columns) {
+            self.wanted = try_fb_to_schema(schema).ok().map(|schema| Wanted::new(&schema, columns));
+        }
         let first = |at: usize| Ok(body.get(at..).and_then(|from| from.first_chunk()).copied());
-        (self.room)(unpacked(&described(description)?, first)?)?;
+        (self.room)(unpacked(&description, self.wanted.as_ref(), first)?)?;
         Ok(message)
     }
 
@@ -93,12 +103,20 @@ fn not_understood() -> io::Error {
 }
 
 /// Bytes that the compressed buffers of a message say they have: each says so in its first eight, which `first` gives of what lies at a
-/// place in its body.
-fn unpacked(message: &Message<'_>, first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>) -> io::Result<u64> {
-    let dictionary = || message.header_as_dictionary_batch().and_then(|batch| batch.data());
-    let batch = message.header_as_record_batch().or_else(dictionary).filter(|batch| batch.compression().is_some());
+/// place in its body. Of a batch those of the `wanted` columns count, of what batches share all.
+fn unpacked(
+    message: &Message<'_>,
+    wanted: Option<&Wanted>,
+    first: impl Fn(usize) -> io::Result<Option<[u8; 8]>>,
+) -> io::Result<u64> {
+    let (own, shared) = (message.header_as_record_batch(), message.header_as_dictionary_batch());
+    let batch = own.or_else(|| shared?.data()).filter(|batch| batch.compression().is_some());
+    let Some((batch, buffers)) = batch.and_then(|batch| Some((batch, batch.buffers()?))) else { return Ok(0) };
+    let views = batch.variadicBufferCounts().into_iter().flatten();
+    let read = own.and(wanted).and_then(|wanted| wanted.buffers(buffers.len(), views));
+    let is_read = |at: usize| read.as_ref().is_none_or(|read| read[at]);
     let mut bytes = 0_u64;
-    for buffer in batch.and_then(|batch| batch.buffers()).into_iter().flatten().filter(|buffer| buffer.length() > 0) {
+    for (_, buffer) in buffers.iter().enumerate().filter(|(at, buffer)| buffer.length() > 0 && is_read(*at)) {
         let from = usize::try_from(buffer.offset()).ok().map(&first).transpose()?.flatten();
         match from.map(i64::from_le_bytes) {
             // Not compressed: it stays where it is.
@@ -149,7 +167,7 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Batches<R, M> {
     /// Reads the schema; batches will have these columns, or all. `room` is asked for the bytes that each message will take, before they
     /// are: what it refuses with ends the stream, as the source of [`ArrowError::IoError`].
     pub fn open(input: R, columns: Option<Vec<usize>>, room: M) -> Result<Self, ArrowError> {
-        let input = Framed { inner: input, message: Cursor::default(), room };
+        let input = Framed { inner: input, message: Cursor::default(), room, columns: columns.clone(), wanted: None };
         guarded(|| StreamReader::try_new(input, columns)).map(|reader| Self(Some(reader)))
     }
 
@@ -184,14 +202,16 @@ pub struct FileBatches<M> {
 struct Asked<M> {
     file: File,
     room: M,
+    /// `None`: all.
+    wanted: Option<Wanted>,
 }
 
 impl<M: FnMut(u64) -> io::Result<()>> FileBatches<M> {
     /// Reads the schema and what batches share; the rest as [`Batches::open`].
     pub fn open(file: File, columns: Option<Vec<usize>>, room: M) -> Result<Self, ArrowError> {
         let input = BufReader::new(file.try_clone()?);
-        let mut file = Asked { file, room };
-        let (shared, blocks) = file.blocks()?;
+        let mut file = Asked { file, room, wanted: None };
+        let (shared, blocks) = file.blocks(columns.as_deref())?;
         shared.iter().try_for_each(|block| file.ask(block))?;
         let reader = guarded(|| FileReader::try_new(input, columns))?;
         Ok(Self { reader: Some(reader), blocks: blocks.into_iter(), file })
@@ -204,8 +224,8 @@ impl<M: FnMut(u64) -> io::Result<()>> FileBatches<M> {
 }
 
 impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
-    /// Where the messages of dictionaries and of batches are, from the end of the file.
-    fn blocks(&self) -> Result<(Vec<Block>, Vec<Block>), ArrowError> {
+    /// Where the messages of dictionaries and of batches are, from the end of the file, which says what columns there are.
+    fn blocks(&mut self, columns: Option<&[usize]>) -> Result<(Vec<Block>, Vec<Block>), ArrowError> {
         let end = self.file.metadata()?.len().checked_sub(10).ok_or_else(|| damaged("it is too short"))?;
         let mut last = [0; 10];
         self.file.read_exact_at(&mut last, end)?;
@@ -213,6 +233,8 @@ impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
         let begin = end.checked_sub(length).filter(|_| length <= DESCRIPTION_BYTES_MAX);
         let footer = self.bytes(begin.ok_or_else(|| damaged("what stands at its end is too long"))?, length)?;
         let footer = root_as_footer(&footer).map_err(|_| damaged("what stands at its end cannot be understood"))?;
+        let schema = columns.and_then(|columns| Some((try_fb_to_schema(footer.schema()?).ok()?, columns)));
+        self.wanted = schema.map(|(schema, columns)| Wanted::new(&schema, columns));
         let [shared, batches]: [Vec<Block>; 2] = [footer.dictionaries(), footer.recordBatches()]
             .map(|blocks| blocks.into_iter().flatten().copied().collect());
         Ok((shared, batches))
@@ -238,7 +260,7 @@ impl<M: FnMut(u64) -> io::Result<()>> Asked<M> {
                 Ok(None)
             }
         };
-        let unpacked = unpacked(&described(description)?, first)?;
+        let unpacked = unpacked(&described(description)?, self.wanted.as_ref(), first)?;
         (self.room)(body)?;
         (self.room)(unpacked)
     }
@@ -293,8 +315,9 @@ mod tests {
     };
     use std::{io::Write, sync::Arc};
 
+    /// The same column twice in a stream.
     fn stream(column: ArrayRef, codec: CompressionType) -> Vec<u8> {
-        let batch = RecordBatch::try_from_iter([("a", column)]).unwrap();
+        let batch = RecordBatch::try_from_iter([("a", Arc::clone(&column)), ("b", column)]).unwrap();
         let options = IpcWriteOptions::default().try_with_compression(Some(codec)).unwrap();
         let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
         writer.write(&batch).unwrap();
@@ -302,14 +325,14 @@ mod tests {
         writer.into_inner().unwrap()
     }
 
-    /// What is asked of the room, and what comes.
-    fn read(bytes: &[u8], most: u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>) {
+    /// What is asked of the room for these columns, and what comes.
+    fn read(bytes: &[u8], columns: Columns, most: u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>) {
         let mut asked = 0_u64;
         let room = |bytes: u64| {
             asked = asked.saturating_add(bytes);
             if asked <= most { Ok(()) } else { Err(io::Error::other("no room")) }
         };
-        let read = Batches::open(bytes, None, room).and_then(Iterator::collect);
+        let read = Batches::open(bytes, columns.map(<[usize]>::to_vec), room).and_then(Iterator::collect);
         (asked, read)
     }
 
@@ -323,8 +346,8 @@ mod tests {
         writer.into_inner().unwrap()
     }
 
-    /// As `read`, of a file's first column.
-    fn read_file(bytes: &[u8], most: u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>) {
+    /// As `read`, of a file.
+    fn read_file(bytes: &[u8], columns: Columns, most: u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>) {
         let mut place = tempfile::tempfile().unwrap();
         place.write_all(bytes).unwrap();
         let mut asked = 0_u64;
@@ -332,28 +355,38 @@ mod tests {
             asked = asked.saturating_add(bytes);
             if asked <= most { Ok(()) } else { Err(io::Error::other("no room")) }
         };
-        let read = FileBatches::open(place, Some(vec![0]), room).and_then(Iterator::collect);
+        let read = FileBatches::open(place, columns.map(<[usize]>::to_vec), room).and_then(Iterator::collect);
         (asked, read)
     }
 
-    type Read = fn(&[u8], u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>);
+    type Columns = Option<&'static [usize]>;
+    type Read = fn(&[u8], Columns, u64) -> (u64, Result<Vec<RecordBatch>, ArrowError>);
     type Written = fn(ArrayRef, CompressionType) -> Vec<u8>;
-    /// Streams and files; of the latter all columns are asked for.
-    const KINDS: [(Written, Read, u64); 2] = [(stream, read, 1), (file, read_file, 2)];
+    const FIRST: Columns = Some(&[0]);
+    const KINDS: [(Written, Read); 2] = [(stream, read), (file, read_file)];
 
     #[test]
-    fn what_a_compressed_batch_becomes_is_asked_for_before_it_is_unpacked() {
+    fn what_the_columns_of_a_compressed_batch_become_is_asked_for_before_they_are_unpacked() {
         for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
-            for (written, read, columns) in KINDS {
+            for ((written, read), columns) in KINDS
+                .into_iter()
+                .flat_map(|kind| [Some(&[0][..]), Some(&[1]), Some(&[]), None].map(|some| (kind, some)))
+            {
                 let zeros = Arc::new(Float64Array::from(vec![0.0; 1 << 20]));
                 let bytes = written(zeros.clone(), codec);
-                assert!(bytes.len() < 128 << 10, "{} bytes that become 8 MiB", bytes.len());
-                let (asked, found) = read(&bytes, columns * (9 << 20));
-                assert!((columns * (8 << 20)..columns * (9 << 20)).contains(&asked), "{asked}");
-                assert_eq!(found.unwrap()[0].column(0).as_primitive::<Float64Type>(), zeros.as_ref());
-                let (_, refused) = read(&bytes, columns * (8 << 20));
-                let Err(ArrowError::IoError(_, why)) = refused else { panic!("{refused:?}") };
-                assert_eq!(why.to_string(), "no room");
+                assert!(bytes.len() < 256 << 10, "{} bytes that become 16 MiB", bytes.len());
+                let count = columns.map_or(2, <[usize]>::len);
+                let (least, most) = ((count as u64) << 23, (count as u64) * (8 << 20) + (1 << 20));
+                let (asked, found) = read(&bytes, columns, most);
+                assert!((least..most).contains(&asked), "{asked} for {columns:?}");
+                let found = found.unwrap();
+                assert_eq!(found[0].num_columns(), count);
+                assert!(found[0].columns().iter().all(|column| column.as_primitive::<Float64Type>() == zeros.as_ref()));
+                if count > 0 {
+                    let (_, refused) = read(&bytes, columns, least);
+                    let Err(ArrowError::IoError(_, why)) = refused else { panic!("{refused:?}") };
+                    assert_eq!(why.to_string(), "no room");
+                }
             }
         }
     }
@@ -364,20 +397,20 @@ mod tests {
         let keys: DictionaryArray<Int32Type> = ["x", "y", "x"].into_iter().collect();
         for column in [numbers as ArrayRef, Arc::new(keys)] {
             let sound = file(column, CompressionType::LZ4_FRAME);
-            let rows = read_file(&sound, u64::MAX).1.unwrap()[0].num_rows();
+            let rows = read_file(&sound, FIRST, u64::MAX).1.unwrap()[0].num_rows();
             for at in 0..sound.len() {
                 for bits in [0x55, 0xff] {
                     let mut bytes = sound.clone();
                     bytes[at] ^= bits;
                     // It may still be one, e.g. of other numbers; it makes no room for what is not there.
-                    if let (asked, Ok(found)) = read_file(&bytes, 1 << 20) {
+                    if let (asked, Ok(found)) = read_file(&bytes, FIRST, 1 << 20) {
                         assert!(
                             asked <= 1 << 20 && found.iter().all(|batch| batch.num_rows() <= rows << 8),
                             "byte {at}"
                         );
                     }
                 }
-                assert!(read_file(&sound[..at], 1 << 20).1.is_err(), "cut at {at}");
+                assert!(read_file(&sound[..at], FIRST, 1 << 20).1.is_err(), "cut at {at}");
             }
         }
     }
@@ -385,14 +418,14 @@ mod tests {
     #[test]
     fn a_length_that_nobody_has_room_for_is_only_a_number() {
         for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
-            for (written, read, _) in KINDS {
+            for (written, read) in KINDS {
                 let sound = written(Arc::new(Float64Array::from(vec![0.0; 4096])), codec);
                 let says = 32768_i64.to_le_bytes();
                 let at = 8 * sound.chunks(8).position(|bytes| bytes == says).unwrap();
                 for length in [1_i64 << 46, i64::MAX, -2] {
                     let mut bytes = sound.clone();
                     bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
-                    assert!(read(&bytes, 1 << 30).1.is_err(), "{length}");
+                    assert!(read(&bytes, FIRST, 1 << 30).1.is_err(), "{length}");
                 }
             }
             assert!(ample(1 << 46).is_err() && ample(1 << 20).is_ok());

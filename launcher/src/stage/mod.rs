@@ -44,6 +44,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timestamp;
+mod wanted;
 mod windows;
 
 pub use batches::{Batches, FileBatches, ample, text_bytes};

@@ -231,10 +231,7 @@ fn lower_unary(op: &Op, l: &mut Lower<'_>) -> Lowered {
             let one = l.number(1.0);
             l.binary(Binary::Div, one, x)?
         }
-        Unary::Relu => {
-            let zero = l.number(0.0);
-            l.binary(Binary::Max, x, zero)?
-        }
+        Unary::Relu => bounded(l, x, Compare::Less, 0.0)?,
         Unary::Silu => l.silu(x)?,
         Unary::Gelu => l.unary(Plain::Gelu, x)?,
         Unary::GeluTanh => l.unary(Plain::GeluTanh, x)?,
@@ -242,6 +239,13 @@ fn lower_unary(op: &Op, l: &mut Lower<'_>) -> Lowered {
         Unary::Tanh => l.unary(Plain::Tanh, x)?,
         Unary::Softplus => lower_softplus(l)?,
     })
+}
+
+/// x, or the bound beyond it. What is no number stays so: of it and a bound some runtimes give the bound, whichever is asked for.
+fn bounded(l: &mut Lower<'_>, x: graph::Id, beyond: Compare, bound: f64) -> Result<graph::Id, LowerError> {
+    let bound = l.number(bound);
+    let is_beyond = l.emit(graph::Op::Compare(beyond), &[x, bound])?;
+    l.emit(graph::Op::Where, &[is_beyond, bound, x])
 }
 
 /// max(x, 0) + ln(1 + e^−|x|): nothing overflows.
@@ -266,12 +270,8 @@ fn lower_scalar(op: &Op, l: &mut Lower<'_>) -> Lowered {
             l.add(x, by)?
         }
         Op::Clamp { lo, hi } => {
-            // What is no number stays so: of it and a bound some runtimes give the bound, whichever is asked for.
-            let (lo, hi) = (l.number(lo.get()), l.number(hi.get()));
-            let low = l.emit(graph::Op::Compare(Compare::Less), &[x, lo])?;
-            let x = l.emit(graph::Op::Where, &[low, lo, x])?;
-            let high = l.emit(graph::Op::Compare(Compare::Greater), &[x, hi])?;
-            l.emit(graph::Op::Where, &[high, hi, x])?
+            let x = bounded(l, x, Compare::Less, lo.get())?;
+            bounded(l, x, Compare::Greater, hi.get())?
         }
         _ => unreachable!("row of another operation"),
     })
