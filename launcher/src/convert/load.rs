@@ -15,6 +15,8 @@ use enn_common::{
 };
 use std::{collections::BTreeMap, path::Path};
 
+/// Bytes of what begins at zero and is as large as no tensor of the model, at most: counts, and the like.
+const ZEROS_MAX: u64 = 2 << 20;
 /// The attempt that a loaded checkpoint is written by.
 const ATTEMPT: &str = "load";
 
@@ -255,7 +257,11 @@ fn content(source: &Path, card: &ModelCard, entry: &CardTensor, weights: &Weight
         return if same { weights.tensor(plain) } else { Err(wrong()) };
     }
     let dtype = DType::of_torch(&entry.dtype).ok_or_else(wrong)?;
-    let bytes = entry.shape.iter().try_fold(dtype.bytes(), |product, &length| product.checked_mul(length));
+    let elements = |shape: &[u64]| shape.iter().try_fold(1, |product: u64, &length| product.checked_mul(length));
+    let bytes = elements(&entry.shape).and_then(|elements| elements.checked_mul(dtype.bytes())).ok_or_else(wrong)?;
+    // What a tensor of the file accounts for is there; anything may be claimed of the rest.
+    let is_known = card.tensors.iter().any(|tensor| elements(&tensor.shape) >= elements(&entry.shape));
+    let bytes = Some(bytes).filter(|bytes| is_known || *bytes <= ZEROS_MAX);
     let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(wrong)?;
     match card.initial.get(&entry.name) {
         Some(text) => unhex(text).filter(|found| found.len() == bytes).ok_or_else(wrong),

@@ -127,3 +127,20 @@ fn what_does_not_fit_is_listed() {
     assert!(save_model(&nothing, &pt, true).unwrap_err().to_string().contains("holds no checkpoint"));
     assert!(!checkpoints.join("step-00000000").exists());
 }
+
+#[test]
+fn a_card_cannot_ask_for_more_memory_than_its_tensors_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("m.safetensors");
+    save_model(&run(dir.path()), &target, false).unwrap();
+    let bytes = fs::read(&target).unwrap();
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header = std::str::from_utf8(header).unwrap();
+    let counts = r#"progress.counts\",\"dtype\":\"int64\",\"shape\":[2]"#;
+    assert!(header.contains(counts), "{header}");
+    let header = header.replace(counts, &counts.replace("[2]", "[1125899906842624]"));
+    fs::write(&target, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()).unwrap();
+    let error = load_model(&target, &dir.path().join("loaded"), 1.0).unwrap_err().to_string();
+    assert!(error.contains("progress.counts of type int64 [1125899906842624] cannot be made"), "{error}");
+}

@@ -143,6 +143,10 @@ fn a_text_in_a_typed_column_is_named_by_its_row() {
 
 /// A workbook with one sheet of inline cells, as small as the format allows.
 fn workbook(rows: &[Vec<String>]) -> Vec<u8> {
+    zipped(&workbook_files(rows).map(|(name, text)| (name, text.into_bytes())))
+}
+
+fn workbook_files(rows: &[Vec<String>]) -> [(&'static str, String); 5] {
     let mut sheet = String::from(
         "<?xml version=\"1.0\"?><worksheet xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\"><sheetData>",
     );
@@ -160,7 +164,7 @@ fn workbook(rows: &[Vec<String>]) -> Vec<u8> {
     sheet.push_str("</sheetData></worksheet>");
     let relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
     let package = "http://schemas.openxmlformats.org/package/2006";
-    let files = [
+    [
         (
             "[Content_Types].xml",
             format!(
@@ -188,8 +192,7 @@ fn workbook(rows: &[Vec<String>]) -> Vec<u8> {
             ),
         ),
         ("xl/worksheets/sheet1.xml", sheet),
-    ];
-    zipped(&files.map(|(name, text)| (name, text.into_bytes())))
+    ]
 }
 
 fn zipped(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
@@ -221,6 +224,14 @@ fn a_workbook_is_a_table() {
     assert!(error.contains("t.xlsx, row 2, column \"a\": found \"one\""), "{error}");
     let bench = Bench::rows("t.xlsx", b"PK nothing");
     assert!(bench.error().contains("t.xlsx: cannot be read as a workbook"));
+}
+
+#[test]
+fn a_cell_far_away_does_not_make_a_sheet_of_all_between() {
+    let rows = [["a", "y"], ["1.5", "2"]].map(|row| row.map(str::to_string).to_vec());
+    let files = workbook_files(&rows).map(|(name, text)| (name, text.replace("\"B2\"", "\"XFD1048576\"").into_bytes()));
+    let error = Bench::rows("t.xlsx", &zipped(&files)).error();
+    assert!(error.contains("sheet \"data\"") && error.contains("17179869184"), "{error}");
 }
 
 fn npy(element: Element, shape: &[u64], data: &[u8]) -> Vec<u8> {
@@ -291,6 +302,16 @@ fn arrays_of_every_container_are_samples() {
     bench.layout().row_id = Some("ids".into());
     let (_, table) = bench.stage();
     assert_eq!((table.y(), table.row_id()), ([10.0, 30.0, 50.0, 70.0, 90.0].as_slice(), [5, 4, 3, 2, 1].as_slice()));
+}
+
+#[test]
+fn an_array_of_no_rows_has_no_columns() {
+    // A name for each of 2⁴⁰ columns would be more than there is memory for.
+    let mut bench = Bench::rows("a.npy", &npy(Element::F32, &[0, 1 << 40], &[]));
+    assert!(bench.error().contains("the first array has no rows"));
+    let wide = vec![0; 1_000_001];
+    bench = Bench::rows("a.npy", &npy(Element::U8, &[1, 1_000_001], &wide));
+    assert!(bench.error().contains("its arrays have 1000001 columns, at most 1000000 make a table"));
 }
 
 #[test]

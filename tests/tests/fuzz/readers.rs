@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// Calls `read` with a directory of this thread.
-fn in_place(read: impl FnOnce(&Path)) {
+pub(crate) fn in_place(read: impl FnOnce(&Path)) {
     PLACE.with(|place| {
         let mut place = place.borrow_mut();
         let dir =
@@ -42,7 +42,7 @@ fn value() -> Value {
 }
 
 /// A directory in the form of a checkpoint, with tensors of several types and a value.
-fn directory() -> TempDir {
+pub(crate) fn directory() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = DirectoryWriter::create(&Disk, dir.path(), 1 << 20).unwrap();
     writer.tensor("a.weight", DType::F32.into(), &[2, 3], &[7; 24]).unwrap();
@@ -82,7 +82,7 @@ pub(crate) fn shard_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Zeroes the checksums in zip headers, so that what is behind them is reached.
-fn without_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(crate) fn without_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
     for at in 0..bytes.len().saturating_sub(20) {
         let crc = match &bytes[at..at + 4] {
             b"PK\x03\x04" => 14,

@@ -1,9 +1,18 @@
-//! An allocator that notes the largest request of the thread that asks it to, and the most bytes that were its at one time.
+//! An allocator that notes the largest request of the thread that asks it to, and the most bytes that were its at one time; and the
+//! largest request of all threads.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+/// The largest request of any thread so far.
+pub(crate) fn largest_anywhere() -> usize {
+    LARGEST.load(Relaxed)
+}
 
 thread_local! {
     /// `None`: nobody asks.
@@ -27,6 +36,9 @@ static NOTING: Noting = Noting;
 
 /// So many bytes are taken, and so many given back.
 fn note(taken: usize, given: usize) {
+    if taken > LARGEST.load(Relaxed) {
+        LARGEST.fetch_max(taken, Relaxed);
+    }
     // A thread that ends has no cell any more, and nobody asks it.
     let _ = NOTED.try_with(|noted| {
         if let Some(mut known) = noted.get() {

@@ -7,6 +7,7 @@ pub mod cuda;
 pub mod event;
 pub mod graph;
 pub mod host;
+pub mod locked;
 pub mod torch;
 
 use smallvec::SmallVec;

@@ -3,9 +3,12 @@
 //! ```text
 //! free ─► copied into ─► handed over, with a ticket ─► the launcher writes it, or gives it up ─► given back: free
 //! ```
+//! A GPU copies to it by itself: its pages are locked, where the system lets them be.
+//!
 //! **Invariant:** a snapshot that is the launcher's is not touched; memory is taken only while half of what is left stays free.
 
 use super::{CheckpointError, host_bytes, save::Share, sys::copy_into};
+use crate::backend::{locked::Locked, torch::ShimError};
 use enn_common::{
     fs::{FileError, memory, mmap::SharedPart, space},
     wire::control::{ControlPage, SNAPSHOTS_MAX},
@@ -18,6 +21,7 @@ use std::{
     sync::{Mutex, PoisonError},
     thread::JoinHandle,
 };
+use tch::Device;
 
 /// Where snapshots begin is a multiple of this, and how long they are.
 const GRAIN_BYTES: u64 = 2 << 20;
@@ -46,6 +50,10 @@ pub struct Left {
 #[derive(Debug)]
 pub struct Staging {
     memory: StagingMemory,
+    /// Where what is copied lies.
+    device: Device,
+    /// Why its pages are not locked.
+    unlocked: Option<ShimError>,
     snapshots: [Snapshot; SNAPSHOTS_MAX],
     tickets: u64,
 }
@@ -62,14 +70,24 @@ enum Part {
     #[default]
     Absent,
     /// Its pages are being made.
-    Coming(JoinHandle<io::Result<SharedPart>>),
-    There(SharedPart),
+    Coming(JoinHandle<io::Result<(Locked, Result<(), ShimError>)>>),
+    There(Locked),
 }
 
 impl Staging {
-    /// No memory is taken yet.
-    pub fn new(memory: StagingMemory) -> Self {
-        Self { memory, snapshots: Default::default(), tickets: 0 }
+    /// For what lies on `device`. No memory is taken yet.
+    pub fn new(memory: StagingMemory, device: Device) -> Self {
+        Self { memory, device, unlocked: None, snapshots: Default::default(), tickets: 0 }
+    }
+
+    /// Why the device does not copy by itself, since this was asked last.
+    pub fn unlocked(&mut self) -> Option<ShimError> {
+        self.unlocked.take()
+    }
+
+    /// Whether the device copies by itself to the `index`-th snapshot.
+    pub fn is_locked(&self, index: usize) -> bool {
+        matches!(&self.snapshots[index].part, Part::There(part) if part.is_locked())
     }
 
     /// Begins to make room for shares of so many bytes, so that the first save takes no longer than others.
@@ -100,7 +118,9 @@ impl Staging {
             Part::There(part) => part,
             Part::Coming(thread) => {
                 let made = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that made it is gone")));
-                made.map_err(refused("map"))?
+                let (part, locked) = made.map_err(refused("map"))?;
+                self.unlocked = locked.err();
+                part
             }
             Part::Absent => return Err(refused("map")(io::Error::from(io::ErrorKind::NotFound))),
         };
@@ -120,8 +140,9 @@ impl Staging {
             // It was made for a smaller share, and is ours. That its memory cannot be given back costs memory only.
             let (at, room) = (snapshot.at.cast_signed(), snapshot.room.cast_signed());
             let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-            let _kept = fallocate(&self.memory.file, punch, at, room);
+            // Pages that are locked are not given back.
             *snapshot = Snapshot::default();
+            let _kept = fallocate(&self.memory.file, punch, at, room);
         }
         let room = (bytes + GRAIN_BYTES / 2).next_multiple_of(GRAIN_BYTES);
         let available = memory::available_bytes().unwrap_or(u64::MAX);
@@ -134,7 +155,11 @@ impl Staging {
         let file = self.memory.file.try_clone().map_err(refused("use"))?;
         let at = file.metadata().map_err(refused("look at"))?.len().next_multiple_of(GRAIN_BYTES);
         file.set_len(at + room).map_err(refused("extend"))?;
-        let make = move || SharedPart::of(&file, at, usize::try_from(room).map_err(io::Error::other)?, true);
+        let device = self.device;
+        let make = move || {
+            let part = SharedPart::of(&file, at, usize::try_from(room).map_err(io::Error::other)?, true)?;
+            Ok(Locked::of(part, device))
+        };
         let thread = std::thread::Builder::new().name("enn-staging".into()).spawn(make);
         *snapshot = Snapshot { at, room, part: Part::Coming(thread.map_err(refused("make"))?) };
         Ok(())
@@ -187,13 +212,13 @@ mod tests {
         wire::control::PAGE_BYTES,
     };
     use std::sync::atomic::AtomicU64;
-    use tch::{Device, Kind, Tensor};
+    use tch::{Kind, Tensor};
 
     fn staging() -> Staging {
         let words: &'static [AtomicU64] = Box::leak((0..PAGE_BYTES / 8).map(|_| AtomicU64::new(0)).collect());
         let file = tempfile::tempfile().unwrap();
         file.set_len(PAGE_BYTES as u64).unwrap();
-        Staging::new(StagingMemory { file, page: ControlPage::create(words).unwrap() })
+        Staging::new(StagingMemory { file, page: ControlPage::create(words).unwrap() }, Device::Cpu)
     }
 
     fn state(rows: i64) -> Vec<Named> {

@@ -33,6 +33,32 @@ impl GradBuckets {
         Ok(Self { flats, views, layout, shelf: Shelf::default() })
     }
 
+    /// Zeroed storage for this rank's share of the gradients of `params`; the buckets' memory is there while a step uses it, and no more
+    /// than one bucket's until then.
+    ///
+    /// # Errors
+    /// As [`GradBuckets::new`].
+    pub fn lent(params: &Params, share: Share) -> Result<Self, TchError> {
+        let layout = params.layout().clone();
+        let (mut flats, mut views, mut lent) = (Vec::new(), Vec::new(), Vec::new());
+        for bucket in (0..layout.buckets() as u32).map(BucketId) {
+            let flat = params.flat(bucket).f_zeros_like()?;
+            for id in params.ids().filter(|id| layout.place(*id).0 == bucket) {
+                views.push((id, params.view_of(id, &flat)?));
+            }
+            lent.push(layout.lend(share, bucket, &flat)?);
+            flats.push(flat);
+        }
+        views.sort_unstable_by_key(|(id, _)| id.index());
+        let views = views.into_iter().map(|(_, view)| view).collect();
+        Ok(Self { flats, views, layout, shelf: Shelf::new(lent) })
+    }
+
+    /// Whether there are none.
+    pub fn is_none(&self) -> bool {
+        self.flats.is_empty()
+    }
+
     /// Asks `place` for other storage, bucket by bucket, and moves to what it gives. What the buckets hold is lost: they
     /// begin with what the new storage holds, which must be zeros.
     ///
@@ -53,16 +79,6 @@ impl GradBuckets {
         Ok(())
     }
 
-    /// Keeps this rank's share only, zeros, from now on; the buckets' memory is there while a step uses it.
-    ///
-    /// # Errors
-    /// When there is no memory.
-    pub fn lend(&mut self, share: Share) -> Result<(), TchError> {
-        self.zero()?;
-        self.shelf = Shelf::new(self.layout.lend(share, &self.flats)?);
-        Ok(())
-    }
-
     /// Gives the buckets their memory where it comes and goes.
     ///
     /// # Errors
@@ -77,11 +93,6 @@ impl GradBuckets {
     /// What libtorch says.
     pub fn empty(&mut self) -> Result<(), TchError> {
         self.shelf.empty()
-    }
-
-    /// Keeps everything again; the buckets have their memory.
-    pub fn take_back(&mut self) {
-        self.shelf = Shelf::default();
     }
 
     /// What this rank keeps where that is a share, one array per run.

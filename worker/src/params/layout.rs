@@ -142,15 +142,16 @@ impl Layout {
         runs.filter(|run| run.len > 0).collect()
     }
 
-    /// Takes the memory of arrays of this layout away, of which this rank keeps its share.
-    pub(super) fn lend(&self, share: Share, flats: &[Tensor]) -> Result<Vec<Lent>, TchError> {
-        let runs = self.runs(share);
-        let lend = |(bucket, flat): (usize, &Tensor)| {
-            let mine = runs.iter().filter(|run| run.bucket.index() == bucket);
-            let places = mine.map(|run| flat.f_narrow(0, run.start, run.len)).collect::<Result<_, _>>()?;
-            Lent::new(flat, share.split(flat)?, places)
-        };
-        flats.iter().enumerate().map(lend).collect()
+    /// Takes the memory of an array of this layout away, of which this rank keeps its share.
+    pub(super) fn lend(&self, share: Share, bucket: BucketId, flat: &Tensor) -> Result<Lent, TchError> {
+        let mine = self.runs(share).into_iter().filter(|run| run.bucket == bucket);
+        let places = mine.map(|run| flat.f_narrow(0, run.start, run.len)).collect::<Result<_, _>>()?;
+        Lent::new(flat, share.split(flat)?, places)
+    }
+
+    /// [`Layout::lend`] of an array for each bucket.
+    pub(super) fn lend_all(&self, share: Share, flats: &[Tensor]) -> Result<Vec<Lent>, TchError> {
+        (0..).map(BucketId).zip(flats).map(|(bucket, flat)| self.lend(share, bucket, flat)).collect()
     }
 
     /// Number of buckets.

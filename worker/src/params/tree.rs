@@ -259,9 +259,9 @@ impl Params {
     /// # Errors
     /// When there is no memory for the share.
     pub fn lend(&mut self, share: Share) -> Result<(), TchError> {
-        let mut lent = self.layout.lend(share, &self.flats)?;
+        let mut lent = self.layout.lend_all(share, &self.flats)?;
         if let Some(shadows) = &self.shadows {
-            lent.extend(self.layout.lend(share, &shadows.flats)?);
+            lent.extend(self.layout.lend_all(share, &shadows.flats)?);
         }
         self.shelf = Shelf::new(lent);
         Ok(())

@@ -31,7 +31,7 @@ pub struct Learner {
     pub model: Model,
     /// Weights by name; their storage is `weights`.
     pub params: Params,
-    /// Gradients.
+    /// Gradients; none before what this rank keeps of the state is known.
     pub grads: GradBuckets,
     /// Weights as flat arrays.
     pub weights: FlatParams,
@@ -108,7 +108,7 @@ impl Learner {
         Ok(learner)
     }
 
-    /// The same without moments, averages and best weights, of which a rank may keep a share only: [`Learner::divide`] makes them, or
+    /// The same without gradients, moments, averages and best weights, of which a rank may keep a share only: [`Learner::divide`] makes them, or
     /// [`Learner::equip`] all of them.
     ///
     /// # Errors
@@ -124,7 +124,6 @@ impl Learner {
         let mut model = Model::build_with(&config.model, spec, models, &mut builder)?;
         model.to_device(device);
         let params = builder.build(config.seed, device)?;
-        let grads = GradBuckets::new(&params)?;
         let weights = FlatParams::of(&params);
         let train = &config.train;
         let settings = AdamWSettings { betas: train.betas, weight_decay: train.weight_decay, clip: train.clip };
@@ -142,7 +141,7 @@ impl Learner {
         Ok(Self {
             model,
             params,
-            grads,
+            grads: GradBuckets::none(),
             weights,
             optimizer: AdamW::new(&FlatParams::none(), settings)?,
             ema: None,
@@ -159,12 +158,15 @@ impl Learner {
         })
     }
 
-    /// Makes what a bare learner lacks, as far as this rank keeps it: moments of no step, and averages and best weights that are the
-    /// weights of now.
+    /// Makes what a bare learner lacks, as far as this rank keeps it: gradients, moments of no step, and averages and best weights that
+    /// are the weights of now.
     ///
     /// # Errors
     /// When there is no memory for it.
     pub fn equip(&mut self) -> Result<(), SessionError> {
+        if self.grads.is_none() {
+            self.grads = GradBuckets::new(&self.params)?;
+        }
         if !self.best.is_empty() {
             return Ok(());
         }
@@ -256,17 +258,17 @@ impl Learner {
     pub fn divide(&mut self, group: &dyn ProcessGroup, strategy: Strategy) -> Result<(), SessionError> {
         let shared = sharing(group);
         if matches!(strategy, Strategy::Auto | Strategy::Ddp) || shared.size() == 1 {
-            return self.equip();
+            self.equip()?;
+            return self.share_gradients(group);
         }
         let share = Share { rank: shared.rank(), world: shared.size() };
         self.weights.hold(share);
         let moments = if self.best.is_empty() { None } else { Some(self.cut()?) };
         if matches!(strategy, Strategy::Fsdp | Strategy::Hsdp) {
-            // Where they lie now, all ranks may write.
+            // Those of the round before may lie where all its ranks write.
             self.grads = GradBuckets::none();
             self.params.lend(share)?;
-            self.grads = GradBuckets::new(&self.params)?;
-            self.grads.lend(share)?;
+            self.grads = GradBuckets::lent(&self.params, share)?;
             self.weights.keep_masters(self.params.kept(false).into_iter().map(Tensor::shallow_clone).collect());
         }
         if let Some(mesh) = group.mesh() {
@@ -275,6 +277,9 @@ impl Learner {
         match moments {
             Some(moments) => self.optimizer.keep(&self.weights, moments)?,
             None => self.equip()?,
+        }
+        if !self.params.is_lent() {
+            self.share_gradients(group)?;
         }
         self.executor.reset();
         self.dealt = true;
@@ -313,7 +318,7 @@ impl Learner {
             self.unpack(group)?;
             self.dealt = false;
             self.params.take_back();
-            self.grads.take_back();
+            self.grads = GradBuckets::none();
         }
         self.weights.hold(Share::WHOLE);
         self.optimizer.keep(&self.weights, [exp_avg?, exp_avg_sq?])?;
@@ -351,22 +356,21 @@ impl Learner {
         Ok(())
     }
 
-    /// Weights and gradients get their memory, and every rank all weights, where that is there only while a step uses it: for what
-    /// ranks do each for themselves. Every rank calls it; [`Learner::pack`] takes it back.
+    /// The weights get their memory, and every rank all of them, where that is there only while a step uses it: for what ranks do each
+    /// for themselves. Every rank calls it; [`Learner::pack`] takes it back.
     ///
     /// # Errors
     /// The collective's, and when there is no memory.
     pub fn unpack(&mut self, group: &dyn ProcessGroup) -> Result<(), SessionError> {
         if self.params.is_lent() {
             self.params.fill()?;
-            self.grads.fill()?;
             self.gather_weights(group)?;
             self.params.refresh_shadows()?;
         }
         Ok(())
     }
 
-    /// Takes back what [`Learner::unpack`] gave.
+    /// Takes back what [`Learner::unpack`] gave, and what a step that broke left of gradients.
     ///
     /// # Errors
     /// What libtorch says.

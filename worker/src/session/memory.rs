@@ -13,10 +13,12 @@ use super::{
     train::{Host, State},
 };
 use crate::{
-    autograd::Cx,
+    autograd::{BucketId, Cx, GradLeaves},
     backend::graph,
     comm::Reduce,
     data::{Batch, Sampler},
+    error::HookError,
+    op::collective::Collectives,
 };
 use enn_common::{
     config::train::{Recompute, TrainConfig},
@@ -150,18 +152,74 @@ fn estimate(rows: i64, few: u64, more: u64) -> f64 {
     few as f64 + each.max(0.0) * (rows - PROBES[0]).max(0) as f64
 }
 
+/// The ranks of a probe whose gradients come and go: none is waited for, as what they sum is thrown away.
+struct Unasked(u32);
+
+impl Collectives for Unasked {
+    fn ranks(&self) -> u32 {
+        self.0
+    }
+
+    fn all_reduce(&self, _: &Raw) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    fn reduce_scatter(&self, _: &Raw) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    fn all_gather(&self, _: &Raw) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    fn order(&self) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), HookError> {
+        Ok(())
+    }
+}
+
 /// Peak bytes of forward and backward over the batch's first rows. The gradients are thrown away by the step that follows.
 fn probe(parts: &Parts<'_>, place: &Place<'_>, batch: &Batch, rows: i64, recompute: bool) -> Result<u64, SessionError> {
+    let peak = recorded_peak(parts, place, batch, rows, recompute);
+    if peak.is_err() {
+        // Gradients that come and go were left where they were.
+        parts.grads.lent().iter().try_for_each(|lent| lent.renew(false))?;
+    }
+    peak
+}
+
+fn recorded_peak(
+    parts: &Parts<'_>,
+    place: &Place<'_>,
+    batch: &Batch,
+    rows: i64,
+    recompute: bool,
+) -> Result<u64, SessionError> {
+    let unasked = Unasked(parts.weights.share().world);
+    let come_and_go = !parts.grads.lent().is_empty();
     let rows = rows.min(batch.x.size()[0]);
     let part = batch.narrow(0, rows)?;
     let mut cx = Cx::train(parts.params, 0, 0);
     cx.set_launcher(&place.kernels.manager);
     cx.set_recompute(recompute);
+    if come_and_go {
+        cx.set_collectives(&unasked);
+    }
     parts.precision.enter(&cx)?;
     let output = parts.model.forward(&cx, &cx.input(part.x), &cx.input(part.x_mask))?;
     let targets = parts.model.targets(&cx, &cx.input(part.y), &cx.input(part.y_mask))?;
     let loss = parts.objective.forward(&cx, &output, &targets)?;
-    cx.backward(&loss.sum, parts.grads, &mut |_, _| Ok(()))?;
+    let mut give = |bucket: BucketId, _: &Raw| -> Result<(), HookError> {
+        if come_and_go {
+            cx.give_gradients(parts.grads, bucket, true)?;
+        }
+        Ok(())
+    };
+    cx.backward(&loss.sum, parts.grads, &mut give)?;
+    cx.take_sums(parts.grads, true)?;
     Ok(cx.with_program(|program| program.peak_bytes()))
 }
 

@@ -119,6 +119,7 @@ impl Refusals {
         let (step, batch) = (done.at.0, &done.batch);
         let now = last.back().map_or(step, |last| last.at.0);
         learner.unpack(place.group)?;
+        learner.grads.fill()?;
         let replay = replay(learner, place, batch, step)?;
         learner.pack()?;
         let samples = rows.order.samples(done.at.1) as usize;

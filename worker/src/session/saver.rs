@@ -17,6 +17,7 @@ use enn_common::{
     wire::message::{FromWorker, StagedShard},
 };
 use std::{path::PathBuf, time::Duration};
+use tch::Device;
 
 /// While a snapshot is waited for, a sign of life is given this often.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
@@ -56,10 +57,11 @@ enum Turn {
 }
 
 impl Saver {
-    pub(super) fn new(train: &TrainConfig, reporter: &dyn Reporter) -> Self {
+    /// Of a state on `device`.
+    pub(super) fn new(train: &TrainConfig, reporter: &dyn Reporter, device: Device) -> Self {
         let memory = if train.checkpoint_async { reporter.staging() } else { None };
         Self {
-            staging: memory.map(Staging::new),
+            staging: memory.map(|memory| Staging::new(memory, device)),
             plan: Plan::default(),
             busy: train.checkpoint_busy,
             blake3: train.checkpoint_blake3,
@@ -115,6 +117,12 @@ impl Saver {
             let threads = tch::get_num_threads().clamp(1, COPY_THREADS_MAX as i32) as usize;
             match staging.leave(index, &share, threads) {
                 Ok(left) => {
+                    if let Some(why) = staging.unlocked() {
+                        let message = format!(
+                            "checkpoints are copied into memory that is not page-locked, which takes longer: {why}"
+                        );
+                        reporter.send(FromWorker::Warned { message })?;
+                    }
                     let Due { step, epoch, metric, dir, must, .. } = due;
                     let boxes = share.layout.boxes;
                     let (ticket, at, blake3, blocked) = (left.ticket, left.at, self.blake3, watch.lap_ms() / 1e3);

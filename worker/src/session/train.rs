@@ -207,7 +207,7 @@ impl<'a> Training<'a> {
         let (checkpoints, device) = (task.checkpoints.clone(), task.device);
         let models = task.models.clone();
         let host = Host { config, checkpoints, device, reporter, kernels, profile, ledger, data, spec, models, order };
-        let state = host.state(Saver::new(&host.config.train, host.reporter))?;
+        let state = host.state(Saver::new(&host.config.train, host.reporter, host.device))?;
         Ok(Self { host, state })
     }
 

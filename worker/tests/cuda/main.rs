@@ -7,6 +7,7 @@
 
 mod compile;
 mod operands;
+mod staging;
 mod table;
 mod tiles;
 mod updates;

@@ -33,6 +33,13 @@ fn an_attribute_that_a_later_pytorch_adds_is_passed_over() {
 }
 
 #[test]
+fn an_item_that_was_transformed_still_says_so() {
+    let mut packed = metadata();
+    packed.values.get_mut("note").unwrap().transforms = vec!["stream.zstd/1".to_owned(), "other".to_owned()];
+    assert_eq!(Metadata::parse(&packed.to_bytes("save")).unwrap().values, packed.values);
+}
+
+#[test]
 fn entries_that_share_one_long_text_or_size_do_not_multiply_it() {
     // 20,000 values with one name of 20 kB between them are 400 MB when each has its own.
     let name = "n".repeat(20_000);

@@ -173,6 +173,13 @@ fn write_place(out: &mut Pickler, place: &Place) {
         out.count(place.offset);
         out.field("length");
         out.count(place.length);
+        if !place.transforms.is_empty() {
+            out.field("transform_descriptors");
+            out.empty_list();
+            out.mark();
+            place.transforms.iter().for_each(|transform| out.text(transform));
+            out.appends();
+        }
     });
 }
 

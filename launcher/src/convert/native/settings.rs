@@ -67,7 +67,7 @@ pub(super) fn of(values: &BTreeMap<String, Value>) -> (Mapped, Left) {
         }
     }
     let int = |name: &str| if let Some(Value::Int(found)) = values.get(&format!("config.{name}")) { *found } else { 0 };
-    let latents = int("spatial_latents") + int("temporal_latents");
+    let latents = int("spatial_latents").saturating_add(int("temporal_latents"));
     if latents > 0 {
         let theirs = "config.spatial_latents + config.temporal_latents".to_owned();
         mapped.push((theirs, "model.fuser_latents".to_owned(), Value::Int(latents)));

@@ -27,6 +27,8 @@ use std::{
 };
 use zip::ZipArchive;
 
+/// Columns of a table, at most: each has a name.
+const COLUMNS_MAX: u64 = 1_000_000;
 /// Entries of a zip, at most.
 const ENTRIES_MAX: usize = 10_000;
 
@@ -271,6 +273,16 @@ impl ArraySource {
     pub(crate) fn open(path: &Path, format: SourceFormat, scratch: &Path) -> Result<Self, StageError> {
         let arrays = open(path, format, scratch)?;
         let rows = arrays.first().map_or(0, NamedArray::rows);
+        if rows == 0 {
+            let found = "the first array has no rows".to_string();
+            return Err(StageError::ZeroRows { path: path.to_path_buf(), found, hint: String::new() });
+        }
+        let wide = arrays.iter().filter(|array| array.rows() == rows).map(|array| array.width() as u64);
+        let columns = wide.fold(0, u64::saturating_add);
+        if columns > COLUMNS_MAX {
+            let why = format!("its arrays have {columns} columns, at most {COLUMNS_MAX} make a table");
+            return Err(unreadable(path, "a table of arrays", why));
+        }
         let (mut header, mut places) = (Vec::new(), Vec::new());
         for (index, array) in arrays.iter().enumerate().filter(|(_, array)| array.rows() == rows) {
             match array.shape.len() {
@@ -278,10 +290,6 @@ impl ArraySource {
                 _ => header.extend((0..array.width()).map(|element| format!("{}[{element}]", array.name))),
             }
             places.extend((0..array.width()).map(|element| (index, element)));
-        }
-        if rows == 0 {
-            let found = "the first array has no rows".to_string();
-            return Err(StageError::ZeroRows { path: path.to_path_buf(), found, hint: String::new() });
         }
         let bytes = path.metadata().map_err(FileError::of("measure", path))?.len();
         Ok(Self { arrays: Arc::new(arrays), header, places: Arc::new(places), rows, bytes })

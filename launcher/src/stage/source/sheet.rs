@@ -7,13 +7,13 @@ use super::{
     typed::{self, Cells, PIECE_ROWS},
 };
 use crate::stage::{error::StageError, timestamp};
-use calamine::{Data, DataType, Range, Reader, Sheets, open_workbook_auto};
-use std::{fs::File, io::BufReader, path::Path, sync::Arc};
+use calamine::{Cell as BookCell, Data, DataRef, DataType, Range, Reader, Sheets, open_workbook_auto};
+use std::{panic::catch_unwind, path::Path, sync::Arc};
 
-/// Cells of a sheet, at most: with 32 bytes each and the reader's own copy they stay well below 512 MB.
+/// Cells of a sheet, at most, empty ones between others counted: with 32 bytes each and the reader's own copy they stay well below 512 MB.
 const CELLS_MAX: u64 = 6_000_000;
 
-/// Bytes of a workbook whose reader does not tell the size of a sheet beforehand.
+/// Bytes of a workbook whose reader does not tell cell by cell what it finds.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// An open sheet.
@@ -27,8 +27,16 @@ pub(crate) struct SheetSource {
 }
 
 impl SheetSource {
-    /// Opens a sheet, the first when none is named.
+    /// Opens a sheet, the first when none is named. The format's own reader panics on some damaged ones; here that is an error like any
+    /// other.
     pub(crate) fn open(path: &Path, name: Option<&str>) -> Result<Self, StageError> {
+        catch_unwind(|| Self::read(path, name)).unwrap_or_else(|_| {
+            let cause = "it is damaged: what it says of its own parts does not fit them".into();
+            Err(StageError::Unreadable { path: path.to_path_buf(), format: "a workbook", cause })
+        })
+    }
+
+    fn read(path: &Path, name: Option<&str>) -> Result<Self, StageError> {
         let unreadable = |cause: calamine::Error| StageError::Unreadable {
             path: path.to_path_buf(),
             format: "a workbook",
@@ -42,8 +50,31 @@ impl SheetSource {
             let sheet = wanted.to_string();
             return Err(StageError::NoSheet { path: path.to_path_buf(), sheet, found });
         };
-        check_size(path, &mut book, name, bytes)?;
-        let sheet = book.worksheet_range(name).map_err(unreadable)?;
+        let too_large = |cells| StageError::SheetTooLarge {
+            path: path.to_path_buf(),
+            sheet: name.clone(),
+            cells,
+            cells_max: CELLS_MAX,
+        };
+        let mut sheet = SparseCells::default();
+        let sheet = match &mut book {
+            Sheets::Xlsx(book) => {
+                let mut reader = book.worksheet_cells_reader(name).map_err(|cause| unreadable(cause.into()))?;
+                while let Some(cell) = reader.next_cell().map_err(|cause| unreadable(cause.into()))? {
+                    sheet.push(cell).map_err(too_large)?;
+                }
+                Range::from_sparse(sheet.cells)
+            }
+            Sheets::Xlsb(book) => {
+                let mut reader = book.worksheet_cells_reader(name).map_err(|cause| unreadable(cause.into()))?;
+                while let Some(cell) = reader.next_cell().map_err(|cause| unreadable(cause.into()))? {
+                    sheet.push(cell).map_err(too_large)?;
+                }
+                Range::from_sparse(sheet.cells)
+            }
+            _ if bytes > BYTES_MAX => return Err(too_large(u64::MAX)),
+            other => other.worksheet_range(name).map_err(unreadable)?,
+        };
         let is_blank = |row: &&[Data]| row.iter().all(DataType::is_empty);
         let before = sheet.rows().take_while(is_blank).count();
         let header: Vec<String> =
@@ -56,17 +87,31 @@ impl SheetSource {
     }
 }
 
-/// Refuses a sheet that would not fit.
-fn check_size(path: &Path, book: &mut Sheets<BufReader<File>>, sheet: &str, bytes: u64) -> Result<(), StageError> {
-    let cells = match book {
-        Sheets::Xlsx(book) => book.worksheet_cells_reader(sheet).map_or(0, |reader| reader.dimensions().len()),
-        _ if bytes > BYTES_MAX => u64::MAX,
-        _ => 0,
-    };
-    if cells <= CELLS_MAX {
-        return Ok(());
+/// Cells that hold something, in the rectangle that they lie in: all of that is made.
+#[derive(Default)]
+struct SparseCells {
+    cells: Vec<BookCell<Data>>,
+    corners: Option<[(u32, u32); 2]>,
+}
+
+impl SparseCells {
+    /// Takes up a cell; how many there would be where they are too many.
+    fn push(&mut self, cell: BookCell<DataRef<'_>>) -> Result<(), u64> {
+        let (row, column) = cell.get_position();
+        if *cell.get_value() == DataRef::Empty {
+            return Ok(());
+        }
+        let [from, to] = self.corners.unwrap_or([(row, column); 2]);
+        let [from, to] = [(from.0.min(row), from.1.min(column)), (to.0.max(row), to.1.max(column))];
+        self.corners = Some([from, to]);
+        let length = |from, to| u64::from(to - from) + 1;
+        let area = length(from.0, to.0).saturating_mul(length(from.1, to.1)).max(self.cells.len() as u64);
+        if area > CELLS_MAX {
+            return Err(area);
+        }
+        self.cells.push(BookCell::new((row, column), Data::from(cell.get_value().clone())));
+        Ok(())
     }
-    Err(StageError::SheetTooLarge { path: path.to_path_buf(), sheet: sheet.to_string(), cells, cells_max: CELLS_MAX })
 }
 
 /// A cell as text.

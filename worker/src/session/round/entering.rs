@@ -44,7 +44,6 @@ impl<'a> Round<'a> {
             *state = State { left, told, ..host.state(state.saver.take())? };
         }
         state.learner.executor.reset();
-        state.learner.share_gradients(group)?;
         state.pace.report_next();
         let mut round = Self { host, state, place, sampler, task, fresh: false, calibrated: None };
         round.decide_precision()?;
