@@ -106,6 +106,11 @@ pub(crate) fn address(path: &Path) -> Option<String> {
     Some(text[before.rfind('/').map_or(0, |slash| slash + 1)..].to_owned())
 }
 
+/// Refuses an address where a directory is needed.
+pub(crate) fn local(runs: &Path) -> Result<(), RunDirError> {
+    address(runs).map_or(Ok(()), |address| Err(RunDirError::Address { address }))
+}
+
 /// A run directory that this process works in.
 #[derive(Debug)]
 pub struct RunDir {
@@ -116,9 +121,7 @@ pub struct RunDir {
 impl RunDir {
     /// Makes a new run directory under `runs` (made when absent).
     pub fn create(runs: &Path, name: &str, now: OffsetDateTime) -> Result<Self, RunDirError> {
-        if let Some(address) = address(runs) {
-            return Err(RunDirError::Address { address });
-        }
+        local(runs)?;
         // A name that is new is made durable; who may not read the directory around it goes on all the same.
         let _unreadable = atomic::make_dir(runs);
         fs::create_dir_all(runs).map_err(io_error("make", runs))?;
@@ -275,9 +278,7 @@ pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
 }
 
 fn find_where(runs: &[PathBuf], reference: &str, fits: fn(&Path) -> bool) -> Result<PathBuf, RunDirError> {
-    if let Some(address) = runs.iter().find_map(|runs| address(runs)) {
-        return Err(RunDirError::Address { address });
-    }
+    runs.iter().try_for_each(|runs| local(runs))?;
     let named = runs.iter().map(|runs| runs.join(reference));
     if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)) {
         return Ok(path);

@@ -141,6 +141,9 @@ fn a_run_whose_machine_is_gone_goes_on_elsewhere_from_what_is_in_the_store_and_e
     assert!(told.contains(&run), "{told}");
     let told = said(&fleet.ends("third", &["predict", "x", "--runs-dir", &runs, "--data", "a", "--out", "b"], 2));
     assert!(told.contains("no run \"x\"") && told.contains(&runs), "{told}");
+    let told = said(&fleet.ends("third", &["cv", "chaos.toml", "--runs-dir", &runs, "--quiet"], 2));
+    assert!(told.contains("a directory of a file system is needed"), "{told}");
+    assert!(!fleet.dir.path().join("file:").exists(), "no directory is made of an address");
     let nowhere = format!("{runs}/nothing");
     let told = said(&fleet.ends("third", &["predict", &nowhere, "--data", "a", "--out", "b"], 5));
     assert!(told.contains(&nowhere), "{told}");
