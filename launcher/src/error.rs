@@ -125,6 +125,19 @@ pub enum Error {
         "{0}\n  hint: make room, and go on with `enn train --resume`: what was done since that checkpoint is done again"
     )]
     Unsaved(String),
+    /// A run that is kept at an address, whose end did not come there.
+    #[error(
+        "the end of the run is not at {address}: {source}\n  hint: it is in {0}; `enn train --resume {0}` or `enn ckpt push {0} {address}` \
+         brings it there", dir.display()
+    )]
+    NotKept {
+        /// Address.
+        address: String,
+        /// Directory.
+        dir: PathBuf,
+        /// Cause.
+        source: RemoteError,
+    },
     /// A worker that does not answer.
     #[error("the worker gave no answer within {} s", .0.as_secs())]
     Late(Duration),
@@ -368,6 +381,7 @@ impl Error {
             | Self::Agent(_)
             | Self::Ask(_)
             | Self::Unsaved(_)
+            | Self::NotKept { .. }
             | Self::Group(_)
             | Self::Logs(_)
             | Self::Chaos(_)

@@ -64,8 +64,8 @@ pub enum RunDirError {
     },
     /// An object store where a directory is needed.
     #[error(
-        "runs are kept in a directory of a file system, found {address}\n  hint: name a directory, and with --set \
-         train.checkpoint_mirror={address} every checkpoint is uploaded too"
+        "found the address {address} where a directory of a file system is needed\n  hint: `enn train` keeps runs at an address \
+         with --runs-dir; `enn ckpt push` and `enn ckpt pull` copy runs to and from one"
     )]
     Address {
         /// What was given.
@@ -100,10 +100,15 @@ fn listed(known: &[String]) -> String {
 }
 
 /// The address in an object store that a path, also one below a directory, was meant to be.
-fn address(path: &Path) -> Option<String> {
+pub(crate) fn address(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let (before, _) = text.split_once("://")?;
     Some(text[before.rfind('/').map_or(0, |slash| slash + 1)..].to_owned())
+}
+
+/// Refuses an address where a directory is needed.
+pub(crate) fn local(runs: &Path) -> Result<(), RunDirError> {
+    address(runs).map_or(Ok(()), |address| Err(RunDirError::Address { address }))
 }
 
 /// A run directory that this process works in.
@@ -116,9 +121,7 @@ pub struct RunDir {
 impl RunDir {
     /// Makes a new run directory under `runs` (made when absent).
     pub fn create(runs: &Path, name: &str, now: OffsetDateTime) -> Result<Self, RunDirError> {
-        if let Some(address) = address(runs) {
-            return Err(RunDirError::Address { address });
-        }
+        local(runs)?;
         // A name that is new is made durable; who may not read the directory around it goes on all the same.
         let _unreadable = atomic::make_dir(runs);
         fs::create_dir_all(runs).map_err(io_error("make", runs))?;
@@ -275,9 +278,7 @@ pub fn find_cv(runs: &Path, reference: &str) -> Result<PathBuf, RunDirError> {
 }
 
 fn find_where(runs: &[PathBuf], reference: &str, fits: fn(&Path) -> bool) -> Result<PathBuf, RunDirError> {
-    if let Some(address) = runs.iter().find_map(|runs| address(runs)) {
-        return Err(RunDirError::Address { address });
-    }
+    runs.iter().try_for_each(|runs| local(runs))?;
     let named = runs.iter().map(|runs| runs.join(reference));
     if let Some(path) = std::iter::once(PathBuf::from(reference)).chain(named).find(|path| fits(path)) {
         return Ok(path);
@@ -313,7 +314,8 @@ pub fn is_living(run: &Path) -> bool {
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
 }
 
-fn is_run(path: &Path) -> bool {
+/// Whether it is the directory of a run.
+pub(crate) fn is_run(path: &Path) -> bool {
     path.join(RUN_JSON).is_file() || path.join(LAUNCH_JSON).is_file()
 }
 
@@ -338,11 +340,17 @@ fn list_where(runs: &[PathBuf], fits: fn(&Path) -> bool) -> Vec<(String, PathBuf
         .filter(|entry| fits(&entry.path()))
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect();
-    let time = |name: &str| name.rsplit('-').nth(1).map(str::to_owned);
     // Of those of one second the one that was made last.
     let made = |path: &Path| path.metadata().and_then(|found| found.created()).ok();
-    all.sort_by_cached_key(|(name, path)| std::cmp::Reverse((time(name), made(path), name.clone())));
+    all.sort_by_cached_key(|(name, path)| {
+        std::cmp::Reverse((time_of(name).map(str::to_owned), made(path), name.clone()))
+    });
     all
+}
+
+/// The time in a run's name.
+pub(crate) fn time_of(name: &str) -> Option<&str> {
+    name.rsplit('-').nth(1)
 }
 
 /// A name that is safe as part of a file name.
@@ -384,7 +392,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for given in [PathBuf::from("s3://bucket/runs"), dir.path().join("gs://bucket/runs")] {
             let made = RunDir::create(&given, "a", datetime!(2026-01-01 00:00 UTC)).unwrap_err().to_string();
-            assert!(made.contains("://bucket/runs") && made.contains("train.checkpoint_mirror="), "{made}");
+            assert!(made.contains("://bucket/runs") && made.contains("enn ckpt push"), "{made}");
             assert_eq!(find(&given, "latest").unwrap_err().to_string(), made);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made");

@@ -46,11 +46,7 @@ impl Durable {
     /// Checkpoints in `directory`; those that `train` says are kept besides the newest and the best. `draft` is completed with step, epoch,
     /// metric and time at each commit. `warn` hears of damaged checkpoints and of old ones that cannot be removed.
     pub fn new(directory: PathBuf, train: &TrainConfig, draft: Draft, warn: Warn) -> Self {
-        let &TrainConfig {
-            checkpoint_keep: last, checkpoint_keep_epochs: epochs, checkpoint_keep_hours: hours, ..
-        } = train;
-        let keep = Rule { last, epochs, hours };
-        Self { directory, keep, draft, warn, known: None, then: None }
+        Self { directory, keep: rule(train), draft, warn, known: None, then: None }
     }
 
     /// Every manifest says what `known` says when it is written.
@@ -64,6 +60,11 @@ impl Durable {
     pub fn telling(self, then: Option<Then>) -> Self {
         Self { then, ..self }
     }
+}
+
+/// Which checkpoints stay.
+pub fn rule(train: &TrainConfig) -> Rule {
+    Rule { last: train.checkpoint_keep, epochs: train.checkpoint_keep_epochs, hours: train.checkpoint_keep_hours }
 }
 
 impl Checkpoints for Durable {

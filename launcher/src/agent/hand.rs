@@ -15,9 +15,11 @@ use super::{
 use crate::{
     process::{Guard, Signals, wait_ready},
     rendezvous::{News, Rendezvous, RoundPlan as Membership, RunEnd},
+    run_dir,
 };
 use enn_broker::{Broker, BrokerEvent, RoundPlan};
 use enn_common::{
+    checkpoint::latest,
     event::What,
     id::{Round, WorkerId},
     wire::{
@@ -247,15 +249,26 @@ impl Hand<'_> {
                 HandEnd::Stopped(self.stop.unwrap_or(Signal::named(by.split(' ').next().unwrap_or_default())))
             }
             RunEnd::Failed { end, reason } => HandEnd::Failed(format!("{end} ({reason})")),
-            RunEnd::TimedOut { reason } | RunEnd::HostLost { reason } | RunEnd::Refused { reason } => {
-                HandEnd::Failed(reason)
-            }
+            RunEnd::HostLost { reason } => HandEnd::Failed(format!("{reason}{}", self.saved())),
+            RunEnd::TimedOut { reason } | RunEnd::Refused { reason } => HandEnd::Failed(reason),
         };
         if let (None, HandEnd::Failed(reason)) = (&self.end, &end) {
             (self.emit)(What::GaveUp { reason: reason.clone() });
         }
         self.end.get_or_insert(end);
         self.kill();
+    }
+
+    /// What is left of a run whose head is gone, for people.
+    fn saved(&self) -> String {
+        let Some(Work { run_dir, .. }) = &self.work else { return String::new() };
+        let newest = latest(&run_dir::checkpoints(run_dir)).found;
+        let newest = newest.as_ref().and_then(|found| found.dir().file_name()).map(|name| name.to_string_lossy());
+        let newest = newest.unwrap_or("none".into());
+        let dir = run_dir.display();
+        format!(
+            "\n  hint: the newest checkpoint is {newest}; when no node leads the run any more, `enn train --resume {dir}` goes on from it"
+        )
     }
 
     fn fail(&mut self, reason: String) {
@@ -336,7 +349,8 @@ impl Hand<'_> {
                 let (host, dir) = (&self.spec.host, work.run_dir.display());
                 self.fail(format!(
                     "node {host} does not see the run directory {dir} as the head of the run does: {found} (the run and \
-                     its staged data must be on a file system that all nodes share: --runs-dir)"
+                     its staged data must be on a file system that all nodes share: --runs-dir, or for runs at an address \
+                     XDG_CACHE_HOME)"
                 ));
             }
         }
@@ -528,7 +542,7 @@ impl Hand<'_> {
 /// Whether the node sees the run as its head does; else what it found.
 fn sees(work: &Work) -> Result<(), String> {
     let at = |path: &Path| path.display().to_string();
-    let config = work.run_dir.join(crate::run_dir::RUN_JSON);
+    let config = work.run_dir.join(run_dir::RUN_JSON);
     let text = fs::read(&config).map_err(|error| format!("{}: {error}", at(&config)))?;
     if blake3::hash(&text).to_hex().as_str() != work.config {
         return Err(format!("{} holds something else", at(&config)));

@@ -55,7 +55,7 @@ pub use ask::{AskError, ask};
 pub use committer::{Checkpoints, Committed};
 pub use dispatcher::run;
 pub(crate) use dispatcher::{Headship, guard, lead};
-pub use durable::{Durable, Known, Then};
+pub use durable::{Durable, Known, Then, rule};
 pub use error::AgentError;
 pub(crate) use hand::{Heritage, serve};
 pub(crate) use heir::inherit;

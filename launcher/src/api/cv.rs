@@ -10,7 +10,7 @@ use crate::{
     },
     error::Usage,
     facts::Facts,
-    run_dir::RunDir,
+    run_dir::{self, RunDir},
     stage as stager,
     ui::{Mode, Sink},
 };
@@ -123,6 +123,7 @@ fn begin(config: &RunConfig, facts: &Facts, options: &CvOptions) -> Result<(RunD
     if data.split.kind == SplitKind::Column {
         return Err(Error::Usage(Usage::FoldsByColumn));
     }
+    run_dir::local(&options.runs_dir)?;
     // All rows train, so that all categories are known; a fold keeps those of its own training rows.
     let whole = SplitConfig { kind: SplitKind::Random, val: 0.0, test: 0.0, ..data.split.clone() };
     let staging = RunConfig { data: Some(DataConfig { split: whole, ..data.clone() }), ..config.clone() };

@@ -11,6 +11,7 @@
 //! ```
 //! Times are seconds, sizes bytes, predictions and errors in the target's own unit.
 
+mod address;
 mod allocated;
 mod announce;
 mod card;
@@ -32,6 +33,7 @@ mod stream;
 mod train;
 
 pub use crate::export::{Exported, is_packed as is_artifact};
+pub use address::{at_address, find_run, newest_run, verify_at};
 pub use allocated::{allocation, meeting, requeued, run_allocated, take_part};
 pub use cv::{CrossValidated, CvOptions, OUT_OF_FOLD, cross_validate};
 pub use evaluate::{EvaluateOptions, Evaluated, evaluate};

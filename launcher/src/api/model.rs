@@ -1,7 +1,7 @@
 //! Models as such: `new_model` with seeded initial weights, `save_model` and `load_model` in the forms people share, and the tasks of a
 //! configuration.
 
-use super::{announce::Announcer, launch, train};
+use super::{address::find_run, announce::Announcer, launch, train};
 use crate::{
     Error,
     agent::{self, Durable, Ended, Job},
@@ -79,7 +79,7 @@ pub fn tasks_of(place: &Path, runs: &Path, facts: &Facts) -> Result<Forest, Erro
     if file.is_file() {
         return Ok(tasks::read(&read(&file)?, place)?);
     }
-    let run = run_dir::find(runs, &place.to_string_lossy())?;
+    let run = find_run(&[runs.to_owned()], &place.to_string_lossy(), (facts, false), &mut |_, _| {})?;
     Ok(tasks::forest(&run_dir::read_config(&run)?.model, place)?)
 }
 

@@ -1,6 +1,7 @@
 //! `train`: stage, start workers, keep them alive, and leave a run directory behind.
 
 use super::{
+    address,
     announce::{Announcer, Teller},
     card::Card,
     forecast, launch, mirror, nodes,
@@ -48,7 +49,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Where and how to train.
 #[derive(Debug, Clone)]
 pub struct TrainOptions {
-    /// Directory of runs; made when absent.
+    /// Directory of runs, made when absent; or their address, where runs are kept while a copy below the user's cache is worked in.
     pub runs_dir: PathBuf,
     /// Run directory to go on with, from its newest checkpoint.
     pub resume: Option<PathBuf>,
@@ -132,17 +133,48 @@ pub(super) struct Lead {
     pub(super) heritage: Option<Box<Heritage>>,
 }
 
-/// Writes what a run leaves besides its checkpoints; that something of it cannot be is told in the log.
-fn conclude(config: &RunConfig, run: &RunDir, code: ExitCode, baselines: Option<Baselines>) {
-    let inputs = report::ReportInputs::read(run.path(), baselines);
-    if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
-        tracing::warn!("no report: {error}");
-    }
-    let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
-    if let Err(error) = gather::run_manifest(run.path(), info) {
-        tracing::warn!("no manifest of the run: {error}");
-    }
-    mirror::end(config, run);
+/// Writes what a run leaves besides its checkpoints; that something of it cannot be is told in the log. `kept`: whether its newest
+/// checkpoint is where the run is kept.
+fn conclude(
+    config: &RunConfig,
+    (run, code): (&RunDir, ExitCode),
+    outcome: Result<(Outcome, Option<Baselines>), Error>,
+    kept: Result<(), Error>,
+) -> Result<TrainedRun, Error> {
+    let outcome = outcome.map(|(outcome, baselines)| {
+        let inputs = report::ReportInputs::read(run.path(), baselines);
+        if let Err(error) = inputs.map_err(ReportError::from).and_then(|inputs| report::write(run.path(), &inputs)) {
+            tracing::warn!("no report: {error}");
+        }
+        let info = RunInfo { run: run.id(), code: code as u8, versions: versions(), wall_time: wall_time() };
+        if let Err(error) = gather::run_manifest(run.path(), info) {
+            tracing::warn!("no manifest of the run: {error}");
+        }
+        outcome
+    });
+    let kept = kept.and(mirror::end(config, run));
+    let outcome = outcome.and_then(|mut outcome| match (outcome.unsaved.take(), &outcome.ended) {
+        (Some(cause), _) => Err(Error::Unsaved(cause)),
+        (None, Ended::Failed { cause }) => Err(Error::Worker(cause.clone())),
+        (None, _) => Ok(outcome),
+    });
+    let outcome = match (outcome, kept) {
+        (Ok(outcome), kept) => kept.map(|()| outcome)?,
+        (Err(error), kept) => {
+            // What went wrong first is the error.
+            kept.unwrap_or_else(|kept| tracing::warn!("{kept}"));
+            return Err(error);
+        }
+    };
+    Ok(TrainedRun {
+        dir: run.path().to_owned(),
+        ended: outcome.ended,
+        metrics: outcome.metrics,
+        checkpoint: outcome.checkpoint.map(|(_, path)| path),
+        restarts: outcome.restarts,
+        rounds: outcome.rounds,
+        led: true,
+    })
 }
 
 /// The run, from its directory to its report; `others`: on several nodes.
@@ -158,7 +190,9 @@ pub(super) fn lead(
     let run = match (&others, &options.resume) {
         (Some(Lead { heritage: Some(heritage), .. }), _) => RunDir::inherit(&heritage.work.run_dir, HEAD_ENDS_MAX)?,
         (_, Some(path)) => RunDir::open(path)?,
-        (_, None) => RunDir::create(&options.runs_dir, &config.name, time::OffsetDateTime::now_utc())?,
+        (_, None) => {
+            RunDir::create(&address::local(&options.runs_dir, facts)?, &config.name, time::OffsetDateTime::now_utc())?
+        }
     };
     run.withdraw_manifest()?;
     let config = &match &options.resume {
@@ -166,6 +200,7 @@ pub(super) fn lead(
         None => config.clone(),
     };
     run.write_config(config)?;
+    mirror::begin(config, &run)?;
     let announcer = Announcer::of_run(run.path(), options.mode, metrics)?;
     announcer.tell(What::RunStarted {
         run: run.id(),
@@ -176,11 +211,6 @@ pub(super) fn lead(
         argv: facts.argv.clone(),
     });
     let outcome = work(config, facts, (options, others), (&run, &announcer));
-    let (code, restarts, rounds) = match &outcome {
-        Ok((outcome, _)) if outcome.unsaved.is_some() => (ExitCode::Machine, outcome.restarts, outcome.rounds),
-        Ok((outcome, _)) => (exit_code(&outcome.ended), outcome.restarts, outcome.rounds),
-        Err(error) => (error.exit_code(), 0, 0),
-    };
     if let Ok((Outcome { handed_over: true, restarts, rounds, .. }, _)) = outcome {
         // The next head waits for the directory.
         let dir = run.path().to_owned();
@@ -193,26 +223,22 @@ pub(super) fn lead(
         // Journal, report and manifest are another head's now.
         return Err(superseded(outcome.map(|(outcome, _)| outcome.ended), &run));
     }
+    let kept = if outcome.is_ok() { mirror::settle(&run) } else { Ok(()) };
+    let (code, restarts, rounds) = match &outcome {
+        Ok((Outcome { unsaved, ended, restarts, rounds, .. }, _)) => {
+            let code = match exit_code(ended) {
+                ExitCode::WorkerFailed if unsaved.is_none() => ExitCode::WorkerFailed,
+                _ if unsaved.is_some() || kept.is_err() => ExitCode::Machine,
+                code => code,
+            };
+            (code, *restarts, *rounds)
+        }
+        Err(error) => (error.exit_code(), 0, 0),
+    };
     announcer.tell(What::RunEnded { code: code as u8, seconds, restarts, rounds });
     // The report reads the journal: it must be complete.
     drop(announcer);
-    let (outcome, baselines) = outcome?;
-    conclude(config, &run, code, baselines);
-    if let Some(cause) = outcome.unsaved {
-        return Err(Error::Unsaved(cause));
-    }
-    match outcome.ended {
-        Ended::Failed { cause } => Err(Error::Worker(cause)),
-        ended => Ok(TrainedRun {
-            dir: run.path().to_owned(),
-            ended,
-            metrics: outcome.metrics,
-            checkpoint: outcome.checkpoint.map(|(_, path)| path),
-            restarts: outcome.restarts,
-            rounds: outcome.rounds,
-            led: true,
-        }),
-    }
+    conclude(config, (&run, code), outcome, kept)
 }
 
 /// How this run ended here, while another node leads it.

@@ -27,7 +27,7 @@ const ASK_PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub(super) struct Asked {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
+    /// Run: its directory, its name, the beginning of its name, its address, or "latest"
     #[arg(value_name = "RUN")]
     run: String,
     /// Directory of runs [default: ENN_RUNS, else ./runs]

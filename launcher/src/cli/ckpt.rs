@@ -6,12 +6,12 @@ mod prune;
 mod transfer;
 mod verify;
 
-use super::{flags::Runs, output};
+use super::{bar::Bar, flags::Runs, output};
 use crate::{
-    Error,
+    Error, api,
     convert::{self as convert_files, Contents, Mapped},
     facts::Facts,
-    run_dir,
+    remote,
     ui::figures,
 };
 use enn_common::{
@@ -50,7 +50,7 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Run (directory, name, its beginning, "latest"), checkpoint directory, .safetensors (or index) or .pt file
+    /// Run (directory, name, its beginning, address, "latest"), checkpoint (directory, address), .safetensors (or index) or .pt file
     #[arg(value_name = "WHAT", help_heading = "Job")]
     what: String,
     #[command(flatten)]
@@ -63,7 +63,10 @@ struct Which {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     match &args.what {
         What::Ls(which) => {
-            let listed = listing::list(&which.path(facts)?);
+            let listed = match api::at_address(&[which.runs.dir(facts)], &which.what, facts)? {
+                Some((shelf, name)) => remote::list(&shelf.place(&name))?,
+                None => listing::list(&which.path(facts)?),
+            };
             tell(which.json, serde_json::to_value(&listed), || table(&listed))?;
         }
         What::Show(which) => {
@@ -104,9 +107,14 @@ fn path(what: &str, runs: &Runs, facts: &Facts) -> Result<PathBuf, Error> {
     if given.is_file() || name::is_dcp(&given) || given.join(name::MANIFEST).exists() {
         return Ok(given);
     }
-    match run_dir::find(&runs.dir(facts), what) {
+    if let Some((shelf, name)) = api::at_address(&[runs.dir(facts)], what, facts)? {
+        // It may be a checkpoint alone.
+        let bar = Bar::new("fetching", false);
+        return Ok(shelf.fetch(&name, true, &mut |done, total| bar.set(done, total))?);
+    }
+    match runs.find(what, facts) {
         Err(_) if given.is_dir() => Ok(given),
-        found => Ok(found?),
+        found => found,
     }
 }
 

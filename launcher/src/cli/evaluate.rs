@@ -8,7 +8,6 @@ use crate::{
     Error,
     api::{self, EvaluateOptions},
     facts::Facts,
-    run_dir,
     ui::{self, Mode},
 };
 use enn_common::exit::ExitCode;
@@ -19,7 +18,7 @@ use std::path::PathBuf;
 /// Errors by cell, horizon and group go into a table, into evaluation.json and into a report with pictures, below the run.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
+    /// Run: its directory, its name, the beginning of its name, its address, or "latest"
     #[arg(value_name = "RUN", help_heading = "Job")]
     run: String,
     /// Data like those the run was trained on, with targets; may be repeated
@@ -41,7 +40,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
+    let run = args.runs.find(&args.run, facts)?;
     let mode = args.show.mode();
     let json = mode == Mode::Json;
     let options = EvaluateOptions {

@@ -7,7 +7,6 @@ use crate::{
     error::Usage,
     export,
     facts::Facts,
-    run_dir,
 };
 use enn_common::{config::train::Device, exit::ExitCode};
 use enn_export::{Batch, Precision, Target};
@@ -19,7 +18,7 @@ use std::{io::Write, path::PathBuf, str::FromStr};
 /// which says what goes in and out and how it was checked, and programs that run it: ARTIFACT.usage.py, where there can be also .cpp and .rs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
+    /// Run: its directory, its name, the beginning of its name, its address, or "latest"
     #[arg(value_name = "RUN", help_heading = "Job", required_unless_present = "prepare")]
     run: Option<String>,
     /// Formats, with commas: onnx, ort, pt2, aoti, executorch, tensorrt, coreml, litert, tensorflow
@@ -101,7 +100,7 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     if args.code_of.is_some() && (!args.to.contains(&Target::Aoti) || args.device != "cpu") {
         return Err(Error::Usage(Usage::CodeOfWhat));
     }
-    let run = run_dir::find(&args.runs.dir(facts), run)?;
+    let run = args.runs.find(run, facts)?;
     let options = ExportOptions {
         targets: args.to.clone(),
         name: args.name.clone(),

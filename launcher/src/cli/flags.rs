@@ -1,10 +1,11 @@
 //! Groups of flags that several subcommands share, so that the same flag reads the same everywhere.
 
+use super::bar::Bar;
 use crate::{
     Error,
     api::{self, Override},
     facts::Facts,
-    run_dir, torchrun,
+    torchrun,
     ui::{self, Mode},
 };
 use clap::Args;
@@ -129,16 +130,31 @@ impl Nodes {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub(super) struct Runs {
-    /// Directory of runs [default: ENN_RUNS, else ./runs]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of runs, or the address where they are kept [default: ENN_RUNS, else ./runs]
+    #[arg(long, value_name = "DIR|ADDRESS")]
     runs_dir: Option<PathBuf>,
 }
 
 impl Runs {
-    /// The directory, absolute.
+    /// The directory, absolute; behind the working directory's name it may be an address.
     pub(super) fn dir(&self, facts: &Facts) -> PathBuf {
         facts.cwd.join(self.runs_dir.as_ref().unwrap_or(&facts.runs_dir))
     }
+
+    /// The directory of the run that is named so. From an address its newest checkpoint comes with it.
+    pub(super) fn find(&self, run: &str, facts: &Facts) -> Result<PathBuf, Error> {
+        found(run, &[self.dir(facts)], (facts, true))
+    }
+
+    /// The same for who wants to know no more than what the run says of itself.
+    pub(super) fn find_records(&self, run: &str, facts: &Facts) -> Result<PathBuf, Error> {
+        found(run, &[self.dir(facts)], (facts, false))
+    }
+}
+
+fn found(run: &str, dirs: &[PathBuf], wanted: (&Facts, bool)) -> Result<PathBuf, Error> {
+    let bar = Bar::new("fetching", false);
+    api::find_run(dirs, run, wanted, &mut |done, total| bar.set(done, total))
 }
 
 /// The exported model that is named, or else the run.
@@ -147,18 +163,18 @@ pub(super) fn artifact_or_run(named: &str, runs: &Runs, facts: &Facts) -> Result
     if api::is_artifact(&path) {
         return Ok(path);
     }
-    Ok(facts.cwd.join(run_dir::find(&runs.dir(facts), named)?))
+    Ok(facts.cwd.join(runs.find(named, facts)?))
 }
 
 /// Which run is looked at.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub(super) struct Which {
-    /// Run: its directory, its name, the beginning of its name; the newest one when left out
+    /// Run: its directory, its name, the beginning of its name, its address; the newest one when left out
     #[arg(value_name = "RUN", default_value = "latest", hide_default_value = true)]
     run: String,
-    /// Directory of runs [default: ENN_RUNS, else ./runs, and that of `enn run`]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of runs, or the address where they are kept [default: ENN_RUNS, else ./runs, and that of `enn run`]
+    #[arg(long, value_name = "DIR|ADDRESS")]
     runs_dir: Option<PathBuf>,
 }
 
@@ -174,7 +190,7 @@ impl Which {
     }
 }
 
-/// Finds the run that is named so.
+/// Finds the run that is named so, for who wants to know no more than what it says of itself.
 pub(super) fn find(run: &str, runs_dir: Option<&Path>, facts: &Facts) -> Result<PathBuf, Error> {
     let mut dirs = match runs_dir {
         Some(dir) => vec![facts.cwd.join(dir)],
@@ -182,7 +198,7 @@ pub(super) fn find(run: &str, runs_dir: Option<&Path>, facts: &Facts) -> Result<
     };
     // ENN_RUNS may name one for both: a run that is listed twice would not be found.
     dirs.dedup();
-    Ok(run_dir::find_in(&dirs, run)?)
+    found(run, &dirs, (facts, false))
 }
 
 /// What is told to a scraper.

@@ -4,7 +4,7 @@ use super::{
     flags::{Changes, Runs, Show},
     output,
 };
-use crate::{Error, api, facts::Facts};
+use crate::{Error, api, facts::Facts, run_dir};
 use enn_common::exit::ExitCode;
 use std::path::PathBuf;
 
@@ -27,6 +27,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     let config = api::load_config(&args.config, &args.changes.overrides(), facts)?;
     let runs = args.runs.dir(facts);
+    run_dir::local(&runs)?;
     let staged = api::stage(&config, &runs.join(api::STAGED_DIR), args.show.mode())?;
     let run = api::new_model(&config, &staged.meta, facts, &runs)?;
     output::text_line(&run.display().to_string())?;

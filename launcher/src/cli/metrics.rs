@@ -1,13 +1,13 @@
 //! `enn metrics`.
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, run_dir, ui};
+use crate::{Error, facts::Facts, ui};
 use enn_common::exit::ExitCode;
 
 /// Print the errors of a run's best model beside the baselines
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
+    /// Run: its directory, its name, the beginning of its name, its address, or "latest"
     #[arg(value_name = "RUN", help_heading = "Job")]
     run: String,
     #[command(flatten)]
@@ -18,7 +18,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
+    let run = args.runs.find_records(&args.run, facts)?;
     if args.json {
         let metrics = ui::metrics::read(&run)?;
         let value = serde_json::to_value(metrics).map_err(|source| Error::Json { path: run, source })?;

@@ -4,7 +4,6 @@ use super::{flags::Runs, output, task_table};
 use crate::{
     Error, api,
     facts::Facts,
-    run_dir,
     tasks::{TaskEdit, TaskKeys},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -25,7 +24,7 @@ pub(super) struct Args {
 enum What {
     /// Save the best weights: NAME.safetensors, NAME.pt (torch.load(weights_only=True)), or a directory for the whole checkpoint
     Save {
-        /// Run: its directory, its name, the beginning of its name, or "latest"
+        /// Run: its directory, its name, the beginning of its name, its address, or "latest"
         #[arg(value_name = "RUN")]
         run: String,
         /// Target
@@ -47,7 +46,7 @@ enum What {
     },
     /// List the tasks of a configuration or a run: those of its preset, then its own
     Tasks {
-        /// A configuration's file, or a run: its directory, its name, the beginning of its name, or "latest"
+        /// A configuration's file, or a run: its directory, its name, the beginning of its name, its address, or "latest"
         #[arg(value_name = "CONFIG|RUN")]
         place: PathBuf,
         /// Print JSON
@@ -161,7 +160,7 @@ impl From<&Keys> for TaskKeys {
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
     match &args.what {
         What::Save { run, target, replace, runs } => {
-            let run = run_dir::find(&runs.dir(facts), run)?;
+            let run = runs.find(run, facts)?;
             let saved = api::save_model(&run, &facts.cwd.join(target), *replace)?;
             output::text_line(&format!("{}: {} tensors, {} bytes", saved.path.display(), saved.tensors, saved.bytes))?;
         }

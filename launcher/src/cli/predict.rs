@@ -18,7 +18,7 @@ use std::path::PathBuf;
 /// is read. A batch is a table of its own, so that one cut into windows must bring its history.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
+    /// Run: its directory, its name, the beginning of its name, its address, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
     ///
     /// An exported model reads the tables that its run reads, and computes in its own runtime.
     #[arg(value_name = "RUN|ARTIFACT", help_heading = "Job")]

@@ -1,7 +1,7 @@
 //! `enn profile`.
 
 use super::{flags::Runs, output};
-use crate::{Error, facts::Facts, run_dir, ui};
+use crate::{Error, facts::Facts, ui};
 use enn_common::exit::ExitCode;
 
 /// Print what the operations of a run cost beside what the machine can do
@@ -10,7 +10,7 @@ use enn_common::exit::ExitCode;
 /// which Perfetto and Chrome's tracing page show.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"
+    /// Run: its directory, its name, the beginning of its name, its address, or "latest"
     #[arg(value_name = "RUN", help_heading = "Job")]
     run: String,
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let run = run_dir::find(&args.runs.dir(facts), &args.run)?;
+    let run = args.runs.find_records(&args.run, facts)?;
     let roofline = ui::roofline::read(&run)?;
     let trace = ui::roofline::gather_traces(&run)?;
     if args.json {

@@ -22,7 +22,7 @@ use std::{io::Write, path::PathBuf, time::Duration};
 /// what the columns are, with a command line to try; GET /health whether workers are up; GET /metrics is for Prometheus.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Run: its directory, its name, the beginning of its name, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
+    /// Run: its directory, its name, the beginning of its name, its address, or "latest"; or a file of `enn export` with its ARTIFACT.json beside it
     ///
     /// An exported model reads rows as its run does, and computes in its own runtime: onnx, ort, pt2, aoti, executorch, tensorrt, litert or
     /// tensorflow.

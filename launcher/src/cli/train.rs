@@ -1,6 +1,9 @@
 //! `enn train`.
 
-use super::flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show};
+use super::{
+    bar::Bar,
+    flags::{Changes, Cluster, Elastic, Nodes, Runs, Scrape, Show},
+};
 use crate::{
     Error,
     agent::{Ended, Signal},
@@ -16,9 +19,12 @@ use enn_common::{
     config::{RunConfig, parent::ScalerChoice, raw::Value},
     exit::ExitCode,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Train a model: stage the data, start workers, keep them alive
+///
+/// With --runs-dir s3://BUCKET/PATH (or gs://, az://, file://) runs are kept there: every checkpoint is uploaded, and a run without its
+/// end there has failed. It is worked on below the user's cache; --resume s3://BUCKET/PATH/NAME goes on with it on any machine.
 ///
 /// Ctrl-C once finishes the step, writes a checkpoint and ends with code 130; twice kills. Flags that torchrun has, too, are also
 /// read from PET_<NAME>.
@@ -27,7 +33,7 @@ pub(super) struct Args {
     /// Configuration (TOML); may be left out with --resume RUN
     #[arg(value_name = "CONFIG", help_heading = "Job")]
     config: Option<PathBuf>,
-    /// Go on with a run: its directory, its name, the beginning of its name, "latest", or "auto"
+    /// Go on with a run: its directory, its name, the beginning of its name, its address, "latest", or "auto"
     ///
     /// "auto" takes the newest run of the configuration's name that has a checkpoint, and begins a new one when there is none.
     #[arg(long, value_name = "RUN", help_heading = "Job")]
@@ -79,10 +85,10 @@ enum Scaler {
 }
 
 impl Args {
-    fn parent(&self, runs_dir: &Path, facts: &Facts) -> Result<Option<ParentOptions>, Error> {
+    fn parent(&self, facts: &Facts) -> Result<Option<ParentOptions>, Error> {
         let Some(reference) = &self.from else { return Ok(None) };
         let path = facts.cwd.join(reference);
-        let source = if path.exists() { path } else { run_dir::find(runs_dir, reference)? };
+        let source = if path.exists() { path } else { self.runs.find(reference, facts)? };
         let scaler = self.scaler.map(|scaler| match scaler {
             Scaler::Keep => ScalerChoice::Keep,
             Scaler::Refit => ScalerChoice::Refit,
@@ -128,15 +134,18 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
         (None, None) => return Err(Error::Usage(Usage::NothingToTrain)),
         (None, Some("auto")) => return Err(Error::Usage(Usage::AutoWithoutConfig)),
         (None, Some(reference)) => {
-            let run = run_dir::find(&runs_dir, reference)?;
+            let run = args.runs.find(reference, facts)?;
             (of_run(&run, &overrides, facts)?, Some(run))
         }
         (Some(path), reference) => {
             let config = api::load_config(path, &overrides, facts)?;
             let resume = match reference {
                 None => None,
-                Some("auto") => run_dir::newest(&runs_dir, &config.name),
-                Some(reference) => Some(run_dir::find(&runs_dir, reference)?),
+                Some("auto") => {
+                    let bar = Bar::new("fetching", false);
+                    api::newest_run(&runs_dir, &config.name, facts, &mut |done, total| bar.set(done, total))?
+                }
+                Some(reference) => Some(args.runs.find(reference, facts)?),
             };
             (config, resume)
         }
@@ -145,7 +154,7 @@ fn agent(args: &Args, allocation: Option<&Allocation>, facts: &Facts) -> Result<
     let nodes = api::meeting(flags, &own, (&config, allocation), facts)?;
     let options = TrainOptions {
         nodes,
-        parent: args.parent(&runs_dir, facts)?,
+        parent: args.parent(facts)?,
         runs_dir,
         resume,
         staged: args.staged.as_ref().map(|dir| facts.cwd.join(dir)),

@@ -5,6 +5,7 @@ use enn_common::{
     checkpoint::ReadError,
     fs::{FileError, space::SpaceError},
 };
+use std::path::PathBuf;
 
 /// One sentence with place, found, expected and, where there is one, a hint.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,39 @@ pub enum RemoteError {
         /// What the store said, without secrets.
         what: String,
     },
+    /// A file that a manifest lists, or that.
+    #[error("cannot read {place}: it is not there, or not of its length")]
+    Missing {
+        /// Object.
+        place: String,
+    },
+    /// An address that names no run.
+    #[error("{address} names no run; expected the address of a directory of runs, and the run's name behind it")]
+    NoRun {
+        /// As given.
+        address: String,
+    },
+    /// Somebody else went on with the run.
+    #[error(
+        "{place} holds {step}, which the copy in {} has not seen: another enn has gone on with the run\n  hint: what was done here is \
+         left there; `enn train --resume {place}` goes on from what is at the address", dir.display()
+    )]
+    Outgrown {
+        /// The run.
+        place: String,
+        /// Name of the checkpoint.
+        step: String,
+        /// The copy.
+        dir: PathBuf,
+    },
+    /// Another process fetches the same.
+    #[error("{} is being fetched by another enn for {waited} s; wait for it, or stop it", dir.display())]
+    Busy {
+        /// Copy.
+        dir: PathBuf,
+        /// Seconds.
+        waited: u64,
+    },
     /// The runtime of the store could not be made.
     #[error("cannot start the network's runtime: {0}")]
     Runtime(std::io::Error),
@@ -66,6 +100,17 @@ pub enum RemoteError {
         /// File.
         file: String,
     },
+}
+
+impl RemoteError {
+    /// Whether the checkpoint at the place is to blame.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Read(error) => error.is_damage(),
+            Self::Seal(_) | Self::Missing { .. } | Self::FileName { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 impl From<ReadError> for RemoteError {

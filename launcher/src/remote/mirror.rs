@@ -5,11 +5,16 @@
 
 use super::{
     RemoteError,
+    pull::{CHECKPOINTS, steps, whole},
     push::{push, push_records},
+    shelf::{still_ours, written},
     store::Store,
 };
 use enn_common::{
-    checkpoint::{listing, name},
+    checkpoint::{
+        listing, name,
+        retain::{Candidate, Rule, decide},
+    },
     fs::{Disk, Storage, atomic},
 };
 use std::{
@@ -21,6 +26,14 @@ use std::{
 
 /// Beginning of the names of directories of links.
 const LINKS: &str = ".mirror-";
+
+/// Where checkpoints go.
+pub struct Goal {
+    /// The run's own address.
+    pub address: String,
+    /// By which rule old ones are let go there, where the run is kept; a mirror keeps all.
+    pub home: Option<Rule>,
+}
 
 #[derive(Default)]
 struct Waiting {
@@ -36,22 +49,22 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Begins; nothing is opened before the first checkpoint of `run`. Its configuration goes with it, so that what is at `address`
+    /// Begins; nothing is opened before the first checkpoint of `run`. Its configuration goes with it, so that what is at an address
     /// can be fetched as a run. `warn` hears of uploads that fail: the next checkpoint tries again.
-    pub fn start(run: &Path, address: String, warn: impl Fn(String) + Send + Sync + 'static) -> std::io::Result<Self> {
+    pub fn start(run: &Path, goals: Vec<Goal>, warn: impl Fn(String) + Send + Sync + 'static) -> std::io::Result<Self> {
         remove_leftovers(&listing::checkpoints_dir(run));
         let waiting: Arc<(Mutex<Waiting>, Condvar)> = Arc::default();
         let warn: Arc<dyn Fn(String) + Send + Sync> = Arc::new(warn);
         let (theirs, tell, run) = (waiting.clone(), warn.clone(), run.to_path_buf());
         let thread = std::thread::Builder::new().name("enn-mirror".into());
-        let thread = thread.spawn(move || serve((&address, &run), &theirs, &*tell))?;
+        let thread = thread.spawn(move || serve((&goals, &run), &theirs, &*tell))?;
         Ok(Self { waiting, warn, thread: Some(thread) })
     }
 
     /// A checkpoint was committed.
     pub fn offer(&self, checkpoint: &Path) {
         match link(checkpoint) {
-            Err(error) => (self.warn)(format!("{} is not mirrored: {error}", checkpoint.display())),
+            Err(error) => (self.warn)(format!("{} is not uploaded: {error}", checkpoint.display())),
             Ok(links) => {
                 let mut waiting = self.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(older) = waiting.next.replace(links) {
@@ -93,7 +106,7 @@ fn remove(links: &Path) {
     }
 }
 
-fn serve((address, run): (&str, &Path), waiting: &(Mutex<Waiting>, Condvar), warn: &dyn Fn(String)) {
+fn serve((goals, run): (&[Goal], &Path), waiting: &(Mutex<Waiting>, Condvar), warn: &dyn Fn(String)) {
     loop {
         let mut state = waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
         while state.next.is_none() && !state.over {
@@ -101,19 +114,54 @@ fn serve((address, run): (&str, &Path), waiting: &(Mutex<Waiting>, Condvar), war
         }
         let Some(links) = state.next.take() else { return };
         drop(state);
-        if let Err(error) = upload(address, run, &links) {
-            let step = links.file_name().unwrap_or_default().to_string_lossy().replace(LINKS, "");
-            warn(format!("{step} is not mirrored: {error}"));
+        for goal in goals {
+            if let Err(error) = upload(goal, run, &links) {
+                let step = links.file_name().unwrap_or_default().to_string_lossy().replace(LINKS, "");
+                warn(format!("{step} is not uploaded: {error}"));
+            }
         }
         remove(&links);
     }
 }
 
-fn upload(address: &str, run: &Path, links: &Path) -> Result<(), RemoteError> {
-    let store = Store::open(address)?;
+fn upload(goal: &Goal, run: &Path, links: &Path) -> Result<(), RemoteError> {
+    let store = Store::open(&goal.address)?;
+    let below = store.below(CHECKPOINTS);
+    if goal.home.is_some() {
+        still_ours(&store, run)?;
+    }
     // A run that was resumed from an older step writes a step again; the newer one counts.
-    push(links, &store.below("checkpoints"), true, &mut |_, _| {})?;
+    push(links, &below, true, &mut |_, _| {})?;
+    if let Some(rule) = goal.home {
+        written(&store, run, links)?;
+        let_go(&below, rule)?;
+    }
     push_records(run, &store)
+}
+
+/// Removes what the rule lets go, and what was begun before the newest and never ended. What is damaged is left alone, and takes no one's
+/// place.
+fn let_go(checkpoints: &Store, rule: Rule) -> Result<(), RemoteError> {
+    let mut candidates = Vec::new();
+    for step in steps(checkpoints)?.1 {
+        let place = checkpoints.below(&name::committed(step));
+        if place.length(name::MANIFEST)?.is_none() {
+            if !candidates.is_empty() {
+                place.remove_checkpoint()?;
+            }
+            continue;
+        }
+        match whole(&place) {
+            Ok(found) => {
+                let (epoch, time, metric) = (found.epoch, found.wall_time, found.metric);
+                candidates.push(Candidate { step, epoch, time, metric });
+            }
+            Err(error) if error.is_damage() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let goes = decide(&candidates, rule).into_iter().filter(|(_, reason)| !reason.keeps());
+    goes.map(|(step, _)| checkpoints.below(&name::committed(step)).remove_checkpoint()).collect()
 }
 
 /// Removes links that a process left behind that is gone.

@@ -7,13 +7,15 @@ mod error;
 mod mirror;
 mod pull;
 mod push;
+mod shelf;
 mod store;
 mod upload;
 
 pub use error::RemoteError;
-pub use mirror::Mirror;
-pub use pull::{Pulled, pull};
+pub use mirror::{Goal, Mirror};
+pub use pull::{Pulled, list, pull};
 pub use push::{Pushed, push, push_records, push_run};
+pub use shelf::{Known, Shelf, keep};
 pub use store::Store;
 
 #[cfg(test)]

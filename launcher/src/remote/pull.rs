@@ -4,9 +4,10 @@
 //! where it was. What is there is compared with the manifest before the directory gets its name.
 
 use super::{RemoteError, store::Store};
+use crate::run_dir::RUN_JSON;
 use enn_common::{
     artifact::seal,
-    checkpoint::{Checkpoint, Manifest, check_file, manifest::FileEntry, name},
+    checkpoint::{Checkpoint, Manifest, check_file, listing::Listed, manifest::FileEntry, name},
     fs::{Disk, FileError, Storage, atomic, space},
 };
 use std::{
@@ -15,9 +16,13 @@ use std::{
 };
 
 /// Largest manifest and largest file of a run that are fetched at once.
-const SMALL_BYTES_MAX: u64 = 1 << 30;
+pub(super) const SMALL_BYTES_MAX: u64 = 1 << 30;
+/// Where a run has its checkpoints.
+pub(super) const CHECKPOINTS: &str = "checkpoints";
 /// What comes with a run's configuration. The manifest of a run lists what does not come.
-const RECORDS: [&str; 2] = ["events.jsonl", "report.html"];
+const RECORDS: [&str; 2] = [JOURNAL, "report.html"];
+/// The journal.
+pub(super) const JOURNAL: &str = "events.jsonl";
 
 /// What was fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +42,7 @@ pub struct Pulled {
 }
 
 /// Fetches the checkpoint at `store` to `target`: the checkpoint itself, or of a run or its checkpoints that of `step`, the newest
-/// complete one without it. From a run, `target` becomes a run's directory, with its configuration.
+/// whole one without it: a damaged one is passed over. From a run, `target` becomes a run's directory, with its configuration.
 pub fn pull(
     store: &Store,
     step: Option<u64>,
@@ -49,35 +54,101 @@ pub fn pull(
         return checkpoint(store, target, replace, progress);
     }
     let run = store.small("run.json", SMALL_BYTES_MAX)?;
-    let (_, folders) = store.list()?;
-    let inside = folders.iter().any(|folder| folder == "checkpoints");
-    let below = store.below(if inside { "checkpoints" } else { "" });
-    let (_, steps) = below.list()?;
-    let mut steps: Vec<u64> = steps.iter().filter_map(|folder| name::step_of(folder)).collect();
-    steps.sort_unstable();
-    for found in steps.into_iter().rev().filter(|found| step.is_none_or(|step| step == *found)) {
+    let (below, steps) = steps(store)?;
+    let mut damage = None;
+    for found in steps.into_iter().filter(|found| step.is_none_or(|step| step == *found)) {
         let place = below.below(&name::committed(found));
         if place.length(name::MANIFEST)?.is_none() {
             continue;
         }
         let path =
             if run.is_some() { target.join("checkpoints").join(name::committed(found)) } else { target.to_path_buf() };
-        let pulled = checkpoint(&place, &path, replace, progress)?;
-        if let Some(run) = run {
-            atomic::write(&target.join("run.json"), &run)?;
-            // Of a run that is here already its own records tell more.
-            for file in RECORDS.iter().filter(|file| !target.join(file).exists()) {
-                let found = store.small(file, SMALL_BYTES_MAX)?;
-                found.map_or(Ok(()), |bytes| atomic::write(&target.join(file), &bytes))?;
+        let pulled = match checkpoint(&place, &path, replace, progress) {
+            Err(error) if step.is_none() && error.is_damage() => {
+                tracing::warn!("{} is passed over: {error}", place.name_of(""));
+                let _kept = Disk.remove_dir(&beside(&path));
+                damage.get_or_insert(error);
+                continue;
             }
+            pulled => pulled?,
+        };
+        if run.is_some() {
+            // Of a run that is here already its own records tell more.
+            pull_records(store, target, &|file| !target.join(file).exists())?;
         }
         return Ok(pulled);
     }
-    let what = match step {
-        Some(step) => format!("there is no {} with a manifest", name::committed(step)),
-        None => "there is neither a .metadata nor a step-… with a manifest".to_owned(),
+    let what = match (step, damage) {
+        (_, Some(damage)) => return Err(damage),
+        (Some(step), None) => format!("there is no {} with a manifest", name::committed(step)),
+        (None, None) => "there is neither a .metadata nor a step-… with a manifest".to_owned(),
     };
     Err(RemoteError::NoCheckpoint { place: store.name_of(""), what })
+}
+
+/// Fetches a run's configuration, and what it says of itself where `wants` says so.
+pub(super) fn pull_records(store: &Store, target: &Path, wants: &dyn Fn(&str) -> bool) -> Result<(), RemoteError> {
+    for file in [RUN_JSON].into_iter().chain(RECORDS.into_iter().filter(|file| wants(file))) {
+        let found = store.small(file, SMALL_BYTES_MAX)?;
+        found.map_or(Ok(()), |bytes| atomic::write(&target.join(file), &bytes))?;
+    }
+    Ok(())
+}
+
+/// Where the checkpoints of a run are, or those of a directory of checkpoints, and their steps, newest first.
+pub(super) fn steps(store: &Store) -> Result<(Store, Vec<u64>), RemoteError> {
+    let (_, folders) = store.list()?;
+    let inside = folders.iter().any(|folder| folder == CHECKPOINTS);
+    let below = store.below(if inside { CHECKPOINTS } else { "" });
+    let folders = if inside { below.list()?.1 } else { folders };
+    let mut steps: Vec<u64> = folders.iter().filter_map(|folder| name::step_of(folder)).collect();
+    steps.sort_unstable_by(|one, other| other.cmp(one));
+    Ok((below, steps))
+}
+
+/// The checkpoints of a run, oldest first, by their manifests and the sizes of their files. One that is not whole says why.
+pub fn list(store: &Store) -> Result<Vec<Listed>, RemoteError> {
+    let (below, steps) = steps(store)?;
+    let one = |step| {
+        let place = below.below(&name::committed(step));
+        let path = PathBuf::from(place.name_of(""));
+        Ok(match whole(&place) {
+            Ok(Manifest { world, metric, ref files, .. }) => {
+                let bytes = files.iter().map(|file| file.bytes).sum();
+                Listed { step, path, complete: true, bytes, world, metric, reason: None }
+            }
+            Err(error) if error.is_damage() => {
+                let reason = Some(error.to_string());
+                Listed { step, path, complete: false, bytes: 0, world: 0, metric: None, reason }
+            }
+            Err(error) => return Err(error),
+        })
+    };
+    steps.into_iter().rev().map(one).collect()
+}
+
+/// The manifest of a checkpoint whose files are all there, with their sizes.
+pub(super) fn whole(place: &Store) -> Result<Manifest, RemoteError> {
+    let missing = |file: &str| RemoteError::Missing { place: place.name_of(file) };
+    let sealed = place.small(name::MANIFEST, SMALL_BYTES_MAX)?.ok_or_else(|| missing(name::MANIFEST))?;
+    let manifest: Manifest = seal::unseal(Path::new(&place.name_of(name::MANIFEST)), &sealed)?;
+    let (objects, _) = place.list()?;
+    let is_there = |file: &&FileEntry| objects.iter().any(|one| one.name == file.path && one.bytes == file.bytes);
+    match manifest.files.iter().find(|file| !is_there(file)) {
+        Some(file) => Err(missing(&file.path)),
+        None => Ok(manifest),
+    }
+}
+
+/// The newest checkpoint that has a manifest, and that.
+pub(super) fn newest(store: &Store) -> Result<Option<(u64, Vec<u8>)>, RemoteError> {
+    let (below, steps) = steps(store)?;
+    for step in steps {
+        if let Some(sealed) = below.below(&name::committed(step)).small(name::MANIFEST, SMALL_BYTES_MAX)? {
+            return Ok(Some((step, sealed)));
+        }
+    }
+    Ok(None)
 }
 
 /// What has to come: name, bytes and, where there is a manifest, what that says of it.
@@ -112,8 +183,7 @@ fn checkpoint(
     let total = wanted.iter().map(|one| one.bytes).sum();
     let parent = atomic::parent(target);
     Disk.create_dir(parent)?;
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let beside = target.with_file_name(format!(".{name}.pull"));
+    let beside = beside(target);
     Disk.create_dir(&beside)?;
     let (mut done, mut resumed) = (0, 0);
     for one in &wanted {
@@ -133,6 +203,12 @@ fn checkpoint(
     let step = manifest.map(|manifest| manifest.step);
     let (path, place) = (target.to_path_buf(), place.name_of(""));
     Ok(Pulled { path, place, step, files: wanted.len(), bytes: total, resumed })
+}
+
+/// Where the files of `target` are until all of them are there.
+fn beside(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    target.with_file_name(format!(".{name}.pull"))
 }
 
 /// The manifest's files; without one, all that is there.

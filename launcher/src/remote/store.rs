@@ -3,6 +3,7 @@
 //! **Invariant:** every request has a time limit and a number of retries.
 
 use super::{RemoteError, error::scrub, upload::PART_BYTES_MIN};
+use enn_common::checkpoint::name;
 use object_store::{
     GetOptions, GetRange, ObjectStore, ObjectStoreExt, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder,
     gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, multipart::MultipartStore, path::Path as Key,
@@ -215,6 +216,17 @@ impl Store {
         }
     }
 
+    /// Removes a checkpoint: first what makes it one.
+    pub(super) fn remove_checkpoint(&self) -> Result<(), RemoteError> {
+        self.remove(name::MANIFEST)?;
+        let (objects, folders) = self.list()?;
+        for folder in folders {
+            let below = self.below(&folder);
+            below.list()?.0.iter().try_for_each(|object| below.remove(&object.name))?;
+        }
+        objects.iter().try_for_each(|object| self.remove(&object.name))
+    }
+
     /// Appends an object's bytes from `begin` on to a file.
     pub(super) fn download(
         &self,
@@ -223,10 +235,7 @@ impl Store {
         (file, path): (&mut File, &Path),
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), RemoteError> {
-        let Some(length) = self.length(name)? else {
-            let what = "it is not there".to_owned();
-            return Err(RemoteError::Store { action: "read", place: self.name_of(name), what });
-        };
+        let Some(length) = self.length(name)? else { return Err(RemoteError::Missing { place: self.name_of(name) }) };
         let error = self.error("read", name);
         let key = self.key(name);
         let mut at = begin;

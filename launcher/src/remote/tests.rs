@@ -1,5 +1,5 @@
 use super::*;
-use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, name};
+use enn_common::checkpoint::{Checkpoint, DType, Draft, ShardWriter, commit, name, retain::Rule};
 use object_store::{memory::InMemory, path::Path as Key};
 use std::{
     fs,
@@ -139,7 +139,8 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let mirror = |address: &Path| {
         let told = told.clone();
-        Mirror::start(dir.path(), address.display().to_string(), move |what| told.lock().unwrap().push(what)).unwrap()
+        let goals = vec![Goal { address: address.display().to_string(), home: None }];
+        Mirror::start(dir.path(), goals, move |what| told.lock().unwrap().push(what)).unwrap()
     };
     let first = mirror(&shelf);
     for step in [10, 20] {
@@ -159,6 +160,110 @@ fn a_mirror_has_the_newest_checkpoint_when_it_ends() {
     second.offer(&run(dir.path(), 30, 3));
     drop(second);
     let told = told.lock().unwrap();
-    assert!(told.len() == 1 && told[0].starts_with("step-00000030 is not mirrored: "), "{told:?}");
+    assert!(told.len() == 1 && told[0].starts_with("step-00000030 is not uploaded: "), "{told:?}");
     assert_eq!(fs::read_dir(dir.path().join("checkpoints")).unwrap().count(), 1, "no links are left");
+}
+
+const NAME: &str = "a-20260101T000000Z-0001";
+
+/// A shelf in `root`, as a machine of its own sees it.
+fn machine(root: &Path, name: &str) -> Shelf {
+    Shelf::open(&format!("file://{}/shelf", root.display()), &root.join(name)).unwrap()
+}
+
+fn steps(run: &Path) -> Vec<u64> {
+    name::list(&run.join("checkpoints")).into_iter().map(|(step, _)| step).collect()
+}
+
+#[test]
+fn a_run_at_an_address_is_found_fetched_and_gone_on_with_on_another_machine() {
+    let root = tempfile::tempdir().unwrap();
+    let (one, two) = (machine(root.path(), "one"), machine(root.path(), "two"));
+    let first = one.dir().join(NAME);
+    assert!(matches!(one.find("latest").unwrap(), Err(known) if known.is_empty()));
+    run(&first, 10, 1);
+    fs::write(first.join("events.jsonl"), "begun\n").unwrap();
+    assert_eq!(Shelf::address_of(&first), Some(format!("{}/{NAME}", one.address())));
+    assert_eq!(Shelf::address_of(root.path()), None);
+    keep(&first, &one.place(NAME), true).unwrap();
+
+    for reference in [NAME, "a-2026", "latest"] {
+        assert_eq!(two.find(reference).unwrap().unwrap(), NAME);
+    }
+    assert_eq!(two.find("b").unwrap().unwrap_err(), [NAME]);
+    let second = two.fetch(NAME, false, &mut quiet).unwrap();
+    assert_eq!((steps(&second), fs::read(second.join("events.jsonl")).unwrap()), (vec![], b"begun\n".to_vec()));
+    assert_eq!(two.fetch(NAME, true, &mut quiet).unwrap(), second);
+    assert_eq!(steps(&second), [10]);
+
+    // The second machine goes on; the first one, which did not hear of it, too.
+    run(&second, 20, 2);
+    fs::write(second.join("events.jsonl"), "begun\nended\n").unwrap();
+    keep(&second, &two.place(NAME), true).unwrap();
+    run(&first, 30, 3);
+    let refused = keep(&first, &one.place(NAME), true).unwrap_err().to_string();
+    assert!(refused.contains("step-00000020") && refused.contains("another enn has gone on"), "{refused}");
+    assert_eq!(one.fetch(NAME, true, &mut quiet).unwrap(), first);
+    assert_eq!(steps(&first), [20]);
+    assert_eq!(fs::read(first.join("events.jsonl")).unwrap(), b"begun\nended\n");
+    let aside = fs::read_dir(one.dir()).unwrap().flatten().map(|entry| entry.path());
+    let aside: Vec<_> = aside.filter(|path| path.display().to_string().contains(".aside-")).collect();
+    assert!(aside.len() == 1 && steps(&aside[0]) == [30, 10], "what was done here is kept: {aside:?}");
+}
+
+#[test]
+fn what_did_not_come_to_the_address_is_gone_on_with_where_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let one = machine(root.path(), "one");
+    let first = one.dir().join(NAME);
+    run(&first, 10, 1);
+    keep(&first, &one.place(NAME), true).unwrap();
+    run(&first, 20, 2);
+    fs::write(first.join("events.jsonl"), "here\n").unwrap();
+    one.fetch(NAME, true, &mut quiet).unwrap();
+    assert_eq!((steps(&first), fs::read(first.join("events.jsonl")).unwrap()), (vec![20, 10], b"here\n".to_vec()));
+    // A process that was killed had no time to note what it uploaded.
+    fs::remove_file(first.join(".stored")).unwrap();
+    keep(&first, &one.place(NAME), true).unwrap();
+    assert_eq!(
+        list(&one.place(NAME)).unwrap().iter().map(|one| (one.step, one.complete)).collect::<Vec<_>>(),
+        [(10, true), (20, true)]
+    );
+}
+
+#[test]
+fn a_home_lets_old_checkpoints_go_and_a_damaged_one_is_passed_over() {
+    let root = tempfile::tempdir().unwrap();
+    let one = machine(root.path(), "one");
+    let (first, place) = (one.dir().join(NAME), one.place(NAME));
+    // What a machine that is gone had begun.
+    place.below("checkpoints/step-00000005").put("__0_0.distcp", vec![1]).unwrap();
+    for step in [10, 20, 30] {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hears = told.clone();
+        let goal = Goal { address: format!("{}/{NAME}", one.address()), home: Some(Rule::last(1)) };
+        let mirror = Mirror::start(&first, vec![goal], move |what| hears.lock().unwrap().push(what)).unwrap();
+        mirror.offer(&run(&first, step, step as u8));
+        drop(mirror);
+        assert_eq!(*told.lock().unwrap(), Vec::<String>::new());
+    }
+    assert_eq!(list(&place).unwrap().iter().map(|one| one.step).collect::<Vec<_>>(), [20, 30]);
+    let newest = place.below("checkpoints/step-00000030");
+    let mut bytes = newest.small("__0_0.distcp", u64::MAX).unwrap().unwrap();
+    bytes[1 << 20] ^= 1;
+    newest.put("__0_0.distcp", bytes).unwrap();
+    let copy = machine(root.path(), "two").fetch(NAME, true, &mut quiet).unwrap();
+    assert_eq!(steps(&copy), [20]);
+    newest.remove("__1_0.distcp").unwrap();
+    let listed = list(&place).unwrap();
+    assert!(!listed[1].complete && listed[1].reason.as_ref().unwrap().contains("__1_0.distcp"), "{listed:?}");
+}
+
+#[test]
+fn an_address_names_a_run_below_a_place() {
+    let cache = tempfile::tempdir().unwrap();
+    for address in ["s3://bucket", "s3://bucket/", "file:///"] {
+        let error = Shelf::of_run(address, cache.path()).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("names no run"), "{address}: {error}");
+    }
 }

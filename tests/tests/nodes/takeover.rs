@@ -109,30 +109,57 @@ fn checkpoints(agents: &Agents<'_>) -> PathBuf {
     agents.run_dir().unwrap().join("checkpoints")
 }
 
-#[test]
-fn workers_that_stop_are_there_until_their_checkpoint_is_committed() {
-    let mut agents = unsaved();
-    let frozen = Frozen::on(&agents, 2);
-    let (round, head) = (agents.working(3, 0), agents.pid(1));
+/// A stop, in which the head is stuck in its last commit, when the shares of the `others` are written.
+fn stuck_in_the_last_commit(agents: &mut Agents<'_>, others: &[u32]) {
+    let frozen = Frozen::on(agents, 2);
+    let (round, head) = (agents.working(1 + others.len() as u32, 0), agents.pid(1));
     // In whichever of these the head writes what makes shares a checkpoint, it waits for somebody who reads.
     let first = agents.step();
     for step in first..first + UNTOLD_MAX {
-        let dir = checkpoints(&agents).join(name::temporary(step, &format!("{round}-{head:x}")));
+        let dir = checkpoints(agents).join(name::temporary(step, &format!("{round}-{head:x}")));
         fs::create_dir_all(&dir).unwrap();
         mkfifo(&dir.join(name::METADATA), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     }
     agents.ask(&["stop"]);
     drop(frozen);
     let written = || {
-        let mut all = fs::read_dir(checkpoints(&agents)).unwrap().flatten();
-        all.any(|dir| [1, 2].iter().all(|&rank| dir.path().join(name::shard(rank)).exists()))
+        let mut all = fs::read_dir(checkpoints(agents)).unwrap().flatten();
+        all.any(|dir| others.iter().all(|&rank| dir.path().join(name::shard(rank)).exists()))
     };
     agents.until("the shares of the nodes that do not lead", |_| written().then_some(()));
     // Long enough to end, for who would.
     std::thread::park_timeout(Duration::from_millis(700));
+}
+
+#[test]
+fn workers_that_stop_are_there_until_their_checkpoint_is_committed() {
+    let mut agents = unsaved();
+    stuck_in_the_last_commit(&mut agents, &[1, 2]);
     assert_eq!(count(&agents, |what| matches!(what, What::CheckpointCommitted { .. })), 0, "{}", agents.told());
     agents.kill(1);
     stopped(agents, 130);
+}
+
+#[test]
+fn of_a_pair_whose_head_dies_in_its_last_commit_the_other_says_what_is_saved_and_the_checkpoint_before_stands() {
+    for nnodes in ["2", "1:2"] {
+        let every = ["--set", "train.checkpoint_every=100000", "--set", "train.checkpoint_every_steps=50"];
+        let mut agents = Agents::new(nnodes, 20_000, None).with(&every);
+        [1, 2].into_iter().for_each(|node| agents.start(node));
+        let saved = |what: &What| if let What::CheckpointCommitted { step, .. } = what { Some(*step) } else { None };
+        agents.until("a checkpoint", |events| events.iter().find_map(saved));
+        stuck_in_the_last_commit(&mut agents, &[1]);
+        let before = agents.events().iter().filter_map(saved).max();
+        agents.kill(1);
+        assert_eq!(agents.end(2), Some(6), "{}", agents.told());
+        let found = latest(&checkpoints(&agents)).found.unwrap();
+        found.verify(&mut |_| {}).unwrap();
+        assert_eq!(found.manifest().map(|manifest| manifest.step), before);
+        let printed = agents.printed(2);
+        let newest = format!("the newest checkpoint is {}", name::committed(before.unwrap()));
+        assert!(printed.contains(&newest) && printed.contains("enn train --resume "), "{printed}");
+        agents.nothing_is_left();
+    }
 }
 
 #[test]

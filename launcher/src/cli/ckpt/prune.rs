@@ -1,7 +1,7 @@
 //! `enn ckpt prune`.
 
 use super::{super::bar::Bar, Which, tell};
-use crate::{Error, facts::Facts};
+use crate::{Error, api, facts::Facts, run_dir::RunDirError};
 use enn_common::{
     checkpoint::{
         listing,
@@ -35,6 +35,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<(), Error> {
+    if let Some((shelf, name)) = api::at_address(&[args.which.runs.dir(facts)], &args.which.what, facts)? {
+        // Training lets go of what is there, by its own rule.
+        return Err(RunDirError::Address { address: format!("{}/{name}", shelf.address()) }.into());
+    }
     let checkpoints = listing::checkpoints_dir(&args.which.path(facts)?);
     let rule = Rule { last: args.keep, epochs: args.keep_epochs, hours: args.keep_hours };
     let (bar, mut read) = (Bar::new("verifying", args.which.json), 0);

@@ -2,7 +2,7 @@
 
 use super::{super::bar::Bar, Which, tell};
 use crate::{
-    Error,
+    Error, api,
     convert::{self, Outcome, Verified},
     facts::Facts,
 };
@@ -11,7 +11,7 @@ use serde_json::json;
 
 /// Read a checkpoint or a saved model and check all that its form carries checks for
 ///
-/// A run stands for its newest complete checkpoint. A checkpoint of ours is compared with the digests of its manifest. One that
+/// A run stands for its newest complete checkpoint; what is at an address is fetched anew for this. A checkpoint of ours is compared with the digests of its manifest. One that
 /// PyTorch wrote is compared with the checksums inside its files, which PyTorch itself never looks at. Exit code 5 if anything
 /// is wrong, 9 if files are newer than what lists them: a later save into the same directory may have failed, or it was copied.
 #[derive(Debug, clap::Args)]
@@ -24,9 +24,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, facts: &Facts) -> Result<ExitCode, Error> {
-    let path = args.which.path(facts)?;
     let bar = Bar::new("verifying", args.which.json);
-    let found = convert::verify(&path, args.deep, &mut |done, total| bar.set(done, total))?;
+    let mut progress = |done, total| bar.set(done, total);
+    let found = match api::at_address(&[args.which.runs.dir(facts)], &args.which.what, facts)? {
+        None => convert::verify(&args.which.path(facts)?, args.deep, &mut progress)?,
+        Some((shelf, name)) => api::verify_at((&shelf, &name), args.deep, &mut progress)?,
+    };
     drop(bar);
     let outcome = found.outcome();
     let json = json!({

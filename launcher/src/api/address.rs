@@ -1,0 +1,86 @@
+//! A run by its name, its directory, or its address in an object store: the one place that knows which.
+
+use super::stream::WorkDir;
+use crate::{
+    Error,
+    convert::{self, Verified},
+    facts::Facts,
+    remote::{self, Shelf, Store},
+    run_dir::{self, RunDirError},
+};
+use std::path::{Path, PathBuf};
+
+/// What hears of bytes fetched and all bytes.
+pub(super) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Finds a run: its directory, a name in one of `runs`, the beginning of exactly one name, "latest", or an address. One that is kept
+/// at an address is fetched: with its newest whole checkpoint where that is `wanted`, else what it says of itself.
+///
+/// # Errors
+/// There is no such run, or the store does not give it.
+pub fn find_run(
+    runs: &[PathBuf],
+    reference: &str,
+    (facts, wanted): (&Facts, bool),
+    progress: Progress<'_>,
+) -> Result<PathBuf, Error> {
+    let Some((shelf, name)) = at_address(runs, reference, facts)? else {
+        return Ok(run_dir::find_in(runs, reference)?);
+    };
+    let copy = shelf.fetch(&name, wanted, progress)?;
+    if run_dir::is_run(&copy) { Ok(copy) } else { Err(unknown(&shelf, &name, Vec::new())) }
+}
+
+/// Where the run is kept that is named so, if that is at an address.
+///
+/// # Errors
+/// There is no such run, or the store does not answer.
+pub fn at_address(runs: &[PathBuf], reference: &str, facts: &Facts) -> Result<Option<(Shelf, String)>, Error> {
+    if Store::is_address(reference) {
+        return Ok(Some(Shelf::of_run(reference, &facts.cache_dir)?));
+    }
+    let Some(address) = runs.iter().find_map(|runs| run_dir::address(runs)) else { return Ok(None) };
+    if run_dir::is_run(&facts.cwd.join(reference)) {
+        return Ok(None);
+    }
+    let shelf = Shelf::open(&address, &facts.cache_dir)?;
+    match shelf.find(reference)? {
+        Ok(name) => Ok(Some((shelf, name))),
+        Err(known) => Err(unknown(&shelf, reference, known)),
+    }
+}
+
+/// The newest run in `runs` of this name in its configuration that has a checkpoint; one at an address is fetched.
+///
+/// # Errors
+/// The store does not give it.
+pub fn newest_run(runs: &Path, name: &str, facts: &Facts, progress: Progress<'_>) -> Result<Option<PathBuf>, Error> {
+    let Some(address) = run_dir::address(runs) else { return Ok(run_dir::newest(runs, name)) };
+    let shelf = Shelf::open(&address, &facts.cache_dir)?;
+    let found = shelf.newest(name)?;
+    Ok(found.map(|found| shelf.fetch(&found, true, progress)).transpose()?)
+}
+
+/// Checks the newest complete checkpoint at an address, or the checkpoint there: it is fetched anew, for what a copy here is like says
+/// nothing of it.
+///
+/// # Errors
+/// It is not as its manifest says, or the store does not give it.
+pub fn verify_at((shelf, name): (&Shelf, &str), deep: bool, progress: Progress<'_>) -> Result<Verified, Error> {
+    let (place, work) = (shelf.place(name), WorkDir::create(shelf.dir())?);
+    let step = remote::list(&place)?.into_iter().rfind(|one| one.complete).map(|one| one.step);
+    let pulled = remote::pull(&place, step, &work.path.join(name), false, progress)?;
+    Ok(Verified { path: pulled.place.into(), ..convert::verify(&pulled.path, deep, progress)? })
+}
+
+/// The directory in which runs of `runs` are made.
+pub(super) fn local(runs: &Path, facts: &Facts) -> Result<PathBuf, Error> {
+    match run_dir::address(runs) {
+        None => Ok(runs.to_owned()),
+        Some(address) => Ok(Shelf::open(&address, &facts.cache_dir)?.dir().to_owned()),
+    }
+}
+
+fn unknown(shelf: &Shelf, reference: &str, known: Vec<String>) -> Error {
+    RunDirError::Unknown { reference: reference.to_owned(), runs: vec![shelf.address().into()], known }.into()
+}
