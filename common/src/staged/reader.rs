@@ -2,7 +2,7 @@
 
 use super::{
     ArrayName, META, StagedError, StagedMeta, Sums, VERSION,
-    npy::{Header, NpyError},
+    npy::{Element, Header, NpyError},
 };
 use crate::fs::{
     FileError,

@@ -77,14 +77,9 @@ impl<'a> Folds<'a> {
         let forecasts = run.join(FORECASTS);
         if !forecasts.join("rows.npy").exists() {
             // A training run leaves them out where data are large.
-            let by = (listing::find(&run)?.dir().to_owned(), &record.staged);
-            forecast::predict_test_rows(
-                self.config,
-                self.facts,
-                &RunDir::open(&run)?,
-                (&by.0, by.1),
-                Told::Quantiles,
-            )?;
+            let (checkpoint, place) = (listing::find(&run)?.dir().to_owned(), RunDir::open(&run)?);
+            let by = (checkpoint.as_path(), record.staged.as_path());
+            forecast::predict_test_rows(self.config, self.facts, &place, by, Told::Quantiles)?;
         }
         let staged = Staged::open(&record.staged)?;
         let groups = (&self.groups.0[..], self.groups.1.len());
@@ -163,10 +158,7 @@ impl<'a> Folds<'a> {
             units: meta.units.clone(),
             rows: meta.rows,
             judged: rows,
-            seen: vec![SeenPart {
-                rows,
-                part: Part { name: Seen::Never.name().to_owned(), ..parts.all.clone() },
-            }],
+            seen: vec![SeenPart { rows, part: Part { name: Seen::Never.name().to_owned(), ..parts.all.clone() } }],
             warning: None,
             all: parts.all,
             reactivity: parts.reactivity,
