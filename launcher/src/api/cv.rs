@@ -340,9 +340,13 @@ mod tests {
             visible_devices: visible.map(str::to_owned),
             ..Facts::gather()
         };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.toml");
+        std::fs::write(&path, "name = \"a\"\n").unwrap();
+        let config = crate::api::load_config(&path, &[], &facts(0, None)).unwrap();
         let of = |device: Device| RunConfig {
-            cluster: ClusterConfig { device, nproc_per_node: Nproc::Count(8), ..ClusterConfig::default() },
-            ..RunConfig::default()
+            cluster: ClusterConfig { device, nproc_per_node: Nproc::Count(8), ..config.cluster.clone() },
+            ..config.clone()
         };
         let cuda = of(Device::Cuda);
         let told = |facts: &Facts, jobs: usize| {
@@ -355,6 +359,12 @@ mod tests {
         assert_eq!(told(&facts(8, None), 1), (String::new(), 8), "one fold has all");
         let cpu = of(Device::Cpu);
         assert_eq!(seats(&cpu, &facts(8, None), 2), [None, None]);
-        assert_eq!((launch::world(&fold_config(&cpu, &facts(0, None), 4)), fold_config(&cpu, &facts(0, None), 4).train.threads), (1, 4));
+        assert_eq!(
+            (
+                launch::world(&fold_config(&cpu, &facts(0, None), 4)),
+                fold_config(&cpu, &facts(0, None), 4).train.threads
+            ),
+            (1, 4)
+        );
     }
 }

@@ -67,7 +67,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     // With --json one document is printed, not events.
     let staging = if mode == ui::Mode::Json { ui::Mode::Quiet } else { mode };
     let (group, importance) = (args.group.clone(), args.importance);
-    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
+    let options =
+        CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
     let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {
