@@ -193,6 +193,9 @@ mod tests {
             std::iter::once(cross.regularise.drop_path).chain(selves).collect::<Vec<f64>>()
         };
         let rates: Vec<f64> = perceiver.rounds.iter().flat_map(executed).collect();
-        assert!(rates.iter().zip([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]).all(|(rate, expected)| (rate - expected).abs() < 1e-12), "{rates:?}");
+        assert!(
+            rates.iter().zip([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]).all(|(rate, expected)| (rate - expected).abs() < 1e-12),
+            "{rates:?}"
+        );
     }
 }
