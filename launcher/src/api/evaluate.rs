@@ -24,7 +24,7 @@ use enn_common::{
     },
     config::data::Layout,
     fs::atomic,
-    staged::{Split, Staged, StagedError, npy::Element, reader::NpyMap},
+    staged::{Split, Staged, npy::Element, reader::NpyMap},
 };
 use std::path::{Path, PathBuf};
 
