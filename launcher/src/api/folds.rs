@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     Error,
+    baselines::Scores,
     cv::{self, Judgement},
     error::Usage,
     evaluation::{self, Field, Held, Seen},
@@ -19,17 +20,17 @@ use crate::{
 };
 use enn_common::{
     artifact::{
-        cv::{CvRecord, FoldRecord, FoldState},
+        cv::{CvRecord, FoldRecord, FoldState, MODEL},
         evaluation::{Evaluation, FILE, FORMAT, Part, SeenPart, VERSION},
     },
     checkpoint::listing,
     config::RunConfig,
     fs::atomic,
     metrics::Metrics,
-    staged::{Split, Staged},
+    staged::{Split, Staged, StagedMeta},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -47,8 +48,44 @@ pub(super) struct Folds<'a> {
     weights: Option<Vec<f64>>,
     /// Group of every row, and the groups' names.
     groups: (Vec<usize>, Vec<String>),
-    /// By fold, as far as they were judged here.
-    judged: BTreeMap<usize, Judgement>,
+    /// Folds that were judged here, and what they add up to.
+    judged: BTreeSet<usize>,
+    sum: Sum,
+}
+
+/// What folds say together.
+#[derive(Default)]
+struct Sum {
+    /// Scores by contender and group, and how many folds it was judged on.
+    scores: BTreeMap<String, (usize, Vec<Scores>)>,
+    /// What predicted quantiles held.
+    held: Option<Held>,
+    /// Targets that count for nobody.
+    untold: u64,
+}
+
+impl Sum {
+    fn add(&mut self, meta: &StagedMeta, judgement: Judgement) {
+        for (name, groups) in judgement.scores {
+            let none = || (0, vec![Scores::new(meta); groups.len()]);
+            let (folds, sum) = self.scores.entry(name).or_insert_with(none);
+            *folds += 1;
+            sum.iter_mut().zip(&groups).for_each(|(sum, group)| sum.merge(group));
+        }
+        match (&mut self.held, judgement.held) {
+            (Some(held), Some(more)) => held.merge(&more),
+            (held, more) => *held = held.take().or(more),
+        }
+        self.untold += judgement.untold;
+    }
+
+    /// The contenders that were judged on all of so many folds, the model first: the others have nothing to say of all rows.
+    fn everywhere(&self, folds: usize) -> Vec<(String, Vec<Scores>)> {
+        let everywhere = self.scores.iter().filter(|(_, (own, _))| *own == folds);
+        let mut all: Vec<_> = everywhere.map(|(name, (_, scores))| (name.clone(), scores.clone())).collect();
+        all.sort_by_key(|(name, _)| name != MODEL);
+        all
+    }
 }
 
 impl<'a> Folds<'a> {
@@ -64,7 +101,17 @@ impl<'a> Folds<'a> {
             None => (vec![0; staged.rows()], vec![String::new()]),
             Some(column) => groups::of(config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?, column, &staged)?,
         };
-        Ok(Self { config, facts, options, dir: dir.to_owned(), staged, weights, groups, judged: BTreeMap::new() })
+        Ok(Self {
+            config,
+            facts,
+            options,
+            dir: dir.to_owned(),
+            staged,
+            weights,
+            groups,
+            judged: BTreeSet::new(),
+            sum: Sum::default(),
+        })
     }
 
     /// Errors of a fold that has been trained, by contender, and notes of its baselines.
@@ -87,7 +134,8 @@ impl<'a> Folds<'a> {
         let errors = judgement.errors(staged.meta(), self.weights.as_deref());
         let mut notes = judgement.notes.clone();
         notes.extend((judgement.untold > 0).then(|| evaluation::untold(judgement.untold)));
-        self.judged.insert(fold, judgement);
+        self.judged.insert(fold);
+        self.sum.add(self.staged.meta(), judgement);
         Ok((errors, notes))
     }
 
@@ -99,7 +147,7 @@ impl<'a> Folds<'a> {
             return Ok(None);
         }
         for fold in &done {
-            if !self.judged.contains_key(fold) {
+            if !self.judged.contains(fold) {
                 // It was done before.
                 self.judge(*fold, &record.folds[*fold])?;
             }
@@ -123,31 +171,14 @@ impl<'a> Folds<'a> {
         Ok(Some(evaluation))
     }
 
-    /// The judgements of these folds as one.
+    /// What these folds say together.
     fn together(&self, record: &CvRecord, done: &[usize]) -> Evaluation {
         let meta = self.staged.meta();
         let (names, groups) = (cell_names(&meta.out_shape, &meta.out_labels), &self.groups.1);
         let field = Field { meta, names: &names, groups, weights: self.weights.as_deref() };
-        let judged: Vec<&Judgement> = done.iter().filter_map(|fold| self.judged.get(fold)).collect();
-        let first = judged.first().map_or(&[][..], |one| &one.scores);
-        // Whoever was judged on some folds alone has nothing to say of all rows.
-        let everywhere = |name: &str| {
-            let own = judged.iter().map(|one| one.scores.iter().find(|(other, _)| other == name).map(|(_, own)| own));
-            own.collect::<Option<Vec<_>>>()
-        };
-        let of = |(name, _): &(String, _)| {
-            let folds = everywhere(name)?;
-            let group = |at: usize| field.whole(folds.iter().map(|own| &own[at]));
-            Some((name.clone(), (0..groups.len()).map(group).collect::<Vec<_>>()))
-        };
-        let scores: Vec<_> = first.iter().filter_map(of).collect();
-        let parts = field.parts(&scores);
-        let mut held = judged.first().and_then(|one| one.held.clone());
-        for more in judged.iter().skip(1).filter_map(|one| one.held.as_ref()) {
-            held.iter_mut().for_each(|held| held.merge(more));
-        }
+        let parts = field.parts(&self.sum.everywhere(done.len()));
+        let (held, untold) = (self.sum.held.as_ref(), self.sum.untold);
         let rows = done.iter().map(|fold| record.folds[*fold].rows[Split::Test as usize]).sum();
-        let untold = judged.iter().map(|one| one.untold).sum();
         Evaluation {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -166,8 +197,8 @@ impl<'a> Folds<'a> {
             group: self.options.group.clone().unwrap_or_default(),
             groups: if self.options.group.is_some() { parts.groups } else { Vec::new() },
             cells: parts.cells,
-            levels: held.as_ref().map_or_else(Vec::new, Held::levels),
-            intervals: held.as_ref().map_or_else(Vec::new, Held::intervals),
+            levels: held.map_or_else(Vec::new, Held::levels),
+            intervals: held.map_or_else(Vec::new, Held::intervals),
             importance: Vec::new(),
             notes: (untold > 0).then(|| evaluation::untold(untold)).into_iter().collect(),
         }
