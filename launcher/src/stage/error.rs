@@ -247,7 +247,7 @@ pub enum StageError {
     },
     /// A target whose numbers are staged as one.
     #[error(
-        "target {column:?}: found numbers as large as {size:e} that differ by less than {step}, the step between two of an f32 there; \
+        "target {column:?}: found numbers as large as {size:e} that differ by less than {step:.0}, the step between two of an f32 there; \
          expected numbers that differ by more: take off what all have in common, and add it to the predictions"
     )]
     Target {
