@@ -1,7 +1,7 @@
 //! `cv`: stage once, divide anew for every fold, train each in a process of its own, and judge the forecasts of rows that no
 //! model saw.
 
-use super::{announce::Announcer, forecast, launch, train};
+use super::{announce::Announcer, folds::Folds, launch, train};
 use crate::{
     Error,
     cv::{
@@ -15,14 +15,15 @@ use crate::{
     ui::{Mode, Sink},
 };
 use enn_common::{
-    artifact::cv::{CvRecord, FORMAT, FoldRecord, FoldState, VERSION},
-    checkpoint::listing,
+    artifact::{
+        cv::{CvRecord, FORMAT, FoldRecord, FoldState, VERSION},
+        evaluation::Evaluation,
+    },
     config::{
         RunConfig,
         data::{DataConfig, SplitConfig, SplitKind},
         train::{Device, Nproc},
     },
-    metrics::Metrics,
     staged::Staged,
 };
 use std::{
@@ -32,7 +33,7 @@ use std::{
 };
 
 /// Forecasts of the rows that a fold tests, in its run directory.
-const FORECASTS: &str = "predictions/test";
+pub(super) const FORECASTS: &str = "predictions/test";
 /// Forecasts of all rows, in the directory of the cross-validation.
 pub const OUT_OF_FOLD: &str = "out-of-fold.parquet";
 /// Output of a fold's process, in its run directory.
@@ -55,6 +56,10 @@ pub struct CvOptions {
     pub mode: Mode,
     /// Whether SIGINT and SIGTERM stop it after checkpoints of the folds under way.
     pub handle_signals: bool,
+    /// Column that groups rows; of windows "month".
+    pub group: Option<String>,
+    /// Shuffles of every input by each fold's model; `None`: importance is not asked for.
+    pub importance: Option<usize>,
 }
 
 /// What a cross-validation left behind.
@@ -64,6 +69,9 @@ pub struct CrossValidated {
     pub dir: PathBuf,
     /// What it found.
     pub record: CvRecord,
+    /// What the folds that are done say together of cells, horizons, groups and intervals, which is also in evaluation.json and in
+    /// report.html; `None` when stopped, or no fold is done.
+    pub evaluation: Option<Evaluation>,
     /// The signal that stopped it.
     pub stopped: Option<i32>,
 }
@@ -90,6 +98,7 @@ pub fn cross_validate(
     let config: RunConfig = serde_json::from_value(record.config.clone())
         .map_err(|source| Error::Json { path: run.path().to_owned(), source })?;
     let program = program(facts)?;
+    let mut folds = Folds::new((&config, facts), options, run.path(), &record.staged)?;
     let open: Vec<usize> =
         (0..record.folds.len()).filter(|fold| record.folds[*fold].state != FoldState::Done).collect();
     let mut tasks = Vec::new();
@@ -99,10 +108,10 @@ pub fn cross_validate(
     }
     record.write(run.path())?;
     let mut crew = Crew::new(options.handle_signals)?;
-    let jobs = record.jobs;
+    let seats = seats(&config, facts, record.jobs);
     let mut broken = None;
-    crew.work(tasks, jobs, &mut |ended| {
-        settle(&mut record, &ended, run.path(), (&config, facts));
+    crew.work(tasks, &seats, &mut |ended| {
+        settle(&mut record, &ended, &mut folds);
         record.sum_up();
         if let Err(error) = record.write(run.path()) {
             broken.get_or_insert(error);
@@ -114,7 +123,8 @@ pub fn cross_validate(
     }
     let stopped = crew.stopped().map(|signal| signal as i32);
     gather_folds(&record, run.path())?;
-    Ok(CrossValidated { dir: run.path().to_owned(), record, stopped })
+    let evaluation = if stopped.is_none() { folds.evaluation(&record)? } else { None };
+    Ok(CrossValidated { dir: run.path().to_owned(), record, evaluation, stopped })
 }
 
 /// Stages, divides, and writes the first record.
@@ -217,19 +227,40 @@ fn units(words: &[String]) -> (Vec<u32>, Vec<i64>) {
 
 /// Folds at the same time.
 fn jobs(config: &RunConfig, facts: &Facts, options: &CvOptions) -> usize {
-    let places = if config.cluster.device == Device::Cuda { 1 } else { facts.cores };
+    let places = if config.cluster.device == Device::Cuda { facts.gpus } else { facts.cores };
     options.jobs.unwrap_or(places).clamp(1, options.folds.max(1))
 }
 
-/// The configuration of one fold among `jobs` at the same time: on CPUs one worker with its share of the cores.
+/// GPUs of each of so many folds at the same time.
+fn gpus_each(facts: &Facts, jobs: usize) -> usize {
+    (facts.gpus / jobs.max(1)).max(1)
+}
+
+/// The GPUs of each of so many folds at the same time, as `CUDA_VISIBLE_DEVICES` names them; where there are more folds than GPUs some
+/// share one.
+fn seats(config: &RunConfig, facts: &Facts, jobs: usize) -> Vec<Option<String>> {
+    if config.cluster.device != Device::Cuda || jobs == 1 {
+        return vec![None; jobs.max(1)];
+    }
+    let named = facts.visible_devices.as_deref().map(|list| list.split(',').map(str::trim).collect::<Vec<_>>());
+    let name = |gpu: usize| {
+        let gpu = gpu % facts.gpus.max(1);
+        named.as_ref().and_then(|names| names.get(gpu)).map_or_else(|| gpu.to_string(), |name| (*name).to_owned())
+    };
+    let each = gpus_each(facts, jobs);
+    (0..jobs).map(|job| Some((job * each..(job + 1) * each).map(name).collect::<Vec<_>>().join(","))).collect()
+}
+
+/// The configuration of one fold among `jobs` at the same time: on CPUs one worker with its share of the cores, on GPUs one for each of
+/// its own.
 fn fold_config(config: &RunConfig, facts: &Facts, jobs: usize) -> RunConfig {
     let mut config = config.clone();
-    if config.cluster.device != Device::Cuda {
-        config.cluster.nproc_per_node = Nproc::Count(1);
-        config.cluster.workers_min = 0;
-    }
+    let most = if config.cluster.device == Device::Cuda { gpus_each(facts, jobs) as u32 } else { 1 };
+    let workers = launch::world(&config).min(most);
+    config.cluster.nproc_per_node = Nproc::Count(workers);
+    config.cluster.workers_min = config.cluster.workers_min.min(workers);
     if config.train.threads == 0 {
-        config.train.threads = (facts.cores / (jobs * launch::world(&config) as usize)).max(1);
+        config.train.threads = (facts.cores / (jobs * workers as usize)).max(1);
     }
     config
 }
@@ -270,12 +301,12 @@ fn task(
 }
 
 /// Judges a fold that has been trained.
-fn settle(record: &mut CvRecord, ended: &cv::Ended, dir: &Path, (config, facts): (&RunConfig, &Facts)) {
+fn settle(record: &mut CvRecord, ended: &cv::Ended, folds: &mut Folds<'_>) {
     let fold = &mut record.folds[ended.fold];
     fold.seconds += ended.seconds;
     let judged = match &ended.failed {
         Some(cause) => Err(cause.clone()),
-        None => judge(fold, &dir.join(&fold.run), (config, facts)).map_err(|error| error.to_string()),
+        None => folds.judge(ended.fold, fold).map_err(|error| error.to_string()),
     };
     match judged {
         Err(cause) => fold.state = FoldState::Failed { cause },
@@ -289,23 +320,52 @@ fn settle(record: &mut CvRecord, ended: &cv::Ended, dir: &Path, (config, facts):
     }
 }
 
-/// Errors by contender, and notes of the baselines.
-type Judged = (BTreeMap<String, Metrics>, Vec<String>);
-
-fn judge(fold: &FoldRecord, run: &Path, (config, facts): (&RunConfig, &Facts)) -> Result<Judged, Error> {
-    let forecasts = run.join(FORECASTS);
-    if !forecasts.join("rows.npy").exists() {
-        // A training run leaves them out where data are large.
-        let checkpoint = listing::find(run)?.dir().to_owned();
-        forecast::predict_test_rows(config, facts, &RunDir::open(run)?, &checkpoint, &fold.staged)?;
-    }
-    Ok(cv::judge(&fold.staged, &forecasts, &config.train.cell_weights)?)
-}
-
 /// The forecasts of all folds that are done, as one table.
 fn gather_folds(record: &CvRecord, dir: &Path) -> Result<(), Error> {
     let done = record.folds.iter().enumerate().filter(|(_, fold)| fold.state == FoldState::Done);
     let done: Vec<_> =
         done.map(|(number, fold)| (number, fold.staged.clone(), dir.join(&fold.run).join(FORECASTS))).collect();
     Ok(cv::write_table(&dir.join(OUT_OF_FOLD), &record.staged, &done)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::train::ClusterConfig;
+
+    #[test]
+    fn folds_share_the_gpus_of_a_node() {
+        let facts = |gpus: usize, visible: Option<&str>| Facts {
+            gpus,
+            cores: 16,
+            visible_devices: visible.map(str::to_owned),
+            ..Facts::gather()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.toml");
+        std::fs::write(&path, "name = \"a\"\n").unwrap();
+        let config = crate::api::load_config(&path, &[], &facts(0, None)).unwrap();
+        let of = |device: Device| RunConfig {
+            cluster: ClusterConfig { device, nproc_per_node: Nproc::Count(8), ..config.cluster.clone() },
+            ..config.clone()
+        };
+        let cuda = of(Device::Cuda);
+        let told = |facts: &Facts, jobs: usize| {
+            let seats = seats(&cuda, facts, jobs).into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
+            (seats.join(" "), launch::world(&fold_config(&cuda, facts, jobs)))
+        };
+        assert_eq!(told(&facts(8, None), 8), ("0 1 2 3 4 5 6 7".to_owned(), 1));
+        assert_eq!(told(&facts(4, Some("GPU-a, 5,6,7")), 2), ("GPU-a,5 6,7".to_owned(), 2));
+        assert_eq!(told(&facts(2, None), 3), ("0 1 0".to_owned(), 1), "some share one");
+        assert_eq!(told(&facts(8, None), 1), (String::new(), 8), "one fold has all");
+        let cpu = of(Device::Cpu);
+        assert_eq!(seats(&cpu, &facts(8, None), 2), [None, None]);
+        assert_eq!(
+            (
+                launch::world(&fold_config(&cpu, &facts(0, None), 4)),
+                fold_config(&cpu, &facts(0, None), 4).train.threads
+            ),
+            (1, 4)
+        );
+    }
 }

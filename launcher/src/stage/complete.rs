@@ -3,6 +3,7 @@
 use super::{
     Job,
     bits::Bits,
+    coarse,
     duplicates::Hashes,
     error::StageError,
     figures::{self, Codes, Figures},
@@ -18,9 +19,10 @@ use enn_common::{
     },
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ops::Range,
     path::PathBuf,
+    sync::atomic::Ordering::Relaxed,
 };
 
 /// Samples that get a name in the metadata, at most.
@@ -170,8 +172,9 @@ impl Draft {
             hint = format!("; {} rows have a wrong number of fields, first line {line}", report.wrong_width);
         } else if report.dropped_samples > 0 {
             hint = format!(
-                "; {} samples were dropped because too little of their target is valid",
-                report.dropped_samples
+                "; {} samples were dropped because too little of their target is valid{}",
+                report.dropped_samples,
+                self.bad_targets()
             );
         } else if let Layout::Windows(layout) = &job.config.layout {
             hint = format!(
@@ -183,6 +186,26 @@ impl Draft {
         }
         let found = format!("no sample can be made of {} rows", report.rows_read);
         StageError::ZeroRows { path: job.config.files.first().cloned().unwrap_or_default(), found, hint }
+    }
+
+    /// What is wrong with the target columns, of the first few; empty or beginning with ": ".
+    fn bad_targets(&self) -> String {
+        let bad = |name: &String| {
+            let found = self.report.columns.get(name)?;
+            let kinds = [
+                (found.missing, "missing"),
+                (found.non_finite, "inf or nan"),
+                (found.out_of_range, "beyond its range"),
+            ];
+            let told: Vec<String> = kinds
+                .iter()
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, what)| format!("{count} cells {what}"))
+                .collect();
+            (!told.is_empty()).then(|| format!("{name:?} has {}", told.join(", ")))
+        };
+        let told: Vec<String> = self.targets.iter().filter_map(bad).take(NOTED_MAX).collect();
+        if told.is_empty() { String::new() } else { format!(": {}", told.join("; ")) }
     }
 
     /// Writes the splits that depend on the number or the times of the samples.
@@ -217,7 +240,9 @@ impl Draft {
     /// What is believed of inputs and targets. Tells of what is odd in training data.
     fn limits(&mut self, job: &Job<'_>, figures: &Figures) -> Result<Limits, StageError> {
         if let Some(meta) = job.training {
-            let place = |input: &Input| meta.features.iter().position(|feature| feature.name == input.name);
+            let names: HashMap<&str, usize> =
+                (0..).zip(&meta.features).map(|(at, one)| (one.name.as_str(), at)).collect();
+            let place = |input: &Input| names.get(input.name.as_str()).copied();
             let places: Vec<Option<usize>> = self.inputs.iter().map(place).collect();
             return Ok(self.lift(job, Limits::of_model(meta, &places, self.output.has_targets())));
         }
@@ -314,6 +339,10 @@ impl Draft {
         if figures.y.iter().all(|moments| moments.n() == 0) {
             return Err(StageError::NoTarget { columns: self.targets.clone() });
         }
+        let lost = |(cell, moments)| Some((cell, coarse::lost(moments, self.output.rounded.load(Relaxed))?));
+        if let Some((cell, (size, step))) = figures.y.iter().enumerate().find_map(lost) {
+            return Err(StageError::Target { column: self.target(cell).to_owned(), size, step });
+        }
         Ok(())
     }
 
@@ -328,7 +357,8 @@ impl Draft {
                 });
             }
             let names: Vec<&String> = training.features.iter().map(|feature| &feature.name).collect();
-            let keep: Vec<bool> = self.inputs.iter().map(|input| names.contains(&&input.name)).collect();
+            let known: HashSet<&String> = names.iter().copied().collect();
+            let keep: Vec<bool> = self.inputs.iter().map(|input| known.contains(&input.name)).collect();
             let found: Vec<&String> =
                 self.inputs.iter().zip(&keep).filter(|(_, k)| **k).map(|(i, _)| &i.name).collect();
             if found != names {
@@ -367,6 +397,9 @@ impl Draft {
             note(&mut notes, &self.left_out(keep), "left out of the inputs: no valid value in the training samples");
             let constant = self.constants(figures);
             note(&mut notes, &constant, "constant over the training samples");
+            let what = "an f32 keeps seven digits of each number, which leaves little or nothing of how these vary; take off \
+                        what all have in common";
+            note(&mut notes, &self.coarse(figures), what);
             constant.iter().for_each(|name| self.report.columns.entry(name.clone()).or_default().constant = true);
             let blind: Vec<usize> = (0..figures.y.len()).filter(|cell| figures.y[*cell].n() == 0).collect();
             if !blind.is_empty() {
@@ -382,6 +415,16 @@ impl Draft {
             }
         }
         self.report.notes.extend(notes);
+    }
+
+    /// Source columns whose numbers are so much larger than their spread that an f32 hardly tells them apart.
+    fn coarse(&self, figures: &Figures) -> Vec<String> {
+        let is_number = |input: &Input| input.categories.is_none() && input.label.is_none() && !input.source.is_empty();
+        let inputs = self.inputs.iter().zip(&figures.x).filter(|(input, _)| is_number(input));
+        let inputs = inputs.map(|(input, moments)| (input.source.as_str(), moments));
+        let targets = figures.y.iter().enumerate().map(|(cell, moments)| (self.target(cell), moments));
+        let coarse = inputs.chain(targets).filter(|(_, moments)| coarse::is_coarse(moments));
+        coarse.map(|(name, _)| name.to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Source columns that never vary: whatever is made of them (sine and cosine, every step of the history) is one value each.
