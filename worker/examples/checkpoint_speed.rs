@@ -69,7 +69,7 @@ fn main() -> Outcome<()> {
     let page = ControlPage::create(words)?;
     let file = File::from(memfd_create("checkpoint_speed", MFdFlags::MFD_CLOEXEC)?);
     file.set_len(PAGE_BYTES as u64)?;
-    let staging = Staging::new(StagingMemory { file, page });
+    let staging = Staging::new(StagingMemory { file, page }, device);
     let world = usize::try_from(world)?;
     let threads = How::shared_by(world).threads;
     let (others, table) = (Vec::new(), ShardTable::default());
