@@ -295,7 +295,8 @@ impl<R: Read, M: FnMut(u64) -> io::Result<()>> Iterator for Batches<R, M> {
     }
 }
 
-fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+/// What panics inside of the format's reader is an error.
+pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
         Err(ArrowError::IpcError("it is damaged: what it says of its own buffers does not fit them".to_owned()))
     })

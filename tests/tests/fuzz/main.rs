@@ -46,7 +46,10 @@ const WHOLE: u32 = 1;
 const QUARTER: u32 = 4;
 
 static PANICKED: AtomicBool = AtomicBool::new(false);
-/// The last panic; readers catch some of their formats' own.
+/// Makes seeds, and reads.
+type Reader = (fn() -> Vec<Vec<u8>>, fn(&[u8]));
+
+/// The panics of this input; readers catch some of their formats' own.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
 fn last() -> String {
@@ -58,13 +61,13 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Feeds `read` with damaged copies of the seeds until the time is over, or a `part` of it.
-fn feed(name: &'static str, (seeds, read): (fn() -> Vec<Vec<u8>>, fn(&[u8])), part: u32) {
+fn feed(name: &'static str, (seeds, read): Reader, part: u32) {
     let time = Duration::from_secs(number("ENN_FUZZ_SECONDS").unwrap_or(1)) / part;
     let first = number("ENN_FUZZ_SEED").unwrap_or(0x9e37_79b9);
     // Without a backtrace, whose making asks for more memory than any reader may.
     std::panic::set_hook(Box::new(|what| {
         PANICKED.fetch_or(std::thread::current().name() == Some(WATCHED), Relaxed);
-        *LAST.lock().unwrap_or_else(PoisonError::into_inner) = what.to_string();
+        LAST.lock().unwrap_or_else(PoisonError::into_inner).push_str(&format!("{what}\n"));
     }));
     let feeding = move || {
         let seeds = seeds();
@@ -78,6 +81,7 @@ fn feed(name: &'static str, (seeds, read): (fn() -> Vec<Vec<u8>>, fn(&[u8])), pa
             let seed = first.wrapping_add(round);
             let damaged = Mutator::new(seed).damage(&seeds);
             let began = Instant::now();
+            LAST.lock().unwrap_or_else(PoisonError::into_inner).clear();
             let noted = sys::noted_while(|| {
                 let outcome = std::panic::catch_unwind(|| read(&damaged));
                 let is_sound = outcome.is_ok() && !PANICKED.load(Relaxed);

@@ -9,9 +9,9 @@ use std::{
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-/// The largest request of any thread so far.
+/// The largest request of any thread since this was asked last.
 pub(crate) fn largest_anywhere() -> usize {
-    LARGEST.load(Relaxed)
+    LARGEST.swap(0, Relaxed)
 }
 
 thread_local! {

@@ -22,19 +22,22 @@ use enn_common::{
         unfinished::{Journal, Mark, PROGRESS},
     },
 };
-use enn_launcher::stage::{StageOptions, stage};
+use enn_launcher::stage::{FileBatches, StageOptions, stage};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
     file::properties::WriterProperties,
 };
 use std::{
-    fs,
+    fs::{self, File},
     io::{Cursor, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
+
+/// What a batch of a file may take.
+const ROOM_BYTES: u64 = 2 << 20;
 
 /// Rows that are read as a table, or as arrays where `arrays` says so.
 pub(crate) fn config(files: Vec<PathBuf>, arrays: bool) -> DataConfig {
@@ -182,8 +185,18 @@ pub(crate) fn arrow_file_seeds() -> Vec<Vec<u8>> {
     sound(all.map(written).to_vec(), |_| "t.arrow", false)
 }
 
+/// Staging takes what a file says that it will be where the host has room for it: more than this reader may. So it does not get those
+/// that say so.
 pub(crate) fn arrow_file(bytes: &[u8]) {
-    table("t.arrow", bytes);
+    let room = |bytes: u64| if bytes <= ROOM_BYTES { Ok(()) } else { Err(std::io::ErrorKind::OutOfMemory.into()) };
+    in_place(|dir| {
+        let path = dir.join("t.arrow");
+        fs::write(&path, bytes).unwrap();
+        let Ok(batches) = FileBatches::open(File::open(&path).unwrap(), None, room) else { return };
+        if batches.take(8).all(|batch| batch.is_ok()) {
+            staged(dir, "t.arrow", bytes, false);
+        }
+    });
 }
 
 /// A zip whose files lie in it as they are, so that what damages it damages them.

@@ -244,8 +244,12 @@ fn server() -> SocketAddr {
     SERVER.with(|server| {
         let mut server = server.borrow_mut();
         let (_, address) = server.get_or_insert_with(|| {
-            let limits =
-                Limits { head_wait: Duration::from_secs(2), body_wait: Duration::from_secs(2), ..Limits::default() };
+            let limits = Limits {
+                unpacked_bytes_max: 16 << 20,
+                head_wait: Duration::from_secs(2),
+                body_wait: Duration::from_secs(2),
+                ..Limits::default()
+            };
             let address = SocketAddr::from(([127, 0, 0, 1], 0));
             let start = || -> Result<Box<dyn Engine>, Failure> { Ok(Box::new(One)) };
             let settings = Settings { address, token: None, limits, workers: 1 };

@@ -10,7 +10,7 @@ use super::{
     typed::{self, Cells, PIECE_ROWS},
 };
 use crate::stage::{
-    batches::{Batches, FileBatches, ample, text_bytes},
+    batches::{Batches, FileBatches, ample, guarded, text_bytes},
     error::StageError,
 };
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, types};
@@ -65,8 +65,7 @@ type AllBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Sen
 impl ArrowSource {
     /// Opens a Parquet file.
     pub(crate) fn parquet(path: &Path) -> Result<Self, StageError> {
-        let builder = ParquetRecordBatchReaderBuilder::try_new(open(path)?)
-            .map_err(|cause| unreadable(path, Container::Parquet, cause.into()))?;
+        let builder = parquet(open(path)?).map_err(|cause| unreadable(path, Container::Parquet, cause.into()))?;
         let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
         Self::new(path, Container::Parquet, builder.schema().clone(), Some(rows))
     }
@@ -98,16 +97,36 @@ impl ArrowSource {
         let file = open(&self.path)?;
         Ok(match self.container {
             Container::Parquet => {
-                let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
+                let builder = parquet(file)?;
                 let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
                 let builder = builder.with_projection(mask).with_batch_size(PIECE_ROWS);
-                Box::new(builder.with_offset(usize::try_from(from)?).build()?)
+                let builder = builder.with_offset(usize::try_from(from)?);
+                Box::new(Guarded(Some(guarded(|| Ok(builder.build()?))?)))
             }
             Container::IpcFile => behind(FileBatches::open(file, Some(columns.to_vec()), ample)?, from as usize),
             Container::IpcStream => {
                 behind(Batches::open(BufReader::new(file), Some(columns.to_vec()), ample)?, from as usize)
             }
         })
+    }
+}
+
+/// The format's own reader panics on some damaged files; here that is an error like any other.
+fn parquet(file: File) -> Result<ParquetRecordBatchReaderBuilder<File>, ArrowError> {
+    guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?))
+}
+
+/// Batches, of which none comes behind an error or a panic.
+struct Guarded<I>(Option<I>);
+
+impl<I: Iterator<Item = Result<RecordBatch, ArrowError>>> Iterator for Guarded<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut inner = self.0.take()?;
+        let batch = guarded(|| inner.next().transpose()).transpose()?;
+        self.0 = batch.is_ok().then_some(inner);
+        Some(batch)
     }
 }
 
