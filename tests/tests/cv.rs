@@ -106,6 +106,21 @@ fn a_killed_fold_takes_nothing_with_it_and_is_trained_again() {
     assert_eq!(before, after, "a fold that is done is not trained again");
     every_row_is_tested_once(&record);
     statistics_are_those_of_training_rows(&record);
+    let found = together(&place);
+    assert_eq!((found.rows, found.judged, found.all.errors[MODEL].n), (480, 480, 480));
+    // Folds of one size: what is true of all rows is the mean over folds, also of the one that was done before.
+    for one in &record.contenders {
+        let mae = found.all.errors[&one.name].mae;
+        assert!((mae - one.mae.mean).abs() < 1e-9, "{}: {mae} beside {:?}", one.name, one.mae);
+    }
+    assert!(text.contains("its forecasts spread") && found.reactivity.is_some_and(|spread| spread > 0.0), "{text}");
+    let report = fs::read_to_string(place.join("report.html")).unwrap();
+    assert!(report.contains("Errors beside the baselines") && report.contains("kernel") == text.contains("kernel"));
+}
+
+/// What all folds say together.
+fn together(place: &Path) -> Evaluation {
+    serde_json::from_slice(&fs::read(place.join("evaluation.json")).unwrap()).unwrap()
 }
 
 fn every_row_is_tested_once(record: &CvRecord) {
@@ -145,9 +160,26 @@ fn groups_are_tested_whole_and_the_wrong_wishes_are_refused() {
     fs::write(dir.path().join("chaos.csv"), grouped.join("\n")).unwrap();
     let config = config.to_str().unwrap();
     let split = ["--set", "data.split.kind=group", "--set", "data.split.column=g", "--set", "train.epochs=1"];
-    let words = [&["cv", config, "--folds", "5", "--json"], &split[..]].concat();
+    let more = ["--group", "g", "--importance", "2", "--set", "train.loss=quantile"];
+    let words = [&["cv", config, "--folds", "5", "--json"], &split[..], &more].concat();
     let record = folded(dir.path(), &words);
     assert!(record.rule.contains("5 groups of g"), "{}", record.rule);
+    let found = together(&parent(dir.path()));
+    // A fold is a group.
+    for part in &found.groups {
+        let fold = record.folds.iter().find(|fold| (fold.errors[MODEL].mae - part.errors[MODEL].mae).abs() < 1e-12);
+        let fold = fold.unwrap_or_else(|| panic!("{part:?}"));
+        assert_eq!(format!("{:?}", fold.errors), format!("{:?}", part.errors));
+    }
+    assert_eq!(found.groups.len(), 5);
+    let below: Vec<f64> = found.levels.iter().map(|level| level.below).collect();
+    assert!(below.len() == 3 && below.is_sorted() && below[0] < 0.5 && below[2] > 0.5, "{below:?}");
+    assert!(found.intervals.len() == 1 && (found.intervals[0].covered - (below[2] - below[0])).abs() < 0.02);
+    let mut inputs: Vec<&str> = found.importance.iter().map(|one| one.input.as_str()).collect();
+    inputs.sort_unstable();
+    assert_eq!(inputs, ["a", "b", "c"]);
+    let report = fs::read_to_string(parent(dir.path()).join("report.html")).unwrap();
+    assert!(["Error by g", "Importance of inputs", "Quantiles"].iter().all(|part| report.contains(part)), "{report}");
     for fold in &record.folds {
         let staged = Staged::open(&fold.staged).unwrap();
         let mut groups: Vec<usize> = staged.rows_of(Split::Test).map(|row| row % 5).collect();

@@ -2,7 +2,7 @@
 
 use super::{
     ArrayName, META, StagedError, StagedMeta, Sums, VERSION,
-    npy::{Header, NpyError},
+    npy::{Element, Header, NpyError},
 };
 use crate::fs::{
     FileError,
@@ -64,6 +64,21 @@ impl NpyMap {
             });
         }
         Ok(Self { map, header, path: path.to_path_buf() })
+    }
+
+    /// Maps `path`, which must hold so many elements of a type.
+    pub fn open_as(path: &Path, element: Element, count: u64) -> Result<Self, StagedError> {
+        let map = Self::open(path)?;
+        let found = (map.header.element, map.header.count());
+        if found == (element, count) {
+            return Ok(map);
+        }
+        Err(StagedError::Mismatch {
+            path: path.to_owned(),
+            what: "element type and number of elements",
+            found: format!("{} × {}", found.0.descr(), found.1),
+            expected: format!("{} × {count}", element.descr()),
+        })
     }
 
     /// What the header says.

@@ -1,7 +1,7 @@
 //! `cv`: stage once, divide anew for every fold, train each in a process of its own, and judge the forecasts of rows that no
 //! model saw.
 
-use super::{announce::Announcer, forecast, launch, train};
+use super::{announce::Announcer, folds::Folds, launch, train};
 use crate::{
     Error,
     cv::{
@@ -15,14 +15,15 @@ use crate::{
     ui::{Mode, Sink},
 };
 use enn_common::{
-    artifact::cv::{CvRecord, FORMAT, FoldRecord, FoldState, VERSION},
-    checkpoint::listing,
+    artifact::{
+        cv::{CvRecord, FORMAT, FoldRecord, FoldState, VERSION},
+        evaluation::Evaluation,
+    },
     config::{
         RunConfig,
         data::{DataConfig, SplitConfig, SplitKind},
         train::{Device, Nproc},
     },
-    metrics::Metrics,
     staged::Staged,
 };
 use std::{
@@ -32,7 +33,7 @@ use std::{
 };
 
 /// Forecasts of the rows that a fold tests, in its run directory.
-const FORECASTS: &str = "predictions/test";
+pub(super) const FORECASTS: &str = "predictions/test";
 /// Forecasts of all rows, in the directory of the cross-validation.
 pub const OUT_OF_FOLD: &str = "out-of-fold.parquet";
 /// Output of a fold's process, in its run directory.
@@ -55,6 +56,10 @@ pub struct CvOptions {
     pub mode: Mode,
     /// Whether SIGINT and SIGTERM stop it after checkpoints of the folds under way.
     pub handle_signals: bool,
+    /// Column that groups rows; of windows "month".
+    pub group: Option<String>,
+    /// Shuffles of every input by each fold's model; `None`: importance is not asked for.
+    pub importance: Option<usize>,
 }
 
 /// What a cross-validation left behind.
@@ -64,6 +69,9 @@ pub struct CrossValidated {
     pub dir: PathBuf,
     /// What it found.
     pub record: CvRecord,
+    /// What the folds that are done say together of cells, horizons, groups and intervals, which is also in evaluation.json and in
+    /// report.html; `None` when stopped, or no fold is done.
+    pub evaluation: Option<Evaluation>,
     /// The signal that stopped it.
     pub stopped: Option<i32>,
 }
@@ -90,6 +98,7 @@ pub fn cross_validate(
     let config: RunConfig = serde_json::from_value(record.config.clone())
         .map_err(|source| Error::Json { path: run.path().to_owned(), source })?;
     let program = program(facts)?;
+    let mut folds = Folds::new((&config, facts), options, run.path(), &record.staged)?;
     let open: Vec<usize> =
         (0..record.folds.len()).filter(|fold| record.folds[*fold].state != FoldState::Done).collect();
     let mut tasks = Vec::new();
@@ -102,7 +111,7 @@ pub fn cross_validate(
     let jobs = record.jobs;
     let mut broken = None;
     crew.work(tasks, jobs, &mut |ended| {
-        settle(&mut record, &ended, run.path(), (&config, facts));
+        settle(&mut record, &ended, &mut folds);
         record.sum_up();
         if let Err(error) = record.write(run.path()) {
             broken.get_or_insert(error);
@@ -114,7 +123,8 @@ pub fn cross_validate(
     }
     let stopped = crew.stopped().map(|signal| signal as i32);
     gather_folds(&record, run.path())?;
-    Ok(CrossValidated { dir: run.path().to_owned(), record, stopped })
+    let evaluation = if stopped.is_none() { folds.evaluation(&record)? } else { None };
+    Ok(CrossValidated { dir: run.path().to_owned(), record, evaluation, stopped })
 }
 
 /// Stages, divides, and writes the first record.
@@ -269,12 +279,12 @@ fn task(
 }
 
 /// Judges a fold that has been trained.
-fn settle(record: &mut CvRecord, ended: &cv::Ended, dir: &Path, (config, facts): (&RunConfig, &Facts)) {
+fn settle(record: &mut CvRecord, ended: &cv::Ended, folds: &mut Folds<'_>) {
     let fold = &mut record.folds[ended.fold];
     fold.seconds += ended.seconds;
     let judged = match &ended.failed {
         Some(cause) => Err(cause.clone()),
-        None => judge(fold, &dir.join(&fold.run), (config, facts)).map_err(|error| error.to_string()),
+        None => folds.judge(ended.fold, fold).map_err(|error| error.to_string()),
     };
     match judged {
         Err(cause) => fold.state = FoldState::Failed { cause },
@@ -286,19 +296,6 @@ fn settle(record: &mut CvRecord, ended: &cv::Ended, dir: &Path, (config, facts):
             }
         }
     }
-}
-
-/// Errors by contender, and notes of the baselines.
-type Judged = (BTreeMap<String, Metrics>, Vec<String>);
-
-fn judge(fold: &FoldRecord, run: &Path, (config, facts): (&RunConfig, &Facts)) -> Result<Judged, Error> {
-    let forecasts = run.join(FORECASTS);
-    if !forecasts.join("rows.npy").exists() {
-        // A training run leaves them out where data are large.
-        let checkpoint = listing::find(run)?.dir().to_owned();
-        forecast::predict_test_rows(config, facts, &RunDir::open(run)?, &checkpoint, &fold.staged)?;
-    }
-    Ok(cv::judge(&fold.staged, &forecasts, &config.train.cell_weights)?)
 }
 
 /// The forecasts of all folds that are done, as one table.

@@ -1,42 +1,35 @@
 //! `evaluate`: predict data with targets, compare, and do the same for baselines fitted to the run's training rows.
 
 use super::{
-    forecast,
+    groups,
+    importance::{self, Shuffling},
     predict::{PredictOptions, Subject, predict},
     train,
 };
 use crate::{
     Error,
     agent::Ended,
-    baselines::{self, Effort, Forecaster, Trial},
+    baselines::{self, Effort, Forecaster},
     error::Usage,
-    evaluation::{self, Judged, Quantiles, Seen, Turns},
+    evaluation::{self, Held, Judged, Quantiles, Seen},
     facts::Facts,
     gather::cell_names,
     run_dir::RunDir,
-    stage as stager,
     ui::{Mode, report},
 };
 use enn_common::{
     artifact::{
-        cv::Spread,
-        evaluation::{Evaluation, FILE, FORMAT, Importance, SeenPart, VERSION},
+        evaluation::{Evaluation, FILE, FORMAT, SeenPart, VERSION},
         prediction::{PredictionManifest, manifest_path},
     },
     config::data::Layout,
     fs::atomic,
-    staged::{Split, Staged, StagedError, npy::Element, reader::NpyMap},
+    staged::{Split, Staged, npy::Element, reader::NpyMap},
 };
 use std::path::{Path, PathBuf};
 
 /// Directory of a run's evaluations.
 const EVALUATIONS: &str = "evaluations";
-/// Groups at most.
-const GROUPS_MAX: usize = 1_000;
-/// Word that groups windows by the month they begin in.
-const MONTH: &str = "month";
-/// Characters of a window's name that say its month.
-const MONTH_CHARS: usize = 7;
 
 /// How to evaluate.
 #[derive(Debug, Clone)]
@@ -89,9 +82,9 @@ pub fn evaluate(model: &Path, data: &[PathBuf], facts: &Facts, options: &Evaluat
     let (mut evaluation, rows) = judge(&subject, model, (&staged, &forecasts), options)?;
     evaluation.data = data.iter().map(|file| facts.cwd.join(file)).collect();
     if let Some(repeats) = options.importance {
-        let work = (&subject, facts, &run);
-        evaluation.importance =
-            importance(work, (&staged, &rows), (repeats.max(1), options.seed), &mut evaluation.notes)?;
+        let shuffling = Shuffling { config: &subject.config, facts, run: &run, checkpoint: &subject.checkpoint };
+        let rises = shuffling.rises((&staged, &rows), (repeats, options.seed), &mut evaluation.notes)?;
+        evaluation.importance = importance::ranked(rises);
     }
     let path = dir.join(FILE);
     let json = |source| Error::Json { path: path.clone(), source };
@@ -112,30 +105,16 @@ struct Forecasts {
 impl Forecasts {
     fn read(dir: &Path, staged: &Staged) -> Result<Self, Error> {
         let cells = (staged.rows() * staged.outputs()) as u64;
-        let points = numbers(&dir.join("pred.npy"), Element::F32, cells)?;
+        let points = NpyMap::open_as(&dir.join("pred.npy"), Element::F32, cells)?;
         let levels = dir.join("level.npy");
         if !levels.exists() {
             return Ok(Self { points, quantiles: None });
         }
         let levels = NpyMap::open(&levels)?;
         let levels = levels.numbers::<f64>().unwrap_or_default().to_vec();
-        let quantiles = numbers(&dir.join("levels.npy"), Element::F32, cells * levels.len() as u64)?;
+        let quantiles = NpyMap::open_as(&dir.join("levels.npy"), Element::F32, cells * levels.len() as u64)?;
         Ok(Self { points, quantiles: Some((levels, quantiles)) })
     }
-}
-
-fn numbers(path: &Path, element: Element, count: u64) -> Result<NpyMap, StagedError> {
-    let map = NpyMap::open(path)?;
-    let found = (map.header().element, map.header().count());
-    if found == (element, count) {
-        return Ok(map);
-    }
-    Err(StagedError::Mismatch {
-        path: path.to_owned(),
-        what: "element type and number of elements",
-        found: format!("{} × {}", found.0.descr(), found.1),
-        expected: format!("{} × {count}", element.descr()),
-    })
 }
 
 /// The evaluation without importance, and the rows that it is about.
@@ -149,7 +128,10 @@ fn judge(
     let (baselines, seen) = of_run(subject, model, staged, &mut notes);
     let (group_of, groups) = match &options.group {
         None => (vec![0; staged.rows()], vec![String::new()]),
-        Some(column) => grouped(&words(subject, column, staged)?, column)?,
+        Some(column) => {
+            let data = subject.config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
+            groups::of(data, column, staged)?
+        }
     };
     let meta = staged.meta();
     let points = forecasts.points.numbers().unwrap_or_default();
@@ -164,11 +146,10 @@ fn judge(
         notes.push(evaluation::untold(parts.untold));
     }
     let quantiles = forecasts.quantiles.as_ref();
-    let quantiles = quantiles.map(|(levels, map)| Quantiles {
-        levels,
-        values: map.numbers().unwrap_or_default(),
-        rows: &rows,
-        weights,
+    let held = quantiles.map(|(levels, map)| {
+        let values = map.numbers().unwrap_or_default();
+        let rows: Vec<(usize, usize)> = rows.iter().map(|row| (*row, *row)).collect();
+        Held::new(levels).with(staged, Quantiles { levels, values, rows: &rows, weights })
     });
     let warning = warning(&parts.seen);
     let evaluation = Evaluation {
@@ -189,8 +170,8 @@ fn judge(
         group: options.group.clone().unwrap_or_default(),
         groups: if options.group.is_some() { parts.groups } else { Vec::new() },
         cells: parts.cells,
-        levels: quantiles.map_or_else(Vec::new, |quantiles| evaluation::levels(staged, quantiles)),
-        intervals: quantiles.map_or_else(Vec::new, |quantiles| evaluation::intervals(staged, quantiles)),
+        levels: held.as_ref().map_or_else(Vec::new, Held::levels),
+        intervals: held.as_ref().map_or_else(Vec::new, Held::intervals),
         importance: Vec::new(),
         notes,
     };
@@ -240,72 +221,4 @@ fn warning(seen: &[SeenPart]) -> Option<String> {
             rows(Seen::Validated),
         )
     })
-}
-
-/// What groups the rows.
-fn words(subject: &Subject, column: &str, staged: &Staged) -> Result<Vec<String>, Error> {
-    let data = subject.config.data.as_ref().ok_or(Error::Usage(Usage::NoData))?;
-    let names = &staged.meta().row_names;
-    match data.layout {
-        Layout::Windows(_) if column == MONTH && !names.is_empty() => {
-            Ok(names.iter().map(|name| name.chars().take(MONTH_CHARS).collect()).collect())
-        }
-        Layout::Rows(_) => Ok(stager::labels(data, column, staged)?),
-        _ => Err(Error::Usage(Usage::Group { column: column.to_owned() })),
-    }
-}
-
-/// The group of every row, and the groups' names.
-fn grouped(words: &[String], column: &str) -> Result<(Vec<usize>, Vec<String>), Error> {
-    let mut groups: Vec<String> = words.to_vec();
-    groups.sort_unstable();
-    groups.dedup();
-    if groups.len() > GROUPS_MAX {
-        return Err(Error::Usage(Usage::Groups { column: column.to_owned(), found: groups.len(), limit: GROUPS_MAX }));
-    }
-    let place = |word: &String| groups.binary_search(word).unwrap_or(0);
-    Ok((words.iter().map(place).collect(), groups))
-}
-
-/// How much worse forecasts are with each input shuffled, most important first.
-fn importance(
-    (subject, facts, run): (&Subject, &Facts, &RunDir),
-    (staged, rows): (&Staged, &[usize]),
-    (repeats, seed): (usize, u64),
-    notes: &mut Vec<String>,
-) -> Result<Vec<Importance>, Error> {
-    let inputs = evaluation::inputs(staged.meta());
-    let turns = Turns::new(inputs.len(), repeats, (rows.len(), staged.features()));
-    let weights = subject.config.train.cell_weights.of_grid(&staged.meta().out_shape)?;
-    let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
-    let (place, outputs) = (run.path().join(".shuffled"), staged.outputs());
-    let told = run.path().join("predictions/test");
-    let mut all = Vec::new();
-    for (turn, some) in inputs.chunks(turns.inputs).enumerate() {
-        let first = turn * turns.inputs;
-        let shuffled = evaluation::shuffled((staged, rows), (first, some), (repeats, seed), turns.rows, &place)?;
-        forecast::predict_test_rows(&subject.config, facts, run, &subject.checkpoint, &shuffled.dir)?;
-        let (kept, copies) = (shuffled.rows.len(), 1 + some.len() * repeats);
-        let forecasts = numbers(&told.join("pred.npy"), Element::F32, (copies * kept * outputs) as u64)?;
-        let forecasts: &[f32] = forecasts.numbers().unwrap_or_default();
-        let error = |copy: usize| {
-            let told = &forecasts[copy * kept * outputs..(copy + 1) * kept * outputs];
-            let scores = Trial::new(staged, &shuffled.rows).beside(told).model();
-            scores[0].over(weight).map_or(f64::NAN, |metrics| metrics.judged())
-        };
-        let whole = error(0);
-        all.extend(some.iter().enumerate().filter_map(|(at, (name, _))| {
-            let rises: Vec<f64> = (0..repeats).map(|repeat| error(1 + at * repeats + repeat) - whole).collect();
-            Some(Importance { input: name.clone(), rise: Spread::of(&rises)? })
-        }));
-        for gone in [&place, &told] {
-            // What is left behind takes room and harms nothing.
-            let _left = std::fs::remove_dir_all(gone);
-        }
-    }
-    all.sort_by(|a, b| b.rise.mean.total_cmp(&a.rise.mean));
-    if turns.rows < rows.len() {
-        notes.push(format!("importance: by a random sample of {} of {} rows", turns.rows, rows.len()));
-    }
-    Ok(all)
 }

@@ -50,16 +50,25 @@ pub(super) fn of_test_rows(
     if meta.split_rows[2] == 0 || meta.rows > ROWS_MAX {
         return Ok(());
     }
-    predict_test_rows(config, facts, run, checkpoint, staged)
+    predict_test_rows(config, facts, run, (checkpoint, staged), Told::Quantiles)
 }
 
-/// The same, of any data.
+/// What is kept of forecasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The predictions alone.
+    Points,
+    /// Beside them the quantiles, where there are any.
+    Quantiles,
+}
+
+/// The same, of any data, by the checkpoint.
 pub(super) fn predict_test_rows(
     config: &RunConfig,
     facts: &Facts,
     run: &RunDir,
-    checkpoint: &Path,
-    staged: &Path,
+    (checkpoint, staged): (&Path, &Path),
+    told: Told,
 ) -> Result<(), Error> {
     let data = Staged::open(staged)?;
     let out = run.path().join("predictions").join(".test.partial");
@@ -81,34 +90,48 @@ pub(super) fn predict_test_rows(
     if let Ended::Failed { cause } = outcome.ended {
         return Err(Error::Worker(cause));
     }
-    let (values, ids) = collect(&outcome.chunks, &out, &data, config.train.quantile_levels())?;
-    let mut shape = vec![ids.len() as u64];
-    shape.extend(data.meta().out_shape.iter().map(|&size| size as u64));
+    let levels = config.train.quantile_levels();
+    let (values, ids) = collect(&outcome.chunks, &out, &data, levels.len().max(1))?;
+    let (count, outputs) = (ids.len() as u64, data.outputs());
+    let grid = data.meta().out_shape.iter().map(|&size| size as u64);
+    let shape = |middle: Option<u64>| std::iter::once(count).chain(middle).chain(grid.clone()).collect::<Vec<u64>>();
     let dir = run.path().join("predictions").join("test");
     Disk.create_dir(&dir)?;
-    write_array(&dir.join("pred.npy"), npy::Element::F32, &shape, bytes_of(&values))?;
-    write_array(&dir.join("rows.npy"), npy::Element::I64, &shape[..1], bytes_of(&ids))?;
+    let write = |name: &str, shape: &[u64], values: &[f32]| {
+        write_array(&dir.join(name), npy::Element::F32, shape, bytes_of(values))
+    };
+    if levels.is_empty() {
+        write("pred.npy", &shape(None), &values)?;
+    } else {
+        let point = levels.iter().position(|level| *level == MEDIAN).unwrap_or(0);
+        let points = values.chunks_exact(outputs.max(1)).skip(point).step_by(levels.len());
+        write("pred.npy", &shape(None), &points.flatten().copied().collect::<Vec<f32>>())?;
+    }
+    if !levels.is_empty() && told == Told::Quantiles {
+        write("levels.npy", &shape(Some(levels.len() as u64)), &values)?;
+        write_array(&dir.join("level.npy"), npy::Element::F64, &[levels.len() as u64], bytes_of(levels))?;
+    }
+    write_array(&dir.join("rows.npy"), npy::Element::I64, &[count], bytes_of(&ids))?;
     Ok(Disk.remove_dir(&out)?)
 }
 
-/// Predictions (n, O) and staged rows (n) of the test rows among the chunks.
+/// Numbers (n, levels, O) and staged rows (n) of the test rows among the chunks.
 fn collect(
     chunks: &[agent::Chunk],
     out: &Path,
     data: &Staged,
-    levels: &[f64],
+    levels: usize,
 ) -> Result<(Vec<f32>, Vec<i64>), GatherError> {
-    let point = levels.iter().position(|level| *level == MEDIAN).unwrap_or(0) * data.outputs();
-    let numbers = levels.len().max(1) * data.outputs();
+    let numbers = levels * data.outputs();
     let rows: Vec<usize> = data.rows_of(Split::Test).collect();
-    let mut values: Vec<f32> = Vec::with_capacity(rows.len() * data.outputs());
+    let mut values: Vec<f32> = Vec::with_capacity(rows.len() * numbers);
     let mut wanted = rows.iter().copied().peekable();
     for found in chunks {
         let open = Chunk::open(&chunk::path(out, found.start, found.end), Some(&found.blake3))?;
         let predictions = open.predictions()?;
         while let Some(row) = wanted.next_if(|&row| (row as u64) < found.end) {
-            let at = (row - found.start as usize) * numbers + point;
-            values.extend_from_slice(&predictions[at..at + data.outputs()]);
+            let at = (row - found.start as usize) * numbers;
+            values.extend_from_slice(&predictions[at..at + numbers]);
         }
     }
     Ok((values, rows.iter().map(|&row| row as i64).collect()))

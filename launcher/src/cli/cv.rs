@@ -19,6 +19,7 @@ use std::path::PathBuf;
 /// Data are read and staged once. Rows come to folds by a hash of their ids; by groups or by blocks of time where [data.split] says
 /// so, and its `val` is the share of the other rows that validate. Every fold is a run of its own below one directory; on CPUs it has
 /// one worker, and the folds under way share the cores. Baselines are fitted to the training and validation rows of the fold.
+/// Errors by cell, horizon and group, intervals and importance go into a table, into evaluation.json and into a report with pictures.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Configuration (TOML); may be left out with --resume
@@ -41,6 +42,12 @@ pub(super) struct Args {
         help_heading = "Job"
     )]
     resume: Option<String>,
+    /// Errors by the words of this column; for windows: month
+    #[arg(long, value_name = "COLUMN", help_heading = "Job")]
+    group: Option<String>,
+    /// How much errors rise when an input is shuffled; K shuffles of each by every fold's model
+    #[arg(long, value_name = "K", num_args = 0..=1, default_missing_value = "5", help_heading = "Job")]
+    importance: Option<usize>,
     #[command(flatten)]
     runs: Runs,
     #[command(flatten)]
@@ -59,7 +66,8 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     let (mode, folds, seed, jobs) = (args.show.mode(), args.folds, args.seed, args.jobs);
     // With --json one document is printed, not events.
     let staging = if mode == ui::Mode::Json { ui::Mode::Quiet } else { mode };
-    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true };
+    let (group, importance) = (args.group.clone(), args.importance);
+    let options = CvOptions { runs_dir, resume, folds, seed, jobs, mode: staging, handle_signals: true, group, importance };
     let lines = !matches!(mode, ui::Mode::Quiet | ui::Mode::Json);
     let ended = api::cross_validate(config.as_ref(), facts, &options, &mut |record, fold| {
         if lines {
@@ -69,10 +77,12 @@ pub(super) fn run(args: &Args, facts: &Facts) -> Result<u8, Error> {
     })?;
     let record = &ended.record;
     if mode == ui::Mode::Json {
-        let value = serde_json::to_value(record);
-        output::json(&value.map_err(|source| Error::Json { path: ended.dir.clone(), source })?)?;
+        let value = |of: serde_json::Result<_>| of.map_err(|source| Error::Json { path: ended.dir.clone(), source });
+        let mut all = value(serde_json::to_value(record))?;
+        all["evaluation"] = value(serde_json::to_value(&ended.evaluation))?;
+        output::json(&all)?;
     } else {
-        output::text_line(&ui::cv::table(record))?;
+        output::text_line(&ui::cv::table(record, ended.evaluation.as_ref()))?;
         output::text_line(&format!("cross-validation in {}", ended.dir.display()))?;
     }
     if let Some(signal) = ended.stopped {

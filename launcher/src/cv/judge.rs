@@ -3,15 +3,14 @@
 //! Baselines get the rows that train and those that validate: the model sees both, too.
 
 use crate::{
-    baselines::{self, BaselineError, Effort, Trial},
-    evaluation,
+    baselines::{self, BaselineError, Effort, Scores, Trial},
+    evaluation::{Held, Quantiles},
 };
 use enn_common::{
     artifact::cv::MODEL,
-    config::train::CellWeights,
     fs::FileError,
     metrics::Metrics,
-    staged::{Split, Staged, StagedError, npy::Element, reader::NpyMap},
+    staged::{Split, Staged, StagedError, StagedMeta, npy::Element, reader::NpyMap},
 };
 use parquet::errors::ParquetError;
 use std::{
@@ -28,9 +27,6 @@ pub enum JudgeError {
     /// The baselines.
     #[error(transparent)]
     Baseline(#[from] BaselineError),
-    /// Weights of other cells.
-    #[error(transparent)]
-    Weights(#[from] enn_common::config::weights::WeightsError),
     /// A file.
     #[error(transparent)]
     File(#[from] FileError),
@@ -63,6 +59,32 @@ pub(super) struct OutOfFold {
     pub(super) values: Vec<f32>,
 }
 
+/// What was forecast for the rows of a fold, judged: the model first, then baselines.
+#[derive(Debug)]
+pub struct Judgement {
+    /// Scores by group of rows.
+    pub scores: Vec<(String, Vec<Scores>)>,
+    /// What predicted quantiles held; `None` where none are.
+    pub held: Option<Held>,
+    /// Targets that count for nobody.
+    pub untold: u64,
+    /// What baselines say of themselves.
+    pub notes: Vec<String>,
+}
+
+impl Judgement {
+    /// Errors by contender over all cells, which count by their weights.
+    pub fn errors(&self, meta: &StagedMeta, weights: Option<&[f64]>) -> BTreeMap<String, Metrics> {
+        let weight = |cell: usize| weights.map_or(1.0, |weights| weights[cell]);
+        let of = |(name, groups): &(String, Vec<Scores>)| {
+            let mut all = Scores::new(meta);
+            groups.iter().for_each(|group| all.merge(group));
+            Some((name.clone(), all.over(weight)?))
+        };
+        self.scores.iter().filter_map(of).collect()
+    }
+}
+
 impl OutOfFold {
     /// Reads `pred.npy` and `rows.npy` of `dir` and compares them with the rows that `staged` tests.
     pub(super) fn read(dir: &Path, staged: &Staged) -> Result<Self, JudgeError> {
@@ -79,29 +101,41 @@ impl OutOfFold {
         }
         Ok(Self { rows: tested, values: values.to_vec() })
     }
+
+    /// What the quantiles beside them in `dir` held; `None` where there are none.
+    fn held(&self, dir: &Path, staged: &Staged, weights: Option<&[f64]>) -> Result<Option<Held>, JudgeError> {
+        let path = dir.join("level.npy");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let levels = NpyMap::open(&path)?;
+        let levels = levels.numbers::<f64>().unwrap_or_default();
+        let count = self.values.len() * levels.len();
+        let values = NpyMap::open_as(&dir.join("levels.npy"), Element::F32, count as u64)?;
+        let values = values.numbers().unwrap_or_default();
+        let rows: Vec<(usize, usize)> = self.rows.iter().enumerate().map(|(place, row)| (*row, place)).collect();
+        let quantiles = Quantiles { levels, values, rows: &rows, weights };
+        Ok(Some(Held::new(levels).with(staged, quantiles)))
+    }
 }
 
-/// Errors by contender, rows and cells by their weights, and notes of the baselines.
+/// Judges the forecasts of a fold. `group_of` is the group of every staged row, of so many.
 ///
 /// # Errors
-/// Data or forecasts that are not whole, or weights of other cells.
+/// Data or forecasts that are not whole.
 pub fn judge(
-    staged: &Path,
+    staged: &Staged,
     forecasts: &Path,
-    weights: &CellWeights,
-) -> Result<(BTreeMap<String, Metrics>, Vec<String>), JudgeError> {
-    let staged = Staged::open(staged)?;
-    let told = OutOfFold::read(forecasts, &staged)?;
-    let trial = Trial::new(&staged, &told.rows).beside(&told.values);
-    let weights = weights.of_grid(&staged.meta().out_shape)?;
-    let weight = |cell: usize| weights.as_ref().map_or(1.0, |weights| weights[cell]);
+    (group_of, groups): (&[usize], usize),
+    weights: Option<&[f64]>,
+) -> Result<Judgement, JudgeError> {
+    let told = OutOfFold::read(forecasts, staged)?;
+    let places: Vec<usize> = told.rows.iter().map(|row| group_of[*row]).collect();
+    let trial = Trial::new(staged, &told.rows).beside(&told.values).in_parts(&places, groups);
     let outside: Vec<usize> = (0..staged.rows()).filter(|row| staged.split()[*row] != Split::Test as u8).collect();
-    let (forecasters, mut notes) = baselines::fit_to(&staged, &outside, Effort::Full)?;
-    let baseline = |one: &baselines::Forecaster| Some((one.name().to_owned(), trial.baseline(one)[0].over(weight)?));
-    let mut all: BTreeMap<String, Metrics> = forecasters.iter().filter_map(baseline).collect();
-    all.extend(trial.model()[0].over(weight).map(|metrics| (MODEL.to_owned(), metrics)));
-    if trial.untold() > 0 {
-        notes.push(evaluation::untold(trial.untold()));
-    }
-    Ok((all, notes))
+    let (forecasters, notes) = baselines::fit_to(staged, &outside, Effort::Full)?;
+    let mut scores = vec![(MODEL.to_owned(), trial.model())];
+    scores.extend(forecasters.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));
+    let held = told.held(forecasts, staged, weights)?;
+    Ok(Judgement { scores, held, untold: trial.untold(), notes })
 }

@@ -10,5 +10,5 @@ pub mod rule;
 mod table;
 
 pub use crew::{Crew, CrewError, Ended, Task};
-pub use judge::{JudgeError, judge};
+pub use judge::{JudgeError, Judgement, judge};
 pub use table::write_table;

@@ -9,7 +9,7 @@ mod parts;
 mod seen;
 mod shuffle;
 
-pub use intervals::{Quantiles, intervals, levels};
-pub use parts::{Judged, Parts, evaluate, untold};
+pub use intervals::{Held, Quantiles};
+pub use parts::{Field, Judged, Parts, evaluate, untold};
 pub use seen::{Seen, seen};
 pub use shuffle::{Shuffled, Turns, inputs, shuffled};

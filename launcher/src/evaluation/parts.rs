@@ -4,7 +4,7 @@ use super::Seen;
 use crate::baselines::{Forecaster, Scores, Trial};
 use enn_common::{
     artifact::evaluation::{MODEL, Part, SeenPart},
-    staged::Staged,
+    staged::{Staged, StagedMeta},
 };
 use std::collections::BTreeMap;
 
@@ -69,11 +69,7 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
     let mut scores: Vec<(String, Vec<Scores>)> = vec![(MODEL.to_owned(), trial.model())];
     scores.extend(judged.baselines.iter().map(|one| (one.name().to_owned(), trial.baseline(one))));
     let weight = |cell: usize| judged.weights.map_or(1.0, |weights| weights[cell]);
-    let whole = |parts: &mut dyn Iterator<Item = &Scores>| {
-        let mut all = Scores::new(staged.meta());
-        parts.for_each(|part| all.merge(part));
-        all
-    };
+    let field = Field { meta: staged.meta(), names, groups: judged.groups, weights: judged.weights };
     let of_kind = |(at, kind): (usize, &Seen)| SeenPart {
         rows: judged.seen.map_or(0, |seen| seen.iter().filter(|one| *one == kind).count() as u64),
         part: Part {
@@ -82,7 +78,7 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
                 .iter()
                 .filter_map(|(one, parts)| {
                     let own = &parts[at * groups..(at + 1) * groups];
-                    Some((one.clone(), whole(&mut own.iter()).over(weight)?))
+                    Some((one.clone(), field.whole(own).over(weight)?))
                 })
                 .collect(),
         },
@@ -97,31 +93,60 @@ pub fn evaluate(judged: &Judged<'_>, names: &[String]) -> Parts {
         .iter()
         .map(|(name, parts)| {
             let own = &parts[counted.clone()];
-            let of_group = |group: usize| whole(&mut own.iter().skip(group).step_by(groups));
+            let of_group = |group: usize| field.whole(own.iter().skip(group).step_by(groups));
             (name.clone(), (0..groups).map(of_group).collect())
         })
         .collect();
-    let all: Vec<(String, Scores)> =
-        scores.iter().map(|(name, parts)| (name.clone(), whole(&mut parts.iter()))).collect();
-    let part = |name: &str, weight: &dyn Fn(usize) -> f64| Part {
-        name: name.to_owned(),
-        errors: all.iter().filter_map(|(one, scores)| Some((one.clone(), scores.over(weight)?))).collect(),
-    };
-    let horizons = staged.meta().out_labels.last().map_or(&[][..], Vec::as_slice);
-    let horizon =
-        |(at, name): (usize, &String)| part(name, &|cell| if cell % horizons.len() == at { weight(cell) } else { 0.0 });
-    let group = |(at, name): (usize, &String)| {
-        let errors = scores.iter().filter_map(|(one, parts)| Some((one.clone(), parts[at].over(weight)?)));
-        Part { name: name.clone(), errors: errors.collect::<BTreeMap<_, _>>() }
-    };
-    Parts {
-        all: part("all", &weight),
-        cells: names.iter().enumerate().map(|(at, name)| part(name, &|cell| f64::from(cell == at))).collect(),
-        horizons: horizons.iter().enumerate().map(horizon).collect(),
-        groups: judged.groups.iter().enumerate().map(group).collect(),
-        reactivity: all.first().and_then(|(_, scores)| scores.reactivity()),
-        seen,
-        untold: trial.untold(),
+    Parts { seen, untold: trial.untold(), ..field.parts(&scores) }
+}
+
+/// What contenders are judged on.
+#[derive(Debug, Clone, Copy)]
+pub struct Field<'a> {
+    /// Of the data.
+    pub meta: &'a StagedMeta,
+    /// What the output cells are called.
+    pub names: &'a [String],
+    /// Names of the groups.
+    pub groups: &'a [String],
+    /// How much every output cell counts; `None`: all the same.
+    pub weights: Option<&'a [f64]>,
+}
+
+impl Field<'_> {
+    /// Errors of contenders by cell, horizon and group, from their scores by group; the first is the model.
+    pub fn parts(&self, scores: &[(String, Vec<Scores>)]) -> Parts {
+        let weight = |cell: usize| self.weights.map_or(1.0, |weights| weights[cell]);
+        let whole = |(name, parts): &(String, Vec<Scores>)| (name.clone(), self.whole(parts));
+        let all: Vec<(String, Scores)> = scores.iter().map(whole).collect();
+        let part = |name: &str, weight: &dyn Fn(usize) -> f64| Part {
+            name: name.to_owned(),
+            errors: all.iter().filter_map(|(one, scores)| Some((one.clone(), scores.over(weight)?))).collect(),
+        };
+        let horizons = self.meta.out_labels.last().map_or(&[][..], Vec::as_slice);
+        let horizon = |(at, name): (usize, &String)| {
+            part(name, &|cell| if cell % horizons.len() == at { weight(cell) } else { 0.0 })
+        };
+        let group = |(at, name): (usize, &String)| {
+            let errors = scores.iter().filter_map(|(one, parts)| Some((one.clone(), parts[at].over(weight)?)));
+            Part { name: name.clone(), errors: errors.collect::<BTreeMap<_, _>>() }
+        };
+        let cell = |(at, name): (usize, &String)| part(name, &|cell| f64::from(cell == at));
+        Parts {
+            all: part("all", &weight),
+            cells: self.names.iter().enumerate().map(cell).collect(),
+            horizons: horizons.iter().enumerate().map(horizon).collect(),
+            groups: self.groups.iter().enumerate().map(group).collect(),
+            reactivity: all.first().and_then(|(_, scores)| scores.reactivity()),
+            ..Parts::default()
+        }
+    }
+
+    /// Some scores together.
+    pub fn whole<'s>(&self, parts: impl IntoIterator<Item = &'s Scores>) -> Scores {
+        let mut all = Scores::new(self.meta);
+        parts.into_iter().for_each(|part| all.merge(part));
+        all
     }
 }
 

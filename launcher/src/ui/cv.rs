@@ -1,7 +1,10 @@
 //! What `enn cv` prints: a line for every fold that ends, then all contenders over all folds, best first, and one sentence.
 
-use super::{figures, metrics::aligned};
-use enn_common::artifact::cv::{CvRecord, FoldState, MODEL, Spread};
+use super::{evaluation, figures, metrics::aligned};
+use enn_common::artifact::{
+    cv::{CvRecord, FoldState, MODEL, Spread},
+    evaluation::Evaluation,
+};
 use std::fmt::Write;
 
 /// The line of a fold that has ended.
@@ -25,8 +28,8 @@ pub fn line(record: &CvRecord, fold: usize) -> String {
     }
 }
 
-/// The table of all folds.
-pub fn table(record: &CvRecord) -> String {
+/// The table of all folds, and what they say together.
+pub fn table(record: &CvRecord, evaluation: Option<&Evaluation>) -> String {
     let unit = if record.units.is_empty() { String::new() } else { format!(" ({})", record.units) };
     let columns = figures::columns(record.measure());
     let mut rows = vec![vec![format!("errors{unit}")]];
@@ -46,10 +49,11 @@ pub fn table(record: &CvRecord) -> String {
         "means and standard deviations over {}; baselines are fitted to all rows outside the fold, training and validation",
         figures::plural(done as u64, "fold"),
     );
+    evaluation.iter().for_each(|evaluation| evaluation::details(&mut text, evaluation));
     for (fold, cause) in failures(record) {
         let _ = writeln!(text, "{fold} FAILED: {cause}");
     }
-    let _ = writeln!(text, "{}", sentence(record));
+    let _ = writeln!(text, "{}{}", sentence(record), evaluation.map_or_else(String::new, evaluation::moves));
     text
 }
 

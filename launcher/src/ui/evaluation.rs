@@ -17,19 +17,7 @@ const CELLS_MAX: usize = 5;
 pub fn table(evaluation: &Evaluation) -> String {
     let mut text = contenders(evaluation);
     seen(&mut text, evaluation);
-    parts(
-        &mut text,
-        if measure(evaluation) == Measure::LogLoss { "by class" } else { "by horizon" },
-        &evaluation.horizons,
-        LISTED_MAX,
-    );
-    parts(&mut text, &format!("by {}", evaluation.group), &evaluation.groups, LISTED_MAX);
-    // The grid of a single horizon, or of horizons alone, has been told.
-    if evaluation.cells.len() > evaluation.horizons.len() {
-        parts(&mut text, "worst cells", &evaluation.cells, CELLS_MAX);
-    }
-    intervals(&mut text, evaluation);
-    importance(&mut text, evaluation);
+    details(&mut text, evaluation);
     // Writing to a String cannot fail.
     for note in &evaluation.notes {
         let _ = writeln!(text, "{note}");
@@ -39,6 +27,23 @@ pub fn table(evaluation: &Evaluation) -> String {
         let _ = writeln!(text, "warning: {warning}");
     }
     text
+}
+
+/// The model beside the best baseline by horizon, group and cell, intervals and importance.
+pub(super) fn details(text: &mut String, evaluation: &Evaluation) {
+    parts(
+        text,
+        if measure(evaluation) == Measure::LogLoss { "by class" } else { "by horizon" },
+        &evaluation.horizons,
+        LISTED_MAX,
+    );
+    parts(text, &format!("by {}", evaluation.group), &evaluation.groups, LISTED_MAX);
+    // The grid of a single horizon, or of horizons alone, has been told.
+    if evaluation.cells.len() > evaluation.horizons.len() {
+        parts(text, "worst cells", &evaluation.cells, CELLS_MAX);
+    }
+    intervals(text, evaluation);
+    importance(text, evaluation);
 }
 
 fn contenders(evaluation: &Evaluation) -> String {
@@ -142,12 +147,16 @@ pub(super) fn rows(evaluation: &Evaluation) -> String {
     }
 }
 
+/// How much the model's forecasts move; empty where no target does.
+pub(super) fn moves(evaluation: &Evaluation) -> String {
+    evaluation.reactivity.map_or_else(String::new, |reactivity| {
+        format!("; its forecasts spread {reactivity:.2} times as far as the targets (median over cells)")
+    })
+}
+
 /// The model beside the best baseline, and how much its forecasts move.
 fn sentence(evaluation: &Evaluation) -> String {
-    let rows = rows(evaluation);
-    let moves = evaluation.reactivity.map_or_else(String::new, |reactivity| {
-        format!("; its forecasts spread {reactivity:.2} times as far as the targets (median over cells)")
-    });
+    let (rows, moves) = (rows(evaluation), moves(evaluation));
     match evaluation.all.model().zip(evaluation.all.best()) {
         Some((mae, (name, best))) => {
             let (side, percent) = (if mae < best { "below" } else { "above" }, 100.0 * metrics::above(mae, best).abs());
