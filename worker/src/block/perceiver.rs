@@ -176,3 +176,26 @@ impl Perceiver {
         self.norm.forward(cx, &z)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enn_common::config::model::Norm;
+
+    #[test]
+    fn stochastic_depth_grows_in_the_order_of_execution() {
+        let width = Width { model: 8, heads: 2, hidden: 8, norm: Norm::LayerNorm };
+        let regularise = Regularise { dropout: 0.0, drop_path: 0.5 };
+        let sizes = Rounds { latents: 3, rounds: 2, self_layers: 2 };
+        let perceiver = Perceiver::new(&mut ParamBuilder::new(), "perceiver", width, sizes, regularise);
+        let executed = |(cross, selves): &(CrossBlock, Vec<SelfBlock>)| {
+            let selves = selves.iter().map(|block| block.regularise.drop_path);
+            std::iter::once(cross.regularise.drop_path).chain(selves).collect::<Vec<f64>>()
+        };
+        let rates: Vec<f64> = perceiver.rounds.iter().flat_map(executed).collect();
+        assert!(
+            rates.iter().zip([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]).all(|(rate, expected)| (rate - expected).abs() < 1e-12),
+            "{rates:?}"
+        );
+    }
+}
